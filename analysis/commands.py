@@ -11,7 +11,7 @@ import typer
 from profiler_job.analysis import show as showing
 from profiler_job.analysis.capture import nsys_reports
 from profiler_job.analysis.capture import selection as selecting
-from profiler_job.analysis.comparison import command as comparing
+from profiler_job.analysis.comparison import compare_command as comparing
 from profiler_job.analysis.comparison import history_command as histories
 from profiler_job.analysis.malloc import keep_freed_memory
 from profiler_job.analysis.recording import ingest as ingesting
@@ -311,7 +311,7 @@ def predict(
 
     Exit code: 0, or 2 where nothing can be predicted of this recording.
     """
-    from profiler_job.analysis.prediction import command as predicting
+    from profiler_job.analysis.prediction import predict_command as predicting
 
     show_what_can_be()
     request = predicting.Request(recording=recording, sets=change or (), only=runs or (), ledger=ledger)
@@ -358,7 +358,7 @@ def report(
     Exit code: 0 they are written, 1 a check fails (with --strict), 2 there is no recording, or A and B cannot be
     compared.
     """
-    from profiler_job.analysis import write_site
+    from profiler_job.analysis.site import write_site
 
     keep_freed_memory()
     comparison = None

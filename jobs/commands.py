@@ -22,7 +22,6 @@ from profiler_job.jobs.contract.layout import MANIFEST, RunRecord
 from profiler_job.jobs.contract.words import counted
 from profiler_job.jobs.executor.events import EventSink, JsonEvents, Meter, Terminal, clock
 from profiler_job.jobs.executor.failures import CollectorError
-from profiler_job.jobs.executor.gpus import visible_gpus
 from profiler_job.jobs.executor.nodes import Node, this_node
 from profiler_job.jobs.executor.preflight import RESULTS_OF_IMAGE, check_writable, checks
 from profiler_job.jobs.executor.result_store import Locked, NoResults, Results
@@ -30,6 +29,7 @@ from profiler_job.jobs.executor.stop import SHUTDOWN_S, Stop
 from profiler_job.jobs.executor.sweep_runner import MixedVersions, Stopped, SweepRunner
 from profiler_job.jobs.executor.sweep_state import SIGNAL_S
 from profiler_job.jobs.executor.together import Others, own_facts, work_for_first
+from profiler_job.jobs.executor.visible_gpus import visible_gpus
 from profiler_job.jobs.follow_up import StepFailed, build_site, ingest, own_recordings, shipped_recordings
 from profiler_job.jobs.memory import (
     QUICK_S,

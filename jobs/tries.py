@@ -69,7 +69,12 @@ def try_changes(
     folder, noted = measure(plain, results)
     out.print(overhead(noted), soft_wrap=True)
     with recorded(folder, results, emit) as (before, _):
-        question = ["profiler_job.analysis.tries", "expect", str(before.absolute()), *map(",".join, sets)]
+        question = [
+            "profiler_job.analysis.prediction.judge_tries",
+            "expect",
+            str(before.absolute()),
+            *map(",".join, sets),
+        ]
         expected = ask("what is expected", question)
     tries = [{"changes": changes, "name": each, "expected": said} for changes, each, said in zip(sets, names, expected)]
     keep(tries, plain, results)
@@ -107,7 +112,7 @@ def try_set(plain: script.Script, entry: dict[str, Any], noted: dict, results: P
     with recorded(folder, results, emit) as (after, _):
         before = after.with_name(plain.name)
         question = [*map(str, (before.absolute(), after.absolute())), json.dumps(entry["expected"])]
-        measured = ask("what it gave", ["profiler_job.analysis.tries", "judge", *question])
+        measured = ask("what it gave", ["profiler_job.analysis.prediction.judge_tries", "judge", *question])
     losses = compare_losses(noted, with_changes)
     tell(f"{label}: {measured['lines'][0]}", *measured["lines"][1:], say_losses(losses))
     return {"measured": measured, "losses": losses}

@@ -11,7 +11,7 @@ from pathlib import Path
 from mkdocs.commands.build import build
 from mkdocs.config import load_config
 
-from profiler_job.analysis import write_site
+from profiler_job.analysis.site import write_site
 from tests.browser.serving import BASE_PATH, pages_of
 from tests.synthetic import recording as made_up
 

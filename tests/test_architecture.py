@@ -22,104 +22,29 @@ ROOMS = {
     "jobs.garbage": set(),
     "jobs.memory": {"jobs.garbage", "jobs.contract", "jobs.workloads"},
     "jobs.sweep": {"jobs.contract", "jobs.workloads", "jobs.memory"},
-    "jobs.injected": set(),
-    "jobs.worker": {"jobs.contract", "jobs.workloads", "jobs.injected"},
+    "jobs.follow": set(),
+    "jobs.worker": {"jobs.contract", "jobs.workloads", "jobs.follow"},
     "jobs.executor": {"jobs.contract", "jobs.sweep", "jobs.memory"},
     "jobs.follow_up": {"jobs.contract", "jobs.executor"},
     "jobs.output": set(),
     "jobs.commands": {"jobs.contract", "jobs.sweep", "jobs.memory", "jobs.executor", "jobs.follow_up"},
     "jobs.profile": {"jobs.contract", "jobs.executor", "jobs.follow_up", "jobs.commands"},
     "jobs.tries": {"jobs.contract", "jobs.executor", "jobs.follow_up", "jobs.commands", "jobs.profile"},
-    # The side that needs no GPU.
-    "analysis.answer": set(),
-    "analysis.beside": {"analysis.malloc"},
-    "analysis.intervals": set(),
-    "analysis.idle": set(),
-    "analysis.communication": {"analysis.idle", "analysis.intervals"},
-    "analysis.malloc": set(),
-    "analysis.reference": {"jobs.contract", "jobs.workloads"},
-    "analysis.capture": {
-        "analysis.communication",
-        "analysis.idle",
-        "analysis.intervals",
-        "jobs.contract",
-        "analysis.reference",
-    },
-    "analysis.recording": {"jobs.contract", "analysis.reference", "analysis.capture"},
-    "analysis.metrics": {
-        "analysis.capture",
-        "analysis.communication",
-        "analysis.idle",
-        "analysis.intervals",
-        "jobs.contract",
-        "jobs.memory",
-        "analysis.answer",
-        "analysis.reference",
-    },
-    "analysis.pages": {
-        "jobs.contract",
-        "jobs.memory",
-        "analysis.answer",
-        "analysis.reference",
-        "analysis.metrics",
-        "analysis.comparison",
-        "analysis.show",
-    },
-    "analysis.render": {"jobs.contract", "analysis.answer", "analysis.beside"},
-    "analysis.show": {"jobs.contract", "analysis.reference", "analysis.capture", "analysis.render"},
-    "analysis.loading": {"analysis.reference", "analysis.capture"},
-    "analysis.comparison": {
-        "jobs.contract",
-        "analysis.reference",
-        "analysis.capture",
-        "analysis.recording",
-        "analysis.metrics",
-        "analysis.render",
-        "analysis.show",
-    },
-    "analysis.prediction": {
-        "jobs.contract",
-        "analysis.reference",
-        "analysis.capture",
-        "analysis.recording",
-        "analysis.metrics",
-        "analysis.comparison",
-    },
-    "analysis.tries": {
-        "jobs.contract",
-        "analysis.capture",
-        "analysis.recording",
-        "analysis.metrics",
-        "analysis.comparison",
-        "analysis.prediction",
-        "analysis.show",
-    },
-    "analysis.write_first": {"analysis.write_site"},
-    "analysis.write_site": {
-        "jobs.garbage",
-        "jobs.contract",
-        "analysis.answer",
-        "analysis.beside",
-        "analysis.reference",
-        "analysis.recording",
-        "analysis.metrics",
-        "analysis.comparison",
-        "analysis.prediction",
-        "analysis.pages",
-        "analysis.render",
-        "analysis.show",
-    },
-    "analysis.commands": {
-        "jobs.contract",
-        "analysis.show",
-        "analysis.capture",
-        "analysis.comparison",
-        "analysis.prediction",
-        "analysis.malloc",
-        "analysis.recording",
-        "analysis.render",
-        "analysis.write_site",
-    },
+}
+
+ORDER = (
+    *("reference", "capture", "recording", "metrics", "render", "show", "comparison", "prediction", "pages", "site"),
+    "commands",
+)
+"""The rooms of the side that needs no GPU: each may import those before it."""
+MAY_SEE = {"jobs.contract": set(ORDER), "jobs.workloads": {"reference"}, "jobs.memory": {"metrics", "pages"}}
+"""What of the GPU side they may import, too: the contract, and the simulated step, which needs no torch."""
+SMALL = {"analysis.malloc": {"site", "commands"}, "jobs.garbage": {"site"}}
+
+ROOMS |= {"analysis.malloc": set()} | {
+    f"analysis.{room}": {f"analysis.{before}" for before in ORDER[:place]}
+    | {other for other, rooms in (MAY_SEE | SMALL).items() if room in rooms}
+    for place, room in enumerate(ORDER)
 }
 """What each room may import from the others. A room is a package or a module beside them."""
 
@@ -133,8 +58,8 @@ def room_of(module):
 
 
 def package_of(path):
-    """The package that relative imports of a file start from; none of `jobs.injected`, which runs in other programs."""
-    if not path.is_relative_to(ROOT) or "injected" in path.parts:
+    """The package that relative imports of a file start from; none of `jobs.follow`, which runs in other programs."""
+    if not path.is_relative_to(ROOT) or "follow" in path.parts:
         return ""
     return ".".join(path.relative_to(ROOT).parent.parts)
 
@@ -146,7 +71,7 @@ def tree_of(path):
 
 @functools.cache
 def imports_of(path):
-    """Modules and names that a file imports; in `jobs.injected` what is relative has no package before it."""
+    """Modules and names that a file imports; in `jobs.follow` what is relative has no package before it."""
     return frozenset(_imports_of(path))
 
 
@@ -213,7 +138,7 @@ def test_modules_have_no_circle():
 
 
 def test_torch_is_imported_where_it_is_measured_and_nowhere_else():
-    measuring = tuple(ROOT / "jobs" / room for room in ("worker", "workloads", "injected"))
+    measuring = tuple(ROOT / "jobs" / room for room in ("worker", "workloads", "follow"))
     others = [path for path in MODULES if not any(path.is_relative_to(room) for room in measuring)]
     assert not wrong_of(others, lambda path: {"torch"} & packages_of(path))
 
@@ -223,9 +148,9 @@ def test_the_contract_imports_neither_torch_nor_pandas():
     assert not wrong_of(contract, lambda path: {"torch", "pandas", "numpy", "pyarrow", "yaml"} & packages_of(path))
 
 
-INJECTED = sorted((ROOT / "jobs" / "injected").glob("*.py"))
+INJECTED = sorted((ROOT / "jobs" / "follow").glob("*.py"))
 BESIDE = {path.stem for path in INJECTED}
-"""What a file of `jobs.injected` may import of the others as if it were installed."""
+"""What a file of `jobs.follow` may import of the others as if it were installed."""
 
 
 def test_what_is_injected_into_scripts_needs_torch_and_nothing_else():
@@ -241,7 +166,7 @@ def test_pages_hold_no_paths_and_no_sql():
 def test_the_site_is_written_without_knowing_a_question_by_name():
     """A question says itself what it shows elsewhere, so that a new one may, too."""
     questions = {path.stem for path in (ROOT / "analysis" / "pages" / "questions").glob("*.py")} - {"__init__"}
-    names = {name.rpartition(".")[2] for name in imports_of(ROOT / "analysis" / "write_site.py")}
+    names = {name.rpartition(".")[2] for name in imports_of(ROOT / "analysis" / "site" / "write_site.py")}
     assert not names & questions
 
 

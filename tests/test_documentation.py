@@ -20,8 +20,8 @@ from profiler_job.analysis.capture.attribution import ATTRIBUTIONS
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.capture.nsys_reports import REPORTS
 from profiler_job.analysis.capture.summary import SECTIONS, summarise
-from profiler_job.analysis.comparison import command as comparing
-from profiler_job.analysis.comparison.verdict import METRICS
+from profiler_job.analysis.comparison import compare_command as comparing
+from profiler_job.analysis.comparison.judge import METRICS
 from profiler_job.jobs import commands as gpu_commands
 from profiler_job.jobs.contract import axes
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from profiler_job.analysis.pages.questions import QUESTIONS, STUDIES
 from profiler_job.analysis.reference import gpus, kernel_families
-from profiler_job.analysis.render.site import Site
+from profiler_job.analysis.site.site_writer import Site
 from profiler_job.jobs.sweep.plan import load_sweep
 from tests import synthetic
 from tests.test_architecture import SAYS_NOTHING, bound_names

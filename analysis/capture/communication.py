@@ -1,12 +1,12 @@
-"""The communication of a capture: its kernels as `analysis.communication` wants them."""
+"""The communication of a capture: its kernels as `analysis.capture.collective_time` wants them."""
 
 import numpy as np
 import pandas as pd
 
-from profiler_job.analysis import communication
+from profiler_job.analysis.capture import collective_time
 from profiler_job.analysis.capture.attribution import Attribution
+from profiler_job.analysis.capture.limit_of_capture import syncs_by_process
 from profiler_job.analysis.capture.nsys_export import Capture, codes_of
-from profiler_job.analysis.capture.verdict import syncs_by_process
 from profiler_job.analysis.reference import kernel_families
 from profiler_job.jobs.contract.ranges import SAID_RANK
 
@@ -16,7 +16,7 @@ _GRID = ("grid_x", "grid_y", "grid_z")
 
 def measure(
     capture: Capture, attribution: Attribution, gpu: np.ndarray, taxonomy: kernel_families.Taxonomy
-) -> communication.Communication:
+) -> collective_time.Communication:
     """What communication costs each GPU of a capture; gpu: number of the GPU of each kernel. A rank is a process on one
     GPU."""
     kernels = capture.kernels
@@ -25,8 +25,8 @@ def measure(
     exchanges = [family == kernel_families.COMMUNICATION for family in families]
     code = kernels["kernel_name"].cat.codes.to_numpy()
     if not any(exchanges) or not np.asarray(exchanges)[code].any():
-        return communication.measure(_NOTHING)
-    collectives = np.array([communication.collective_of(n) if is_one else "" for n, is_one in zip(names, exchanges)])
+        return collective_time.measure(_NOTHING)
+    collectives = np.array([collective_time.collective_of(n) if is_one else "" for n, is_one in zip(names, exchanges)])
     grid = [kernels[name] for name in _GRID if name in kernels]
     kinds = pd.concat([pd.Series(code), *grid, attribution.kernels["phase"].cat.codes], axis=1, ignore_index=True)
     place = attribution.kernels
@@ -46,7 +46,7 @@ def measure(
             "kind": kinds.groupby(list(kinds)).ngroup().to_numpy(),
         }
     )
-    return communication.measure(rows, _world(capture), host_waits=_host_waits(capture, gpu))
+    return collective_time.measure(rows, _world(capture), host_waits=_host_waits(capture, gpu))
 
 
 def _host_waits(capture: Capture, gpu: np.ndarray) -> pd.DataFrame:

@@ -1,6 +1,6 @@
 """Says which module launched an operation of a measured step, from a step in which modules were followed.
 
-Following modules (see `jobs.injected.module_ranges`) slows the host, so the steps that say how long are others. What
+Following modules (see `jobs.follow.module_ranges`) slows the host, so the steps that say how long are others. What
 both launch is the same: in each phase, thread by thread, an operation of a measured step is linked to the one at its
 place in a followed step, provided that all of them are the same there, in the same order. Where they are not, none of
 that phase is linked.

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pandas as pd
 
-from profiler_job.analysis import communication, intervals
-from profiler_job.analysis.capture import advice, findings, verdict
+from profiler_job.analysis.capture import capture_advice, collective_time, findings, intervals, limit_of_capture
 from profiler_job.analysis.capture.attribution import ATTRIBUTIONS, NO_CALL, Attribution, attribute, levels
 from profiler_job.analysis.capture.blocks import BLOCK, blocks, count_by, sum_by
 from profiler_job.analysis.capture.communication import measure
@@ -24,8 +23,8 @@ from profiler_job.analysis.reference import kernel_families
 from profiler_job.jobs.contract.ranges import ALL_PHASES
 
 SECTIONS: dict[str, dict[str, str]] = {
-    "verdict": verdict.COLUMNS,
-    "verdict_phases": verdict.PHASE_COLUMNS,
+    "verdict": limit_of_capture.COLUMNS,
+    "verdict_phases": limit_of_capture.PHASE_COLUMNS,
     "kernels": {
         "name": "full demangled name",
         "family": "kernel family",
@@ -93,11 +92,11 @@ SECTIONS: dict[str, dict[str, str]] = {
         "span_ns": "from the start of its first operation to the end of its last",
         "idle_share": "part of span_ns in which nothing ran",
     },
-    "communication": communication.GPU_COLUMNS,
-    "collectives": communication.COLLECTIVE_COLUMNS,
-    "messages": communication.MESSAGE_COLUMNS,
+    "communication": collective_time.GPU_COLUMNS,
+    "collectives": collective_time.COLLECTIVE_COLUMNS,
+    "messages": collective_time.MESSAGE_COLUMNS,
     "findings": findings.COLUMNS,
-    "advice": advice.COLUMNS,
+    "advice": capture_advice.COLUMNS,
     "problems": {"what": "what is wrong with the capture", "consequence": "what was made of it"},
     "missing": {"what": "table, column or event that the capture lacks", "consequence": "what cannot be said for it"},
 }
@@ -158,7 +157,7 @@ def summarise(
     gpu = gpus_of(capture, kernels)
     overlaps = _Overlaps(gpu, kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy())
     gpus = {"kernels": gpu} | {name: gpus_of(capture, getattr(capture, name)) for name in ("graphs", "memops")}
-    of_gpus, of_phases = verdict.split_elapsed(capture, attribution, gpus, taxonomy)
+    of_gpus, of_phases = limit_of_capture.split_elapsed(capture, attribution, gpus, taxonomy)
     if selection.range is not None:  # of what else the GPU did meanwhile nothing is left: it would count as idle
         of_gpus, of_phases = of_gpus.head(0), of_phases.head(0)
     sections = {
@@ -220,7 +219,7 @@ def summarise(
         "no_waiting_because": exchanged.why_not,
         "no_gain_because": None,
     }
-    sections["advice"] = advice.advise(facts, sections)
+    sections["advice"] = capture_advice.advise(facts, sections)
     summary = Summary(
         capture=facts,
         coverage=coverage,

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import cast
 
 from profiler_job.analysis.comparison.errors import NotComparable
+from profiler_job.analysis.comparison.judge import METRICS, Judgement, Metric, Pair
 from profiler_job.analysis.comparison.noise import MOST
-from profiler_job.analysis.comparison.verdict import METRICS, Judgement, Metric, Pair
 from profiler_job.analysis.metrics.differences import is_beyond_chance
 from profiler_job.analysis.show.values import energy_text, size_text, time_text
 

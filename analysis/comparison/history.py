@@ -17,12 +17,9 @@ import pandas as pd
 from profiler_job.analysis.capture.nsys_export import ExportError
 from profiler_job.analysis.comparison import noise as noises
 from profiler_job.analysis.comparison.align import Alignment, Case, align, settings_apart
+from profiler_job.analysis.comparison.compare_formats import cause_text
 from profiler_job.analysis.comparison.errors import NotComparable
-from profiler_job.analysis.comparison.forms import cause_text
-from profiler_job.analysis.comparison.noise import Noise
-from profiler_job.analysis.comparison.sides import Side, is_capture, is_sweep, load_side, select_runs
-from profiler_job.analysis.comparison.totals import Totals, without_numbers
-from profiler_job.analysis.comparison.verdict import (
+from profiler_job.analysis.comparison.judge import (
     MIDDLE,
     Judgement,
     Measured,
@@ -32,6 +29,9 @@ from profiler_job.analysis.comparison.verdict import (
     of_runs,
     source_of,
 )
+from profiler_job.analysis.comparison.noise import Noise
+from profiler_job.analysis.comparison.sides import Side, is_capture, is_sweep, load_side, select_runs
+from profiler_job.analysis.comparison.totals import Totals, without_numbers
 from profiler_job.analysis.comparison.waterfall import Cause, explain
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.ingest import ResultsError

@@ -15,10 +15,10 @@ from rich.cells import cell_len
 
 from profiler_job.analysis.comparison.align import NO_SHAPES
 from profiler_job.analysis.comparison.history import Entry, Group, History, Line, Point
+from profiler_job.analysis.comparison.judge import METRICS
 from profiler_job.analysis.comparison.noise import ENERGY
-from profiler_job.analysis.comparison.verdict import METRICS
 from profiler_job.analysis.metrics.differences import is_beyond_chance
-from profiler_job.analysis.show.forms import csv_cell, escaped
+from profiler_job.analysis.show.show_formats import csv_cell, escaped
 from profiler_job.analysis.show.values import energy_text, printable, shortened, size_text, time_text, wrapped
 from profiler_job.jobs.contract.axes import label_of
 from profiler_job.jobs.contract.words import counted

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 
 from profiler_job.analysis.comparison.align import Alignment, align
 from profiler_job.analysis.comparison.errors import NotComparable
+from profiler_job.analysis.comparison.judge import Comparison, compare
 from profiler_job.analysis.comparison.noise import choose
 from profiler_job.analysis.comparison.sides import Side, of_recording
-from profiler_job.analysis.comparison.verdict import Comparison, compare
 from profiler_job.analysis.recording import store
 from profiler_job.jobs.contract.studies import AGAIN
 

@@ -5,10 +5,10 @@ from collections import defaultdict
 
 import pandas as pd
 
-from profiler_job.analysis.answer import NOT_MEASURED
 from profiler_job.analysis.metrics import kernel_time, run_grid
 from profiler_job.analysis.reference import flops, gpus, kernel_families
 from profiler_job.jobs.contract import ranges
+from profiler_job.jobs.contract.words import NOT_MEASURED
 
 NAIVE = "naive"
 TRAIN = "train_step"

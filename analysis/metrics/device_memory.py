@@ -7,12 +7,12 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.answer import NOT_MEASURED
-from profiler_job.analysis.metrics import ranks, run_grid
+from profiler_job.analysis.metrics import per_rank, run_grid
 from profiler_job.analysis.reference import flops
 from profiler_job.jobs import memory as prediction
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.axes import reading_order
+from profiler_job.jobs.contract.words import NOT_MEASURED
 from profiler_job.jobs.memory import MODEL_SIZES, VOCAB_SIZE, ModelSize, shape_of
 from profiler_job.jobs.memory import usable_bytes as limit_of
 
@@ -107,7 +107,7 @@ def excess_of(runs: pd.DataFrame, studies: Mapping[str, Any]) -> pd.DataFrame:
     """By how many bytes each phase of the runs peaks higher than predicted."""
     rows = []
     for run in with_prediction(runs).itertuples():
-        memory = ranks.memory_by_phase(studies[run.sweep].memory)
+        memory = per_rank.memory_by_phase(studies[run.sweep].memory)
         for row in memory[memory["run_id"] == run.run_id].itertuples():
             predicted = prediction.peaks(run, 1)[row.phase]
             peak = row.peak_allocated_bytes
@@ -122,7 +122,7 @@ def casts_kept(errors: pd.DataFrame, studies: Mapping[str, Any]) -> pd.DataFrame
     for error in errors[(errors["precision"] == "bf16") & (errors["mode"] == "forward")].to_dict("records"):
         study = studies[error["sweep"]]
         run = study.runs[study.runs["run_id"].astype(str) == error["run_id"]].iloc[0]
-        modules = ranks.kept_by_module(study.module_memory)
+        modules = per_rank.kept_by_module(study.module_memory)
         modules = modules[modules["run_id"] == error["run_id"]]
         blocks = modules["module"].isin([ranges.block(i) for i in range(int(run["num_layers"]))])
         if blocks.any():
@@ -220,12 +220,12 @@ def plan(runs: pd.DataFrame) -> pd.DataFrame:
 
 def read_probes(memory: pd.DataFrame, figures: pd.DataFrame) -> pd.DataFrame:
     """One row per run: peak of each phase, the highest and its phase, reserved, activations, and bytes by use."""
-    rows = ranks.memory_by_phase(memory)
+    rows = per_rank.memory_by_phase(memory)
     peaks = rows.pivot(index="run_id", columns="phase", values="peak_allocated_bytes")
     peaks = peaks.reindex(columns=list(ranges.PHASES)).astype(float)
     forward = rows[rows["phase"] == ranges.FORWARD].set_index("run_id")
     reserved = rows.groupby("run_id")["peak_reserved_bytes"].max()
-    used = ranks.largest_of_ranks(figures.astype({"run_id": str, "figure": str}), ["value"])
+    used = per_rank.largest_of_ranks(figures.astype({"run_id": str, "figure": str}), ["value"])
     used = used.pivot(index="run_id", columns="figure", values="value")
     used = used.reindex(columns=[f"memory_{use}" for use in USES]).set_axis(list(USES), axis=1)
     probes = peaks.add_suffix("_peak").assign(
@@ -242,7 +242,7 @@ def by_module(module_memory: pd.DataFrame) -> pd.DataFrame:
     """One row per run: bytes kept by attention, feed-forward and norms over all layers, by softmax (inside attention),
     by embedding and head, and what their callers freed or kept between them. Without softmax they add up to the
     activations."""
-    rows = ranks.kept_by_module(module_memory)
+    rows = per_rank.kept_by_module(module_memory)
     name = rows["module"].str.rsplit("/", n=1).str[-1]
     ends = name.isin([ranges.EMBEDDING, ranges.LM_HEAD])
     parts = {part: name == part for part in (ranges.ATTENTION, ranges.SOFTMAX, ranges.FFN, ranges.NORM)} | {

@@ -1,10 +1,10 @@
-"""What communication costs the runs of several GPUs, in a step of one GPU, as `analysis.communication` splits it."""
+"""What communication costs the runs of several GPUs, in a step of one GPU, as `collective_time` splits it."""
 
 import numpy as np
 import pandas as pd
 
-from profiler_job.analysis import communication, intervals
-from profiler_job.analysis.metrics import advice
+from profiler_job.analysis.capture import collective_time, intervals
+from profiler_job.analysis.metrics import run_advice
 from profiler_job.analysis.metrics.remembered import remember
 from profiler_job.analysis.metrics.timing import in_steps
 from profiler_job.analysis.reference import kernel_families
@@ -36,7 +36,7 @@ def communication_of(kernels: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
         num_nodes = mine["node"].nunique() if "node" in mine else 1
         world = int(worlds.get(str(run_id), 0))
         waits = None if str(run_id) in scripts else host_waits(mine)
-        measured = communication.measure(as_operations(mine, of_family), world, num_nodes, waits)
+        measured = collective_time.measure(as_operations(mine, of_family), world, num_nodes, waits)
         gpus, num_steps = measured.of_gpus, mine["step"].nunique()
         parts = gpus[list(PARTS)].astype("float64").mean() / num_steps
         alone, beside = gpus["alone_ns"].sum(), gpus["beside_ns"].sum()
@@ -53,7 +53,7 @@ def by_gpu(kernels: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """What communication costs each GPU in a step, mean over steps: run_id, unknown (why waiting is not known) and the
     columns of `communication.GPU_COLUMNS`, of which rank is that of the recording."""
     measured = communication_of(kernels, runs)
-    names = [name for name in communication.GPU_COLUMNS if name not in ("gpu", "rank")]
+    names = [name for name in collective_time.GPU_COLUMNS if name not in ("gpu", "rank")]
     tables = [
         of[["gpu", "rank"]]
         .astype("int64")
@@ -61,7 +61,7 @@ def by_gpu(kernels: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
         .assign(run_id=run, unknown=why)
         for run, why, num_steps, of in measured[["run_id", "unknown", "num_steps", "of_gpus"]].itertuples(index=False)
     ]
-    return pd.concat(tables or [pd.DataFrame(columns=["run_id", "unknown", *communication.GPU_COLUMNS])])
+    return pd.concat(tables or [pd.DataFrame(columns=["run_id", "unknown", *collective_time.GPU_COLUMNS])])
 
 
 def by_collective(
@@ -71,8 +71,8 @@ def by_collective(
     collective, calls, bytes (of its messages; NaN where they are not recorded), transfer_ns, bus_rate (bytes a second
     over the link of each GPU while it transfers)."""
     figures = figures.astype({"run_id": str, "figure": str})
-    sent = figures[figures["figure"].str.startswith(communication.MESSAGES)]
-    sent = sent.assign(collective=sent["figure"].str.removeprefix(communication.MESSAGES), bytes=sent["value"])
+    sent = figures[figures["figure"].str.startswith(collective_time.MESSAGES)]
+    sent = sent.assign(collective=sent["figure"].str.removeprefix(collective_time.MESSAGES), bytes=sent["value"])
     sent = sent[["run_id", "rank", "collective", "bytes"]].rename(columns={"bytes": "sent"})
     measured = communication_of(kernels, runs)
     rows = [
@@ -80,7 +80,7 @@ def by_collective(
         for run, num_steps, of in measured[["run_id", "num_steps", "collectives"]].itertuples(index=False)
     ]
     table = pd.concat(
-        rows or [pd.DataFrame(columns=["run_id", "rank", *communication.COLLECTIVE_COLUMNS, "num_steps"])]
+        rows or [pd.DataFrame(columns=["run_id", "rank", *collective_time.COLLECTIVE_COLUMNS, "num_steps"])]
     )
     table = table.astype({"rank": "int64"}).merge(sent, "left", ["run_id", "rank", "collective"])
     table["bytes"] = table["bytes"].astype("float64").fillna(table["sent"])
@@ -98,7 +98,7 @@ def by_message(kernels: pd.DataFrame, runs: pd.DataFrame, cases: pd.DataFrame) -
         of.assign(run_id=run, per_gpu=len(gpus) * num_steps)
         for run, num_steps, gpus, of in measured[["run_id", "num_steps", "of_gpus", "messages"]].itertuples(index=False)
     ]
-    table = pd.concat(rows or [pd.DataFrame(columns=["run_id", *communication.MESSAGE_COLUMNS, "per_gpu"])])
+    table = pd.concat(rows or [pd.DataFrame(columns=["run_id", *collective_time.MESSAGE_COLUMNS, "per_gpu"])])
     parts = ["calls", "kernel_ns", "waiting_ns", "transfer_ns"]
     table[parts] = table[parts].astype("float64").div(table["per_gpu"].astype("float64"), axis=0)
     sums = table.groupby(["run_id", "collective", "message_bytes"])[parts].agg(lambda values: values.sum(skipna=False))
@@ -110,7 +110,7 @@ def by_message(kernels: pd.DataFrame, runs: pd.DataFrame, cases: pd.DataFrame) -
 
 def _with_rate(sums: pd.DataFrame) -> pd.DataFrame:
     """Rows of collective, gpus, bytes and transfer_ns with bus_rate, and without gpus."""
-    factors = [communication.bus_factor(name, gpus) for name, gpus in zip(sums["collective"], sums["gpus"])]
+    factors = [collective_time.bus_factor(name, gpus) for name, gpus in zip(sums["collective"], sums["gpus"])]
     rate = sums["bytes"] * np.asarray(factors, float) / sums["transfer_ns"] * 1e9
     return sums.drop(columns="gpus").assign(bus_rate=rate)
 
@@ -119,7 +119,7 @@ def as_operations(kernels: pd.DataFrame, family: np.ndarray) -> pd.DataFrame:
     """The kernels of one run as `communication.measure` wants them."""
     names = kernels["kernel_name"].astype(str)
     exchanges = family == kernel_families.COMMUNICATION
-    collectives = {name: communication.collective_of(name) for name in names[exchanges].unique()}
+    collectives = {name: collective_time.collective_of(name) for name in names[exchanges].unique()}
     gpu = kernels.groupby(["rank", "device"], sort=True).ngroup()
     kinds = kernels.groupby([name for name in _KIND if name in kernels], observed=True, sort=False).ngroup()
     frame = kernels[["rank", "stream", "start_ns", "end_ns", "launch_ns"]].assign(
@@ -168,11 +168,11 @@ def cost_by_clock(steps: pd.DataFrame, of_one: pd.Series, slower: pd.DataFrame) 
 
     of_one: by run of several GPUs the same run on one of them. slower: by run of several GPUs, a column for each phase,
     how much longer its computing kernels run than on one GPU (ns, by captures)."""
-    clocks = advice.clocks(steps)
+    clocks = run_advice.clocks(steps)
 
     def alone_ns(run_id: str, phase: str) -> float:
         clock = clocks.get(of_one[run_id], {}).get(phase)
-        if clock and clock.issue_ns <= advice.HOST_LIMITED * clock.wall_ns:
+        if clock and clock.issue_ns <= run_advice.HOST_LIMITED * clock.wall_ns:
             return clock.wall_ns + (slower.at[run_id, phase] if phase in slower else 0.0)
         return 0.0
 
@@ -201,7 +201,7 @@ def link_rates(figures: pd.DataFrame, cases: pd.DataFrame) -> pd.DataFrame:
     rates = figures[is_rate].merge(cases[["run_id", "gpus"]], on="run_id").join(of_run, on=["run_id", "rank"])
     rates["size_bytes"] = rates["size_bytes"].fillna(BEFORE)
     rates["collective"] = rates["figure"].str.removeprefix(LINK_RATE)
-    factors = [communication.bus_factor(name, gpus) for name, gpus in zip(rates["collective"], rates["gpus"])]
+    factors = [collective_time.bus_factor(name, gpus) for name, gpus in zip(rates["collective"], rates["gpus"])]
     rates["bus"] = rates["value"] * np.asarray(factors, float)
     by = rates.groupby(["collective", "gpus", "size_bytes"], sort=False)
     rows = by["bus"].agg(bus_rate="median", bus_rate_low="min", bus_rate_high="max").reset_index()

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from profiler_job.analysis import idle, intervals
+from profiler_job.analysis.capture import idle_time, intervals
 from profiler_job.analysis.metrics import timing
 from profiler_job.analysis.metrics.remembered import remember
 from profiler_job.jobs.contract import ranges
@@ -28,7 +28,7 @@ def operations(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
 
 
 def placed(ops: pd.DataFrame) -> pd.DataFrame:
-    """`operations` with their place in the queue of their device, all on its clock; `analysis.idle` has the
+    """`operations` with their place in the queue of their device, all on its clock; `idle_time` has the
     definitions. In a step the clocks do not drift.
 
     Added columns: ready_ns, when the operation could have started at the earliest; gap_ns, how long the GPU was idle
@@ -44,12 +44,12 @@ def placed(ops: pd.DataFrame) -> pd.DataFrame:
     begins = ~queue.duplicated().to_numpy()
     steps = np.split(np.arange(len(ops)), np.flatnonzero(begins)[1:])
     least = np.concatenate(
-        [idle.least_lag(start[i], launch[i], launch_end[i], node[i], later[i]) for i in steps],
+        [idle_time.least_lag(start[i], launch[i], launch_end[i], node[i], later[i]) for i in steps],
     )
-    ready = idle.ready_ns(start, launch, launch_end, node, least)
+    ready = idle_time.ready_ns(start, launch, launch_end, node, least)
     covered = np.where(begins, start, intervals.covered_before(queue.to_numpy(), start, end))
     gap = np.maximum(start - covered, 0)
-    late = np.where(begins, 0, idle.late_ns(covered, ready, later))
+    late = np.where(begins, 0, idle_time.late_ns(covered, ready, later))
     first = ops["phase"] != ops["phase"].groupby(queue).shift(1)
     busy = intervals.new_ns(queue.to_numpy(), start, end)
     return ops.assign(ready_ns=ready, gap_ns=gap, late_ns=late, first=first, later=later, busy_ns=busy)

@@ -2,11 +2,11 @@
 
 import pandas as pd
 
-from profiler_job.analysis.answer import NOT_MEASURED
 from profiler_job.analysis.metrics import kernel_time, roofline, run_grid, waiting
 from profiler_job.analysis.metrics.differences import Band
 from profiler_job.analysis.metrics.roofline import LAUNCHES, MEMORY
 from profiler_job.jobs.contract import modes, ranges
+from profiler_job.jobs.contract.words import NOT_MEASURED
 
 FEW_OPERATIONS = (*roofline.REST, "fill", "norm", "softmax", "optimizer")
 """Families whose kernels do a few operations for each element: memory limits them on any GPU."""

@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from profiler_job.analysis.answer import NOT_MEASURED
 from profiler_job.analysis.metrics import run_grid, timing
 from profiler_job.analysis.metrics.ordering import place, sorted_by
 from profiler_job.analysis.reference import flops
 from profiler_job.jobs.contract import ranges
+from profiler_job.jobs.contract.words import NOT_MEASURED
 
 LAUNCHES, COMPUTE, MEMORY = "launches", "compute", "memory"
 LINEAR, ATTENTION, SOFTMAX, OTHER = "linear layers", "QKᵀ and AV", "softmax", "other kernels"

@@ -6,11 +6,11 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.answer import NOT_MEASURED
 from profiler_job.analysis.metrics.ordering import place, seen, sorted_by
 from profiler_job.analysis.reference import flops
 from profiler_job.jobs.contract.axes import default_of, names_of_value, reading_order
 from profiler_job.jobs.contract.modes import MODES
+from profiler_job.jobs.contract.words import NOT_MEASURED
 
 REFERENCE = default_of("workload")
 """The workload whose shape and operations the formulas are of."""

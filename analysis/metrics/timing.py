@@ -7,20 +7,20 @@ Four clocks, from the outside in:
 - host range: the NVTX range of that phase under nsys, on the host (`steps`, collector `nsys`);
 - GPU span: on the GPU, from the start of the phase's first operation to the end of its last (`projected_ns`);
 - GPU busy: the union of the phase's kernels, copies and fills on each device, summed over the devices of the rank
-  (`analysis.intervals`), so that gaps do not count and overlap counts once.
+  (`analysis.capture.intervals`), so that gaps do not count and overlap counts once.
 
 Kernel time is the sum of kernel durations; without overlap, copies and fills it equals GPU busy.
 
 A run may have several ranks, which are processes; each numbers its steps and its devices from 0. Clocks are taken per
-rank, and never summed over ranks: see `analysis.metrics.ranks`.
+rank, and never summed over ranks: see `analysis.metrics.per_rank`.
 """
 
 import numpy as np
 import pandas as pd
 from pandas.api.types import union_categoricals
 
-from profiler_job.analysis import intervals
-from profiler_job.analysis.metrics.ranks import largest_of_ranks
+from profiler_job.analysis.capture import intervals
+from profiler_job.analysis.metrics.per_rank import largest_of_ranks
 from profiler_job.analysis.metrics.remembered import remember
 from profiler_job.jobs.contract.ranges import STEP
 

@@ -2,7 +2,7 @@
 
 Of an unprofiled phase it is known how long it takes and, from the capture of the same run, how long the GPU is busy in
 it. The rest is idle time, whose causes only the capture shows: whether the host had launched the next operation yet is
-on the time line of the profiled step (`analysis.metrics.queue`, `analysis.idle`). The profiler slows the host, so a
+on the time line of the profiled step (`queue`, `idle_time`). The profiler slows the host, so a
 profiled step waits for longer than an unprofiled one. Therefore the idle time of the unprofiled phase is divided by
 cause as that of the profiled one is:
 

@@ -5,7 +5,7 @@ from types import MappingProxyType
 
 import pandas as pd
 
-from profiler_job.analysis.answer import Answer, Column, Table, assemble
+from profiler_job.analysis.render.answer import Answer, Column, Table, assemble
 
 SLUG = "benchmarks"
 TITLE = "Benchmarks"

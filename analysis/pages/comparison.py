@@ -11,13 +11,13 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.answer import Answer, Chart, Column, Table, assemble
-from profiler_job.analysis.comparison import forms
-from profiler_job.analysis.comparison.verdict import METRICS, Comparison, Judgement, Metric, Pair
+from profiler_job.analysis.comparison import compare_formats
+from profiler_job.analysis.comparison.judge import METRICS, Comparison, Judgement, Metric, Pair
 from profiler_job.analysis.comparison.waterfall import MANY, Cause, Waterfall
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.metrics.kernel_time import OUTSIDE
-from profiler_job.analysis.pages.facts import noise_of, ratios_of
+from profiler_job.analysis.pages.extreme_rows import noise_of, ratios_of
+from profiler_job.analysis.render.answer import Answer, Chart, Column, Table, assemble
 from profiler_job.analysis.show.values import printable
 
 SLUG = "comparison"
@@ -57,10 +57,10 @@ def answer(comparison: Comparison, links: Links) -> Answer:
     first, *others = pairs
     facts = _facts(comparison, links) | {
         "pair": None if others else _pair_facts(first, has_own_page=False),
-        "counts": [forms.counts_line(pairs, metric) for metric in forms.counted_metrics(pairs)],
+        "counts": [compare_formats.counts_line(pairs, metric) for metric in compare_formats.counted_metrics(pairs)],
         "metrics": _shown_metrics(pairs),
         "is_shortened": len(pairs) > MANY_PAIRS,
-        "apart": _capitalised(printable(forms.parts_apart_line(pairs))),
+        "apart": _capitalised(printable(compare_formats.parts_apart_line(pairs))),
         "summary": _summary(comparison),
         "follows": _follows(pairs, links),
         "num_alone": len(comparison.alignment.only_first) + len(comparison.alignment.only_second),
@@ -75,7 +75,7 @@ def answer(comparison: Comparison, links: Links) -> Answer:
 def _shown_metrics(pairs: list[Pair]) -> list[Metric]:
     """Metrics that have a table. Of many pairs those that others tell have none, or the page is too large to load."""
     following = ("throughput", "busy") if len(pairs) > MANY_PAIRS else ()
-    return [metric for metric in forms.metrics_of(pairs) if metric not in following]
+    return [metric for metric in compare_formats.metrics_of(pairs) if metric not in following]
 
 
 def of_pair(comparison: Comparison, pair: Pair, links: Links) -> Answer:
@@ -92,7 +92,7 @@ def counterparts(comparison: Comparison, links: Links) -> dict[str, list[dict[st
     said: dict[str, list[dict[str, Any]]] = {}
     for pair, why in zip(comparison.pairs, links.pairs, strict=True):
         runs = {"A": pair.case.first, "B": pair.case.second}
-        words = [forms.metric_line(pair.judgements[name]) for name in ("step", "kernel")]
+        words = [compare_formats.metric_line(pair.judgements[name]) for name in ("step", "kernel")]
         for letter, other in (("A", "B"), ("B", "A")):
             page = links.of_runs(other, runs[other])
             entry = {"letter": letter, "other": other, "label": printable(sides[other].label), "page": page}
@@ -114,7 +114,7 @@ def _facts(comparison: Comparison, links: Links) -> dict[str, Any]:
         "page": links.comparison,
         "first": first,
         "second": second,
-        "about": forms.about(comparison, with_alone=False),
+        "about": compare_formats.about(comparison, with_alone=False),
         "noises": [noise_of(Bands(kernel=noise.kernel, wall=noise.wall)) for noise in noises if noise],
         "memory_noise": comparison.noise.memory_share,
         "many_bands": MANY,
@@ -126,8 +126,8 @@ def _summary(comparison: Comparison) -> list[str]:
     """What other pages say of the comparison: of one pair the verdict, of several how many differ."""
     first, *others = comparison.pairs
     if not others:
-        return [forms.headline(first)]
-    return [forms.counts_line(comparison.pairs, metric) for metric in ("step", "kernel")]
+        return [compare_formats.headline(first)]
+    return [compare_formats.counts_line(comparison.pairs, metric) for metric in ("step", "kernel")]
 
 
 def _follows(pairs: list[Pair], links: Links) -> dict[str, Any] | None:
@@ -151,9 +151,9 @@ def _pair_facts(pair: Pair, has_own_page: bool) -> dict[str, Any]:
     return {
         "has_own_page": has_own_page,
         "label": printable(pair.case.label),
-        "headline": forms.headline(pair),
-        "total": _capitalised(forms.total_text(pair)),
-        "apart": forms.parts_apart_text(pair),
+        "headline": compare_formats.headline(pair),
+        "total": _capitalised(compare_formats.total_text(pair)),
+        "apart": compare_formats.parts_apart_text(pair),
     }
 
 
@@ -182,7 +182,7 @@ def _metric_table(metric: Metric, pairs: list[Pair], links: Links) -> Table:
     )
     title = f"{_capitalised(METRICS[metric])} of every pair{', J' if metric == 'energy' else ''}"
     is_per_token = bool(known) and known[0][0].judgements[metric].per_token
-    return Table(metric, f"{title}, per {forms.UNIT}" if is_per_token else title, columns, pd.DataFrame(rows))
+    return Table(metric, f"{title}, per {compare_formats.UNIT}" if is_per_token else title, columns, pd.DataFrame(rows))
 
 
 def _of_pair(pair: Pair, why: str, links: Links) -> dict[str, Any]:
@@ -246,8 +246,8 @@ def _pair_tables(pair: Pair, links: Links) -> list[Table]:
         for metric, judged in pair.judgements.items()
     ]
     waterfall = pair.waterfall
-    per = f", per {forms.UNIT}" if waterfall.per_token else ""
-    of = f"{forms.UNIT} of a profiled step" if waterfall.per_token else "a profiled step"
+    per = f", per {compare_formats.UNIT}" if waterfall.per_token else ""
+    of = f"{compare_formats.UNIT} of a profiled step" if waterfall.per_token else "a profiled step"
     return [
         Table(
             "metrics",
@@ -341,7 +341,7 @@ def _kernel_table(key: str, title: str, sums: pd.DataFrame, waterfall: Waterfall
 def _pair_charts(pair: Pair) -> list[Chart]:
     title = "From a profiled step of A to one of B"
     if pair.waterfall.per_token:
-        title = f"From {forms.UNIT} of A to as many of B"
+        title = f"From {compare_formats.UNIT} of A to as many of B"
     return [
         Chart(
             "waterfall",

@@ -2,10 +2,10 @@
 
 import pandas as pd
 
-from profiler_job.analysis.answer import Answer, Claim, Column, Table, assemble
 from profiler_job.analysis.metrics import kernel_time, run_grid, timing
-from profiler_job.analysis.pages.columns import case_headings
+from profiler_job.analysis.pages.case_columns import case_headings
 from profiler_job.analysis.reference import cuda_api
+from profiler_job.analysis.render.answer import Answer, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
 
 SLUG = "cuda-calls"

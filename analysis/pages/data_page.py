@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from profiler_job.analysis.answer import Answer, Column, Table, assemble
+from profiler_job.analysis.render.answer import Answer, Column, Table, assemble
 
 SLUG = "data"
 TITLE = "Data"

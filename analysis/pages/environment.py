@@ -5,10 +5,10 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.answer import Answer, Claim, Column, Table, assemble
 from profiler_job.analysis.metrics import run_grid
-from profiler_job.analysis.metrics.telemetry import SLOW_HOST, of_processes
+from profiler_job.analysis.metrics.gpu_samples import SLOW_HOST, of_processes
 from profiler_job.analysis.pages.titles import title_of
+from profiler_job.analysis.render.answer import Answer, Claim, Column, Table, assemble
 from profiler_job.jobs.contract.versions import COMPARED, differing
 
 SLUG = "environment"

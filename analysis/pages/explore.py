@@ -7,13 +7,14 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.answer import ANCHOR, NOT_MEASURED, Answer, Column, Table, assemble
-from profiler_job.analysis.metrics import run_grid, telemetry, timing, utilisation
+from profiler_job.analysis.metrics import gpu_samples, run_grid, timing, utilisation
 from profiler_job.analysis.metrics.differences import Band
-from profiler_job.analysis.pages.columns import COUNTS
+from profiler_job.analysis.pages.case_columns import COUNTS
 from profiler_job.analysis.pages.titles import SAID
+from profiler_job.analysis.render.answer import ANCHOR, Answer, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.axes import AXES, default_of, label_of, label_of_value, name_of_value
+from profiler_job.jobs.contract.words import NOT_MEASURED
 
 SLUG = "explore"
 TITLE = "Explore"
@@ -58,7 +59,7 @@ class Part:
     @cached_property
     def beside(self) -> pd.DataFrame:
         """The machine beside each run, as of `telemetry.of_runs`."""
-        return telemetry.of_runs(self.rec.runs, self.rec.steps, self.rec.processes, self.rec.telemetry)
+        return gpu_samples.of_runs(self.rec.runs, self.rec.steps, self.rec.processes, self.rec.telemetry)
 
 
 def answer(parts: Sequence[Part], band: Band | None) -> Answer:

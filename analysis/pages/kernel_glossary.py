@@ -2,9 +2,9 @@
 
 import pandas as pd
 
-from profiler_job.analysis.answer import Answer, Column, Table, assemble
 from profiler_job.analysis.metrics import kernel_time
 from profiler_job.analysis.reference import gemm_names, kernel_families
+from profiler_job.analysis.render.answer import Answer, Column, Table, assemble
 
 SLUG = "kernels"
 TITLE = "Kernels"

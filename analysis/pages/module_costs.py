@@ -2,9 +2,9 @@
 
 import pandas as pd
 
-from profiler_job.analysis.answer import Column, Table
 from profiler_job.analysis.metrics import kernel_time
-from profiler_job.analysis.pages.facts import span
+from profiler_job.analysis.pages.extreme_rows import span
+from profiler_job.analysis.render.answer import Column, Table
 from profiler_job.jobs.contract import ranges
 
 

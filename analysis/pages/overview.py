@@ -7,12 +7,13 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.analysis.metrics import run_grid, step_parts, timing
 from profiler_job.analysis.pages import environment
-from profiler_job.analysis.pages.columns import case_headings
+from profiler_job.analysis.pages.case_columns import case_headings
 from profiler_job.analysis.pages.questions import beyond_gemm, top_kernel
 from profiler_job.analysis.pages.titles import title_of
+from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
+from profiler_job.jobs.contract.words import NOT_MEASURED
 
 SLUG = "overview"
 SHAPE = ("d_model", "d_ff", "num_layers", "num_heads")

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from profiler_job.analysis.answer import Answer, Claim, Column, Table, assemble
 from profiler_job.analysis.metrics import kernel_time, precisions, queue, run_grid, timing, utilisation
 from profiler_job.analysis.metrics.ordering import place, sorted_by
 from profiler_job.analysis.pages import cuda_calls
 from profiler_job.analysis.reference import flops, gemm_names, gpus, kernel_families
+from profiler_job.analysis.render.answer import Answer, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import modes, ranges
 from profiler_job.jobs.contract.layout import SCRIPT
 

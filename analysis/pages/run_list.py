@@ -2,12 +2,13 @@
 
 import pandas as pd
 
-from profiler_job.analysis.answer import NOT_MEASURED, Answer, Column, Table, assemble
+from profiler_job.analysis.metrics import gpu_samples as machine
 from profiler_job.analysis.metrics import run_grid, timing, utilisation
-from profiler_job.analysis.metrics import telemetry as machine
-from profiler_job.analysis.pages.columns import case_headings
+from profiler_job.analysis.pages.case_columns import case_headings
 from profiler_job.analysis.pages.telemetry import Price, cost_columns, rounded
+from profiler_job.analysis.render.answer import Answer, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
+from profiler_job.jobs.contract.words import NOT_MEASURED
 
 SLUG = "runs"
 TITLE = "Runs"

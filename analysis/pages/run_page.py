@@ -5,15 +5,15 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from profiler_job.analysis.answer import Answer, Chart, Column, Table, assemble
-from profiler_job.analysis.metrics import advice, differences, elapsed, kernel_time, run_grid, timing, utilisation
-from profiler_job.analysis.metrics import telemetry as machine
+from profiler_job.analysis.metrics import differences, elapsed, kernel_time, run_advice, run_grid, timing, utilisation
+from profiler_job.analysis.metrics import gpu_samples as machine
 from profiler_job.analysis.metrics.exchange import by_gpu
 from profiler_job.analysis.metrics.ordering import place, sorted_by
-from profiler_job.analysis.pages.columns import spread_column, step_columns
+from profiler_job.analysis.pages.case_columns import spread_column, step_columns
 from profiler_job.analysis.pages.module_costs import module_table, module_tree
 from profiler_job.analysis.pages.telemetry import Price
 from profiler_job.analysis.pages.titles import attention_of
+from profiler_job.analysis.render.answer import Answer, Chart, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.axes import label_of, label_of_value, words_of_value
 from profiler_job.jobs.contract.changes import DO
@@ -61,14 +61,14 @@ def answers(
             "checks": checks,
         }.items()
     }
-    timed, predictions = advice.clocks(steps), _by_run(predicted)
+    timed, predictions = run_advice.clocks(steps), _by_run(predicted)
     measured_of = _by_run(pd.DataFrame(columns=["run_id"]) if measured is None else measured)
     beside = machine.of_runs(runs, steps, processes, telemetry, price.per_hour if price else None).set_index("run_id")
     for _, run in ordered.iterrows():
         rows = {name: rows_of(run) for name, rows_of in of_run.items()}
         frames = _frames(**rows)
         used = {name: rows[name] for name in ("elapsed", "findings", "totals", "api")}
-        advised = advice.advise(run, **used, timed=timed.get(str(run["run_id"]), {}))
+        advised = run_advice.advise(run, **used, timed=timed.get(str(run["run_id"]), {}))
         facts = (
             _facts(run, ordered, frames)
             | {"first": _what_first(advised, predictions(run), measured_of(run))}

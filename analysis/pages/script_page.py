@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from profiler_job.analysis.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.analysis.metrics import elapsed, kernel_time, timing
 from profiler_job.analysis.metrics.ordering import place, sorted_by
-from profiler_job.analysis.pages.columns import spread_column
+from profiler_job.analysis.pages.case_columns import spread_column
 from profiler_job.analysis.pages.module_costs import module_table
 from profiler_job.analysis.reference import kernel_families
+from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
 
 OUTSIDE_PHASES = "other"

@@ -5,12 +5,13 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.answer import NOT_MEASURED, Answer, assemble
 from profiler_job.analysis.metrics import run_grid, timing
 from profiler_job.analysis.pages.explore import Part, anchor_of
 from profiler_job.analysis.pages.titles import description_of, title_of
+from profiler_job.analysis.render.answer import Answer, assemble
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.plain import TRAINED_STEPS
+from profiler_job.jobs.contract.words import NOT_MEASURED
 
 SLUG = "runs-of"
 MANY = 50

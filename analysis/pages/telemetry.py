@@ -5,10 +5,10 @@ from datetime import date
 
 import pandas as pd
 
-from profiler_job.analysis.answer import Answer, Chart, Claim, Column, Table, assemble
+from profiler_job.analysis.metrics import gpu_samples as machine
 from profiler_job.analysis.metrics import run_grid
-from profiler_job.analysis.metrics import telemetry as machine
-from profiler_job.analysis.pages.columns import case_headings
+from profiler_job.analysis.pages.case_columns import case_headings
+from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 
 SLUG = "telemetry"
 TITLE = "Telemetry"
@@ -34,7 +34,7 @@ def answer(
 ) -> Answer:
     """State of the machine beside each finished run, and what follows for energy, and for money where a price is given.
 
-    See `analysis.metrics.telemetry` for the columns.
+    See `analysis.metrics.gpu_samples` for the columns.
     """
     rows = machine.of_runs(runs, steps, processes, telemetry, price.per_hour if price else None)
     finished = set(rows["run_id"])

@@ -12,17 +12,17 @@ from dataclasses import replace
 
 import pandas as pd
 
-from profiler_job.analysis.capture.advice import COLUMNS, LEAST, Seen
+from profiler_job.analysis.capture.capture_advice import COLUMNS, LEAST, Seen
 from profiler_job.analysis.capture.findings import is_unaligned
 from profiler_job.analysis.capture.operations import COPIES
 from profiler_job.analysis.capture.summary import Summary
 from profiler_job.analysis.prediction import fusion, script_rates, scripts
 from profiler_job.analysis.prediction.baseline import ATTENTION, GEMM
-from profiler_job.analysis.prediction.changes import PASSES, Abstains
 from profiler_job.analysis.prediction.predict import Abstention, Prediction
 from profiler_job.analysis.prediction.script_changes import WAITS, Behind, Step
 from profiler_job.analysis.prediction.script_rates import ATTENTION_GEMMS, LINEAR, REST, ScriptRates
 from profiler_job.analysis.prediction.scripts import GPU_LIMITED, UNDER_NSYS, predict_step
+from profiler_job.analysis.prediction.sweep_changes import PASSES, Abstains
 from profiler_job.analysis.reference import gemm_names
 from profiler_job.jobs.contract import ranges
 

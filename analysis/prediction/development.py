@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from profiler_job.analysis.prediction import changes, ledger, predict, rates
+from profiler_job.analysis.prediction import ledger, predict, rates
+from profiler_job.analysis.prediction import sweep_changes as changes
 from profiler_job.analysis.prediction.baseline import ATTENTION, GEMM, Baseline, baselines
 from profiler_job.analysis.prediction.rates import Rates
 from profiler_job.analysis.recording import store

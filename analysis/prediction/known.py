@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
-from profiler_job.analysis.prediction import changes, other_models, rates, script_rates, scripts
+from profiler_job.analysis.prediction import other_models, rates, script_rates, scripts, sweep_changes
 from profiler_job.analysis.prediction.baseline import Baseline, Tables, baselines, of_run
 from profiler_job.analysis.prediction.predict import Abstention, Prediction, predict
 from profiler_job.analysis.reference.track_record import SWEEP, kind_of
@@ -42,7 +42,7 @@ def known_runs(recording: Tables) -> Iterator[Known]:
 
 def usual_sets(recording: Tables) -> tuple[tuple[str, ...], ...]:
     """The sets of changes that are predicted where none is named."""
-    return scripts.USUAL if recording.manifest.get(SCRIPT) else changes.USUAL
+    return scripts.USUAL if recording.manifest.get(SCRIPT) else sweep_changes.USUAL
 
 
 def _predict(
@@ -58,5 +58,5 @@ def _predict(
         return predict(baseline, names, rates=made)
     try:
         return scripts.predict_step(step(), names, of_script)
-    except changes.Abstains as reason:
+    except sweep_changes.Abstains as reason:
         return Abstention(changes=tuple(names), reason=str(reason))

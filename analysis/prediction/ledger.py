@@ -14,9 +14,9 @@ import numpy as np
 import pandas as pd
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from profiler_job.analysis.metrics.advice import clocks, host_limited_ns
-from profiler_job.analysis.metrics.telemetry import gpus_at_once
-from profiler_job.analysis.prediction import changes
+from profiler_job.analysis.metrics.gpu_samples import gpus_at_once
+from profiler_job.analysis.metrics.run_advice import clocks, host_limited_ns
+from profiler_job.analysis.prediction import sweep_changes as changes
 from profiler_job.analysis.prediction.predict import GPU, HOST, Abstention, Prediction
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.store import RecordingError

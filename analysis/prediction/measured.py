@@ -5,9 +5,9 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.metrics import advice, differences, run_grid, timing
+from profiler_job.analysis.metrics import differences, run_advice, run_grid, timing
 from profiler_job.analysis.metrics.differences import Band
-from profiler_job.analysis.prediction import changes
+from profiler_job.analysis.prediction import sweep_changes
 from profiler_job.analysis.prediction.ledger import run_id_after
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.axes import default_of
@@ -53,7 +53,7 @@ def _timed(name: str, rec: Any) -> pd.DataFrame:
     ok = run_grid.measured_runs(rec.runs).astype({"run_id": str, "gpu_name": str})
     table = ok[["run_id", "gpu_name", "num_parameters"]].merge(steps[["run_id", "ns", "min_ns", "max_ns"]], on="run_id")
     waits = differences.times_of_steps(rec.steps, rec.kernels, rec.memops).set_index("run_id")["parts"]
-    at_most = table["run_id"].map(advice.host_limited_ns(rec.steps))
+    at_most = table["run_id"].map(run_advice.host_limited_ns(rec.steps))
     loops = rec.processes.groupby(rec.processes["run_id"].astype(str))["host_loop_ns"].median()
     parts = table["run_id"].map(waits).fillna(at_most)
     return table.assign(parts=parts, loop_ns=table["run_id"].map(loops.astype(float)), measured_in=name)[_TIMES]
@@ -68,14 +68,14 @@ def _related(recordings: Any) -> Iterator[tuple[str, tuple[str, ...], str]]:
             if run_id in seen or str(run.get("workload")) == SCRIPT:
                 continue
             seen.add(run_id)
-            for names in changes.USUAL:
+            for names in sweep_changes.USUAL:
                 if all(_is_change(run, name) for name in names):
                     yield run_id, names, run_id_after(run, names)
 
 
 def _is_change(run: Mapping[str, Any], name: str) -> bool:
     """Whether the run has none of this change yet, and would be another with it."""
-    change = changes.CHANGES[name]
+    change = sweep_changes.CHANGES[name]
     if change.scales or (name == "fused_adamw" and str(run["mode"]) != MODES[-1]):
         return False  # a step of a larger batch does other work
     return all(str(run.get(axis, default_of(axis))) == str(default_of(axis)) for axis in change.sets)

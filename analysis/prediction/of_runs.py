@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.prediction import changes
+from profiler_job.analysis.prediction import sweep_changes
 from profiler_job.analysis.prediction.baseline import Tables
 from profiler_job.analysis.prediction.known import Known, known_runs, usual_sets
 from profiler_job.analysis.prediction.ledger import MEASURED, run_id_after, spans_of_steps
@@ -37,7 +37,7 @@ def predictions(recording: Tables) -> pd.DataFrame:
             for known in known_runs(recording)
             for names in usual_sets(recording)
         ]
-    except changes.Abstains:  # of a script that tells nothing
+    except sweep_changes.Abstains:  # of a script that tells nothing
         rows = []
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
@@ -53,7 +53,7 @@ def in_hindsight(recording: Tables, mode: str) -> pd.DataFrame:
         {"tested_by": run_id_after(known.run, names), "reason": ""} | vars(known.predict(names))
         for known in known_runs(recording)
         if str(known.run["mode"]) == mode and str(known.run.get("workload")) != SCRIPT
-        for names in changes.USUAL
+        for names in sweep_changes.USUAL
     ]
     return pd.DataFrame(rows, columns=list(IN_HINDSIGHT))
 
@@ -87,7 +87,7 @@ def measured_besides(predicted: pd.DataFrame, recordings: Iterable[Tables]) -> p
             if str(known.run.get("workload")) == SCRIPT and changed and (run_id, joined) not in kept:
                 said = known.predict(names)
                 again_ns = said.step_ns if isinstance(said, Prediction) else float("nan")
-                rows.append((run_id, joined, changes.work_of(names), *times[run_id], *changed, again_ns))
+                rows.append((run_id, joined, sweep_changes.work_of(names), *times[run_id], *changed, again_ns))
     return pd.DataFrame(rows, columns=list(BESIDES))
 
 

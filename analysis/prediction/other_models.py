@@ -7,14 +7,14 @@ import math
 
 import numpy as np
 
-from profiler_job.analysis.metrics.advice import GAP_NS, HOST_LIMITED
+from profiler_job.analysis.metrics.run_advice import GAP_NS, HOST_LIMITED
 from profiler_job.analysis.prediction import scripts
 from profiler_job.analysis.prediction.baseline import Baseline, Tables, of_run
-from profiler_job.analysis.prediction.changes import PASSES, Abstains
 from profiler_job.analysis.prediction.predict import between_ns, host_key, own_host_rates
 from profiler_job.analysis.prediction.rates import Rates
 from profiler_job.analysis.prediction.script_changes import Behind, Step, behind_of
 from profiler_job.analysis.prediction.script_rates import ScriptRates
+from profiler_job.analysis.prediction.sweep_changes import PASSES, Abstains
 
 
 def step_of(baseline: Baseline, recording: Tables, rates: ScriptRates, known: Rates) -> Step:

@@ -14,11 +14,11 @@ import numpy as np
 import pandas as pd
 
 from profiler_job.analysis.metrics import run_grid
-from profiler_job.analysis.metrics.advice import GAP_NS, HOST_LIMITED, Clock
-from profiler_job.analysis.prediction import changes
+from profiler_job.analysis.metrics.run_advice import GAP_NS, HOST_LIMITED, Clock
+from profiler_job.analysis.prediction import sweep_changes as changes
 from profiler_job.analysis.prediction.baseline import GEMM, Baseline
-from profiler_job.analysis.prediction.changes import Abstains, Change, State
 from profiler_job.analysis.prediction.rates import Rates
+from profiler_job.analysis.prediction.sweep_changes import Abstains, Change, State
 from profiler_job.analysis.reference import flops
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.changes import COMPILED

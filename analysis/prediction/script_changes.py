@@ -13,7 +13,6 @@ from profiler_job.analysis.capture.operations import is_queue_full
 from profiler_job.analysis.metrics import elapsed
 from profiler_job.analysis.metrics.kernel_time import kernel_totals, num_profiled_steps
 from profiler_job.analysis.prediction.baseline import ATTENTION, GEMM, Tables, is_of_attention
-from profiler_job.analysis.prediction.changes import PASSES, TIMES_BATCH, Abstains, need_memory
 from profiler_job.analysis.prediction.predict import GPU, HOST
 from profiler_job.analysis.prediction.script_rates import (
     ATTENTION_GEMMS,
@@ -24,6 +23,7 @@ from profiler_job.analysis.prediction.script_rates import (
     rated_as,
     width_of,
 )
+from profiler_job.analysis.prediction.sweep_changes import PASSES, TIMES_BATCH, Abstains, need_memory
 from profiler_job.jobs.contract import ranges
 
 LEAST, EXPECTED, MOST = 0, 1, 2

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from profiler_job.analysis.metrics.advice import GAP_NS, clocks
+from profiler_job.analysis.metrics.run_advice import GAP_NS, clocks
 from profiler_job.analysis.metrics.run_grid import has_known_shape
 from profiler_job.analysis.prediction import (
     development,
@@ -27,7 +27,6 @@ from profiler_job.analysis.prediction import (
     scripts,
 )
 from profiler_job.analysis.prediction.baseline import ATTENTION, GEMM, Baseline, Tables, baselines
-from profiler_job.analysis.prediction.changes import BATCHED, EAGER, FUSED, PASSES, TIMES_BATCH, USUAL, Abstains
 from profiler_job.analysis.prediction.predict import GPU, HOST, host_key
 from profiler_job.analysis.prediction.script_rates import (
     ATTENTION_GEMMS,
@@ -38,6 +37,7 @@ from profiler_job.analysis.prediction.script_rates import (
     name_of,
     width_of,
 )
+from profiler_job.analysis.prediction.sweep_changes import BATCHED, EAGER, FUSED, PASSES, TIMES_BATCH, USUAL, Abstains
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.reference import flops
 from profiler_job.jobs.contract import ranges

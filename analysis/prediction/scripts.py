@@ -12,12 +12,11 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.metrics.advice import GAP_NS
 from profiler_job.analysis.metrics.kernel_time import kernel_totals, module_of, num_profiled_steps
+from profiler_job.analysis.metrics.run_advice import GAP_NS
 from profiler_job.analysis.metrics.run_grid import has_known_shape
 from profiler_job.analysis.prediction import fusion, script_changes, script_rates
 from profiler_job.analysis.prediction.baseline import ATTENTION, GEMM, Tables, is_of_attention
-from profiler_job.analysis.prediction.changes import OWN_ADAMW_KERNELS, PASSES, Abstains
 from profiler_job.analysis.prediction.predict import GPU, HOST, SURE, Abstention, Prediction, spread
 from profiler_job.analysis.prediction.script_changes import EXPECTED, LEAST, MOST, Behind, Step
 from profiler_job.analysis.prediction.script_rates import (
@@ -30,6 +29,7 @@ from profiler_job.analysis.prediction.script_rates import (
     rated_as,
     width_of,
 )
+from profiler_job.analysis.prediction.sweep_changes import OWN_ADAMW_KERNELS, PASSES, Abstains
 from profiler_job.analysis.reference import flops
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.changes import CHOICES, COMPILED, LABELS

@@ -1,7 +1,7 @@
 """How predictions of each change have done so far: of those that were kept before the measurement that tests them, and
 of the pairs that the models were developed on.
 
-The numbers are in track_record.json; `python -m profiler_job.analysis.prediction.track_record` makes it anew from the
+The numbers are in track_record.json; `python -m profiler_job.analysis.prediction.score_ledgers` makes it anew from the
 ledgers and recordings in site/data.
 """
 

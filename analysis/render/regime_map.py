@@ -3,9 +3,10 @@
 import pandas as pd
 from markupsafe import Markup
 
-from profiler_job.analysis.answer import NOT_MEASURED, Table
 from profiler_job.analysis.render import tables, text
+from profiler_job.analysis.render.answer import Table
 from profiler_job.jobs.contract.axes import label_of_value
+from profiler_job.jobs.contract.words import NOT_MEASURED
 
 BOUNDS = ("compute", "memory", "launches", "launches or memory")
 UNKNOWN = "not known"

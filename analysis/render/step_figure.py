@@ -9,8 +9,8 @@ import json
 import pandas as pd
 from markupsafe import Markup
 
-from profiler_job.analysis.answer import Table
 from profiler_job.analysis.render import tables, text
+from profiler_job.analysis.render.answer import Table
 
 CHOICES = {"size": "size", "context_length": "context", "variant": "precision"}
 LEAST = 0.005

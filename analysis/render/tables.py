@@ -11,9 +11,10 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from profiler_job.analysis.answer import ANCHOR, NOT_MEASURED, Column, Table
 from profiler_job.analysis.render import text
+from profiler_job.analysis.render.answer import ANCHOR, Column, Table
 from profiler_job.jobs.contract.axes import label_of_value, words_of_value
+from profiler_job.jobs.contract.words import NOT_MEASURED
 
 RUN_LEADS_TO = "run_leads_to"
 """Column of rows that tell of a run: path of its page below docs, without .md; empty where it has none."""

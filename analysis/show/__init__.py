@@ -46,9 +46,9 @@ from profiler_job.analysis.capture.selection import ALL, Selection
 from profiler_job.analysis.capture.summary import SECTIONS, Predict, Summary
 from profiler_job.analysis.reference import kernel_families
 from profiler_job.analysis.show import index
-from profiler_job.analysis.show.forms import as_csv, as_markdown, as_text, section_as_csv
 from profiler_job.analysis.show.profiles import profiles_in
 from profiler_job.analysis.show.reader import Reader
+from profiler_job.analysis.show.show_formats import as_csv, as_markdown, as_text, section_as_csv
 from profiler_job.analysis.show.values import printable, terminal_width
 
 Format = Literal["text", "json", "csv", "md"]

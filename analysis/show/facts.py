@@ -3,10 +3,10 @@
 from shlex import quote
 
 from profiler_job.analysis.capture.summary import SECTIONS, Summary
-from profiler_job.analysis.show.communication import sentences as communication_of
-from profiler_job.analysis.show.findings import sentences as findings_of
+from profiler_job.analysis.show.communication_lines import sentences as communication_of
+from profiler_job.analysis.show.finding_lines import sentences as findings_of
 from profiler_job.analysis.show.values import printable, shown, time_text
-from profiler_job.analysis.show.verdict import sentences as verdict_of
+from profiler_job.analysis.show.verdict_lines import sentences as verdict_of
 from profiler_job.jobs.contract.words import counted, noun_of
 
 LEAST_SAID = 0.0005

@@ -6,10 +6,10 @@ import pandas as pd
 
 from profiler_job.analysis.capture.summary import Summary
 from profiler_job.analysis.reference.kernel_families import FAMILIES
-from profiler_job.analysis.show.columns import table
-from profiler_job.analysis.show.forms import left_out_columns, markdown_table
+from profiler_job.analysis.show.show_formats import left_out_columns, markdown_table
+from profiler_job.analysis.show.table_columns import table
 from profiler_job.analysis.show.values import shown
-from profiler_job.analysis.show.verdict import limit_of
+from profiler_job.analysis.show.verdict_lines import limit_of
 
 COLUMNS = {
     "source": "name of the file",

@@ -9,18 +9,18 @@ from importlib import resources
 import pandas as pd
 from markupsafe import Markup
 
+from profiler_job.analysis.capture.limit_of_capture import BUSY, IDLE
 from profiler_job.analysis.capture.summary import NUM_MOMENTS, SECTIONS, Summary
-from profiler_job.analysis.capture.verdict import BUSY, IDLE
 from profiler_job.analysis.reference.kernel_families import FAMILIES
 from profiler_job.analysis.render.tables import family_chip
-from profiler_job.analysis.show.advice import TITLE, advice_of, note_of_advice
+from profiler_job.analysis.show.advice_lines import TITLE, advice_of, note_of_advice
 from profiler_job.analysis.show.facts import LEAST_SAID, heads_of, note_of
-from profiler_job.analysis.show.findings import FINDING
-from profiler_job.analysis.show.forms import ALWAYS_WHOLE, sections_of
+from profiler_job.analysis.show.finding_lines import FINDING
 from profiler_job.analysis.show.index import captures_table
 from profiler_job.analysis.show.names import shorten
+from profiler_job.analysis.show.show_formats import ALWAYS_WHOLE, sections_of
 from profiler_job.analysis.show.values import heading, is_text, printable, shown, time_text
-from profiler_job.analysis.show.verdict import INFERRED_SHARE, MOST_GPUS
+from profiler_job.analysis.show.verdict_lines import INFERRED_SHARE, MOST_GPUS
 from profiler_job.jobs.contract.ranges import ALL_PHASES
 from profiler_job.jobs.contract.words import counted
 

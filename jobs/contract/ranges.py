@@ -21,7 +21,7 @@ Ranges nest like this (a step of mode `forward` has only the forward phase, `for
       optimizer
 
 After the measured steps comes one in which modules are followed through backward and the optimizer, too (see
-`jobs.injected.module_ranges`). It is there to tell which module launches which kernel; it is slower, so its outermost
+`jobs.follow.module_ranges`). It is there to tell which module launches which kernel; it is slower, so its outermost
 ranges have other names, and no time is taken from it:
 
     modules:step

@@ -1,4 +1,7 @@
-"""Words of messages."""
+"""Words of messages, and of columns that say them."""
+
+NOT_MEASURED = "not_measured"
+"""Column that says why the other cells of a row are empty ("" in a measured row)."""
 
 
 def noun_of(number: float, noun: str) -> str:

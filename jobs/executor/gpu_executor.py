@@ -20,9 +20,9 @@ from profiler_job.jobs.contract.plain import plain_steps
 from profiler_job.jobs.executor.attempt import Attempt
 from profiler_job.jobs.executor.collectors import WARM_UP, Collector, Nsys, Timer
 from profiler_job.jobs.executor.failures import RunFailed
+from profiler_job.jobs.executor.gpu_sampler import GpuSensor, Watch
 from profiler_job.jobs.executor.machine import machine_facts
 from profiler_job.jobs.executor.sweep_state import SweepState
-from profiler_job.jobs.executor.telemetry import GpuSensor, Watch
 from profiler_job.jobs.executor.together import Others
 
 # The end of a capture takes nsys 3.0 to 3.7 s, most of it waiting, and a short run 1.4 s: with four none waits for it.

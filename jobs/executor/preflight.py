@@ -17,9 +17,9 @@ from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.layout import Protocol
 from profiler_job.jobs.executor.failures import CollectorError
 from profiler_job.jobs.executor.gpu_executor import NSYS_WORKERS
-from profiler_job.jobs.executor.gpus import visible_gpus, visible_handles
 from profiler_job.jobs.executor.nsys_cli import nsys
 from profiler_job.jobs.executor.result_store import Results
+from profiler_job.jobs.executor.visible_gpus import visible_gpus, visible_handles
 from profiler_job.jobs.memory import (
     CUDA_CONTEXT_BYTES,
     is_predictable,

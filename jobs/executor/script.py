@@ -1,4 +1,4 @@
-"""Measures somebody's own training script: starts it as it is, follows it from inside (see `jobs.injected.follow`),
+"""Measures somebody's own training script: starts it as it is, follows it from inside (see `jobs.follow.follow`),
 and captures some of its steps with nsys. What it leaves is that of a sweep of one run, so that everything which reads
 results reads these, too."""
 
@@ -46,7 +46,7 @@ from profiler_job.jobs.executor.result_store import read_json
 from profiler_job.jobs.executor.stop import SHUTDOWN_S
 from profiler_job.jobs.executor.worker_process import kill_processes_with
 
-INJECTED = Path(__file__).resolve().parents[1] / "injected"
+INJECTED = Path(__file__).resolve().parents[1] / "follow"
 FOLLOW = "PROFILER_JOB_FOLLOW"
 FOLLOWED = "followed"
 FOLLOWED_STEPS = 2
@@ -58,7 +58,7 @@ DTYPES = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.float64": "f
 @dataclass(frozen=True, kw_only=True)
 class Script:
     """command: as given. name: of its results. changes: names, of `contract.changes.TRIABLE`. The rest is as of
-    `jobs.injected.follow.Plan`."""
+    `jobs.follow.follow.Plan`."""
 
     command: Sequence[str]
     name: str

@@ -3,7 +3,7 @@
 Each machine starts the same command. That of the first measures the sweep; those of the others connect to it, and each
 of its collectors (see `jobs.executor.collectors`) has one of the same kind there, with the ranks of that machine: it is
 started, captures and is stopped when the first one's is. Ranks themselves speak to the first machine alone (see
-`jobs.worker.ranks`), so one that ends anywhere ends the run, and all ranks end with the connection.
+`jobs.worker.rank_group`), so one that ends anywhere ends the run, and all ranks end with the connection.
 
 What goes to and fro is a JSON object a line, and files, and from rank to rank JSON, too: nothing that is read runs as
 code. Else the network between the machines is trusted, as for torch.distributed: nothing is encrypted, and whoever

@@ -107,7 +107,7 @@ class WorkerProcess:
 
     One that `forks` measures nothing: it has imported what the worker needs, and forks the worker, and another one for
     each `renew` (see `jobs.worker.fork`). `pid` and `facts` are those of the worker. Of several ranks the worker is the
-    process between them and this one (see `jobs.worker.ranks`), which does not fork; `part`: of which of them, where
+    process between them and this one (see `rank_group`), which does not fork; `part`: of which of them, where
     other machines have the rest.
     """
 
@@ -132,7 +132,9 @@ class WorkerProcess:
         self._control: Connection | None = None
         self.address = self.home / "socket"
         module = (
-            ["profiler_job.jobs.worker"] if ranks == 1 else ["profiler_job.jobs.worker.ranks", "--ranks", str(ranks)]
+            ["profiler_job.jobs.worker"]
+            if ranks == 1
+            else ["profiler_job.jobs.worker.rank_group", "--ranks", str(ranks)]
         )
         command = [*launcher, sys.executable, "-P", "-m", *module, str(self.address), "--device", device]
         command += ["--annotate"] * annotate + ["--fork"] * forks

@@ -17,9 +17,9 @@ from profiler_job.jobs.contract.axes import AXES, default_of
 from profiler_job.jobs.garbage import without_collection
 from profiler_job.jobs.memory.caching_allocator import MIB, CachingAllocator, OutOfMemory
 from profiler_job.jobs.memory.failure import Failure
-from profiler_job.jobs.memory.own_models import Refused as Refused
-from profiler_job.jobs.memory.own_models import Simulation as Simulation
-from profiler_job.jobs.memory.own_models import simulate_runs as simulate_runs
+from profiler_job.jobs.memory.fake_steps import Refused as Refused
+from profiler_job.jobs.memory.fake_steps import Simulation as Simulation
+from profiler_job.jobs.memory.fake_steps import simulate_runs as simulate_runs
 from profiler_job.jobs.memory.simulated_step import Shape as Shape
 from profiler_job.jobs.memory.simulated_step import SimulatedStepper
 from profiler_job.jobs.memory.simulated_step import shape_of as shape_of

@@ -37,7 +37,7 @@ from profiler_job.jobs.contract.axes import (
 from profiler_job.jobs.contract.layout import RESERVED_NAMES, Protocol
 from profiler_job.jobs.contract.options import Option, format_options, parse_options
 from profiler_job.jobs.contract.studies import Study
-from profiler_job.jobs.sweep.own_models import HuggingFace, OptionAxes, name_of_config
+from profiler_job.jobs.sweep.model_axes import HuggingFace, OptionAxes, name_of_config
 from profiler_job.jobs.workloads import HUGGING_FACE, REFERENCE
 from profiler_job.jobs.workloads.transformer.sizes import MODEL_SIZES, VOCAB_SIZE, ModelSize
 

@@ -7,7 +7,7 @@ A prediction, never shown as a measurement: it orders work, sets timeouts, and i
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.layout import Protocol
 from profiler_job.jobs.contract.plain import PLAIN, plain_steps
-from profiler_job.jobs.workloads.costs import costs_of
+from profiler_job.jobs.workloads.costs_by_name import costs_of
 
 START_S = 2.5  # a stage takes this long beside its steps
 BUSY_S = 1.0  # steps for the energy of the GPU, whose counter has a new value every 20 to 100 ms

@@ -42,7 +42,7 @@ from profiler_job.jobs.contract.messages import (
 from profiler_job.jobs.contract.modes import phases_of
 from profiler_job.jobs.contract.plain import PLAIN, TRAINED_STEPS, plain_steps
 from profiler_job.jobs.contract.ranges import BACKWARD, FORWARD, LOSS, OPTIMIZER, PHASES, RANK, STEP
-from profiler_job.jobs.injected.module_ranges import ModuleRanges
+from profiler_job.jobs.follow.module_ranges import ModuleRanges
 from profiler_job.jobs.worker import calibration, parallel, probes
 from profiler_job.jobs.worker.fork import fork_workers
 from profiler_job.jobs.worker.host_speed import measure_host_loop

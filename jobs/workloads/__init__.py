@@ -4,7 +4,7 @@ loss.
 `run` holds the fields of `jobs.contract.axes.Run`; its `workload` names the function: `transformer` is the reference
 Transformer, `hf` a model of Hugging Face by its configuration, and `my_package.models:build` any other that the worker
 can import. Its `workload_options` are the keyword arguments. What a workload predicts of itself, its costs, is
-optional: see `jobs.workloads.costs`.
+optional: see `jobs.workloads.costs_by_name`.
 
 Importing this package imports no torch: planning needs none.
 """

@@ -30,10 +30,10 @@ from profiler_job.jobs.contract.layout import Protocol
 from profiler_job.jobs.contract.program import commit
 from profiler_job.jobs.executor.collectors import NOT_SAMPLED, TRACED, Timer
 from profiler_job.jobs.executor.failures import CollectorError, RunFailed
-from profiler_job.jobs.executor.gpus import visible_gpus
 from profiler_job.jobs.executor.nsys_cli import count_kernels_and_steps, export
 from profiler_job.jobs.executor.result_store import Results, read_json
 from profiler_job.jobs.executor.sweep_runner import SweepRunner
+from profiler_job.jobs.executor.visible_gpus import visible_gpus
 from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP, load_sweep, select
 from profiler_job.jobs.sweep.prediction import timeout_seconds
 

@@ -1,8 +1,8 @@
 """Names that a profile may hold and no page may obey."""
 
+from profiler_job.analysis.comparison.judge import Comparison, compare
 from profiler_job.analysis.comparison.noise import SHIPPED
 from profiler_job.analysis.comparison.sides import of_tables
-from profiler_job.analysis.comparison.verdict import Comparison, compare
 from tests import synthetic
 
 NAMES = {

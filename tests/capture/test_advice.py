@@ -6,8 +6,8 @@ import pytest
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.capture.summary import summarise
 from profiler_job.analysis.reference import track_record
-from profiler_job.analysis.show.advice import advice_of
-from profiler_job.analysis.show.forms import as_markdown, as_text
+from profiler_job.analysis.show.advice_lines import advice_of
+from profiler_job.analysis.show.show_formats import as_markdown, as_text
 from profiler_job.jobs.contract.changes import DO, LABELS
 from profiler_job.jobs.contract.layout import SCRIPT
 

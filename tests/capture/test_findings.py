@@ -8,7 +8,7 @@ import pytest
 from profiler_job.analysis.capture.findings import COLUMNS, KINDS
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.capture.summary import summarise
-from profiler_job.analysis.show.findings import MOST, SENTENCES, sentences
+from profiler_job.analysis.show.finding_lines import MOST, SENTENCES, sentences
 
 from .nsys_files import Export
 from .profiles import profile

@@ -9,13 +9,13 @@ from rich.cells import cell_len
 from profiler_job.analysis.capture.attribution import attribute
 from profiler_job.analysis.capture.selection import Selection
 from profiler_job.analysis.capture.summary import SECTIONS, summarise
-from profiler_job.analysis.show.communication import sentences as communication_sentences
-from profiler_job.analysis.show.findings import sentences as findings_of
-from profiler_job.analysis.show.forms import as_markdown, as_text
+from profiler_job.analysis.show.communication_lines import sentences as communication_sentences
+from profiler_job.analysis.show.finding_lines import sentences as findings_of
 from profiler_job.analysis.show.index import captures_table
 from profiler_job.analysis.show.page import page_of
+from profiler_job.analysis.show.show_formats import as_markdown, as_text
 from profiler_job.analysis.show.values import heading
-from profiler_job.analysis.show.verdict import sentences
+from profiler_job.analysis.show.verdict_lines import sentences
 from tests.capture.real_captures import FOLDER, read_capture
 
 NAMES = sorted(path.name.removesuffix(".sqlite.xz") for path in FOLDER.glob("*.xz"))

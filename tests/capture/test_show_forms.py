@@ -16,15 +16,15 @@ from rich.cells import cell_len
 from typer.testing import CliRunner
 
 from profiler_job.__main__ import app
-from profiler_job.analysis import intervals
+from profiler_job.analysis.capture import intervals
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.capture.summary import SECTIONS, summarise
 from profiler_job.analysis.reference.kernel_families import FAMILIES
-from profiler_job.analysis.show.columns import DROPPED, NAMES
-from profiler_job.analysis.show.forms import as_text
 from profiler_job.analysis.show.index import COLUMNS
 from profiler_job.analysis.show.names import shorten
 from profiler_job.analysis.show.page import page_of
+from profiler_job.analysis.show.show_formats import as_text
+from profiler_job.analysis.show.table_columns import DROPPED, NAMES
 from tests.capture import profiles
 
 from .nsys_files import Export

@@ -9,12 +9,12 @@ import pytest
 
 from profiler_job.analysis.capture import selection
 from profiler_job.analysis.capture.attribution import attribute
+from profiler_job.analysis.capture.limit_of_capture import PARTS
 from profiler_job.analysis.capture.nsys_export import Capture, read
 from profiler_job.analysis.capture.summary import SECTIONS, Summary, summarise
-from profiler_job.analysis.capture.verdict import PARTS
 from profiler_job.analysis.reference import cuda_api, kernel_families
-from profiler_job.analysis.show.forms import as_markdown, as_text
-from profiler_job.analysis.show.verdict import of_phases, sentences
+from profiler_job.analysis.show.show_formats import as_markdown, as_text
+from profiler_job.analysis.show.verdict_lines import of_phases, sentences
 
 from .nsys_files import Export
 from .profiles import NAMES, profile

@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from profiler_job.analysis.comparison import sides, verdict
+from profiler_job.analysis.comparison import judge, sides
 
 DATA = Path(__file__).parents[2] / "site" / "data"
 AXES = {
@@ -22,12 +22,12 @@ def side(name: str) -> sides.Side:
 
 
 @cache
-def _measured_runs(name: str) -> dict[str, verdict.Measured]:
+def _measured_runs(name: str) -> dict[str, judge.Measured]:
     runs = side(name).runs["run_id"]
-    return dict(zip(runs, verdict.measure(side(name), [(run,) for run in runs]), strict=True))
+    return dict(zip(runs, judge.measure(side(name), [(run,) for run in runs]), strict=True))
 
 
-def measured(name: str, run_id: str) -> verdict.Measured:
+def measured(name: str, run_id: str) -> judge.Measured:
     """A run alone; all of a recording are measured at once, since each alone looks through its tables."""
     return _measured_runs(name)[run_id]
 

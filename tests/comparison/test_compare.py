@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from profiler_job.__main__ import app
-from profiler_job.analysis.comparison import forms, gate, noise, verdict
+from profiler_job.analysis.comparison import compare_formats, gate, judge, noise
 from profiler_job.analysis.comparison.align import align
 from profiler_job.analysis.comparison.errors import NotComparable
 from tests.capture.test_summary import _random_capture
@@ -81,11 +81,11 @@ def test_json_sums_exactly():
 def longer_context():
     """Of one program, context 512 held against 128, per token."""
     first, second = (select("compile", f"compile=off,mode=forward,context_length={number}") for number in (128, 512))
-    return verdict.compare(first, second, noise.SHIPPED, align(first, second, per_token=True))
+    return judge.compare(first, second, noise.SHIPPED, align(first, second, per_token=True))
 
 
 def test_per_token_says_so_and_sums_exactly(longer_context):
-    made = json.loads(forms.as_json(longer_context, [], 0))
+    made = json.loads(compare_formats.as_json(longer_context, [], 0))
     (pair,) = made["pairs"]
     waterfall = pair["waterfall"]
     assert made["per_token"] and made["differences"] == {"context_length": ["128", "512"]}
@@ -99,7 +99,7 @@ def test_per_token_says_so_and_sums_exactly(longer_context):
         assert judged["step"][side] == pytest.approx(alone.clocks["timer"] * 1000 / tokens)
         assert judged["kernel"][side] == pytest.approx(alone.kernel_ns * 1000 / tokens)
         assert judged["memory"][side] == alone.memory_bytes
-    assert "| 1,000 tokens | A | B |" in forms.as_markdown(longer_context, [], 0)
+    assert "| 1,000 tokens | A | B |" in compare_formats.as_markdown(longer_context, [], 0)
 
 
 def test_per_token_is_an_option():
@@ -112,7 +112,7 @@ def test_per_token_bands_are_scaled_along():
     """Against itself, as if its steps had other tokens: nothing but the scale changes."""
     of_run = measured("compile", "small-ctx128-fp32-naive-forward")
     steps, tokens = (
-        verdict.judge(of_run, of_run, "timer", noise.SHIPPED, True, per_token=per_token) for per_token in (False, True)
+        judge.judge(of_run, of_run, "timer", noise.SHIPPED, True, per_token=per_token) for per_token in (False, True)
     )
     for of_steps, of_tokens in zip(steps, tokens, strict=True):
         scale = 1000 / 512 if of_tokens.per_token else 1
@@ -123,11 +123,11 @@ def test_per_token_bands_are_scaled_along():
 def test_throughput_is_the_step_in_other_words(longer_context):
     (pair,) = longer_context.pairs
     per_token = {
-        made.metric: made for made in verdict.judge(pair.first, pair.second, "timer", noise.SHIPPED, False, True)
+        made.metric: made for made in judge.judge(pair.first, pair.second, "timer", noise.SHIPPED, False, True)
     }
     assert per_token["throughput"].second == pytest.approx(1e12 / per_token["step"].second)
     slower = dataclasses.replace(pair.first, clocks={"timer": 1.5 * pair.first.clocks["timer"]})
-    of_steps = {made.metric: made for made in verdict.judge(pair.first, slower, "timer", noise.SHIPPED, False)}
+    of_steps = {made.metric: made for made in judge.judge(pair.first, slower, "timer", noise.SHIPPED, False)}
     assert of_steps["throughput"].first == pytest.approx(1e9 * 4 * 128 / of_steps["step"].first)
     for judged in (per_token, of_steps):
         step, throughput = judged["step"], judged["throughput"]
@@ -137,8 +137,8 @@ def test_throughput_is_the_step_in_other_words(longer_context):
 
 def test_of_several_pairs_the_largest_part_stands_beside_the_first_where_it_is_within_noise():
     sides = [select("attention_bf16", f"attention={name},context_length=128") for name in ("naive", "flash")]
-    made = verdict.compare(*sides, noise.SHIPPED)
-    text, markdown = forms.as_text(made, [], 10), forms.as_markdown(made, [], 10).replace("\\", "")
+    made = judge.compare(*sides, noise.SHIPPED)
+    text, markdown = compare_formats.as_text(made, [], 10), compare_formats.as_markdown(made, [], 10).replace("\\", "")
     of_first = text.split("small context 128 forward\n")[1].split("\n\n")[0]
     named = re.findall(r"[-+]\S+ ms  (forward|idle)", of_first)
     assert named == ["forward", "idle"] and "(within noise)" in of_first
@@ -184,7 +184,7 @@ def test_the_worst_condition_wins(tmp_path, capture):
 
 def test_not_enough_data_says_how_many_processes_would_be():
     widths = (noise.Width(of="processes", half=6e6),)
-    judged = {"step": verdict.Judgement(metric="step", first=100e6, second=101e6, band=6e6, widths=widths)}
+    judged = {"step": judge.Judgement(metric="step", first=100e6, second=101e6, band=6e6, widths=widths)}
 
     class Measured:
         num_steps = 10
@@ -313,12 +313,12 @@ def test_the_part_that_is_printed_goes_the_way_of_the_verdict():
 
 def test_a_step_that_no_part_explains_is_said_to_be_one():
     one_run = select("compile", "compile=off,context_length=128,mode=forward")
-    made = verdict.compare(one_run, with_unprofiled_steps(one_run, 50_000_000), OF_ONE)
+    made = judge.compare(one_run, with_unprofiled_steps(one_run, 50_000_000), OF_ONE)
     assert made.pairs[0].is_unexplained
     assert "The first says how much, and none of them explains the first" in " ".join(
-        forms.as_text(made, [], 0).split()
+        compare_formats.as_text(made, [], 0).split()
     )
-    assert not verdict.compare(one_run, one_run, OF_ONE).pairs[0].is_unexplained
+    assert not judge.compare(one_run, one_run, OF_ONE).pairs[0].is_unexplained
 
 
 def test_kernels_that_vanished_and_appeared_are_named_in_all_forms():
@@ -329,7 +329,7 @@ def test_kernels_that_vanished_and_appeared_are_named_in_all_forms():
     assert re.search(r"^appeared: B has \d+ kernel names", text, re.M) and max(map(len, text.splitlines())) <= 80
     (pair,) = json.loads(fp32_to_bf16("--format", "json").stdout)["pairs"]
     names = pair["waterfall"]["names_of_one_side"]
-    assert len(names) == pair["waterfall"]["num_names_of_one_side"] <= 2 * forms.MOST_NAMED
+    assert len(names) == pair["waterfall"]["num_names_of_one_side"] <= 2 * compare_formats.MOST_NAMED
     assert {bool(row["first_calls"]) for row in names} == {True, False}
     assert all(bool(row["first_calls"]) != bool(row["second_calls"]) for row in names)
     assert markdown.count("| in a step | calls | kernel |") == 2
@@ -353,7 +353,7 @@ def test_why_a_run_has_no_numbers_is_said_where_it_is_chosen():
 
 
 def test_a_part_of_some_nanoseconds_is_not_printed_as_minus_zero():
-    assert [forms._ms(ns, 2) for ns in (-24, 0, 999, -1000, 3e6)] == [
+    assert [compare_formats._ms(ns, 2) for ns in (-24, 0, 999, -1000, 3e6)] == [
         "-12.0 ns",
         "+0.000 ms",
         "+499.5 ns",
@@ -466,9 +466,9 @@ OF_ONE = dataclasses.replace(noise.SHIPPED, num_timed=(1, 1))
 @pytest.mark.parametrize(("change_ns", "is_said"), [(-30_000_000, True), (50_000_000, True), (0, False), (100, False)])
 def test_parts_that_sum_to_another_difference_than_that_of_the_step_are_said_to(change_ns, is_said):
     one_run = select("compile", "compile=off,context_length=128,mode=forward")
-    made = verdict.compare(one_run, with_unprofiled_steps(one_run, change_ns), OF_ONE)
-    text, markdown = forms.as_text(made, [], 0), forms.as_markdown(made, [], 0)
-    (pair,) = json.loads(forms.as_json(made, [], 0))["pairs"]
+    made = judge.compare(one_run, with_unprofiled_steps(one_run, change_ns), OF_ONE)
+    text, markdown = compare_formats.as_text(made, [], 0), compare_formats.as_markdown(made, [], 0)
+    (pair,) = json.loads(compare_formats.as_json(made, [], 0))["pairs"]
     said = f"Unprofiled, a step differs by {change_ns / 1e6:+.3f} ms; under nsys, which slows the host, by +0.000 ms"
     assert (said in " ".join(text.split())) is (said in markdown.replace("\\", "")) is is_said
     assert (pair["parts_apart"] or "").startswith(said) is is_said
@@ -477,9 +477,9 @@ def test_parts_that_sum_to_another_difference_than_that_of_the_step_are_said_to(
 
 def test_of_several_pairs_those_whose_parts_are_apart_are_named():
     runs = select("compile", "compile=off,mode=forward")
-    made = verdict.compare(runs, with_unprofiled_steps(runs, 50_000_000), OF_ONE)
-    assert "in 2 of 2 pairs the unprofiled step differs otherwise" in forms.as_markdown(made, [], 0)
-    assert forms.as_text(made, [], 0).count("Unprofiled, a step differs by") == 2
+    made = judge.compare(runs, with_unprofiled_steps(runs, 50_000_000), OF_ONE)
+    assert "in 2 of 2 pairs the unprofiled step differs otherwise" in compare_formats.as_markdown(made, [], 0)
+    assert compare_formats.as_text(made, [], 0).count("Unprofiled, a step differs by") == 2
 
 
 def test_parts_of_the_other_sign_are_said_to_be_apart_within_the_noise_band_as_well():
@@ -494,7 +494,7 @@ def pairs_with_steps(*seconds, band=1.0):
 
     class Pair:
         def __init__(self, second):
-            self.judgements = {"step": verdict.Judgement(metric="step", first=100.0, second=second, band=band)}
+            self.judgements = {"step": judge.Judgement(metric="step", first=100.0, second=second, band=band)}
 
     return [Pair(second) for second in seconds]
 

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from profiler_job.analysis.comparison import command, forms, gate, noise, totals, verdict, waterfall
+from profiler_job.analysis.comparison import compare_command, compare_formats, gate, judge, noise, totals, waterfall
 from profiler_job.analysis.comparison.align import FIXED, VARIANTS, align
 from profiler_job.analysis.comparison.errors import NotComparable
 from profiler_job.analysis.comparison.sides import load_side
@@ -27,7 +27,7 @@ FOLDS = 5
 
 def test_identical_recordings_differ_in_nothing():
     same = select("compile", "context_length=128,mode=forward")
-    made = verdict.compare(same, same, noise.SHIPPED)
+    made = judge.compare(same, same, noise.SHIPPED)
     for pair in made.pairs:
         assert {judged.verdict for judged in pair.judgements.values()} == {"within"}
         assert {judged.difference for judged in pair.judgements.values()} == {0}
@@ -35,7 +35,7 @@ def test_identical_recordings_differ_in_nothing():
 
 
 def test_identical_captures_differ_in_nothing(capture):
-    made = verdict.compare(load_side(capture), load_side(capture), noise.SHIPPED)
+    made = judge.compare(load_side(capture), load_side(capture), noise.SHIPPED)
     assert {judged.verdict for judged in made.pairs[0].judgements.values()} == {"within"}
     assert made.pairs[0].clock == "nsys" and not {"memory", "throughput"} & set(made.pairs[0].judgements)
     assert "how far the steps of each capture lie apart" in made.noise_source
@@ -47,7 +47,7 @@ def test_gpu_and_host_are_judged_apart():
     kernels = run.kernels[run.kernels["run_id"].isin(run.runs["run_id"])]
     length = (kernels["end_ns"] - kernels["start_ns"]) // 2
     faster = dataclasses.replace(run, kernels=kernels.assign(end_ns=kernels["start_ns"] + length))
-    judged = verdict.compare(run, faster, noise.SHIPPED).pairs[0].judgements
+    judged = judge.compare(run, faster, noise.SHIPPED).pairs[0].judgements
     assert (judged["step"].verdict, judged["kernel"].verdict, judged["busy"].verdict) == ("within", "faster", "faster")
     assert judged["idle"].verdict == "more"
     assert judged["memory"].verdict == "within"
@@ -58,7 +58,7 @@ def test_a_planted_slowdown_is_seen_and_named():
     kernels = run.kernels[run.kernels["run_id"].isin(run.runs["run_id"])]
     length = ((kernels["end_ns"] - kernels["start_ns"]) * 1.03).astype("int64")
     slower = dataclasses.replace(run, kernels=kernels.assign(end_ns=kernels["start_ns"] + length))
-    (pair,) = verdict.compare(run, slower, noise.SHIPPED).pairs
+    (pair,) = judge.compare(run, slower, noise.SHIPPED).pairs
     assert pair.judgements["kernel"].verdict == "slower"
     assert pair.judgements["kernel"].share == pytest.approx(0.03, abs=0.001)
     first = next(cause for cause in pair.waterfall.causes if cause.kind != "overlap")  # longer kernels run at once
@@ -77,21 +77,21 @@ def test_repetitions_are_a_band_of_their_own():
 @pytest.mark.parametrize("other", [SECOND, FIRST])
 def test_repetitions_of_one_session_make_no_band_narrower_than_that_between_sessions(other, monkeypatch):
     """Two recordings of one program, of which one has 20 pairs of repetitions, as `compare` itself judges them."""
-    request = command.Request(first=DATA / "warm_up", second=DATA / other, conditions=["step > 5%"])
-    made = command.load(request)
+    request = compare_command.Request(first=DATA / "warm_up", second=DATA / other, conditions=["step > 5%"])
+    made = compare_command.load(request)
     assert made.noise_source.startswith("the larger of what the processes of a run")
     assert (
         "20 pairs of repetitions within A and B, each of one session, and of h200-fp32 and again" in made.noise_source
     )
-    shipped = verdict.compare(made.first, made.second, noise.SHIPPED, made.alignment)
+    shipped = judge.compare(made.first, made.second, noise.SHIPPED, made.alignment)
     for pair, by_shipped in zip(made.pairs, shipped.pairs, strict=True):
         for metric, judged in pair.judgements.items():
             if metric == "throughput":
                 continue  # the step in other words
             assert judged.band >= by_shipped.judgements[metric].band
             assert not judged.is_real, (metric, judged.share)
-    monkeypatch.setattr(command, "load", lambda _: made)  # which takes as long again
-    assert command.run(request, lambda _: None, lambda _: None) == gate.UNKNOWN
+    monkeypatch.setattr(compare_command, "load", lambda _: made)  # which takes as long again
+    assert compare_command.run(request, lambda _: None, lambda _: None) == gate.UNKNOWN
 
 
 def test_repetitions_of_both_sides_of_one_session_need_no_other_band():
@@ -123,7 +123,7 @@ def one_run():
 
 
 def energy_of(first, second, per_token=False):
-    made = verdict.compare(first, second, noise.SHIPPED, align(first, second, per_token))
+    made = judge.compare(first, second, noise.SHIPPED, align(first, second, per_token))
     return made.pairs[0].judgements.get("energy"), made
 
 
@@ -138,22 +138,22 @@ def test_energy_is_judged_by_how_far_processes_lie_apart(one_run, second, said):
         line.startswith(
             "noise band of energy: the larger of how far the processes of a side lie apart, and those of h200"
         )
-        for line in forms.about(made)
+        for line in compare_formats.about(made)
     )
 
 
 def test_energy_of_one_process_has_no_noise_band(one_run):
     judged, made = energy_of(with_energy(one_run, [50_000]), with_energy(one_run, [90_000]))
     assert judged.verdict == "unknown" and not judged.is_real and judged.share == pytest.approx(0.8)
-    assert "no noise band known, since there is one process of each" in forms.about(made)[-1]
+    assert "no noise band known, since there is one process of each" in compare_formats.about(made)[-1]
     (outcome,) = gate.check(gate.parse_condition("energy > 3%"), made.pairs)
     assert outcome.code == gate.UNKNOWN and "no noise band is known: not enough data to tell; about " in outcome.text
-    text = forms.as_text(made, [], 0)
+    text = compare_formats.as_text(made, [], 0)
     assert re.search(r"^energy +5.00 J +9.00 J +\+4.00 J +\+80.0% +not known +unknown$", text, re.MULTILINE)
     assert max(map(len, text.splitlines())) <= 80
-    (pair,) = json.loads(forms.as_json(made, [], 0))["pairs"]
+    (pair,) = json.loads(compare_formats.as_json(made, [], 0))["pairs"]
     assert pair["metrics"]["energy"]["band"] is None
-    assert "| not known | unknown |" in forms.as_markdown(made, [], 0)
+    assert "| not known | unknown |" in compare_formats.as_markdown(made, [], 0)
 
 
 def test_energy_is_left_out_where_a_side_lacks_it_and_summed_over_ranks(one_run):
@@ -225,24 +225,24 @@ def fresh_processes(run, *offsets_ns):
 
 def test_fresh_processes_are_counted_and_say_how_far_they_lie_apart(one_run):
     three = fresh_processes(one_run, 0, 20_000_000, 80_000_000)
-    (pair,) = verdict.compare(three, three, noise.SHIPPED).pairs
+    (pair,) = judge.compare(three, three, noise.SHIPPED).pairs
     assert pair.first.num_processes == 3 and pair.first.num_runs == 1
-    assert pair.first.num_steps == 3 * verdict.compare(one_run, one_run, noise.SHIPPED).pairs[0].first.num_steps
-    alone = verdict.compare(one_run, one_run, noise.SHIPPED).pairs[0].first
+    assert pair.first.num_steps == 3 * judge.compare(one_run, one_run, noise.SHIPPED).pairs[0].first.num_steps
+    alone = judge.compare(one_run, one_run, noise.SHIPPED).pairs[0].first
     assert pair.first.clocks["timer"] == alone.clocks["timer"] + 20_000_000
     step, kernel = (pair.judgements[name] for name in ("step", "kernel"))
     assert {width.of for width in step.widths} == {"processes"} and step.band > 50_000_000
     assert {width.of for width in kernel.widths} == {"repeats", "profiled_steps"}
     of_these = dataclasses.replace(noise.SHIPPED, is_of_these=True)
-    assert verdict.compare(three, three, of_these).pairs[0].judgements["step"].band < 50_000_000
-    assert verdict.compare(three, three, noise.SHIPPED).noise_source.startswith("the larger of what the processes")
+    assert judge.compare(three, three, of_these).pairs[0].judgements["step"].band < 50_000_000
+    assert judge.compare(three, three, noise.SHIPPED).noise_source.startswith("the larger of what the processes")
 
 
 def test_steps_of_one_process_say_how_far_they_lie_apart(one_run):
     timed = one_run.steps["collector"].astype(str) == "timer"
     uneven = one_run.steps["wall_ns"] + 100_000_000 * (one_run.steps["step"] % 2) * timed
     noisy = dataclasses.replace(one_run, steps=one_run.steps.assign(wall_ns=uneven))
-    (pair,) = verdict.compare(noisy, noisy, noise.SHIPPED).pairs
+    (pair,) = judge.compare(noisy, noisy, noise.SHIPPED).pairs
     assert pair.judgements["step"].band > 20_000_000
     (outcome,) = gate.check(gate.parse_condition("step > 10 ms"), [pair])
     assert outcome.code == gate.UNKNOWN
@@ -251,7 +251,7 @@ def test_steps_of_one_process_say_how_far_they_lie_apart(one_run):
 
 def test_the_gate_says_what_each_kind_of_band_needs(one_run, capture):
     def remedy(first, second, condition):
-        (outcome,) = gate.check(gate.parse_condition(condition), verdict.compare(first, second, noise.SHIPPED).pairs)
+        (outcome,) = gate.check(gate.parse_condition(condition), judge.compare(first, second, noise.SHIPPED).pairs)
         assert outcome.code == gate.UNKNOWN
         return outcome.text.split("to tell; ")[1]
 
@@ -280,7 +280,7 @@ def test_steps_of_a_capture_that_lie_apart_are_not_helped_by_more_steps(tmp_path
     made.push("forward", 40_100, 45_000)
     made.launch(40_200, start=40_300, end=44_300, name="gemm")
     uneven = load_side(made.sqlite(tmp_path / "uneven.sqlite"))
-    (outcome,) = gate.check(gate.parse_condition("kernel > 1 us"), verdict.compare(uneven, uneven, noise.SHIPPED).pairs)
+    (outcome,) = gate.check(gate.parse_condition("kernel > 1 us"), judge.compare(uneven, uneven, noise.SHIPPED).pairs)
     assert outcome.code == gate.UNKNOWN and "leave uneven ones out with --skip N" in outcome.text
 
 
@@ -291,7 +291,7 @@ def test_a_capture_whose_steps_lie_apart_has_a_band_as_wide(tmp_path):
     made.push("forward", 40_100, 45_000)
     made.launch(40_200, start=40_300, end=44_300, name="gemm")
     uneven = load_side(made.sqlite(tmp_path / "uneven.sqlite"))
-    judged = verdict.compare(steady, uneven, noise.SHIPPED).pairs[0].judgements
+    judged = judge.compare(steady, uneven, noise.SHIPPED).pairs[0].judgements
     assert judged["kernel"].band == pytest.approx(0.95 * 3950, rel=0.05)
     assert judged["step"].verdict == "within"
 
@@ -340,7 +340,7 @@ def test_memory_is_judged_by_what_runs_of_the_same_axes_differ_by(one_run, secon
         dataclasses.replace(one_run, runs=one_run.runs.assign(peak_memory_bytes=peak))
         for peak in (2_341_761_024, second)
     )
-    (pair,) = verdict.compare(first, other, noise.SHIPPED).pairs
+    (pair,) = judge.compare(first, other, noise.SHIPPED).pairs
     assert pair.judgements["memory"].verdict == said
     assert gate._check_pair(gate.parse_condition("memory > 1%"), pair).code == gate.WITHIN
 
@@ -349,7 +349,7 @@ def test_memory_is_judged_by_what_runs_of_the_same_axes_differ_by(one_run, secon
 def test_a_peak_under_cuda_graphs_is_held_against_another_such_alone(one_run, compiled, is_judged):
     """It leaves out what the graphs hold: against a step without them it looks like half."""
     sides = (dataclasses.replace(one_run, runs=one_run.runs.assign(compile=how)) for how in compiled)
-    (pair,) = verdict.compare(*sides, noise.SHIPPED).pairs
+    (pair,) = judge.compare(*sides, noise.SHIPPED).pairs
     assert ("memory" in pair.judgements) == is_judged
 
 
@@ -382,7 +382,7 @@ def other_processes(name):
         for place, alone in enumerate(of_run.energies):
             others = (*of_run.energies[:place], *of_run.energies[place + 1 :])
             sides = [dataclasses.replace(of_run, energies=of) for of in ((alone,), others)]
-            made = verdict.judge(*sides, "timer", noise.SHIPPED, False)
+            made = judge.judge(*sides, "timer", noise.SHIPPED, False)
             yield next(judged for judged in made if judged.metric == "energy").is_real
 
 
@@ -410,8 +410,8 @@ def test_runs_that_were_measured_twice_with_energy_are_called_the_same():
     """Five runs that two recordings of the same day have, three processes of each: few, but of another hour."""
     alignment = align(side(FIRST), side("precision"))
     pairs = [(measured(FIRST, case.first[0]), measured("precision", case.second[0])) for case in alignment.cases]
-    judged = [made for pair in pairs for made in verdict.judge(*pair, "timer", noise.SHIPPED, False)]
-    assert len(pairs) == 5 and {made.metric for made in judged} == set(verdict.METRICS)
+    judged = [made for pair in pairs for made in judge.judge(*pair, "timer", noise.SHIPPED, False)]
+    assert len(pairs) == 5 and {made.metric for made in judged} == set(judge.METRICS)
     assert not [made for made in judged if made.is_real]
 
 
@@ -423,7 +423,7 @@ def share_called_different(held_out, metric, change=0.0):
         longer = {name: getattr(second, name) * (1 + change) for name in ("kernel_ns", "busy_ns")}
         clocks = {"timer": second.clocks["timer"] * (1 + change)}
         planted = dataclasses.replace(second, **longer, clocks=clocks)
-        judged = {made.metric: made for made in verdict.judge(first, planted, "timer", band, False)}
+        judged = {made.metric: made for made in judge.judge(first, planted, "timer", band, False)}
         num += judged[metric].is_real
     return num / len(held_out)
 
@@ -501,7 +501,7 @@ def test_a_change_planted_in_one_part_is_the_first_one_named(of_repeated, change
 
 def verdicts(first, second):
     """The metrics that are called different, by the shipped noise band."""
-    judged = verdict.judge(first, second, "timer", dataclasses.replace(noise.SHIPPED, is_of_these=True), False)
+    judged = judge.judge(first, second, "timer", dataclasses.replace(noise.SHIPPED, is_of_these=True), False)
     return {made.metric for made in judged if made.is_real}
 
 
@@ -566,7 +566,7 @@ def halves():
 @pytest.mark.long
 def test_at_most_one_in_twenty_splits_of_the_same_steps_is_called_different(halves):
     assert len(halves) == 2 * 60 * 252
-    for metric in verdict.METRICS:
+    for metric in judge.METRICS:
         assert sum(metric in one for one in halves) <= 0.05 * len(halves)
 
 
@@ -582,7 +582,7 @@ def test_the_guide_says_how_many_changes_are_seen_and_how_many_are_none(
 
     as_it_is = [share_called_different(held_out, metric) for metric in ("step", "kernel", "busy", "idle")]
     assert row("second recording, as it is: step, kernel time, GPU busy, GPU idle", *as_it_is) in guide
-    of_processes = [sum(metric in verdicts(*pair) for pair in processes) for metric in verdict.METRICS]
+    of_processes = [sum(metric in verdicts(*pair) for pair in processes) for metric in judge.METRICS]
     assert row("another process of the warm-up study, as it is: all metrics", *of_processes) in guide
     of_halves = [sum(metric in one for one in halves) / len(halves) for metric in ("kernel", "busy", "step")]
     assert row("half of the steps of a run against the other half: kernel time, GPU busy", *of_halves[:2]) in guide
@@ -604,12 +604,12 @@ def test_the_guide_says_how_many_changes_are_seen_and_how_many_are_none(
 
 
 def test_a_large_difference_within_a_wide_band_is_not_called_the_same(one_run):
-    (pair,) = verdict.compare(one_run, one_run, noise.SHIPPED).pairs
+    (pair,) = judge.compare(one_run, one_run, noise.SHIPPED).pairs
     wide = {
         name: dataclasses.replace(judged, first=100.0, second=110.0, band=12.5)
         for name, judged in pair.judgements.items()
     }
     pair = dataclasses.replace(pair, judgements=wide)
-    said = forms.headline(pair)
+    said = compare_formats.headline(pair)
     assert "same" not in said and said.startswith("The step: +10 ns, not beyond the noise band of 12.5%")
-    assert forms.counts_line([pair], "kernel").endswith(": 1 within the noise band")
+    assert compare_formats.counts_line([pair], "kernel").endswith(": 1 within the noise band")

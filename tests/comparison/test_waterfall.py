@@ -8,7 +8,7 @@ from fractions import Fraction
 import pandas as pd
 import pytest
 
-from profiler_job.analysis.comparison import noise, totals, verdict, waterfall
+from profiler_job.analysis.comparison import judge, noise, totals, waterfall
 
 from .shipped import AXES, DATA, measured, pairs_along, side
 
@@ -226,7 +226,7 @@ def check_axis(axis, pairs):
     num = 0
     for name, a, b in pairs:
         first, second = measured(name, a), measured(name, b)
-        step, *_ = verdict.judge(first, second, "timer", noise.SHIPPED, False)
+        step, *_ = judge.judge(first, second, "timer", noise.SHIPPED, False)
         for off_ns in (0.0, step.difference if step.is_real else 0.0):
             made = waterfall.explain(first.totals, second.totals, noise.SHIPPED, step_off_ns=off_ns)
             assert is_exact(made), (a, b)

@@ -6,7 +6,7 @@ import pytest
 
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.ingest import ingest
-from profiler_job.jobs.executor import gpu_executor, telemetry
+from profiler_job.jobs.executor import gpu_executor, gpu_sampler
 from profiler_job.jobs.executor.result_store import Results
 from profiler_job.jobs.executor.sweep_runner import Stopped, order_of_pass
 from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP, load_sweep
@@ -167,14 +167,14 @@ class FakeNvml:
             "nvmlDeviceGetCount": lambda: 1,
             "nvmlDeviceGetHandleByIndex": lambda index: index,
             "nvmlDeviceGetUUID": lambda gpu: "GPU-12345678-1234-1234-1234-123456789012",
-            "nvmlDeviceGetClockInfo": lambda gpu, clock: {telemetry.pynvml.NVML_CLOCK_SM: 1980}.get(clock, 3201),
+            "nvmlDeviceGetClockInfo": lambda gpu, clock: {gpu_sampler.pynvml.NVML_CLOCK_SM: 1980}.get(clock, 3201),
             "nvmlDeviceGetTemperature": lambda gpu, sensor: 41,
             "nvmlDeviceGetPowerUsage": lambda gpu: 350_123,
             "nvmlDeviceGetCurrentClocksThrottleReasons": lambda gpu: 0x4 | 0x20 | 1 << 40,
             "nvmlDeviceGetTotalEnergyConsumption": self.read_energy,
         }
         for name, answer in answers.items():
-            monkeypatch.setattr(telemetry.pynvml, name, self.refuse if name in lacking else answer)
+            monkeypatch.setattr(gpu_sampler.pynvml, name, self.refuse if name in lacking else answer)
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
     def read_energy(self, gpu) -> int:
@@ -182,13 +182,13 @@ class FakeNvml:
         return self.energy_mj
 
     def refuse(self, *_):
-        raise telemetry.pynvml.NVMLError(telemetry.pynvml.NVML_ERROR_NOT_SUPPORTED)
+        raise gpu_sampler.pynvml.NVMLError(gpu_sampler.pynvml.NVML_ERROR_NOT_SUPPORTED)
 
 
 @pytest.fixture
 def with_gpu(monkeypatch):
     """Sensors are of GPU 0, though workers are on the CPU."""
-    sensor = telemetry.GpuSensor
+    sensor = gpu_sampler.GpuSensor
     monkeypatch.setattr(gpu_executor, "GpuSensor", lambda gpus, salt, **part: sensor([0], salt))
 
 

@@ -18,7 +18,7 @@ from profiler_job.jobs.executor.worker_process import processes_with
 from profiler_job.jobs.sweep.plan import Sweep, SweepError, load_sweep
 from profiler_job.jobs.worker import parallel, probes
 from profiler_job.jobs.worker.parallel import layers_of
-from profiler_job.jobs.worker.ranks import together
+from profiler_job.jobs.worker.rank_group import together
 from profiler_job.jobs.workloads.transformer.build import build
 from tests.jobs.conftest import jobs
 

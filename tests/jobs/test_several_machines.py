@@ -28,7 +28,7 @@ from profiler_job.jobs import commands
 from profiler_job.jobs.contract.layout import LOG, PROTOCOL_VERSION, Protocol, RunRecord, TimedProcess
 from profiler_job.jobs.contract.messages import KEY, Channel, send_greeting
 from profiler_job.jobs.contract.ports import free_ports
-from profiler_job.jobs.executor import collectors, telemetry, together, worker_process
+from profiler_job.jobs.executor import collectors, gpu_sampler, together, worker_process
 from profiler_job.jobs.executor.collectors import Timer
 from profiler_job.jobs.executor.failures import CollectorError, RunFailed
 from profiler_job.jobs.executor.nodes import Node, first_host, this_node
@@ -38,7 +38,7 @@ from profiler_job.jobs.executor.temporary import HELD, PREFIX
 from profiler_job.jobs.executor.together import ANSWER_S, Line, Others, own_facts, work_for_first
 from profiler_job.jobs.executor.worker_process import Part, processes_with
 from profiler_job.jobs.sweep.shards import Shard
-from profiler_job.jobs.worker import ranks as worker_ranks
+from profiler_job.jobs.worker import rank_group as worker_ranks
 from tests.jobs.conftest import FAKE_NSYS, ROOT, command
 from tests.jobs.test_several_gpus import run_of_two
 from tests.waiting import HANGS_S, eventually
@@ -913,10 +913,10 @@ def test_the_others_end_with_what_went_wrong_on_the_first(first):
 
 @pytest.mark.parametrize("is_part", [True, False])
 def test_energy_of_a_part_of_the_gpus_is_not_read(monkeypatch, is_part):
-    monkeypatch.setattr(telemetry, "visible_handles", lambda: ["a GPU"])
-    monkeypatch.setattr(telemetry.pynvml, "nvmlDeviceGetUUID", lambda handle: "GPU-1")
-    monkeypatch.setattr(telemetry.pynvml, "nvmlDeviceGetTotalEnergyConsumption", lambda handle: 7)
-    sensor = telemetry.GpuSensor((0,), "salt", is_part=is_part)
+    monkeypatch.setattr(gpu_sampler, "visible_handles", lambda: ["a GPU"])
+    monkeypatch.setattr(gpu_sampler.pynvml, "nvmlDeviceGetUUID", lambda handle: "GPU-1")
+    monkeypatch.setattr(gpu_sampler.pynvml, "nvmlDeviceGetTotalEnergyConsumption", lambda handle: 7)
+    sensor = gpu_sampler.GpuSensor((0,), "salt", is_part=is_part)
     assert sensor.read_energy() == (None if is_part else 7)
     assert (sensor.busy_s == 0) == is_part
     assert sensor.problems == ({"energy_mj": "other machines have GPUs of the run"} if is_part else {})

@@ -11,11 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 from profiler_job.__main__ import app
-from profiler_job.analysis import tries as judging
-from profiler_job.analysis.comparison.verdict import Judgement
+from profiler_job.analysis.comparison.judge import Judgement
+from profiler_job.analysis.prediction import judge_tries as judging
+from profiler_job.analysis.prediction.judge_tries import Ceiling
 from profiler_job.analysis.prediction.predict import Abstention, Prediction
 from profiler_job.analysis.recording import store
-from profiler_job.analysis.tries import Ceiling
 from profiler_job.jobs import tries
 from profiler_job.jobs.contract.changes import DO, LABELS, TRIABLE, Refused, parse_sets
 from tests.jobs.conftest import ROOT

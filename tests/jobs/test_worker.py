@@ -16,11 +16,11 @@ from torch import nn
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.plain import TRAINED_STEPS, plain_steps
-from profiler_job.jobs.injected.module_ranges import ModuleRanges
+from profiler_job.jobs.follow.module_ranges import ModuleRanges
 from profiler_job.jobs.worker import probes, service
 from profiler_job.jobs.worker.service import Stepper, perform
 from profiler_job.jobs.workloads import annotation
-from tests.injected.range_log import Log
+from tests.follow.range_log import Log
 from tests.jobs.test_model import Operations
 
 CPU = torch.device("cpu")
@@ -210,7 +210,7 @@ def test_modules_are_followed_in_one_more_step_with_names_of_its_own(opened):
 
 def test_a_workload_without_ranges_has_the_names_of_its_modules():
     log = Log()
-    run = {"workload": "tests.injected.workload:build", "mode": "forward_backward"}
+    run = {"workload": "tests.follow.workload:build", "mode": "forward_backward"}
     perform(task(**run), CPU, FakeConnection(), ModuleRanges(log.push, log.pop))
     forward = [name.rsplit("modules:forward/")[-1] for name in log.names() if "modules:forward/" in name]
     assert forward == ["Sequential", "Sequential/0", "Sequential/1", "Sequential/2"]

@@ -6,7 +6,7 @@ import math
 import pandas as pd
 import pytest
 
-from profiler_job.analysis.metrics.advice import Clock, advise, clocks, host_limited_ns
+from profiler_job.analysis.metrics.run_advice import Clock, advise, clocks, host_limited_ns
 
 MS = 1_000_000
 GB = 10**9

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from profiler_job.analysis.capture import verdict
+from profiler_job.analysis.capture import limit_of_capture
 from profiler_job.analysis.capture.attribution import attribute
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.capture.summary import summarise
@@ -120,7 +120,7 @@ def test_an_operation_of_unknown_launch_has_no_cause(export, tmp_path):
     kernels, memops = _recorded(capture, attribute(capture))
     lost = kernels.assign(launch_ns=kernels["start_ns"], launch_end_ns=kernels["start_ns"])
     rows = elapsed.split_steps(lost, memops)
-    assert rows["unknown_idle_ns"].sum() > 0 and set(elapsed.PARTS) < set(verdict.PARTS)
+    assert rows["unknown_idle_ns"].sum() > 0 and set(elapsed.PARTS) < set(limit_of_capture.PARTS)
 
 
 def test_a_run_without_operations_has_no_rows():

@@ -3,9 +3,9 @@
 import pandas as pd
 import pytest
 
-from profiler_job.analysis.answer import NOT_MEASURED
-from profiler_job.analysis.metrics import kernel_time, ranks, run_grid, timing
+from profiler_job.analysis.metrics import kernel_time, per_rank, run_grid, timing
 from profiler_job.analysis.reference import kernel_families
+from profiler_job.jobs.contract.words import NOT_MEASURED
 from tests.synthetic import NUM_LAYERS, recording
 
 
@@ -110,9 +110,9 @@ def test_the_slowest_rank_sets_the_wall_time_of_a_step():
 
 def test_the_fullest_rank_sets_the_memory():
     memory = pd.DataFrame({"run_id": "r", "rank": [0, 1], "phase": "forward", "peak_allocated_bytes": [5, 7]})
-    assert ranks.memory_by_phase(memory)["peak_allocated_bytes"].tolist() == [7]
+    assert per_rank.memory_by_phase(memory)["peak_allocated_bytes"].tolist() == [7]
     kept = pd.DataFrame({"run_id": "r", "rank": [0, 0, 1], "phase": "forward", "module": "norm"})
-    assert ranks.kept_by_module(kept.assign(kept_bytes=[3, 4, 6]))["kept_bytes"].tolist() == [7]
+    assert per_rank.kept_by_module(kept.assign(kept_bytes=[3, 4, 6]))["kept_bytes"].tolist() == [7]
 
 
 @pytest.mark.parametrize("within", [["run_id"], ["run_id", "phase"]])

@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
-from profiler_job.analysis.answer import Table
 from profiler_job.analysis.metrics import regimes, run_grid
 from profiler_job.analysis.metrics.roofline import COMPUTE, LAUNCHES, MEMORY
 from profiler_job.analysis.render import regime_map
+from profiler_job.analysis.render.answer import Table
 from tests.synthetic import recording
 
 PEAKS = {"gemm_fp32": 50e12, "copy": 4e12}

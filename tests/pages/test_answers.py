@@ -6,8 +6,6 @@ import re
 import pandas as pd
 import pytest
 
-from profiler_job.analysis import write_site
-from profiler_job.analysis.answer import NOT_MEASURED
 from profiler_job.analysis.pages import environment, explore, overview, reconciliation, run_list, run_page, titles
 from profiler_job.analysis.pages.questions import (
     QUESTIONS,
@@ -19,6 +17,8 @@ from profiler_job.analysis.pages.questions import (
     training_mix,
 )
 from profiler_job.analysis.prediction import of_runs
+from profiler_job.analysis.site import write_site
+from profiler_job.jobs.contract.words import NOT_MEASURED
 from tests.synthetic import EXP, FAMILIES, GEMM, MAX, NUM_LAYERS, forward_kernels, phase_kernels, recording
 
 

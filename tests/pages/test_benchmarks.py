@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from profiler_job.analysis.pages import benchmarks
-from profiler_job.analysis.render.site import Site
+from profiler_job.analysis.site.site_writer import Site
 from tests.bench.site_speed import targets
 
 SHIPPED = Path(__file__).parents[2] / "site" / "data" / "benchmarks"

@@ -9,12 +9,12 @@ from xml.etree import ElementTree
 import pandas as pd
 import pytest
 
-from profiler_job.analysis import write_site
-from profiler_job.analysis.answer import NOT_MEASURED
 from profiler_job.analysis.metrics import kernel_time, roofline
 from profiler_job.analysis.pages.questions import bounds, forward_time
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.render import charts
+from profiler_job.analysis.site import write_site
+from profiler_job.jobs.contract.words import NOT_MEASURED
 from tests import synthetic
 
 DATA = Path(__file__).parents[2] / "site" / "data"

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from profiler_job.analysis import write_site
-from profiler_job.analysis.answer import NOT_MEASURED
 from profiler_job.analysis.metrics.differences import is_beyond_chance
 from profiler_job.analysis.pages import overview
 from profiler_job.analysis.pages.questions import QUESTIONS, forward_time, top_kernel, training_mix
 from profiler_job.analysis.recording.store import TABLES
 from profiler_job.analysis.render import charts
-from profiler_job.analysis.render.site import first_sentence
+from profiler_job.analysis.site import write_site
+from profiler_job.analysis.site.site_writer import first_sentence
+from profiler_job.jobs.contract.words import NOT_MEASURED
 from tests.synthetic import Recording, nsys_sums, recording
 
 BASE = recording(("small", "xl"), (128, 512), num_profiled=2, num_timed=3, oom={})
@@ -220,8 +220,8 @@ def test_the_overview_takes_its_verdicts_from_the_questions(whole):
 
 
 def test_a_missing_fact_stops_the_build(tmp_path):
-    from profiler_job.analysis.answer import assemble
-    from profiler_job.analysis.render.site import Site
+    from profiler_job.analysis.render.answer import assemble
+    from profiler_job.analysis.site.site_writer import Site
 
     (tmp_path / "bad.md").write_text("{{ facts.absent | ms }}")
     site = Site(tmp_path / "docs", (tmp_path,), {}, ("size",))
@@ -231,9 +231,9 @@ def test_a_missing_fact_stops_the_build(tmp_path):
 
 @pytest.mark.parametrize("value", [3, 2.5, "name", pd.Timestamp("2026-01-01")])
 def test_a_template_prints_nothing_that_no_filter_formatted(tmp_path, value):
-    from profiler_job.analysis.answer import assemble
-    from profiler_job.analysis.render.site import Site
+    from profiler_job.analysis.render.answer import assemble
     from profiler_job.analysis.render.text import Unformatted
+    from profiler_job.analysis.site.site_writer import Site
 
     (tmp_path / "bad.md").write_text("{{ facts.value }}")
     site = Site(tmp_path / "docs", (tmp_path,), {}, ("size",))

@@ -11,17 +11,17 @@ import pytest
 from typer.testing import CliRunner
 
 from profiler_job.__main__ import app
-from profiler_job.analysis import write_site
-from profiler_job.analysis.comparison import forms
+from profiler_job.analysis.comparison import compare_formats
 from profiler_job.analysis.comparison.align import align
+from profiler_job.analysis.comparison.judge import METRICS, compare
 from profiler_job.analysis.comparison.noise import SHIPPED
 from profiler_job.analysis.comparison.of_site import comparisons_of
 from profiler_job.analysis.comparison.sides import load_side, of_tables
-from profiler_job.analysis.comparison.verdict import METRICS, compare
 from profiler_job.analysis.pages import comparison
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.render import charts
-from profiler_job.analysis.render.site import Site
+from profiler_job.analysis.site import write_site
+from profiler_job.analysis.site.site_writer import Site
 from tests import synthetic
 from tests.comparison.conftest import export
 from tests.comparison.shipped import DATA
@@ -112,7 +112,7 @@ def test_the_parts_are_those_of_the_waterfall_and_each_bar_begins_where_the_last
             pair.waterfall.groups.eval("second_ns - first_ns").sum() / pair.waterfall.num
         )
         assert kernels["is_real"].any()
-    assert answer.facts["pair"]["headline"] == forms.headline(pair)
+    assert answer.facts["pair"]["headline"] == compare_formats.headline(pair)
 
 
 def test_of_one_pair_one_page_says_all(captures, tmp_path):

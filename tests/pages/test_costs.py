@@ -4,11 +4,11 @@ from datetime import date
 
 import pytest
 
-from profiler_job.analysis import write_site
-from profiler_job.analysis.pages import costs
+from profiler_job.analysis.pages import token_costs
 from profiler_job.analysis.pages.questions import STUDIES
 from profiler_job.analysis.pages.telemetry import Price
 from profiler_job.analysis.recording import store
+from profiler_job.analysis.site import write_site
 from tests.recorded_studies import DATA
 
 
@@ -19,7 +19,7 @@ def rec():
 
 def with_costs(rec, price=None):
     answer = write_site._not_recorded(STUDIES["k"])
-    return costs.with_costs(answer, rec.runs, rec.steps, rec.processes, rec.telemetry, price).tables["costs"]
+    return token_costs.with_costs(answer, rec.runs, rec.steps, rec.processes, rec.telemetry, price).tables["costs"]
 
 
 def test_tokens_energy_and_price_follow_from_the_step(rec):
@@ -39,8 +39,8 @@ def test_without_a_price_none_is_shown(rec):
 
 def test_every_study_that_holds_steps_against_steps_has_the_table():
     known = {getattr(question, "STUDY", "") for question in STUDIES.values()}
-    assert set(costs.STUDIES) <= known
-    assert known - set(costs.STUDIES) - {""} == {"again", "memory", "prediction", "warm_up"}
+    assert set(token_costs.STUDIES) <= known
+    assert known - set(token_costs.STUDIES) - {""} == {"again", "memory", "prediction", "warm_up"}
 
 
 def test_a_page_of_a_study_says_the_price_that_its_report_was_given(rec, tmp_path):

@@ -7,14 +7,14 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from profiler_job.analysis import write_site
-from profiler_job.analysis.answer import NOT_MEASURED
 from profiler_job.analysis.metrics import run_grid
 from profiler_job.analysis.pages.questions import fused_attention
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.reference import kernel_families
 from profiler_job.analysis.render import charts
-from profiler_job.analysis.render.site import Site
+from profiler_job.analysis.site import write_site
+from profiler_job.analysis.site.site_writer import Site
+from profiler_job.jobs.contract.words import NOT_MEASURED
 from tests import synthetic
 
 DATA = Path(__file__).parents[2] / "site" / "data"

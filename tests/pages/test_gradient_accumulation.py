@@ -6,10 +6,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from profiler_job.analysis import write_site
 from profiler_job.analysis.pages import reconciliation
 from profiler_job.analysis.pages.questions import gradient_accumulation
 from profiler_job.analysis.recording import store
+from profiler_job.analysis.site import write_site
 from profiler_job.jobs.contract import ranges
 from tests import synthetic
 

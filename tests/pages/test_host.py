@@ -6,10 +6,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from profiler_job.analysis import write_site
 from profiler_job.analysis.metrics import queue
 from profiler_job.analysis.pages.questions import host
 from profiler_job.analysis.recording import store
+from profiler_job.analysis.site import write_site
 from tests import synthetic
 
 DATA = Path(__file__).parents[2] / "site" / "data"

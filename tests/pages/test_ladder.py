@@ -10,13 +10,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from profiler_job.analysis import write_site
 from profiler_job.analysis.metrics import differences, run_grid, trained_losses
 from profiler_job.analysis.pages import study_runs
 from profiler_job.analysis.pages.explore import Part
 from profiler_job.analysis.pages.questions import ladder
 from profiler_job.analysis.prediction import ledger, of_runs
 from profiler_job.analysis.recording import store
+from profiler_job.analysis.site import write_site
 from profiler_job.jobs.contract.plain import PLAIN
 from profiler_job.jobs.contract.studies import AGAIN, LOSSES
 from profiler_job.jobs.sweep.plan import load_sweep, select

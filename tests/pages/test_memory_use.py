@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from profiler_job.analysis import write_site
 from profiler_job.analysis.metrics import device_memory
 from profiler_job.analysis.pages.questions import memory_use
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.render import charts, text
+from profiler_job.analysis.site import write_site
 
 DATA = Path(__file__).parents[2] / "site" / "data"
 

@@ -7,12 +7,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from profiler_job.analysis import write_site
-from profiler_job.analysis.answer import NOT_MEASURED
 from profiler_job.analysis.pages.questions import optimizer_cost
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.reference import flops
-from profiler_job.analysis.render.site import Site
+from profiler_job.analysis.site import write_site
+from profiler_job.analysis.site.site_writer import Site
+from profiler_job.jobs.contract.words import NOT_MEASURED
 
 DATA = Path(__file__).parents[2] / "site" / "data"
 FOLDER = DATA / "optimizer"

@@ -8,11 +8,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from profiler_job.analysis import write_site
 from profiler_job.analysis.metrics import timing
 from profiler_job.analysis.pages import reconciliation, run_list
 from profiler_job.analysis.pages.questions import QUESTIONS
 from profiler_job.analysis.recording import store
+from profiler_job.analysis.site import write_site
 
 pytestmark = pytest.mark.long
 

@@ -7,14 +7,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from profiler_job.analysis import write_site
-from profiler_job.analysis.answer import NOT_MEASURED
 from profiler_job.analysis.metrics import precisions
 from profiler_job.analysis.metrics.differences import Band, Bands
 from profiler_job.analysis.pages.questions import precision
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.reference import element_types, flops, kernel_families
-from profiler_job.analysis.render.site import Site
+from profiler_job.analysis.site import write_site
+from profiler_job.analysis.site.site_writer import Site
+from profiler_job.jobs.contract.words import NOT_MEASURED
 
 FOLDER = Path(__file__).parents[2] / "site" / "data" / "precision"
 NONE = write_site.rates_of([])

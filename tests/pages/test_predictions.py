@@ -7,7 +7,7 @@ import pytest
 
 from profiler_job.analysis.pages import predictions
 from profiler_job.analysis.prediction import ledger, of_runs, predict, rates
-from profiler_job.analysis.render.site import Site
+from profiler_job.analysis.site.site_writer import Site
 
 ROW = {"run_id": "a", "tested_by": "b", "size": "small", "context_length": 128, "mode": "train_step", "reason": ""}
 ROW |= {"changes": "bf16+fused_attention", "baseline_ns": 40e6, "predicted_ns": 20e6, "low_ns": 18e6, "high_ns": 22e6}

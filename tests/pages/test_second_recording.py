@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from profiler_job.analysis import write_site
+from profiler_job.analysis.comparison.judge import compare
 from profiler_job.analysis.comparison.noise import SHIPPED
 from profiler_job.analysis.comparison.sides import of_recording
-from profiler_job.analysis.comparison.verdict import compare
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.pages.questions import second_recording
 from profiler_job.analysis.recording import store
+from profiler_job.analysis.site import write_site
 
 DATA = Path(__file__).parents[2] / "site" / "data"
 ONE = "medium-ctx128-fp32-naive-train_step"

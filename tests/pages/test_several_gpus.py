@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from profiler_job.analysis import communication, write_site
+from profiler_job.analysis.capture import collective_time
 from profiler_job.analysis.comparison.noise import SHIPPED
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.metrics.exchange import as_operations, by_gpu, communication_of, cost_by_clock
@@ -16,6 +16,7 @@ from profiler_job.analysis.metrics.timing import in_steps
 from profiler_job.analysis.pages.questions import several_gpus
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.render import tables, timeline
+from profiler_job.analysis.site import write_site
 from profiler_job.jobs.contract import ranges
 from tests import synthetic
 from tests.recorded_studies import DATA
@@ -387,8 +388,8 @@ def ends_of(recorded) -> pd.DataFrame:
     kernels = in_steps(recorded.kernels).astype({"run_id": str})
     kernels = kernels[kernels["run_id"].isin(recorded.runs.loc[recorded.runs["gpus"] > 1, "run_id"].astype(str))]
     for run_id, mine in kernels.groupby("run_id"):
-        rows = communication.measure(as_operations(mine, mine["family"].astype(str).to_numpy())).rows
-        rows = rows[rows["collective"].isin(communication.ENDS_TOGETHER)]
+        rows = collective_time.measure(as_operations(mine, mine["family"].astype(str).to_numpy())).rows
+        rows = rows[rows["collective"].isin(collective_time.ENDS_TOGETHER)]
         times = rows.pivot(index="meeting", columns="rank", values=["start_ns", "end_ns"])
         start, end = times["start_ns"], times["end_ns"]
         columns = {"is_second_last": start[1] > start[0], "apart_ns": end[1] - end[0]}
@@ -487,7 +488,7 @@ def steps_of(stall_ms: int) -> tuple[pd.DataFrame, pd.Series]:
     kernels = in_steps(rec.kernels).sort_values("start_ns", kind="stable")
     family = kernels["family"].astype(str).to_numpy()
     operations = as_operations(kernels, family).assign(step=kernels["step"].to_numpy())
-    rows = communication.measure(operations).rows
+    rows = collective_time.measure(operations).rows
     rows["transfer_ns"] = rows["end_ns"] - rows["start_ns"] - rows["waiting_ns"]
     by = rows.sort_values("start_ns").groupby(["step", "rank"])
     return by["waiting_ns"].first().unstack(), by["transfer_ns"].sum()

@@ -5,7 +5,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from profiler_job.analysis import write_site
 from profiler_job.analysis.metrics import depth, differences, timing
 from profiler_job.analysis.metrics.timing import in_steps
 from profiler_job.analysis.pages import cuda_calls, environment, run_list
@@ -22,6 +21,7 @@ from profiler_job.analysis.pages.questions import (
 )
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.reference import gpus
+from profiler_job.analysis.site import write_site
 
 pytestmark = pytest.mark.long
 

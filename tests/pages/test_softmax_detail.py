@@ -6,10 +6,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from profiler_job.analysis import write_site
-from profiler_job.analysis.answer import NOT_MEASURED
 from profiler_job.analysis.pages.questions import softmax_detail
 from profiler_job.analysis.recording import store
+from profiler_job.analysis.site import write_site
+from profiler_job.jobs.contract.words import NOT_MEASURED
 from tests.pages.test_bounds import NONE, RATES
 from tests.synthetic import recording as made_up
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from profiler_job.analysis import write_site
 from profiler_job.analysis.pages import reconciliation, run_list, run_page, telemetry
 from profiler_job.analysis.pages.telemetry import Price
 from profiler_job.analysis.prediction import of_runs
 from profiler_job.analysis.recording import store
-from profiler_job.analysis.render.site import Site
+from profiler_job.analysis.site import write_site
+from profiler_job.analysis.site.site_writer import Site
 from tests import synthetic
 
 RUNS = ("small-ctx128-fp32-naive-train_step", "small-ctx256-fp32-naive-train_step")

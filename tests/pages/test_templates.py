@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from profiler_job.analysis import write_site
 from profiler_job.analysis.pages.questions import QUESTIONS, STUDIES
 from profiler_job.analysis.recording import store
+from profiler_job.analysis.site import write_site
 from tests.doses import sampled
 from tests.recorded_studies import RECORDED
 

@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from profiler_job.analysis import write_site
 from profiler_job.analysis.metrics import first_steps
 from profiler_job.analysis.pages.questions import warm_up
 from profiler_job.analysis.recording import store
+from profiler_job.analysis.site import write_site
 
 DATA = Path(__file__).parents[2] / "site" / "data"
 

@@ -19,11 +19,11 @@ from profiler_job.analysis.capture.selection import Selection, first_event_ns
 from profiler_job.analysis.capture.summary import summarise
 from profiler_job.analysis.prediction import ledger, script_development, script_rates, scripts
 from profiler_job.analysis.prediction.captures import REPEATS, add_gains
-from profiler_job.analysis.prediction.changes import BATCHED
 from profiler_job.analysis.prediction.script_changes import EXPECTED, UNALIGNED_FASTER
+from profiler_job.analysis.prediction.sweep_changes import BATCHED
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.reference.kernel_families import BUILT_IN
-from profiler_job.analysis.show.forms import as_text
+from profiler_job.analysis.show.show_formats import as_text
 from profiler_job.jobs.contract.changes import LABELS
 from profiler_job.jobs.contract.integrity import find_folders
 from profiler_job.jobs.contract.layout import name_with

@@ -7,9 +7,9 @@ import pytest
 
 from profiler_job.analysis.prediction import ledger, other_models, rates, script_rates, scripts
 from profiler_job.analysis.prediction.baseline import baselines
-from profiler_job.analysis.prediction.changes import Abstains
 from profiler_job.analysis.prediction.known import known_runs
 from profiler_job.analysis.prediction.predict import GPU, HOST, Abstention, advised
+from profiler_job.analysis.prediction.sweep_changes import Abstains
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.reference.track_record import AS_SCRIPT, SWEEP, kind_of
 from profiler_job.jobs.contract.layout import SCRIPT

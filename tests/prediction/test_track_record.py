@@ -5,11 +5,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from profiler_job.analysis.prediction import development, ledger, predict, script_rates, scripts, track_record
+from profiler_job.analysis.prediction import development, ledger, predict, score_ledgers, script_rates, scripts
 from profiler_job.analysis.prediction.baseline import of_run
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.reference.track_record import AS_SCRIPT, SWEEP, Record, in_words, read
-from profiler_job.analysis.write_site import together
+from profiler_job.analysis.site.write_site import together
 from profiler_job.jobs.contract.changes import COMPILED
 from profiler_job.jobs.contract.integrity import find_folders
 from profiler_job.jobs.contract.layout import SCRIPT
@@ -26,7 +26,7 @@ def test_predictions_count_by_change_and_abstentions_apart():
         }
     )
     developed = pd.DataFrame({"changes": ["bf16", "bf16", "bf16"], "error": [0.05, 0.3, float("nan")]})
-    assert track_record.records(predicted, developed) == {
+    assert score_ledgers.records(predicted, developed) == {
         "tf32": Record(kept=3, tested=2, close=1),
         "bf16": Record(abstained=1, pairs=2, close_pairs=1),
     }
@@ -36,7 +36,7 @@ def test_the_shipped_record_has_every_kept_prediction_and_every_pair(shipped):
     predicted = ledger.held_against(ledger.read_all(DATA / ledger.FOLDER), [])
     as_scripts = predicted["tested_by"].str.contains("llama|gpt2|32-naive-train_step-compile")
     of_sweeps = predicted[~as_scripts & (predicted["source"] != "")]
-    made = track_record.records(of_sweeps, predict.development(shipped))
+    made = score_ledgers.records(of_sweeps, predict.development(shipped))
     untested = {names: record._replace(tested=0, close=0) for names, record in read()[SWEEP].items()}
     assert untested == made
 
@@ -212,7 +212,7 @@ def test_later_intervals_know_the_errors_of_the_third_test(shipped):
 
 @pytest.mark.long
 def test_the_shipped_record_is_that_of_the_shipped_recordings():
-    assert read() == track_record.of_folder(DATA)
+    assert read() == score_ledgers.of_folder(DATA)
 
 
 @pytest.mark.parametrize(

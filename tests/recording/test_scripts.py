@@ -1,7 +1,7 @@
 """Training scripts that know nothing of this program, as they were profiled on an H200: an HF GPT-2 loop, an HF Llama
 under the Trainer (gradient accumulation, checkpointing), a Lightning module, inference, a loop in the manner of nanoGPT
 (gradient accumulation), a loop whose blocks are CUDA graphs that the script captured, and an HF GPT-2 of two ranks
-under `accelerate launch` (gradient accumulation). The scripts are those of tests/injected/scripts."""
+under `accelerate launch` (gradient accumulation). The scripts are those of tests/follow/scripts."""
 
 import lzma
 import shutil
@@ -14,7 +14,7 @@ import pytest
 from profiler_job.analysis.metrics import kernel_time
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.ingest import ingest
-from profiler_job.analysis.write_site import publish
+from profiler_job.analysis.site.write_site import publish
 from profiler_job.jobs.contract import ranges
 
 SCRIPTS = sorted(Path(__file__).parents[1].joinpath("data", "h200_scripts").iterdir())

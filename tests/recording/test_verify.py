@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from profiler_job.__main__ import app
 from profiler_job.analysis.recording import ingest, merge, publish_data, store
 from profiler_job.analysis.recording.verify import verify
-from profiler_job.analysis.write_site import recordings_in
+from profiler_job.analysis.site.write_site import recordings_in
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.layout import (
     CAPTURE,

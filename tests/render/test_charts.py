@@ -6,9 +6,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from profiler_job.analysis.answer import Chart, assemble
 from profiler_job.analysis.render import charts
-from profiler_job.analysis.render.site import Site
+from profiler_job.analysis.render.answer import Chart, assemble
+from profiler_job.analysis.site.site_writer import Site
 
 
 def ticks(low, high, width=charts.WIDE):

@@ -6,8 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from profiler_job.analysis.render import card, describe
-from profiler_job.analysis.render.describe import LONGEST, on_page_content
+from profiler_job.analysis.render import card
+from profiler_job.analysis.site import describe
+from profiler_job.analysis.site.describe import LONGEST, on_page_content
 
 CARD = card.Card("A <title> & more", "52.3 ms a step", "What was found. " * 40, "profiler-job")
 

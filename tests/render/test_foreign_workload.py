@@ -6,7 +6,6 @@ import re
 import pandas as pd
 import pytest
 
-from profiler_job.analysis import write_site
 from profiler_job.analysis.metrics import run_grid
 from profiler_job.analysis.pages import overview, reconciliation, run_list
 from profiler_job.analysis.pages.questions import (
@@ -18,6 +17,7 @@ from profiler_job.analysis.pages.questions import (
     precision,
     softmax_detail,
 )
+from profiler_job.analysis.site import write_site
 from tests.synthetic import recording
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("undrawn")]

@@ -1,6 +1,6 @@
 """What the theme brings and no reader needs is left out."""
 
-from profiler_job.analysis.render.leave_out import on_post_page
+from profiler_job.analysis.site.leave_out import on_post_page
 
 
 def test_indentation_goes_except_where_it_is_content():

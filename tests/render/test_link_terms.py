@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from profiler_job.analysis.render import link_terms
+from profiler_job.analysis.site import link_terms
 from tests.site_builder import ROOT
 
 GLOSSARY = ROOT / "analysis" / "pages" / "glossary.md"

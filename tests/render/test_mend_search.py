@@ -7,7 +7,7 @@ import material
 import pytest
 from mkdocs.exceptions import PluginError
 
-from profiler_job.analysis.render import mend_search
+from profiler_job.analysis.site import mend_search
 
 SCRIPTS = Path("assets", "javascripts")
 WORKER, BUNDLE = "workers/search.*.js", "bundle.*.js"

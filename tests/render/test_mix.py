@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from profiler_job.analysis import write_site
+from profiler_job.analysis.comparison.judge import compare
 from profiler_job.analysis.comparison.noise import SHIPPED
-from profiler_job.analysis.comparison.verdict import compare
 from profiler_job.analysis.pages import environment
 from profiler_job.analysis.recording import store as reading
+from profiler_job.analysis.site import write_site
 from tests.pages.test_comparison import recorded
 from tests.synthetic import recording
 

@@ -8,7 +8,7 @@ import pytest
 from nbclient import NotebookClient
 
 from profiler_job.analysis.metrics import run_grid
-from profiler_job.analysis.render.site import Site
+from profiler_job.analysis.site.site_writer import Site
 from tests import synthetic
 from tests.waiting import HANGS_S
 

@@ -7,7 +7,7 @@ import markdown
 import pytest
 from mkdocs.exceptions import PluginError
 
-from profiler_job.analysis.render import put_aside
+from profiler_job.analysis.site import put_aside
 
 PAGE = SimpleNamespace(file=SimpleNamespace(src_uri="report/a.md"), meta={})
 FIGURE = '<figure class="chart" id="chart-{0}">\n<figcaption>{0} *is* 1</figcaption>\n\n<svg><g></g></svg>\n</figure>'

@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
-from profiler_job.analysis import write_site
 from profiler_job.analysis.pages import run_list
+from profiler_job.analysis.site import write_site
 from tests.synthetic import recording
 
 

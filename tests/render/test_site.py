@@ -11,7 +11,7 @@ import yaml
 from profiler_job.analysis.pages import benchmarks
 from profiler_job.analysis.pages.questions import QUESTIONS, SECTIONS, STUDIES, by_section
 from profiler_job.analysis.reference import kernel_families
-from profiler_job.analysis.render.site import Site, first_sentence
+from profiler_job.analysis.site.site_writer import Site, first_sentence
 from tests.site_builder import cards_of, run_ids_shown
 
 ROOT = Path(__file__).parents[2]
@@ -191,7 +191,7 @@ def test_where_nothing_is_to_be_told_a_sentence_says_so(site):
 
 @pytest.mark.long
 def test_a_run_shows_its_log_and_one_without_has_no_heading(tmp_path):
-    from profiler_job.analysis import write_site
+    from profiler_job.analysis.site import write_site
     from tests.synthetic import recording
 
     rec = recording(("small",), (128, 256), ("forward",))

@@ -8,7 +8,7 @@ import re
 import pandas as pd
 import pytest
 
-from profiler_job.analysis import write_site
+from profiler_job.analysis.site import write_site
 from tests.synthetic import recording
 
 PLURALS = r"(?:run|case|step|kernel|pass|model|size|context length|row|check|call|time|layer|core)(?:e?s)\b"

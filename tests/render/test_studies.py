@@ -7,13 +7,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from profiler_job.analysis import write_site
-from profiler_job.analysis.answer import Claim, assemble
 from profiler_job.analysis.pages.questions import QUESTIONS, STUDIES, second_recording
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.store import RecordingError
 from profiler_job.analysis.render import charts
-from profiler_job.analysis.render.site import Site, first_sentence
+from profiler_job.analysis.render.answer import Claim, assemble
+from profiler_job.analysis.site import write_site
+from profiler_job.analysis.site.site_writer import Site, first_sentence
 from tests.recorded_studies import RECORDED
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("undrawn")]

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from profiler_job.analysis import write_site
 from profiler_job.analysis.pages import study_runs
 from profiler_job.analysis.pages.explore import Part
+from profiler_job.analysis.site import write_site
 from profiler_job.jobs.contract.studies import LOSSES
 from tests.synthetic import recording as made_up
 

@@ -6,10 +6,11 @@ import markdown
 import pandas as pd
 import pytest
 
-from profiler_job.analysis import write_site
-from profiler_job.analysis.answer import NOT_MEASURED, Column, Table
 from profiler_job.analysis.pages.questions import QUESTIONS
 from profiler_job.analysis.render import charts, tables, text
+from profiler_job.analysis.render.answer import Column, Table
+from profiler_job.analysis.site import write_site
+from profiler_job.jobs.contract.words import NOT_MEASURED
 from tests import synthetic
 
 EVIL = [

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from profiler_job.analysis import write_first, write_site
 from profiler_job.analysis.recording import store
+from profiler_job.analysis.site import write_first, write_site
 from tests.synthetic import recording
 
 

@@ -6,12 +6,13 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.analysis.metrics import kernel_time, run_grid
-from profiler_job.analysis.pages.columns import case_headings
-from profiler_job.analysis.pages.facts import extremes, out_of, percent_of, ratios_of, span
+from profiler_job.analysis.pages.case_columns import case_headings
+from profiler_job.analysis.pages.extreme_rows import extremes, out_of, percent_of, ratios_of, span
 from profiler_job.analysis.reference import flops
+from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
+from profiler_job.jobs.contract.words import NOT_MEASURED
 
 SLUG = "attention-cost"
 TITLE = "Does softmax cost what its arithmetic says?"

@@ -4,11 +4,10 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from profiler_job.analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.analysis.metrics import kernel_time, run_grid
 from profiler_job.analysis.metrics.ordering import place, sorted_by
-from profiler_job.analysis.pages.columns import case_headings
-from profiler_job.analysis.pages.facts import extremes, out_of, percent_of, span
+from profiler_job.analysis.pages.case_columns import case_headings
+from profiler_job.analysis.pages.extreme_rows import extremes, out_of, percent_of, span
 from profiler_job.analysis.pages.module_costs import (
     at_longest,
     module_table,
@@ -18,7 +17,9 @@ from profiler_job.analysis.pages.module_costs import (
     top_modules,
 )
 from profiler_job.analysis.reference import kernel_families
+from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
+from profiler_job.jobs.contract.words import NOT_MEASURED
 
 SLUG = "beyond-gemm"
 TITLE = "What does a forward pass do besides matmuls?"

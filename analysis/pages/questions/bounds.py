@@ -7,12 +7,11 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.analysis.metrics import kernel_time, regimes, roofline, run_grid, waiting
 from profiler_job.analysis.metrics.differences import Band, Bands
 from profiler_job.analysis.metrics.roofline import ATTENTION, COMPUTE, LAUNCHES, LINEAR, MEMORY, OTHER, SOFTMAX
-from profiler_job.analysis.pages.columns import case_headings, spread_column
-from profiler_job.analysis.pages.facts import (
+from profiler_job.analysis.pages.case_columns import case_headings, spread_column
+from profiler_job.analysis.pages.extreme_rows import (
     calibrated_on,
     extremes,
     highest,
@@ -22,8 +21,10 @@ from profiler_job.analysis.pages.facts import (
     ratios_of,
     span,
 )
+from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import modes, ranges
 from profiler_job.jobs.contract.studies import BF16
+from profiler_job.jobs.contract.words import NOT_MEASURED
 
 SLUG = "bounds"
 TITLE = "What bounds a step: launches, compute or memory?"

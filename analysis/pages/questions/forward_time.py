@@ -7,12 +7,13 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.analysis.metrics import differences, run_grid, timing, waiting
 from profiler_job.analysis.metrics.differences import Band, Bands
-from profiler_job.analysis.pages.columns import case_headings, spread_column, step_columns
-from profiler_job.analysis.pages.facts import extremes, highest, many, noise_of, out_of, percent_of, span
+from profiler_job.analysis.pages.case_columns import case_headings, spread_column, step_columns
+from profiler_job.analysis.pages.extreme_rows import extremes, highest, many, noise_of, out_of, percent_of, span
+from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import modes
+from profiler_job.jobs.contract.words import NOT_MEASURED
 
 SLUG = "forward-time"
 TITLE = "How long does a forward pass take?"

@@ -5,16 +5,17 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from profiler_job.analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.analysis.metrics import attention, device_memory, differences, kernel_time, run_grid, timing, waiting
 from profiler_job.analysis.metrics.attention import NAIVE, TRAIN
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.metrics.ordering import seen, sorted_by
-from profiler_job.analysis.pages.columns import band_column, case_headings, spread_column
-from profiler_job.analysis.pages.facts import calibrated_on, extremes, largest, many, noise_of, span
+from profiler_job.analysis.pages.case_columns import band_column, case_headings, spread_column
+from profiler_job.analysis.pages.extreme_rows import calibrated_on, extremes, largest, many, noise_of, span
+from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs import memory
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.axes import label_of_value
+from profiler_job.jobs.contract.words import NOT_MEASURED
 
 SLUG = "fused-attention"
 TITLE = "What does fused attention save, and from which context on?"

@@ -5,15 +5,16 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from profiler_job.analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.analysis.metrics import differences, run_grid, timing, waiting
-from profiler_job.analysis.metrics import telemetry as machine
+from profiler_job.analysis.metrics import gpu_samples as machine
 from profiler_job.analysis.metrics.differences import Bands
-from profiler_job.analysis.pages.columns import band_column, case_headings, spread_column
-from profiler_job.analysis.pages.facts import extremes, many, noise_of, out_of, percent_of, span
+from profiler_job.analysis.pages.case_columns import band_column, case_headings, spread_column
+from profiler_job.analysis.pages.extreme_rows import extremes, many, noise_of, out_of, percent_of, span
 from profiler_job.analysis.pages.telemetry import rounded
+from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.axes import default_of
+from profiler_job.jobs.contract.words import NOT_MEASURED
 
 SLUG = "gradient-accumulation"
 TITLE = "What does gradient accumulation cost, and how much memory does it save?"

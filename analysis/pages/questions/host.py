@@ -7,16 +7,17 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
-from profiler_job.analysis.metrics import depth, differences, kernel_time, queue, ranks, run_grid, timing, waiting
+from profiler_job.analysis.metrics import depth, differences, kernel_time, per_rank, queue, run_grid, timing, waiting
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.metrics.ordering import place, seen, sorted_by
 from profiler_job.analysis.metrics.queue import CAUSES
-from profiler_job.analysis.pages.columns import band_column, case_headings, spread_column
-from profiler_job.analysis.pages.facts import extremes, many, noise_of, out_of, percent_of
+from profiler_job.analysis.pages.case_columns import band_column, case_headings, spread_column
+from profiler_job.analysis.pages.extreme_rows import extremes, many, noise_of, out_of, percent_of
 from profiler_job.analysis.reference import cuda_api
+from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import modes, ranges
 from profiler_job.jobs.contract.studies import BF16, HOST
+from profiler_job.jobs.contract.words import NOT_MEASURED
 
 SLUG = "host"
 TITLE = "When does the GPU wait for the host?"
@@ -437,7 +438,7 @@ def _compiled(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) 
     rows = steps[steps["collector"].astype(str) == "timer"].astype({"run_id": str, "phase": str})
     rows = rows[rows["phase"].isin((ranges.FORWARD, ranges.BACKWARD))]
     rows = rows.groupby(["run_id", "rank", "process", "step"], sort=False)["wall_ns"].sum().reset_index()
-    rows = ranks.largest_of_ranks(rows, ["wall_ns"])
+    rows = per_rank.largest_of_ranks(rows, ["wall_ns"])
     table = timing.spread(rows, ["run_id"], "wall_ns", "timer").drop(columns="timer_n")
     gpu = timing.gpu_times(kernels, memops)
     gpu = gpu[gpu["phase"].isin((ranges.FORWARD, ranges.BACKWARD))].groupby(["run_id", "phase"])["busy_ns"].median()

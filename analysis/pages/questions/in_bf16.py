@@ -5,11 +5,11 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.analysis.metrics import differences, kernel_time, run_grid, timing
 from profiler_job.analysis.metrics.differences import Bands
-from profiler_job.analysis.pages.columns import case_headings, spread_column
-from profiler_job.analysis.pages.facts import extremes, many, noise_of, out_of, percent_of, span
+from profiler_job.analysis.pages.case_columns import case_headings, spread_column
+from profiler_job.analysis.pages.extreme_rows import extremes, many, noise_of, out_of, percent_of, span
+from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import modes, ranges
 from profiler_job.jobs.contract.studies import BF16
 

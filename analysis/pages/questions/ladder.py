@@ -7,13 +7,13 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.answer import Answer, Chart, Claim, Column, Table, assemble
-from profiler_job.analysis.metrics import advice, differences, run_grid, telemetry, timing, trained_losses
+from profiler_job.analysis.metrics import differences, gpu_samples, run_advice, run_grid, timing, trained_losses
 from profiler_job.analysis.metrics.differences import Bands
-from profiler_job.analysis.metrics.telemetry import SLOW_HOST
+from profiler_job.analysis.metrics.gpu_samples import SLOW_HOST
 from profiler_job.analysis.metrics.trained_losses import BEFORE, TRAINED
-from profiler_job.analysis.pages.columns import case_headings
-from profiler_job.analysis.pages.facts import extremes, noise_of, out_of, ratios_of, span
+from profiler_job.analysis.pages.case_columns import case_headings
+from profiler_job.analysis.pages.extreme_rows import extremes, noise_of, out_of, ratios_of, span
+from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.plain import PLAIN, TRAINED_STEPS
 from profiler_job.jobs.contract.studies import BF16, HOST, LADDER
@@ -265,15 +265,15 @@ def _measured(recordings: Iterable[Any]) -> pd.DataFrame:
     times = timing.host_times(steps, "timer", "step")
     times = times[times["phase"] == ranges.STEP].drop(columns="phase")
     times = times.rename(columns=lambda name: name.removeprefix("step_"))
-    machine = telemetry.of_runs(runs, steps, processes, states)[["run_id", "joules"]]
-    by_process = telemetry.of_processes(processes, states).groupby("run_id")["host_ratio"].median()
+    machine = gpu_samples.of_runs(runs, steps, processes, states)[["run_id", "joules"]]
+    by_process = gpu_samples.of_processes(processes, states).groupby("run_id")["host_ratio"].median()
     losses = figures.pivot_table(index="run_id", columns="figure", values="value").reindex(columns=[*BEFORE, *TRAINED])
     runs[VOCABULARY] = runs["workload_options"].astype(str).map(_vocabulary)
     names = [*trained_losses.MODEL, *AXES, "num_parameters", "run_id", "gpu_name", "peak_memory_bytes"]
     known = runs[names]
     table = known.merge(times, on="run_id").merge(machine, how="left", on="run_id")
     table["tokens_per_s"] = run_grid.tokens_per_s(table, table["ns"])
-    table["parts"] = table["run_id"].map(advice.host_limited_ns(steps))
+    table["parts"] = table["run_id"].map(run_advice.host_limited_ns(steps))
     table["host_limited"] = (table["parts"] / table["ns"]).clip(upper=1)
     table["host_ratio"] = table["run_id"].map(by_process).astype(float)
     table = table.join(losses, on="run_id")

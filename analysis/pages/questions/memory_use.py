@@ -4,14 +4,15 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from profiler_job.analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.analysis.metrics import device_memory, run_grid
 from profiler_job.analysis.metrics.device_memory import CAP, FITS, GPU_SIZES, PARTS, PLANNED_FOR, TOLERANCE, USES
-from profiler_job.analysis.pages.columns import case_headings
-from profiler_job.analysis.pages.facts import bound, extremes, largest
+from profiler_job.analysis.pages.case_columns import case_headings
+from profiler_job.analysis.pages.extreme_rows import bound, extremes, largest
 from profiler_job.analysis.pages.titles import title_of
+from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs import memory as prediction
 from profiler_job.jobs.contract import ranges
+from profiler_job.jobs.contract.words import NOT_MEASURED
 
 SLUG = "memory-use"
 TITLE = "What fills the memory, and which runs will not fit?"

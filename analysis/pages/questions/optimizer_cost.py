@@ -7,11 +7,10 @@ from typing import get_args
 import numpy as np
 import pandas as pd
 
-from profiler_job.analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
-from profiler_job.analysis.metrics import differences, kernel_time, ranks, run_grid, timing, waiting
+from profiler_job.analysis.metrics import differences, kernel_time, per_rank, run_grid, timing, waiting
 from profiler_job.analysis.metrics.differences import Bands
-from profiler_job.analysis.pages.columns import band_column, case_headings, spread_column
-from profiler_job.analysis.pages.facts import (
+from profiler_job.analysis.pages.case_columns import band_column, case_headings, spread_column
+from profiler_job.analysis.pages.extreme_rows import (
     calibrated_on,
     extremes,
     highest,
@@ -23,8 +22,10 @@ from profiler_job.analysis.pages.facts import (
     span,
 )
 from profiler_job.analysis.reference import flops
+from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.axes import Optimizer, name_of_value
+from profiler_job.jobs.contract.words import NOT_MEASURED
 
 SLUG = "optimizer-cost"
 TITLE = "What does AdamW cost, and does fusing it help?"
@@ -423,7 +424,7 @@ def _on_gpu(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
 
 def _memory(runs: pd.DataFrame, memory: pd.DataFrame) -> pd.DataFrame:
     """run_id, num_parameters, peak_memory_bytes of the run, extra_bytes of the optimizer phase over what it found."""
-    rows = ranks.memory_by_phase(memory)
+    rows = per_rank.memory_by_phase(memory)
     rows = rows[rows["phase"] == ranges.OPTIMIZER]
     extra = rows.assign(extra_bytes=rows["peak_allocated_bytes"] - rows["allocated_before_bytes"])
     known = run_grid.measured_runs(runs).astype({"run_id": str})[["run_id", "num_parameters", "peak_memory_bytes"]]

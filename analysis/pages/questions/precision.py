@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from profiler_job.analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.analysis.metrics import differences, kernel_time, precisions, run_grid, timing, waiting
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.metrics.precisions import (
@@ -18,8 +17,8 @@ from profiler_job.analysis.metrics.precisions import (
     SLOWER,
     UNCHANGED,
 )
-from profiler_job.analysis.pages.columns import band_column, case_headings, spread_column
-from profiler_job.analysis.pages.facts import (
+from profiler_job.analysis.pages.case_columns import band_column, case_headings, spread_column
+from profiler_job.analysis.pages.extreme_rows import (
     calibrated_on,
     highest,
     many,
@@ -30,7 +29,9 @@ from profiler_job.analysis.pages.facts import (
     span,
 )
 from profiler_job.analysis.reference import element_types, kernel_families
+from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
+from profiler_job.jobs.contract.words import NOT_MEASURED
 
 SLUG = "precision"
 TITLE = "What does lower precision make faster?"

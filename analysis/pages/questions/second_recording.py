@@ -5,17 +5,17 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.analysis.comparison.align import Case, align
 from profiler_job.analysis.comparison.errors import NotComparable
+from profiler_job.analysis.comparison.judge import WITHIN, Measured, judge, measure
 from profiler_job.analysis.comparison.noise import SHIPPED, Noise
 from profiler_job.analysis.comparison.sides import Side, of_tables
 from profiler_job.analysis.comparison.totals import KERNEL, Totals, with_same_modules
-from profiler_job.analysis.comparison.verdict import WITHIN, Measured, judge, measure
 from profiler_job.analysis.metrics import kernel_time, run_grid, timing
 from profiler_job.analysis.metrics.differences import Bands
-from profiler_job.analysis.pages.columns import band_column, case_headings, spread_column
-from profiler_job.analysis.pages.facts import bound, extremes, largest, many, noise_of, out_of, ratios_of
+from profiler_job.analysis.pages.case_columns import band_column, case_headings, spread_column
+from profiler_job.analysis.pages.extreme_rows import bound, extremes, largest, many, noise_of, out_of, ratios_of
+from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import modes, ranges
 
 SLUG = "second-recording"

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from profiler_job.analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
-from profiler_job.analysis.metrics import advice, differences, run_grid, timing
+from profiler_job.analysis.metrics import differences, run_advice, run_grid, timing
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.metrics.exchange import (
     FRAMES,
@@ -17,13 +16,15 @@ from profiler_job.analysis.metrics.exchange import (
     cost_by_clock,
     link_rates,
 )
-from profiler_job.analysis.metrics.telemetry import by_first_gpu, gpus_at_once
-from profiler_job.analysis.pages.columns import band_column, case_headings, spread_column
-from profiler_job.analysis.pages.facts import extremes, many, noise_of, out_of, span
+from profiler_job.analysis.metrics.gpu_samples import by_first_gpu, gpus_at_once
+from profiler_job.analysis.pages.case_columns import band_column, case_headings, spread_column
+from profiler_job.analysis.pages.extreme_rows import extremes, many, noise_of, out_of, span
 from profiler_job.analysis.reference import kernel_families
+from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.axes import label_of_value
 from profiler_job.jobs.contract.studies import GPUS
+from profiler_job.jobs.contract.words import NOT_MEASURED
 
 SLUG = "several-gpus"
 TITLE = "What does a second GPU give, and what does communication cost?"
@@ -57,7 +58,7 @@ def answer(
 
     The step is timed by Python without a profiler, and is that of the slowest rank; tokens of a step are those of all
     GPUs. Efficiency is tokens a second over those of as many single GPUs. Communication is of the captures, mean of
-    steps and ranks, split as `analysis.communication` says. How much longer a step is than that of one GPU, and its
+    steps and ranks, split as `collective_time` says. How much longer a step is than that of one GPU, and its
     computing kernels run, is said without the optimizer, which FSDP divides.
 
     The same step without communication has its computing kernels, which take longer than those of one GPU (the copies
@@ -142,7 +143,7 @@ def _frames(
     slower = of_phases.reindex(of_one.index) - of_phases.reindex(of_one).set_axis(of_one.index)
     cases["clock_cost_ns"] = cases["run_id"].map(cost_by_clock(steps, of_one, slower))
     is_split = cases["clock_cost_ns"].notna() & cases["critical_ns"].notna()
-    cases["host_share"] = (cases["run_id"].map(advice.host_limited_ns(steps)) / cases["step_ns"]).where(is_split)
+    cases["host_share"] = (cases["run_id"].map(run_advice.host_limited_ns(steps)) / cases["step_ns"]).where(is_split)
     for name, ns in (
         ("unexplained", cases["rest_ns"] - cases["exposed_ns"]),
         ("apart", cases["clock_cost_ns"] - cases["critical_ns"]),

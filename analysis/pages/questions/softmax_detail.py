@@ -6,13 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from profiler_job.analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.analysis.metrics import differences, kernel_time, run_grid, timing
 from profiler_job.analysis.metrics.differences import Band, Bands
-from profiler_job.analysis.pages.columns import case_headings
-from profiler_job.analysis.pages.facts import calibrated_on, extremes, highest, many, noise_of, span
+from profiler_job.analysis.pages.case_columns import case_headings
+from profiler_job.analysis.pages.extreme_rows import calibrated_on, extremes, highest, many, noise_of, span
 from profiler_job.analysis.reference import flops, gpus
+from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
+from profiler_job.jobs.contract.words import NOT_MEASURED
 
 SLUG = "softmax-detail"
 TITLE = "Is softmax as fast as memory allows?"

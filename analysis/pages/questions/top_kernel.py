@@ -4,13 +4,14 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from profiler_job.analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.analysis.metrics import kernel_time, run_grid, tiles
 from profiler_job.analysis.metrics.ordering import place, seen, sorted_by
-from profiler_job.analysis.pages.columns import case_headings
-from profiler_job.analysis.pages.facts import extremes, lowest, percent_of, span
+from profiler_job.analysis.pages.case_columns import case_headings
+from profiler_job.analysis.pages.extreme_rows import extremes, lowest, percent_of, span
 from profiler_job.analysis.pages.module_costs import at_longest, of_followed_runs, of_largest
+from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import modes, ranges
+from profiler_job.jobs.contract.words import NOT_MEASURED
 
 SLUG = "top-kernel"
 TITLE = "Which kernel takes the most GPU time?"

@@ -4,11 +4,10 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from profiler_job.analysis.answer import NOT_MEASURED, Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.analysis.metrics import kernel_time, run_grid
 from profiler_job.analysis.metrics.ordering import place, seen, sorted_by
-from profiler_job.analysis.pages.columns import case_headings
-from profiler_job.analysis.pages.facts import extremes, highest, largest, percent_of, span
+from profiler_job.analysis.pages.case_columns import case_headings
+from profiler_job.analysis.pages.extreme_rows import extremes, highest, largest, percent_of, span
 from profiler_job.analysis.pages.module_costs import (
     at_longest,
     module_table,
@@ -16,7 +15,9 @@ from profiler_job.analysis.pages.module_costs import (
     most_frequent_module,
     top_modules,
 )
+from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
+from profiler_job.jobs.contract.words import NOT_MEASURED
 
 SLUG = "training-mix"
 TITLE = "How does the mix of kernels change from forward pass to training step?"

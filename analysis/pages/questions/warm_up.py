@@ -7,11 +7,11 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.analysis.metrics import first_steps, run_grid, timing
 from profiler_job.analysis.metrics.first_steps import CASE, SHORT, TOLERANCES, WARM_UPS
-from profiler_job.analysis.pages.columns import case_headings, spread_column
-from profiler_job.analysis.pages.facts import extremes, largest, out_of, ratios_of
+from profiler_job.analysis.pages.case_columns import case_headings, spread_column
+from profiler_job.analysis.pages.extreme_rows import extremes, largest, out_of, ratios_of
+from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
 
 SLUG = "warm-up"

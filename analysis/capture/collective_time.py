@@ -1,0 +1,362 @@
+"""Communication between GPUs: what of it computation hides, and what is waiting for the other ranks.
+
+A collective begins on each rank when that rank's kernel begins, and moves data once the last rank has arrived. So the
+time of a communication kernel is waiting, until the last rank's kernel has begun, and transfer, after that; the two add
+up to it. Both need kernels of all ranks on one clock: how well the ranks' clocks agree is seen in the ends of their
+all-reduces, which no rank can end before all have given what they have.
+
+A time of communication is hidden as far as a compute kernel runs on the same GPU meanwhile, and exposed otherwise.
+What is exposed costs nothing where the host is late: where it had launched nothing yet that could have run. So of the
+exposed time a part is critical: that by which the work would have ended earlier without communication (`critical_ns`).
+
+Which kernels of several ranks belong together is told by their order: the third all-reduce of one rank meets the third
+of the others. Where numbers or times contradict that, nothing is said of waiting, but why.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pandas as pd
+
+from profiler_job.analysis.capture import idle_time
+from profiler_job.analysis.capture.intervals import Union, covered_before
+
+_COLLECTIVE = re.compile(r"nccl(?:Symk?)?(?:Dev)?Kernel_([A-Za-z]+)")
+OTHER = "other"
+ENDS_TOGETHER = ("AllReduce", "AllGather", "ReduceScatter")
+"""Collectives in which every rank needs something of every other, so that none can end before all have begun."""
+POINT_TO_POINT = ("SendRecv", OTHER)
+"""Kernels of which is not known with which rank they exchange data: no waiting is told of them."""
+
+MOST_APART_NS = 100_000
+"""Waiting is told where all-reduces (or the like) end within this time of one another on all ranks, in the median: the
+clocks agree so well, at least."""
+LEAST_TOGETHER = 0.99
+"""Share of the collectives that must be possible: no rank ends before the last has begun, as far as clocks agree."""
+
+
+def bus_factor(collective: str, num_ranks: int) -> float | None:
+    """Bytes over each rank's link for each byte of the message (the bus bandwidth of nccl-tests is made of these);
+    None where that is not known, and of broadcasts and the like: one rank may have sent or begun before another one
+    has, so that no kernel shows how long the transfer took. The message of NCCL's all-gather and reduce-scatter is one
+    rank's part."""
+    if collective == "AllReduce":
+        return 2 * (num_ranks - 1) / num_ranks
+    if collective in ("AllGather", "ReduceScatter"):
+        return float(num_ranks - 1)
+    return None
+
+
+def collective_of(kernel_name: str) -> str:
+    """The collective of a communication kernel, as NCCL names it (AllReduce, AllGather ...); OTHER where its name does
+    not tell."""
+    match = _COLLECTIVE.search(kernel_name)
+    return match[1] if match else OTHER
+
+
+MESSAGES = "message_"
+"""Begins the figures of an older recording that say how many bytes the messages of a collective have in the profiled
+steps of a rank; its name follows. Others have the message of each kernel."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meetings:
+    """Which communication kernels belong together.
+
+    number: of the meeting of each kernel, the same for all ranks; -1 where that is not known. last_ns: when the last
+    rank's kernel of its meeting began (its own start where there is no meeting). num_ranks: how many have communication
+    kernels. why_not: why nothing is said of waiting; "" where it is. apart_ns: how far the ends of the same
+    all-reduce, or the like, lie apart on the ranks in the median; None where there is none.
+    """
+
+    number: np.ndarray
+    last_ns: np.ndarray
+    num_ranks: int
+    why_not: str = ""
+    apart_ns: int | None = None
+
+
+def find_meetings(kernels: pd.DataFrame, world: int = 0, num_nodes: int = 1) -> Meetings:
+    """Match communication kernels of all ranks: rank, collective, stream, start_ns, end_ns, communicator (any order).
+    Where the communicator of all of them is known, each has its own order. world: the number of all ranks, where some
+    may be on other machines; 0: not known. num_nodes: the number of machines whose ranks are here."""
+    ranks = kernels["rank"].nunique()
+    apart = None
+    number, last = np.full(len(kernels), -1), kernels["start_ns"].to_numpy().copy()
+
+    def refuse(why: str) -> Meetings:
+        return Meetings(number=number, last_ns=last, num_ranks=ranks, why_not=why, apart_ns=apart)
+
+    if ranks < world:
+        return refuse(f"{ranks} of {world} ranks are here, and the clocks of the others' machines are not known")
+    if num_nodes > 1:
+        return refuse(f"the ranks are on {num_nodes} machines, each with a clock of its own")
+    if ranks < 2:
+        return refuse("the communication kernels of one rank only are here")
+    rows = kernels.reset_index(drop=True)
+    rows = rows[~rows["collective"].isin(POINT_TO_POINT)]
+    if not len(rows):
+        return refuse("which ranks exchange data with which is not known of these kernels")
+    if (rows["communicator"] < 0).any():
+        rows = rows.assign(communicator=-1)
+        if ranks > 2 and rows.groupby("rank")["stream"].nunique().max() > 1:
+            return refuse("several groups of ranks may communicate, and which kernel is of which is not known")
+    for (_, name), mine in rows.groupby(["communicator", "collective"]):
+        counts = mine["rank"].value_counts()
+        if counts.min() != counts.max() or (len(counts) < ranks and (rows["communicator"] < 0).any()):
+            least = counts.min() if len(counts) == ranks else 0
+            return refuse(f"the ranks have different numbers of {name} kernels ({least} to {counts.max()})")
+    rows = rows.sort_values("start_ns", kind="stable")
+    turn = rows.groupby(["communicator", "rank", "collective"]).cumcount()
+    meeting = rows.assign(turn=turn).groupby(["communicator", "collective", "turn"]).ngroup()
+    by_meeting = rows.groupby(meeting)
+    last_start, first_end = by_meeting["start_ns"].max(), by_meeting["end_ns"].min()
+    ends = by_meeting["end_ns"].max() - first_end
+    together = by_meeting["collective"].first().isin(ENDS_TOGETHER)
+    if together.any():
+        apart = int(ends[together].median())
+        if apart > MOST_APART_NS:
+            return refuse(f"the same collectives end {apart / 1e3:.0f} µs apart: the ranks' clocks differ too much")
+        possible = (last_start - first_end)[together] <= MOST_APART_NS
+        if possible.mean() < LEAST_TOGETHER:
+            return refuse("collectives end on one rank before another begins them: they are not the same ones")
+    number[rows.index] = meeting.to_numpy()
+    last[rows.index] = last_start[meeting].to_numpy()
+    return Meetings(number=number, last_ns=last, num_ranks=ranks, apart_ns=apart)
+
+
+@dataclass(kw_only=True)
+class Communication:
+    """of_gpus: a row for each GPU with communication kernels (columns GPU_COLUMNS). collectives: a row for each GPU and
+    collective (COLLECTIVE_COLUMNS). messages: a row for each GPU, collective and size of a message, of kernels whose
+    message is known (MESSAGE_COLUMNS). why_not, apart_ns, num_ranks: as of Meetings."""
+
+    of_gpus: pd.DataFrame
+    collectives: pd.DataFrame
+    messages: pd.DataFrame
+    num_ranks: int = 0
+    why_not: str = ""
+    apart_ns: int | None = None
+    rows: pd.DataFrame = field(default_factory=pd.DataFrame)
+
+    def of_gpu(self, gpu: int) -> "Communication":
+        """The rows of one GPU; the rest is of all of them."""
+        tables = {name: getattr(self, name) for name in ("of_gpus", "collectives", "messages", "rows")}
+        return replace(self, **{name: rows[rows["gpu"] == gpu].reset_index(drop=True) for name, rows in tables.items()})
+
+
+GPU_COLUMNS = {
+    "gpu": "number of the GPU",
+    "rank": "number of its process, in the order of the processes",
+    "calls": "communication kernels",
+    "kernel_ns": "sum of their durations: waiting_ns + transfer_ns, where these are known",
+    "waiting_ns": "part of it before the last rank's kernel of the same collective began; null where not known",
+    "transfer_ns": "the rest of it; null where not known",
+    "busy_ns": "time in which at least one of them runs: hidden_ns + exposed_ns",
+    "hidden_ns": "part of busy_ns in which a compute kernel runs on the same GPU",
+    "exposed_ns": "part of busy_ns in which none does: as communication_ns in the verdict",
+    "critical_ns": "part of exposed_ns by which the work would have ended earlier without communication, the host "
+    "launching as it did; null where its launches, or its waits for the GPU, are not known",
+    "exposed_waiting_ns": "part of exposed_ns in which the kernel only waits; null where not known",
+    "kept_waiting_ns": "the waiting of the others for this one, where it came last, summed over them; null where not "
+    "known",
+    "kept_computing_ns": "part of kept_waiting_ns in which this GPU ran compute kernels meanwhile",
+    "kept_late_ns": "part in which it ran none, and its host had not launched the collective yet",
+    "beside_ns": "time of matmul kernels of which at least half ran beside communication, of kinds that also ran alone",
+    "alone_ns": "what as many of the same kernels take alone: the median of those that ran beside none",
+}
+COLLECTIVE_COLUMNS = {
+    "gpu": "number of the GPU",
+    "collective": "as NCCL names it",
+    "calls": "kernels",
+    "kernel_ns": "sum of their durations",
+    "waiting_ns": "part of it before the last rank's kernel began; null where not known",
+    "transfer_ns": "the rest of it; null where not known",
+    "hidden_ns": "part of kernel_ns in which a compute kernel runs on the same GPU",
+    "bytes": "sum of their messages, as NCCL's ranges say; null where they do not",
+    "bus_bytes_per_s": "bytes that travel over the GPU's link in transfer_ns, per second; null where not known",
+}
+MESSAGE_COLUMNS = {
+    name: meaning for name, meaning in COLLECTIVE_COLUMNS.items() if name not in ("bytes", "bus_bytes_per_s")
+} | {
+    "message_bytes": "bytes of the message of each of them, as NCCL's ranges say",
+    "bus_bytes_per_s": COLLECTIVE_COLUMNS["bus_bytes_per_s"],
+}
+"""Of a kernel whose message is not known there is no row."""
+LEAST_ALONE = 3
+"""Kernels of a kind that must have run alone, to say what they take so."""
+MOST_BESIDE = 0.02
+"""Share of its time that a kernel may have run beside communication and still count as alone."""
+MOST_UNEVEN = 0.1
+"""By so much of the median the middle 80% of those alone may differ, and the quickest beside communication may take
+less: where a name stands for GEMMs of several sizes they differ by more, and what one takes alone is not known."""
+
+
+def measure(
+    kernels: pd.DataFrame, world: int = 0, num_nodes: int = 1, host_waits: pd.DataFrame | None = None
+) -> Communication:
+    """What communication costs each GPU. world, num_nodes: as of `find_meetings`. host_waits: when a host waited for a
+    GPU (gpu, start_ns, end_ns); None: not known. kernels: of all GPUs, by start, with
+
+    gpu, rank (int), stream, start_ns, end_ns, launch_ns (start of the call that launched it; below 0: not known),
+    collective ("" for a compute kernel), bytes and communicator (of the message; below 0: not known), is_matmul (bool),
+    kind (int: the same for kernels of one name, grid and phase).
+    """
+    is_exchange = (kernels["collective"] != "").to_numpy()
+    exchange = kernels[is_exchange].reset_index(drop=True)
+    meetings = find_meetings(exchange, world, num_nodes)
+    known = meetings.number >= 0
+    start, end = exchange["start_ns"].to_numpy(), exchange["end_ns"].to_numpy()
+    waiting = np.clip(meetings.last_ns - start, 0, end - start)
+    exchange["waiting_ns"], exchange["meeting"], exchange["known"] = waiting, meetings.number, known
+    exchange["num_ranks"] = exchange.groupby("meeting")["rank"].transform("nunique")
+    rows: list[dict] = []
+    for gpu, mine in exchange.groupby("gpu", sort=True):
+        own = kernels[(kernels["gpu"] == gpu).to_numpy()]
+        compute = own[(own["collective"] == "").to_numpy()]
+        computing = Union(compute["start_ns"].to_numpy(), compute["end_ns"].to_numpy())
+        exchange.loc[mine.index, "hidden_ns"] = computing.covered_ns(start[mine.index], end[mine.index])
+        row = _row(mine, own, computing, all_known=bool(known.all())) | {"gpu": int(gpu)}
+        exchanging = Union(start[mine.index], end[mine.index])
+        if host_waits is not None:
+            row["critical_ns"] = critical_ns(compute, exchanging, host_waits[host_waits["gpu"] == gpu])
+        rows.append(row)
+    of_gpus = pd.DataFrame(rows, columns=list(GPU_COLUMNS))
+    if len(of_gpus) and known.all():
+        _add_causes(of_gpus, exchange, kernels)
+    integers = {name: "Int64" for name in GPU_COLUMNS}
+    known_messages = exchange[exchange["bytes"] >= 0].assign(message_bytes=exchange["bytes"])
+    return Communication(
+        of_gpus=of_gpus.astype(integers),
+        collectives=_sums(exchange, ["gpu", "collective"], COLLECTIVE_COLUMNS),
+        messages=_sums(known_messages, ["gpu", "collective", "message_bytes"], MESSAGE_COLUMNS),
+        num_ranks=meetings.num_ranks,
+        why_not=meetings.why_not,
+        apart_ns=meetings.apart_ns,
+        rows=exchange,
+    )
+
+
+def _row(mine: pd.DataFrame, own: pd.DataFrame, computing: Union, all_known: bool) -> dict:
+    start, end = mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy()
+    exchanging = Union(start, end)
+    hidden = int(computing.covered_ns(exchanging.start, exchanging.end).sum())
+    busy, total = int((exchanging.end - exchanging.start).sum()), int((end - start).sum())
+    row: dict = {"rank": int(mine["rank"].iloc[0]), "calls": len(mine), "kernel_ns": total, "busy_ns": busy}
+    row |= {"hidden_ns": hidden, "exposed_ns": busy - hidden}
+    if all_known:
+        waiting = mine["waiting_ns"].to_numpy()
+        # Where several kernels run at once, time in which one of them transfers is no waiting.
+        transferring = Union(start + waiting, end)
+        only = Union(start, start + waiting)
+        waits = only.end - only.start - transferring.covered_ns(only.start, only.end)
+        covered = _covered_by_either(computing, transferring, only)
+        row |= {"waiting_ns": int(waiting.sum()), "transfer_ns": total - int(waiting.sum())}
+        row["exposed_waiting_ns"] = int((only.end - only.start - covered).sum()) if len(waits) else 0
+    return row | _slowed(own, exchanging)
+
+
+def _covered_by_either(first: Union, second: Union, asked: Union) -> np.ndarray:
+    both = Union(np.concatenate([first.start, second.start]), np.concatenate([first.end, second.end]))
+    return both.covered_ns(asked.start, asked.end)
+
+
+def critical_ns(compute: pd.DataFrame, exchanging: Union, host_waits: pd.DataFrame) -> int | None:
+    """By how much the work of a GPU would have ended earlier, had communication taken no time and had the host
+    launched, and waited for the GPU, as it did. None where launches are not known.
+
+    The `compute` kernels (by start) are gone through, and `earlier` is by how much the last of them could have begun
+    earlier. The next one could by as much, and by what is exposed between its launch and its start, for which it was
+    there and waited. But it could not before its launch: so `earlier` is at most the time from launch to start, and
+    what is won on a GPU that then waits for a late host is lost. A host that waits for the GPU goes on earlier itself,
+    and launches all that follows earlier. Launches are on the GPU's clock as in `analysis.capture.idle_time`.
+    """
+    start, launch = (compute[name].to_numpy(np.int64) for name in ("start_ns", "launch_ns"))
+    if (launch < 0).any():
+        return None
+    none = np.zeros(len(start), bool)
+    ready = np.minimum(launch + idle_time.least_lag(start, launch, launch, none, none, drifts=True), start)
+    # A wait of the host is one more row, which was asked for when it began, and begins what follows when it ends.
+    at = np.concatenate([start, host_waits["end_ns"].to_numpy(np.int64)])
+    asked = np.concatenate([ready, host_waits["start_ns"].to_numpy(np.int64)])
+    until = np.concatenate([compute["end_ns"].to_numpy(np.int64), host_waits["end_ns"].to_numpy(np.int64)])
+    order = np.argsort(at, kind="stable")
+    is_wait, at, asked, until = (order >= len(start)), at[order], asked[order], until[order]
+    idle_from = np.maximum(covered_before(np.zeros(len(at), np.int8), at, until), asked)
+    exposed = exchanging.covered_ns(np.minimum(idle_from, at), at)
+    earlier = host_earlier = 0
+    for waited, most, won in zip(is_wait.tolist(), (at - asked).tolist(), exposed.tolist()):
+        if waited:
+            host_earlier = max(host_earlier, min(earlier + won, host_earlier + most))
+            earlier = max(earlier, host_earlier)
+        else:
+            earlier = min(earlier + won, host_earlier + most)
+    return earlier
+
+
+def _slowed(own: pd.DataFrame, exchanging: Union) -> dict[str, int]:
+    """Matmuls beside communication against the same kernels alone."""
+    matmuls = own[own["is_matmul"].to_numpy()]
+    start, end = matmuls["start_ns"].to_numpy(), matmuls["end_ns"].to_numpy()
+    duration = end - start
+    share = exchanging.covered_ns(start, end) / np.maximum(duration, 1)
+    kind = matmuls["kind"].to_numpy()
+    is_alone = share <= MOST_BESIDE
+    alone = pd.Series(duration[is_alone]).groupby(kind[is_alone])
+    usual = alone.median()
+    even = (alone.quantile(0.9) - alone.quantile(0.1)) <= MOST_UNEVEN * usual
+    usual = usual[(alone.size() >= LEAST_ALONE) & even]
+    is_beside = share >= 0.5
+    quickest = pd.Series(duration[is_beside]).groupby(kind[is_beside]).min().reindex(usual.index)
+    usual = usual[quickest >= (1 - MOST_UNEVEN) * usual]
+    beside = is_beside & np.isin(kind, usual.index)
+    return {
+        "beside_ns": int(duration[beside].sum()),
+        "alone_ns": round(float(usual.reindex(kind[beside]).sum())),
+    }
+
+
+def _sums(exchange: pd.DataFrame, by: list[str], columns: Mapping[str, str]) -> pd.DataFrame:
+    """The kernels of communication, summed `by` these columns; those of a GPU by their time, longest first."""
+    rows = []
+    for key, group in exchange.groupby(by, sort=True):
+        total = int((group["end_ns"] - group["start_ns"]).sum())
+        row: dict = dict(zip(by, key)) | {"calls": len(group), "kernel_ns": total}
+        row["hidden_ns"] = int(group["hidden_ns"].sum())
+        size = int(group["bytes"].sum()) if (group["bytes"] >= 0).all() else None
+        row["bytes"] = size
+        meeting = group["num_ranks"]
+        factor = bus_factor(row["collective"], int(meeting.iloc[0])) if meeting.nunique() == 1 else None
+        if group["known"].all():
+            waiting = int(group["waiting_ns"].sum())
+            row |= {"waiting_ns": waiting, "transfer_ns": total - waiting}
+            if size is not None and factor is not None and total > waiting:
+                row["bus_bytes_per_s"] = size * factor / (total - waiting) * 1e9
+        rows.append(row)
+    frame = pd.DataFrame(rows, columns=list(columns))
+    integers = {name: "Int64" for name in columns if name not in ("collective", "bus_bytes_per_s")}
+    frame = frame.astype(integers | {"bus_bytes_per_s": "Float64"})
+    longest_first = {"by": ["gpu", "kernel_ns"], "ascending": [True, False]}
+    return frame.sort_values(**longest_first, kind="stable", ignore_index=True)
+
+
+def _add_causes(of_gpus: pd.DataFrame, exchange: pd.DataFrame, kernels: pd.DataFrame) -> None:
+    """Add to each GPU how long it kept others waiting, and what it did meanwhile: for each collective it came last in,
+    from the moment the first of the others began to wait, counted once for each of them that waited."""
+    last = exchange.loc[exchange.groupby("meeting")["start_ns"].idxmax()].set_index("meeting")
+    waits = exchange.merge(
+        last[["gpu", "start_ns", "launch_ns"]], left_on="meeting", right_index=True, suffixes=("", "_of_last")
+    )
+    waits = waits[waits["waiting_ns"] > 0]
+    for place, gpu in enumerate(of_gpus["gpu"]):
+        mine = waits[(waits["gpu_of_last"] == gpu).to_numpy()]
+        compute = kernels[((kernels["gpu"] == gpu) & (kernels["collective"] == "")).to_numpy()]
+        computing = Union(compute["start_ns"].to_numpy(), compute["end_ns"].to_numpy())
+        low, high = mine["start_ns"].to_numpy(), (mine["start_ns"] + mine["waiting_ns"]).to_numpy()
+        until = np.clip(mine["launch_ns_of_last"].to_numpy(), low, high)
+        late = until - low - computing.covered_ns(low, until)
+        of_gpus.loc[place, "kept_waiting_ns"] = int((high - low).sum())
+        of_gpus.loc[place, "kept_computing_ns"] = int(computing.covered_ns(low, high).sum())
+        of_gpus.loc[place, "kept_late_ns"] = int(late.sum())

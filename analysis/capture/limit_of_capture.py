@@ -1,0 +1,238 @@
+"""Where the time of each GPU goes, to the nanosecond: what runs on it, and why nothing does.
+
+Elapsed is the same for all GPUs of a capture: from the start of its first event, of whatever kind, to the end of its
+last. Each moment of it counts once. Of what runs at the same time the first of these counts: compute kernels, whole
+graph executions, communication kernels, copies and fills. So communication and copies are those that nothing hides.
+
+Idle time before an operation is late until the host has launched it (`idle_time`), and synchronisation as far as a
+thread of the launching process is in a synchronisation call meanwhile. In the rest of it the operation waits for what
+was launched before, or for the GPU itself. Before its first and after its last operation a GPU has no work.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from profiler_job.analysis.capture import idle_time, intervals
+from profiler_job.analysis.capture.attribution import Attribution, launch_several
+from profiler_job.analysis.capture.blocks import sum_by
+from profiler_job.analysis.capture.nsys_export import Capture, distinct
+from profiler_job.analysis.reference import cuda_api, kernel_families
+from profiler_job.jobs.contract.ranges import ALL_PHASES
+
+PARTS = {
+    "kernels_ns": "at least one compute kernel runs",
+    "graphs_ns": "a graph execution traced as a whole runs, whose kernels are hidden, and no kernel that is seen",
+    "communication_ns": "communication kernels run, and none of the above",
+    "copies_ns": "copies or sets run, and none of the above",
+    "late_launch_ns": "idle, because the host had not launched the next operation yet; in no synchronisation call",
+    "sync_ns": "idle, because the host had not launched the next operation yet; in a synchronisation call",
+    "between_ns": "idle, though the next operation was launched: it waits for another one, or for the GPU to start it",
+    "unknown_idle_ns": "idle, and when the next operation was launched is not known",
+    "no_work_ns": "before the first operation of the GPU, and after its last",
+}
+"""The parts of elapsed time, which add up to it."""
+BUSY = {"kernels_ns": "kernels", "graphs_ns": "graphs", "communication_ns": "communication", "copies_ns": "copies"}
+IDLE = {
+    "late_launch_ns": "launched late by the host",
+    "sync_ns": "in a synchronisation",
+    "between_ns": "between operations",
+    "unknown_idle_ns": "for an unknown reason",
+}
+"""What the parts are called, of busy time and of idle time between the first and the last operation."""
+
+_KERNELS, _GRAPHS, _COMMUNICATION, COPIES, _LATE, _SYNC, _BETWEEN, _UNKNOWN, _NO_WORK = range(len(PARTS))
+PHASES = (*ALL_PHASES, "")
+"""What the columns of `split` are."""
+
+
+def split_elapsed(
+    capture: Capture, attribution: Attribution, gpus: dict[str, np.ndarray], taxonomy: kernel_families.Taxonomy
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Elapsed time and its PARTS (int64): of each GPU (gpu, elapsed_ns, parts), and by phase (gpu, phase, elapsed_ns,
+    parts; no rows where no phase is known).
+
+    gpus: the GPU of each row of kernels, graphs and memops. An idle time has the phase of the operation that ends it,
+    and a time in which several operations of one kind run that of the one that started first.
+    """
+    timelines = _Timelines(capture, attribution, gpus, taxonomy)
+    by_phase = {int(number): timelines.split(number) for number in distinct(np.concatenate([*gpus.values()]))}
+    totals = [(number, table.sum(axis=1)) for number, table in by_phase.items()]
+    of_gpus = pd.DataFrame([[number, parts.sum(), *parts] for number, parts in totals], columns=list(COLUMNS))
+    rows = []
+    if any((getattr(attribution, name)["phase"] != "").any() for name in gpus):
+        for number, table in by_phase.items():
+            rows += [[number, name, parts.sum(), *parts] for name, parts in zip(PHASES, table.T) if parts.any()]
+    return of_gpus, pd.DataFrame(rows, columns=list(PHASE_COLUMNS))
+
+
+COLUMNS = {
+    "gpu": "number of the GPU",
+    "elapsed_ns": "from the first event of the capture to the end of the last: the sum of what follows",
+} | PARTS
+PHASE_COLUMNS = {
+    "gpu": "number of the GPU",
+    "phase": f"{', '.join(ALL_PHASES)}; empty for operations of no phase, and where there is no work",
+    "elapsed_ns": "the sum of what follows; idle time belongs to the operation that ends it",
+} | PARTS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operations:
+    """What one GPU does, by start: start, end (ns), kind (of `kinds_of`, graphs or COPIES), phase (code in
+    PHASES), and call, the number of the launch (below 0: not known)."""
+
+    start: np.ndarray
+    end: np.ndarray
+    kind: np.ndarray
+    phase: np.ndarray
+    call: np.ndarray
+
+    @classmethod
+    def by_start(cls, **columns: np.ndarray) -> "Operations":
+        order = np.argsort(columns["start"], kind="stable")
+        return cls(**{name: values[order] for name, values in columns.items()})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calls:
+    """The launches: start, end (ns) and process of each, and whether it launched several operations. syncs: when a
+    thread of a process was in a synchronisation call."""
+
+    start: np.ndarray
+    end: np.ndarray
+    process: np.ndarray
+    is_shared: np.ndarray
+    syncs: Mapping[int, intervals.Union]
+
+
+def kinds_of(families: Iterable[str]) -> np.ndarray:
+    """The kind of kernels of these families (int8)."""
+    communicates = [name == kernel_families.COMMUNICATION for name in families]
+    return np.where(communicates, _COMMUNICATION, _KERNELS).astype(np.int8)
+
+
+def split(ops: Operations, calls: Calls) -> np.ndarray:
+    """Nanoseconds of each of PARTS (rows) in each of PHASES (columns) from the first start to the last end, so without
+    `no_work_ns` (int64)."""
+    table = np.zeros((len(PARTS), len(PHASES)), np.int64)
+    _add_busy(table, ops.start, ops.end, ops.kind, ops.phase)
+    _add_idle(table, ops, calls)
+    return table
+
+
+class _Timelines:
+    """The operations of a capture, GPU by GPU."""
+
+    def __init__(self, capture, attribution, gpus, taxonomy):
+        self._gpus = gpus
+        self._frames = {name: getattr(capture, name) for name in gpus}
+        self._call = {name: getattr(attribution, name)["api"].to_numpy() for name in gpus}
+        self._phase = {name: getattr(attribution, name)["phase"].cat.codes.to_numpy() for name in gpus}
+        names = capture.kernels["kernel_name"].cat
+        self._kind = {
+            "kernels": kinds_of(taxonomy.family(str(name)) for name in names.categories)[names.codes],
+            "graphs": np.full(len(capture.graphs), _GRAPHS, np.int8),
+            "memops": np.full(len(capture.memops), COPIES, np.int8),
+        }
+        self._calls = Calls(
+            **{name: capture.api[column].to_numpy() for name, column in _COLUMNS_OF_CALLS.items()},
+            is_shared=launch_several(np.concatenate([*self._call.values()]), len(capture.api)),
+            syncs=syncs_by_process(capture),
+        )
+        frames = (capture.kernels, capture.graphs, capture.memops, capture.api, capture.ranges, capture.syncs)
+        self._begin = min((int(frame["start_ns"].iloc[0]) for frame in frames if len(frame)), default=0)
+        self._end = self._begin + capture.events_ns
+
+    def split(self, gpu: int) -> np.ndarray:
+        """Nanoseconds of each of PARTS in each of PHASES (int64)."""
+        rows = {name: np.flatnonzero(numbers == gpu) for name, numbers in self._gpus.items()}
+        times = {
+            edge: np.concatenate([self._frames[name][f"{edge}_ns"].to_numpy()[mine] for name, mine in rows.items()])
+            for edge in ("start", "end")
+        }
+        others = {
+            column: np.concatenate([values[name][mine] for name, mine in rows.items()])
+            for column, values in (("kind", self._kind), ("phase", self._phase), ("call", self._call))
+        }
+        ops = Operations.by_start(**times, **others)
+        table = split(ops, self._calls)
+        table[_NO_WORK, -1] += ops.start[0] - self._begin + self._end - ops.end.max()
+        return table
+
+
+_COLUMNS_OF_CALLS = {"start": "start_ns", "end": "end_ns", "process": "process"}
+
+
+def _add_idle(table: np.ndarray, ops: Operations, calls: Calls) -> None:
+    covered = intervals.covered_before(np.zeros(len(ops.start), np.int8), ops.start, ops.end)
+    gaps = np.flatnonzero(ops.start > covered)[1:]  # before the first operation there is no work
+    unknown, gaps = gaps[ops.call[gaps] < 0], gaps[ops.call[gaps] >= 0]
+    table[_UNKNOWN] += _sums(ops.phase[unknown], ops.start[unknown] - covered[unknown])
+    if not len(gaps):
+        return
+    covered, phase = covered[gaps], ops.phase[gaps]
+    ready, is_later, least = _ready(ops, calls, gaps)
+    late = idle_time.late_ns(covered, ready, is_later)
+    waits = np.zeros(len(gaps), np.int64)
+    owner = calls.process[ops.call[gaps]]
+    for process, syncs in calls.syncs.items():
+        mine = np.flatnonzero((owner == process) & (late > 0))
+        on_host = (covered - least)[mine]
+        waits[mine] = syncs.covered_ns(on_host, on_host + late[mine])
+    table[_LATE] += _sums(phase, late - waits)
+    table[_SYNC] += _sums(phase, waits)
+    table[_BETWEEN] += _sums(phase, ops.start[gaps] - covered - late)
+
+
+def _ready(ops: Operations, calls: Calls, gaps: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Of the operations `gaps`, whose launches are known: when they are ready, whether they are later ones of their
+    launch, and the shortest way from launch to start."""
+    known = np.flatnonzero(ops.call >= 0)
+    gaps = np.searchsorted(known, gaps)
+    start, kind, call = ops.start[known], ops.kind[known], ops.call[known]
+    is_node = calls.is_shared[call] | (kind == _GRAPHS)
+    is_later = is_node.copy()
+    nodes = np.flatnonzero(is_node)
+    is_later[nodes[np.unique(call[nodes], return_index=True)[1]]] = False
+    launch, launch_end = calls.start[call], calls.end[call]
+    least = idle_time.least_lag(start, launch, launch_end, is_node, is_later, drifts=True)[gaps]
+    usual = int(np.median(launch_end - launch))
+    start, kind, launch, launch_end, is_node = (values[gaps] for values in (start, kind, launch, launch_end, is_node))
+    # A call of a kernel that takes longer than usual (it loads code) launches it later by as much. That of a copy
+    # may take long because it waits for the copy.
+    launch += np.where(kind == COPIES, 0, np.maximum(launch_end - launch - usual, 0))
+    return idle_time.ready_ns(start, launch, launch_end, is_node, least), is_later[gaps], least
+
+
+def syncs_by_process(capture: Capture) -> dict[int, intervals.Union]:
+    """When a thread of each process was in a synchronisation call."""
+    names = capture.api["name"].cat
+    waits = np.array([cuda_api.group(str(name)) == cuda_api.SYNCHRONISATION for name in names.categories], bool)
+    calls = capture.api[waits[names.codes]]
+    return {
+        int(process): intervals.Union(mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy())
+        for process, mine in calls.groupby("process", sort=False)
+    }
+
+
+def _add_busy(table, start, end, kind, phase) -> None:
+    """Add, by kind and phase, the time in which operations of that kind run and none of an earlier kind."""
+    earlier = intervals.Union(start[:0], end[:0])
+    present = [number for number in (_KERNELS, _GRAPHS, _COMMUNICATION, COPIES) if (kind == number).any()]
+    for number in present:
+        mine = kind == number
+        begins, ends = start[mine], end[mine]
+        begins = np.maximum(begins, intervals.covered_before(np.zeros(len(begins), np.int8), begins, ends))
+        np.maximum(ends, begins, out=ends)
+        table[number] += _sums(phase[mine], ends - begins - earlier.covered_ns(begins, ends))
+        if number != present[-1]:
+            both = (begins, ends) if number == present[0] else (np.r_[earlier.start, begins], np.r_[earlier.end, ends])
+            earlier = intervals.Union(*both)
+
+
+def _sums(phase: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Sum for each of PHASES (int64)."""
+    return sum_by(phase, values, len(PHASES))

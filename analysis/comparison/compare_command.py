@@ -1,0 +1,93 @@
+"""The whole way from two paths to what is printed, and the exit code."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeVar, get_args
+
+from profiler_job.analysis.capture.nsys_export import ExportError
+from profiler_job.analysis.comparison.align import align
+from profiler_job.analysis.comparison.compare_formats import Checked, as_json, as_markdown, as_text
+from profiler_job.analysis.comparison.errors import NotComparable
+from profiler_job.analysis.comparison.gate import BEYOND, UNKNOWN, WITHIN, check, parse_condition
+from profiler_job.analysis.comparison.judge import Comparison, compare
+from profiler_job.analysis.comparison.noise import choose, of_recordings
+from profiler_job.analysis.comparison.sides import is_capture, load_side
+from profiler_job.analysis.recording.ingest import ResultsError
+from profiler_job.analysis.recording.store import RecordingError
+from profiler_job.analysis.show.values import printable
+
+Result = TypeVar("Result")
+Format = Literal["text", "json", "md"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+NOT_COMPARABLE = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """first, second: paths of A and B; only_first, only_second: KEY=VALUE of their runs. noise: a pair of recordings of
+    the same runs. skip: steps of captures that are left out. per_token: whether a token is held against a token.
+    conditions: of the gate. top: causes of a pair in text and Markdown, 0 for all."""
+
+    first: Path
+    second: Path
+    only_first: Sequence[str] = ()
+    only_second: Sequence[str] = ()
+    noise: tuple[Path, Path] | None = None
+    skip: int = 0
+    per_token: bool = False
+    conditions: Sequence[str] = ()
+    form: Format = "text"
+    top: int = 10
+
+
+def run(request: Request, out: Callable[[str], None], err: Callable[[str], None]) -> int:
+    """Compare, and give the result to `out`, or one line to `err` where it cannot be compared.
+
+    Returns the exit code: 0, or with conditions BEYOND where one is broken, else UNKNOWN where one cannot be told;
+    NOT_COMPARABLE where the two, or a condition, cannot be used.
+    """
+    done = attempt(request, err, lambda: _checked(request))
+    if done is None:
+        return NOT_COMPARABLE
+    comparison, checked = done
+    codes = {outcome.code for _, outcomes in checked for outcome in outcomes}
+    code = next((code for code in (BEYOND, UNKNOWN) if code in codes), WITHIN)
+    if request.form == "json":
+        out(as_json(comparison, checked, code))
+    else:
+        out({"text": as_text, "md": as_markdown}[request.form](comparison, checked, request.top))
+    return code
+
+
+def _checked(request: Request) -> tuple[Comparison, Checked]:
+    conditions = [parse_condition(text) for text in request.conditions]
+    comparison = load(request)
+    return comparison, [(condition, check(condition, comparison.pairs)) for condition in conditions]
+
+
+def load(request: Request) -> Comparison:
+    """The comparison of what is at the paths of a request. Raises NotComparable, and what reading it raises."""
+    skips = [request.skip if is_capture(path) else 0 for path in (request.first, request.second)]
+    if request.skip and not any(skips):
+        raise NotComparable("--skip is for captures: the steps of a recording are measured ones; leave it out")
+    first = load_side(request.first, request.only_first, skips[0])
+    second = load_side(request.second, request.only_second, skips[1])
+    alignment = align(first, second, request.per_token)
+    if request.first.samefile(request.second) and any(case.first == case.second for case in alignment.cases):
+        twice = f"A and B are the same runs of {request.first}, which differ in nothing"
+        raise NotComparable(f"{twice}: give two measurements, or choose other runs of one with --a and --b KEY=VALUE")
+    named = of_recordings(*map(load_side, request.noise)) if request.noise else None
+    return compare(first, second, choose(named, (first, second), alignment.runs), alignment)
+
+
+def attempt(request: Request, err: Callable[[str], None], work: Callable[[], Result]) -> Result | None:
+    """What `work` gives; None, and one line to `err`, where it cannot be compared."""
+    try:
+        return work()
+    except (NotComparable, RecordingError, ResultsError, ExportError, OSError) as error:
+        err(printable(f"error: {error}"))
+    except Exception as error:  # a user sees no traceback, whatever a capture holds
+        what = f"could not be compared ({type(error).__name__}: {error})"
+        err(printable(f"error: {request.first} and {request.second}: {what}; please report it, with both if you can"))
+    return None

@@ -1,0 +1,119 @@
+"""What to change first in a recorded run: what `capture_advice` says of a capture, said of one step of a run.
+
+A recording also holds steps that were timed without nsys. They say how long the GPUs wait, and the time that the host
+needs to issue a phase says whether they wait for the host; the profiled steps say what runs.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from profiler_job.analysis.capture import capture_advice
+from profiler_job.analysis.metrics.elapsed import BUSY
+from profiler_job.analysis.metrics.per_rank import largest_of_ranks
+from profiler_job.analysis.reference import gpus
+from profiler_job.jobs.contract import ranges
+
+GAP_NS = 1600.0
+"""Between the end of an operation and the start of the next on a GPU that has work queued, where the run itself does
+not say."""
+HOST_LIMITED = 0.95
+"""From this part of a phase on that the host issues work, the host is what limits it."""
+
+
+class Clock(NamedTuple):
+    """Unprofiled medians of a phase. issue_ns: of the wall time, the host's part; NaN where it was not recorded."""
+
+    wall_ns: float
+    issue_ns: float
+
+
+def clocks(steps: pd.DataFrame) -> dict[str, dict[str, Clock]]:
+    """Of each run that was timed, by phase, and of the whole `step`. Of several ranks the largest of each: the others
+    wait for the one whose host is slowest, and seem not to be limited by theirs."""
+    rows = steps[steps["collector"].astype(str) == "timer"]
+    rows = rows.assign(issue_ns=pd.to_numeric(rows["issue_ns"], errors="coerce").astype(float))
+    rows = largest_of_ranks(rows, ["wall_ns", "issue_ns"])
+    medians = rows.groupby(["run_id", "phase"], observed=True)[["wall_ns", "issue_ns"]].median()
+    known: dict[str, dict[str, Clock]] = {}
+    for (run_id, phase), wall_ns, issue_ns in medians.itertuples():
+        known.setdefault(str(run_id), {})[str(phase)] = Clock(float(wall_ns), float(issue_ns))
+    return known
+
+
+def host_limited_ns(steps: pd.DataFrame) -> dict[str, float]:
+    """Of each run that was timed, how long the phases of a step take that the host limits: its GPUs wait for no longer
+    than that."""
+    return {
+        run_id: sum(
+            clock.wall_ns
+            for phase, clock in timed.items()
+            if phase != ranges.STEP and not clock.issue_ns <= HOST_LIMITED * clock.wall_ns
+        )
+        for run_id, timed in clocks(steps).items()
+    }
+
+
+def advise(
+    run: Mapping[str, Any],
+    elapsed: pd.DataFrame,
+    findings: pd.DataFrame,
+    totals: pd.DataFrame,
+    api: pd.DataFrame,
+    timed: Mapping[str, Clock],
+) -> pd.DataFrame:
+    """Of one step of a run, of its GPUs in the mean, as of `advice.advise`. elapsed, findings: its rows of
+    `metrics.elapsed`; totals: of `kernel_totals`; api: names of its calls; timed: its `clocks`. No rows where the run
+    was not timed or profiled."""
+    if elapsed.empty or totals.empty or ranges.STEP not in timed:
+        return capture_advice.table_of([])
+    num_gpus = elapsed["gpu"].nunique()
+    steps = max(int(run["profiled_steps"]), 1) * num_gpus
+    totals = totals.assign(calls=totals["calls"] / num_gpus, time_ns=totals["time_ns"] / num_gpus)
+    kernels = totals.groupby(["kernel_name", "family"], as_index=False)[["calls", "time_ns"]].sum()
+    families = totals.groupby("family", as_index=False)[["calls", "time_ns"]].sum()
+    phases = totals.groupby("phase", as_index=False)["time_ns"].sum()
+    sections = {
+        "verdict": _waiting(elapsed, totals, timed),
+        "verdict_phases": pd.DataFrame([(name, clock.wall_ns) for name, clock in timed.items()], columns=_OF_PHASES),
+        "findings": findings.assign(time_ns=findings["time_ns"] / steps, count=findings["count"] // steps),
+        "kernels": kernels.rename(columns={"kernel_name": "name", "time_ns": "total_ns"}),
+        "families": families.rename(columns={"time_ns": "total_ns"}),
+        "phases": phases.rename(columns={"time_ns": "kernel_ns"}).assign(inferred_share=0.0),
+        "api": api,
+        "gpus": pd.DataFrame({"name": [str(run["gpu_name"])]}),
+    }
+    facts = {"num_kernels": totals["calls"].sum(), "num_graph_executions": 0, "is_slowed": False}
+    facts["memory_used"] = _memory_used(run)
+    return capture_advice.advise(facts | dict.fromkeys(("work_start_ns", "work_end_ns", "loading_end_ns")), sections)
+
+
+def _memory_used(run: Mapping[str, Any]) -> float | None:
+    gpu, peak = gpus.lookup(str(run["gpu_name"])), run.get("peak_memory_bytes")
+    return None if gpu is None or peak is None or pd.isna(peak) else float(peak) / gpu.memory_bytes
+
+
+_OF_PHASES = ["phase", "elapsed_ns"]
+
+
+def _waiting(elapsed: pd.DataFrame, totals: pd.DataFrame, timed: Mapping[str, Clock]) -> pd.DataFrame:
+    """One row: what runs in a step of a GPU, of the profiled steps, and how long it waits, of the unprofiled ones.
+    totals: those of one GPU, too."""
+    num_gpus = elapsed["gpu"].nunique()
+    parts = elapsed[[*BUSY]].sum() / num_gpus
+    busy = elapsed.groupby("phase")[[*BUSY]].sum().sum(axis=1) / num_gpus
+    launches = totals.groupby("phase")["calls"].sum()
+    idle_ns = max(timed[ranges.STEP].wall_ns - parts.sum(), 0.0)
+    phases = {name: clock for name, clock in timed.items() if name != ranges.STEP}
+    if not phases or any(math.isnan(clock.issue_ns) for clock in phases.values()):
+        waits = {"unknown_idle_ns": idle_ns}
+    else:
+        late_ns = sum(
+            max(clock.wall_ns - busy.get(name, 0.0) - GAP_NS * launches.get(name, 0.0), 0.0)
+            for name, clock in phases.items()
+            if clock.issue_ns > HOST_LIMITED * clock.wall_ns
+        )
+        waits = {"late_launch_ns": min(late_ns, idle_ns), "between_ns": max(idle_ns - late_ns, 0.0)}
+    return pd.DataFrame([dict(parts) | waits])

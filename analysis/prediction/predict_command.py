@@ -1,0 +1,102 @@
+"""From a recording to its predictions: printed, and kept in a ledger."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from profiler_job.analysis.capture.nsys_export import ExportError
+from profiler_job.analysis.comparison.errors import NotComparable
+from profiler_job.analysis.comparison.sides import is_capture, load_side
+from profiler_job.analysis.prediction import ledger, rates, script_rates, scripts, sweep_changes
+from profiler_job.analysis.prediction.known import known_runs, usual_sets
+from profiler_job.analysis.prediction.predict import Abstention, Prediction, advised
+from profiler_job.analysis.recording.ingest import ResultsError
+from profiler_job.analysis.recording.store import RecordingError
+from profiler_job.analysis.reference import track_record
+from profiler_job.jobs.contract.layout import SCRIPT
+
+NOT_PREDICTED = 2
+RATES = {track_record.SWEEP: rates.FILE, track_record.AS_SCRIPT: script_rates.FILE, SCRIPT: script_rates.FILE}
+"""By the way in which a step is predicted, as of `track_record.kind_of`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """recording: folder of a recording, or of the results of a sweep. sets: each one set of changes, their names joined
+    by commas. only: KEY=VALUE of the runs. ledger: the file to write the predictions to."""
+
+    recording: Path
+    sets: Sequence[str] = ()
+    only: Sequence[str] = ()
+    ledger: Path | None = None
+
+
+def run(request: Request, out: Callable[[str], None], err: Callable[[str], None]) -> int:
+    """Give each prediction to `out`, or one line to `err` where there can be none. Returns the exit code."""
+    try:
+        if is_capture(request.recording):
+            raise NotComparable(
+                f"{request.recording} is no recording: a prediction needs the times of the unprofiled pass"
+            )
+        sets = [tuple(name.strip() for name in one_set.split(",")) for one_set in request.sets]
+        side = load_side(request.recording, request.only)
+        assert side.recording  # of what is no capture
+        for names in sets:
+            scripts.in_order(names)
+        sets, wanted = sets or [*usual_sets(side.recording)], set(side.runs["run_id"].astype(str))
+        known = [one_run for one_run in known_runs(side.recording) if str(one_run.run["run_id"]) in wanted]
+        if not known:
+            raise NotComparable(f"{request.recording} has no finished run that was timed and profiled")
+        said = [(one_run, one_run.predict(names)) for one_run in known for names in sets]
+        if request.ledger:
+            entries = [ledger.entry(one_run.run, one_run.step_ns, one_said) for one_run, one_said in said]
+            kinds = {track_record.kind_of(one_run.run, names) for one_run in known for names in sets}
+            files = dict.fromkeys(file for kind, file in RATES.items() if kind in kinds)
+            ledger.write(request.ledger, ledger.made_now(side.recording.manifest, files, entries))
+    except (NotComparable, RecordingError, ResultsError, ExportError, sweep_changes.Abstains) as error:
+        err(f"error: {error}")
+        return NOT_PREDICTED
+    for one_run in known:
+        out(f"{one_run.run['run_id']}: {one_run.step_ns / 1e6:.2f} ms a step, measured")
+        of_run = [one_said for said_of, one_said in said if said_of is one_run]
+        for one_said in of_run:
+            out(f"  {as_line(one_said)}")
+            if request.ledger and isinstance(one_said, Prediction) and (why := ledger.why_of_one_host(one_said)):
+                out(f"    kept without a time: {why}")
+        for line in advice(of_run, one_run.run):
+            out(f"  {line}")
+    return 0
+
+
+def advice(said: Sequence[Prediction | Abstention], run: Mapping[str, Any]) -> list[str]:
+    """What to change first in a run, in lines."""
+    ranked = advised(said)
+    if not ranked:
+        return ["what to change first: nothing of this, no gain is certain enough"]
+    lines = []
+    for place, prediction in enumerate(ranked, start=1):
+        record = track_record.sentence(prediction.changes, track_record.kind_of(run, prediction.changes))
+        saved, least, most = (
+            f"{prediction.saved_ns(time_ns) / 1e6:.2f}"
+            for time_ns in (prediction.step_ns, prediction.high_ns, prediction.low_ns)
+        )
+        gain = f"{saved} ms" + (" for as many tokens" if prediction.work > 1 else "")
+        span = f"{least} to {most}"
+        lines.append(f"  {place}. {','.join(prediction.changes)} to save {gain} ({span}); track record: {record}")
+    return ["what to change first, expected:", *lines]
+
+
+def as_line(said: Prediction | Abstention) -> str:
+    """A prediction in one line."""
+    names = ",".join(said.changes)
+    if isinstance(said, Abstention):
+        return f"{names}: no prediction, {said.reason}"
+    times_ns = (said.step_ns, said.low_ns, said.high_ns, said.ceiling_ns)
+    step, low, high, floor = (f"{time_ns / 1e6:.2f}" for time_ns in times_ns)
+    faster = f"{said.work * said.baseline_ns / said.step_ns:.2f} times as fast"
+    faster += f" with {said.work:g} times the tokens" if said.work > 1 else ""
+    faster += f", never below {floor} ms" if said.ceiling_ns else ""
+    if said.frees_bytes > 0:
+        faster += f", and frees at most {said.frees_bytes / 2**30:.1f} GiB"
+    return f"{names}: {step} ms expected ({low} to {high}), {faster}; the {said.limited_by} limits it"

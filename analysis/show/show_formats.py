@@ -1,0 +1,161 @@
+"""The forms in which a summary is printed: text for a terminal, Markdown, CSV."""
+
+import csv
+import io
+import re
+from collections.abc import Iterator, Sequence
+
+import pandas as pd
+
+from profiler_job.analysis.capture.summary import SECTIONS, Summary
+from profiler_job.analysis.show.advice_lines import TITLE, advice_of, note_of_advice
+from profiler_job.analysis.show.facts import heads_of, note_of
+from profiler_job.analysis.show.table_columns import table
+from profiler_job.analysis.show.values import heading, is_text, printable, shown, wrapped
+
+TITLES = {
+    "phases": "Phases",
+    "families": "Kernel families",
+    "kernels": "Kernels",
+    "ranges": "NVTX ranges",
+    "api": "CUDA API calls",
+    "syncs": "Synchronisations",
+    "memops": "Memory copies and fills",
+    "gpus": "GPUs",
+    "communication": "Communication by GPU",
+    "collectives": "Collectives",
+    "messages": "Collectives by size of the message",
+    "missing": "Missing, and what cannot be said without it",
+}
+"""In the order in which they are printed; a section without a title comes after them."""
+ALWAYS_WHOLE = ("missing",)
+"""Sections of which no row is left out."""
+_IN_SENTENCES = ("verdict", "verdict_phases", "findings", "advice", "problems")
+"""Sections that stand above or below the tables, as sentences."""
+
+
+def sections_of(summary: Summary) -> Iterator[tuple[str, str, pd.DataFrame]]:
+    """(name, title, frame) of each section that is shown and has rows."""
+    for name in [*TITLES, *(name for name in SECTIONS if name not in TITLES)]:
+        frame = summary.sections[name]
+        if len(frame) and name in summary.shown and (name not in _IN_SENTENCES or len(summary.shown) < len(SECTIONS)):
+            yield name, TITLES.get(name, name.replace("_", " ").capitalize()), frame
+
+
+def _limited(summary: Summary, top: int) -> Iterator[tuple[str, str, pd.DataFrame, int]]:
+    """(name, title, frame, rows left out) of each section."""
+    for name, title, frame in sections_of(summary):
+        rows = frame if not top or name in ALWAYS_WHOLE else frame.head(top)
+        yield name, title, rows, len(frame) - len(rows)
+
+
+def as_text(summary: Summary, top: int, width: int) -> str:
+    """A readable summary for a terminal of so many columns. With top 0 no column is left out, and lines may be
+    longer."""
+    lines = wrapped(printable(summary.capture["source"]), width)
+    for number, group in enumerate(heads_of(summary)):
+        lines += [""] * (number > 0) + [text for line in group for text in wrapped(line, width, "  ")]
+    narrow = []
+    for name, title, frame, left_out in _limited(summary, top):
+        rows, dropped = table(name, frame, width, is_whole=not top)
+        lines += ["", title, *rows]
+        if left_out:
+            lines.append(f"  ... and {left_out} more (--top 0 shows all)")
+        if note := note_of(summary, name):
+            lines += wrapped(note, width, "  ")
+        if dropped:
+            narrow.append(f"{title}: {', '.join(dropped)}")
+    lines += [f"\nThe section {name} has no rows here" for name in summary.shown if not _has_rows(summary, name)]
+    return "\n".join([*lines, *left_out_columns(narrow, width), *_advice(summary, width)])
+
+
+def _advice(summary: Summary, width: int) -> list[str]:
+    lines = [
+        text
+        for entry in advice_of(summary)
+        for number, line in enumerate(entry)
+        for text in wrapped(line, width, "  " if number == 0 else "     ")
+    ]
+    return ["", TITLE, *lines, *wrapped(note_of_advice(summary), width, "  ")] if lines else []
+
+
+def _has_rows(summary: Summary, name: str) -> bool:
+    """Of a section that the user asked for: of the others nothing is said where they are empty."""
+    return len(summary.shown) == len(SECTIONS) or len(summary.sections[name]) > 0
+
+
+def left_out_columns(narrow: Sequence[str], width: int) -> list[str]:
+    """What is said of columns that have no room; `narrow`: those of each table."""
+    if not narrow:
+        return []
+    return ["", *wrapped(f"Not in {width} columns (--top 0 shows all): {'; '.join(narrow)}", width)]
+
+
+def escaped(text: str) -> str:
+    """Markdown and HTML that would change what is seen, made plain."""
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"([\\`*_{}\[\]()#+!|~$-])", r"\\\1", text)
+
+
+def as_markdown(summary: Summary, top: int) -> str:
+    """The same as Markdown tables, with all columns and names."""
+    lines = [f"# {escaped(printable(summary.capture['source']))}", ""]
+    lines += [f"- {escaped(line)}" for group in heads_of(summary) for line in group]
+    for name, title, frame, left_out in _limited(summary, top):
+        lines += ["", f"## {title}", "", *markdown_table(frame)]
+        if note := note_of(summary, name):
+            lines += ["", f"{escaped(note)}."]
+        if left_out:
+            lines += ["", f"... and {left_out} more."]
+    if entries := advice_of(summary):
+        lines += ["", f"## {TITLE}", "", *(f"- {escaped('; '.join(entry))}" for entry in entries)]
+        lines += ["", f"{escaped(note_of_advice(summary))}."]
+    return "\n".join(lines) + "\n"
+
+
+def markdown_table(frame: pd.DataFrame) -> list[str]:
+    lines = ["| " + " | ".join(heading(column) for column in frame.columns) + " |"]
+    lines.append("|" + "|".join(":--" if is_text(frame, column) else "--:" for column in frame.columns) + "|")
+    for row in frame.itertuples(index=False):
+        lines.append("| " + " | ".join(escaped(shown(c, v)) for c, v in zip(frame.columns, row)) + " |")
+    return lines
+
+
+def as_csv(summaries: Sequence[Summary]) -> str:
+    """One long table of all sections: profile, section, row, column, value."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(["profile", "section", "row", "column", "value"])
+    for summary in summaries:
+        source = csv_cell(summary.capture["source"])
+        for section, content in summary.as_json().items():
+            rows = content if isinstance(content, list) else [content]
+            for number, row in enumerate(rows):
+                for column, value in row.items():
+                    writer.writerow([source, section, number, column, csv_cell(value)])
+    return stream.getvalue().rstrip("\n")
+
+
+def section_as_csv(summaries: Sequence[Summary], section: str, names_profiles: bool) -> str:
+    """One section of each in its own columns; `names_profiles`: with a first column that says which profile's it is."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(["profile"] * names_profiles + list(SECTIONS[section]))
+    for summary in summaries:
+        source = [csv_cell(summary.capture["source"])] * names_profiles
+        for row in summary.as_json()[section]:
+            writer.writerow(source + [csv_cell(value) for value in row.values()])
+    return stream.getvalue().rstrip("\n")
+
+
+def csv_cell(value: object) -> object:
+    """A value as it is, without what could drive a terminal, or a spreadsheet that takes it for a formula; values of a
+    list side by side."""
+    if isinstance(value, dict):
+        value = [f"{name}={csv_cell(part)}" for name, part in value.items()]
+    if isinstance(value, list):
+        value = " ".join(map(str, value))
+    if isinstance(value, str):
+        text = printable(value)
+        return f"'{text}" if text.lstrip().startswith(("=", "+", "-", "@")) else text
+    return "" if value is None else value

@@ -1,0 +1,407 @@
+"""An Answer and its template to a Markdown page with its CSV files. Words come from the template, numbers from the
+Answer."""
+
+import json
+import posixpath
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pandas as pd
+from jinja2.bccache import Bucket
+from markupsafe import Markup
+
+from profiler_job.analysis.render import charts, regime_map, step_figure, tables, text
+from profiler_job.analysis.render import finding_rows as findings
+from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table
+from profiler_job.jobs.contract.axes import AXES, label_of_value, name_of_value
+
+HEADING = re.compile("^# .*\n", re.MULTILINE)
+SENTENCE = re.compile(r"(?<=[.!?])\s+(?=\W*[A-Z])")
+"""Between two sentences: neither within a number nor after an abbreviation."""
+FRONT = "---\n"
+SHORT = 60
+"""Characters: a shorter answer says little without its question, which otherwise stands beside it as the title."""
+TEMPLATES = Path(__file__).resolve().parents[1] / "pages"
+FILTERS = (
+    "ms",
+    "us",
+    "seconds",
+    "percent",
+    "percent_span",
+    "points",
+    "points_lost",
+    "ratio",
+    "ratio_span",
+    "count",
+    "span",
+    "gib",
+    "quantity",
+    "size",
+    "parameters",
+    "listing",
+    "when",
+    "day",
+    "counted",
+    "part_of",
+    "beyond",
+    "wall_noise",
+)
+
+
+class _Compiled(jinja2.BytecodeCache):
+    """Templates are compiled once in a process: each page has an environment of its own, since filters link from it."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, bytes] = {}
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        if bucket.key in self.known:
+            bucket.bytecode_from_string(self.known[bucket.key])
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        self.known[bucket.key] = bucket.bytecode_to_string()
+
+
+_COMPILED = _Compiled()
+
+
+@dataclass
+class Site:
+    """Writes pages under `docs` (the MkDocs source folder): `index.md` and everything below `report/`.
+
+    `families` are the labels of the kernel families by key; `case_columns` name a case in sentences, which link to the
+    page of the run. `run_links` have that by run id: its path below docs, without .md. What the `notes` say, each with
+    the template mix.md, stands at the top of every page. `sizes` are names of models, the smallest first. `recording`:
+    name, date and commit of the program of what the pages are about, for their feet. `properties`: what its runs may be
+    looked for by, as of `run_grid.property_names`.
+    """
+
+    docs: Path
+    template_folders: tuple[Path, ...]
+    families: Mapping[str, str]
+    case_columns: tuple[str, ...]
+    run_links: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[Answer, ...] = ()
+    sizes: tuple[str, ...] = ()
+    recording: Mapping[str, str] = field(default_factory=dict)
+    properties: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def __post_init__(self):
+        self.env = jinja2.Environment(
+            loader=jinja2.FileSystemLoader([*self.template_folders, TEMPLATES]),
+            undefined=jinja2.StrictUndefined,
+            autoescape=True,
+            finalize=text.finalize,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            keep_trailing_newline=True,
+            bytecode_cache=_COMPILED,
+            optimized=False,  # nothing that a page's own filter makes may stand in what pages share
+        )
+        self.env.filters |= {name: getattr(text, name) for name in FILTERS} | {
+            "text": text.inline,
+            "html": text.escape,
+            "prose": text.prose,
+            "file": file_markup,
+            "path": path_markup,
+            "attribute": lambda number: Markup(int(number)),
+            "bullets": bullets,
+            "verdict": verdict,
+            "first_sentence": first_sentence,
+            "lines": lines,
+            "named": lambda value, axis: name_of_value(axis, value),
+        }
+
+    def write(self, path: str, template: str, answer: Answer, **extra: Any) -> None:
+        """Write the page `path` (below docs, with .md) and the CSV of each table it shows."""
+        page = self._render(path, template, answer, **extra)
+        heading = HEADING.search(page)
+        if notes := "\n\n".join(filter(None, (self._render(path, "mix.md", note).strip() for note in self.notes))):
+            page = HEADING.sub(lambda heading: f"{heading[0]}\n{notes}\n", page, count=1)
+        self._put(path, self._with_front_matter(page, path, template, answer, heading[0] if heading else "", extra))
+
+    def _with_front_matter(
+        self, page: str, path: str, template: str, answer: Answer, heading: str, extra: Mapping[str, Any]
+    ) -> str:
+        """The page with what its foot and a link to it say: the recording, and of a page with a verdict that, as its
+        description."""
+        front: dict[str, Any] = {"recording": dict(self.recording)} if self.recording else {}
+        if "verdict" in _Page(self, path, answer).environment().get_template(template).blocks:
+            words = text.plain(self.block(path, template, answer, "verdict", **extra))
+            name = text.plain(Markup(heading.removeprefix("# ").strip()))
+            question = f"{name} " if name.endswith("?") else f"{name}: "
+            front["description"] = words if len(words) >= SHORT else question + words
+        lines = "".join(f"{key}: {json.dumps(value)}\n" for key, value in front.items())
+        return f"---\n{lines}{page.removeprefix(FRONT) if page.startswith(FRONT) else FRONT + page}" if lines else page
+
+    def _render(self, path: str, template: str, answer: Answer, **extra: Any) -> str:
+        page = _Page(self, path, answer)
+        return page.environment().get_template(template).render(page.context() | extra)
+
+    def block(self, path: str, template: str, answer: Answer, block: str, **extra: Any) -> Markup:
+        """One block of a template as it would read on the page `path`, on one line: the verdict of a question, for the
+        overview."""
+        page = _Page(self, path, answer)
+        loaded = page.environment().get_template(template)
+        words = "".join(loaded.blocks[block](loaded.new_context(page.context() | extra)))
+        return verdict(words)
+
+    def put(self, path: str, content: bytes) -> int:
+        """Write a file that is no page (path below docs) and give its size in bytes."""
+        target = self.docs / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
+        return len(content)
+
+    def _put(self, path: str, content: str) -> None:
+        self.put(path, content.encode("utf-8"))
+
+
+def bullets(findings: str, otherwise: str = "Not measured.") -> Markup:
+    """The sentences that hold, one list item each; blank lines between calls dropped."""
+    return Markup("\n".join(f"- {line.removeprefix('- ')}" for line in lines(findings)) or otherwise)
+
+
+def lines(words: str) -> list[Markup]:
+    """The lines with anything in them."""
+    return [Markup(line.strip()) for line in str(words).splitlines() if line.strip()]
+
+
+def file_markup(name: str) -> Markup:
+    """A name as part of a link."""
+    return Markup(text.file_name(name))
+
+
+def path_markup(path: str) -> Markup:
+    """A path that `Site` wrote, as part of a link."""
+    return Markup("/").join(file_markup(part) for part in path.split("/"))
+
+
+def _with_labels(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a chart, with the values of axes as tables call them."""
+    labelled = [name for name in rows if name in AXES and AXES[name].labels]
+    return rows.assign(**{name: [label_of_value(name, value) for value in rows[name]] for name in labelled})
+
+
+def verdict(words: str) -> Markup:
+    """One line, or that nothing was measured."""
+    return Markup(" ".join(str(words).split()) or "Not measured.")
+
+
+def first_sentence(words: str) -> Markup:
+    """The first sentence of a verdict."""
+    return Markup(SENTENCE.split(str(words), maxsplit=1)[0])
+
+
+class _Page:
+    """What a template may call while it renders one page."""
+
+    def __init__(self, site: Site, path: str, answer: Answer):
+        self.site, self.path, self.answer = site, path, answer
+        self.root = "../" * path.count("/")
+        self.folder = "report/csv/" + path.removesuffix(".md").removeprefix("report/")
+        self.claimed: list[tuple[Claim, Markup, findings.Read]] = []
+
+    def context(self) -> dict[str, Any]:
+        return {
+            "facts": self.answer.facts,
+            "root": Markup(self.root),
+            "sentence": self.sentence,
+            "claim": self.claim,
+            "findings": lambda caller: bullets(caller(), "") + Markup("\n\n"),
+            "evidence": self.evidence,
+            "table": self.table,
+            "chart": self.chart,
+            "heat": self.heat,
+            "step_parts": self.step_parts,
+            "regimes": self.regimes,
+            "take_along": lambda anchor: tables.to_take_along(anchor, "", self.root),
+            "extremes": self.extremes,
+            "csv": lambda key: Markup(self._csv(key, self.answer.tables[key].rows, self.answer.tables[key].columns)),
+            "has": lambda key: len(self.answer.tables[key].rows) > 0,
+        }
+
+    def environment(self) -> jinja2.Environment:
+        """The site's environment with the filters that link from this page."""
+        families = dict(self.site.families)
+        env = self.site.env.overlay()
+        env.filters = self.site.env.filters | {
+            "family": lambda key: tables.family_chip(key, families),
+            "families": lambda keys: Markup(", ").join(tables.family_chip(key, families) for key in keys),
+            "modules": tables.modules,
+            "kernel": self.kernel,
+            "case": self.case,
+        }
+        return env
+
+    def sentence(self, key: str, caller) -> Markup:
+        """The sentence of a claim if it holds, otherwise nothing."""
+        return self._said(self.answer.claims[key], caller, {})
+
+    def _said(self, claim: Claim, caller, read: findings.Read) -> Markup:
+        """The sentence; `read` gains the facts in it, by their names."""
+        return Markup(caller(findings.noted(claim.values, read))).strip() + Markup(" ") if claim.holds else Markup("")
+
+    def claim(self, key: str, caller) -> Markup:
+        """A finding: the sentence and a link to the rows behind it."""
+        read: findings.Read = {}
+        words = self._said(self.answer.claims[key], caller, read)
+        if not words:
+            return Markup("")
+        self.claimed.append((self.answer.claims[key], words, read))
+        return (
+            Markup("- ") + words + Markup('<a class="rows" href="#rows-{}" data-search-exclude>rows</a>\n').format(key)
+        )
+
+    def evidence(self) -> Markup:
+        """The rows behind every claim made so far, folded, each under its sentence."""
+        return Markup("\n\n").join(self._evidence(*claimed) for claimed in self.claimed)
+
+    def _evidence(self, claim: Claim, words: Markup, read: findings.Read) -> Markup:
+        shown = self._linked(findings.table(claim, self.answer.tables.values(), read, words))
+        link = self._csv(f"rows-{claim.key}", claim.rows, shown.columns)
+        number = text.counted(len(claim.rows), "row")
+        if len(shown.rows) < len(claim.rows):
+            number = text.count(len(shown.rows)) + Markup(" of ") + number
+        return Markup(
+            '<details class="folded"><summary><span class="said">{}</span> <span class="faint">{}</span></summary>\n'
+            "{}\n</details>"
+        ).format(
+            text.escape(findings.plain(words)),
+            number,
+            self._html(shown, link, shown.key),
+        )
+
+    def table(self, key: str) -> Markup:
+        table = self._linked(self.answer.tables[key])
+        return self._html(table, self._csv(key, table.rows, table.columns))
+
+    def _html(self, table: Table, csv_link: str, anchor: str = "") -> Markup:
+        families, also = dict(self.site.families), self._in_common(table)
+        return tables.to_html(table, csv_link, self.root, families, anchor, self.site.sizes, also)
+
+    def _in_common(self, table: Table) -> str:
+        """What the runs of a table have in common and no column says; nothing where some row is of no known run."""
+        run_ids = set(table.rows["run_id"]) - {""} if "run_id" in table.rows else set()
+        if not run_ids <= {*self.site.properties}:
+            return ""
+        of_axes: dict[str, set[str]] = {}
+        for run_id in run_ids:
+            for name, names in self.site.properties[run_id].items():
+                of_axes.setdefault(name, set()).add(names)
+        shown = {column.key for column in table.columns}
+        return "; ".join(name for axis, (name, *more) in of_axes.items() if axis not in shown and not more)
+
+    def _linked(self, table: Table) -> Table:
+        """The table, with where the names of its runs lead to."""
+        if "run_id" not in table.rows or not any(column.kind == "run" for column in table.columns):
+            return table
+        links = [self.site.run_links.get(run, "") if isinstance(run, str) else "" for run in table.rows["run_id"]]
+        return replace(table, rows=table.rows.assign(**{tables.RUN_LEADS_TO: links}))
+
+    def heat(self, key: str) -> Markup:
+        """The table `key` as a map: one row per size, one column per context length."""
+        table = self.answer.tables[key]
+        return tables.heat_html(table, self._csv(key, table.rows, table.columns), self.site.run_links, self.root)
+
+    def step_parts(self, key: str) -> Markup:
+        """The table `key` as a figure of one step, which a script lets choose."""
+        table = self.answer.tables[key]
+        link = self._csv(key, table.rows[[column.key for column in table.columns]], table.columns)
+        return step_figure.to_html(table, link, self.root, dict(self.site.families))
+
+    def regimes(self, key: str) -> Markup:
+        """The table `key` as a map of what limits each case."""
+        table = self.answer.tables[key]
+        link = self._csv(key, table.rows.drop(columns="leads_to"), table.columns)
+        return regime_map.to_html(table, link, self.root)
+
+    def _csv(self, key: str, rows: pd.DataFrame, columns: tuple[Column, ...]) -> str:
+        path = f"{self.folder}/{text.file_name(key)}.csv"
+        self.site._put(path, tables.to_csv(rows, columns))
+        return posixpath.relpath(path, posixpath.dirname(self.path) or ".")
+
+    def chart(self, key: str) -> Markup:
+        """A figure with a wide and a narrow drawing (CSS shows one), its legend, and what a reader may take along: its
+        rows, the drawing, its address, and how to cite it."""
+        chart = self.answer.charts[key]
+        if not len(chart.rows):
+            return Markup('<p class="why">{}: not measured</p>').format(text.escape(chart.title))
+        rows = _with_labels(chart.rows)
+        drawings = [
+            Markup('<div class="{}">{}</div>').format(
+                name,
+                Markup(charts.render(chart.kind, rows, f"{key}-{name}", width, chart.title, **chart.options)),
+            )
+            for name, width in (("wide", charts.WIDE), ("narrow", charts.NARROW))
+        ]
+        return Markup(
+            '<figure class="chart" id="chart-{}"{} data-search-exclude>\n<figcaption><span class="title">{}</span>{}'
+            "</figcaption>\n{}\n{}\n</figure>"
+        ).format(
+            key,
+            self._runs_of(chart.options, rows),
+            text.escape(chart.title),
+            tables.to_take_along(f"chart-{key}", self._csv(f"chart-{key}", chart.rows, ()), self.root),
+            self._legend(chart),
+            Markup("\n").join(drawings),
+        )
+
+    def _runs_of(self, options: Mapping[str, Any], rows: pd.DataFrame) -> Markup:
+        """An attribute with the pages of the runs by the labels of their marks, where each label is one run."""
+        if "run_id" not in rows or not {"by", "panel"} & {*options}:
+            return Markup("")
+        names = (
+            [*options["by"], *filter(None, [options.get("row")])] if "by" in options else [options["panel"], "series"]
+        )
+        of = pd.DataFrame({"label": charts.case_label(rows, names), "run_id": rows["run_id"].astype(str)})
+        of = of.drop_duplicates().drop_duplicates("label", keep=False)
+        pages = {label: self.site.run_links.get(run, "") for label, run in of.itertuples(index=False)}
+        links = {label: tables.address(page, self.root) for label, page in pages.items() if page}
+        return Markup(' data-runs="{}"').format(json.dumps(links)) if links else Markup("")
+
+    def _legend(self, chart: Chart) -> Markup:
+        names = set(charts.drawn(chart.kind, chart.rows)[charts.colour_column(chart.kind)])
+        items = []
+        for position, name in enumerate(chart.options["order"]):
+            if name not in names:
+                continue
+            if charts.colour_column(chart.kind) == "family":
+                items.append(tables.family_chip(name, dict(self.site.families)))
+            else:
+                items.append(
+                    Markup('<span class="series {} series-{}" style="--family:var(--series-{})">{}</span>').format(
+                        charts.mark(chart.kind), position, position, text.escape(name)
+                    )
+                )
+        if (hollow := chart.options.get("hollow")) in names:
+            swatch = Markup('<span class="series bar hollow" style="--family:var(--series-0)">{}</span>')
+            items.insert(1, swatch.format(text.escape(hollow)))
+        return Markup('<p class="legend">{}</p>').format(Markup(" ").join(items))
+
+    def kernel(self, name: str) -> Markup:
+        """A kernel in a sentence: short, linked to its full name in the glossary."""
+        return Markup('<a class="kernel" href="{}report/kernels.html#{}"><code>{}</code></a>').format(
+            Markup(self.root), text.kernel_anchor(name), text.inline(text.short_name(name))
+        )
+
+    def extremes(self, low: Mapping[str, Any], high: Mapping[str, Any], key: str, form: str) -> Markup:
+        """`6.98 ms (small · 128) to 742 ms (2.7B · 1024)`: values of `key` by the filter `form`; one where it is one
+        row."""
+        ends = (Markup("{} ({})").format(getattr(text, form)(row[key]), self.case(row)) for row in (low, high))
+        first, last = ends
+        return first if first == last else first + Markup(" to ") + last
+
+    def case(self, row: Mapping[str, Any]) -> Markup:
+        """A case in a sentence, linked to its run: small · 128."""
+        words = (str(label_of_value(name, row[name])) for name in self.site.case_columns if name in row)
+        label = text.inline(" · ".join(words))
+        run = row.get("run_id")
+        page = self.site.run_links.get(run, "") if isinstance(run, str) else ""
+        if not page:
+            return Markup('<span class="case">{}</span>').format(label)
+        return Markup('<a class="case" href="{}">{}</a>').format(tables.address(page, self.root), label)

@@ -1,0 +1,16 @@
+"""A hook of MkDocs: in a fresh clone no report has been written yet, and `mkdocs serve` alone is to show it."""
+
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.plugins import get_plugin_logger
+
+
+def on_config(config: MkDocsConfig) -> None:
+    """Write the report of the recordings in the docs, where there is none. Raises RecordingError."""
+    docs = Path(config.docs_dir)
+    if not (docs / "index.md").exists():
+        from profiler_job.analysis.site import write_site  # pandas and all: of no use to a build whose report is there
+
+        get_plugin_logger("report").info("writing the report of the recordings first (about a minute)")
+        write_site.publish(write_site.recordings_in(docs / "data"), docs)

@@ -1,0 +1,579 @@
+"""Follows a training script from inside, which knows nothing of it.
+
+A step ends when the script's optimizer has stepped; in a script without one, when its model has been called. After
+some steps in which nothing is done (`skip`) come four kinds, told apart by `Stage`: steps are timed as the script runs
+alone; then nsys captures some with a range for each phase, and some more with a range for each module, too, which are
+slower and only tell which module launches which kernel. Then the script is stopped, or goes on alone.
+
+Phases are opened around what PyTorch itself offers: `next` of a DataLoader, calls of the outermost module,
+`torch.autograd.backward`, clipping, `zero_grad` and `step` of an optimizer, a gradient scaler. What the script computes
+stays the same to the bit: nothing is cast, copied or reordered, and no random number is drawn, unless the plan has
+changes for it (see `changes`).
+
+Of several ranks each follows itself; they enter and leave the captured steps together (see `ranks`).
+
+Loaded by its path, see `sitecustomize`; it needs torch, and the files beside it.
+"""
+
+import atexit
+import functools
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from enum import Enum
+from pathlib import Path
+from typing import Any, NamedTuple
+from weakref import WeakSet
+
+import torch
+from torch import nn
+from torch.utils.data import get_worker_info
+
+from .apply_changes import Changes, matmul_precision
+from .losses import Losses
+from .module_ranges import ModuleRanges, is_compiled, tensors_in
+from .script_ranks import CannotFollow, Ranks
+from .wrapping import with_closure, wrapped
+
+FOLLOW = "PROFILER_JOB_FOLLOW"
+"""Environment variable with a `Plan` as JSON."""
+
+SELDOM = 10
+"""An optimizer that has not stepped while another did so this many times as often as steps are skipped is not waited
+for."""
+
+ALIGNED = 8
+"""Numbers of 16 bits that a matmul loads at once."""
+
+Stage = Enum("Stage", "SKIPPED TIMED CAPTURED FOLLOWED DONE")
+
+
+class Plan(NamedTuple):
+    """out: folder that gets what is known of the steps of each rank. skip: steps before the first timed one. steps: how
+    many are timed, and how many captured. followed: how many more with modules. step: what makes a step: `auto`,
+    `optimizer`, `forward`, or the name of an NVTX range of the script. goes_on: whether the script goes on
+    afterwards. changes: names of what the script is given, as of `changes.KINDS`."""
+
+    out: str
+    skip: int = 10
+    steps: int = 5
+    followed: int = 2
+    step: str = "auto"
+    goes_on: bool = False
+    changes: Sequence[str] = ()
+
+
+class Follower:
+    """Where a script is, and what is known of it so far."""
+
+    def __init__(self, plan: Plan, ranges: ModuleRanges):
+        self.plan, self.ranges = plan, ranges
+        self.changes, self.losses = Changes(plan.changes), Losses()
+        self.ranks = Ranks(Path(plan.out))
+        self.process = os.getpid()  # what forks from it, such as the workers of a DataLoader, is not followed
+        self.stage = Stage.SKIPPED
+        self.num_steps = 0  # in this stage
+        self.steps_of: Counter[int] = Counter()  # by id of the optimizer, until one is chosen
+        self.optimizer: int | None = None  # the one whose step ends a step
+        self.has_optimizer = plan.step == "optimizer"
+        self.phases: list[str] = []  # open, outermost first; of these only the last has a range
+        self.depth = 0  # of module calls on this thread
+        self.in_backward = 0
+        self.clock: list[tuple[int, Any]] = []
+        self.open_step: Any = None
+        self.opened_at = 0
+        self.update: Any = None  # the ranges of parameters while an optimizer steps
+        self.memory: list[dict] = []
+        self.facts: dict[str, Any] = {"stage": "skipped", "seen": 0, "forwards": 0, "autocast": ""}
+        self.facts |= {name: [] for name in ("optimizers", "steps", "captured_ns", "followed_ns", "memory")}
+        self.forwards = 0
+        self.made_autocast = ""  # type of the last one that the script made, not of those that are off
+        self.is_last = False  # of the followed steps
+        self.uncalled: Callable | None = None
+        self.models: WeakSet[nn.Module] = WeakSet()  # what the script itself calls, where its calls end steps
+        self.hooks: list[Any] = []
+
+    # -------------------------------------------------------------------------------------------------- steps
+
+    def end_step(self) -> None:
+        """A step of the script has ended."""
+        if get_worker_info() is not None:  # a spawned worker of a DataLoader, whose transforms may be modules
+            self.begin(Stage.DONE)
+            self.unwatch_calls()
+            return
+        try:
+            self.advance()
+        except CannotFollow as error:
+            self.begin(Stage.DONE)
+            self.facts["refused"] = str(error)
+            self.write()
+            raise SystemExit(1) from None
+
+    def advance(self) -> None:
+        """To the next step, which may be of another stage."""
+        self.facts["seen"] += 1
+        self.num_steps += 1
+        if self.stage is Stage.SKIPPED:
+            if self.num_steps >= self.plan.skip:
+                if not self.ranks.join():
+                    self.begin(Stage.DONE)
+                    self.unwatch_calls()
+                    return
+                self.begin(Stage.TIMED)
+                self.synchronize()
+                self.clock = [self.now()]
+        elif self.stage is Stage.TIMED:
+            self.clock.append(self.now())
+            if self.num_steps == self.plan.steps:
+                self.note_times()
+                self.begin(Stage.CAPTURED)
+                self.watch_calls()
+                self.begin_capture()
+                self.open_range()
+        elif self.stage is Stage.CAPTURED:
+            self.close_range("captured_ns")
+            if self.num_steps == self.plan.steps:
+                self.begin(Stage.FOLLOWED)
+            self.open_range()
+        elif self.stage is Stage.FOLLOWED:
+            self.close_range("followed_ns")
+            if self.num_steps == self.plan.followed:
+                self.finish()
+            else:
+                self.open_range()
+
+    def begin(self, stage: Stage) -> None:
+        self.stage, self.num_steps = stage, 0
+        self.facts["stage"] = stage.name.lower()
+        if stage is Stage.TIMED:
+            # torch.compile would compile hooks of a model that it compiled in place, which calls no modules inside.
+            is_in_place = any(getattr(model, "_compiled_call_impl", None) for model in self.models)
+            if not (is_in_place and self.ends_with_forward()):
+                self.unwatch_calls()  # each call of a module would be slower by a microsecond or two
+            self.changes.settle()
+            if not is_in_place and self.ends_with_forward():
+                for model in self.models:
+                    self.hooks.append(model.register_forward_pre_hook(self.before_call))
+                    self.hooks.append(model.register_forward_hook(self.after_call, always_call=True))
+
+    def now(self) -> tuple[int, Any]:
+        """This moment on the host, and in the order of what was launched."""
+        event = None
+        if torch.cuda.is_initialized():
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+        return time.perf_counter_ns(), event
+
+    def note_times(self) -> None:
+        """The steps timed: by the GPU from the end of one to the end of the next, by the host where there is no GPU."""
+        self.synchronize()
+        took = time.perf_counter_ns() - self.clock[0][0]
+        pairs = list(zip(self.clock, self.clock[1:]))
+        walls = [
+            round(first[1].elapsed_time(second[1]) * 1e6) if first[1] else second[0] - first[0]
+            for first, second in pairs
+        ]
+        hosts = [second[0] - first[0] for first, second in pairs]
+        self.facts["steps"] = [{"wall_ns": wall, "host_ns": host} for wall, host in zip(walls, hosts)]
+        self.facts["timed_ns"] = took
+        self.write(is_last=False)
+
+    def begin_capture(self) -> None:
+        """Have nsys capture all ranks: the first to ask begins it, and the first to end it ends it for all."""
+        self.ranks.meet("before the capture")
+        if torch.cuda.is_initialized():
+            torch.cuda.profiler.start()
+        self.ranks.meet("in the capture")
+        if self.ranks.world > 1:  # a capture numbers processes by the system's ids
+            self.ranges.push(f"modules:rank {self.ranks.rank} of {self.ranks.world}")
+            self.ranges.pop()
+
+    def end_capture(self) -> None:
+        self.synchronize()
+        self.ranks.meet("at the end of the capture")
+        if torch.cuda.is_initialized():
+            torch.cuda.profiler.stop()
+        self.ranks.meet("after the capture")
+
+    def open_range(self) -> None:
+        if self.stage is Stage.FOLLOWED:
+            self.ranges.forget()
+            self.is_last = self.num_steps == self.plan.followed - 1
+        self.forwards = 0
+        self.opened_at = time.perf_counter_ns()
+        if torch.cuda.is_initialized():
+            self.open_step = torch.cuda.nvtx.range_start("modules:step" if self.stage is Stage.FOLLOWED else "step")
+
+    def close_range(self, kind: str) -> None:
+        """End the range of a step, and note how long the host took for it."""
+        self.facts[kind].append(time.perf_counter_ns() - self.opened_at)
+        if self.open_step is not None:
+            torch.cuda.nvtx.range_end(self.open_step)
+        self.facts["forwards"] = self.forwards
+
+    def finish(self) -> None:
+        self.end_capture()
+        self.begin(Stage.DONE)
+        self.unwatch_calls()
+        self.facts["memory"] = self.memory
+        self.write()
+        self.ranks.leave()
+        if not self.plan.goes_on:
+            if self.ranks.rank == self.ranks.first:
+                print(f"profiler-job: {self.facts['seen']} steps were followed, the script ends here", file=sys.stderr)
+            raise SystemExit(0)
+
+    def synchronize(self) -> None:
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+
+    def ends_with_forward(self) -> bool:
+        return self.plan.step == "forward" or (self.plan.step == "auto" and not self.has_optimizer)
+
+    # -------------------------------------------------------------------------------------------------- phases
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """A phase, with a range while nsys captures. One inside another counts as the other."""
+        if self.stage not in (Stage.CAPTURED, Stage.FOLLOWED) or self.phases or self.process != os.getpid():
+            yield
+            return
+        self.phases.append(name)
+        before = self.allocated()
+        try:
+            if self.stage is Stage.FOLLOWED:
+                with self.ranges.outermost(name, "" if name == "forward" else None):
+                    yield
+            else:
+                self.ranges.push(name)
+                try:
+                    yield
+                finally:
+                    self.ranges.pop()
+        finally:
+            self.phases.pop()
+            self.note_memory(name, before)
+
+    def allocated(self) -> int | None:
+        """Bytes allocated before a phase of the last followed step, whose peak is asked for. None in other steps."""
+        if self.stage is Stage.FOLLOWED and self.is_last and torch.cuda.is_initialized():
+            torch.cuda.reset_peak_memory_stats()
+            return torch.cuda.memory_allocated()
+        return None
+
+    def note_memory(self, name: str, before: int | None) -> None:
+        if before is not None:
+            peaks = {
+                "peak_allocated_bytes": torch.cuda.max_memory_allocated(),
+                "peak_reserved_bytes": torch.cuda.max_memory_reserved(),
+            }
+            after = {"allocated_before_bytes": before, "allocated_after_bytes": torch.cuda.memory_allocated()}
+            self.memory.append({"phase": name, **peaks, **after})
+
+    # --------------------------------------------------------------------------------------- what PyTorch calls
+
+    def watch_calls(self) -> None:
+        """From here on `call` sees every call of a module."""
+        while self.hooks:
+            self.hooks.pop().remove()
+        if self.uncalled is not None:
+            return
+        called = self.uncalled = nn.Module.__call__
+        watch = self.call
+
+        def call(module: nn.Module, *args: Any, **options: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return called(module, *args, **options)
+            return watch(called, module, args, options)
+
+        nn.Module.__call__ = call  # type: ignore[method-assign]
+
+    def unwatch_calls(self) -> None:
+        if self.uncalled is not None:
+            nn.Module.__call__ = self.uncalled  # type: ignore[method-assign]
+            self.uncalled = None
+
+    def call(self, called: Callable, module: nn.Module, args: tuple, options: dict) -> Any:
+        if self.process != os.getpid():
+            return called(module, *args, **options)
+        run = functools.partial(self.ranges.call, called) if self.stage is Stage.FOLLOWED else called_plainly(called)
+        if self.depth or self.in_backward:
+            if self.stage is Stage.CAPTURED and not self.facts["autocast"]:
+                self.facts["autocast"] = autocast_dtype()  # opened inside the model, as accelerate does
+            return run(module, args, options)
+        self.depth += 1
+        is_loss = isinstance(module, nn.modules.loss._Loss)
+        try:
+            if not is_loss:
+                self.note_call(module, args, options)
+            with self.phase("loss" if is_loss else "forward"):
+                returned = run(module, args, options)
+        finally:
+            self.depth -= 1
+        if not is_loss and self.ends_with_forward():
+            self.models.add(module)
+            self.end_step()
+        return returned
+
+    def before_call(self, module: nn.Module, args: tuple) -> None:
+        """The script, or another of its models, calls one of its models while steps are timed."""
+        self.depth += 1
+
+    def after_call(self, module: nn.Module, args: tuple, returned: Any) -> None:
+        """A model has been called, which ends a step where it returns to the script."""
+        self.depth -= 1
+        if not self.depth and returned is not None and self.process == os.getpid():
+            self.end_step()
+
+    def note_call(self, module: nn.Module, args: tuple, options: dict) -> None:
+        """What the model is and what it is given, once nsys captures."""
+        self.forwards += 1
+        if self.stage is not Stage.CAPTURED or self.forwards > 1 or self.num_steps:
+            return
+        named = [*((str(i), value) for i, value in enumerate(args)), *options.items()]
+        shapes = [(name, [list(x.shape), str(x.dtype)]) for name, value in named for x in tensors_in([value])]
+        parameters = list(module.parameters())
+        compiled = any(is_compiled(part) for part in module.modules())
+        self.facts |= {
+            "model": type(unwrapped(module)).__name__,
+            "compiled": compiled,
+            "inputs": [{"name": name, "shape": shape, "dtype": dtype} for name, (shape, dtype) in shapes],
+            "num_parameters": sum(parameter.numel() for parameter in parameters),
+            "parameter_dtypes": dict(Counter(str(parameter.dtype) for parameter in parameters)),
+            "unpadded": unpadded(module),
+            # What accelerate opens inside the model is compiled with it, and never seen to be on.
+            "autocast": autocast_dtype() or (self.made_autocast if compiled else ""),
+            "training": torch.is_grad_enabled(),
+        }
+
+    def make_autocast(self, called: Callable, context: torch.autocast, *args: Any, **options: Any) -> None:
+        called(context, *args, **options)
+        if context._enabled:
+            self.made_autocast = str(context.fast_dtype)
+
+    def backward(self, called: Callable, tensors: Any, *args: Any, **options: Any) -> Any:
+        if self.process != os.getpid():
+            return called(tensors, *args, **options)
+        if not self.in_backward and self.stage is not Stage.DONE:
+            self.losses.note(tensors)
+        with self.phase("backward"):
+            self.in_backward += 1
+            try:
+                if self.stage is not Stage.FOLLOWED:
+                    return called(tensors, *args, **options)
+                roots = tensors if isinstance(tensors, tuple | list) else [tensors]
+                with self.ranges.labelling(roots):
+                    return called(tensors, *args, **options)
+            finally:
+                self.in_backward -= 1
+
+    def before_update(self, optimizer: torch.optim.Optimizer, args: tuple, options: dict) -> tuple | None:
+        """An optimizer begins to step. A closure, in which the script computes loss and gradients, is no part of it."""
+        if self.process != os.getpid():
+            return None
+        replaced = with_closure(args, options, lambda closure: self.outside_update(optimizer, closure))
+        if replaced is None:
+            self.open_update(optimizer)
+        return replaced
+
+    def outside_update(self, optimizer: torch.optim.Optimizer, closure: Callable) -> Callable:
+        def outside() -> Any:
+            self.close_update()
+            try:
+                return closure()
+            finally:
+                self.open_update(optimizer)
+
+        return outside
+
+    def open_update(self, optimizer: torch.optim.Optimizer) -> None:
+        self.update = self.updating(optimizer)
+        self.update.__enter__()
+
+    def close_update(self) -> None:
+        if self.update is not None:
+            self.update.__exit__(None, None, None)
+            self.update = None
+
+    @contextmanager
+    def updating(self, optimizer: torch.optim.Optimizer) -> Iterator[None]:
+        with self.phase("optimizer"):
+            if self.stage is not Stage.FOLLOWED:
+                yield
+                return
+            parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+            held = ((p, p.grad, *tensors_in(optimizer.state[p].values())) for p in parameters if p in optimizer.state)
+            with self.ranges.of_optimizer(held):
+                yield
+
+    def after_update(self, optimizer: torch.optim.Optimizer, args: tuple, options: dict) -> None:
+        """An optimizer has stepped. Of several the one that steps least often ends a step, the last of them where they
+        step equally often."""
+        if self.process != os.getpid():
+            return
+        self.close_update()
+        if self.plan.step not in ("auto", "optimizer"):
+            return
+        if self.optimizer is None:
+            if not self.steps_of[id(optimizer)]:
+                self.facts["optimizers"].append(type(optimizer).__name__)
+            self.steps_of[id(optimizer)] += 1
+            stepped = [count for count in self.steps_of.values() if count]
+            # One that has never stepped may step seldom, or not at all.
+            waits = len(stepped) < len(self.steps_of) and max(stepped) < SELDOM * self.plan.skip
+            if waits or min(stepped) < self.plan.skip or self.steps_of[id(optimizer)] > min(stepped):
+                self.facts["seen"] = max(self.facts["seen"], min(stepped))
+                return
+            self.optimizer = id(optimizer)
+            self.num_steps = self.plan.skip - 1
+            self.facts["seen"] = self.plan.skip - 1
+        if self.optimizer == id(optimizer):
+            self.end_step()
+
+    # ---------------------------------------------------------------------------------------------- what is kept
+
+    def write(self, is_last: bool = True) -> None:
+        """Keep what is known: for whoever started the script, in a file of this rank. is_last: losses, too, which are
+        waited for."""
+        if self.process != os.getpid() or not self.facts["seen"]:
+            return
+        with suppress(CannotFollow):
+            self.ranks.join()
+        if self.ranks.has_joined:
+            if is_last:
+                self.facts["losses"] = self.losses.values()
+            self.ranks.write(self.facts | self.changes.facts() | machine())
+
+
+def autocast_dtype() -> str:
+    """The type that autocast computes in here; "" where it is off."""
+    device = "cuda" if torch.cuda.is_initialized() else "cpu"
+    return str(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else ""
+
+
+def unwrapped(module: nn.Module) -> nn.Module:
+    """The script's own model: not what compiles it, nor what has several ranks train it."""
+    for holder, kind in (("_orig_mod", nn.Module), ("module", nn.parallel.DistributedDataParallel)) * 2:
+        if isinstance(module, kind):
+            module = getattr(module, holder, module)
+    return module
+
+
+def unpadded(model: nn.Module) -> dict[str, int] | None:
+    """Of each module with a matrix of weights that is not padded, by its path, the dimension: in BF16 the matmuls of a
+    row of so many numbers cannot load 16 bytes at once. Embeddings multiply nothing. None where weights do not tell."""
+    paths = ModuleRanges(print, print).paths_of(model)
+    try:
+        return {
+            paths[id(part)]: max(odd)
+            for part in model.modules()
+            if not isinstance(part, nn.Embedding | nn.EmbeddingBag)
+            # What a module holds itself: to ask for an attribute may compute it, or raise.
+            if (odd := [size for matrix in matrices_of(part) for size in matrix.shape if size % ALIGNED])
+        }
+    except Exception:  # of other people's tensors: no reason for their script to end
+        return None
+
+
+def matrices_of(part: nn.Module) -> list[torch.Tensor]:
+    held = [tensor for tensor in part._parameters.values() if isinstance(tensor, torch.Tensor)]
+    return [tensor for tensor in held if not tensor.is_nested and tensor.ndim == 2]
+
+
+def called_plainly(called: Callable) -> Callable:
+    return lambda module, args, options: called(module, *args, **options)
+
+
+def machine() -> dict:
+    """What this process knows of the machine and of PyTorch's settings."""
+    cuda = torch.cuda.is_initialized()
+    return {
+        "gpu_name": torch.cuda.get_device_name() if cuda else "CPU (no GPU)",
+        "gpu_memory_bytes": torch.cuda.get_device_properties().total_memory if cuda else 0,
+        "cuda": torch.version.cuda or "",
+        "torch": torch.__version__,
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "autograd_multithreading": torch.autograd.is_multithreading_enabled(),
+        "float32_matmul_precision": matmul_precision(),
+        "peak_allocated_bytes": torch.cuda.max_memory_allocated() if cuda else 0,
+    }
+
+
+def install(plan: Plan, push: Callable | None = None, pop: Callable | None = None) -> Follower:
+    """Follow this process's script. `push` and `pop` open and close ranges; those of NVTX where there is a GPU."""
+    from torch.optim import optimizer
+    from torch.utils.data import dataloader
+
+    follower = Follower(plan, ModuleRanges(push or nvtx("range_push"), pop or nvtx("range_pop")))
+    follower.changes.apply()
+
+    def in_phase(phase: str) -> Callable:
+        def around(called: Callable, *args: Any, **options: Any) -> Any:
+            with follower.phase(phase):
+                return called(*args, **options)
+
+        return around
+
+    def constructed(called: Callable, made: torch.optim.Optimizer, *args: Any, **options: Any) -> Any:
+        follower.steps_of.setdefault(id(made), 0)
+        if follower.stage is Stage.SKIPPED and plan.step == "auto":
+            follower.has_optimizer = True
+            follower.unwatch_calls()  # before the model is compiled: a call that changes later compiles it again
+        return called(made, *args, **options)
+
+    wrapped(torch.autograd, "backward", follower.backward)
+    wrapped(torch.autocast, "__init__", follower.make_autocast)
+    wrapped(optimizer.Optimizer, "__init__", constructed)
+    wrapped(optimizer.Optimizer, "zero_grad", in_phase("zero_grad"))
+    wrapped(nn.Module, "zero_grad", in_phase("zero_grad"))
+    wrapped(dataloader._BaseDataLoaderIter, "__next__", in_phase("data"))
+    for name in ("clip_grad_norm_", "clip_grad_value_"):
+        wrapped(nn.utils.clip_grad, name, in_phase("clip"))
+        setattr(nn.utils, name, getattr(nn.utils.clip_grad, name))
+    # Of a scaler's step nothing but the optimizer's is one: a step ends within it.
+    for name in ("unscale_", "update"):
+        wrapped(torch.amp.GradScaler, name, in_phase("optimizer"))
+    optimizer.register_optimizer_step_pre_hook(follower.before_update)
+    optimizer.register_optimizer_step_post_hook(follower.after_update)
+    if plan.step not in ("auto", "optimizer", "forward"):
+        end_steps_with(plan.step, follower)
+    elif follower.ends_with_forward():
+        follower.watch_calls()
+    atexit.register(follower.write)
+    return follower
+
+
+def nvtx(name: str) -> Callable:
+    """A function of torch.cuda.nvtx, which does nothing in a script that uses no GPU. Whether it does is asked late:
+    to ask starts CUDA, and a process that has done so cannot fork one that uses it."""
+
+    def call(*message: str) -> Any:
+        return getattr(torch.cuda.nvtx, name)(*message) if torch.cuda.is_initialized() else None
+
+    return call
+
+
+def end_steps_with(name: str, follower: Follower) -> None:
+    """A step ends when the script closes its NVTX range of that name."""
+    opened: list[str] = []
+
+    def push(called: Callable, message: str, *args: Any) -> Any:
+        opened.append(message)
+        return called(message, *args)
+
+    def pop(called: Callable) -> Any:
+        returned = called()
+        if opened and opened.pop() == name:
+            follower.end_step()
+        return returned
+
+    wrapped(torch.cuda.nvtx, "range_push", push)
+    wrapped(torch.cuda.nvtx, "range_pop", pop)
+
+
+def install_from_environment() -> None:
+    install(Plan(**json.loads(os.environ[FOLLOW])))
