@@ -1,1 +1,1 @@
-"""."""
+"""What knows MkDocs: the pages of the site, its theme, and the hooks of its build."""
