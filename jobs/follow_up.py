@@ -23,10 +23,9 @@ from typing import Any
 
 from profiler_job.jobs.contract.integrity import clear, find_folders, replace, restore
 from profiler_job.jobs.contract.layout import MANIFEST, SCRIPT
+from profiler_job.jobs.contract.program import PACKAGE, PROGRAM, find_shipped_data, find_site_sources
 from profiler_job.jobs.executor.events import Emit
 from profiler_job.jobs.executor.temporary import remove_abandoned, temporary_folder
-
-ROOT = Path(__file__).resolve().parents[1]
 
 NAV_PAGE = re.compile(r": (\S+\.(?:md|ipynb))$", re.MULTILINE)
 """The page of an entry of the navigation in mkdocs.yml."""
@@ -42,7 +41,7 @@ class StepFailed(Exception):
 
 def shipped_recordings() -> list[Path]:
     """The recordings that come with the program."""
-    return find_folders(ROOT / "site" / "data", MANIFEST)
+    return find_folders(find_shipped_data(), MANIFEST)
 
 
 def own_recordings(results: Path) -> list[Path]:
@@ -67,8 +66,8 @@ def ingest(sweep: Path, recording: Path, emit: Emit) -> bool:
 
 
 def can_build_site() -> bool:
-    """Whether the sources of the site are there: a checkout and the image have them, an installed wheel has not."""
-    return (ROOT / "mkdocs.yml").is_file()
+    """Whether the sources of the site are there."""
+    return (find_site_sources() / "mkdocs.yml").is_file()
 
 
 def summarise_recording(recording: Path, emit: Emit) -> None:
@@ -84,23 +83,24 @@ def build_site(recordings: Sequence[Path], site: Path, emit: Emit, price_per_hou
 
     Raises StepFailed.
     """
-    if not can_build_site():
-        raise StepFailed(f"{ROOT} has no mkdocs.yml; run from a checkout of this project, or in its image")
+    sources = find_site_sources()
     restore(site)
     remove_abandoned()
     with temporary_folder("site-") as work:
         docs = work / "site"
-        (work / "analysis").symlink_to(ROOT / "analysis")  # mkdocs.yml may name a file of it, relative to itself
+        (work / "analysis").symlink_to(PACKAGE / "analysis")  # mkdocs.yml names files of it, relative to itself
         # The report on a script has no questions, so the guide, which speaks of them, stays out.
         of_scripts = all(is_of_script(recording) for recording in recordings)
         left_out = ("data", "report", *(("guide", "notebooks", "extend.md") if of_scripts else ()))
-        shutil.copytree(ROOT / "site", docs, ignore=shutil.ignore_patterns(*left_out))
+        shutil.copytree(sources / "site", docs, ignore=shutil.ignore_patterns(*left_out))
+        for folder in (docs, *docs.rglob("*/")):
+            folder.chmod(0o755)  # the sources may be read-only, which copies are, too
         copies = {docs / "data" / recording.name: recording for recording in recordings}
         for copy, recording in copies.items():
             shutil.copytree(recording, copy)
         prices = [] if price_per_hour is None else ["--price-per-hour", str(price_per_hour)]
         _step("pages", ["profiler_job", "report", "--docs", str(docs), *prices], emit, copies=copies)
-        settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+        settings = (sources / "mkdocs.yml").read_text(encoding="utf-8")
         if of_scripts:
             settings = NOTEBOOK_PLUGIN.sub("", settings)
         (work / "mkdocs.yml").write_text(without_missing_pages(settings, docs), encoding="utf-8")
@@ -115,7 +115,7 @@ def build_site(recordings: Sequence[Path], site: Path, emit: Emit, price_per_hou
 def ask(name: str, module: Sequence[str]) -> Any:
     """What a Python module answers, which is JSON on its standard output. Raises StepFailed."""
     command = [sys.executable, "-P", "-m", *module]
-    done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(command, cwd=PROGRAM, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
     if code := done.returncode:
         raise StepFailed(f"the step `{name}` failed ({module[0]} {module[1]}, exit {code}), see above")
     return json.loads(done.stdout)
@@ -158,7 +158,7 @@ def _step(
     started = time.monotonic()
     with subprocess.Popen(
         [sys.executable, "-P", "-m", *module],
-        cwd=ROOT,
+        cwd=PROGRAM,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

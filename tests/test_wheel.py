@@ -9,24 +9,38 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
+from pathspec import GitIgnoreSpec
 
 from tests.capture.profiles import NAMES, profile
 
 ROOT = Path(__file__).parents[1]
+SOURCES = "profiler_job/site_sources/"
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     """The wheel, built from a copy: a build leaves files behind."""
     folder = tmp_path_factory.mktemp("wheel")
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "mkdocs.yml"):
         shutil.copy(ROOT / name, folder)
     shutil.copytree(
         ROOT / "src", folder / "src", symlinks=True, ignore=shutil.ignore_patterns("*.egg-info", "__pycache__")
     )
-    for name in ("jobs", "analysis"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder / "dist", folder]
+    for name in ("jobs", "analysis", "site"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "data", "report"))
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--wheel-dir",
+        folder / "dist",
+        folder,
+    ]
     subprocess.run(command, check=True)
     (found,) = (folder / "dist").glob("*.whl")
     return found
@@ -59,6 +73,14 @@ def test_every_package_and_every_template_is_in_the_wheel(wheel):
         if path.is_file() and "__pycache__" not in path.parts
     }
     assert not wanted - held
+
+
+def test_the_sources_of_the_site_are_in_the_wheel_without_recordings_and_what_is_generated(wheel):
+    held = {name.removeprefix(SOURCES) for name in zipfile.ZipFile(wheel).namelist() if name.startswith(SOURCES)}
+    settings = yaml.load((ROOT / "mkdocs.yml").read_text(), yaml.BaseLoader)
+    excluded = GitIgnoreSpec.from_lines([*settings["exclude_docs"].splitlines(), "/data/", "/report/", "/index.md"])
+    site = {path.relative_to(ROOT / "site").as_posix() for path in (ROOT / "site").rglob("*") if path.is_file()}
+    assert held == {"mkdocs.yml", *(f"site/{name}" for name in excluded.match_files(site, negate=True))}
 
 
 @pytest.mark.parametrize("name", [NAMES[0], *(pytest.param(name, marks=pytest.mark.long) for name in NAMES[1:])])

@@ -8,8 +8,22 @@ from pathlib import Path
 
 PROGRAM = Path(__file__).resolve().parents[2]
 """The folder that holds `jobs`: the checkout, or the package `profiler_job` where it was installed."""
+PACKAGE = Path(__file__).parents[2]
+"""The folder of the package `profiler_job` as it was imported: in a checkout `src/profiler_job`, which holds links."""
 MEASURES = "jobs"
 """The package that measures: a change elsewhere changes nothing that is measured."""
+
+
+def find_site_sources() -> Path:
+    """Return the folder of `mkdocs.yml` and `site`, from which a site is built: links in a checkout, files in an
+    installed package. It may be read-only."""
+    return PACKAGE / "site_sources"
+
+
+def find_shipped_data() -> Path:
+    """Return the folder of the recordings that come with a checkout and with the image; an installed package alone has
+    no such folder."""
+    return find_site_sources() / "site" / "data"
 
 
 def commit() -> str:
