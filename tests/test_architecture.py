@@ -25,21 +25,17 @@ ROOMS = {
     "jobs.follow": set(),
     "jobs.worker": {"jobs.contract", "jobs.workloads", "jobs.follow"},
     "jobs.executor": {"jobs.contract", "jobs.sweep", "jobs.memory"},
-    "jobs.follow_up": {"jobs.contract", "jobs.executor"},
-    "jobs.output": set(),
-    "jobs.commands": {"jobs.contract", "jobs.sweep", "jobs.memory", "jobs.executor", "jobs.follow_up"},
-    "jobs.profile": {"jobs.contract", "jobs.executor", "jobs.follow_up", "jobs.commands"},
-    "jobs.tries": {"jobs.contract", "jobs.executor", "jobs.follow_up", "jobs.commands", "jobs.profile"},
+    "jobs.cli": {"jobs.contract", "jobs.sweep", "jobs.memory", "jobs.executor"},
 }
 
 ORDER = (
     *("reference", "capture", "recording", "metrics", "render", "show", "comparison", "prediction", "pages", "site"),
-    "commands",
+    "cli",
 )
 """The rooms of the side that needs no GPU: each may import those before it."""
 MAY_SEE = {"jobs.contract": set(ORDER), "jobs.workloads": {"reference"}, "jobs.memory": {"metrics", "pages"}}
 """What of the GPU side they may import, too: the contract, and the simulated step, which needs no torch."""
-SMALL = {"analysis.malloc": {"site", "commands"}, "jobs.garbage": {"site"}}
+SMALL = {"analysis.malloc": {"site", "cli"}, "jobs.garbage": {"site"}}
 
 ROOMS |= {"analysis.malloc": set()} | {
     f"analysis.{room}": {f"analysis.{before}" for before in ORDER[:place]}

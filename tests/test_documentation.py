@@ -20,10 +20,9 @@ from profiler_job.analysis.capture.attribution import ATTRIBUTIONS
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.capture.nsys_reports import REPORTS
 from profiler_job.analysis.capture.summary import SECTIONS, summarise
-from profiler_job.analysis.comparison import compare_command as comparing
+from profiler_job.analysis.comparison import print_comparison as comparing
 from profiler_job.analysis.comparison.judge import METRICS
-from profiler_job.jobs import commands as gpu_commands
-from profiler_job.jobs.contract import axes
+from profiler_job.jobs.contract import axes, exit_codes
 
 ROOT = Path(__file__).parents[1]
 GUIDE = sorted((ROOT / "site" / "guide").glob("*.md"))
@@ -122,7 +121,7 @@ def test_options_are_said_to_belong_to_the_commands_that_have_them():
 
 def test_the_exit_codes_are_those_of_the_program():
     documented = {int(code) for row in rows_below(MEASURE, "exit code") for code in row[0].split(", ")}
-    constants = {value for name, value in vars(gpu_commands).items() if name.isupper() and isinstance(value, int)}
+    constants = {value for name, value in vars(exit_codes).items() if name.isupper() and isinstance(value, int)}
     signals = {129, 130, 143}
     assert documented == {0} | signals | {code for code in constants if code < 128}
 
@@ -238,7 +237,7 @@ def test_every_command_of_the_page_on_scripts_can_be_given(monkeypatch):
     assert len(lines) == 8
     given = []
     monkeypatch.setattr(
-        "profiler_job.jobs.profile.measure", lambda script, results: given.append(script) or sys.exit(0)
+        "profiler_job.jobs.cli.profile_command.measure", lambda script, results: given.append(script) or sys.exit(0)
     )
     for line in lines:
         with pytest.raises(SystemExit):

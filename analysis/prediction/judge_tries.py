@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from profiler_job.analysis.capture.nsys_export import ExportError
-from profiler_job.analysis.comparison import compare_command as comparing
+from profiler_job.analysis.comparison import print_comparison as comparing
 from profiler_job.analysis.comparison.compare_formats import verdict_text
 from profiler_job.analysis.comparison.errors import NotComparable
 from profiler_job.analysis.comparison.judge import Judgement

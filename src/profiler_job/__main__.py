@@ -10,58 +10,64 @@ from typing import Any, cast
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from profiler_job.jobs.output import Output
+from profiler_job.jobs.cli.output import Output
 
 COMMANDS = {
-    "show": ("profiler_job.analysis.commands:show", "Summarise nsys profiles of any program."),
+    "show": ("analysis.cli.show_command:show", "Summarise nsys profiles of any program."),
     "compare": (
-        "profiler_job.analysis.commands:compare",
+        "analysis.cli.compare_command:compare",
         "Hold B against A: is it faster, by how much, why, and is that more than noise?",
     ),
     "history": (
-        "profiler_job.analysis.commands:history",
+        "analysis.cli.history_command:history",
         "Follow one metric over many recordings or captures, and mark changes that exceed the noise band.",
     ),
     "predict": (
-        "profiler_job.analysis.commands:predict",
+        "analysis.cli.predict_command:predict",
         "Predict a step of recorded runs with a change, such as BF16, fused attention, CUDA graphs or a larger batch.",
     ),
     "profile": (
-        "profiler_job.jobs.profile:profile",
+        "jobs.cli.profile_command:profile",
         "Profile a training script as it is: which module each kernel is of, backward included.",
     ),
     "try": (
-        "profiler_job.jobs.tries:try_changes",
+        "jobs.cli.try_command:try_changes",
         "Try changes on a training script as it is: was it faster, and was that expected?",
     ),
     "doctor": (
-        "profiler_job.jobs.commands:doctor",
+        "jobs.cli.doctor_command:doctor",
         "Check that this machine can measure: GPU, torch, nsys, memory, disk.",
     ),
     "plan": (
-        "profiler_job.jobs.commands:plan",
+        "jobs.cli.plan_command:plan",
         "Print the runs of a sweep with their parameters, predicted memory and time.",
     ),
-    "run": ("profiler_job.jobs.commands:run", "Measure the runs of a sweep that are not finished yet."),
-    "status": ("profiler_job.jobs.commands:status", "Show how far a running or finished sweep is."),
+    "run": ("jobs.cli.run_command:run", "Measure the runs of a sweep that are not finished yet."),
+    "status": ("jobs.cli.status_command:status", "Show how far a running or finished sweep is."),
     "job": (
-        "profiler_job.jobs.commands:job",
+        "jobs.cli.job_command:job",
         "Everything: check this machine, measure the sweep, make its recording and the site.",
     ),
-    "merge": ("profiler_job.analysis.commands:merge", "Join the results that several machines measured of one sweep."),
-    "verify": ("profiler_job.analysis.commands:verify", "Check that results and recordings are what was written."),
-    "ingest": ("profiler_job.analysis.commands:ingest", "Turn the results of a sweep into a recording."),
+    "merge": (
+        "analysis.cli.merge_command:merge",
+        "Join the results that several machines measured of one sweep.",
+    ),
+    "verify": (
+        "analysis.cli.verify_command:verify",
+        "Check that results and recordings are what was written.",
+    ),
+    "ingest": ("analysis.cli.ingest_command:ingest", "Turn the results of a sweep into a recording."),
     "report": (
-        "profiler_job.analysis.commands:report",
+        "analysis.cli.report_command:report",
         "Write the pages of a recording; `mkdocs build` then makes the site.",
     ),
-    "render": ("profiler_job.jobs.commands:render", "Build the site of the recordings in RESULTS/recordings."),
+    "render": ("jobs.cli.site_command:render", "Build the site of the recordings in RESULTS/recordings."),
     "publish-data": (
-        "profiler_job.analysis.commands:publish_data",
+        "analysis.cli.publish_data_command:publish_data",
         "Put a recording into site/data, after showing what becomes public.",
     ),
     "check-public": (
-        "profiler_job.analysis.commands:check_public",
+        "analysis.cli.check_public_command:check_public",
         "Check folders that are to become public: nothing in them looks private, and no link of a page leads nowhere.",
     ),
 }
@@ -85,7 +91,7 @@ class Subcommand(TyperCommand):
     def load(self) -> TyperCommand:
         module, _, name = self.function.partition(":")
         subcommand = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        subcommand.command(self.name)(getattr(import_module(module), name))
+        subcommand.command(self.name)(getattr(import_module(f"profiler_job.{module}"), name))
         return cast(TyperCommand, typer.main.get_command(subcommand))  # of one function: no group
 
 

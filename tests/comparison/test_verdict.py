@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from profiler_job.analysis.comparison import compare_command, compare_formats, gate, judge, noise, totals, waterfall
+from profiler_job.analysis.comparison import compare_formats, gate, judge, noise, print_comparison, totals, waterfall
 from profiler_job.analysis.comparison.align import FIXED, VARIANTS, align
 from profiler_job.analysis.comparison.errors import NotComparable
 from profiler_job.analysis.comparison.sides import load_side
@@ -77,8 +77,8 @@ def test_repetitions_are_a_band_of_their_own():
 @pytest.mark.parametrize("other", [SECOND, FIRST])
 def test_repetitions_of_one_session_make_no_band_narrower_than_that_between_sessions(other, monkeypatch):
     """Two recordings of one program, of which one has 20 pairs of repetitions, as `compare` itself judges them."""
-    request = compare_command.Request(first=DATA / "warm_up", second=DATA / other, conditions=["step > 5%"])
-    made = compare_command.load(request)
+    request = print_comparison.Request(first=DATA / "warm_up", second=DATA / other, conditions=["step > 5%"])
+    made = print_comparison.load(request)
     assert made.noise_source.startswith("the larger of what the processes of a run")
     assert (
         "20 pairs of repetitions within A and B, each of one session, and of h200-fp32 and again" in made.noise_source
@@ -90,8 +90,8 @@ def test_repetitions_of_one_session_make_no_band_narrower_than_that_between_sess
                 continue  # the step in other words
             assert judged.band >= by_shipped.judgements[metric].band
             assert not judged.is_real, (metric, judged.share)
-    monkeypatch.setattr(compare_command, "load", lambda _: made)  # which takes as long again
-    assert compare_command.run(request, lambda _: None, lambda _: None) == gate.UNKNOWN
+    monkeypatch.setattr(print_comparison, "load", lambda _: made)  # which takes as long again
+    assert print_comparison.run(request, lambda _: None, lambda _: None) == gate.UNKNOWN
 
 
 def test_repetitions_of_both_sides_of_one_session_need_no_other_band():

@@ -21,10 +21,10 @@ from itertools import islice
 from pathlib import Path
 from signal import SIGKILL
 
-import profiler_job.analysis.commands  # noqa: F401 before the forks
 from profiler_job.__main__ import app
+from profiler_job.analysis.cli import ingest_command, publish_data_command  # noqa: F401 before the forks
 from profiler_job.analysis.recording import publish_data, store, verify  # noqa: F401
-from profiler_job.jobs import commands  # noqa: F401
+from profiler_job.jobs.cli import job_command  # noqa: F401
 from profiler_job.jobs.contract.integrity import clear
 from profiler_job.jobs.contract.program import commit
 from profiler_job.jobs.executor.result_store import REMOVED_LAST, Results

@@ -16,7 +16,7 @@ import yaml
 from typer.testing import CliRunner
 
 from profiler_job.__main__ import COMMANDS, Subcommand, app
-from profiler_job.jobs import commands
+from profiler_job.jobs.cli import run_command
 from profiler_job.jobs.executor.sweep_runner import SweepRunner
 from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP
 from tests.jobs.conftest import ROOT, command, eventually, jobs
@@ -48,7 +48,7 @@ def test_help_lists_every_command():
 
 
 def test_every_exit_code_of_run_is_documented():
-    text = " ".join(inspect.getdoc(commands.run).split())
+    text = " ".join(inspect.getdoc(run_command.run).split())
     for code in ("0 every", "1 some", "2 configuration", "69 ", "74 ", "75 ", "129 ", "130 ", "143 "):
         assert code in text
 
@@ -474,7 +474,7 @@ def test_memory_that_takes_long_to_predict_is_left_out_unless_it_is_asked_for(ti
         return done.stdout, done.stderr
 
     quick = plan()
-    monkeypatch.setattr("profiler_job.jobs.commands.QUICK_S", 0)
+    monkeypatch.setattr("profiler_job.jobs.cli.plan_command.QUICK_S", 0)
     takes = "the memory of 4 different shapes takes about 0:00:00 to predict"
     without, told = plan()
     assert without.splitlines()[0].split() == ["run", "parameters", "batch", "time", "(s)"]

@@ -12,9 +12,9 @@ import pytest
 from rich.console import Console
 
 from profiler_job.analysis.recording import store
+from profiler_job.jobs.cli.output import Output
 from profiler_job.jobs.executor import events
 from profiler_job.jobs.executor.events import Estimate, JsonEvents, Meter, Terminal, clock
-from profiler_job.jobs.output import Output
 from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP, load_sweep
 from profiler_job.jobs.sweep.prediction import predicted_seconds
 

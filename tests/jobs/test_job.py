@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from profiler_job.jobs import follow_up
-from profiler_job.jobs.commands import job as job_command
-from profiler_job.jobs.commands import recordings_to_show
-from profiler_job.jobs.commands import render as render_command
+from profiler_job.jobs.cli import follow_up
+from profiler_job.jobs.cli.follow_up import replace, shipped_recordings
+from profiler_job.jobs.cli.job_command import job as job_command
+from profiler_job.jobs.cli.site_command import recordings_to_show
+from profiler_job.jobs.cli.site_command import render as render_command
 from profiler_job.jobs.executor.result_store import Results
-from profiler_job.jobs.follow_up import replace, shipped_recordings
 from tests.jobs.conftest import FAST_MKDOCS, ROOT, command, eventually, jobs, write_no_pages
 from tests.waiting import HANGS_S
 
@@ -330,7 +330,8 @@ def test_shipped_recordings_are_shown_on_request_where_they_replace_nothing(mkdo
     """A function call, since all of what is shipped takes its time."""
     built = []
     monkeypatch.setattr(
-        "profiler_job.jobs.commands.build_site", lambda recordings, site, report: built.append((recordings, site))
+        "profiler_job.jobs.cli.site_command.build_site",
+        lambda recordings, site, report: built.append((recordings, site)),
     )
     render_command(tmp_path / "new", shipped=True)
     assert built == [(shipped_recordings(), tmp_path / "new" / "site")]

@@ -18,11 +18,11 @@ from profiler_job.__main__ import app
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.ingest import ResultsError, ingest
 from profiler_job.analysis.recording.merge import merge
+from profiler_job.jobs.cli.follow_up import StepFailed
+from profiler_job.jobs.cli.script_name import default_name
 from profiler_job.jobs.contract.ports import free_ports
 from profiler_job.jobs.executor import script
 from profiler_job.jobs.executor.nodes import node_of
-from profiler_job.jobs.follow_up import StepFailed
-from profiler_job.jobs.profile import default_name
 from tests.jobs.conftest import ROOT, write_no_pages
 from tests.waiting import HANGS_S, has_ended
 from tests.without_compiler import WITHOUT_COMPILER
@@ -237,8 +237,12 @@ def test_outside_a_checkout_it_ends_with_the_summary_and_says_where_a_site_is_bu
 def test_a_report_that_cannot_be_made_says_how_to_make_it_later(tmp_path, monkeypatch):
     noted = {"steps": [{"host_ns": 1}], "captured_ns": [1], "followed_ns": [1], "exit_code": 0}
     noted |= {"rank": 0, "ranks": 1, "world": 1}
-    monkeypatch.setattr("profiler_job.jobs.profile.measure", lambda followed, results: (results / followed.name, noted))
-    monkeypatch.setattr("profiler_job.jobs.profile.ingest", lambda *_: (_ for _ in ()).throw(StepFailed("no space")))
+    monkeypatch.setattr(
+        "profiler_job.jobs.cli.profile_command.measure", lambda followed, results: (results / followed.name, noted)
+    )
+    monkeypatch.setattr(
+        "profiler_job.jobs.cli.measure_script.ingest", lambda *_: (_ for _ in ()).throw(StepFailed("no space"))
+    )
     done = CliRunner().invoke(app, ["profile", "--results", str(tmp_path / "re sults"), "--", "python", "train.py"])
     assert done.exit_code == 70
     results = f"{tmp_path}/re sults"

@@ -24,7 +24,7 @@ import pytest
 
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.ingest import ingest
-from profiler_job.jobs import commands
+from profiler_job.jobs.cli import run_command, sweep_options
 from profiler_job.jobs.contract.layout import LOG, PROTOCOL_VERSION, Protocol, RunRecord, TimedProcess
 from profiler_job.jobs.contract.messages import KEY, Channel, send_greeting
 from profiler_job.jobs.contract.ports import free_ports
@@ -552,11 +552,11 @@ def test_a_connection_whose_machine_is_lost_fails(kind):
 @pytest.mark.parametrize("shard", ["1/2", "2/2"])
 def test_a_machine_measures_for_the_first_whatever_is_in_a_shard(tmp_path, monkeypatch, shard):
     asked = []
-    monkeypatch.setattr(commands, "measure_for_first", lambda *about: asked.append(about))
+    monkeypatch.setattr(run_command, "measure_for_first", lambda *about: asked.append(about))
     for name, value in {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "127.0.0.1"}.items():
         monkeypatch.setenv(name, value)
     (tmp_path / "sweep.yaml").write_text(SWEEP)
-    commands.run(sweep=tmp_path / "sweep.yaml", results=tmp_path, shard=shard, device="cpu")
+    run_command.run(sweep=tmp_path / "sweep.yaml", results=tmp_path, shard=shard, device="cpu")
     assert len(asked) == 1 and len(asked[0][2]) == 1
 
 
@@ -571,7 +571,7 @@ def test_machines_that_measure_together_have_the_shard_of_their_task(tmp_path, m
     for name, value in {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "127.0.0.1", **engine}.items():
         monkeypatch.setenv(name, value)
     (tmp_path / "sweep.yaml").write_text(SWEEP)
-    assert commands.chosen(tmp_path / "sweep.yaml", "", "", 1)[2] == shard
+    assert sweep_options.chosen(tmp_path / "sweep.yaml", "", "", 1)[2] == shard
 
 
 @pytest.fixture

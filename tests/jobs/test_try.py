@@ -16,7 +16,7 @@ from profiler_job.analysis.prediction import judge_tries as judging
 from profiler_job.analysis.prediction.judge_tries import Ceiling
 from profiler_job.analysis.prediction.predict import Abstention, Prediction
 from profiler_job.analysis.recording import store
-from profiler_job.jobs import tries
+from profiler_job.jobs.cli import try_command as tries
 from profiler_job.jobs.contract.changes import DO, LABELS, TRIABLE, Refused, parse_sets
 from tests.jobs.conftest import ROOT
 from tests.waiting import HANGS_S
@@ -110,7 +110,7 @@ def tried(tmp_path, monkeypatch):
         monkeypatch.setattr(tries, "measure", measure)
         monkeypatch.setattr(tries, "attempt", measure)
         monkeypatch.setattr(tries, "ask", ask)
-        monkeypatch.setattr("profiler_job.jobs.profile.ingest", lambda folder, recording, emit: True)
+        monkeypatch.setattr("profiler_job.jobs.cli.measure_script.ingest", lambda folder, recording, emit: True)
         results = ["--results", str(tmp_path / "results")]
         done = CliRunner().invoke(app, ["try", *results, *options, "--", "python", "train.py"])
         return Told(order, done.exit_code, done.output)

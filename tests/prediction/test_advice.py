@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from profiler_job.analysis.prediction import development, predict, predict_command, sweep_changes
+from profiler_job.analysis.prediction import development, predict, print_predictions, sweep_changes
 
 STEP = "{}-fp32-naive-train_step"
 
@@ -64,8 +64,8 @@ def test_a_larger_batch_is_advised_where_it_fits_and_the_host_limits(run, shippe
     said = with_memory(4e9)
     assert predict.advised([said]) == [said] and said.limited_by == "host"
     assert 0.9 < said.step_ns / said.baseline_ns < 1.1 and said.work == 2
-    assert "for as many tokens" in predict_command.advice([said], before.run)[1]
-    assert "2 times the tokens" in predict_command.as_line(said)
+    assert "for as many tokens" in print_predictions.advice([said], before.run)[1]
+    assert "2 times the tokens" in print_predictions.as_line(said)
     assert with_memory(140e9).reason == "it would need about 259 GiB of the GPU's 140"
 
 
@@ -88,7 +88,7 @@ def test_what_is_advised_made_recorded_steps_shorter(recorded, shipped):
 def test_the_advice_tells_gain_interval_and_track_record(run, shipped):
     before = run("default", STEP.format("xl-ctx512"))
     said = [predict.predict(before, ["tf32"], shipped)]
-    first, second = predict_command.advice(said, before.run)
+    first, second = print_predictions.advice(said, before.run)
     assert first == "what to change first, expected:"
     said = r"  1\. tf32 to save 4\d\d\.\d\d ms \(\d+\.\d+ to \d+\.\d+\); track record: "
     assert re.fullmatch(
@@ -99,6 +99,6 @@ def test_the_advice_tells_gain_interval_and_track_record(run, shipped):
 def test_without_a_certain_gain_nothing_is_advised(run, shipped):
     before = run("default", STEP.format("small-ctx128"))
     said = [predict.predict(before, ["tf32"], shipped)]
-    assert predict_command.advice(said, before.run) == [
+    assert print_predictions.advice(said, before.run) == [
         "what to change first: nothing of this, no gain is certain enough"
     ]

@@ -10,14 +10,9 @@ from typing import Annotated, Any, TypedDict
 
 import typer
 
-from profiler_job.jobs.commands import SOME_RUNS_FAILED, USAGE, ResultsFolder, err, fail, out
-from profiler_job.jobs.contract.changes import TRIABLE, Refused, parse_sets
-from profiler_job.jobs.contract.layout import name_with
-from profiler_job.jobs.executor import script
-from profiler_job.jobs.executor.events import Emit, Terminal
-from profiler_job.jobs.executor.nodes import node_of
-from profiler_job.jobs.follow_up import ask
-from profiler_job.jobs.profile import (
+from profiler_job.jobs.cli.console import err, fail, out
+from profiler_job.jobs.cli.follow_up import ask
+from profiler_job.jobs.cli.measure_script import (
     EndOfStep,
     MeasuredSteps,
     Name,
@@ -25,11 +20,18 @@ from profiler_job.jobs.profile import (
     SkippedSteps,
     attempt,
     check_name,
-    default_name,
     measure,
     overhead,
     recorded,
 )
+from profiler_job.jobs.cli.script_name import default_name
+from profiler_job.jobs.cli.sweep_options import ResultsFolder
+from profiler_job.jobs.contract.changes import TRIABLE, Refused, parse_sets
+from profiler_job.jobs.contract.exit_codes import SOME_RUNS_FAILED, USAGE
+from profiler_job.jobs.contract.layout import name_with
+from profiler_job.jobs.executor import script
+from profiler_job.jobs.executor.events import Emit, Terminal
+from profiler_job.jobs.executor.nodes import node_of
 
 WIDTH = 80
 OTHER_NUMBERS = 0.2

@@ -1,4 +1,4 @@
-"""The command `profile`: a training script as it is, from its steps to a site."""
+"""What `profile` and `try` share: their options, the measuring of a script, and its recording."""
 
 import re
 import shlex
@@ -10,32 +10,18 @@ from typing import Annotated
 
 import typer
 
-from profiler_job.jobs.commands import (
-    CANNOT_MEASURE,
-    CANNOT_WRITE,
-    LOCKED,
-    SOME_RUNS_FAILED,
-    USAGE,
-    ResultsFolder,
-    err,
-    fail,
-    out,
-    reporting,
-    reports,
-    when_terminated,
-)
+from profiler_job.jobs.cli.console import fail, when_terminated
+from profiler_job.jobs.cli.follow_up import ingest
+from profiler_job.jobs.cli.report_lock import reporting, reports
+from profiler_job.jobs.contract.exit_codes import CANNOT_MEASURE, CANNOT_WRITE, LOCKED, SOME_RUNS_FAILED, USAGE
 from profiler_job.jobs.contract.layout import RESERVED_NAMES, SCRIPT, SWEEP
 from profiler_job.jobs.executor import script
-from profiler_job.jobs.executor.events import Emit, Terminal
+from profiler_job.jobs.executor.events import Emit
 from profiler_job.jobs.executor.failures import CollectorError
-from profiler_job.jobs.executor.nodes import node_of
 from profiler_job.jobs.executor.result_store import Locked, Results, read_json
-from profiler_job.jobs.follow_up import build_site, can_build_site, ingest, summarise_recording
 
 LONGEST_NAME = 64
 NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")
-
-
 ScriptCommand = Annotated[
     list[str], typer.Argument(metavar="-- COMMAND...", help="The script as you start it: python train.py ...")
 ]
@@ -47,48 +33,6 @@ MeasuredSteps = Annotated[
 EndOfStep = Annotated[
     str, typer.Option("--step", help="What ends a step: auto, optimizer, forward, or the name of an NVTX range.")
 ]
-
-
-def profile(
-    command: ScriptCommand,
-    results: ResultsFolder = Path("results"),
-    name: Name = "",
-    skip: SkippedSteps = 10,
-    steps: MeasuredSteps = 5,
-    step: EndOfStep = "auto",
-    go_on: Annotated[bool, typer.Option("--go-on", help="Let the script go on afterwards.")] = False,
-) -> None:
-    """Profile a training script as it is: which module each kernel is of, backward included.
-
-    Exit code: 1 the script ended before enough steps or launched no kernel, 2 usage, 69 nsys is missing, 70 the
-    recording or the site could not be made, 74 results cannot be written, 75 another job holds the folder, 130
-    interrupted, 143 terminated.
-    """
-    node = node_of(command)
-    chosen, site = (name or default_name(command), "site")
-    if node is not None:  # each machine is given the same command, and may write to the same disk
-        of_node = f"-node-{node}"
-        chosen, site = chosen[: LONGEST_NAME - len(of_node)] + of_node, site + of_node
-    check_name(chosen, results)
-    followed = script.Script(command=command, name=chosen, skip=skip, steps=steps, step=step, goes_on=go_on)
-    folder, noted = measure(followed, results)
-    out.print(overhead(noted), soft_wrap=True)
-    if noted["world"] > noted["ranks"]:
-        out.print(part_of_ranks(noted), soft_wrap=True)
-    emit = Terminal()
-    with recorded(folder, results, emit) as (recording, good):
-        if can_build_site():
-            build_site([recording], results / site, emit)
-        else:
-            summarise_recording(recording, emit)
-    emit.close()
-    if not can_build_site():
-        build = f"`{build_command(recording)}`"
-        out.print(f"no site was built: that needs a checkout of this project, where {build} builds it", soft_wrap=True)
-    if code := noted["exit_code"]:
-        err.print(f"the script ended with exit code {code}, after its steps were captured", style="yellow")
-    if not good:
-        raise typer.Exit(SOME_RUNS_FAILED)
 
 
 def check_name(name: str, results: Path) -> None:
@@ -157,40 +101,7 @@ def overhead(noted: dict) -> str:
     return f"a step takes the host {', '.join([f'{alone / 1e6:.1f} ms alone', *slower])}"
 
 
-def part_of_ranks(noted: dict) -> str:
-    """Which of all ranks were measured here, where the others are on other machines."""
-    first, size = noted["rank"], noted["ranks"]
-    here = f"rank {first}" if size == 1 else f"ranks {first} to {first + size - 1}"
-    return (
-        f"{here} of {noted['world']} measured: the other machines have recordings of their own, and `merge` joins them"
-    )
-
-
 def may_replace(folder: Path) -> bool:
     """Whether nothing is lost with a folder but an older profile: a sweep may have the name of a script."""
     is_script = (read_json(folder / SWEEP, dict) or {}).get(SCRIPT)
     return bool(is_script) or not folder.exists() or not any(folder.iterdir())
-
-
-LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
-"""Modules that start the script, with values of their own options before it."""
-
-
-def default_name(command: list[str]) -> str:
-    """That of the script, as `script_name` has it, without what `--name` may not hold: my-train of "my train.py"."""
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", script_name(command)).strip("._-")[:LONGEST_NAME] or SCRIPT
-    return f"{name}-{SCRIPT}" if name in RESERVED_NAMES else name
-
-
-def script_name(command: list[str]) -> str:
-    """train of `python -u path/train.py --lr 1` and of `torchrun --nproc-per-node 2 train.py`, package of `python -m
-    package`, nothing of code on the command line."""
-    words = command[1:] or command
-    for before, word in zip(["", *words], words):
-        if before == "-m" and word not in LAUNCHERS:
-            return word
-        if before == "-c":
-            return ""
-        if word.endswith(".py"):
-            return Path(word).stem
-    return Path(next((word for word in words if not word.startswith("-")), command[0])).stem

@@ -1,0 +1,37 @@
+"""The command `check-public`: whether folders may become public."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import typer
+
+from profiler_job.analysis.recording import ingest as ingesting
+from profiler_job.jobs.contract.words import counted
+
+
+def check_public(
+    folders: Annotated[list[Path], typer.Argument(metavar="FOLDER...", help="Recordings, or a built site.")],
+) -> None:
+    """Check folders that are to become public: nothing in them looks private, and no link of a page leads nowhere.
+
+    Links that begin with / are those of SITE_URL. Exit code: 0 all is well, 1 something was found, 2 a folder is
+    missing or a file in it cannot be read.
+    """
+    from profiler_job.analysis.recording import scan
+    from profiler_job.analysis.render import links
+
+    num_found = 0
+    for folder in folders:
+        try:
+            findings = [str(finding) for finding in scan.scan_public(folder)]
+        except (OSError, ValueError) as error:
+            ingesting.print_line(f"error: {folder} cannot be checked: {error}")
+            raise typer.Exit(2) from error
+        broken = links.check_links(folder, urlsplit(os.environ.get("SITE_URL", "")).path or "/")
+        for line in [*findings, *(f"link that leads nowhere in {link}" for link in broken)]:
+            print(f"{folder}: {line}")
+        num_found += len(findings) + len(broken)
+    print(f"{counted(len(folders), 'folder')}: {num_found} found that must not become public")
+    raise typer.Exit(1 if num_found else 0)

@@ -1,0 +1,50 @@
+"""The command `compare`: two recordings or captures side by side."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from profiler_job.analysis.cli.shared_options import NoisePair, RunsOfA, RunsOfB, Skip
+from profiler_job.analysis.cli.terminal import show_what_can_be
+from profiler_job.analysis.comparison import print_comparison as comparing
+from profiler_job.analysis.recording import ingest as ingesting
+
+
+def compare(
+    first: Annotated[
+        Path, typer.Argument(metavar="A", help="A recording, the results folder of a sweep, or one capture.")
+    ],
+    second: Annotated[Path, typer.Argument(metavar="B", help="The same, held against A.")],
+    a: RunsOfA = None,
+    b: RunsOfB = None,
+    noise: NoisePair = None,
+    skip: Skip = 0,
+    per_token: Annotated[
+        bool, typer.Option("--per-token", help="Hold a token against a token: context and batch may differ.")
+    ] = False,
+    fail_if: Annotated[
+        list[str] | None, typer.Option(metavar="CONDITION", help='Such as "step > 3%"; repeat for several.')
+    ] = None,
+    form: Annotated[comparing.Format, typer.Option("--format", help="How to print it.")] = "text",
+    top: Annotated[int, typer.Option(min=0, help="Parts of the difference in text and md; 0 for all.")] = 10,
+) -> None:
+    """Hold B against A: is it faster, by how much, why, and is that more than noise?
+
+    Exit code: 0, or with --fail-if 1 beyond a limit, 3 not enough data to tell; 2 these cannot be compared.
+    """
+    show_what_can_be()
+    request = comparing.Request(
+        first=first,
+        second=second,
+        only_first=a or (),
+        only_second=b or (),
+        noise=noise,
+        skip=skip,
+        per_token=per_token,
+        conditions=fail_if or (),
+        form=form,
+        top=top,
+    )
+    if code := comparing.run(request, print, ingesting.print_line):
+        raise typer.Exit(code)

@@ -1,0 +1,58 @@
+"""The command `history`: one metric over many recordings."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from profiler_job.analysis.cli.shared_options import NoisePair, Skip
+from profiler_job.analysis.cli.terminal import is_given, show_what_can_be
+from profiler_job.analysis.comparison import print_history as histories
+from profiler_job.analysis.recording import ingest as ingesting
+
+
+def history(
+    context: typer.Context,
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FOLDER...", help="Holds recordings, results of sweeps or captures; or these themselves."
+        ),
+    ],
+    metric: Annotated[histories.Followed, typer.Option(help="What is followed.")] = "step",
+    part: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE,...", help="Only kernels of this phase, module or family; of --metric kernel."),
+    ] = None,
+    by: Annotated[
+        histories.By, typer.Option(help="Order of the entries; commits in the order of their dates.")
+    ] = "date",
+    runs: Annotated[
+        list[str] | None, typer.Option("--run", metavar="KEY=VALUE,...", help="Some of the runs: axes, or run_id.")
+    ] = None,
+    noise: NoisePair = None,
+    skip: Skip = 0,
+    form: Annotated[histories.Format, typer.Option("--format", help="How to print it.")] = "text",
+    html: Annotated[Path | None, typer.Option(help="Instead of printing, write a page with charts there.")] = None,
+) -> None:
+    """Follow one metric over many recordings or captures, and mark changes that exceed the noise band.
+
+    Exit code: 0, or 2 where an entry cannot be read (the others are shown), or nothing can be shown.
+    """
+    show_what_can_be()
+    if html and is_given(context, "form"):
+        ingesting.print_line("error: --html writes a page, and --format is of what is printed: leave one out")
+        raise typer.Exit(2)
+    request = histories.Request(
+        paths=paths,
+        metric=metric,
+        part=part or (),
+        by=by,
+        only=runs or (),
+        noise=noise,
+        skip=skip,
+        form=form,
+        html=html,
+    )
+    if code := histories.run(request, print, ingesting.print_line):
+        raise typer.Exit(code)

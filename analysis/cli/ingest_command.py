@@ -1,0 +1,39 @@
+"""The command `ingest`: from the results of a sweep to a recording."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from profiler_job.analysis.cli.terminal import describe_error
+from profiler_job.analysis.recording import ingest as ingesting
+from profiler_job.analysis.recording.store import RecordingError
+from profiler_job.jobs.contract.words import counted
+
+
+def ingest(
+    results: Annotated[Path, typer.Argument(help="Results folder of one sweep, as the profiling job wrote it.")],
+    out: Annotated[Path, typer.Option(help="Folder of the recording to write.")],
+    label: Annotated[
+        str, typer.Option(help="Tells it from other recordings of the same runs. Default: the folder's name.")
+    ] = "",
+) -> None:
+    """Turn the results of a sweep into a recording: tidy Parquet tables and a manifest.
+
+    Exit code: 0 every run that was measured is in it, 1 files of some are damaged or their captures cannot be used (it
+    names them, and the others are in it), 2 there is nothing to ingest.
+    """
+    try:
+        manifest = ingesting.ingest(results, out, emit=ingesting.print_line, label=label)
+    except (ingesting.ResultsError, RecordingError, OSError) as error:
+        ingesting.print_line(f"error: {describe_error(error)}")
+        raise typer.Exit(2) from error
+    size = sum(table["bytes"] for table in manifest["tables"].values())
+    num_ok = sum(run["status"] == "ok" for run in manifest["runs"])
+    kernels = manifest["tables"]["kernels"]["rows"]
+    num_runs, num_kernels = counted(len(manifest["runs"]), "run"), counted(kernels, "kernel")
+    print(f"{out}: {num_runs}, {num_ok} ok, {num_kernels}, {size / 2**20:.1f} MiB")
+    if lost := ingesting.lost_runs(manifest):
+        were = "was" if len(lost) == 1 else "were"
+        ingesting.print_line(f"error: {len(lost)} of {num_runs} {were} measured and cannot be recorded, see above")
+        raise typer.Exit(1)

@@ -1,0 +1,35 @@
+"""The command `merge`: one folder of results from those of several machines."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from profiler_job.analysis.cli.terminal import describe_error
+from profiler_job.analysis.recording import ingest as ingesting
+from profiler_job.analysis.recording import merge as merging
+from profiler_job.jobs.contract.words import counted
+
+
+def merge(
+    shards: Annotated[
+        list[Path], typer.Argument(metavar="SHARD...", help="Folders of shards, or the folder that holds them.")
+    ],
+    out: Annotated[Path, typer.Option(help="Results folder to write, for `ingest`.")],
+    allow_mix: Annotated[
+        bool, typer.Option("--allow-mix", help="Join shards that were measured with different versions, too.")
+    ] = False,
+) -> None:
+    """Join the results that several machines measured of one sweep.
+
+    Exit code: 0 every run is there, 1 runs are missing (the others are merged), 2 these folders cannot be merged, or
+    only with --allow-mix: runs were measured with different versions.
+    """
+    try:
+        merged = merging.merge(shards, out, emit=ingesting.print_line, allow_mix=allow_mix)
+    except (ingesting.ResultsError, OSError) as error:
+        ingesting.print_line(f"error: {describe_error(error)}")
+        raise typer.Exit(2) from error
+    num_runs = counted(len(merged.runs), "run")
+    print(f"{out}: {num_runs}, {len(merged.missing)} missing, {len(merged.copies)} held more than once")
+    raise typer.Exit(1 if merged.missing else 0)

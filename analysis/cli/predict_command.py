@@ -1,0 +1,34 @@
+"""The command `predict`: what changes would give."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from profiler_job.analysis.cli.terminal import show_what_can_be
+from profiler_job.analysis.recording import ingest as ingesting
+
+
+def predict(
+    recording: Annotated[Path, typer.Argument(help="A recording, or the results folder of a sweep.")],
+    change: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME,...", help="Changes that are made together; repeat for several such sets."),
+    ] = None,
+    runs: Annotated[
+        list[str] | None, typer.Option("--run", metavar="KEY=VALUE,...", help="Some of the runs: axes, or run_id.")
+    ] = None,
+    ledger: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Keep the predictions there; the file must be new.")
+    ] = None,
+) -> None:
+    """Predict a step of recorded runs with a change, such as BF16, fused attention, CUDA graphs or a larger batch.
+
+    Exit code: 0, or 2 where nothing can be predicted of this recording.
+    """
+    from profiler_job.analysis.prediction import print_predictions as predicting
+
+    show_what_can_be()
+    request = predicting.Request(recording=recording, sets=change or (), only=runs or (), ledger=ledger)
+    if code := predicting.run(request, print, ingesting.print_line):
+        raise typer.Exit(code)

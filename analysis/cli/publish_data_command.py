@@ -1,0 +1,41 @@
+"""The command `publish-data`: a recording becomes public."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from profiler_job.analysis.cli.terminal import describe_error
+from profiler_job.analysis.recording import ingest as ingesting
+from profiler_job.analysis.recording.store import RecordingError
+
+
+def publish_data(
+    source: Annotated[Path, typer.Argument(metavar="RESULTS", help="Results folder of a sweep, or a recording.")],
+    name: Annotated[str, typer.Argument(help="Name of the recording, such as h100-bf16.")],
+    data: Annotated[Path, typer.Option(help="Folder of the published recordings.")] = Path("site/data"),
+    study: Annotated[
+        str | None, typer.Option(help="File it under a study, such as `again`, another recording of the same runs.")
+    ] = None,
+    without_captures: Annotated[
+        bool, typer.Option("--without-captures", help="Leave out what nsys recorded: times, memory, energy stay.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Put a recording into site/data, after showing what becomes public.
+
+    Exit code: 0 it is there, 1 not confirmed, 2 it cannot be published (something private in it, too large, not whole).
+    """
+    from profiler_job.analysis.recording import publish_data as publishing
+
+    try:
+        folder = publishing.publish_data(
+            source, name, data, lambda text: yes or typer.confirm(text), study=study, with_captures=not without_captures
+        )
+    except (publishing.PublishError, ingesting.ResultsError, RecordingError, OSError) as error:
+        ingesting.print_line(f"error: {describe_error(error)}")
+        raise typer.Exit(2) from error
+    if folder is None:
+        ingesting.print_line("nothing was published")
+        raise typer.Exit(1)
+    print(f"{folder} is ready: commit it, and the site shows it after the next push")

@@ -1,0 +1,16 @@
+"""Options that several commands share."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+RunsOfA = Annotated[
+    list[str] | None, typer.Option("--a", metavar="KEY=VALUE,...", help="Some of the runs of A: axes, or run_id.")
+]
+RunsOfB = Annotated[list[str] | None, typer.Option("--b", metavar="KEY=VALUE,...", help="Some of the runs of B.")]
+NoisePair = Annotated[
+    tuple[Path, Path] | None,
+    typer.Option(metavar="C D", help="Two recordings of the same runs, for the noise band."),
+]
+Skip = Annotated[int, typer.Option(min=0, help="Leave out the first steps of captures, such as warm-up.")]

@@ -1,0 +1,34 @@
+"""The command `verify`: whether results and recordings are what was written."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from profiler_job.analysis.recording import ingest as ingesting
+from profiler_job.jobs.contract.layout import RECORD
+from profiler_job.jobs.contract.words import counted
+
+
+def verify(
+    folder: Annotated[Path, typer.Argument(help="Results folder of jobs, or one of its sweeps, or a recording.")],
+) -> None:
+    """Check that results and recordings are what was written: every file of finished runs, every table.
+
+    Exit code: 0 all are, 1 some are damaged (it names them), 2 there is no run and no recording.
+    """
+    from profiler_job.analysis.recording import verify as verifying
+
+    verified = verifying.verify(folder)
+    if not verified.num_runs and not verified.num_recordings:
+        ingesting.print_line(f"error: {folder} holds no finished run and no recording")
+        raise typer.Exit(2)
+    for place, damage in verified.damage.items():
+        print(f"{place}: {damage}")
+    for place in verified.unsealed:
+        print(f"{place}: cannot be checked: an older version wrote it, without SHA-256")
+    for place in verified.unfinished:
+        print(f"{place}: not finished: it has no {RECORD}, and `run` measures it")
+    looked_at = f"{counted(verified.num_runs, 'finished run')} and {counted(verified.num_recordings, 'recording')}"
+    print(f"{looked_at}: {len(verified.damage)} damaged, {len(verified.unsealed)} cannot be checked")
+    raise typer.Exit(1 if verified.damage else 0)

@@ -1,0 +1,38 @@
+"""The command `doctor`: whether this machine can measure."""
+
+from pathlib import Path
+
+import typer
+
+from profiler_job.jobs.cli.sweep_options import Device, Gpus, Only, ResultsFolder, Retry, ShardOption, SweepFile, chosen
+from profiler_job.jobs.contract.axes import Run
+from profiler_job.jobs.contract.exit_codes import CANNOT_MEASURE
+from profiler_job.jobs.executor.events import EventSink, Terminal
+from profiler_job.jobs.executor.preflight import checks
+from profiler_job.jobs.executor.result_store import Results
+from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP, Sweep
+
+
+def doctor(
+    sweep: SweepFile = DEFAULT_SWEEP,
+    results: ResultsFolder = Path("results"),
+    only: Only = "",
+    shard: ShardOption = "",
+    retry: Retry = False,
+    device: Device = "cuda",
+    gpus: Gpus = 0,
+) -> None:
+    """Check that this machine can measure: GPU, torch, nsys, memory, disk. Exit code 69 if it cannot."""
+    planned, runs, part, _ = chosen(sweep, only, shard)
+    if not can_measure(Results(results, planned.name, part.folder), planned, runs, device, gpus, retry, Terminal()):
+        raise typer.Exit(CANNOT_MEASURE)
+
+
+def can_measure(
+    folder: Results, sweep: Sweep, runs: list[Run], device: str, gpus: int, retry: bool, emit: EventSink
+) -> bool:
+    left = [run for run in runs if folder.final(run, sweep.protocol, retry) is None]
+    outcomes = checks(folder, left, sweep.protocol, device, gpus)
+    for check in outcomes:
+        emit("check", **check._asdict())
+    return all(check.state != "failed" for check in outcomes)

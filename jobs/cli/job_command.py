@@ -1,0 +1,76 @@
+"""The command `job`: everything from the checks to the site."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from profiler_job.jobs.cli.console import fail
+from profiler_job.jobs.cli.doctor_command import can_measure
+from profiler_job.jobs.cli.follow_up import build_site, ingest
+from profiler_job.jobs.cli.measure_sweep import gpus_to_use, measure, telling
+from profiler_job.jobs.cli.report_lock import reporting, reports
+from profiler_job.jobs.cli.status_command import check_measured
+from profiler_job.jobs.cli.sweep_options import (
+    AllowMix,
+    Device,
+    Gpus,
+    LogFormat,
+    Only,
+    PricePerHour,
+    ResultsFolder,
+    Retry,
+    ShardOption,
+    SweepFile,
+    chosen,
+)
+from profiler_job.jobs.contract.exit_codes import CANNOT_MEASURE, SOME_RUNS_FAILED
+from profiler_job.jobs.executor.result_store import Results
+from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP
+
+REPORT_S = 600  # another job makes its report in seconds to minutes
+
+
+def job(
+    sweep: SweepFile = DEFAULT_SWEEP,
+    results: ResultsFolder = Path("results"),
+    only: Only = "",
+    shard: ShardOption = "",
+    retry: Retry = False,
+    allow_mix: AllowMix = False,
+    device: Device = "cuda",
+    gpus: Gpus = 0,
+    price_per_hour: PricePerHour = None,
+    log_format: LogFormat = "text",
+    render_only: Annotated[bool, typer.Option("--render-only", help="Only the report of what was measured.")] = False,
+) -> None:
+    """Everything: check this machine, measure the sweep, make its recording and the site, all below --results.
+
+    Exit code: as of `run`; 2 also when there are no results for --render-only; 70 when everything was measured and the
+    recording or the site could not be made; 75 also when another job makes its report there, which one that has
+    measured waits for.
+    """
+    planned, runs, part, of_all_shards = chosen(sweep, only, shard)
+    with telling(log_format, price_per_hour, len(gpus_to_use(device, gpus))) as emit:
+        measured = Results(results, planned.name, part.folder)
+        if render_only:
+            check_measured(measured)
+        elif not can_measure(measured, planned, runs, device, gpus, retry, emit):
+            raise fail(
+                "this machine cannot measure: see the checks that failed. The report of the recording that comes with "
+                "this program needs no GPU: `profiler-job render --shipped`",
+                CANNOT_MEASURE,
+            )
+        good = render_only or measure(measured, planned, runs, of_all_shards, device, gpus, retry, allow_mix, emit)
+        recording = results / "recordings" / "-".join(filter(None, (planned.name, part.folder)))
+        kept = f"what was measured is kept in {measured.folder}; `profiler-job job --render-only` tries again"
+        # Shards that end together have a recording each, and no site to share.
+        held, wait_s = (measured, 0) if part.count > 1 else (reports(results), 0 if render_only else REPORT_S)
+        with reporting(held, kept, wait_s):
+            good &= ingest(measured.folder, recording, emit)
+            if part.count == 1:
+                num_gpus = max(1, len(gpus_to_use(device, gpus)))
+                price = None if price_per_hour is None else price_per_hour / num_gpus
+                build_site([recording], results / "site", emit, price)
+        if not good:
+            raise typer.Exit(SOME_RUNS_FAILED)

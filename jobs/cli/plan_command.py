@@ -1,0 +1,85 @@
+"""The command `plan`: the runs of a sweep, and what they need."""
+
+from collections import Counter
+from typing import Annotated
+
+import typer
+from rich.progress import track
+
+from profiler_job.jobs.cli.console import err, fail, out
+from profiler_job.jobs.cli.sweep_options import Only, ShardOption, SweepFile, chosen
+from profiler_job.jobs.contract.axes import Run
+from profiler_job.jobs.contract.exit_codes import USAGE
+from profiler_job.jobs.contract.words import counted
+from profiler_job.jobs.executor.events import clock
+from profiler_job.jobs.memory import (
+    QUICK_S,
+    Refused,
+    Simulation,
+    is_predictable,
+    is_reference,
+    prediction_seconds,
+    shape_of,
+    simulate_runs,
+)
+from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP
+from profiler_job.jobs.sweep.plan_table import PlanTable
+
+
+def plan(
+    sweep: SweepFile = DEFAULT_SWEEP,
+    only: Only = "",
+    shard: ShardOption = "",
+    gpu_memory: Annotated[
+        float, typer.Option(min=0, help="Mark the runs that will not fit a GPU sold with so many GB, e.g. 80.")
+    ] = 0,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Predict memory however long it takes; --gpu-memory does so, too.")
+    ] = False,
+) -> None:
+    """Print the runs of a sweep with their parameters, predicted memory and time. Needs no GPU and no torch; the
+    memory of models of your own is simulated, and that needs torch."""
+    planned, runs, *_ = chosen(sweep, only, shard)
+    shapes = {shape_of(run) for run in runs if is_predictable(run)}
+    seconds = prediction_seconds(shapes)
+    with_memory = memory or gpu_memory > 0 or seconds <= QUICK_S
+    limited = gpu_memory > 0 or any(run.memory_limit_gib for run in runs)
+    simulated = simulate_own(runs, patient=memory or gpu_memory > 0)
+    table = PlanTable(planned.protocol, with_memory, limited, gpu_memory, simulated)
+    slow = f"the memory of {counted(len(shapes), 'different shape')} takes about {clock(seconds)} to predict"
+    if with_memory and seconds > QUICK_S:
+        err.print(slow)
+    bar = track(runs, slow, console=err, transient=True, disable=not (err.is_terminal and seconds > QUICK_S))
+    heading, *rows = table.lines(bar)
+    out.print(heading, style="bold", soft_wrap=True)
+    for row in rows:
+        print(row)
+    if shapes or not runs:
+        predicted = "memory and time are predictions" if with_memory else "time is a prediction"
+        times = counted(planned.processes, "process")
+        predicted += f", time (in all {clock(table.total_s)}, each run timed in {times}) for a modest GPU"
+    elif any(prediction.peaks for prediction in simulated.values()):
+        predicted = "memory is the peak allocated of a simulation, without the allocator's rounding and the CUDA "
+        predicted += f"context; of workload {planned.workload} no time is known before"
+    else:
+        predicted = f"of workload {planned.workload} neither memory nor time is known before"
+    out.print(f"{counted(len(runs), 'run')}; {predicted}", soft_wrap=True)
+    for problem, number in Counter(
+        prediction.problem for prediction in simulated.values() if prediction.problem
+    ).items():
+        out.print(f"memory is n/a for {counted(number, 'run')}: {problem}", markup=False, soft_wrap=True)
+    if not with_memory:
+        out.print(f"{slow}, and is left out; --memory shows it all the same", soft_wrap=True)
+    elif limited:
+        where = f"a GPU sold with {gpu_memory:g} GB" if gpu_memory else "the memory limit of the sweep"
+        out.print(f"{table.num_too_large} of {counted(len(runs), 'run')} will not fit {where}", soft_wrap=True)
+
+
+def simulate_own(runs: list[Run], patient: bool) -> dict[Run, Simulation]:
+    """The simulations of runs of one GPU that are not of the reference Transformer. Ends the program where the workload
+    does not take what the sweep says."""
+    own = [run for run in runs if not is_reference(run) and run.gpus == 1]
+    try:
+        return dict(zip(own, simulate_runs(own, patient))) if own else {}
+    except Refused as error:
+        raise fail(str(error), USAGE) from None

@@ -1,0 +1,79 @@
+"""The command `profile`: a training script as it is, from its steps to a site."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from profiler_job.jobs.cli.console import err, out
+from profiler_job.jobs.cli.follow_up import build_site, can_build_site, summarise_recording
+from profiler_job.jobs.cli.measure_script import (
+    LONGEST_NAME,
+    EndOfStep,
+    MeasuredSteps,
+    Name,
+    ScriptCommand,
+    SkippedSteps,
+    build_command,
+    check_name,
+    measure,
+    overhead,
+    recorded,
+)
+from profiler_job.jobs.cli.script_name import default_name
+from profiler_job.jobs.cli.sweep_options import ResultsFolder
+from profiler_job.jobs.contract.exit_codes import SOME_RUNS_FAILED
+from profiler_job.jobs.executor import script
+from profiler_job.jobs.executor.events import Terminal
+from profiler_job.jobs.executor.nodes import node_of
+
+
+def profile(
+    command: ScriptCommand,
+    results: ResultsFolder = Path("results"),
+    name: Name = "",
+    skip: SkippedSteps = 10,
+    steps: MeasuredSteps = 5,
+    step: EndOfStep = "auto",
+    go_on: Annotated[bool, typer.Option("--go-on", help="Let the script go on afterwards.")] = False,
+) -> None:
+    """Profile a training script as it is: which module each kernel is of, backward included.
+
+    Exit code: 1 the script ended before enough steps or launched no kernel, 2 usage, 69 nsys is missing, 70 the
+    recording or the site could not be made, 74 results cannot be written, 75 another job holds the folder, 130
+    interrupted, 143 terminated.
+    """
+    node = node_of(command)
+    chosen, site = (name or default_name(command), "site")
+    if node is not None:  # each machine is given the same command, and may write to the same disk
+        of_node = f"-node-{node}"
+        chosen, site = chosen[: LONGEST_NAME - len(of_node)] + of_node, site + of_node
+    check_name(chosen, results)
+    followed = script.Script(command=command, name=chosen, skip=skip, steps=steps, step=step, goes_on=go_on)
+    folder, noted = measure(followed, results)
+    out.print(overhead(noted), soft_wrap=True)
+    if noted["world"] > noted["ranks"]:
+        out.print(part_of_ranks(noted), soft_wrap=True)
+    emit = Terminal()
+    with recorded(folder, results, emit) as (recording, good):
+        if can_build_site():
+            build_site([recording], results / site, emit)
+        else:
+            summarise_recording(recording, emit)
+    emit.close()
+    if not can_build_site():
+        build = f"`{build_command(recording)}`"
+        out.print(f"no site was built: that needs a checkout of this project, where {build} builds it", soft_wrap=True)
+    if code := noted["exit_code"]:
+        err.print(f"the script ended with exit code {code}, after its steps were captured", style="yellow")
+    if not good:
+        raise typer.Exit(SOME_RUNS_FAILED)
+
+
+def part_of_ranks(noted: dict) -> str:
+    """Which of all ranks were measured here, where the others are on other machines."""
+    first, size = noted["rank"], noted["ranks"]
+    here = f"rank {first}" if size == 1 else f"ranks {first} to {first + size - 1}"
+    return (
+        f"{here} of {noted['world']} measured: the other machines have recordings of their own, and `merge` joins them"
+    )

@@ -1,0 +1,30 @@
+"""The name of a script's results, from its command."""
+
+import re
+from pathlib import Path
+
+from profiler_job.jobs.cli.measure_script import LONGEST_NAME
+from profiler_job.jobs.contract.layout import RESERVED_NAMES, SCRIPT
+
+LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
+"""Modules that start the script, with values of their own options before it."""
+
+
+def default_name(command: list[str]) -> str:
+    """That of the script, as `script_name` has it, without what `--name` may not hold: my-train of "my train.py"."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", script_name(command)).strip("._-")[:LONGEST_NAME] or SCRIPT
+    return f"{name}-{SCRIPT}" if name in RESERVED_NAMES else name
+
+
+def script_name(command: list[str]) -> str:
+    """train of `python -u path/train.py --lr 1` and of `torchrun --nproc-per-node 2 train.py`, package of `python -m
+    package`, nothing of code on the command line."""
+    words = command[1:] or command
+    for before, word in zip(["", *words], words):
+        if before == "-m" and word not in LAUNCHERS:
+            return word
+        if before == "-c":
+            return ""
+        if word.endswith(".py"):
+            return Path(word).stem
+    return Path(next((word for word in words if not word.startswith("-")), command[0])).stem

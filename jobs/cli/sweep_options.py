@@ -1,0 +1,58 @@
+"""Options that several commands share, and the runs that they choose of a sweep."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from profiler_job.jobs.cli.console import err
+from profiler_job.jobs.contract.axes import Run
+from profiler_job.jobs.contract.exit_codes import USAGE
+from profiler_job.jobs.executor.nodes import Node, this_node
+from profiler_job.jobs.executor.preflight import RESULTS_OF_IMAGE
+from profiler_job.jobs.sweep.plan import Sweep, SweepError, load_sweep, select
+from profiler_job.jobs.sweep.shards import Shard, detect_shard, parse_shard, runs_of_shard
+
+SweepFile = Annotated[Path, typer.Option("--sweep", help="Sweep file.", show_default="jobs/sweep.yaml")]
+ResultsFolder = Annotated[
+    Path, typer.Option("--results", envvar=RESULTS_OF_IMAGE, help="Folder that receives the results.")
+]
+Only = Annotated[str, typer.Option(help="Only these runs, e.g. size=small,mode=forward; repeat a key for more values.")]
+ShardOption = Annotated[str, typer.Option("--shard", help="Part I/N of the sweep; detected from batch engines.")]
+Device = Annotated[Literal["cuda", "cpu"], typer.Option(help="cuda, or cpu to try things out without a GPU.")]
+Retry = Annotated[bool, typer.Option("--retry", help="Measure failed runs and timeouts again.")]
+AllowMix = Annotated[
+    bool, typer.Option("--allow-mix", help="Go on where finished runs were measured with other versions.")
+]
+Gpus = Annotated[int, typer.Option(min=0, help="How many GPUs to use; 0 for all visible ones.")]
+PricePerHour = Annotated[
+    float | None, typer.Option(min=0, help="Price of the machine, to show the cost of the job, and of tokens.")
+]
+LogFormat = Annotated[Literal["text", "json"], typer.Option(help="text or json (one event a line).")]
+
+
+def chosen(
+    sweep_file: Path, only: str, shard_text: str, num_gpus: int = 0
+) -> tuple[Sweep, list[Run], Shard, list[Run] | None]:
+    """The sweep, its runs after --only and --shard, the shard, and those of all shards if there are several. Machines
+    that measure together, as of `node_of_runs` with `num_gpus`, all have the same one. Ends the program on a
+    configuration error."""
+    try:
+        sweep = load_sweep(sweep_file)
+        selected = select(sweep.runs, only)
+        if shard_text:
+            shard, engine = parse_shard(shard_text), ""
+        else:
+            shard, engine = detect_shard(is_together=node_of_runs(selected, num_gpus) is not None)
+        if engine:
+            err.print(f"shard {shard.index} of {shard.count}, assigned by {engine}")
+        return sweep, runs_of_shard(selected, shard, sweep.protocol), shard, selected if shard.count > 1 else None
+    except SweepError as error:
+        for line in str(error).splitlines():
+            err.print(line, style="red", markup=False)
+        raise typer.Exit(USAGE) from None
+
+
+def node_of_runs(runs: list[Run], num_gpus: int) -> Node | None:
+    """This machine, where it and others measure some of the runs together: those of more GPUs than it has."""
+    return this_node() if num_gpus and any(run.gpus > num_gpus for run in runs) else None
