@@ -101,12 +101,12 @@ class FakeWorker:
 
 @pytest.fixture
 def fake_worker(tmp_path, monkeypatch, fake_nsys) -> FakeWorker:
-    """Workers are `tests/jobs/fake_worker.py`: Python imports sitecustomize before `-m profiler_job.jobs.worker`."""
+    """Workers are `tests/jobs/fake_worker.py`: Python imports sitecustomize before `-P -m profiler_job.jobs.worker`."""
     folder = tmp_path / "fake_worker"
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(
         "import sys\n"
-        "if sys.orig_argv[1:3] == ['-m', 'profiler_job.jobs.worker']:\n"
+        "if sys.orig_argv[1:4] == ['-P', '-m', 'profiler_job.jobs.worker']:\n"
         "    import importlib.util, pathlib\n"
         f"    spec = importlib.util.spec_from_file_location('fake', {str(ROOT / 'tests/jobs/fake_worker.py')!r})\n"
         "    fake = importlib.util.module_from_spec(spec)\n"
@@ -127,7 +127,7 @@ site.mkdir(parents=True, exist_ok=True)
 """
 NO_PAGES = """
 import os, sys
-if sys.orig_argv[1:4] == ['-m', 'jobs', 'report']:
+if sys.orig_argv[1:5] == ['-P', '-m', 'profiler_job', 'report']:
     os._exit(0)
 """
 

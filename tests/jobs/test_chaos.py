@@ -169,7 +169,7 @@ def test_a_worker_stuck_in_a_step_ends_with_its_runner(tiny, tmp_path, fake_nsys
     sweep = Sweep(tiny(context_length=[8], mode=["forward"]), tmp_path)
     (sweep.mark / "sitecustomize.py").write_text(
         "import sys\n"
-        "if sys.orig_argv[1:3] == ['-m', 'profiler_job.jobs.worker']:\n"
+        "if sys.orig_argv[1:4] == ['-P', '-m', 'profiler_job.jobs.worker']:\n"
         f"    sys.path.insert(0, {str(ROOT)!r})\n"
         "    import pathlib, profiler_job.jobs.workloads.transformer.model\n"
         "    def stuck(self, tokens):\n"

@@ -803,7 +803,7 @@ def test_without_nsys_the_message_says_what_to_install(session, monkeypatch):
 def test_a_worker_that_cannot_start_is_reported_with_its_last_line(session, fake_worker):
     (fake_worker.folder / "sitecustomize.py").write_text(
         "import os, sys\n"
-        "if sys.orig_argv[1:3] == ['-m', 'profiler_job.jobs.worker']:\n"
+        "if sys.orig_argv[1:4] == ['-P', '-m', 'profiler_job.jobs.worker']:\n"
         "    print('ImportError: libcuda.so.1', file=sys.stderr, flush=True)\n"
         "    os._exit(1)\n"
     )
@@ -889,7 +889,7 @@ def test_a_stop_lets_the_export_in_progress_finish(session, fake_worker, monkeyp
 def test_a_stop_while_a_worker_starts_does_not_wait_for_it(session, fake_worker):
     (fake_worker.folder / "sitecustomize.py").write_text(
         "import pathlib, sys, time\n"
-        "if sys.orig_argv[1:3] == ['-m', 'profiler_job.jobs.worker']:\n"
+        "if sys.orig_argv[1:4] == ['-P', '-m', 'profiler_job.jobs.worker']:\n"
         f"    pathlib.Path({str(fake_worker.folder)!r}, 'starting').touch()\n"
         "    time.sleep(3600)\n"
     )
