@@ -169,7 +169,7 @@ def test_the_site_is_written_without_knowing_a_question_by_name():
 def test_tables_are_given_by_name():
     """A later field shifted the arguments of a class of tables, and a test passed on wrong ones."""
 
-    def by_place(path):
+    def sort_by_place(path):
         for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.ClassDef) and any("dataclass" in ast.unparse(one) for one in node.decorator_list):
                 fields = [one for one in node.body if isinstance(one, ast.AnnAssign)]
@@ -177,7 +177,7 @@ def test_tables_are_given_by_name():
                 if len(tables) > 1 and not any("kw_only=True" in ast.unparse(one) for one in node.decorator_list):
                     yield node.name
 
-    assert not wrong_of(MODULES, lambda path: [*by_place(path)])
+    assert not wrong_of(MODULES, lambda path: [*sort_by_place(path)])
 
 
 def test_what_is_imported_is_declared():

@@ -32,7 +32,7 @@ def test_every_check_of_every_finished_run_holds(loaded):
     assert breaches.empty, breaches[["run_id", "check", "found", "at_least", "at_most"]].to_string()
     checks = set(tables["checks"].rows["check"])
     if len(loaded.kernels):  # a sweep may be timed alone
-        of_reference = {"forward_matmuls", "in_module"} if len(run_grid.of_known_shape(loaded.runs)) else set()
+        of_reference = {"forward_matmuls", "in_module"} if len(run_grid.select_known_shapes(loaded.runs)) else set()
         assert {"in_phase", *of_reference} <= checks
 
 

@@ -98,7 +98,7 @@ CALM, WAITING = "small-ctx512-fp32-naive-forward-compile_cudagraphs", "small-ctx
 """Runs whose steps have a noise band below, and above, the workflow's limit."""
 
 
-def kept(folder, run_id, times_as_long=1):
+def keep_run(folder, run_id, times_as_long=1):
     """A recording of one shipped run, all of which takes so many times as long, on the host and on the GPU."""
     shipped = store.load(ROOT / "site" / "data" / "compile")
     tables = {name: getattr(shipped, name) for name in store.TABLES}
@@ -125,8 +125,8 @@ def test_the_steps_of_the_example_do_what_the_guide_says(tmp_path, run_id, times
         (programs / name).chmod(0o755)
     environment = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
     environment |= {"PYTHON": sys.executable, "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md")}
-    environment["MAIN"] = str(kept(tmp_path / "main", run_id))
-    environment["NEW"] = str(kept(tmp_path / "new", run_id, times_as_long))
+    environment["MAIN"] = str(keep_run(tmp_path / "main", run_id))
+    environment["NEW"] = str(keep_run(tmp_path / "new", run_id, times_as_long))
     workflow = yaml.safe_load(SPEED.read_text())
     shell = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c"]
     assert workflow["defaults"]["run"]["shell"] == "bash"

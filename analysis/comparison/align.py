@@ -12,7 +12,7 @@ import pandas as pd
 from profiler_job.analysis.capture.inferred import is_of_backward
 from profiler_job.analysis.comparison.errors import NotComparable
 from profiler_job.analysis.comparison.sides import Side, shortlist
-from profiler_job.analysis.metrics.run_grid import in_model_order
+from profiler_job.analysis.metrics.run_grid import sort_runs
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.axes import label_of, label_of_value, reading_order
 
@@ -174,7 +174,7 @@ def _has_backward(side: Side) -> bool:
 def _groups(runs: pd.DataFrame, axes: list[str]) -> dict[tuple, list[str]]:
     """run_ids by the values of `axes`, in model order."""
     groups: dict[tuple, list[str]] = {}
-    for row in in_model_order(runs)[[*axes, "run_id"]].itertuples(index=False):
+    for row in sort_runs(runs)[[*axes, "run_id"]].itertuples(index=False):
         groups.setdefault(tuple(map(str, row[:-1])), []).append(row[-1])
     return groups
 

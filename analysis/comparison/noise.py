@@ -151,7 +151,7 @@ def _fit(pairs: list[tuple[Side, str, Side, str]], source: str) -> Noise:
         for place, (first, run, second, run_again) in enumerate(pairs):
             both = ((times[id(first)][number], run), (times[id(second)][number], run_again))
             sides = [frame[frame["run_id"] == name].assign(run_id=str(place)) for frame, name in both]
-            parts.append(differences.paired(sides[0], sides[1], ["run_id", "part"]))
+            parts.append(differences.pair_times(sides[0], sides[1], ["run_id", "part"]))
         try:
             bands.append(differences.fit_band(pd.concat(parts, ignore_index=True), kind, source))  # type: ignore[arg-type]
         except ValueError as error:

@@ -12,7 +12,7 @@ from profiler_job.analysis.capture import modules
 from profiler_job.analysis.capture.attribution import Attribution, attribute
 from profiler_job.analysis.capture.nsys_export import Capture, read
 from profiler_job.analysis.comparison.errors import NotComparable
-from profiler_job.analysis.metrics.run_grid import why_not_measured
+from profiler_job.analysis.metrics.run_grid import explain_unmeasured
 from profiler_job.analysis.recording import ingest, store
 from profiler_job.analysis.reference import kernel_families
 from profiler_job.analysis.show.profiles import profiles_in
@@ -157,7 +157,7 @@ def of_tables(label: str, runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.D
     texts = {name: str for name in runs if isinstance(runs[name].dtype, pd.CategoricalDtype)}
     runs = runs.astype(texts | {"run_id": str})
     finished = runs[runs["status"] == "ok"].reset_index(drop=True)
-    unfinished = {row["run_id"]: why_not_measured(row) for _, row in runs[runs["status"] != "ok"].iterrows()}
+    unfinished = {row["run_id"]: explain_unmeasured(row) for _, row in runs[runs["status"] != "ok"].iterrows()}
     return Side(label=label, runs=finished, steps=steps, kernels=kernels, memops=memops, unfinished=unfinished)
 
 

@@ -58,7 +58,7 @@ def totals_of_cases(
     walls = queue.step_ranges(steps)
     runs = pd.Index(walls["run_id"].unique())
     phases = _phases(kernels, memops)
-    gaps = queue.split_gaps(queue.placed(_operations(kernels, memops, runs, phases)))
+    gaps = queue.split_gaps(queue.place_operations(_operations(kernels, memops, runs, phases)))
     queues = _queues(walls, runs, gaps)
     case_of = {run: number for number, case in enumerate(cases) for run in case}
     of_case = [

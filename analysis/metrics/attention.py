@@ -20,7 +20,7 @@ BACKWARD = {NAIVE: 4 / 2, "fused": 5 / 2}
 was not kept."""
 
 
-def beside_naive(table: pd.DataFrame, values: list[str], keys: list[str]) -> pd.DataFrame:
+def join_naive(table: pd.DataFrame, values: list[str], keys: list[str]) -> pd.DataFrame:
     """`table` with the `values` of the same case under naive attention as naive_*."""
     naive = table[table["attention"] == NAIVE][[*keys, *values]].rename(
         columns={name: f"naive_{name}" for name in values}
@@ -74,7 +74,7 @@ def matmul_limits(
     rates = calibration.set_index("figure")["value"].astype(float)
     wanted = set(reference["naive_run_id"]) if len(reference) else set()
     rows = []
-    for run in run_grid.of_known_shape(runs).to_dict("records"):
+    for run in run_grid.select_known_shapes(runs).to_dict("records"):
         peak, run_id = f"gemm_{run['precision']}", str(run["run_id"])
         if run_id not in wanted or peak not in rates or "copy" not in rates:
             continue
@@ -96,7 +96,7 @@ def matmul_limits(
 
 def layers_of(runs: pd.DataFrame) -> pd.Series:
     """Number of layers by run_id, of the runs whose workload says it."""
-    return run_grid.of_known_shape(runs).astype({"run_id": str}).set_index("run_id")["num_layers"]
+    return run_grid.select_known_shapes(runs).astype({"run_id": str}).set_index("run_id")["num_layers"]
 
 
 def inside_attention(totals: pd.DataFrame) -> pd.DataFrame:
@@ -110,7 +110,7 @@ def backward_families(reference: pd.DataFrame, totals: pd.DataFrame) -> pd.DataF
     """Launches and time of each family in backward, by attention: family, {attention}_calls, {attention}_ns."""
     forms = runs_of(reference)
     rows = backward_of(totals, forms)
-    sums = kernel_time.by_family(rows, ["attention"]).pivot(
+    sums = kernel_time.sum_by_family(rows, ["attention"]).pivot(
         index="family", columns="attention", values=["calls", "time_ns"]
     )
     table = pd.DataFrame(index=sums.index)
@@ -173,7 +173,7 @@ def parts_of(
         naive_backward(parts[(parts["train_run_id"] != "") | (parts["run_id"] != "")], keys), runs, calibration
     )
     values = ["forward_ns", "gemms_ns", "backward_ns", "backward_low_ns", "backward_high_ns", "forward_of_peak"]
-    return beside_naive(parts, values, keys)
+    return join_naive(parts, values, keys)
 
 
 def naive_backward(parts: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
@@ -228,8 +228,8 @@ def attention_flops(shape: flops.Shape) -> dict[tuple[str, str], float]:
 
 def work_of(runs: pd.DataFrame) -> pd.DataFrame:
     """Model FLOPs of attention in one training step against those executed, for every shape that is known."""
-    known = run_grid.of_known_shape(runs)
-    shapes = run_grid.in_model_order(known[known["mode"].astype(str) == TRAIN])
+    known = run_grid.select_known_shapes(runs)
+    shapes = run_grid.sort_runs(known[known["mode"].astype(str) == TRAIN])
     rows = []
     for run in shapes.drop_duplicates(["size", "context_length", "batch_size"]).to_dict("records"):
         shape = run_grid.shape_of(pd.Series(run))

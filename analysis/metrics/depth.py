@@ -16,11 +16,11 @@ CASE = ("context_length", "mode", *run_grid.VARIANT_AXES)
 MODEL = ("size", "num_layers", "d_model", "num_parameters")
 
 
-def of_runs(rec: Any, band: Band | None = None) -> pd.DataFrame:
+def list_steps_by_depth(rec: Any, band: Band | None = None) -> pd.DataFrame:
     """The unprofiled step of each finished run of a recording whose number of layers is known: run_id, MODEL, CASE (as
     far as it has them), timer_ns with its spread, of_processes_ns with its interval, busy_ns, launches (kernels of a
     step), timer_parts (how long the GPU waits), launch_wait (part of the step)."""
-    runs = run_grid.measured_runs(rec.runs)
+    runs = run_grid.select_measured_runs(rec.runs)
     names = ["run_id", *MODEL, *(name for name in CASE if name in runs)]
     texts = {name: str for name in names if runs[name].dtype == "category"} | {"run_id": str}
     runs = runs[runs["num_layers"] > 0][names].astype(texts)
@@ -37,9 +37,9 @@ def of_runs(rec: Any, band: Band | None = None) -> pd.DataFrame:
 
 
 def pairs(rows: pd.DataFrame, band: Band | None = None) -> pd.DataFrame:
-    """Every two of `of_runs` of one case of which one has more layers and fewer parameters: CASE, the other columns as
-    deep_* and wide_*, slower (the deeper takes longer, though its GPU is busy for less), apart (and the intervals of
-    their processes do not overlap), differs (and by more than the noise band)."""
+    """Every two of `list_steps_by_depth` of one case of which one has more layers and fewer parameters: CASE, the other
+    columns as deep_* and wide_*, slower (the deeper takes longer, though its GPU is busy for less), apart (and the
+    intervals of their processes do not overlap), differs (and by more than the noise band)."""
     case = [name for name in CASE if name in rows]
     sides = [
         rows.rename(columns={name: f"{side}_{name}" for name in rows if name not in case}) for side in ("deep", "wide")

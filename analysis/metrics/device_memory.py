@@ -54,7 +54,7 @@ def plain_runs(runs: pd.DataFrame) -> pd.DataFrame:
     return known[known["compile"] == "off"]
 
 
-def with_prediction(runs: pd.DataFrame) -> pd.DataFrame:
+def select_predictable(runs: pd.DataFrame) -> pd.DataFrame:
     """The `plain_runs` whose memory is predicted: those of the reference Transformer on one GPU."""
     known = [prediction.is_predictable(run) for run in runs.itertuples()]
     return runs[pd.Series(known, index=runs.index, dtype=bool)]
@@ -68,7 +68,7 @@ def place_of(failure) -> str:
 def errors_of(runs: pd.DataFrame) -> pd.DataFrame:
     """Predicted against measured peak of every finished run with a prediction, and the smallest of GPU_SIZES that it
     fits; with the axes of the run."""
-    known = with_prediction(runs)
+    known = select_predictable(runs)
     done = known[(known["status"] == "ok") & known["peak_memory_bytes"].notna()]
     rows = [*done.itertuples()]
     predicted = [prediction.predicted_peak_bytes(row) for row in rows]
@@ -106,7 +106,7 @@ def accuracy(errors: pd.DataFrame) -> pd.DataFrame:
 def excess_of(runs: pd.DataFrame, studies: Mapping[str, Any]) -> pd.DataFrame:
     """By how many bytes each phase of the runs peaks higher than predicted."""
     rows = []
-    for run in with_prediction(runs).itertuples():
+    for run in select_predictable(runs).itertuples():
         memory = per_rank.memory_by_phase(studies[run.sweep].memory)
         for row in memory[memory["run_id"] == run.run_id].itertuples():
             predicted = prediction.peaks(run, 1)[row.phase]
@@ -115,14 +115,14 @@ def excess_of(runs: pd.DataFrame, studies: Mapping[str, Any]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["run_id", "phase", "predicted", "peak", "excess", "excess_share"])
 
 
-def casts_kept(errors: pd.DataFrame, studies: Mapping[str, Any]) -> pd.DataFrame:
+def count_kept_casts(errors: pd.DataFrame, studies: Mapping[str, Any]) -> pd.DataFrame:
     """Forward passes under autocast: what their blocks keep (bf16 copies of their weights, and nothing else), and the
     bytes of those copies."""
     rows = []
     for error in errors[(errors["precision"] == "bf16") & (errors["mode"] == "forward")].to_dict("records"):
         study = studies[error["sweep"]]
         run = study.runs[study.runs["run_id"].astype(str) == error["run_id"]].iloc[0]
-        modules = per_rank.kept_by_module(study.module_memory)
+        modules = per_rank.list_kept_by_module(study.module_memory)
         modules = modules[modules["run_id"] == error["run_id"]]
         blocks = modules["module"].isin([ranges.block(i) for i in range(int(run["num_layers"]))])
         if blocks.any():
@@ -134,8 +134,8 @@ def casts_kept(errors: pd.DataFrame, studies: Mapping[str, Any]) -> pd.DataFrame
 def fates_of(runs: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     """Runs with the allocator capped: where they ran out of memory, and where they were predicted to. Without those
     that have no prediction."""
-    known = with_prediction(runs)
-    capped = run_grid.in_model_order(known[(known[CAP] > 0) & known["status"].isin(["ok", "oom"])])
+    known = select_predictable(runs)
+    capped = run_grid.sort_runs(known[(known[CAP] > 0) & known["status"].isin(["ok", "oom"])])
     capped = capped.assign(**{name: float("nan") for name in MEMORY_THEN if name not in capped})
     said = capped["status_message"].astype(object)
     rows = [*capped.itertuples()]
@@ -170,7 +170,7 @@ def bytes_said(messages: pd.Series, pattern: str) -> pd.Series:
 def fits_of(table: pd.DataFrame, runs: pd.DataFrame, fates: pd.DataFrame) -> pd.DataFrame:
     """Per cell the predicted peak, and for each of GPU_SIZES the predicted fate and that of a run that had its memory:
     under a cap, or on such a GPU."""
-    rows = {row.run_id: row for row in with_prediction(runs).itertuples()}
+    rows = {row.run_id: row for row in select_predictable(runs).itertuples()}
     cells = [rows.get(run_id) for run_id in table["run_id"]]
     table = table.assign(predicted=[prediction.predicted_peak_bytes(row) if row else float("nan") for row in cells])
     tried = pd.concat(
@@ -198,7 +198,7 @@ def fits_of(table: pd.DataFrame, runs: pd.DataFrame, fates: pd.DataFrame) -> pd.
 def plan(runs: pd.DataFrame) -> pd.DataFrame:
     """Training steps of PLANNED, smallest first, in each of CASES and SETTINGS: predicted peak and whether they fit
     each of PLANNED_FOR; peak measured in the first of `runs` that has this shape, with its run_id."""
-    known = with_prediction(runs)
+    known = select_predictable(runs)
     known = known[(known["status"] == "ok") & (known["mode"] == "train_step")].drop_duplicates("run_id")
     measured = {shape_of(run): run for run in [*known.itertuples()][::-1]}
     rows = []
@@ -225,7 +225,7 @@ def read_probes(memory: pd.DataFrame, figures: pd.DataFrame) -> pd.DataFrame:
     peaks = peaks.reindex(columns=list(ranges.PHASES)).astype(float)
     forward = rows[rows["phase"] == ranges.FORWARD].set_index("run_id")
     reserved = rows.groupby("run_id")["peak_reserved_bytes"].max()
-    used = per_rank.largest_of_ranks(figures.astype({"run_id": str, "figure": str}), ["value"])
+    used = per_rank.take_largest_rank(figures.astype({"run_id": str, "figure": str}), ["value"])
     used = used.pivot(index="run_id", columns="figure", values="value")
     used = used.reindex(columns=[f"memory_{use}" for use in USES]).set_axis(list(USES), axis=1)
     probes = peaks.add_suffix("_peak").assign(
@@ -238,11 +238,11 @@ def read_probes(memory: pd.DataFrame, figures: pd.DataFrame) -> pd.DataFrame:
     return probes.join(used, how="outer").rename_axis("run_id").reset_index()
 
 
-def by_module(module_memory: pd.DataFrame) -> pd.DataFrame:
+def sum_kept_by_module(module_memory: pd.DataFrame) -> pd.DataFrame:
     """One row per run: bytes kept by attention, feed-forward and norms over all layers, by softmax (inside attention),
     by embedding and head, and what their callers freed or kept between them. Without softmax they add up to the
     activations."""
-    rows = per_rank.kept_by_module(module_memory)
+    rows = per_rank.list_kept_by_module(module_memory)
     name = rows["module"].str.rsplit("/", n=1).str[-1]
     ends = name.isin([ranges.EMBEDDING, ranges.LM_HEAD])
     parts = {part: name == part for part in (ranges.ATTENTION, ranges.SOFTMAX, ranges.FFN, ranges.NORM)} | {

@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 
 from profiler_job.analysis.metrics import run_grid, timing
-from profiler_job.analysis.metrics.ordering import place, sorted_by
+from profiler_job.analysis.metrics.ordering import place, sort_stably
 from profiler_job.jobs.contract import ranges
 
 Kind = Literal["kernel", "wall"]
@@ -58,12 +58,12 @@ class Band:
     source: str = ""
 
     @property
-    def of_time(self) -> float:
+    def time_half(self) -> float:
         """Half a band as a part of the time, where its parts count for nothing."""
         return self.factor * self.relative
 
     @property
-    def of_parts(self) -> float:
+    def parts_half(self) -> float:
         """Half a band where nothing but its parts counts: nanoseconds of one kernel, or a part of the waiting time."""
         return self.factor * self.relative * self.ratio
 
@@ -72,7 +72,7 @@ class Band:
         return self.factor * self.relative * _spread(time_ns, parts, self.ratio)
 
     def differ(self, pairs: pd.DataFrame) -> pd.Series:
-        """Whether the two times of each row differ. pairs: as `paired` makes them."""
+        """Whether the two times of each row differ. pairs: as `pair_times` makes them."""
         return (pairs["second_ns"] - pairs["first_ns"]).abs() > self.width_ns(pairs["mean_ns"], pairs["parts"])
 
 
@@ -89,7 +89,7 @@ class Bands:
 def bands_of(first: Any, second: Any) -> Bands | None:
     """The bands of the runs that two recordings (tables runs, steps, kernels, memops) both have; None where these are
     fewer than a band needs."""
-    both = set(repeated_runs(first.runs, second.runs)["run_id"])
+    both = set(select_repeated_runs(first.runs, second.runs)["run_id"])
     if len(both) < LEAST_PAIRS:
         return None
     sides = [
@@ -99,9 +99,9 @@ def bands_of(first: Any, second: Any) -> Bands | None:
     kernels = []
     for by in (["run_id"], ["run_id", "family"]):
         before, after = (times_of_kernels(of_kernels, by) for _, of_kernels, _ in sides)
-        kernels.append(paired(before, after, by))
+        kernels.append(pair_times(before, after, by))
     first_steps, second_steps = (times_of_steps(*side) for side in sides)
-    steps = paired(first_steps, second_steps, ["run_id"])
+    steps = pair_times(first_steps, second_steps, ["run_id"])
     if len(steps) < LEAST_PAIRS:
         return None
     return Bands(
@@ -111,14 +111,14 @@ def bands_of(first: Any, second: Any) -> Bands | None:
     )
 
 
-def repeated_runs(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
+def select_repeated_runs(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
     """Finished runs of the second recording that the first has too, from another time, in the order of the first."""
-    before, ok = (run_grid.measured_runs(runs) for runs in (first, second))
+    before, ok = (run_grid.select_measured_runs(runs) for runs in (first, second))
     texts = {name: str for name in ok if ok[name].dtype == "category"} | {"run_id": str}
     before, ok = before.astype({"run_id": str, "gpu_name": str}), ok.astype(texts)
     both = ok.merge(before[[*SAME, "started_at"]], on=SAME, suffixes=("", "_before"))
     both = both[both["started_at"].astype(str) != both["started_at_before"].astype(str)]
-    return sorted_by(both, place(both["run_id"], before["run_id"]))
+    return sort_stably(both, place(both["run_id"], before["run_id"]))
 
 
 def half_band_ns(rows: pd.DataFrame, first: str, second: str, band: Band | None) -> pd.Series:
@@ -142,7 +142,7 @@ def differ(rows: pd.DataFrame, first: str, second: str, band: Band | None) -> pd
 def times_of_kernels(kernels: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     """Kernel time of a step in each group, the median over steps and ranks: by, time_ns, parts (the square root of the
     number of kernels). `by` begins with run_id."""
-    rows = timing.in_steps(kernels)
+    rows = timing.select_steps(kernels)
     rows = rows[[*by, *(name for name in ("rank", "step") if name not in by), "start_ns", "end_ns"]]
     rows = rows.assign(time_ns=rows["end_ns"] - rows["start_ns"])
     of_step = rows.groupby([*by, "rank", "step"], observed=True, sort=False)["time_ns"].agg(["sum", "size"])
@@ -162,7 +162,7 @@ def times_of_steps(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFr
     return pd.DataFrame({"run_id": wall["run_id"], "time_ns": wall["wall_ns"], "parts": waits.clip(lower=0)})
 
 
-def paired(first: pd.DataFrame, second: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+def pair_times(first: pd.DataFrame, second: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     """Times that both have, side by side: by, first_ns, second_ns, mean_ns, parts (the larger of both)."""
     both = first.merge(second, on=by, suffixes=("_first", "_second"))
     return both[by].assign(
@@ -174,7 +174,7 @@ def paired(first: pd.DataFrame, second: pd.DataFrame, by: list[str]) -> pd.DataF
 
 
 def fit_band(pairs: pd.DataFrame, kind: Kind, source: str = "") -> Band:
-    """The noise band of pairs of times of the same runs, as `paired` makes them.
+    """The noise band of pairs of times of the same runs, as `pair_times` makes them.
 
     Of two parameters the ratio is the likeliest one for errors that are normal at each time; the width comes from the
     quantile of what is seen, whatever their distribution. Raises ValueError below LEAST_PAIRS pairs.

@@ -13,7 +13,7 @@ import pandas as pd
 
 from profiler_job.analysis.capture import findings, limit_of_capture
 from profiler_job.analysis.metrics import kernel_time
-from profiler_job.analysis.metrics.timing import in_steps
+from profiler_job.analysis.metrics.timing import select_steps
 from profiler_job.analysis.reference.kernel_families import BUILT_IN
 from profiler_job.jobs.contract.ranges import OPTIMIZER
 
@@ -66,7 +66,7 @@ def find(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
 
 def _runs(kernels: pd.DataFrame, memops: pd.DataFrame) -> Iterator[tuple[str, tuple[pd.DataFrame, pd.DataFrame]]]:
     """run_id, and the kernels and memops of its measured steps, of each run with kernels."""
-    parts = [in_steps(frame) for frame in (kernels, memops)]
+    parts = [select_steps(frame) for frame in (kernels, memops)]
     of_runs, moved = (dict(iter(part.groupby("run_id", observed=True, sort=False))) for part in parts)
     for run_id, of_run in of_runs.items():
         yield run_id, (of_run, moved.get(run_id, parts[1].head(0)))

@@ -6,7 +6,7 @@ import pandas as pd
 from profiler_job.analysis.capture import collective_time, intervals
 from profiler_job.analysis.metrics import run_advice
 from profiler_job.analysis.metrics.remembered import remember
-from profiler_job.analysis.metrics.timing import in_steps
+from profiler_job.analysis.metrics.timing import select_steps
 from profiler_job.analysis.reference import kernel_families
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.layout import SCRIPT
@@ -29,14 +29,14 @@ def communication_of(kernels: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     worlds = runs.astype({"run_id": str}).set_index("run_id")["gpus"].fillna(0) if "gpus" in runs else pd.Series()
     # When the host of a script waited for its GPU is not recorded.
     scripts = set(runs.loc[runs["workload"].astype(str) == SCRIPT, "run_id"].astype(str)) if "workload" in runs else ()
-    for run_id, mine in in_steps(kernels).groupby("run_id", observed=True, sort=False):
+    for run_id, mine in select_steps(kernels).groupby("run_id", observed=True, sort=False):
         of_family = mine["family"].astype(str).to_numpy()
         if not (of_family == kernel_families.COMMUNICATION).any():
             continue
         num_nodes = mine["node"].nunique() if "node" in mine else 1
         world = int(worlds.get(str(run_id), 0))
-        waits = None if str(run_id) in scripts else host_waits(mine)
-        measured = collective_time.measure(as_operations(mine, of_family), world, num_nodes, waits)
+        waits = None if str(run_id) in scripts else find_host_waits(mine)
+        measured = collective_time.measure(list_operations(mine, of_family), world, num_nodes, waits)
         gpus, num_steps = measured.of_gpus, mine["step"].nunique()
         parts = gpus[list(PARTS)].astype("float64").mean() / num_steps
         alone, beside = gpus["alone_ns"].sum(), gpus["beside_ns"].sum()
@@ -49,7 +49,7 @@ def communication_of(kernels: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def by_gpu(kernels: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+def sum_by_gpu(kernels: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """What communication costs each GPU in a step, mean over steps: run_id, unknown (why waiting is not known) and the
     columns of `communication.GPU_COLUMNS`, of which rank is that of the recording."""
     measured = communication_of(kernels, runs)
@@ -64,7 +64,7 @@ def by_gpu(kernels: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(tables or [pd.DataFrame(columns=["run_id", "unknown", *collective_time.GPU_COLUMNS])])
 
 
-def by_collective(
+def sum_by_collective(
     kernels: pd.DataFrame, figures: pd.DataFrame, runs: pd.DataFrame, cases: pd.DataFrame
 ) -> pd.DataFrame:
     """What each collective of the `cases` (run_id, gpus) of `runs` does in a step, mean over steps and GPUs: run_id,
@@ -87,10 +87,10 @@ def by_collective(
     parts = ["calls", "transfer_ns", "bytes"]
     table[parts] = table[parts].astype("float64").div(table["num_steps"], axis=0)
     means = table.groupby(["run_id", "collective"])[parts].agg(lambda values: values.mean(skipna=False))
-    return _with_rate(means.reset_index().merge(cases[["run_id", "gpus"]], on="run_id"))
+    return _add_rate(means.reset_index().merge(cases[["run_id", "gpus"]], on="run_id"))
 
 
-def by_message(kernels: pd.DataFrame, runs: pd.DataFrame, cases: pd.DataFrame) -> pd.DataFrame:
+def sum_by_message(kernels: pd.DataFrame, runs: pd.DataFrame, cases: pd.DataFrame) -> pd.DataFrame:
     """The same by size of the message, where that was recorded: run_id, collective, message_bytes (of one call), calls,
     waiting_ns, transfer_ns, bytes (of all of them), bus_rate; longest first in each run."""
     measured = communication_of(kernels, runs)
@@ -105,17 +105,17 @@ def by_message(kernels: pd.DataFrame, runs: pd.DataFrame, cases: pd.DataFrame) -
     sums = sums.reset_index().astype({"message_bytes": "float64"})
     sums["bytes"] = sums["calls"] * sums["message_bytes"]
     sums = sums.sort_values(["run_id", "kernel_ns"], ascending=[True, False], kind="stable").drop(columns="kernel_ns")
-    return _with_rate(sums.merge(cases[["run_id", "gpus"]], on="run_id"))
+    return _add_rate(sums.merge(cases[["run_id", "gpus"]], on="run_id"))
 
 
-def _with_rate(sums: pd.DataFrame) -> pd.DataFrame:
+def _add_rate(sums: pd.DataFrame) -> pd.DataFrame:
     """Rows of collective, gpus, bytes and transfer_ns with bus_rate, and without gpus."""
     factors = [collective_time.bus_factor(name, gpus) for name, gpus in zip(sums["collective"], sums["gpus"])]
     rate = sums["bytes"] * np.asarray(factors, float) / sums["transfer_ns"] * 1e9
     return sums.drop(columns="gpus").assign(bus_rate=rate)
 
 
-def as_operations(kernels: pd.DataFrame, family: np.ndarray) -> pd.DataFrame:
+def list_operations(kernels: pd.DataFrame, family: np.ndarray) -> pd.DataFrame:
     """The kernels of one run as `communication.measure` wants them."""
     names = kernels["kernel_name"].astype(str)
     exchanges = family == kernel_families.COMMUNICATION
@@ -133,7 +133,7 @@ def as_operations(kernels: pd.DataFrame, family: np.ndarray) -> pd.DataFrame:
     return frame.sort_values("start_ns", kind="stable", ignore_index=True)
 
 
-def host_waits(kernels: pd.DataFrame) -> pd.DataFrame:
+def find_host_waits(kernels: pd.DataFrame) -> pd.DataFrame:
     """When the hosts of one run waited for their GPUs, as `communication.measure` wants it: at the end of each phase,
     from its last launch until its last kernel has ended, since a device synchronisation ends each phase. What a host
     does after that launch counts as waiting."""
@@ -148,10 +148,10 @@ def host_waits(kernels: pd.DataFrame) -> pd.DataFrame:
     return waits[waits["phase"] != ""]
 
 
-def computing_times(kernels: pd.DataFrame) -> pd.Series:
+def sum_computing_times(kernels: pd.DataFrame) -> pd.Series:
     """computing_ns by run_id and phase: for how long these kernels run on one GPU in a step, the optimizer left out
     (mean of steps and ranks). Those that run at once count once."""
-    rows = in_steps(kernels)
+    rows = select_steps(kernels)
     rows = rows[rows["phase"].astype(str) != ranges.OPTIMIZER].astype({"run_id": str, "phase": str})
     by = rows.groupby(["run_id", "phase", "rank", "step"])
     start, end = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
@@ -160,7 +160,7 @@ def computing_times(kernels: pd.DataFrame) -> pd.Series:
     return of_steps.groupby(["run_id", "phase"]).mean()
 
 
-def cost_by_clock(steps: pd.DataFrame, of_one: pd.Series, slower: pd.DataFrame) -> pd.Series:
+def estimate_cost(steps: pd.DataFrame, of_one: pd.Series, slower: pd.DataFrame) -> pd.Series:
     """What communication costs an unprofiled step without its optimizer by Python's clock: how much longer a phase
     takes than it would without communication, which is the longer of what its host takes to issue it, and, where its
     GPU limits the phase on one GPU, what it takes there and its computing kernels take longer than there. These are

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from profiler_job.analysis.metrics import timing
-from profiler_job.analysis.metrics.ordering import place, seen, sorted_by
+from profiler_job.analysis.metrics.ordering import place, rank_first_seen, sort_stably
 from profiler_job.analysis.reference import cuda_api
 from profiler_job.jobs.contract import ranges
 
@@ -32,7 +32,7 @@ def timed_steps(ok: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     rows = rows[rows["phase"] == ranges.STEP]
     cold = ok[ok["warmup_steps"] == 0][["run_id", *CASE]]
     rows = cold.merge(rows[["run_id", "step", "wall_ns"]], on="run_id")
-    return sorted_by(rows, place(rows["run_id"], cold["run_id"]), rows["step"])
+    return sort_stably(rows, place(rows["run_id"], cold["run_id"]), rows["step"])
 
 
 def processes_of(timed: pd.DataFrame):
@@ -49,12 +49,12 @@ def reference_ns(steps: np.ndarray) -> float:
     return float(np.median(steps[WARM_UPS[-1] :])) if len(steps) >= WARM_UPS[-1] + LATER else float("nan")
 
 
-def within_process(processes: list[np.ndarray]) -> float:
+def measure_spread(processes: list[np.ndarray]) -> float:
     """Standard deviation of the steps over their median, of the median process."""
     return float(np.median([np.std(steps, ddof=1) / np.median(steps) for steps in processes]))
 
 
-def numbers_after(timed: pd.DataFrame, num_timed: int) -> pd.DataFrame:
+def estimate_numbers(timed: pd.DataFrame, num_timed: int) -> pd.DataFrame:
     """Per case, warm-up and statistic: number_ns (median over processes), _min_ns, _max_ns, and error, the part by
     which the worst process is off its own later steps."""
     rows = []
@@ -82,7 +82,7 @@ def spreads_of(timed: pd.DataFrame) -> pd.DataFrame:
         if not later:
             continue
         medians = np.array([np.median(steps) for steps in later])
-        within = within_process(later)
+        within = measure_spread(later)
         between = float(np.std(medians, ddof=1) / np.median(medians)) if len(later) > 1 else float("nan")
         firsts = [steps[0] / reference_ns(steps) for steps in processes if len(steps) >= WARM_UPS[-1] + LATER]
         expected = float(np.sqrt(np.pi / 2) * within / np.sqrt(np.median([len(steps) for steps in later])))
@@ -107,14 +107,14 @@ def median_and_ends(medians: np.ndarray) -> dict[str, float]:
     return {"median_ns": float(np.median(medians)), **ends}
 
 
-def steps_needed(timed: pd.DataFrame, warm_up: int, num_timed: int) -> pd.DataFrame:
+def count_steps_needed(timed: pd.DataFrame, warm_up: int, num_timed: int) -> pd.DataFrame:
     """Per case: for each of TOLERANCES the fewest steps after the warm-up that are enough (NaN: none); num_known, the
     most steps that every process has after it; main_error, how far the worst process is off with num_timed steps, and
     main_process, which it is (from 1); short_error, the same after SHORT's warm-up with as many steps as SHORT says."""
     rows = []
     for case, processes in processes_of(timed):
         errors = errors_by_steps(processes, warm_up)
-        needed = {within_key(part): from_then_on(list(errors.max(axis=0) <= part)) for part in TOLERANCES}
+        needed = {name_tolerance(part): find_lasting_start(list(errors.max(axis=0) <= part)) for part in TOLERANCES}
         needed["num_known"] = errors.shape[1]
         for name, (before, num) in {"main": (warm_up, num_timed), "short": SHORT}.items():
             known = errors_by_steps(processes, before)[:, num - 1 : num].ravel()
@@ -122,19 +122,19 @@ def steps_needed(timed: pd.DataFrame, warm_up: int, num_timed: int) -> pd.DataFr
             needed[f"{name}_process"] = int(known.argmax()) + 1 if len(known) else float("nan")
         rows.append({**case, **needed})
     ends = [f"{name}_{what}" for name in ("main", "short") for what in ("error", "process")]
-    return pd.DataFrame(rows, columns=[*CASE, *map(within_key, TOLERANCES), "num_known", *ends])
+    return pd.DataFrame(rows, columns=[*CASE, *map(name_tolerance, TOLERANCES), "num_known", *ends])
 
 
-def within_key(tolerance: float) -> str:
+def name_tolerance(tolerance: float) -> str:
     return f"within_{100 * tolerance:g}"
 
 
-def tolerances_kept(needed: pd.DataFrame) -> pd.DataFrame:
+def find_steps_for_tolerances(needed: pd.DataFrame) -> pd.DataFrame:
     """TOLERANCES, finest first: the steps that are enough in every case (NaN: no number recorded is), num_known."""
     rows = [
         {
             "tolerance": part,
-            "num_steps": needed[within_key(part)].max(skipna=False),
+            "num_steps": needed[name_tolerance(part)].max(skipna=False),
             "num_known": needed["num_known"].min(),
         }
         for part in TOLERANCES
@@ -142,9 +142,9 @@ def tolerances_kept(needed: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows if len(needed) else [], columns=["tolerance", "num_steps", "num_known"])
 
 
-def finest_kept(needed: pd.DataFrame) -> pd.DataFrame:
+def find_finest_tolerance(needed: pd.DataFrame) -> pd.DataFrame:
     """Per case the finest of TOLERANCES that a number of steps keeps: CASE, tolerance, num_steps."""
-    keys = {within_key(part): part for part in TOLERANCES}
+    keys = {name_tolerance(part): part for part in TOLERANCES}
     rows = needed.melt(CASE, list(keys), var_name="tolerance", value_name="num_steps").dropna()
     rows["tolerance"] = rows["tolerance"].map(keys)
     order = needed[CASE].merge(rows.sort_values("tolerance", kind="stable"), on=CASE)
@@ -160,7 +160,7 @@ def errors_by_steps(processes: list[np.ndarray], warm_up: int) -> np.ndarray:
     return np.abs(np.array(medians).reshape(len(processes), -1) / np.median(references) - 1)
 
 
-def from_then_on(held: list[bool]) -> float:
+def find_lasting_start(held: list[bool]) -> float:
     """The first place, from 1, from which on all hold; NaN where the last does not."""
     first = len(held)
     while first and held[first - 1]:
@@ -173,13 +173,13 @@ def enough_warm_up(medians: pd.DataFrame, spreads: pd.DataFrame) -> pd.DataFrame
     rows = medians.merge(spreads[[*CASE, "within"]], on=CASE)
     kept = []
     for _, group in rows.groupby(CASE, sort=False):
-        first = from_then_on(list(group["error"] <= group["within"]))
+        first = find_lasting_start(list(group["error"] <= group["within"]))
         if not np.isnan(first):
             kept.append(group.iloc[int(first) - 1])
     return pd.DataFrame(kept, columns=rows.columns).reset_index(drop=True)
 
 
-def first_by_phase(ok: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
+def measure_first_by_phase(ok: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     """Per case and phase, unprofiled, mean over processes: first_ns, later_ns (mean of steps after the reference's
     warm-up), extra_ns."""
     rows = steps[(steps["collector"].astype(str) == "timer")].astype({"run_id": str, "phase": str})
@@ -189,7 +189,7 @@ def first_by_phase(ok: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     first = rows[rows["step"] == 0].groupby(by, sort=False)["wall_ns"].mean().rename("first_ns")
     later = rows[rows["step"] >= WARM_UPS[-1]].groupby(by, sort=False)["wall_ns"].mean().rename("later_ns")
     table = pd.concat([first, later], axis=1).reset_index()
-    table = sorted_by(table, seen(table, CASE), place(table["phase"], ranges.PHASES))
+    table = sort_stably(table, rank_first_seen(table, CASE), place(table["phase"], ranges.PHASES))
     return table.assign(extra_ns=table["first_ns"] - table["later_ns"])
 
 
@@ -228,7 +228,7 @@ def first_kernels(ok: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame)
     matmuls more in the first, and host time of a launch call in the first step: of the first launch of a kernel
     (new_call_ns) and of the others; new_share: the first launches' part of the time in launch calls."""
     cold = ok[ok["warmup_steps"] == 0][["run_id", *CASE]]
-    rows = timing.in_steps(kernels)
+    rows = timing.select_steps(kernels)
     rows = rows[rows["run_id"].astype(str).isin(set(cold["run_id"]))]
     gpu = timing.gpu_times(rows, memops[memops["run_id"].astype(str).isin(set(cold["run_id"]))])
     gpu = gpu[gpu["phase"] == ranges.STEP].set_index(["run_id", "rank", "step"])

@@ -27,7 +27,7 @@ WORDS = {
 """NVML's reasons for a lower clock, as a reader calls them."""
 
 
-def of_processes(processes: pd.DataFrame, telemetry: pd.DataFrame) -> pd.DataFrame:
+def summarise_processes(processes: pd.DataFrame, telemetry: pd.DataFrame) -> pd.DataFrame:
     """One row per process of a run and rank that read the state of its machine.
 
     Columns: run_id, rank, process, loop_ns, host_ratio (loop_ns over the fastest on the same CPU model), slow_host,
@@ -45,10 +45,10 @@ def of_processes(processes: pd.DataFrame, telemetry: pd.DataFrame) -> pd.DataFra
     rows["joules"] = (rows["energy_mj"] / rows["energy_steps"] / 1000).where(rows["energy_mj"] > 0)
     rows["watts"] = (rows["energy_mj"] * 1e6 / rows["energy_wall_ns"]).where(rows["energy_mj"] > 0)
     rows = rows.drop(columns=["cpu_model", "energy_mj", "energy_steps", "energy_wall_ns"])
-    return rows.merge(_of_samples(telemetry), how="left", on=["run_id", "rank", "process"])
+    return rows.merge(_summarise_samples(telemetry), how="left", on=["run_id", "rank", "process"])
 
 
-def _of_samples(telemetry: pd.DataFrame) -> pd.DataFrame:
+def _summarise_samples(telemetry: pd.DataFrame) -> pd.DataFrame:
     """The samples taken while the GPU was busy, per process."""
     busy = telemetry[telemetry["moment"].astype(str) == "busy"]
     busy = busy.astype({"run_id": str, "throttle_reasons": str})
@@ -63,7 +63,7 @@ def _of_samples(telemetry: pd.DataFrame) -> pd.DataFrame:
         lowered=("lowered", "sum"),
         lowest_mhz=("sm_clock_mhz", "min"),
         hottest=("temperature_celsius", "max"),
-        reasons=("words", _joined),
+        reasons=("words", _join_reasons),
     )
     return table.reset_index().astype({"reasons": object})
 
@@ -74,7 +74,7 @@ def _words(reasons: str) -> str:
     return ", ".join(dict.fromkeys(WORDS.get(reason, reason.replace("_", " ")) for reason in named))
 
 
-def of_runs(
+def summarise_runs(
     runs: pd.DataFrame,
     steps: pd.DataFrame,
     processes: pd.DataFrame,
@@ -88,7 +88,7 @@ def of_runs(
     lowest_mhz, hottest, reasons; step_ns (the unprofiled step), tokens_per_s, joules_per_1k (tokens), and with a
     `price` of all GPUs of a run for an hour cost_per_million (tokens). NaN where not read or without tokens.
     """
-    read = of_processes(processes, telemetry)
+    read = summarise_processes(processes, telemetry)
     by_process = read.groupby(["run_id", "process"], sort=False).agg(
         loop_ns=("loop_ns", "max"),
         slow_host=("slow_host", "any"),
@@ -98,7 +98,7 @@ def of_runs(
         lowered=("lowered", "sum"),
         lowest_mhz=("lowest_mhz", "min"),
         hottest=("hottest", "max"),
-        reasons=("reasons", _joined),
+        reasons=("reasons", _join_reasons),
     )
     table = by_process.groupby("run_id", sort=False).agg(
         loop_ns=("loop_ns", "median"),
@@ -114,10 +114,10 @@ def of_runs(
         lowered=("lowered", "sum"),
         lowest_mhz=("lowest_mhz", "min"),
         hottest=("hottest", "max"),
-        reasons=("reasons", _joined),
+        reasons=("reasons", _join_reasons),
     )
     cases = [*run_grid.case_columns(runs), "mode"]
-    ordered = run_grid.in_model_order(run_grid.measured_runs(runs)).astype({"run_id": str})
+    ordered = run_grid.sort_runs(run_grid.select_measured_runs(runs)).astype({"run_id": str})
     kept = ordered[["run_id", *cases, *(name for name in ("context_length", "batch_size") if name not in cases)]]
     numbers = [name for name in table if name != "reasons"]
     table[numbers] = table[numbers].astype("float64")  # which a recording without any has not
@@ -131,16 +131,16 @@ def of_runs(
     return rows
 
 
-def _joined(texts: pd.Series) -> str:
+def _join_reasons(texts: pd.Series) -> str:
     """Reasons of several processes, each once."""
     named = [word for text in texts.dropna() for word in text.split(", ") if word]
     return ", ".join(dict.fromkeys(named))
 
 
-def slow_against_other_hosts(steps: pd.DataFrame, processes: pd.DataFrame, telemetry: pd.DataFrame) -> pd.DataFrame:
+def compare_slow_hosts(steps: pd.DataFrame, processes: pd.DataFrame, telemetry: pd.DataFrame) -> pd.DataFrame:
     """Runs that had processes on slow hosts and on others: run_id, slow_ns and other_ns (medians of the unprofiled
     steps of these processes), ratio. Its rows rise by ratio."""
-    read = of_processes(processes, telemetry).dropna(subset=["loop_ns"])
+    read = summarise_processes(processes, telemetry).dropna(subset=["loop_ns"])
     slow = read.groupby(["run_id", "process"])["slow_host"].any().rename("slow_host").reset_index()
     walls = timing.wall_times(steps, "timer")
     walls = walls[walls["phase"] == STEP].merge(slow, on=["run_id", "process"])
@@ -151,7 +151,7 @@ def slow_against_other_hosts(steps: pd.DataFrame, processes: pd.DataFrame, telem
     return table.sort_values("ratio", kind="stable", ignore_index=True)
 
 
-def by_first_gpu(steps: pd.DataFrame, processes: pd.DataFrame) -> pd.DataFrame:
+def locate_processes(steps: pd.DataFrame, processes: pd.DataFrame) -> pd.DataFrame:
     """The processes that timed runs, and on which GPUs, as far as that of their first rank tells: run_id, process,
     first_gpu (numbered from 1 by the first start), step_ns (median of its unprofiled steps). In the order of their
     starts; those that did not read their GPU are left out."""

@@ -5,7 +5,7 @@ import re
 import pandas as pd
 
 from profiler_job.analysis.metrics.remembered import remember
-from profiler_job.analysis.metrics.timing import in_steps
+from profiler_job.analysis.metrics.timing import select_steps
 from profiler_job.jobs.contract import ranges
 
 OUTSIDE = "(outside modules)"
@@ -26,7 +26,7 @@ def kernel_totals(kernels: pd.DataFrame) -> pd.DataFrame:
     Columns: run_id, phase, module (module_of), family, kernel_name, calls (per step), time_ns (per step): sums over the
     ranks. A run's steps are those in which it launched a kernel.
     """
-    rows = in_steps(kernels)
+    rows = select_steps(kernels)
     modules = {name: module_of(name) for name in rows["module"].astype("category").cat.categories}
     flat = pd.DataFrame(
         {
@@ -47,7 +47,7 @@ def kernel_totals(kernels: pd.DataFrame) -> pd.DataFrame:
 
 def num_profiled_steps(kernels: pd.DataFrame) -> pd.Series:
     """Measured steps with kernels, per run_id: steps of the same number in several ranks are one step."""
-    counts = in_steps(kernels).groupby("run_id", observed=True)["step"].nunique()
+    counts = select_steps(kernels).groupby("run_id", observed=True)["step"].nunique()
     counts.index = counts.index.astype(str)
     return counts
 
@@ -55,7 +55,7 @@ def num_profiled_steps(kernels: pd.DataFrame) -> pd.Series:
 def num_steps_of_ranks(kernels: pd.DataFrame) -> pd.Series:
     """Measured steps with kernels, per run_id, each counted in every rank: what divides a sum over steps and ranks
     that is held against the wall time of one rank's step."""
-    steps = in_steps(kernels)[["run_id", "rank", "step"]].drop_duplicates()
+    steps = select_steps(kernels)[["run_id", "rank", "step"]].drop_duplicates()
     counts = steps.groupby("run_id", observed=True).size()
     counts.index = counts.index.astype(str)
     return counts
@@ -66,7 +66,7 @@ def share_of(rows: pd.DataFrame, within: list[str], value: str = "time_ns") -> p
     return rows[value] / rows.groupby(within, observed=True)[value].transform("sum")
 
 
-def by_family(totals: pd.DataFrame, within: list[str]) -> pd.DataFrame:
+def sum_by_family(totals: pd.DataFrame, within: list[str]) -> pd.DataFrame:
     """Time, calls and share of each kernel family: columns within, family, calls, time_ns, share; largest first in each
     group."""
     rows = totals.groupby([*within, "family"], sort=False)[["calls", "time_ns"]].sum().reset_index()
@@ -78,7 +78,7 @@ def by_family(totals: pd.DataFrame, within: list[str]) -> pd.DataFrame:
     )
 
 
-def by_kernel(totals: pd.DataFrame, within: list[str]) -> pd.DataFrame:
+def sum_by_kernel(totals: pd.DataFrame, within: list[str]) -> pd.DataFrame:
     """Time, calls, share and launching modules of each kernel name, largest first: within, kernel_name, family, calls,
     time_ns, share, modules ("a, b": the modules by falling time)."""
     keys = [*within, "kernel_name", "family"]
@@ -119,7 +119,7 @@ def count_gemms(kernels: pd.DataFrame, is_main_gemm) -> pd.DataFrame:
     `is_main_gemm(kernel_name)` is true for the main kernel of a GEMM and false for its split-K and epilogue
     parts.
     """
-    rows = in_steps(kernels)
+    rows = select_steps(kernels)
     names = rows["kernel_name"].astype("category")
     main = {name: bool(is_main_gemm(name)) for name in names.cat.categories}
     by = ["run_id", "rank", "step", "phase"]
@@ -128,7 +128,7 @@ def count_gemms(kernels: pd.DataFrame, is_main_gemm) -> pd.DataFrame:
     return counts.astype({"run_id": str, "phase": str})
 
 
-def by_module(totals: pd.DataFrame) -> pd.DataFrame:
+def sum_by_module(totals: pd.DataFrame) -> pd.DataFrame:
     """Kernel time of each module, what is inside it included, by phase: run_id, module, depth (0 outermost), {phase}_ns
     for each phase, other_ns (outside phases), total_ns, step_share, ratio (backward over forward; NaN where
     forward has none), is_leaf (nothing is inside it).
@@ -161,10 +161,10 @@ def by_module(totals: pd.DataFrame) -> pd.DataFrame:
     table["ratio"] = ratio
     outer = {(run_id, path.rpartition("/")[0]) for run_id, path in zip(table["run_id"], table["module"])}
     table["is_leaf"] = [key not in outer for key in zip(table["run_id"], table["module"])]
-    return table.iloc[_tree_order(table)].reset_index(drop=True)
+    return table.iloc[_sort_as_tree(table)].reset_index(drop=True)
 
 
-def _tree_order(table: pd.DataFrame) -> list[int]:
+def _sort_as_tree(table: pd.DataFrame) -> list[int]:
     """Rows so that each module is followed by those inside it, siblings by falling time."""
     time = {(run, path): ns for run, path, ns in zip(table["run_id"], table["module"], table["total_ns"])}
     order = {run_id: i for i, run_id in enumerate(dict.fromkeys(table["run_id"]))}

@@ -12,12 +12,12 @@ def place(values: pd.Series, order: Iterable) -> pd.Series:
     return values.astype(object).map(positions).astype(float).fillna(len(positions))
 
 
-def seen(rows: pd.DataFrame, by: list[str]) -> pd.Series:
+def rank_first_seen(rows: pd.DataFrame, by: list[str]) -> pd.Series:
     """Position at which each row's values in the columns `by` first appear."""
     return rows.groupby(by, sort=False, observed=True).ngroup()
 
 
-def sorted_by(rows: pd.DataFrame, *keys: pd.Series) -> pd.DataFrame:
+def sort_stably(rows: pd.DataFrame, *keys: pd.Series) -> pd.DataFrame:
     """`rows` by the first key, where that is equal by the second ...; NaN last, equal ones as they were. New index."""
     ranks = [pd.factorize(key, sort=True, use_na_sentinel=False)[0] for key in keys]
     return rows.iloc[np.lexsort(ranks[::-1])].reset_index(drop=True)

@@ -103,7 +103,7 @@ def use_of(runs: pd.DataFrame, table: pd.DataFrame, calibration: pd.DataFrame) -
 def families_of(totals: pd.DataFrame, kernels: pd.DataFrame, cases: pd.DataFrame) -> pd.DataFrame:
     """Kernel time of a step by family, the precisions side by side: size, context_length, family, {precision}_ns with
     _min_ns and _max_ns over the profiled steps, {precision}_parts, {precision}_speedup."""
-    means = kernel_time.by_family(totals, ["run_id"]).astype({"family": str})
+    means = kernel_time.sum_by_family(totals, ["run_id"]).astype({"family": str})
     rows = cases.merge(means, on="run_id").merge(family_spread(kernels), how="left", on=["run_id", "family"])
     case = ["size", "context_length"]
     ends = {"time_ns": "ns", "time_min_ns": "min_ns", "time_max_ns": "max_ns", "parts": "parts"}
@@ -121,7 +121,7 @@ def families_of(totals: pd.DataFrame, kernels: pd.DataFrame, cases: pd.DataFrame
 def family_spread(kernels: pd.DataFrame) -> pd.DataFrame:
     """Spread over the profiled steps of the kernel time of each family, of all ranks: run_id, family, time_min_ns,
     time_max_ns, parts (the square root of the number of kernels in a step)."""
-    rows = timing.in_steps(kernels)[["run_id", "step", "family", "start_ns", "end_ns"]]
+    rows = timing.select_steps(kernels)[["run_id", "step", "family", "start_ns", "end_ns"]]
     rows = rows.assign(time_ns=rows["end_ns"] - rows["start_ns"])
     each = rows.groupby(["run_id", "step", "family"], observed=True)["time_ns"].agg(["sum", "size"]).reset_index()
     each = each.rename(columns={"sum": "time_ns"}).astype({"run_id": str, "family": str})
@@ -131,7 +131,7 @@ def family_spread(kernels: pd.DataFrame) -> pd.DataFrame:
     return spread.drop(columns=["time_ns", "time_n"])
 
 
-def other_families(families: pd.DataFrame, cases: pd.DataFrame, band: Band | None) -> pd.DataFrame:
+def compare_other_families(families: pd.DataFrame, cases: pd.DataFrame, band: Band | None) -> pd.DataFrame:
     """Families other than GEMMs in a lower precision, one row each: columns of cases, family, speedup, time_ns and
     base_ns with _min_ns, _max_ns and _parts; apart: they differ by more than the noise band, of half width band_ns;
     gains, loses: by more than UNCHANGED."""
@@ -188,8 +188,8 @@ def numerics_of(figures: pd.DataFrame, cases: pd.DataFrame) -> pd.DataFrame:
     return cases[cases["precision"] != BASE].merge(wide.reset_index(), how="left", on="run_id")
 
 
-def coarser(numerics: pd.DataFrame) -> pd.DataFrame:
+def compare_rounding(numerics: pd.DataFrame) -> pd.DataFrame:
     """BF16's difference of the logits over TF32's: columns of numerics, times."""
-    pairs = run_grid.against(numerics, "precision", "tf32", ["logits_ratio"])
+    pairs = run_grid.join_base(numerics, "precision", "tf32", ["logits_ratio"])
     pairs = pairs[(pairs["precision"] == "bf16") & pairs["logits_ratio_tf32"].notna()]
     return pairs.assign(times=pairs["logits_ratio"] / pairs["logits_ratio_tf32"])

@@ -23,11 +23,11 @@ def operations(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
     fill: launch_ns), start_ns, end_ns."""
     columns = [*QUEUE, "phase", "launch_ns", "launch_end_ns", "start_ns", "end_ns"]
     moved = memops.assign(launch_end_ns=memops["launch_ns"])
-    rows = timing.stacked([timing.in_steps(frame)[columns] for frame in (kernels, moved)])
+    rows = timing.stack_tables([timing.select_steps(frame)[columns] for frame in (kernels, moved)])
     return rows.sort_values([*QUEUE, "start_ns"], kind="stable", ignore_index=True)
 
 
-def placed(ops: pd.DataFrame) -> pd.DataFrame:
+def place_operations(ops: pd.DataFrame) -> pd.DataFrame:
     """`operations` with their place in the queue of their device, all on its clock; `idle_time` has the
     definitions. In a step the clocks do not drift.
 
@@ -63,8 +63,8 @@ def depths(ops: pd.DataFrame) -> pd.DataFrame:
 
 
 def split_gaps(queued: pd.DataFrame) -> pd.DataFrame:
-    """`placed` operations with the gap before each by its cause: boundary_ns, launch_idle_ns and own_ns, whose sum it
-    is."""
+    """`place_operations` operations with the gap before each by its cause: boundary_ns, launch_idle_ns and own_ns,
+    whose sum it is."""
     return queued.assign(
         boundary_ns=queued["gap_ns"].where(queued["first"], 0),
         launch_idle_ns=queued["late_ns"].where(~queued["first"], 0),
@@ -115,7 +115,7 @@ def idle_causes(kernels: pd.DataFrame, memops: pd.DataFrame, steps: pd.DataFrame
     Of a phase, `boundary` is what comes before its first and after its last operation: there the host prepares, and
     synchronises.
     """
-    rows = split_gaps(placed(operations(kernels, memops)))
+    rows = split_gaps(place_operations(operations(kernels, memops)))
     of_phases = rows[rows["phase"] != ""].assign(boundary_ns=0)
     sums = {f"{cause}_ns": (column, "sum") for cause, column in _IDLE.items()}
     wanted = sums | {"begin": ("start_ns", "min"), "end": ("end_ns", "max")}
@@ -136,7 +136,7 @@ def step_ranges(steps: pd.DataFrame) -> pd.DataFrame:
     return rows.astype({"run_id": str})[[*STEP, "wall_ns"]]
 
 
-def sliced(ops: pd.DataFrame) -> pd.DataFrame:
+def slice_queue(ops: pd.DataFrame) -> pd.DataFrame:
     """The queue of a run's first device in the last profiled step, in POINTS slices: x (ms), y (the deepest of the
     slice)."""
     ops = ops[(ops["rank"] == ops["rank"].min()) & (ops["step"] == ops["step"].max())]

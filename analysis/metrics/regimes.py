@@ -20,31 +20,31 @@ def regimes_of(recordings: list, peaks: dict[str, float], band: Band | None) -> 
     """Training steps by precision, the first recording of a case and precision alone: precision, attention, CASE,
     run_id, bound (None where it cannot be told), busy_share and launch_wait.
 
-    `roofline.judged` says what bounds a run whose kernels have formulas. Of another it can be told all the same where
-    the GPU waits for launches for longer than it is busy, or where kernels of FEW_OPERATIONS take the largest part, and
-    of some steps that it is one of the two (EITHER).
+    `roofline.judge_steps` says what bounds a run whose kernels have formulas. Of another it can be told all the same
+    where the GPU waits for launches for longer than it is busy, or where kernels of FEW_OPERATIONS take the largest
+    part, and of some steps that it is one of the two (EITHER).
     """
-    rows = pd.concat([_of(rec, peaks, band) for rec in recordings], ignore_index=True)
+    rows = pd.concat([_classify_recording(rec, peaks, band) for rec in recordings], ignore_index=True)
     return rows.drop_duplicates(["precision", *CASE]).reset_index(drop=True)
 
 
-def _of(rec, peaks: dict[str, float], band: Band | None) -> pd.DataFrame:
-    grid = run_grid.in_model_order(rec.runs)
+def _classify_recording(rec, peaks: dict[str, float], band: Band | None) -> pd.DataFrame:
+    grid = run_grid.sort_runs(rec.runs)
     grid = grid[grid["mode"].astype(str) == modes.MODES[-1]]
     named = grid[["precision", "attention", *CASE, "run_id"]]
-    named[NOT_MEASURED] = [run_grid.why_not_measured(run) for _, run in grid.iterrows()]
+    named[NOT_MEASURED] = [run_grid.explain_unmeasured(run) for _, run in grid.iterrows()]
     totals = kernel_time.kernel_totals(rec.kernels)
-    costs = roofline.costs_of(run_grid.measured_runs(rec.runs), peaks)
+    costs = roofline.costs_of(run_grid.select_measured_runs(rec.runs), peaks)
     waits = waiting.launch_waits(rec.steps, rec.kernels, rec.memops, band)
-    judged = roofline.judged(rec.steps, waits, roofline.by_range(totals), costs)
+    judged = roofline.judge_steps(rec.steps, waits, roofline.sum_by_range(totals), costs)
     judged = judged[judged["phase"] == ranges.STEP]
     few = totals["time_ns"].where(totals["family"].isin(FEW_OPERATIONS), 0.0).groupby(totals["run_id"]).sum()
     judged["few"] = (few / totals.groupby("run_id")["time_ns"].sum()).reindex(judged["run_id"]).to_numpy()
-    judged["bound"] = [told_bound(row) for row in judged.to_dict("records")]
+    judged["bound"] = [name_bound(row) for row in judged.to_dict("records")]
     return named.merge(judged[["run_id", "bound", "busy_share", "launch_wait"]], how="left", on="run_id")
 
 
-def told_bound(row: dict) -> str | None:
+def name_bound(row: dict) -> str | None:
     """What bounds a step (`roofline.bound_by`), or MEMORY where `few`, the share of FEW_OPERATIONS in its kernel time,
     is the largest part of it whatever the other kernels are, or EITHER; None where it cannot be told."""
     if (bound := roofline.bound_by(row)) is not None:

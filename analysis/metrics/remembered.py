@@ -16,7 +16,7 @@ def remember(measure: Callable[..., Table]) -> Callable[..., Table]:
     known: dict[tuple[int, ...], Table] = {}
 
     @wraps(measure)
-    def remembered(*tables: pd.DataFrame) -> Table:
+    def recall(*tables: pd.DataFrame) -> Table:
         key = tuple(map(id, tables))
         if key not in known:
             known[key] = measure(*tables)
@@ -24,4 +24,4 @@ def remember(measure: Callable[..., Table]) -> Callable[..., Table]:
                 weakref.finalize(table, known.pop, key, None)
         return known[key].copy()
 
-    return remembered
+    return recall

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from profiler_job.analysis.metrics import run_grid, timing
-from profiler_job.analysis.metrics.ordering import place, sorted_by
+from profiler_job.analysis.metrics.ordering import place, sort_stably
 from profiler_job.analysis.reference import flops
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.words import NOT_MEASURED
@@ -49,7 +49,7 @@ OPERATIONS = (
 )
 
 
-def by_range(totals: pd.DataFrame) -> pd.DataFrame:
+def sum_by_range(totals: pd.DataFrame) -> pd.DataFrame:
     """Kernel time by phase, innermost range and family: KEY, time_ns. Backward and optimizer are taken as a whole, as
     their formulas are, whether or not modules were followed there."""
     inner = totals["module"].str.rsplit("/", n=1).str[-1].where(totals["phase"] == ranges.FORWARD, "")
@@ -91,7 +91,7 @@ def costs_of_run(run: Mapping) -> dict[tuple[str, str, str], flops.Cost]:
     return costs
 
 
-def named() -> pd.DataFrame:
+def name_operations() -> pd.DataFrame:
     """The operations by phase, module and family."""
     return pd.DataFrame(
         [
@@ -109,14 +109,14 @@ def named() -> pd.DataFrame:
     )
 
 
-def in_its_mode(rows: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+def select_own_mode(rows: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """Rows of forward from runs of mode `forward`, all others from training steps."""
     mode = rows["run_id"].map(dict(zip(runs["run_id"].astype(str), runs["mode"].astype(str), strict=True)))
     wanted = rows["phase"].map(lambda phase: "forward" if phase == ranges.FORWARD else "train_step")
     return rows[mode == wanted]
 
 
-def rated(rows: pd.DataFrame, by: list[str], runs: pd.DataFrame) -> pd.DataFrame:
+def rate_groups(rows: pd.DataFrame, by: list[str], runs: pd.DataFrame) -> pd.DataFrame:
     """Rates of each group in each run, with its case: flop_rate (TFLOP/s), byte_rate (GB/s), intensity (FLOP/byte),
     ridge, limit, reached; runs in model order, groups in the order of OPERATIONS."""
     keep = {"peak_flops": "first", "peak_bytes": "first"}
@@ -130,12 +130,12 @@ def rated(rows: pd.DataFrame, by: list[str], runs: pd.DataFrame) -> pd.DataFrame
     sums["limit"] = limit(sums)
     allowed = pd.concat([sums["flops"] / sums["peak_flops"], sums["bytes"] / sums["peak_bytes"]], axis=1).max(axis=1)
     sums["reached"] = (allowed / seconds).where(sums["ridge"].notna())
-    ordered = run_grid.in_model_order(runs).astype({"run_id": str})[["run_id", *run_grid.case_columns(runs)]]
+    ordered = run_grid.sort_runs(runs).astype({"run_id": str})[["run_id", *run_grid.case_columns(runs)]]
     ordered = ordered.astype({name: str for name in ordered if isinstance(ordered[name].dtype, pd.CategoricalDtype)})
     rates = ordered.merge(sums, on="run_id")
     labels = [operation.label for operation in OPERATIONS]
     order = place(rates["operation"], labels) if "operation" in by else place(rates["phase"], ranges.PHASES)
-    return sorted_by(rates, order).assign(**{NOT_MEASURED: ""})
+    return sort_stably(rates, order).assign(**{NOT_MEASURED: ""})
 
 
 def limit(rows: pd.DataFrame) -> pd.Series:
@@ -169,7 +169,7 @@ def ridges(runs: pd.DataFrame, peaks: Mapping[str, float]) -> dict[str, float]:
     return {name: peaks[f"gemm_{name}"] / peaks["copy"] for name in known}
 
 
-def measured_peaks(runs: pd.DataFrame, calibration: pd.DataFrame) -> list[dict]:
+def list_measured_peaks(runs: pd.DataFrame, calibration: pd.DataFrame) -> list[dict]:
     """The measured rates behind the roofs: label, value, unit."""
     labels = {
         f"gemm_{name}": f"a large matmul in {name.upper()}" for name in sorted(runs["precision"].astype(str).unique())
@@ -190,7 +190,7 @@ def medians(rows: pd.DataFrame) -> pd.DataFrame:
     return table.rename_axis("label").reset_index()
 
 
-def roofs_over(rows: pd.DataFrame, peaks: Mapping[str, float]) -> pd.DataFrame:
+def draw_roofs(rows: pd.DataFrame, peaks: Mapping[str, float]) -> pd.DataFrame:
     """Corners of the roofs over `rows`: roof, intensity (FLOP/byte), flop_rate (TFLOP/s), label (or ""). One of memory,
     and one of matmuls in each precision that `peaks` has (`gemm_bf16` ..., FLOP/s); none without that of memory."""
     known = rows[rows["ridge"].notna() & (rows["flops"] > 0)]
@@ -217,7 +217,7 @@ def traffic(runs: pd.DataFrame) -> pd.DataFrame:
     case columns, run_id, moved_bytes, least_bytes, times_least."""
     shape_of = {
         str(run["run_id"]): run_grid.shape_of(run)
-        for run in run_grid.measured_runs(runs).to_dict("records")
+        for run in run_grid.select_measured_runs(runs).to_dict("records")
         if has_formula(run)
     }
     rows = run_grid.cases(runs, "forward")
@@ -225,11 +225,11 @@ def traffic(runs: pd.DataFrame) -> pd.DataFrame:
     shapes = [shape_of[run_id] for run_id in rows["run_id"]]
     costs = [flops.kernel_costs(shape) for shape in shapes]
     moved = [sum(c.bytes for (_, family), c in cost.items() if family not in GEMM) for cost in costs]
-    table = rows.assign(moved_bytes=moved, least_bytes=[least_bytes(shape) for shape in shapes])
+    table = rows.assign(moved_bytes=moved, least_bytes=[count_least_bytes(shape) for shape in shapes])
     return table.assign(times_least=table["moved_bytes"] / table["least_bytes"])
 
 
-def least_bytes(shape: flops.Shape) -> int:
+def count_least_bytes(shape: flops.Shape) -> int:
     """Traffic of a forward pass outside matmuls if each operation went through memory once."""
     n, d = shape.num_tokens, shape.d_model
     layer = flops.softmax(shape) + flops.rope(shape) + flops.swiglu_gate(n, shape.d_ff) + flops.residual(n, d) * 2
@@ -237,7 +237,7 @@ def least_bytes(shape: flops.Shape) -> int:
     return (layer * shape.num_layers + norms + flops.embedding(n, d)).bytes
 
 
-def judged(steps: pd.DataFrame, waits: pd.DataFrame, totals: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
+def judge_steps(steps: pd.DataFrame, waits: pd.DataFrame, totals: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
     """Each phase of each run, and its whole step (phase `step`): run_id, phase, timer_ns with its spread, the columns
     of `waits` (`waiting.launch_waits`), above and below (shares of kernel time), bound."""
     table = timing.host_times(steps, "timer", "timer").merge(waits, on=["run_id", "phase"])

@@ -12,7 +12,7 @@ import pandas as pd
 
 from profiler_job.analysis.capture import capture_advice
 from profiler_job.analysis.metrics.elapsed import BUSY
-from profiler_job.analysis.metrics.per_rank import largest_of_ranks
+from profiler_job.analysis.metrics.per_rank import take_largest_rank
 from profiler_job.analysis.reference import gpus
 from profiler_job.jobs.contract import ranges
 
@@ -35,7 +35,7 @@ def clocks(steps: pd.DataFrame) -> dict[str, dict[str, Clock]]:
     wait for the one whose host is slowest, and seem not to be limited by theirs."""
     rows = steps[steps["collector"].astype(str) == "timer"]
     rows = rows.assign(issue_ns=pd.to_numeric(rows["issue_ns"], errors="coerce").astype(float))
-    rows = largest_of_ranks(rows, ["wall_ns", "issue_ns"])
+    rows = take_largest_rank(rows, ["wall_ns", "issue_ns"])
     medians = rows.groupby(["run_id", "phase"], observed=True)[["wall_ns", "issue_ns"]].median()
     known: dict[str, dict[str, Clock]] = {}
     for (run_id, phase), wall_ns, issue_ns in medians.itertuples():
@@ -43,7 +43,7 @@ def clocks(steps: pd.DataFrame) -> dict[str, dict[str, Clock]]:
     return known
 
 
-def host_limited_ns(steps: pd.DataFrame) -> dict[str, float]:
+def measure_host_limited(steps: pd.DataFrame) -> dict[str, float]:
     """Of each run that was timed, how long the phases of a step take that the host limits: its GPUs wait for no longer
     than that."""
     return {
@@ -76,7 +76,7 @@ def advise(
     families = totals.groupby("family", as_index=False)[["calls", "time_ns"]].sum()
     phases = totals.groupby("phase", as_index=False)["time_ns"].sum()
     sections = {
-        "verdict": _waiting(elapsed, totals, timed),
+        "verdict": _summarise_waiting(elapsed, totals, timed),
         "verdict_phases": pd.DataFrame([(name, clock.wall_ns) for name, clock in timed.items()], columns=_OF_PHASES),
         "findings": findings.assign(time_ns=findings["time_ns"] / steps, count=findings["count"] // steps),
         "kernels": kernels.rename(columns={"kernel_name": "name", "time_ns": "total_ns"}),
@@ -86,11 +86,11 @@ def advise(
         "gpus": pd.DataFrame({"name": [str(run["gpu_name"])]}),
     }
     facts = {"num_kernels": totals["calls"].sum(), "num_graph_executions": 0, "is_slowed": False}
-    facts["memory_used"] = _memory_used(run)
+    facts["memory_used"] = _measure_memory_used(run)
     return capture_advice.advise(facts | dict.fromkeys(("work_start_ns", "work_end_ns", "loading_end_ns")), sections)
 
 
-def _memory_used(run: Mapping[str, Any]) -> float | None:
+def _measure_memory_used(run: Mapping[str, Any]) -> float | None:
     gpu, peak = gpus.lookup(str(run["gpu_name"])), run.get("peak_memory_bytes")
     return None if gpu is None or peak is None or pd.isna(peak) else float(peak) / gpu.memory_bytes
 
@@ -98,7 +98,7 @@ def _memory_used(run: Mapping[str, Any]) -> float | None:
 _OF_PHASES = ["phase", "elapsed_ns"]
 
 
-def _waiting(elapsed: pd.DataFrame, totals: pd.DataFrame, timed: Mapping[str, Clock]) -> pd.DataFrame:
+def _summarise_waiting(elapsed: pd.DataFrame, totals: pd.DataFrame, timed: Mapping[str, Clock]) -> pd.DataFrame:
     """One row: what runs in a step of a GPU, of the profiled steps, and how long it waits, of the unprofiled ones.
     totals: those of one GPU, too."""
     num_gpus = elapsed["gpu"].nunique()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.metrics.ordering import place, seen, sorted_by
+from profiler_job.analysis.metrics.ordering import place, rank_first_seen, sort_stably
 from profiler_job.analysis.reference import flops
 from profiler_job.jobs.contract.axes import default_of, names_of_value, reading_order
 from profiler_job.jobs.contract.modes import MODES
@@ -23,16 +23,16 @@ PROPERTIES = ("mode", "precision", "attention", "optimizer", "gpu_name")
 """What a run is looked for by, whether a table has a column of it or not."""
 
 
-def in_model_order(runs: pd.DataFrame) -> pd.DataFrame:
+def sort_runs(runs: pd.DataFrame) -> pd.DataFrame:
     """Runs from the smallest model to the largest, then by context length, variant and mode."""
     by = ["num_parameters", "context_length", *(axis for axis in VARIANT_AXES if axis in runs)]
     keys = [runs[name].astype(str) if runs[name].dtype == "category" else runs[name] for name in by]
-    return sorted_by(runs, *keys, place(runs["mode"], MODES), runs["run_id"].astype(str))
+    return sort_stably(runs, *keys, place(runs["mode"], MODES), runs["run_id"].astype(str))
 
 
-def sizes_in_order(runs: pd.DataFrame) -> tuple[str, ...]:
+def list_sizes(runs: pd.DataFrame) -> tuple[str, ...]:
     """Names of the models, the smallest first."""
-    return tuple(in_model_order(runs)["size"].astype(str).drop_duplicates())
+    return tuple(sort_runs(runs)["size"].astype(str).drop_duplicates())
 
 
 def page_by_id(recordings: Sequence[Any], run_pages: Mapping[tuple[str, str], str]) -> dict[str, str]:
@@ -68,7 +68,7 @@ def _follows_from_size(runs: pd.DataFrame, axis: str) -> bool:
     return bool((runs.groupby("size", observed=True)[axis].nunique() == 1).all())
 
 
-def why_not_measured(run: pd.Series) -> str:
+def explain_unmeasured(run: pd.Series) -> str:
     """Why a run has no numbers: "" for a finished one, otherwise its status and the phase that it reached."""
     status = run.get("status")
     if not isinstance(status, str):
@@ -91,14 +91,14 @@ def cases(runs: pd.DataFrame, mode: str) -> pd.DataFrame:
     Columns: case_columns, run_id ("" where there was no such run), not_measured ("" where the run finished).
     """
     by = case_columns(runs)
-    ordered = in_model_order(runs).astype({column: str for column in by if runs[column].dtype == "category"})
+    ordered = sort_runs(runs).astype({column: str for column in by if runs[column].dtype == "category"})
     parts = [_product(part) for _, part in ordered.groupby(by[2:], sort=False)] if by[2:] else [_product(ordered)]
     grid = pd.concat(parts, ignore_index=True)[by]
-    grid = sorted_by(grid, place(grid["size"], ordered["size"].drop_duplicates()), grid["context_length"])
+    grid = sort_stably(grid, place(grid["size"], ordered["size"].drop_duplicates()), grid["context_length"])
     of_mode = ordered[ordered["mode"].astype(str) == mode].astype({"run_id": str, "status": str, "status_phase": str})
     of_mode = of_mode.drop_duplicates(by)[[*by, "run_id", "status", "status_phase"]]
     grid = grid.merge(of_mode, how="left", on=by)
-    grid[NOT_MEASURED] = [why_not_measured(row) for _, row in grid.iterrows()]
+    grid[NOT_MEASURED] = [explain_unmeasured(row) for _, row in grid.iterrows()]
     grid["run_id"] = grid["run_id"].fillna("")
     return grid[[*by, "run_id", NOT_MEASURED]]
 
@@ -116,10 +116,10 @@ def cases_along(runs: pd.DataFrame, mode: str, axis: str, order: list[str]) -> p
     if axis not in table:
         table[axis] = str(runs[axis].iloc[0])
     others = [name for name in ("size", "context_length", *VARIANT_AXES) if name in table and name != axis]
-    return sorted_by(table, seen(table, others), place(table[axis], order))
+    return sort_stably(table, rank_first_seen(table, others), place(table[axis], order))
 
 
-def against(rows: pd.DataFrame, axis: str, base: str, values: list[str]) -> pd.DataFrame:
+def join_base(rows: pd.DataFrame, axis: str, base: str, values: list[str]) -> pd.DataFrame:
     """`rows` with the `values` of the same case at `base` on `axis` beside them, as {value}_{base}; NaN where there
     are none."""
     by = [name for name in ("size", "context_length", *VARIANT_AXES) if name in rows and name != axis]
@@ -134,9 +134,9 @@ def only(rows: pd.DataFrame, *names: str) -> pd.DataFrame:
     return rows[[*case, *names]]
 
 
-def measured_runs(runs: pd.DataFrame) -> pd.DataFrame:
+def select_measured_runs(runs: pd.DataFrame) -> pd.DataFrame:
     """Finished runs only: a run that ran out of memory shows no derived number, even for the phases it reached."""
-    return in_model_order(runs[runs["status"].astype(str) == "ok"])
+    return sort_runs(runs[runs["status"].astype(str) == "ok"])
 
 
 def has_known_shape(run: Mapping[str, Any]) -> bool:
@@ -145,7 +145,7 @@ def has_known_shape(run: Mapping[str, Any]) -> bool:
     return run.get("workload", REFERENCE) == REFERENCE
 
 
-def of_known_shape(runs: pd.DataFrame) -> pd.DataFrame:
+def select_known_shapes(runs: pd.DataFrame) -> pd.DataFrame:
     """The runs that `has_known_shape`."""
     return runs[pd.Series([has_known_shape(run) for run in runs.to_dict("records")], index=runs.index, dtype=bool)]
 

@@ -22,7 +22,7 @@ def parts_of_steps(recordings: list) -> pd.DataFrame:
 
     variant: what tells runs of one case apart, in words: precision, and each other axis that varies.
     """
-    named = _variants([run_grid.measured_runs(rec.runs) for rec in recordings])
+    named = _variants([run_grid.select_measured_runs(rec.runs) for rec in recordings])
     parts = [_parts(rec, runs) for rec, runs in zip(recordings, named)]
     parts = [part for part in parts if len(part)]
     if not parts:
@@ -95,7 +95,7 @@ def _module(phase: str, path: str) -> str:
     return " · ".join(names[:2]) or "outside modules"
 
 
-def longest_part(rows: pd.DataFrame) -> pd.Series:
+def find_longest_part(rows: pd.DataFrame) -> pd.Series:
     """Of one step the module of a phase in which kernels run longest: phase, module, time_ns, share (of the step)."""
     sums = rows.groupby(["phase", "module", "step_ns"], sort=False)["time_ns"].sum().reset_index()
     longest = sums.loc[sums["time_ns"].idxmax()]

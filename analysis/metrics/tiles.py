@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import pandas as pd
 
 from profiler_job.analysis.metrics import kernel_time, run_grid
-from profiler_job.analysis.metrics.ordering import place, sorted_by
+from profiler_job.analysis.metrics.ordering import place, sort_stably
 from profiler_job.analysis.reference import flops, gemm_names, kernel_families
 from profiler_job.jobs.contract import ranges
 
@@ -14,7 +14,7 @@ PASSES = {ranges.FORWARD: 1, ranges.BACKWARD: 2}
 BY = ["run_id", "phase", "tile", "alignment"]
 
 
-def of_matmuls(runs: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
+def list_matmul_tiles(runs: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
     """GEMM kernels of forward and backward by what their names say, of one step: BY (tile as `128x64`, M by N;
     alignment as `align4`, the elements that loads of operands are aligned to; each "" where the name does not say),
     layouts ("nn, nt"), calls, time_ns, share (of the GEMM time of that phase), flops (NaN where not known),
@@ -25,9 +25,9 @@ def of_matmuls(runs: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
     """
     totals = kernel_time.kernel_totals(kernels)
     rows = totals[(totals["family"] == "gemm") & totals["phase"].isin(list(PASSES))]
-    rows = rows.assign(**_said(rows["kernel_name"]), flops=_flops(runs, rows))
+    rows = rows.assign(**_parse_names(rows["kernel_name"]), flops=_flops(runs, rows))
     table = rows.groupby(BY, sort=False).agg(
-        layouts=("layout", _joined),
+        layouts=("layout", _join_names),
         calls=("calls", "sum"),
         time_ns=("time_ns", "sum"),
         flops=("flops", lambda values: values.sum(skipna=False)),
@@ -39,12 +39,13 @@ def of_matmuls(runs: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
     return table.assign(flop_rate=rate.where(table["flops"] > 0))
 
 
-def over_runs(rows: pd.DataFrame) -> pd.DataFrame:
-    """`of_matmuls` over all its runs, by phase: phase, tile, alignment, layouts, num_runs, share (mean of all runs that
-    have the phase), rate_low, rate and rate_high (TFLOP/s: lowest, median and highest run), the largest share first."""
+def sum_over_runs(rows: pd.DataFrame) -> pd.DataFrame:
+    """`list_matmul_tiles` over all its runs, by phase: phase, tile, alignment, layouts, num_runs, share (mean of all
+    runs that have the phase), rate_low, rate and rate_high (TFLOP/s: lowest, median and highest run), the largest share
+    first."""
     num_runs = rows.groupby("phase")["run_id"].nunique()
     table = rows.groupby(["phase", "tile", "alignment"], sort=False).agg(
-        layouts=("layouts", lambda names: _joined(layout for name in names for layout in name.split(", "))),
+        layouts=("layouts", lambda names: _join_names(layout for name in names for layout in name.split(", "))),
         num_runs=("run_id", "nunique"),
         share=("share", "sum"),
         rate_low=("flop_rate", "min"),
@@ -52,15 +53,15 @@ def over_runs(rows: pd.DataFrame) -> pd.DataFrame:
         rate_high=("flop_rate", "max"),
     ).reset_index()  # fmt: skip
     table["share"] /= table["phase"].map(num_runs).astype(float)
-    return sorted_by(table, place(table["phase"], list(PASSES)), -table["share"])
+    return sort_stably(table, place(table["phase"], list(PASSES)), -table["share"])
 
 
-def _joined(names: Iterable[str]) -> str:
+def _join_names(names: Iterable[str]) -> str:
     return ", ".join(sorted(set(names) - {""}))
 
 
-def leading(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of `of_matmuls` with the largest share of each run and phase."""
+def select_leading(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of `list_matmul_tiles` with the largest share of each run and phase."""
     return rows.sort_values("share", ascending=False, kind="stable").drop_duplicates(["run_id", "phase"]).sort_index()
 
 
@@ -86,7 +87,7 @@ def ends(rows: pd.DataFrame, least: float) -> pd.DataFrame:
     return table.assign(ratio=table["small_rate"] / table["large_rate"])
 
 
-def _said(names: pd.Series) -> dict[str, pd.Series]:
+def _parse_names(names: pd.Series) -> dict[str, pd.Series]:
     read = {name: gemm_names.parse(name) for name in names.unique()}
     elements = {name: gemm_names.alignment(name) for name in read}
     tiles = {name: f"{gemm.tile[0]}x{gemm.tile[1]}" if gemm and gemm.tile else "" for name, gemm in read.items()}
@@ -99,7 +100,7 @@ def _flops(runs: pd.DataFrame, rows: pd.DataFrame) -> pd.Series:
     """FLOPs of one step in each row of kernel totals; NaN where they are not known."""
     costs = {
         (str(run["run_id"]), module): (cost.flops, number * run_grid.micro_batches_of(run))
-        for run in run_grid.of_known_shape(run_grid.measured_runs(runs)).to_dict("records")
+        for run in run_grid.select_known_shapes(run_grid.select_measured_runs(runs)).to_dict("records")
         for module, (cost, number) in flops.matmul_costs(run_grid.micro_batch_of(run)).items()
     }
     is_main = rows["kernel_name"].map(kernel_families.is_main_gemm).astype(bool)

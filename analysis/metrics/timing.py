@@ -20,7 +20,7 @@ import pandas as pd
 from pandas.api.types import union_categoricals
 
 from profiler_job.analysis.capture import intervals
-from profiler_job.analysis.metrics.per_rank import largest_of_ranks
+from profiler_job.analysis.metrics.per_rank import take_largest_rank
 from profiler_job.analysis.metrics.remembered import remember
 from profiler_job.jobs.contract.ranges import STEP
 
@@ -43,7 +43,7 @@ def wall_times(steps: pd.DataFrame, collector: str) -> pd.DataFrame:
     """Wall time of each step and phase by `timer` or `nsys` (ranges), of the slowest rank: run_id, process, collector,
     step, phase, wall_ns."""
     rows = steps[steps["collector"].astype(str) == collector].drop(columns="issue_ns", errors="ignore")
-    return largest_of_ranks(rows.astype({"run_id": str, "phase": str}), ["wall_ns"])
+    return take_largest_rank(rows.astype({"run_id": str, "phase": str}), ["wall_ns"])
 
 
 def host_times(steps: pd.DataFrame, collector: str, prefix: str) -> pd.DataFrame:
@@ -64,12 +64,12 @@ def differ(rows: pd.DataFrame, first: str, second: str) -> pd.Series:
     return (rows[f"{first}_min_ns"] > rows[f"{second}_max_ns"]) | (rows[f"{second}_min_ns"] > rows[f"{first}_max_ns"])
 
 
-def in_steps(kernels: pd.DataFrame) -> pd.DataFrame:
+def select_steps(kernels: pd.DataFrame) -> pd.DataFrame:
     """Kernels launched inside a measured step."""
     return kernels[kernels["step"] >= 0]
 
 
-def stacked(parts: list[pd.DataFrame]) -> pd.DataFrame:
+def stack_tables(parts: list[pd.DataFrame]) -> pd.DataFrame:
     """Rows of several tables below each other. run_id and phase are categories in order of the alphabet: pandas makes
     text of them where tables have other categories."""
     rows = pd.concat(parts, ignore_index=True)
@@ -86,8 +86,8 @@ def gpu_times(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
     (the sum of durations), busy_ns (summed over the rank's devices; `busy_share` makes a share of it) and projected_ns.
     """
     columns = ["run_id", "rank", "step", "phase", "device", "start_ns", "end_ns"]
-    parts = [in_steps(frame)[columns].assign(is_kernel=frame is kernels) for frame in (kernels, memops)]
-    rows = stacked(parts)
+    parts = [select_steps(frame)[columns].assign(is_kernel=frame is kernels) for frame in (kernels, memops)]
+    rows = stack_tables(parts)
     whole_steps = rows.assign(phase=pd.Categorical.from_codes(np.zeros(len(rows), int), [STEP]))
     return pd.concat([_gpu_times(rows[rows["phase"] != ""]), _gpu_times(whole_steps)], ignore_index=True)
 
@@ -134,7 +134,7 @@ def busy_share(rows: pd.DataFrame, kernels: pd.DataFrame, busy: str = "busy_ns",
     return rows[busy] / (rows[wall] * num_devices(kernels).reindex(rows["run_id"]).to_numpy())
 
 
-def stretched(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
+def measure_stretch(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
     """What the profiler does to a step of each run that was timed and profiled: run_id, waits (the part of the
     unprofiled step that GPU busy does not account for), busy_ratio (GPU busy under nsys over the unprofiled step),
     longer_ns (how far the GPU span exceeds the whole unprofiled step, for each kernel). Medians over steps."""

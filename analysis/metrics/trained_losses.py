@@ -20,7 +20,7 @@ MODEL = ["size", "context_length", "batch_size", "workload", "workload_options"]
 """What two runs have in common where only what makes them faster differs."""
 
 
-def with_losses(measured: pd.DataFrame, losses: Any) -> pd.DataFrame:
+def join_losses(measured: pd.DataFrame, losses: Any) -> pd.DataFrame:
     """`measured` (run_id, optimizer, MODEL, TRAINED, BEFORE, and trained_on, the GPU of its losses) with losses of the
     recording `losses` where the own run did not compare them, and with what follows, all relative: loss_off from FP32
     before training; trained_off from the plain run; numerics_off from the run in FP32 with nothing fused whose AdamW
@@ -29,7 +29,7 @@ def with_losses(measured: pd.DataFrame, losses: Any) -> pd.DataFrame:
     measured = measured.assign(no_dropout=False)
     own_adamw = measured["optimizer"].astype(str) == PLAIN["optimizer"]
     if losses is not None:
-        compared = _compared_by(losses)
+        compared = _list_compared_losses(losses)
         others = compared.drop_duplicates("as_it_is").set_index("as_it_is").reindex(measured["run_id"])
         others = others.set_axis(measured.index)
         measured["no_dropout"] = measured["loss_trained"].isna() & others["no_dropout"].eq(True)
@@ -51,7 +51,7 @@ def with_losses(measured: pd.DataFrame, losses: Any) -> pd.DataFrame:
     )
 
 
-def _compared_by(losses: Any) -> pd.DataFrame:
+def _list_compared_losses(losses: Any) -> pd.DataFrame:
     """The runs of a recording that compared losses, with MODEL, PLAIN, TRAINED, BEFORE and trained_on; as_it_is: the id
     of the run that has the dropout of its model, and no_dropout, whether that is another one. Where there are both, the
     one that has it goes first."""
@@ -61,7 +61,7 @@ def _compared_by(losses: Any) -> pd.DataFrame:
     runs = losses.runs[names].astype({name: str for name in names if name not in ("context_length", "batch_size")})
     runs = runs.rename(columns={"gpu_name": "trained_on"}).join(values, on="run_id").dropna(subset=TRAINED)
     ids = [id_as_it_is(run_id, options) for run_id, options in zip(runs["run_id"], runs["workload_options"])]
-    runs = runs.assign(as_it_is=ids, workload_options=runs["workload_options"].map(_without_dropout_off))
+    runs = runs.assign(as_it_is=ids, workload_options=runs["workload_options"].map(_drop_dropout_off))
     runs["no_dropout"] = runs["as_it_is"] != runs["run_id"]
     return runs.sort_values("no_dropout", kind="stable")
 
@@ -72,7 +72,7 @@ def _same_formula(measured: pd.DataFrame, compared: pd.DataFrame) -> pd.DataFram
     settings = pd.Series({**PLAIN, "optimizer": NOT_FUSED})
     not_fused = compared[(compared[[*settings.index]] == settings).all(axis=1)].drop_duplicates(MODEL)
     models = measured[MODEL].astype({"size": str, "workload": str, "workload_options": str})
-    models["workload_options"] = models["workload_options"].map(_without_dropout_off)
+    models["workload_options"] = models["workload_options"].map(_drop_dropout_off)
     beside = models.merge(not_fused[[*MODEL, *TRAINED, "trained_on"]], on=MODEL, how="left").set_axis(measured.index)
     start = (beside["loss_trained_plain"] / measured["loss_trained_plain"] - 1).abs()
     return beside[[*TRAINED, "trained_on"]].where(start <= SAME_START)
@@ -80,13 +80,13 @@ def _same_formula(measured: pd.DataFrame, compared: pd.DataFrame) -> pd.DataFram
 
 def id_as_it_is(run_id: str, options: str) -> str:
     """The id of the same run of a model whose dropout is not turned off by its `options`, with which an id ends."""
-    kept = _without_dropout_off(options)
+    kept = _drop_dropout_off(options)
     if kept == options:
         return run_id
     return run_id.removesuffix(f"-{token_of(options)}") + (f"-{token_of(kept)}" if kept else "")
 
 
-def _without_dropout_off(options: str) -> str:
+def _drop_dropout_off(options: str) -> str:
     """Options less those that turn dropout off."""
     said = parse_options(options)
     return format_options({name: value for name, value in said.items() if "drop" not in name or value != 0})

@@ -53,12 +53,12 @@ def is_beyond_noise(rows: pd.DataFrame, band: Band | None, prefix: str = "") -> 
     return rows[f"{prefix}launch_wait_ns"] > noise
 
 
-def of_other_recordings(runs: pd.DataFrame, others: Iterable[Any], band: Band | None = None) -> pd.DataFrame:
+def compute_other_waits(runs: pd.DataFrame, others: Iterable[Any], band: Band | None = None) -> pd.DataFrame:
     """`launch_waits` of the same `runs` in each of the other recordings, below each other; `recording` numbers these
     from 1."""
     parts = []
     for number, other in enumerate(others, start=1):
-        same = set(differences.repeated_runs(runs, other.runs)["run_id"])
+        same = set(differences.select_repeated_runs(runs, other.runs)["run_id"])
         steps, kernels, memops = (
             frame[frame["run_id"].astype(str).isin(same)] for frame in (other.steps, other.kernels, other.memops)
         )
@@ -66,7 +66,7 @@ def of_other_recordings(runs: pd.DataFrame, others: Iterable[Any], band: Band | 
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["run_id", "phase"])
 
 
-def over_recordings(waits: pd.DataFrame, others: pd.DataFrame, claimed: str = "waits") -> pd.DataFrame:
+def count_recordings(waits: pd.DataFrame, others: pd.DataFrame, claimed: str = "waits") -> pd.DataFrame:
     """For each run and phase of `waits`, over all recordings that have it, this one included: run_id, phase,
     num_recordings, num_claimed (those in which `claimed` is true), wait_low and wait_high (lowest and highest
     launch_wait)."""

@@ -46,7 +46,7 @@ class Links:
         """What pages call a run: its title, or its id where nothing else is known of it."""
         return printable(self.titles.get((letter, run_id), run_id))
 
-    def of_runs(self, letter: str, run_ids: tuple[str, ...]) -> str:
+    def find_page(self, letter: str, run_ids: tuple[str, ...]) -> str:
         """The page of the first of these runs that has one; "" where none has."""
         return next((self.runs[letter, run] for run in run_ids if (letter, run) in self.runs), "")
 
@@ -58,9 +58,9 @@ def answer(comparison: Comparison, links: Links) -> Answer:
     facts = _facts(comparison, links) | {
         "pair": None if others else _pair_facts(first, has_own_page=False),
         "counts": [compare_formats.counts_line(pairs, metric) for metric in compare_formats.counted_metrics(pairs)],
-        "metrics": _shown_metrics(pairs),
+        "metrics": _choose_metrics(pairs),
         "is_shortened": len(pairs) > MANY_PAIRS,
-        "apart": _capitalised(printable(compare_formats.parts_apart_line(pairs))),
+        "apart": _capitalise(printable(compare_formats.parts_apart_line(pairs))),
         "summary": _summary(comparison),
         "follows": _follows(pairs, links),
         "num_alone": len(comparison.alignment.only_first) + len(comparison.alignment.only_second),
@@ -68,17 +68,17 @@ def answer(comparison: Comparison, links: Links) -> Answer:
     tables = [_alone(comparison, links)]
     if not others:
         return assemble(facts, [], [*tables, *_pair_tables(first, links)], _pair_charts(first))
-    tables += [_metric_table(metric, pairs, links) for metric in _shown_metrics(pairs)]
+    tables += [_metric_table(metric, pairs, links) for metric in _choose_metrics(pairs)]
     return assemble(facts, [], tables, [_ratios(pairs)])
 
 
-def _shown_metrics(pairs: list[Pair]) -> list[Metric]:
+def _choose_metrics(pairs: list[Pair]) -> list[Metric]:
     """Metrics that have a table. Of many pairs those that others tell have none, or the page is too large to load."""
     following = ("throughput", "busy") if len(pairs) > MANY_PAIRS else ()
     return [metric for metric in compare_formats.metrics_of(pairs) if metric not in following]
 
 
-def of_pair(comparison: Comparison, pair: Pair, links: Links) -> Answer:
+def answer_pair(comparison: Comparison, pair: Pair, links: Links) -> Answer:
     """One of several pairs, and why it differs."""
     facts = _facts(comparison, links) | {"pair": _pair_facts(pair, has_own_page=True), "num_alone": 0}
     return assemble(facts, [], _pair_tables(pair, links), _pair_charts(pair))
@@ -94,7 +94,7 @@ def counterparts(comparison: Comparison, links: Links) -> dict[str, list[dict[st
         runs = {"A": pair.case.first, "B": pair.case.second}
         words = [compare_formats.metric_line(pair.judgements[name]) for name in ("step", "kernel")]
         for letter, other in (("A", "B"), ("B", "A")):
-            page = links.of_runs(other, runs[other])
+            page = links.find_page(other, runs[other])
             entry = {"letter": letter, "other": other, "label": printable(sides[other].label), "page": page}
             for run in runs[letter]:
                 if (letter, run) in links.runs:
@@ -152,12 +152,12 @@ def _pair_facts(pair: Pair, has_own_page: bool) -> dict[str, Any]:
         "has_own_page": has_own_page,
         "label": printable(pair.case.label),
         "headline": compare_formats.headline(pair),
-        "total": _capitalised(compare_formats.total_text(pair)),
+        "total": _capitalise(compare_formats.total_text(pair)),
         "apart": compare_formats.parts_apart_text(pair),
     }
 
 
-def _capitalised(words: str) -> str:
+def _capitalise(words: str) -> str:
     return words[:1].upper() + words[1:]
 
 
@@ -167,7 +167,7 @@ def _capitalised(words: str) -> str:
 def _metric_table(metric: Metric, pairs: list[Pair], links: Links) -> Table:
     known = [(pair, why) for pair, why in zip(pairs, links.pairs, strict=True) if metric in pair.judgements]
     kind = {"memory": "mib", "throughput": "count", "energy": "number"}.get(metric, "ms")
-    rows = [_of_pair(pair, why, links) | _judged(pair.judgements[metric]) for pair, why in known]
+    rows = [_describe_pair(pair, why, links) | _word_judgement(pair.judgements[metric]) for pair, why in known]
     columns = (
         Column("runs", "runs", "page"),
         Column("page_of_first", "A", "page"),
@@ -180,22 +180,22 @@ def _metric_table(metric: Metric, pairs: list[Pair], links: Links) -> Table:
         Column("is_real", "beyond it", "yes_no"),
         Column("verdict", "verdict"),
     )
-    title = f"{_capitalised(METRICS[metric])} of every pair{', J' if metric == 'energy' else ''}"
+    title = f"{_capitalise(METRICS[metric])} of every pair{', J' if metric == 'energy' else ''}"
     is_per_token = bool(known) and known[0][0].judgements[metric].per_token
     return Table(metric, f"{title}, per {compare_formats.UNIT}" if is_per_token else title, columns, pd.DataFrame(rows))
 
 
-def _of_pair(pair: Pair, why: str, links: Links) -> dict[str, Any]:
+def _describe_pair(pair: Pair, why: str, links: Links) -> dict[str, Any]:
     """The columns that name a pair, each with where it leads."""
     named: dict[str, Any] = {"runs": printable(pair.case.label), "runs_leads_to": why}
     for letter, which, run_ids in (("A", "first", pair.case.first), ("B", "second", pair.case.second)):
-        page = links.of_runs(letter, run_ids)
+        page = links.find_page(letter, run_ids)
         named |= {f"{which}_runs": ", ".join(map(printable, run_ids))}
         named |= {f"page_of_{which}": "run" if page else "no page", f"page_of_{which}_leads_to": page}
     return named
 
 
-def _judged(judged: Judgement) -> dict[str, Any]:
+def _word_judgement(judged: Judgement) -> dict[str, Any]:
     band = None if math.isinf(judged.band) else judged.band
     return {
         "first": judged.first,
@@ -242,7 +242,7 @@ def _alone(comparison: Comparison, links: Links) -> Table:
 
 def _pair_tables(pair: Pair, links: Links) -> list[Table]:
     metrics = [
-        {"metric": METRICS[metric], "unit": _UNITS.get(metric, "ns")} | _judged(judged)
+        {"metric": METRICS[metric], "unit": _UNITS.get(metric, "ns")} | _word_judgement(judged)
         for metric, judged in pair.judgements.items()
     ]
     waterfall = pair.waterfall

@@ -27,7 +27,7 @@ def answer(
     synchronisation, and both as shares of the step's NVTX range.
     """
     calls = calls_of_steps(api)
-    table, host = _by_name(calls), _by_run(runs, steps, kernels, calls)
+    table, host = _sum_by_name(calls), _sum_by_run(runs, steps, kernels, calls)
     tables = [*_tables_of_calls(table), _table_of_runs(host, run_grid.case_columns(runs))]
     facts = {"tables": [part.key for part in tables[:-1]], "num_calls": int(table["calls"].sum())}
     return assemble(facts, _claims(calls, table, host, kernels, memops), tables, [])
@@ -46,7 +46,7 @@ def _claims(
     launching = host[host["launches"] > 0].sort_values("each_ns", kind="stable")
     waiting = host.dropna(subset=["wait_share"]).sort_values("wait_share", kind="stable")
     num_launches = int(calls.loc[calls["group"] == "launch", "calls"].sum())
-    pairs = pd.DataFrame({"launch_calls": [num_launches], "kernels": [len(timing.in_steps(kernels))]})
+    pairs = pd.DataFrame({"launch_calls": [num_launches], "kernels": [len(timing.select_steps(kernels))]})
     graphs = table[table["name"].isin(["cudaGraphLaunch", "cuGraphLaunch"])]
     return [
         Claim(
@@ -70,7 +70,7 @@ def _claims(
 
 def _copies(memops: pd.DataFrame) -> pd.DataFrame:
     """Copies of the measured steps by direction, the most first: direction, copies."""
-    names = timing.in_steps(memops)["operation"].astype(str)
+    names = timing.select_steps(memops)["operation"].astype(str)
     counts = names[names.str.startswith(COPY)].str.removeprefix(COPY).value_counts()
     return counts.rename_axis("direction").rename("copies").reset_index()
 
@@ -118,7 +118,7 @@ def _table_of_runs(host: pd.DataFrame, by: list[str]) -> Table:
     return Table("host", "Host time in launches and in waiting, per profiled step", columns, host)
 
 
-def _by_name(calls: pd.DataFrame) -> pd.DataFrame:
+def _sum_by_name(calls: pd.DataFrame) -> pd.DataFrame:
     """Calls of all runs by name, most host time first; `low_ns` and `high_ns` are means of a call in a single run."""
     of_run = calls.groupby(["group", "name", "run_id"], sort=False)[["calls", "total_ns"]].sum().reset_index()
     of_run["mean_ns"] = of_run["total_ns"] / of_run["calls"]
@@ -135,10 +135,10 @@ def _by_name(calls: pd.DataFrame) -> pd.DataFrame:
     return table.assign(each_ns=table["total_ns"] / table["calls"])
 
 
-def _by_run(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, calls: pd.DataFrame) -> pd.DataFrame:
+def _sum_by_run(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, calls: pd.DataFrame) -> pd.DataFrame:
     """Every finished run in model order with its launches and waits per profiled step of a rank."""
     num_steps = kernel_time.num_steps_of_ranks(kernels)
-    table = run_grid.measured_runs(runs).astype({"run_id": str, "mode": str})
+    table = run_grid.select_measured_runs(runs).astype({"run_id": str, "mode": str})
     table = table[["run_id", *run_grid.case_columns(runs), "mode"]]
     for group, number, time in (("launch", "launches", "launch_ns"), ("synchronisation", "waits", "wait_ns")):
         sums = calls[calls["group"] == group].groupby("run_id")[["calls", "total_ns"]].sum()

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from profiler_job.analysis.metrics import run_grid
-from profiler_job.analysis.metrics.gpu_samples import SLOW_HOST, of_processes
+from profiler_job.analysis.metrics.gpu_samples import SLOW_HOST, summarise_processes
 from profiler_job.analysis.pages.titles import title_of
 from profiler_job.analysis.render.answer import Answer, Claim, Column, Table, assemble
 from profiler_job.jobs.contract.versions import COMPARED, differing
@@ -49,7 +49,7 @@ def answer(
     runs of the same precision. Dates span the
     runs' first start to the last end. Of `processes` and `telemetry`, where given: which GPUs, and the clocks of their
     memory."""
-    ordered = run_grid.in_model_order(runs).astype({"run_id": str})
+    ordered = run_grid.sort_runs(runs).astype({"run_id": str})
     values = pd.DataFrame({name: _words(name, ordered[name]) for name in PROPERTIES})
     counted = [_counts(name, values[name]) for name in PROPERTIES]
     others = pd.concat([_others(ordered, name, values[name]) for name in PROPERTIES], ignore_index=True)
@@ -61,10 +61,10 @@ def answer(
         "end": pd.to_datetime(manifest.get("recorded_to", ""), utc=True, errors="coerce"),
     }
     if processes is not None and telemetry is not None:
-        counted += _of_gpus(ordered["run_id"], processes, telemetry)
+        counted += _list_gpu_values(ordered["run_id"], processes, telemetry)
     claims = [
         Claim("same", values, lambda rows: not len(others)),
-        Claim("differ", others, facts=lambda rows: _differing(rows, len(ordered))),
+        Claim("differ", others, facts=lambda rows: _select_differing(rows, len(ordered))),
     ]
     return assemble(facts, claims, _tables(counted, others), [])
 
@@ -97,10 +97,10 @@ def conditions(runs: pd.DataFrame) -> dict[str, Any]:
     accumulation, where the batch of some is cut into micro-batches;
     num_processes and num_steps, the fewest and the most that timed a run (steps of each process), and num_profiled, the
     steps that its capture holds."""
-    ok = run_grid.measured_runs(runs)
+    ok = run_grid.select_measured_runs(runs)
     ok = ok if "compile" in ok else ok.assign(compile="off")  # a recording older than the axis
     training = ok[ok["mode"].astype(str) == "train_step"]
-    reference = run_grid.of_known_shape(ok)
+    reference = run_grid.select_known_shapes(ok)
     columns = {name: ok[name] for name in CONDITIONS}
     columns |= {"attention": reference["attention"], "optimizer": training["optimizer"]}
     if "accumulation" in ok and (ok["accumulation"] > 1).any():
@@ -114,7 +114,7 @@ def machines(runs: pd.DataFrame, processes: pd.DataFrame, telemetry: pd.DataFram
     """What the machines did to the times of some runs: of num_read processes that timed them, num_slow ran on a slow
     host (more than slow_host times the fastest); in num_lowered runs something held the clock of the GPU down, longest
     in that of `longest`: run (its title), share (of the samples while it was busy) and reasons."""
-    states = of_processes(processes, telemetry)
+    states = summarise_processes(processes, telemetry)
     by_run = states.groupby("run_id", sort=False)[["lowered", "samples"]].sum()
     by_run["reasons"] = states[states["lowered"] > 0].groupby("run_id")["reasons"].first()
     lowered = by_run[by_run["lowered"] > 0].assign(share=lambda rows: rows["lowered"] / rows["samples"])
@@ -140,11 +140,11 @@ def mix(runs: pd.DataFrame, is_main: bool, side: str = "") -> Answer:
         columns=["property", "value", "num_runs"],
     )
     words = rows.assign(property=rows["property"].map(PROPERTIES), value=rows["value"].replace("", UNKNOWN))
-    claim = Claim("mix", words, facts=lambda claimed: {"num_all": len(runs), "by": _by_property(claimed)})
+    claim = Claim("mix", words, facts=lambda claimed: {"num_all": len(runs), "by": _group_by_property(claimed)})
     return assemble({"is_main": is_main, "side": side}, [claim], [], [])
 
 
-def _by_property(rows: pd.DataFrame) -> list[dict]:
+def _group_by_property(rows: pd.DataFrame) -> list[dict]:
     grouped = rows.groupby("property", sort=False)
     return [{"property": name, "values": of_one.to_dict("records")} for name, of_one in grouped]
 
@@ -165,7 +165,7 @@ def _counts(name: str, values: pd.Series) -> pd.DataFrame:
     )
 
 
-def _of_gpus(run_ids: pd.Series, processes: pd.DataFrame, telemetry: pd.DataFrame) -> list[pd.DataFrame]:
+def _list_gpu_values(run_ids: pd.Series, processes: pd.DataFrame, telemetry: pd.DataFrame) -> list[pd.DataFrame]:
     """What each run's processes read of their GPUs, one row a value: a run on several GPUs counts for each."""
     busy = telemetry[telemetry["moment"].astype(str) == "busy"]
     read = {
@@ -192,7 +192,7 @@ def _others(runs: pd.DataFrame, name: str, values: pd.Series) -> pd.DataFrame:
     return others.assign(run=[title_of(run) for run in runs[unusual].to_dict("records")])
 
 
-def _differing(rows: pd.DataFrame, num_runs: int) -> dict:
+def _select_differing(rows: pd.DataFrame, num_runs: int) -> dict:
     return {
         "num_differing": rows["run_id"].nunique(),
         "num_all": num_runs,

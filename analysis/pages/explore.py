@@ -57,9 +57,9 @@ class Part:
         return _rows(self)
 
     @cached_property
-    def beside(self) -> pd.DataFrame:
+    def machine_values(self) -> pd.DataFrame:
         """The machine beside each run, as of `telemetry.of_runs`."""
-        return gpu_samples.of_runs(self.rec.runs, self.rec.steps, self.rec.processes, self.rec.telemetry)
+        return gpu_samples.summarise_runs(self.rec.runs, self.rec.steps, self.rec.processes, self.rec.telemetry)
 
 
 def answer(parts: Sequence[Part], band: Band | None) -> Answer:
@@ -67,7 +67,7 @@ def answer(parts: Sequence[Part], band: Band | None) -> Answer:
     numbers of finished runs only. band: of wall times."""
     rows = pd.concat([part.rows for part in parts], ignore_index=True)
     gpus = sorted(rows["gpu_name"].unique())
-    rows["gpu_name"] = rows["gpu_name"].map(_in_short(gpus))
+    rows["gpu_name"] = rows["gpu_name"].map(_shorten_names(gpus))
     axes = [
         name
         for name in run_grid.VARIANT_AXES
@@ -80,7 +80,7 @@ def answer(parts: Sequence[Part], band: Band | None) -> Answer:
         Column(name, names.get(name, label_of(name)), kinds.get(name, "text"))
         for name in ("size", "context_length", "mode", *axes, "recording")
     ]
-    rows = run_grid.in_model_order(rows)
+    rows = run_grid.sort_runs(rows)
     own = rows["size"].isin(parts[0].rec.runs["size"].astype(str))  # models that studies alone have come last
     rows = pd.concat([rows[own], rows[~own]], ignore_index=True)
     facets = [
@@ -101,13 +101,13 @@ def answer(parts: Sequence[Part], band: Band | None) -> Answer:
         "larger_is_better": LARGER_IS_BETTER,
         "gpus": gpus,
         "band": band,
-        "relative": repr(band.of_time) if band else "",
+        "relative": repr(band.time_half) if band else "",
         "ratio": repr(band.ratio) if band else "",
     }
     return assemble(facts, [], [table], [])
 
 
-def _in_short(gpus: Iterable[str]) -> dict[str, str]:
+def _shorten_names(gpus: Iterable[str]) -> dict[str, str]:
     """Each GPU by the first word of its model, such as H200, where that tells them apart: in full they make the table
     wider than the page."""
     short = {name: (name.removeprefix("NVIDIA ").split() or [name])[0] for name in gpus}
@@ -152,7 +152,7 @@ def _rows(part: Part) -> pd.DataFrame:
     rows = runs[[*wanted, *(name for name in run_grid.VARIANT_AXES if name in runs)]].copy()
     rows["peak_memory_bytes"] = run_grid.peak_bytes(runs)
     rows["others"] = _others(runs)
-    rows[NOT_MEASURED] = [run_grid.why_not_measured(run) for _, run in runs.iterrows()]
+    rows[NOT_MEASURED] = [run_grid.explain_unmeasured(run) for _, run in runs.iterrows()]
     wall = timing.host_times(rec.steps, "timer", "step")
     rows["step_ns"] = rows["run_id"].map(wall[wall["phase"] == ranges.STEP].set_index("run_id")["step_ns"])
     rows["tokens_per_s"] = run_grid.tokens_per_s(runs, rows["step_ns"])
@@ -161,7 +161,7 @@ def _rows(part: Part) -> pd.DataFrame:
     busy = gpu[gpu["phase"] == ranges.STEP].groupby("run_id")["busy_ns"].median()
     rows["busy_ns"] = rows["run_id"].map(busy)
     rows["idle_share"] = (1 - timing.busy_share(rows, rec.kernels, wall="step_ns")).clip(lower=0)
-    rows["joules"] = rows["run_id"].map(part.beside.set_index("run_id")["joules"])
+    rows["joules"] = rows["run_id"].map(part.machine_values.set_index("run_id")["joules"])
     numbers = [column.key for column in METRICS]
     rows[numbers] = rows[numbers].astype("float64")
     rows.loc[rows[NOT_MEASURED] != "", numbers] = float("nan")

@@ -8,24 +8,24 @@ import pandas as pd
 from profiler_job.analysis.metrics.differences import Bands, is_beyond_chance
 
 
-def lowest(rows: pd.DataFrame, value: str) -> dict:
+def find_lowest(rows: pd.DataFrame, value: str) -> dict:
     """The row with the smallest `value`."""
     return rows.loc[rows[value].idxmin()].to_dict()
 
 
-def highest(rows: pd.DataFrame, value: str) -> dict:
+def find_highest(rows: pd.DataFrame, value: str) -> dict:
     """The row with the largest `value`."""
     return rows.loc[rows[value].idxmax()].to_dict()
 
 
 def extremes(value: str) -> Callable[[pd.DataFrame], dict]:
     """Facts of a claim: `low` and `high`, the rows with the smallest and the largest `value`."""
-    return lambda rows: {"low": lowest(rows, value), "high": highest(rows, value)}
+    return lambda rows: {"low": find_lowest(rows, value), "high": find_highest(rows, value)}
 
 
-def largest(value: str) -> Callable[[pd.DataFrame], dict]:
+def give_largest(value: str) -> Callable[[pd.DataFrame], dict]:
     """Facts of a claim: the row with the largest `value`."""
-    return lambda rows: highest(rows, value)
+    return lambda rows: find_highest(rows, value)
 
 
 def noise_of(bands: Bands | None) -> dict | None:
@@ -33,7 +33,7 @@ def noise_of(bands: Bands | None) -> dict | None:
     if bands is None:
         return None
     return {"gpu": bands.gpu} | {
-        kind: {"of_time": band.of_time, "of_parts": band.of_parts, "num_pairs": band.num_pairs}
+        kind: {"of_time": band.time_half, "of_parts": band.parts_half, "num_pairs": band.num_pairs}
         for kind, band in (("kernel", bands.kernel), ("wall", bands.wall))
     }
 
@@ -43,12 +43,12 @@ def many(every: pd.DataFrame) -> Callable[[pd.DataFrame], bool]:
     return lambda rows: is_beyond_chance(len(rows), len(every))
 
 
-def out_of(rows: pd.DataFrame, facts: Callable[[pd.DataFrame], dict] = lambda claimed: {}) -> Callable:
+def count_all(rows: pd.DataFrame, facts: Callable[[pd.DataFrame], dict] = lambda claimed: {}) -> Callable:
     """Facts of a claim that holds of some of `rows`: how many these are (`num_all`), beside its other `facts`."""
     return lambda claimed: {"num_all": len(rows), **facts(claimed)}
 
 
-def calibrated_on(calibration: pd.DataFrame) -> str:
+def name_calibrated_gpu(calibration: pd.DataFrame) -> str:
     """The GPU that the peak rates were measured on; older recordings do not say."""
     return ", ".join(sorted(set(calibration["gpu_name"]) - {""})) or "GPU not recorded"
 
@@ -68,6 +68,6 @@ def ratios_of(ratios: pd.Series) -> str:
     return " to ".join(dict.fromkeys(f"{ratio:.3g}" for ratio in (ratios.min(), ratios.max()))) + " times"
 
 
-def percent_of(shares: pd.Series) -> str:
+def format_percent_span(shares: pd.Series) -> str:
     """For the title of a figure, least and most: `16% to 25%`, or one of them where they read alike."""
     return " to ".join(dict.fromkeys(f"{share:.0%}" for share in (shares.min(), shares.max())))

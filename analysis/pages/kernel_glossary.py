@@ -25,9 +25,12 @@ def answer(kernels: pd.DataFrame) -> Answer:
 
 def _names(kernels: pd.DataFrame) -> pd.DataFrame:
     """One row per kernel name: family, num_runs, high, time_ns, modules, rule, part, name_says, explanation."""
-    totals = kernel_time.by_kernel(kernel_time.kernel_totals(kernels), ["run_id"])
+    totals = kernel_time.sum_by_kernel(kernel_time.kernel_totals(kernels), ["run_id"])
     names = totals.groupby(["family", "kernel_name"], sort=False).agg(
-        num_runs=("run_id", "nunique"), high=("share", "max"), time_ns=("time_ns", "sum"), modules=("modules", _most)
+        num_runs=("run_id", "nunique"),
+        high=("share", "max"),
+        time_ns=("time_ns", "sum"),
+        modules=("modules", _merge_modules),
     )
     names = names.reset_index().sort_values(["high", "kernel_name"], ascending=[False, True])
     classifications = [kernel_families.classify(name) for name in names["kernel_name"]]
@@ -100,7 +103,7 @@ def _name_says(name: str) -> str:
     return ", ".join([read.library, *said])
 
 
-def _most(modules: pd.Series) -> str:
+def _merge_modules(modules: pd.Series) -> str:
     """The module lists of a kernel over all runs as one, in the order in which they first appear."""
     return ", ".join(dict.fromkeys(name for names in modules for name in names.split(", ") if name))
 

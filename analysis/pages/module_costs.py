@@ -8,7 +8,7 @@ from profiler_job.analysis.render.answer import Column, Table
 from profiler_job.jobs.contract import ranges
 
 
-def of_followed_runs(totals: pd.DataFrame) -> pd.DataFrame:
+def select_followed_runs(totals: pd.DataFrame) -> pd.DataFrame:
     """Kernel totals of runs in whose backward pass modules were followed. Libraries open ranges of their own in
     backward: what tells a followed one is the gradient of the loss."""
     followed = totals.query("phase == @ranges.BACKWARD and module == @ranges.LOSS_MODULE")["run_id"].unique()
@@ -16,21 +16,21 @@ def of_followed_runs(totals: pd.DataFrame) -> pd.DataFrame:
 
 
 def module_tree(totals: pd.DataFrame) -> pd.DataFrame:
-    """`kernel_time.by_module` of runs in whose backward pass modules were followed; no rows of others."""
-    return kernel_time.by_module(of_followed_runs(totals))
+    """`kernel_time.sum_by_module` of runs in whose backward pass modules were followed; no rows of others."""
+    return kernel_time.sum_by_module(select_followed_runs(totals))
 
 
-def at_longest(rows: pd.DataFrame) -> pd.DataFrame:
+def select_longest_context(rows: pd.DataFrame) -> pd.DataFrame:
     """The cases of the longest context: a page of all modules of all cases is too large to read and to load."""
     return rows[rows["context_length"] == rows["context_length"].max()] if "context_length" in rows else rows
 
 
-def of_largest(rows: pd.DataFrame) -> pd.DataFrame:
+def select_largest_model(rows: pd.DataFrame) -> pd.DataFrame:
     """The cases of the largest model, of rows in model order: where a case has many rows, one model is what fits."""
     return rows[rows["size"] == rows["size"].iloc[-1]] if len(rows) else rows
 
 
-def most_frequent_module(rows: pd.DataFrame) -> dict:
+def find_most_frequent_module(rows: pd.DataFrame) -> dict:
     """Of rows with a module each, the most frequent one, in how many it is, and its shares of a step."""
     counts = rows["module"].value_counts()
     module = min(counts[counts == counts.max()].index)

@@ -43,7 +43,7 @@ def answer(
         tables.append(leading.tables["longest"])
     if deciding and len(deciding.tables["first"].rows):
         claims += [deciding.claims[key] for key in ("together", "decided", "launches")]
-        tables.append(_own_first(deciding.tables["first"], runs))
+        tables.append(_sort_own_first(deciding.tables["first"], runs))
     return assemble(_facts(runs, kernels, manifest, frames), claims, tables, charts)
 
 
@@ -57,7 +57,7 @@ class _Main:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Frames:
+class OverviewData:
     """`runs` in model order, of them those that did not finish (`unfinished`) and those of the sweep that were never
     run (`not_run`); `heat`: forward time by case; `sizes`: one run of each size of each workload, NaN for what is not
     known of it. `by` names a case."""
@@ -70,19 +70,19 @@ class Frames:
     sizes: pd.DataFrame
 
 
-def _frames(runs: pd.DataFrame, steps: pd.DataFrame, manifest: Mapping) -> Frames:
-    ordered = run_grid.in_model_order(runs)
+def _frames(runs: pd.DataFrame, steps: pd.DataFrame, manifest: Mapping) -> OverviewData:
+    ordered = run_grid.sort_runs(runs)
     unfinished = ordered[ordered["status"].astype(str) != "ok"].reset_index(drop=True)
     times = timing.host_times(steps, "timer", "timer")
     forward = times[times["phase"] == "forward"].drop(columns="phase")
     heat = run_grid.cases(runs, "forward").merge(forward, how="left", on="run_id")
     heat.loc[heat[NOT_MEASURED] != "", ["timer_ns", "timer_min_ns", "timer_max_ns"]] = float("nan")
-    return Frames(
+    return OverviewData(
         by=run_grid.case_columns(runs),
         runs=ordered,
         unfinished=unfinished.assign(
             run=[title_of(row) for row in unfinished.to_dict("records")],
-            why=[run_grid.why_not_measured(row) for _, row in unfinished.iterrows()],
+            why=[run_grid.explain_unmeasured(row) for _, row in unfinished.iterrows()],
         ),
         not_run=pd.DataFrame({"run_id": pd.Series(manifest.get("not_run") or [], dtype=str)}),
         heat=heat,
@@ -98,12 +98,12 @@ def _sizes(ordered: pd.DataFrame) -> pd.DataFrame:
     if "workload_options" in sizes:  # a model of somebody's own has other sizes with other options
         named = sizes["size"].astype(str) + ", " + sizes["workload_options"].astype(str)
         sizes["size"] = named.str.removesuffix(", ")
-    known = sizes["run_id"].isin(run_grid.of_known_shape(sizes)["run_id"])
+    known = sizes["run_id"].isin(run_grid.select_known_shapes(sizes)["run_id"])
     shape = sizes[list(SHAPE)]
     return sizes.assign(**shape if known.all() else shape.where(known))
 
 
-def _facts(runs: pd.DataFrame, kernels: pd.DataFrame, manifest: Mapping, frames: Frames) -> dict:
+def _facts(runs: pd.DataFrame, kernels: pd.DataFrame, manifest: Mapping, frames: OverviewData) -> dict:
     where = environment.answer(runs, manifest)
     peak = runs["peak_memory_bytes"].max()
     return {
@@ -115,7 +115,7 @@ def _facts(runs: pd.DataFrame, kernels: pd.DataFrame, manifest: Mapping, frames:
         "environment": where.facts,
         "one_environment": where.claims["same"].holds,
         "num_sizes": len(frames.sizes),
-        "num_reference": len(run_grid.of_known_shape(runs)),
+        "num_reference": len(run_grid.select_known_shapes(runs)),
         "num_contexts": int(runs["context_length"].nunique()),
         "modes": [label for mode, label in top_kernel.SCOPES.items() if (runs["mode"].astype(str) == mode).any()],
         "by": frames.by,
@@ -123,7 +123,7 @@ def _facts(runs: pd.DataFrame, kernels: pd.DataFrame, manifest: Mapping, frames:
     }
 
 
-def _claims(frames: Frames) -> list[Claim]:
+def _claims(frames: OverviewData) -> list[Claim]:
     return [
         Claim("unfinished", frames.unfinished),
         Claim("all_finished", frames.runs, lambda rows: not len(frames.unfinished) and not len(frames.not_run)),
@@ -131,7 +131,7 @@ def _claims(frames: Frames) -> list[Claim]:
     ]
 
 
-def _tables(frames: Frames) -> list[Table]:
+def _tables(frames: OverviewData) -> list[Table]:
     return [
         Table(
             "heat",
@@ -166,7 +166,7 @@ def _tables(frames: Frames) -> list[Table]:
     ]
 
 
-def _own_first(table: Table, runs: pd.DataFrame) -> Table:
+def _sort_own_first(table: Table, runs: pd.DataFrame) -> Table:
     """A table whose rows are models, with those of the main recording before those that studies alone have."""
     is_other = ~table.rows["size"].isin(runs["size"].astype(str))
     return replace(table, rows=pd.concat([table.rows[~is_other], table.rows[is_other]], ignore_index=True))
@@ -175,14 +175,14 @@ def _own_first(table: Table, runs: pd.DataFrame) -> Table:
 def _step_table(parts: pd.DataFrame, pages: Mapping[str, str]) -> Table:
     """Parts of every training step, with a sentence on each step (`said`) and the page of its run (`leads_to`), ""
     where it has none. pages: by run id."""
-    said = {run_id: _said(rows) for run_id, rows in parts.groupby("run_id", sort=False)}
+    said = {run_id: _word_conditions(rows) for run_id, rows in parts.groupby("run_id", sort=False)}
     rows = parts.assign(said=parts["run_id"].map(said), leads_to=[pages.get(run_id, "") for run_id in parts["run_id"]])
     shown = ("run_id", "phase", "module", "family", "time_ns")
     return Table("step", "A training step", tuple(Column(name, name) for name in shown), rows)
 
 
-def _said(rows: pd.DataFrame) -> str:
-    longest = step_parts.longest_part(rows)
+def _word_conditions(rows: pd.DataFrame) -> str:
+    longest = step_parts.find_longest_part(rows)
     where = f"{longest['phase']}, {longest['module']}" if longest["module"] else longest["phase"]
     takes = "for" if longest["phase"] == step_parts.WAITING else "takes"
     return f"{where[0].upper()}{where[1:]} {takes} {longest['share']:.0%} of this training step"

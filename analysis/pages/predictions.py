@@ -51,10 +51,10 @@ GAINS = (
 
 
 def answer(predicted: pd.DataFrame, developed: pd.DataFrame, besides: pd.DataFrame | None = None) -> Answer:
-    """predicted: every prediction of the ledgers beside what was measured since, as of `ledger.held_against`, and what
-    models say of it today (again_ns, as of `of_runs.said_again`). developed: the pairs that the rates were fitted to,
-    each predicted with those of the other sizes. besides: what scripts were measured with and nobody had predicted, as
-    of `of_runs.measured_besides`.
+    """predicted: every prediction of the ledgers beside what was measured since, as of `ledger.compare_with_measured`,
+    and what models say of it today (again_ns, as of `of_runs.predict_again`). developed: the pairs that the rates were
+    fitted to, each predicted with those of the other sizes. besides: what scripts were measured with and nobody had
+    predicted, as of `of_runs.list_unpredicted`.
 
     Tables: tests by when and of what they were made, summary and development by change and over all, limits by what
     limits the predicted step, measured_limits by test and what limited the measured step: number, abstained, measured,

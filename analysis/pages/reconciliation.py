@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from profiler_job.analysis.metrics import kernel_time, precisions, queue, run_grid, timing, utilisation
-from profiler_job.analysis.metrics.ordering import place, sorted_by
+from profiler_job.analysis.metrics.ordering import place, sort_stably
 from profiler_job.analysis.pages import cuda_calls
 from profiler_job.analysis.reference import flops, gemm_names, gpus, kernel_families
 from profiler_job.analysis.render.answer import Answer, Claim, Column, Table, assemble
@@ -94,7 +94,7 @@ def _tables(table: pd.DataFrame, every: pd.DataFrame, breaches: pd.DataFrame) ->
                 Column("num_passed", "agree", "count"),
                 Column("passed", "result", "check"),
             ),
-            _by_study(every),
+            _count_by_study(every),
         ),
         Table(
             "breaches",
@@ -115,7 +115,7 @@ def _summary(table: pd.DataFrame) -> pd.DataFrame:
     return summary
 
 
-def _by_study(every: pd.DataFrame) -> pd.DataFrame:
+def _count_by_study(every: pd.DataFrame) -> pd.DataFrame:
     by_study = every[every["study"] != ""].groupby("study", sort=True)
     by_study = by_study.agg(num_runs=("run_id", "nunique"), num_checks=("passed", "size"), num_passed=("passed", "sum"))
     return by_study.assign(passed=by_study["num_checks"] == by_study["num_passed"]).reset_index()
@@ -231,9 +231,9 @@ def checks_of(
     time on FP32 units. nsys_sums: largest difference, in ns or calls, from what nsys's own statistics say of any kernel
     in the step or a phase.
     """
-    ordered = run_grid.measured_runs(runs)
+    ordered = run_grid.select_measured_runs(runs)
     info = ordered.astype({"run_id": str, "mode": str, "attention": str}).set_index("run_id")
-    known = run_grid.of_known_shape(info)
+    known = run_grid.select_known_shapes(info)
     scripts = info.index[info["workload"].astype(str) == SCRIPT] if "workload" in info else []
     gpu = timing.gpu_times(kernels, memops)
     checks = [
@@ -264,7 +264,7 @@ def checks_of(
     table = table[table["run_id"].isin(known.index) | ~table["check"].isin(OF_ARCHITECTURE)]
     table = table[~(table["run_id"].isin(scripts) & table["check"].isin(NOT_OF_SCRIPTS))]
     table["passed"] = (table["found"] >= table["at_least"]) & (table["found"] <= table["at_most"])
-    table = sorted_by(table, place(table["run_id"], info.index), table["check"])
+    table = sort_stably(table, place(table["run_id"], info.index), table["check"])
     return table.assign(run=table["run_id"])
 
 
@@ -296,7 +296,7 @@ def _counts(info: pd.DataFrame, steps: pd.DataFrame, gpu: pd.DataFrame) -> pd.Da
 def _phases(info: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
     timed = steps[(steps["collector"].astype(str) == "timer") & (steps["phase"].astype(str) != ranges.STEP)]
     wrong = pd.Series(0.0, index=info.index)
-    for frame in (timed, timing.in_steps(kernels)):
+    for frame in (timed, timing.select_steps(kernels)):
         pairs = frame[["run_id", "phase"]].drop_duplicates().astype(str)
         phases_of_run = pairs[pairs["phase"] != ""].groupby("run_id")["phase"].agg(set)
         for run_id, phases in phases_of_run.items():
@@ -360,7 +360,7 @@ def _expected_layouts(run: pd.Series, phase: str) -> pd.Series:
 
 def _layouts(info: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
     """Matmuls too many or too few of each layout, halved: the matmuls that have another layout. Worst step."""
-    rows = timing.in_steps(kernels)
+    rows = timing.select_steps(kernels)
     names = rows["kernel_name"].astype("category")
     layouts = {
         name: (getattr(gemm_names.parse(name), "layout", None) or "unknown")
@@ -465,7 +465,7 @@ def _peaks(known: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> l
 
 def _copies(info: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
     """A copy on the device reads and writes each byte."""
-    rows = timing.in_steps(memops).astype({"run_id": str, "operation": str})
+    rows = timing.select_steps(memops).astype({"run_id": str, "operation": str})
     rows = rows[rows["operation"] == precisions.DEVICE_COPY]
     listed = {run_id: gpus.lookup(str(name)) for run_id, name in info["gpu_name"].items()}
     cache = rows["run_id"].map({run_id: gpu.l2_bytes for run_id, gpu in listed.items() if gpu}).astype(float)
@@ -509,7 +509,7 @@ def _copied_bytes(known: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
     """A forward pass with eager attention that is not compiled copies the scores of each layer once, as it fills in
     the mask, and nothing else. Worst step. DDP also sends the model's buffers, and copies them for that."""
     known = known[known["parallel"] != "ddp"] if "parallel" in known else known
-    rows = timing.in_steps(memops).astype({"run_id": str, "operation": str, "phase": str})
+    rows = timing.select_steps(memops).astype({"run_id": str, "operation": str, "phase": str})
     rows = rows[(rows["operation"] == precisions.DEVICE_COPY) & (rows["phase"] == ranges.FORWARD)]
     copied = rows.groupby(["run_id", "rank", "step"])["bytes"].sum().groupby("run_id").agg(["min", "max"])
     if copied.empty:  # PyTorch may fill in the mask otherwise
@@ -529,7 +529,7 @@ def _embedded_tokens(known: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame
     compiled, for each token. So the tables of another context or batch do not pass as those of a run."""
     one_gpu = known["gpus"] == 1 if "gpus" in known else True
     known = known[(known["compile"].astype(str) == "off") & one_gpu]
-    rows = timing.in_steps(kernels)
+    rows = timing.select_steps(kernels)
     rows = rows[(rows["phase"] == ranges.FORWARD) & rows["run_id"].isin(known.index)]
     rows = rows.astype({"run_id": str, "module": str, "kernel_name": str})
     rows = rows[rows["module"].str.endswith(ranges.EMBEDDING) & rows["kernel_name"].str.contains(GATHER)]
@@ -544,7 +544,7 @@ def _embedded_tokens(known: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame
 def _fused_backend(info: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
     """Of runs that name a backend of fused attention: its kernels say which they are."""
     named = info["attention"].map(IN_NAMES).dropna()
-    fused = timing.in_steps(kernels)
+    fused = timing.select_steps(kernels)
     fused = fused[(fused["family"] == "attention") & fused["run_id"].isin(named.index)]
     fused = fused.astype({"run_id": str, "kernel_name": str})
     duration = (fused["end_ns"] - fused["start_ns"]).astype(float)
@@ -555,7 +555,7 @@ def _fused_backend(info: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
 
 def _launch_calls(kernels: pd.DataFrame, api: pd.DataFrame) -> pd.DataFrame:
     """A kernel that is no node of a CUDA graph has a launch call of its own: tables of two pages count the same."""
-    rows = timing.in_steps(kernels)
+    rows = timing.select_steps(kernels)
     rows = rows[(rows["graph_node"] == 0) & (rows["phase"] != "")]
     launched = rows.groupby(["run_id", "phase"], observed=True).size().rename("kernels").reset_index()
     launched = launched.astype({"run_id": str, "phase": str}).set_index(["run_id", "phase"])
@@ -568,7 +568,7 @@ def _launch_calls(kernels: pd.DataFrame, api: pd.DataFrame) -> pd.DataFrame:
 
 
 def _coverage(kernels: pd.DataFrame) -> pd.DataFrame:
-    rows = timing.in_steps(kernels)
+    rows = timing.select_steps(kernels)
     time = rows["end_ns"] - rows["start_ns"]
     frame = pd.DataFrame(
         {
@@ -597,7 +597,7 @@ def _busy(gpu: pd.DataFrame) -> pd.DataFrame:
 
 
 def _nsys_sums(kernels: pd.DataFrame, nsys_sums: pd.DataFrame) -> pd.DataFrame:
-    rows = timing.in_steps(kernels)
+    rows = timing.select_steps(kernels)
     rows = pd.DataFrame(
         {
             "run_id": rows["run_id"],

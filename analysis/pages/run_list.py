@@ -40,7 +40,7 @@ def answer(
         Column("peak_memory_bytes", "peak allocated", "bytes"),
     )
     rows = _frame(runs, steps, kernels, memops)
-    costs = machine.of_runs(runs, steps, processes, telemetry, price.per_hour if price else None)
+    costs = machine.summarise_runs(runs, steps, processes, telemetry, price.per_hour if price else None)
     joined = ["run_id", "joules_per_1k", *(column.key for column in cost_columns(price))]
     rows = rows.merge(costs[joined], how="left", on="run_id")
     return assemble(
@@ -49,7 +49,7 @@ def answer(
 
 
 def _frame(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
-    ordered = run_grid.in_model_order(runs).astype({"run_id": str})
+    ordered = run_grid.sort_runs(runs).astype({"run_id": str})
     shown = [
         "run_id",
         "size",
@@ -60,7 +60,7 @@ def _frame(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memop
         "peak_memory_bytes",
         "num_parameters",
     ]
-    table = ordered[shown].assign(**{NOT_MEASURED: [run_grid.why_not_measured(row) for _, row in ordered.iterrows()]})
+    table = ordered[shown].assign(**{NOT_MEASURED: [run_grid.explain_unmeasured(row) for _, row in ordered.iterrows()]})
     gpu = timing.gpu_times(kernels, memops)
     parts = [
         timing.host_times(steps, "timer", "timer"),

@@ -7,8 +7,8 @@ import pandas as pd
 
 from profiler_job.analysis.metrics import differences, elapsed, kernel_time, run_advice, run_grid, timing, utilisation
 from profiler_job.analysis.metrics import gpu_samples as machine
-from profiler_job.analysis.metrics.exchange import by_gpu
-from profiler_job.analysis.metrics.ordering import place, sorted_by
+from profiler_job.analysis.metrics.exchange import sum_by_gpu
+from profiler_job.analysis.metrics.ordering import place, sort_stably
 from profiler_job.analysis.pages.case_columns import spread_column, step_columns
 from profiler_job.analysis.pages.module_costs import module_table, module_tree
 from profiler_job.analysis.pages.telemetry import Price
@@ -43,12 +43,12 @@ def answers(
     measured: as of `prediction.measured`, of which what is here is not predicted. Times and calls are
     per step: medians over steps where a spread is given, means otherwise. price: of the GPUs of a run, where given.
     """
-    ordered = run_grid.in_model_order(runs)
+    ordered = run_grid.sort_runs(runs)
     num_steps = kernel_time.num_profiled_steps(kernels)
     totals = kernel_time.kernel_totals(kernels)
     order = _family_order(totals)
     of_run = {
-        name: _by_run(rows)
+        name: _group_by_run(rows)
         for name, rows in {
             "elapsed": elapsed.split_steps(kernels, memops),
             "findings": elapsed.find(kernels, memops),
@@ -57,13 +57,15 @@ def answers(
             "api": _per_step(api, ["phase", "name"], {"calls": "calls", "total_ns": "time_ns"}, num_steps),
             "memops": _memops(memops, num_steps),
             "memory": memory,
-            "communication": by_gpu(kernels, runs),
+            "communication": sum_by_gpu(kernels, runs),
             "checks": checks,
         }.items()
     }
-    timed, predictions = run_advice.clocks(steps), _by_run(predicted)
-    measured_of = _by_run(pd.DataFrame(columns=["run_id"]) if measured is None else measured)
-    beside = machine.of_runs(runs, steps, processes, telemetry, price.per_hour if price else None).set_index("run_id")
+    timed, predictions = run_advice.clocks(steps), _group_by_run(predicted)
+    measured_of = _group_by_run(pd.DataFrame(columns=["run_id"]) if measured is None else measured)
+    beside = machine.summarise_runs(runs, steps, processes, telemetry, price.per_hour if price else None).set_index(
+        "run_id"
+    )
     for _, run in ordered.iterrows():
         rows = {name: rows_of(run) for name, rows_of in of_run.items()}
         frames = _frames(**rows)
@@ -80,7 +82,7 @@ def answers(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Frames:
+class RunData:
     """One run: what a step's time is made of by GPU and phase (`elapsed`), what communication costs each GPU, what
     stands out (`findings`), `times` by phase and clock, kernel time by phase and family (`families`), by kernel and by
     module, and its memory by rank, API calls, copies and checks."""
@@ -109,16 +111,16 @@ def _frames(
     memory: pd.DataFrame,
     communication: pd.DataFrame,
     checks: pd.DataFrame,
-) -> Frames:
+) -> RunData:
     in_step = totals.assign(scope=ranges.STEP)
-    of_step = kernel_time.by_family(in_step, ["scope"]).rename(columns={"scope": "phase"})
-    families = pd.concat([kernel_time.by_family(totals, ["phase"]), of_step], ignore_index=True)
-    return Frames(
+    of_step = kernel_time.sum_by_family(in_step, ["scope"]).rename(columns={"scope": "phase"})
+    families = pd.concat([kernel_time.sum_by_family(totals, ["phase"]), of_step], ignore_index=True)
+    return RunData(
         elapsed=elapsed.drop(columns="run_id"),
         findings=findings.drop(columns="run_id"),
         times=times.drop(columns="run_id"),
-        families=sorted_by(families, place(families["phase"], ORDER), -families["time_ns"]),
-        kernels=kernel_time.by_kernel(in_step, ["scope"]).drop(columns="scope"),
+        families=sort_stably(families, place(families["phase"], ORDER), -families["time_ns"]),
+        kernels=kernel_time.sum_by_kernel(in_step, ["scope"]).drop(columns="scope"),
         modules=_modules(totals),
         tree=module_tree(totals).drop(columns="run_id"),
         communication=communication.drop(columns="run_id"),
@@ -129,12 +131,12 @@ def _frames(
     )
 
 
-def _facts(run: pd.Series, runs: pd.DataFrame, frames: Frames) -> dict:
+def _facts(run: pd.Series, runs: pd.DataFrame, frames: RunData) -> dict:
     return {
         "attention": attention_of(str(run["attention"])),
         "run": {key: None if pd.isna(value) else value for key, value in run.items()},
         "has_shape": run_grid.has_known_shape(run),
-        "why": run_grid.why_not_measured(run),
+        "why": run_grid.explain_unmeasured(run),
         "axes": _axes(run, runs),
         "num_kernels": len(frames.kernels),
         "num_gpus": frames.elapsed["gpu"].nunique(),
@@ -160,7 +162,7 @@ def _state_of_machine(beside: pd.DataFrame, run_id: str) -> dict:
     return {"machine": state, "slow_host": machine.SLOW_HOST}
 
 
-def _tables(frames: Frames) -> list[Table]:
+def _tables(frames: RunData) -> list[Table]:
     return [
         _elapsed_table(frames.elapsed),
         _communication_table(frames.communication),
@@ -218,7 +220,7 @@ def _findings_table(rows: pd.DataFrame) -> Table:
     )
 
 
-def _time_tables(frames: Frames) -> list[Table]:
+def _time_tables(frames: RunData) -> list[Table]:
     return [
         Table(
             "times",
@@ -257,7 +259,7 @@ def _time_tables(frames: Frames) -> list[Table]:
     ]
 
 
-def _kernel_tables(frames: Frames) -> list[Table]:
+def _kernel_tables(frames: RunData) -> list[Table]:
     return [
         Table(
             "kernels",
@@ -288,7 +290,7 @@ def _kernel_tables(frames: Frames) -> list[Table]:
     ]
 
 
-def _other_tables(frames: Frames) -> list[Table]:
+def _other_tables(frames: RunData) -> list[Table]:
     return [
         Table(
             "memory",
@@ -341,12 +343,12 @@ def _other_tables(frames: Frames) -> list[Table]:
     ]
 
 
-def _charts(frames: Frames, order: list[str]) -> list[Chart]:
+def _charts(frames: RunData, order: list[str]) -> list[Chart]:
     options = {"by": ["phase"], "order": order}
     return [Chart("families", "stacked_shares", "Kernel time by family", frames.families, options=options)]
 
 
-def _by_run(rows: pd.DataFrame) -> Callable[[pd.Series], pd.DataFrame]:
+def _group_by_run(rows: pd.DataFrame) -> Callable[[pd.Series], pd.DataFrame]:
     """The part of `rows` that is of a run; none of a run that did not finish, whatever it left behind."""
     groups = dict(iter(rows.groupby(rows["run_id"].astype(str), sort=False)))
     empty = rows.head(0)
@@ -355,7 +357,7 @@ def _by_run(rows: pd.DataFrame) -> Callable[[pd.Series], pd.DataFrame]:
 
 def _family_order(totals: pd.DataFrame) -> list[str]:
     """The families of all runs, the most time first: a family has one place in the charts of every run."""
-    times = kernel_time.by_family(totals, ["run_id"]).groupby("family")["time_ns"].sum()
+    times = kernel_time.sum_by_family(totals, ["run_id"]).groupby("family")["time_ns"].sum()
     return times.sort_values(ascending=False).index.tolist()
 
 
@@ -377,7 +379,7 @@ def _times(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> 
     for part in parts:
         table = table.merge(part, how="outer", on=["run_id", "phase"])
     table["busy_ratio"] = timing.busy_share(table, kernels)
-    return sorted_by(table, table["run_id"], place(table["phase"], ORDER))
+    return sort_stably(table, table["run_id"], place(table["phase"], ORDER))
 
 
 def _modules(totals: pd.DataFrame) -> pd.DataFrame:
@@ -394,7 +396,7 @@ def _per_step(rows: pd.DataFrame, by: list[str], sums: dict[str, str], num_steps
     divisor = num_steps.reindex(table["run_id"]).to_numpy()
     for column in sums.values():
         table[column] = table[column] / divisor
-    return sorted_by(table, table["run_id"], place(table["phase"], ORDER), -table["time_ns"])
+    return sort_stably(table, table["run_id"], place(table["phase"], ORDER), -table["time_ns"])
 
 
 def _memops(memops: pd.DataFrame, num_steps: pd.Series) -> pd.DataFrame:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from profiler_job.analysis.metrics import elapsed, kernel_time, timing
-from profiler_job.analysis.metrics.ordering import place, sorted_by
+from profiler_job.analysis.metrics.ordering import place, sort_stably
 from profiler_job.analysis.pages.case_columns import spread_column
 from profiler_job.analysis.pages.module_costs import module_table
 from profiler_job.analysis.reference import kernel_families
@@ -37,13 +37,13 @@ def answer(
 
 def _replayed(kernels: pd.DataFrame) -> float:
     """Part of the kernel time of the steps that CUDA graphs replay."""
-    kernels = timing.in_steps(kernels)
+    kernels = timing.select_steps(kernels)
     time_ns = kernels["end_ns"] - kernels["start_ns"]
     return float(time_ns[kernels["graph_node"] > 0].sum() / time_ns.sum()) if len(kernels) else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Frames:
+class ScriptData:
     step: pd.DataFrame
     """One row: the unprofiled step (timer_ns, its spread), GPU busy time of a captured one, its share of that, and the
     launch_wait (NaN where nothing is known of the idle time)."""
@@ -58,19 +58,19 @@ class Frames:
     kernels: pd.DataFrame
 
 
-def _frames(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> Frames:
+def _frames(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> ScriptData:
     totals = kernel_time.kernel_totals(kernels)
     in_step = totals.assign(scope=ranges.STEP)
     idle = _idle(kernels, memops)
-    families = kernel_time.by_family(totals.assign(phase=totals["phase"].replace("", OUTSIDE_PHASES)), ["phase"])
-    return Frames(
+    families = kernel_time.sum_by_family(totals.assign(phase=totals["phase"].replace("", OUTSIDE_PHASES)), ["phase"])
+    return ScriptData(
         step=_step(steps, kernels, memops, idle),
         phases=_phases(totals, steps),
         idle=idle,
-        tree=kernel_time.by_module(totals if (totals["module"] != "").any() else totals.head(0)),
+        tree=kernel_time.sum_by_module(totals if (totals["module"] != "").any() else totals.head(0)),
         ranks=_ranks(steps, kernels, memops),
-        families=sorted_by(families, place(families["phase"], (*ranges.ALL_PHASES, OUTSIDE_PHASES))),
-        kernels=kernel_time.by_kernel(in_step, ["scope"]),
+        families=sort_stably(families, place(families["phase"], (*ranges.ALL_PHASES, OUTSIDE_PHASES))),
+        kernels=kernel_time.sum_by_kernel(in_step, ["scope"]),
     )
 
 
@@ -94,7 +94,7 @@ def _phases(totals: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     rows = rows.join(host.drop(index=ranges.STEP, errors="ignore"), how="outer").reset_index(names="phase")
     rows = rows.fillna({"time_ns": 0.0, "calls": 0.0, "share": 0.0})
     rows["phase"] = rows["phase"].replace("", OUTSIDE_PHASES)
-    return sorted_by(rows, place(rows["phase"], (*ranges.ALL_PHASES, OUTSIDE_PHASES)))
+    return sort_stably(rows, place(rows["phase"], (*ranges.ALL_PHASES, OUTSIDE_PHASES)))
 
 
 def _ranks(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
@@ -102,7 +102,7 @@ def _ranks(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> 
     timed = steps[(steps["collector"].astype(str) == "timer") & (steps["phase"].astype(str) == ranges.STEP)]
     gpu = timing.gpu_times(kernels, memops)
     gpu = gpu[gpu["phase"].astype(str) == ranges.STEP].groupby("rank")[["busy_ns", "kernel_ns"]].median()
-    exchanged = timing.in_steps(kernels)
+    exchanged = timing.select_steps(kernels)
     exchanged = exchanged[exchanged["family"].astype(str) == kernel_families.COMMUNICATION]
     of_step = (exchanged["end_ns"] - exchanged["start_ns"]).groupby([exchanged["rank"], exchanged["step"]]).sum()
     rows = gpu.join(timed.groupby("rank")["wall_ns"].median().rename("timer_ns"))
@@ -119,7 +119,7 @@ def _idle(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({"idle_ns": [idle], "launch_ns": [late], "launch_share": [late / idle if idle else 0.0]})
 
 
-def _claims(frames: Frames, scalars: dict[str, float]) -> list[Claim]:
+def _claims(frames: ScriptData, scalars: dict[str, float]) -> list[Claim]:
     phases = frames.phases[frames.phases["time_ns"] > 0].sort_values("time_ns", ascending=False)
     leaves = frames.tree[frames.tree["is_leaf"].astype(bool)] if len(frames.tree) else frames.tree
     listed = leaves[~leaves["module"].astype(str).str.startswith("(")] if len(leaves) else leaves
@@ -144,7 +144,7 @@ def _rate(scalars: dict[str, float]):
     return lambda rows: {"tokens": scalars["tokens_per_step"] / (float(rows["timer_ns"].iloc[0]) / 1e9)}
 
 
-def _tables(frames: Frames) -> list[Table]:
+def _tables(frames: ScriptData) -> list[Table]:
     return [
         Table(
             "phases",
@@ -178,7 +178,7 @@ def _ranks_table(rows: pd.DataFrame) -> Table:
     )
 
 
-def _charts(frames: Frames) -> list[Chart]:
+def _charts(frames: ScriptData) -> list[Chart]:
     order = frames.families.groupby("family")["time_ns"].sum().sort_values(ascending=False).index.tolist()
     return [
         Chart(

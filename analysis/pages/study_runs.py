@@ -25,10 +25,10 @@ def answer(part: Part, others: Collection[tuple[str, str]], is_of_losses: bool =
     title, what was run, why it has no numbers or else those of its step as Explore has them, medians of its phases by
     the timer, the numbers of processes and steps, and what was read of the machine. is_of_losses: what was measured are
     losses, and nothing is said of times."""
-    runs = run_grid.in_model_order(part.rec.runs).astype({"run_id": str, "started_at": str, "size": str})
+    runs = run_grid.sort_runs(part.rec.runs).astype({"run_id": str, "started_at": str, "size": str})
     runs = runs[[run not in others for run in zip(runs["run_id"], runs["started_at"], strict=True)]]
-    numbers = {} if is_of_losses else _by_run(part.rows)
-    machines = {} if is_of_losses else _by_run(part.beside)
+    numbers = {} if is_of_losses else _group_by_run(part.rows)
+    machines = {} if is_of_losses else _group_by_run(part.machine_values)
     phases = {} if is_of_losses else _phases(part.rec.steps)
     losses = _losses(part.rec.figures) if is_of_losses else {}
     by_model: dict[str, list[dict[str, Any]]] = {}
@@ -41,7 +41,7 @@ def answer(part: Part, others: Collection[tuple[str, str]], is_of_losses: bool =
                 "title": title_of(run),
                 "what": description_of(run, run_grid.has_known_shape(run)),
                 "precision": run["precision"],
-                "why": run_grid.why_not_measured(run),
+                "why": run_grid.explain_unmeasured(run),
                 "message": run["status_message"] if pd.notna(run["status_message"]) else "",
                 "numbers": numbers.get(run_id, {}),
                 "phases": phases.get(run_id, []),
@@ -67,7 +67,7 @@ def answer(part: Part, others: Collection[tuple[str, str]], is_of_losses: bool =
     return assemble(facts, [], [], [])
 
 
-def _by_run(rows: pd.DataFrame) -> dict[str, Mapping[str, Any]]:
+def _group_by_run(rows: pd.DataFrame) -> dict[str, Mapping[str, Any]]:
     """The values of each run that are known."""
     known = (
         {key: value for key, value in row.items() if not pd.isna(value) and value != ""}

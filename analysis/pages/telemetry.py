@@ -36,9 +36,9 @@ def answer(
 
     See `analysis.metrics.gpu_samples` for the columns.
     """
-    rows = machine.of_runs(runs, steps, processes, telemetry, price.per_hour if price else None)
+    rows = machine.summarise_runs(runs, steps, processes, telemetry, price.per_hour if price else None)
     finished = set(rows["run_id"])
-    read = machine.of_processes(processes, telemetry)
+    read = machine.summarise_processes(processes, telemetry)
     read = read[read["run_id"].isin(finished)].reset_index(drop=True)
     cases = run_grid.case_columns(runs)
     facts = {
@@ -47,7 +47,7 @@ def answer(
         "has_energy": bool(rows["joules"].notna().any()),
         "has_state": bool((rows["num_read"] > 0).any() or rows["samples"].sum()),
     }
-    beside = machine.slow_against_other_hosts(steps, processes, telemetry)
+    beside = machine.compare_slow_hosts(steps, processes, telemetry)
     beside = beside[beside["run_id"].isin(finished)].reset_index(drop=True)
     named = rows[["run_id", *cases, "mode"]]
     return assemble(
@@ -72,16 +72,16 @@ def _claims(rows: pd.DataFrame, read: pd.DataFrame, beside: pd.DataFrame) -> lis
     energy = rows.dropna(subset=["joules_per_1k"]).sort_values("joules_per_1k", kind="stable", ignore_index=True)
     of_last_mode = energy[energy["mode"].astype(str) == str(rows["mode"].iloc[-1])] if len(rows) else energy
     return [
-        Claim("slow_hosts", hosts, lambda rows: rows["slow_host"].any(), facts=_of_hosts),
-        Claim("even_hosts", hosts, lambda rows: not rows["slow_host"].any(), facts=_of_hosts),
-        Claim("slower_steps", beside, lambda rows: rows["ratio"].iloc[-1] > 1, facts=_of_ratios),
-        Claim("lowered", lowered, facts=lambda claimed: _of_clocks(claimed, rows)),
+        Claim("slow_hosts", hosts, lambda rows: rows["slow_host"].any(), facts=_describe_hosts),
+        Claim("even_hosts", hosts, lambda rows: not rows["slow_host"].any(), facts=_describe_hosts),
+        Claim("slower_steps", beside, lambda rows: rows["ratio"].iloc[-1] > 1, facts=_describe_ratios),
+        Claim("lowered", lowered, facts=lambda claimed: _describe_clocks(claimed, rows)),
         Claim("not_lowered", sampled, lambda rows: not len(lowered)),
         Claim("energy", of_last_mode, lambda rows: len(rows) > 1, facts=_ends),
     ]
 
 
-def _of_hosts(rows: pd.DataFrame) -> dict:
+def _describe_hosts(rows: pd.DataFrame) -> dict:
     return {
         "num_slow": int(rows["slow_host"].sum()),
         "low_ns": rows["loop_ns"].min(),
@@ -89,11 +89,11 @@ def _of_hosts(rows: pd.DataFrame) -> dict:
     }
 
 
-def _of_ratios(rows: pd.DataFrame) -> dict:
+def _describe_ratios(rows: pd.DataFrame) -> dict:
     return {"median": rows["ratio"].median(), "high": rows.iloc[-1].to_dict()}
 
 
-def _of_clocks(claimed: pd.DataFrame, rows: pd.DataFrame) -> dict:
+def _describe_clocks(claimed: pd.DataFrame, rows: pd.DataFrame) -> dict:
     return {
         "num_all": int((rows["samples"] > 0).sum()),
         "low": claimed.iloc[0].to_dict(),

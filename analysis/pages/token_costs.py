@@ -25,7 +25,7 @@ def with_costs(
 ) -> Answer:
     """`answer` with a table `costs` of each finished run: its unprofiled step, tokens a second, J for 1,000 tokens, and
     with a `price` of its GPUs for an hour that of a million tokens. As of `metrics.telemetry.of_runs`."""
-    rows = machine.of_runs(runs, steps, processes, telemetry, price.per_hour if price else None)
+    rows = machine.summarise_runs(runs, steps, processes, telemetry, price.per_hour if price else None)
     columns = (
         *case_headings(run_grid.case_columns(runs)),
         Column("mode", "mode"),

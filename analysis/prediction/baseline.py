@@ -51,7 +51,7 @@ class Baseline:
 
 def baselines(recording: Tables) -> Iterator[Baseline]:
     """Every finished run of the recording that was timed and profiled, in its order."""
-    runs = run_grid.measured_runs(recording.runs).astype({"run_id": str})
+    runs = run_grid.select_measured_runs(recording.runs).astype({"run_id": str})
     parts, timed = _parts(recording), clocks(recording.steps)
     passes = {name: fusion.passes_ns(rows) for name, rows in kernel_totals(recording.kernels).groupby("run_id")}
     for run in runs.to_dict("records"):
@@ -68,7 +68,7 @@ def is_of_attention(totals: pd.DataFrame) -> pd.Series:
     return (totals["family"] == GEMM) & totals["module"].isin(around)
 
 
-def of_run(recording: Any, run_id: str) -> Any:
+def read_run(recording: Any, run_id: str) -> Any:
     """What a recording has of one run, in the tables that are read here."""
     tables = {name: getattr(recording, name) for name in ("runs", "steps", "kernels", "memops", "api", "figures")}
     mine = {name: rows[rows["run_id"].astype(str) == run_id] for name, rows in tables.items()}
@@ -79,14 +79,16 @@ def _parts(recording: Tables) -> pd.DataFrame:
     """Kernels, copies and fills of a step of one run by KEY: run_id, KEY, launches, time_ns."""
     copies = recording.memops.assign(kernel_name="", family="memop")
     # A run's steps are those with kernels: copies are counted by the same number of them.
-    totals = pd.concat([kernel_totals(recording.kernels), _scaled(kernel_totals(copies), copies, recording.kernels)])
+    totals = pd.concat(
+        [kernel_totals(recording.kernels), _scale_totals(kernel_totals(copies), copies, recording.kernels)]
+    )
     totals["leaf"] = totals["module"].str.rsplit("/", n=1).str[-1]
     totals["kind"] = totals["family"].where(totals["family"].isin([GEMM, ATTENTION]), REST)
     sums = totals.groupby(["run_id", *KEY])[["calls", "time_ns"]].sum().reset_index()
     return sums.rename(columns={"calls": "launches"})
 
 
-def _scaled(totals: pd.DataFrame, copies: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
+def _scale_totals(totals: pd.DataFrame, copies: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
     if totals.empty:
         return totals
     steps = num_profiled_steps(copies) / num_profiled_steps(kernels)

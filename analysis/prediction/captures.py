@@ -101,7 +101,7 @@ def step_of(summary: Summary, operations: Callable[[], pd.DataFrame], rates: Scr
     _need_whole_steps(summary)
     precision = precision_of(work)
     parts = parts_of(work)
-    behind, step_ns, launches = behind_of(summary, work), seen.work_ns, max(float(parts["launches"].sum()), 1.0)
+    behind, step_ns, launches = measure_savable(summary, work), seen.work_ns, max(float(parts["launches"].sum()), 1.0)
     late_ns = seen.part("late_launch", "sync")
     least, median, most = UNDER_NSYS
     return Step(
@@ -241,8 +241,8 @@ def host_of(summary: Summary, work: pd.DataFrame, step_ns: float) -> dict[str, f
     return {phase: ns * min(1.0, most_ns / max(sum(host.values()), 1.0)) for phase, ns in host.items()}
 
 
-def behind_of(summary: Summary, work: pd.DataFrame) -> dict[str, Behind]:
-    """By finding what was captured of it, as of `script_changes.behind_of`."""
+def measure_savable(summary: Summary, work: pd.DataFrame) -> dict[str, Behind]:
+    """By finding what was captured of it, as of `script_changes.measure_savable`."""
     findings, api, memops = (summary.sections[name] for name in ("findings", "api", "memops"))
     rows = findings[findings["kind"].isin(_OF_CAPTURE)]
     known = {

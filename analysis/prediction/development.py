@@ -72,21 +72,21 @@ def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str
     return tuple(names)
 
 
-def fitted(every: list[Pair], runs: list[Baseline], peaks: Mapping[str, float], gpu: str) -> Rates:
+def fit_rates(every: list[Pair], runs: list[Baseline], peaks: Mapping[str, float], gpu: str) -> Rates:
     """Rates of these pairs and runs."""
     made = Rates(gpu=gpu, peaks=peaks, host=_host(runs))
     uncompiled = [pair for pair in every if not {*pair.changes} & {*COMPILED}]
     for name in ("tf32", "bf16"):
-        made = _with_times(made, name, [pair for pair in uncompiled if name in pair.changes])
+        made = _add_times(made, name, [pair for pair in uncompiled if name in pair.changes])
     eager = [run for run in runs if str(run.run["compile"]) == "off"]
     of_attention = [pair for pair in uncompiled if "fused_attention" in pair.changes and "bf16" not in pair.changes]
-    made = _with_attention(made, of_attention, eager)
-    made = _with_batch(made, eager)
-    made = _with_compile(made, every)
-    return _with_adamw(made, eager)
+    made = _add_attention(made, of_attention, eager)
+    made = _add_batch(made, eager)
+    made = _add_compile(made, every)
+    return _add_adamw(made, eager)
 
 
-def _with_times(made: Rates, name: str, chosen: list[Pair]) -> Rates:
+def _add_times(made: Rates, name: str, chosen: list[Pair]) -> Rates:
     """Adds the groups of a precision. Where attention changes, too, its groups and those around it are left out."""
     rows: dict[str, list] = {}
     more: dict[str, list] = {}
@@ -106,7 +106,7 @@ def _with_times(made: Rates, name: str, chosen: list[Pair]) -> Rates:
             more.setdefault(f"{name}/{phase}/{leaf}/{kind}", []).append(
                 (new["launches"] - old["launches"]) / int(run["num_layers"])
             )
-    return _added(made, rows, more)
+    return _add_groups(made, rows, more)
 
 
 def groups(pair: Pair) -> Iterable[tuple[tuple[str, str, str], dict, dict]]:
@@ -117,13 +117,13 @@ def groups(pair: Pair) -> Iterable[tuple[tuple[str, str, str], dict, dict]]:
         yield key, old.get(key, {"time_ns": 0.0, "launches": 0.0}), row
 
 
-def _added(made: Rates, rows: Mapping[str, list], more: Mapping[str, list]) -> Rates:
+def _add_groups(made: Rates, rows: Mapping[str, list], more: Mapping[str, list]) -> Rates:
     times = dict(made.times) | {key: rates.fit(*zip(*values)) for key, values in rows.items()}
     launches = dict(made.launches) | {key: float(np.median(values)) for key, values in more.items()}
     return dataclasses.replace(made, times=times, launches=launches)
 
 
-def _with_attention(made: Rates, chosen: list[Pair], runs: list[Baseline]) -> Rates:
+def _add_attention(made: Rates, chosen: list[Pair], runs: list[Baseline]) -> Rates:
     rows: dict[str, list] = {}
     more: dict[str, list] = {}
     for pair in chosen:
@@ -142,10 +142,10 @@ def _with_attention(made: Rates, chosen: list[Pair], runs: list[Baseline]) -> Ra
             key = f"{changes.FUSED_IN[str(run.run['precision'])]}/{phase}/{changes.FUSED}/{ATTENTION}"
             rows.setdefault(key, []).append((changes.fused_features(run.run, made, phase), row["time_ns"]))
             more.setdefault(key, []).append(row["launches"] / int(run.run["num_layers"]))
-    return _added(made, rows, more)
+    return _add_groups(made, rows, more)
 
 
-def longer(runs: Iterable[Baseline]) -> list[tuple[Baseline, Baseline]]:
+def pair_longer(runs: Iterable[Baseline]) -> list[tuple[Baseline, Baseline]]:
     """Each training step that is not compiled, with the one whose context is TIMES_BATCH times as long."""
     known = {
         tuple(str(run.run[name]) for name in ALIKE): run
@@ -156,11 +156,11 @@ def longer(runs: Iterable[Baseline]) -> list[tuple[Baseline, Baseline]]:
     return [(known[at], known[other]) for at, other in others.items() if other in known]
 
 
-def _with_batch(made: Rates, runs: list[Baseline]) -> Rates:
+def _add_batch(made: Rates, runs: list[Baseline]) -> Rates:
     """Adds how operations grow with the batch. No run was recorded with another, so it is told from twice the context,
     which is as many tokens: what is done for each pair of tokens grows there by three times as much."""
     rows: dict[str, list] = {}
-    for run, longer_run in longer(runs):
+    for run, longer_run in pair_longer(runs):
         larger = dict(run.run) | {"batch_size": changes.TIMES_BATCH * int(run.run["batch_size"])}
         for (phase, leaf, kind), old, new in groups(Pair(run, longer_run, ())):
             if phase not in changes.PASSES or "::" in leaf or not old["time_ns"]:
@@ -171,10 +171,10 @@ def _with_batch(made: Rates, runs: list[Baseline]) -> Rates:
             values = changes.features(larger, made, phase, leaf, kind, old)
             key = changes.key_of(f"larger_batch_{run.run['precision']}", phase, leaf, kind)
             rows.setdefault(key, []).append((values, old["time_ns"] + max(more, 0.0)))
-    return _added(made, rows, {})
+    return _add_groups(made, rows, {})
 
 
-def _with_compile(made: Rates, every: list[Pair]) -> Rates:
+def _add_compile(made: Rates, every: list[Pair]) -> Rates:
     """Adds what is left of the time and the number of operations, by phase and kind."""
     rows: dict[str, list] = {}
     launches: dict[str, list[float]] = {}
@@ -190,10 +190,10 @@ def _with_compile(made: Rates, every: list[Pair]) -> Rates:
                 key, new = f"{pair.changes[0]}/{phase}//{kind}", after.loc[phase, kind]
                 rows.setdefault(key, []).append(([row["time_ns"]], new["time_ns"]))
                 launches.setdefault(key, []).append(new["launches"] / row["launches"])
-    return _added(made, rows, launches)
+    return _add_groups(made, rows, launches)
 
 
-def _with_adamw(made: Rates, runs: list[Baseline]) -> Rates:
+def _add_adamw(made: Rates, runs: list[Baseline]) -> Rates:
     rows, host = [], []
     tensors = {
         str(run.run["size"]): run.parts.loc[run.parts["phase"] == ranges.OPTIMIZER, "launches"].sum() / 8
@@ -232,13 +232,13 @@ def errors_of(every: list[Pair], runs: list[Baseline], peaks: Mapping[str, float
     for size in dict.fromkeys(str(pair.before.run["size"]) for pair in every):
         others = [pair for pair in every if str(pair.before.run["size"]) != size]
         of_others = [run for run in runs if str(run.run["size"]) != size]
-        made_of[size] = fitted(others, of_others, peaks, gpu)
+        made_of[size] = fit_rates(others, of_others, peaks, gpu)
         rows += [(pair, _error(pair, made_of[size])) for pair in every if str(pair.before.run["size"]) == size]
     errors = [row for _, row in rows]
     for pair, row in rows:  # an interval is made of the errors of the other sizes, which are known only now
         if "ratio" in row:
             made = made_of[row["size"]]
-            state = predict.changed_state(pair.before, pair.changes, made)
+            state = predict.apply_changes(pair.before, pair.changes, made)
             low_ns, high_ns = predict.interval(pair.before, state, made, errors)
             row |= {"low_ns": max(low_ns, row["ceiling_ns"]), "high_ns": high_ns}
     return errors
@@ -249,10 +249,10 @@ def _error(pair: Pair, made: Rates) -> dict:
     row = {"changes": "+".join(pair.changes), "size": str(run["size"]), "context_length": int(run["context_length"])}
     row |= {"mode": str(run["mode"]), "baseline_ns": pair.before.step_ns, "measured_ns": pair.after.step_ns}
     try:
-        state = predict.changed_state(pair.before, pair.changes, made)
+        state = predict.apply_changes(pair.before, pair.changes, made)
     except changes.Abstains as reason:
         return row | {"reason": str(reason)}
-    said = predict.estimated(pair.before, pair.changes, made, state)
+    said = predict.estimate_step(pair.before, pair.changes, made, state)
     row |= {"predicted_ns": said.step_ns, "ceiling_ns": said.ceiling_ns, "limited_by": said.limited_by}
     return row | {"ratio": pair.after.step_ns / said.step_ns}
 
@@ -263,11 +263,11 @@ def develop(folders: Sequence[Path]) -> Rates:
     calibrated = next(recording for recording in recordings if recording.manifest.get("calibration"))
     peaks = {rate["figure"]: rate["value"] for rate in calibrated.manifest["calibration"]}
     sources = [{key: recording.manifest[key] for key in ("name", "created", "commit")} for recording in recordings]
-    made = developed([[*baselines(recording)] for recording in recordings], peaks, str(calibrated.manifest["gpu"]))
+    made = develop_rates([[*baselines(recording)] for recording in recordings], peaks, str(calibrated.manifest["gpu"]))
     return dataclasses.replace(made, made_from=sources)
 
 
-def developed(runs: Sequence[Sequence[Baseline]], peaks: Mapping[str, float], gpu: str) -> Rates:
+def develop_rates(runs: Sequence[Sequence[Baseline]], peaks: Mapping[str, float], gpu: str) -> Rates:
     """Rates of the runs of several recordings, and their errors."""
     every = [pair for of_recording in runs for pair in pairs(of_recording)]
     # Across recordings, where no run of the same recording shows the change.
@@ -275,7 +275,7 @@ def developed(runs: Sequence[Sequence[Baseline]], peaks: Mapping[str, float], gp
     across = pairs([run for of_recording in runs for run in of_recording if _has_host_times(run)])
     every += [pair for pair in across if (*pair.changes, pair.before.run["run_id"]) not in known]
     all_runs = [run for of_recording in runs for run in of_recording]
-    made = fitted(every, all_runs, peaks, gpu)
+    made = fit_rates(every, all_runs, peaks, gpu)
     return dataclasses.replace(made, errors=errors_of(every, all_runs, peaks, gpu))
 
 
@@ -287,7 +287,7 @@ def errors_of_tests(data: Path, known: Iterable[Mapping[str, Any]]) -> list[dict
     """The tested predictions of sweeps in the ledgers below `data`, but for those of `known` pairs, which have their
     kernels, too: what an error has without its interval."""
     recordings = [store.load(folder) for folder in find_folders(data, store.MANIFEST)]
-    held = ledger.held_against(ledger.read_all(data / ledger.FOLDER), [*recordings, *ledger.recordings(data)])
+    held = ledger.compare_with_measured(ledger.read_all(data / ledger.FOLDER), [*recordings, *ledger.recordings(data)])
     case = ["changes", "size", "context_length"]
     measured: dict[tuple, list[float]] = {}
     for error in known:

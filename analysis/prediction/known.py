@@ -6,7 +6,7 @@ from functools import cache, partial
 from typing import Any
 
 from profiler_job.analysis.prediction import other_models, rates, script_rates, scripts, sweep_changes
-from profiler_job.analysis.prediction.baseline import Baseline, Tables, baselines, of_run
+from profiler_job.analysis.prediction.baseline import Baseline, Tables, baselines, read_run
 from profiler_job.analysis.prediction.predict import Abstention, Prediction, predict
 from profiler_job.analysis.reference.track_record import SWEEP, kind_of
 from profiler_job.jobs.contract.layout import SCRIPT
@@ -21,7 +21,7 @@ class Known:
     predict: Callable[[Sequence[str]], Prediction | Abstention]
 
 
-def known_runs(recording: Tables) -> Iterator[Known]:
+def list_known_runs(recording: Tables) -> Iterator[Known]:
     """Every finished run that was timed and profiled, in its order. Raises changes.Abstains where that of a script
     tells nothing."""
     of_script = script_rates.load()
@@ -33,7 +33,7 @@ def known_runs(recording: Tables) -> Iterator[Known]:
     for baseline in baselines(recording):
         step: Callable[[], scripts.Step]
         if str(baseline.run.get("workload")) == SCRIPT:  # one of several in one recording
-            step = partial(scripts.step_of, of_run(recording, str(baseline.run["run_id"])), of_script)
+            step = partial(scripts.step_of, read_run(recording, str(baseline.run["run_id"])), of_script)
         else:
             step = partial(other_models.step_of, baseline, recording, of_script, made)
         said = partial(_predict, baseline, made, cache(step), of_script)

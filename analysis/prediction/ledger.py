@@ -15,7 +15,7 @@ import pandas as pd
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from profiler_job.analysis.metrics.gpu_samples import gpus_at_once
-from profiler_job.analysis.metrics.run_advice import clocks, host_limited_ns
+from profiler_job.analysis.metrics.run_advice import clocks, measure_host_limited
 from profiler_job.analysis.prediction import sweep_changes as changes
 from profiler_job.analysis.prediction.predict import GPU, HOST, Abstention, Prediction
 from profiler_job.analysis.recording import store
@@ -95,7 +95,7 @@ def entry(run: Mapping[str, Any], baseline_ns: float, said: Prediction | Abstent
     facts: dict[str, Any] = {"run_id": str(run["run_id"]), "tested_by": run_id_after(run, said.changes)}
     facts |= {"size": str(run["size"]), "context_length": int(run["context_length"]), "mode": str(run["mode"])}
     facts |= {"changes": said.changes, "baseline_ns": round(baseline_ns)}
-    if reason := said.reason if isinstance(said, Abstention) else why_of_one_host(said):
+    if reason := said.reason if isinstance(said, Abstention) else explain_one_host(said):
         return Entry(**facts, reason=reason)
     assert isinstance(said, Prediction)
     by_machine = BY_MACHINE if str(run.get("workload")) == SCRIPT else 0.0
@@ -109,7 +109,7 @@ def entry(run: Mapping[str, Any], baseline_ns: float, said: Prediction | Abstent
     return Entry(**facts, limited_by=said.limited_by)
 
 
-def why_of_one_host(said: Prediction) -> str:
+def explain_one_host(said: Prediction) -> str:
     """Why a prediction is kept without its times; empty where it has them. A kept prediction may be tested on any
     machine with such a GPU, so it has none where the host limits the step and hosts differ by more than MOST_OFF."""
     if said.limited_by != HOST or farthest_error(said.step_ns, said.low_ns, said.high_ns) <= MOST_OFF:
@@ -123,7 +123,7 @@ def farthest_error(predicted_ns: Any, low_ns: Any, high_ns: Any) -> Any:
     return np.maximum(predicted_ns / low_ns - 1, 1 - predicted_ns / high_ns)
 
 
-def _of_one_host(rows: pd.DataFrame) -> pd.Series:
+def _is_of_one_host(rows: pd.DataFrame) -> pd.Series:
     """Which predictions `entry` would keep without times; they may be older than that rule."""
     return (rows["limited_by"] == HOST) & (
         farthest_error(rows["predicted_ns"], rows["low_ns"], rows["high_ns"]) > MOST_OFF
@@ -203,7 +203,7 @@ def recordings(data: Path) -> list[store.Recording]:
     return [store.load(folder) for folder in find_folders(data / FOLDER, store.MANIFEST)]
 
 
-def held_against(ledgers: Iterable[Ledger], recordings: Iterable[Any]) -> pd.DataFrame:
+def compare_with_measured(ledgers: Iterable[Ledger], recordings: Iterable[Any]) -> pd.DataFrame:
     """Every prediction, one row each: what an Entry has, made_at, rates, and of the run that tests it, where it was
     measured since: MEASURED, error (predicted over measured, less 1), inside (the interval), beaten (the ceiling).
     of_one_host: `entry` would keep it without times now. source: the recording that they were made from; "" of a
@@ -239,10 +239,10 @@ def held_against(ledgers: Iterable[Ledger], recordings: Iterable[Any]) -> pd.Dat
             # Other recordings may have a run of the same id, on another host.
             is_same_step = (measured["measured_ns"].astype(float) - prediction.baseline_ns).abs() <= 1
             before = measured[on_gpu & ~since & (measured["run_id"] == prediction.run_id) & is_same_step]
-            row |= {name: _first(tests, name) for name in (*MEASURED, "loop_ns", "gpus_at_once")}
-            row |= {f"baseline_{end}_ns": _first(before, f"measured_{end}_ns") for end in ("min", "max")}
+            row |= {name: _take_first(tests, name) for name in (*MEASURED, "loop_ns", "gpus_at_once")}
+            row |= {f"baseline_{end}_ns": _take_first(before, f"measured_{end}_ns") for end in ("min", "max")}
             row["measured_limit"] = next(iter(tests["measured_limit"]), "")
-            rows.append(row | {"baseline_loop_ns": _first(before, "loop_ns")})
+            rows.append(row | {"baseline_loop_ns": _take_first(before, "loop_ns")})
     names = [*Entry.model_fields, "made_at", "rates", "source", "kind", "is_reference", "work", *MEASURED]
     names += ["measured_limit", "loop_ns", "baseline_min_ns", "baseline_max_ns", "baseline_loop_ns"]
     table = pd.DataFrame(rows, columns=[*names, "gpus_at_once"])
@@ -252,10 +252,10 @@ def held_against(ledgers: Iterable[Ledger], recordings: Iterable[Any]) -> pd.Dat
     table["error"] = table["predicted_ns"] / table["measured_ns"] - 1
     table["inside"] = table["measured_ns"].between(table["low_ns"], table["high_ns"]) & known
     table["beaten"] = (table["measured_ns"] < table["ceiling_ns"]) & known
-    return table.assign(of_one_host=_of_one_host(table))
+    return table.assign(of_one_host=_is_of_one_host(table))
 
 
-def _first(rows: pd.DataFrame, name: str) -> float:
+def _take_first(rows: pd.DataFrame, name: str) -> float:
     return float(rows[name].iloc[0]) if len(rows) else float("nan")
 
 
@@ -286,7 +286,7 @@ def _steps(recording: Any) -> pd.DataFrame:
 def _limits(steps: pd.DataFrame) -> dict[str, str]:
     """What limited the step of each timed run, as `predict` says it of a step that is predicted: the host where phases
     that it limits are more than half of it. Only of runs whose time of the host was recorded."""
-    by_host_ns = host_limited_ns(steps)
+    by_host_ns = measure_host_limited(steps)
     timed = {run_id: phases[STEP] for run_id, phases in clocks(steps).items() if STEP in phases}
     return {
         run_id: HOST if by_host_ns[run_id] > step.wall_ns / 2 else GPU

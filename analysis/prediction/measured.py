@@ -18,7 +18,7 @@ COLUMNS = ("run_id", "changes", "before_ns", "after_ns", "measured_in", "gains")
 _TIMES = ["run_id", "gpu_name", "num_parameters", "ns", "min_ns", "max_ns", "parts", "loop_ns", "measured_in"]
 
 
-def measured_gains(recordings: Mapping[str, Any], band: Band | None) -> pd.DataFrame:
+def measure_gains(recordings: Mapping[str, Any], band: Band | None) -> pd.DataFrame:
     """Each run of the recordings with each of the usual sets of changes for which the run with these was timed, too, on
     such a GPU: COLUMNS.
 
@@ -26,10 +26,10 @@ def measured_gains(recordings: Mapping[str, Any], band: Band | None) -> pd.DataF
     one has both, as hosts differ; otherwise of the first ones that have them. gains: whether the run is faster with the
     changes, beyond the noise `band` of wall times and what a faster host explains.
     """
-    times = pd.concat([pd.DataFrame(columns=_TIMES), *(_timed(name, rec) for name, rec in recordings.items())])
+    times = pd.concat([pd.DataFrame(columns=_TIMES), *(_list_timed(name, rec) for name, rec in recordings.items())])
     by_run = {run_id: rows for run_id, rows in times.groupby("run_id", sort=False)}
     pairs = []
-    for run_id, names, other in _related(recordings.values()):
+    for run_id, names, other in _pair_runs(recordings.values()):
         if run_id in by_run and other in by_run:
             both = by_run[run_id].merge(by_run[other], on=["gpu_name", "num_parameters"], suffixes=("_before", ""))
             is_one = both["measured_in_before"] == both["measured_in"]
@@ -45,25 +45,25 @@ def measured_gains(recordings: Mapping[str, Any], band: Band | None) -> pd.DataF
     return sides.assign(gains=gains)[[*COLUMNS]]
 
 
-def _timed(name: str, rec: Any) -> pd.DataFrame:
+def _list_timed(name: str, rec: Any) -> pd.DataFrame:
     """The unprofiled step of each finished run of a recording: _TIMES; parts: how long its GPU waits, as a noise band
     needs it, or at most waits where it was not profiled; loop_ns: of a loop of plain Python on its host."""
     steps = timing.host_times(rec.steps, "timer", "step")
     steps = steps[steps["phase"] == ranges.STEP].rename(columns=lambda column: column.removeprefix("step_"))
-    ok = run_grid.measured_runs(rec.runs).astype({"run_id": str, "gpu_name": str})
+    ok = run_grid.select_measured_runs(rec.runs).astype({"run_id": str, "gpu_name": str})
     table = ok[["run_id", "gpu_name", "num_parameters"]].merge(steps[["run_id", "ns", "min_ns", "max_ns"]], on="run_id")
     waits = differences.times_of_steps(rec.steps, rec.kernels, rec.memops).set_index("run_id")["parts"]
-    at_most = table["run_id"].map(run_advice.host_limited_ns(rec.steps))
+    at_most = table["run_id"].map(run_advice.measure_host_limited(rec.steps))
     loops = rec.processes.groupby(rec.processes["run_id"].astype(str))["host_loop_ns"].median()
     parts = table["run_id"].map(waits).fillna(at_most)
     return table.assign(parts=parts, loop_ns=table["run_id"].map(loops.astype(float)), measured_in=name)[_TIMES]
 
 
-def _related(recordings: Any) -> Iterator[tuple[str, tuple[str, ...], str]]:
+def _pair_runs(recordings: Any) -> Iterator[tuple[str, tuple[str, ...], str]]:
     """Of each run, once: its id, the changes that it has none of yet, and the id of the run with them."""
     seen = set()
     for rec in recordings:
-        for run in run_grid.measured_runs(rec.runs).to_dict("records"):
+        for run in run_grid.select_measured_runs(rec.runs).to_dict("records"):
             run_id = str(run["run_id"])
             if run_id in seen or str(run.get("workload")) == SCRIPT:
                 continue

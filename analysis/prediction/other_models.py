@@ -9,10 +9,10 @@ import numpy as np
 
 from profiler_job.analysis.metrics.run_advice import GAP_NS, HOST_LIMITED
 from profiler_job.analysis.prediction import scripts
-from profiler_job.analysis.prediction.baseline import Baseline, Tables, of_run
+from profiler_job.analysis.prediction.baseline import Baseline, Tables, read_run
 from profiler_job.analysis.prediction.predict import between_ns, host_key, own_host_rates
 from profiler_job.analysis.prediction.rates import Rates
-from profiler_job.analysis.prediction.script_changes import Behind, Step, behind_of
+from profiler_job.analysis.prediction.script_changes import Behind, Step, measure_savable
 from profiler_job.analysis.prediction.script_rates import ScriptRates
 from profiler_job.analysis.prediction.sweep_changes import PASSES, Abstains
 
@@ -25,8 +25,8 @@ def step_of(baseline: Baseline, recording: Tables, rates: ScriptRates, known: Ra
         raise Abstains(f"the recorded pairs are of {rates.gpu}, and this run is of {run['gpu_name']}")
     if run.get("gpus", 1) > 1:
         raise Abstains("its GPUs wait for each other, and the recorded pairs are of one GPU")
-    mine = of_run(recording, str(run["run_id"]))
-    parts, behind = scripts.parts_of(mine), _known_behind(mine)
+    mine = read_run(recording, str(run["run_id"]))
+    parts, behind = scripts.parts_of(mine), _measure_savable(mine)
     sums = parts.groupby("phase").sum()
     own, host_ns, gaps = own_host_rates(baseline), {scripts.OUTSIDE: between_ns(baseline)}, []
     for phase in baseline.phases:
@@ -51,6 +51,6 @@ def step_of(baseline: Baseline, recording: Tables, rates: ScriptRates, known: Ra
     )
 
 
-def _known_behind(recording: Tables) -> dict[str, Behind]:
+def _measure_savable(recording: Tables) -> dict[str, Behind]:
     """What the step spends on what changes do away with; not its synchronisations, which are those of the timer."""
-    return {name: behind for name, behind in behind_of(recording).items() if name != "synchronisations"}
+    return {name: behind for name, behind in measure_savable(recording).items() if name != "synchronisations"}

@@ -97,22 +97,22 @@ def predict(baseline: Baseline, names: Iterable[str], rates: Rates) -> Predictio
     """What the step of `baseline` would take with all the changes `names`, or why that cannot be said."""
     names = tuple(names)
     try:
-        state = changed_state(baseline, names, rates)
-        estimate = estimated(baseline, names, rates, state)
+        state = apply_changes(baseline, names, rates)
+        estimate = estimate_step(baseline, names, rates, state)
         low_ns, high_ns = interval(baseline, state, rates, [*rates.errors, *rates.tested])
     except Abstains as reason:
         return Abstention(changes=names, reason=str(reason))
     return Prediction(
         **vars(estimate),
-        changes=tuple(change.name for change in changes.in_order(names)),
+        changes=tuple(change.name for change in changes.sort_changes(names)),
         low_ns=min(max(low_ns, estimate.ceiling_ns), estimate.step_ns),
         high_ns=max(high_ns, estimate.step_ns),
     )
 
 
-def changed_state(baseline: Baseline, names: Iterable[str], rates: Rates) -> State:
+def apply_changes(baseline: Baseline, names: Iterable[str], rates: Rates) -> State:
     """The step with the changes. Raises Abstains."""
-    wanted = changes.in_order(names)
+    wanted = changes.sort_changes(names)
     if str(baseline.run["gpu_name"]) != rates.gpu:
         raise Abstains(f"the recorded pairs are of {rates.gpu}, and this run is of {baseline.run['gpu_name']}")
     if baseline.run.get("gpus", 1) > 1:
@@ -123,12 +123,12 @@ def changed_state(baseline: Baseline, names: Iterable[str], rates: Rates) -> Sta
     return state
 
 
-def estimated(baseline: Baseline, names: Iterable[str], rates: Rates, state: State) -> Estimate:
-    """The same without an interval. state: as of `changed_state`."""
+def estimate_step(baseline: Baseline, names: Iterable[str], rates: Rates, state: State) -> Estimate:
+    """The same without an interval. state: as of `apply_changes`."""
     times = phase_times(baseline, state, rates)
     step_ns = between_ns(baseline) + sum(time.take() for time in times)
     by_host_ns = sum(time.take() for time in times if time.limited_by == HOST)
-    ceiling_ns = ceiling(baseline, state, changes.in_order(names), rates)
+    ceiling_ns = compute_ceiling(baseline, state, changes.sort_changes(names), rates)
     return Estimate(
         baseline_ns=baseline.step_ns,
         step_ns=max(step_ns, ceiling_ns),
@@ -238,7 +238,7 @@ def spread(errors: Sequence[Mapping[str, Any]], limited_by: str) -> tuple[float,
     return float(min(low, 1.0)), float(max(high, 1.0))
 
 
-def advised(said: Iterable[Prediction | Abstention]) -> list[Prediction]:
+def select_advised(said: Iterable[Prediction | Abstention]) -> list[Prediction]:
     """What to change first: the predictions whose whole interval is a gain, the shortest step (for as many tokens as
     now) first."""
     predictions = [one_said for one_said in said if isinstance(one_said, Prediction)]
@@ -246,7 +246,7 @@ def advised(said: Iterable[Prediction | Abstention]) -> list[Prediction]:
     return sorted(gains, key=lambda prediction: prediction.step_ns / prediction.work)
 
 
-def development(rates: Rates) -> pd.DataFrame:
+def predict_development(rates: Rates) -> pd.DataFrame:
     """The pairs that the rates were developed on, each predicted with the rates and the errors of other sizes: what an
     error has, error (predicted over measured, less 1), inside (the interval), beaten (the ceiling)."""
     names = ["predicted_ns", "low_ns", "high_ns", "ceiling_ns", "measured_ns"]
@@ -257,7 +257,7 @@ def development(rates: Rates) -> pd.DataFrame:
     return table.assign(beaten=table["measured_ns"] < table["ceiling_ns"])
 
 
-def ceiling(baseline: Baseline, state: State, wanted: Iterable[Change], rates: Rates) -> float:
+def compute_ceiling(baseline: Baseline, state: State, wanted: Iterable[Change], rates: Rates) -> float:
     """What no step beats: the operations that no change touches, and matmuls at the measured peak; all else of what is
     touched is free. The host is left out: hosts differ by more than could be promised of them."""
     parts = baseline.parts

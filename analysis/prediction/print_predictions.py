@@ -9,8 +9,8 @@ from profiler_job.analysis.capture.nsys_export import ExportError
 from profiler_job.analysis.comparison.errors import NotComparable
 from profiler_job.analysis.comparison.sides import is_capture, load_side
 from profiler_job.analysis.prediction import ledger, rates, script_rates, scripts, sweep_changes
-from profiler_job.analysis.prediction.known import known_runs, usual_sets
-from profiler_job.analysis.prediction.predict import Abstention, Prediction, advised
+from profiler_job.analysis.prediction.known import list_known_runs, usual_sets
+from profiler_job.analysis.prediction.predict import Abstention, Prediction, select_advised
 from profiler_job.analysis.recording.ingest import ResultsError
 from profiler_job.analysis.recording.store import RecordingError
 from profiler_job.analysis.reference import track_record
@@ -43,9 +43,9 @@ def run(request: Request, out: Callable[[str], None], err: Callable[[str], None]
         side = load_side(request.recording, request.only)
         assert side.recording  # of what is no capture
         for names in sets:
-            scripts.in_order(names)
+            scripts.sort_changes(names)
         sets, wanted = sets or [*usual_sets(side.recording)], set(side.runs["run_id"].astype(str))
-        known = [one_run for one_run in known_runs(side.recording) if str(one_run.run["run_id"]) in wanted]
+        known = [one_run for one_run in list_known_runs(side.recording) if str(one_run.run["run_id"]) in wanted]
         if not known:
             raise NotComparable(f"{request.recording} has no finished run that was timed and profiled")
         said = [(one_run, one_run.predict(names)) for one_run in known for names in sets]
@@ -62,7 +62,7 @@ def run(request: Request, out: Callable[[str], None], err: Callable[[str], None]
         of_run = [one_said for said_of, one_said in said if said_of is one_run]
         for one_said in of_run:
             out(f"  {as_line(one_said)}")
-            if request.ledger and isinstance(one_said, Prediction) and (why := ledger.why_of_one_host(one_said)):
+            if request.ledger and isinstance(one_said, Prediction) and (why := ledger.explain_one_host(one_said)):
                 out(f"    kept without a time: {why}")
         for line in advice(of_run, one_run.run):
             out(f"  {line}")
@@ -71,7 +71,7 @@ def run(request: Request, out: Callable[[str], None], err: Callable[[str], None]
 
 def advice(said: Sequence[Prediction | Abstention], run: Mapping[str, Any]) -> list[str]:
     """What to change first in a run, in lines."""
-    ranked = advised(said)
+    ranked = select_advised(said)
     if not ranked:
         return ["what to change first: nothing of this, no gain is certain enough"]
     lines = []

@@ -43,17 +43,17 @@ def load(file: Path = FILE) -> Rates:
 
 
 def save(rates: Rates, file: Path = FILE) -> None:
-    file.write_text(json.dumps(rounded(asdict(rates)), indent=1) + "\n", encoding="utf-8")
+    file.write_text(json.dumps(round_numbers(asdict(rates)), indent=1) + "\n", encoding="utf-8")
 
 
-def rounded(value):
+def round_numbers(value):
     """Every number of a nest of mappings and lists to five digits."""
     if isinstance(value, float):
         return float(f"{value:.5g}")
     if isinstance(value, Mapping):
-        return {key: rounded(inner) for key, inner in value.items()}
+        return {key: round_numbers(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [rounded(inner) for inner in value]
+        return [round_numbers(inner) for inner in value]
     return value
 
 

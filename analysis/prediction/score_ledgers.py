@@ -17,7 +17,7 @@ from profiler_job.jobs.contract.layout import SCRIPT
 
 
 def records(predicted: pd.DataFrame, developed: pd.DataFrame) -> dict[str, Record]:
-    """By change. predicted: as of `ledger.held_against`; developed: as of `predict.development`."""
+    """By change. predicted: as of `ledger.compare_with_measured`; developed: as of `predict.predict_development`."""
     pairs = developed[developed["error"].notna()]
     made = {}
     for names in dict.fromkeys([*predicted["changes"], *pairs["changes"]]):
@@ -30,19 +30,19 @@ def records(predicted: pd.DataFrame, developed: pd.DataFrame) -> dict[str, Recor
     return made
 
 
-def of_folder(data: Path) -> dict[str, dict[str, Record]]:
+def score_folder(data: Path) -> dict[str, dict[str, Record]]:
     recordings = [store.load(folder) for folder in find_folders(data, store.MANIFEST)] + ledger.recordings(data)
-    predicted = ledger.held_against(ledger.read_all(data / ledger.FOLDER), recordings)
+    predicted = ledger.compare_with_measured(ledger.read_all(data / ledger.FOLDER), recordings)
     of_kind = {kind: predicted[predicted["kind"] == kind] for kind in (SWEEP, AS_SCRIPT, SCRIPT)}
     scripts = pd.DataFrame(script_rates.load().errors).assign(error=lambda pairs: 1 / pairs["ratio"] - 1)
     return {
-        SWEEP: records(of_kind[SWEEP], predict.development(rates.load())),
+        SWEEP: records(of_kind[SWEEP], predict.predict_development(rates.load())),
         AS_SCRIPT: records(of_kind[AS_SCRIPT], scripts.head(0)),
         SCRIPT: records(of_kind[SCRIPT], scripts),
     }
 
 
 if __name__ == "__main__":
-    made = of_folder(Path(sys.argv[1]))
+    made = score_folder(Path(sys.argv[1]))
     rows = {of: {names: record._asdict() for names, record in part.items()} for of, part in made.items()}
     FILE.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")

@@ -20,7 +20,7 @@ from profiler_job.analysis.prediction.script_rates import (
     REST,
     UNPADDED_LINEAR,
     ScriptRates,
-    rated_as,
+    name_rate_kind,
     width_of,
 )
 from profiler_job.analysis.prediction.sweep_changes import PASSES, TIMES_BATCH, Abstains, need_memory
@@ -131,10 +131,10 @@ def waits_by_phase(recording: Tables) -> dict[str, float]:
     calls = recording.api[recording.api["step"] >= 0]
     waits = calls[calls["name"].astype(str).str.contains(WAITS)]
     waited = waits.groupby(waits["phase"].astype(str))["total_ns"].sum()
-    return (waited.add(_blocked_by_phase(recording), fill_value=0.0) / steps).to_dict()
+    return (waited.add(_sum_blocked_by_phase(recording), fill_value=0.0) / steps).to_dict()
 
 
-def _blocked_by_phase(recording: Tables) -> pd.Series:
+def _sum_blocked_by_phase(recording: Tables) -> pd.Series:
     """Host time of all steps in launches while the queue is full. Of copies and fills the call is not known: they wait
     as long as kernels of their phase do."""
     names = ["launch_ns", "launch_end_ns", "start_ns", "phase", "step"]
@@ -149,7 +149,7 @@ def _blocked_by_phase(recording: Tables) -> pd.Series:
     return waited.mean().fillna(0.0) * rows.groupby("phase").size()
 
 
-def behind_of(recording: Tables) -> dict[str, Behind]:
+def measure_savable(recording: Tables) -> dict[str, Behind]:
     """By finding, of the only run of a recording: `casts`, `unaligned_gemms`, `unfused_attention`; and
     `synchronisations` and `copies` from and to the host, of which calls are known by their phase alone. Of unaligned
     matmuls those of layers: what aligned ones take was measured of such, and attention's no weight can be padded for.
@@ -192,7 +192,7 @@ def _need(step: Step, kind: str, why: str) -> Behind:
     return behind
 
 
-def _without(step: Step, kinds: tuple[str, ...], time_ns: float, launches: float) -> Step:
+def _remove_operations(step: Step, kinds: tuple[str, ...], time_ns: float, launches: float) -> Step:
     """The step without so much of the GPU's operations of these kinds, and without the host's part of launching
     them."""
     of_kinds = step.parts.index.get_level_values("kind").isin(kinds)
@@ -219,7 +219,7 @@ def _pad(step: Step, rates: ScriptRates, how: int) -> Step:
     behind = _need(step, "unaligned_gemms", "its unaligned matmuls of layers, on tensor cores, take next to nothing")
     if precision != "bf16":
         raise Abstains("how much faster aligned matmuls are is known of BF16 alone")
-    return _without(step, MATMULS, (1.0 - UNALIGNED_FASTER[how]) * behind.time_ns, 0.0)
+    return _remove_operations(step, MATMULS, (1.0 - UNALIGNED_FASTER[how]) * behind.time_ns, 0.0)
 
 
 def pad_compiled(step: Step, how: int) -> Step:
@@ -227,7 +227,7 @@ def pad_compiled(step: Step, how: int) -> Step:
     if not pads_by_compiling(step):
         return step
     behind = dict(step.behind or {})
-    after = _without(step, MATMULS, (1.0 - UNALIGNED_FASTER[how]) * behind["unaligned_gemms"].time_ns, 0.0)
+    after = _remove_operations(step, MATMULS, (1.0 - UNALIGNED_FASTER[how]) * behind["unaligned_gemms"].time_ns, 0.0)
     return replace(after, behind=behind | {"unaligned_gemms": Behind()})
 
 
@@ -262,7 +262,7 @@ def _leave_casts(step: Step, rates: ScriptRates, how: int) -> Step:
         raise Abstains("compiling fuses casts with other kernels")
     behind = _need(step, "casts", "its kernels convert next to nothing")
     gone = 1.0 - CASTS_LEFT[how]
-    after = _without(step, (REST,), gone * behind.time_ns, gone * behind.launches)
+    after = _remove_operations(step, (REST,), gone * behind.time_ns, gone * behind.launches)
     parts = after.parts.copy()
     for phase, faster in IN_ONE_TYPE.items():
         if (phase, REST) in parts.index:
@@ -273,14 +273,14 @@ def _leave_casts(step: Step, rates: ScriptRates, how: int) -> Step:
 def _list_tensors(step: Step, rates: ScriptRates, how: int) -> Step:
     behind = _need(step, "per_tensor_optimizer", "its optimizer does not work tensor by tensor")
     less_ns, fewer = (1.0 - LISTED_TIME[how]) * behind.time_ns, (1.0 - LISTED_LAUNCHES[how]) * behind.launches
-    return _without(step, (REST,), less_ns, fewer)
+    return _remove_operations(step, (REST,), less_ns, fewer)
 
 
 def _pin(step: Step, rates: ScriptRates, how: int) -> Step:
     behind = _need(step, "copies", "its steps copy next to nothing from and to the host")
     if how == MOST:  # they were pinned already, or are waited for all the same
         return step
-    after = _shorter_calls(_without(step, (REST,), behind.time_ns, 0.0), behind)
+    after = _shorter_calls(_remove_operations(step, (REST,), behind.time_ns, 0.0), behind)
     of_copies, of_all = ((step.behind or {}).get(kind, Behind()) for kind in ("host_to_device", "synchronisations"))
     part = min(of_copies.launches / of_all.launches, 1.0) if of_all.launches else 0.0
     return replace(after, waiting_ns=step.waiting_ns * (1.0 - NOT_AWAITED[how] * part))
@@ -309,7 +309,7 @@ def _enlarge_batch(step: Step, rates: ScriptRates, how: int) -> Step:
     for (phase, kind), row in step.parts.iterrows():
         time_ns, launches = row["time_ns"], row["launches"]
         if phase in PASSES or phase == ranges.LOSS:
-            known = f"larger_batch/{width_of(str(step.run['precision']))}/{phase}/{rated_as(kind)}"
+            known = f"larger_batch/{width_of(str(step.run['precision']))}/{phase}/{name_rate_kind(kind)}"
             factor, of_launch = rates.times.get(known, (TIMES_BATCH, 0.0))
             longer_ns = max(factor * time_ns + of_launch * 1e3 * launches, time_ns) - time_ns
             time_ns += (TIMES_BATCH - 1) * time_ns if how == MOST else longer_ns if how else SLOW_GROWTH * longer_ns
@@ -338,7 +338,7 @@ def _fuse_attention(step: Step, rates: ScriptRates, how: int) -> Step:
     gemms = step.parts[kinds == ATTENTION_GEMMS]
     if gemms.empty:
         raise Abstains("it is not known which of its matmuls are of attention")
-    after = _without(step, (REST,), behind.time_ns, behind.launches)
+    after = _remove_operations(step, (REST,), behind.time_ns, behind.launches)
     rows = gemms.assign(time_ns=gemms["time_ns"] + behind.time_ns * gemms["time_ns"] / gemms["time_ns"].sum())
     factor = rates.attention[precision][how]
     if how == MOST and precision == "fp32":

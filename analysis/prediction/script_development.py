@@ -85,12 +85,12 @@ def pairs(runs: Iterable[Baseline]) -> list[Pair]:
     ]
 
 
-def fitted(every: Sequence[Pair], gpu: str, bandwidth: float, adamw: float) -> ScriptRates:
+def fit_rates(every: Sequence[Pair], gpu: str, bandwidth: float, adamw: float) -> ScriptRates:
     times: dict[str, list] = {}
     launches: dict[str, list[float]] = {}
     host: dict[str, list[float]] = {}
     for pair in every:
-        before, after = kinds(_merged(pair, pair.before.parts)), kinds(_merged(pair, pair.after.parts))
+        before, after = kinds(_merge_parts(pair, pair.before.parts)), kinds(_merge_parts(pair, pair.after.parts))
         for key, row in before.iterrows():
             phase, kind = key
             if phase not in PASSES or key not in after.index:
@@ -128,7 +128,7 @@ def _passes(every: Iterable[Pair], bandwidth: float) -> dict[str, float]:
     return {name: rates.fit(*zip(*known))[0] for name, known in rows.items()}
 
 
-def _merged(pair: Pair, parts: pd.DataFrame) -> pd.DataFrame:
+def _merge_parts(pair: Pair, parts: pd.DataFrame) -> pd.DataFrame:
     """torch.compile's matmuls are of no module, so all are of one kind there."""
     return parts.assign(leaf="") if pair.change in COMPILED else parts
 
@@ -148,7 +148,7 @@ def host_ns(run: Baseline, phase: str) -> float:
 
 def errors_of_tests(data: Path) -> list[dict]:
     """The tested predictions of scripts in the ledgers below `data`, as of `error_of`; size: "", context_length: 0."""
-    held = ledger.held_against(ledger.read_all(data / ledger.FOLDER), ledger.recordings(data))
+    held = ledger.compare_with_measured(ledger.read_all(data / ledger.FOLDER), ledger.recordings(data))
     names = ["changes", "size", "context_length", "predicted_ns", "measured_ns", "ratio", "limited_by"]
     tested = held[(held["source"] == "") & held["error"].notna()].assign(size="", context_length=0)
     return tested.assign(ratio=tested["measured_ns"] / tested["predicted_ns"])[names].to_dict("records")
@@ -165,19 +165,19 @@ def adamw_factor(runs: Iterable[Baseline], bandwidth: float) -> float:
     return float(np.median(known))
 
 
-def developed(runs: Sequence[Baseline], known: rates.Rates) -> ScriptRates:
+def develop_rates(runs: Sequence[Baseline], known: rates.Rates) -> ScriptRates:
     """Rates of these runs, with the errors of their pairs. known: what was fitted to the reference Transformer."""
     every, gpu, bandwidth = pairs(runs), known.gpu, known.peaks["copy"]
     adamw = adamw_factor(runs, bandwidth)
     errors = []
     for size in dict.fromkeys(str(pair.before.run["size"]) for pair in every):
-        others = fitted([pair for pair in every if str(pair.before.run["size"]) != size], gpu, bandwidth, adamw)
+        others = fit_rates([pair for pair in every if str(pair.before.run["size"]) != size], gpu, bandwidth, adamw)
         errors += [error_of(pair, others, known.host) for pair in every if str(pair.before.run["size"]) == size]
-    made = fitted(every, gpu, bandwidth, adamw)
+    made = fit_rates(every, gpu, bandwidth, adamw)
     return dataclasses.replace(
         made,
         times={**made.times, **_growth(runs)},
-        attention=_fused(runs),
+        attention=_measure_fused(runs),
         per_tensor=per_tensor_factors(runs),
         errors=[error for error in errors if error is not None],
     )
@@ -195,7 +195,7 @@ def errors_of_other_models(recordings: Iterable[Tables], made: ScriptRates, know
         for names in USUAL:
             measured = times.get(ledger.run_id_after(baseline.run, names))
             try:
-                after = scripts.changed(step, names, made)
+                after = scripts.apply_changes(step, names, made)
             except Abstains:
                 continue
             if measured and after.work == 1:
@@ -221,7 +221,7 @@ def _growth(runs: Sequence[Baseline]) -> dict[str, list[float]]:
     rows: dict[str, list[float]] = {}
     for width in (16, 32):
         mine = [run for run in runs if width_of(str(run.run["precision"])) == width]
-        for before, after in development.longer(mine):
+        for before, after in development.pair_longer(mine):
             old, new = (kinds(run.parts[~run.parts["leaf"].isin(OF_PAIRS)]) for run in (before, after))
             for (phase, kind), row in old.iterrows():
                 if phase in PASSES and kind in (LINEAR, REST) and (phase, kind) in new.index:
@@ -231,7 +231,7 @@ def _growth(runs: Sequence[Baseline]) -> dict[str, list[float]]:
     return {key: [TIMES_BATCH, -float(np.median(values))] for key, values in rows.items()}
 
 
-def _fused(runs: Sequence[Baseline]) -> dict[str, list[float]]:
+def _measure_fused(runs: Sequence[Baseline]) -> dict[str, list[float]]:
     """As of `ScriptRates.attention`, of passes that differ by attention alone."""
     known: dict[str, list[float]] = {}
     for pair in development.pairs(runs):
@@ -288,7 +288,7 @@ def error_of(pair: Pair, rates: ScriptRates, hosts: Mapping[str, float]) -> dict
             passes_ns=pair.before.passes_ns,
         )
         try:
-            after = scripts.changed(step, [pair.change], rates)
+            after = scripts.apply_changes(step, [pair.change], rates)
         except Abstains:
             return None
         predicted += after.take()
@@ -306,7 +306,7 @@ def error_of(pair: Pair, rates: ScriptRates, hosts: Mapping[str, float]) -> dict
 
 if __name__ == "__main__":
     recordings, reference = [store.load(Path(folder)) for folder in sys.argv[1:]], rates.load()
-    made = developed(
+    made = develop_rates(
         [run for recording in recordings for run in baselines(recording) if has_known_shape(run.run)], reference
     )
     # Where none of other models is given, what is known of them stays.

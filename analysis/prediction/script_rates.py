@@ -63,7 +63,7 @@ def name_of(change: str, precision: str) -> str:
     return f"{change}/{width_of(precision) if change in COMPILED else precision}"
 
 
-def rated_as(kind: str) -> str:
+def name_rate_kind(kind: str) -> str:
     """The kind whose rates one has: in FP32, and aligned, matmuls of weights that are not padded are as all others."""
     return LINEAR if kind == UNPADDED_LINEAR else kind
 
@@ -87,4 +87,4 @@ def load(file: Path = FILE) -> ScriptRates:
 
 
 def save(made: ScriptRates, file: Path = FILE) -> None:
-    file.write_text(json.dumps(rates.rounded(dataclasses.asdict(made)), indent=1) + "\n", encoding="utf-8")
+    file.write_text(json.dumps(rates.round_numbers(dataclasses.asdict(made)), indent=1) + "\n", encoding="utf-8")

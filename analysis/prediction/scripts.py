@@ -26,7 +26,7 @@ from profiler_job.analysis.prediction.script_rates import (
     REST,
     UNPADDED_LINEAR,
     ScriptRates,
-    rated_as,
+    name_rate_kind,
     width_of,
 )
 from profiler_job.analysis.prediction.sweep_changes import OWN_ADAMW_KERNELS, PASSES, Abstains
@@ -46,7 +46,7 @@ OUTSIDE = ""
 """What is of no phase."""
 
 
-def in_order(names: Iterable[str]) -> tuple[str, ...]:
+def sort_changes(names: Iterable[str]) -> tuple[str, ...]:
     """The changes in the order in which they are applied. Raises Abstains where one is not known or two exclude each
     other."""
     asked = tuple(dict.fromkeys(names))
@@ -72,8 +72,8 @@ def predict_step(step: Step, names: Iterable[str], rates: ScriptRates) -> Predic
     """The same of its step."""
     names = tuple(names)
     try:
-        names = in_order(names)
-        after = changed(step, names, rates)
+        names = sort_changes(names)
+        after = apply_changes(step, names, rates)
         gpu, host = (spread(errors_of(step, names, rates), limit) for limit in (GPU, HOST))
         # What recorded pairs tell is as far off as they were, what the script itself tells has its own span (in the
         # precision that the set leads to), and the host's part is as far off as it is unknown.
@@ -81,14 +81,15 @@ def predict_step(step: Step, names: Iterable[str], rates: ScriptRates) -> Predic
         before = replace(step, run=dict(step.run) | {"precision": after.run["precision"]})
         low_ns, high_ns = (
             end.take(
-                gpu=1 + (on_gpu - 1) * share_of_changed(changed(before, own, rates, how), end), host=by_host * known
+                gpu=1 + (on_gpu - 1) * share_of_changed(apply_changes(before, own, rates, how), end),
+                host=by_host * known,
             )
             for how, on_gpu, by_host, known in zip((LEAST, MOST), gpu, host, after.host_span)
-            for end in [changed(step, names, rates, how)]
+            for end in [apply_changes(step, names, rates, how)]
         )
     except Abstains as reason:
         return Abstention(changes=names, reason=str(reason))
-    ceiling_ns = ceiling(step, names)
+    ceiling_ns = compute_ceiling(step, names)
     expected_ns = max(after.take(), ceiling_ns)
     return Prediction(
         changes=names,
@@ -139,7 +140,7 @@ def step_of(recording: Tables, rates: ScriptRates) -> Step:
     busy_ns, launches = float(parts["time_ns"].sum()), max(float(parts["launches"].sum()), 1.0)
     if not phases:
         raise Abstains("none of its phases was recorded")
-    behind = script_changes.behind_of(recording)
+    behind = script_changes.measure_savable(recording)
     if is_all_padded(recording):
         behind.setdefault("unaligned_gemms", Behind())
     passes_ns, is_cast = fusion.passes_ns(kernel_totals(recording.kernels)), casts_weights(run, behind, step_ns)
@@ -221,7 +222,7 @@ def is_all_padded(recording: Tables) -> bool:
     return figures.get(UNPADDED_MODULES) == 0
 
 
-def changed(step: Step, names: Iterable[str], rates: ScriptRates, how: int = EXPECTED) -> Step:
+def apply_changes(step: Step, names: Iterable[str], rates: ScriptRates, how: int = EXPECTED) -> Step:
     """The step with these changes, one after the other. how: LEAST or MOST where a change has its own span. Raises
     Abstains."""
     names, after = tuple(names), step
@@ -229,12 +230,12 @@ def changed(step: Step, names: Iterable[str], rates: ScriptRates, how: int = EXP
         if apply := script_changes.CHANGES.get(name):
             after = apply(after, rates, how)
         else:
-            after = _fuse_adamw(after, rates, how) if name == "fused_adamw" else _faster(after, name, rates)
+            after = _fuse_adamw(after, rates, how) if name == "fused_adamw" else _speed_up(after, name, rates)
             after = script_changes.pad_compiled(after, how) if name in COMPILED else after
     return after if "padding" in names else script_changes.slow_unpadded(step, after, how)
 
 
-def _faster(step: Step, change: str, rates: ScriptRates) -> Step:
+def _speed_up(step: Step, change: str, rates: ScriptRates) -> Step:
     precision = str(step.run["precision"])
     axis, old, new = script_rates.AXES[change]
     if str(step.run[axis]) not in old:
@@ -246,7 +247,7 @@ def _faster(step: Step, change: str, rates: ScriptRates) -> Step:
         kinds = [LINEAR if kind == ATTENTION_GEMMS else kind for _, kind in parts.index]
         parts = parts.groupby([parts.index.get_level_values("phase"), pd.Index(kinds, name="kind")]).sum()
     for (phase, kind), row in parts.iterrows():
-        known = f"{script_rates.name_of(change, 'fp32') if kind == ATTENTION else name}/{phase}/{rated_as(kind)}"
+        known = f"{script_rates.name_of(change, 'fp32') if kind == ATTENTION else name}/{phase}/{name_rate_kind(kind)}"
         factors = rates.times.get(known)
         # What has one kernel already stays as it is but in BF16, and is in TF32 what it is in FP32.
         if phase not in PASSES or (kind == ATTENTION and change != "bf16"):
@@ -307,7 +308,7 @@ def _fuse_adamw(step: Step, rates: ScriptRates, how: int = EXPECTED) -> Step:
     return replace(step, parts=pd.concat([step.parts[~mine], after]), host_ns=host)
 
 
-def ceiling(step: Step, changes: Iterable[str]) -> float:
+def compute_ceiling(step: Step, changes: Iterable[str]) -> float:
     """What no step beats: the GPU's operations that no change touches. All of what is touched is free; but where BF16
     alone touches elementwise kernels, they move half of what they did."""
     names = {*changes}

@@ -130,7 +130,7 @@ def need_modules(state: State) -> None:
         raise Abstains("it is not known which module launched its matmuls: record it anew")
 
 
-def _with_precision(precision: str) -> Callable[[State, Rates], State]:
+def _use_precision(precision: str) -> Callable[[State, Rates], State]:
     def apply(state: State, rates: Rates) -> State:
         need_modules(state)
         if str(state.run["precision"]) != "fp32":
@@ -138,12 +138,12 @@ def _with_precision(precision: str) -> Callable[[State, Rates], State]:
         if str(state.run["attention"]) != "naive":
             raise Abstains("no recorded pair has fused attention in FP32 before it")
         run = dict(state.run) | {"precision": precision}
-        return changed(precision, replace(state, run=run), rates)
+        return apply_change(precision, replace(state, run=run), rates)
 
     return apply
 
 
-def changed(name: str, state: State, rates: Rates, lost: tuple[str, ...] = ()) -> State:
+def apply_change(name: str, state: State, rates: Rates, lost: tuple[str, ...] = ()) -> State:
     """`state` with the times and launches of every group that `rates` have for the change, without leaves `lost`."""
     rows, touched = [], set(state.touched)
     layers = int(state.run["num_layers"])
@@ -180,7 +180,7 @@ def _fuse_attention(state: State, rates: Rates) -> State:
         raise Abstains("its attention is fused already")
     name = FUSED_IN[precision]
     run = dict(state.run) | {"attention": "sdpa"}
-    after = changed(name, replace(state, run=run), rates, lost=EAGER)
+    after = apply_change(name, replace(state, run=run), rates, lost=EAGER)
     layers, rows = int(run["num_layers"]), []
     for phase in sorted(set(after.parts["phase"]) & set(PASSES)):
         key = f"{name}/{phase}/{FUSED}/{ATTENTION}"
@@ -237,7 +237,7 @@ def _enlarge_batch(state: State, rates: Rates) -> State:
     for row in passes.to_dict("records"):
         if key_of(name, row["phase"], row["leaf"], row["kind"]) not in rates.times:
             raise Abstains(f"no recorded pair tells how {row['leaf']} grows with the batch in this precision")
-    return replace(changed(name, replace(state, run=run), rates), work=state.work * TIMES_BATCH)
+    return replace(apply_change(name, replace(state, run=run), rates), work=state.work * TIMES_BATCH)
 
 
 def need_memory(run: Mapping[str, Any]) -> None:
@@ -285,7 +285,7 @@ CHANGES = {
             "TF32",
             {"precision": "tf32"},
             ("only matmuls change, each as fast as matmuls of its class and phase were in recorded pairs",),
-            _with_precision("tf32"),
+            _use_precision("tf32"),
             lambda phase, leaf, kind: kind == GEMM,
         ),
         Change(
@@ -296,7 +296,7 @@ CHANGES = {
                 "matmuls are as fast as BF16 matmuls of their class and phase were in recorded pairs",
                 "casts come with it, of weights once a step, and more launches for the host",
             ),
-            _with_precision("bf16"),
+            _use_precision("bf16"),
             lambda phase, leaf, kind: phase != ranges.OPTIMIZER,
         ),
         Change(
@@ -365,7 +365,7 @@ def work_of(names: Any) -> int:
     return TIMES_BATCH if "larger_batch" in names else 1
 
 
-def in_order(names: Any) -> list[Change]:
+def sort_changes(names: Any) -> list[Change]:
     """The changes of these names, as they are applied. Raises Abstains where one is not known or two exclude each
     other."""
     asked = dict.fromkeys(names)

@@ -67,14 +67,14 @@ def draw(card: Card) -> bytes:
     y = MARGIN - _TITLE.step // 4
     for text, form in ((card.title, _TITLE), (card.figure, _FIGURE), (card.words, _WORDS)):
         most = min(form.most, (bottom - y) // form.step)
-        y = _put(ink, text, form, y, most) + form.step // 3 if text else y
-    _put(ink, card.below, _BELOW, bottom, 1)
+        y = _set_text(ink, text, form, y, most) + form.step // 3 if text else y
+    _set_text(ink, card.below, _BELOW, bottom, 1)
     shades = (ink.astype(np.uint16) * (SHADES - 1) + 127) // 255
     shades[:, :BAR] = IN_ACCENT
     return _png(shades.astype(np.uint8))
 
 
-def _put(ink: Pixels, text: str, form: _Form, y: int, most: int) -> int:
+def _set_text(ink: Pixels, text: str, form: _Form, y: int, most: int) -> int:
     """Set the text from `y` on in at most so many lines, the last ending in an ellipsis where there is more; gives
     where it ends."""
     room = WIDTH - 2 * MARGIN

@@ -247,7 +247,7 @@ def lines(
     data["title"] = [f"{c}, {v:,.0f}: {n:,.3g}{word}" for c, v, n in zip(data["clock"], data["x"], data["value"])]
     height, low, high = 250, data["value"].min() / 1.15, data["value"].max() * 1.15
     ends = data.sort_values("x", kind="stable").groupby("clock", sort=False).tail(1)
-    ends = ends.assign(text=ends["clock"] + ends["note"], label=_apart(ends, height, low, high))
+    ends = ends.assign(text=ends["clock"] + ends["note"], label=_spread_labels(ends, height, low, high))
     reach = (ends["x"] / data["x"].min()).map(math.log) / (math.log(data["x"].max() / data["x"].min()) or 1.0)
     room, length = width - LABEL_SLACK - 60, 14 + 6.7 * ends["text"].str.len()
     goes_on = ends["x"] < data["x"].max()
@@ -285,7 +285,7 @@ def lines(
     return alt.LayerChart(layer=[strokes, dots, *names])
 
 
-def _apart(ends: pd.DataFrame, height: int, low: float, high: float, gap: int = 14) -> pd.Series:
+def _spread_labels(ends: pd.DataFrame, height: int, low: float, high: float, gap: int = 14) -> pd.Series:
     """Where on the logarithmic axis the names of lines stand that end at the same `x`: at least `gap` pixels apart."""
     placed = {}
     for _, group in ends.groupby("x"):

@@ -51,7 +51,7 @@ COMMUNICATION = "communication"
 """Key of a family: pictures know families by keys and labels alone."""
 
 
-def of_block(kernels: pd.DataFrame, memops: pd.DataFrame, labels: dict[str, str]) -> Strip | None:
+def draw_block(kernels: pd.DataFrame, memops: pd.DataFrame, labels: dict[str, str]) -> Strip | None:
     """Strip of the middle block of the forward pass in `kernels` and `memops` of one step, on the device that runs it;
     None where no module is numbered. labels: of families, by key."""
     forward = kernels[kernels["phase"].astype(str) == ranges.FORWARD]
@@ -72,7 +72,7 @@ def of_block(kernels: pd.DataFrame, memops: pd.DataFrame, labels: dict[str, str]
     return Strip(svg, block, end - begin, idle, families)
 
 
-def of_ranks(kernels: pd.DataFrame, memops: pd.DataFrame, labels: dict[str, str]) -> Lanes | None:
+def draw_ranks(kernels: pd.DataFrame, memops: pd.DataFrame, labels: dict[str, str]) -> Lanes | None:
     """Strips of all that each of several ranks does in `kernels` and `memops` of one step, by one clock; None of one
     rank. labels: of families, by key."""
     operations = _operations(kernels, memops, labels)

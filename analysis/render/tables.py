@@ -97,7 +97,7 @@ def to_csv(rows: pd.DataFrame, columns: tuple[Column, ...] = ()) -> str:
     writer.writerow(_csv_cell(csv_heading(name, kinds.get(name, ""))) for name in rows.columns)
     said = [_SAID.get(kinds.get(name, ""), lambda value: value) for name in rows.columns]
     for row in rows.itertuples(index=False, name=None):
-        writer.writerow(_csv_cell(value if _missing(value) else say(value)) for say, value in zip(said, row))
+        writer.writerow(_csv_cell(value if _is_missing(value) else say(value)) for say, value in zip(said, row))
     return out.getvalue()
 
 
@@ -245,7 +245,7 @@ def _shades(values: pd.Series, kind: str) -> list[float]:
 
 
 def _heat_cell(case: str, row: dict, shade: float, value: Column, link: str | None, root: str) -> Markup:
-    if _missing(row[value.key]):
+    if _is_missing(row[value.key]):
         return Markup('<td class="why">{}</td>').format(text.escape(row.get(NOT_MEASURED) or "not measured"))
     shown = row[value.key] / SCALE[value.kind]
     title = text.escape(f"{case}: {text.number(shown, 3)} {UNIT[value.kind]}")
@@ -293,15 +293,15 @@ def _decimals(column: Column, rows: pd.DataFrame) -> int:
     return min(text.decimals_for(scaled), 3 if large < 1000 else 2)
 
 
-def _missing(value: object) -> bool:
+def _is_missing(value: object) -> bool:
     return value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value))
 
 
 def _row(row: dict, columns: tuple[Column, ...], decimals: dict, root: str, families: dict) -> Markup:
     why = row.get(NOT_MEASURED) or "not measured"
-    gaps = [_missing(row[column.key]) for column in columns]
+    gaps = [_is_missing(row[column.key]) for column in columns]
     tail = len(gaps)
-    while tail and gaps[tail - 1] and (row.get(NOT_MEASURED) or not _absent(columns[tail - 1], row)):
+    while tail and gaps[tail - 1] and (row.get(NOT_MEASURED) or not _explain_absent(columns[tail - 1], row)):
         tail -= 1
     cells = [_cell(column, row, columns, decimals[column.key], root, families, why) for column in columns[:tail]]
     if tail < len(gaps):
@@ -315,7 +315,7 @@ def _row(row: dict, columns: tuple[Column, ...], decimals: dict, root: str, fami
     return Markup("<tr{}{}>{}</tr>\n").format(name, unit, Markup("").join(cells))
 
 
-def _absent(column: Column, row: dict) -> str:
+def _explain_absent(column: Column, row: dict) -> str:
     """What is said of an empty cell in a measured row."""
     return (column.why and row.get(column.why)) or column.absent
 
@@ -330,8 +330,8 @@ def _cell(
     why: str,
 ) -> Markup:
     value = row[column.key]
-    if _missing(value):
-        absent = _absent(column, row)
+    if _is_missing(value):
+        absent = _explain_absent(column, row)
         of_cell = not row.get(NOT_MEASURED)  # the others of the row were measured
         more = (" num" if column.kind in NUMERIC else "") + (" absent" if of_cell else "")
         return Markup('<td class="why{}">{}</td>').format(more, text.escape(absent if absent and of_cell else why))

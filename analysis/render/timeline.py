@@ -1,8 +1,8 @@
 """One measured step of a run as a trace: host ranges and kernel launches, and the GPU's operations under the ranges
 that launched them. A group on the GPU lasts from the first operation of neighbours from one range to the last.
 
-`of_step` makes the tracks from the tables, `speedscope` and `chrome` write them down. Names are taken as they are: both
-formats are JSON, and both viewers print names as text.
+`trace_step` makes the tracks from the tables, `speedscope` and `chrome` write them down. Names are taken as they are:
+both formats are JSON, and both viewers print names as text.
 """
 
 import gzip
@@ -48,7 +48,7 @@ class Track(NamedTuple):
 
 @dataclass(kw_only=True)
 class Trace:
-    """`shift` ns have been added to every time on the GPU, see `of_step`."""
+    """`shift` ns have been added to every time on the GPU, see `trace_step`."""
 
     name: str
     step: int
@@ -71,7 +71,7 @@ def median_step(ranges: pd.DataFrame) -> int | None:
     return int(lasting.index[(len(lasting) - 1) // 2])
 
 
-def of_step(name: str, step: int, ranges: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> Trace:
+def trace_step(name: str, step: int, ranges: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> Trace:
     """Trace of `step` from the tables of one run (columns as in a recording, kernels with `family`).
 
     The profiler converts GPU times to the host's clock, and in a long session the two drift apart by microseconds to
@@ -186,10 +186,10 @@ def _tracks(process: str, label: str, slices: list, nested: bool, number) -> Ite
         lane[1].append(piece.end)
     for position, (inside, _) in enumerate(lanes):
         name = label if not position else f"{label} ({position + 1})"
-        yield Track(process, name, inside if nested else _grouped(inside, number))
+        yield Track(process, name, inside if nested else _group_operations(inside, number))
 
 
-def _grouped(operations: Iterable[tuple[Slice, str]], number) -> list[Slice]:
+def _group_operations(operations: Iterable[tuple[Slice, str]], number) -> list[Slice]:
     """Operations of one lane, with a slice around each run of neighbours from the same range: its time on the GPU."""
     slices: list = []
     around: list[int] = []
@@ -302,7 +302,7 @@ def _json(value: object) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def packed(trace: str) -> bytes:
+def pack(trace: str) -> bytes:
     """Compressed, the same bytes each time: the best that gzip can would take three times as long for 5%. Both viewers
     unpack it themselves."""
     return gzip.compress(trace.encode(), compresslevel=6, mtime=0)

@@ -42,9 +42,9 @@ from profiler_job.analysis.pages import (
     titles,
     token_costs,
 )
-from profiler_job.analysis.pages.questions import QUESTIONS, SEARCHED, STUDIES, by_section, section_of
+from profiler_job.analysis.pages.questions import QUESTIONS, SEARCHED, STUDIES, group_by_section, section_of
 from profiler_job.analysis.prediction import ledger, of_runs, predict, rates
-from profiler_job.analysis.prediction.measured import measured_gains
+from profiler_job.analysis.prediction.measured import measure_gains
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.reference import kernel_families
 from profiler_job.analysis.render import strip, timeline
@@ -105,12 +105,12 @@ def publish(
         by_study.setdefault(rec.manifest.get("study", ""), {})[folder] = rec
     for parts in by_study.values():
         _refuse_doubled_runs(parts)
-    studies = {study: together([*parts.values()]) for study, parts in by_study.items()}
+    studies = {study: join_recordings([*parts.values()]) for study, parts in by_study.items()}
     main = studies.pop("", None) or (next(iter(studies.values())) if len(studies) == 1 else None)
     if main is None:
         raise store.RecordingError(
-            f"the recordings {_listed(folders)} are of several studies: give the recording of a sweep, too, or choose"
-            " those of one study with --recording"
+            f"the recordings {_list_names(folders)} are of several studies: give the recording of a sweep, too, or"
+            " choose those of one study with --recording"
         )
     data = (docs / "data").resolve()
     downloads = {folder.name: rec.manifest for folder, rec in zip(folders, loaded) if folder.resolve().parent == data}
@@ -132,31 +132,31 @@ def _refuse_doubled_runs(recordings: Mapping[Path, store.Recording]) -> None:
         run_id = next(iter(doubled))
         more = f" and {len(doubled) - 1} more" if len(doubled) > 1 else ""
         raise store.RecordingError(
-            f"the recordings {_listed(folders)} hold the same runs ({run_id}{more}): choose one with --recording"
+            f"the recordings {_list_names(folders)} hold the same runs ({run_id}{more}): choose one with --recording"
         )
 
 
-def _listed(folders: Iterable[Path]) -> str:
+def _list_names(folders: Iterable[Path]) -> str:
     """Their names, or their paths where names are the same."""
     paths = list(folders)
     names = {path.name for path in paths}
     return ", ".join(path.name if len(names) == len(paths) else str(path) for path in paths)
 
 
-def together(recordings: list[store.Recording]) -> store.Recording:
+def join_recordings(recordings: list[store.Recording]) -> store.Recording:
     """Several recordings, no run in two of them, as one."""
     first, *others = recordings
     if not others:
         return first
     run_ids = pd.concat([rec.runs["run_id"].astype(str) for rec in recordings])
-    tables = {name: _joined([getattr(rec, name) for rec in recordings]) for name in store.TABLES}
+    tables = {name: _join_tables([getattr(rec, name) for rec in recordings]) for name in store.TABLES}
     missing = dict.fromkeys(run for rec in recordings for run in rec.manifest.get("not_run", ()))
     not_run = [run for run in missing if run not in set(run_ids)]
     name = ", ".join(dict.fromkeys(str(rec.manifest.get("name", "")) for rec in recordings))
     return store.Recording(manifest=first.manifest | {"not_run": not_run, "name": name}, **tables)
 
 
-def _joined(frames: list[pd.DataFrame]) -> pd.DataFrame:
+def _join_tables(frames: list[pd.DataFrame]) -> pd.DataFrame:
     """Rows of several tables below each other. What is a category in the first is one, of all values in order: left to
     itself pandas makes text of it, row by row."""
     types = frames[0].dtypes  # a run out of memory has columns of its own
@@ -167,7 +167,7 @@ def _joined(frames: list[pd.DataFrame]) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-def of_finished_runs(rec: store.Recording) -> store.Recording:
+def select_finished_runs(rec: store.Recording) -> store.Recording:
     """`rec` with what was measured of finished runs only: from a run that ran out of memory no number is derived, not
     even for the phases that it reached. It stays in `runs` and `memory`."""
     finished = rec.runs.loc[rec.runs["status"].astype(str) == "ok", "run_id"].astype(str)
@@ -247,8 +247,8 @@ def _draft(
     helper: Helper | Later,
 ) -> Published:
     """The report of `rec` below `docs`, an empty folder; `measured`: the folder of the benchmarks' figures."""
-    published, rec = rec, of_finished_runs(rec)
-    every_study = {study: of_finished_runs(other) for study, other in studies.items()}
+    published, rec = rec, select_finished_runs(rec)
+    every_study = {study: select_finished_runs(other) for study, other in studies.items()}
     losses = every_study.get(LOSSES)  # read by the ladder alone: its times are those of no page
     studies = {study: other for study, other in every_study.items() if study != LOSSES}
     with_pages = [study for study in WITH_RUN_PAGES if study in studies]
@@ -256,11 +256,11 @@ def _draft(
         helper.give(write_runs_of_study, study, studies[study], docs)
     compared = compare()
     captured = ledger.recordings(measured.parent)
-    predicted, verdict = _predicted(measured.parent, [rec, *studies.values(), *captured]), ""
+    predicted, verdict = _read_predictions(measured.parent, [rec, *studies.values(), *captured]), ""
     bands = differences.bands_of(rec, studies[AGAIN]) if AGAIN in studies else None
-    gains = measured_gains(_by_name(rec, studies), bands.wall if bands else None)
+    gains = measure_gains(_name_recordings(rec, studies), bands.wall if bands else None)
     helper.give(write_comparisons, rec, docs, compared, gains)
-    known, sides = _with_pages(rec, compared)
+    known, sides = _assign_pages(rec, compared)
     known = {**_run_pages_of(studies), **known}
     checked = ask(reconciliation, rec, studies=every_study)  # before the questions, which share what it computes
     helper.give(write_runs, rec, docs, checked.tables["checks"].rows, _counterparts(sides), price, gains)
@@ -294,10 +294,10 @@ def write_lists(
 ) -> None:
     """Write the pages that list runs, kernels, calls and data of a recording, and how it was measured. rec: what was
     measured of the finished runs of `published`."""
-    measured_in = _measured_in(rec)
+    measured_in = _describe_conditions(rec)
     site.write("report/runs.md", "run_list.md", ask(run_list, rec, price=price), **measured_in)
-    linked = together([rec, studies[BF16]]) if BF16 in studies else rec
-    site.write("report/kernels.md", "kernel_glossary.md", ask(kernel_glossary, linked), **_measured_in(linked))
+    linked = join_recordings([rec, studies[BF16]]) if BF16 in studies else rec
+    site.write("report/kernels.md", "kernel_glossary.md", ask(kernel_glossary, linked), **_describe_conditions(linked))
     site.write(f"report/{cuda_calls.SLUG}.md", "cuda_calls.md", ask(cuda_calls, rec), **measured_in)
     about = ask(data_page, published, dictionary=store.dictionary(), downloads=downloads)
     site.write("report/data.md", "data_page.md", about)
@@ -312,9 +312,9 @@ def write_tested(site: Site, measured: Path, predicted: pd.DataFrame, captured: 
     recordings that predictions of scripts were made from."""
     figures = {name: _figures(measured / f"{name}.json") for name in ("job", "reader", "faults", "site")}
     site.write("report/benchmarks.md", "benchmarks.md", benchmarks.answer(**figures))
-    again = predicted.assign(again_ns=of_runs.said_again(predicted, captured))
-    besides = of_runs.measured_besides(predicted, captured)
-    held = predictions.answer(again, predict.development(rates.load()), besides)
+    again = predicted.assign(again_ns=of_runs.predict_again(predicted, captured))
+    besides = of_runs.list_unpredicted(predicted, captured)
+    held = predictions.answer(again, predict.predict_development(rates.load()), besides)
     site.write(f"report/{predictions.SLUG}.md", "predictions.md", held)
     site.write("report/glossary.md", "glossary.md", NOTHING)
 
@@ -341,7 +341,7 @@ def write_runs_of_study(study: str, studied: store.Recording, docs: Path) -> Non
     of one run of several GPUs for each way to share the work."""
     site = _site_of(studied, docs)
     checks = ask(reconciliation, studied, studies={}).tables["checks"].rows
-    strips = write_timelines(studied, site, in_full=_smallest_of_several_gpus(studied))
+    strips = write_timelines(studied, site, in_full=_choose_smallest_runs(studied))
     write_run_pages(site, _folder_of(study, ""), studied, checks, {}, traces=strips)
 
 
@@ -352,7 +352,7 @@ def write_comparisons(
     """Write the pages of the comparisons by name, and of their runs that have none in the report of `rec`. gains: as of
     `write_run_pages`."""
     site = replace(_site_of(rec, docs), notes=(), run_links={}, recording={}, properties={})
-    _, sides = _with_pages(rec, compared)
+    _, sides = _assign_pages(rec, compared)
     counterparts = _counterparts(sides)
     for side in sides:
         write_comparison(site, side, counterparts, gains)
@@ -393,17 +393,19 @@ def write_run_pages(
             "compared": counterparts.get(path, []),
             "trace": traces.get(run_id),
         }
-        said = said_of_run(answer)
-        more["shared"] = _shared(answer, of_side, said["verdict"], is_script=bool(rec.manifest.get(SCRIPT)))
+        said = describe_run(answer)
+        more["shared"] = _describe_for_sharing(
+            answer, of_side, said["verdict"], is_script=bool(rec.manifest.get(SCRIPT))
+        )
         if said["first"]:
             first[run_id] = said["first"]
         if run["status"] == "ok":
-            more |= _measured_in(replace(rec, runs=rec.runs[rec.runs["run_id"].astype(str) == run_id]))
+            more |= _describe_conditions(replace(rec, runs=rec.runs[rec.runs["run_id"].astype(str) == run_id]))
         site.write(f"{path}.md", "run_page.md", answer, **more, said=said)
     return first
 
 
-def _shared(answer: Answer, side: str, verdict: list[str], is_script: bool) -> dict[str, str]:
+def _describe_for_sharing(answer: Answer, side: str, verdict: list[str], is_script: bool) -> dict[str, str]:
     """What a link to the page of a run shows: what was run, of which side of a comparison, how long it takes, and what
     limits it, in a line and as parts of a card. Of a script no more is known than its name."""
     run, step_ns = answer.facts["run"], answer.facts["step_ns"]
@@ -433,10 +435,10 @@ RunPages = Mapping[tuple[str, str], str]
 """Path below docs, without .md, of the page of each run that has one, by run id and start."""
 
 
-def _with_pages(rec: store.Recording, compared: Mapping[str, Comparison]) -> tuple[RunPages, list[Sides]]:
+def _assign_pages(rec: store.Recording, compared: Mapping[str, Comparison]) -> tuple[RunPages, list[Sides]]:
     """The pages of all runs, and the comparisons by name with theirs. A run of the report `rec` has its page there
     already; each other run that is compared gets one, in the first comparison that it is in."""
-    known = {run: page_of_run(run[0]) for run in _measured_at(rec.runs)}
+    known = {run: page_of_run(run[0]) for run in _identify_runs(rec.runs)}
     sides = []
     for name, made in compared.items():
         links = _links(known, made, file_name(name) if name else "")
@@ -450,7 +452,7 @@ def _run_pages_of(studies: Mapping[str, store.Recording]) -> RunPages:
         run: f"{_folder_of(study, '')}/{file_name(run[0])}"
         for study in WITH_RUN_PAGES
         if study in studies
-        for run in _measured_at(studies[study].runs)
+        for run in _identify_runs(studies[study].runs)
     }
 
 
@@ -467,8 +469,8 @@ def _links(known: dict[tuple[str, str], str], compared: Comparison, name: str = 
     """Where the pages of a comparison are. known: the pages of runs that have one, to which those of other runs of a
     recording are added."""
     runs = {}
-    for letter, side, run_ids in _compared_runs(compared):
-        for run in _measured_at(side.runs[side.runs["run_id"].isin(run_ids)]) if side.recording else ():
+    for letter, side, run_ids in _list_compared_runs(compared):
+        for run in _identify_runs(side.runs[side.runs["run_id"].isin(run_ids)]) if side.recording else ():
             known.setdefault(run, f"{_folder_of(name, letter)}/{file_name(run[0])}")
             runs[letter, run[0]] = known[run]
     page = f"report/{comparison.SLUG}{f'-{name}' if name else ''}"
@@ -476,19 +478,19 @@ def _links(known: dict[tuple[str, str], str], compared: Comparison, name: str = 
     pairs = pairs if len(pairs) > 1 else [page]
     named = {
         (letter, str(run["run_id"])): titles.title_of(run)
-        for letter, side, _ in _compared_runs(compared)
+        for letter, side, _ in _list_compared_runs(compared)
         if side.recording
         for run in side.recording.runs.to_dict("records")
     }
     return comparison.Links(comparison=page, runs=runs, pairs=pairs, titles=named)
 
 
-def _measured_at(runs: pd.DataFrame) -> list[tuple[str, str]]:
+def _identify_runs(runs: pd.DataFrame) -> list[tuple[str, str]]:
     """What tells a run from the same run of another recording."""
     return [*zip(runs["run_id"].astype(str), runs["started_at"].astype(str))]
 
 
-def _compared_runs(compared: Comparison) -> list[tuple[str, Side, list[str]]]:
+def _list_compared_runs(compared: Comparison) -> list[tuple[str, Side, list[str]]]:
     """(letter, side, run_ids) of both sides of a comparison."""
     cases = [pair.case for pair in compared.pairs]
     first, second = ([run for case in cases for run in getattr(case, which)] for which in ("first", "second"))
@@ -510,7 +512,7 @@ def _write_explore(
     among all, since their times are not those of plain steps."""
     about = {question.STUDY: f"report/{question.SLUG}" for question in STUDIES.values() if question.STUDY}
     about[LOSSES] = about[LADDER]
-    main = {run: page_of_run(run[0]) for run in _measured_at(rec.runs)}
+    main = {run: page_of_run(run[0]) for run in _identify_runs(rec.runs)}
     parts = [explore.Part(name=str(rec.manifest.get("name", "main")), page="report/runs", run_pages=main, rec=rec)]
     for study, other in studies.items():
         pages = _pages_or_sections_of(study, other, known)
@@ -520,7 +522,7 @@ def _write_explore(
             of_study = replace(site, recording=_version(other.manifest))
             of_study.write(f"{_sections_of(study)}.md", "study_runs.md", without)
     shown = [part for part in parts if part.name != LOSSES]
-    sizes = run_grid.sizes_in_order(pd.concat([part.rec.runs for part in shown], ignore_index=True))
+    sizes = run_grid.list_sizes(pd.concat([part.rec.runs for part in shown], ignore_index=True))
     of_all = replace(site, sizes=sizes, properties={})
     losses = len(studies[LOSSES].runs) if LOSSES in studies else 0
     answer = explore.answer(shown, bands.wall if bands else None)
@@ -534,19 +536,19 @@ def write_comparison(
     compared, links = sides.compared, sides.links
     notes = {
         letter: environment.mix(side.recording.runs, is_main=False, side=f"{letter}, {side.label}")
-        for letter, side, _ in _compared_runs(compared)
+        for letter, side, _ in _list_compared_runs(compared)
         if side.recording
     }
     site = replace(site, notes=tuple(notes.values()))
     site.write(f"{links.comparison}.md", "comparison.md", sides.said)
     if len(compared.pairs) > 1:
         for pair, path in zip(compared.pairs, links.pairs, strict=True):
-            site.write(f"{path}.md", "comparison.md", comparison.of_pair(compared, pair, links))
-    for letter, side, run_ids in _compared_runs(compared):
+            site.write(f"{path}.md", "comparison.md", comparison.answer_pair(compared, pair, links))
+    for letter, side, run_ids in _list_compared_runs(compared):
         folder = f"{sides.folder_of(letter)}/"
         here = [run for run in run_ids if links.runs.get((letter, run), "").startswith(folder)]
         if here and side.recording:
-            rec = _of_runs(side.recording, here)
+            rec = _select_runs(side.recording, here)
             checks = ask(reconciliation, rec, studies={}).tables["checks"].rows
             of_side = replace(site, notes=(notes[letter],))
             strips = write_timelines(rec, of_side, in_full=())  # those of every run would be too many bytes
@@ -556,7 +558,7 @@ def write_comparison(
             )
 
 
-def _of_runs(rec: store.Recording, run_ids: list[str]) -> store.Recording:
+def _select_runs(rec: store.Recording, run_ids: list[str]) -> store.Recording:
     """`rec` with these runs and no others."""
     tables = {}
     for name in store.TABLES:
@@ -566,14 +568,14 @@ def _of_runs(rec: store.Recording, run_ids: list[str]) -> store.Recording:
     return replace(rec, **tables)
 
 
-def _by_name(rec: store.Recording, studies: Mapping[str, store.Recording]) -> dict[str, store.Recording]:
+def _name_recordings(rec: store.Recording, studies: Mapping[str, store.Recording]) -> dict[str, store.Recording]:
     """The recordings that show what changes give, by the names that pages call them: the main one first. Another
     recording of its runs has none of these changes."""
     others = {study: other for study, other in studies.items() if study != AGAIN}
     return {str(rec.manifest.get("name", "main")): rec, **others}
 
 
-def _measured_in(rec: store.Recording) -> dict[str, Any]:
+def _describe_conditions(rec: store.Recording) -> dict[str, Any]:
     """The conditions of the runs of a recording, for a page; none of a user's script, which has its own."""
     return {} if rec.manifest.get(SCRIPT) else {"conditions": environment.conditions(rec.runs)}
 
@@ -597,7 +599,7 @@ def _conditions_of_claims(recordings: list[store.Recording], deciding: Answer | 
         for name, tables in parts.items():
             table = getattr(rec, name)
             tables.append(table[table["run_id"].astype(str).isin(held)])
-    runs, processes, states = (_joined(tables) for tables in parts.values())
+    runs, processes, states = (_join_tables(tables) for tables in parts.values())
     return environment.conditions(runs) | {"machines": environment.machines(runs, processes, states)}
 
 
@@ -606,12 +608,12 @@ def _figures(file: Path) -> dict[str, Any]:
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
-def _predicted(data: Path, recordings: list[store.Recording]) -> pd.DataFrame:
+def _read_predictions(data: Path, recordings: list[store.Recording]) -> pd.DataFrame:
     """The ledgers below `data` held against the recordings. Raises RecordingError."""
-    return ledger.held_against(ledger.read_all(data / ledger.FOLDER), recordings)
+    return ledger.compare_with_measured(ledger.read_all(data / ledger.FOLDER), recordings)
 
 
-def said_of_run(answer: Answer) -> dict[str, list[str]]:
+def describe_run(answer: Answer) -> dict[str, list[str]]:
     """The verdict, the findings and the advice of a run in the sentences in which `show` gives those of a capture."""
     run, rows = answer.facts["run"], answer.tables["elapsed"].rows
     by_gpu = rows.drop(columns="phase").groupby("gpu", as_index=False).sum()
@@ -625,7 +627,7 @@ def said_of_run(answer: Answer) -> dict[str, list[str]]:
     }
 
 
-def _smallest_of_several_gpus(rec: store.Recording) -> list[str]:
+def _choose_smallest_runs(rec: store.Recording) -> list[str]:
     """Of each way to share the work among GPUs the run with the fewest kernels."""
     if "gpus" not in rec.runs:
         return []
@@ -650,26 +652,26 @@ def write_timelines(
         if step is None:
             continue
         num_ranks = kernels["rank"].nunique()
-        ranges, kernels, memops = _by_one_clock(ranges, kernels, memops)
+        ranges, kernels, memops = _select_one_clock(ranges, kernels, memops)
         launched, moved = (of[of["step"] == step] for of in (kernels, memops))
         said: dict[str, Any] = {"step": step + 1, "strip": None}
         said["is_of_one_machine"] = kernels["rank"].nunique() < num_ranks
-        said["lanes"] = strip.of_ranks(launched, moved, dict(site.families))
+        said["lanes"] = strip.draw_ranks(launched, moved, dict(site.families))
         if said["lanes"] is None:
-            said["strip"] = strip.of_block(launched, moved, dict(site.families))
+            said["strip"] = strip.draw_block(launched, moved, dict(site.families))
         if has_files := in_full is None or str(run_id) in in_full:
-            trace = timeline.of_step(names[str(run_id)], step, ranges, kernels, memops)
+            trace = timeline.trace_step(names[str(run_id)], step, ranges, kernels, memops)
             files = {}
             for viewer, document in (("speedscope", timeline.speedscope(trace)), ("perfetto", timeline.chrome(trace))):
                 path = f"report/timelines/{file_name(run_id)}.{viewer}.json.gz"
-                files[viewer] = {"path": path, "bytes": site.put(path, timeline.packed(document))}
+                files[viewer] = {"path": path, "bytes": site.put(path, timeline.pack(document))}
             said |= {"shift": trace.shift, "files": files}
         if has_files or said["strip"] or said["lanes"]:
             written[run_id] = said
     return written
 
 
-def _by_one_clock(
+def _select_one_clock(
     ranges: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame
 ) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     """The tables of a run without the ranks that are on other machines than the first."""
@@ -694,13 +696,13 @@ def write_questions(
     captured: Sequence[store.Recording] = (),
 ) -> Site:
     """Write the pages of questions and studies, the reconciliation (`checked`), and the overview with their verdicts.
-    compared: facts of the pages of comparisons, for the overview. known: pages of runs of
-    studies; the others are on that of all runs. predicted: what was said of runs before they were measured, as of
-    `_predicted`. bands: of the runs that were recorded again, worked out where not given. price: of the GPUs of one
-    run. losses: the recordings of the study LOSSES, which the ladder reads. captured: runs that predictions were made
-    from, beside those of `rec`."""
+    compared: facts of the pages of comparisons, for the overview. known: pages of runs of studies; the others are on
+    that of all runs. predicted: what was said of runs before they were measured, as of `_read_predictions`. bands: of
+    the runs that were recorded again, worked out where not given. price: of the GPUs of one run. losses: the recordings
+    of the study LOSSES, which the ladder reads. captured: runs that predictions were made from, beside those of
+    `rec`."""
     site = _site_of(rec, docs)
-    run_pages = {run: page_of_run(run[0]) for run in _measured_at(rec.runs)}
+    run_pages = {run: page_of_run(run[0]) for run in _identify_runs(rec.runs)}
     for study, studied in studies.items():
         run_pages |= _pages_or_sections_of(study, studied, known)
     if bands is None and AGAIN in studies:
@@ -708,7 +710,7 @@ def write_questions(
     twin = None
     if BF16 in studies:  # its pages have as many rows as those of `rec`: with links they are too large
         twin = _Twin(studies[BF16], replace(_site_of_study(site, BF16, studies[BF16], rec.runs, known), run_links={}))
-    calibration = rates_of([*studies.values(), rec])
+    calibration = find_rates([*studies.values(), rec])
     checked = checked or ask(reconciliation, rec, studies=studies)
 
     def write_question(letter: str, question: ModuleType) -> dict[str, Any]:
@@ -719,16 +721,16 @@ def write_questions(
         return _write_question(site, letter, question, answer, rec, **of_twin)
 
     def answer_study(question: ModuleType, studied: store.Recording) -> Answer:
-        more = {"main": rec, "calibration": on_gpus_of(studied.runs, calibration), "studies": studies, "bands": bands}
+        more = {"main": rec, "calibration": select_rates(studied.runs, calibration), "studies": studies, "bands": bands}
         more |= {"losses": losses, "run_pages": run_pages}
         if predicted is not None and "hindsight" in inspect.signature(question.answer).parameters:
-            more["hindsight"] = pd.concat(of_runs.in_hindsight(part, question.MODE) for part in (rec, *captured))
+            more["hindsight"] = pd.concat(of_runs.predict_measured(part, question.MODE) for part in (rec, *captured))
         return ask(question, studied, **more, predicted=predicted)
 
     def write_study(letter: str, question: ModuleType) -> dict[str, Any]:
         studied = studies.get(question.STUDY) if question.STUDY else rec
         if studied is None:
-            return _write_question(site, letter, question, _not_recorded(question), None, "not_recorded.md")
+            return _write_question(site, letter, question, _answer_not_recorded(question), None, "not_recorded.md")
         own = site if studied is rec else _site_of_study(site, question.STUDY, studied, rec.runs, known)
         answers[letter] = answer_study(question, studied)
         return _write_question(own, letter, question, answers[letter], studied, price=price)
@@ -746,9 +748,9 @@ def write_questions(
             deciding, pages["deciding"], claimed = answers[letter], said[letter], (*claimed, *question.READS)
     of_claims = [rec, *(studies[name] for name in claimed if name in studies)]
     pages["claimed_in"] = _conditions_of_claims(of_claims, deciding) if claimed else pages["conditions"]
-    site.write("report/reconciliation.md", "reconciliation.md", checked, **_measured_in(rec))
+    site.write("report/reconciliation.md", "reconciliation.md", checked, **_describe_conditions(rec))
     agreement = site.block("index.md", "reconciliation.md", checked, "verdict")
-    pages |= {"sections": by_section(said), "agreement": agreement, "compared": compared}
+    pages |= {"sections": group_by_section(said), "agreement": agreement, "compared": compared}
     home = ask(overview, rec, leading=leading, deciding=deciding, twin=studies.get(BF16), run_pages=run_pages)
     site.write("index.md", "overview.md", home, **pages)
     return site
@@ -809,7 +811,7 @@ def _site_of(rec: store.Recording, docs: Path) -> Site:
     labels = {key: family.label for key, family in kernel_families.FAMILIES.items()}
     folder = Path(__file__).resolve().parents[1] / "pages" / "questions"
     notes = (environment.mix(rec.runs, is_main=True),)
-    columns, sizes = tuple(run_grid.case_columns(rec.runs)), run_grid.sizes_in_order(rec.runs)
+    columns, sizes = tuple(run_grid.case_columns(rec.runs)), run_grid.list_sizes(rec.runs)
     links = {run: page_of_run(run) for run in rec.runs["run_id"].astype(str)}
     return Site(
         docs,
@@ -830,7 +832,7 @@ def _site_of_study(site: Site, study: str, studied: store.Recording, main: pd.Da
     runs = studied.runs
     notes = site.notes if runs is main else (*site.notes, environment.mix(runs, is_main=False))
     columns = tuple(run_grid.case_columns(runs))
-    sizes, version = run_grid.sizes_in_order(runs), _version(studied.manifest)
+    sizes, version = run_grid.list_sizes(runs), _version(studied.manifest)
     links = {run[0]: page for run, page in _pages_or_sections_of(study, studied, known).items()}
     names = run_grid.property_names(runs)
     return replace(
@@ -840,7 +842,7 @@ def _site_of_study(site: Site, study: str, studied: store.Recording, main: pd.Da
 
 def _pages_or_sections_of(study: str, studied: store.Recording, known: RunPages) -> RunPages:
     """The page of each run of a study in `known`; of the others their section on the page of such runs."""
-    runs = _measured_at(studied.runs)
+    runs = _identify_runs(studied.runs)
     return {run: known.get(run) or f"{_sections_of(study)}#{file_name(run[0])}" for run in runs}
 
 
@@ -848,7 +850,7 @@ def _sections_of(study: str) -> str:
     return f"report/{study_runs.SLUG}-{file_name(study)}"
 
 
-def _not_recorded(question: ModuleType) -> Answer:
+def _answer_not_recorded(question: ModuleType) -> Answer:
     return assemble({"study": question.STUDY, "same_runs": question.STUDY == AGAIN}, [], [], [])
 
 
@@ -874,7 +876,7 @@ def _write_question(
     return {**words, **measured, "slug": question.SLUG, "verdict": site.block("index.md", template, answer, "verdict")}
 
 
-def rates_of(recordings: Iterable[store.Recording]) -> pd.DataFrame:
+def find_rates(recordings: Iterable[store.Recording]) -> pd.DataFrame:
     """The peak rates of the first recording that has them; no rows where none has."""
     columns = ["figure", "unit", "value", "low", "high", "repeats", "gpu_name"]
     for rec in recordings:
@@ -883,7 +885,7 @@ def rates_of(recordings: Iterable[store.Recording]) -> pd.DataFrame:
     return pd.DataFrame(columns=columns)
 
 
-def on_gpus_of(runs: pd.DataFrame, calibration: pd.DataFrame) -> pd.DataFrame:
+def select_rates(runs: pd.DataFrame, calibration: pd.DataFrame) -> pd.DataFrame:
     """The rates measured on a GPU that `runs` were measured on, or on one that is not recorded: those of another GPU
     say nothing of these runs."""
     return calibration[calibration["gpu_name"].isin({"", *runs["gpu_name"].astype(str)})]
@@ -892,7 +894,7 @@ def on_gpus_of(runs: pd.DataFrame, calibration: pd.DataFrame) -> pd.DataFrame:
 def _constants(rec: store.Recording, studies: Mapping[str, store.Recording]) -> dict[str, Any]:
     """For the methods page: numbers of steps and processes, lowest and highest, thresholds, and what is seen of the two
     clocks."""
-    ok = run_grid.measured_runs(rec.runs)
+    ok = run_grid.select_measured_runs(rec.runs)
     names = {"warmup": "warmup_steps", "timed": "measured_steps", "profiled": "profiled_steps"}
     names |= {"processes": "processes"}
     steps = {key: (int(ok[name].min()), int(ok[name].max())) if len(ok) else (0, 0) for key, name in names.items()}
@@ -907,8 +909,8 @@ def _constants(rec: store.Recording, studies: Mapping[str, store.Recording]) -> 
 def _num_usual(rec: store.Recording, every: list[store.Recording]) -> tuple[int, int]:
     """Of all finished runs, those with as many warm-up and timed steps as most runs of `rec`; and their number."""
     names = ["warmup_steps", "measured_steps"]
-    usual = run_grid.measured_runs(rec.runs)[names].value_counts().head(1)
-    ok = pd.concat([run_grid.measured_runs(other.runs)[names] for other in every])
+    usual = run_grid.select_measured_runs(rec.runs)[names].value_counts().head(1)
+    ok = pd.concat([run_grid.select_measured_runs(other.runs)[names] for other in every])
     return int((ok == list(usual.index[0])).all(axis=1).sum()) if len(usual) else 0, len(ok)
 
 
@@ -919,7 +921,7 @@ def _profiler(every: list[store.Recording]) -> dict[str, Any]:
     for rec in every:
         exchanging = rec.kernels.loc[rec.kernels["family"] == kernel_families.COMMUNICATION, "run_id"].unique()
         kernels, memops = (frame[~frame["run_id"].isin(exchanging)] for frame in (rec.kernels, rec.memops))
-        tables.append(timing.stretched(rec.steps, kernels, memops))
+        tables.append(timing.measure_stretch(rec.steps, kernels, memops))
     table = pd.concat(tables)
     waiting = table[table["waits"] > WAITS]
     longer = waiting[waiting["longer_ns"] > 0]["longer_ns"]

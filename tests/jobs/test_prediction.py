@@ -76,7 +76,7 @@ def test_more_work_is_predicted_to_take_longer(run):
 def largest_part_of_predicted(folder: Path) -> dict[str, float]:
     """By mode, the most events in one profiled step of any run of a recording, as a part of those predicted of it."""
     runs = parquet.read_table(folder / "runs.parquet").to_pandas().astype({"run_id": str}).set_index("run_id")
-    runs = run_grid.of_known_shape(runs[(runs["status"] == "ok") & (runs["profiled_steps"] > 0)])
+    runs = run_grid.select_known_shapes(runs[(runs["status"] == "ok") & (runs["profiled_steps"] > 0)])
     rows = {name: parquet.read_table(folder / f"{name}.parquet", columns=["run_id"]) for name in TABLES_OF_EVENTS}
     counts = [table.to_pandas()["run_id"].astype(str).value_counts() for table in rows.values()]
     calls = parquet.read_table(folder / "api.parquet", columns=["run_id", "calls"]).to_pandas().astype({"run_id": str})

@@ -6,7 +6,7 @@ import math
 import pandas as pd
 import pytest
 
-from profiler_job.analysis.metrics.run_advice import Clock, advise, clocks, host_limited_ns
+from profiler_job.analysis.metrics.run_advice import Clock, advise, clocks, measure_host_limited
 
 MS = 1_000_000
 GB = 10**9
@@ -85,7 +85,7 @@ def test_phases_whose_time_goes_into_issuing_work_are_limited_by_the_host():
     names = ["run_id", "collector", "phase", "wall_ns", "issue_ns"]
     rows = [("a", "timer", "forward", 100, 99), ("a", "timer", "backward", 200, 150), ("a", "timer", "step", 300, 249)]
     rows += [("b", "timer", "forward", 70, None), ("b", "nsys", "forward", 900, 900)]
-    limited = host_limited_ns(pd.DataFrame(rows, columns=names))
+    limited = measure_host_limited(pd.DataFrame(rows, columns=names))
     assert limited == {"a": 100, "b": 70}, "where it is not known, it may be the host"
 
 
@@ -94,4 +94,4 @@ def test_the_slowest_host_of_several_ranks_limits_all_of_them():
     rows = [
         ("a", "timer", rank, step, "forward", 100, 99 - 60 * (rank == step % 2)) for rank in (0, 1) for step in (0, 1)
     ]
-    assert host_limited_ns(pd.DataFrame(rows, columns=names)) == {"a": 100}, "they take turns"
+    assert measure_host_limited(pd.DataFrame(rows, columns=names)) == {"a": 100}, "they take turns"

@@ -29,7 +29,7 @@ def recorded(deep_ns: int = DEEP_NS, wide_ns: int = WIDE_NS, num_layers: int = 4
 
 def test_a_deeper_model_whose_gpu_does_less_and_that_takes_longer_is_slower():
     rec = recorded()
-    found = depth.pairs(depth.of_runs(rec))
+    found = depth.pairs(depth.list_steps_by_depth(rec))
     assert list(found["mode"]) == list(MODES) and found[["slower", "apart", "differs"]].all(axis=None)
     one = found.iloc[0]
     assert (one["deep_size"], one["wide_size"]) == ("small", "2.7B") and one["deep_busy_ns"] < one["wide_busy_ns"]
@@ -39,25 +39,25 @@ def test_a_deeper_model_whose_gpu_does_less_and_that_takes_longer_is_slower():
 
 @pytest.mark.parametrize("why", [{"deep_ns": WIDE_NS - 1_000}, {"num_layers": 32}, {"num_layers": 0}])
 def test_a_faster_one_and_one_that_is_no_deeper_are_not(why):
-    found = depth.pairs(depth.of_runs(recorded(**why)))
+    found = depth.pairs(depth.list_steps_by_depth(recorded(**why)))
     assert not found["slower"].any()
 
 
 def test_processes_that_overlap_are_not_apart_and_a_wide_band_holds_both():
-    found = depth.pairs(depth.of_runs(recorded(wide_ns=DEEP_NS - 1)))
+    found = depth.pairs(depth.list_steps_by_depth(recorded(wide_ns=DEEP_NS - 1)))
     assert found["slower"].all() and not found["apart"].any()
     band = Band(kind="wall", relative=1.0, ratio=0.0, factor=1.0, num_pairs=20)
-    found = depth.pairs(depth.of_runs(recorded()), band)
+    found = depth.pairs(depth.list_steps_by_depth(recorded()), band)
     assert found["apart"].all() and not found["differs"].any()
 
 
-def told(rec, twin):
+def summarise_pairs(rec, twin):
     frames = {name: getattr(rec, name) for name in ("runs", "steps", "kernels", "memops", "api")}
     return host.answer(**frames, main=rec, studies={"bf16": twin})
 
 
 def test_the_page_tells_it_of_the_precision_in_which_it_is_so():
-    answer = told(recorded(deep_ns=WIDE_NS - 1_000), recorded(precision="bf16"))
+    answer = summarise_pairs(recorded(deep_ns=WIDE_NS - 1_000), recorded(precision="bf16"))
     said = answer.claims["deeper_slower"].values
     assert (said["most"]["precision"], said["most"]["ratio"]) == ("bf16", pytest.approx(2))
     assert (said["num_slower"], said["num_all"], said["longest"]) == (2, 2, 128)
@@ -67,6 +67,6 @@ def test_the_page_tells_it_of_the_precision_in_which_it_is_so():
 
 def test_without_a_slower_one_nothing_is_told():
     faster = recorded(deep_ns=WIDE_NS - 1_000)
-    answer = told(faster, faster)
+    answer = summarise_pairs(faster, faster)
     assert not answer.claims["deeper_slower"].holds and not answer.claims["deeper_never"].holds
     assert not len(answer.tables["depth"].rows)

@@ -25,19 +25,19 @@ def kernel_pairs(recordings):
     """Kernel time of each run and of each of its families, in both recordings."""
 
     def pairs(by):
-        return differences.paired(*(differences.times_of_kernels(rec.kernels, by) for rec in recordings), by)
+        return differences.pair_times(*(differences.times_of_kernels(rec.kernels, by) for rec in recordings), by)
 
     return pd.concat([pairs(RUN), pairs(FAMILY)], ignore_index=True)
 
 
 @pytest.fixture(scope="module")
 def wall_pairs(recordings):
-    return differences.paired(
+    return differences.pair_times(
         *(differences.times_of_steps(rec.steps, rec.kernels, rec.memops) for rec in recordings), RUN
     )
 
 
-def held_out(pairs, kind, folds=5, planted=1.0):
+def judge_held_out(pairs, kind, folds=5, planted=1.0):
     """Whether each pair is called different by the band of the other runs: no run judges itself. planted: what the
     second time of the judged pairs is multiplied by."""
     fold = pairs["run_id"].map({run: i % folds for i, run in enumerate(sorted(pairs["run_id"].unique()))})
@@ -50,7 +50,7 @@ def held_out(pairs, kind, folds=5, planted=1.0):
 
 
 def test_at_most_one_in_twenty_identical_kernel_times_is_called_different(kernel_pairs):
-    different = held_out(kernel_pairs, "kernel")
+    different = judge_held_out(kernel_pairs, "kernel")
     assert len(kernel_pairs) == 450
     assert different.mean() <= 0.05
     assert different[kernel_pairs["family"].isna()].mean() <= 0.05, "of whole steps alone"
@@ -58,14 +58,14 @@ def test_at_most_one_in_twenty_identical_kernel_times_is_called_different(kernel
 
 
 def test_at_most_one_in_twenty_identical_step_times_is_called_different(wall_pairs):
-    different = held_out(wall_pairs, "wall")
+    different = judge_held_out(wall_pairs, "wall")
     assert len(wall_pairs) == 60
     assert different.mean() <= 0.05
 
 
 def test_a_planted_change_of_3_percent_of_kernel_time_is_seen(kernel_pairs):
     for change in (0.97, 1.03):
-        found = held_out(kernel_pairs, "kernel", planted=change)
+        found = judge_held_out(kernel_pairs, "kernel", planted=change)
         assert found[kernel_pairs["family"].isna()].mean() >= 0.95, "of whole steps"
 
 
@@ -149,7 +149,7 @@ def test_times_differ_where_they_are_further_apart_than_the_band():
     )
     assert differences.half_band_ns(rows, "a", "b", band).tolist() == pytest.approx([0.02 * np.hypot(1000, 500)] * 2)
     assert differences.differ(rows, "a", "b", band).tolist() == [False, True]
-    assert (band.of_time, band.of_parts) == (0.02, 2.0)
+    assert (band.time_half, band.parts_half) == (0.02, 2.0)
 
 
 def test_recordings_that_share_too_few_runs_have_no_bands(recordings):

@@ -112,12 +112,14 @@ def test_the_fullest_rank_sets_the_memory():
     memory = pd.DataFrame({"run_id": "r", "rank": [0, 1], "phase": "forward", "peak_allocated_bytes": [5, 7]})
     assert per_rank.memory_by_phase(memory)["peak_allocated_bytes"].tolist() == [7]
     kept = pd.DataFrame({"run_id": "r", "rank": [0, 0, 1], "phase": "forward", "module": "norm"})
-    assert per_rank.kept_by_module(kept.assign(kept_bytes=[3, 4, 6]))["kept_bytes"].tolist() == [7]
+    assert per_rank.list_kept_by_module(kept.assign(kept_bytes=[3, 4, 6]))["kept_bytes"].tolist() == [7]
 
 
 @pytest.mark.parametrize("within", [["run_id"], ["run_id", "phase"]])
 def test_family_shares_add_up_to_one(within):
-    table = kernel_time.by_family(kernel_time.kernel_totals(recording(("small", "xl"), (128, 1024)).kernels), within)
+    table = kernel_time.sum_by_family(
+        kernel_time.kernel_totals(recording(("small", "xl"), (128, 1024)).kernels), within
+    )
     assert table.groupby(within)["share"].sum().to_numpy() == pytest.approx(1.0)
 
 

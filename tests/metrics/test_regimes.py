@@ -27,7 +27,7 @@ PEAKS = {"gemm_fp32": 50e12, "copy": 4e12}
 )
 def test_a_step_is_bound_by_what_must_lead(above, busy_share, launch_wait, few, expected):
     row = {"above": above, "busy_share": busy_share, "launch_wait": launch_wait, "few": few}
-    assert regimes.told_bound(row) == expected
+    assert regimes.name_bound(row) == expected
 
 
 @pytest.fixture(scope="module")

@@ -51,23 +51,23 @@ NO_SAMPLES = samples("none").head(0)
 
 
 def test_a_host_is_slow_against_the_fastest_on_the_same_cpu():
-    rows = gpu_samples.of_processes(processes(30, 36, 38, 60), NO_SAMPLES)
+    rows = gpu_samples.summarise_processes(processes(30, 36, 38, 60), NO_SAMPLES)
     assert rows["slow_host"].tolist() == [False, False, True, True]
     assert rows["host_ratio"].tolist() == pytest.approx([1, 1.2, 38 / 30, 2])
     other = processes(100, run=RUNS[1]).assign(cpu_model="an older CPU")
-    rows = gpu_samples.of_processes(pd.concat([processes(30, 31), other]), NO_SAMPLES)
+    rows = gpu_samples.summarise_processes(pd.concat([processes(30, 31), other]), NO_SAMPLES)
     assert not rows["slow_host"].any(), "another kind of CPU is not a slow one of this kind"
 
 
 def test_energy_is_that_of_a_step_and_power_that_of_the_time():
-    (row,) = gpu_samples.of_processes(processes(30, joules=12.0), NO_SAMPLES).to_dict("records")
+    (row,) = gpu_samples.summarise_processes(processes(30, joules=12.0), NO_SAMPLES).to_dict("records")
     assert row["joules"] == pytest.approx(12)
     assert row["watts"] == pytest.approx(12 * 10 / 2)
 
 
 def test_what_could_not_be_read_is_empty():
     given = processes(30).assign(host_loop_ns=None, energy_mj=None, energy_steps=None, energy_wall_ns=None)
-    (row,) = gpu_samples.of_processes(given, NO_SAMPLES).to_dict("records")
+    (row,) = gpu_samples.summarise_processes(given, NO_SAMPLES).to_dict("records")
     assert all(pd.isna(row[name]) for name in ("loop_ns", "joules", "watts", "samples", "lowest_mhz"))
     assert not row["slow_host"]
 
@@ -82,13 +82,13 @@ def test_what_could_not_be_read_is_empty():
     ],
 )
 def test_only_what_holds_a_clock_down_counts(reasons, lowered, said):
-    (row,) = gpu_samples.of_processes(processes(30), samples(*reasons)).to_dict("records")
+    (row,) = gpu_samples.summarise_processes(processes(30), samples(*reasons)).to_dict("records")
     assert (row["samples"], row["lowered"]) == (len(reasons), lowered)
     assert list(dict.fromkeys(row["reasons"].split(", "))) == said.split(", ")
 
 
 def test_samples_of_an_idle_gpu_are_left_out():
-    rows = gpu_samples.of_processes(
+    rows = gpu_samples.summarise_processes(
         processes(30), pd.concat([samples("none"), samples("hw_slowdown", moment="before")])
     )
     assert rows["samples"].tolist() == [1] and rows["lowered"].tolist() == [0]
@@ -101,7 +101,9 @@ def tables() -> tuple[pd.DataFrame, pd.DataFrame]:
 
 def test_tokens_follow_from_the_unprofiled_step():
     runs, steps = tables()
-    rows = gpu_samples.of_runs(runs, steps, processes(30, 31, 60), samples("none"), price=3.6).set_index("run_id")
+    rows = gpu_samples.summarise_runs(runs, steps, processes(30, 31, 60), samples("none"), price=3.6).set_index(
+        "run_id"
+    )
     assert list(rows.index) == [RUNS[0]], "the other run has no telemetry"
     row = rows.loc[RUNS[0]]
     of_run = steps[(steps["run_id"] == RUNS[0]) & (steps["collector"] == "timer") & (steps["phase"] == "step")]
@@ -114,16 +116,16 @@ def test_tokens_follow_from_the_unprofiled_step():
 
 def test_without_a_price_there_is_no_cost():
     runs, steps = tables()
-    assert "cost_per_million" not in gpu_samples.of_runs(runs, steps, processes(30), samples("none"))
+    assert "cost_per_million" not in gpu_samples.summarise_runs(runs, steps, processes(30), samples("none"))
 
 
 def test_energy_that_one_rank_lacks_is_not_that_of_the_step():
     runs, steps = tables()
     other = processes(30).assign(rank=1)
-    both = gpu_samples.of_runs(runs, steps, pd.concat([processes(30), other]), NO_SAMPLES)
+    both = gpu_samples.summarise_runs(runs, steps, pd.concat([processes(30), other]), NO_SAMPLES)
     assert both["joules"].tolist() == [24.0]
     lacking = pd.concat([processes(30), other.assign(energy_mj=float("nan"))])
-    assert gpu_samples.of_runs(runs, steps, lacking, NO_SAMPLES)["joules"].isna().all()
+    assert gpu_samples.summarise_runs(runs, steps, lacking, NO_SAMPLES)["joules"].isna().all()
 
 
 def test_steps_on_slow_hosts_are_held_against_those_on_others():
@@ -132,6 +134,6 @@ def test_steps_on_slow_hosts_are_held_against_those_on_others():
     steps = pd.DataFrame(
         [step | {"process": p, "step": n, "wall_ns": t} for p, of in walls.items() for n, t in enumerate(of)]
     )
-    (row,) = gpu_samples.slow_against_other_hosts(steps, processes(30, 60), NO_SAMPLES).to_dict("records")
+    (row,) = gpu_samples.compare_slow_hosts(steps, processes(30, 60), NO_SAMPLES).to_dict("records")
     assert (row["slow_ns"], row["other_ns"], row["ratio"]) == (22, 11, 2)
-    assert gpu_samples.slow_against_other_hosts(steps, processes(30, 31), NO_SAMPLES).empty
+    assert gpu_samples.compare_slow_hosts(steps, processes(30, 31), NO_SAMPLES).empty

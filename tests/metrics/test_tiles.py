@@ -25,14 +25,14 @@ def rec():
     return dataclasses.replace(made, kernels=kernels)
 
 
-def of(rows, phase, tile):
+def select_tile(rows, phase, tile):
     (found,) = rows[(rows["phase"] == phase) & (rows["tile"] == tile)].to_dict("records")
     return found
 
 
 def test_time_and_flops_of_a_tile_are_those_of_its_kernels(rec):
-    rows = tiles.of_matmuls(rec.runs, rec.kernels)
-    small = of(rows, "forward", "64x32")
+    rows = tiles.list_matmul_tiles(rec.runs, rec.kernels)
+    small = select_tile(rows, "forward", "64x32")
     shape = run_grid.shape_of(rec.runs.iloc[0])
     cost, number = flops.matmul_costs(shape)["o_proj"]
     assert (small["alignment"], small["layouts"], small["calls"]) == ("align4", "tn", number)
@@ -43,29 +43,31 @@ def test_time_and_flops_of_a_tile_are_those_of_its_kernels(rec):
 
 @pytest.mark.parametrize("phase", tiles.PASSES)
 def test_flops_of_all_tiles_are_those_of_the_phase_and_shares_add_up(rec, phase):
-    rows = tiles.of_matmuls(rec.runs, rec.kernels).query("phase == @phase")
+    rows = tiles.list_matmul_tiles(rec.runs, rec.kernels).query("phase == @phase")
     assert rows["flops"].sum() == flops.matmul_flops(run_grid.shape_of(rec.runs.iloc[0]), phase)
     assert rows["share"].sum() == pytest.approx(1)
 
 
 def test_a_module_with_another_number_of_matmuls_has_no_flops(rec):
     lost = rec.kernels.index[(rec.kernels["kernel_name"] == GEMM) & rec.kernels["module"].str.endswith("block_0/ffn")]
-    rows = tiles.of_matmuls(rec.runs, rec.kernels.drop(lost[0]))
-    assert of(rows, "forward", "256x128")["flops"] != of(rows, "forward", "256x128")["flops"], "which is NaN"
-    assert of(rows, "forward", "64x32")["flops"] > 0
+    rows = tiles.list_matmul_tiles(rec.runs, rec.kernels.drop(lost[0]))
+    assert select_tile(rows, "forward", "256x128")["flops"] != select_tile(rows, "forward", "256x128")["flops"], (
+        "which is NaN"
+    )
+    assert select_tile(rows, "forward", "64x32")["flops"] > 0
 
 
 def test_modules_that_were_not_followed_have_no_flops_in_backward():
     made = recording(("small",), (512,), ("train_step",), num_profiled=1)
-    rows = tiles.of_matmuls(made.runs, made.kernels)
+    rows = tiles.list_matmul_tiles(made.runs, made.kernels)
     assert rows[rows["phase"] == "backward"]["flop_rate"].isna().all()
 
 
 def test_a_small_tile_is_held_against_the_largest_of_the_same_pass(rec):
-    found = tiles.ends(tiles.of_matmuls(rec.runs, rec.kernels), 0.01)
+    found = tiles.ends(tiles.list_matmul_tiles(rec.runs, rec.kernels), 0.01)
     assert found[["phase", "small", "large"]].values.tolist() == [["forward", "64x32", "256x128"]]
     assert (found["ratio"] == found["small_rate"] / found["large_rate"]).all()
-    assert not len(tiles.ends(tiles.of_matmuls(rec.runs, rec.kernels), 0.9))
+    assert not len(tiles.ends(tiles.list_matmul_tiles(rec.runs, rec.kernels), 0.9))
 
 
 def test_without_a_gemm_there_are_no_tiles(rec):

@@ -53,7 +53,7 @@ def test_a_run_has_the_id_of_the_one_whose_dropout_is_not_turned_off(options, sa
 def test_losses_of_a_model_with_dropout_are_of_runs_without_it():
     rungs = measured(run_of(AS_IS, precision="bf16"), run_of(AS_IS, precision="tf32"), run_of(PADDED, precision="bf16"))
     losses = recording((run_of(f"{AS_IS}, {OFF}", precision="bf16"), 9.9, 10.0))
-    rows = trained_losses.with_losses(rungs, losses)
+    rows = trained_losses.join_losses(rungs, losses)
     assert rows["trained_millionths"].tolist()[0] == rows["numerics_millionths"].tolist()[0] == 10_000
     assert rows["no_dropout"].tolist() == [True, False, False]
     assert rows["trained_off"].isna().tolist() == [False, True, True], "of another precision, of another vocabulary"
@@ -62,13 +62,13 @@ def test_losses_of_a_model_with_dropout_are_of_runs_without_it():
 
 def test_another_rate_of_dropout_is_another_model():
     rungs = measured(run_of("resid_pdrop=0.2", precision="bf16"))
-    rows = trained_losses.with_losses(rungs, recording((run_of(OFF, precision="bf16"), 9.9, 10.0)))
+    rows = trained_losses.join_losses(rungs, recording((run_of(OFF, precision="bf16"), 9.9, 10.0)))
     assert rows["trained_off"].isna().all() and not rows["no_dropout"].any()
 
 
 def test_losses_that_a_run_compared_itself_go_first():
     rungs = measured(run_of(AS_IS, precision="bf16"), loss_trained=10.1, loss_trained_plain=10.0)
-    rows = trained_losses.with_losses(rungs, recording((run_of(f"{AS_IS}, {OFF}", precision="bf16"), 5.0, 10.0)))
+    rows = trained_losses.join_losses(rungs, recording((run_of(f"{AS_IS}, {OFF}", precision="bf16"), 5.0, 10.0)))
     assert rows["trained_millionths"].tolist() == [10_000] and not rows["no_dropout"].any()
     assert rows["trained_on"].tolist() == ["NVIDIA H200"]
 
@@ -76,7 +76,7 @@ def test_losses_that_a_run_compared_itself_go_first():
 def test_of_two_runs_that_of_the_model_as_it_is_goes_first():
     """A model may drop nothing out by itself."""
     losses = recording((run_of(OFF, precision="bf16"), 5.0, 10.0), (run_of(precision="bf16"), 10.1, 10.0))
-    rows = trained_losses.with_losses(measured(run_of(precision="bf16")), losses)
+    rows = trained_losses.join_losses(measured(run_of(precision="bf16")), losses)
     assert rows["trained_millionths"].tolist() == [10_000] and not rows["no_dropout"].any()
 
 
@@ -89,7 +89,7 @@ def test_fused_adamw_is_held_against_its_formula_with_the_same_vocabulary():
         (run_of(off[AS_IS], optimizer="loop"), 9.0 * 1.0001, 10.0),
         (run_of(off[PADDED], optimizer="loop"), 7.2, 8.0),
     )
-    rows = trained_losses.with_losses(measured(*fused), losses)
+    rows = trained_losses.join_losses(measured(*fused), losses)
     assert rows["trained_off"].tolist() == pytest.approx([0.1, 0.1])
     assert rows["numerics_millionths"].tolist() == [100, 0]
     assert rows["formula_on"].tolist() == ["NVIDIA H100"] * 2
@@ -99,7 +99,7 @@ def test_fused_adamw_is_held_against_its_formula_with_the_same_vocabulary():
 def test_a_loop_that_began_from_other_weights_says_nothing_of_fusing(plain, is_same):
     """A GPU of another kind may draw others; that a plain loss is rounded otherwise there is no such difference."""
     fused = measured(run_of(optimizer="fused"), loss_trained=9.0, loss_trained_plain=10.0)
-    rows = trained_losses.with_losses(fused, recording((run_of(optimizer="loop"), 9.0, plain)))
+    rows = trained_losses.join_losses(fused, recording((run_of(optimizer="loop"), 9.0, plain)))
     assert rows["numerics_off"].notna().tolist() == [is_same] and rows["trained_off"].notna().all()
     assert (rows["formula_on"].tolist() == ["NVIDIA H100"]) == is_same
 
@@ -108,5 +108,5 @@ def test_without_a_loop_or_without_losses_at_all_nothing_is_said_of_fusing():
     fused = measured(run_of(optimizer="fused"), loss_trained=9.0, loss_trained_plain=10.0)
     own = measured(run_of(precision="bf16"), loss_trained=9.9, loss_trained_plain=10.0)
     for losses in (None, recording((run_of(precision="tf32"), 9.0, 10.0))):
-        rows = trained_losses.with_losses(pd.concat([fused, own], ignore_index=True), losses)
+        rows = trained_losses.join_losses(pd.concat([fused, own], ignore_index=True), losses)
         assert rows["numerics_off"].isna().tolist() == [True, False]

@@ -27,7 +27,7 @@ def walls(timer_ns, nsys_ns, phases=("forward", "step")):
     return pd.DataFrame(rows)
 
 
-def of_forward(ops, steps, band=BAND):
+def measure_forward(ops, steps, band=BAND):
     table = waiting.launch_waits(steps, ops, ops.head(0), band)
     return table[table["phase"] == "forward"].iloc[0]
 
@@ -37,7 +37,7 @@ LATE = kernels((0, 10, 50), (90, 100, 150), (91, 155, 200))
 
 
 def test_idle_time_is_divided_as_the_profiled_step_divides_it():
-    found = of_forward(LATE, walls(timer_ns=180, nsys_ns=200))
+    found = measure_forward(LATE, walls(timer_ns=180, nsys_ns=200))
     assert found["busy_share"] == pytest.approx(135 / 180)
     assert found["launch_wait"] == pytest.approx(45 / 180 * 50 / (50 + 5 + 10))
     assert found["boundary_wait"] == pytest.approx(45 / 180 * 10 / (50 + 5 + 10))
@@ -46,28 +46,28 @@ def test_idle_time_is_divided_as_the_profiled_step_divides_it():
 
 def test_a_gpu_that_is_idle_before_few_launches_does_not_wait_for_them():
     prepared_for_long = kernels((500, 510, 600), (501, 600, 700), phase="forward")
-    found = of_forward(prepared_for_long, walls(timer_ns=700, nsys_ns=750))
+    found = measure_forward(prepared_for_long, walls(timer_ns=700, nsys_ns=750))
     assert found["busy_share"] < 0.3, "less than any limit of busy time"
     assert (found["launch_wait"], found["waits"]) == (0, False)
     assert found["boundary_wait"] == pytest.approx(1 - 190 / 700)
 
 
 def test_what_was_launched_in_time_is_not_waited_for():
-    found = of_forward(kernels((0, 10, 50), (1, 100, 150)), walls(timer_ns=150, nsys_ns=150))
+    found = measure_forward(kernels((0, 10, 50), (1, 100, 150)), walls(timer_ns=150, nsys_ns=150))
     assert found["launch_wait"] == 0
 
 
 def test_a_gpu_busy_for_longer_than_the_unprofiled_step_waits_for_nothing():
-    found = of_forward(LATE, walls(timer_ns=100, nsys_ns=200))
+    found = measure_forward(LATE, walls(timer_ns=100, nsys_ns=200))
     assert (found["launch_wait"], found["waits"]) == (0, False)
 
 
 def test_a_wait_within_the_noise_is_not_told_from_none():
     steps = walls(timer_ns=180, nsys_ns=200)
     wide = Band(kind="wall", relative=0.5, ratio=100.0, factor=1.0, num_pairs=20)
-    assert of_forward(LATE, steps)["waits"] and not of_forward(LATE, steps, wide)["waits"]
+    assert measure_forward(LATE, steps)["waits"] and not measure_forward(LATE, steps, wide)["waits"]
     unsteady = pd.concat([steps, walls(timer_ns=400, nsys_ns=200).query("collector == 'timer'").assign(step=1)])
-    assert of_forward(LATE, steps, None)["waits"] and not of_forward(LATE, unsteady, None)["waits"]
+    assert measure_forward(LATE, steps, None)["waits"] and not measure_forward(LATE, unsteady, None)["waits"]
 
 
 def test_the_same_run_is_counted_in_each_recording_that_has_it():
@@ -83,10 +83,10 @@ def test_the_same_run_is_counted_in_each_recording_that_has_it():
     waits = waiting.launch_waits(first.steps, first.kernels, first.memops, BAND)
     others = [rec("2026-01-02", timer_ns=400), rec("2026-01-03", "another"), first, rec("2026-01-04", timer_ns=130)]
     others.append(rec("2026-01-05", timer_ns=400, gpu="NVIDIA H100 80GB HBM3"))
-    known = waiting.of_other_recordings(first.runs, others, BAND)
+    known = waiting.compute_other_waits(first.runs, others, BAND)
     assert list(known["recording"].unique()) == [1, 4], "neither another run nor the same recording"
-    found = waiting.over_recordings(waits, known).set_index("phase").loc["forward"]
+    found = waiting.count_recordings(waits, known).set_index("phase").loc["forward"]
     assert (found["num_recordings"], found["num_claimed"]) == (3, 2)
     assert (found["wait_low"], found["wait_high"]) == (0, known["launch_wait"].max())
-    alone = waiting.over_recordings(waits, waiting.of_other_recordings(first.runs, [], BAND))
+    alone = waiting.count_recordings(waits, waiting.compute_other_waits(first.runs, [], BAND))
     assert (alone["num_recordings"] == 1).all()

@@ -287,7 +287,7 @@ def test_a_run_page_has_mean_and_deviation_of_each_phase(rec, pages):
 
 def test_a_run_page_says_what_limits_its_gpu_and_what_stands_out_as_show_does(pages):
     answer = pages["small-ctx512-fp32-naive-train_step"]
-    said = write_site.said_of_run(answer)
+    said = write_site.describe_run(answer)
     limit, parts, causes, phases = said["verdict"]
     assert limit.startswith("limited by kernels: they run ")
     assert " ms = kernels " in parts and "% of the time" in limit and causes.startswith("Idle: ")
@@ -348,7 +348,7 @@ def test_an_attention_is_called_as_the_site_calls_it(value, said):
 
 def test_a_run_page_says_what_to_change_first(pages):
     answer = pages["small-ctx512-fp32-naive-train_step"]
-    said = write_site.said_of_run(answer)["first"]
+    said = write_site.describe_run(answer)["first"]
     assert said[0].startswith("TF32: ") and " behind it, ceiling " in said[0]
     assert re.search(r"track record: \d+ of \d+ tested predictions within 10%", said[0])
     assert "how sure: low: no prediction, it is not known which module launched its matmuls" in said[0]
@@ -373,7 +373,7 @@ def test_a_run_page_says_what_was_measured_before_what_is_predicted(rec):
     names = ("runs", "steps", "kernels", "api", "memops", "memory", "processes", "telemetry")
     tables = {name: getattr(rec, name) for name in names}
     found = dict(run_page.answers(**tables, checks=checks, predicted=predicted, measured=measured))
-    first = write_site.said_of_run(found[run_id])["first"]
+    first = write_site.describe_run(found[run_id])["first"]
     assert first[0].startswith("torch.compile: measured, 10.0 ms instead of 30.0 ms, 3× as fast; do: ")
     assert first[1].startswith("TF32: measured, 20.0 ms instead of 30.0 ms, 1.5× as fast; do: ")
     assert not [line for line in first if "TF32" in line and "prediction" in line]
@@ -382,7 +382,7 @@ def test_a_run_page_says_what_was_measured_before_what_is_predicted(rec):
 
 def test_nothing_is_said_of_where_the_time_of_an_unfinished_run_went(pages):
     lost = pages["2.7B-ctx1024-fp32-naive-train_step"]
-    assert write_site.said_of_run(lost) == {"verdict": [], "findings": [], "first": []}
+    assert write_site.describe_run(lost) == {"verdict": [], "findings": [], "first": []}
 
 
 def test_the_overview_counts_what_is_there(rec):
@@ -459,4 +459,4 @@ def test_columns_that_a_table_shows_are_there(letter, rec):
     ],
 )
 def test_explore_says_gpus_in_short_where_that_tells_them_apart(names, said):
-    assert list(explore._in_short(names).values()) == said
+    assert list(explore._shorten_names(names).values()) == said

@@ -18,7 +18,7 @@ from profiler_job.jobs.contract.words import NOT_MEASURED
 from tests import synthetic
 
 DATA = Path(__file__).parents[2] / "site" / "data"
-NONE = write_site.rates_of([])
+NONE = write_site.find_rates([])
 RATES = pd.DataFrame(
     [
         {"figure": figure, "unit": unit, "value": value, "low": value, "high": value, "repeats": 1, "gpu_name": ""}
@@ -34,12 +34,12 @@ RATES = pd.DataFrame(
 
 @pytest.fixture(scope="module")
 def shipped():
-    rec = write_site.of_finished_runs(store.load(DATA / "h200-fp32"))
+    rec = write_site.select_finished_runs(store.load(DATA / "h200-fp32"))
     return write_site.ask(bounds, rec, calibration=shipped_rates())
 
 
 def shipped_rates():
-    return write_site.rates_of([store.load(DATA / "precision")])
+    return write_site.find_rates([store.load(DATA / "precision")])
 
 
 def made_up(**options):
@@ -136,7 +136,7 @@ def test_without_measured_peaks_nothing_is_said_of_compute_and_memory():
 
 
 def test_a_run_out_of_memory_has_no_derived_number():
-    rec = write_site.of_finished_runs(made_up())
+    rec = write_site.select_finished_runs(made_up())
     rows = write_site.ask(bounds, rec, calibration=RATES).tables["runs"].rows
     failed = rows[rows[NOT_MEASURED].str.startswith("OOM")]
     assert len(failed)
@@ -206,16 +206,16 @@ def test_backward_is_compared_within_one_run(shipped):
 
 
 def test_the_rates_name_their_gpu_or_say_that_it_is_not_recorded():
-    def told(gpu_name):
+    def answer_for_gpu(gpu_name):
         return write_site.ask(bounds, made_up(oom={}), calibration=RATES.assign(gpu_name=gpu_name)).facts[
             "calibrated_on"
         ]
 
-    assert told("Example 1") == "Example 1"
-    assert told("") == "GPU not recorded"
+    assert answer_for_gpu("Example 1") == "Example 1"
+    assert answer_for_gpu("") == "GPU not recorded"
 
 
 def test_rates_of_an_older_recording_do_not_name_their_gpu():
     row = {"figure": "copy", "unit": "bytes/s", "value": 1.0, "low": 1.0, "high": 1.0, "repeats": 1}
     older = dataclasses.replace(made_up(oom={}), manifest={"calibration": [row]})
-    assert list(write_site.rates_of([older])["gpu_name"]) == [""]
+    assert list(write_site.find_rates([older])["gpu_name"]) == [""]

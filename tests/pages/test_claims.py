@@ -179,7 +179,7 @@ def test_no_number_comes_from_a_run_that_ran_out_of_memory_even_where_some_were_
     ended = {"status": "oom", "status_phase": "backward", "status_message": "CUDA out of memory"}
     rec.runs = rec.runs.assign(**{name: rec.runs[name].astype(object).mask(of_lost, ended[name]) for name in ended})
     write_site.write(rec, tmp_path / "partly")
-    write_site.write(write_site.of_finished_runs(rec), tmp_path / "without")
+    write_site.write(write_site.select_finished_runs(rec), tmp_path / "without")
 
     def words_of(folder: str, page: str) -> str:
         return (tmp_path / folder / page).read_text()

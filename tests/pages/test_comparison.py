@@ -62,13 +62,13 @@ def captures(tmp_path_factory):
 
 
 def links_of(rec, compared):
-    _, (sides,) = write_site._with_pages(rec, {"": compared})
+    _, (sides,) = write_site._assign_pages(rec, {"": compared})
     return sides.links
 
 
 def written(compared, folder, rec):
     """The pages of a comparison by path, without drawings; those of its runs too, where `rec` has none."""
-    _, (sides,) = write_site._with_pages(rec, {"": compared})
+    _, (sides,) = write_site._assign_pages(rec, {"": compared})
     site = Site(folder, (), {}, ("size", "context_length"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(charts, "render", lambda *arguments, **options: "<svg></svg>")
@@ -98,7 +98,7 @@ def test_every_pair_has_its_judgements_with_their_interval(compared, links):
 
 def test_the_parts_are_those_of_the_waterfall_and_each_bar_begins_where_the_last_ended(compared, links):
     pair = compared.pairs[1]
-    answer = comparison.of_pair(compared, pair, links)
+    answer = comparison.answer_pair(compared, pair, links)
     rows = answer.tables["parts"].rows
     *parts, total = rows["difference_ns"]
     assert len(parts) == len(pair.waterfall.causes)
@@ -140,7 +140,7 @@ def test_per_token_every_title_says_so(compared, tmp_path):
     ):
         assert title in page, title
     kernels = [pair.waterfall.by_phase["first_calls"].sum() / pair.waterfall.num_steps for pair in made.pairs]
-    tables = [comparison.of_pair(made, pair, links_of(first.recording, made)).tables for pair in made.pairs]
+    tables = [comparison.answer_pair(made, pair, links_of(first.recording, made)).tables for pair in made.pairs]
     assert [of["phases"].rows["first_calls"].sum() for of in tables] == kernels
 
 
@@ -290,13 +290,13 @@ def test_the_bands_of_repetitions_stand_beside_those_that_are_the_least(compared
     narrow = dataclasses.replace(SHIPPED, source="20 pairs", wall=dataclasses.replace(SHIPPED.wall, relative=1e-5))
     made = compare(compared.first, compared.second, narrow.at_least(SHIPPED))
     page = written(made, tmp_path, compared.first.recording)["report/comparison.md"]
-    of_least = f"{100 * SHIPPED.wall.of_time:.1f}% of a step"
+    of_least = f"{100 * SHIPPED.wall.time_half:.1f}% of a step"
     assert page.count("of a step and") == 2 and of_least in page.split("at least that of the shipped recordings")[1]
 
 
 def test_a_study_of_precision_is_compared_within():
     parts = [recorded_as("precision", name, "2026-11-01", "precision") for name in ("fp32", "bf16")]
-    made = comparisons_of([write_site.together(parts)])
+    made = comparisons_of([write_site.join_recordings(parts)])
     assert list(made) == ["precision-bf16"] and len(made["precision-bf16"].pairs) == 2
 
 

@@ -18,7 +18,7 @@ def rec():
 
 
 def with_costs(rec, price=None):
-    answer = write_site._not_recorded(STUDIES["k"])
+    answer = write_site._answer_not_recorded(STUDIES["k"])
     return token_costs.with_costs(answer, rec.runs, rec.steps, rec.processes, rec.telemetry, price).tables["costs"]
 
 

@@ -23,7 +23,7 @@ FOLDERS = [
     for path in sorted(DATA.glob("*/manifest.json"))
     if json.loads(path.read_text()).get("study") == "attention"
 ]
-NONE = write_site.rates_of([])
+NONE = write_site.find_rates([])
 FAST = pd.DataFrame([{"figure": "gemm_bf16", "unit": "FLOP/s", "value": 1e30, "gpu_name": ""}])
 
 shipped_only = pytest.mark.skipif(not FOLDERS, reason="no recording of the study in site/data")
@@ -33,7 +33,7 @@ shipped_only = pytest.mark.skipif(not FOLDERS, reason="no recording of the study
 def shipped():
     if not FOLDERS:
         pytest.skip("no recording of the study in site/data")
-    return write_site.of_finished_runs(write_site.together([store.load(folder) for folder in FOLDERS]))
+    return write_site.select_finished_runs(write_site.join_recordings([store.load(folder) for folder in FOLDERS]))
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def few(shipped):
 
 @pytest.fixture(scope="module")
 def answer(shipped):
-    return ask(shipped, write_site.rates_of([store.load(DATA / "precision")]))
+    return ask(shipped, write_site.find_rates([store.load(DATA / "precision")]))
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def with_runs(rec, chosen):
 def out_of_memory(rec, run_id, phase="backward"):
     runs = rec.runs.astype({"status": str, "status_phase": object})
     runs.loc[runs["run_id"].astype(str) == run_id, ["status", "status_phase"]] = ["oom", phase]
-    return write_site.of_finished_runs(dataclasses.replace(rec, runs=runs))
+    return write_site.select_finished_runs(dataclasses.replace(rec, runs=runs))
 
 
 def ask(rec, calibration=NONE):
@@ -143,8 +143,8 @@ def test_without_measured_rates_the_limits_are_of_the_datasheet(shipped, tmp_pat
 
 def test_rates_of_another_gpu_are_not_held_against_runs(shipped):
     rates = FAST.assign(gpu_name="NVIDIA H200")
-    assert write_site.on_gpus_of(shipped.runs, rates).empty
-    assert len(write_site.on_gpus_of(shipped.runs, FAST)), "older recordings do not say which GPU it was"
+    assert write_site.select_rates(shipped.runs, rates).empty
+    assert len(write_site.select_rates(shipped.runs, FAST)), "older recordings do not say which GPU it was"
 
 
 def test_of_a_gpu_that_is_not_listed_no_limit_is_known(shipped):

@@ -18,7 +18,7 @@ TABLES = ("runs", "steps", "kernels", "memops", "memory", "processes", "telemetr
 CASES = [("small", 512), ("2.7B", 512)]
 
 
-def in_two(rec):
+def cut_in_two(rec):
     """`rec` with the same training steps cut in two, too: twice the kernels of forward and backward, the step a fifth
     longer, three quarters of the memory."""
     tables = {}
@@ -42,7 +42,7 @@ def in_two(rec):
 @pytest.fixture(scope="module")
 def rec():
     whole = synthetic.recording(("small", "2.7B"), (512,), modes=("train_step",), oom={})
-    return in_two(whole)
+    return cut_in_two(whole)
 
 
 @pytest.fixture(scope="module")

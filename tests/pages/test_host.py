@@ -27,7 +27,7 @@ def walls(wall_ns: int) -> pd.DataFrame:
 
 
 def test_a_gap_before_a_late_launch_is_the_hosts_and_one_before_an_early_launch_the_gpus():
-    ops = queue.placed(operations((0, 10, 50), (90, 100, 150), (91, 155, 200)))
+    ops = queue.place_operations(operations((0, 10, 50), (90, 100, 150), (91, 155, 200)))
     assert list(ops["gap_ns"]) == [0, 50, 5]
     assert list(ops["late_ns"]) == [0, 50, 0]
 
@@ -36,32 +36,35 @@ def test_a_clock_that_is_early_changes_no_gap():
     ops = operations((0, 10, 50), (90, 100, 150), (91, 155, 200))
     early = ops.assign(start_ns=ops["start_ns"] - 30, end_ns=ops["end_ns"] - 30)
     columns = ["gap_ns", "late_ns", "busy_ns"]
-    pd.testing.assert_frame_equal(queue.placed(ops)[columns], queue.placed(early)[columns])
-    assert queue.depths(queue.placed(ops))["depth"].tolist() == queue.depths(queue.placed(early))["depth"].tolist()
+    pd.testing.assert_frame_equal(queue.place_operations(ops)[columns], queue.place_operations(early)[columns])
+    assert (
+        queue.depths(queue.place_operations(ops))["depth"].tolist()
+        == queue.depths(queue.place_operations(early))["depth"].tolist()
+    )
 
 
 def test_gaps_inside_a_cuda_graph_are_the_gpus_own():
-    ops = queue.placed(operations((0, 10, 20), (30, 60, 70), (30, 72, 80), (30, 85, 90)))
+    ops = queue.place_operations(operations((0, 10, 20), (30, 60, 70), (30, 72, 80), (30, 85, 90)))
     assert list(ops["gap_ns"]) == [0, 40, 2, 5]
     assert list(ops["late_ns"])[2:] == [0, 0] and ops["late_ns"].iloc[1] > 0
 
 
 def test_the_four_causes_add_up_to_the_step():
-    ops = queue.placed(operations((0, 10, 50), (90, 100, 150), (91, 155, 200), (240, 250, 260, "loss")))
+    ops = queue.place_operations(operations((0, 10, 50), (90, 100, 150), (91, 155, 200), (240, 250, 260, "loss")))
     one = queue.causes(ops, walls(300)).iloc[0]
     assert [one[f"{cause}_captured_ns"] for cause in queue.CAUSES] == [145, 50, 100, 5]
     assert sum(one[f"{cause}_share"] for cause in queue.CAUSES) == pytest.approx(1)
 
 
 def test_the_queue_is_as_deep_as_what_was_launched_and_has_not_begun():
-    ops = queue.placed(operations((0, 10, 100), (1, 100, 200), (2, 200, 300), (3, 300, 400)))
+    ops = queue.place_operations(operations((0, 10, 100), (1, 100, 200), (2, 200, 300), (3, 300, 400)))
     assert queue.depths(ops)["depth"].tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("column", ["device", "rank"])
 def test_a_gpu_that_is_busy_fills_no_gap_of_another(column):
     one, other = operations((0, 10, 50), (90, 100, 150)), operations((0, 10, 150)).assign(**{column: 1})
-    ops = queue.placed(pd.concat([one, other], ignore_index=True))
+    ops = queue.place_operations(pd.concat([one, other], ignore_index=True))
     assert (list(ops["gap_ns"]), list(ops["busy_ns"])) == ([0, 50, 0], [40, 50, 140])
     found = queue.causes(ops, pd.concat([walls(200), walls(200).assign(rank=1)])).iloc[0]
     assert (found["busy_captured_ns"], found["busy_share"], found["wall_ns"]) == (115, 115 / 200, 200)
@@ -69,13 +72,13 @@ def test_a_gpu_that_is_busy_fills_no_gap_of_another(column):
 
 
 def test_no_kernels_no_causes():
-    assert not len(queue.causes(queue.placed(operations((0, 10, 50)).head(0)), walls(1)))
+    assert not len(queue.causes(queue.place_operations(operations((0, 10, 50)).head(0)), walls(1)))
 
 
 @pytest.fixture(scope="module")
 def shipped():
-    rec = write_site.of_finished_runs(store.load(DATA / "compile"))
-    return write_site.ask(host, rec, main=write_site.of_finished_runs(store.load(DATA / "h200-fp32")))
+    rec = write_site.select_finished_runs(store.load(DATA / "compile"))
+    return write_site.ask(host, rec, main=write_site.select_finished_runs(store.load(DATA / "h200-fp32")))
 
 
 @pytest.fixture(scope="module")
@@ -84,8 +87,8 @@ def every():
     folders = [
         folder for folder in write_site.recordings_in(DATA) if store.read_manifest(folder)["study"] == host.STUDY
     ]
-    main = write_site.of_finished_runs(store.load(DATA / "h200-fp32"))
-    return write_site.ask(host, write_site.together([store.load(folder) for folder in folders]), main=main)
+    main = write_site.select_finished_runs(store.load(DATA / "h200-fp32"))
+    return write_site.ask(host, write_site.join_recordings([store.load(folder) for folder in folders]), main=main)
 
 
 def test_cases_of_several_sweeps_are_those_that_were_measured(every):
@@ -110,7 +113,7 @@ def test_steps_of_small_and_large_models_are_drawn_as_parts_of_those_without_com
 
 
 def test_without_a_step_without_compile_bars_are_times():
-    rec = write_site.of_finished_runs(store.load(DATA / "compile"))
+    rec = write_site.select_finished_runs(store.load(DATA / "compile"))
     rec = dataclasses.replace(rec, runs=rec.runs[rec.runs["compile"].astype(str) != "off"])
     chart = write_site.ask(host, rec, main=rec).charts["times"]
     assert chart.options["value"] == "time_ns" and len(chart.rows) == 8 and "of_base" not in chart.rows
@@ -171,9 +174,9 @@ def test_what_graphs_add_is_judged_without_the_optimizer():
     measured = measured.assign(timer_ns=[120, 80], timer_min_ns=[120, 80], timer_max_ns=[120, 80])
     rows = [(run, name, 10) for run in ("a", "b") for name, _ in phases]
     kernels = pd.DataFrame(rows, columns=["run_id", "phase", "end_ns"]).assign(rank=0, step=0, device=0, start_ns=0)
-    compiled = host._compiled(steps, kernels, kernels.head(0))
+    compiled = host._list_compiled(steps, kernels, kernels.head(0))
     assert compiled["timer_parts"].tolist() == [10, 10], "30 ns less two phases in which the GPU is busy for 10"
-    pair = host._over_default(measured.assign(timer_parts=0), compiled, ["size"], None).iloc[0]
+    pair = host._compare_with_default(measured.assign(timer_parts=0), compiled, ["size"], None).iloc[0]
     assert pair["speedup"] == 1 and not pair["differs"]
 
 

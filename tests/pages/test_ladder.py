@@ -43,7 +43,7 @@ def shipped():
             of_study.setdefault(study, []).append(store.load(folder))
     bands = differences.bands_of(of_study[""][0], of_study.pop(AGAIN)[0])
     studies = {
-        study: write_site.together(parts if study == ladder.HOST else [light(rec) for rec in parts])
+        study: write_site.join_recordings(parts if study == ladder.HOST else [light(rec) for rec in parts])
         for study, parts in of_study.items()
     }
     return studies.pop(""), studies, bands
@@ -57,14 +57,14 @@ def losses(shipped):
 @pytest.fixture(scope="module")
 def predicted(shipped):
     main, studies, _ = shipped
-    return ledger.held_against(ledger.read_all(DATA / ledger.FOLDER), [main, *studies.values()])
+    return ledger.compare_with_measured(ledger.read_all(DATA / ledger.FOLDER), [main, *studies.values()])
 
 
 @pytest.fixture(scope="module")
 def hindsight():
     (main,) = (folder for folder in write_site.recordings_in(DATA) if not store.read_manifest(folder).get("study"))
     recordings = (store.load(main), *ledger.recordings(DATA))
-    return pd.concat(of_runs.in_hindsight(rec, ladder.MODE) for rec in recordings)
+    return pd.concat(of_runs.predict_measured(rec, ladder.MODE) for rec in recordings)
 
 
 @pytest.fixture(scope="module")
@@ -102,13 +102,13 @@ def test_every_case_is_followed_from_fp32_to_fused_adamw_and_some_beyond(answer)
     assert context_of["large"] == 1024, "as far as at 256 and 512, and longer"
 
 
-def of_reference(studies):
+def select_reference(studies):
     """The study's runs of the reference model alone."""
     rec = studies[ladder.STUDY]
-    return dataclasses.replace(rec, runs=run_grid.of_known_shape(rec.runs))
+    return dataclasses.replace(rec, runs=run_grid.select_known_shapes(rec.runs))
 
 
-def of_hugging_face(rec, run_id, options):
+def make_hugging_face(rec, run_id, options):
     """The run as one of GPT-2 with these options, and no other."""
     name = f"gpt2-{run_id}-{options}"
     tables = {}
@@ -124,12 +124,14 @@ def test_a_model_of_hugging_face_is_a_case_and_its_padded_vocabulary_a_change(sh
     at = "medium-ctx1024-{}-train_step{}"
     settings = ((main, "fp32-naive", ""), (studies[ladder.BF16], "bf16-sdpa", "-adamw_fused"))
     gpt2 = [
-        of_hugging_face(rec, at.format(*names), f"vocab_size={size}")
+        make_hugging_face(rec, at.format(*names), f"vocab_size={size}")
         for rec, *names in settings
         for size in (50257, 50304)
     ]
     others = {name: rec for name, rec in studies.items() if name != ladder.HOST}
-    said = ask(main, {**others, ladder.STUDY: write_site.together([of_reference(studies), *gpt2])}, bands=bands)
+    said = ask(
+        main, {**others, ladder.STUDY: write_site.join_recordings([select_reference(studies), *gpt2])}, bands=bands
+    )
     rungs, alone = (rows[rows["size"] == "gpt2"] for rows in (said.tables["shown"].rows, said.tables["alone"].rows))
     assert rungs["rung"].tolist() == ["FP32", "+ fused AdamW"], "padded is a rung above CUDA graphs only"
     assert alone["change"].tolist() == ["padded vocabulary"]
@@ -139,7 +141,7 @@ def test_a_model_of_hugging_face_is_a_case_and_its_padded_vocabulary_a_change(sh
 def test_other_batches_are_no_rungs(shipped):
     """A run of a larger batch has the axes of a rung: it tests a prediction."""
     main, studies, bands = shipped
-    rec = of_reference(studies)
+    rec = select_reference(studies)
     larger = dataclasses.replace(rec, runs=rec.runs.assign(batch_size=8))
     said = ask(main, {ladder.STUDY: larger}, bands=bands)
     assert set(rungs_of(said).reset_index()["rung"]) == {"FP32"}
@@ -471,7 +473,11 @@ def test_a_compiled_step_is_held_against_the_one_beside_it(answer, shipped):
 def test_where_the_host_limits_and_nothing_was_compiled_the_map_says_so(shipped):
     main, studies, bands = shipped
     fewer = {name: rec for name, rec in studies.items() if name not in (ladder.HOST, ladder.STUDY)}
-    said = ask(main, {**fewer, ladder.STUDY: of_reference(studies)}, bands=bands).tables["first"].rows.set_index("size")
+    said = (
+        ask(main, {**fewer, ladder.STUDY: select_reference(studies)}, bands=bands)
+        .tables["first"]
+        .rows.set_index("size")
+    )
     assert said.loc["small", "128"] == ladder.HOST_LIMITED
     assert said.loc["medium", "128"] == ladder.NO_GAIN, "compile was measured there, on another host"
 
@@ -488,7 +494,7 @@ def test_without_the_study_of_the_host_fewer_compiled_steps_stand_alone(shipped)
 
 def test_without_its_other_recordings_there_are_fewer_rungs_and_no_guess(shipped):
     main, studies, _ = shipped
-    alone = ask(main, {ladder.STUDY: of_reference(studies)})
+    alone = ask(main, {ladder.STUDY: select_reference(studies)})
     assert set(rungs_of(alone).index.get_level_values("rung")) == {"FP32", "TF32", "BF16", "+ fused attention"} | {
         "+ torch.compile",
         "+ CUDA graphs",
@@ -500,7 +506,7 @@ def test_without_its_other_recordings_there_are_fewer_rungs_and_no_guess(shipped
 def test_without_a_base_nothing_is_said(shipped, tmp_path):
     main, studies, bands = shipped
     nothing = dataclasses.replace(main, runs=main.runs.head(0), steps=main.steps.head(0))
-    only = {ladder.STUDY: of_reference(studies)}
+    only = {ladder.STUDY: select_reference(studies)}
     empty = ask(nothing, only, bands=bands)
     assert not any(claim.holds for claim in empty.claims.values())
     site = write_site._site_of(main, tmp_path)

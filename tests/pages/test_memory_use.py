@@ -19,7 +19,7 @@ DATA = Path(__file__).parents[2] / "site" / "data"
 def recorded():
     if not (DATA / "memory").exists():
         pytest.skip("the recording memory is not in site/data")
-    return tuple(write_site.of_finished_runs(store.load(DATA / name)) for name in ("memory", "h200-fp32"))
+    return tuple(write_site.select_finished_runs(store.load(DATA / name)) for name in ("memory", "h200-fp32"))
 
 
 @pytest.fixture(scope="module")

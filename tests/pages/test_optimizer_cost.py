@@ -27,11 +27,11 @@ def shipped():
 
 @pytest.fixture(scope="module")
 def rates():
-    return write_site.rates_of(store.load(folder) for folder in (FOLDER, DATA / "precision"))
+    return write_site.find_rates(store.load(folder) for folder in (FOLDER, DATA / "precision"))
 
 
 @pytest.fixture(scope="module")
-def of_small(shipped):
+def select_small(shipped):
     return with_runs(shipped, shipped.runs["size"].astype(str) == "small")
 
 
@@ -41,7 +41,7 @@ def answer(shipped, rates):
 
 
 def ask(rec, rates):
-    return write_site.ask(optimizer_cost, write_site.of_finished_runs(rec), main=rec, calibration=rates)
+    return write_site.ask(optimizer_cost, write_site.select_finished_runs(rec), main=rec, calibration=rates)
 
 
 def with_runs(rec, keep):
@@ -75,7 +75,7 @@ def page(tmp_path, answer):
     return (tmp_path / "report" / "optimizer-cost.md").read_text()
 
 
-def held(answer):
+def list_holding(answer):
     return {key for key, claim in answer.claims.items() if claim.holds}
 
 
@@ -138,12 +138,12 @@ def test_implementations_stand_in_one_order(answer):
 
 def test_a_fused_step_that_is_not_faster_is_not_called_so(of_small, rates):
     slow = ask(stretched(of_small, "fused", 100), rates)
-    assert "fused" not in held(slow) and "fused_not_always" in held(slow)
+    assert "fused" not in list_holding(slow) and "fused_not_always" in list_holding(slow)
 
 
 def test_the_verdict_is_of_kernels_and_not_of_a_timer_that_the_host_sets(of_small, rates):
     late = ask(timed(of_small, "fused", 100), rates)
-    assert "fused" in held(late) and not {"timer", "step"} & held(late)
+    assert "fused" in list_holding(late) and not {"timer", "step"} & list_holding(late)
 
 
 def test_an_optimizer_of_nine_launches_is_not_blamed_for_launches(answer):
@@ -153,7 +153,7 @@ def test_an_optimizer_of_nine_launches_is_not_blamed_for_launches(answer):
     assert fused["launch_wait"] < 0.05 < fused["boundary_wait"]
     loop = rows.loc["small-ctx128-fp32-naive-train_step-adamw_loop"]
     assert loop["launch_wait"] > 0.4 > loop["boundary_wait"]
-    assert "fused_prepares" in held(answer)
+    assert "fused_prepares" in list_holding(answer)
 
 
 def test_loop_is_called_slower_only_beyond_the_spread(of_small, rates):
@@ -162,20 +162,20 @@ def test_loop_is_called_slower_only_beyond_the_spread(of_small, rates):
     loop = own.assign(run_id=own["run_id"] + "-adamw_loop")
     others = kernels[~kernels["run_id"].str.endswith("loop")]
     same = dataclasses.replace(of_small, kernels=pd.concat([others, loop], ignore_index=True))
-    assert not {"loop_slower", "loop_faster"} & held(ask(same, rates))
-    assert "loop_slower" in held(ask(stretched(same, "loop", 10), rates))
-    assert "loop_faster" in held(ask(stretched(same, "loop", 0.1), rates))
+    assert not {"loop_slower", "loop_faster"} & list_holding(ask(same, rates))
+    assert "loop_slower" in list_holding(ask(stretched(same, "loop", 10), rates))
+    assert "loop_faster" in list_holding(ask(stretched(same, "loop", 0.1), rates))
 
 
 def test_memory_that_is_not_taken_is_not_spoken_of(of_small, rates):
     memory = of_small.memory.copy()
     memory["peak_allocated_bytes"] = memory["allocated_before_bytes"]
-    assert "foreach_memory" not in held(ask(dataclasses.replace(of_small, memory=memory), rates))
+    assert "foreach_memory" not in list_holding(ask(dataclasses.replace(of_small, memory=memory), rates))
 
 
 def test_without_measured_rates_nothing_is_said_of_them(tmp_path, of_small):
-    answer = ask(of_small, write_site.rates_of([]))
-    assert "rate" not in held(answer)
+    answer = ask(of_small, write_site.find_rates([]))
+    assert "rate" not in list_holding(answer)
     assert answer.tables["cost"].rows["rate"].notna().all()
     assert "n/a: not calibrated" in page(tmp_path, answer)
 
@@ -194,5 +194,5 @@ def test_a_run_out_of_memory_keeps_its_place_and_gives_no_number(tmp_path, shipp
 
 def test_without_reference_adamw_there_is_nothing_to_compare(tmp_path, of_small, rates):
     answer = ask(with_runs(of_small, of_small.runs["optimizer"].astype(str) == "fused"), rates)
-    assert not {"fused", "fused_not_always", "step", "share", "bytes"} & held(answer)
+    assert not {"fused", "fused_not_always", "step", "share", "bytes"} & list_holding(answer)
     page(tmp_path, answer)

@@ -147,7 +147,7 @@ def several(request):
     return only(store.load(DATA / request.param), kept)
 
 
-def said(rec):
+def read_sentences(rec):
     """What the sentences of the default sweep's questions, the list of runs and the page of the run that is hurt say,
     each number to three digits."""
     answers = {letter: write_site.ask(question, rec) for letter, question in QUESTIONS.items()}
@@ -171,8 +171,8 @@ def rounded(value):
 
 
 @pytest.fixture(scope="module")
-def said_at_first(several):
-    return said(several)
+def read_first_sentences(several):
+    return read_sentences(several)
 
 
 EXCHANGED = [
@@ -187,7 +187,7 @@ def test_any_two_runs_that_are_exchanged_breach_a_check(several):
     assert not [pair for pair, seen in breaches_of_pairs(several, pairs) if not seen], "whatever their order of size"
 
 
-def of_one(rec, names, change, run):
+def change_one_run(rec, names, change, run):
     """`rec` with the rows that the tables `names` have of a run changed."""
     tables = {}
     for name in names:
@@ -258,8 +258,8 @@ def test_whatever_is_done_to_the_tables_of_a_run_breaches_a_check_or_says_anothe
     several, said_at_first, run, few, name
 ):
     tables, change = HURT[name]
-    seen = breaches(of_one(few, tables, change, run))
+    seen = breaches(change_one_run(few, tables, change, run))
     if "optimizer" in name and "train_step" not in run:
         assert not seen, "it has none, so nothing was done"
         return
-    assert seen or said(of_one(several, tables, change, run)) != said_at_first
+    assert seen or read_sentences(change_one_run(several, tables, change, run)) != said_at_first

@@ -17,7 +17,7 @@ from profiler_job.analysis.site.site_writer import Site
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
 FOLDER = Path(__file__).parents[2] / "site" / "data" / "precision"
-NONE = write_site.rates_of([])
+NONE = write_site.find_rates([])
 FFMA = (
     "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x128x8_stage3_warpsize2x2x1_ffma_aligna4_alignc4_execute_kernel"
 )
@@ -31,12 +31,12 @@ def shipped():
 
 
 @pytest.fixture(scope="module")
-def of_small(shipped):
+def select_small(shipped):
     return with_runs(shipped, shipped.runs["size"].astype(str) == "small")
 
 
 @pytest.fixture(scope="module")
-def of_large(shipped):
+def select_large(shipped):
     return with_runs(shipped, shipped.runs["size"].astype(str) == "large")
 
 
@@ -46,8 +46,8 @@ def answer(shipped):
 
 
 def ask(rec, calibrated=True):
-    rates = write_site.rates_of([rec]) if calibrated else NONE
-    return write_site.ask(precision, write_site.of_finished_runs(rec), main=rec, calibration=rates)
+    rates = write_site.find_rates([rec]) if calibrated else NONE
+    return write_site.ask(precision, write_site.select_finished_runs(rec), main=rec, calibration=rates)
 
 
 def with_runs(rec, keep):
@@ -57,13 +57,13 @@ def with_runs(rec, keep):
     return dataclasses.replace(rec, **{name: frame.reset_index(drop=True) for name, frame in kept.items()})
 
 
-def of_run(frame, words):
+def select_run(frame, words):
     return frame["run_id"].astype(str).str.contains(words)
 
 
 def timed(rec, words, factor):
     steps = rec.steps.copy()
-    steps["wall_ns"] = steps["wall_ns"].where(~of_run(steps, words), (steps["wall_ns"] * factor).astype("int64"))
+    steps["wall_ns"] = steps["wall_ns"].where(~select_run(steps, words), (steps["wall_ns"] * factor).astype("int64"))
     return dataclasses.replace(rec, steps=steps)
 
 
@@ -78,7 +78,7 @@ def stretched(rec, those, factor):
 def slower(rec, words, factor):
     """`rec` with some runs `factor` times as slow, on the GPU and by the timer."""
     kernels = rec.kernels.copy()
-    those = of_run(kernels, words)
+    those = select_run(kernels, words)
     for end in ("start_ns", "end_ns"):
         kernels[end] = kernels[end].where(~those, (factor * kernels[end]).astype("int64"))
     return dataclasses.replace(timed(rec, words, factor), kernels=kernels)
@@ -92,7 +92,7 @@ def page(tmp_path, answer):
     return (tmp_path / "report" / "precision.md").read_text()
 
 
-def held(answer):
+def list_holding(answer):
     return {key for key, claim in answer.claims.items() if claim.holds}
 
 
@@ -102,7 +102,7 @@ def test_every_matmul_has_a_math_path_and_none_is_missing(shipped, answer):
     layers = shipped.runs.astype({"run_id": str}).set_index("run_id")["num_layers"]
     assert (gemms == 3 * (9 * layers[gemms.index] + 1)).all()
     np.testing.assert_allclose(paths.groupby("run_id")["share"].sum(), 1)
-    assert "proven" in held(answer) and "not_as_declared" not in held(answer)
+    assert "proven" in list_holding(answer) and "not_as_declared" not in list_holding(answer)
 
 
 def test_gemms_and_all_other_kernels_make_up_the_families(answer):
@@ -144,7 +144,7 @@ def test_the_page_says_what_was_measured(tmp_path, answer):
 @pytest.mark.long
 def test_a_run_out_of_memory_keeps_its_place_and_gives_no_number(tmp_path, shipped):
     runs = shipped.runs.astype({"status": str, "status_phase": object})
-    gone = of_run(runs, "^2.7B-.*bf16")
+    gone = select_run(runs, "^2.7B-.*bf16")
     runs.loc[gone, ["status", "status_phase"]] = ["oom", "backward"]
     answer = ask(dataclasses.replace(shipped, runs=runs))
     row = answer.tables["speed"].rows.set_index("run_id").loc["2.7B-ctx512-bf16-naive-train_step"]
@@ -156,15 +156,15 @@ def test_a_run_out_of_memory_keeps_its_place_and_gives_no_number(tmp_path, shipp
 def test_a_step_within_the_spread_is_not_called_faster(of_large):
     slow = slower(of_large, "tf32", 2.5)
     steps = slow.steps.copy()
-    base = steps[of_run(steps, "fp32")].reset_index(drop=True)
-    steps.loc[of_run(steps, "tf32"), "wall_ns"] = base["wall_ns"].to_numpy()
+    base = steps[select_run(steps, "fp32")].reset_index(drop=True)
+    steps.loc[select_run(steps, "tf32"), "wall_ns"] = base["wall_ns"].to_numpy()
     answer = ask(dataclasses.replace(slow, steps=steps))
     assert "large-ctx512-tf32-naive-train_step" in set(answer.claims["not_faster"].rows["run_id"])
 
 
 def test_a_slower_step_is_not_called_faster(of_large):
     answer = ask(slower(of_large, "tf32|bf16", 3.5))
-    assert "faster" not in held(answer)
+    assert "faster" not in list_holding(answer)
     assert len(answer.claims["not_faster"].rows) == 2
 
 
@@ -180,10 +180,10 @@ def test_a_step_is_told_from_fp32s_the_less_the_longer_the_gpu_waits(of_large):
         wall=Band(kind="wall", relative=0.01, ratio=100.0, factor=1.0, num_pairs=20),
     )
     for factor, said in ((1, {"faster"}), (1.9, {"not_faster"})):
-        rec = write_site.of_finished_runs(timed(of_large, "tf32|bf16", factor))
-        rates = write_site.rates_of([rec])
+        rec = write_site.select_finished_runs(timed(of_large, "tf32|bf16", factor))
+        rates = write_site.find_rates([rec])
         answer = write_site.ask(precision, rec, main=rec, calibration=rates, bands=bands)
-        assert {"faster", "not_faster"} & held(answer) == said
+        assert {"faster", "not_faster"} & list_holding(answer) == said
 
 
 def test_families_that_gain_are_named_only_beyond_the_spread(answer):
@@ -196,43 +196,43 @@ def test_families_that_gain_are_named_only_beyond_the_spread(answer):
 
 def test_a_family_that_gains_in_tf32_ends_the_claim_that_only_gemms_do(of_small):
     kernels = of_small.kernels
-    fills = of_run(kernels, "tf32") & (kernels["family"].astype(str) == "fill")
-    assert "tf32_bytes" in held(ask(of_small))
-    assert "tf32_bytes" not in held(ask(stretched(of_small, fills, 0.5)))
+    fills = select_run(kernels, "tf32") & (kernels["family"].astype(str) == "fill")
+    assert "tf32_bytes" in list_holding(ask(of_small))
+    assert "tf32_bytes" not in list_holding(ask(stretched(of_small, fills, 0.5)))
 
 
 @pytest.mark.parametrize("family, factor, key", [("gemm", 100, "gemms_not_always"), ("elementwise", 0.1, "rest_too")])
 def test_the_verdict_is_never_blank(tmp_path, of_small, family, factor, key):
-    those = of_run(of_small.kernels, "tf32|bf16") & (of_small.kernels["family"].astype(str) == family)
+    those = select_run(of_small.kernels, "tf32|bf16") & (of_small.kernels["family"].astype(str) == family)
     answer = ask(stretched(of_small, those, factor))
-    assert {"rest_as_long", "rest_too", "gemms_not_always"} & held(answer) == {key}
+    assert {"rest_as_long", "rest_too", "gemms_not_always"} & list_holding(answer) == {key}
     assert "Not measured." not in page(tmp_path, answer)
 
 
 def test_a_gemm_on_another_path_is_reported(of_small):
     kernels = of_small.kernels.astype({"kernel_name": str})
-    first = (of_run(kernels, "bf16") & (kernels["family"].astype(str) == "gemm")).idxmax()
+    first = (select_run(kernels, "bf16") & (kernels["family"].astype(str) == "gemm")).idxmax()
     kernels.loc[first, "kernel_name"] = FFMA
     answer = ask(dataclasses.replace(of_small, kernels=kernels))
-    assert "not_as_declared" in held(answer) and "proven" not in held(answer)
+    assert "not_as_declared" in list_holding(answer) and "proven" not in list_holding(answer)
 
 
 def test_casts_in_fp32_silence_what_is_said_of_autocast(of_small):
     kernels = of_small.kernels.astype({"kernel_name": str})
     cast = kernels["kernel_name"][kernels["kernel_name"].map(element_types.is_cast)].iloc[0]
-    kernels.loc[(of_run(kernels, "fp32")).idxmax(), "kernel_name"] = cast
-    assert "casts" not in held(ask(dataclasses.replace(of_small, kernels=kernels)))
+    kernels.loc[(select_run(kernels, "fp32")).idxmax(), "kernel_name"] = cast
+    assert "casts" not in list_holding(ask(dataclasses.replace(of_small, kernels=kernels)))
 
 
 def test_other_kernels_that_gain_are_not_said_to_stay(of_small):
-    others = of_run(of_small.kernels, "tf32|bf16") & (of_small.kernels["family"].astype(str) != "gemm")
-    assert "rest_as_long" in held(ask(of_small))
-    assert "rest_as_long" not in held(ask(stretched(of_small, others, 0.5)))
+    others = select_run(of_small.kernels, "tf32|bf16") & (of_small.kernels["family"].astype(str) != "gemm")
+    assert "rest_as_long" in list_holding(ask(of_small))
+    assert "rest_as_long" not in list_holding(ask(stretched(of_small, others, 0.5)))
 
 
 def test_without_measured_peaks_nothing_is_said_of_them(tmp_path, of_small):
     answer = ask(of_small, calibrated=False)
-    assert not {"mfu", "rate_agrees"} & held(answer)
+    assert not {"mfu", "rate_agrees"} & list_holding(answer)
     assert answer.tables["use"].rows["mfu_sheet"].notna().all()
     assert "n/a: not calibrated" in page(tmp_path, answer)
 
@@ -240,7 +240,7 @@ def test_without_measured_peaks_nothing_is_said_of_them(tmp_path, of_small):
 @pytest.mark.parametrize("only", ["fp32", "tf32"])
 def test_one_precision_alone_is_compared_with_nothing(tmp_path, of_small, only):
     answer = ask(with_runs(of_small, of_small.runs["precision"].astype(str) == only))
-    assert not {"faster", "not_faster", "rest", "casts", "ceiling", "coarser"} & held(answer)
+    assert not {"faster", "not_faster", "rest", "casts", "ceiling", "coarser"} & list_holding(answer)
     page(tmp_path, answer)
 
 

@@ -36,7 +36,7 @@ def predicted(*measured_ms, **facts):
 
 @pytest.fixture(scope="module")
 def developed():
-    return predict.development(rates.load())
+    return predict.predict_development(rates.load())
 
 
 @pytest.fixture
@@ -184,7 +184,7 @@ def test_before_the_test_nothing_is_said_of_how_good_they_are(written):
 
 
 def test_without_ledgers_there_is_still_what_they_were_developed_on(written):
-    text = written(ledger.held_against([], []))
+    text = written(ledger.compare_with_measured([], []))
     assert "This site holds no predictions." in text
     assert "**This is no test.**" in text
 

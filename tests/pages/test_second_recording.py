@@ -19,15 +19,15 @@ ONE = "medium-ctx128-fp32-naive-train_step"
 
 @pytest.fixture(scope="module")
 def first():
-    return of_run(store.load(DATA / "h200-fp32"), "medium-ctx128", "small-ctx512")
+    return select_runs(store.load(DATA / "h200-fp32"), "medium-ctx128", "small-ctx512")
 
 
 @pytest.fixture(scope="module")
 def second():
-    return of_run(store.load(DATA / "again"), "medium-ctx128", "small-ctx512")
+    return select_runs(store.load(DATA / "again"), "medium-ctx128", "small-ctx512")
 
 
-def of_run(rec, *beginnings):
+def select_runs(rec, *beginnings):
     """A recording with the runs whose names begin so, and no others."""
     tables = {}
     for name in store.TABLES:
@@ -93,7 +93,7 @@ def test_a_page_with_nothing_to_compare_shows_nothing(tmp_path, others, first):
 
 def test_runs_of_only_one_recording_and_sizes_that_mean_another_model_are_left_out(first, second):
     runs = first.runs.assign(num_parameters=first.runs["num_parameters"] + (first.runs["run_id"] == ONE))
-    answer = compared(dataclasses.replace(first, runs=runs), of_run(second, "medium-ctx128"))
+    answer = compared(dataclasses.replace(first, runs=runs), select_runs(second, "medium-ctx128"))
     assert set(answer.tables["gpu"].rows["run_id"]) == {
         "medium-ctx128-fp32-naive-forward",
         "medium-ctx128-fp32-naive-forward_backward",
@@ -145,7 +145,7 @@ def test_a_step_of_any_run_is_held_against_one_in_which_the_gpu_never_waits(firs
     assert answer.claims["step_differs"].holds and not answer.claims["step_same"].holds
     rows = answer.claims["step_differs"].rows
     apart = (rows["second_step_ns"] - rows["first_step_ns"]).abs()
-    never_waits = SHIPPED.wall.of_time * (rows["second_step_ns"] + rows["first_step_ns"]) / 2
+    never_waits = SHIPPED.wall.time_half * (rows["second_step_ns"] + rows["first_step_ns"]) / 2
     assert (rows["moved"] == (apart > never_waits)).all() and rows["moved"].sum() == 6
     assert len(rows) == 6 and (rows["step_verdict"] == "within").all()
     assert answer.claims["judged"].values | {"num_rows": 6} == {"num_rows": 6, "num_kernel": 0, "num_step": 0}

@@ -11,8 +11,8 @@ import pytest
 from profiler_job.analysis.capture import collective_time
 from profiler_job.analysis.comparison.noise import SHIPPED
 from profiler_job.analysis.metrics.differences import Bands
-from profiler_job.analysis.metrics.exchange import as_operations, by_gpu, communication_of, cost_by_clock
-from profiler_job.analysis.metrics.timing import in_steps
+from profiler_job.analysis.metrics.exchange import communication_of, estimate_cost, list_operations, sum_by_gpu
+from profiler_job.analysis.metrics.timing import select_steps
 from profiler_job.analysis.pages.questions import several_gpus
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.render import tables, timeline
@@ -154,7 +154,7 @@ def test_clocks_tell_communication_from_hosts_and_kernels_that_take_longer(alone
     rows += [("two", rank, ranges.BACKWARD, *times) for rank, times in enumerate(ranks)]
     rows += [("two", rank, ranges.OPTIMIZER, 70, 1) for rank in (0, 1)]
     longer = pd.DataFrame({ranges.BACKWARD: [slower]}, index=["two"])
-    costs = cost_by_clock(timed_steps(*rows), pd.Series({"two": "one"}), longer)
+    costs = estimate_cost(timed_steps(*rows), pd.Series({"two": "one"}), longer)
     assert costs.index.tolist() == ["two"] and (costs.isna().all() if cost is None else costs.tolist() == [cost])
 
 
@@ -320,7 +320,7 @@ def test_each_run_has_a_page_that_tells_its_ranks_apart(rec, tmp_path):
 def test_the_whole_timeline_of_a_run_has_both_ranks(recorded):
     run_id = "small-ctx256-fp32-sdpa-train_step-adamw_fused-2gpus-ddp"
     frames = (recorded.ranges, recorded.kernels, recorded.memops)
-    trace = timeline.of_step(run_id, 1, *(frame[frame["run_id"].astype(str) == run_id] for frame in frames))
+    trace = timeline.trace_step(run_id, 1, *(frame[frame["run_id"].astype(str) == run_id] for frame in frames))
     assert {track.process for track in trace.tracks} == {
         f"rank {n} · {p}" for n in (0, 1) for p in (f"GPU {n}", "Host")
     }
@@ -329,7 +329,7 @@ def test_the_whole_timeline_of_a_run_has_both_ranks(recorded):
 
 
 def test_what_a_run_page_says_of_communication_is_of_each_rank(rec):
-    rows = by_gpu(rec.kernels, rec.runs)
+    rows = sum_by_gpu(rec.kernels, rec.runs)
     columns = ["rank", "calls", "waiting_ns", "transfer_ns", "kept_waiting_ns"]
     assert rows[columns].values.tolist() == [[0, 1, WAITS, TRANSFERS, 0], [1, 1, 0, TRANSFERS, WAITS]] * 2
 
@@ -385,10 +385,10 @@ def ends_of(recorded) -> pd.DataFrame:
     """The collectives of all runs that no rank can end before all have begun, a row for each: run_id, is_second_last
     (rank 1 began last), apart_ns (how much later rank 1 ended than rank 0), exchange_ns (last begin to first end)."""
     tables = []
-    kernels = in_steps(recorded.kernels).astype({"run_id": str})
+    kernels = select_steps(recorded.kernels).astype({"run_id": str})
     kernels = kernels[kernels["run_id"].isin(recorded.runs.loc[recorded.runs["gpus"] > 1, "run_id"].astype(str))]
     for run_id, mine in kernels.groupby("run_id"):
-        rows = collective_time.measure(as_operations(mine, mine["family"].astype(str).to_numpy())).rows
+        rows = collective_time.measure(list_operations(mine, mine["family"].astype(str).to_numpy())).rows
         rows = rows[rows["collective"].isin(collective_time.ENDS_TOGETHER)]
         times = rows.pivot(index="meeting", columns="rank", values=["start_ns", "end_ns"])
         start, end = times["start_ns"], times["end_ns"]
@@ -485,9 +485,9 @@ def steps_of(stall_ms: int) -> tuple[pd.DataFrame, pd.Series]:
     """Of the loop whose rank 1 sleeps so long before backward: waiting of the first all-reduce of each step, by rank,
     and transfer of each rank and step."""
     rec = store.load(STALLED / f"stall{stall_ms}")
-    kernels = in_steps(rec.kernels).sort_values("start_ns", kind="stable")
+    kernels = select_steps(rec.kernels).sort_values("start_ns", kind="stable")
     family = kernels["family"].astype(str).to_numpy()
-    operations = as_operations(kernels, family).assign(step=kernels["step"].to_numpy())
+    operations = list_operations(kernels, family).assign(step=kernels["step"].to_numpy())
     rows = collective_time.measure(operations).rows
     rows["transfer_ns"] = rows["end_ns"] - rows["start_ns"] - rows["waiting_ns"]
     by = rows.sort_values("start_ns").groupby(["step", "rank"])

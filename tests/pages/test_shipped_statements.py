@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from profiler_job.analysis.metrics import depth, differences, timing
-from profiler_job.analysis.metrics.timing import in_steps
+from profiler_job.analysis.metrics.timing import select_steps
 from profiler_job.analysis.pages import cuda_calls, environment, run_list
 from profiler_job.analysis.pages.questions import (
     attention_cost,
@@ -48,8 +48,8 @@ def ask(main, bands):
     """A question's answer with the noise bands, from the recordings with the given names."""
 
     def answer(question, *names):
-        rec = write_site.of_finished_runs(write_site.together([store.load(DATA / name) for name in names]))
-        rates = write_site.rates_of([store.load(DATA / "precision")])
+        rec = write_site.select_finished_runs(write_site.join_recordings([store.load(DATA / name) for name in names]))
+        rates = write_site.find_rates([store.load(DATA / "precision")])
         return write_site.ask(question, rec, main=main, calibration=rates, bands=bands)
 
     return answer
@@ -76,13 +76,15 @@ def test_half_a_microsecond_of_44_ms_is_no_gain(ask):
 
 def test_a_deeper_model_of_fewer_parameters_is_slower_where_the_host_is_the_limit(main, bands):
     twin = store.load(DATA / "h200-bf16")
-    rows = depth.pairs(depth.of_runs(twin, bands.wall), bands.wall)
+    rows = depth.pairs(depth.list_steps_by_depth(twin, bands.wall), bands.wall)
     assert (len(rows), rows["slower"].sum(), rows["apart"].sum()) == (24, 11, 4)
     assert rows["differs"].sum() == 5, "the band between recordings is wide where the GPU waits"
     apart = rows[rows["apart"] | rows["differs"]]
     assert (apart["deep_launches"] > apart["wide_launches"]).all()
     assert (apart["deep_launch_wait"] > apart["wide_launch_wait"]).all()
-    assert not depth.pairs(depth.of_runs(main, bands.wall), bands.wall)["slower"].any(), "in FP32 kernels take longer"
+    assert not depth.pairs(depth.list_steps_by_depth(main, bands.wall), bands.wall)["slower"].any(), (
+        "in FP32 kernels take longer"
+    )
 
 
 def test_65_00_ms_are_as_fast_as_65_00_ms(ask):
@@ -154,7 +156,7 @@ def test_each_module_of_a_training_step_has_its_top_kernels_and_what_is_no_matmu
     """Of the largest model at the longest context: what each phase of a module adds up to is the time of its kernels
     as they were recorded."""
     run_id = "2.7B-ctx1024-fp32-naive-train_step"
-    kernels = in_steps(main.kernels)
+    kernels = select_steps(main.kernels)
     kernels = kernels[kernels["run_id"] == run_id]
     is_ffn = kernels["module"].astype(str).str.fullmatch(r"block_\d+/ffn")
     ffn = kernels[is_ffn].assign(ns=kernels["end_ns"] - kernels["start_ns"])
@@ -228,7 +230,7 @@ def test_a_number_that_holds_within_a_session_is_not_said_to_hold_between_them(m
 def test_a_recording_on_another_gpu_is_no_other_recording_of_a_run(main):
     study = store.load(DATA / "attention_fp32")
     assert set(study.runs["run_id"].astype(str)) & set(main.runs["run_id"].astype(str))
-    assert differences.repeated_runs(main.runs, study.runs).empty
+    assert differences.select_repeated_runs(main.runs, study.runs).empty
 
 
 def test_runs_whose_clock_was_held_down_are_counted_beside_their_numbers():
@@ -251,7 +253,7 @@ def test_every_gpu_that_was_recorded_on_has_all_its_checks():
 
 
 def test_the_profiler_stretches_the_span_of_runs_whose_gpu_waits(main):
-    table = timing.stretched(main.steps, main.kernels, main.memops)
+    table = timing.measure_stretch(main.steps, main.kernels, main.memops)
     waiting = table[table["waits"] > write_site.WAITS]
     assert len(waiting) and (waiting["longer_ns"] > 0).all()
     assert table["busy_ratio"].max() < 1.02, "kernels themselves are hardly longer"

@@ -25,7 +25,7 @@ WORD = {
 
 @pytest.fixture(scope="module")
 def rec():
-    return write_site.of_finished_runs(store.load(DATA / "h200-fp32"))
+    return write_site.select_finished_runs(store.load(DATA / "h200-fp32"))
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def few(rec):
 
 @pytest.fixture(scope="module")
 def answer(rec):
-    return write_site.ask(softmax_detail, rec, calibration=write_site.rates_of([store.load(DATA / "precision")]))
+    return write_site.ask(softmax_detail, rec, calibration=write_site.find_rates([store.load(DATA / "precision")]))
 
 
 def test_the_order_of_launches_names_each_kernel_as_its_own_name_does(answer):
@@ -102,7 +102,7 @@ def test_a_run_that_ran_out_of_memory_says_so(few):
     runs = few.runs.astype({"status": str})
     lost = (runs["size"].astype(str) == "2.7B") & (runs["mode"].astype(str) == "forward")
     runs.loc[lost, ["status", "status_phase"]] = ["oom", "forward"]
-    cut = write_site.of_finished_runs(dataclasses.replace(few, runs=runs))
+    cut = write_site.select_finished_runs(dataclasses.replace(few, runs=runs))
     rows = write_site.ask(softmax_detail, cut, calibration=RATES).tables["kernels"].rows
     failed = rows[rows["size"] == "2.7B"]
     assert set(failed[NOT_MEASURED]) == {"OOM in forward"}

@@ -22,17 +22,20 @@ def recorded():
     for manifest in sorted(DATA.glob("*/manifest.json")):
         one = store.load(manifest.parent)
         parts.setdefault(one.manifest.get("study", ""), []).append(one)
-    return {study: write_site.of_finished_runs(write_site.together(of_study)) for study, of_study in parts.items()}
+    return {
+        study: write_site.select_finished_runs(write_site.join_recordings(of_study))
+        for study, of_study in parts.items()
+    }
 
 
 def answered(question, recorded):
     study = getattr(question, "STUDY", "")
     studies = {name: one for name, one in recorded.items() if name}
-    rates = write_site.rates_of(recorded.values())
+    rates = write_site.find_rates(recorded.values())
     return write_site.ask(question, recorded[study], main=recorded[""], studies=studies, calibration=rates)
 
 
-def told(claim):
+def name_numbers(claim):
     """Names of the numbers; None where a claim that does not hold has none."""
     try:
         return set(claim.values)
@@ -50,7 +53,7 @@ def test_every_claim_has_its_words_and_tells_each_number_in_them(question, recor
     claims = answered(question, recorded).claims
     assert {key for key, _ in blocks} == set(claims)
     for key, words in blocks:
-        if len(claims[key].rows) and (known := told(claims[key])) is not None:
+        if len(claims[key].rows) and (known := name_numbers(claims[key])) is not None:
             printed = set(re.findall(r"\bf\.(\w+)", words))
             assert printed <= known, f"{key} prints {printed - known}"
 

@@ -25,7 +25,7 @@ def timed(*processes) -> pd.DataFrame:
 
 
 def test_a_slow_first_step_spoils_the_mean_and_not_the_median():
-    numbers = first_steps.numbers_after(timed([1000] + [100] * 19), 10).set_index(["warm_up", "statistic"])
+    numbers = first_steps.estimate_numbers(timed([1000] + [100] * 19), 10).set_index(["warm_up", "statistic"])
     assert numbers.loc[(0, "mean"), "number_ns"] == 190
     assert numbers.loc[(0, "median"), "error"] == 0
     assert numbers.loc[(1, "mean"), "error"] == 0
@@ -34,33 +34,33 @@ def test_a_slow_first_step_spoils_the_mean_and_not_the_median():
 def test_a_median_needs_as_many_steps_as_until_it_stays_right_in_every_process():
     steady = [100.0] * 20
     late = [107.0] * 4 + [100.0] * 16
-    assert first_steps.steps_needed(timed(steady), 2, 5)["within_1"].iloc[0] == 1
-    needed = first_steps.steps_needed(timed(steady, late), 0, 5).iloc[0]
+    assert first_steps.count_steps_needed(timed(steady), 2, 5)["within_1"].iloc[0] == 1
+    needed = first_steps.count_steps_needed(timed(steady, late), 0, 5).iloc[0]
     assert needed["within_1"] == 9 and needed["within_5"] == 8 and needed["within_10"] == 1
 
 
 def test_a_median_that_never_settles_is_said_so():
-    needed = first_steps.steps_needed(timed([100.0 + 5 * step for step in range(20)]), 0, 10)
+    needed = first_steps.count_steps_needed(timed([100.0 + 5 * step for step in range(20)]), 0, 10)
     assert np.isnan(needed["within_1"].iloc[0]) and needed["num_known"].iloc[0] == 20
 
 
 def test_one_disturbed_tail_does_not_decide_what_a_number_is_compared_with():
     steady = [100.0] * 20
     disturbed = [100.0] * 16 + [150.0] * 4
-    needed = first_steps.steps_needed(timed(steady, disturbed, steady), 5, 10).iloc[0]
+    needed = first_steps.count_steps_needed(timed(steady, disturbed, steady), 5, 10).iloc[0]
     assert needed["main_error"] == 0 and needed["within_1"] == 1
 
 
 def test_one_process_that_is_slow_throughout_is_named():
     slow, steady = [104.0] * 20, [100.0] * 20
-    needed = first_steps.steps_needed(timed(steady, slow, steady), 5, 10).iloc[0]
+    needed = first_steps.count_steps_needed(timed(steady, slow, steady), 5, 10).iloc[0]
     assert needed["main_error"] == pytest.approx(0.04) and needed["main_process"] == 2
     assert np.isnan(needed["within_2"]) and needed["within_5"] == 1
 
 
 def test_too_few_steps_are_no_number():
-    assert not len(first_steps.numbers_after(timed([100.0] * 4), 10))
-    assert np.isnan(first_steps.steps_needed(timed([100.0] * 4), 5, 10)["within_10"].iloc[0])
+    assert not len(first_steps.estimate_numbers(timed([100.0] * 4), 10))
+    assert np.isnan(first_steps.count_steps_needed(timed([100.0] * 4), 5, 10)["within_10"].iloc[0])
     assert not len(first_steps.spreads_of(timed([100.0] * 4)))
 
 
@@ -74,7 +74,7 @@ def test_processes_that_differ_are_told_from_steps_that_do():
 
 @pytest.fixture(scope="module")
 def shipped():
-    rec = write_site.of_finished_runs(store.load(DATA / "warm_up"))
+    rec = write_site.select_finished_runs(store.load(DATA / "warm_up"))
     return write_site.ask(warm_up, rec, main=store.load(DATA / "h200-fp32"))
 
 
@@ -109,7 +109,7 @@ def test_shipped_cases_stand_beside_the_main_recording(shipped):
 
 
 def test_warmed_up_runs_say_nothing_of_first_steps():
-    rec = write_site.of_finished_runs(store.load(DATA / "warm_up"))
+    rec = write_site.select_finished_runs(store.load(DATA / "warm_up"))
     runs = rec.runs.assign(warmup_steps=3)
     main = store.Recording(manifest=rec.manifest, **{name: store.empty(name) for name in store.TABLES})
     found = warm_up.answer(runs=runs, steps=rec.steps, kernels=rec.kernels, memops=rec.memops, api=rec.api, main=main)
@@ -117,7 +117,7 @@ def test_warmed_up_runs_say_nothing_of_first_steps():
 
 
 def test_processes_too_short_for_a_number_answer_nothing():
-    rec = write_site.of_finished_runs(store.load(DATA / "warm_up"))
+    rec = write_site.select_finished_runs(store.load(DATA / "warm_up"))
     steps = rec.steps[rec.steps["step"] < 4]
     main = store.load(DATA / "h200-fp32")
     found = warm_up.answer(runs=rec.runs, steps=steps, kernels=rec.kernels, memops=rec.memops, api=rec.api, main=main)

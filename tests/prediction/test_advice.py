@@ -14,7 +14,7 @@ STEP = "{}-fp32-naive-train_step"
 def advised(run, shipped):
     def names(recording, run_id):
         said = [predict.predict(run(recording, run_id), names, shipped) for names in sweep_changes.USUAL]
-        return ["+".join(prediction.changes) for prediction in predict.advised(said)]
+        return ["+".join(prediction.changes) for prediction in predict.select_advised(said)]
 
     return names
 
@@ -62,7 +62,7 @@ def test_a_larger_batch_is_advised_where_it_fits_and_the_host_limits(run, shippe
         return predict.predict(replace(before, run=dict(before.run) | facts), ["larger_batch"], shipped)
 
     said = with_memory(4e9)
-    assert predict.advised([said]) == [said] and said.limited_by == "host"
+    assert predict.select_advised([said]) == [said] and said.limited_by == "host"
     assert 0.9 < said.step_ns / said.baseline_ns < 1.1 and said.work == 2
     assert "for as many tokens" in print_predictions.advice([said], before.run)[1]
     assert "2 times the tokens" in print_predictions.as_line(said)
@@ -80,7 +80,7 @@ def test_runs_that_differ_in_something_else_too_are_no_pair(recorded, more):
 
 def test_what_is_advised_made_recorded_steps_shorter(recorded, shipped):
     pairs = development.pairs([*recorded["default"], *recorded["bf16"]]) + development.pairs(recorded["precision"])
-    taken = [pair for pair in pairs if predict.advised([predict.predict(pair.before, pair.changes, shipped)])]
+    taken = [pair for pair in pairs if predict.select_advised([predict.predict(pair.before, pair.changes, shipped)])]
     assert len(taken) > 50
     assert not [pair.before.run["run_id"] for pair in taken if pair.after.step_ns >= pair.before.step_ns]
 

@@ -148,7 +148,7 @@ def test_the_capture_of_a_script_says_what_its_recording_says(script, tmp_path):
         assert rows_of(summary).loc[change, "gain_ns"] / captured_ns == pytest.approx(share, rel=0.04)
 
 
-def in_hindsight(recording, run_id, measured, after) -> pd.DataFrame:
+def predict_measured(recording, run_id, measured, after) -> pd.DataFrame:
     """Of each predicted gain whose change was measured: change, error of the step, and whether it lies inside. Both as
     parts of the time before, which is longer in a capture. after: run id with a change."""
     summary = summarise(capture_of(recording, run_id), predict=add_gains)
@@ -178,7 +178,7 @@ def test_in_hindsight_captures_of_recorded_runs_tell_what_was_measured():
         runs = recordings[name].runs.astype({"run_id": str, "mode": str, "status": str})
         for run in runs[(runs["mode"] == "train_step") & (runs["status"] == "ok")].to_dict("records"):
             after = partial(lambda run, change: ledger.run_id_after(run, (change,)), run)
-            tables.append(in_hindsight(recordings[name], run["run_id"], measured, after))
+            tables.append(predict_measured(recordings[name], run["run_id"], measured, after))
     table = pd.concat(tables)
     assert len(table) == 43 and table["inside"].all()
     assert table["error"].abs().median() == pytest.approx(0.018, abs=0.001)
@@ -189,7 +189,7 @@ def test_in_hindsight_captures_of_scripts_tell_what_was_measured():
     recording = store.load(SHIPPED / ledger.FOLDER / "run-clm")
     measured = ledger.spans_of_steps(recording.steps)["measured_ns"].to_dict()
     tables = [
-        in_hindsight(recording, run_id, measured, lambda change, run_id=run_id: name_with(run_id, (change,)))
+        predict_measured(recording, run_id, measured, lambda change, run_id=run_id: name_with(run_id, (change,)))
         for run_id in ("run-clm", "run-clm-adamw", "run-clm-eager")
     ]
     table = pd.concat(tables).set_index("change")

@@ -46,7 +46,7 @@ def test_a_prediction_names_the_run_that_tests_it(made):
     assert made.predictions[1].predicted_ns is None and made.predictions[1].reason
 
 
-def said(limited_by, low_ns, high_ns):
+def make_prediction(limited_by, low_ns, high_ns):
     return predict.Prediction(
         changes=("tf32",), baseline_ns=50e6, step_ns=40e6, low_ns=low_ns, high_ns=high_ns, ceiling_ns=1e6,
         limited_by=limited_by, reasons=(),
@@ -60,7 +60,7 @@ def said(limited_by, low_ns, high_ns):
 def test_what_another_host_would_change_is_kept_without_its_time(run, limited_by, low_ns, high_ns, has_time):
     """Whoever tests it may have another host than the one that was recorded."""
     before = run("default", BEFORE)
-    kept = ledger.entry(before.run, before.step_ns, said(limited_by, low_ns, high_ns))
+    kept = ledger.entry(before.run, before.step_ns, make_prediction(limited_by, low_ns, high_ns))
     assert (kept.predicted_ns is not None) == has_time
     assert ("hosts differ by more than 20%" in kept.reason) == (not has_time)
 
@@ -68,7 +68,7 @@ def test_what_another_host_would_change_is_kept_without_its_time(run, limited_by
 def test_what_was_kept_before_that_rule_is_marked(made):
     times = {"low_ns": 50_000_000, "predicted_ns": 60_000_000, "high_ns": 90_000_000}
     entries = [made.predictions[0].model_copy(update=times | {"limited_by": by}) for by in ("host", "GPU")]
-    table = ledger.held_against([made.model_copy(update={"predictions": tuple(entries)})], [])
+    table = ledger.compare_with_measured([made.model_copy(update={"predictions": tuple(entries)})], [])
     assert table["of_one_host"].to_list() == [True, False]
 
 
@@ -160,14 +160,14 @@ def test_the_hosts_before_and_after_stand_beside_it(made):
     first = made.predictions[0]
     other = measured(made, days=-2, test=first.run_id, loops_ns=[90e6])
     before = measured(made, days=-1, test=first.run_id, loops_ns=[50e6, 40e6, 30e6], wall_ns=first.baseline_ns)
-    table = ledger.held_against([made], [other, before, measured(made, days=1, loops_ns=[20e6, 30e6, 31e6])])
+    table = ledger.compare_with_measured([made], [other, before, measured(made, days=1, loops_ns=[20e6, 30e6, 31e6])])
     assert table.loc[0, ["baseline_loop_ns", "loop_ns"]].tolist() == [40e6, 30e6]
-    without = ledger.held_against([made], [measured(made, days=1)])
+    without = ledger.compare_with_measured([made], [measured(made, days=1)])
     assert without[["baseline_loop_ns", "loop_ns"]].isna().all(axis=None)
 
 
 def test_a_later_measurement_stands_beside_its_prediction(made):
-    table = ledger.held_against([made], [measured(made, days=1)])
+    table = ledger.compare_with_measured([made], [measured(made, days=1)])
     first, second = table.to_dict("records")
     assert first["measured_ns"] == 60e6
     assert first["error"] == pytest.approx(made.predictions[0].predicted_ns / 60e6 - 1)
@@ -180,19 +180,19 @@ def test_a_later_measurement_stands_beside_its_prediction(made):
 )
 def test_what_limited_the_measured_step_stands_beside_it(made, issue_ns, limit):
     """The host, where the phases that it limits are more than half of the step."""
-    table = ledger.held_against([made], [measured(made, days=1, issue_ns=issue_ns)])
+    table = ledger.compare_with_measured([made], [measured(made, days=1, issue_ns=issue_ns)])
     assert table["measured_limit"].to_list() == [limit, ""]
 
 
 def test_a_miss_and_a_beaten_ceiling_show(made):
-    table = ledger.held_against([made], [measured(made, days=1, wall_ns=made.predictions[0].ceiling_ns / 2)])
+    table = ledger.compare_with_measured([made], [measured(made, days=1, wall_ns=made.predictions[0].ceiling_ns / 2)])
     assert not table["inside"][0] and table["beaten"][0]
 
 
 @pytest.mark.parametrize("facts", [{"days": -1}, {"days": 1, "gpu": "NVIDIA A100"}, {"days": 1, "status": "oom"}])
 def test_what_is_no_test_of_a_prediction_is_not_held_against_it(made, facts):
     """Measured before it was made, on another GPU, or not to the end."""
-    table = ledger.held_against([made], [measured(made, **facts)])
+    table = ledger.compare_with_measured([made], [measured(made, **facts)])
     assert table["measured_ns"].isna().all()
     assert not table["inside"].any() and not table["beaten"].any()
 
@@ -226,7 +226,7 @@ def test_gpus_count_as_at_once_where_their_times_overlap(made, gpus, minutes, at
     recording.processes = pd.DataFrame(
         {"run_id": test, "host_loop_ns": 4e7, "gpu_id": list(gpus), "started_at": began}, index=range(len(gpus))
     )
-    found = ledger.held_against([made], [recording])["gpus_at_once"].iloc[0]
+    found = ledger.compare_with_measured([made], [recording])["gpus_at_once"].iloc[0]
     assert found == at_once or (at_once is None and pd.isna(found))
 
 
@@ -238,4 +238,4 @@ def test_runs_of_other_sessions_do_not_count_as_at_once(made):
     recording.processes = pd.DataFrame(
         {"run_id": [alone, *[other] * 4], "host_loop_ns": 4e7, "gpu_id": [*"cabab"], "started_at": began}
     )
-    assert ledger.held_against([made], [recording])["gpus_at_once"].iloc[0] == 1
+    assert ledger.compare_with_measured([made], [recording])["gpus_at_once"].iloc[0] == 1

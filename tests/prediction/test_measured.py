@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from profiler_job.analysis.metrics.differences import Band
-from profiler_job.analysis.prediction.measured import COLUMNS, measured_gains
+from profiler_job.analysis.prediction.measured import COLUMNS, measure_gains
 from tests.synthetic import recording
 
 BEFORE = "large-ctx512-fp32-naive-train_step"
@@ -39,7 +39,7 @@ def graphs(rec, times):
     return changed(rec, COMPILED, times, compile="cudagraphs")
 
 
-def of(found, names):
+def select_changes(found, names):
     rows = found[(found["run_id"] == BEFORE) & (found["changes"] == names)]
     assert len(rows) == 1
     return rows.iloc[0]
@@ -47,7 +47,7 @@ def of(found, names):
 
 def test_a_run_with_a_change_says_what_it_gives():
     rec = main()
-    row = of(measured_gains({"main": rec, "host": graphs(rec, 0.5)}, NARROW), ("cuda_graphs",))
+    row = select_changes(measure_gains({"main": rec, "host": graphs(rec, 0.5)}, NARROW), ("cuda_graphs",))
     assert row["after_ns"] == pytest.approx(row["before_ns"] / 2, rel=1e-6)
     assert row["measured_in"] == "host" and row["gains"]
 
@@ -56,14 +56,16 @@ def test_both_are_of_one_recording_where_one_has_both():
     """Hosts differ: the main recording's was twice as slow."""
     rec = main()
     slow, beside = changed(rec, BEFORE, 2.0), both(rec, graphs(rec, 0.5))
-    row = of(measured_gains({"main": slow, "host": beside}, NARROW), ("cuda_graphs",))
+    row = select_changes(measure_gains({"main": slow, "host": beside}, NARROW), ("cuda_graphs",))
     assert row["before_ns"] / row["after_ns"] == pytest.approx(2, rel=1e-6)
 
 
 @pytest.mark.parametrize(("times", "band", "gains"), [(0.5, NARROW, True), (0.9, WIDE, False), (1.5, NARROW, False)])
 def test_what_is_not_faster_beyond_noise_is_no_gain(times, band, gains):
     rec = main()
-    assert of(measured_gains({"main": both(rec, graphs(rec, times))}, band), ("cuda_graphs",))["gains"] == gains
+    assert (
+        select_changes(measure_gains({"main": both(rec, graphs(rec, times))}, band), ("cuda_graphs",))["gains"] == gains
+    )
 
 
 def test_what_a_faster_host_explains_is_no_gain():
@@ -71,7 +73,7 @@ def test_what_a_faster_host_explains_is_no_gain():
     loops = pd.DataFrame({"run_id": [BEFORE], "host_loop_ns": [4.0e7]})
     slow = dataclasses.replace(rec, processes=loops)
     fast = dataclasses.replace(graphs(rec, 0.6), processes=loops.assign(run_id=COMPILED, host_loop_ns=2.0e7))
-    assert not of(measured_gains({"main": slow, "host": fast}, NARROW), ("cuda_graphs",))["gains"]
+    assert not select_changes(measure_gains({"main": slow, "host": fast}, NARROW), ("cuda_graphs",))["gains"]
 
 
 def test_another_gpu_another_model_and_a_larger_batch_say_nothing():
@@ -81,11 +83,11 @@ def test_another_gpu_another_model_and_a_larger_batch_say_nothing():
         changed(rec, COMPILED, 0.5, compile="cudagraphs", num_parameters=1),
         changed(rec, f"{BEFORE}-batch8", 1.5, batch_size=8),
     ):
-        found = measured_gains({"main": rec, "other": other}, NARROW)
+        found = measure_gains({"main": rec, "other": other}, NARROW)
         assert found.empty and list(found) == [*COLUMNS]
 
 
 def test_a_run_that_has_the_change_is_no_pair_with_itself():
     rec = main()
-    found = measured_gains({"main": both(rec, graphs(rec, 0.5))}, NARROW)
+    found = measure_gains({"main": both(rec, graphs(rec, 0.5))}, NARROW)
     assert list(found["run_id"]) == [BEFORE]

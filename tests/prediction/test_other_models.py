@@ -7,8 +7,8 @@ import pytest
 
 from profiler_job.analysis.prediction import ledger, other_models, rates, script_rates, scripts
 from profiler_job.analysis.prediction.baseline import baselines
-from profiler_job.analysis.prediction.known import known_runs
-from profiler_job.analysis.prediction.predict import GPU, HOST, Abstention, advised
+from profiler_job.analysis.prediction.known import list_known_runs
+from profiler_job.analysis.prediction.predict import GPU, HOST, Abstention, select_advised
 from profiler_job.analysis.prediction.sweep_changes import Abstains
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.reference.track_record import AS_SCRIPT, SWEEP, kind_of
@@ -60,7 +60,7 @@ def test_rungs_that_the_gpu_limits_are_told_within_what_such_models_were_off(rec
     ladder = store.load(DATA / f"ladder_{model}")
     steps = ladder.steps[ladder.steps["phase"].astype(str) == "step"]
     measured = steps.groupby(steps["run_id"].astype(str))["wall_ns"].median()
-    [known] = known_runs(recording)
+    [known] = list_known_runs(recording)
     for names in (["tf32"], ["bf16"], ["fused_adamw"], ["bf16", "fused_attention", "fused_adamw", "cuda_graphs"]):
         said = known.predict(names)
         assert 0.95 < measured[ledger.run_id_after(known.run, names)] / said.step_ns < 1.4
@@ -68,7 +68,7 @@ def test_rungs_that_the_gpu_limits_are_told_within_what_such_models_were_off(rec
 
 
 def test_fused_adamw_adds_what_the_host_needs_to_sort_all_tensors(step):
-    after = scripts.changed(step, ["fused_adamw"], script_rates.load())
+    after = scripts.apply_changes(step, ["fused_adamw"], script_rates.load())
     optimizer = after.gpu_ns_by_phase["optimizer"]
     assert after.host_ns["optimizer"] == 0 and optimizer > step.host_ns["optimizer"] / 8
     assert optimizer < max(_gpu(step, "optimizer"), step.host_ns["optimizer"])
@@ -80,15 +80,15 @@ def test_what_no_pair_tells_of_is_not_predicted(baseline, recording):
     for run in (elsewhere, two):
         with pytest.raises(Abstains):
             other_models.step_of(run, recording, script_rates.load(), rates.load())
-    [known] = known_runs(recording)
+    [known] = list_known_runs(recording)
     assert isinstance(known.predict(["synchronisations"]), Abstention), "those are the timer's"
 
 
 def test_fused_attention_in_fp32_is_not_advised_where_it_may_give_nothing(recording, model):
     """It was to save the Llama 21 of 140 ms, and took 3 ms more."""
-    [known] = known_runs(recording)
+    [known] = list_known_runs(recording)
     alone, in_bf16 = known.predict(["fused_attention"]), known.predict(["bf16", "fused_attention"])
-    assert advised([alone]) == [] and advised([in_bf16]) == [in_bf16]
+    assert select_advised([alone]) == [] and select_advised([in_bf16]) == [in_bf16]
     if model == "llama":
         steps = store.load(DATA / "ladder_llama").steps
         of_run = steps["run_id"].astype(str) == ledger.run_id_after(known.run, ["fused_attention"])
@@ -106,7 +106,7 @@ def test_the_reference_compiled_without_bf16_and_fused_attention_is_predicted_as
     beside = store.load(DATA / "compile_larger")
     steps = beside.steps[(beside.steps["phase"].astype(str) == "step")]
     measured = steps[steps["collector"].astype(str) == "timer"].groupby(steps["run_id"].astype(str))["wall_ns"].median()
-    known = [run for run in known_runs(beside) if run.run["compile"] == "off"]
+    known = [run for run in list_known_runs(beside) if run.run["compile"] == "off"]
     assert [run.run["size"] for run in known] == ["medium", "xl", "2.7B"]
     for run in known:
         said = run.predict(names)
@@ -126,5 +126,5 @@ def test_how_the_reference_is_predicted_depends_on_the_changes(baseline):
 def test_what_no_test_told_of_compiled_steps_of_the_reference_is_not_predicted(with_it):
     """BF16 with compile was to be faster than both with fused attention, at 17.5 against 24.1 ms, and advised first."""
     main = store.load(DATA / "h200-fp32")
-    known = next(run for run in known_runs(main) if run.run["run_id"] == "small-ctx128-fp32-naive-train_step")
+    known = next(run for run in list_known_runs(main) if run.run["run_id"] == "small-ctx128-fp32-naive-train_step")
     assert isinstance(known.predict([with_it, "compile"]), Abstention)

@@ -166,7 +166,7 @@ def test_no_recorded_pair_beats_its_ceiling_and_the_errors_are_those_that_are_to
 def test_the_shipped_rates_are_made_of_these_runs(recorded, shipped):
     """Which are the same recordings, times rounded to ns; steps compiled in FP32 are told as those of scripts."""
     known = [runs for name, runs in recorded.items() if name != "compile_larger"]
-    made = development.developed(known, shipped.peaks, shipped.gpu)
+    made = development.develop_rates(known, shipped.peaks, shipped.gpu)
     assert made.times.keys() == shipped.times.keys()
     for mine, theirs in zip(made.errors, shipped.errors, strict=True):
         assert mine.get("reason") == theirs.get("reason")

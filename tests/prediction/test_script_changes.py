@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from profiler_job.analysis.prediction import script_rates, scripts
-from profiler_job.analysis.prediction.predict import SURE, Abstention, Prediction, advised
-from profiler_job.analysis.prediction.script_changes import EXPECTED, UNALIGNED_FASTER, Behind, Step, behind_of
+from profiler_job.analysis.prediction.predict import SURE, Abstention, Prediction, select_advised
+from profiler_job.analysis.prediction.script_changes import EXPECTED, UNALIGNED_FASTER, Behind, Step, measure_savable
 from profiler_job.analysis.prediction.script_rates import UNPADDED_LINEAR
 from profiler_job.jobs.contract.changes import COMPILED, LABELS, TRIABLE
 from tests.prediction.test_scripts import script  # noqa: F401
@@ -45,12 +45,12 @@ def host_limited(step: Step) -> Step:
     return replace(step, step_ns=120e6, host_ns={"forward": 50e6, "backward": 60e6, "optimizer": 10e6})
 
 
-def said_of(step: Step, *names: str) -> Prediction | Abstention:
+def predict_for(step: Step, *names: str) -> Prediction | Abstention:
     return scripts.predict_step(step, names, script_rates.load())
 
 
 def predicted(step: Step, *names: str) -> Prediction:
-    said = said_of(step, *names)
+    said = predict_for(step, *names)
     assert isinstance(said, Prediction), said
     assert said.ceiling_ns <= said.low_ns <= said.step_ns <= said.high_ns
     return said
@@ -70,7 +70,7 @@ def test_what_the_gpu_spends_on_it_goes_where_the_gpu_limits(step, change):
     assert said.limited_by == "GPU"
     assert 0.3 * 6e6 < step.gpu_ns - said.step_ns < 0.35 * step.gpu_ns or change == "copies"
     assert said.low_ns <= said.step_ns < said.high_ns
-    assert bool(advised([said])) == (change != "copies"), "it is not known whether they are waited for"
+    assert bool(select_advised([said])) == (change != "copies"), "it is not known whether they are waited for"
 
 
 @pytest.mark.parametrize("change", ["padding", "fused_attention", "larger_batch"])
@@ -85,7 +85,7 @@ def test_padding_saves_of_unaligned_matmuls_what_they_take_in_the_precision_of_t
     in_tf32 = replace(step, run=BF16 | {"precision": "tf32"})
     gemms = [
         said.parts[said.parts.index.get_level_values("kind").isin(["linear", "gemms"])]["time_ns"].sum()
-        for said in (scripts.changed(in_tf32, names, script_rates.load()) for names in ([], ["bf16"]))
+        for said in (scripts.apply_changes(in_tf32, names, script_rates.load()) for names in ([], ["bf16"]))
     ]
     assert gemms[1] < gemms[0] / 2
     saved = predicted(in_tf32, "bf16").step_ns - predicted(in_tf32, "bf16", "padding").step_ns
@@ -94,12 +94,14 @@ def test_padding_saves_of_unaligned_matmuls_what_they_take_in_the_precision_of_t
 
 def test_padding_is_not_advised_where_the_host_limits(step):
     assert predicted(host_limited(step), "padding").step_ns == pytest.approx(120e6)
-    assert advised([predicted(step, "padding")]) and not advised([predicted(host_limited(step), "padding")])
+    assert select_advised([predicted(step, "padding")]) and not select_advised(
+        [predicted(host_limited(step), "padding")]
+    )
 
 
 def test_lists_of_tensors_save_launches_alone(step):
     """What each kernel reads and writes stays."""
-    assert not advised([predicted(step, "foreach")]), "the GPU limits it"
+    assert not select_advised([predicted(step, "foreach")]), "the GPU limits it"
     before = host_limited(step)
     saved = 120e6 - predicted(before, "foreach").step_ns
     assert saved == pytest.approx(0.8 * 54 / before.parts["launches"].sum() * 120e6)
@@ -116,7 +118,7 @@ def test_a_host_that_does_not_wait_runs_ahead_but_need_not(step):
     said = predicted(before, "synchronisations")
     assert said.step_ns == pytest.approx(100e6)
     assert said.high_ns >= before.step_ns, "it may be late all the same"
-    assert not advised([said])
+    assert not select_advised([said])
 
 
 def test_a_copy_that_is_not_awaited_takes_some_of_the_idle_time_after_it(step):
@@ -131,12 +133,12 @@ def test_a_copy_that_is_not_awaited_takes_some_of_the_idle_time_after_it(step):
 
 def test_where_the_gpu_limits_a_synchronisation_costs_nothing(step):
     said = predicted(step, "synchronisations")
-    assert said.step_ns == pytest.approx(step.gpu_ns) and not advised([said])
+    assert said.step_ns == pytest.approx(step.gpu_ns) and not select_advised([said])
 
 
 def test_checkpointing_takes_time_and_frees_memory(step):
     said = predicted(step, "checkpointing")
-    assert 0.8 * 24e6 < said.step_ns - step.gpu_ns < 1.1 * 24e6 and not advised([said])
+    assert 0.8 * 24e6 < said.step_ns - step.gpu_ns < 1.1 * 24e6 and not select_advised([said])
     assert said.frees_bytes == 20e9 - 16 * 124e6
     unknown = replace(step, run={name: value for name, value in BF16.items() if name != "peak_memory_bytes"})
     assert math.isnan(predicted(unknown, "checkpointing").frees_bytes)
@@ -157,7 +159,7 @@ def test_what_a_kernel_takes_however_little_it_has_to_do_does_not_grow_with_the_
     key, grown = ("forward", "rest"), []
     for times in (10.0, 0.1):  # of 27 us each
         before = replace(step, parts=step.parts.assign(time_ns=times * step.parts["time_ns"]))
-        after = scripts.changed(before, ["larger_batch"], script_rates.load())
+        after = scripts.apply_changes(before, ["larger_batch"], script_rates.load())
         grown.append(after.parts.loc[key, "time_ns"] / before.parts.loc[key, "time_ns"])
     assert 1.95 < grown[0] < 2 and 1 <= grown[1] < 1.5
 
@@ -167,9 +169,15 @@ def test_ceilings_leave_what_no_change_can_take(step):
     times = step.parts["time_ns"]
     in_fp32 = replace(step, run=BF16 | {"precision": "fp32"}, behind={})
     elementwise = times["forward", "rest"] + times["backward", "rest"]
-    assert scripts.ceiling(in_fp32, ["bf16"]) == pytest.approx(SURE * (elementwise / 2 + times["optimizer"].sum()))
-    assert scripts.ceiling(in_fp32, ["bf16", "fused_adamw"]) == pytest.approx(SURE * elementwise / 2)
-    assert scripts.ceiling(step, ["larger_batch"]) == scripts.ceiling(step, []) == pytest.approx(SURE * times.sum())
+    assert scripts.compute_ceiling(in_fp32, ["bf16"]) == pytest.approx(
+        SURE * (elementwise / 2 + times["optimizer"].sum())
+    )
+    assert scripts.compute_ceiling(in_fp32, ["bf16", "fused_adamw"]) == pytest.approx(SURE * elementwise / 2)
+    assert (
+        scripts.compute_ceiling(step, ["larger_batch"])
+        == scripts.compute_ceiling(step, [])
+        == pytest.approx(SURE * times.sum())
+    )
 
 
 def test_bf16_leaves_matmuls_slow_whose_weights_are_not_padded(step):
@@ -183,7 +191,7 @@ def test_bf16_leaves_matmuls_slow_whose_weights_are_not_padded(step):
     assert slow.low_ns < slow.step_ns < slow.high_ns
     in_tf32 = predicted(in_fp32, "tf32").step_ns
     assert predicted(unpadded, "tf32").step_ns > in_tf32 == predicted(unpadded, "tf32", "padding").step_ns
-    assert isinstance(said_of(in_fp32, "bf16", "padding"), Abstention)
+    assert isinstance(predict_for(in_fp32, "bf16", "padding"), Abstention)
 
 
 NONE = {name: Behind() for name in BEHIND}
@@ -208,7 +216,7 @@ NONE = {name: Behind() for name in BEHIND}
     ],
 )
 def test_where_the_script_has_nothing_of_it_there_is_a_reason(step, run, behind, change, why):
-    said = said_of(replace(step, run=BF16 | run, behind=behind), change)
+    said = predict_for(replace(step, run=BF16 | run, behind=behind), change)
     assert isinstance(said, Abstention) and why in said.reason and "\n" not in said.reason
 
 
@@ -216,7 +224,7 @@ def test_where_the_script_has_nothing_of_it_there_is_a_reason(step, run, behind,
 def test_nothing_is_said_of_padding_in_a_set_that_compiles(step, compiled):
     """A recorded step of GPT-2 in CUDA graphs got 2% shorter of it, and was said to get 20% shorter."""
     predicted(step, compiled)
-    said = said_of(step, "padding", compiled)
+    said = predict_for(step, "padding", compiled)
     assert isinstance(said, Abstention) and "what padding gives under torch.compile" in said.reason
 
 
@@ -225,30 +233,30 @@ def test_compiling_pads_unaligned_matmuls_in_bf16(step, compiled):
     rates = script_rates.load()
     aligned = replace(step, behind=BEHIND | {"unaligned_gemms": Behind()})
     gone = 0.81 * BEHIND["unaligned_gemms"].time_ns
-    after = [scripts.changed(before, [compiled], rates) for before in (step, aligned)]
+    after = [scripts.apply_changes(before, [compiled], rates) for before in (step, aligned)]
     assert after[1].gpu_ns - after[0].gpu_ns == pytest.approx(gone, rel=0.05)
     assert after[0].behind["unaligned_gemms"].time_ns == 0
     assert predicted(step, compiled).ceiling_ns < predicted(aligned, compiled).ceiling_ns
     in_tf32 = [
-        scripts.changed(replace(before, run=BF16 | {"precision": "tf32"}), [compiled], rates)
+        scripts.apply_changes(replace(before, run=BF16 | {"precision": "tf32"}), [compiled], rates)
         for before in (step, aligned)
     ]
     assert in_tf32[0].gpu_ns == pytest.approx(in_tf32[1].gpu_ns), "no pair is in TF32"
     unpadded = replace(step, run=BF16 | {"precision": "fp32"}, behind={})
     known = replace(unpadded, parts=step.parts.rename(index={"linear": UNPADDED_LINEAR}))
-    ends = [scripts.changed(before, ["bf16", compiled], rates).gpu_ns for before in (unpadded, known)]
+    ends = [scripts.apply_changes(before, ["bf16", compiled], rates).gpu_ns for before in (unpadded, known)]
     assert ends[0] == pytest.approx(ends[1])
 
 
 def test_inference_keeps_no_activations(step):
     forward = step.parts[step.parts.index.get_level_values("phase") == "forward"]
-    said = said_of(replace(step, parts=forward), "checkpointing")
+    said = predict_for(replace(step, parts=forward), "checkpointing")
     assert isinstance(said, Abstention) and "no backward pass" in said.reason
 
 
 def test_what_a_recorded_script_spends_on_each(script):  # noqa: F811
     """GPT-2 with 50257 tokens: three matmuls of its head are not aligned. It reads its loss once a step."""
-    behind = behind_of(script("gpt2"))
+    behind = measure_savable(script("gpt2"))
     assert behind["unaligned_gemms"].launches == 3 and behind["casts"].launches == 342
     assert behind["synchronisations"].launches == 1
     assert behind["copies"].launches == 2 and behind["copies"].time_ns < 1e4

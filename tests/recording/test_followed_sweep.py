@@ -63,7 +63,7 @@ def test_what_no_module_launches_in_backward_is_the_loss_and_sums_of_gradients(k
     rows = kernels[(kernels["phase"] == "backward") & kernels["module"].astype(str).str.startswith("(")]
     assert set(rows["module"]) == {ranges.LOSS_MODULE, ranges.ACCUMULATION}
     totals = kernel_time.kernel_totals(kernels)
-    tree = kernel_time.by_module(totals).set_index("module")
+    tree = kernel_time.sum_by_module(totals).set_index("module")
     assert tree["step_share"][ranges.ACCUMULATION] == pytest.approx(0.03, abs=0.01)
     assert tree["ratio"]["block/ffn"] == pytest.approx(2, abs=0.05)
     assert tree.loc["block", "total_ns"] == pytest.approx(tree.query("depth == 1")["total_ns"].sum(), rel=0.02)

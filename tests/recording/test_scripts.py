@@ -95,7 +95,7 @@ def test_what_a_graph_of_the_script_replays_has_the_module_that_replays_it(recor
 
 def test_what_backward_computes_again_is_told_apart(recorded):
     script = next(one for one in SCRIPTS if one.name == "llama")
-    tree = kernel_time.by_module(kernel_time.kernel_totals(recorded(script)[0].kernels)).set_index("module")
+    tree = kernel_time.sum_by_module(kernel_time.kernel_totals(recorded(script)[0].kernels)).set_index("module")
     again, first = f"{ranges.RECOMPUTED}/LlamaForCausalLM/model/layers.*", "LlamaForCausalLM/model/layers.*"
     assert tree["backward_ns"][again] == pytest.approx(tree["forward_ns"][first], rel=0.08)
     assert 0.15 < tree["step_share"][ranges.RECOMPUTED] < 0.25
@@ -103,7 +103,7 @@ def test_what_backward_computes_again_is_told_apart(recorded):
 
 def test_the_backward_of_a_linear_layer_takes_twice_its_forward(recorded):
     script = next(one for one in SCRIPTS if one.name == "llama")
-    tree = kernel_time.by_module(kernel_time.kernel_totals(recorded(script)[0].kernels)).set_index("module")
+    tree = kernel_time.sum_by_module(kernel_time.kernel_totals(recorded(script)[0].kernels)).set_index("module")
     layers = "LlamaForCausalLM/model/layers.*"
     for name in ("self_attn/q_proj", "self_attn/o_proj", "mlp/gate_proj", "mlp/up_proj", "mlp/down_proj"):
         assert tree["ratio"][f"{layers}/{name}"] == pytest.approx(2, abs=0.3)

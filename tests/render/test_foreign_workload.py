@@ -72,7 +72,7 @@ def answers(rec):
     return {question: write_site.ask(question, rec, **given) for question in asked}
 
 
-def of_foreign(rows):
+def select_foreign(rows):
     return rows[rows["run_id"].astype(str).str.endswith("my_models.build")]
 
 
@@ -104,8 +104,8 @@ def test_options_tell_models_and_cases_apart():
 
 def test_there_is_no_mfu_of_unknown_flops(rec):
     table = write_site.ask(run_list, rec).tables["runs"].rows
-    assert of_foreign(table)["mfu"].isna().all()
-    known = table[~table["run_id"].isin(of_foreign(table)["run_id"])]
+    assert select_foreign(table)["mfu"].isna().all()
+    known = table[~table["run_id"].isin(select_foreign(table)["run_id"])]
     assert known["mfu"].gt(0).all()
 
 
@@ -138,7 +138,7 @@ def test_claims_from_shapes_are_of_the_others():
             claim, expected = together[question].claims[key], apart[question].claims[key]
             assert claim.holds == expected.holds, (question.SLUG, key)
             if claim.holds and "run_id" in claim.rows:
-                assert not len(of_foreign(claim.rows)), (question.SLUG, key)
+                assert not len(select_foreign(claim.rows)), (question.SLUG, key)
     assert sum(together[question].claims[key].holds for question, keys in NEEDS_A_SHAPE.items() for key in keys) > 5
 
 
@@ -149,7 +149,7 @@ def test_matmuls_are_counted_against_the_reference_only(rec):
         .rows
     )
     of_shape = {"forward_matmuls", "backward_matmuls", "forward_layouts", "backward_layouts", "in_module"}
-    theirs = of_foreign(checks)
+    theirs = select_foreign(checks)
     assert len(theirs) and not of_shape & set(theirs["check"]) and theirs["passed"].all()
     others = checks[~checks["run_id"].isin(theirs["run_id"])]
     assert not len(others) or of_shape <= set(others["check"])
@@ -159,5 +159,5 @@ def test_matmuls_are_counted_against_the_reference_only(rec):
 def test_runs_without_a_workload_are_of_the_reference():
     runs = recording(("small",), (128,)).runs
     assert "workload" not in runs
-    assert run_grid.of_known_shape(runs).equals(runs)
+    assert run_grid.select_known_shapes(runs).equals(runs)
     assert run_grid.has_known_shape(runs.iloc[0])

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from profiler_job.analysis.pages import benchmarks
-from profiler_job.analysis.pages.questions import QUESTIONS, SECTIONS, STUDIES, by_section
+from profiler_job.analysis.pages.questions import QUESTIONS, SECTIONS, STUDIES, group_by_section
 from profiler_job.analysis.reference import kernel_families
 from profiler_job.analysis.site.site_writer import Site, first_sentence
 from tests.site_builder import cards_of, run_ids_shown
@@ -38,7 +38,7 @@ def test_the_navigation_has_every_question_in_its_section():
 
 
 def test_a_question_of_ones_own_has_a_section_too():
-    assert by_section({"a": 1, "z": 2, "j": 3}) == {"Where time goes": [1], "What to change": [3], "More": [2]}
+    assert group_by_section({"a": 1, "z": 2, "j": 3}) == {"Where time goes": [1], "What to change": [3], "More": [2]}
 
 
 def test_a_question_is_answered_before_its_details(site):

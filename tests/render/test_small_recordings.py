@@ -102,4 +102,4 @@ def test_several_recordings_miss_only_what_none_of_them_has():
     first.manifest["not_run"] = ["medium-ctx128-fp32-naive-forward", "xl-ctx128-fp32-naive-forward"]
     for rec in (first, second):
         rec.runs["run_id"] = pd.Categorical(rec.runs["run_id"])
-    assert write_site.together([first, second]).manifest["not_run"] == ["xl-ctx128-fp32-naive-forward"]
+    assert write_site.join_recordings([first, second]).manifest["not_run"] == ["xl-ctx128-fp32-naive-forward"]

@@ -23,7 +23,7 @@ BLOCKS = (
 
 
 def test_the_middle_block_is_shown_with_its_gaps():
-    block = strip.of_block(kernels(*BLOCKS), NO_MEMOPS, LABELS)
+    block = strip.draw_block(kernels(*BLOCKS), NO_MEMOPS, LABELS)
     assert (block.block, block.span_ns, block.families) == ("block_1", 700, ["gemm", "other"])
     assert block.idle == pytest.approx(0.25, abs=0.01)
     assert 'd="M0 5h350"' in block.svg and 'd="M525 5h175"' in block.svg and "var(--family-other)" in block.svg
@@ -31,25 +31,25 @@ def test_the_middle_block_is_shown_with_its_gaps():
 
 def test_copies_are_no_gaps():
     memops = pd.DataFrame([[0, 0, 1350, 1525]], columns=NO_MEMOPS.columns)
-    block = strip.of_block(kernels(*BLOCKS), memops, LABELS)
+    block = strip.draw_block(kernels(*BLOCKS), memops, LABELS)
     assert "memory" in block.families and block.idle == 0
 
 
 def test_many_kernels_shorter_than_a_pixel_are_few_lines():
     tiny = [("layers.3/mlp", "gemm", start, start + 9) for start in range(0, 100_000, 10)]
-    block = strip.of_block(kernels(*tiny), NO_MEMOPS, LABELS)
+    block = strip.draw_block(kernels(*tiny), NO_MEMOPS, LABELS)
     assert block.block == "layers.3" and len(block.svg) < 500
     assert block.idle == pytest.approx(0.1, abs=0.01)
 
 
 def test_names_are_escaped_and_models_without_blocks_have_no_strip():
-    assert strip.of_block(kernels(("mlp", "gemm", 0, 9)), NO_MEMOPS, LABELS) is None
-    assert strip.of_block(kernels(), NO_MEMOPS, LABELS) is None
-    hostile = strip.of_block(kernels(('<b a="1">.0/x', "gemm", 0, 9)), NO_MEMOPS, LABELS)
+    assert strip.draw_block(kernels(("mlp", "gemm", 0, 9)), NO_MEMOPS, LABELS) is None
+    assert strip.draw_block(kernels(), NO_MEMOPS, LABELS) is None
+    hostile = strip.draw_block(kernels(('<b a="1">.0/x', "gemm", 0, 9)), NO_MEMOPS, LABELS)
     assert "<b" not in hostile.svg
 
 
-def of_two_ranks():
+def draw_two_ranks():
     """Rank 1 begins later; both communicate from 900 to 1000, beside computation on rank 0."""
     first = kernels(("block_0/ffn", "gemm", 0, 1000), ("", "communication", 900, 1000))
     second = kernels(("block_0/ffn", "gemm", 500, 900), ("", "communication", 900, 1000)).assign(rank=1)
@@ -57,7 +57,7 @@ def of_two_ranks():
 
 
 def test_of_several_ranks_each_has_two_strips_by_one_clock():
-    lanes = strip.of_ranks(of_two_ranks(), NO_MEMOPS, LABELS | {"communication": "Communication"})
+    lanes = strip.draw_ranks(draw_two_ranks(), NO_MEMOPS, LABELS | {"communication": "Communication"})
     assert (lanes.num_ranks, lanes.span_ns, lanes.families) == (2, 1000, ["gemm", "communication"])
     drawn = {lane.label: lane.svg for lane in lanes.lanes}
     assert list(drawn) == [f"rank {rank}, {what}" for rank in (0, 1) for what in ("computation", "communication")]
@@ -66,10 +66,10 @@ def test_of_several_ranks_each_has_two_strips_by_one_clock():
 
 
 def test_a_rank_that_does_not_communicate_has_an_empty_strip():
-    frame = of_two_ranks()
-    lanes = strip.of_ranks(frame[frame["family"] == "gemm"], NO_MEMOPS, LABELS)
+    frame = draw_two_ranks()
+    lanes = strip.draw_ranks(frame[frame["family"] == "gemm"], NO_MEMOPS, LABELS)
     assert [("<path" in lane.svg) for lane in lanes.lanes] == [True, False, True, False]
 
 
 def test_one_rank_alone_has_no_strips_of_ranks():
-    assert strip.of_ranks(kernels(*BLOCKS), NO_MEMOPS, LABELS) is None
+    assert strip.draw_ranks(kernels(*BLOCKS), NO_MEMOPS, LABELS) is None

@@ -63,7 +63,10 @@ def pages(request, built_once):
         for folder in write_site.recordings_in(DATA):
             one = store.load(folder)
             of_study.setdefault(one.manifest.get("study", ""), []).append(one)
-        studies = {study: write_site.of_finished_runs(write_site.together(parts)) for study, parts in of_study.items()}
+        studies = {
+            study: write_site.select_finished_runs(write_site.join_recordings(parts))
+            for study, parts in of_study.items()
+        }
         write_site.write_questions(studies.pop(""), docs, studies)
         return docs / "report"
 
@@ -115,7 +118,7 @@ def test_a_section_without_a_finding_has_no_list(tmp_path):
 def test_recordings_are_taken_together_though_only_one_ran_out_of_memory(tmp_path):
     parts = [store.load(DATA / name) for name in ("attention_bf16", "attention_bf16_long")]
     assert ["status_step" in part.runs for part in parts] == [False, True]
-    runs = write_site.together(parts).runs
+    runs = write_site.join_recordings(parts).runs
     assert runs["status_step"].notna().sum() == (runs["status"].astype(str) == "oom").sum() > 0
 
 

@@ -16,7 +16,7 @@ SHIPPED = ROOT / "site" / "data" / "h200-fp32"
 RUNS = ("small-ctx128-fp32-naive-forward", "medium-ctx1024-fp32-naive-train_step")
 
 
-def of_run(rec, run_id):
+def select_run(rec, run_id):
     tables = [frame[frame["run_id"].astype(str) == run_id] for frame in (rec.ranges, rec.kernels, rec.memops)]
     return [frame.reset_index(drop=True) for frame in tables]
 
@@ -31,11 +31,11 @@ def shipped():
 @pytest.fixture(scope="module", params=[*RUNS, "synthetic"])
 def run(request, shipped):
     if request.param == "synthetic":
-        tables = of_run(synthetic.recording(("small",), (128,)), "small-ctx128-fp32-naive-train_step")
+        tables = select_run(synthetic.recording(("small",), (128,)), "small-ctx128-fp32-naive-train_step")
     else:
-        tables = of_run(shipped, request.param)
+        tables = select_run(shipped, request.param)
     step = timeline.median_step(tables[0])
-    trace = timeline.of_step(request.param, step, *tables)
+    trace = timeline.trace_step(request.param, step, *tables)
     return trace, [frame[frame["step"] == step] for frame in tables]
 
 
@@ -188,7 +188,7 @@ def test_the_slowest_rank_says_how_long_a_step_lasts():
 
 def trace_of(kernels, ranges=()):
     ranges = pd.DataFrame([RANGE | {"name": "step", "start_ns": 0, "end_ns": 100}, *ranges])
-    return timeline.of_step("x", 0, ranges, pd.DataFrame(kernels), NO_MEMOPS)
+    return timeline.trace_step("x", 0, ranges, pd.DataFrame(kernels), NO_MEMOPS)
 
 
 def test_kernels_that_overlap_in_one_stream_get_tracks_of_their_own():
@@ -240,6 +240,6 @@ def test_a_step_without_kernels_or_ranges_is_a_trace_too():
 
 def test_the_same_trace_packs_to_the_same_bytes():
     trace = trace_of([kernel(10, 20)])
-    packed = timeline.packed(timeline.chrome(trace))
-    assert packed == timeline.packed(timeline.chrome(trace))
+    packed = timeline.pack(timeline.chrome(trace))
+    assert packed == timeline.pack(timeline.chrome(trace))
     assert gzip.decompress(packed).decode() == timeline.chrome(trace)

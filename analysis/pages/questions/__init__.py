@@ -6,7 +6,7 @@ specification. A question of STUDIES may have a STUDY: its tables are then those
 by the sweeps in jobs/sweeps that name it. It may also ask for `main`, the recording that QUESTIONS answer from, and for
 `calibration`, the peak rates measured on the machine (columns figure, unit, value, low, high, repeats, gpu_name;
 empty where no recording has them), for `predicted`, what was said of runs before they were measured (as of
-`ledger.held_against`), and every question for `bands`, the noise bands of times, fitted to runs that were
+`ledger.compare_with_measured`), and every question for `bands`, the noise bands of times, fitted to runs that were
 recorded twice (None where none were).
 """
 
@@ -99,7 +99,7 @@ def section_of(letter: str) -> str:
     return next((section for section, letters in SECTIONS.items() if letter in letters), ELSEWHERE)
 
 
-def by_section(questions: Mapping[str, T]) -> dict[str, list[T]]:
+def group_by_section(questions: Mapping[str, T]) -> dict[str, list[T]]:
     """What there is of `questions` (by letter) in each section, in its order; none without one."""
     letters = SECTIONS | {ELSEWHERE: tuple(key for key in questions if section_of(key) == ELSEWHERE)}
     grouped = {section: [questions[key] for key in keys if key in questions] for section, keys in letters.items()}

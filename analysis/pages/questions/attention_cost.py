@@ -8,7 +8,7 @@ import pandas as pd
 
 from profiler_job.analysis.metrics import kernel_time, run_grid
 from profiler_job.analysis.pages.case_columns import case_headings
-from profiler_job.analysis.pages.extreme_rows import extremes, out_of, percent_of, ratios_of, span
+from profiler_job.analysis.pages.extreme_rows import count_all, extremes, format_percent_span, ratios_of, span
 from profiler_job.analysis.reference import flops
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
@@ -45,7 +45,7 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Frames:
+class AttentionCostData:
     """`cases`: one row per case with the times, FLOPs and ratios of the three operations; `measured`: those that have
     them. `by` names a case; `softmax_operations` is FLOPs of softmax per element of the scores, None without a known
     shape."""
@@ -56,7 +56,7 @@ class Frames:
     softmax_operations: float | None
 
 
-def _frames(runs: pd.DataFrame, kernels: pd.DataFrame) -> Frames:
+def _frames(runs: pd.DataFrame, kernels: pd.DataFrame) -> AttentionCostData:
     table = run_grid.cases(runs, "forward").merge(_times(kernel_time.kernel_totals(kernels)), how="left", on="run_id")
     work = _work(runs)
     table = table.merge(work.drop(columns="softmax_operations"), how="left", on="run_id")
@@ -73,7 +73,7 @@ def _frames(runs: pd.DataFrame, kernels: pd.DataFrame) -> Frames:
     finished = table[NOT_MEASURED] == ""
     table.loc[finished & table["time_ratio"].isna(), NOT_MEASURED] = "no such ranges"
     table.loc[finished & ~table["run_id"].isin(work["run_id"]), NOT_MEASURED] = "FLOPs not known"
-    return Frames(
+    return AttentionCostData(
         by=run_grid.case_columns(runs),
         cases=table,
         measured=table[(table[NOT_MEASURED] == "") & table["time_ratio"].notna()],
@@ -81,25 +81,25 @@ def _frames(runs: pd.DataFrame, kernels: pd.DataFrame) -> Frames:
     )
 
 
-def _facts(frames: Frames) -> dict:
+def _facts(frames: AttentionCostData) -> dict:
     return {"softmax_operations": frames.softmax_operations}
 
 
-def _claims(frames: Frames) -> list[Claim]:
+def _claims(frames: AttentionCostData) -> list[Claim]:
     measured = frames.measured
     return [
-        Claim("dearer", measured, lambda rows: (rows["cost_ratio"] > 1).all(), facts=_cost),
-        Claim("cheaper_somewhere", measured, lambda rows: (rows["cost_ratio"] <= 1).any(), facts=_cost),
+        Claim("dearer", measured, lambda rows: (rows["cost_ratio"] > 1).all(), facts=_measure_cost),
+        Claim("cheaper_somewhere", measured, lambda rows: (rows["cost_ratio"] <= 1).any(), facts=_measure_cost),
         Claim("both", measured[measured["both_cost_ratio"].notna()], facts=_both),
         Claim("time", measured, facts=extremes("time_ratio")),
-        Claim("longer", measured[measured["time_ratio"] > 1], facts=out_of(measured)),
-        Claim("never_longer", measured, lambda rows: (rows["time_ratio"] <= 1).all(), facts=out_of(measured)),
+        Claim("longer", measured[measured["time_ratio"] > 1], facts=count_all(measured)),
+        Claim("never_longer", measured, lambda rows: (rows["time_ratio"] <= 1).all(), facts=count_all(measured)),
         Claim("share", measured, facts=extremes("softmax_share")),
         Claim("fused", frames.cases[frames.cases["fused_share"] > 0], facts=extremes("fused_share")),
     ]
 
 
-def _tables(frames: Frames) -> list[Table]:
+def _tables(frames: AttentionCostData) -> list[Table]:
     headings = case_headings(frames.by)
     rates = [f"{scope}_{part}" for part in ("flops", "rate") for scope in SCOPES]
     return [
@@ -131,7 +131,7 @@ def _tables(frames: Frames) -> list[Table]:
     ]
 
 
-def _charts(frames: Frames) -> list[Chart]:
+def _charts(frames: AttentionCostData) -> list[Chart]:
     labels = {"flop_ratio": "FLOPs", "time_ratio": "kernel time"}
     long = frames.measured.melt([*frames.by, "run_id"], list(labels), var_name="clock", value_name="value")
     long["clock"] = long["clock"].map(labels)
@@ -139,11 +139,11 @@ def _charts(frames: Frames) -> list[Chart]:
     title = "Softmax against QKᵀ: arithmetic and time"
     if len(long):
         times, work = frames.measured["time_ratio"], frames.measured["flop_ratio"]
-        title = f"Softmax takes {ratios_of(times)} as long as QKᵀ, with {percent_of(work)} of its FLOPs"
+        title = f"Softmax takes {ratios_of(times)} as long as QKᵀ, with {format_percent_span(work)} of its FLOPs"
     return [Chart("ratios", "dumbbell", title, long, options=options)]
 
 
-def _cost(rows: pd.DataFrame) -> dict:
+def _measure_cost(rows: pd.DataFrame) -> dict:
     return {name: span(rows[f"{name}_ratio"]) for name in ("time", "flop")} | extremes("cost_ratio")(rows)
 
 
@@ -169,7 +169,9 @@ def _times(totals: pd.DataFrame) -> pd.DataFrame:
 
 def _work(runs: pd.DataFrame) -> pd.DataFrame:
     """FLOPs of the runs whose shape is known: run_id and what `_flops` gives."""
-    rows = [{"run_id": str(run["run_id"]), **_flops(run)} for run in run_grid.of_known_shape(runs).to_dict("records")]
+    rows = [
+        {"run_id": str(run["run_id"]), **_flops(run)} for run in run_grid.select_known_shapes(runs).to_dict("records")
+    ]
     return pd.DataFrame(rows, columns=["run_id", *(f"{scope}_flops" for scope in SCOPES), "softmax_operations"])
 
 

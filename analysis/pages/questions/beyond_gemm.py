@@ -5,15 +5,15 @@ from dataclasses import dataclass
 import pandas as pd
 
 from profiler_job.analysis.metrics import kernel_time, run_grid
-from profiler_job.analysis.metrics.ordering import place, sorted_by
+from profiler_job.analysis.metrics.ordering import place, sort_stably
 from profiler_job.analysis.pages.case_columns import case_headings
-from profiler_job.analysis.pages.extreme_rows import extremes, out_of, percent_of, span
+from profiler_job.analysis.pages.extreme_rows import count_all, extremes, format_percent_span, span
 from profiler_job.analysis.pages.module_costs import (
-    at_longest,
+    find_most_frequent_module,
     module_table,
     module_tree,
-    most_frequent_module,
-    of_followed_runs,
+    select_followed_runs,
+    select_longest_context,
     top_modules,
 )
 from profiler_job.analysis.reference import kernel_families
@@ -53,7 +53,7 @@ PART = "part_"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Frames:
+class BeyondGemmData:
     by: list[str]
     """Columns that name a case."""
     order: list[str]
@@ -70,17 +70,17 @@ class Frames:
     """What each module of a training step launches besides GEMMs: `module_tree`, with shares of the whole step."""
 
 
-def _frames(runs: pd.DataFrame, kernels: pd.DataFrame) -> Frames:
+def _frames(runs: pd.DataFrame, kernels: pd.DataFrame) -> BeyondGemmData:
     grid = run_grid.cases(runs, "forward")
     totals = kernel_time.kernel_totals(kernels)
     parts, modules = _parts(runs, totals), _modules(runs, totals)
     totals = totals[totals["run_id"].isin(grid["run_id"])]
-    families = kernel_time.by_family(totals, ["run_id"])
-    names = kernel_time.by_kernel(totals, ["run_id"])
+    families = kernel_time.sum_by_family(totals, ["run_id"])
+    names = kernel_time.sum_by_kernel(totals, ["run_id"])
     top = names.drop_duplicates(["run_id", "family"])[["run_id", "family", "kernel_name", "share", "modules"]]
     top = top.rename(columns={"share": "kernel_share"})
     order = families.groupby("family")["time_ns"].sum().sort_values(ascending=False).index.tolist()
-    return Frames(
+    return BeyondGemmData(
         by=run_grid.case_columns(runs),
         order=order,
         long=grid.merge(families, how="left", on="run_id").merge(top, how="left", on=["run_id", "family"]),
@@ -91,24 +91,24 @@ def _frames(runs: pd.DataFrame, kernels: pd.DataFrame) -> Frames:
     )
 
 
-def _claims(frames: Frames) -> list[Claim]:
+def _claims(frames: BeyondGemmData) -> list[Claim]:
     wide = frames.wide
     measured = wide[(wide[NOT_MEASURED] == "") & wide["rest"].notna()]
-    families = _measured(frames.long)
+    families = _find_measured_span(frames.long)
     growth = _growth(measured, frames.by)
     return [
         Claim("rest", measured, facts=extremes("rest")),
-        Claim("rest_leads", measured[measured["rest"] > measured["gemm"]], facts=out_of(measured)),
+        Claim("rest_leads", measured[measured["rest"] > measured["gemm"]], facts=count_all(measured)),
         Claim("gemm_leads", measured, lambda rows: (rows["gemm"] >= rows["rest"]).all(), facts=extremes("rest")),
-        Claim("leading_family", families[families["family"] != GEMM], facts=_leading_family),
+        Claim("leading_family", families[families["family"] != GEMM], facts=_find_leading_family),
         Claim("grows", growth, lambda rows: (rows["longest"] > rows["shortest"]).all(), facts=_growth_facts),
-        Claim("in_training", frames.parts, facts=_in_training),
-        Claim("rest_module", top_modules(frames.modules), facts=most_frequent_module),
+        Claim("in_training", frames.parts, facts=_find_training_span),
+        Claim("rest_module", top_modules(frames.modules), facts=find_most_frequent_module),
         Claim("shrinks", growth, lambda rows: (rows["longest"] < rows["shortest"]).all(), facts=_growth_facts),
     ]
 
 
-def _tables(frames: Frames) -> list[Table]:
+def _tables(frames: BeyondGemmData) -> list[Table]:
     case, long = case_headings(frames.by), frames.long
     launched_nothing = (long[NOT_MEASURED] == "") & long["family"].isna()
     return [
@@ -159,20 +159,25 @@ def _tables(frames: Frames) -> list[Table]:
             frames.parts,
         ),
         module_table(
-            at_longest(frames.modules), case, "rest_modules", "What is no matmul in a training step, by module"
+            select_longest_context(frames.modules),
+            case,
+            "rest_modules",
+            "What is no matmul in a training step, by module",
         ),
     ]
 
 
-def _charts(frames: Frames) -> list[Chart]:
+def _charts(frames: BeyondGemmData) -> list[Chart]:
     options = {"by": frames.by, "order": frames.order}
-    rows = _measured(frames.long)
+    rows = _find_measured_span(frames.long)
     gemm = rows.loc[rows["family"] == GEMM, "share"]
-    title = f"GEMMs take {percent_of(gemm)} of a forward pass" if len(gemm) else "Forward kernel time by family"
+    title = (
+        f"GEMMs take {format_percent_span(gemm)} of a forward pass" if len(gemm) else "Forward kernel time by family"
+    )
     return [Chart("families", "stacked_shares", title, rows, options=options)]
 
 
-def _measured(rows: pd.DataFrame) -> pd.DataFrame:
+def _find_measured_span(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["family"].notna() & (rows[NOT_MEASURED] == "")]
 
 
@@ -207,14 +212,14 @@ def _kernels_everywhere(names: pd.DataFrame, order: list[str]) -> pd.DataFrame:
     )
     table = table.reset_index().sort_values(["high", "kernel_name"], ascending=[False, True])
     table = table.groupby("family", sort=False).head(3)
-    return sorted_by(table, place(table["family"], order), -table["high"])
+    return sort_stably(table, place(table["family"], order), -table["high"])
 
 
 def _parts(runs: pd.DataFrame, totals: pd.DataFrame) -> pd.DataFrame:
     """Training steps in which modules were followed: the case, run_id, and the share of each of PARTS in their kernel
     time: part_<part>, since an axis may be called as a part is, such as `optimizer`."""
     grid = run_grid.cases(runs, "train_step")
-    rows = of_followed_runs(totals[totals["run_id"].isin(grid["run_id"])])
+    rows = select_followed_runs(totals[totals["run_id"].isin(grid["run_id"])])
     inner = rows["module"].str.rsplit("/", n=1).str[-1].where(rows["phase"] != ranges.OPTIMIZER, ranges.OPTIMIZER)
     shares = rows.assign(part=inner).pivot_table(index="run_id", columns="part", values="time_ns", aggfunc="sum")
     shares = shares.div(rows.groupby("run_id")["time_ns"].sum(), axis=0)
@@ -236,11 +241,11 @@ def _modules(runs: pd.DataFrame, totals: pd.DataFrame) -> pd.DataFrame:
     return grid.merge(tree.assign(step_share=tree["total_ns"] / tree["run_id"].map(of_step)), on="run_id")
 
 
-def _in_training(rows: pd.DataFrame) -> dict:
+def _find_training_span(rows: pd.DataFrame) -> dict:
     return {"parts": [{"label": label, "share": span(rows[part])} for part, label in _parts_in(rows).items()]}
 
 
-def _leading_family(rows: pd.DataFrame) -> dict:
+def _find_leading_family(rows: pd.DataFrame) -> dict:
     leaders = rows.sort_values("share", ascending=False, kind="stable").drop_duplicates("run_id")
     counts = leaders["family"].value_counts()
     family = min(counts[counts == counts.max()].index)

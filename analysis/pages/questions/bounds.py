@@ -12,12 +12,12 @@ from profiler_job.analysis.metrics.differences import Band, Bands
 from profiler_job.analysis.metrics.roofline import ATTENTION, COMPUTE, LAUNCHES, LINEAR, MEMORY, OTHER, SOFTMAX
 from profiler_job.analysis.pages.case_columns import case_headings, spread_column
 from profiler_job.analysis.pages.extreme_rows import (
-    calibrated_on,
+    count_all,
     extremes,
-    highest,
+    find_highest,
+    format_percent_span,
+    name_calibrated_gpu,
     noise_of,
-    out_of,
-    percent_of,
     ratios_of,
     span,
 )
@@ -66,7 +66,7 @@ def answer(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Frames:
+class LimitData:
     by: list[str]
     """Columns that name a case."""
     operations: pd.DataFrame
@@ -92,25 +92,25 @@ def _frames(
     bands: Bands | None,
     studies: Mapping[str, Any],
     run_pages: Mapping[tuple[str, str], str],
-) -> Frames:
+) -> LimitData:
     band = bands.wall if bands else None
-    totals = roofline.by_range(kernel_time.kernel_totals(kernels))
-    costs = roofline.costs_of(run_grid.measured_runs(runs), _peaks(calibration))
-    timed = roofline.in_its_mode(totals.merge(costs, on=roofline.KEY), runs)
-    named = timed.merge(roofline.named(), on=roofline.KEY[1:])
-    operations = roofline.rated(named, ["operation", "series", "phase"], runs)
+    totals = roofline.sum_by_range(kernel_time.kernel_totals(kernels))
+    costs = roofline.costs_of(run_grid.select_measured_runs(runs), _peaks(calibration))
+    timed = roofline.select_own_mode(totals.merge(costs, on=roofline.KEY), runs)
+    named = timed.merge(roofline.name_operations(), on=roofline.KEY[1:])
+    operations = roofline.rate_groups(named, ["operation", "series", "phase"], runs)
     kernel_ns = operations["run_id"].map(totals.groupby("run_id")["time_ns"].sum())
-    judged = roofline.judged(steps, waiting.launch_waits(steps, kernels, memops, band), totals, costs)
+    judged = roofline.judge_steps(steps, waiting.launch_waits(steps, kernels, memops, band), totals, costs)
     of_steps = judged[judged["phase"] == ranges.STEP]
-    of_steps = of_steps.merge(_over_recordings(of_steps, runs, studies, band), how="left", on="run_id")
+    of_steps = of_steps.merge(_count_recordings(of_steps, runs, studies, band), how="left", on="run_id")
     in_phases = judged[judged["phase"].isin((ranges.FORWARD, ranges.BACKWARD, ranges.OPTIMIZER))]
     grid = pd.concat([run_grid.cases(runs, mode).assign(mode=mode) for mode in modes.MODES])
     training = run_grid.cases(runs, "train_step")
     main = _Main(runs=runs, steps=steps, kernels=kernels, memops=memops)
-    return Frames(
+    return LimitData(
         by=run_grid.case_columns(runs),
         operations=operations.assign(kernel_ns=kernel_ns),
-        families=roofline.rated(timed, ["phase", "family"], runs),
+        families=roofline.rate_groups(timed, ["phase", "family"], runs),
         runs=grid.merge(of_steps, how="left", on="run_id"),
         phases=training.merge(in_phases, how="left", on="run_id"),
         ratios=training.merge(roofline.backward_ratio(steps, totals), how="left", on="run_id"),
@@ -142,15 +142,15 @@ def _regimes(
     return rows.assign(leads_to=rows["run_id"].map(run_grid.page_by_id(recorded, run_pages)))
 
 
-def _over_recordings(
+def _count_recordings(
     judged: pd.DataFrame, runs: pd.DataFrame, studies: Mapping[str, Any], band: Band | None
 ) -> pd.DataFrame:
     """In how many recordings of each run its step is launch-bound: run_id, num_recordings, num_claimed, wait_low and
     wait_high (of launches), launch_bound_in."""
-    others = waiting.of_other_recordings(runs, studies.values(), band)
+    others = waiting.compute_other_waits(runs, studies.values(), band)
     others = others.merge(judged[["run_id", "phase", "above"]], on=["run_id", "phase"])
     others["is_bound"] = [roofline.bound_by(row) == LAUNCHES for row in others.to_dict("records")]
-    table = waiting.over_recordings(judged.assign(is_bound=judged["bound"] == LAUNCHES), others, "is_bound")
+    table = waiting.count_recordings(judged.assign(is_bound=judged["bound"] == LAUNCHES), others, "is_bound")
     words = [f"{num} of {num_all}" for num, num_all in zip(table["num_claimed"], table["num_recordings"])]
     return table.assign(launch_bound_in=words).drop(columns="phase")
 
@@ -162,15 +162,15 @@ def _peaks(calibration: pd.DataFrame) -> dict[str, float]:
 def _facts(runs: pd.DataFrame, calibration: pd.DataFrame, bands: Bands | None) -> dict:
     ridges = roofline.ridges(runs, _peaks(calibration))
     return {
-        "precisions": sorted(set(run_grid.measured_runs(runs)["precision"].astype(str))),
+        "precisions": sorted(set(run_grid.select_measured_runs(runs)["precision"].astype(str))),
         "noise": noise_of(bands),
-        "peaks": roofline.measured_peaks(runs, calibration),
-        "calibrated_on": calibrated_on(calibration),
+        "peaks": roofline.list_measured_peaks(runs, calibration),
+        "calibrated_on": name_calibrated_gpu(calibration),
         "ridges": [{"precision": name, "ridge": point} for name, point in ridges.items()],
     }
 
 
-def _claims(frames: Frames, runs: pd.DataFrame, calibration: pd.DataFrame) -> list[Claim]:
+def _claims(frames: LimitData, runs: pd.DataFrame, calibration: pd.DataFrame) -> list[Claim]:
     return [
         *_claims_of_runs(frames.runs),
         *_claims_of_phases(frames.phases),
@@ -214,7 +214,7 @@ _RATIOS = (
 )
 
 
-def _tables(frames: Frames) -> list[Table]:
+def _tables(frames: LimitData) -> list[Table]:
     case = case_headings(frames.by)
     return [
         Table(
@@ -254,8 +254,8 @@ def _title_of_regimes(rows: pd.DataFrame) -> str:
     return f"What limits a training step. {'; '.join(said) or 'Not known'}"
 
 
-def _charts(frames: Frames, peaks: Mapping[str, float]) -> list[Chart]:
-    roofs = roofline.roofs_over(frames.operations, peaks)
+def _charts(frames: LimitData, peaks: Mapping[str, float]) -> list[Chart]:
+    roofs = roofline.draw_roofs(frames.operations, peaks)
     points = roofline.medians(frames.operations)
     clocks = {"gemm_ratio": "GEMM kernel time", "kernel_ratio": "kernel time", "timer_ratio": "Python timer"}
     known = frames.ratios[frames.ratios["kernel_ratio"].notna()]
@@ -286,7 +286,7 @@ def _title_of_roofline(points: pd.DataFrame) -> str:
     """What matmuls of linear layers and all other operations below the ridge reach of their roofs."""
     known = points.dropna(subset="reached")
     said = [
-        f"{words} reach {percent_of(of['reached'])} of the {roof} roof"
+        f"{words} reach {format_percent_span(of['reached'])} of the {roof} roof"
         for words, roof, of in (
             ("Matmuls of linear layers", "compute", known[known["series"] == LINEAR]),
             ("operations below the ridge", "memory", known[known["limit"] == MEMORY]),
@@ -305,7 +305,7 @@ def _claims_of_runs(runs: pd.DataFrame) -> list[Claim]:
     known = sum(counts.values())
     counts |= {"num_known": known, "num_all": len(timed)}
 
-    def of(bound: str, value: str) -> Claim:
+    def make_bound_claim(bound: str, value: str) -> Claim:
         rows = timed[timed["bound"] == bound]
         return Claim(bound, rows, facts=lambda rows: extremes(value)(rows) | counts)
 
@@ -313,11 +313,11 @@ def _claims_of_runs(runs: pd.DataFrame) -> list[Claim]:
     return [
         Claim("counts", timed, lambda rows: known == len(rows), facts=lambda rows: counts),
         Claim("counts_of_some", timed, lambda rows: known < len(rows), facts=lambda rows: counts),
-        of(LAUNCHES, "launch_wait"),
+        make_bound_claim(LAUNCHES, "launch_wait"),
         Claim("waits", timed, facts=_waits),
         Claim("recordings", timed[timed["num_recordings"] > 1], facts=_recordings),
-        of(COMPUTE, "above"),
-        of(MEMORY, "below"),
+        make_bound_claim(COMPUTE, "above"),
+        make_bound_claim(MEMORY, "below"),
         Claim("never_memory", compared, lambda rows: (rows["bound"] != MEMORY).all(), facts=extremes("below")),
     ]
 
@@ -332,7 +332,7 @@ def _recordings(rows: pd.DataFrame) -> dict:
     return {
         "num_ever": int((rows["num_claimed"] > 0).sum()),
         "num_always": int((rows["num_claimed"] == rows["num_recordings"]).sum()),
-        "widest": highest(rows.assign(width=rows["wait_high"] - rows["wait_low"]), "width"),
+        "widest": find_highest(rows.assign(width=rows["wait_high"] - rows["wait_low"]), "width"),
     }
 
 
@@ -344,7 +344,7 @@ def _claims_of_phases(phases: pd.DataFrame) -> list[Claim]:
             "optimizer_memory",
             bound,
             lambda rows: (rows["bound"] == MEMORY).all(),
-            facts=out_of(optimizer),
+            facts=count_all(optimizer),
         ),
         Claim("optimizer_waits", optimizer, facts=extremes("launch_wait")),
     ]
@@ -356,22 +356,22 @@ def _claims_of_operations(operations: pd.DataFrame, calibration: pd.DataFrame) -
     below = known[known["limit"] == MEMORY]
     limit = calibration[calibration["figure"].isin(("read", "copy"))]["high"].astype(float).max() / 1e9
     return [
-        Claim("linear", forward[forward["series"] == LINEAR], _all_above, facts=extremes("reached")),
-        Claim("attention", forward[forward["series"] == ATTENTION], _all_above, facts=extremes("reached")),
+        Claim("linear", forward[forward["series"] == LINEAR], _describe_all_above, facts=extremes("reached")),
+        Claim("attention", forward[forward["series"] == ATTENTION], _describe_all_above, facts=extremes("reached")),
         Claim(
             "from_cache",
             below[below["byte_rate"] > limit],
             facts=lambda rows: {
                 "operations": list(dict.fromkeys(rows["operation"])),
                 "num_all": len(below),
-                "high": highest(rows, "byte_rate"),
+                "high": find_highest(rows, "byte_rate"),
             },
         ),
         Claim("adamw", known[known["operation"] == "AdamW"], facts=extremes("reached")),
     ]
 
 
-def _all_above(rows: pd.DataFrame) -> bool:
+def _describe_all_above(rows: pd.DataFrame) -> bool:
     return bool((rows["limit"] == COMPUTE).all())
 
 
@@ -404,7 +404,7 @@ def _trend(known: pd.DataFrame, by: list[str], axis: str) -> Claim:
         change = rows["last_ratio"] - rows["first_ratio"]
         return {"rise": rows.loc[change.idxmax()].to_dict(), "fall": rows.loc[change.idxmin()].to_dict()}
 
-    def mixed(rows: pd.DataFrame) -> bool:
+    def find_mixed(rows: pd.DataFrame) -> bool:
         return all(((rows["last_ratio"] > rows["first_ratio"]).any(), (rows["last_ratio"] < rows["first_ratio"]).any()))
 
-    return Claim(f"no_trend_{axis}", ends, mixed, facts=facts)
+    return Claim(f"no_trend_{axis}", ends, find_mixed, facts=facts)

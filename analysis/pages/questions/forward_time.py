@@ -10,7 +10,15 @@ import pandas as pd
 from profiler_job.analysis.metrics import differences, run_grid, timing, waiting
 from profiler_job.analysis.metrics.differences import Band, Bands
 from profiler_job.analysis.pages.case_columns import case_headings, spread_column, step_columns
-from profiler_job.analysis.pages.extreme_rows import extremes, highest, many, noise_of, out_of, percent_of, span
+from profiler_job.analysis.pages.extreme_rows import (
+    count_all,
+    extremes,
+    find_highest,
+    format_percent_span,
+    many,
+    noise_of,
+    span,
+)
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import modes
 from profiler_job.jobs.contract.words import NOT_MEASURED
@@ -55,7 +63,7 @@ def answer(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Frames:
+class ForwardTimeData:
     """`cases`: the forward mode, one row per case; `measured`: those that were timed; `inside`: the forward phase of
     the other modes. `by` names a case."""
 
@@ -72,17 +80,17 @@ def _frames(
     memops: pd.DataFrame,
     bands: Bands | None,
     studies: Mapping[str, Any],
-) -> Frames:
+) -> ForwardTimeData:
     band = bands.wall if bands else None
-    waits = _of_forward(waiting.launch_waits(steps, kernels, memops, band))
-    others = waiting.of_other_recordings(runs[runs["mode"] == FORWARD], studies.values(), band)
-    seen = waiting.over_recordings(waits.assign(phase=FORWARD), others).drop(columns="phase")
+    waits = _select_forward(waiting.launch_waits(steps, kernels, memops, band))
+    others = waiting.compute_other_waits(runs[runs["mode"] == FORWARD], studies.values(), band)
+    seen = waiting.count_recordings(waits.assign(phase=FORWARD), others).drop(columns="phase")
     times = forward_times(steps, kernels, memops).merge(waits.drop(columns="busy_share"), how="left", on="run_id")
     cases = run_grid.cases(runs, FORWARD).merge(times, how="left", on="run_id")
-    for part in (seen, _of_forward(differences.timed_steps(steps))):
+    for part in (seen, _select_forward(differences.timed_steps(steps))):
         cases = cases.merge(part, how="left", on="run_id")
     larger = pd.concat([run_grid.cases(runs, mode).assign(mode=mode) for mode in modes.MODES if mode != FORWARD])
-    return Frames(
+    return ForwardTimeData(
         by=run_grid.case_columns(runs),
         cases=cases,
         measured=cases[(cases[NOT_MEASURED] == "") & cases["timer_ns"].notna()],
@@ -90,7 +98,7 @@ def _frames(
     )
 
 
-def _facts(frames: Frames, bands: Bands | None) -> dict:
+def _facts(frames: ForwardTimeData, bands: Bands | None) -> dict:
     return {
         "noise": noise_of(bands),
         "unsteady": UNSTEADY,
@@ -99,7 +107,7 @@ def _facts(frames: Frames, bands: Bands | None) -> dict:
     }
 
 
-def _claims(frames: Frames, bands: Bands | None) -> list[Claim]:
+def _claims(frames: ForwardTimeData, bands: Bands | None) -> list[Claim]:
     measured, band = frames.measured, (bands.wall if bands else None)
     profiled = measured.dropna(subset="launch_wait")
     under_nsys = _ratio("host_ratio", measured)
@@ -107,9 +115,14 @@ def _claims(frames: Frames, bands: Bands | None) -> list[Claim]:
         Claim("range", measured, lambda rows: rows["timer_ns"].notna().all(), facts=extremes("timer_ns")),
         Claim("waits", profiled, facts=_waits),
         Claim("recordings", profiled[profiled["num_recordings"] > 1], facts=_recordings),
-        Claim("profiler_slows", _differing(measured, "host", band, longer=True), many(measured), facts=under_nsys),
         Claim(
-            "profiler_range_shorter", _differing(measured, "host", band, longer=False), many(measured), facts=under_nsys
+            "profiler_slows", _select_differing(measured, "host", band, longer=True), many(measured), facts=under_nsys
+        ),
+        Claim(
+            "profiler_range_shorter",
+            _select_differing(measured, "host", band, longer=False),
+            many(measured),
+            facts=under_nsys,
         ),
         Claim(
             "profiler_agrees",
@@ -119,12 +132,12 @@ def _claims(frames: Frames, bands: Bands | None) -> list[Claim]:
         ),
         Claim(
             "projected_below",
-            _differing(measured, "projected", band, longer=False),
+            _select_differing(measured, "projected", band, longer=False),
             many(measured),
             facts=_ratio("projected_ratio", measured),
         ),
-        Claim("unsteady", _unsteady(measured), facts=_widest(measured)),
-        Claim("processes", _apart(measured), facts=_of_processes),
+        Claim("unsteady", _unsteady(measured), facts=_find_widest(measured)),
+        Claim("processes", _measure_width(measured), facts=_describe_processes),
         Claim("flat", _flat(measured, frames.by), facts=lambda rows: rows.iloc[0].to_dict()),
     ]
 
@@ -136,7 +149,7 @@ _STEPS = (
 )
 
 
-def _tables(frames: Frames) -> list[Table]:
+def _tables(frames: ForwardTimeData) -> list[Table]:
     case = case_headings(frames.by)
     clocks = (
         spread_column("timer", "Python timer"),
@@ -169,7 +182,7 @@ def _tables(frames: Frames) -> list[Table]:
     ]
 
 
-def _charts(frames: Frames) -> list[Chart]:
+def _charts(frames: ForwardTimeData) -> list[Chart]:
     """The other clocks over the timer's time: in ms, cases a hundred times apart would hide how the clocks differ."""
     others = [clock for clock in CLOCKS if clock != "timer"]
     long = frames.measured.melt([*frames.by, "run_id"], [f"{clock}_ns" for clock in others], "clock", "value")
@@ -178,7 +191,7 @@ def _charts(frames: Frames) -> list[Chart]:
     long["clock"] = long["clock"].str.removesuffix("_ns").map(CLOCKS)
     long = long.dropna(subset="value").reset_index(drop=True)
     busy = frames.measured["busy_ns"] / frames.measured["timer_ns"]
-    title = f"The GPU is busy for as little as {percent_of(busy.nsmallest(1))} of an unprofiled forward pass"
+    title = f"The GPU is busy for as little as {format_percent_span(busy.nsmallest(1))} of an unprofiled forward pass"
     options: dict = {"order": [CLOCKS[clock] for clock in others], "by": frames.by, "value": "value"}
     options |= {"unit": "time by each clock ÷ time by the unprofiled Python timer", "log": False}
     return [Chart("clocks", "dumbbell", title if len(long) else "The clocks of a forward pass", long, options=options)]
@@ -188,11 +201,11 @@ def forward_times(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFra
     """Forward phase of each run by the four clocks, with ratios to the timer: one row per run_id."""
 
     gpu = timing.gpu_times(kernels, memops)
-    table = _of_forward(timing.host_times(steps, "timer", "timer"))
+    table = _select_forward(timing.host_times(steps, "timer", "timer"))
     parts = [timing.host_times(steps, "nsys", "host")]
     parts += [timing.spread(gpu, ["run_id", "phase"], f"{clock}_ns", clock) for clock in ("projected", "busy")]
     for part in parts:
-        table = table.merge(_of_forward(part), how="outer", on="run_id")
+        table = table.merge(_select_forward(part), how="outer", on="run_id")
     for clock in ("host", "projected"):
         table[f"{clock}_ratio"] = table[f"{clock}_ns"] / table["timer_ns"]
     table["busy_ratio"] = timing.busy_share(table, kernels)
@@ -200,7 +213,7 @@ def forward_times(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFra
     return table.assign(**{f"{clock}_parts": waits for clock in ("timer", "host", "projected")})
 
 
-def _of_forward(rows: pd.DataFrame) -> pd.DataFrame:
+def _select_forward(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["phase"] == FORWARD].drop(columns="phase")
 
 
@@ -213,24 +226,24 @@ def _recordings(rows: pd.DataFrame) -> dict:
     in all recordings, and in some."""
     always = rows["num_claimed"] == rows["num_recordings"]
     return {
-        "widest": highest(rows.assign(width=rows["wait_high"] - rows["wait_low"]), "width"),
+        "widest": find_highest(rows.assign(width=rows["wait_high"] - rows["wait_low"]), "width"),
         "num_always": int(always.sum()),
         "num_sometimes": int((rows["num_claimed"] > 0).sum() - always.sum()),
     }
 
 
-def _differing(rows: pd.DataFrame, clock: str, band: Band | None, longer: bool) -> pd.DataFrame:
+def _select_differing(rows: pd.DataFrame, clock: str, band: Band | None, longer: bool) -> pd.DataFrame:
     """Rows whose `clock` differs from the timer, on the longer or the shorter side."""
     beyond = differences.differ(rows, clock, "timer", band) & ((rows[f"{clock}_ns"] > rows["timer_ns"]) == longer)
     return rows[beyond]
 
 
 def _ratio(value: str, every: pd.DataFrame):
-    return lambda rows: {"ratio": span(rows[value]), **out_of(every)(rows)}
+    return lambda rows: {"ratio": span(rows[value]), **count_all(every)(rows)}
 
 
-def _widest(every: pd.DataFrame):
-    return lambda rows: {"widest": highest(rows, "width"), **out_of(every)(rows)}
+def _find_widest(every: pd.DataFrame):
+    return lambda rows: {"widest": find_highest(rows, "width"), **count_all(every)(rows)}
 
 
 def _flat(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
@@ -262,14 +275,14 @@ def _unsteady(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(width=width)[width > UNSTEADY]
 
 
-def _apart(rows: pd.DataFrame) -> pd.DataFrame:
+def _measure_width(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows with an interval over processes; width: of it, as a part of the median."""
     rows = rows.dropna(subset="of_processes_ns")
     width = (rows["of_processes_high_ns"] - rows["of_processes_low_ns"]) / rows["of_processes_ns"]
     return rows.assign(width=width)
 
 
-def _of_processes(rows: pd.DataFrame) -> dict:
+def _describe_processes(rows: pd.DataFrame) -> dict:
     return {**extremes("width")(rows), "num_processes": _one_or_range(rows["num_processes"])}
 
 

@@ -8,9 +8,9 @@ import pandas as pd
 from profiler_job.analysis.metrics import attention, device_memory, differences, kernel_time, run_grid, timing, waiting
 from profiler_job.analysis.metrics.attention import NAIVE, TRAIN
 from profiler_job.analysis.metrics.differences import Bands
-from profiler_job.analysis.metrics.ordering import seen, sorted_by
+from profiler_job.analysis.metrics.ordering import rank_first_seen, sort_stably
 from profiler_job.analysis.pages.case_columns import band_column, case_headings, spread_column
-from profiler_job.analysis.pages.extreme_rows import calibrated_on, extremes, largest, many, noise_of, span
+from profiler_job.analysis.pages.extreme_rows import extremes, give_largest, many, name_calibrated_gpu, noise_of, span
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs import memory
 from profiler_job.jobs.contract import ranges
@@ -60,7 +60,7 @@ def answer(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Frames:
+class FusedAttentionData:
     keys: list[str]
     """Columns that name a case, without `attention`."""
     bands: Bands | None
@@ -92,14 +92,14 @@ def _frames(
     memops: pd.DataFrame,
     calibration: pd.DataFrame,
     bands: Bands | None,
-) -> Frames:
+) -> FusedAttentionData:
     keys = [name for name in run_grid.case_columns(runs) if name != "attention"]
     totals = kernel_time.kernel_totals(kernels)
-    table = _beside_naive(_steps(runs, steps, kernels, memops, bands), keys, bands)
+    table = _join_naive(_steps(runs, steps, kernels, memops, bands), keys, bands)
     compared = table[(table["attention"] != NAIVE) & table["speedup"].notna()]
     trained = compared[compared["mode"] == TRAIN]
     reference = _reference(trained, keys)
-    return Frames(
+    return FusedAttentionData(
         keys=keys,
         bands=bands,
         table=table,
@@ -115,14 +115,14 @@ def _frames(
     )
 
 
-def _facts(frames: Frames, runs: pd.DataFrame, calibration: pd.DataFrame, bands: Bands | None) -> dict:
+def _facts(frames: FusedAttentionData, runs: pd.DataFrame, calibration: pd.DataFrame, bands: Bands | None) -> dict:
     of_reference = runs["run_id"].isin(frames.reference["run_id"])
     return {
         "noise": noise_of(bands),
         "gpu": ", ".join(sorted(runs["gpu_name"].astype(str).unique())),
-        "reference": _named(frames.reference, frames.keys).removeprefix(", "),
+        "reference": _name_crossover(frames.reference, frames.keys).removeprefix(", "),
         "autocast": bool(runs.loc[of_reference, "precision"].eq("bf16").any()),
-        "calibrated_on": calibrated_on(calibration),
+        "calibrated_on": name_calibrated_gpu(calibration),
         "num_trained": len(frames.trained),
         "num_compared": len(frames.compared),
         "num_forward_faster": int(frames.compared["faster"].sum()),
@@ -134,7 +134,7 @@ def _facts(frames: Frames, runs: pd.DataFrame, calibration: pd.DataFrame, bands:
 # ---------------------------------------------------------------- claims
 
 
-def _claims(frames: Frames, runs: pd.DataFrame, kernels: pd.DataFrame) -> list[Claim]:
+def _claims(frames: FusedAttentionData, runs: pd.DataFrame, kernels: pd.DataFrame) -> list[Claim]:
     return [
         *_claims_of_time(frames),
         *_claims_of_memory(frames, runs),
@@ -143,43 +143,48 @@ def _claims(frames: Frames, runs: pd.DataFrame, kernels: pd.DataFrame) -> list[C
     ]
 
 
-def _claims_of_time(frames: Frames) -> list[Claim]:
+def _claims_of_time(frames: FusedAttentionData) -> list[Claim]:
     trained, compared = frames.trained, frames.compared
-    fastest = _fastest(trained, frames.keys, frames.bands)
+    fastest = _find_fastest(trained, frames.keys, frames.bands)
     return [
         Claim("always", trained, lambda rows: rows["faster"].all(), facts=_gains),
         Claim("partly", trained, lambda rows: _are_faster(rows) and not rows["faster"].all(), facts=_gains),
         Claim("never", trained, lambda rows: not _are_faster(rows), facts=_gains),
-        Claim("forward_only", compared[compared["faster"]], lambda rows: trained.empty, facts=largest("speedup")),
-        Claim("gain", trained[trained["faster"]], many(trained), facts=largest("speedup")),
+        Claim("forward_only", compared[compared["faster"]], lambda rows: trained.empty, facts=give_largest("speedup")),
+        Claim("gain", trained[trained["faster"]], many(trained), facts=give_largest("speedup")),
         Claim("unseen", compared, lambda rows: many(rows)(rows[_unseen(rows)]), facts=_unseen_facts),
-        Claim("fastest", fastest, lambda rows: many(rows)(rows[rows["leads"]]), facts=_leader),
+        Claim("fastest", fastest, lambda rows: many(rows)(rows[rows["leads"]]), facts=_find_leader),
         Claim(
-            "fastest_timed", fastest, lambda rows: rows["leads"].any() and _timed(rows)["num_other"] > 0, facts=_timed
+            "fastest_timed",
+            fastest,
+            lambda rows: rows["leads"].any() and _find_timed(rows)["num_other"] > 0,
+            facts=_find_timed,
         ),
     ]
 
 
-def _claims_of_memory(frames: Frames, runs: pd.DataFrame) -> list[Claim]:
+def _claims_of_memory(frames: FusedAttentionData, runs: pd.DataFrame) -> list[Claim]:
     smaller = frames.trained[frames.trained["memory_ratio"] > 1]
     return [
-        Claim("memory", smaller, facts=largest("memory_ratio")),
-        Claim("fits", _only_fused(frames.table), facts=_fitting),
+        Claim("memory", smaller, facts=give_largest("memory_ratio")),
+        Claim("fits", _select_only_fused(frames.table), facts=_describe_fitting),
         Claim(
             "before",
-            _before(frames.table, runs),
+            _list_predicted_failures(frames.table, runs),
             lambda rows: (rows["predicted_bytes"] > rows["gpu_memory_bytes"]).all(),
-            facts=largest("predicted_bytes"),
+            facts=give_largest("predicted_bytes"),
         ),
     ]
 
 
-def _claims_of_kernels(frames: Frames, runs: pd.DataFrame, kernels: pd.DataFrame) -> list[Claim]:
+def _claims_of_kernels(frames: FusedAttentionData, runs: pd.DataFrame, kernels: pd.DataFrame) -> list[Claim]:
     reference, forward, parts = frames.reference, frames.forward, frames.parts
     at_reference = parts[parts["train_run_id"].isin(reference["run_id"])]
     gone = attention.count_matmuls_gone(frames.compared, kernels, runs)
     return [
-        Claim("replaced", forward[(forward["attention"] == NAIVE) & forward["per_layer"].notna()], facts=_replaced),
+        Claim(
+            "replaced", forward[(forward["attention"] == NAIVE) & forward["per_layer"].notna()], facts=_count_replaced
+        ),
         Claim(
             "matmuls_memory",
             frames.matmuls.dropna(subset="time_ns"),
@@ -199,37 +204,39 @@ def _claims_of_kernels(frames: Frames, runs: pd.DataFrame, kernels: pd.DataFrame
             lambda rows: (rows["backward_ns"] < rows["naive_backward_low_ns"]).all(),
             facts=extremes("backward_ns"),
         ),
-        Claim("launches", reference, lambda rows: (rows["launches"] < rows["naive_launches"]).all(), facts=_fewest),
-        Claim("cut", _cut(frames.table), facts=lambda rows: {"low": rows.iloc[0], "high": rows.iloc[-1]}),
+        Claim(
+            "launches", reference, lambda rows: (rows["launches"] < rows["naive_launches"]).all(), facts=_find_fewest
+        ),
+        Claim("cut", _select_cut(frames.table), facts=lambda rows: {"low": rows.iloc[0], "high": rows.iloc[-1]}),
     ]
 
 
-def _claims_of_rates(frames: Frames) -> list[Claim]:
+def _claims_of_rates(frames: FusedAttentionData) -> list[Claim]:
     parts = frames.parts
     fused = parts[(parts["attention"] != NAIVE) & parts["naive_forward_of_peak"].notna()]
     return [
-        Claim("skips", parts[parts["full_of_any_peak"] > 1], facts=largest("full_of_any_peak")),
-        Claim("rate", fused, lambda rows: rows["forward_of_peak"].notna().any(), facts=largest("forward_of_peak")),
+        Claim("skips", parts[parts["full_of_any_peak"] > 1], facts=give_largest("full_of_any_peak")),
+        Claim("rate", fused, lambda rows: rows["forward_of_peak"].notna().any(), facts=give_largest("forward_of_peak")),
     ]
 
 
 # ---------------------------------------------------------------- tables and charts
 
 
-def _tables(frames: Frames, runs: pd.DataFrame) -> list[Table]:
+def _tables(frames: FusedAttentionData, runs: pd.DataFrame) -> list[Table]:
     one_size = runs["size"].nunique() == 1
     shown = [*frames.keys[2:], *([] if one_size else ["size"]), "context_length", "attention"]
     case = case_headings(shown, linked=False)
     return [
-        _crossover_table(frames.crossovers, case),
-        *(_of_mode(mode, label, frames.table, case) for mode, label in MODES.items()),
+        _tabulate_crossover(frames.crossovers, case),
+        *(_tabulate_mode(mode, label, frames.table, case) for mode, label in MODES.items()),
         *_kernel_tables(frames),
         _work_table(attention.work_of(runs), case),
         _rate_table(frames.parts, case),
     ]
 
 
-def _crossover_table(rows: pd.DataFrame, case: tuple[Column, ...]) -> Table:
+def _tabulate_crossover(rows: pd.DataFrame, case: tuple[Column, ...]) -> Table:
     columns = (
         *(column for column in case if column.key != "context_length"),
         Column("mode", "mode"),
@@ -244,8 +251,8 @@ def _crossover_table(rows: pd.DataFrame, case: tuple[Column, ...]) -> Table:
     return Table("crossover", title, columns, rows)
 
 
-def _kernel_tables(frames: Frames) -> list[Table]:
-    where = _named(frames.reference, frames.keys)
+def _kernel_tables(frames: FusedAttentionData) -> list[Table]:
+    where = _name_crossover(frames.reference, frames.keys)
     forms = [name.removesuffix("_ns") for name in frames.families if name.endswith("_ns")]
     labels = {form: label_of_value("attention", form) for form in forms}
     return [
@@ -326,7 +333,7 @@ def _rate_table(parts: pd.DataFrame, case: tuple[Column, ...]) -> Table:
     return Table("rates", title, columns, parts)
 
 
-def _of_mode(mode: str, label: str, table: pd.DataFrame, case: tuple[Column, ...]) -> Table:
+def _tabulate_mode(mode: str, label: str, table: pd.DataFrame, case: tuple[Column, ...]) -> Table:
     columns = (
         *case,
         spread_column("busy", "GPU busy"),
@@ -343,10 +350,10 @@ def _of_mode(mode: str, label: str, table: pd.DataFrame, case: tuple[Column, ...
     return Table(mode, label, columns, rows)
 
 
-def _charts(frames: Frames) -> list[Chart]:
+def _charts(frames: FusedAttentionData) -> list[Chart]:
     table, keys = frames.table, frames.keys
     drawn = table[(table["mode"] == TRAIN) & _same(table, frames.reference, keys[2:], ["size"])]
-    where = _named(frames.reference, keys[2:])
+    where = _name_crossover(frames.reference, keys[2:])
     return [
         _lines("time", _title_of_times(drawn, where), drawn, "busy_ns", "ms"),
         _lines("peak", _title_of_peaks(drawn, where), drawn, "peak_memory_bytes", "GiB"),
@@ -355,7 +362,7 @@ def _charts(frames: Frames) -> list[Chart]:
 
 def _title_of_times(drawn: pd.DataFrame, where: str) -> str:
     """What fused attention gives at the longest context at which eager attention finished, too."""
-    context, eager, fused = _at_longest(drawn, "busy_ns")
+    context, eager, fused = _find_longest(drawn, "busy_ns")
     if not context:
         return f"GPU busy time of a training step{where}"
     gain = f"{eager / fused:.3g} times as fast"
@@ -363,14 +370,14 @@ def _title_of_times(drawn: pd.DataFrame, where: str) -> str:
 
 
 def _title_of_peaks(drawn: pd.DataFrame, where: str) -> str:
-    context, eager, fused = _at_longest(drawn, "peak_memory_bytes")
+    context, eager, fused = _find_longest(drawn, "peak_memory_bytes")
     if not context:
         return f"Peak allocated memory of a training step{where}"
     part = f"{fused / eager:.0%} of that of eager attention"
     return f"At {context:,} tokens the peak allocated with fused attention is {part}{where}"
 
 
-def _at_longest(drawn: pd.DataFrame, value: str) -> tuple[int, float, float]:
+def _find_longest(drawn: pd.DataFrame, value: str) -> tuple[int, float, float]:
     """The longest context at which eager attention finished, `value` there with it, and the least with a fused
     backend; the context is 0 where no such pair was measured."""
     known = drawn.dropna(subset=[value]).pivot_table(index="context_length", columns="attention", values=value)
@@ -384,7 +391,7 @@ def _at_longest(drawn: pd.DataFrame, value: str) -> tuple[int, float, float]:
 def _lines(key: str, title: str, table: pd.DataFrame, value: str, unit: str) -> Chart:
     """Lines over context; where the next longer context ran out of memory in a step, the line says so at its end."""
     rows = table.sort_values("context_length", kind="stable").rename(columns={"attention": "clock"})
-    then = _out_of_memory(rows[NOT_MEASURED]).groupby(rows["clock"]).shift(-1, fill_value=False)
+    then = _is_out_of_memory(rows[NOT_MEASURED]).groupby(rows["clock"]).shift(-1, fill_value=False)
     rows = rows[["context_length", "clock", "size", value]].assign(note=then.map({True: ", then OOM", False: ""}))
     rows["clock"] = [label_of_value("attention", name) for name in rows["clock"]]
     order = list(dict.fromkeys(rows["clock"]))
@@ -397,7 +404,7 @@ def _lines(key: str, title: str, table: pd.DataFrame, value: str, unit: str) -> 
     )
 
 
-def _out_of_memory(why: pd.Series) -> pd.Series:
+def _is_out_of_memory(why: pd.Series) -> pd.Series:
     """True where memory ran out in a phase of the step. What ended before, in building, says nothing of a step."""
     return why.isin([f"OOM in {phase}" for phase in ranges.PHASES])
 
@@ -438,10 +445,10 @@ def _steps(
     )
 
 
-def _beside_naive(table: pd.DataFrame, keys: list[str], bands: Bands | None) -> pd.DataFrame:
+def _join_naive(table: pd.DataFrame, keys: list[str], bands: Bands | None) -> pd.DataFrame:
     """`_steps`, naive first, with the values of `naive` beside them (naive_*), and how many times as long `naive`
     takes."""
-    table = attention.beside_naive(table, [*COMPARED, "run_id", NOT_MEASURED], [*keys, "mode"])
+    table = attention.join_naive(table, [*COMPARED, "run_id", NOT_MEASURED], [*keys, "mode"])
     for ratio, value in (("speedup", "busy_ns"), ("timer_speedup", "timer_ns"), ("memory_ratio", "peak_memory_bytes")):
         table[ratio] = table[f"naive_{value}"] / table[value]
     fused = table["attention"] != NAIVE
@@ -453,7 +460,9 @@ def _beside_naive(table: pd.DataFrame, keys: list[str], bands: Bands | None) -> 
         table[f"{clock}_band_ns"] = half_band.where(fused)
         table[faster] = differences.differ(table, clock, f"naive_{clock}", band) & (table[speedup] > 1)
     variant = [table[key] for key in keys[2:]]
-    return sorted_by(table, *variant, seen(table, ["size"]), table["context_length"], fused, table["attention"])
+    return sort_stably(
+        table, *variant, rank_first_seen(table, ["size"]), table["context_length"], fused, table["attention"]
+    )
 
 
 def _crossovers(compared: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
@@ -462,13 +471,15 @@ def _crossovers(compared: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     rows = []
     for _, group in compared.groupby([*keys, "mode", "attention"], sort=False):
         group = group.sort_values("context_length")
-        contexts = {clock: _faster_from(group, flag) for clock, flag in (("busy", "faster"), ("timer", "timer_faster"))}
+        contexts = {
+            clock: _find_faster_from(group, flag) for clock, flag in (("busy", "faster"), ("timer", "timer_faster"))
+        }
         rows.append(group.iloc[-1].to_dict() | {"busy_from": contexts["busy"], "timer_from": contexts["timer"]})
     columns = [*compared.columns, "busy_from", "timer_from"]
     return pd.DataFrame(rows, columns=columns).sort_values("mode", kind="stable", ignore_index=True)
 
 
-def _faster_from(group: pd.DataFrame, flag: str) -> float:
+def _find_faster_from(group: pd.DataFrame, flag: str) -> float:
     slower = group.loc[~group[flag], "context_length"].max()
     rest = group if pd.isna(slower) else group[group["context_length"] > slower]
     return rest["context_length"].min()
@@ -491,7 +502,7 @@ def _same(table: pd.DataFrame, rows: pd.DataFrame, *columns: list[str]) -> pd.Se
     return (table[names] == rows.iloc[0][names]).all(axis=1)
 
 
-def _named(rows: pd.DataFrame, keys: list[str]) -> str:
+def _name_crossover(rows: pd.DataFrame, keys: list[str]) -> str:
     return ", " + " · ".join(str(label_of_value(name, rows.iloc[0][name])) for name in keys) if len(rows) else ""
 
 
@@ -499,28 +510,28 @@ def _named(rows: pd.DataFrame, keys: list[str]) -> str:
 
 
 def _gains(rows: pd.DataFrame) -> dict:
-    return largest("speedup")(rows) | {
+    return give_largest("speedup")(rows) | {
         "shortest": rows["context_length"].min(),
         "num_faster": int(rows["faster"].sum()),
         "num_timer_faster": int(rows["timer_faster"].sum()),
     }
 
 
-def _only_fused(table: pd.DataFrame) -> pd.DataFrame:
+def _select_only_fused(table: pd.DataFrame) -> pd.DataFrame:
     """Finished steps of a backend where eager attention ran out of memory in a phase of the step."""
-    stopped = _out_of_memory(table["naive_not_measured"])
+    stopped = _is_out_of_memory(table["naive_not_measured"])
     return table[(table[NOT_MEASURED] == "") & (table["mode"] == TRAIN) & stopped]
 
 
-def _fitting(rows: pd.DataFrame) -> dict:
+def _describe_fitting(rows: pd.DataFrame) -> dict:
     holds = {"contexts": sorted(rows["context_length"].unique()), "gpu_memory_bytes": rows["gpu_memory_bytes"].min()}
     return holds | extremes("peak_memory_bytes")(rows)
 
 
-def _before(table: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+def _list_predicted_failures(table: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """Runs that ended before their first step: predicted_bytes, what a step would need at its peak, and what the GPU
     has."""
-    known = run_grid.of_known_shape(device_memory.plain_runs(runs))
+    known = run_grid.select_known_shapes(device_memory.plain_runs(runs))
     of_run = {str(run.run_id): run for run in known.itertuples()}
     rows = table[table[NOT_MEASURED].eq("OOM in build") & table["run_id"].isin(of_run)]
     cases = [of_run[run_id] for run_id in rows["run_id"]]
@@ -542,7 +553,7 @@ def _unseen_facts(rows: pd.DataFrame) -> dict:
     }
 
 
-def _replaced(rows: pd.DataFrame) -> dict:
+def _count_replaced(rows: pd.DataFrame) -> dict:
     share = rows.groupby("family")["share"].sum()
     return {
         "launches": rows["per_layer"].sum(),
@@ -556,12 +567,12 @@ def _gone(rows: pd.DataFrame) -> dict:
     return {"forward": rows["forward_gone"].iloc[0], "backward": rows["backward_gone"].iloc[0]}
 
 
-def _fewest(rows: pd.DataFrame) -> dict:
+def _find_fewest(rows: pd.DataFrame) -> dict:
     least, most = rows["launches"].min(), rows["launches"].max()
     return {"naive": rows["naive_launches"].iloc[0], "low": least, "high": most}
 
 
-def _cut(table: pd.DataFrame) -> pd.DataFrame:
+def _select_cut(table: pd.DataFrame) -> pd.DataFrame:
     """Forward passes of eager attention whose launches grow with the context, shortest and longest."""
     rows = table[(table["mode"] == "forward") & (table["attention"] == NAIVE) & table["launches"].notna()]
     rows = rows[_same(rows, rows, [name for name in run_grid.VARIANT_AXES if name in rows], ["size"])]
@@ -573,15 +584,15 @@ def _are_faster(rows: pd.DataFrame) -> bool:
     return many(rows)(rows[rows["faster"]])
 
 
-def _fastest(trained: pd.DataFrame, keys: list[str], bands: Bands | None) -> pd.DataFrame:
+def _find_fastest(trained: pd.DataFrame, keys: list[str], bands: Bands | None) -> pd.DataFrame:
     """The backend with the least GPU busy of each case that several finished; it `leads` where it differs from all
     others. timer_first: the one whose unprofiled step is shortest; timer_leads: by more than the noise band."""
     rows = []
     for _, group in trained.groupby(keys, sort=False):
         if len(group) < 2:
             continue
-        first, others = _beside_first(group, "busy")
-        timed, rest = _beside_first(group, "timer")
+        first, others = _compare_with_first(group, "busy")
+        timed, rest = _compare_with_first(group, "timer")
         row = first | {"timer_first": timed["attention"], "timer_first_ns": timed["timer_ns"]}
         row["leads"] = bool(differences.differ(others, "busy", "first_busy", bands.kernel if bands else None).all())
         row["timer_leads"] = bool(differences.differ(rest, "timer", "first_timer", bands.wall if bands else None).all())
@@ -590,7 +601,7 @@ def _fastest(trained: pd.DataFrame, keys: list[str], bands: Bands | None) -> pd.
     return pd.DataFrame(rows, columns=columns).astype({"leads": bool, "timer_leads": bool})
 
 
-def _beside_first(group: pd.DataFrame, clock: str) -> tuple[dict, pd.DataFrame]:
+def _compare_with_first(group: pd.DataFrame, clock: str) -> tuple[dict, pd.DataFrame]:
     """The backend with the shortest time by `clock`, and the others with its times as first_{clock}_*."""
     ordered = group.sort_values(f"{clock}_ns", kind="stable")
     first = ordered.iloc[0].to_dict()
@@ -598,14 +609,14 @@ def _beside_first(group: pd.DataFrame, clock: str) -> tuple[dict, pd.DataFrame]:
     return first, ordered.iloc[1:].assign(**times)
 
 
-def _leader(rows: pd.DataFrame) -> dict:
+def _find_leader(rows: pd.DataFrame) -> dict:
     counts = rows.loc[rows["leads"], "attention"].value_counts()
     return {"attention": counts.index[0], "num_cases": int(counts.iloc[0])}
 
 
-def _timed(rows: pd.DataFrame) -> dict:
-    """Where another backend than that of `_leader` has the shortest unprofiled step."""
-    leader = _leader(rows)["attention"]
+def _find_timed(rows: pd.DataFrame) -> dict:
+    """Where another backend than that of `_find_leader` has the shortest unprofiled step."""
+    leader = _find_leader(rows)["attention"]
     other = rows[rows["timer_first"] != leader]
     return {
         "attention": leader,

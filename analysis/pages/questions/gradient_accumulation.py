@@ -9,7 +9,7 @@ from profiler_job.analysis.metrics import differences, run_grid, timing, waiting
 from profiler_job.analysis.metrics import gpu_samples as machine
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.pages.case_columns import band_column, case_headings, spread_column
-from profiler_job.analysis.pages.extreme_rows import extremes, many, noise_of, out_of, percent_of, span
+from profiler_job.analysis.pages.extreme_rows import count_all, extremes, format_percent_span, many, noise_of, span
 from profiler_job.analysis.pages.telemetry import rounded
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
@@ -49,7 +49,7 @@ def answer(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Frames:
+class GradientAccumulationData:
     cases: pd.DataFrame
     """One row per case and number of micro-batches, with the whole batch beside it ({column}_1)."""
 
@@ -77,36 +77,36 @@ def _frames(
     processes: pd.DataFrame,
     state: pd.DataFrame,
     bands: Bands | None,
-) -> Frames:
+) -> GradientAccumulationData:
     cases = run_grid.cases_along(runs, MODE, AXIS, sorted(runs[AXIS].unique())).astype({AXIS: int})
     waits = waiting.launch_waits(steps, kernels, memops, bands.wall if bands else None)
     waits = waits[waits["phase"] == ranges.STEP][["run_id", "busy_share", "launch_wait"]]
     of_run = runs[["run_id", *sorted({"batch_size", "peak_memory_bytes"} - {*cases})]].astype({"run_id": str})
-    energy = machine.of_runs(runs, steps, processes, state)[["run_id", "joules_per_1k"]]
-    for part in (of_run, _timed(steps), _on_gpu(kernels, memops), waits, energy):
+    energy = machine.summarise_runs(runs, steps, processes, state)[["run_id", "joules_per_1k"]]
+    for part in (of_run, _measure_steps(steps), _measure_gpu(kernels, memops), waits, energy):
         cases = cases.merge(part, how="left", on="run_id")
     cases["tokens_per_s"] = run_grid.tokens_per_s(cases, cases["step_ns"])
     cases["step_parts"] = (cases["step_ns"] * (1 - cases["busy_share"])).clip(lower=0)
     cases["busy_parts"] = np.sqrt(cases["launches"])
-    return Frames(cases=_against_whole(cases, bands))
+    return GradientAccumulationData(cases=_join_whole(cases, bands))
 
 
-def _timed(steps: pd.DataFrame) -> pd.DataFrame:
+def _measure_steps(steps: pd.DataFrame) -> pd.DataFrame:
     times = timing.host_times(steps, "timer", "step")
     return times[times["phase"] == ranges.STEP].drop(columns="phase")
 
 
-def _on_gpu(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
+def _measure_gpu(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
     gpu = timing.gpu_times(kernels, memops)
     of_step = gpu[gpu["phase"] == ranges.STEP]
     launches = of_step.groupby("run_id")["launches"].median().reset_index()
     return timing.spread(of_step, ["run_id"], "busy_ns", "busy").merge(launches, on="run_id")
 
 
-def _against_whole(cases: pd.DataFrame, bands: Bands | None) -> pd.DataFrame:
+def _join_whole(cases: pd.DataFrame, bands: Bands | None) -> pd.DataFrame:
     ends = ("ns", "min_ns", "max_ns", "parts")
     others = ["launches", "peak_memory_bytes"]
-    table = run_grid.against(
+    table = run_grid.join_base(
         cases, AXIS, str(WHOLE), [*(f"{clock}_{end}" for clock in CLOCKS for end in ends), *others]
     )
     is_cut = table[AXIS] > WHOLE
@@ -121,14 +121,14 @@ def _against_whole(cases: pd.DataFrame, bands: Bands | None) -> pd.DataFrame:
     return table
 
 
-def _claims(frames: Frames) -> list[Claim]:
+def _claims(frames: GradientAccumulationData) -> list[Claim]:
     cut, most = frames.cut, frames.most
     shown = (f"step_ns_{WHOLE}", "step_ns", "step_ratio", "step_band_ns", "launch_wait")
     slower = cut[cut["step_apart"] & (cut["step_ratio"] > 1)]
     busier = cut[cut["busy_apart"] & (cut["busy_ratio"] > 1)]
     return [
         Claim("costs", run_grid.only(most, *shown, "busy_ratio", "memory_ratio"), facts=_costs),
-        Claim("slower", run_grid.only(slower, *shown), many(cut), facts=out_of(cut, extremes("step_ratio"))),
+        Claim("slower", run_grid.only(slower, *shown), many(cut), facts=count_all(cut, extremes("step_ratio"))),
         Claim(
             "not_slower", run_grid.only(cut, *shown), lambda rows: not many(cut)(slower), facts=extremes("step_ratio")
         ),
@@ -136,7 +136,7 @@ def _claims(frames: Frames) -> list[Claim]:
             "busier",
             run_grid.only(busier, f"busy_ns_{WHOLE}", "busy_ns", "busy_ratio", "busy_band_ns"),
             many(cut),
-            facts=out_of(cut, extremes("busy_ratio")),
+            facts=count_all(cut, extremes("busy_ratio")),
         ),
         Claim("launches", run_grid.only(cut, "launches", "more_launches"), facts=extremes("more_launches")),
         Claim(
@@ -161,7 +161,7 @@ def _costs(rows: pd.DataFrame) -> dict:
     return of | {"most": int(rows[AXIS].max())}
 
 
-def _tables(frames: Frames) -> list[Table]:
+def _tables(frames: GradientAccumulationData) -> list[Table]:
     case = case_headings(["size", "context_length", AXIS], linked=False)
     return [
         Table(
@@ -197,7 +197,7 @@ def _tables(frames: Frames) -> list[Table]:
     ]
 
 
-def _charts(frames: Frames) -> list[Chart]:
+def _charts(frames: GradientAccumulationData) -> list[Chart]:
     cut = frames.cut
     rows = pd.concat(
         [
@@ -210,6 +210,6 @@ def _charts(frames: Frames) -> list[Chart]:
         "by": ["size", "context_length", AXIS],
         "unit": "% of the whole batch",
     }
-    step, memory = (percent_of(cut[f"{of}_ratio"].dropna()) for of in ("step", "memory"))
+    step, memory = (format_percent_span(cut[f"{of}_ratio"].dropna()) for of in ("step", "memory"))
     title = f"In micro-batches a step takes {step} of the time of the whole batch, and {memory} of its peak allocated"
     return [Chart("ratios", "grouped_bars", title if len(cut) else "Not measured", rows, options=options)]

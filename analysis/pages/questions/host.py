@@ -9,10 +9,10 @@ import pandas as pd
 
 from profiler_job.analysis.metrics import depth, differences, kernel_time, per_rank, queue, run_grid, timing, waiting
 from profiler_job.analysis.metrics.differences import Bands
-from profiler_job.analysis.metrics.ordering import place, seen, sorted_by
+from profiler_job.analysis.metrics.ordering import place, rank_first_seen, sort_stably
 from profiler_job.analysis.metrics.queue import CAUSES
 from profiler_job.analysis.pages.case_columns import band_column, case_headings, spread_column
-from profiler_job.analysis.pages.extreme_rows import extremes, many, noise_of, out_of, percent_of
+from profiler_job.analysis.pages.extreme_rows import count_all, extremes, format_percent_span, many, noise_of
 from profiler_job.analysis.reference import cuda_api
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import modes, ranges
@@ -58,13 +58,13 @@ def answer(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Frames:
+class HostData:
     by: list[str]
     """Columns that name a case, without `compile`."""
     queued: pd.DataFrame
     """Operations of the GPU, each with the queue that it waits in."""
     table: pd.DataFrame
-    """Every run: see `_of_runs`."""
+    """Every run: see `_summarise_runs`."""
     measured: pd.DataFrame
     """The runs with a time of the unprofiled step."""
     captured: pd.DataFrame
@@ -81,7 +81,7 @@ class Frames:
     depth: pd.DataFrame
     """Models with more layers and fewer parameters beside others: `depth.pairs` of the main recording and its twin."""
     models: pd.DataFrame
-    """The runs of these pairs: `depth.of_runs`."""
+    """The runs of these pairs: `depth.list_steps_by_depth`."""
 
 
 def _frames(
@@ -93,33 +93,37 @@ def _frames(
     main: Any,
     bands: Bands | None,
     studies: Mapping[str, Any],
-) -> Frames:
+) -> HostData:
     band = bands.wall if bands else None
-    models = [depth.of_runs(rec, band) for rec in (main, studies.get(BF16)) if rec is not None and len(rec.runs)]
+    models = [
+        depth.list_steps_by_depth(rec, band) for rec in (main, studies.get(BF16)) if rec is not None and len(rec.runs)
+    ]
     paired = [depth.pairs(rows, band) for rows in models]
     by = [name for name in run_grid.case_columns(runs) if name != "compile"]
-    queued = queue.placed(queue.operations(kernels, memops))
-    table = _every_mode(runs, by).merge(_of_runs(runs, steps, kernels, api, queued), how="left", on="run_id")
+    queued = queue.place_operations(queue.operations(kernels, memops))
+    table = _every_mode(runs, by).merge(_summarise_runs(runs, steps, kernels, api, queued), how="left", on="run_id")
     measured = table[(table[NOT_MEASURED] == "") & table["timer_ns"].notna()]
     captured = measured[measured["wall_ns"].notna()]
-    return Frames(
+    return HostData(
         by=by,
         queued=queued,
         table=table,
         measured=measured,
         captured=captured,
         pairs=_pairs(measured, [*by, "mode"], OFF, bands),
-        over_default=_over_default(measured, _compiled(steps, kernels, memops), [*by, "mode"], bands),
+        over_default=_compare_with_default(measured, _list_compiled(steps, kernels, memops), [*by, "mode"], bands),
         phases=_phases(captured, steps, kernels, memops, by),
         grid_by=_case_columns(main),
         grid=_grid(main),
         depth=pd.concat(paired, ignore_index=True) if paired else pd.DataFrame(columns=["slower", "apart"]),
-        models=_in_slower_cases(models, paired),
+        models=_list_slower_cases(models, paired),
     )
 
 
-def _facts(frames: Frames, runs: pd.DataFrame, kernels: pd.DataFrame, queues: list[Chart], bands: Bands | None) -> dict:
-    clock = timing.clock_lead(timing.in_steps(kernels))
+def _facts(
+    frames: HostData, runs: pd.DataFrame, kernels: pd.DataFrame, queues: list[Chart], bands: Bands | None
+) -> dict:
+    clock = timing.clock_lead(timing.select_steps(kernels))
     return {
         "noise": noise_of(bands),
         "queues": [chart.key for chart in queues],
@@ -133,11 +137,11 @@ def _facts(frames: Frames, runs: pd.DataFrame, kernels: pd.DataFrame, queues: li
 # ---------------------------------------------------------------- claims
 
 
-def _claims(frames: Frames, kernels: pd.DataFrame, api: pd.DataFrame) -> list[Claim]:
+def _claims(frames: HostData, kernels: pd.DataFrame, api: pd.DataFrame) -> list[Claim]:
     return [
         *_claims_of_compile(frames),
-        *_claims_of_waiting(frames),
-        *_claims_of_profiling(frames.captured, kernels, api),
+        *_claim_waiting(frames),
+        *_claim_profiling(frames.captured, kernels, api),
         Claim("grid", frames.grid, lambda rows: (rows["waits_share"] > 0).any(), facts=extremes("waits_share")),
         *_claims_of_depth(frames.depth),
         Claim(
@@ -146,30 +150,33 @@ def _claims(frames: Frames, kernels: pd.DataFrame, api: pd.DataFrame) -> list[Cl
     ]
 
 
-def _claims_of_compile(frames: Frames) -> list[Claim]:
+def _claims_of_compile(frames: HostData) -> list[Claim]:
     pairs, over_default = frames.pairs, frames.over_default
     return [
-        Claim("helped", _helped(pairs), facts=lambda rows: rows.iloc[0].to_dict()),
-        Claim("faster", pairs[_are_faster(pairs)], many(pairs), facts=_speed(pairs)),
-        Claim("work", _of_work(pairs), facts=extremes("speedup")),
-        Claim("slower", pairs[pairs["differs"] & (pairs["ratio"] > 1)], many(pairs), facts=_speed(pairs)),
-        Claim("same", pairs[~pairs["differs"]], facts=_speed(pairs)),
-        Claim("saved", _saved(pairs), lambda rows: len(rows) > 1, facts=extremes("host_part")),
+        Claim("helped", _select_helped(pairs), facts=lambda rows: rows.iloc[0].to_dict()),
+        Claim("faster", pairs[_are_faster(pairs)], many(pairs), facts=_describe_speed(pairs)),
+        Claim("work", _select_less_work(pairs), facts=extremes("speedup")),
+        Claim("slower", pairs[pairs["differs"] & (pairs["ratio"] > 1)], many(pairs), facts=_describe_speed(pairs)),
+        Claim("same", pairs[~pairs["differs"]], facts=_describe_speed(pairs)),
+        Claim("saved", _select_saved(pairs), lambda rows: len(rows) > 1, facts=extremes("host_part")),
         Claim("graphs_add", over_default, _graphs_help, facts=_graphs_add),
         Claim("graphs_add_nothing", over_default, lambda rows: not _graphs_help(rows), facts=_num_faster),
-        Claim("launches", _launches(frames.captured, frames.by), facts=_fewer_calls),
+        Claim("launches", _launches(frames.captured, frames.by), facts=_find_fewer_calls),
         Claim(
-            "left", _left(frames.phases, _helped(pairs)), lambda rows: rows["part"].min() > 0.5, facts=extremes("part")
+            "left",
+            _left(frames.phases, _select_helped(pairs)),
+            lambda rows: rows["part"].min() > 0.5,
+            facts=extremes("part"),
         ),
     ]
 
 
-def _claims_of_waiting(frames: Frames) -> list[Claim]:
+def _claim_waiting(frames: HostData) -> list[Claim]:
     captured = frames.captured
     off = captured[captured["compile"] == OFF]
     return [
         Claim("idle", off, facts=extremes("idle_share")),
-        Claim("idle_only", off, lambda rows: not len(_helped(frames.pairs)), facts=extremes("idle_share")),
+        Claim("idle_only", off, lambda rows: not len(_select_helped(frames.pairs)), facts=extremes("idle_share")),
         Claim("cause", off, lambda rows: rows["launch_share"].max() > 0, facts=extremes("launch_share")),
         Claim("ahead", captured, lambda rows: rows["ahead_ns"].max() > 0, facts=extremes("ahead_ns")),
     ]
@@ -181,7 +188,7 @@ def _claims_of_depth(pairs: pd.DataFrame) -> list[Claim]:
     tried = pairs[pairs["precision"].isin(slower["precision"])] if len(slower) else slower
     never = [of_one for _, of_one in precisions if not of_one["slower"].any()]
     return [
-        Claim("deeper_slower", slower, many(tried), facts=lambda rows: _deeper_slower(rows, tried)),
+        Claim("deeper_slower", slower, many(tried), facts=lambda rows: _find_deeper_slower(rows, tried)),
         Claim(
             "deeper_never",
             pd.concat(never) if len(slower) and never else pairs.head(0),
@@ -190,24 +197,24 @@ def _claims_of_depth(pairs: pd.DataFrame) -> list[Claim]:
     ]
 
 
-def _claims_of_profiling(captured: pd.DataFrame, kernels: pd.DataFrame, api: pd.DataFrame) -> list[Claim]:
+def _claim_profiling(captured: pd.DataFrame, kernels: pd.DataFrame, api: pd.DataFrame) -> list[Claim]:
     allocations = _allocations(api, captured)
     return [
-        Claim("no_allocation", allocations, lambda rows: not rows["calls"].sum(), facts=_allocated),
-        Claim("allocation", allocations, lambda rows: rows["calls"].sum() > 0, facts=_allocated),
+        Claim("no_allocation", allocations, lambda rows: not rows["calls"].sum(), facts=_describe_allocations),
+        Claim("allocation", allocations, lambda rows: rows["calls"].sum() > 0, facts=_describe_allocations),
         Claim("profiler", captured, lambda rows: rows["profiler_ratio"].max() > 1, facts=extremes("profiler_ratio")),
-        Claim("no_modules", _modules(kernels, captured), _lost, facts=lambda rows: {}),
+        Claim("no_modules", _modules(kernels, captured), _describe_losses, facts=lambda rows: {}),
     ]
 
 
 # ---------------------------------------------------------------- tables
 
 
-def _tables(frames: Frames) -> list[Table]:
+def _tables(frames: HostData) -> list[Table]:
     case = (Column("mode", "mode"), *case_headings(frames.by, linked=False), Column("compile", "compile"))
     return [
         *_tables_of_steps(frames, case),
-        *_tables_under_nsys(frames, case),
+        *_tabulate_nsys(frames, case),
         Table(
             "phases",
             "Training step by phase, without the profiler",
@@ -263,7 +270,7 @@ _AHEAD = (
 )
 
 
-def _tables_of_steps(frames: Frames, case: tuple[Column, ...]) -> list[Table]:
+def _tables_of_steps(frames: HostData, case: tuple[Column, ...]) -> list[Table]:
     return [
         Table(
             "steps",
@@ -295,7 +302,7 @@ def _tables_of_steps(frames: Frames, case: tuple[Column, ...]) -> list[Table]:
     ]
 
 
-def _tables_under_nsys(frames: Frames, case: tuple[Column, ...]) -> list[Table]:
+def _tabulate_nsys(frames: HostData, case: tuple[Column, ...]) -> list[Table]:
     return [
         Table(
             "causes",
@@ -320,11 +327,11 @@ def _tables_under_nsys(frames: Frames, case: tuple[Column, ...]) -> list[Table]:
 # ---------------------------------------------------------------- charts
 
 
-def _charts(frames: Frames) -> list[Chart]:
+def _charts(frames: HostData) -> list[Chart]:
     return [_step_times(frames), *_queues(frames)]
 
 
-def _step_times(frames: Frames) -> Chart:
+def _step_times(frames: HostData) -> Chart:
     by, measured = frames.by, frames.measured
     parts = {"busy_ns": "GPU busy", "idle_ns": "GPU idle"}
     steps = measured[measured["mode"] == TRAIN].dropna(subset=["busy_ns", "timer_ns"])
@@ -332,7 +339,11 @@ def _step_times(frames: Frames) -> Chart:
     rows = steps.melt([*by, "compile", "run_id"], list(parts), var_name="scope", value_name="time_ns")
     rows["scope"] = rows["scope"].map(parts)
     idle = steps["idle_ns"] / steps["timer_ns"]
-    title = f"The GPU idles for {percent_of(idle)} of an unprofiled training step" if len(steps) else "A training step"
+    title = (
+        f"The GPU idles for {format_percent_span(idle)} of an unprofiled training step"
+        if len(steps)
+        else "A training step"
+    )
     options = {"order": list(parts.values()), "by": [*by, "compile"]}
     bases = steps[steps["compile"] == OFF].set_index(by)["timer_ns"]
     cases = pd.MultiIndex.from_frame(rows[by])
@@ -342,7 +353,7 @@ def _step_times(frames: Frames) -> Chart:
     return Chart("times", "stacked_parts", title, rows, options=options | {"value": "time_ns"})
 
 
-def _queues(frames: Frames) -> list[Chart]:
+def _queues(frames: HostData) -> list[Chart]:
     """Of the cases in which the GPU waits longest and shortest for launches one chart each: operations that wait in the
     queue over one training step, by `compile`."""
     charts: list[Chart] = []
@@ -353,7 +364,7 @@ def _queues(frames: Frames) -> list[Chart]:
         if case not in extreme:
             continue
         parts = [
-            queue.sliced(queued[queued["run_id"] == run_id]).assign(series=name)
+            queue.slice_queue(queued[queued["run_id"] == run_id]).assign(series=name)
             for run_id, name in zip(runs["run_id"], runs["compile"], strict=True)
         ]
         rows = pd.concat(parts, ignore_index=True)
@@ -375,10 +386,12 @@ def _every_mode(runs: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     cases = pd.concat([run_grid.cases(runs, mode).assign(mode=mode) for mode in measured], ignore_index=True)
     cases = cases if "compile" in cases else cases.assign(compile=str(runs["compile"].iloc[0]))
     cases = cases[cases.assign(is_run=cases["run_id"] != "").groupby([*by, "mode"])["is_run"].transform("any")]
-    return sorted_by(cases, seen(cases, ["mode", "size", "context_length"]), place(cases["compile"], SERIES))
+    return sort_stably(
+        cases, rank_first_seen(cases, ["mode", "size", "context_length"]), place(cases["compile"], SERIES)
+    )
 
 
-def _of_runs(
+def _summarise_runs(
     runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, api: pd.DataFrame, queued: pd.DataFrame
 ) -> pd.DataFrame:
     """One row per run: timer_ns with its spread, `causes`, calls and host time per step of a rank."""
@@ -386,7 +399,7 @@ def _of_runs(
     table = timer[timer["phase"] == ranges.STEP].drop(columns="phase")
     table = table.merge(queue.causes(queued, steps), how="left", on="run_id")
     num_steps = kernel_time.num_steps_of_ranks(kernels)
-    calls = _grouped(api)
+    calls = _group_calls(api)
     for group, number, time in (("launch", "calls", "calling_ns"), ("synchronisation", "waits", "wait_ns")):
         sums = calls[calls["group"] == group].groupby("run_id")[["calls", "total_ns"]].sum()
         sums = sums.rename(columns={"calls": number, "total_ns": time}).div(num_steps, axis=0)
@@ -403,7 +416,7 @@ def _of_runs(
     return table
 
 
-def _grouped(api: pd.DataFrame) -> pd.DataFrame:
+def _group_calls(api: pd.DataFrame) -> pd.DataFrame:
     calls = api[api["phase"].astype(str) != ""].astype({"run_id": str, "name": str})
     groups = {name: cuda_api.group(name) or "" for name in calls["name"].unique()}
     return calls.assign(group=calls["name"].map(groups))
@@ -432,13 +445,13 @@ def _pairs(measured: pd.DataFrame, by: list[str], base: str, bands: Bands | None
     return rows
 
 
-def _compiled(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
+def _list_compiled(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
     """Spread over unprofiled steps of forward and backward together, per run: run_id, timer_ns, _min_ns, _max_ns, and
     timer_parts, how long the GPU waits in them."""
     rows = steps[steps["collector"].astype(str) == "timer"].astype({"run_id": str, "phase": str})
     rows = rows[rows["phase"].isin((ranges.FORWARD, ranges.BACKWARD))]
     rows = rows.groupby(["run_id", "rank", "process", "step"], sort=False)["wall_ns"].sum().reset_index()
-    rows = per_rank.largest_of_ranks(rows, ["wall_ns"])
+    rows = per_rank.take_largest_rank(rows, ["wall_ns"])
     table = timing.spread(rows, ["run_id"], "wall_ns", "timer").drop(columns="timer_n")
     gpu = timing.gpu_times(kernels, memops)
     gpu = gpu[gpu["phase"].isin((ranges.FORWARD, ranges.BACKWARD))].groupby(["run_id", "phase"])["busy_ns"].median()
@@ -447,7 +460,9 @@ def _compiled(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) 
     return table.assign(timer_parts=waits.clip(lower=0).fillna(table["timer_ns"]))
 
 
-def _over_default(measured: pd.DataFrame, compiled: pd.DataFrame, by: list[str], bands: Bands | None) -> pd.DataFrame:
+def _compare_with_default(
+    measured: pd.DataFrame, compiled: pd.DataFrame, by: list[str], bands: Bands | None
+) -> pd.DataFrame:
     """CUDA graphs beside compile without them, by the time of what is compiled."""
     clock = [name for name in compiled if name != "run_id"]
     rows = measured.drop(columns=clock).merge(compiled, on="run_id")[["run_id", *by, "compile", *clock]]
@@ -458,19 +473,19 @@ def _over_default(measured: pd.DataFrame, compiled: pd.DataFrame, by: list[str],
     return rows.assign(speedup=1 / rows["ratio"], differs=differs)
 
 
-def _helped(pairs: pd.DataFrame) -> pd.DataFrame:
+def _select_helped(pairs: pd.DataFrame) -> pd.DataFrame:
     """Training steps that wait for launches and that CUDA graphs make faster: first the one that waits for longest."""
     late = pairs["base_waits"] & pairs["differs"] & (pairs["ratio"] < 1)
     rows = pairs[(pairs["compile"] == GRAPHS) & (pairs["mode"] == TRAIN) & late]
     return rows.sort_values("base_launch_wait", ascending=False, kind="stable")
 
 
-def _of_work(pairs: pd.DataFrame) -> pd.DataFrame:
+def _select_less_work(pairs: pd.DataFrame) -> pd.DataFrame:
     """Steps that compiling makes faster, most of it by less work for the GPU."""
     return pairs[_are_faster(pairs) & (pairs["saved_busy_ns"] > pairs["saved_ns"] / 2)]
 
 
-def _saved(pairs: pd.DataFrame) -> pd.DataFrame:
+def _select_saved(pairs: pd.DataFrame) -> pd.DataFrame:
     """CUDA graphs where they save time: host_part, how much of it is idling; less than 0 where the GPU idles longer."""
     rows = pairs[(pairs["compile"] == GRAPHS) & pairs["differs"] & (pairs["ratio"] < 1)].dropna(subset="saved_idle_ns")
     return rows.assign(host_part=rows["saved_idle_ns"] / rows["saved_ns"])
@@ -493,7 +508,7 @@ def _phases(
     timer = timing.host_times(steps, "timer", "timer")
     gpu = timing.gpu_times(kernels, memops).groupby(["run_id", "phase"])[["busy_ns", "launches"]].median().reset_index()
     rows = rows.merge(timer[timer["phase"] != ranges.STEP], on="run_id").merge(gpu, how="left", on=["run_id", "phase"])
-    rows = sorted_by(rows, seen(rows, ["run_id"]), place(rows["phase"], ranges.PHASES))
+    rows = sort_stably(rows, rank_first_seen(rows, ["run_id"]), place(rows["phase"], ranges.PHASES))
     num_devices = timing.num_devices(kernels).reindex(rows["run_id"]).to_numpy()
     return rows.assign(idle_ns=rows["timer_ns"] * num_devices - rows["busy_ns"])
 
@@ -508,25 +523,27 @@ def _left(phases: pd.DataFrame, helped: pd.DataFrame) -> pd.DataFrame:
 
 def _allocations(api: pd.DataFrame, captured: pd.DataFrame) -> pd.DataFrame:
     """Per run, the calls that take memory from the driver or give it back, and their time, in all profiled steps."""
-    calls = _grouped(api)
+    calls = _group_calls(api)
     sums = calls[calls["group"] == "allocation"].groupby("run_id")[["calls", "total_ns"]].sum()
     rows = captured[["run_id", "mode", "compile"]].merge(sums, how="left", left_on="run_id", right_index=True)
     return rows.fillna({"calls": 0, "total_ns": 0})
 
 
-def _allocated(rows: pd.DataFrame) -> dict:
+def _describe_allocations(rows: pd.DataFrame) -> dict:
     return {"calls": int(rows["calls"].sum()), "total_ns": rows["total_ns"].max()}
 
 
 def _modules(kernels: pd.DataFrame, captured: pd.DataFrame) -> pd.DataFrame:
     """Parts of the forward pass's kernels with a module, and of all kernels with a phase, by `compile`."""
-    rows = timing.in_steps(kernels)[["run_id", "phase", "module"]].astype(str).merge(captured[["run_id", "compile"]])
+    rows = (
+        timing.select_steps(kernels)[["run_id", "phase", "module"]].astype(str).merge(captured[["run_id", "compile"]])
+    )
     rows = rows.assign(in_phase=rows["phase"] != "", in_module=(rows["module"] != "").where(rows["phase"] == "forward"))
     rows = rows.groupby("compile", sort=False)[["in_phase", "in_module"]].agg(lambda part: part.astype(float).mean())
     return rows.reset_index()
 
 
-def _lost(rows: pd.DataFrame) -> bool:
+def _describe_losses(rows: pd.DataFrame) -> bool:
     off = rows["compile"] == OFF
     return bool(off.any() and (~off).any() and (rows["in_phase"] == 1).all()
                 and (rows.loc[off, "in_module"] > 0).all() and (rows.loc[~off, "in_module"] == 0).all())  # fmt: skip
@@ -542,12 +559,12 @@ def _grid(main: Any) -> pd.DataFrame:
     table = run_grid.cases(main.runs, TRAIN) if len(main.runs) else pd.DataFrame(columns=[*by, "run_id", NOT_MEASURED])
     train = set(table["run_id"])
     parts = (frame[frame["run_id"].astype(str).isin(train)] for frame in (main.kernels, main.memops))
-    causes = queue.causes(queue.placed(queue.operations(*parts)), main.steps)
+    causes = queue.causes(queue.place_operations(queue.operations(*parts)), main.steps)
     table = table.merge(causes.astype({"run_id": str}), how="left", on="run_id")
     return table.assign(waits_share=table["launch_share"] + table["boundary_share"])
 
 
-def _in_slower_cases(models: list[pd.DataFrame], paired: list[pd.DataFrame]) -> pd.DataFrame:
+def _list_slower_cases(models: list[pd.DataFrame], paired: list[pd.DataFrame]) -> pd.DataFrame:
     """Runs of the pairs of all cases in which a deeper model is slower, from the longest model to the widest."""
     parts = []
     for rows, pairs in zip(models, paired, strict=True):
@@ -558,14 +575,14 @@ def _in_slower_cases(models: list[pd.DataFrame], paired: list[pd.DataFrame]) -> 
     table = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
     if not len(table):
         return table
-    return sorted_by(table, table["context_length"], place(table["mode"], list(modes.MODES)), -table["num_layers"])
+    return sort_stably(table, table["context_length"], place(table["mode"], list(modes.MODES)), -table["num_layers"])
 
 
 # ---------------------------------------------------------------- facts of claims
 
 
-def _speed(every: pd.DataFrame):
-    return lambda rows: {**extremes("speedup")(rows), **out_of(every)(rows)}
+def _describe_speed(every: pd.DataFrame):
+    return lambda rows: {**extremes("speedup")(rows), **count_all(every)(rows)}
 
 
 def _are_faster(rows: pd.DataFrame) -> pd.Series:
@@ -580,7 +597,7 @@ def _graphs_add(rows: pd.DataFrame) -> dict:
     return {**_num_faster(rows), **extremes("speedup")(rows[_are_faster(rows)])}
 
 
-def _fewer_calls(rows: pd.DataFrame) -> dict:
+def _find_fewer_calls(rows: pd.DataFrame) -> dict:
     """The step that CUDA graphs save the largest part of its launch calls."""
     return rows.loc[(rows["calls_graphs"] / rows["calls"]).idxmin()].to_dict()
 
@@ -589,7 +606,7 @@ def _num_faster(rows: pd.DataFrame) -> dict:
     return {"num_found": int(_are_faster(rows).sum())}
 
 
-def _deeper_slower(rows: pd.DataFrame, tried: pd.DataFrame) -> dict:
+def _find_deeper_slower(rows: pd.DataFrame, tried: pd.DataFrame) -> dict:
     """`most`: the pair whose deeper model is slower by the largest ratio."""
     rows = rows.assign(ratio=rows["deep_timer_ns"] / rows["wide_timer_ns"])
     return {

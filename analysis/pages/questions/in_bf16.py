@@ -8,7 +8,7 @@ import pandas as pd
 from profiler_job.analysis.metrics import differences, kernel_time, run_grid, timing
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.pages.case_columns import case_headings, spread_column
-from profiler_job.analysis.pages.extreme_rows import extremes, many, noise_of, out_of, percent_of, span
+from profiler_job.analysis.pages.extreme_rows import count_all, extremes, format_percent_span, many, noise_of, span
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import modes, ranges
 from profiler_job.jobs.contract.studies import BF16
@@ -46,7 +46,7 @@ def answer(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Frames:
+class Bf16Data:
     table: pd.DataFrame
     """Runs that both have: columns of the main recording (main_*) and of the twin (bf16_*), and how they differ."""
     training: pd.DataFrame
@@ -59,9 +59,9 @@ class Frames:
 
 def _frames(
     runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame, main: Any, bands: Bands | None
-) -> Frames:
-    measured = {MAIN: _measured(main.runs, main.steps, main.kernels, main.memops)}
-    measured[FUSED] = _measured(runs, steps, kernels, memops)
+) -> Bf16Data:
+    measured = {MAIN: _measure_runs(main.runs, main.steps, main.kernels, main.memops)}
+    measured[FUSED] = _measure_runs(runs, steps, kernels, memops)
     sides = [of.rename(columns={name: f"{side}_{name}" for name in of if name not in SAME})
              for side, of in measured.items()]  # fmt: skip
     table = sides[0].merge(sides[1], on=SAME)
@@ -72,26 +72,26 @@ def _frames(
     totals = {MAIN: kernel_time.kernel_totals(main.kernels), FUSED: kernel_time.kernel_totals(kernels)}
     families = pd.concat([_families(training, totals[side], side) for side in SIDES], ignore_index=True)
     order = families.groupby("family")["time_ns"].sum().sort_values(ascending=False).index.tolist()
-    return Frames(table=table, training=training, families=families, order=order)
+    return Bf16Data(table=table, training=training, families=families, order=order)
 
 
-def _claims(frames: Frames) -> list[Claim]:
+def _claims(frames: Bf16Data) -> list[Claim]:
     table, training = frames.table, frames.training
     faster = training[training["differs"] & (training["speedup"] > 1)]
     of_both = training[["main_gemm", "bf16_gemm"]].notna().all(axis=1)
     return [
         Claim("speedup", training, facts=extremes("speedup")),
-        Claim("faster", faster, many(training), facts=out_of(training, extremes("speedup"))),
+        Claim("faster", faster, many(training), facts=count_all(training, extremes("speedup"))),
         Claim("not_faster", training, lambda rows: not many(training)(faster), facts=extremes("speedup")),
         Claim("gemm", training[of_both], facts=_gemm),
         Claim("leader", frames.families, facts=_leaders),
         Claim("optimizer", training, facts=lambda rows: {side: span(rows[f"{side}_in_optimizer"]) for side in SIDES}),
         Claim("busy", training, facts=lambda rows: {side: extremes(f"{side}_busy_share")(rows) for side in SIDES}),
-        Claim("all_modes", table, facts=lambda rows: {"of": _by_mode(rows)}),
+        Claim("all_modes", table, facts=lambda rows: {"of": _group_by_mode(rows)}),
     ]
 
 
-def _tables(frames: Frames) -> list[Table]:
+def _tables(frames: Bf16Data) -> list[Table]:
     case = case_headings(CASE, linked=False)
     columns = (
         spread_column(MAIN, "step, FP32"),
@@ -118,7 +118,7 @@ def _tables(frames: Frames) -> list[Table]:
             "longest",
             "A training step at the longest context",
             (*case, *columns[:5]),
-            _longest(frames.training),
+            _select_longest(frames.training),
         ),
     ]
 
@@ -149,9 +149,9 @@ def _table_of_processes(training: pd.DataFrame) -> list[Table]:
 _INTERVAL = ("of_processes_ns", "of_processes_low_ns", "of_processes_high_ns", "num_processes")
 
 
-def _charts(frames: Frames) -> list[Chart]:
+def _charts(frames: Bf16Data) -> list[Chart]:
     options = {"order": frames.order, "row": "precision"}
-    longest = frames.families.merge(_longest(frames.training)[CASE], on=CASE)
+    longest = frames.families.merge(_select_longest(frames.training)[CASE], on=CASE)
     title = _title_of(frames.families)
     return [
         Chart("families", "stacked_shares", title, frames.families, options={"by": CASE, **options}),
@@ -167,18 +167,20 @@ def _charts(frames: Frames) -> list[Chart]:
 
 def _title_of(families: pd.DataFrame) -> str:
     of_side = families[families["family"] == GEMM].groupby("precision")["share"]
-    parts = [f"{percent_of(of_side.get_group(name))} in {name}" for name in SIDES.values() if name in of_side.groups]
+    parts = [
+        f"{format_percent_span(of_side.get_group(name))} in {name}" for name in SIDES.values() if name in of_side.groups
+    ]
     return f"GEMMs take {' and '.join(parts) or 'nothing'} of a training step's kernel time"
 
 
 # ---------------------------------------------------------------- frames
 
 
-def _measured(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
+def _measure_runs(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
     """What a recording measured of each finished run: SAME, run_id, the unprofiled step (ns, min_ns, max_ns, n, and
     `parts`, how long the GPU waits in it; of_processes_ns with its interval), busy_share, kernel_ns, and of this the
     shares of GEMMs (gemm) and of the optimizer (in_optimizer)."""
-    ok = run_grid.measured_runs(runs)
+    ok = run_grid.select_measured_runs(runs)
     ok = ok.astype({name: str for name in ("run_id", "size", "mode")})[["run_id", *SAME]]
     times = timing.host_times(steps, "timer", "step")
     times = times[times["phase"] == ranges.STEP].drop(columns="phase")
@@ -199,10 +201,10 @@ def _measured(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, me
 
 def _families(training: pd.DataFrame, totals: pd.DataFrame, side: str) -> pd.DataFrame:
     cases = training[[*CASE, f"{side}_run_id"]].rename(columns={f"{side}_run_id": "run_id"})
-    return cases.assign(precision=SIDES[side]).merge(kernel_time.by_family(totals, ["run_id"]), on="run_id")
+    return cases.assign(precision=SIDES[side]).merge(kernel_time.sum_by_family(totals, ["run_id"]), on="run_id")
 
 
-def _longest(training: pd.DataFrame) -> pd.DataFrame:
+def _select_longest(training: pd.DataFrame) -> pd.DataFrame:
     """Of each model the training step at its longest context."""
     longest = training.groupby("size")["context_length"].transform("max")
     return training[training["context_length"] == longest].reset_index(drop=True)
@@ -225,7 +227,7 @@ def _leaders(rows: pd.DataFrame) -> dict:
     return leaders
 
 
-def _by_mode(rows: pd.DataFrame) -> list[dict]:
+def _group_by_mode(rows: pd.DataFrame) -> list[dict]:
     return [
         {"mode": mode, "speedup": span(rows.loc[rows["mode"] == mode, "speedup"])}
         for mode in modes.MODES

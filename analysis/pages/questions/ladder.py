@@ -12,7 +12,7 @@ from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.metrics.gpu_samples import SLOW_HOST
 from profiler_job.analysis.metrics.trained_losses import BEFORE, TRAINED
 from profiler_job.analysis.pages.case_columns import case_headings
-from profiler_job.analysis.pages.extreme_rows import extremes, noise_of, out_of, ratios_of, span
+from profiler_job.analysis.pages.extreme_rows import count_all, extremes, noise_of, ratios_of, span
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.plain import PLAIN, TRAINED_STEPS
@@ -96,25 +96,25 @@ def answer(
 
     `ns` is the unprofiled step, the median over the steps of all processes. `speedup` is the step in FP32 with nothing
     fused over it, `gain` that of the rung before over it; `tokens_per_s` and `joules` are of the same steps. Of
-    `predicted`, as of `ledger.held_against`, is what was said of a run before it was measured; of `hindsight`, as of
-    `of_runs.in_hindsight`, what the models say today from the capture of the step in FP32. Two steps differ beyond the
-    noise band of wall times (`bands`), which is as wide as if the GPU waited in all phases that the host limits,
-    and only where the host's speed does not explain it: `at_least` and `at_most` are the gain where the step grows with
-    the time of a loop of plain Python on its host, which took `slower_host` times as long as before.
-    Losses are those of the run where it compared them, else of the recording `losses`, which may be of the same model
-    without dropout.
+    `predicted`, as of `ledger.compare_with_measured`, is what was said of a run before it was measured; of `hindsight`,
+    as of `of_runs.predict_measured`, what the models say today from the capture of the step in FP32. Two steps differ
+    beyond the noise band of wall times (`bands`), which is as wide as if the GPU waited in all phases that the host
+    limits, and only where the host's speed does not explain it: `at_least` and `at_most` are the gain where the step
+    grows with the time of a loop of plain Python on its host, which took `slower_host` times as long as before. Losses
+    are those of the run where it compared them, else of the recording `losses`, which may be of the same model without
+    dropout.
     """
     frames = _frames(runs, main, studies, predicted, hindsight, bands, losses)
     facts: dict[str, Any] = {"noise": noise_of(bands), "slow_host": SLOW_HOST, "near": NEAR, "rungs": [*RUNGS]}
     facts["knows_trained"] = bool(frames.rungs["trained_off"].notna().any())
     facts["trained_steps"] = TRAINED_STEPS
-    facts["no_dropout"] = _without_dropout(pd.concat([frames.rungs, frames.alone]))
+    facts["no_dropout"] = _select_without_dropout(pd.concat([frames.rungs, frames.alone]))
     facts["losses"] = losses.manifest.get("name", "") if losses is not None else ""
     return assemble(facts, _claims(frames), _tables(frames), _charts(frames))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Frames:
+class LadderData:
     rungs: pd.DataFrame
     """One row per case and rung that was measured."""
     alone: pd.DataFrame
@@ -158,9 +158,9 @@ def _frames(
     hindsight: pd.DataFrame | None,
     bands: Bands | None,
     losses: Any,
-) -> Frames:
-    measured = _measured([main, *(studies[name] for name in (STUDY, *ALSO) if name in studies)])
-    measured = trained_losses.with_losses(measured, losses)
+) -> LadderData:
+    measured = _measure_steps([main, *(studies[name] for name in (STUDY, *ALSO) if name in studies)])
+    measured = trained_losses.join_losses(measured, losses)
     # Others were measured to test predictions only.
     cases = {*map(tuple, main.runs[[*CASE, "batch_size"]].astype(str).to_numpy())}
     is_case = [
@@ -168,17 +168,19 @@ def _frames(
         for workload, case in zip(measured["workload"], measured[[*CASE, "batch_size"]].astype(str).to_numpy())
     ]
     measured = measured[is_case].reset_index(drop=True)
-    measured = _with_hindsight(_with_predictions(measured, predicted), hindsight)
-    rungs = _of_settings(measured, RUNGS, "rung")
+    measured = _join_hindsight(_join_predictions(measured, predicted), hindsight)
+    rungs = _select_settings(measured, RUNGS, "rung")
     base = rungs[rungs["rung"] == BASE].set_index(CASE)
-    rungs, alone = (_against(rows, base) for rows in (rungs, _of_settings(measured, SINGLE, "change")))
+    rungs, alone = (_join_base(rows, base) for rows in (rungs, _select_settings(measured, SINGLE, "change")))
     first = alone[CASE].merge(base[COMPARED], left_on=CASE, right_index=True, how="left")[COMPARED]
     alone["gains"] = (alone["speedup"] > 1) & _differ(alone, first, bands)
     alone["gains"] &= alone["speedup"] / (first["host_ratio"] / alone["host_ratio"]).fillna(1.0).clip(lower=1) > 1
     host = studies.get(HOST)
     if host is not None:
-        beside = _compiled_alone(host, predicted, hindsight, bands, losses)
-        alone = _in_order(pd.concat([beside[beside.set_index(CASE).index.isin(base.index)], alone], ignore_index=True))
+        beside = _list_compiled_alone(host, predicted, hindsight, bands, losses)
+        alone = _sort_single_changes(
+            pd.concat([beside[beside.set_index(CASE).index.isin(base.index)], alone], ignore_index=True)
+        )
     before = rungs.groupby(CASE, sort=False)[COMPARED].shift()
     rungs["gain"] = before["ns"] / rungs["ns"]
     of_host = (before["host_ratio"] / rungs["host_ratio"]).fillna(1.0)
@@ -186,13 +188,13 @@ def _frames(
     rungs["at_least"], rungs["at_most"] = rungs["gain"] / of_host.clip(lower=1), rungs["gain"] / of_host.clip(upper=1)
     of_changes = (rungs["at_least"] > 1) | (rungs["at_most"] < 1)
     rungs["differs"] = _differ(rungs, before, bands) & of_changes
-    return Frames(rungs=rungs, alone=alone)
+    return LadderData(rungs=rungs, alone=alone)
 
 
 COMPARED = ["ns", "min_ns", "max_ns", "parts", "host_ratio"]
 
 
-def _with_predictions(measured: pd.DataFrame, predicted: pd.DataFrame | None) -> pd.DataFrame:
+def _join_predictions(measured: pd.DataFrame, predicted: pd.DataFrame | None) -> pd.DataFrame:
     """With predicted_ns, low_ns and high_ns of what was said before, or why nothing was."""
     names = ["predicted_ns", "low_ns", "high_ns"]
     if predicted is None:
@@ -204,7 +206,7 @@ def _with_predictions(measured: pd.DataFrame, predicted: pd.DataFrame | None) ->
     return measured.assign(**{name: measured["run_id"].map(said[name]) for name in names})
 
 
-def _with_hindsight(measured: pd.DataFrame, hindsight: pd.DataFrame | None) -> pd.DataFrame:
+def _join_hindsight(measured: pd.DataFrame, hindsight: pd.DataFrame | None) -> pd.DataFrame:
     """With hindsight_ns, hindsight_low_ns and hindsight_high_ns of what the models say today, or why they do not."""
     names = {"step_ns": "hindsight_ns", "low_ns": "hindsight_low_ns", "high_ns": "hindsight_high_ns"}
     if hindsight is None:
@@ -225,17 +227,17 @@ def _is_plain(measured: pd.DataFrame) -> pd.Series:
     return (measured[[*PLAIN]].astype(str) == pd.Series(PLAIN)).all(axis=1)
 
 
-def _compiled_alone(
+def _list_compiled_alone(
     rec: Any, predicted: pd.DataFrame | None, hindsight: pd.DataFrame | None, bands: Bands | None, losses: Any
 ) -> pd.DataFrame:
     """The rows of `Frames.alone` whose change is compile: each against the same step without it in `rec`. Both were
     profiled, so it is known how long the GPU waits in them, as a band needs it."""
-    measured = trained_losses.with_losses(_measured([rec]), losses)
-    measured = _with_hindsight(_with_predictions(measured, predicted), hindsight)
+    measured = trained_losses.join_losses(_measure_steps([rec]), losses)
+    measured = _join_hindsight(_join_predictions(measured, predicted), hindsight)
     waits = differences.times_of_steps(rec.steps, rec.kernels, rec.memops).set_index("run_id")["parts"]
     measured["parts"] = measured["run_id"].map(waits).fillna(measured["parts"])
-    base = _of_settings(measured, {BASE: RUNGS[BASE]}, "change").set_index(CASE)
-    rows = _against(_of_settings(measured, COMPILED_ALONE, "change"), base)
+    base = _select_settings(measured, {BASE: RUNGS[BASE]}, "change").set_index(CASE)
+    rows = _join_base(_select_settings(measured, COMPILED_ALONE, "change"), base)
     first = rows[CASE].merge(base[COMPARED], left_on=CASE, right_index=True, how="left")[COMPARED]
     return rows.assign(gains=(rows["speedup"] > 1) & _differ(rows, first, bands))
 
@@ -245,7 +247,7 @@ def _differ(rows: pd.DataFrame, others: pd.DataFrame, bands: Bands | None) -> pd
     return differences.differ(both, "now", "other", bands.wall if bands else None)
 
 
-def _measured(recordings: Iterable[Any]) -> pd.DataFrame:
+def _measure_steps(recordings: Iterable[Any]) -> pd.DataFrame:
     """Each training step of the reference model and of models of Hugging Face that was measured, the first of those
     that have one run id: CASE, AXES, batch_size, workload, run_id, ns, min_ns, max_ns, parts (of this, phases that the
     host limits) and host_limited, the same as a share, tokens_per_s, peak_bytes, joules, host_ratio (a loop of plain
@@ -253,7 +255,7 @@ def _measured(recordings: Iterable[Any]) -> pd.DataFrame:
     tables: dict[str, list[pd.DataFrame]] = {}
     seen: set[str] = set()
     for rec in recordings:
-        ok = run_grid.measured_runs(rec.runs)
+        ok = run_grid.select_measured_runs(rec.runs)
         ok = ok[ok["workload"].astype(str).isin([run_grid.REFERENCE, HUGGING_FACE])]
         ok = ok.astype({"run_id": str})[(ok["mode"].astype(str) == MODE) & ~ok["run_id"].astype(str).isin(seen)]
         seen |= {*ok["run_id"]}
@@ -265,15 +267,15 @@ def _measured(recordings: Iterable[Any]) -> pd.DataFrame:
     times = timing.host_times(steps, "timer", "step")
     times = times[times["phase"] == ranges.STEP].drop(columns="phase")
     times = times.rename(columns=lambda name: name.removeprefix("step_"))
-    machine = gpu_samples.of_runs(runs, steps, processes, states)[["run_id", "joules"]]
-    by_process = gpu_samples.of_processes(processes, states).groupby("run_id")["host_ratio"].median()
+    machine = gpu_samples.summarise_runs(runs, steps, processes, states)[["run_id", "joules"]]
+    by_process = gpu_samples.summarise_processes(processes, states).groupby("run_id")["host_ratio"].median()
     losses = figures.pivot_table(index="run_id", columns="figure", values="value").reindex(columns=[*BEFORE, *TRAINED])
     runs[VOCABULARY] = runs["workload_options"].astype(str).map(_vocabulary)
     names = [*trained_losses.MODEL, *AXES, "num_parameters", "run_id", "gpu_name", "peak_memory_bytes"]
     known = runs[names]
     table = known.merge(times, on="run_id").merge(machine, how="left", on="run_id")
     table["tokens_per_s"] = run_grid.tokens_per_s(table, table["ns"])
-    table["parts"] = table["run_id"].map(run_advice.host_limited_ns(steps))
+    table["parts"] = table["run_id"].map(run_advice.measure_host_limited(steps))
     table["host_limited"] = (table["parts"] / table["ns"]).clip(upper=1)
     table["host_ratio"] = table["run_id"].map(by_process).astype(float)
     table = table.join(losses, on="run_id")
@@ -290,26 +292,26 @@ def _vocabulary(options: str) -> str:
     return PADDED if said and int(said[1]) % MULTIPLE == 0 else AS_IS
 
 
-def _of_settings(measured: pd.DataFrame, settings: Mapping[str, tuple[str, ...]], name: str) -> pd.DataFrame:
+def _select_settings(measured: pd.DataFrame, settings: Mapping[str, tuple[str, ...]], name: str) -> pd.DataFrame:
     """The rows of `measured` that have one of the settings, named in the column `name`, case by case in their order."""
     names = {values: key for key, values in settings.items()}
     rows = measured.assign(**{name: [names.get(tuple(row)) for row in measured[AXES].astype(str).to_numpy()]})
     rows = rows[rows[name].notna()]
-    return _by_case(rows, rows[name].map([*settings].index))
+    return _sort_by_case(rows, rows[name].map([*settings].index))
 
 
-def _by_case(rows: pd.DataFrame, place: pd.Series) -> pd.DataFrame:
+def _sort_by_case(rows: pd.DataFrame, place: pd.Series) -> pd.DataFrame:
     order = rows.assign(_place=place).sort_values(["num_parameters", "context_length", "_place"], kind="stable")
     return order.drop(columns="_place").reset_index(drop=True)
 
 
-def _in_order(alone: pd.DataFrame) -> pd.DataFrame:
+def _sort_single_changes(alone: pd.DataFrame) -> pd.DataFrame:
     """Single changes case by case; of one that was measured twice the first."""
     rows = alone.drop_duplicates([*CASE, "change"])
-    return _by_case(rows, rows["change"].map([*SINGLE].index))
+    return _sort_by_case(rows, rows["change"].map([*SINGLE].index))
 
 
-def _against(rows: pd.DataFrame, base: pd.DataFrame) -> pd.DataFrame:
+def _join_base(rows: pd.DataFrame, base: pd.DataFrame) -> pd.DataFrame:
     """Those of cases that have a base, with its time, memory and energy, and how many times as fast they are."""
     beside = base[["ns", "peak_bytes", "joules", "host_limited"]].add_prefix("base_")
     table = rows.merge(beside, left_on=CASE, right_index=True).reset_index(drop=True)
@@ -319,7 +321,7 @@ def _against(rows: pd.DataFrame, base: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
-def _in_map(rungs: pd.DataFrame) -> pd.DataFrame:
+def _select_for_map(rungs: pd.DataFrame) -> pd.DataFrame:
     """The rungs of IN_MAP of the reference model, which has a grid of cases, one after the other."""
     rows = rungs[rungs["rung"].isin(IN_MAP) & (rungs["workload"] != HUGGING_FACE)]
     order = rows["rung"].map([*IN_MAP].index)
@@ -331,7 +333,7 @@ def _top(rungs: pd.DataFrame) -> pd.DataFrame:
     return rungs.drop_duplicates(CASE, keep="last")
 
 
-def _faster(rungs: pd.DataFrame) -> pd.DataFrame:
+def _select_faster(rungs: pd.DataFrame) -> pd.DataFrame:
     """Those that take less time than the rung before, beyond noise and what the hosts explain."""
     return rungs[rungs["differs"].astype(bool) & (rungs["gain"] > 1)]
 
@@ -341,53 +343,56 @@ def _are_host_limited(rows: pd.DataFrame) -> bool:
     return bool((rows["host_limited"] > 0.5).all()) and not rows["rung"].isin(WITH_COMPILE).any()
 
 
-def _by_limit(rows: pd.DataFrame, is_host: bool) -> pd.DataFrame:
+def _select_by_limit(rows: pd.DataFrame, is_host: bool) -> pd.DataFrame:
     """Those whose step before the change the host limits for the most part, or the others."""
     return rows[(rows["base_host_limited"] > 0.5) == is_host]
 
 
-def _slower_by_host(rungs: pd.DataFrame) -> pd.DataFrame:
+def _select_slower_by_host(rungs: pd.DataFrame) -> pd.DataFrame:
     """Rungs that take longer than the one before, which the host of their run explains."""
     return rungs[(rungs["gain"] < 1 - NEAR) & (rungs["at_most"] >= 1)]
 
 
-def _claims(frames: Frames) -> list[Claim]:
+def _claims(frames: LadderData) -> list[Claim]:
     above, top = frames.above, _top(frames.above)
     of_rung = {name: above[above["rung"] == name] for name in (EAGER, COMPILED, GRAPHS, TO_64)}
     tested = above[above["predicted_ns"].notna()]
     return [
-        Claim("together", _with_all(top), facts=lambda rows: _together(rows, top)),
+        Claim("together", _select_complete(top), facts=lambda rows: _describe_top(rows, top)),
         Claim(
-            "short", top[top["speedup"] < SMALL_GAIN], _are_host_limited, facts=out_of(top, extremes("context_length"))
+            "short",
+            top[top["speedup"] < SMALL_GAIN],
+            _are_host_limited,
+            facts=count_all(top, extremes("context_length")),
         ),
-        Claim("first", frames.first[frames.first["gains"]], facts=_first),
-        Claim("decided", frames.first[frames.first["gains"]], facts=out_of(frames.first, _first)),
-        Claim("launches", _by_limit(frames.compiled, is_host=True), facts=extremes("speedup")),
-        Claim("fusion", _by_limit(frames.compiled, is_host=False), facts=extremes("speedup")),
+        Claim("first", frames.first[frames.first["gains"]], facts=_count_first),
+        Claim("decided", frames.first[frames.first["gains"]], facts=count_all(frames.first, _count_first)),
+        Claim("launches", _select_by_limit(frames.compiled, is_host=True), facts=extremes("speedup")),
+        Claim("fusion", _select_by_limit(frames.compiled, is_host=False), facts=extremes("speedup")),
         Claim("each", frames.shown[CASE].drop_duplicates().merge(frames.first, on=CASE), facts=_each),
         Claim("compile", of_rung[COMPILED], lambda rows: bool((rows["at_least"] > 1).all()), facts=_span_of_gains),
-        Claim("graphs", _faster(of_rung[GRAPHS]), facts=out_of(of_rung[GRAPHS], extremes("gain"))),
-        Claim("limits", _in_map(frames.rungs), facts=_limits),
-        Claim("padding", _faster(of_rung[TO_64]), facts=extremes("gain")),
+        Claim("graphs", _select_faster(of_rung[GRAPHS]), facts=count_all(of_rung[GRAPHS], extremes("gain"))),
+        Claim("limits", _select_for_map(frames.rungs), facts=_limits),
+        Claim("padding", _select_faster(of_rung[TO_64]), facts=extremes("gain")),
         Claim("no_padding", of_rung[TO_64], lambda rows: not rows["differs"].any(), facts=extremes("gain")),
-        Claim("by_host", _slower_by_host(frames.shown), facts=extremes("slower_host")),
+        Claim("by_host", _select_slower_by_host(frames.shown), facts=extremes("slower_host")),
         Claim(
             "gains",
-            _faster(above),
-            facts=out_of(above, lambda rows: _by_rung(rows, above)),
+            _select_faster(above),
+            facts=count_all(above, lambda rows: _count_by_step(rows, above)),
         ),
         Claim("memory", of_rung[EAGER].dropna(subset=["less_memory"]), facts=extremes("less_memory")),
         Claim("energy", top.dropna(subset=["less_energy"]), facts=extremes("less_energy")),
-        Claim("hosts", frames.rungs[frames.rungs["host_ratio"] > SLOW_HOST], facts=out_of(frames.rungs)),
-        Claim("predicted", tested, facts=_predicted),
-        Claim("hindsight", above[above["hindsight_ns"].notna()], facts=lambda rows: _in_hindsight(rows, above)),
-        Claim("trained", above.dropna(subset=["numerics_off"]), facts=_trained),
-        Claim("formula", _of_formula(frames.alone), facts=_formula),
+        Claim("hosts", frames.rungs[frames.rungs["host_ratio"] > SLOW_HOST], facts=count_all(frames.rungs)),
+        Claim("predicted", tested, facts=_describe_predictions),
+        Claim("hindsight", above[above["hindsight_ns"].notna()], facts=lambda rows: _count_unpredicted(rows, above)),
+        Claim("trained", above.dropna(subset=["numerics_off"]), facts=_select_trained),
+        Claim("formula", _select_by_formula(frames.alone), facts=_formula),
         Claim("loss", above.dropna(subset=["loss_off"]), facts=extremes("loss_off")),
     ]
 
 
-def _tables(frames: Frames) -> list[Table]:
+def _tables(frames: LadderData) -> list[Table]:
     case = case_headings(CASE, linked=False)
     step = Column("ns", "step", "ms", lower="min_ns", upper="max_ns")
     speedup = Column("speedup", "as fast as FP32", "ratio")
@@ -421,7 +426,7 @@ def _tables(frames: Frames) -> list[Table]:
     )
     rung, change = Column("rung", "rung"), Column("change", "change alone")
     shown = frames.shown
-    rest = _without(frames.rungs, shown)
+    rest = _drop_shown(frames.rungs, shown)
     return [
         Table(
             "shown",
@@ -434,7 +439,7 @@ def _tables(frames: Frames) -> list[Table]:
             "limits",
             "Part of the step in phases that the host limits, percent",
             (*case, Column("rung", "rung"), Column("host_limited", "host limits", "share")),
-            _in_map(frames.rungs),
+            _select_for_map(frames.rungs),
         ),
         Table("rest", "Rung by rung: all other cases", (*case, rung, step, speedup, gain, *predictions), rest),
         Table(
@@ -449,17 +454,17 @@ def _tables(frames: Frames) -> list[Table]:
             (*case, change, *costs),
             frames.alone,
         ),
-        _table_of_first(frames),
+        _tabulate_first(frames),
     ]
 
 
-def _without(rows: pd.DataFrame, shown: pd.DataFrame) -> pd.DataFrame:
+def _drop_shown(rows: pd.DataFrame, shown: pd.DataFrame) -> pd.DataFrame:
     """Those of other cases."""
     both = rows.merge(shown[CASE].drop_duplicates(), on=CASE, how="left", indicator=True)
     return both[both["_merge"] == "left_only"].drop(columns="_merge")
 
 
-def _table_of_first(frames: Frames) -> Table:
+def _tabulate_first(frames: LadderData) -> Table:
     """Sizes across contexts: the change that gives most alone, and how many times as fast a step is with it."""
     first = frames.first
     compiled = {*map(tuple, frames.alone.loc[frames.alone["change"].isin(COMPILED_ALONE), CASE].to_numpy())}
@@ -480,11 +485,11 @@ def _table_of_first(frames: Frames) -> Table:
     return Table("first", title, (Column("size", "model"), *columns), rows)
 
 
-def _charts(frames: Frames) -> list[Chart]:
+def _charts(frames: LadderData) -> list[Chart]:
     shown = frames.shown[frames.shown["rung"] != BASE]  # which is 1 by definition
     unsaid = shown[shown["predicted_ns"].isna()]
-    together = _with_all(_top(frames.above))
-    is_by_host = shown["run_id"].isin(_slower_by_host(shown)["run_id"])
+    together = _select_complete(_top(frames.above))
+    is_by_host = shown["run_id"].isin(_select_slower_by_host(shown)["run_id"])
     rows = pd.concat(
         [
             shown.assign(series=is_by_host.map({True: SLOWER_HOST, False: MEASURED}), value=shown["speedup"]),
@@ -509,41 +514,41 @@ def _charts(frames: Frames) -> list[Chart]:
 # ---------------------------------------------------------------- facts of claims
 
 
-def _with_all(top: pd.DataFrame) -> pd.DataFrame:
+def _select_complete(top: pd.DataFrame) -> pd.DataFrame:
     """The highest rungs that have all changes, torch.compile among them; of cases that were never compiled, where there
     are no others."""
     compiled = top[top["rung"].isin(WITH_COMPILE)]
     return compiled if len(compiled) else top
 
 
-def _trained(rows: pd.DataFrame) -> dict[str, Any]:
+def _select_trained(rows: pd.DataFrame) -> dict[str, Any]:
     gpus = {*rows["trained_on"], *rows["formula_on"]}
-    return extremes("numerics_off")(rows) | {"gpus": sorted(gpus), "no_dropout": _without_dropout(rows)}
+    return extremes("numerics_off")(rows) | {"gpus": sorted(gpus), "no_dropout": _select_without_dropout(rows)}
 
 
-def _without_dropout(rows: pd.DataFrame) -> list[str]:
+def _select_without_dropout(rows: pd.DataFrame) -> list[str]:
     """Models whose losses are of the same model with dropout off."""
     return list(dict.fromkeys(rows.loc[rows["no_dropout"].astype(bool), "size"]))
 
 
-def _of_formula(alone: pd.DataFrame) -> pd.DataFrame:
+def _select_by_formula(alone: pd.DataFrame) -> pd.DataFrame:
     """Of fused AdamW alone the cases of which it is known what fusing does to the loss, and what the formula."""
     return alone[(alone["optimizer"].astype(str) == "fused") & alone["numerics_off"].notna()]
 
 
 def _formula(rows: pd.DataFrame) -> dict[str, Any]:
-    facts = {"fused_off": rows["numerics_off"].max(), "no_dropout": _without_dropout(rows)}
+    facts = {"fused_off": rows["numerics_off"].max(), "no_dropout": _select_without_dropout(rows)}
     return extremes("trained_off")(rows) | facts
 
 
-def _together(rows: pd.DataFrame, top: pd.DataFrame) -> dict:
+def _describe_top(rows: pd.DataFrame, top: pd.DataFrame) -> dict:
     """The speed-ups, whether torch.compile is among the changes, and what the `top` of other cases gives without it."""
     others = top.drop(rows.index)
     without = {"num_without": len(others), "without": span(others["speedup"]) if len(others) else None}
     return extremes("speedup")(rows) | without | {"is_compiled": bool(rows["rung"].isin(WITH_COMPILE).all())}
 
 
-def _first(rows: pd.DataFrame) -> dict:
+def _count_first(rows: pd.DataFrame) -> dict:
     """How often each change is the one that gives most alone, the most frequent first; and what they give."""
     counts = rows["change"].value_counts()
     of = [{"change": name, "num": int(num), "speedup": span(rows.loc[rows["change"] == name, "speedup"])}
@@ -555,7 +560,7 @@ def _each(rows: pd.DataFrame) -> dict:
     return {"cases": rows.to_dict("records")}
 
 
-def _by_rung(rows: pd.DataFrame, every: pd.DataFrame) -> dict:
+def _count_by_step(rows: pd.DataFrame, every: pd.DataFrame) -> dict:
     """In how many of all cases each rung is among `rows`."""
     counts, all_counts = rows["rung"].value_counts(), every["rung"].value_counts()
     of = [{"rung": name, "num": int(counts.get(name, 0)), "num_all": int(num)} for name, num in all_counts.items()]
@@ -573,7 +578,7 @@ def _limits(rows: pd.DataFrame) -> dict:
     return {"of": [{"rung": name, "num": int(num), "num_all": int(size)} for name, num, size in counts.itertuples()]}
 
 
-def _in_hindsight(rows: pd.DataFrame, every: pd.DataFrame) -> dict:
+def _count_unpredicted(rows: pd.DataFrame, every: pd.DataFrame) -> dict:
     """How many of all rungs were not predicted before, and of how many the FP32 step was not captured."""
     num_new = int(rows["predicted_ns"].isna().sum())
     return {
@@ -583,6 +588,6 @@ def _in_hindsight(rows: pd.DataFrame, every: pd.DataFrame) -> dict:
     }
 
 
-def _predicted(rows: pd.DataFrame) -> dict:
+def _describe_predictions(rows: pd.DataFrame) -> dict:
     error = (rows["predicted_ns"] / rows["ns"] - 1).abs()
     return {"num_near": int((error <= NEAR).sum()), "median": error.median()}

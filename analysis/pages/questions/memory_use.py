@@ -7,7 +7,7 @@ import pandas as pd
 from profiler_job.analysis.metrics import device_memory, run_grid
 from profiler_job.analysis.metrics.device_memory import CAP, FITS, GPU_SIZES, PARTS, PLANNED_FOR, TOLERANCE, USES
 from profiler_job.analysis.pages.case_columns import case_headings
-from profiler_job.analysis.pages.extreme_rows import bound, extremes, largest
+from profiler_job.analysis.pages.extreme_rows import bound, extremes, give_largest
 from profiler_job.analysis.pages.titles import title_of
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs import memory as prediction
@@ -41,7 +41,7 @@ def answer(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Frames:
+class MemoryUseData:
     """Of runs without a cap: `cells`, one row per case with what its memory held, and `fits`, where each cell fits. Of
     capped runs: `fates`, how each ended. Predicted against measured: `errors` of this study and the main recording,
     `elsewhere` of other studies; apart from both, the `excess` of `followers`, and the `casts` of autocast. `plan`:
@@ -68,7 +68,7 @@ class Frames:
 
 def _frames(
     runs: pd.DataFrame, memory: pd.DataFrame, module_memory: pd.DataFrame, figures: pd.DataFrame, main, studies
-) -> Frames:
+) -> MemoryUseData:
     known = device_memory.plain_runs(runs)
     by = run_grid.case_columns(known[known[CAP] == 0])
     cells = _cells(known, memory, module_memory, figures)
@@ -76,7 +76,7 @@ def _frames(
     here = pd.concat([device_memory.plain_runs(main.runs).assign(sweep="main"), known.assign(sweep=STUDY)])
     others = device_memory.runs_elsewhere({name: study for name, study in studies.items() if name != STUDY}, known)
     elsewhere = device_memory.errors_of(others[~others["after_compiled"]])
-    return Frames(
+    return MemoryUseData(
         by=by,
         cells=cells,
         fits=device_memory.fits_of(cells[[*by, "run_id", NOT_MEASURED, "peak"]], known, fates),
@@ -84,7 +84,7 @@ def _frames(
         errors=device_memory.errors_of(here),
         elsewhere=elsewhere,
         excess=device_memory.excess_of(others[others["after_compiled"]], studies),
-        casts=device_memory.casts_kept(elsewhere, studies),
+        casts=device_memory.count_kept_casts(elsewhere, studies),
         plan=device_memory.plan(pd.concat([here, others[~others["after_compiled"]]], ignore_index=True)),
     )
 
@@ -94,7 +94,7 @@ def _cells(
 ) -> pd.DataFrame:
     """Every case of the runs without a cap, with its peaks, its activations by module, and their shares."""
     probed = device_memory.read_probes(memory, figures)
-    probed = probed.merge(device_memory.by_module(module_memory), how="outer", on="run_id")
+    probed = probed.merge(device_memory.sum_kept_by_module(module_memory), how="outer", on="run_id")
     cells = run_grid.cases(known[known[CAP] == 0], "train_step").merge(probed, how="left", on="run_id")
     cells = cells.merge(known[["run_id", "num_parameters"]], how="left", on="run_id")
     fixed = cells[list(USES[:3])].sum(axis=1, min_count=3)
@@ -106,7 +106,7 @@ def _cells(
     return cells
 
 
-def _facts(frames: Frames) -> dict:
+def _facts(frames: MemoryUseData) -> dict:
     context = frames.oom["context_bytes"].dropna()
     return {
         "tolerance": TOLERANCE,
@@ -117,18 +117,18 @@ def _facts(frames: Frames) -> dict:
     }
 
 
-def _claims(frames: Frames) -> list[Claim]:
-    return [_plan_claim(frames.plan), *_prediction_claims(frames), *_cap_claims(frames), *_content_claims(frames)]
+def _claims(frames: MemoryUseData) -> list[Claim]:
+    return [_plan_claim(frames.plan), *_prediction_claims(frames), *_cap_claims(frames), *_claim_content(frames)]
 
 
-def _prediction_claims(frames: Frames) -> list[Claim]:
+def _prediction_claims(frames: MemoryUseData) -> list[Claim]:
     """How far predicted peak allocated is off."""
     return [
-        Claim("exact", frames.errors, lambda rows: (rows["error"].abs() < TOLERANCE).all(), facts=_worst),
-        Claim("inexact", frames.errors, lambda rows: (rows["error"].abs() >= TOLERANCE).any(), facts=_worst),
-        Claim("elsewhere", frames.elsewhere, facts=_worst),
-        Claim("followers", frames.excess, _everywhere, facts=_least_and_most),
-        Claim("casts", frames.casts, lambda rows: (rows["kept"] > rows["casts"]).any(), facts=_most_rounded),
+        Claim("exact", frames.errors, lambda rows: (rows["error"].abs() < TOLERANCE).all(), facts=_find_worst),
+        Claim("inexact", frames.errors, lambda rows: (rows["error"].abs() >= TOLERANCE).any(), facts=_find_worst),
+        Claim("elsewhere", frames.elsewhere, facts=_find_worst),
+        Claim("followers", frames.excess, _everywhere, facts=_find_least_and_most),
+        Claim("casts", frames.casts, lambda rows: (rows["kept"] > rows["casts"]).any(), facts=_find_most_rounded),
     ]
 
 
@@ -140,7 +140,7 @@ def _plan_claim(plan: pd.DataFrame) -> Claim:
     return Claim("planned", plan[~measured], facts=lambda rows: facts | extremes("predicted")(rows))
 
 
-def _cap_claims(frames: Frames) -> list[Claim]:
+def _cap_claims(frames: MemoryUseData) -> list[Claim]:
     """Which capped runs ran out, and where."""
     fates, oom = frames.fates, frames.oom
     return [
@@ -154,36 +154,47 @@ def _cap_claims(frames: Frames) -> list[Claim]:
             "unused",
             oom,
             lambda rows: (rows["unused_bytes"] > rows["asked_bytes"]).any(),
-            facts=largest("unused_bytes"),
+            facts=give_largest("unused_bytes"),
         ),
     ]
 
 
-def _content_claims(frames: Frames) -> list[Claim]:
+def _claim_content(frames: MemoryUseData) -> list[Claim]:
     """What the memory of a training step holds."""
 
-    def of(*columns: str) -> pd.DataFrame:
+    def tabulate_span(*columns: str) -> pd.DataFrame:
         return frames.measured[[*frames.by, "run_id", NOT_MEASURED, *columns]]
 
-    shares = of("peak", "model_share", "activations_share")
-    in_peak = of("activations", "peak", "highest", "activations_share")
+    shares = tabulate_span("peak", "model_share", "activations_share")
+    in_peak = tabulate_span("activations", "peak", "highest", "activations_share")
     in_peak = in_peak[in_peak["highest"] != ranges.OPTIMIZER]
     return [
         Claim("turns", shares, _turns, facts=extremes("activations_share")),
-        Claim("fills", in_peak, lambda rows: _known(rows) and not _turns(shares), facts=extremes("activations_share")),
-        Claim("activations", in_peak, _known, facts=extremes("activations_share")),
-        Claim("softmax", of("softmax", "activations", "softmax_share"), _known, facts=extremes("softmax_share")),
-        Claim("parameters", of(*USES[:3], "parameter_bytes"), _as_rounded, facts=extremes("parameter_bytes")),
-        Claim("peak_phase", of("peak", "highest"), _short_in_optimizer, facts=_highest),
-        Claim("reserved", of("peak", "reserved", "reserved_ratio"), _known, facts=extremes("reserved_ratio")),
+        Claim(
+            "fills", in_peak, lambda rows: _is_known(rows) and not _turns(shares), facts=extremes("activations_share")
+        ),
+        Claim("activations", in_peak, _is_known, facts=extremes("activations_share")),
+        Claim(
+            "softmax",
+            tabulate_span("softmax", "activations", "softmax_share"),
+            _is_known,
+            facts=extremes("softmax_share"),
+        ),
+        Claim(
+            "parameters", tabulate_span(*USES[:3], "parameter_bytes"), _is_as_rounded, facts=extremes("parameter_bytes")
+        ),
+        Claim("peak_phase", tabulate_span("peak", "highest"), _is_short_in_optimizer, facts=_find_highest),
+        Claim(
+            "reserved", tabulate_span("peak", "reserved", "reserved_ratio"), _is_known, facts=extremes("reserved_ratio")
+        ),
     ]
 
 
-def _tables(frames: Frames) -> list[Table]:
-    return [*_fit_tables(frames), *_content_tables(frames), *_prediction_tables(frames)]
+def _tables(frames: MemoryUseData) -> list[Table]:
+    return [*_fit_tables(frames), *_tabulate_content(frames), *_prediction_tables(frames)]
 
 
-def _fit_tables(frames: Frames) -> list[Table]:
+def _fit_tables(frames: MemoryUseData) -> list[Table]:
     headings = case_headings(frames.by, linked=False)
     return [
         Table(
@@ -231,14 +242,14 @@ def _fit_tables(frames: Frames) -> list[Table]:
     ]
 
 
-def _content_tables(frames: Frames) -> list[Table]:
-    def of_cells(key: str, title: str, *columns: Column) -> Table:
+def _tabulate_content(frames: MemoryUseData) -> list[Table]:
+    def tabulate_cells(key: str, title: str, *columns: Column) -> Table:
         """A table of some columns of all cells, and its CSV of no others."""
         rows = frames.cells[[*frames.by, "run_id", NOT_MEASURED, *(column.key for column in columns)]]
         return Table(key, title, (*case_headings(frames.by, linked=False), *columns), rows)
 
     return [
-        of_cells(
+        tabulate_cells(
             "uses",
             "At the end of a training step, and what the forward pass keeps for the backward pass",
             *(Column(use, use.replace("_", " ").replace("optimizer", "Adam's"), "bytes") for use in USES),
@@ -246,7 +257,7 @@ def _content_tables(frames: Frames) -> list[Table]:
             Column("activations", "activations", "bytes"),
             Column("activations_share", "activations, of peak allocated", "share", bar=True, absent="gone by then"),
         ),
-        of_cells(
+        tabulate_cells(
             "phases",
             "Peak allocated in each phase of a training step",
             *(Column(f"{phase}_peak", phase, "bytes") for phase in ranges.PHASES),
@@ -254,7 +265,7 @@ def _content_tables(frames: Frames) -> list[Table]:
             Column("reserved", "peak reserved", "bytes"),
             Column("reserved_ratio", "peak reserved ÷ peak allocated", "ratio"),
         ),
-        of_cells(
+        tabulate_cells(
             "modules",
             "Activations by module, all layers: what each left allocated",
             Column("attention", "attention", "bytes"),
@@ -269,7 +280,7 @@ def _content_tables(frames: Frames) -> list[Table]:
     ]
 
 
-def _prediction_tables(frames: Frames) -> list[Table]:
+def _prediction_tables(frames: MemoryUseData) -> list[Table]:
     return [
         Table(
             "accuracy",
@@ -302,7 +313,7 @@ def _prediction_tables(frames: Frames) -> list[Table]:
     ]
 
 
-def _charts(frames: Frames) -> list[Chart]:
+def _charts(frames: MemoryUseData) -> list[Chart]:
     parts = device_memory.parts_of_peak(frames.measured, frames.by)
     limits = {f"{size} GB": device_memory.limit_of(size) for size in GPU_SIZES}
     options = {"by": frames.by, "order": list(PARTS), "limits": limits}
@@ -329,7 +340,7 @@ def _title_of_peak(parts: pd.DataFrame, by: list[str]) -> str:
 # ---------------------------------------------------------------- facts of the claims
 
 
-def _worst(rows: pd.DataFrame) -> dict:
+def _find_worst(rows: pd.DataFrame) -> dict:
     worst = rows.loc[rows["error"].abs().idxmax()]
     off, exact = rows["error"].abs() >= TOLERANCE, rows["error"] == 0
     numbers = {"num_off": int(off.sum()), "num_exact": int(exact.sum())}
@@ -356,16 +367,16 @@ def _everywhere(rows: pd.DataFrame) -> bool:
     return rows["excess"].min() > (1 - TOLERANCE) * rows["excess"].max() > 0
 
 
-def _least_and_most(rows: pd.DataFrame) -> dict:
+def _find_least_and_most(rows: pd.DataFrame) -> dict:
     return {**extremes("excess")(rows), "num_runs": rows["run_id"].nunique()}
 
 
-def _most_rounded(rows: pd.DataFrame) -> dict:
+def _find_most_rounded(rows: pd.DataFrame) -> dict:
     most = rows.loc[(rows["kept"] - rows["casts"]).idxmax()].to_dict()
     return most | {"run": title_of(most)}
 
 
-def _known(rows: pd.DataFrame) -> bool:
+def _is_known(rows: pd.DataFrame) -> bool:
     """Every row has its last column, and it is more than nothing."""
     return rows.iloc[:, -1].gt(0).all()
 
@@ -377,11 +388,11 @@ def _turns(rows: pd.DataFrame) -> bool:
     return (ends[0]["model_share"] > 1 / 2).all() and (ends[1]["activations_share"] > 1 / 2).all()
 
 
-def _as_rounded(rows: pd.DataFrame) -> bool:
+def _is_as_rounded(rows: pd.DataFrame) -> bool:
     return rows["parameter_bytes"].between(*ROUNDED_PARAMETER_BYTES).all()
 
 
-def _short_in_optimizer(rows: pd.DataFrame) -> bool:
+def _is_short_in_optimizer(rows: pd.DataFrame) -> bool:
     """Some peaks lie in the optimizer and the others in backward, which have the longer contexts of each model."""
     later = rows["highest"] == ranges.OPTIMIZER
     longest = rows[later].groupby("size")["context_length"].max()
@@ -390,5 +401,5 @@ def _short_in_optimizer(rows: pd.DataFrame) -> bool:
     return later.any() and backward and not (longest >= shortest.reindex(longest.index)).any()
 
 
-def _highest(rows: pd.DataFrame) -> dict:
+def _find_highest(rows: pd.DataFrame) -> dict:
     return {"num_optimizer": int((rows["highest"] == ranges.OPTIMIZER).sum())}

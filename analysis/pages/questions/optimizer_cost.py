@@ -11,13 +11,13 @@ from profiler_job.analysis.metrics import differences, kernel_time, per_rank, ru
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.pages.case_columns import band_column, case_headings, spread_column
 from profiler_job.analysis.pages.extreme_rows import (
-    calibrated_on,
+    count_all,
     extremes,
-    highest,
+    find_highest,
+    format_percent_span,
     many,
+    name_calibrated_gpu,
     noise_of,
-    out_of,
-    percent_of,
     ratios_of,
     span,
 )
@@ -81,7 +81,7 @@ def answer(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Frames:
+class OptimizerCostData:
     """`cases`: one row per model and AdamW; `operations`: the kernels of the largest model."""
 
     cases: pd.DataFrame
@@ -109,15 +109,15 @@ def _frames(
     memory: pd.DataFrame,
     calibration: pd.DataFrame,
     bands: Bands | None,
-) -> Frames:
+) -> OptimizerCostData:
     cases = run_grid.cases_along(runs, MODE, "optimizer", list(LABELS))
     waits = waiting.launch_waits(steps, kernels, memops, bands.wall if bands else None)
     waits = waits[waits["phase"] == ranges.OPTIMIZER].drop(columns=["phase", "busy_share"])
-    for part in (_timed(steps), _on_gpu(kernels, memops), _memory(runs, memory), waits):
+    for part in (_measure_steps(steps), _measure_gpu(kernels, memops), _memory(runs, memory), waits):
         cases = cases.merge(part, how="left", on="run_id")
     cases.loc[cases[NOT_MEASURED] != "", "extra_bytes"] = float("nan")
     rates = calibration.set_index("figure")["value"]
-    known = cases["run_id"].isin(run_grid.of_known_shape(runs)["run_id"].astype(str))
+    known = cases["run_id"].isin(run_grid.select_known_shapes(runs)["run_id"].astype(str))
     weights = flops.FP32_BYTES * cases["num_parameters"].where(known)  # of another workload the type is not known
     cases["accesses"] = cases["optimizer"].map({name: sum(accesses.values()) for name, accesses in ACCESSES.items()})
     cases["moved_bytes"] = cases["accesses"] * weights
@@ -131,16 +131,16 @@ def _frames(
     cases["kernel_parts"] = np.sqrt(cases["launches"])
     cases["time_parts"] = (cases["time_ns"] * (1 - cases["busy_share"])).clip(lower=0)
     cases["step_parts"] = (cases["step_ns"] * (1 - cases["step_busy_share"])).clip(lower=0)
-    cases = _against_base(cases, bands)
-    return Frames(cases=cases, operations=_operations(kernels, cases[known]))
+    cases = _join_base(cases, bands)
+    return OptimizerCostData(cases=cases, operations=_operations(kernels, cases[known]))
 
 
-def _against_base(cases: pd.DataFrame, bands: Bands | None) -> pd.DataFrame:
+def _join_base(cases: pd.DataFrame, bands: Bands | None) -> pd.DataFrame:
     """`cases` with the values of reference AdamW beside them, and what each saves against it."""
     ends = ("ns", "min_ns", "max_ns", "parts")
     times = [f"{clock}_{end}" for clock in CLOCKS for end in ends]
     others = ["launches", "moved_bytes"]
-    table = run_grid.against(cases, "optimizer", BASE, [*times, *others])
+    table = run_grid.join_base(cases, "optimizer", BASE, [*times, *others])
     for clock in CLOCKS:
         speedup = table[f"{clock}_ns_{BASE}"] / table[f"{clock}_ns"]
         table[f"{clock}_speedup"] = speedup.where(table["optimizer"] != BASE)
@@ -159,20 +159,20 @@ def _facts(calibration: pd.DataFrame, bands: Bands | None) -> dict:
         "unfused": sum(ACCESSES[BASE].values()),
         "fused": sum(ACCESSES["fused"].values()),
         "noise": noise_of(bands),
-        "calibrated_on": calibrated_on(calibration),
+        "calibrated_on": name_calibrated_gpu(calibration),
     }
 
 
-def _claims(frames: Frames) -> list[Claim]:
+def _claims(frames: OptimizerCostData) -> list[Claim]:
     return [
-        *_fused_claims(frames),
-        *_unfused_claims(frames),
+        *_claim_fused(frames),
+        *_claim_unfused(frames),
         *_memory_claims(frames),
-        *_host_claims(frames),
+        *_claim_host(frames),
     ]
 
 
-def _fused_claims(frames: Frames) -> list[Claim]:
+def _claim_fused(frames: OptimizerCostData) -> list[Claim]:
     """What fusing saves, by GPU busy and by the timer, and of which share of the step."""
     fused, faster = frames.compared_of("fused"), _beyond(frames.measured, faster=True)
     known = frames.measured[frames.measured["of_copy"].notna()]
@@ -217,7 +217,7 @@ def _fused_claims(frames: Frames) -> list[Claim]:
     ]
 
 
-def _unfused_claims(frames: Frames) -> list[Claim]:
+def _claim_unfused(frames: OptimizerCostData) -> list[Claim]:
     """PyTorch's loop and its lists of tensors (foreach) against reference AdamW."""
     differing = {how: _beyond(frames.measured, faster=how == "faster") for how in ("faster", "slower")}
     shown = (*KERNEL, *TIMER, "time_apart")
@@ -233,7 +233,7 @@ def _unfused_claims(frames: Frames) -> list[Claim]:
                 f"{name}_{how}",
                 run_grid.only(rows[rows["optimizer"] == name], *shown),
                 many(frames.compared_of(name)),
-                facts=out_of(frames.compared_of(name), _speedups),
+                facts=count_all(frames.compared_of(name), _speedups),
             )
             for name in ("foreach", "loop")
             for how, rows in differing.items()
@@ -241,7 +241,7 @@ def _unfused_claims(frames: Frames) -> list[Claim]:
     ]
 
 
-def _memory_claims(frames: Frames) -> list[Claim]:
+def _memory_claims(frames: OptimizerCostData) -> list[Claim]:
     """What the phase allocates beyond what it found."""
     fused, foreach = (frames.compared_of(name) for name in ("fused", "foreach"))
     return [
@@ -249,7 +249,7 @@ def _memory_claims(frames: Frames) -> list[Claim]:
             "foreach_memory",
             run_grid.only(foreach[foreach["extra_copies"].notna()], "extra_bytes", "extra_copies"),
             lambda rows: (rows["extra_copies"] >= 1).all(),
-            facts=lambda rows: {"copies": span(rows["extra_copies"]), "most": highest(rows, "extra_bytes")},
+            facts=lambda rows: {"copies": span(rows["extra_copies"]), "most": find_highest(rows, "extra_bytes")},
         ),
         Claim(
             "fused_memory",
@@ -259,7 +259,7 @@ def _memory_claims(frames: Frames) -> list[Claim]:
     ]
 
 
-def _host_claims(frames: Frames) -> list[Claim]:
+def _claim_host(frames: OptimizerCostData) -> list[Claim]:
     """What the GPU waits for in the phase."""
     shown = ("launches", "busy_share", "launch_wait", "boundary_wait")
     known = frames.measured[frames.measured["launch_wait"].notna()]
@@ -276,18 +276,18 @@ def _host_claims(frames: Frames) -> list[Claim]:
             lambda rows: (rows["boundary_wait"] > rows["launch_wait"]).all(),
             facts=lambda rows: {
                 "launches": span(rows["launches"]),
-                "most": highest(rows, "boundary_wait"),
+                "most": find_highest(rows, "boundary_wait"),
                 "launch_wait": rows["launch_wait"].max(),
             },
         ),
     ]
 
 
-def _tables(frames: Frames) -> list[Table]:
+def _tables(frames: OptimizerCostData) -> list[Table]:
     return [*_main_tables(frames), *_detail_tables(frames)]
 
 
-def _main_tables(frames: Frames) -> list[Table]:
+def _main_tables(frames: OptimizerCostData) -> list[Table]:
     return [
         Table(
             "cost",
@@ -334,7 +334,7 @@ def _main_tables(frames: Frames) -> list[Table]:
     ]
 
 
-def _detail_tables(frames: Frames) -> list[Table]:
+def _detail_tables(frames: OptimizerCostData) -> list[Table]:
     return [
         Table(
             "host",
@@ -367,7 +367,7 @@ def _detail_tables(frames: Frames) -> list[Table]:
     ]
 
 
-def _charts(frames: Frames) -> list[Chart]:
+def _charts(frames: OptimizerCostData) -> list[Chart]:
     labels = frames.measured["optimizer"].map(LABELS)
     labelled = frames.measured.assign(clock=labels, scope=labels)
     times = labelled.drop(columns="time_ns").rename(columns={"kernel_ns": "time_ns"})
@@ -387,7 +387,7 @@ def _charts(frames: Frames) -> list[Chart]:
 
 def _title_of_rates(rates: pd.DataFrame) -> str:
     known = [(label, rates.loc[rates["clock"] == label, "share"]) for label in LABELS.values()]
-    parts = [f"{percent_of(shares)} ({label})" for label, shares in known if len(shares)]
+    parts = [f"{format_percent_span(shares)} ({label})" for label, shares in known if len(shares)]
     return f"Of the rate of a copy the optimizer's kernels reach {', '.join(parts)}" if parts else "Not measured"
 
 
@@ -403,14 +403,14 @@ def operation_of(name: str) -> str:
     return next((operation for operation, pattern in _NAMES.items() if re.search(pattern, name)), "")
 
 
-def _timed(steps: pd.DataFrame) -> pd.DataFrame:
+def _measure_steps(steps: pd.DataFrame) -> pd.DataFrame:
     """Unprofiled time of the optimizer phase (time_ns) and of the step (step_ns), with _min_ns and _max_ns."""
     phase, step = (timing.host_times(steps, "timer", name) for name in ("time", "step"))
     phase, step = phase[phase["phase"] == ranges.OPTIMIZER], step[step["phase"] == ranges.STEP]
     return phase.drop(columns="phase").merge(step.drop(columns="phase"), on="run_id")
 
 
-def _on_gpu(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
+def _measure_gpu(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
     """How long the GPU is busy in the optimizer phase (kernel_ns, with _min_ns and _max_ns) and in the whole step
     (step_busy_ns), and launches of the phase, median over steps, per run_id."""
     times = timing.gpu_times(kernels, memops)
@@ -427,7 +427,9 @@ def _memory(runs: pd.DataFrame, memory: pd.DataFrame) -> pd.DataFrame:
     rows = per_rank.memory_by_phase(memory)
     rows = rows[rows["phase"] == ranges.OPTIMIZER]
     extra = rows.assign(extra_bytes=rows["peak_allocated_bytes"] - rows["allocated_before_bytes"])
-    known = run_grid.measured_runs(runs).astype({"run_id": str})[["run_id", "num_parameters", "peak_memory_bytes"]]
+    known = run_grid.select_measured_runs(runs).astype({"run_id": str})[
+        ["run_id", "num_parameters", "peak_memory_bytes"]
+    ]
     return known.merge(extra[["run_id", "extra_bytes"]], how="left", on="run_id")
 
 
@@ -452,14 +454,14 @@ def _operations(kernels: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
 # ---------------------------------------------------------------- facts of the claims
 
 
-def _apart(rows: pd.DataFrame, clock: str) -> pd.Series:
+def _differs_from_reference(rows: pd.DataFrame, clock: str) -> pd.Series:
     """True where the time differs from that of reference AdamW."""
     return rows[f"{clock}_apart"]
 
 
 def _beyond(rows: pd.DataFrame, faster: bool) -> pd.DataFrame:
     """Rows whose kernels are faster, or slower, than those of reference AdamW."""
-    return rows[_apart(rows, "kernel") & ((rows["kernel_speedup"] > 1) == faster)]
+    return rows[_differs_from_reference(rows, "kernel") & ((rows["kernel_speedup"] > 1) == faster)]
 
 
 def _gain(key: str, clock: str, rows: pd.DataFrame) -> Claim:
@@ -468,7 +470,7 @@ def _gain(key: str, clock: str, rows: pd.DataFrame) -> Claim:
     speedup = names[-2]
     return Claim(
         key,
-        run_grid.only(rows[_apart(rows, clock)], *names),
+        run_grid.only(rows[_differs_from_reference(rows, clock)], *names),
         lambda part: many(rows)(part) and (part[speedup] > 1).all(),
         facts=lambda part: {"num_all": len(rows), "speedup": span(part[speedup])},
     )
@@ -476,7 +478,7 @@ def _gain(key: str, clock: str, rows: pd.DataFrame) -> Claim:
 
 def _speedups(rows: pd.DataFrame) -> dict:
     """Of GPU busy, and of the timer where it differs in the same direction."""
-    agrees = _apart(rows, "time") & ((rows["time_speedup"] > 1) == (rows["kernel_speedup"] > 1))
+    agrees = _differs_from_reference(rows, "time") & ((rows["time_speedup"] > 1) == (rows["kernel_speedup"] > 1))
     timed = rows[agrees]["time_speedup"]
     return {"speedup": span(rows["kernel_speedup"]), "num_timed": len(timed), "timer": span(timed)}
 

@@ -19,12 +19,12 @@ from profiler_job.analysis.metrics.precisions import (
 )
 from profiler_job.analysis.pages.case_columns import band_column, case_headings, spread_column
 from profiler_job.analysis.pages.extreme_rows import (
-    calibrated_on,
-    highest,
+    count_all,
+    find_highest,
+    format_percent_span,
     many,
+    name_calibrated_gpu,
     noise_of,
-    out_of,
-    percent_of,
     ratios_of,
     span,
 )
@@ -68,7 +68,7 @@ def answer(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Frames:
+class PrecisionData:
     """`cases`: one row per case and precision. `families`: kernel time by family in each precision, of which `others`
     are all but GEMM. `paths`: GEMM kernels by math path. `numerics`: difference of logits and loss. `shares`: kernel
     time of each measured case by family."""
@@ -83,7 +83,7 @@ class Frames:
     @property
     def lower(self) -> pd.DataFrame:
         """Measured cases in TF32 and BF16 that have FP32 beside them."""
-        cases = _measured(self.cases)
+        cases = _select_measured(self.cases)
         return cases[(cases["precision"] != BASE) & cases["step_speedup"].notna()]
 
     @property
@@ -107,7 +107,7 @@ def _frames(
     figures: pd.DataFrame,
     calibration: pd.DataFrame,
     bands: Bands | None,
-) -> Frames:
+) -> PrecisionData:
     totals = kernel_time.kernel_totals(kernels)
     grid = run_grid.cases_along(runs, MODE, "precision", list(FRACTION_BITS))
     cases = grid
@@ -120,32 +120,32 @@ def _frames(
     cases = cases.merge(precisions.use_of(runs, cases, calibration), how="left", on="run_id")
     waits = waiting.launch_waits(steps, kernels, memops, bands.wall if bands else None)
     waits = waits[waits["phase"] == ranges.STEP][["run_id", "launch_wait", "waits"]]
-    cases = _with_parts(cases, kernels).merge(waits, how="left", on="run_id")
-    cases = _against_fp32(cases, bands)
+    cases = _add_parts(cases, kernels).merge(waits, how="left", on="run_id")
+    cases = _join_fp32(cases, bands)
     families = precisions.families_of(totals, kernels, grid)
-    ok = _measured(cases)
-    shares = kernel_time.by_family(totals[totals["run_id"].isin(ok["run_id"])], ["run_id"])
-    return Frames(
+    ok = _select_measured(cases)
+    shares = kernel_time.sum_by_family(totals[totals["run_id"].isin(ok["run_id"])], ["run_id"])
+    return PrecisionData(
         cases=cases,
         families=families,
-        others=precisions.other_families(families, grid, bands.kernel if bands else None),
+        others=precisions.compare_other_families(families, grid, bands.kernel if bands else None),
         paths=precisions.paths_of(totals, grid),
         numerics=precisions.numerics_of(figures, grid),
         shares=ok[["size", "precision", "run_id"]].merge(shares, on="run_id"),
     )
 
 
-def _with_parts(cases: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
+def _add_parts(cases: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
     share = timing.busy_share(cases, kernels, wall="step_ns")
     return cases.assign(busy_share=share, step_parts=(cases["step_ns"] * (1 - share)).clip(lower=0))
 
 
-def _against_fp32(cases: pd.DataFrame, bands: Bands | None) -> pd.DataFrame:
+def _join_fp32(cases: pd.DataFrame, bands: Bands | None) -> pd.DataFrame:
     """`cases` with FP32's values beside them, and speed-ups over FP32."""
     times = [f"{name}_ns" for name in TIMED]
     spread = ["step_min_ns", "step_max_ns", "step_parts"]
     others = ["launch_wait", "casts", "launches", "copied_bytes", "peak_memory_bytes"]
-    table = run_grid.against(cases, "precision", BASE, [*times, *others, *spread])
+    table = run_grid.join_base(cases, "precision", BASE, [*times, *others, *spread])
     for name in TIMED:
         table[f"{name}_speedup"] = (table[f"{name}_ns_fp32"] / table[f"{name}_ns"]).where(table["precision"] != BASE)
     table["optimizer_busy_share"] = table[f"{OPTIMIZER_BUSY}_ns"] / table["busy_ns"]
@@ -162,7 +162,7 @@ def _against_fp32(cases: pd.DataFrame, bands: Bands | None) -> pd.DataFrame:
     return table
 
 
-def _measured(cases: pd.DataFrame) -> pd.DataFrame:
+def _select_measured(cases: pd.DataFrame) -> pd.DataFrame:
     return cases[(cases[NOT_MEASURED] == "") & cases["step_ns"].notna()]
 
 
@@ -170,22 +170,22 @@ def _facts(calibration: pd.DataFrame, bands: Bands | None) -> dict:
     return {
         "noise": noise_of(bands),
         "unchanged": UNCHANGED - 1,
-        "calibrated_on": calibrated_on(calibration),
+        "calibrated_on": name_calibrated_gpu(calibration),
     }
 
 
-def _claims(frames: Frames) -> list[Claim]:
+def _claims(frames: PrecisionData) -> list[Claim]:
     return [
         *_step_claims(frames),
         *_kernel_claims(frames),
         *_path_claims(frames),
-        *_unchanged_claims(frames),
+        *_claim_unchanged(frames),
         *_use_claims(frames),
         *_accuracy_claims(frames),
     ]
 
 
-def _step_claims(frames: Frames) -> list[Claim]:
+def _step_claims(frames: PrecisionData) -> list[Claim]:
     """What a training step gains by the unprofiled timer."""
     lower = frames.lower
     late = lower.dropna(subset=["launch_wait", "launch_wait_fp32"])
@@ -195,32 +195,32 @@ def _step_claims(frames: Frames) -> list[Claim]:
             "faster",
             run_grid.only(lower[apart], "step_ns", "step_min_ns", "step_max_ns", "step_speedup", "step_band_ns"),
             many(lower),
-            facts=out_of(lower, _by_precision("step_speedup")),
+            facts=count_all(lower, _span_by_precision("step_speedup")),
         ),
         Claim(
             "not_faster",
             run_grid.only(lower[~apart], "step_ns", "step_min_ns", "step_max_ns", "step_ns_fp32", "step_band_ns"),
-            facts=out_of(lower, lambda rows: {"first": rows.iloc[0].to_dict()}),
+            facts=count_all(lower, lambda rows: {"first": rows.iloc[0].to_dict()}),
         ),
         Claim(
             "waits",
             run_grid.only(late, "launch_wait", "launch_wait_fp32", "waits", "launches"),
             lambda rows: rows["launch_wait"].max() > rows["launch_wait_fp32"].max(),
-            facts=lambda rows: {"high": highest(rows, "launch_wait"), "num_waiting": int(rows["waits"].sum())},
+            facts=lambda rows: {"high": find_highest(rows, "launch_wait"), "num_waiting": int(rows["waits"].sum())},
         ),
     ]
 
 
-def _kernel_claims(frames: Frames) -> list[Claim]:
+def _kernel_claims(frames: PrecisionData) -> list[Claim]:
     """What GEMM and all other kernels gain, and the limit that this sets."""
     lower, autocast = frames.lower, frames.autocast
     gains = run_grid.only(lower, "gemms_ns", "gemms_speedup", "rest_ns", "rest_speedup")
     return [
-        Claim("rest_as_long", gains, lambda rows: _gemms_gain(rows) and not _rest_gains(rows)),
+        Claim("rest_as_long", gains, lambda rows: _gemms_gain(rows) and not _is_rest_gaining(rows)),
         Claim(
             "rest_too",
             gains,
-            lambda rows: _gemms_gain(rows) and _rest_gains(rows),
+            lambda rows: _gemms_gain(rows) and _is_rest_gaining(rows),
             facts=lambda rows: {"most": rows["rest_speedup"].max()},
         ),
         Claim(
@@ -233,13 +233,13 @@ def _kernel_claims(frames: Frames) -> list[Claim]:
             "gemms",
             run_grid.only(lower, "gemms_ns", "gemms_speedup"),
             _gemms_gain,
-            facts=_by_precision("gemms_speedup"),
+            facts=_span_by_precision("gemms_speedup"),
         ),
         Claim(
             "rest",
             run_grid.only(lower, "rest_ns", "rest_speedup"),
             lambda rows: rows["rest_speedup"].notna().all(),
-            facts=_by_precision("rest_speedup"),
+            facts=_span_by_precision("rest_speedup"),
         ),
         _family_claim("families_faster", frames.gaining, frames),
         _family_claim("families_slower", frames.losing, frames),
@@ -252,18 +252,18 @@ def _kernel_claims(frames: Frames) -> list[Claim]:
     ]
 
 
-def _family_claim(key: str, families: pd.DataFrame, frames: Frames) -> Claim:
+def _family_claim(key: str, families: pd.DataFrame, frames: PrecisionData) -> Claim:
     rows = families[families["precision"] == "bf16"].drop(columns=["apart", "gains", "loses"])
     every = frames.others[frames.others["precision"] == "bf16"]
-    return Claim(key, rows, many(every), facts=lambda rows: _by_family(rows, len(frames.autocast)))
+    return Claim(key, rows, many(every), facts=lambda rows: _count_by_family(rows, len(frames.autocast)))
 
 
-def _path_claims(frames: Frames) -> list[Claim]:
+def _path_claims(frames: PrecisionData) -> list[Claim]:
     """Which unit multiplied, by the names of the kernels and by their rate."""
     lower = frames.lower
     paths = frames.paths[frames.paths["gemms"] > 0]
     return [
-        Claim("proven", paths, _as_declared, facts=_proof),
+        Claim("proven", paths, _is_as_declared, facts=_proof),
         Claim(
             "not_as_declared",
             paths[paths["path"] != paths["precision"]],
@@ -273,12 +273,12 @@ def _path_claims(frames: Frames) -> list[Claim]:
             "rate_agrees",
             run_grid.only(lower[lower["over_slower_peak"].notna()], "gemm_rate", "over_slower_peak"),
             lambda rows: len(rows) == len(lower) and (rows["over_slower_peak"] > 1).all(),
-            facts=_by_precision("over_slower_peak", slower=SLOWER),
+            facts=_span_by_precision("over_slower_peak", slower=SLOWER),
         ),
     ]
 
 
-def _unchanged_claims(frames: Frames) -> list[Claim]:
+def _claim_unchanged(frames: PrecisionData) -> list[Claim]:
     """What stays in FP32, and what autocast adds."""
     lower, autocast = frames.lower, frames.autocast
     tf32, in_fp32 = lower[lower["precision"] == "tf32"], lower[lower["optimizer_fp32"].astype(bool)]
@@ -312,7 +312,7 @@ def _unchanged_claims(frames: Frames) -> list[Claim]:
             lambda rows: len(rows) == len(lower) and rows[f"{OPTIMIZER_BUSY}_speedup"].notna().all(),
             facts=lambda rows: {
                 "speedup": span(rows[f"{OPTIMIZER_BUSY}_speedup"]),
-                "largest": highest(rows, f"{OPTIMIZER_BUSY}_share"),
+                "largest": find_highest(rows, f"{OPTIMIZER_BUSY}_share"),
             },
         ),
         Claim(
@@ -324,29 +324,34 @@ def _unchanged_claims(frames: Frames) -> list[Claim]:
     ]
 
 
-def _use_claims(frames: Frames) -> list[Claim]:
-    ok = _measured(frames.cases)
+def _use_claims(frames: PrecisionData) -> list[Claim]:
+    ok = _select_measured(frames.cases)
     known = ok[ok["mfu_measured"].notna()]
-    return [Claim("mfu", run_grid.only(known, "step_rate", "mfu_measured", "mfu_sheet"), _falls, facts=_best_use)]
+    return [Claim("mfu", run_grid.only(known, "step_rate", "mfu_measured", "mfu_sheet"), _falls, facts=_find_best_use)]
 
 
-def _accuracy_claims(frames: Frames) -> list[Claim]:
+def _accuracy_claims(frames: PrecisionData) -> list[Claim]:
     numerics = frames.numerics
     return [
         Claim(
             "numerics",
             numerics[numerics["logits_ratio"].notna()],
-            facts=_by_precision("logits_ratio", "loss_millionths"),
+            facts=_span_by_precision("logits_ratio", "loss_millionths"),
         ),
-        Claim("coarser", precisions.coarser(numerics), lambda rows: (rows["times"] > 1).all(), facts=_times_coarser),
+        Claim(
+            "coarser",
+            precisions.compare_rounding(numerics),
+            lambda rows: (rows["times"] > 1).all(),
+            facts=_measure_coarseness,
+        ),
     ]
 
 
-def _tables(frames: Frames) -> list[Table]:
-    return [*_time_tables(frames), *_content_tables(frames), *_use_tables(frames)]
+def _tables(frames: PrecisionData) -> list[Table]:
+    return [*_time_tables(frames), *_tabulate_content(frames), *_use_tables(frames)]
 
 
-def _time_tables(frames: Frames) -> list[Table]:
+def _time_tables(frames: PrecisionData) -> list[Table]:
     speedups = [Column(f"{name}_speedup", name, "ratio", absent="base") for name in PHASES]
     lower = [precision for precision in FRACTION_BITS if precision != BASE]
     return [
@@ -393,7 +398,7 @@ def _time_tables(frames: Frames) -> list[Table]:
     ]
 
 
-def _content_tables(frames: Frames) -> list[Table]:
+def _tabulate_content(frames: PrecisionData) -> list[Table]:
     return [
         Table(
             "paths",
@@ -430,7 +435,7 @@ def _content_tables(frames: Frames) -> list[Table]:
     ]
 
 
-def _use_tables(frames: Frames) -> list[Table]:
+def _use_tables(frames: PrecisionData) -> list[Table]:
     return [
         Table(
             "use",
@@ -467,7 +472,7 @@ def _title_of_speedups(lower: pd.DataFrame) -> str:
     return f"A training step is {' and '.join(parts)} as in FP32" if parts else "Speed-up over FP32"
 
 
-def _charts(frames: Frames) -> list[Chart]:
+def _charts(frames: PrecisionData) -> list[Chart]:
     by = ["size", "precision"]
     parts = {f"{part}_speedup": label for part, label in PARTS.items()}
     speedups = frames.lower.melt([*by, "run_id"], list(parts), var_name="clock", value_name="value")
@@ -500,7 +505,7 @@ def _title_of_mix(shares: pd.DataFrame) -> str:
     """What the figure shows of GEMMs: their part in each precision, least and most."""
     of_precision = shares[shares["family"] == GEMM].groupby("precision")["share"]
     parts = [
-        f"{percent_of(of_precision.get_group(name))} in {label}"
+        f"{format_percent_span(of_precision.get_group(name))} in {label}"
         for name, label in LABELS.items()
         if name in of_precision.groups
     ]
@@ -510,7 +515,7 @@ def _title_of_mix(shares: pd.DataFrame) -> str:
 # ---------------------------------------------------------------- facts of the claims
 
 
-def _by_precision(*names: str, slower: dict[str, str] | None = None):
+def _span_by_precision(*names: str, slower: dict[str, str] | None = None):
     """Lowest and highest of each column for each precision: {label: {name: (low, high)}}, and the label of the `slower`
     one."""
 
@@ -525,7 +530,7 @@ def _by_precision(*names: str, slower: dict[str, str] | None = None):
     return facts
 
 
-def _by_family(rows: pd.DataFrame, num_all: int) -> dict:
+def _count_by_family(rows: pd.DataFrame, num_all: int) -> dict:
     """Speed-up and number of cases of each family, the most common first."""
     of = [
         {"family": family, "speedup": span(part["speedup"]), "num_cases": len(part)}
@@ -538,7 +543,7 @@ def _gemms_gain(rows: pd.DataFrame) -> bool:
     return (rows["gemms_speedup"] > 1).all()
 
 
-def _rest_gains(rows: pd.DataFrame) -> bool:
+def _is_rest_gaining(rows: pd.DataFrame) -> bool:
     return (rows["rest_speedup"] >= UNCHANGED).any()
 
 
@@ -547,7 +552,7 @@ def _only_multiplies(rows: pd.DataFrame) -> bool:
     return (unchanged & (rows["rest_speedup"] < UNCHANGED)).all()
 
 
-def _as_declared(paths: pd.DataFrame) -> bool:
+def _is_as_declared(paths: pd.DataFrame) -> bool:
     return (paths["path"] == paths["precision"]).all()
 
 
@@ -560,15 +565,15 @@ def _proof(paths: pd.DataFrame) -> dict:
 
 
 def _falls(rows: pd.DataFrame) -> bool:
-    best = [row["mfu_measured"] for row in _best_use(rows)["best"]]
+    best = [row["mfu_measured"] for row in _find_best_use(rows)["best"]]
     return len(best) > 1 and best == sorted(best, reverse=True)
 
 
-def _best_use(rows: pd.DataFrame) -> dict:
+def _find_best_use(rows: pd.DataFrame) -> dict:
     best = rows.loc[rows.groupby("precision", sort=False)["mfu_measured"].idxmax()]
     return {"best": [row | {"label": LABELS[row["precision"]]} for row in best.to_dict("records")]}
 
 
-def _times_coarser(rows: pd.DataFrame) -> dict:
+def _measure_coarseness(rows: pd.DataFrame) -> dict:
     bits = FRACTION_BITS["tf32"] - FRACTION_BITS["bf16"]
     return {"times": span(rows["times"]), "bits": bits, "expected": 2**bits}

@@ -14,7 +14,7 @@ from profiler_job.analysis.comparison.totals import KERNEL, Totals, with_same_mo
 from profiler_job.analysis.metrics import kernel_time, run_grid, timing
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.pages.case_columns import band_column, case_headings, spread_column
-from profiler_job.analysis.pages.extreme_rows import bound, extremes, largest, many, noise_of, out_of, ratios_of
+from profiler_job.analysis.pages.extreme_rows import bound, count_all, extremes, give_largest, many, noise_of, ratios_of
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import modes, ranges
 
@@ -71,7 +71,7 @@ def answer(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Frames:
+class SecondRecordingData:
     by: list[str]
     """Columns that name a case."""
     table: pd.DataFrame
@@ -84,9 +84,9 @@ class Frames:
 
 def _frames(
     runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame, main: Any, bands: Bands | None
-) -> Frames:
-    first = _measured_side(FIRST, main.runs, main.steps, main.kernels, main.memops)
-    second = _measured_side(SECOND, runs, steps, kernels, memops)
+) -> SecondRecordingData:
+    first = _measure_side(FIRST, main.runs, main.steps, main.kernels, main.memops)
+    second = _measure_side(SECOND, runs, steps, kernels, memops)
     second.runs = second.runs[~second.runs["started_at"].astype(str).isin(set(first.runs["started_at"].astype(str)))]
     pairs = _pairs(first, second)
     noise = _noise(bands, pairs) if bands and pairs else None
@@ -96,18 +96,18 @@ def _frames(
     }
     by = run_grid.case_columns(runs)
     table = pd.DataFrame([_row(case, a, b, noise) for case, a, b in pairs], columns=_COLUMNS)
-    table = run_grid.in_model_order(runs)[[*by, "mode", "run_id"]].astype({"run_id": str}).merge(table, on="run_id")
+    table = run_grid.sort_runs(runs)[[*by, "mode", "run_id"]].astype({"run_id": str}).merge(table, on="run_id")
     for name, side in ((FIRST, first), (SECOND, second)):
         table = table.merge(_spread(side, name), on="run_id").merge(_kernels_of(totals[name], name), on="run_id")
-    return Frames(
+    return SecondRecordingData(
         by=by,
-        table=_compared(table, bands),
+        table=_compare_sides(table, bands),
         families=_families(totals).merge(table[[*by, "mode", "run_id"]], on="run_id"),
         settings=_settings(main.runs, runs, table["run_id"]),
     )
 
 
-def _facts(frames: Frames, bands: Bands | None) -> dict:
+def _facts(frames: SecondRecordingData, bands: Bands | None) -> dict:
     settings = frames.settings
     return {
         "noise": noise_of(bands),
@@ -122,28 +122,30 @@ def _processors(processes: pd.DataFrame) -> list[str]:
     return sorted({*processes["cpu_model"].dropna().astype(str)} - {""})
 
 
-def _claims(frames: Frames, bands: Bands | None) -> list[Claim]:
+def _claims(frames: SecondRecordingData, bands: Bands | None) -> list[Claim]:
     table = frames.table
     moved, same_top = table[table["moved"]], table["same_top"]
     differs = many(table)(moved)
-    ratios = out_of(table, lambda rows: {"num_moved": len(moved), **extremes("step_ratio")(rows)})
+    ratios = count_all(table, lambda rows: {"num_moved": len(moved), **extremes("step_ratio")(rows)})
     return [
-        Claim("same", table, _alike, facts=_at_most("kernel_apart")),
+        Claim("same", table, _alike, facts=_give_largest("kernel_apart")),
         Claim("not_same", table, lambda rows: not _alike(rows), facts=_not_alike),
         Claim("step_differs", table, lambda rows: differs, facts=ratios),
         Claim("step_same", table, lambda rows: not differs, facts=ratios),
-        Claim("idle", table, lambda rows: differs, facts=largest("step_apart")),
-        Claim("top", table[same_top], facts=out_of(table)),
-        Claim("top_differs", table[~same_top], facts=out_of(table, lambda rows: rows.iloc[0].to_dict())),
-        Claim("gemm", table[table["gemm_apart"].notna()], facts=_at_most("gemm_apart")),
-        Claim("families", frames.families, facts=largest("share_apart")),
+        Claim("idle", table, lambda rows: differs, facts=give_largest("step_apart")),
+        Claim("top", table[same_top], facts=count_all(table)),
+        Claim("top_differs", table[~same_top], facts=count_all(table, lambda rows: rows.iloc[0].to_dict())),
+        Claim("gemm", table[table["gemm_apart"].notna()], facts=_give_largest("gemm_apart")),
+        Claim("families", frames.families, facts=give_largest("share_apart")),
         Claim("judged", table, lambda rows: bands is not None, facts=_num_judged),
-        Claim("apart", table[table["apart"]], facts=out_of(table)),
-        Claim("spread", table, facts=lambda rows: {side: largest(f"{side}_spread")(rows) for side in (FIRST, SECOND)}),
+        Claim("apart", table[table["apart"]], facts=count_all(table)),
+        Claim(
+            "spread", table, facts=lambda rows: {side: give_largest(f"{side}_spread")(rows) for side in (FIRST, SECOND)}
+        ),
     ]
 
 
-def _tables(frames: Frames) -> list[Table]:
+def _tables(frames: SecondRecordingData) -> list[Table]:
     case = (*case_headings(frames.by, linked=False), Column("mode", "mode"))
     return [
         Table(
@@ -186,7 +188,7 @@ def _tables(frames: Frames) -> list[Table]:
     ]
 
 
-def _charts(frames: Frames) -> list[Chart]:
+def _charts(frames: SecondRecordingData) -> list[Chart]:
     clocks = {"kernel_ratio": "kernel time", "step_ratio": "step, unprofiled"}
     rows = frames.table.assign(kernel_ratio=frames.table["kernel_change"] + 1)
     steps = rows[rows["mode"] == modes.MODES[-1]]
@@ -214,13 +216,13 @@ def _charts(frames: Frames) -> list[Chart]:
 # ---------------------------------------------------------------- frames
 
 
-def _measured_side(
+def _measure_side(
     label: str, runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame
 ) -> Side:
     """A recording's finished runs that were timed and profiled."""
     side = of_tables(label, runs, steps, kernels, memops)
     timed = (steps["collector"].astype(str) == "timer") & (steps["phase"].astype(str) == ranges.STEP)
-    both = {*steps.loc[timed, "run_id"].astype(str)} & {*map(str, timing.in_steps(kernels)["run_id"].unique())}
+    both = {*steps.loc[timed, "run_id"].astype(str)} & {*map(str, timing.select_steps(kernels)["run_id"].unique())}
     side.runs = side.runs[side.runs["run_id"].isin(both)]
     return side
 
@@ -294,7 +296,7 @@ def _totals(cases: list[tuple[Case, Totals]]) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
 
 
-def _compared(table: pd.DataFrame, bands: Bands | None) -> pd.DataFrame:
+def _compare_sides(table: pd.DataFrame, bands: Bands | None) -> pd.DataFrame:
     change = table["second_kernel_ns"] / table["first_kernel_ns"] - 1
     off = table["second_step_ns"] - table["first_step_ns"]
     apart = timing.differ(table.rename(columns=_intervals), FIRST, SECOND)
@@ -322,8 +324,8 @@ def _spread(side: Side, name: str) -> pd.DataFrame:
 
 def _kernels_of(totals: pd.DataFrame, side: str) -> pd.DataFrame:
     """run_id, top (the kernel that takes most time) and gemm, the share of GEMMs in kernel time."""
-    top = kernel_time.by_kernel(totals, ["run_id"]).drop_duplicates("run_id")[["run_id", "kernel_name"]]
-    shares = kernel_time.by_family(totals, ["run_id"])
+    top = kernel_time.sum_by_kernel(totals, ["run_id"]).drop_duplicates("run_id")[["run_id", "kernel_name"]]
+    shares = kernel_time.sum_by_family(totals, ["run_id"])
     gemm = shares.loc[shares["family"] == GEMM, ["run_id", "share"]]
     named = top.merge(gemm, how="left", on="run_id")
     return named.rename(columns={"kernel_name": f"{side}_top", "share": f"{side}_gemm"})
@@ -331,7 +333,7 @@ def _kernels_of(totals: pd.DataFrame, side: str) -> pd.DataFrame:
 
 def _families(totals: dict[str, pd.DataFrame]) -> pd.DataFrame:
     """run_id, family, share of kernel time in the first and the second recording, and how far these are apart."""
-    first, second = (kernel_time.by_family(frame, ["run_id"]) for frame in totals.values())
+    first, second = (kernel_time.sum_by_family(frame, ["run_id"]) for frame in totals.values())
     shares = first.merge(second, how="outer", on=["run_id", "family"], suffixes=("_first", "_second"))
     shares = shares[["run_id", "family", "share_first", "share_second"]].fillna({"share_first": 0, "share_second": 0})
     return shares.assign(share_apart=(shares["share_second"] - shares["share_first"]).abs())
@@ -340,16 +342,16 @@ def _families(totals: dict[str, pd.DataFrame]) -> pd.DataFrame:
 def _settings(first: pd.DataFrame, second: pd.DataFrame, run_ids: pd.Series) -> pd.DataFrame:
     """What the runs of both recordings say of their machine and programs: what, first, second."""
     sides = [runs[runs["run_id"].astype(str).isin(run_ids)] for runs in (first, second)]
-    rows = [{"what": "day", **_said(sides, lambda runs: runs["started_at"].astype(str).str[:10])}]
+    rows = [{"what": "day", **_word_values(sides, lambda runs: runs["started_at"].astype(str).str[:10])}]
     rows += [
-        {"what": label, **_said(sides, lambda runs, name=name: runs[name].astype(str))}
+        {"what": label, **_word_values(sides, lambda runs, name=name: runs[name].astype(str))}
         for name, label in RECORDED.items()
         if all(name in runs for runs in sides)
     ]
     return pd.DataFrame(rows)
 
 
-def _said(sides: list[pd.DataFrame], values) -> dict[str, str]:
+def _word_values(sides: list[pd.DataFrame], values) -> dict[str, str]:
     return {side: ", ".join(sorted(set(values(runs)))) for side, runs in zip((FIRST, SECOND), sides, strict=True)}
 
 
@@ -364,13 +366,13 @@ def _alike(rows: pd.DataFrame) -> bool:
     return bool((rows["unlike"] == 0).all() and (rows["kernel_apart"] <= NEAR).all())
 
 
-def _at_most(value: str):
+def _give_largest(value: str):
     """Facts of a claim: the row with the largest `value`, and `at_most`, that value rounded up to what is printed."""
-    return lambda rows: {"at_most": bound(rows[value].max(), 1e-3), **largest(value)(rows)}
+    return lambda rows: {"at_most": bound(rows[value].max(), 1e-3), **give_largest(value)(rows)}
 
 
 def _not_alike(rows: pd.DataFrame) -> dict:
-    return {"num_unlike": int((rows["unlike"] > 0).sum()), **_at_most("kernel_apart")(rows)}
+    return {"num_unlike": int((rows["unlike"] > 0).sum()), **_give_largest("kernel_apart")(rows)}
 
 
 def _num_judged(rows: pd.DataFrame) -> dict:

@@ -9,16 +9,16 @@ from profiler_job.analysis.metrics import differences, run_advice, run_grid, tim
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.metrics.exchange import (
     FRAMES,
-    by_collective,
-    by_message,
     communication_of,
-    computing_times,
-    cost_by_clock,
+    estimate_cost,
     link_rates,
+    sum_by_collective,
+    sum_by_message,
+    sum_computing_times,
 )
-from profiler_job.analysis.metrics.gpu_samples import by_first_gpu, gpus_at_once
+from profiler_job.analysis.metrics.gpu_samples import gpus_at_once, locate_processes
 from profiler_job.analysis.pages.case_columns import band_column, case_headings, spread_column
-from profiler_job.analysis.pages.extreme_rows import extremes, many, noise_of, out_of, span
+from profiler_job.analysis.pages.extreme_rows import count_all, extremes, many, noise_of, span
 from profiler_job.analysis.reference import kernel_families
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
@@ -65,14 +65,14 @@ def answer(
     of FSDP, and kernels beside communication). So where GPUs limit a step, and its kernels run back to back, it would
     be as long as that of one GPU and as its computing kernels run longer. How much longer than that it is (rest_ns) is
     held against what is exposed. Where the host limits a step, its GPUs wait for launches, and what is exposed costs
-    nothing as long as they would: what is critical is held against the cost by clocks (`exchange.cost_by_clock`).
+    nothing as long as they would: what is critical is held against the cost by clocks (`exchange.estimate_cost`).
     """
     frames = _frames(runs, steps, kernels, memops, figures, processes, bands)
     return assemble({"noise": noise_of(bands), "explains": EXPLAINS}, _claims(frames), _tables(frames), _charts(frames))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Frames:
+class SeveralGpusData:
     cases: pd.DataFrame
     """One row per case, number of GPUs and way to share the work."""
     link: pd.DataFrame
@@ -116,7 +116,7 @@ def _frames(
     figures: pd.DataFrame,
     processes: pd.DataFrame,
     bands: Bands | None,
-) -> Frames:
+) -> SeveralGpusData:
     cases = run_grid.cases_along(runs, MODE, "parallel", list(WAYS))
     if "gpus" not in cases:
         cases["gpus"] = int(runs["gpus"].iloc[0])
@@ -126,37 +126,39 @@ def _frames(
     parts = differences.times_of_steps(steps, kernels[~exchanges], memops)[["run_id", "parts"]]
     parts = parts.rename(columns={"parts": "step_parts"})
     exchanged = communication_of(kernels, runs).drop(columns=["num_steps", *FRAMES])
-    computing = computing_times(kernels[~exchanges])
+    computing = sum_computing_times(kernels[~exchanges])
     computing_ns = computing.groupby("run_id").sum().reset_index()
     for part in (of_run, _times(steps), parts, exchanged, computing_ns):
         cases = cases.merge(part, how="left", on="run_id")
     cases["tokens_per_s"] = run_grid.tokens_per_s(cases, cases["step_ns"])
     for name in ("waiting", "transfer", "exposed", "hidden"):
         cases[f"{name}_share"] = cases[f"{name}_ns"] / cases["profiled_ns"]
-    timed = by_first_gpu(steps, processes).merge(cases[["run_id", "gpus"]], on="run_id")
+    timed = locate_processes(steps, processes).merge(cases[["run_id", "gpus"]], on="run_id")
     of_several = set(cases.loc[cases["gpus"] > 1, "run_id"])
     first = processes[(processes["rank"] == 0) & processes["run_id"].astype(str).isin(of_several)]
     timed["at_once"] = timed["run_id"].map(gpus_at_once(first))
-    cases = _against_one(cases, bands)
+    cases = _join_one_gpu(cases, bands)
     of_one = cases[(cases["gpus"] > 1) & cases["run_id_1"].notna()].set_index("run_id")["run_id_1"]
     of_phases = computing.unstack(fill_value=0)
     slower = of_phases.reindex(of_one.index) - of_phases.reindex(of_one).set_axis(of_one.index)
-    cases["clock_cost_ns"] = cases["run_id"].map(cost_by_clock(steps, of_one, slower))
+    cases["clock_cost_ns"] = cases["run_id"].map(estimate_cost(steps, of_one, slower))
     is_split = cases["clock_cost_ns"].notna() & cases["critical_ns"].notna()
-    cases["host_share"] = (cases["run_id"].map(run_advice.host_limited_ns(steps)) / cases["step_ns"]).where(is_split)
+    cases["host_share"] = (cases["run_id"].map(run_advice.measure_host_limited(steps)) / cases["step_ns"]).where(
+        is_split
+    )
     for name, ns in (
         ("unexplained", cases["rest_ns"] - cases["exposed_ns"]),
         ("apart", cases["clock_cost_ns"] - cases["critical_ns"]),
     ):
         cases[f"{name}_share"] = ns.abs() / cases["step_ns"]
     link = link_rates(figures, cases)
-    collectives = _against_link(by_collective(kernels, figures, runs, cases), cases, link)
-    messages = _against_link(by_message(kernels, runs, cases), cases, link)
+    collectives = _join_link(sum_by_collective(kernels, figures, runs, cases), cases, link)
+    messages = _join_link(sum_by_message(kernels, runs, cases), cases, link)
     of_communication = {"link": link, "collectives": collectives, "messages": messages}
-    return Frames(cases=cases, timed=timed, **of_communication)
+    return SeveralGpusData(cases=cases, timed=timed, **of_communication)
 
 
-def _against_link(collectives: pd.DataFrame, cases: pd.DataFrame, link: pd.DataFrame) -> pd.DataFrame:
+def _join_link(collectives: pd.DataFrame, cases: pd.DataFrame, link: pd.DataFrame) -> pd.DataFrame:
     """`collectives` of the `cases` with link_share: bus_rate over what the largest of the same collective gives alone
     between as many GPUs (NaN where that was not measured)."""
     alone = link.sort_values("size_bytes").drop_duplicates(["collective", "gpus"], keep="last")
@@ -177,7 +179,7 @@ def _times(steps: pd.DataFrame) -> pd.DataFrame:
     return times.assign(profiled_ns=profiled_ns, profiled_ratio=profiled_ns / times["step_ns"]).reset_index()
 
 
-def _against_one(cases: pd.DataFrame, bands: Bands | None) -> pd.DataFrame:
+def _join_one_gpu(cases: pd.DataFrame, bands: Bands | None) -> pd.DataFrame:
     """`cases` with the same case on one GPU beside them ({column}_1), efficiency, and what the step takes more."""
     by = [name for name in ("size", "context_length", *run_grid.VARIANT_AXES) if name in cases]
     by = [name for name in by if name not in ("gpus", "parallel", "batch_size")]
@@ -205,7 +207,7 @@ def _against_one(cases: pd.DataFrame, bands: Bands | None) -> pd.DataFrame:
     return table
 
 
-def _claims(frames: Frames) -> list[Claim]:
+def _claims(frames: SeveralGpusData) -> list[Claim]:
     several, split = frames.several, frames.split
     shown = ("gpus", "parallel", "tokens_per_s_1", "tokens_per_s", "speedup", "efficiency")
     of_step = ("gpus", "parallel", "exposed_ns", "profiled_ns", "exposed_share")
@@ -240,9 +242,9 @@ def _claims(frames: Frames) -> list[Claim]:
         Claim(
             "fewer",
             _only(several[several["speedup"] < 1], "gpus", "parallel", "speedup", "step_ns", "computing_share"),
-            facts=out_of(several, lambda rows: _fewer(rows, several)),
+            facts=count_all(several, lambda rows: _find_fewer(rows, several)),
         ),
-        Claim("exposed", _only(exposed, *of_step), many(several), facts=out_of(several, _most_exposed)),
+        Claim("exposed", _only(exposed, *of_step), many(several), facts=count_all(several, _find_most_exposed)),
         Claim(
             "hidden",
             _only(several, *of_step),
@@ -253,7 +255,7 @@ def _claims(frames: Frames) -> list[Claim]:
             "explains",
             _only(explained, *of_step, *of_longer, "unexplained_share", "profiled_ratio", "host_share"),
             many(by_gpu),
-            facts=out_of(by_gpu, _explained),
+            facts=count_all(by_gpu, _is_explained),
         ),
         Claim(
             "unexplained",
@@ -261,27 +263,29 @@ def _claims(frames: Frames) -> list[Claim]:
                 by_gpu.drop(explained.index),
                 *(*of_step, *of_longer, "step_min_ns", "step_max_ns", "unexplained_share"),
             ),
-            facts=out_of(by_gpu, extremes("unexplained_share")),
+            facts=count_all(by_gpu, extremes("unexplained_share")),
         ),
         Claim(
             "host",
             _only(by_host, *of_step, "critical_ns", "step_ns", "longer_ns", "clock_cost_ns", "host_share"),
-            facts=out_of(undisturbed, _by_host),
+            facts=count_all(undisturbed, _count_by_host),
         ),
-        Claim("critical", _only(agrees, *of_critical), many(known), facts=out_of(known, extremes("apart_share"))),
+        Claim("critical", _only(agrees, *of_critical), many(known), facts=count_all(known, extremes("apart_share"))),
         Claim(
-            "not_critical", _only(known.drop(agrees.index), *of_critical), facts=out_of(known, extremes("apart_share"))
+            "not_critical",
+            _only(known.drop(agrees.index), *of_critical),
+            facts=count_all(known, extremes("apart_share")),
         ),
         Claim(
             "disturbed",
             _only(several.drop(undisturbed.index), "gpus", "parallel", "step_ns", "profiled_ratio"),
-            facts=out_of(several, extremes("profiled_ratio")),
+            facts=count_all(several, extremes("profiled_ratio")),
         ),
         Claim(
             "waiting",
             _only(waits, "gpus", "parallel", "waiting_ns", "transfer_ns"),
             many(split),
-            facts=out_of(split, extremes("waiting_ns")),
+            facts=count_all(split, extremes("waiting_ns")),
         ),
         Claim(
             "slower",
@@ -332,11 +336,11 @@ def _only(rows: pd.DataFrame, *names: str) -> pd.DataFrame:
     return rows[list(dict.fromkeys([*case, *names]))]
 
 
-def _most_exposed(rows: pd.DataFrame) -> dict:
+def _find_most_exposed(rows: pd.DataFrame) -> dict:
     return {"least": HIDES_WELL, **extremes("exposed_share")(rows)}
 
 
-def _explained(rows: pd.DataFrame) -> dict:
+def _is_explained(rows: pd.DataFrame) -> dict:
     longer = rows[rows["longer_ns"] > 0]
     parts = {
         name: span(longer[f"{name}_ns"] / longer["longer_ns"]) if len(longer) else None
@@ -346,11 +350,11 @@ def _explained(rows: pd.DataFrame) -> dict:
     return {"as_unprofiled": AS_UNPROFILED, "furthest": furthest, "share": span(rows["exposed_share"]), **parts}
 
 
-def _by_host(rows: pd.DataFrame) -> dict:
+def _count_by_host(rows: pd.DataFrame) -> dict:
     return {"as_unprofiled": AS_UNPROFILED, **extremes("exposed_ns")(rows)}
 
 
-def _fewer(rows: pd.DataFrame, several: pd.DataFrame) -> dict:
+def _find_fewer(rows: pd.DataFrame, several: pd.DataFrame) -> dict:
     """others: what the same cases do when the work is shared another way."""
     ways = [label_of_value("parallel", str(way)) for way in rows["parallel"].unique()]
     case = [name for name in ("size", "context_length", *run_grid.VARIANT_AXES) if name in rows and name != "parallel"]
@@ -359,7 +363,7 @@ def _fewer(rows: pd.DataFrame, several: pd.DataFrame) -> dict:
         "ways": ways,
         "num_by_host": int((several.loc[rows.index, "host_share"] > MOSTLY_HOST).sum()),
         "num_beyond": int(several.loc[rows.index, "tokens_differ"].sum()),
-        "others": _by_way(others),
+        "others": _group_by_way(others),
         **extremes("computing_share")(rows),
     }
 
@@ -368,10 +372,15 @@ def _gives(rows: pd.DataFrame) -> dict:
     fewer = rows[rows["speedup"] < 1]
     by_host = len(fewer) > 0 and bool((fewer["host_share"] > MOSTLY_HOST).all())
     in_noise = not fewer["tokens_differ"].any()
-    return {"most": int(rows["gpus"].max()), "ways": _by_way(rows), "fewer_by_host": by_host, "in_noise": in_noise}
+    return {
+        "most": int(rows["gpus"].max()),
+        "ways": _group_by_way(rows),
+        "fewer_by_host": by_host,
+        "in_noise": in_noise,
+    }
 
 
-def _by_way(rows: pd.DataFrame) -> list[dict]:
+def _group_by_way(rows: pd.DataFrame) -> list[dict]:
     return [
         {"way": label_of_value("parallel", str(way)), "speedup": span(mine["speedup"])}
         for way, mine in rows.groupby("parallel", sort=False, observed=True)
@@ -400,7 +409,7 @@ def _places(rows: pd.DataFrame, of_one: pd.DataFrame) -> dict:
     }
 
 
-def _tables(frames: Frames) -> list[Table]:
+def _tables(frames: SeveralGpusData) -> list[Table]:
     others = [name for name in ("precision", "attention", "optimizer") if name in frames.cases]
     case = case_headings(["size", "context_length", *others, "gpus", "parallel"], linked=False)
     of_several = frames.cases[frames.cases["gpus"] > 1]
@@ -485,7 +494,7 @@ def _tables(frames: Frames) -> list[Table]:
     ]
 
 
-def _charts(frames: Frames) -> list[Chart]:
+def _charts(frames: SeveralGpusData) -> list[Chart]:
     split = frames.several
     parts = {"exposed_ns": "exposed", "hidden_ns": "hidden"}
     rows = pd.concat(

@@ -9,7 +9,7 @@ import pandas as pd
 from profiler_job.analysis.metrics import differences, kernel_time, run_grid, timing
 from profiler_job.analysis.metrics.differences import Band, Bands
 from profiler_job.analysis.pages.case_columns import case_headings
-from profiler_job.analysis.pages.extreme_rows import calibrated_on, extremes, highest, many, noise_of, span
+from profiler_job.analysis.pages.extreme_rows import extremes, find_highest, many, name_calibrated_gpu, noise_of, span
 from profiler_job.analysis.reference import flops, gpus
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
@@ -42,7 +42,7 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame, calibration: pd.DataFrame,
 
 
 @dataclass(frozen=True, kw_only=True)
-class Frames:
+class SoftmaxDetailData:
     """`every`: one row per case and kernel; `cases`: one row per case with the five kernels side by side. `by` names a
     case. `l2_bytes`: the L2 cache of the GPU, None where it is not listed."""
 
@@ -63,7 +63,7 @@ class Frames:
         return self.cases[(self.cases[NOT_MEASURED] == "") & self.cases["chain_ns"].notna()]
 
 
-def _frames(runs: pd.DataFrame, kernels: pd.DataFrame, calibration: pd.DataFrame) -> Frames:
+def _frames(runs: pd.DataFrame, kernels: pd.DataFrame, calibration: pd.DataFrame) -> SoftmaxDetailData:
     peaks = calibration[calibration["figure"].isin(("read", "copy"))]
     bandwidth = peaks.set_index("figure")["value"].reindex(["read", "copy"]).astype(float)
     work, single = _work(runs), _single(kernels)
@@ -79,7 +79,7 @@ def _frames(runs: pd.DataFrame, kernels: pd.DataFrame, calibration: pd.DataFrame
     every["faster_than_memory"] = every["rate"] * 1e9 > peaks["high"].astype(float).max()
     gpu_name = ", ".join(sorted(set(runs["gpu_name"].astype(str))))
     gpu = gpus.lookup(gpu_name)
-    return Frames(
+    return SoftmaxDetailData(
         by=run_grid.case_columns(runs),
         every=every,
         cases=_wide(grid, every, bandwidth["copy"]),
@@ -88,29 +88,34 @@ def _frames(runs: pd.DataFrame, kernels: pd.DataFrame, calibration: pd.DataFrame
     )
 
 
-def _facts(frames: Frames, calibration: pd.DataFrame, bands: Bands | None) -> dict:
+def _facts(frames: SoftmaxDetailData, calibration: pd.DataFrame, bands: Bands | None) -> dict:
     return {
         "noise": noise_of(bands),
         "known": len(frames.measured) > 0,
         "l2_bytes": frames.l2_bytes,
         "gpu": frames.gpu_name,
-        "calibrated_on": calibrated_on(calibration),
+        "calibrated_on": name_calibrated_gpu(calibration),
         "peaks": {row["figure"]: row for row in calibration.to_dict("records")},
         "kernels": list(KERNELS),
     }
 
 
-def _claims(frames: Frames, bands: Bands | None) -> list[Claim]:
+def _claims(frames: SoftmaxDetailData, bands: Bands | None) -> list[Claim]:
     judged, measured, l2_bytes = frames.judged, frames.measured, frames.l2_bytes
     bound = measured.dropna(subset="over_bound")
     return [
-        Claim("largest", _largest(judged), facts=extremes("share")),
-        Claim("smallest", _smallest(judged), facts=extremes("share")),
-        Claim("cache", judged[judged["faster_than_memory"]], facts=_cached(len(judged))),
+        Claim("largest", _find_largest(judged), facts=extremes("share")),
+        Claim("smallest", _find_smallest(judged), facts=extremes("share")),
+        Claim("cache", judged[judged["faster_than_memory"]], facts=_count_cached(len(judged))),
         Claim("no_cache", judged, lambda rows: not rows["faster_than_memory"].any(), facts=extremes("share")),
-        Claim("vectorised", _beside(frames.every, bands.kernel if bands else None), _exp_is_faster, facts=_vectorised),
+        Claim(
+            "vectorised",
+            _compare_operations(frames.every, bands.kernel if bands else None),
+            _exp_is_faster,
+            facts=_find_vectorised,
+        ),
         Claim("beyond_cache", bound[bound["score_bytes"] > (l2_bytes or math.inf)], facts=extremes("over_bound")),
-        Claim("small_only", bound, _all_in(l2_bytes), facts=extremes("over_bound")),
+        Claim("small_only", bound, _is_all_in(l2_bytes), facts=extremes("over_bound")),
         Claim("cache_unknown", bound, lambda rows: l2_bytes is None, facts=extremes("over_bound")),
         Claim("bound", bound, facts=extremes("over_bound")),
         Claim("no_peaks", measured, lambda rows: rows["over_bound"].isna().all(), facts=_rates),
@@ -118,7 +123,7 @@ def _claims(frames: Frames, bands: Bands | None) -> list[Claim]:
     ]
 
 
-def _tables(frames: Frames) -> list[Table]:
+def _tables(frames: SoftmaxDetailData) -> list[Table]:
     headings = case_headings(frames.by)
     return [
         Table(
@@ -162,7 +167,7 @@ def _tables(frames: Frames) -> list[Table]:
     ]
 
 
-def _charts(frames: Frames) -> list[Chart]:
+def _charts(frames: SoftmaxDetailData) -> list[Chart]:
     """The five kernels of the largest model, one mark a context."""
     judged, title = frames.judged, "Share of the measured bandwidth"
     of = judged[judged["score_bytes"] == judged["score_bytes"].max()].tail(1)
@@ -186,7 +191,7 @@ def _work(runs: pd.DataFrame) -> pd.DataFrame:
     """Bytes of one layer's scores and of each kernel, and layers, of the runs that the formulas are for: run_id,
     num_layers, score_bytes, {kernel}_bytes."""
     rows = []
-    for run in run_grid.of_known_shape(run_grid.measured_runs(runs)).to_dict("records"):
+    for run in run_grid.select_known_shapes(run_grid.select_measured_runs(runs)).to_dict("records"):
         if run["attention"] == "naive" and run["precision"] in PRECISIONS:
             shape = run_grid.shape_of(run)
             costs = flops.softmax_kernels(shape)
@@ -199,7 +204,7 @@ def _work(runs: pd.DataFrame) -> pd.DataFrame:
 def _single(kernels: pd.DataFrame) -> pd.DataFrame:
     """Time of one launch of each of the five kernels over layers and steps: run_id, kernel, kernel_name, time_ns,
     time_min_ns, time_max_ns, launches. Runs whose softmax ranges do not all hold five kernels are left out."""
-    rows = timing.in_steps(kernels)
+    rows = timing.select_steps(kernels)
     rows = rows[rows["phase"].astype(str) == ranges.FORWARD]
     modules = rows["module"].astype("category")
     inside = [name for name in modules.cat.categories if name.rsplit("/", 1)[-1] == ranges.SOFTMAX]
@@ -249,31 +254,31 @@ def _rates(rows: pd.DataFrame) -> dict:
     return {"rate": span(rows["chain_rate"] * 1e9)}
 
 
-def _all_in(l2_bytes: float | None):
+def _is_all_in(l2_bytes: float | None):
     return lambda rows: l2_bytes is not None and rows["score_bytes"].max() <= l2_bytes
 
 
-def _largest(rows: pd.DataFrame) -> pd.DataFrame:
+def _find_largest(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["score_bytes"] == rows["score_bytes"].max()]
 
 
-def _smallest(rows: pd.DataFrame) -> pd.DataFrame:
+def _find_smallest(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["score_bytes"] == rows["score_bytes"].min()]
 
 
-def _cached(num_all: int):
+def _count_cached(num_all: int):
     def facts(rows: pd.DataFrame) -> dict:
         return {
             "num_all": num_all,
             "kernels": [name for name in KERNELS if name in set(rows["kernel"])],
             "largest_scores": rows["score_bytes"].max(),
-            "high": highest(rows, "share"),
+            "high": find_highest(rows, "share"),
         }
 
     return facts
 
 
-def _beside(long: pd.DataFrame, band: Band | None) -> pd.DataFrame:
+def _compare_operations(long: pd.DataFrame, band: Band | None) -> pd.DataFrame:
     """exp beside subtract and divide, which move as much: one row per case with the three times and their spread."""
     parts = long[long["kernel"].isin(("subtract", "exp", "divide"))]
     if not len(parts):
@@ -308,6 +313,6 @@ def _exp_is_faster(rows: pd.DataFrame) -> bool:
     return bool(vectorised.all() and many(rows)(rows[rows["apart"]]) and (rows["slower"] > 1).all())
 
 
-def _vectorised(rows: pd.DataFrame) -> dict:
+def _find_vectorised(rows: pd.DataFrame) -> dict:
     apart = rows[rows["apart"]]
     return {"num_apart": len(apart), **extremes("slower")(apart)}

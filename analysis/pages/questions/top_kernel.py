@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import pandas as pd
 
 from profiler_job.analysis.metrics import kernel_time, run_grid, tiles
-from profiler_job.analysis.metrics.ordering import place, seen, sorted_by
+from profiler_job.analysis.metrics.ordering import place, rank_first_seen, sort_stably
 from profiler_job.analysis.pages.case_columns import case_headings
-from profiler_job.analysis.pages.extreme_rows import extremes, lowest, percent_of, span
-from profiler_job.analysis.pages.module_costs import at_longest, of_followed_runs, of_largest
+from profiler_job.analysis.pages.extreme_rows import extremes, find_lowest, format_percent_span, span
+from profiler_job.analysis.pages.module_costs import select_followed_runs, select_largest_model, select_longest_context
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import modes, ranges
 from profiler_job.jobs.contract.words import NOT_MEASURED
@@ -41,7 +41,7 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Frames:
+class TopKernelData:
     by: list[str]
     """Columns that name a case."""
     top: pd.DataFrame
@@ -51,25 +51,25 @@ class Frames:
     matrix: pd.DataFrame
     """The top kernel by context, a column for each: of forward passes, and of these with backward."""
     tiles: pd.DataFrame
-    """GEMM kernels of the training steps by tile and alignment: `tiles.of_matmuls`."""
+    """GEMM kernels of the training steps by tile and alignment: `tiles.list_matmul_tiles`."""
     modules: pd.DataFrame
     """The top kernel of each module of a training step, in each phase: `kernel_time.top_of_modules`."""
 
 
-def _frames(runs: pd.DataFrame, kernels: pd.DataFrame) -> Frames:
+def _frames(runs: pd.DataFrame, kernels: pd.DataFrame) -> TopKernelData:
     by = run_grid.case_columns(runs)
     of_modules = kernel_time.kernel_totals(kernels)
-    totals = kernel_time.by_kernel(of_modules, ["run_id"])
+    totals = kernel_time.sum_by_kernel(of_modules, ["run_id"])
     training = run_grid.cases(runs, "train_step")
-    followed = of_followed_runs(of_modules[of_modules["run_id"].isin(training["run_id"])])
+    followed = select_followed_runs(of_modules[of_modules["run_id"].isin(training["run_id"])])
     leaders = run_grid.cases(runs, "forward").merge(totals, on="run_id")
     top = _top(runs, totals.drop_duplicates("run_id"), by)
-    return Frames(
+    return TopKernelData(
         by=by,
         top=top,
         leaders=leaders.groupby("run_id", sort=False).head(TOP_OF_EACH),
         matrix=_matrix(top[top["mode"].isin(IN_MATRIX)], by, "scope", "kernel_name", list(SCOPES.values())),
-        tiles=training.merge(tiles.of_matmuls(runs, kernels), on="run_id"),
+        tiles=training.merge(tiles.list_matmul_tiles(runs, kernels), on="run_id"),
         modules=training.merge(kernel_time.top_of_modules(followed), on="run_id"),
     )
 
@@ -86,13 +86,13 @@ def _matrix(rows: pd.DataFrame, by: list[str], of: str, value: str, order: list[
     ]
     table = pd.DataFrame(cells, columns=[*keys, *contexts.values()]).astype(object)
     table = table.where(table.notna(), None).assign(**{NOT_MEASURED: ""})
-    return sorted_by(table, place(table[of], order))
+    return sort_stably(table, place(table[of], order))
 
 
 def _top(runs: pd.DataFrame, top: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     table = pd.concat([run_grid.cases(runs, mode).assign(mode=mode) for mode in modes.MODES])
     table = table.merge(top, how="left", on="run_id")
-    table = sorted_by(table, seen(table, by))
+    table = sort_stably(table, rank_first_seen(table, by))
     forward = table[table["mode"] == "forward"][[*by, "kernel_name"]]
     table = table.merge(forward.rename(columns={"kernel_name": "forward_kernel"}), how="left", on=by)
     both = table["kernel_name"].notna() & table["forward_kernel"].notna()
@@ -100,20 +100,20 @@ def _top(runs: pd.DataFrame, top: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     return table.assign(scope=table["mode"].map(SCOPES))
 
 
-def _claims(frames: Frames) -> list[Claim]:
-    measured = _measured(frames.top)
+def _claims(frames: TopKernelData) -> list[Claim]:
+    measured = _select_measured(frames.top)
     forward = measured[measured["mode"] == "forward"]
     training = measured[measured["forward_kernel"].notna() & (measured["mode"] == "train_step")]
     others = measured[measured["family"] != "gemm"]
     return [
-        Claim("most_frequent", forward, facts=_most_frequent),
+        Claim("most_frequent", forward, facts=_find_most_frequent),
         Claim("share", forward, facts=extremes("share")),
         Claim("same", training, lambda rows: _is_same(rows).all(), facts=_same),
         Claim("partly_same", training, lambda rows: _is_same(rows).any() and not _is_same(rows).all(), facts=_same),
         Claim("other", training, lambda rows: not _is_same(rows).any(), facts=_same),
-        Claim("leads_training", training, facts=lambda rows: _leading(forward, rows)),
+        Claim("leads_training", training, facts=lambda rows: _count_leading(forward, rows)),
         Claim("gemm", measured, lambda rows: (rows["family"] == "gemm").all()),
-        Claim("of_modules", _both_passes(frames.modules), facts=_of_modules),
+        Claim("of_modules", _both_passes(frames.modules), facts=_count_modules),
         *_claims_of_tiles(frames),
         Claim(
             "not_gemm",
@@ -129,7 +129,7 @@ def _both_passes(modules: pd.DataFrame) -> pd.DataFrame:
     return rows[rows.groupby(["run_id", "module"])["phase"].transform("size") == len(tiles.PASSES)]
 
 
-def _of_modules(rows: pd.DataFrame) -> dict:
+def _count_modules(rows: pd.DataFrame) -> dict:
     """In how many modules backward has another top kernel, and the module that takes most of a step in it."""
     num_kernels = rows.groupby(["run_id", "module"])["kernel_name"].nunique()
     backward = rows[rows["phase"] == ranges.BACKWARD]
@@ -137,19 +137,19 @@ def _of_modules(rows: pd.DataFrame) -> dict:
     return {"num_others": int((num_kernels > 1).sum()), "num_modules": len(num_kernels), "most": most}
 
 
-def _claims_of_tiles(frames: Frames) -> list[Claim]:
+def _claims_of_tiles(frames: TopKernelData) -> list[Claim]:
     rows = frames.tiles
-    lead, aligned = tiles.leading(rows[rows["tile"] != ""]), rows[rows["alignment"] != ""]
+    lead, aligned = tiles.select_leading(rows[rows["tile"] != ""]), rows[rows["alignment"] != ""]
     ends = rows.drop_duplicates(["run_id", "phase"])[[*frames.by, "run_id", "phase"]]
     ends = ends.merge(tiles.ends(rows, SEEN), on=["run_id", "phase"])
     return [
-        Claim("tile", lead, lambda rows: set(rows["phase"]) == set(tiles.PASSES), facts=_leading_tiles),
-        Claim("unaligned", aligned, lambda rows: (rows["alignment"] == UNALIGNED).any(), facts=_unaligned),
+        Claim("tile", lead, lambda rows: set(rows["phase"]) == set(tiles.PASSES), facts=_find_leading_tiles),
+        Claim("unaligned", aligned, lambda rows: (rows["alignment"] == UNALIGNED).any(), facts=_span_unaligned),
         Claim("small_tiles", ends, lambda rows: (rows["ratio"] < 1).mean() > 0.5, facts=_small_tiles),
     ]
 
 
-def _leading_tiles(rows: pd.DataFrame) -> dict:
+def _find_leading_tiles(rows: pd.DataFrame) -> dict:
     """By phase, the tile that leads most cases, and in how many of them."""
     counts = {phase: of_phase["tile"].value_counts() for phase, of_phase in rows.groupby("phase")}
     most = {phase: min(count[count == count.max()].index) for phase, count in counts.items()}
@@ -157,7 +157,7 @@ def _leading_tiles(rows: pd.DataFrame) -> dict:
     return {"most": most, "num_cases": num_cases, "num_all": rows["run_id"].nunique()}
 
 
-def _unaligned(rows: pd.DataFrame) -> dict:
+def _span_unaligned(rows: pd.DataFrame) -> dict:
     """By phase, lowest and highest part of the GEMM time of a step in kernels that assume no alignment, and the rates
     of these and of the others."""
     parts = rows[rows["alignment"] == UNALIGNED].groupby(["run_id", "phase"])["share"].sum().unstack(fill_value=0.0)
@@ -172,10 +172,10 @@ def _unaligned(rows: pd.DataFrame) -> dict:
 
 def _small_tiles(rows: pd.DataFrame) -> dict:
     slower = rows[rows["ratio"] < 1]
-    return {"num_slower": len(slower), "least": lowest(rows, "ratio")}
+    return {"num_slower": len(slower), "least": find_lowest(rows, "ratio")}
 
 
-def _tables(frames: Frames) -> list[Table]:
+def _tables(frames: TopKernelData) -> list[Table]:
     case = case_headings(frames.by)
     of_module = (
         *case,
@@ -226,7 +226,7 @@ def _tables(frames: Frames) -> list[Table]:
             "of_modules",
             "The top kernel of each module of a training step of the largest model, in each phase",
             of_module,
-            of_largest(at_longest(frames.modules)),
+            select_largest_model(select_longest_context(frames.modules)),
         ),
         Table("every_module", "The top kernel of each module of every training step", of_module, frames.modules),
         *_tables_of_tiles(frames),
@@ -240,8 +240,8 @@ def _across(matrix: pd.DataFrame, by: list[str], kind: str) -> tuple[Column, ...
     return (*case, *(Column(name, f"at {name.removeprefix('at_')}", kind) for name in contexts))
 
 
-def _tables_of_tiles(frames: Frames) -> list[Table]:
-    lead = tiles.leading(frames.tiles)
+def _tables_of_tiles(frames: TopKernelData) -> list[Table]:
+    lead = tiles.select_leading(frames.tiles)
     lead = lead.assign(shown=(lead["tile"] + " " + lead["alignment"]).str.strip())
     matrix = _matrix(lead, frames.by, "phase", "shown", list(tiles.PASSES))
     return [
@@ -264,7 +264,7 @@ def _tables_of_tiles(frames: Frames) -> list[Table]:
                 Column("rate", "median", "tflops", absent="n/a"),
                 Column("rate_high", "highest", "tflops", absent="n/a"),
             ),
-            _worded(tiles.over_runs(frames.tiles)),
+            _word_kernels(tiles.sum_over_runs(frames.tiles)),
         ),
         Table(
             "every_tile",
@@ -282,26 +282,28 @@ def _tables_of_tiles(frames: Frames) -> list[Table]:
     ]
 
 
-def _worded(rows: pd.DataFrame) -> pd.DataFrame:
+def _word_kernels(rows: pd.DataFrame) -> pd.DataFrame:
     names = {"tile": "sums of split-K", "alignment": "not named", "layouts": "not named"}
     return rows.assign(**{name: rows[name].where(rows[name] != "", word) for name, word in names.items()})
 
 
-def _charts(frames: Frames) -> list[Chart]:
+def _charts(frames: TopKernelData) -> list[Chart]:
     options = {"by": frames.by, "order": list(SCOPES.values())}
-    rows = _measured(frames.top)
+    rows = _select_measured(frames.top)
     said = [
-        f"{percent_of(of['share'])} of {label}" for label in SCOPES.values() if len(of := rows[rows["scope"] == label])
+        f"{format_percent_span(of['share'])} of {label}"
+        for label in SCOPES.values()
+        if len(of := rows[rows["scope"] == label])
     ]
     title = f"The top kernel takes {', '.join(said)}" if said else "Share of the top kernel"
     return [Chart("shares", "grouped_bars", title, rows, options=options)]
 
 
-def _measured(top: pd.DataFrame) -> pd.DataFrame:
+def _select_measured(top: pd.DataFrame) -> pd.DataFrame:
     return top[(top[NOT_MEASURED] == "") & top["kernel_name"].notna()]
 
 
-def _most_frequent(rows: pd.DataFrame) -> dict:
+def _find_most_frequent(rows: pd.DataFrame) -> dict:
     counts = rows["kernel_name"].value_counts()
     leader = min(counts[counts == counts.max()].index)
     of_leader = rows[rows["kernel_name"] == leader]
@@ -314,9 +316,9 @@ def _most_frequent(rows: pd.DataFrame) -> dict:
     }
 
 
-def _leading(forward: pd.DataFrame, training: pd.DataFrame) -> dict:
+def _count_leading(forward: pd.DataFrame, training: pd.DataFrame) -> dict:
     """How many training steps the kernel leads that leads most forward passes."""
-    leader = _most_frequent(forward)["kernel_name"]
+    leader = _find_most_frequent(forward)["kernel_name"]
     return {"kernel_name": leader, "num_led": int((training["kernel_name"] == leader).sum())}
 
 

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 import pandas as pd
 
 from profiler_job.analysis.metrics import kernel_time, run_grid
-from profiler_job.analysis.metrics.ordering import place, seen, sorted_by
+from profiler_job.analysis.metrics.ordering import place, rank_first_seen, sort_stably
 from profiler_job.analysis.pages.case_columns import case_headings
-from profiler_job.analysis.pages.extreme_rows import extremes, highest, largest, percent_of, span
+from profiler_job.analysis.pages.extreme_rows import extremes, find_highest, format_percent_span, give_largest, span
 from profiler_job.analysis.pages.module_costs import (
-    at_longest,
+    find_most_frequent_module,
     module_table,
     module_tree,
-    most_frequent_module,
+    select_longest_context,
     top_modules,
 )
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
@@ -44,7 +44,7 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Frames:
+class TrainingMixData:
     by: list[str]
     """Columns that name a case."""
     order: list[str]
@@ -63,17 +63,17 @@ class Frames:
     """What each module costs in a training step in which modules were followed."""
 
 
-def _frames(runs: pd.DataFrame, kernels: pd.DataFrame) -> Frames:
+def _frames(runs: pd.DataFrame, kernels: pd.DataFrame) -> TrainingMixData:
     by = run_grid.case_columns(runs)
     totals = kernel_time.kernel_totals(kernels)
-    order = _family_order(totals)
+    order = _order_families(totals)
     scopes = _scopes(runs, totals)
     phases = _phases(runs, totals)
-    return Frames(
+    return TrainingMixData(
         by=by,
         order=order,
         scopes=scopes,
-        compared=_compared(scopes, by),
+        compared=_compare_scopes(scopes, by),
         phases=phases,
         wide=_wide(phases, by, order),
         phase_shares=_phase_shares(runs, totals),
@@ -81,14 +81,14 @@ def _frames(runs: pd.DataFrame, kernels: pd.DataFrame) -> Frames:
     )
 
 
-def _facts(frames: Frames) -> dict:
-    return {"families": frames.order, "small": SMALL, "num_pooled": _measured(frames.phases)["run_id"].nunique()}
+def _facts(frames: TrainingMixData) -> dict:
+    return {"families": frames.order, "small": SMALL, "num_pooled": _select_measured(frames.phases)["run_id"].nunique()}
 
 
-def _claims(frames: Frames) -> list[Claim]:
+def _claims(frames: TrainingMixData) -> list[Claim]:
     both = frames.compared[frames.compared["measured"]]
     gemm, others = both[both["family"] == GEMM], both[both["family"] != GEMM]
-    phases = _measured(frames.phases)
+    phases = _select_measured(frames.phases)
     optimizer = phases[phases["phase"] == ranges.OPTIMIZER].drop_duplicates("run_id")
     return [
         Claim("gemm_falls", gemm, lambda rows: (rows["change"] < 0).all(), facts=_change),
@@ -96,15 +96,15 @@ def _claims(frames: Frames) -> list[Claim]:
         Claim(
             "gemm_mixed", gemm, lambda rows: (rows["change"] > 0).any() and (rows["change"] < 0).any(), facts=_change
         ),
-        Claim("gains", others[others["change"] > 0], facts=largest("change")),
-        Claim("optimizer", optimizer, lambda rows: set(rows["family"]) == {"elementwise"}, facts=_optimizer),
-        Claim("backward", _with_backward(frames.phase_shares), facts=_backward),
-        Claim("top_module", top_modules(frames.modules), facts=most_frequent_module),
-        Claim("module_ratio", _of_both_passes(frames.modules), facts=extremes("ratio")),
+        Claim("gains", others[others["change"] > 0], facts=give_largest("change")),
+        Claim("optimizer", optimizer, lambda rows: set(rows["family"]) == {"elementwise"}, facts=_find_optimizer),
+        Claim("backward", _select_backward(frames.phase_shares), facts=_backward),
+        Claim("top_module", top_modules(frames.modules), facts=find_most_frequent_module),
+        Claim("module_ratio", _select_small(frames.modules), facts=extremes("ratio")),
     ]
 
 
-def _tables(frames: Frames) -> list[Table]:
+def _tables(frames: TrainingMixData) -> list[Table]:
     case = case_headings(frames.by)
     shares, wide = frames.phase_shares, frames.wide
     families = [family for family in frames.order if wide[f"share_{family}"].max() >= SEEN]
@@ -142,12 +142,12 @@ def _tables(frames: Frames) -> list[Table]:
             ),
             wide,
         ),
-        module_table(at_longest(frames.modules), case),
+        module_table(select_longest_context(frames.modules), case),
     ]
 
 
-def _charts(frames: Frames) -> list[Chart]:
-    pooled = _pooled(_measured(frames.phases))
+def _charts(frames: TrainingMixData) -> list[Chart]:
+    pooled = _pool_shares(_select_measured(frames.phases))
     return [
         _slopes(frames),
         Chart(
@@ -168,7 +168,7 @@ def _title_of_phases(pooled: pd.DataFrame) -> str:
     return f"Kernel time by phase: {', '.join(parts)}" if parts else "Not measured"
 
 
-def _slopes(frames: Frames) -> Chart:
+def _slopes(frames: TrainingMixData) -> Chart:
     """Of every case the share of GEMMs in a forward pass and in a training step."""
     both = frames.compared[frames.compared["measured"] & (frames.compared["family"] == GEMM)]
     words = [*ENDS.values()]
@@ -178,7 +178,7 @@ def _slopes(frames: Frames) -> Chart:
     order = list(dict.fromkeys(rows["series"]))
     title = "Share of GEMMs, forward pass to training step"
     if len(both):
-        forward, training = percent_of(both["forward"]), percent_of(both["train_step"])
+        forward, training = format_percent_span(both["forward"]), format_percent_span(both["train_step"])
         title = f"GEMMs take {forward} of a forward pass, {training} of a training step"
     options = {
         "panel": panel,
@@ -196,37 +196,37 @@ def _words(names: list[str], case: tuple) -> list[str]:
 # ---------------------------------------------------------------- frames
 
 
-def _family_order(totals: pd.DataFrame) -> list[str]:
-    time = kernel_time.by_family(totals, ["run_id"]).groupby("family")["time_ns"].sum()
+def _order_families(totals: pd.DataFrame) -> list[str]:
+    time = kernel_time.sum_by_family(totals, ["run_id"]).groupby("family")["time_ns"].sum()
     return time.sort_values(ascending=False).index.tolist()
 
 
 def _scopes(runs: pd.DataFrame, totals: pd.DataFrame) -> pd.DataFrame:
-    parts = [_of_mode(runs, totals, mode).assign(scope=mode) for mode in ("forward", "train_step")]
+    parts = [_list_shares(runs, totals, mode).assign(scope=mode) for mode in ("forward", "train_step")]
     return pd.concat(parts, ignore_index=True)
 
 
-def _of_mode(runs: pd.DataFrame, totals: pd.DataFrame, mode: str) -> pd.DataFrame:
-    return run_grid.cases(runs, mode).merge(kernel_time.by_family(totals, ["run_id"]), how="left", on="run_id")
+def _list_shares(runs: pd.DataFrame, totals: pd.DataFrame, mode: str) -> pd.DataFrame:
+    return run_grid.cases(runs, mode).merge(kernel_time.sum_by_family(totals, ["run_id"]), how="left", on="run_id")
 
 
-def _compared(scopes: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+def _compare_scopes(scopes: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     """Families side by side; a family that one of two measured scopes never launches has share 0 there."""
     cases = scopes[by].drop_duplicates().reset_index(drop=True)
     families = scopes[[*by, "family"]].drop_duplicates().dropna(subset="family")
     table = cases.merge(families, how="left", on=by)
     for name in ("forward", "train_step"):
-        table = _beside(table, scopes[scopes["scope"] == name], name, by)
+        table = _join_scope(table, scopes[scopes["scope"] == name], name, by)
     table["change"] = table["train_step"] - table["forward"]
     table["measured"] = table["forward"].notna() & table["train_step"].notna()
     why, training_why = (table[f"{name}_why"].fillna("not measured") for name in ("forward", "train_step"))
     table[NOT_MEASURED] = why.where(why != "", training_why)
     table["run_id"] = table["train_step_run"].where(table["train_step_run"] != "", table["forward_run"])
-    table = sorted_by(table, seen(table, by), -table[["forward_ns", "train_step_ns"]].max(axis=1))
+    table = sort_stably(table, rank_first_seen(table, by), -table[["forward_ns", "train_step_ns"]].max(axis=1))
     return table.drop(columns=["forward_why", "train_step_why", "forward_run", "train_step_run"])
 
 
-def _beside(table: pd.DataFrame, rows: pd.DataFrame, name: str, by: list[str]) -> pd.DataFrame:
+def _join_scope(table: pd.DataFrame, rows: pd.DataFrame, name: str, by: list[str]) -> pd.DataFrame:
     """`table` with the shares and times of one scope (`name`, `name`_ns), its run and why that was not measured."""
     values = rows.dropna(subset="family")[[*by, "family", "share", "time_ns"]]
     table = table.merge(values.rename(columns={"share": name, "time_ns": f"{name}_ns"}), how="left", on=[*by, "family"])
@@ -240,8 +240,8 @@ def _beside(table: pd.DataFrame, rows: pd.DataFrame, name: str, by: list[str]) -
 
 def _phases(runs: pd.DataFrame, totals: pd.DataFrame) -> pd.DataFrame:
     """Families within each phase of the training step, phases in the order in which they run."""
-    families = kernel_time.by_family(totals, ["run_id", "phase"])
-    families = sorted_by(families, families["run_id"], place(families["phase"], ranges.PHASES))
+    families = kernel_time.sum_by_family(totals, ["run_id", "phase"])
+    families = sort_stably(families, families["run_id"], place(families["phase"], ranges.PHASES))
     return run_grid.cases(runs, "train_step").merge(families, how="left", on="run_id")
 
 
@@ -272,26 +272,26 @@ def _modules(runs: pd.DataFrame, totals: pd.DataFrame) -> pd.DataFrame:
     return cases[cases[NOT_MEASURED] == ""].merge(module_tree(totals), on="run_id")
 
 
-def _measured(rows: pd.DataFrame) -> pd.DataFrame:
+def _select_measured(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["family"].notna() & (rows[NOT_MEASURED] == "")]
 
 
-def _with_backward(phase_shares: pd.DataFrame) -> pd.DataFrame:
+def _select_backward(phase_shares: pd.DataFrame) -> pd.DataFrame:
     known = "in_backward" in phase_shares
     return phase_shares[phase_shares["in_backward"].notna()] if known else phase_shares.head(0)
 
 
-def _pooled(rows: pd.DataFrame) -> pd.DataFrame:
+def _pool_shares(rows: pd.DataFrame) -> pd.DataFrame:
     """Mean share of each family in each phase over the measured cases."""
     shares = rows.pivot_table(index=["run_id", "phase"], columns="family", values="share", fill_value=0.0)
     pooled = shares.groupby("phase").mean().stack().rename("share").reset_index()
-    return sorted_by(pooled, place(pooled["phase"], ranges.PHASES), -pooled["share"])
+    return sort_stably(pooled, place(pooled["phase"], ranges.PHASES), -pooled["share"])
 
 
 # ---------------------------------------------------------------- facts of claims
 
 
-def _of_both_passes(modules: pd.DataFrame) -> pd.DataFrame:
+def _select_small(modules: pd.DataFrame) -> pd.DataFrame:
     """Modules with none inside that take at least SMALL of the step."""
     return modules[modules["is_leaf"].astype(bool) & modules["ratio"].notna() & (modules["step_share"] >= SMALL)]
 
@@ -301,7 +301,7 @@ def _change(rows: pd.DataFrame) -> dict:
     return extremes("change")(rows) | counts
 
 
-def _optimizer(rows: pd.DataFrame) -> dict:
+def _find_optimizer(rows: pd.DataFrame) -> dict:
     return {"family": rows["family"].iloc[0], "share": span(rows["share"])}
 
 
@@ -309,5 +309,5 @@ def _backward(rows: pd.DataFrame) -> dict:
     return {
         "ratio": span(rows["in_backward"] / rows["in_forward"]),
         "optimizer": span(rows["in_optimizer"]),
-        "most_optimizer": highest(rows, "in_optimizer"),
+        "most_optimizer": find_highest(rows, "in_optimizer"),
     }

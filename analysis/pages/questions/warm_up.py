@@ -10,7 +10,7 @@ import pandas as pd
 from profiler_job.analysis.metrics import first_steps, run_grid, timing
 from profiler_job.analysis.metrics.first_steps import CASE, SHORT, TOLERANCES, WARM_UPS
 from profiler_job.analysis.pages.case_columns import case_headings, spread_column
-from profiler_job.analysis.pages.extreme_rows import extremes, largest, out_of, ratios_of
+from profiler_job.analysis.pages.extreme_rows import count_all, extremes, give_largest, ratios_of
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
 
@@ -50,7 +50,7 @@ def answer(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Frames:
+class WarmUpData:
     """`warm_up` and `num_timed`: steps of the main recording. `timed`: every unprofiled step. Per case: `numbers` by
     steps of warm-up, `needed` steps, `spreads`, and the main recording `beside` them; of the first step its `anatomy`,
     its `phases` and its `kernels`. `sessions`: the numbers of the same cases in other recordings; `session_s`: how long
@@ -71,7 +71,7 @@ class Frames:
     session_s: float
 
     @property
-    def known(self) -> pd.DataFrame:
+    def recorded_cases(self) -> pd.DataFrame:
         """Cases with at least one step after the warm-up."""
         return self.needed[self.needed["num_known"] > 0]
 
@@ -84,24 +84,24 @@ def _frames(
     api: pd.DataFrame,
     main: Any,
     studies: Mapping[str, Any],
-) -> Frames:
-    ok = run_grid.measured_runs(runs).astype({"run_id": str, **dict.fromkeys(CASE, str), "context_length": int})
+) -> WarmUpData:
+    ok = run_grid.select_measured_runs(runs).astype({"run_id": str, **dict.fromkeys(CASE, str), "context_length": int})
     timed = first_steps.timed_steps(ok, steps)
     warm_up, num_timed = _settings(main)
     spreads = first_steps.spreads_of(timed)
-    beside = spreads.merge(_in_main(ok, main.runs, main.steps), on=CASE)
+    beside = spreads.merge(_join_main(ok, main.runs, main.steps), on=CASE)
     anatomy = first_steps.anatomy_of(ok, steps, api)
-    return Frames(
+    return WarmUpData(
         warm_up=warm_up,
         num_timed=num_timed,
         batch_sizes=sorted(set(ok["batch_size"].astype(str))),
         timed=timed,
-        numbers=first_steps.numbers_after(timed, num_timed),
-        needed=first_steps.steps_needed(timed, warm_up, num_timed),
+        numbers=first_steps.estimate_numbers(timed, num_timed),
+        needed=first_steps.count_steps_needed(timed, warm_up, num_timed),
         spreads=spreads,
         beside=beside.assign(off=beside["main_ns"] / beside["median_ns"] - 1),
         anatomy=anatomy[anatomy["component"] != "whole"],
-        phases=first_steps.first_by_phase(ok, steps),
+        phases=first_steps.measure_first_by_phase(ok, steps),
         kernels=first_steps.first_kernels(ok, kernels, memops),
         sessions=_sessions(ok, [main, *(rec for study, rec in studies.items() if study != STUDY)], num_timed),
         session_s=_session_s(ok),
@@ -115,11 +115,13 @@ def _settings(main: Any) -> tuple[int, int]:
     return int(main.runs["warmup_steps"].min()), int(main.runs["measured_steps"].min())
 
 
-def _in_main(ok: pd.DataFrame, runs: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
+def _join_main(ok: pd.DataFrame, runs: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     """The same cases in another recording, such as the main one: CASE, main_ns (median of its unprofiled steps)."""
     names = [name for name in (*CASE, "batch_size", "precision", "attention", "compile", "optimizer")
              if name in ok and name in runs]  # fmt: skip
-    runs = run_grid.measured_runs(runs).astype({"run_id": str, **dict.fromkeys(CASE, str), "context_length": int})
+    runs = run_grid.select_measured_runs(runs).astype(
+        {"run_id": str, **dict.fromkeys(CASE, str), "context_length": int}
+    )
     types = {name: str if ok[name].dtype == "category" else ok[name].dtype for name in names}
     same = runs.astype(types).merge(ok[names].astype(types).drop_duplicates(), on=names)
     timer = timing.host_times(steps, "timer", "main")
@@ -134,7 +136,7 @@ def _sessions(ok: pd.DataFrame, recordings: list[Any], num_timed: int) -> pd.Dat
     for rec in recordings:
         runs = rec.runs[rec.runs["processes"] * rec.runs["measured_steps"] >= num_timed]
         if len(runs):
-            medians = _in_main(ok, runs, rec.steps).drop_duplicates(CASE)
+            medians = _join_main(ok, runs, rec.steps).drop_duplicates(CASE)
             parts.append(medians.assign(recording=str(rec.manifest.get("name", ""))))
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=[*CASE, "main_ns", "recording"])
 
@@ -146,7 +148,7 @@ def _session_s(ok: pd.DataFrame) -> float:
     return float(spans.max()) if len(spans) else 0.0
 
 
-def _apart_most(rows: pd.DataFrame) -> dict:
+def _find_most_different(rows: pd.DataFrame) -> dict:
     """The case whose number differs most between recordings: its numbers by recording, shortest first."""
     of_case = rows.groupby(CASE)["main_ns"]
     times = (of_case.max() / of_case.min()).rename("times").reset_index()
@@ -155,13 +157,13 @@ def _apart_most(rows: pd.DataFrame) -> dict:
     return {**worst.to_dict(), "numbers": recorded[["recording", "main_ns"]].to_dict("records")}
 
 
-def _facts(frames: Frames) -> dict:
+def _facts(frames: WarmUpData) -> dict:
     processes = frames.spreads["processes"]
     return {
         "processes": (int(processes.min()), int(processes.max())) if len(processes) else (0, 0),
         "batch_sizes": frames.batch_sizes,
         "session_s": frames.session_s,
-        "known": len(frames.known) > 0,
+        "known": len(frames.recorded_cases) > 0,
         "coarsest": TOLERANCES[-1],
         "warm_up": frames.warm_up,
         "num_timed": frames.num_timed,
@@ -171,71 +173,79 @@ def _facts(frames: Frames) -> dict:
     }
 
 
-def _claims(frames: Frames) -> list[Claim]:
-    return [*_number_claims(frames), *_process_claims(frames), *_first_step_claims(frames)]
+def _claims(frames: WarmUpData) -> list[Claim]:
+    return [*_claim_numbers(frames), *_process_claims(frames), *_claim_first_step(frames)]
 
 
-def _number_claims(frames: Frames) -> list[Claim]:
+def _claim_numbers(frames: WarmUpData) -> list[Claim]:
     """How far off a number is, and how many steps it needs."""
-    numbers, needed, known = frames.numbers, frames.needed, frames.known
+    numbers, needed, known = frames.numbers, frames.needed, frames.recorded_cases
     medians = numbers[numbers["statistic"] == "median"]
-    tolerances = first_steps.tolerances_kept(known)
-    answered = first_steps.finest_kept(known)
-    unanswered = known[known[first_steps.within_key(TOLERANCES[-1])].isna()]
+    tolerances = first_steps.find_steps_for_tolerances(known)
+    answered = first_steps.find_finest_tolerance(known)
+    unanswered = known[known[first_steps.name_tolerance(TOLERANCES[-1])].isna()]
     return [
         Claim("answered", answered, facts=lambda rows: {"cases": rows.to_dict("records")}),
-        Claim("unanswered", unanswered, facts=_first_of(known)),
-        Claim("enough", first_steps.enough_warm_up(medians, frames.spreads), facts=largest("warm_up")),
+        Claim("unanswered", unanswered, facts=_find_first(known)),
+        Claim("enough", first_steps.enough_warm_up(medians, frames.spreads), facts=give_largest("warm_up")),
         Claim(
-            "mean", _of(numbers, 0, "mean"), lambda rows: rows["error"].max() > TOLERANCES[0], facts=extremes("error")
+            "mean",
+            _select_numbers(numbers, 0, "mean"),
+            lambda rows: rows["error"].max() > TOLERANCES[0],
+            facts=extremes("error"),
         ),
-        Claim("median", _of(numbers, 0, "median"), lambda rows: rows["error"].notna().all(), facts=extremes("error")),
+        Claim(
+            "median",
+            _select_numbers(numbers, 0, "median"),
+            lambda rows: rows["error"].notna().all(),
+            facts=extremes("error"),
+        ),
         Claim("too_fine", tolerances[tolerances["num_steps"].isna()], facts=extremes("tolerance")),
-        Claim("main_number", needed[needed["main_error"].notna()], facts=largest("main_error")),
-        Claim("short_number", needed[needed["short_error"].notna()], facts=largest("short_error")),
+        Claim("main_number", needed[needed["main_error"].notna()], facts=give_largest("main_error")),
+        Claim("short_number", needed[needed["short_error"].notna()], facts=give_largest("short_error")),
     ]
 
 
-def _process_claims(frames: Frames) -> list[Claim]:
+def _process_claims(frames: WarmUpData) -> list[Claim]:
     """How processes differ, and how the main recording does."""
     spreads, beside = frames.spreads, frames.beside
     unlike = spreads[spreads["between"] > CHANCE * spreads["expected"]]
     outside = (beside["main_ns"] < beside["median_min_ns"]) | (beside["main_ns"] > beside["median_max_ns"])
     return [
-        Claim("processes", unlike, facts=_first_of(spreads)),
+        Claim("processes", unlike, facts=_find_first(spreads)),
         Claim(
             "alike", spreads, lambda rows: not len(unlike) and rows["between"].notna().any(), facts=extremes("within")
         ),
-        Claim("between", spreads[spreads["between"] > spreads["within"]], facts=_first_of(spreads)),
-        Claim("within", spreads[spreads["between"] <= spreads["within"]], facts=_first_of(spreads)),
-        Claim("sessions", frames.sessions, lambda rows: rows.duplicated(CASE).any(), facts=_apart_most),
-        Claim("main_outside", beside[outside], facts=_furthest(beside)),
-        Claim("main_inside", beside, lambda rows: not outside.any(), facts=_furthest(beside)),
+        Claim("between", spreads[spreads["between"] > spreads["within"]], facts=_find_first(spreads)),
+        Claim("within", spreads[spreads["between"] <= spreads["within"]], facts=_find_first(spreads)),
+        Claim("sessions", frames.sessions, lambda rows: rows.duplicated(CASE).any(), facts=_find_most_different),
+        Claim("main_outside", beside[outside], facts=_find_furthest(beside)),
+        Claim("main_inside", beside, lambda rows: not outside.any(), facts=_find_furthest(beside)),
     ]
 
 
-def _first_step_claims(frames: Frames) -> list[Claim]:
+def _claim_first_step(frames: WarmUpData) -> list[Claim]:
     """How long the first step takes, on what, and what the GPU does in it."""
     parts, kernels = frames.anatomy, frames.kernels
     return [
         Claim("first", frames.spreads, lambda rows: rows["first_ratio"].min() > 1, facts=extremes("first_ratio")),
-        Claim("largest", parts, _slower_first, facts=_largest),
-        Claim("called", parts[parts["component"] == "allocation"], _slower_first, facts=extremes("share")),
-        Claim("unseen", parts[parts["component"] == "outside"], _slower_first, facts=extremes("share")),
+        Claim("largest", parts, _find_slower_first, facts=_largest),
+        Claim("called", parts[parts["component"] == "allocation"], _find_slower_first, facts=extremes("share")),
+        Claim("unseen", parts[parts["component"] == "outside"], _find_slower_first, facts=extremes("share")),
         Claim("gpu_same", kernels, lambda rows: _alike(rows["busy_ratio"]), facts=extremes("busy_ratio")),
         Claim("gpu_differs", kernels, lambda rows: not _alike(rows["busy_ratio"]), facts=extremes("busy_ratio")),
-        Claim("loading", kernels, _first_launches_load, facts=extremes("new_share")),
+        Claim("loading", kernels, _is_loading_at_first, facts=extremes("new_share")),
         Claim("state", kernels, _state_only, facts=extremes("extra_kernels")),
         Claim("no_tuning", kernels, lambda rows: (rows["extra_gemms"] == 0).all(), facts=extremes("extra_kernels")),
     ]
 
 
-def _tables(frames: Frames) -> list[Table]:
+def _tables(frames: WarmUpData) -> list[Table]:
     case = case_headings(CASE[:2], linked=False)
-    return [*_number_tables(frames, case), *_first_step_tables(frames, case)]
+    return [*_tabulate_numbers(frames, case), *_tabulate_first_step(frames, case)]
 
 
-def _number_tables(frames: Frames, case: tuple[Column, ...]) -> list[Table]:
+def _tabulate_numbers(frames: WarmUpData, case: tuple[Column, ...]) -> list[Table]:
     too_few = "too few recorded"
     return [
         Table(
@@ -256,7 +266,7 @@ def _number_tables(frames: Frames, case: tuple[Column, ...]) -> list[Table]:
             (
                 *case,
                 *(
-                    Column(first_steps.within_key(part), f"until within {part:.0%}", "count", absent=too_few)
+                    Column(first_steps.name_tolerance(part), f"until within {part:.0%}", "count", absent=too_few)
                     for part in TOLERANCES
                 ),
                 Column("num_known", "steps recorded", "count"),
@@ -284,7 +294,7 @@ def _number_tables(frames: Frames, case: tuple[Column, ...]) -> list[Table]:
     ]
 
 
-def _first_step_tables(frames: Frames, case: tuple[Column, ...]) -> list[Table]:
+def _tabulate_first_step(frames: WarmUpData, case: tuple[Column, ...]) -> list[Table]:
     times = (
         Column("first_ns", "first step", "ms"),
         Column("later_ns", "later step", "ms"),
@@ -320,7 +330,7 @@ def _first_step_tables(frames: Frames, case: tuple[Column, ...]) -> list[Table]:
     ]
 
 
-def _charts(frames: Frames) -> list[Chart]:
+def _charts(frames: WarmUpData) -> list[Chart]:
     return [_step_by_step(frames.timed, frames.spreads["first_ratio"]), *_convergence(frames.timed)]
 
 
@@ -338,7 +348,7 @@ def _step_by_step(timed: pd.DataFrame, ratios: pd.Series) -> Chart:
     return Chart("steps", "traces", title, rows, options=options)
 
 
-def _after(warm_up: int) -> str:
+def _word_warm_up(warm_up: int) -> str:
     return f"after {warm_up} warm-up step{'' if warm_up == 1 else 's'}"
 
 
@@ -347,23 +357,23 @@ def _convergence(timed: pd.DataFrame) -> list[Chart]:
     charts: list[Chart] = []
     for case, processes in first_steps.processes_of(timed):
         rows = [
-            {"series": _after(warm_up), "x": n + 1, "y": 100 * error}
+            {"series": _word_warm_up(warm_up), "x": n + 1, "y": 100 * error}
             for warm_up in WARM_UPS
             for n, error in enumerate(first_steps.errors_by_steps(processes, warm_up).max(axis=0))
         ]
         options = {
-            "order": [_after(warm_up) for warm_up in WARM_UPS],
+            "order": [_word_warm_up(warm_up) for warm_up in WARM_UPS],
             "x_title": "steps in the median",
             "y_title": "% (log scale)",
             "log": True,
         }
         drawn = pd.DataFrame(rows, columns=["series", "x", "y"])
         title = f"{case['size']} · {case['context_length']}: how far the worst process is off"
-        last = drawn[drawn["series"] == _after(WARM_UPS[-1])]
+        last = drawn[drawn["series"] == _word_warm_up(WARM_UPS[-1])]
         if len(last):
             num, error = int(last["x"].iloc[-1]), last["y"].iloc[-1]
             title = (
-                f"{case['size']} · {case['context_length']}: {_after(WARM_UPS[-1])} the median of {num} is"
+                f"{case['size']} · {case['context_length']}: {_word_warm_up(WARM_UPS[-1])} the median of {num} is"
                 f" {error:.2g}% off in the worst process"
             )
         charts.append(Chart(f"convergence-{len(charts)}", "traces", title, drawn[drawn["y"] > 0], options=options))
@@ -373,19 +383,19 @@ def _convergence(timed: pd.DataFrame) -> list[Chart]:
 # ---------------------------------------------------------------- facts of the claims
 
 
-def _of(numbers: pd.DataFrame, warm_up: int, statistic: str) -> pd.DataFrame:
+def _select_numbers(numbers: pd.DataFrame, warm_up: int, statistic: str) -> pd.DataFrame:
     return numbers[(numbers["warm_up"] == warm_up) & (numbers["statistic"] == statistic)]
 
 
-def _first_of(every: pd.DataFrame):
-    return lambda rows: {**rows.iloc[0].to_dict(), **out_of(every)(rows)}
+def _find_first(every: pd.DataFrame):
+    return lambda rows: {**rows.iloc[0].to_dict(), **count_all(every)(rows)}
 
 
-def _furthest(every: pd.DataFrame):
-    return lambda rows: {**rows.loc[rows["off"].abs().idxmax()].to_dict(), **out_of(every)(rows)}
+def _find_furthest(every: pd.DataFrame):
+    return lambda rows: {**rows.loc[rows["off"].abs().idxmax()].to_dict(), **count_all(every)(rows)}
 
 
-def _slower_first(rows: pd.DataFrame) -> bool:
+def _find_slower_first(rows: pd.DataFrame) -> bool:
     return bool((rows["extra_ns"] > 0).any())
 
 
@@ -393,7 +403,7 @@ def _alike(ratio: pd.Series) -> bool:
     return bool((ratio - 1).abs().max() < SAME_GPU_TIME)
 
 
-def _first_launches_load(rows: pd.DataFrame) -> bool:
+def _is_loading_at_first(rows: pd.DataFrame) -> bool:
     return bool((rows["new_call_ns"] > 2 * rows["other_call_ns"]).all())
 
 
