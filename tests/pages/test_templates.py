@@ -64,7 +64,7 @@ def test_parts_of_a_number_are_worded_in_one_place(question):
     assert not re.findall(r"(?:none|all|each) of \{\{.*", template), "use part_of"
 
 
-PAGES = sorted((Path(write_site.__file__).parent / "pages").rglob("*.md"))
+PAGES = sorted((Path(write_site.__file__).parents[1] / "pages").rglob("*.md"))
 QUANTITY = re.compile(r"\d[\d.,]*\s*(?:%|×|ms\b|µs|s\b|GB|GiB|MiB|TFLOP|GFLOP|FLOP)")
 NO_RESULTS = ("95% interval", "below 1×")
 """The level of an interval, and what "as fast" means."""
