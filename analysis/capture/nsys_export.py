@@ -7,7 +7,6 @@ empty frames and neutral values, and are listed in `Capture.missing`; nothing is
 
 import os
 import re
-import shutil
 import signal
 import sqlite3
 import stat
@@ -32,6 +31,7 @@ from profiler_job.analysis.capture import limits, parquet_pages
 from profiler_job.analysis.capture.blocks import BLOCK, blocks
 from profiler_job.analysis.capture.pytorch_ranges import plain_name
 from profiler_job.analysis.reference import cuda_api
+from profiler_job.jobs.contract.find_nsys import HOW_TO_INSTALL, find_nsys
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 GRAPH = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
@@ -234,16 +234,16 @@ def _export(report: Path, folder: Path) -> Path:
     """Let nsys export a report afresh: an export that lies beside it may be older than the report."""
     if report.stat().st_size == 0:
         raise ExportError(report, "is empty", "record it again")
-    nsys = shutil.which("nsys")
+    nsys = find_nsys()
     if nsys is None:
         raise ExportError(
             report,
             "is an nsys report, and nsys is not installed here to export it",
-            "where nsys is installed run `nsys export --type sqlite --force-overwrite=true "
-            f"{report.name}` and give the .sqlite file",
+            f"{HOW_TO_INSTALL}; or where nsys is, run `nsys export --type sqlite --force-overwrite=true {report.name}` "
+            "and give the .sqlite file",
         )
     target = folder / "export.sqlite"
-    command = [nsys, "export", "--type", "sqlite", "--force-overwrite=true", "--output", str(target), str(report)]
+    command = [str(nsys), "export", "--type", "sqlite", "--force-overwrite=true", "--output", str(target), str(report)]
     try:
         code, said = _run([*command, PAYLOADS], folder / "said.txt", EXPORT_LIMIT_S)
         if code > 0 and not target.is_file():  # an nsys that does not know the option

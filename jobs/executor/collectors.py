@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Protocol
 
 from profiler_job.jobs.contract.axes import Run
+from profiler_job.jobs.contract.find_nsys import NSYS_MISSING
 from profiler_job.jobs.contract.layout import LOG, NSYS_LOG, REPORT
 from profiler_job.jobs.contract.messages import GO, Facts, Failed, Measured, Rate
 from profiler_job.jobs.executor.failures import CaptureLost, CollectorError, RunFailed, WorkerDied, status_of
-from profiler_job.jobs.executor.nsys_cli import NSYS_MISSING, NsysLog, export, nsys
+from profiler_job.jobs.executor.nsys_cli import NsysLog, export, nsys
 from profiler_job.jobs.executor.stop import CAPTURE_S, SHUTDOWN_S, Stop
 from profiler_job.jobs.executor.worker_process import Part, WorkerProcess
 

@@ -14,6 +14,7 @@ from signal import SIGKILL
 from typing import IO, Any, cast
 
 from profiler_job.jobs.contract.excerpt import Excerpt, shorten
+from profiler_job.jobs.contract.find_nsys import NSYS_MISSING
 from profiler_job.jobs.contract.layout import NSYS_SUMS, NSYS_SUMS_FILE
 from profiler_job.jobs.contract.privacy import FOLDERS, GPU_IDS, KEPT_TABLES, STRING_COLUMNS
 from profiler_job.jobs.contract.ranges import STEP
@@ -24,7 +25,6 @@ POLL_S = 0.5
 MOST_PRINTED = 32 * 2**20  # bytes kept of the beginning, and of the end, of what a command prints
 KEPT_OF_COMMAND = 2**17  # the same, in the log
 MOST_DIAGNOSTICS, LONGEST_DIAGNOSTIC = 100, 1000  # texts of a capture about itself, and characters of one
-NSYS_MISSING = "nsys is not on PATH: install the Nsight Systems command line (nsight-systems-cli)"
 NUMBERS_OF_THREADS = 2**24
 """What each process has of the numbers of threads, `globalTid`."""
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import pynvml
 
 from profiler_job.jobs.contract.axes import Run
+from profiler_job.jobs.contract.find_nsys import HOW_TO_INSTALL
 from profiler_job.jobs.contract.layout import Protocol
 from profiler_job.jobs.executor.failures import CollectorError
 from profiler_job.jobs.executor.gpu_executor import NSYS_WORKERS
@@ -125,16 +126,16 @@ def check_nsys() -> Check:
     try:
         version = nsys("--version").strip()
     except CollectorError as error:
-        return Check("nsys", "failed", str(error), "install nsight-systems-cli from NVIDIA's package repository")
+        return Check("nsys", "failed", str(error), HOW_TO_INSTALL)
     with TemporaryDirectory() as folder:
         report = Path(folder) / "check.nsys-rep"
         quiet = ["--trace=nvtx", "--sample=none", "--cpuctxsw=none", f"--output={report}"]
         try:
             nsys("profile", *quiet, sys.executable, "-c", "pass")
         except CollectorError as error:
-            return Check("nsys", "failed", str(error), "reinstall the Nsight Systems command line")
+            return Check("nsys", "failed", str(error), f"install nsys again: {HOW_TO_INSTALL}")
         if not report.exists():
-            fix = "install the whole nsight-systems-cli package (host importer included) and libdw1"
+            fix = f"install a whole nsys, with its importer and libdw1: {HOW_TO_INSTALL}"
             return Check("nsys", "failed", "collects, but cannot make a report: its importer is missing", fix)
     return Check("nsys", "ok", version)
 

@@ -17,6 +17,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from profiler_job.jobs.contract.find_nsys import NSYS_MISSING
 from profiler_job.jobs.contract.integrity import clear, facts_of, replace, restore, sync, with_digest
 from profiler_job.jobs.contract.layout import (
     NSYS_LOG,
@@ -35,7 +36,6 @@ from profiler_job.jobs.executor.collectors import NOT_SAMPLED, TRACED
 from profiler_job.jobs.executor.failures import CollectorError
 from profiler_job.jobs.executor.machine import hashed_names, machine_facts
 from profiler_job.jobs.executor.nsys_cli import (
-    NSYS_MISSING,
     NsysLog,
     count_kernels_and_steps,
     count_steps_of_processes,

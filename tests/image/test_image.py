@@ -106,7 +106,7 @@ def test_without_a_gpu_it_says_so_and_ends_with_69(container, results):
     code, said = container("-v", f"{results}:/results")
     assert code == 69
     assert "no NVIDIA GPU is visible" in said and "--gpus all" in said and "nvidia-container-toolkit" in said
-    assert "nsys is not on PATH" in said
+    assert "install-nsys" in said
     assert "`profiler-job render --shipped`" in said
     assert not list(results.iterdir())
 

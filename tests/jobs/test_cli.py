@@ -262,7 +262,7 @@ def test_without_nsys_it_is_exit_69_with_what_to_install(run, monkeypatch):
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     done = run()
     assert done.returncode == 69
-    assert "nsys is not on PATH: install the Nsight Systems command line" in done.stderr
+    assert "`profiler-job install-nsys`" in done.stderr
     assert "Traceback" not in done.stderr
 
 

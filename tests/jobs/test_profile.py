@@ -660,7 +660,7 @@ def test_nsys_is_needed(tmp_path, monkeypatch):
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 69 and "nsys is not on PATH" in done.stderr
+    assert done.returncode == 69 and "`profiler-job install-nsys`" in done.stderr
 
 
 SLURM = {"SLURM_NODEID": "3", "SLURM_NNODES": "4"}

@@ -796,7 +796,7 @@ def test_a_machine_that_cannot_be_calibrated_measures_nothing(session, fake_work
 
 def test_without_nsys_the_message_says_what_to_install(session, monkeypatch):
     monkeypatch.setenv("PATH", "/nonexistent")
-    with pytest.raises(CollectorError, match="nsys is not on PATH: install"):
+    with pytest.raises(CollectorError, match="profiler-job install-nsys"):
         session().run()
 
 

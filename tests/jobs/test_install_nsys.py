@@ -1,0 +1,137 @@
+"""nsys is found where NVIDIA's packages put it, and installed from a signed repository without root."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from profiler_job.jobs.contract import find_nsys
+from profiler_job.jobs.executor import install_nsys
+from tests.image.package_repository import package_repository
+
+
+@pytest.fixture
+def home(monkeypatch, tmp_path):
+    """A user without nsys, with the system's programs on PATH."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    return tmp_path
+
+
+def make_program(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("#!/bin/sh\necho found $0\n")
+    path.chmod(0o755)
+    return path
+
+
+def install(folder, arguments, **changed):
+    given = {
+        "package": arguments["NSYS_PACKAGE"],
+        "repository": arguments["NSYS_REPOSITORY"],
+        "key": arguments["NSYS_KEY"],
+    }
+    return install_nsys.install_nsys(folder, **given | changed, say=lambda line: None)
+
+
+@pytest.mark.parametrize("place", ["data/profiler-job/nsys/bin", "bin"])
+def test_nsys_of_the_user_and_of_path_are_found(home, monkeypatch, place):
+    program = make_program(home / place / "nsys")
+    if place == "bin":
+        monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin")
+    assert find_nsys.find_nsys(home / "root") == program
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "opt/nvidia/nsight-systems/2025.3.1/bin",
+        "usr/local/cuda-13.0/bin",
+        "opt/nvidia/nsight-compute/2025.3.0/host/target-linux-x64",
+    ],
+)
+def test_nsys_of_nvidias_packages_is_found(home, place):
+    program = make_program(home / place / "nsys")
+    assert find_nsys.find_nsys(home) == program
+
+
+def test_the_newest_version_is_taken(home):
+    for version in ("2025.9.1", "2025.10.1", "2024.12.3"):
+        make_program(home / "opt" / "nvidia" / "nsight-systems" / version / "bin" / "nsys")
+    assert "2025.10.1" in str(find_nsys.find_nsys(home))
+
+
+def test_without_nsys_nothing_is_found_and_path_stays(home):
+    assert find_nsys.find_nsys(home) is None
+    find_nsys.add_nsys_to_path()
+    assert os.environ["PATH"] == "/usr/bin:/bin"
+
+
+def test_the_importer_of_nsight_compute_goes_on_path_with_its_nsys(home, monkeypatch):
+    host = home / "opt" / "nvidia" / "nsight-compute" / "2025.3.0" / "host"
+    program = make_program(host / "target-linux-x64" / "nsys")
+    make_program(host / "linux-desktop-glibc_2_11_3-x64" / "QdstrmImporter")
+    monkeypatch.setattr(find_nsys, "find_nsys", lambda: program)
+    find_nsys.add_nsys_to_path()
+    assert os.environ["PATH"].split(":")[-2:] == [str(program.parent), str(host / "linux-desktop-glibc_2_11_3-x64")]
+
+
+def test_it_is_installed_from_a_signed_repository_and_found_afterwards(home, tmp_path):
+    with package_repository(tmp_path / "served", importer=True) as arguments:
+        program = install(find_nsys.own_folder(), arguments)
+        assert install(find_nsys.own_folder(), arguments) == program, "again, in its place"
+    assert "0.0.0 (fake)" in subprocess.check_output([program, "--version"], text=True)
+    assert find_nsys.find_nsys(home) == program
+    assert [path.name for path in find_nsys.own_folder().parent.iterdir()] == ["nsys"], "no draft is left"
+
+
+def test_another_key_another_package_and_a_changed_one_are_refused_and_nothing_is_replaced(home, tmp_path):
+    kept = make_program(find_nsys.own_folder() / "bin" / "nsys")
+    with package_repository(tmp_path / "served", importer=True) as arguments:
+        with pytest.raises(install_nsys.InstallError, match=r"is signed by \w{40}, not by AE09"):
+            install(find_nsys.own_folder(), arguments, key=install_nsys.KEY)
+        with pytest.raises(install_nsys.InstallError, match=r"no package nsight-systems-cli-1.*0\.0\.0"):
+            install(find_nsys.own_folder(), arguments, package="nsight-systems-cli-1")
+        (package,) = (tmp_path / "served" / "repository").rglob("nsys.deb")
+        package.write_bytes(package.read_bytes() + b"more")
+        with pytest.raises(install_nsys.InstallError, match="not what the signed index names"):
+            install(find_nsys.own_folder(), arguments)
+        (index,) = (tmp_path / "served" / "repository").rglob("InRelease")
+        index.write_text(index.read_text().replace("Date: Thu", "Date: Fri"))
+        with pytest.raises(install_nsys.InstallError, match="is signed by no valid key"):
+            install(find_nsys.own_folder(), arguments)
+    assert subprocess.check_output([kept], text=True).startswith("found")
+
+
+def test_a_package_without_the_importer_is_refused(home, tmp_path):
+    served = package_repository(tmp_path / "served", importer=False)
+    with served as arguments, pytest.raises(install_nsys.InstallError, match="no QdstrmImporter"):
+        install(find_nsys.own_folder(), arguments)
+    assert not find_nsys.own_folder().exists()
+
+
+def test_without_a_network_it_names_what_it_could_not_read(home):
+    with pytest.raises(install_nsys.InstallError, match=r"http://127\.0\.0\.1:9/\w+/\w+/nvidia\.pub cannot be read"):
+        install_nsys.install_nsys(home / "to", repository="http://127.0.0.1:9", say=lambda line: None)
+
+
+def test_the_file_alone_installs_for_the_image(home, tmp_path):
+    with package_repository(tmp_path / "served", importer=True) as arguments:
+        options = ["--repository", arguments["NSYS_REPOSITORY"], "--package", arguments["NSYS_PACKAGE"]]
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-I",
+                install_nsys.__file__,
+                "--to",
+                tmp_path / "nsys",
+                *options,
+                "--key",
+                arguments["NSYS_KEY"],
+            ],
+            capture_output=True,
+            text=True,
+        )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == str(tmp_path / "nsys" / "bin" / "nsys")
