@@ -180,7 +180,7 @@ def test_the_names_of_phases_are_those_that_are_recognised():
     *phases, (_, _, steps) = documented
     assert phases == [(names.phase, names.source, list(names.examples)) for names in phase_names.NAMES]
     for phase, _, examples in phases:
-        assert {phase_names.phase_of(example) for example in examples} == {phase}
+        assert {phase_names.find_phase(example) for example in examples} == {phase}
     assert tuple(steps) == phase_names.STEP_EXAMPLES
     assert all(map(phase_names.is_step, steps))
 

@@ -26,7 +26,7 @@ phase within an optimizer counts as itself: an optimizer may call a closure that
 PyTorch marks in an optimizer is of forward where backward follows in the same optimizer.
 
 A launch is not to be believed where it is one of several calls with the operation's correlation id, where the call
-launches one kernel and several have its id, and where the operation begins too long before it (`most_early_ns`).
+launches one kernel and several have its id, and where the operation begins too long before it (`compute_most_early`).
 `Attribution.problems` tells of how many operations that is.
 """
 
@@ -40,9 +40,9 @@ import numpy as np
 import pandas as pd
 
 from profiler_job.analysis.capture import limits, pytorch_ranges
-from profiler_job.analysis.capture.blocks import blocks
-from profiler_job.analysis.capture.nsys_export import UNKNOWN_THREAD, Capture, beyond_limits, distinct
-from profiler_job.analysis.capture.phase_names import is_step, module_named, phase_of
+from profiler_job.analysis.capture.blocks import split_into_blocks
+from profiler_job.analysis.capture.nsys_export import UNKNOWN_THREAD, Capture, find_distinct, make_limit_error
+from profiler_job.analysis.capture.phase_names import find_phase, is_step, parse_module
 from profiler_job.jobs.contract import ranges as vocabulary
 
 ATTRIBUTIONS = ("exact", "early", "linked", "phase", "inferred", "none")
@@ -98,23 +98,25 @@ class Attribution:
     def api(self) -> pd.DataFrame:
         """range_id, step, phase and attribution of each API call, worked out when first asked for."""
         calls = self._calls
-        return self._places.at(calls["process"], calls["thread"], calls["start_ns"], None).drop(columns="module")
+        return self._places.place_moments(calls["process"], calls["thread"], calls["start_ns"], None).drop(
+            columns="module"
+        )
 
-    def chains(self, operations: pd.DataFrame) -> list[np.ndarray]:
+    def find_chains(self, operations: pd.DataFrame) -> list[np.ndarray]:
         """For each domain: the innermost push/pop range that holds the launch of each row of kernels, memops or
         graphs."""
         if len(self.nesting.domains) == 1 and "range_id" in operations:
             return [operations["range_id"].to_numpy()]
-        return self.nesting.chains(operations["thread"].to_numpy(), operations["launch_ns"].to_numpy())
+        return self.nesting.find_chains(operations["thread"].to_numpy(), operations["launch_ns"].to_numpy())
 
-    def inside(self, operations: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    def pair_with_ranges(self, operations: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
         """Every (operation, range) where a push/pop range holds the launch of a row of kernels, memops or graphs: row
         numbers (int64, int32), innermost ranges first. Raises ExportError where there are too many."""
-        chains = self.chains(operations)
+        chains = self.find_chains(operations)
         try:
             limits.HELD_IN.check(sum(int(self.nesting.depth[chain[chain >= 0]].sum()) for chain in chains))
         except limits.LimitError as error:
-            raise beyond_limits(self._path, error) from error
+            raise make_limit_error(self._path, error) from error
         pairs = [(np.empty(0, np.int64), np.empty(0, np.int32))]
         for chain in chains:
             row = np.arange(len(chain))
@@ -136,14 +138,14 @@ def attribute(capture: Capture, chosen: Mapping[str, str] | None = None) -> Attr
         nesting = Nesting(capture.ranges)
         ranges, made_by = _place_ranges(capture.ranges, nesting, chosen or {})
     except limits.LimitError as error:
-        raise beyond_limits(capture.path, error) from error
+        raise make_limit_error(capture.path, error) from error
     places = _Places(ranges, nesting, made_by)
     problems: dict[str, str] = {}
     operations = {}
     for name, shown in (("kernels", "kernels"), ("memops", "copies and fills"), ("graphs", "graph executions")):
         frame = getattr(capture, name)
-        row = _believed_launches(frame, capture.api, capture.events_ns, shown, problems)
-        operations[name] = places.operations(frame, capture.api, row)
+        row = _find_believed_launches(frame, capture.api, capture.events_ns, shown, problems)
+        operations[name] = places.place_operations(frame, capture.api, row)
     return Attribution(
         ranges=ranges,
         **operations,
@@ -207,7 +209,7 @@ class Nesting:
         self._keys.append(np.concatenate([thread, thread])[order] * (len(self._times) + 1) + rank)
         self._current.append(np.where(current >= 0, rows[current], -1).astype(np.int32))
 
-    def chains(self, thread: np.ndarray, time: np.ndarray) -> list[np.ndarray]:
+    def find_chains(self, thread: np.ndarray, time: np.ndarray) -> list[np.ndarray]:
         """For each domain: the innermost range (row number, -1 none) of that domain open on `thread` at `time`, as
         int32.
 
@@ -215,7 +217,7 @@ class Nesting:
         if not len(self._threads):
             return []
         innermost = [np.empty(len(time), np.int32) for _ in self._keys]
-        for rows in blocks(len(time)):
+        for rows in split_into_blocks(len(time)):
             code = np.searchsorted(self._threads, thread[rows])
             code[code == len(self._threads)] = 0
             known = self._threads[code] == thread[rows]
@@ -227,7 +229,7 @@ class Nesting:
                 chain[rows] = np.where(known & (position >= 0), current[position], np.int32(-1))
         return innermost
 
-    def innermost(self, chains: list[np.ndarray], size: int) -> np.ndarray:
+    def find_innermost(self, chains: list[np.ndarray], size: int) -> np.ndarray:
         """Of the domains' innermost ranges the one that started last (int32 row numbers, -1 none)."""
         if not chains:
             return np.full(size, -1, np.int32)
@@ -238,7 +240,7 @@ class Nesting:
         return best
 
 
-def _merged_parents(ranges: pd.DataFrame, nesting: Nesting) -> np.ndarray:
+def _merge_parents(ranges: pd.DataFrame, nesting: Nesting) -> np.ndarray:
     """Parent of each push/pop range: the latest started range on its thread that holds all of it, of any domain."""
     parent = nesting.stack_parent
     if len(nesting.domains) < 2:
@@ -247,7 +249,7 @@ def _merged_parents(ranges: pd.DataFrame, nesting: Nesting) -> np.ndarray:
     domain = ranges["domain"].to_numpy()
     pushed = (ranges["style"] == "PushPop").to_numpy()
     best = parent.copy()
-    for name, chain in zip(nesting.domains, nesting.chains(ranges["thread"].to_numpy(), start)):
+    for name, chain in zip(nesting.domains, nesting.find_chains(ranges["thread"].to_numpy(), start)):
         fits = pushed & (domain != name) & (chain >= 0)
         # Two domains may overlap without nesting, and two ranges that are equal must not become each other's parent.
         fits &= (end[chain] >= end) & ((start[chain] < start) | (end[chain] > end) | (chain < np.arange(len(chain))))
@@ -256,7 +258,7 @@ def _merged_parents(ranges: pd.DataFrame, nesting: Nesting) -> np.ndarray:
     return best
 
 
-def levels(parent: np.ndarray) -> list[np.ndarray]:
+def split_by_depth(parent: np.ndarray) -> list[np.ndarray]:
     """Row numbers by depth, outermost first, for a forest given by parents (-1 none)."""
     above, depth = parent, (parent >= 0).astype(np.int64)
     # Each round doubles how far `above` looks: pushes that are never popped nest by the ten thousand.
@@ -269,31 +271,33 @@ def levels(parent: np.ndarray) -> list[np.ndarray]:
 def _place_ranges(ranges: pd.DataFrame, nesting: Nesting, chosen: Mapping[str, str]) -> tuple[pd.DataFrame, np.ndarray]:
     """The ranges with their place, and for each the row of the numbered operation that made the node it lies in (-1
     none)."""
-    parent = _merged_parents(ranges, nesting)
+    parent = _merge_parents(ranges, nesting)
     count = len(ranges)
     raw = ranges["name"].cat.codes.to_numpy().astype(np.int64)
     named = pytorch_ranges.parse_names([str(category) for category in ranges["name"].cat.categories])
     names, name = named.plain, named.code[raw]
     number, is_operation = named.number[raw], named.is_operation[raw]
     is_node = (number >= 0) & named.is_node[name]
-    own_phase = np.array([_PHASE_CATEGORIES.index(phase_of(text, chosen)) for text in names], np.int8)[name]
+    own_phase = np.array([_PHASE_CATEGORIES.index(find_phase(text, chosen)) for text in names], np.int8)[name]
     is_chosen = np.array([text in chosen for text in names], bool)[name]
     own_step = np.array([is_step(text) for text in names], bool)[name]
-    own_module = [module_named(text) for text in names]
+    own_module = [parse_module(text) for text in names]
     has_own_module = np.array([own is not None for own in own_module], bool)[name]
     below_phase = [text if own is None else own for text, own in zip(names, own_module)]
-    is_forward = _numbered_forward(ranges, number, is_node, np.where(is_operation, _NO_PHASE, own_phase), own_phase)
+    is_forward = _find_numbered_forward(
+        ranges, number, is_node, np.where(is_operation, _NO_PHASE, own_phase), own_phase
+    )
     own_phase[is_node & (own_phase == _NO_PHASE)] = _BACKWARD
     wins = (own_phase != _NO_PHASE) & ~is_node
-    next_backward = _next_backward(ranges, own_phase) if is_operation.any() else None
+    next_backward = _find_next_backward(ranges, own_phase) if is_operation.any() else None
 
     depth = np.zeros(count, np.int32)
     path, module = np.zeros(count, np.int64), np.full(count, -1, np.int64)
     phase, in_step = np.full(count, _NO_PHASE, np.int8), np.full(count, -1, np.int64)
     around = np.full(count, -1, np.int64)  # path of what is no operation of PyTorch, from the phase on
     until, ends = np.zeros(count, np.int64), ranges["end_ns"].to_numpy()  # of the optimizer's range
-    paths, modules = _Joined(), _Joined()
-    by_depth = levels(parent)
+    paths, modules = _JoinedNames(), _JoinedNames()
+    by_depth = split_by_depth(parent)
     limits.DEPTH.check(len(by_depth))
     for level, rows in enumerate(by_depth):
         above = parent[rows]
@@ -335,15 +339,15 @@ def _place_ranges(ranges: pd.DataFrame, nesting: Nesting, chosen: Mapping[str, s
     placed["is_operation"] = is_operation
     placed["parent_id"] = parent.astype(np.int32)
     placed["depth"] = depth
-    placed["path"] = paths.categorical(path, names)
-    placed["step"] = _number_steps(ranges, _in_started_steps(ranges, in_step))
+    placed["path"] = paths.make_categorical(path, names)
+    placed["step"] = _number_steps(ranges, _fill_started_steps(ranges, in_step))
     placed["is_step"] = in_step == np.arange(count)
     placed["phase"] = pd.Categorical.from_codes(phase, _PHASE_CATEGORIES)
-    placed["module"] = modules.categorical(module, below_phase)
+    placed["module"] = modules.make_categorical(module, below_phase)
     made_by = np.full(count, -1, np.int64)
     if is_node.any():
         made_by = pytorch_ranges.link_nodes(ranges, number, is_node, name, names)
-        pytorch_ranges.link_beside_nodes(made_by, parent, is_node, name, names)
+        pytorch_ranges.link_calls_of_nodes(made_by, parent, is_node, name, names)
         for rows in by_depth[1:]:
             inner = rows[(made_by[rows] < 0) & (parent[rows] >= 0)]
             made_by[inner] = made_by[parent[inner]]
@@ -351,7 +355,7 @@ def _place_ranges(ranges: pd.DataFrame, nesting: Nesting, chosen: Mapping[str, s
     return placed, made_by
 
 
-def _next_backward(ranges: pd.DataFrame, own_phase: np.ndarray) -> np.ndarray:
+def _find_next_backward(ranges: pd.DataFrame, own_phase: np.ndarray) -> np.ndarray:
     """When the process's next range of backward starts after the start of each range; the largest time where none
     does."""
     process, start = ranges["process"].to_numpy(), ranges["start_ns"].to_numpy()
@@ -363,7 +367,7 @@ def _next_backward(ranges: pd.DataFrame, own_phase: np.ndarray) -> np.ndarray:
     return following
 
 
-def _numbered_forward(
+def _find_numbered_forward(
     ranges: pd.DataFrame, number: np.ndarray, is_node: np.ndarray, users_phase: np.ndarray, own_phase: np.ndarray
 ) -> np.ndarray:
     """Which ranges are numbered operations of forward: in a process in which the user's ranges do not mark forward, and
@@ -385,7 +389,7 @@ def _numbered_forward(
     return is_forward
 
 
-def _in_started_steps(ranges: pd.DataFrame, in_step: np.ndarray) -> np.ndarray:
+def _fill_started_steps(ranges: pd.DataFrame, in_step: np.ndarray) -> np.ndarray:
     """`in_step` with the step of what lies in one that is a start/end range: it holds what its process pushes in it,
     and is no part of a stack."""
     start, end, process = (ranges[column].to_numpy() for column in ("start_ns", "end_ns", "process"))
@@ -418,7 +422,7 @@ def _number_steps(ranges: pd.DataFrame, in_step: np.ndarray) -> np.ndarray:
     return number
 
 
-class _Joined:
+class _JoinedNames:
     """Strings of names joined by "/", built level by level: a code for each distinct (outer string, name)."""
 
     MOST_NAMES = 100  # what lies deeper shares one text: a push that is never popped would make them grow without end
@@ -457,7 +461,7 @@ class _Joined:
                 total += num_bytes[-1]
         limits.PATHS_BYTES.check(total)
 
-    def categorical(self, codes: np.ndarray, names: list[str]) -> pd.Categorical:
+    def make_categorical(self, codes: np.ndarray, names: list[str]) -> pd.Categorical:
         self._check_lengths(names)
         texts: list[str] = []
         length: list[int] = []
@@ -491,10 +495,10 @@ class _Places:
         self._around = np.where(has, self._phase[parent], _NO_PHASE) if len(ranges) else self._phase
         self._step_roots = ranges["is_step"].to_numpy()
         self._has_phases = bool(self._phase_roots.any())
-        self._losses = _implied_losses(ranges, self._phase, self._phase_roots & ~_of_forward(ranges))
-        self._setups = _setups(ranges, self._phase)
+        self._losses = _find_implied_losses(ranges, self._phase, self._phase_roots & ~_mark_forward_operations(ranges))
+        self._setups = _find_setups(ranges, self._phase)
 
-    def operations(self, operations: pd.DataFrame, api: pd.DataFrame, row: np.ndarray) -> pd.DataFrame:
+    def place_operations(self, operations: pd.DataFrame, api: pd.DataFrame, row: np.ndarray) -> pd.DataFrame:
         """Place of each of `operations`, launched by this row of `api`."""
         launched = row >= 0
         start = operations["start_ns"].to_numpy()
@@ -502,35 +506,35 @@ class _Places:
         if len(api):
             launch, launch_end = np.empty_like(start), np.empty_like(start)
             begins, ends, threads = (api[name].to_numpy() for name in ("start_ns", "end_ns", "thread"))
-            for rows in blocks(len(row)):
+            for rows in split_into_blocks(len(row)):
                 known = launched[rows]
                 call = np.where(known, row[rows], 0)
                 launch[rows] = np.where(known, begins[call], start[rows])
                 launch_end[rows] = np.where(known, ends[call], start[rows])
                 thread[rows] = np.where(known, threads[call], UNKNOWN_THREAD)
-        place = self.at(operations["process"], thread, launch, launched)
+        place = self.place_moments(operations["process"], thread, launch, launched)
         how = place["attribution"].cat.codes.to_numpy()
         how = np.where((how == EXACT) & (start < launch), EARLY, how).astype(np.int8)
         place["attribution"] = pd.Categorical.from_codes(how, list(ATTRIBUTIONS))
         frame = {"api": row, "launch_ns": launch, "launch_end_ns": launch_end, "thread": thread}
         return pd.DataFrame(frame | {name: place[name] for name in place}, copy=False)
 
-    def at(self, process, thread, time, launched: np.ndarray | None) -> pd.DataFrame:
+    def place_moments(self, process, thread, time, launched: np.ndarray | None) -> pd.DataFrame:
         """Place of the host at `time` on `thread` of `process`; where `launched` is False there is none."""
         process, thread, time = np.asarray(process), np.asarray(thread), np.asarray(time)
         count = len(time)
         wanted = np.ones(count, bool) if launched is None else launched
-        chains = self._nesting.chains(thread, time)
+        chains = self._nesting.find_chains(thread, time)
         for chain in chains:
             chain[~wanted] = -1
-        range_id = self._nesting.innermost(chains, count)
+        range_id = self._nesting.find_innermost(chains, count)
         phase, step = np.full(count, _NO_PHASE, np.int8), np.full(count, -1, np.int32)
         module = np.full(count, -1, np.result_type(self._module, np.int16))
         attribution = np.full(count, NONE, np.int8)
-        for rows in blocks(count) if len(self._phase) else ():
+        for rows in split_into_blocks(count) if len(self._phase) else ():
             parts = (phase[rows], step[rows], module[rows], attribution[rows])
-            self._by_thread(range_id[rows], [chain[rows] for chain in chains], *parts)
-        self._by_time(process, time, wanted, phase, step, attribution)
+            self._fill_by_thread(range_id[rows], [chain[rows] for chain in chains], *parts)
+        self._fill_by_time(process, time, wanted, phase, step, attribution)
         return pd.DataFrame(
             {
                 "range_id": range_id,
@@ -545,7 +549,7 @@ class _Places:
             copy=False,
         )
 
-    def _by_thread(self, range_id, chains, phase, step, module, attribution) -> None:
+    def _fill_by_thread(self, range_id, chains, phase, step, module, attribution) -> None:
         """Fill the last four, in place, from the ranges of the launching thread."""
         # The innermost range knows; where domains overlap without nesting, another domain's range may know instead.
         for chain in [range_id, *chains] if len(chains) > 1 else chains:
@@ -560,7 +564,7 @@ class _Places:
             attribution[linked] = LINKED
             module[linked] = self._module[self._made_by[range_id[linked]]]
 
-    def _by_time(self, process, time, wanted, phase, step, attribution) -> None:
+    def _fill_by_time(self, process, time, wanted, phase, step, attribution) -> None:
         """Fill phase and step, in place, from what was open at that time on any thread of the process."""
         ranges = self._ranges
         start, end = ranges["start_ns"].to_numpy(), ranges["end_ns"].to_numpy()
@@ -597,12 +601,12 @@ class _Places:
                 phase[rows], attribution[rows] = _SETUP, PHASE
 
 
-def _of_forward(ranges: pd.DataFrame) -> np.ndarray:
+def _mark_forward_operations(ranges: pd.DataFrame) -> np.ndarray:
     """Which ranges are operations of PyTorch in forward: between two of them lies no loss."""
     return (ranges["is_operation"] & (ranges["phase"] == vocabulary.FORWARD)).to_numpy()
 
 
-def _implied_losses(ranges: pd.DataFrame, phase: np.ndarray, roots: np.ndarray) -> tuple[np.ndarray, ...]:
+def _find_implied_losses(ranges: pd.DataFrame, phase: np.ndarray, roots: np.ndarray) -> tuple[np.ndarray, ...]:
     """Process, start and end of the times between a forward range and the backward range that follows it as the next
     phase of the same thread and step; gradients may be set to zero between the two."""
     rows = np.flatnonzero(roots & (ranges["step"].to_numpy() >= 0) & (phase != _ZERO_GRAD))
@@ -615,7 +619,7 @@ def _implied_losses(ranges: pd.DataFrame, phase: np.ndarray, roots: np.ndarray) 
     return process[first[follows]], end[first[follows]], start[second[follows]]
 
 
-def _setups(ranges: pd.DataFrame, phase: np.ndarray) -> dict[int, tuple[int, int]]:
+def _find_setups(ranges: pd.DataFrame, phase: np.ndarray) -> dict[int, tuple[int, int]]:
     """Process -> start of its first operation of PyTorch and of its first phase, where a step begins with that."""
     setups = {}
     process, start = ranges["process"].to_numpy(), ranges["start_ns"].to_numpy()
@@ -634,25 +638,25 @@ def _num_open(start: np.ndarray, end: np.ndarray, time: np.ndarray) -> np.ndarra
     return np.searchsorted(np.sort(start), time, side="right") - np.searchsorted(np.sort(end), time, side="right")
 
 
-def most_early_ns(events_ns: int) -> float:
+def compute_most_early(events_ns: int) -> float:
     """How long before its launch an operation may begin, in a capture whose events last so long."""
     return min(MOST_EARLY_NS, MOST_EARLY_SHARE * events_ns)
 
 
-def _believed_launches(
+def _find_believed_launches(
     operations: pd.DataFrame, api: pd.DataFrame, events_ns: int, shown: str, problems: dict[str, str]
 ) -> np.ndarray:
     """Row of `api` that launched each operation, NO_CALL where that is not to be believed; `problems` says of how many
     operations, which are called `shown`."""
-    row = launches(operations, api)
+    row = find_launches(operations, api)
     several_calls = row == NOT_BELIEVED
-    most = most_early_ns(events_ns)
+    most = compute_most_early(events_ns)
     early = np.zeros(len(row), bool)
     if len(api):
         begins, start = api["start_ns"].to_numpy(), operations["start_ns"].to_numpy()
-        for rows in blocks(len(row)):
+        for rows in split_into_blocks(len(row)):
             early[rows] = (row[rows] >= 0) & (begins[np.maximum(row[rows], 0)] - start[rows] > most)
-    shares = _shares_launch(row, api)
+    shares = _is_shared_launch(row, api)
     for doubtful, what in (
         (several_calls, "have the correlation id of several API calls"),
         (shares, "have the correlation id of a call that launches one kernel, as other kernels do"),
@@ -663,10 +667,10 @@ def _believed_launches(
     return np.where(several_calls | shares | early, NOT_BELIEVED, row)
 
 
-def _shares_launch(row: np.ndarray, api: pd.DataFrame) -> np.ndarray:
+def _is_shared_launch(row: np.ndarray, api: pd.DataFrame) -> np.ndarray:
     """Whether the operation's call is one that launches a single kernel, and has several operations."""
     names = api["name"].cat
-    shared = launch_several(row, len(api))
+    shared = have_shared_launch(row, len(api))
     if not shared.any():
         return np.zeros(len(row), bool)
     single = np.array([_LAUNCHES_ONE.fullmatch(str(name)) is not None for name in names.categories], bool)
@@ -674,7 +678,7 @@ def _shares_launch(row: np.ndarray, api: pd.DataFrame) -> np.ndarray:
     return (row >= 0) & shared[call] & single[names.codes.to_numpy()[call]]
 
 
-def launch_several(row: np.ndarray, num_calls: int) -> np.ndarray:
+def have_shared_launch(row: np.ndarray, num_calls: int) -> np.ndarray:
     """Whether each of the calls launched several of the operations; `row`: the call of each operation, below 0 none."""
     launched = row[row >= 0]
     once = np.zeros(num_calls, bool)
@@ -684,44 +688,44 @@ def launch_several(row: np.ndarray, num_calls: int) -> np.ndarray:
     return np.bincount(launched, minlength=num_calls) > 1
 
 
-def launches(operations: pd.DataFrame, api: pd.DataFrame) -> np.ndarray:
+def find_launches(operations: pd.DataFrame, api: pd.DataFrame) -> np.ndarray:
     """Row of `api` that launched each operation, joined on process and correlation id; NO_CALL where there is none,
     NOT_BELIEVED where there are several (int64)."""
     if not len(api) or not len(operations):
         return np.full(len(operations), NO_CALL, np.int64)
     api_process, process = api["process"].to_numpy(), operations["process"].to_numpy()
-    processes = distinct(api_process)
+    processes = find_distinct(api_process)
     api_correlation, correlation = api["correlation"].to_numpy(), operations["correlation"].to_numpy()
     low, high = int(api_correlation.min()), int(api_correlation.max())
     if (high - low + 1) * len(processes) >= 2**63:
         raise ValueError("correlation ids are out of range")
     span = high - low + 1
 
-    def keys_of(rows: slice) -> tuple[np.ndarray, np.ndarray]:
+    def make_keys(rows: slice) -> tuple[np.ndarray, np.ndarray]:
         """Keys of operations, and which of them can be those of a call."""
         code = np.minimum(np.searchsorted(processes, process[rows]), len(processes) - 1)
         wanted = correlation[rows]
         known = (processes[code] == process[rows]) & (wanted >= max(low, 0)) & (wanted <= high)
         return code * span + np.where(known, wanted - low, 0), known
 
-    def api_keys(rows: slice) -> np.ndarray:
+    def make_api_keys(rows: slice) -> np.ndarray:
         return np.searchsorted(processes, api_process[rows]) * span + (api_correlation[rows] - low)
 
     if span * len(processes) <= 8 * len(api) + 1_000_000:
         # Correlation ids are counted up, so a table of them is small; of equal ids a later one is written over.
         table = np.full(span * len(processes), NO_CALL, np.int32)
-        for rows in blocks(len(api)):
-            table[api_keys(rows)] = np.arange(rows.start, rows.stop, dtype=np.int32)
-        for rows in blocks(len(api)):
-            keys = api_keys(rows)
+        for rows in split_into_blocks(len(api)):
+            table[make_api_keys(rows)] = np.arange(rows.start, rows.stop, dtype=np.int32)
+        for rows in split_into_blocks(len(api)):
+            keys = make_api_keys(rows)
             table[keys[table[keys] != np.arange(rows.start, rows.stop, dtype=np.int32)]] = NOT_BELIEVED
         row = np.empty(len(operations), np.int64)
-        for rows in blocks(len(row)):
-            key, known = keys_of(rows)
+        for rows in split_into_blocks(len(row)):
+            key, known = make_keys(rows)
             row[rows] = np.where(known, table[key], np.int64(NO_CALL))
         return row
-    api_key = api_keys(slice(None))
-    key, known = keys_of(slice(None))
+    api_key = make_api_keys(slice(None))
+    key, known = make_keys(slice(None))
     order = np.argsort(api_key, kind="stable")
     ordered = api_key[order]
     position = np.minimum(np.searchsorted(ordered, key), len(ordered) - 1)

@@ -8,7 +8,7 @@ BLOCK = 1 << 16
 """Rows at once where whole columns need not be."""
 
 
-def blocks(num_rows: int) -> Iterator[slice]:
+def split_into_blocks(num_rows: int) -> Iterator[slice]:
     """Slices of rows, one after another, that are all of `num_rows`."""
     return (slice(low, min(low + BLOCK, num_rows)) for low in range(0, num_rows, BLOCK))
 
@@ -16,7 +16,7 @@ def blocks(num_rows: int) -> Iterator[slice]:
 def count_by(code: np.ndarray, num_groups: int) -> np.ndarray:
     """How many rows each of the groups 0..num_groups-1 has (int64)."""
     total = np.zeros(num_groups, np.int64)
-    for rows in blocks(len(code)):
+    for rows in split_into_blocks(len(code)):
         total += np.bincount(code[rows], minlength=num_groups)
     return total
 
@@ -25,6 +25,6 @@ def sum_by(code: np.ndarray, values: np.ndarray, num_groups: int) -> np.ndarray:
     """Sum of the whole numbers `values` in each of the groups 0..num_groups-1 (int64); that of a block is exact up to
     2**53."""
     total = np.zeros(num_groups, np.int64)
-    for rows in blocks(len(code)):
+    for rows in split_into_blocks(len(code)):
         total += np.bincount(code[rows], values[rows], num_groups).astype(np.int64)
     return total

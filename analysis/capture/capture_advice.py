@@ -61,12 +61,12 @@ class Advice:
     no_gain_because: str = ""
 
 
-class Withheld(ValueError):
+class WithheldError(ValueError):
     """Why a change is not advised though the capture has something of it, in one line."""
 
 
 @dataclass(frozen=True)
-class Said:
+class ChangeEvidence:
     """Of a change that the capture has evidence for; times in ns."""
 
     time_ns: float
@@ -80,25 +80,25 @@ def advise(capture: Mapping, sections: Mapping[str, pd.DataFrame]) -> pd.DataFra
     behind it first, then what is not, with the reason. No rows where no GPU worked. capture: facts, as of
     `Summary.capture`; is_slowed: False where the idle times are of steps without nsys; memory_used: part of the GPU's
     memory, where it is known."""
-    seen = Seen(capture, sections)
-    rows = list(_each(seen)) if seen.whole_ns else []
-    return table_of(rows)
+    seen = CaptureEvidence(capture, sections)
+    rows = list(_make_advice(seen)) if seen.whole_ns else []
+    return make_advice_table(rows)
 
 
-def table_of(rows: list[Advice]) -> pd.DataFrame:
+def make_advice_table(rows: list[Advice]) -> pd.DataFrame:
     """Columns as of COLUMNS: the largest predicted gain first, and then the most time behind it."""
     rows = sorted(rows, key=lambda row: (-(row.gain_ns or 0), -(row.time_ns or 0)))
     table = pd.DataFrame([asdict(row) for row in rows], columns=list(COLUMNS))
     return table.astype({name: "Int64" for name in COLUMNS if name.endswith("_ns")} | {"share": "Float64"})
 
 
-def _each(seen: "Seen") -> Iterator[Advice]:
+def _make_advice(seen: "CaptureEvidence") -> Iterator[Advice]:
     for change, tell in _CHANGES.items():
         try:
-            if change in _OF_KERNELS and seen.part("graphs") > seen.part("kernels"):
-                raise Withheld("graph executions hide their kernels: record with --cuda-graph-trace=node")
+            if change in _OF_KERNELS and seen.sum_parts("graphs") > seen.sum_parts("kernels"):
+                raise WithheldError("graph executions hide their kernels: record with --cuda-graph-trace=node")
             said = tell(seen)
-        except Withheld as why:
+        except WithheldError as why:
             yield Advice(change=change, reason=str(why))
             continue
         if said:
@@ -115,7 +115,7 @@ def _each(seen: "Seen") -> Iterator[Advice]:
             )
 
 
-class Seen:
+class CaptureEvidence:
     """What is read of a capture. Times are sums over its GPUs, in ns."""
 
     def __init__(self, capture: Mapping, sections: Mapping[str, pd.DataFrame]):
@@ -133,30 +133,30 @@ class Seen:
         families = sections["families"].set_index("family")["total_ns"]
         self.families = {str(name): int(time_ns) for name, time_ns in families.items()}
 
-    def part(self, *names: str) -> float:
+    def sum_parts(self, *names: str) -> float:
         return sum(float(self.parts.get(f"{name}_ns", 0)) for name in names)
 
     @property
     def whole_ns(self) -> float:
         """What shares are of."""
-        return self.part("kernels", "graphs", "communication", "copies") + self.waiting_ns
+        return self.sum_parts("kernels", "graphs", "communication", "copies") + self.waiting_ns
 
     @property
     def work_ns(self) -> float:
         """From the first operation of each GPU to its last."""
-        return self.part("elapsed") - self.part("no_work")
+        return self.sum_parts("elapsed") - self.sum_parts("no_work")
 
     @property
     def waiting_ns(self) -> float:
         """All that a GPU idles between its first and its last operation, where start-up is not in it."""
-        return 0.0 if self.has_startup else self.part("late_launch", "sync", "between", "unknown_idle")
+        return 0.0 if self.has_startup else self.sum_parts("late_launch", "sync", "between", "unknown_idle")
 
-    def launching_ns(self, num_launches: float) -> float:
+    def estimate_launching(self, num_launches: float) -> float:
         """Idle time that the host causes with so many of the launches."""
-        late_ns = 0.0 if self.has_startup else self.part("late_launch")
+        late_ns = 0.0 if self.has_startup else self.sum_parts("late_launch")
         return late_ns * num_launches / max(self.num_kernels, 1)
 
-    def phase(self, name: str) -> tuple[float, float]:
+    def measure_phase(self, name: str) -> tuple[float, float]:
         """Kernel time and elapsed time of a phase that ranges tell; 0 where none does."""
         phases, parts = self.sections["phases"], self.sections["verdict_phases"]
         known = phases[(phases["phase"] == name) & (phases["inferred_share"].fillna(0) < 0.5)]
@@ -164,7 +164,7 @@ class Seen:
             return 0.0, 0.0
         return float(known["kernel_ns"].sum()), float(parts.loc[parts["phase"] == name, "elapsed_ns"].sum())
 
-    def matmuls(self) -> dict[str, float]:
+    def sum_matmuls(self) -> dict[str, float]:
         """Time of GEMMs by math path."""
         rows = self.sections["kernels"]
         times: dict[str, float] = {}
@@ -176,20 +176,24 @@ class Seen:
 
     def need_steady(self) -> None:
         if self.has_startup:
-            raise Withheld("start-up is in these numbers, and idles for other reasons: leave it out with --between")
+            raise WithheldError(
+                "start-up is in these numbers, and idles for other reasons: leave it out with --between"
+            )
 
     def need_gpu_limited(self) -> str:
         """How sure an advice is that makes kernels faster, and launches no fewer. Raises Withheld where the GPU waits
         for the host longer than its kernels run."""
         if self.has_startup:
             return "low: start-up is in these numbers, so it is not known how far the host limits"
-        late_ns, unknown_ns = self.part("late_launch", "sync"), self.part("unknown_idle")
-        if unknown_ns > self.part("kernels"):
-            raise Withheld("the GPU idles longer than kernels run, and it is not known whether it waits for the host")
-        if late_ns > self.part("kernels"):
-            raise Withheld(
-                f"the GPU waits for launches {late_ns / 1e6:.1f} ms, and kernels run {self.part('kernels') / 1e6:.1f} "
-                "ms: faster kernels alone give little"
+        late_ns, unknown_ns = self.sum_parts("late_launch", "sync"), self.sum_parts("unknown_idle")
+        if unknown_ns > self.sum_parts("kernels"):
+            raise WithheldError(
+                "the GPU idles longer than kernels run, and it is not known whether it waits for the host"
+            )
+        if late_ns > self.sum_parts("kernels"):
+            raise WithheldError(
+                f"the GPU waits for launches {late_ns / 1e6:.1f} ms, and kernels run "
+                f"{self.sum_parts('kernels') / 1e6:.1f} ms: faster kernels alone give little"
                 + ("; nsys slows the host, so time a step without it" if self.is_slowed else "")
             )
         return "medium: how much faster these kernels get depends on their shapes"
@@ -197,101 +201,105 @@ class Seen:
     def need_memory(self) -> float:
         """Peak allocated as part of the GPU's memory. Raises Withheld."""
         if self.memory_used is None:
-            raise Withheld("it is not known how much memory is left")
+            raise WithheldError("it is not known how much memory is left")
         return self.memory_used
 
     def need_precision(self, precision: str) -> None:
         for name in self.sections["gpus"]["name"].fillna("").astype(str).unique():
             gpu = gpus.lookup(name)
             if gpu is None:
-                raise Withheld(f"it is not known whether the GPU ({name or 'not named'}) has it")
+                raise WithheldError(f"it is not known whether the GPU ({name or 'not named'}) has it")
             if gpu.peak_flops(precision) is None:
-                raise Withheld(f"the GPU ({name}) does not have it")
+                raise WithheldError(f"the GPU ({name}) does not have it")
 
 
-def _tf32(seen: Seen) -> Said | None:
+def _advise_tf32(seen: CaptureEvidence) -> ChangeEvidence | None:
     if "fp32_gemms" not in seen.findings.index:
         return None
     seen.need_precision("tf32")
     sure = seen.need_gpu_limited()
     time_ns = float(seen.findings.loc["fp32_gemms", "time_ns"])
-    return Said(time_ns, time_ns, "GEMMs run in FP32, without tensor cores", sure)
+    return ChangeEvidence(time_ns, time_ns, "GEMMs run in FP32, without tensor cores", sure)
 
 
-def _bf16(seen: Seen) -> Said | None:
-    times = seen.matmuls()
+def _advise_bf16(seen: CaptureEvidence) -> ChangeEvidence | None:
+    times = seen.sum_matmuls()
     time_ns = times.get("fp32", 0) + times.get("tf32", 0)
-    if time_ns < LEAST_MATMULS * seen.part("kernels"):
+    if time_ns < LEAST_MATMULS * seen.sum_parts("kernels"):
         return None
     if any(times.get(path) for path in ("bf16", "fp16", "fp8")):
-        raise Withheld("some of its GEMMs are in 16 bits already: the others may be in FP32 on purpose")
+        raise WithheldError("some of its GEMMs are in 16 bits already: the others may be in FP32 on purpose")
     seen.need_precision("bf16")
     sure = seen.need_gpu_limited()
-    other_ns = seen.part("kernels") - seen.phase(OPTIMIZER)[0]
+    other_ns = seen.sum_parts("kernels") - seen.measure_phase(OPTIMIZER)[0]
     evidence = "GEMMs run in " + " and ".join(path.upper() for path in ("fp32", "tf32") if times.get(path))
-    return Said(time_ns, max(other_ns, time_ns), evidence, sure + ", and casts are added")
+    return ChangeEvidence(time_ns, max(other_ns, time_ns), evidence, sure + ", and casts are added")
 
 
-def _fused_attention(seen: Seen) -> Said | None:
-    said = _without_kernels(seen, "unfused_attention", "attention is not fused: kernels between its two matmuls")
+def _advise_fused_attention(seen: CaptureEvidence) -> ChangeEvidence | None:
+    said = _advise_without_kernels(seen, "unfused_attention", "attention is not fused: kernels between its two matmuls")
     if said is None:
         return None
-    times = seen.matmuls()
+    times = seen.sum_matmuls()
     matmuls_ns = seen.families.get("gemm", 0)
     is_fp32 = bool(times.get("fp32"))
     sure = (
         "low: in FP32 it gives little where contexts are short" if is_fp32 else "medium: one kernel takes their place"
     )
-    return Said(said.time_ns, said.ceiling_ns + matmuls_ns, said.evidence, sure)
+    return ChangeEvidence(said.time_ns, said.ceiling_ns + matmuls_ns, said.evidence, sure)
 
 
-def _fused_adamw(seen: Seen) -> Said | None:
-    said = _without_kernels(seen, "per_tensor_optimizer", "the optimizer launches kernels tensor by tensor")
-    _, elapsed_ns = seen.phase(OPTIMIZER)
+def _advise_fused_adamw(seen: CaptureEvidence) -> ChangeEvidence | None:
+    said = _advise_without_kernels(seen, "per_tensor_optimizer", "the optimizer launches kernels tensor by tensor")
+    _, elapsed_ns = seen.measure_phase(OPTIMIZER)
     if said is None or not elapsed_ns or seen.has_startup:
         return said
-    return Said(elapsed_ns, elapsed_ns, said.evidence, "high: the same arithmetic in few kernels")
+    return ChangeEvidence(elapsed_ns, elapsed_ns, said.evidence, "high: the same arithmetic in few kernels")
 
 
-def _foreach(seen: Seen) -> Said | None:
+def _advise_foreach(seen: CaptureEvidence) -> ChangeEvidence | None:
     """Lists of tensors move the same bytes: only launches vanish, which gives nothing where the GPU limits."""
-    said = _fused_adamw(seen)
+    said = _advise_fused_adamw(seen)
     if said is None:
         return None
     seen.need_steady()
-    time_ns = seen.launching_ns(seen.findings.loc["per_tensor_optimizer", "count"])
+    time_ns = seen.estimate_launching(seen.findings.loc["per_tensor_optimizer", "count"])
     if time_ns < LEAST * seen.whole_ns:
-        raise Withheld("lists of tensors move as many bytes, and the GPU waits next to nothing for these launches")
+        raise WithheldError("lists of tensors move as many bytes, and the GPU waits next to nothing for these launches")
     sure = "low: where the GPU limited them, recorded optimizers were no faster in lists; a fused one gives more"
-    return Said(time_ns, said.ceiling_ns, said.evidence, sure)
+    return ChangeEvidence(time_ns, said.ceiling_ns, said.evidence, sure)
 
 
-def _casts(seen: Seen) -> Said | None:
-    said = _without_kernels(seen, "casts", "kernels only convert the data type")
-    return said and Said(
+def _advise_casts(seen: CaptureEvidence) -> ChangeEvidence | None:
+    said = _advise_without_kernels(seen, "casts", "kernels only convert the data type")
+    return said and ChangeEvidence(
         said.time_ns, said.ceiling_ns, said.evidence, "low: it changes what is rounded, so compare losses"
     )
 
 
-def _without_kernels(seen: Seen, kind: str, evidence: str) -> Said | None:
+def _advise_without_kernels(seen: CaptureEvidence, kind: str, evidence: str) -> ChangeEvidence | None:
     """Of a change that does away with the kernels of a finding, and so with their launches."""
     if kind not in seen.findings.index:
         return None
     finding = seen.findings.loc[kind]
-    time_ns = float(finding["time_ns"]) + seen.launching_ns(finding["count"])
+    time_ns = float(finding["time_ns"]) + seen.estimate_launching(finding["count"])
     evidence = f"{evidence} ({finding['count']} launches)"
-    return Said(time_ns, finding["time_ns"] + seen.waiting_ns, evidence, "medium: other kernels take their place")
+    return ChangeEvidence(
+        time_ns, finding["time_ns"] + seen.waiting_ns, evidence, "medium: other kernels take their place"
+    )
 
 
-def _padding(seen: Seen) -> Said | None:
+def _advise_padding(seen: CaptureEvidence) -> ChangeEvidence | None:
     if "unaligned_gemms" not in seen.findings.index:
         return None
     sure = seen.need_gpu_limited()
     time_ns = float(seen.findings.loc["unaligned_gemms", "time_ns"])
-    return Said(time_ns, time_ns, "GEMMs load 4 bytes at once or fewer, as where a dimension is not padded", sure)
+    return ChangeEvidence(
+        time_ns, time_ns, "GEMMs load 4 bytes at once or fewer, as where a dimension is not padded", sure
+    )
 
 
-def _compile(seen: Seen) -> Said | None:
+def _advise_compile(seen: CaptureEvidence) -> ChangeEvidence | None:
     if seen.is_graphed:
         return None
     rows = seen.sections["families"]
@@ -300,87 +308,89 @@ def _compile(seen: Seen) -> Said | None:
     if "per_tensor_optimizer" in seen.findings.index:  # the model is compiled, its optimizer is not
         time_ns -= seen.findings.loc["per_tensor_optimizer", "time_ns"]
         calls -= seen.findings.loc["per_tensor_optimizer", "count"]
-    if time_ns < LEAST_UNFUSED * seen.part("kernels"):
+    if time_ns < LEAST_UNFUSED * seen.sum_parts("kernels"):
         return None
     if seen.families.get("triton"):
-        raise Withheld("it is compiled already: it has Triton's kernels")
+        raise WithheldError("it is compiled already: it has Triton's kernels")
     evidence = f"{calls} kernels move or map elements one after another"
     sure = "low: which of them it fuses is not known before"
-    time_ns = float(time_ns) + seen.launching_ns(calls)
-    return Said(time_ns, seen.part("kernels") + seen.waiting_ns, evidence, sure)
+    time_ns = float(time_ns) + seen.estimate_launching(calls)
+    return ChangeEvidence(time_ns, seen.sum_parts("kernels") + seen.waiting_ns, evidence, sure)
 
 
-def _cuda_graphs(seen: Seen) -> Said | None:
-    late_ns = seen.part("late_launch")
-    if seen.part("unknown_idle") >= LEAST_IDLE * seen.whole_ns:
-        raise Withheld("it is not known whether the host is why the GPU idles")
+def _advise_cuda_graphs(seen: CaptureEvidence) -> ChangeEvidence | None:
+    late_ns = seen.sum_parts("late_launch")
+    if seen.sum_parts("unknown_idle") >= LEAST_IDLE * seen.whole_ns:
+        raise WithheldError("it is not known whether the host is why the GPU idles")
     if late_ns < LEAST_IDLE * seen.whole_ns:
         return None
     if seen.is_graphed:
-        raise Withheld("it runs CUDA graphs already")
+        raise WithheldError("it runs CUDA graphs already")
     seen.need_steady()
     evidence = "the host launches late, and the GPU idles meanwhile"
     if not seen.is_slowed:
-        return Said(
+        return ChangeEvidence(
             late_ns, seen.waiting_ns, evidence, "medium: shapes must stay the same, and not all can be captured"
         )
-    return Said(late_ns, seen.waiting_ns, evidence, "low: nsys slows the host, so without it the GPU idles less")
+    return ChangeEvidence(
+        late_ns, seen.waiting_ns, evidence, "low: nsys slows the host, so without it the GPU idles less"
+    )
 
 
-def _copies(seen: Seen) -> Said | None:
+def _advise_copies(seen: CaptureEvidence) -> ChangeEvidence | None:
     rows = seen.findings[seen.findings.index.isin(["host_to_device", "device_to_host"])]
     rows = rows[rows["evidence"].str.contains("pageable host memory")]
     if rows.empty:
         return None
     seen.need_steady()
-    time_ns = min(float(rows["time_ns"].sum()), seen.part("copies"))
+    time_ns = min(float(rows["time_ns"].sum()), seen.sum_parts("copies"))
     if time_ns < LEAST * seen.whole_ns:
-        raise Withheld("kernels hide its copies")
+        raise WithheldError("kernels hide its copies")
     evidence = "copies from or to pageable memory, while nothing else runs"
     sure = "medium: the copies stay, and hide only behind kernels that do not wait for them"
-    return Said(time_ns, time_ns + seen.waiting_ns, evidence, sure)
+    return ChangeEvidence(time_ns, time_ns + seen.waiting_ns, evidence, sure)
 
 
-def _synchronisations(seen: Seen) -> Said | None:
-    sync_ns = seen.part("sync")
+def _advise_synchronisations(seen: CaptureEvidence) -> ChangeEvidence | None:
+    sync_ns = seen.sum_parts("sync")
     if sync_ns < LEAST * seen.whole_ns:
         return None
     seen.need_steady()
-    ceiling_ns = seen.waiting_ns + seen.part("copies")
+    ceiling_ns = seen.waiting_ns + seen.sum_parts("copies")
     sure = "medium: a measured step ends in one, and the host must be fast enough to run ahead"
-    return Said(sync_ns, ceiling_ns, "the GPU idles while the host waits in a synchronisation", sure)
+    return ChangeEvidence(sync_ns, ceiling_ns, "the GPU idles while the host waits in a synchronisation", sure)
 
 
-def _larger_batch(seen: Seen) -> Said | None:
+def _advise_larger_batch(seen: CaptureEvidence) -> ChangeEvidence | None:
     used = seen.need_memory()
-    late_ns = seen.part("late_launch")
+    late_ns = seen.sum_parts("late_launch")
     if late_ns < LEAST_IDLE * seen.whole_ns:
         return None
     if used > MOST_MEMORY:
-        raise Withheld(f"peak allocated is {used:.0%} of the GPU's memory")
+        raise WithheldError(f"peak allocated is {used:.0%} of the GPU's memory")
     evidence = f"the GPU waits for the host, and peak allocated is {used:.0%} of its memory"
-    return Said(late_ns, seen.waiting_ns, evidence, "medium: a token takes less time, a step does not")
+    return ChangeEvidence(late_ns, seen.waiting_ns, evidence, "medium: a token takes less time, a step does not")
 
 
-def _checkpointing(seen: Seen) -> Said | None:
+def _advise_checkpointing(seen: CaptureEvidence) -> ChangeEvidence | None:
     if (used := seen.need_memory()) > FULL_MEMORY:
         why = f"{used:.0%} of the GPU's memory is allocated: it frees some, and makes a step slower"
-        raise Withheld(f"{why}; of a script, `predict --change checkpointing` says how much of either")
+        raise WithheldError(f"{why}; of a script, `predict --change checkpointing` says how much of either")
     return None
 
 
-_CHANGES: dict[str, Callable[[Seen], Said | None]] = {
-    "tf32": _tf32,
-    "bf16": _bf16,
-    "fused_attention": _fused_attention,
-    "fused_adamw": _fused_adamw,
-    "foreach": _foreach,
-    "compile": _compile,
-    "cuda_graphs": _cuda_graphs,
-    "padding": _padding,
-    "casts": _casts,
-    "copies": _copies,
-    "synchronisations": _synchronisations,
-    "larger_batch": _larger_batch,
-    "checkpointing": _checkpointing,
+_CHANGES: dict[str, Callable[[CaptureEvidence], ChangeEvidence | None]] = {
+    "tf32": _advise_tf32,
+    "bf16": _advise_bf16,
+    "fused_attention": _advise_fused_attention,
+    "fused_adamw": _advise_fused_adamw,
+    "foreach": _advise_foreach,
+    "compile": _advise_compile,
+    "cuda_graphs": _advise_cuda_graphs,
+    "padding": _advise_padding,
+    "casts": _advise_casts,
+    "copies": _advise_copies,
+    "synchronisations": _advise_synchronisations,
+    "larger_batch": _advise_larger_batch,
+    "checkpointing": _advise_checkpointing,
 }

@@ -6,8 +6,8 @@ up to it. Both need kernels of all ranks on one clock: how well the ranks' clock
 all-reduces, which no rank can end before all have given what they have.
 
 A time of communication is hidden as far as a compute kernel runs on the same GPU meanwhile, and exposed otherwise.
-What is exposed costs nothing where the host is late: where it had launched nothing yet that could have run. So of the
-exposed time a part is critical: that by which the work would have ended earlier without communication (`critical_ns`).
+Exposed time costs nothing while the host is late, because nothing that could have run was launched yet. The critical
+part of the exposed time is how much earlier the work would have ended without communication (`compute_critical_time`).
 
 Which kernels of several ranks belong together is told by their order: the third all-reduce of one rank meets the third
 of the others. Where numbers or times contradict that, nothing is said of waiting, but why.
@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 
 from profiler_job.analysis.capture import idle_time
-from profiler_job.analysis.capture.intervals import Union, covered_before
+from profiler_job.analysis.capture.intervals import Union, find_covered_before
 
 _COLLECTIVE = re.compile(r"nccl(?:Symk?)?(?:Dev)?Kernel_([A-Za-z]+)")
 OTHER = "other"
@@ -37,7 +37,7 @@ LEAST_TOGETHER = 0.99
 """Share of the collectives that must be possible: no rank ends before the last has begun, as far as clocks agree."""
 
 
-def bus_factor(collective: str, num_ranks: int) -> float | None:
+def compute_bus_factor(collective: str, num_ranks: int) -> float | None:
     """Bytes over each rank's link for each byte of the message (the bus bandwidth of nccl-tests is made of these);
     None where that is not known, and of broadcasts and the like: one rank may have sent or begun before another one
     has, so that no kernel shows how long the transfer took. The message of NCCL's all-gather and reduce-scatter is one
@@ -49,7 +49,7 @@ def bus_factor(collective: str, num_ranks: int) -> float | None:
     return None
 
 
-def collective_of(kernel_name: str) -> str:
+def parse_collective(kernel_name: str) -> str:
     """The collective of a communication kernel, as NCCL names it (AllReduce, AllGather ...); OTHER where its name does
     not tell."""
     match = _COLLECTIVE.search(kernel_name)
@@ -141,7 +141,7 @@ class Communication:
     apart_ns: int | None = None
     rows: pd.DataFrame = field(default_factory=pd.DataFrame)
 
-    def of_gpu(self, gpu: int) -> "Communication":
+    def select_gpu(self, gpu: int) -> "Communication":
         """The rows of one GPU; the rest is of all of them."""
         tables = {name: getattr(self, name) for name in ("of_gpus", "collectives", "messages", "rows")}
         return replace(self, **{name: rows[rows["gpu"] == gpu].reset_index(drop=True) for name, rows in tables.items()})
@@ -217,11 +217,11 @@ def measure(
         own = kernels[(kernels["gpu"] == gpu).to_numpy()]
         compute = own[(own["collective"] == "").to_numpy()]
         computing = Union(compute["start_ns"].to_numpy(), compute["end_ns"].to_numpy())
-        exchange.loc[mine.index, "hidden_ns"] = computing.covered_ns(start[mine.index], end[mine.index])
-        row = _row(mine, own, computing, all_known=bool(known.all())) | {"gpu": int(gpu)}
+        exchange.loc[mine.index, "hidden_ns"] = computing.measure_covered(start[mine.index], end[mine.index])
+        row = _make_row(mine, own, computing, all_known=bool(known.all())) | {"gpu": int(gpu)}
         exchanging = Union(start[mine.index], end[mine.index])
         if host_waits is not None:
-            row["critical_ns"] = critical_ns(compute, exchanging, host_waits[host_waits["gpu"] == gpu])
+            row["critical_ns"] = compute_critical_time(compute, exchanging, host_waits[host_waits["gpu"] == gpu])
         rows.append(row)
     of_gpus = pd.DataFrame(rows, columns=list(GPU_COLUMNS))
     if len(of_gpus) and known.all():
@@ -230,8 +230,8 @@ def measure(
     known_messages = exchange[exchange["bytes"] >= 0].assign(message_bytes=exchange["bytes"])
     return Communication(
         of_gpus=of_gpus.astype(integers),
-        collectives=_sums(exchange, ["gpu", "collective"], COLLECTIVE_COLUMNS),
-        messages=_sums(known_messages, ["gpu", "collective", "message_bytes"], MESSAGE_COLUMNS),
+        collectives=_sum_exchange(exchange, ["gpu", "collective"], COLLECTIVE_COLUMNS),
+        messages=_sum_exchange(known_messages, ["gpu", "collective", "message_bytes"], MESSAGE_COLUMNS),
         num_ranks=meetings.num_ranks,
         why_not=meetings.why_not,
         apart_ns=meetings.apart_ns,
@@ -239,10 +239,10 @@ def measure(
     )
 
 
-def _row(mine: pd.DataFrame, own: pd.DataFrame, computing: Union, all_known: bool) -> dict:
+def _make_row(mine: pd.DataFrame, own: pd.DataFrame, computing: Union, all_known: bool) -> dict:
     start, end = mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy()
     exchanging = Union(start, end)
-    hidden = int(computing.covered_ns(exchanging.start, exchanging.end).sum())
+    hidden = int(computing.measure_covered(exchanging.start, exchanging.end).sum())
     busy, total = int((exchanging.end - exchanging.start).sum()), int((end - start).sum())
     row: dict = {"rank": int(mine["rank"].iloc[0]), "calls": len(mine), "kernel_ns": total, "busy_ns": busy}
     row |= {"hidden_ns": hidden, "exposed_ns": busy - hidden}
@@ -251,19 +251,19 @@ def _row(mine: pd.DataFrame, own: pd.DataFrame, computing: Union, all_known: boo
         # Where several kernels run at once, time in which one of them transfers is no waiting.
         transferring = Union(start + waiting, end)
         only = Union(start, start + waiting)
-        waits = only.end - only.start - transferring.covered_ns(only.start, only.end)
-        covered = _covered_by_either(computing, transferring, only)
+        waits = only.end - only.start - transferring.measure_covered(only.start, only.end)
+        covered = _measure_covered_by_either(computing, transferring, only)
         row |= {"waiting_ns": int(waiting.sum()), "transfer_ns": total - int(waiting.sum())}
         row["exposed_waiting_ns"] = int((only.end - only.start - covered).sum()) if len(waits) else 0
-    return row | _slowed(own, exchanging)
+    return row | _measure_slowdown(own, exchanging)
 
 
-def _covered_by_either(first: Union, second: Union, asked: Union) -> np.ndarray:
+def _measure_covered_by_either(first: Union, second: Union, asked: Union) -> np.ndarray:
     both = Union(np.concatenate([first.start, second.start]), np.concatenate([first.end, second.end]))
-    return both.covered_ns(asked.start, asked.end)
+    return both.measure_covered(asked.start, asked.end)
 
 
-def critical_ns(compute: pd.DataFrame, exchanging: Union, host_waits: pd.DataFrame) -> int | None:
+def compute_critical_time(compute: pd.DataFrame, exchanging: Union, host_waits: pd.DataFrame) -> int | None:
     """By how much the work of a GPU would have ended earlier, had communication taken no time and had the host
     launched, and waited for the GPU, as it did. None where launches are not known.
 
@@ -277,15 +277,15 @@ def critical_ns(compute: pd.DataFrame, exchanging: Union, host_waits: pd.DataFra
     if (launch < 0).any():
         return None
     none = np.zeros(len(start), bool)
-    ready = np.minimum(launch + idle_time.least_lag(start, launch, launch, none, none, drifts=True), start)
+    ready = np.minimum(launch + idle_time.find_least_lag(start, launch, launch, none, none, drifts=True), start)
     # A wait of the host is one more row, which was asked for when it began, and begins what follows when it ends.
     at = np.concatenate([start, host_waits["end_ns"].to_numpy(np.int64)])
     asked = np.concatenate([ready, host_waits["start_ns"].to_numpy(np.int64)])
     until = np.concatenate([compute["end_ns"].to_numpy(np.int64), host_waits["end_ns"].to_numpy(np.int64)])
     order = np.argsort(at, kind="stable")
     is_wait, at, asked, until = (order >= len(start)), at[order], asked[order], until[order]
-    idle_from = np.maximum(covered_before(np.zeros(len(at), np.int8), at, until), asked)
-    exposed = exchanging.covered_ns(np.minimum(idle_from, at), at)
+    idle_from = np.maximum(find_covered_before(np.zeros(len(at), np.int8), at, until), asked)
+    exposed = exchanging.measure_covered(np.minimum(idle_from, at), at)
     earlier = host_earlier = 0
     for waited, most, won in zip(is_wait.tolist(), (at - asked).tolist(), exposed.tolist()):
         if waited:
@@ -296,12 +296,12 @@ def critical_ns(compute: pd.DataFrame, exchanging: Union, host_waits: pd.DataFra
     return earlier
 
 
-def _slowed(own: pd.DataFrame, exchanging: Union) -> dict[str, int]:
+def _measure_slowdown(own: pd.DataFrame, exchanging: Union) -> dict[str, int]:
     """Matmuls beside communication against the same kernels alone."""
     matmuls = own[own["is_matmul"].to_numpy()]
     start, end = matmuls["start_ns"].to_numpy(), matmuls["end_ns"].to_numpy()
     duration = end - start
-    share = exchanging.covered_ns(start, end) / np.maximum(duration, 1)
+    share = exchanging.measure_covered(start, end) / np.maximum(duration, 1)
     kind = matmuls["kind"].to_numpy()
     is_alone = share <= MOST_BESIDE
     alone = pd.Series(duration[is_alone]).groupby(kind[is_alone])
@@ -318,7 +318,7 @@ def _slowed(own: pd.DataFrame, exchanging: Union) -> dict[str, int]:
     }
 
 
-def _sums(exchange: pd.DataFrame, by: list[str], columns: Mapping[str, str]) -> pd.DataFrame:
+def _sum_exchange(exchange: pd.DataFrame, by: list[str], columns: Mapping[str, str]) -> pd.DataFrame:
     """The kernels of communication, summed `by` these columns; those of a GPU by their time, longest first."""
     rows = []
     for key, group in exchange.groupby(by, sort=True):
@@ -328,7 +328,7 @@ def _sums(exchange: pd.DataFrame, by: list[str], columns: Mapping[str, str]) -> 
         size = int(group["bytes"].sum()) if (group["bytes"] >= 0).all() else None
         row["bytes"] = size
         meeting = group["num_ranks"]
-        factor = bus_factor(row["collective"], int(meeting.iloc[0])) if meeting.nunique() == 1 else None
+        factor = compute_bus_factor(row["collective"], int(meeting.iloc[0])) if meeting.nunique() == 1 else None
         if group["known"].all():
             waiting = int(group["waiting_ns"].sum())
             row |= {"waiting_ns": waiting, "transfer_ns": total - waiting}
@@ -356,7 +356,7 @@ def _add_causes(of_gpus: pd.DataFrame, exchange: pd.DataFrame, kernels: pd.DataF
         computing = Union(compute["start_ns"].to_numpy(), compute["end_ns"].to_numpy())
         low, high = mine["start_ns"].to_numpy(), (mine["start_ns"] + mine["waiting_ns"]).to_numpy()
         until = np.clip(mine["launch_ns_of_last"].to_numpy(), low, high)
-        late = until - low - computing.covered_ns(low, until)
+        late = until - low - computing.measure_covered(low, until)
         of_gpus.loc[place, "kept_waiting_ns"] = int((high - low).sum())
-        of_gpus.loc[place, "kept_computing_ns"] = int(computing.covered_ns(low, high).sum())
+        of_gpus.loc[place, "kept_computing_ns"] = int(computing.measure_covered(low, high).sum())
         of_gpus.loc[place, "kept_late_ns"] = int(late.sum())

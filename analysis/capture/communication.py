@@ -5,8 +5,8 @@ import pandas as pd
 
 from profiler_job.analysis.capture import collective_time
 from profiler_job.analysis.capture.attribution import Attribution
-from profiler_job.analysis.capture.limit_of_capture import syncs_by_process
-from profiler_job.analysis.capture.nsys_export import Capture, codes_of
+from profiler_job.analysis.capture.limit_of_capture import find_syncs
+from profiler_job.analysis.capture.nsys_export import Capture, encode
 from profiler_job.analysis.reference import kernel_families
 from profiler_job.jobs.contract.ranges import SAID_RANK
 
@@ -26,15 +26,17 @@ def measure(
     code = kernels["kernel_name"].cat.codes.to_numpy()
     if not any(exchanges) or not np.asarray(exchanges)[code].any():
         return collective_time.measure(_NOTHING)
-    collectives = np.array([collective_time.collective_of(n) if is_one else "" for n, is_one in zip(names, exchanges)])
+    collectives = np.array(
+        [collective_time.parse_collective(n) if is_one else "" for n, is_one in zip(names, exchanges)]
+    )
     grid = [kernels[name] for name in _GRID if name in kernels]
     kinds = pd.concat([pd.Series(code), *grid, attribution.kernels["phase"].cat.codes], axis=1, ignore_index=True)
     place = attribution.kernels
-    messages = messages_of(capture, attribution)
+    messages = find_messages(capture, attribution)
     rows = pd.DataFrame(
         {
             "gpu": gpu,
-            "rank": codes_of(codes_of(kernels["process"].to_numpy())[1] * (int(gpu.max()) + 1) + gpu)[1],
+            "rank": encode(encode(kernels["process"].to_numpy())[1] * (int(gpu.max()) + 1) + gpu)[1],
             "stream": kernels["stream"].to_numpy(),
             "start_ns": kernels["start_ns"].to_numpy(),
             "end_ns": kernels["end_ns"].to_numpy(),
@@ -46,12 +48,12 @@ def measure(
             "kind": kinds.groupby(list(kinds)).ngroup().to_numpy(),
         }
     )
-    return collective_time.measure(rows, _world(capture), host_waits=_host_waits(capture, gpu))
+    return collective_time.measure(rows, _read_world_size(capture), host_waits=_find_host_waits(capture, gpu))
 
 
-def _host_waits(capture: Capture, gpu: np.ndarray) -> pd.DataFrame:
+def _find_host_waits(capture: Capture, gpu: np.ndarray) -> pd.DataFrame:
     """When the processes with kernels on a GPU were in a synchronisation call: gpu, start_ns, end_ns."""
-    syncs = syncs_by_process(capture)
+    syncs = find_syncs(capture)
     pairs = pd.DataFrame({"process": capture.kernels["process"].to_numpy(), "gpu": gpu}).drop_duplicates()
     waits = [
         pd.DataFrame({"gpu": number, "start_ns": syncs[process].start, "end_ns": syncs[process].end})
@@ -61,13 +63,13 @@ def _host_waits(capture: Capture, gpu: np.ndarray) -> pd.DataFrame:
     return pd.concat(waits or [pd.DataFrame(columns=["gpu", "start_ns", "end_ns"], dtype=np.int64)])
 
 
-def _world(capture: Capture) -> int:
+def _read_world_size(capture: Capture) -> int:
     """The number of all ranks, on all machines, as they say themselves; 0 where they do not."""
     said = pd.Series(capture.ranges["name"].cat.categories.astype(str)).str.extract(SAID_RANK)["world"]
     return int(said.astype("Int64").max()) if said.notna().any() else 0
 
 
-def messages_of(capture: Capture, attribution: Attribution) -> pd.DataFrame:
+def find_messages(capture: Capture, attribution: Attribution) -> pd.DataFrame:
     """Bytes and communicator of the message of each kernel: those of NCCL's range around its launch; -1 where there is
     none that says them."""
     ranges, range_id = attribution.ranges, attribution.kernels["range_id"].to_numpy()

@@ -16,7 +16,7 @@ import pandas as pd
 from profiler_job.analysis.capture import intervals
 from profiler_job.analysis.capture.attribution import Attribution
 from profiler_job.analysis.capture.blocks import count_by, sum_by
-from profiler_job.analysis.capture.nsys_export import Capture, codes_of, distinct, process_id
+from profiler_job.analysis.capture.nsys_export import Capture, encode, find_distinct, get_process_id
 from profiler_job.analysis.reference import cuda_api, gemm_names
 from profiler_job.analysis.reference.kernel_families import Classification, Taxonomy
 from profiler_job.analysis.reference.kernel_names import shorten
@@ -84,24 +84,24 @@ class Finding:
     evidence: str
 
 
-def find(capture: Capture, attribution: Attribution, gpus: pd.DataFrame, taxonomy: Taxonomy) -> pd.DataFrame:
+def find_findings(capture: Capture, attribution: Attribution, gpus: pd.DataFrame, taxonomy: Taxonomy) -> pd.DataFrame:
     """The findings of `capture`, those with most time first; columns as of COLUMNS.
 
     gpus: the section of that name.
     """
     num_updates = _num_optimizer_ranges(attribution.ranges)
-    return table_of(
+    return make_findings_table(
         [
-            *_idle(gpus),
-            *of_kernels(capture.kernels, attribution.kernels["phase"], num_updates, taxonomy),
-            *of_copies(capture.memops, int(gpus["span_ns"].sum())),
-            *_of_calls(capture, attribution),
-            *_tiny_kernels(capture, attribution, gpus),
+            *_find_idle(gpus),
+            *find_in_kernels(capture.kernels, attribution.kernels["phase"], num_updates, taxonomy),
+            *find_in_copies(capture.memops, int(gpus["span_ns"].sum())),
+            *_find_in_calls(capture, attribution),
+            *_find_tiny_kernels(capture, attribution, gpus),
         ]
     )
 
 
-def table_of(findings: Iterable[Finding]) -> pd.DataFrame:
+def make_findings_table(findings: Iterable[Finding]) -> pd.DataFrame:
     """Those of `findings` with time enough, the most first; columns as of COLUMNS."""
     findings = [finding for finding in findings if finding.time_ns >= max(LEAST_SHARE * finding.whole_ns, 1)]
     findings.sort(key=lambda finding: -finding.time_ns)
@@ -112,24 +112,24 @@ def table_of(findings: Iterable[Finding]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"time_ns": "int64", "count": "int64", "share": "float64"})
 
 
-def _item(name: str, count: int, ns: float) -> str:
-    return f"{name}: {count} in {_ms(ns)}"
+def _format_item(name: str, count: int, ns: float) -> str:
+    return f"{name}: {count} in {_format_ms(ns)}"
 
 
-def _ms(ns: float) -> str:
+def _format_ms(ns: float) -> str:
     return f"{ns / 1e6:.2f} ms"
 
 
-def _top(names: list[str], calls: np.ndarray, time: np.ndarray) -> str:
+def _format_largest(names: list[str], calls: np.ndarray, time: np.ndarray) -> str:
     least = _LEAST_OF_FINDING * time.sum()
     most = [i for i in np.argsort(-time, kind="stable")[:_TOP] if calls[i] and time[i] >= least]
-    return "; ".join(_item(shorten(names[i]), calls[i], time[i]) for i in most)
+    return "; ".join(_format_item(shorten(names[i]), calls[i], time[i]) for i in most)
 
 
 # -------------------------------------------------------------------------------------------------------------- kernels
 
 
-class Names:
+class KernelNames:
     """The distinct kernel names of a capture, each classified once."""
 
     def __init__(self, kernels: pd.DataFrame, taxonomy: Taxonomy):
@@ -138,47 +138,47 @@ class Names:
         self.duration = (kernels["end_ns"] - kernels["start_ns"]).to_numpy()
         self.classes = [taxonomy.classify(name) for name in self.names]
 
-    def where(self, holds: Callable[[str, Classification], bool]) -> np.ndarray:
+    def mark(self, holds: Callable[[str, Classification], bool]) -> np.ndarray:
         """Of each name whether `holds(name, classification)`."""
         return np.array([holds(name, known) for name, known in zip(self.names, self.classes)], bool)
 
-    def of_rule(self, *rules: str) -> np.ndarray:
-        return self.where(lambda _, known: known.rule in rules)
+    def mark_rule(self, *rules: str) -> np.ndarray:
+        return self.mark(lambda _, known: known.rule in rules)
 
-    def totals(self, rows: np.ndarray | slice = slice(None)) -> tuple[np.ndarray, np.ndarray]:
+    def sum_by_name(self, rows: np.ndarray | slice = slice(None)) -> tuple[np.ndarray, np.ndarray]:
         """Of each name how many of the kernels in `rows` there are, and their time (int64)."""
         code = self.code[rows]
         return count_by(code, len(self.names)), sum_by(code, self.duration[rows], len(self.names))
 
-    def finding(self, kind: str, calls: np.ndarray, time: np.ndarray, more: str = "") -> Finding:
+    def make_finding(self, kind: str, calls: np.ndarray, time: np.ndarray, more: str = "") -> Finding:
         """A finding of so many kernels of each name, which took so long."""
-        evidence = "; ".join(filter(None, (_top(self.names, calls, time), more)))
+        evidence = "; ".join(filter(None, (_format_largest(self.names, calls, time), more)))
         return Finding(kind, int(time.sum()), int(self.duration.sum()), KERNEL_TIME, int(calls.sum()), evidence)
 
 
-def of_kernels(kernels: pd.DataFrame, phase: pd.Series, num_updates: int, taxonomy: Taxonomy) -> Iterator[Finding]:
+def find_in_kernels(kernels: pd.DataFrame, phase: pd.Series, num_updates: int, taxonomy: Taxonomy) -> Iterator[Finding]:
     """What kernels tell: kernel_name (categorical), process, device, stream, start_ns, end_ns, by start; the phase of
     each; num_updates: how many optimizer phases there are."""
     if not len(kernels):
         return
-    names = Names(kernels, taxonomy)
-    spans = attention_spans(kernels, names)
+    names = KernelNames(kernels, taxonomy)
+    spans = find_attention_spans(kernels, names)
     attention = spans.mark(spans.first, spans.after, len(kernels))
     if attention.any():
         more = f"between two matmuls: {len(spans.first)} times"
-        yield names.finding("unfused_attention", *names.totals(attention), more)
-    optimizer, more = _per_tensor(phase, num_updates, names)
+        yield names.make_finding("unfused_attention", *names.sum_by_name(attention), more)
+    optimizer, more = _find_per_tensor(phase, num_updates, names)
     optimizer &= ~attention
     if optimizer.any():
-        yield names.finding("per_tensor_optimizer", *names.totals(optimizer), more)
+        yield names.make_finding("per_tensor_optimizer", *names.sum_by_name(optimizer), more)
     special = attention | optimizer
-    calls, time = names.totals(~special) if special.any() else names.totals()
-    kinds = np.array([_kind_of(name, known) for name, known in zip(names.names, names.classes)], object)
+    calls, time = names.sum_by_name(~special) if special.any() else names.sum_by_name()
+    kinds = np.array([_classify_kernel(name, known) for name, known in zip(names.names, names.classes)], object)
     for kind in sorted(set(kinds) - {""}):
-        yield names.finding(kind, np.where(kinds == kind, calls, 0), np.where(kinds == kind, time, 0))
+        yield names.make_finding(kind, np.where(kinds == kind, calls, 0), np.where(kinds == kind, time, 0))
 
 
-def _kind_of(name: str, known: Classification) -> str:
+def _classify_kernel(name: str, known: Classification) -> str:
     """The kind of finding that a kernel's name alone makes it part of; empty where none."""
     if known.family == "gemm" and known.part != "gemv":
         gemm = gemm_names.parse(name)
@@ -218,7 +218,7 @@ class AttentionSpans:
         return inside
 
 
-def attention_spans(kernels: pd.DataFrame, names: Names) -> AttentionSpans:
+def find_attention_spans(kernels: pd.DataFrame, names: KernelNames) -> AttentionSpans:
     """Where kernels stand between the two matmuls of an attention that is not fused.
 
     Kernels between two GEMMs of a stream are those of attention where they are few, there is a softmax among them, of
@@ -226,15 +226,15 @@ def attention_spans(kernels: pd.DataFrame, names: Names) -> AttentionSpans:
     written by hand has no exp in its backward pass: there a masked fill and a sum stand for it.
     """
     nothing = AttentionSpans(first=np.empty(0, np.int64), after=np.empty(0, np.int64))
-    softmax = names.where(_is_softmax)
-    by_hand = [names.of_rule(rule) for rule in _SOFTMAX_BY_HAND]
+    softmax = names.mark(_is_softmax)
+    by_hand = [names.mark_rule(rule) for rule in _SOFTMAX_BY_HAND]
     if not softmax.any() and not all(part.any() for part in by_hand):
         return nothing
     if any(known.family == "attention" for known in names.classes):
         return nothing
-    order, stream = _by_stream(kernels)
+    order, stream = _order_by_stream(kernels)
     code = names.code if order is None else names.code[order]
-    place = np.flatnonzero(names.where(is_gemm)[code])
+    place = np.flatnonzero(names.mark(is_gemm)[code])
     first, after = place[:-1] + 1, place[1:]
     near = (after > first) & (after - first <= MOST_BETWEEN_MATMULS) & (stream[first - 1] == stream[after])
     first, after = first[near], after[near]
@@ -243,11 +243,11 @@ def attention_spans(kernels: pd.DataFrame, names: Names) -> AttentionSpans:
         before = np.r_[0, np.cumsum(of_names[code], dtype=np.int32)]
         return before[after] > before[first]
 
-    foreign = ~names.where(_may_be_in_attention)
+    foreign = ~names.mark(_may_be_in_attention)
     written = np.logical_and.reduce([has(part) for part in by_hand])
     is_attention = (has(softmax) | written) & ~has(foreign)
     if (is_attention & written).any():
-        masked, scatter = map(names.of_rule, _BACKWARD_BY_HAND)
+        masked, scatter = map(names.mark_rule, _BACKWARD_BY_HAND)
         is_attention |= has(masked) & has(by_hand[-1]) & ~has(foreign & ~scatter)
     return AttentionSpans(first=first[is_attention], after=after[is_attention], order=order)
 
@@ -271,11 +271,11 @@ def _may_be_in_attention(name: str, known: Classification) -> bool:
     return known.family in _IN_ATTENTION and not of_loss
 
 
-def _by_stream(kernels: pd.DataFrame) -> tuple[np.ndarray | None, np.ndarray]:
+def _order_by_stream(kernels: pd.DataFrame) -> tuple[np.ndarray | None, np.ndarray]:
     """Order in which the kernels of a stream stand together, None where they do; and the stream of each in it."""
     key = np.zeros(len(kernels), np.int64)
     for column in ("process", "device", "stream"):
-        values, code = codes_of(kernels[column].to_numpy())
+        values, code = encode(kernels[column].to_numpy())
         key = key * len(values) + code
     if (key == key[0]).all():
         return None, key
@@ -283,16 +283,16 @@ def _by_stream(kernels: pd.DataFrame) -> tuple[np.ndarray | None, np.ndarray]:
     return order, key[order]
 
 
-def _per_tensor(phase: pd.Series, steps: int, names: Names) -> tuple[np.ndarray, str]:
+def _find_per_tensor(phase: pd.Series, steps: int, names: KernelNames) -> tuple[np.ndarray, str]:
     """Which kernels are an optimizer's that works tensor by tensor (bool), and how many there are a step.
 
     Where the capture has the phase: its elementwise kernels, where most launches of the phase are such. Elsewhere
     those that only Adam's update has: addcdiv, addcmul and lerp.
     """
-    elementwise = names.where(lambda _, known: known.family == "elementwise")
+    elementwise = names.mark(lambda _, known: known.family == "elementwise")
     in_phase = (phase == OPTIMIZER).to_numpy()
     if not steps or not in_phase.any():
-        of_adam = names.of_rule("elementwise-addcdiv", "elementwise-addcmul-and-lerp")
+        of_adam = names.mark_rule("elementwise-addcdiv", "elementwise-addcmul-and-lerp")
         rows = of_adam[names.code]
         return rows & (rows.sum() >= LEAST_PER_TENSOR), ""
     rows = in_phase & elementwise[names.code]
@@ -310,10 +310,10 @@ def _num_optimizer_ranges(ranges: pd.DataFrame) -> int:
 # ---------------------------------------------------------------------------------------------- idle GPU, copies, calls
 
 
-def _idle(gpus: pd.DataFrame) -> Iterator[Finding]:
+def _find_idle(gpus: pd.DataFrame) -> Iterator[Finding]:
     span, busy = gpus["span_ns"].to_numpy(), gpus["busy_ns"].to_numpy()
     if len(gpus):
-        evidence = f"busy: {_ms(busy.sum())} of {_ms(span.sum())}"
+        evidence = f"busy: {_format_ms(busy.sum())} of {_format_ms(span.sum())}"
         yield Finding("idle", int(span.sum() - busy.sum()), int(span.sum()), GPU_SPAN, len(gpus), evidence)
 
 
@@ -325,7 +325,7 @@ _COPIES = {
 }
 
 
-def of_copies(memops: pd.DataFrame, span_ns: int) -> Iterator[Finding]:
+def find_in_copies(memops: pd.DataFrame, span_ns: int) -> Iterator[Finding]:
     """What copies and fills tell: operation, bytes, host_memory (categorical), start_ns, end_ns."""
     duration = (memops["end_ns"] - memops["start_ns"]).to_numpy()
     for kind, operations in _COPIES.items():
@@ -338,20 +338,20 @@ def of_copies(memops: pd.DataFrame, span_ns: int) -> Iterator[Finding]:
             of_memory = (host == memory).to_numpy()
             time = duration[rows][of_memory].sum()
             if of_memory.any() and time >= _LEAST_OF_FINDING * duration[rows].sum():
-                evidence.append(_item(f"{memory} host memory", of_memory.sum(), time))
+                evidence.append(_format_item(f"{memory} host memory", of_memory.sum(), time))
         yield Finding(kind, int(duration[rows].sum()), span_ns, GPU_SPAN, int(rows.sum()), "; ".join(evidence))
 
 
-def _of_calls(capture: Capture, attribution: Attribution) -> Iterator[Finding]:
+def _find_in_calls(capture: Capture, attribution: Attribution) -> Iterator[Finding]:
     api = capture.api
     if not len(api):
         return
     names = [str(name) for name in api["name"].cat.categories]
     code = api["name"].cat.codes.to_numpy()
-    kinds = np.array([_kind_of_call(name) for name in names], object)
+    kinds = np.array([_classify_call(name) for name in names], object)
     steps = attribution.ranges[attribution.ranges["is_step"].to_numpy(bool)]
     for kind in ("waiting_calls", "allocation_calls", "loading_calls"):
-        copies = _waiting_copies(capture, attribution) if kind == "waiting_calls" else np.empty(0, np.int64)
+        copies = _find_waiting_copies(capture, attribution) if kind == "waiting_calls" else np.empty(0, np.int64)
         if not len(copies) and kind not in kinds:
             continue
         of_kind = (kinds == kind)[code]
@@ -359,10 +359,10 @@ def _of_calls(capture: Capture, attribution: Attribution) -> Iterator[Finding]:
         rows = np.flatnonzero(of_kind)
         if not len(rows):
             continue
-        rows, time, process = _of_one_process(api, rows)
+        rows, time, process = _select_longest_process(api, rows)
         duration = (api["end_ns"].to_numpy() - api["start_ns"].to_numpy())[rows]
         calls = np.bincount(code[rows], minlength=len(names))
-        evidence = [_top(names, calls, np.bincount(code[rows], duration, len(names)))]
+        evidence = [_format_largest(names, calls, np.bincount(code[rows], duration, len(names)))]
         mine = steps[steps["process"] == api["process"].iat[rows[0]]]
         if len(mine):
             in_steps = _num_within(mine, api.iloc[rows])
@@ -378,7 +378,7 @@ def _num_within(steps: pd.DataFrame, calls: pd.DataFrame) -> int:
     return int((begun > ended).sum())
 
 
-def _kind_of_call(name: str) -> str:
+def _classify_call(name: str) -> str:
     known = cuda_api.explain(name)
     if known is None:
         return ""
@@ -389,7 +389,7 @@ def _kind_of_call(name: str) -> str:
     return "loading_calls" if known.group == "module" else ""
 
 
-def _waiting_copies(capture: Capture, attribution: Attribution) -> np.ndarray:
+def _find_waiting_copies(capture: Capture, attribution: Attribution) -> np.ndarray:
     """Rows of the API calls that copy to pageable memory of the host, and so wait for the copy."""
     memops = capture.memops
     to_host = memops["operation"].isin(_COPIES["device_to_host"]) & (memops["host_memory"] == "pageable")
@@ -397,20 +397,20 @@ def _waiting_copies(capture: Capture, attribution: Attribution) -> np.ndarray:
     return rows[rows >= 0]
 
 
-def _of_one_process(api: pd.DataFrame, rows: np.ndarray) -> tuple[np.ndarray, int, list[str]]:
+def _select_longest_process(api: pd.DataFrame, rows: np.ndarray) -> tuple[np.ndarray, int, list[str]]:
     """Of these calls (rows ascend) those of the process that is in them for longest, on any thread; how long that is;
     and the evidence which process it is, where several have calls."""
     start, end = api["start_ns"].to_numpy(), api["end_ns"].to_numpy()
-    processes, process = codes_of(api["process"].to_numpy()[rows])
+    processes, process = encode(api["process"].to_numpy()[rows])
     of_each = [rows[process == number] for number in range(len(processes))]
-    times = [int(intervals.new_ns(np.zeros(len(mine), np.int8), start[mine], end[mine]).sum()) for mine in of_each]
+    times = [int(intervals.measure_new(np.zeros(len(mine), np.int8), start[mine], end[mine]).sum()) for mine in of_each]
     most = int(np.argmax(times))
-    num_processes = len(distinct(api["process"].to_numpy()))
-    which = f"process: {process_id(int(processes[most]))}, with most of {num_processes}"
+    num_processes = len(find_distinct(api["process"].to_numpy()))
+    which = f"process: {get_process_id(int(processes[most]))}, with most of {num_processes}"
     return of_each[most], times[most], [which] * (num_processes > 1)
 
 
-def _tiny_kernels(capture: Capture, attribution: Attribution, gpus: pd.DataFrame) -> Iterator[Finding]:
+def _find_tiny_kernels(capture: Capture, attribution: Attribution, gpus: pd.DataFrame) -> Iterator[Finding]:
     """Launches that take the host longer than the kernels run, where the GPU waits for them."""
     api, launch = capture.api, attribution.kernels["api"].to_numpy()
     span = int(gpus["span_ns"].sum())
@@ -418,7 +418,7 @@ def _tiny_kernels(capture: Capture, attribution: Attribution, gpus: pd.DataFrame
         return
     launches = np.zeros(len(api), bool)
     launches[launch[launch >= 0]] = True
-    rows, time, process = _of_one_process(api, np.flatnonzero(launches))
+    rows, time, process = _select_longest_process(api, np.flatnonzero(launches))
     call = np.median((api["end_ns"].to_numpy() - api["start_ns"].to_numpy())[rows])
     mine = (capture.kernels["process"] == api["process"].iat[rows[0]]).to_numpy()
     duration = (capture.kernels["end_ns"] - capture.kernels["start_ns"]).to_numpy()[mine]

@@ -18,7 +18,7 @@ is up to 4.4 µs in a second."""
 _NOT_COUNTED = 2**62
 
 
-def least_lag(
+def find_least_lag(
     start: np.ndarray,
     launch: np.ndarray,
     launch_end: np.ndarray,
@@ -49,13 +49,13 @@ def least_lag(
     return np.minimum(lag, backward, out=lag)
 
 
-def ready_ns(
+def compute_ready_times(
     start: np.ndarray, launch: np.ndarray, launch_end: np.ndarray, is_node: np.ndarray, least: np.ndarray
 ) -> np.ndarray:
     """When each operation could have started at the earliest, on the GPU's clock (int64)."""
     return np.minimum(np.where(is_node, launch_end, launch) + least, start)
 
 
-def late_ns(covered: np.ndarray, ready: np.ndarray, is_later: np.ndarray) -> np.ndarray:
+def compute_late_times(covered: np.ndarray, ready: np.ndarray, is_later: np.ndarray) -> np.ndarray:
     """The part of the gap before each operation that is late (int64). covered: when what ran before had ended."""
     return np.where(is_later, 0, np.maximum(ready - covered, 0))

@@ -31,7 +31,7 @@ import numpy as np
 import pandas as pd
 
 from profiler_job.analysis.capture.attribution import ATTRIBUTIONS, EARLY, EXACT, INFERRED, NONE, Attribution
-from profiler_job.analysis.capture.nsys_export import Capture, distinct
+from profiler_job.analysis.capture.nsys_export import Capture, find_distinct
 from profiler_job.analysis.reference import kernel_families
 from profiler_job.jobs.contract import ranges as vocabulary
 
@@ -75,7 +75,7 @@ def infer_phases(capture: Capture, attribution: Attribution) -> Attribution:
     kernels, place = capture.kernels, attribution.kernels
     phase, process = place["phase"].cat.codes.to_numpy(), kernels["process"].to_numpy()
     launched = (place["api"] >= 0).to_numpy()
-    owners = distinct(process[launched & (phase == _NO_PHASE)])
+    owners = find_distinct(process[launched & (phase == _NO_PHASE)])
     if not len(owners):
         return attribution
     phase, how = phase.copy(), place["attribution"].cat.codes.to_numpy().copy()
@@ -83,7 +83,7 @@ def infer_phases(capture: Capture, attribution: Attribution) -> Attribution:
     ranges = attribution.ranges
     marked = (ranges["phase"] != "").to_numpy()
     names = kernels["kernel_name"].cat
-    kind_of = np.array([_kind(str(name)) for name in names.categories], np.int8)
+    kind_of = np.array([_classify(str(name)) for name in names.categories], np.int8)
     is_update_of = np.array([kernel_families.family(str(name)) in _UPDATE_FAMILIES for name in names.categories], bool)
     code = names.codes.to_numpy()
     for owner in owners:
@@ -93,11 +93,11 @@ def infer_phases(capture: Capture, attribution: Attribution) -> Attribution:
         inferred = np.full(len(rows), _NO_PHASE, np.int8)
         if mine.any() and ranges["is_operation"].to_numpy()[mine].any():
             thread = place["thread"].to_numpy()[rows]
-            inferred = _beside_operations(ranges, np.flatnonzero(mine), thread, launch[rows])
+            inferred = _infer_between_operations(ranges, np.flatnonzero(mine), thread, launch[rows])
         else:
-            copies = _input_copies(capture, attribution, owner)
+            copies = _find_input_copies(capture, attribution, owner)
             kind, is_update = kind_of[code[rows]], is_update_of[code[rows]]
-            inferred = _from_kernels(place["thread"].to_numpy()[rows], launch[rows], kind, is_update, copies)
+            inferred = _infer_from_kernels(place["thread"].to_numpy()[rows], launch[rows], kind, is_update, copies)
             known = np.unique(ranges["phase"].cat.codes.to_numpy()[mine])
             inferred[np.isin(inferred, known)] = _NO_PHASE
         new = (phase[rows] == _NO_PHASE) & (inferred != _NO_PHASE)
@@ -126,16 +126,16 @@ def place_batches(capture: Capture, attribution: Attribution) -> Attribution:
     return replace(attribution, memops=filled)
 
 
-def is_of_backward(name: str) -> bool:
+def is_backward_kernel(name: str) -> bool:
     """Whether a kernel's name alone says that a backward pass launched it."""
-    return _kind(name) == _OF_BACKWARD
+    return _classify(name) == _OF_BACKWARD
 
 
-def _kind(name: str) -> int:
+def _classify(name: str) -> int:
     return next((kind for kind, pattern in _KIND_PATTERNS if pattern.search(name)), _OTHER)
 
 
-def _input_copies(capture: Capture, attribution: Attribution, process: int) -> np.ndarray:
+def _find_input_copies(capture: Capture, attribution: Attribution, process: int) -> np.ndarray:
     """When the process launched copies from host to device, sorted: that of a batch ends an optimizer's run."""
     memops = capture.memops
     to_device = (memops["operation"] == _TO_DEVICE).to_numpy() & (memops["process"] == process).to_numpy()
@@ -145,7 +145,9 @@ def _input_copies(capture: Capture, attribution: Attribution, process: int) -> n
 # ------------------------------------------------------------------------------------- beside the operations of PyTorch
 
 
-def _beside_operations(ranges: pd.DataFrame, marked: np.ndarray, thread: np.ndarray, time: np.ndarray) -> np.ndarray:
+def _infer_between_operations(
+    ranges: pd.DataFrame, marked: np.ndarray, thread: np.ndarray, time: np.ndarray
+) -> np.ndarray:
     """Phase of what is launched at `time` outside every phase, from the phases before and after it; `marked`: ranges of
     the process that have a phase."""
     phase, parent = ranges["phase"].cat.codes.to_numpy(), ranges["parent_id"].to_numpy()
@@ -179,7 +181,7 @@ def _beside_operations(ranges: pd.DataFrame, marked: np.ndarray, thread: np.ndar
 # ------------------------------------------------------------------------------------------- from kernels and threads
 
 
-def _from_kernels(
+def _infer_from_kernels(
     thread: np.ndarray, launch: np.ndarray, kind: np.ndarray, is_update: np.ndarray, copies: np.ndarray
 ) -> np.ndarray:
     """Phase of each kernel of a process, by the order of their launch; _NO_PHASE where nothing tells."""
@@ -191,20 +193,20 @@ def _from_kernels(
     inferred = np.full(len(thread), _NO_PHASE, np.int8)
     if not num_backward.any() and not num_optimizer.any():
         for rows in (np.flatnonzero(code == number) for number in range(len(threads))):
-            inferred[rows[_forward_alone(kind[rows])]] = _FORWARD
+            inferred[rows[_find_lone_forward(kind[rows])]] = _FORWARD
         return inferred
     if of_autograd.any() and (num_backward == 0).any():
         rows = np.flatnonzero(of_autograd[code] | (num_backward[code] == 0))
         parts = (launch[rows], kind[rows], is_update[rows], copies)
-        inferred[rows] = _around_autograd(of_autograd[code[rows]], *parts)
+        inferred[rows] = _infer_around_autograd(of_autograd[code[rows]], *parts)
     for number in np.flatnonzero(num_backward > 0):
         rows = np.flatnonzero(code == number)
         if (inferred[rows] == _NO_PHASE).all():
-            inferred[rows] = _between_markers(kind[rows])
+            inferred[rows] = _infer_between_markers(kind[rows])
     return inferred
 
 
-def _around_autograd(
+def _infer_around_autograd(
     of_autograd: np.ndarray, launch: np.ndarray, kind: np.ndarray, is_update: np.ndarray, copies: np.ndarray
 ) -> np.ndarray:
     """Phases where autograd has threads of its own."""
@@ -217,20 +219,20 @@ def _around_autograd(
             continue
         rows = slice(low, high)
         if low:
-            until = _end_of_optimizer(launch[rows], kind[rows], is_update[rows], copies)
+            until = _find_end_of_optimizer(launch[rows], kind[rows], is_update[rows], copies)
             phase[low : low + until] = _OPTIMIZER
-            clip = _end_of_clip(kind[low : low + until])
+            clip = _find_end_of_clip(kind[low : low + until])
             phase[low : low + clip] = _CLIP
             if high < len(phase):
                 num_forward.append(high - low - until)
         zeroed = low + np.flatnonzero(kind[rows] == _OF_ZERO_GRAD)
         phase[zeroed] = _ZERO_GRAD
     if not of_autograd[0]:
-        _forget_making_of_the_model(phase[: ends[0]], kind[: ends[0]], num_forward)
+        _forget_model_setup(phase[: ends[0]], kind[: ends[0]], num_forward)
     return phase
 
 
-def _forget_making_of_the_model(phase: np.ndarray, kind: np.ndarray, num_forward: list[int]) -> None:
+def _forget_model_setup(phase: np.ndarray, kind: np.ndarray, num_forward: list[int]) -> None:
     """Of what comes before the first backward, leave in place only what a forward has, and no random weights."""
     random = np.flatnonzero(kind == _OF_RANDOM)
     first = random[-1] + 1 if len(random) else 0
@@ -239,7 +241,7 @@ def _forget_making_of_the_model(phase: np.ndarray, kind: np.ndarray, num_forward
     phase[:first] = _NO_PHASE
 
 
-def _end_of_optimizer(launch: np.ndarray, kind: np.ndarray, is_update: np.ndarray, copies: np.ndarray) -> int:
+def _find_end_of_optimizer(launch: np.ndarray, kind: np.ndarray, is_update: np.ndarray, copies: np.ndarray) -> int:
     """How many of these kernels, which follow backward, are of the optimizer."""
     own = np.flatnonzero(kind == _OF_OPTIMIZER)
     if len(own):
@@ -251,13 +253,13 @@ def _end_of_optimizer(launch: np.ndarray, kind: np.ndarray, is_update: np.ndarra
     return run if run >= _FEWEST_UPDATES else 0
 
 
-def _end_of_clip(kind: np.ndarray) -> int:
+def _find_end_of_clip(kind: np.ndarray) -> int:
     """How many of the optimizer's kernels clip gradients before it: norms, and the scaling by them."""
     clip = np.flatnonzero((kind == _OF_NORM) | (kind == _OF_SCALING))
     return int(clip[-1]) + 1 if (kind == _OF_NORM).any() else 0
 
 
-def _between_markers(kind: np.ndarray) -> np.ndarray:
+def _infer_between_markers(kind: np.ndarray) -> np.ndarray:
     """Phases where one thread launches all."""
     phase = np.full(len(kind), _NO_PHASE, np.int8)
     markers = np.flatnonzero(np.isin(kind, (_OF_FORWARD, _OF_BACKWARD, _OF_OPTIMIZER)))
@@ -271,7 +273,9 @@ def _between_markers(kind: np.ndarray) -> np.ndarray:
         before = of[i - 1] if i else _OTHER
         after = of[i + 1] if i + 1 < len(of) else _OTHER
         if kind_here == _OF_BACKWARD:
-            until = _begin_of_updates(markers, last[i] + 1, first[i + 1]) if after == _OF_OPTIMIZER else last[i] + 1
+            until = (
+                _find_begin_of_updates(markers, last[i] + 1, first[i + 1]) if after == _OF_OPTIMIZER else last[i] + 1
+            )
             phase[first[i] : until] = _BACKWARD
             phase[until : first[i + 1] if after == _OF_OPTIMIZER else until] = _OPTIMIZER
         elif kind_here == _OF_OPTIMIZER:
@@ -282,12 +286,12 @@ def _between_markers(kind: np.ndarray) -> np.ndarray:
         phase[rows] = _FORWARD
     if len(of) > 1 and of[0] == _OF_FORWARD and of[1] == _OF_BACKWARD and forwards:
         phase[: first[1]] = _FORWARD
-        _forget_making_of_the_model(phase[: first[1]], kind[: first[1]], [rows.stop - rows.start for rows in forwards])
+        _forget_model_setup(phase[: first[1]], kind[: first[1]], [rows.stop - rows.start for rows in forwards])
     phase[kind == _OF_ZERO_GRAD] = _ZERO_GRAD
     return phase
 
 
-def _forward_alone(kind: np.ndarray) -> slice:
+def _find_lone_forward(kind: np.ndarray) -> slice:
     """Which kernels of a thread are forward, where its process has no other phase."""
     markers = np.flatnonzero(kind == _OF_FORWARD)
     if not len(markers):
@@ -298,7 +302,7 @@ def _forward_alone(kind: np.ndarray) -> slice:
     return slice(first, int(markers[-1]) + most + 1)
 
 
-def _begin_of_updates(markers: np.ndarray, low: int, first: int) -> int:
+def _find_begin_of_updates(markers: np.ndarray, low: int, first: int) -> int:
     """Where the optimizer begins whose first own kernel is `first`: an update of a tensor has as many kernels before
     its own as the next has."""
     following = markers[markers > first]

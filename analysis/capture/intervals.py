@@ -9,7 +9,9 @@ import numpy as np
 import pandas as pd
 
 
-def busy_ns(group: np.ndarray, device: np.ndarray, start: np.ndarray, end: np.ndarray, num_groups: int) -> np.ndarray:
+def measure_busy(
+    group: np.ndarray, device: np.ndarray, start: np.ndarray, end: np.ndarray, num_groups: int
+) -> np.ndarray:
     """GPU busy of each of the groups 0..num_groups-1: the union of its intervals on each device, summed over devices
     (int64). Intervals may come in any order."""
     busy = np.zeros(num_groups, np.int64)
@@ -17,14 +19,16 @@ def busy_ns(group: np.ndarray, device: np.ndarray, start: np.ndarray, end: np.nd
         return busy
     group_on_device, devices = pd.factorize(device)
     group_on_device += group.astype(np.int64) * len(devices)
-    order = np.argsort(keys_of(group_on_device, start), kind="stable")
+    order = np.argsort(make_keys(group_on_device, start), kind="stable")
     group_on_device, start, end = group_on_device[order], start[order], end[order]
     first = np.flatnonzero(np.r_[True, group_on_device[1:] != group_on_device[:-1]])
-    np.add.at(busy, group_on_device[first] // len(devices), np.add.reduceat(new_ns(group_on_device, start, end), first))
+    np.add.at(
+        busy, group_on_device[first] // len(devices), np.add.reduceat(measure_new(group_on_device, start, end), first)
+    )
     return busy
 
 
-def keys_of(group: np.ndarray, time: np.ndarray) -> np.ndarray:
+def make_keys(group: np.ndarray, time: np.ndarray) -> np.ndarray:
     """One number for each pair of a group (not below 0) and a time (ns, or any integer), ordered by both (int64, as
     many): one column sorts, and tells what is double, in a fraction of the time of two."""
     if not len(time):
@@ -36,13 +40,13 @@ def keys_of(group: np.ndarray, time: np.ndarray) -> np.ndarray:
     return group.astype(np.int64) * step + (time - low)
 
 
-def new_ns(group: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+def measure_new(group: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
     """The part of each interval that no earlier one of its group covers: the union is the sum of these (int64).
     Intervals are sorted by group and start."""
-    return np.maximum(end - np.maximum(start, covered_before(group, start, end)), 0)
+    return np.maximum(end - np.maximum(start, find_covered_before(group, start, end)), 0)
 
 
-def covered_before(group: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+def find_covered_before(group: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
     """For intervals sorted by group and start: the latest end among the earlier ones of the group (int64); for the
     first of a group something before every start."""
     if not len(start):
@@ -73,16 +77,16 @@ class Union:
         if (start[1:] < start[:-1]).any():
             order = np.argsort(start, kind="stable")
             start, end = start[order], end[order]
-        first = np.flatnonzero(start > covered_before(np.zeros(len(start), np.int8), start, end))
+        first = np.flatnonzero(start > find_covered_before(np.zeros(len(start), np.int8), start, end))
         self.start = start[first]
         self.end = np.maximum.reduceat(end, first) if len(first) else end
         self._before = np.r_[0, np.cumsum(self.end - self.start)]
 
-    def covered_ns(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    def measure_covered(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
         """How much of each [low, high) is covered (int64)."""
-        return self._until(high) - self._until(low)
+        return self._measure_until(high) - self._measure_until(low)
 
-    def _until(self, time: np.ndarray) -> np.ndarray:
+    def _measure_until(self, time: np.ndarray) -> np.ndarray:
         if not len(self.start):
             return np.zeros(len(time), np.int64)
         number = np.searchsorted(self.start, time, side="right")
@@ -90,12 +94,12 @@ class Union:
         return self._before[number] - np.maximum(last - time, 0)
 
 
-def busy_shares(start: np.ndarray, end: np.ndarray, edges: np.ndarray) -> np.ndarray:
+def measure_busy_shares(start: np.ndarray, end: np.ndarray, edges: np.ndarray) -> np.ndarray:
     """The part of each of the bins between `edges` (ascending, ns) in which at least one interval of a device lasts
     (float64, 0 to 1)."""
     order = np.argsort(start, kind="stable")
     start, end = start[order], end[order]
-    new = new_ns(np.zeros(len(start), np.int8), start, end)
+    new = measure_new(np.zeros(len(start), np.int8), start, end)
     end, new = end[new > 0], new[new > 0]
     if not len(new):
         return np.zeros(len(edges) - 1)

@@ -16,9 +16,9 @@ import numpy as np
 import pandas as pd
 
 from profiler_job.analysis.capture import idle_time, intervals
-from profiler_job.analysis.capture.attribution import Attribution, launch_several
+from profiler_job.analysis.capture.attribution import Attribution, have_shared_launch
 from profiler_job.analysis.capture.blocks import sum_by
-from profiler_job.analysis.capture.nsys_export import Capture, distinct
+from profiler_job.analysis.capture.nsys_export import Capture, find_distinct
 from profiler_job.analysis.reference import cuda_api, kernel_families
 from profiler_job.jobs.contract.ranges import ALL_PHASES
 
@@ -58,7 +58,7 @@ def split_elapsed(
     and a time in which several operations of one kind run that of the one that started first.
     """
     timelines = _Timelines(capture, attribution, gpus, taxonomy)
-    by_phase = {int(number): timelines.split(number) for number in distinct(np.concatenate([*gpus.values()]))}
+    by_phase = {int(number): timelines.split(number) for number in find_distinct(np.concatenate([*gpus.values()]))}
     totals = [(number, table.sum(axis=1)) for number, table in by_phase.items()]
     of_gpus = pd.DataFrame([[number, parts.sum(), *parts] for number, parts in totals], columns=list(COLUMNS))
     rows = []
@@ -81,7 +81,7 @@ PHASE_COLUMNS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Operations:
-    """What one GPU does, by start: start, end (ns), kind (of `kinds_of`, graphs or COPIES), phase (code in
+    """What one GPU does, by start: start, end (ns), kind (of `classify_families`, graphs or COPIES), phase (code in
     PHASES), and call, the number of the launch (below 0: not known)."""
 
     start: np.ndarray
@@ -91,7 +91,7 @@ class Operations:
     call: np.ndarray
 
     @classmethod
-    def by_start(cls, **columns: np.ndarray) -> "Operations":
+    def sort_by_start(cls, **columns: np.ndarray) -> "Operations":
         order = np.argsort(columns["start"], kind="stable")
         return cls(**{name: values[order] for name, values in columns.items()})
 
@@ -108,7 +108,7 @@ class Calls:
     syncs: Mapping[int, intervals.Union]
 
 
-def kinds_of(families: Iterable[str]) -> np.ndarray:
+def classify_families(families: Iterable[str]) -> np.ndarray:
     """The kind of kernels of these families (int8)."""
     communicates = [name == kernel_families.COMMUNICATION for name in families]
     return np.where(communicates, _COMMUNICATION, _KERNELS).astype(np.int8)
@@ -133,14 +133,14 @@ class _Timelines:
         self._phase = {name: getattr(attribution, name)["phase"].cat.codes.to_numpy() for name in gpus}
         names = capture.kernels["kernel_name"].cat
         self._kind = {
-            "kernels": kinds_of(taxonomy.family(str(name)) for name in names.categories)[names.codes],
+            "kernels": classify_families(taxonomy.family(str(name)) for name in names.categories)[names.codes],
             "graphs": np.full(len(capture.graphs), _GRAPHS, np.int8),
             "memops": np.full(len(capture.memops), COPIES, np.int8),
         }
         self._calls = Calls(
             **{name: capture.api[column].to_numpy() for name, column in _COLUMNS_OF_CALLS.items()},
-            is_shared=launch_several(np.concatenate([*self._call.values()]), len(capture.api)),
-            syncs=syncs_by_process(capture),
+            is_shared=have_shared_launch(np.concatenate([*self._call.values()]), len(capture.api)),
+            syncs=find_syncs(capture),
         )
         frames = (capture.kernels, capture.graphs, capture.memops, capture.api, capture.ranges, capture.syncs)
         self._begin = min((int(frame["start_ns"].iloc[0]) for frame in frames if len(frame)), default=0)
@@ -157,7 +157,7 @@ class _Timelines:
             column: np.concatenate([values[name][mine] for name, mine in rows.items()])
             for column, values in (("kind", self._kind), ("phase", self._phase), ("call", self._call))
         }
-        ops = Operations.by_start(**times, **others)
+        ops = Operations.sort_by_start(**times, **others)
         table = split(ops, self._calls)
         table[_NO_WORK, -1] += ops.start[0] - self._begin + self._end - ops.end.max()
         return table
@@ -167,27 +167,27 @@ _COLUMNS_OF_CALLS = {"start": "start_ns", "end": "end_ns", "process": "process"}
 
 
 def _add_idle(table: np.ndarray, ops: Operations, calls: Calls) -> None:
-    covered = intervals.covered_before(np.zeros(len(ops.start), np.int8), ops.start, ops.end)
+    covered = intervals.find_covered_before(np.zeros(len(ops.start), np.int8), ops.start, ops.end)
     gaps = np.flatnonzero(ops.start > covered)[1:]  # before the first operation there is no work
     unknown, gaps = gaps[ops.call[gaps] < 0], gaps[ops.call[gaps] >= 0]
-    table[_UNKNOWN] += _sums(ops.phase[unknown], ops.start[unknown] - covered[unknown])
+    table[_UNKNOWN] += _sum_phases(ops.phase[unknown], ops.start[unknown] - covered[unknown])
     if not len(gaps):
         return
     covered, phase = covered[gaps], ops.phase[gaps]
-    ready, is_later, least = _ready(ops, calls, gaps)
-    late = idle_time.late_ns(covered, ready, is_later)
+    ready, is_later, least = _find_ready(ops, calls, gaps)
+    late = idle_time.compute_late_times(covered, ready, is_later)
     waits = np.zeros(len(gaps), np.int64)
     owner = calls.process[ops.call[gaps]]
     for process, syncs in calls.syncs.items():
         mine = np.flatnonzero((owner == process) & (late > 0))
         on_host = (covered - least)[mine]
-        waits[mine] = syncs.covered_ns(on_host, on_host + late[mine])
-    table[_LATE] += _sums(phase, late - waits)
-    table[_SYNC] += _sums(phase, waits)
-    table[_BETWEEN] += _sums(phase, ops.start[gaps] - covered - late)
+        waits[mine] = syncs.measure_covered(on_host, on_host + late[mine])
+    table[_LATE] += _sum_phases(phase, late - waits)
+    table[_SYNC] += _sum_phases(phase, waits)
+    table[_BETWEEN] += _sum_phases(phase, ops.start[gaps] - covered - late)
 
 
-def _ready(ops: Operations, calls: Calls, gaps: np.ndarray) -> tuple[np.ndarray, ...]:
+def _find_ready(ops: Operations, calls: Calls, gaps: np.ndarray) -> tuple[np.ndarray, ...]:
     """Of the operations `gaps`, whose launches are known: when they are ready, whether they are later ones of their
     launch, and the shortest way from launch to start."""
     known = np.flatnonzero(ops.call >= 0)
@@ -198,16 +198,16 @@ def _ready(ops: Operations, calls: Calls, gaps: np.ndarray) -> tuple[np.ndarray,
     nodes = np.flatnonzero(is_node)
     is_later[nodes[np.unique(call[nodes], return_index=True)[1]]] = False
     launch, launch_end = calls.start[call], calls.end[call]
-    least = idle_time.least_lag(start, launch, launch_end, is_node, is_later, drifts=True)[gaps]
+    least = idle_time.find_least_lag(start, launch, launch_end, is_node, is_later, drifts=True)[gaps]
     usual = int(np.median(launch_end - launch))
     start, kind, launch, launch_end, is_node = (values[gaps] for values in (start, kind, launch, launch_end, is_node))
     # A call of a kernel that takes longer than usual (it loads code) launches it later by as much. That of a copy
     # may take long because it waits for the copy.
     launch += np.where(kind == COPIES, 0, np.maximum(launch_end - launch - usual, 0))
-    return idle_time.ready_ns(start, launch, launch_end, is_node, least), is_later[gaps], least
+    return idle_time.compute_ready_times(start, launch, launch_end, is_node, least), is_later[gaps], least
 
 
-def syncs_by_process(capture: Capture) -> dict[int, intervals.Union]:
+def find_syncs(capture: Capture) -> dict[int, intervals.Union]:
     """When a thread of each process was in a synchronisation call."""
     names = capture.api["name"].cat
     waits = np.array([cuda_api.group(str(name)) == cuda_api.SYNCHRONISATION for name in names.categories], bool)
@@ -225,14 +225,14 @@ def _add_busy(table, start, end, kind, phase) -> None:
     for number in present:
         mine = kind == number
         begins, ends = start[mine], end[mine]
-        begins = np.maximum(begins, intervals.covered_before(np.zeros(len(begins), np.int8), begins, ends))
+        begins = np.maximum(begins, intervals.find_covered_before(np.zeros(len(begins), np.int8), begins, ends))
         np.maximum(ends, begins, out=ends)
-        table[number] += _sums(phase[mine], ends - begins - earlier.covered_ns(begins, ends))
+        table[number] += _sum_phases(phase[mine], ends - begins - earlier.measure_covered(begins, ends))
         if number != present[-1]:
             both = (begins, ends) if number == present[0] else (np.r_[earlier.start, begins], np.r_[earlier.end, ends])
             earlier = intervals.Union(*both)
 
 
-def _sums(phase: np.ndarray, values: np.ndarray) -> np.ndarray:
+def _sum_phases(phase: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Sum for each of PHASES (int64)."""
     return sum_by(phase, values, len(PHASES))

@@ -112,7 +112,7 @@ def check_density(rows: int, file_bytes: int, table: str) -> None:
         raise LimitError(f"has {rows:,} rows of {table} in {file_bytes:,} bytes, and a row needs {FEWEST_ROW_BYTES}")
 
 
-class Names:
+class UniqueNames:
     """The different strings of a capture, each once. Raises LimitError where they are too much memory."""
 
     def __init__(self) -> None:

@@ -17,9 +17,9 @@ import pandas as pd
 
 from profiler_job.analysis.capture.attribution import Attribution, attribute
 from profiler_job.analysis.capture.inferred import infer_phases
-from profiler_job.analysis.capture.nsys_export import Capture, process_id, read, thread_id
-from profiler_job.analysis.capture.phase_names import chosen_phases
-from profiler_job.analysis.capture.selection import Selection, first_event_ns, gpus_of, select
+from profiler_job.analysis.capture.nsys_export import Capture, get_process_id, get_thread_id, read
+from profiler_job.analysis.capture.phase_names import parse_phases
+from profiler_job.analysis.capture.selection import Selection, find_first_event, find_gpus, select
 from profiler_job.analysis.capture.summary import Summary, summarise
 from profiler_job.analysis.reference import kernel_families
 
@@ -78,7 +78,7 @@ COLUMNS: dict[str, dict[str, str]] = {
 
 
 @dataclass(kw_only=True)
-class Loaded:
+class LoadedCapture:
     """What a capture holds, or what was chosen of it. Rows are in the order of their starts; columns are in COLUMNS.
 
     kernels: one row a kernel on a GPU
@@ -107,7 +107,7 @@ def load(
     between_ns: tuple[int, int] | None = None,
     phases: Sequence[str] = (),
     rules: Path | str | None = None,
-) -> Loaded:
+) -> LoadedCapture:
     """Read a capture: an .nsys-rep (needs nsys), an .sqlite export, or a folder of a parquetdir export.
 
     gpu, range, between_ns: only a part of it, as `--gpu`, `--range` and `--between` of `profiler-job show` choose it;
@@ -117,69 +117,77 @@ def load(
     asked for; ValueError where phases or rules are wrong.
     """
     taxonomy = kernel_families.with_user_rules(Path(rules)) if rules else kernel_families.BUILT_IN
-    chosen = chosen_phases(phases)
+    chosen = parse_phases(phases)
     capture = read(path, details=False)
-    zero = first_event_ns(capture)
+    zero = find_first_event(capture)
     attribution = infer_phases(capture, attribute(capture, chosen))
     selection = Selection(gpu=gpu, range=range, between=between_ns)
     summary = summarise(capture, attribution, taxonomy, selection=selection)
     capture, attribution = select(capture, attribution, selection)
-    return Loaded(
+    return LoadedCapture(
         source=capture.source,
-        kernels=_kernels(capture, attribution, zero, taxonomy),
-        ranges=_ranges(attribution, zero),
-        api=_api(capture, attribution, zero),
-        memops=_operations("memops", capture, attribution, zero, {}),
+        kernels=_load_kernels(capture, attribution, zero, taxonomy),
+        ranges=_load_ranges(attribution, zero),
+        api=_load_api(capture, attribution, zero),
+        memops=_load_operations("memops", capture, attribution, zero, {}),
         phases=summary.sections["phases"],
         summary=summary,
     )
 
 
-def _kernels(capture: Capture, attribution: Attribution, zero: int, taxonomy: kernel_families.Taxonomy) -> pd.DataFrame:
+def _load_kernels(
+    capture: Capture, attribution: Attribution, zero: int, taxonomy: kernel_families.Taxonomy
+) -> pd.DataFrame:
     names = capture.kernels["kernel_name"]
     known = [taxonomy.classify(str(name)) for name in names.cat.categories]
     words = {
         "name": names,
-        "family": _categorical([classification.family for classification in known], names),
-        "rule": _categorical([classification.rule for classification in known], names),
+        "family": _make_categorical([classification.family for classification in known], names),
+        "rule": _make_categorical([classification.rule for classification in known], names),
     }
-    return _operations("kernels", capture, attribution, zero, words)
+    return _load_operations("kernels", capture, attribution, zero, words)
 
 
-def _categorical(of_category: list[str], names: pd.Series) -> pd.Categorical:
+def _make_categorical(of_category: list[str], names: pd.Series) -> pd.Categorical:
     codes, categories = pd.factorize(np.array(of_category, dtype=object))
     return pd.Categorical.from_codes(codes[names.cat.codes] if len(names) else [], pd.Index(categories, dtype=object))
 
 
-def _operations(table: str, capture: Capture, attribution: Attribution, zero: int, words: dict) -> pd.DataFrame:
+def _load_operations(table: str, capture: Capture, attribution: Attribution, zero: int, words: dict) -> pd.DataFrame:
     rows, place = getattr(capture, table), getattr(attribution, table)
     columns = {name: rows[name] for name in rows} | {name: place[name] for name in place} | words
-    columns |= _times(rows, zero) | {
-        "gpu": gpus_of(capture, rows),
-        "process": _ids(rows["process"], process_id),
+    columns |= _shift_times(rows, zero) | {
+        "gpu": find_gpus(capture, rows),
+        "process": _decode_ids(rows["process"], get_process_id),
         "launch_ns": place["launch_ns"] - zero,
     }
     return pd.DataFrame(columns)[list(COLUMNS[table])]
 
 
-def _times(rows: pd.DataFrame, zero: int) -> dict[str, pd.Series]:
+def _shift_times(rows: pd.DataFrame, zero: int) -> dict[str, pd.Series]:
     start, end = rows["start_ns"], rows["end_ns"]
     return {"start_ns": start - zero, "end_ns": end - zero, "duration_ns": end - start}
 
 
-def _ids(serialised: pd.Series, id_of) -> np.ndarray:
+def _decode_ids(serialised: pd.Series, id_of) -> np.ndarray:
     known, code = np.unique(serialised.to_numpy(), return_inverse=True)
     return np.array([id_of(value) for value in known], np.int64)[code]
 
 
-def _ranges(attribution: Attribution, zero: int) -> pd.DataFrame:
+def _load_ranges(attribution: Attribution, zero: int) -> pd.DataFrame:
     rows = attribution.ranges
-    ids = {"process": _ids(rows["process"], process_id), "thread": _ids(rows["thread"], thread_id)}
-    return rows.assign(**_times(rows, zero), **ids)[list(COLUMNS["ranges"])]
+    ids = {
+        "process": _decode_ids(rows["process"], get_process_id),
+        "thread": _decode_ids(rows["thread"], get_thread_id),
+    }
+    return rows.assign(**_shift_times(rows, zero), **ids)[list(COLUMNS["ranges"])]
 
 
-def _api(capture: Capture, attribution: Attribution, zero: int) -> pd.DataFrame:
+def _load_api(capture: Capture, attribution: Attribution, zero: int) -> pd.DataFrame:
     rows, place = capture.api, attribution.api
-    ids = {"process": _ids(rows["process"], process_id), "thread": _ids(rows["thread"], thread_id)}
+    ids = {
+        "process": _decode_ids(rows["process"], get_process_id),
+        "thread": _decode_ids(rows["thread"], get_thread_id),
+    }
     columns = {name: place[name] for name in _PLACE}
-    return rows.assign(**_times(rows, zero), **ids, **columns)[list(COLUMNS["api"])]
+    return rows.assign(**_shift_times(rows, zero), **ids, **columns)[list(COLUMNS["api"])]

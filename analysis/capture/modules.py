@@ -29,7 +29,7 @@ _SAME = {
 }
 
 
-class Links(NamedTuple):
+class ModuleLinks(NamedTuple):
     """Modules of the kernels and memops of a capture, in their order: module, module_by. problems: process, thread,
     phase, step and reason of each sequence that could not be linked."""
 
@@ -38,9 +38,9 @@ class Links(NamedTuple):
     problems: pd.DataFrame
 
 
-def link(capture: Capture, attribution: Attribution) -> Links:
+def link_modules(capture: Capture, attribution: Attribution) -> ModuleLinks:
     """The module of each operation: that of the operation at its place in a followed step, or else of its own range."""
-    followed = _followed_steps(attribution.ranges)
+    followed = _find_followed_steps(attribution.ranges)
     problems: list[dict] = []
     linked: dict[str, pd.DataFrame] = {}
     for kind, same in _SAME.items():
@@ -52,11 +52,11 @@ def link(capture: Capture, attribution: Attribution) -> Links:
             compared = [column for column in same if column in operations]
             placed = place[["thread", "launch_ns", "step", "phase"]].assign(module=module)
             placed[["process", "start_ns", *compared]] = operations[["process", "start_ns", *compared]]
-            problems += _link(placed, followed, compared, module, by)
+            problems += _link_sequences(placed, followed, compared, module, by)
         linked[kind] = pd.DataFrame(
             {"module": pd.Categorical(module), "module_by": pd.Categorical(by, list(MODULE_BY))}, index=place.index
         )
-    return Links(**linked, problems=pd.DataFrame(problems, columns=[*_PLACE, "step", "reason"]))
+    return ModuleLinks(**linked, problems=pd.DataFrame(problems, columns=[*_PLACE, "step", "reason"]))
 
 
 def is_followed(ranges: pd.DataFrame) -> np.ndarray:
@@ -66,13 +66,13 @@ def is_followed(ranges: pd.DataFrame) -> np.ndarray:
     return inside[paths.codes.to_numpy()] if len(ranges) else np.zeros(0, bool)
 
 
-def _followed_steps(ranges: pd.DataFrame) -> pd.DataFrame:
+def _find_followed_steps(ranges: pd.DataFrame) -> pd.DataFrame:
     """Process, start and end of each followed step."""
     steps = ranges[ranges["name"].astype(str) == vocabulary.FOLLOWED_STEP]
     return steps[["process", "start_ns", "end_ns"]].sort_values("start_ns")
 
 
-def _link(
+def _link_sequences(
     operations: pd.DataFrame, followed: pd.DataFrame, same: list[str], module: np.ndarray, by: np.ndarray
 ) -> list[dict]:
     """Fill `module` and `by` in place where a followed step says another module, or the only one: a range inside
@@ -82,13 +82,13 @@ def _link(
     for process, start, end in followed.itertuples(index=False):
         inside = (rows["process"] == process) & (rows["launch_ns"] >= start) & (rows["launch_ns"] < end)
         for place, sequence in rows[inside].groupby(_PLACE, observed=True, sort=False):
-            known.setdefault(place, []).append(sequence.assign(module=_named(sequence, same[0])))
+            known.setdefault(place, []).append(sequence.assign(module=_name_modules(sequence, same[0])))
     problems = []
     measured = rows[rows["step"] >= 0]
     for (*place, step), sequence in measured.groupby([*_PLACE, "step"], observed=True, sort=False):
         reason = "no followed step has this phase"
         for other in known.get(tuple(place), []):
-            if not (reason := _difference(sequence, other, same)):
+            if not (reason := _describe_difference(sequence, other, same)):
                 row, names = sequence["row"].to_numpy(), other["module"].to_numpy()
                 fill = (names != "") & (names != module[row])
                 module[row[fill]], by[row[fill]] = names[fill], LINKED
@@ -98,7 +98,7 @@ def _link(
     return problems
 
 
-def _named(sequence: pd.DataFrame, name: str) -> np.ndarray:
+def _name_modules(sequence: pd.DataFrame, name: str) -> np.ndarray:
     """The modules of a followed step's operations. Autograd launches some of backward outside its nodes: first the
     gradient of the loss, on the thread of the script, and later the sums where branches of the graph join."""
     module = sequence["module"].to_numpy(dtype=object).copy()
@@ -111,7 +111,7 @@ def _named(sequence: pd.DataFrame, name: str) -> np.ndarray:
     return module
 
 
-def _difference(sequence: pd.DataFrame, other: pd.DataFrame, same: list[str]) -> str:
+def _describe_difference(sequence: pd.DataFrame, other: pd.DataFrame, same: list[str]) -> str:
     """Where two sequences of operations differ; "" where they are the same."""
     shorter = min(len(sequence), len(other))
     differs = np.zeros(shorter, bool)

@@ -28,8 +28,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from profiler_job.analysis.capture import limits, parquet_pages
-from profiler_job.analysis.capture.blocks import BLOCK, blocks
-from profiler_job.analysis.capture.pytorch_ranges import plain_name
+from profiler_job.analysis.capture.blocks import BLOCK, split_into_blocks
+from profiler_job.analysis.capture.pytorch_ranges import strip_numbers
 from profiler_job.analysis.reference import cuda_api
 from profiler_job.jobs.contract.find_nsys import HOW_TO_INSTALL, find_nsys
 
@@ -182,18 +182,18 @@ def read(path: Path | str, *, details: bool = True, grids: bool = False) -> Capt
     path = Path(path)
     try:
         with _open(path) as source:
-            return _capture(source, path, details, _KERNEL_DETAILS if details else _GRID if grids else {})
+            return _read_capture(source, path, details, _KERNEL_DETAILS if details else _GRID if grids else {})
     except ExportError:
         raise
     except limits.LimitError as error:
-        raise beyond_limits(path, error) from error
+        raise make_limit_error(path, error) from error
     except (sqlite3.Error, pa.ArrowException, OSError) as error:
-        raise ExportError(path, f"is damaged or unreadable ({_one_line(error)})", _EXPORT_AGAIN) from error
+        raise ExportError(path, f"is damaged or unreadable ({_join_lines(error)})", _EXPORT_AGAIN) from error
     except (ValueError, TypeError, OverflowError, KeyError, IndexError, MemoryError) as error:
-        raise ExportError(path, f"holds values that no nsys writes ({_one_line(error)})", _EXPORT_AGAIN) from error
+        raise ExportError(path, f"holds values that no nsys writes ({_join_lines(error)})", _EXPORT_AGAIN) from error
 
 
-def beyond_limits(path: Path, error: limits.LimitError) -> ExportError:
+def make_limit_error(path: Path, error: limits.LimitError) -> ExportError:
     """The error for a user whose capture is beyond a limit."""
     return ExportError(path, str(error), "record less at once: the guide's page on `show` lists what is read")
 
@@ -204,7 +204,7 @@ _RECORD_AGAIN = "record it again, or use a newer nsys"
 EXPORT_LIMIT_S = 3600
 
 
-def _one_line(error: Exception) -> str:
+def _join_lines(error: Exception) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
@@ -222,7 +222,7 @@ def _open(path: Path) -> Iterator["_SqliteTables | _ParquetTables"]:
             try:
                 tables = stack.enter_context(_SqliteTables.open(exported, path))
             except (ExportError, sqlite3.Error) as error:
-                problem = error.problem if isinstance(error, ExportError) else f"is damaged ({_one_line(error)})"
+                problem = error.problem if isinstance(error, ExportError) else f"is damaged ({_join_lines(error)})"
                 raise ExportError(path, f"nsys exported it to a file that {problem}", _RECORD_AGAIN) from error
             yield tables
     else:
@@ -252,7 +252,7 @@ def _export(report: Path, folder: Path) -> Path:
         problem = f"nsys had not exported it after {EXPORT_LIMIT_S} s"
         raise ExportError(report, problem, "export it by hand and give the .sqlite file") from error
     except OSError as error:
-        raise ExportError(report, f"nsys could not be started ({_one_line(error)})", "install nsys again") from error
+        raise ExportError(report, f"nsys could not be started ({_join_lines(error)})", "install nsys again") from error
     said = f"it said: {said}" if said else "it said nothing"
     if code:
         how = f"exit code {code}" if code > 0 else f"signal {-code}"
@@ -287,16 +287,16 @@ class _SqliteTables:
 
     def __init__(self, connection: sqlite3.Connection, shown: Path):
         self._connection = connection
-        self._names = limits.Names()
-        connection.text_factory = self._text
+        self._names = limits.UniqueNames()
+        connection.text_factory = self._decode_text
         (num_tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         limits.TABLES.check(num_tables)
-        self._columns = {table: columns for table in READ if (columns := self._plain_columns(table, shown))}
+        self._columns = {table: columns for table in READ if (columns := self._list_plain_columns(table, shown))}
         # One by one: what lies in other tables is nothing to us, and costs what their author wants.
         for table in self._columns:
             verdict = connection.execute(f'PRAGMA quick_check("{table}")').fetchone()
             if verdict is None or verdict[0] != "ok":
-                problem = f"is damaged ({_one_line(ValueError(verdict))})"
+                problem = f"is damaged ({_join_lines(ValueError(verdict))})"
                 raise ExportError(shown, problem, _EXPORT_AGAIN)
         counts = {table: connection.execute(f'SELECT count(*) FROM "{table}" NOT INDEXED') for table in self._columns}
         self._num_rows = {table: count.fetchone()[0] for table, count in counts.items()}
@@ -308,7 +308,7 @@ class _SqliteTables:
         # immutable: the file may lie on a read-only disk, and nothing else writes it
         connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
         try:
-            _limit(connection)
+            _limit_sqlite(connection)
             deadline = time.thread_time() + limits.check_s(path.stat())
             connection.set_progress_handler(lambda: time.thread_time() > deadline, 10_000)
             try:
@@ -322,10 +322,10 @@ class _SqliteTables:
         finally:
             connection.close()
 
-    def _text(self, raw: bytes) -> str:
+    def _decode_text(self, raw: bytes) -> str:
         return self._names(raw.decode("utf-8", "replace"))  # what is not UTF-8 must not stop all the rest
 
-    def _plain_columns(self, table: str, shown: Path) -> list[str]:
+    def _list_plain_columns(self, table: str, shown: Path) -> list[str]:
         """Names of the columns; none where there is no such table. What computes is refused: a view, a virtual table,
         a generated column."""
         query = "SELECT type, rootpage FROM sqlite_master WHERE name = ? COLLATE NOCASE AND type IN ('table', 'view')"
@@ -338,22 +338,22 @@ class _SqliteTables:
             raise ExportError(shown, f"has {table} as a {kind}, which nsys never writes", _EXPORT_AGAIN)
         return [column[1] for column in columns]
 
-    def names(self) -> set[str]:
+    def list_tables(self) -> set[str]:
         return set(self._columns)
 
-    def columns(self, table: str) -> list[str]:
+    def list_columns(self, table: str) -> list[str]:
         return self._columns.get(table, [])
 
     def num_rows(self, table: str) -> int:
         return self._num_rows[table]
 
-    def integers(self, table: str, columns: Sequence[str]) -> list[np.ndarray]:
+    def read_integers(self, table: str, columns: Sequence[str]) -> list[np.ndarray]:
         """The named columns as int64 arrays, NULL as _NO_VALUE, in the table's own order."""
         wanted = ", ".join(f'COALESCE("{column}", {_NO_VALUE})' for column in columns)
         query = f'SELECT {wanted} FROM "{table}" NOT INDEXED'
-        return _gathered(table, columns, self.num_rows(table), self._chunks(table, query, len(columns)))
+        return _gather(table, columns, self.num_rows(table), self._read_chunks(table, query, len(columns)))
 
-    def _chunks(self, table: str, query: str, num_columns: int) -> Iterator[np.ndarray]:
+    def _read_chunks(self, table: str, query: str, num_columns: int) -> Iterator[np.ndarray]:
         cursor = self._connection.execute(query)
         flat = array("q")
         try:
@@ -361,30 +361,30 @@ class _SqliteTables:
             while values := list(chain.from_iterable(islice(cursor, self.CHUNK))):
                 flat.extend(array("q", values))
                 if len(flat) >= BLOCK * num_columns:
-                    yield _by_column(flat, num_columns)
+                    yield _split_columns(flat, num_columns)
                     flat = array("q")
         except TypeError as error:
             raise ValueError(f"{table} has a value that is no whole number") from error
         if flat:
-            yield _by_column(flat, num_columns)
+            yield _split_columns(flat, num_columns)
 
-    def objects(self, table: str, columns: Sequence[str]) -> list[list]:
+    def read_objects(self, table: str, columns: Sequence[str]) -> list[list]:
         """The named columns as lists of Python values, in the table's own order."""
         wanted = ", ".join(f'"{column}"' for column in columns)
         lists: list[list] = [[] for _ in columns]
         cursor = self._connection.execute(f'SELECT {wanted} FROM "{table}" NOT INDEXED')
         while rows := list(chain.from_iterable(islice(cursor, self.CHUNK))):
-            flat = [self._text(value) if isinstance(value, bytes) else value for value in rows]
+            flat = [self._decode_text(value) if isinstance(value, bytes) else value for value in rows]
             for number, values in enumerate(lists):
                 values.extend(flat[number :: len(columns)])
         return lists
 
 
-def _by_column(flat: array, num_columns: int) -> np.ndarray:
+def _split_columns(flat: array, num_columns: int) -> np.ndarray:
     return np.frombuffer(flat, np.int64).reshape(-1, num_columns).T
 
 
-def _limit(connection: sqlite3.Connection) -> None:
+def _limit_sqlite(connection: sqlite3.Connection) -> None:
     """Let nothing but plain tables of usual sizes be read."""
     for kind, most in (
         (sqlite3.SQLITE_LIMIT_LENGTH, limits.ROW_BYTES.most),
@@ -426,41 +426,41 @@ class _ParquetTables:
             raise ExportError(folder, "is a folder without .parquet files", "give the folder that nsys export wrote")
         files = {table: folder / f"{table}.parquet" for table in READ}
         self._files = {table: file for table, file in files.items() if file.exists()}
-        self._names = limits.Names()
-        self._about = {table: _parquet_metadata(file, table, folder) for table, file in self._files.items()}
+        self._names = limits.UniqueNames()
+        self._about = {table: _read_footer(file, table, folder) for table, file in self._files.items()}
 
-    def names(self) -> set[str]:
+    def list_tables(self) -> set[str]:
         return set(self._files)
 
-    def columns(self, table: str) -> list[str]:
+    def list_columns(self, table: str) -> list[str]:
         about = self._about.get(table)
         return [about.schema.column(i).path for i in range(about.num_columns)] if about else []
 
     def num_rows(self, table: str) -> int:
         return self._about[table].num_rows
 
-    def integers(self, table: str, columns: Sequence[str]) -> list[np.ndarray]:
+    def read_integers(self, table: str, columns: Sequence[str]) -> list[np.ndarray]:
         self._check(table, columns, _NUMBERS)
         with pq.ParquetFile(self._files[table]) as file:
             batches = file.iter_batches(BLOCK, columns=list(columns))
-            chunks = ([_arrow_integers(batch.column(name), table) for name in columns] for batch in batches)
-            return _gathered(table, columns, self.num_rows(table), chunks)
+            chunks = ([_convert_integers(batch.column(name), table) for name in columns] for batch in batches)
+            return _gather(table, columns, self.num_rows(table), chunks)
 
-    def objects(self, table: str, columns: Sequence[str]) -> list[list]:
+    def read_objects(self, table: str, columns: Sequence[str]) -> list[list]:
         self._check(table, columns, (*_NUMBERS, "BYTE_ARRAY"))
         # Strings stay with their numbers: one string under a million rows is one string.
         with pq.ParquetFile(self._files[table], read_dictionary=list(columns)) as file:
             data = file.read(columns=list(columns))
-        return [[*chain.from_iterable(map(self._values, data.column(name).chunks))] for name in columns]
+        return [[*chain.from_iterable(map(self._unpack, data.column(name).chunks))] for name in columns]
 
-    def _values(self, chunk: pa.Array) -> Iterable:
+    def _unpack(self, chunk: pa.Array) -> Iterable:
         if not pa.types.is_dictionary(chunk.type):
             return chunk.to_pylist()
         limits.NAMES_BYTES.check(chunk.dictionary.nbytes)
-        values = [*map(self._object, chunk.dictionary.to_pylist()), None]
+        values = [*map(self._decode_object, chunk.dictionary.to_pylist()), None]
         return map(values.__getitem__, pc.fill_null(chunk.indices, -1).to_pylist())
 
-    def _object(self, value):
+    def _decode_object(self, value):
         value = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
         return self._names(value) if isinstance(value, str) else value
 
@@ -479,7 +479,7 @@ class _ParquetTables:
 _NUMBERS = ("INT32", "INT64", "BOOLEAN", "FLOAT", "DOUBLE")
 
 
-def _parquet_metadata(file: Path, table: str, folder: Path) -> pq.FileMetaData:
+def _read_footer(file: Path, table: str, folder: Path) -> pq.FileMetaData:
     """What a table's footer says. Raises ExportError for what is no file, and LimitError."""
     if not stat.S_ISREG(file.stat().st_mode):
         raise ExportError(folder, f"holds {file.name}, which is no file", "give the folder that nsys export wrote")
@@ -495,7 +495,7 @@ def _parquet_metadata(file: Path, table: str, folder: Path) -> pq.FileMetaData:
     return about
 
 
-def _arrow_integers(column: pa.Array, table: str) -> np.ndarray:
+def _convert_integers(column: pa.Array, table: str) -> np.ndarray:
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if column.type == pa.uint64():
@@ -506,7 +506,7 @@ def _arrow_integers(column: pa.Array, table: str) -> np.ndarray:
         raise ValueError(f"{table} has a value that is no whole number") from error
 
 
-def _gathered(
+def _gather(
     table: str, columns: Sequence[str], rows: int, chunks: Iterable[np.ndarray | Sequence[np.ndarray]]
 ) -> list[np.ndarray]:
     """Whole columns of `rows` values from chunks of them: int64, and int32 of those of _SMALL that fit. Raises
@@ -540,9 +540,9 @@ class _Strings:
 
     def __init__(self, tables):
         self._ids, self._values = np.empty(0, np.int64), []
-        self.known = STRINGS in tables.names() and {"id", "value"} <= set(tables.columns(STRINGS))
+        self.known = STRINGS in tables.list_tables() and {"id", "value"} <= set(tables.list_columns(STRINGS))
         if self.known:
-            (ids,), (values,) = tables.integers(STRINGS, ["id"]), tables.objects(STRINGS, ["value"])
+            (ids,), (values,) = tables.read_integers(STRINGS, ["id"]), tables.read_objects(STRINGS, ["value"])
             order = np.argsort(ids, kind="stable")
             self._ids = ids[order]
             self._values = [str(values[i]) for i in order]
@@ -552,17 +552,19 @@ class _Strings:
         is_known = position < len(self._ids) and self._ids[position] == wanted
         return self._values[position] if is_known else None
 
-    def names(self, ids: np.ndarray, what: str) -> pd.Categorical:
+    def name_ids(self, ids: np.ndarray, what: str) -> pd.Categorical:
         """Categorical of the names of `ids`. Raises ValueError for an id that a present string table does not have."""
-        unique, inverse = codes_of(ids)
+        unique, inverse = encode(ids)
         values = [self[int(text_id)] for text_id in unique]
         limits.check_names(filter(None, values), f"a {what}" if what == "kernel" else f"an {what}")
         if self.known and None in values:
             raise ValueError(f"{what} refers to string {unique[values.index(None)]}, which {STRINGS} does not have")
-        return _categorical(inverse, [value or f"<unnamed {what} {text_id}>" for value, text_id in zip(values, unique)])
+        return make_categorical(
+            inverse, [value or f"<unnamed {what} {text_id}>" for value, text_id in zip(values, unique)]
+        )
 
 
-def codes_of(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def encode(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The distinct values in order, and each value's place among them: np.unique, and without sorting where they lie
     close together, as ids do."""
     if len(values) == 0:
@@ -570,62 +572,62 @@ def codes_of(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     low, high = int(values.min()), int(values.max())
     if high - low > 4 * len(values) + 1_000_000:
         return np.unique(values, return_inverse=True)
-    present = _present(values, low, high)
+    present = _mark_present(values, low, high)
     place = np.cumsum(present, dtype=np.int32) - 1
     codes = np.empty(len(values), np.int32)
-    for rows in blocks(len(values)):
+    for rows in split_into_blocks(len(values)):
         codes[rows] = place[values[rows] - low]
     return np.flatnonzero(present) + low, codes
 
 
-def distinct(values: np.ndarray) -> np.ndarray:
+def find_distinct(values: np.ndarray) -> np.ndarray:
     """The distinct values in order: np.unique, and without sorting where they lie close together, as ids do."""
     if len(values) == 0:
         return values
     low, high = int(values.min()), int(values.max())
     if high - low > 4 * len(values) + 1_000_000:
         return np.unique(values)
-    return np.flatnonzero(_present(values, low, high)) + low
+    return np.flatnonzero(_mark_present(values, low, high)) + low
 
 
-def _present(values: np.ndarray, low: int, high: int) -> np.ndarray:
+def _mark_present(values: np.ndarray, low: int, high: int) -> np.ndarray:
     """Of each number from `low` to `high` whether it is one of the values."""
     present = np.zeros(high - low + 1, bool)
-    for rows in blocks(len(values)):
+    for rows in split_into_blocks(len(values)):
         present[values[rows] - low] = True
     return present
 
 
-def _categorical(codes: np.ndarray, values: Sequence[str]) -> pd.Categorical:
+def make_categorical(codes: np.ndarray, values: Sequence[str]) -> pd.Categorical:
     """Categorical from codes into `values`, which may hold equal names under several codes."""
     merged, categories = pd.factorize(np.array(values, dtype=object)) if len(values) else (np.empty(0, np.int64), [])
     codes = merged.astype(np.int32)[codes] if len(values) else np.empty(0, np.int32)
     return pd.Categorical.from_codes(codes, categories=pd.Index(categories, dtype=object))
 
 
-def _constants(codes: np.ndarray, texts: dict[int, str], form: str) -> pd.Categorical:
-    unique, inverse = codes_of(codes)
-    return _categorical(inverse, [form.format(texts.get(int(code), f"kind {code}")) for code in unique])
+def _name_constants(codes: np.ndarray, texts: dict[int, str], form: str) -> pd.Categorical:
+    unique, inverse = encode(codes)
+    return make_categorical(inverse, [form.format(texts.get(int(code), f"kind {code}")) for code in unique])
 
 
-def _columns(tables, table: str, wanted: dict[str, str], missing: dict[str, str]) -> dict[str, np.ndarray]:
+def _read_columns(tables, table: str, wanted: dict[str, str], missing: dict[str, str]) -> dict[str, np.ndarray]:
     """`wanted` (our name -> nsys column) of `table` as int64 arrays without gaps in the frame; columns that this
     export does not have are listed in `missing` and come back as _NO_VALUE. start and end are indispensable."""
-    have = set(tables.columns(table))
+    have = set(tables.list_columns(table))
     for column in ("start", "end"):
         if column in wanted.values() and column not in have:
             raise ValueError(f"table {table} has no column {column}")
     present = {ours: theirs for ours, theirs in wanted.items() if theirs in have}
-    arrays = dict(zip(present, tables.integers(table, list(present.values()))))
+    arrays = dict(zip(present, tables.read_integers(table, list(present.values()))))
     rows = len(next(iter(arrays.values())))
     for ours, theirs in wanted.items():
         if ours not in arrays:
             arrays[ours] = np.full(rows, _NO_VALUE)
-            missing[f"{table}.{theirs}"] = _column_consequence(theirs)
+            missing[f"{table}.{theirs}"] = _explain_missing_column(theirs)
     return {ours: arrays[ours] for ours in wanted}
 
 
-def _column_consequence(column: str) -> str:
+def _explain_missing_column(column: str) -> str:
     return {
         "correlationId": "the launch of these operations is unknown, so they cannot be attributed to ranges",
         "globalPid": "the process of these operations is unknown, so they cannot be attributed to ranges",
@@ -634,14 +636,14 @@ def _column_consequence(column: str) -> str:
     }.get(column, f"{column} is unknown")
 
 
-def _neutral(values: np.ndarray, value: int = 0) -> np.ndarray:
+def _fill_neutral(values: np.ndarray, value: int = 0) -> np.ndarray:
     absent = values == _NO_VALUE
     return np.where(absent, value, values) if absent.any() else values
 
 
-def _small(values: np.ndarray, value: int = 0) -> np.ndarray:
+def _narrow(values: np.ndarray, value: int = 0) -> np.ndarray:
     """int32 of `values`, NULL as `value`. Raises ValueError where one does not fit."""
-    values = _neutral(values, value)
+    values = _fill_neutral(values, value)
     if len(values) and (values.max() > 2**32 - 1 or values.min() < -(2**31)):
         raise ValueError("an id or size is out of range")
     return values.astype(np.int32, copy=False) if not len(values) or values.max() < 2**31 else values
@@ -666,16 +668,16 @@ def _check_times(start: np.ndarray, end: np.ndarray, table: str) -> None:
         raise ValueError(f"{table} has events that take years")
 
 
-def _sorted_frame(arrays: dict) -> pd.DataFrame:
+def _sort_frame(arrays: dict) -> pd.DataFrame:
     """Frame of the arrays by start, then end; moves their values in place."""
-    rows, order = _order(arrays["start_ns"], arrays["end_ns"])
+    rows, order = _find_order(arrays["start_ns"], arrays["end_ns"])
     if len(order):
         for values in arrays.values():
             values[rows] = values[order]
     return pd.DataFrame(arrays, copy=False)
 
 
-def _order(start: np.ndarray, end: np.ndarray) -> tuple[slice | np.ndarray, np.ndarray]:
+def _find_order(start: np.ndarray, end: np.ndarray) -> tuple[slice | np.ndarray, np.ndarray]:
     """Places to fill and the rows that belong there, by start, then end. nsys mostly writes rows in order, and then
     only those that start together can be in a wrong place."""
     if (start[1:] < start[:-1]).any():
@@ -695,79 +697,81 @@ _GPU_OPERATION = {
 }
 
 
-def _operations(tables, table: str, more: dict[str, str], missing: dict[str, str]) -> dict[str, np.ndarray]:
+def _read_operations(tables, table: str, more: dict[str, str], missing: dict[str, str]) -> dict[str, np.ndarray]:
     """Columns that every kind of GPU operation has, and `more`, as arrays."""
-    if table not in tables.names():
+    if table not in tables.list_tables():
         return {name: np.empty(0, np.int64) for name in (_GPU_OPERATION | more)}
-    arrays = _columns(tables, table, _GPU_OPERATION | more, missing)
+    arrays = _read_columns(tables, table, _GPU_OPERATION | more, missing)
     _check_times(arrays["start_ns"], arrays["end_ns"], table)
-    arrays["process"] = _process(arrays["process"])
+    arrays["process"] = _decode_process(arrays["process"])
     for name in ("device", "stream"):
-        arrays[name] = _small(arrays[name])
+        arrays[name] = _narrow(arrays[name])
     if len(arrays["device"]) and not 0 <= arrays["device"].min() <= arrays["device"].max() < MOST_DEVICES:
         raise ValueError(f"{table} has a device number out of range")
-    arrays["correlation"] = _neutral(arrays["correlation"], -1)
+    arrays["correlation"] = _fill_neutral(arrays["correlation"], -1)
     return arrays
 
 
-def _process(serialised: np.ndarray) -> np.ndarray:
+def _decode_process(serialised: np.ndarray) -> np.ndarray:
     """Process part of a serialised process or thread id; UNKNOWN_PROCESS where the export does not say."""
     absent = serialised == _NO_VALUE
     return np.where(absent, UNKNOWN_PROCESS, serialised >> 24) if absent.any() else serialised >> 24
 
 
-def process_id(process: int) -> int:
+def get_process_id(process: int) -> int:
     """The operating system's process id in a `process` of a Capture."""
     return int(process) & 0xFFFFFF
 
 
-def thread_id(thread: int) -> int:
+def get_thread_id(thread: int) -> int:
     """The operating system's thread id in a `thread` of a Capture."""
     return int(thread) & 0xFFFFFF
 
 
-def _kernels(tables, strings: _Strings, details: bool, shapes: dict[str, str], missing: dict[str, str]) -> pd.DataFrame:
-    have = set(tables.columns(KERNEL))
+def _read_kernels(
+    tables, strings: _Strings, details: bool, shapes: dict[str, str], missing: dict[str, str]
+) -> pd.DataFrame:
+    have = set(tables.list_columns(KERNEL))
     name = next((column for column in ("demangledName", "shortName", "mangledName") if column in have), "demangledName")
     more = {"name": name} | shapes | ({"graph_node": "graphNodeId"} if details else {})
-    arrays = _operations(tables, KERNEL, more, missing)
+    arrays = _read_operations(tables, KERNEL, more, missing)
     missing.pop(f"{KERNEL}.graphNodeId", None)  # older versions; such captures have no node traces either
     names = arrays.pop("name")
     if details:
-        arrays["graph_node"] = _neutral(arrays["graph_node"])
+        arrays["graph_node"] = _fill_neutral(arrays["graph_node"])
     for column in shapes:
-        arrays[column] = _small(arrays[column])
-    kernel_names = strings.names(names, "kernel")
+        arrays[column] = _narrow(arrays[column])
+    kernel_names = strings.name_ids(names, "kernel")
     limits.KERNEL_NAMES.check(len(kernel_names.categories))
     arrays["kernel_name"] = kernel_names
-    return _sorted_frame(arrays)
+    return _sort_frame(arrays)
 
 
-def _memops(tables, missing: dict[str, str]) -> pd.DataFrame:
+def _read_memops(tables, missing: dict[str, str]) -> pd.DataFrame:
     frames = []
     for table, kind in ((MEMCPY, "copyKind"), (MEMSET, None)):
         more = {"graph_node": "graphNodeId", "bytes": "bytes"}
         more |= {"kind": kind, "source": "srcKind", "destination": "dstKind"} if kind else {}
-        arrays = _operations(tables, table, more, missing)
+        arrays = _read_operations(tables, table, more, missing)
         for optional in ("graphNodeId", "srcKind", "dstKind"):
             missing.pop(f"{table}.{optional}", None)
         kinds = arrays.pop("kind", None)
-        arrays["graph_node"], arrays["bytes"] = _neutral(arrays["graph_node"]), _neutral(arrays["bytes"])
+        arrays["graph_node"], arrays["bytes"] = _fill_neutral(arrays["graph_node"]), _fill_neutral(arrays["bytes"])
         if (arrays["bytes"] < 0).any() or arrays["bytes"].sum(dtype=np.float64) > _MOST_EXACT:
             raise ValueError(f"{table} has a size out of range")
         if kinds is None:
-            operation = _categorical(np.zeros(len(arrays["start_ns"]), np.int64), ["memset"])
+            operation = make_categorical(np.zeros(len(arrays["start_ns"]), np.int64), ["memset"])
             host_memory = pd.Categorical.from_codes(np.zeros(len(operation), np.int8), _HOST_MEMORIES)
         else:
-            operation = _constants(kinds, _COPY_KINDS, "memcpy {}")
-            host_memory = _host_memory(kinds, arrays.pop("source"), arrays.pop("destination"))
+            operation = _name_constants(kinds, _COPY_KINDS, "memcpy {}")
+            host_memory = _find_host_memory(kinds, arrays.pop("source"), arrays.pop("destination"))
         frames.append(pd.DataFrame(arrays | {"operation": operation.astype(object), "host_memory": host_memory}))
     both = pd.concat(frames, ignore_index=True)
     both["operation"] = pd.Categorical(both["operation"])
     return both.sort_values(["start_ns", "end_ns"], kind="stable", ignore_index=True)
 
 
-def _host_memory(kinds: np.ndarray, source: np.ndarray, destination: np.ndarray) -> pd.Categorical:
+def _find_host_memory(kinds: np.ndarray, source: np.ndarray, destination: np.ndarray) -> pd.Categorical:
     """The kind of host memory that each copy reads or writes; empty where neither side is the host."""
     at_host = np.select([np.isin(kinds, (1, 3, 11)), np.isin(kinds, (2, 4, 12))], [source, destination], _NO_VALUE)
     codes = np.zeros(len(kinds), np.int8)
@@ -776,7 +780,7 @@ def _host_memory(kinds: np.ndarray, source: np.ndarray, destination: np.ndarray)
     return pd.Categorical.from_codes(codes, _HOST_MEMORIES)
 
 
-def _api(tables, strings: _Strings, missing: dict[str, str]) -> pd.DataFrame:
+def _read_api(tables, strings: _Strings, missing: dict[str, str]) -> pd.DataFrame:
     wanted = {
         "start_ns": "start",
         "end_ns": "end",
@@ -784,20 +788,20 @@ def _api(tables, strings: _Strings, missing: dict[str, str]) -> pd.DataFrame:
         "correlation": "correlationId",
         "name": "nameId",
     }
-    if API not in tables.names():
+    if API not in tables.list_tables():
         arrays = {name: np.empty(0, np.int64) for name in wanted}
     else:
-        arrays = _columns(tables, API, wanted, missing)
+        arrays = _read_columns(tables, API, wanted, missing)
     _check_times(arrays["start_ns"], arrays["end_ns"], API)
-    names = strings.names(arrays.pop("name"), "API call")
-    arrays["process"] = _process(arrays["thread"])
-    arrays["thread"] = _neutral(arrays["thread"], UNKNOWN_THREAD)
-    arrays["correlation"] = _neutral(arrays["correlation"], -1)
-    arrays["name"] = _categorical(names.codes, [cuda_api.base_name(name) for name in names.categories])
-    return _sorted_frame(arrays)
+    names = strings.name_ids(arrays.pop("name"), "API call")
+    arrays["process"] = _decode_process(arrays["thread"])
+    arrays["thread"] = _fill_neutral(arrays["thread"], UNKNOWN_THREAD)
+    arrays["correlation"] = _fill_neutral(arrays["correlation"], -1)
+    arrays["name"] = make_categorical(names.codes, [cuda_api.base_name(name) for name in names.categories])
+    return _sort_frame(arrays)
 
 
-def _ranges(tables, strings: _Strings, last_ns: int, missing: dict[str, str]) -> pd.DataFrame:
+def _read_ranges(tables, strings: _Strings, last_ns: int, missing: dict[str, str]) -> pd.DataFrame:
     wanted = {
         "start_ns": "start",
         "end_ns": "end",
@@ -806,38 +810,42 @@ def _ranges(tables, strings: _Strings, last_ns: int, missing: dict[str, str]) ->
         "domain": "domainId",
         "text_id": "textId",
     }
-    if NVTX not in tables.names():
+    if NVTX not in tables.list_tables():
         arrays = {name: np.empty(0, np.int64) for name in wanted}
         texts: list = []
     else:
-        arrays = _columns(tables, NVTX, wanted, missing)
-        texts = tables.objects(NVTX, ["text"])[0] if "text" in tables.columns(NVTX) else [None] * len(arrays["kind"])
+        arrays = _read_columns(tables, NVTX, wanted, missing)
+        texts = (
+            tables.read_objects(NVTX, ["text"])[0]
+            if "text" in tables.list_columns(NVTX)
+            else [None] * len(arrays["kind"])
+        )
         for optional in ("domainId", "textId"):
             missing.pop(f"{NVTX}.{optional}", None)  # not in older versions
-    arrays["domain"] = _neutral(arrays["domain"])
+    arrays["domain"] = _fill_neutral(arrays["domain"])
     domains = arrays["kind"] == DOMAIN_CREATE
-    named = _range_names([*compress(texts, domains)], arrays["text_id"][domains], strings)
-    domain_names = dict(zip(zip(_process(arrays["thread"][domains]), arrays["domain"][domains]), named))
+    named = _name_ranges([*compress(texts, domains)], arrays["text_id"][domains], strings)
+    domain_names = dict(zip(zip(_decode_process(arrays["thread"][domains]), arrays["domain"][domains]), named))
 
     kept = (arrays["kind"] == PUSH_POP) | (arrays["kind"] == START_END)
     texts = [*compress(texts, kept)]
     keep = np.flatnonzero(kept)
     arrays = {name: values[keep] for name, values in arrays.items()}
-    names = _range_names(texts, arrays["text_id"], strings)
+    names = _name_ranges(texts, arrays["text_id"], strings)
     start, end = arrays["start_ns"], arrays["end_ns"]
     is_open = end == _NO_VALUE
     end = np.where(is_open, np.maximum(last_ns, start), end)
     _check_times(start, end, NVTX)
-    process = _process(arrays["thread"])
+    process = _decode_process(arrays["thread"])
     frame = {
         "start_ns": start,
         "end_ns": end,
         "is_open": is_open,
         "process": process,
-        "thread": _neutral(arrays["thread"], _UNKNOWN_RANGE_THREAD),
-        "domain": _domains(process, arrays["domain"], domain_names),
+        "thread": _fill_neutral(arrays["thread"], _UNKNOWN_RANGE_THREAD),
+        "domain": _name_domains(process, arrays["domain"], domain_names),
         "name": names,
-        "style": _categorical((arrays["kind"] == START_END).astype(np.int64), ["PushPop", "StartEnd"]),
+        "style": make_categorical((arrays["kind"] == START_END).astype(np.int64), ["PushPop", "StartEnd"]),
     }
     if not len(start):
         return pd.DataFrame(frame)
@@ -845,12 +853,12 @@ def _ranges(tables, strings: _Strings, last_ns: int, missing: dict[str, str]) ->
     return pd.DataFrame({name: values[order] for name, values in frame.items()}, copy=False)
 
 
-def _messages(tables, ranges: pd.DataFrame) -> pd.DataFrame:
+def _read_messages(tables, ranges: pd.DataFrame) -> pd.DataFrame:
     """Of the ranges of NCCL that have a payload, what it says, with columns MESSAGE_COLUMNS; see `--include-json`."""
     rows = []
-    if NCCL in set(ranges["domain"].cat.categories) and "jsonText" in tables.columns(NVTX):
-        (texts,) = tables.objects(NVTX, ["jsonText"])
-        start, thread = tables.integers(NVTX, ["start", "globalTid"])
+    if NCCL in set(ranges["domain"].cat.categories) and "jsonText" in tables.list_columns(NVTX):
+        (texts,) = tables.read_objects(NVTX, ["jsonText"])
+        start, thread = tables.read_integers(NVTX, ["start", "globalTid"])
         for row, text in enumerate(texts):
             if isinstance(text, str) and (said := _MESSAGE.search(text[:_LONGEST_PAYLOAD])):
                 rows.append((int(start[row]), int(thread[row]), int(said[2]), said[1]))
@@ -859,14 +867,14 @@ def _messages(tables, ranges: pd.DataFrame) -> pd.DataFrame:
     return messages.astype(np.int64)
 
 
-def _range_names(texts: list, text_ids: np.ndarray, strings: _Strings) -> pd.Categorical:
+def _name_ranges(texts: list, text_ids: np.ndarray, strings: _Strings) -> pd.Categorical:
     """Names of ranges: their own text where there is one, else the registered string. Raises LimitError once there
     are more names than paths are read, for each is a path: to place two million ranges first took 20 s and 1.1 GB."""
     plain: set[str] = set()
     values: list[str] = []
 
     def add(name: str) -> None:
-        plain.add(plain_name(name))
+        plain.add(strip_numbers(name))
         limits.PATHS.check(len(plain))
         values.append(name)
 
@@ -886,39 +894,41 @@ def _range_names(texts: list, text_ids: np.ndarray, strings: _Strings) -> pd.Cat
             raise ValueError(f"{NVTX} refers to string {text_id}, which {STRINGS} does not have")
         add(name if name is not None else f"<unnamed range {text_id}>")
     limits.check_names(values, "a range")
-    return _categorical(codes, values)
+    return make_categorical(codes, values)
 
 
-def _domains(process: np.ndarray, domain: np.ndarray, names: dict) -> pd.Categorical:
+def _name_domains(process: np.ndarray, domain: np.ndarray, names: dict) -> pd.Categorical:
     """Domain names; the default domain (0) has the empty name."""
-    of_process, process_code = codes_of(process)
-    of_domain, domain_code = codes_of(domain)
-    pairs, inverse = codes_of(process_code.astype(np.int64) * len(of_domain) + domain_code)
+    of_process, process_code = encode(process)
+    of_domain, domain_code = encode(domain)
+    pairs, inverse = encode(process_code.astype(np.int64) * len(of_domain) + domain_code)
     values = []
     for pair in pairs.tolist():
         owner, number = int(of_process[pair // len(of_domain)]), int(of_domain[pair % len(of_domain)])
         values.append(names.get((owner, number), "" if number == 0 else f"domain {number}"))
     limits.DOMAINS.check(len(set(values)))
-    return _categorical(inverse, values)
+    return make_categorical(inverse, values)
 
 
-def _graphs(tables, missing: dict[str, str]) -> pd.DataFrame:
-    return _sorted_frame(_operations(tables, GRAPH, {"graph": "graphId"}, missing))
+def _read_graphs(tables, missing: dict[str, str]) -> pd.DataFrame:
+    return _sort_frame(_read_operations(tables, GRAPH, {"graph": "graphId"}, missing))
 
 
-def _syncs(tables, missing: dict[str, str]) -> pd.DataFrame:
-    arrays = _operations(tables, SYNC, {"kind": "syncType"}, missing)
-    arrays["kind"] = _constants(arrays["kind"], _SYNC_TYPES, "{}")
-    return _sorted_frame(arrays)
+def _read_syncs(tables, missing: dict[str, str]) -> pd.DataFrame:
+    arrays = _read_operations(tables, SYNC, {"kind": "syncType"}, missing)
+    arrays["kind"] = _name_constants(arrays["kind"], _SYNC_TYPES, "{}")
+    return _sort_frame(arrays)
 
 
 def _fill_process(operations: Sequence[pd.DataFrame], hosts: Sequence[pd.DataFrame], missing: dict[str, str]) -> None:
     """Operations whose process the export does not say belong to the capture's only process, where it has only one.
     Raises LimitError where it has too many, or too many GPUs."""
     frames = (*operations, *hosts)
-    known = {int(owner) for frame in frames for owner in distinct(frame["process"].to_numpy())} - {UNKNOWN_PROCESS}
+    known = {int(owner) for frame in frames for owner in find_distinct(frame["process"].to_numpy())} - {UNKNOWN_PROCESS}
     limits.PROCESSES.check(len(known))
-    gpus = [distinct(frame["process"].to_numpy() * MOST_DEVICES + frame["device"].to_numpy()) for frame in operations]
+    gpus = [
+        find_distinct(frame["process"].to_numpy() * MOST_DEVICES + frame["device"].to_numpy()) for frame in operations
+    ]
     limits.GPUS.check(len(np.unique(np.concatenate(gpus))))
     if len(known) != 1:
         return
@@ -932,22 +942,22 @@ def _fill_process(operations: Sequence[pd.DataFrame], hosts: Sequence[pd.DataFra
             missing[column] = "these operations are taken to be of the capture's only process"
 
 
-def _key_values(tables, table: str, key: str, value: str) -> dict:
-    if not {key, value} <= set(tables.columns(table)):
+def _read_key_values(tables, table: str, key: str, value: str) -> dict:
+    if not {key, value} <= set(tables.list_columns(table)):
         return {}
-    return dict(zip(*tables.objects(table, [key, value])))
+    return dict(zip(*tables.read_objects(table, [key, value])))
 
 
-def _gpu_facts(tables) -> list[dict]:
-    have = {ours: theirs for ours, theirs in _GPU_FACTS.items() if theirs in tables.columns("TARGET_INFO_GPU")}
+def _read_gpu_facts(tables) -> list[dict]:
+    have = {ours: theirs for ours, theirs in _GPU_FACTS.items() if theirs in tables.list_columns("TARGET_INFO_GPU")}
     if not have:
         return []
-    columns = tables.objects("TARGET_INFO_GPU", list(have.values()))
-    rows = ({name: _gpu_fact(name, value) for name, value in zip(have, row)} for row in zip(*columns))
+    columns = tables.read_objects("TARGET_INFO_GPU", list(have.values()))
+    rows = ({name: _check_gpu_fact(name, value) for name, value in zip(have, row)} for row in zip(*columns))
     return sorted(rows, key=lambda gpu: str(gpu.get("id")))
 
 
-def _gpu_fact(name: str, value) -> str | int | None:
+def _check_gpu_fact(name: str, value) -> str | int | None:
     if value is None or name == "name":
         return None if value is None else str(value)
     if not isinstance(value, (int, float)):
@@ -957,20 +967,20 @@ def _gpu_fact(name: str, value) -> str | int | None:
     return int(value)
 
 
-def _gpu_of(tables) -> dict[tuple[int, int], int]:
+def _read_gpu_numbers(tables) -> dict[tuple[int, int], int]:
     """Number of the GPU by (process id, CUDA device)."""
-    if not {"gpuId", "cudaId", "pid"} <= set(tables.columns("TARGET_INFO_CUDA_DEVICE")):
+    if not {"gpuId", "cudaId", "pid"} <= set(tables.list_columns("TARGET_INFO_CUDA_DEVICE")):
         return {}
-    gpu, device, process = tables.objects("TARGET_INFO_CUDA_DEVICE", ["gpuId", "cudaId", "pid"])
+    gpu, device, process = tables.read_objects("TARGET_INFO_CUDA_DEVICE", ["gpuId", "cudaId", "pid"])
     if any(number is not None and number < 0 for number in gpu):
         raise ValueError("gpuId in TARGET_INFO_CUDA_DEVICE is out of range")
     return {(int(p), int(d)): int(g) for p, d, g in zip(process, device, gpu) if g is not None}
 
 
-def _duration(tables, events_ns: int) -> tuple[int, dict[str, str]]:
+def _read_duration(tables, events_ns: int) -> tuple[int, dict[str, str]]:
     """How long nsys collected, and what is wrong with what it says of it."""
     table = "ANALYSIS_DETAILS"
-    said = tables.integers(table, ["duration"])[0] if "duration" in tables.columns(table) else []
+    said = tables.read_integers(table, ["duration"])[0] if "duration" in tables.list_columns(table) else []
     if not len(said) or said[0] in (0, _NO_VALUE):
         return events_ns, {}
     if said[0] < 0:
@@ -978,32 +988,32 @@ def _duration(tables, events_ns: int) -> tuple[int, dict[str, str]]:
     return int(said[0]), {}
 
 
-def _recorded_at(tables) -> str:
-    said = tables.integers(SESSION, ["utcEpochNs"])[0] if "utcEpochNs" in tables.columns(SESSION) else []
+def _read_recorded_at(tables) -> str:
+    said = tables.read_integers(SESSION, ["utcEpochNs"])[0] if "utcEpochNs" in tables.list_columns(SESSION) else []
     if not len(said) or not 0 < said[0] < _LAST_MOMENT:
         return ""
     return datetime.fromtimestamp(int(said[0]) // 10**9, UTC).isoformat()
 
 
-def _capture(tables, path: Path, details: bool, shapes: dict[str, str]) -> Capture:
-    known = set(CONSEQUENCES) & tables.names()
+def _read_capture(tables, path: Path, details: bool, shapes: dict[str, str]) -> Capture:
+    known = set(CONSEQUENCES) & tables.list_tables()
     if not known:
         problem = "has none of the tables of an nsys export"
         raise ExportError(path, problem, "give an export that nsys wrote (2022 or newer)")
     missing = {table: text for table, text in CONSEQUENCES.items() if table not in known}
-    for table in tables.names() & set(_FACTS):
+    for table in tables.list_tables() & set(_FACTS):
         limits.FACT_ROWS.check(tables.num_rows(table), table)
-    limits.ROWS.check(sum(tables.num_rows(table) for table in tables.names()))
+    limits.ROWS.check(sum(tables.num_rows(table) for table in tables.list_tables()))
     strings = _Strings(tables)
-    kernels = _kernels(tables, strings, details, shapes, missing)
-    graphs = _graphs(tables, missing)
-    memops = _memops(tables, missing)
-    api = _api(tables, strings, missing)
-    syncs = _syncs(tables, missing)
+    kernels = _read_kernels(tables, strings, details, shapes, missing)
+    graphs = _read_graphs(tables, missing)
+    memops = _read_memops(tables, missing)
+    api = _read_api(tables, strings, missing)
+    syncs = _read_syncs(tables, missing)
     frames = [frame for frame in (kernels, graphs, memops, api, syncs) if len(frame)]
     last = max((int(frame["end_ns"].max()) for frame in frames), default=0)
-    ranges = _ranges(tables, strings, last, missing)
-    messages = _messages(tables, ranges)
+    ranges = _read_ranges(tables, strings, last, missing)
+    messages = _read_messages(tables, ranges)
     _fill_process((kernels, graphs, memops, syncs), (api, ranges), missing)
     frames += [ranges] if len(ranges) else []
     if not frames:
@@ -1011,12 +1021,12 @@ def _capture(tables, path: Path, details: bool, shapes: dict[str, str]) -> Captu
     first, last = min(int(f["start_ns"].min()) for f in frames), max(int(f["end_ns"].max()) for f in frames)
     if last - first > _MOST_EXACT:
         raise ValueError("the first and the last event are years apart")
-    duration, problems = _duration(tables, last - first)
+    duration, problems = _read_duration(tables, last - first)
     if len(graphs):
         missing[f"kernels inside {len(graphs)} CUDA graph executions"] = (
             "graphs were traced as a whole: record with --cuda-graph-trace=node to see their kernels"
         )
-    about = _key_values(tables, "META_DATA_EXPORT", "name", "value")
+    about = _read_key_values(tables, "META_DATA_EXPORT", "name", "value")
     return Capture(
         source=path.name,
         path=path,
@@ -1029,11 +1039,11 @@ def _capture(tables, path: Path, details: bool, shapes: dict[str, str]) -> Captu
         messages=messages,
         nsys_version=str(about.get("EXPORT_PRODUCT_VERSION", "")),
         schema_version=str(about.get("EXPORT_SCHEMA_VERSION", "")),
-        gpus=_gpu_facts(tables),
-        gpu_of=_gpu_of(tables),
+        gpus=_read_gpu_facts(tables),
+        gpu_of=_read_gpu_numbers(tables),
         events_ns=last - first,
         duration_ns=duration,
-        recorded_at=_recorded_at(tables),
+        recorded_at=_read_recorded_at(tables),
         missing=missing,
         problems=problems,
     )

@@ -13,12 +13,12 @@ import numpy as np
 import pandas as pd
 
 from profiler_job.analysis.capture.attribution import Attribution, attribute
-from profiler_job.analysis.capture.nsys_export import UNKNOWN_THREAD, Capture, process_id, thread_id
+from profiler_job.analysis.capture.nsys_export import UNKNOWN_THREAD, Capture, get_process_id, get_thread_id
 
 _STATISTICS = ["Avg (ns)", "Med (ns)", "Min (ns)", "Max (ns)", "StdDev (ns)"]
 
 
-def statistics(group: np.ndarray, values: np.ndarray, num_groups: int) -> pd.DataFrame:
+def compute_statistics(group: np.ndarray, values: np.ndarray, num_groups: int) -> pd.DataFrame:
     """count, total, avg, med, min, max, std of `values` (int64) in each group 0..num_groups-1; NaN where a group is
     empty."""
     order = np.lexsort((values, group))
@@ -41,54 +41,54 @@ def statistics(group: np.ndarray, values: np.ndarray, num_groups: int) -> pd.Dat
     )
 
 
-def _five(stats: pd.DataFrame, prefix: str = "") -> dict:
+def _name_statistics(stats: pd.DataFrame, prefix: str = "") -> dict:
     names = [f"{prefix}{name}" for name in _STATISTICS]
     integral = stats.astype({"min": "Int64", "max": "Int64"})  # as nsys prints them; missing where a group is empty
     return dict(zip(names, (integral[statistic] for statistic in ("avg", "med", "min", "max", "std"))))
 
 
-def _by_name(names: pd.Series, values: np.ndarray, count: str, name: str) -> pd.DataFrame:
+def _sum_by_name(names: pd.Series, values: np.ndarray, count: str, name: str) -> pd.DataFrame:
     categories = names.cat.categories
-    stats = statistics(names.cat.codes.to_numpy(), values, len(categories))
+    stats = compute_statistics(names.cat.codes.to_numpy(), values, len(categories))
     total_ns = max(int(stats["total"].sum()), 1)
     frame = pd.DataFrame(
         {
             "Time (%)": 100 * stats["total"] / total_ns,
             "Total Time (ns)": stats["total"],
             count: stats["count"],
-            **_five(stats),
+            **_name_statistics(stats),
             name: np.asarray(categories, dtype=object),
         }
     )
-    return _largest_first(frame[stats["count"] > 0], "Total Time (ns)")
+    return _sort_largest_first(frame[stats["count"] > 0], "Total Time (ns)")
 
 
-def _largest_first(frame: pd.DataFrame, by: str) -> pd.DataFrame:
+def _sort_largest_first(frame: pd.DataFrame, by: str) -> pd.DataFrame:
     return frame.sort_values(by, ascending=False, kind="stable", ignore_index=True)
 
 
-def _duration(frame: pd.DataFrame) -> np.ndarray:
+def _measure_duration(frame: pd.DataFrame) -> np.ndarray:
     return (frame["end_ns"] - frame["start_ns"]).to_numpy()
 
 
 def cuda_gpu_kern_sum(capture: Capture, attribution: Attribution | None = None) -> pd.DataFrame:
     """Kernels by full name."""
-    return _by_name(capture.kernels["kernel_name"], _duration(capture.kernels), "Instances", "Name")
+    return _sum_by_name(capture.kernels["kernel_name"], _measure_duration(capture.kernels), "Instances", "Name")
 
 
 def cuda_api_sum(capture: Capture, attribution: Attribution | None = None) -> pd.DataFrame:
     """CUDA API calls by function: time on the host."""
-    return _by_name(capture.api["name"], _duration(capture.api), "Num Calls", "Name")
+    return _sum_by_name(capture.api["name"], _measure_duration(capture.api), "Num Calls", "Name")
 
 
 def cuda_gpu_mem_time_sum(capture: Capture, attribution: Attribution | None = None) -> pd.DataFrame:
     """Memory copies by direction, and memory sets."""
     names = capture.memops["operation"].cat
     shown = capture.memops["operation"].cat.rename_categories([f"[CUDA {name}]" for name in names.categories])
-    return _by_name(shown, _duration(capture.memops), "Count", "Operation")
+    return _sum_by_name(shown, _measure_duration(capture.memops), "Count", "Operation")
 
 
-def _shown_ranges(ranges: pd.DataFrame) -> tuple[np.ndarray, pd.DataFrame]:
+def _group_ranges(ranges: pd.DataFrame) -> tuple[np.ndarray, pd.DataFrame]:
     """Group of each range by what nsys prints (domain:name and style), and the groups."""
     keys = pd.DataFrame({name: ranges[name].cat.codes for name in ("domain", "name", "style")})
     grouped = keys.groupby(list(keys), sort=True)
@@ -101,19 +101,19 @@ def _shown_ranges(ranges: pd.DataFrame) -> tuple[np.ndarray, pd.DataFrame]:
 def nvtx_sum(capture: Capture, attribution: Attribution | None = None) -> pd.DataFrame:
     """NVTX ranges by name: time on the host."""
     ranges = capture.ranges
-    group, shown = _shown_ranges(ranges)
-    stats = statistics(group, _duration(ranges), len(shown))
+    group, shown = _group_ranges(ranges)
+    stats = compute_statistics(group, _measure_duration(ranges), len(shown))
     frame = pd.DataFrame(
         {
             "Time (%)": 100 * stats["total"] / max(int(stats["total"].sum()), 1),
             "Total Time (ns)": stats["total"],
             "Instances": stats["count"],
-            **_five(stats),
+            **_name_statistics(stats),
             "Style": shown["Style"],
             "Range": shown["Range"],
         }
     )
-    return _largest_first(frame, "Total Time (ns)")
+    return _sort_largest_first(frame, "Total Time (ns)")
 
 
 def nvtx_kern_sum(capture: Capture, attribution: Attribution | None = None) -> pd.DataFrame:
@@ -121,8 +121,8 @@ def nvtx_kern_sum(capture: Capture, attribution: Attribution | None = None) -> p
     range first, with an empty range."""
     attribution = attribution or attribute(capture)
     place, kernels, ranges = attribution.kernels, capture.kernels, attribution.ranges
-    group, shown = _shown_ranges(ranges)
-    op, inside = attribution.inside(place)
+    group, shown = _group_ranges(ranges)
+    op, inside = attribution.pair_with_ranges(place)
     outside = np.setdiff1d(np.flatnonzero((place["api"] >= 0).to_numpy()), op)
     op, inside = np.concatenate([op, outside]), np.concatenate([inside, np.full(len(outside), -1)])
     keys = pd.DataFrame(
@@ -135,7 +135,7 @@ def nvtx_kern_sum(capture: Capture, attribution: Attribution | None = None) -> p
     grouped = keys.groupby(["range", "thread", "kernel"], sort=True)
     number = grouped.ngroup().to_numpy()
     unique = keys.assign(number=number).drop_duplicates("number").sort_values("number")
-    stats = statistics(number, _duration(kernels)[op], len(unique))
+    stats = compute_statistics(number, _measure_duration(kernels)[op], len(unique))
     instances = pd.DataFrame({"number": number, "inside": inside}).drop_duplicates()
     instances = np.bincount(instances["number"][instances["inside"] >= 0], minlength=len(unique))
     known = unique["range"].to_numpy()
@@ -144,12 +144,12 @@ def nvtx_kern_sum(capture: Capture, attribution: Attribution | None = None) -> p
         {
             "NVTX Range": [names[0][code] for code in known],
             "Style": [names[1][code] for code in known],
-            "PID": [process_id(thread >> 24) for thread in unique["thread"]],
-            "TID": [thread_id(thread) for thread in unique["thread"]],
+            "PID": [get_process_id(thread >> 24) for thread in unique["thread"]],
+            "TID": [get_thread_id(thread) for thread in unique["thread"]],
             "NVTX Inst": instances,
             "Kern Inst": stats["count"],
             "Total Time (ns)": stats["total"],
-            **_five(stats),
+            **_name_statistics(stats),
             "Kernel Name": kernels["kernel_name"].cat.categories[unique["kernel"]].astype(object),
         }
     )
@@ -157,7 +157,7 @@ def nvtx_kern_sum(capture: Capture, attribution: Attribution | None = None) -> p
     return frame.iloc[order].reset_index(drop=True)
 
 
-def gpu_operations(capture: Capture, attribution: Attribution) -> pd.DataFrame:
+def join_gpu_operations(capture: Capture, attribution: Attribution) -> pd.DataFrame:
     """Kernels, memory copies and fills together: start_ns, end_ns and the columns of their attribution."""
     frames = []
     for name in ("kernels", "memops"):
@@ -172,8 +172,8 @@ def nvtx_gpu_proj_sum(capture: Capture, attribution: Attribution | None = None) 
     has."""
     attribution = attribution or attribute(capture)
     ranges = attribution.ranges
-    operations = gpu_operations(capture, attribution)
-    op, inside = attribution.inside(operations)
+    operations = join_gpu_operations(capture, attribution)
+    op, inside = attribution.pair_with_ranges(operations)
     first = np.full(len(ranges), np.iinfo(np.int64).max)
     last = np.full(len(ranges), np.iinfo(np.int64).min)
     np.minimum.at(first, inside, operations["start_ns"].to_numpy()[op])
@@ -183,20 +183,20 @@ def nvtx_gpu_proj_sum(capture: Capture, attribution: Attribution | None = None) 
     used = np.flatnonzero(num_ops)
     parent = attribution.ranges["parent_id"].to_numpy()
     children = np.bincount(parent[(parent >= 0) & (num_ops > 0)], minlength=len(ranges))
-    group, shown = _shown_ranges(ranges)
+    group, shown = _group_ranges(ranges)
     group = group[used]
-    stats = statistics(group, (last - first)[used], len(shown))
+    stats = compute_statistics(group, (last - first)[used], len(shown))
     sums = {
         name: np.bincount(group, values[used], len(shown))
         for name, values in (
-            ("time", _duration(ranges)),
+            ("time", _measure_duration(ranges)),
             ("ops", num_ops),
             ("level", ranges["depth"].to_numpy()),
             ("children", children),
         )
     }
     count = np.maximum(stats["count"], 1)
-    five = {name.replace("Avg", "Proj Avg"): value for name, value in _five(stats).items()}
+    five = {name.replace("Avg", "Proj Avg"): value for name, value in _name_statistics(stats).items()}
     frame = pd.DataFrame(
         {
             "Range": shown["Range"],
@@ -211,7 +211,7 @@ def nvtx_gpu_proj_sum(capture: Capture, attribution: Attribution | None = None) 
             "Avg Num Child": sums["children"] / count,
         }
     )
-    return _largest_first(frame[stats["count"] > 0], "Total Proj Time (ns)")
+    return _sort_largest_first(frame[stats["count"] > 0], "Total Proj Time (ns)")
 
 
 def cuda_kern_exec_sum(capture: Capture, attribution: Attribution | None = None) -> pd.DataFrame:
@@ -237,24 +237,24 @@ def cuda_kern_exec_sum(capture: Capture, attribution: Attribution | None = None)
     launch, launch_end = place["launch_ns"].to_numpy(), place["launch_end_ns"].to_numpy()
     queued = start >= launch_end
     spans = {
-        "T": statistics(group, np.maximum(end, launch_end) - launch, len(unique)),
-        "A": statistics(group, launch_end - launch, len(unique)),
-        "Q": statistics(group[queued], (start - launch_end)[queued], len(unique)),
-        "K": statistics(group, end - start, len(unique)),
+        "T": compute_statistics(group, np.maximum(end, launch_end) - launch, len(unique)),
+        "A": compute_statistics(group, launch_end - launch, len(unique)),
+        "Q": compute_statistics(group[queued], (start - launch_end)[queued], len(unique)),
+        "K": compute_statistics(group, end - start, len(unique)),
     }
     frame = pd.DataFrame(
         {
-            "PID": [process_id(thread >> 24) for thread in unique["thread"]],
-            "TID": [thread_id(thread) for thread in unique["thread"]],
+            "PID": [get_process_id(thread >> 24) for thread in unique["thread"]],
+            "TID": [get_thread_id(thread) for thread in unique["thread"]],
             "DevId": unique["device"].to_numpy(),
             "Count": spans["T"]["count"],
             "QCount": spans["Q"]["count"],
-            **{name: values for span, stats in spans.items() for name, values in _five(stats, span).items()},
+            **{name: values for span, stats in spans.items() for name, values in _name_statistics(stats, span).items()},
             "API Name": capture.api["name"].cat.categories[unique["api"]].astype(object),
             "Kernel Name": capture.kernels["kernel_name"].cat.categories[unique["kernel"]].astype(object),
         }
     )
-    return _largest_first(frame, "TAvg (ns)")
+    return _sort_largest_first(frame, "TAvg (ns)")
 
 
 ReportName = Literal[

@@ -12,8 +12,8 @@ import pandas as pd
 
 from profiler_job.analysis.capture.attribution import Attribution
 from profiler_job.analysis.capture.blocks import count_by, sum_by
-from profiler_job.analysis.capture.findings import AttentionSpans, Names, attention_spans, is_gemm
-from profiler_job.analysis.capture.nsys_export import Capture, codes_of
+from profiler_job.analysis.capture.findings import AttentionSpans, KernelNames, find_attention_spans, is_gemm
+from profiler_job.analysis.capture.nsys_export import Capture, encode
 from profiler_job.analysis.reference.kernel_families import Taxonomy
 from profiler_job.jobs.contract.ranges import ALL_PHASES, BACKWARD
 
@@ -26,28 +26,28 @@ COPIES = "copies"
 """Family of copies and fills by the driver."""
 
 
-def operations_of(capture: Capture, attribution: Attribution, taxonomy: Taxonomy) -> pd.DataFrame:
+def summarise_operations(capture: Capture, attribution: Attribution, taxonomy: Taxonomy) -> pd.DataFrame:
     """Kernels, and copies and fills, of all GPUs: COLUMNS. process: its number among those that have any; name: of the
     kernel or the operation; of_attention: whether it is a matmul of attention, of two tensors; time_ns: the sum of
     their durations; blocked_ns: how long calls that launch them wait because FULL_QUEUE others have not begun."""
     kernels = capture.kernels
-    names = Names(kernels, taxonomy)
+    names = KernelNames(kernels, taxonomy)
     known = pd.DataFrame(
         {"family": [one_class.family for one_class in names.classes], "rule": [c.rule for c in names.classes]},
         index=pd.Index(names.names, dtype=object),
     )
     phase = attribution.kernels["phase"].cat.codes.to_numpy()
-    of_attention = _of_attention(kernels, attribution, names, phase) if len(kernels) else np.zeros(0, bool)
-    of_kernels, of_copies = _blocked_ns(capture, attribution)
-    rows = _summed(kernels, "kernel_name", phase, of_attention, of_kernels)
+    of_attention = _mark_attention(kernels, attribution, names, phase) if len(kernels) else np.zeros(0, bool)
+    of_kernels, of_copies = _measure_blocked_launches(capture, attribution)
+    rows = _sum_operations(kernels, "kernel_name", phase, of_attention, of_kernels)
     rows = rows.assign(**{column: known[column].reindex(rows["name"]).to_numpy() for column in known})
     phase = attribution.memops["phase"].cat.codes.to_numpy()
-    copies = _summed(capture.memops, "operation", phase, np.zeros(len(phase), bool), of_copies)
+    copies = _sum_operations(capture.memops, "operation", phase, np.zeros(len(phase), bool), of_copies)
     copies = copies.assign(family=COPIES, rule="")
     return pd.concat([rows, copies], ignore_index=True)[list(COLUMNS)]
 
 
-def _blocked_ns(capture: Capture, attribution: Attribution) -> tuple[np.ndarray, np.ndarray]:
+def _measure_blocked_launches(capture: Capture, attribution: Attribution) -> tuple[np.ndarray, np.ndarray]:
     """Of each kernel, and of each copy or fill, how long its call waits because the queue of its GPU is full, beyond
     what other calls take. Of several operations of one call, as of a graph, the first has it."""
     frames, places = (capture.kernels, capture.memops), (attribution.kernels, attribution.memops)
@@ -61,11 +61,11 @@ def _blocked_ns(capture: Capture, attribution: Attribution) -> tuple[np.ndarray,
     first = by_start[np.unique(api[by_start], return_index=True)[1]]
     for number in np.unique(device[first]):
         rows = first[device[first] == number]
-        blocked[rows] = blocked_ns(launch[rows], end[rows], start[rows])
+        blocked[rows] = measure_blocked(launch[rows], end[rows], start[rows])
     return blocked[: len(capture.kernels)], blocked[len(capture.kernels) :]
 
 
-def blocked_ns(launch: np.ndarray, launch_end: np.ndarray, start: np.ndarray) -> np.ndarray:
+def measure_blocked(launch: np.ndarray, launch_end: np.ndarray, start: np.ndarray) -> np.ndarray:
     """Of each launch of a device how long its call waits because the queue is full, beyond what other calls take.
     Start and end of its call, and start of what it launches, in ns; one row for each call."""
     is_full = is_queue_full(launch, start)
@@ -85,11 +85,11 @@ def is_queue_full(launch: np.ndarray, start: np.ndarray) -> np.ndarray:
     return is_full
 
 
-def _summed(
+def _sum_operations(
     frame: pd.DataFrame, column: str, phase: np.ndarray, of_attention: np.ndarray, blocked_ns: np.ndarray
 ) -> pd.DataFrame:
     names = frame[column].cat
-    processes, process = codes_of(frame["process"].to_numpy())
+    processes, process = encode(frame["process"].to_numpy())
     shape = (max(len(processes), 1), len(_PHASES), max(len(names.categories), 1), 2)
     index = (process, phase.astype(np.int64), names.codes.to_numpy().astype(np.int64), of_attention.astype(np.int64))
     code = np.ravel_multi_index(index, shape) if len(frame) else np.zeros(0, np.int64)
@@ -108,9 +108,11 @@ def _summed(
     )
 
 
-def _of_attention(kernels: pd.DataFrame, attribution: Attribution, names: Names, phase: np.ndarray) -> np.ndarray:
+def _mark_attention(
+    kernels: pd.DataFrame, attribution: Attribution, names: KernelNames, phase: np.ndarray
+) -> np.ndarray:
     """Which kernels are matmuls of attention (bool)."""
-    gemms = names.where(is_gemm)[names.code]
+    gemms = names.mark(is_gemm)[names.code]
     ranges = attribution.ranges
     plain = ranges["plain_name"].cat
     batched, layers = (
@@ -123,11 +125,11 @@ def _of_attention(kernels: pd.DataFrame, attribution: Attribution, names: Names,
         matmul = np.zeros(len(kernels), bool)
         matmul[is_known] = batched[of_range[held_in[is_known]]]
         return matmul
-    spans = attention_spans(kernels, names)
-    return _beside(spans, gemms, phase == _PHASES.index(BACKWARD)) & gemms
+    spans = find_attention_spans(kernels, names)
+    return _mark_neighbours(spans, gemms, phase == _PHASES.index(BACKWARD)) & gemms
 
 
-def _beside(spans: AttentionSpans, gemms: np.ndarray, is_backward: np.ndarray) -> np.ndarray:
+def _mark_neighbours(spans: AttentionSpans, gemms: np.ndarray, is_backward: np.ndarray) -> np.ndarray:
     """The kernels on either side of each span, and in the backward pass the matmul beyond each of them."""
     if not len(spans.first):
         return np.zeros(len(gemms), bool)

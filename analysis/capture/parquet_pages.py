@@ -42,7 +42,7 @@ def _check_page(file: BinaryIO, start: int, table: str) -> int:
     """Where the page after the one at `start` begins."""
     file.seek(start)
     header = _Header(file)
-    fields = header.struct()
+    fields = header.read_struct()
     unpacked, packed = fields.get(_UNPACKED), fields.get(_PACKED)
     if not isinstance(unpacked, int) or not isinstance(packed, int) or unpacked < 0 or packed < 0:
         raise ValueError(f"{table} has a page without a size")
@@ -61,22 +61,22 @@ class _Header:
         self._file = file
         self.num_bytes = 0
 
-    def struct(self, depth: int = 0) -> dict[int, object]:
+    def read_struct(self, depth: int = 0) -> dict[int, object]:
         """Fields by number: numbers and structs; other values are passed over (None)."""
         fields: dict[int, object] = {}
         number = 0
         while byte := self._read(1)[0]:
-            number = number + (byte >> 4) if byte >> 4 else self._signed()
-            fields[number] = self._value(byte & 15, depth)
+            number = number + (byte >> 4) if byte >> 4 else self._read_signed()
+            fields[number] = self._read_value(byte & 15, depth)
         return fields
 
-    def _value(self, kind: int, depth: int) -> object:
+    def _read_value(self, kind: int, depth: int) -> object:
         if kind == _STRUCT and depth < 4:
-            return self.struct(depth + 1)
+            return self.read_struct(depth + 1)
         if kind in (4, 5, 6):
-            return self._signed()
+            return self._read_signed()
         if kind == _BINARY:
-            self._read(self._unsigned())
+            self._read(self._read_unsigned())
         elif kind == _DOUBLE:
             self._read(8)
         elif kind == _BYTE:
@@ -91,7 +91,7 @@ class _Header:
             raise ValueError("a page has a header that does not end")
         return data
 
-    def _unsigned(self) -> int:
+    def _read_unsigned(self) -> int:
         value = 0
         for shift in range(0, 70, 7):
             byte = self._read(1)[0]
@@ -100,6 +100,6 @@ class _Header:
                 return value
         raise ValueError("a page has a number that does not end")
 
-    def _signed(self) -> int:
-        value = self._unsigned()
+    def _read_signed(self) -> int:
+        value = self._read_unsigned()
         return (value >> 1) ^ -(value & 1)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from profiler_job.jobs.contract import ranges as vocabulary
 
 
-class Names(NamedTuple):
+class PhaseNames(NamedTuple):
     """Names that `source` gives to a phase: `pattern` matches them from end to end, in upper or lower case; `examples`
     are what the guide shows."""
 
@@ -24,67 +24,69 @@ YOURS, PYTORCH, LIGHTNING, MEGATRON, DEEPSPEED = "your own", "PyTorch", "Lightni
 _LIGHTNING = r"\[pl\]\[profile\](\[[^]]*\])?([\w.]*[.])?"
 
 
-def _names(phase: str, source: str, pattern: str, *examples: str) -> Names:
+def _make_names(phase: str, source: str, pattern: str, *examples: str) -> PhaseNames:
     if source == YOURS:  # people name ranges by calls, too: `loss.backward()`, `clip_grad_norm_`
         pattern = rf"(?:{pattern})_?(\(\))?"
-    return Names(phase, source, re.compile(pattern, re.IGNORECASE), examples)
+    return PhaseNames(phase, source, re.compile(pattern, re.IGNORECASE), examples)
 
 
 NAMES = (
-    _names(
+    _make_names(
         vocabulary.DATA,
         YOURS,
         r"data|data[ _]?load(er|ing)?|(get|next|load)[ _]?(data|batch)|dataloader[ _.]next",
         *("data", "dataloader", "get_batch", "load batch"),
     ),
-    _names(
+    _make_names(
         vocabulary.FORWARD,
         YOURS,
         r"([\w.]+[.]|model[ _])?(forward|fwd)([ _-]?(pass|step))?([ _#:.-]*\d+)?",
         *("forward", "fwd", "forward pass", "Model.forward", "forward_3"),
     ),
-    _names(vocabulary.LOSS, YOURS, r"loss|compute[ _]loss|criterion", "loss", "compute_loss", "criterion"),
-    _names(
+    _make_names(vocabulary.LOSS, YOURS, r"loss|compute[ _]loss|criterion", "loss", "compute_loss", "criterion"),
+    _make_names(
         vocabulary.BACKWARD,
         YOURS,
         r"([\w.]+[.]|loss[ _])?(backward|bwd)([ _-]?(pass|step))?([ _#:.-]*\d+)?",
         *("backward", "bwd", "backward pass", "loss.backward()", "backward_3"),
     ),
-    _names(
+    _make_names(
         vocabulary.CLIP,
         YOURS,
         r"clip|(clip[ _-])?grad(ient)?[ _-](clip(ping)?|norm)|clip[ _-]grad(ient)?s?",
         *("clip", "grad_clip", "clip_grad_norm_", "gradient clipping"),
     ),
-    _names(
+    _make_names(
         vocabulary.OPTIMIZER,
         YOURS,
         r"optimi[sz]er|optim|opt|(optim|opt(imi[sz]er)?)[ _.-](step|update)|"
         r"(param(eter)?|weight)?s?[ _]?update([ _](param(eter)?|weight)s?)?|adamw?([ _.]step)?",
         *("optimizer", "optim", "opt", "opt_step", "optimizer.step", "update", "adamw"),
     ),
-    _names(
+    _make_names(
         vocabulary.ZERO_GRAD,
         YOURS,
         r"((optimi[sz]er|optim|opt|model)[._ ])?zero[ _-]grads?",
         *("zero_grad", "zero-grad", "optimizer.zero_grad()"),
     ),
-    _names(
+    _make_names(
         vocabulary.DATA,
         PYTORCH,
         r"enumerate\(DataLoader\)#.*",
         "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
     ),
-    _names(vocabulary.FORWARD, PYTORCH, r"torch\.nn\.modules\.Module\.__call__", "torch.nn.modules.Module.__call__"),
-    _names(
+    _make_names(
+        vocabulary.FORWARD, PYTORCH, r"torch\.nn\.modules\.Module\.__call__", "torch.nn.modules.Module.__call__"
+    ),
+    _make_names(
         vocabulary.BACKWARD,
         PYTORCH,
         r"autograd::engine::evaluate_function: .*",
         "autograd::engine::evaluate_function: MmBackward0",
     ),
-    _names(vocabulary.OPTIMIZER, PYTORCH, r"optimizer\.step#.*", "Optimizer.step#AdamW.step"),
-    _names(vocabulary.ZERO_GRAD, PYTORCH, r"optimizer\.zero_grad#.*", "Optimizer.zero_grad#AdamW.zero_grad"),
-    _names(
+    _make_names(vocabulary.OPTIMIZER, PYTORCH, r"optimizer\.step#.*", "Optimizer.step#AdamW.step"),
+    _make_names(vocabulary.ZERO_GRAD, PYTORCH, r"optimizer\.zero_grad#.*", "Optimizer.zero_grad#AdamW.zero_grad"),
+    _make_names(
         vocabulary.DATA,
         LIGHTNING,
         rf"{_LIGHTNING}((train|val|test|predict)_dataloader_next|batch_to_device)",
@@ -93,58 +95,60 @@ NAMES = (
             "[pl][profile][Strategy]DDPStrategy.batch_to_device",
         ),
     ),
-    _names(
+    _make_names(
         vocabulary.FORWARD,
         LIGHTNING,
         rf"{_LIGHTNING}(training|validation|test|predict)_step",
         "[pl][profile][Strategy]SingleDeviceStrategy.training_step",
     ),
-    _names(vocabulary.BACKWARD, LIGHTNING, rf"{_LIGHTNING}backward", "[pl][profile][Strategy]DDPStrategy.backward"),
-    _names(
+    _make_names(
+        vocabulary.BACKWARD, LIGHTNING, rf"{_LIGHTNING}backward", "[pl][profile][Strategy]DDPStrategy.backward"
+    ),
+    _make_names(
         vocabulary.CLIP,
         LIGHTNING,
         rf"{_LIGHTNING}(configure_gradient_clipping|clip_gradients)",
         "[pl][profile][LightningModule]Net.configure_gradient_clipping",
     ),
-    _names(
+    _make_names(
         vocabulary.OPTIMIZER,
         LIGHTNING,
         rf"{_LIGHTNING}optimizer_step(_with_closure)?(_\d+)?",
         "[pl][profile][LightningModule]Net.optimizer_step",
     ),
-    _names(
+    _make_names(
         vocabulary.ZERO_GRAD,
         LIGHTNING,
         rf"{_LIGHTNING}(optimizer_)?zero_grad",
         "[pl][profile][LightningModule]Net.optimizer_zero_grad",
     ),
-    _names(vocabulary.DATA, MEGATRON, r"batch-generator", "batch-generator"),
-    _names(
+    _make_names(vocabulary.DATA, MEGATRON, r"batch-generator", "batch-generator"),
+    _make_names(
         vocabulary.FORWARD, MEGATRON, r"forward-(compute|recv|send)(-layer-\d+)?", "forward-compute", "forward-recv"
     ),
-    _names(
+    _make_names(
         vocabulary.BACKWARD, MEGATRON, r"backward-(compute|recv|send)(-layer-\d+)?", "backward-compute", "backward-send"
     ),
-    _names(
+    _make_names(
         vocabulary.CLIP,
         MEGATRON,
         r"optimizer-(clip-main-grad|unscale-and-check-inf)",
         *("optimizer-clip-main-grad", "optimizer-unscale-and-check-inf"),
     ),
-    _names(
+    _make_names(
         vocabulary.OPTIMIZER,
         MEGATRON,
         r"optimizer-(inner-step|copy-.*|count-zeros)",
         *("optimizer-inner-step", "optimizer-copy-to-main-grad"),
     ),
-    _names(vocabulary.FORWARD, DEEPSPEED, r"fwd_microstep|fwd_inner(_microstep)?", "fwd_microstep"),
-    _names(
+    _make_names(vocabulary.FORWARD, DEEPSPEED, r"fwd_microstep|fwd_inner(_microstep)?", "fwd_microstep"),
+    _make_names(
         vocabulary.BACKWARD,
         DEEPSPEED,
         r"bwd_(inner_|allreduce_)?microstep|DeepSpeed\w*\.(allreduce_gradients|backward_epilogue)",
         *("bwd_microstep", "DeepSpeedEngine.backward", "DeepSpeedEngine.allreduce_gradients"),
     ),
-    _names(
+    _make_names(
         vocabulary.OPTIMIZER,
         DEEPSPEED,
         r"step_microstep|(DeepSpeed|FP16_|BF16_)\w*\.(step|_take_model_step)",
@@ -159,7 +163,7 @@ _STEP = re.compile(
 )
 
 
-def phase_of(name: str, chosen: Mapping[str, str] | None = None) -> str:
+def find_phase(name: str, chosen: Mapping[str, str] | None = None) -> str:
     """The phase that a range called `name` marks, one of ALL_PHASES, or "" when it marks none. chosen: the user's own
     names and their phases, which come first."""
     if chosen and name in chosen:
@@ -170,7 +174,7 @@ def phase_of(name: str, chosen: Mapping[str, str] | None = None) -> str:
     return next((names.phase for names in NAMES if names.pattern.fullmatch(name.strip())), "")
 
 
-def module_named(name: str) -> str | None:
+def parse_module(name: str) -> str | None:
     """The whole path of a module that a range of a followed step has in its name; None for other ranges."""
     phase, slash, path = name.removeprefix(vocabulary.FOLLOWED).partition("/")
     return path if slash and name.startswith(vocabulary.FOLLOWED) and phase in vocabulary.ALL_PHASES else None
@@ -181,7 +185,7 @@ def is_step(name: str) -> bool:
     return _STEP.fullmatch(name.strip()) is not None
 
 
-def chosen_phases(options: Sequence[str]) -> dict[str, str]:
+def parse_phases(options: Sequence[str]) -> dict[str, str]:
     """Range name -> phase, of options such as `optimizer=my_opt`. Raises ValueError, one line for the user."""
     chosen: dict[str, str] = {}
     for option in options:

@@ -26,7 +26,7 @@ NO_NUMBER = -1
 _MOST_DIGITS = 18
 
 
-class Named(NamedTuple):
+class ParsedNames(NamedTuple):
     """What the names of ranges say; the first three by category of the capture's names, the others by plain name.
 
     code: of its plain name. number: `seq`, NO_NUMBER where there is none. is_operation: whether PyTorch marks an
@@ -40,17 +40,17 @@ class Named(NamedTuple):
     is_node: np.ndarray
 
 
-def _numbers(name: str) -> re.Match[str] | None:
+def _match_numbers(name: str) -> re.Match[str] | None:
     return _NUMBERS.search(name) if " = " in name else None
 
 
-def plain_name(name: str) -> str:
+def strip_numbers(name: str) -> str:
     """The name of a range without PyTorch's numbers."""
-    match = _numbers(name)
+    match = _match_numbers(name)
     return name[: match.start()] if match else name
 
 
-def parse_names(names: list[str]) -> Named:
+def parse_names(names: list[str]) -> ParsedNames:
     """Plain names and numbers of the names of ranges."""
     codes: dict[str, int] = {}
     code = np.empty(len(names), np.int64)
@@ -59,7 +59,7 @@ def parse_names(names: list[str]) -> Named:
     for i, name in enumerate(names):
         plain = name
         is_operation[i] = name.startswith(_OF_FUNCTIONS_TRACE)
-        if (match := _numbers(name)) is not None:
+        if (match := _match_numbers(name)) is not None:
             plain = name[: match.start()]
             if match[1] and len(match[1]) <= _MOST_DIGITS:
                 number[i] = int(match[1])
@@ -70,7 +70,7 @@ def parse_names(names: list[str]) -> Named:
         and (plain.rstrip("0123456789").endswith("Backward") or plain.startswith(_OF_ENGINE))
         for plain in codes
     ]
-    return Named(code, number, is_operation, list(codes), np.array(is_node, bool))
+    return ParsedNames(code, number, is_operation, list(codes), np.array(is_node, bool))
 
 
 def link_nodes(ranges: pd.DataFrame, number: np.ndarray, is_node: np.ndarray, plain: np.ndarray, names: list[str]):
@@ -80,22 +80,24 @@ def link_nodes(ranges: pd.DataFrame, number: np.ndarray, is_node: np.ndarray, pl
     start, process = ranges["start_ns"].to_numpy(), ranges["process"].to_numpy()
     nodes, operations = np.flatnonzero(is_node), np.flatnonzero((number >= 0) & ~is_node)
     rows = np.r_[operations, nodes]
-    bare = pd.factorize(np.array([_bare(name) for name in names], dtype=object))[0][plain[rows]]
-    numbered = _pairs(np.unique(process[rows], return_inverse=True)[1], np.unique(number[rows], return_inverse=True)[1])
+    bare = pd.factorize(np.array([_simplify(name) for name in names], dtype=object))[0][plain[rows]]
+    numbered = _encode_pairs(
+        np.unique(process[rows], return_inverse=True)[1], np.unique(number[rows], return_inverse=True)[1]
+    )
     made_by = np.full(len(ranges), -1, np.int64)
-    for key in (numbered, _pairs(numbered, bare)):  # what fits by name, too, counts more
+    for key in (numbered, _encode_pairs(numbered, bare)):  # what fits by name, too, counts more
         of_operations, of_nodes = key[: len(operations)], key[len(operations) :]
-        last = _last_before(of_operations, start[operations], of_nodes, start[nodes])
+        last = _find_last_before(of_operations, start[operations], of_nodes, start[nodes])
         made_by[nodes[last >= 0]] = operations[last[last >= 0]]
     return made_by
 
 
-def _pairs(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+def _encode_pairs(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """A code for each distinct pair of two codes."""
     return np.unique(first * (int(second.max(initial=0)) + 1) + second, return_inverse=True)[1]
 
 
-def link_beside_nodes(
+def link_calls_of_nodes(
     made_by: np.ndarray, parent: np.ndarray, is_node: np.ndarray, plain: np.ndarray, names: list[str]
 ) -> None:
     """Fill `made_by`, in place, of what autograd calls for a node beside it: the sum over a dimension that was
@@ -108,7 +110,7 @@ def link_beside_nodes(
     made_by[beside] = of_call[parent[beside]]
 
 
-def _last_before(key: np.ndarray, start: np.ndarray, wanted: np.ndarray, time: np.ndarray) -> np.ndarray:
+def _find_last_before(key: np.ndarray, start: np.ndarray, wanted: np.ndarray, time: np.ndarray) -> np.ndarray:
     """For each `wanted` key: place of the last that has it and starts before its time, -1 where none does."""
     count = len(key)
     later = np.r_[np.ones(count), np.zeros(len(wanted))]  # at one moment it is not before
@@ -120,7 +122,7 @@ def _last_before(key: np.ndarray, start: np.ndarray, wanted: np.ndarray, time: n
     return np.where((place >= 0) & (np.r_[key, -1][place] == wanted), place, -1)
 
 
-def _bare(name: str) -> str:
+def _simplify(name: str) -> str:
     """What the names of an operation and of its node have in common: aten::nll_loss_forward, NllLossBackward0."""
     short = name.rpartition("::")[2].replace("_", "").lower()
     return short.rstrip("0123456789").removesuffix("backward").removesuffix("forward")

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from profiler_job.analysis.capture.attribution import Attribution, Nesting, launches, levels
-from profiler_job.analysis.capture.nsys_export import MOST_DEVICES, Capture, ExportError, codes_of, process_id
+from profiler_job.analysis.capture.attribution import Attribution, Nesting, find_launches, split_by_depth
+from profiler_job.analysis.capture.nsys_export import MOST_DEVICES, Capture, ExportError, encode, get_process_id
 
 _UNITS_NS = {"s": 1e9, "ms": 1e6, "us": 1e3, "µs": 1e3, "ns": 1}
 _MOMENT = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(s|ms|us|µs|ns)?\s*")
@@ -50,7 +50,7 @@ class Selection:
 ALL = Selection()
 
 
-def between(text: str) -> tuple[int, int]:
+def parse_moments(text: str) -> tuple[int, int]:
     """The two moments of `START,END` in ns; a number without a unit is in milliseconds. Raises ValueError."""
     moments = [_MOMENT.fullmatch(part) for part in text.split(",")]
     if len(moments) != 2 or not all(moments):
@@ -61,15 +61,15 @@ def between(text: str) -> tuple[int, int]:
     return start, end
 
 
-def gpus_of(capture: Capture, operations: pd.DataFrame) -> np.ndarray:
+def find_gpus(capture: Capture, operations: pd.DataFrame) -> np.ndarray:
     """Number of the GPU of each operation: what CUDA calls device 0 is another GPU in another process."""
-    unique, inverse = codes_of(operations["process"].to_numpy() * MOST_DEVICES + operations["device"].to_numpy())
+    unique, inverse = encode(operations["process"].to_numpy() * MOST_DEVICES + operations["device"].to_numpy())
     known_as = [divmod(int(key), MOST_DEVICES) for key in unique]
-    numbers = [capture.gpu_of.get((process_id(process), device), device) for process, device in known_as]
+    numbers = [capture.gpu_of.get((get_process_id(process), device), device) for process, device in known_as]
     return np.array(numbers, np.int64)[inverse]
 
 
-def first_event_ns(capture: Capture) -> int:
+def find_first_event(capture: Capture) -> int:
     """When the first event starts, on the clock of the capture."""
     frames = (capture.kernels, capture.graphs, capture.memops, capture.api, capture.ranges, capture.syncs)
     return min((int(frame["start_ns"].min()) for frame in frames if len(frame)), default=0)
@@ -79,15 +79,15 @@ def select(capture: Capture, attribution: Attribution, selection: Selection) -> 
     """What `selection` leaves of both. Raises ExportError where the capture lacks what is asked for."""
     if not selection.restricts():
         return capture, attribution
-    kept = _kept_rows(capture, attribution, selection)
-    frames = {name: _rows_of(getattr(capture, name), rows) for name, rows in kept.items()}
+    kept = _find_kept_rows(capture, attribution, selection)
+    frames = {name: _select_rows(getattr(capture, name), rows) for name, rows in kept.items()}
     events = [frame for frame in frames.values() if len(frame)]
     first = min((int(frame["start_ns"].min()) for frame in events), default=0)
     last = max((int(frame["end_ns"].max()) for frame in events), default=0)
-    return replace(capture, **frames, events_ns=last - first), _placed(attribution, frames, kept)
+    return replace(capture, **frames, events_ns=last - first), _place_kept(attribution, frames, kept)
 
 
-def _rows_of(frame: pd.DataFrame, kept: np.ndarray) -> pd.DataFrame:
+def _select_rows(frame: pd.DataFrame, kept: np.ndarray) -> pd.DataFrame:
     """The rows that are kept, without categories that none of them has."""
     rows = frame[kept].reset_index(drop=True)
     categories = [name for name in rows if isinstance(rows[name].dtype, pd.CategoricalDtype)]
@@ -97,7 +97,7 @@ def _rows_of(frame: pd.DataFrame, kept: np.ndarray) -> pd.DataFrame:
 # ----------------------------------------------------------------------------------------------------------- which rows
 
 
-def _kept_rows(capture: Capture, attribution: Attribution, selection: Selection) -> dict[str, np.ndarray]:
+def _find_kept_rows(capture: Capture, attribution: Attribution, selection: Selection) -> dict[str, np.ndarray]:
     """Of each frame of the capture, which rows are kept."""
     names = (*_OPERATIONS, "api", "ranges", "syncs")
     kept = {name: np.ones(len(getattr(capture, name)), bool) for name in names}
@@ -114,7 +114,7 @@ def _kept_rows(capture: Capture, attribution: Attribution, selection: Selection)
 
 
 def _keep_between(capture: Capture, moments: tuple[int, int], kept: dict[str, np.ndarray]) -> None:
-    start, end = (first_event_ns(capture) + moment for moment in moments)
+    start, end = (find_first_event(capture) + moment for moment in moments)
     if moments[0] > capture.events_ns:
         problem = f"ends {capture.events_ns / 1e6:.2f} ms after its first event"
         raise ExportError(capture.path, problem, "choose earlier moments with --between")
@@ -125,7 +125,7 @@ def _keep_between(capture: Capture, moments: tuple[int, int], kept: dict[str, np
 
 def _keep_gpu(capture: Capture, gpu: int, kept: dict[str, np.ndarray]) -> None:
     """API calls are of a GPU only by what they launch, and ranges by the processes that use it."""
-    numbers = {name: gpus_of(capture, getattr(capture, name)) for name in (*_OPERATIONS, "syncs")}
+    numbers = {name: find_gpus(capture, getattr(capture, name)) for name in (*_OPERATIONS, "syncs")}
     used = sorted({int(number) for name in _OPERATIONS for number in pd.unique(numbers[name])})
     if gpu not in used:
         ran = f"ran nothing on GPU {gpu}" if used else "ran nothing on any GPU"
@@ -155,12 +155,12 @@ def _keep_inside(capture: Capture, attribution: Attribution, name: str, kept: di
     kept["api"] &= calls
     for operations in _OPERATIONS:
         row = getattr(attribution, operations)["api"].to_numpy()
-        kept[operations] &= (row >= 0) & _taken(calls, row)
-    row = launches(capture.syncs, capture.api)
-    kept["syncs"] &= (row >= 0) & _taken(calls, row)
+        kept[operations] &= (row >= 0) & _take(calls, row)
+    row = find_launches(capture.syncs, capture.api)
+    kept["syncs"] &= (row >= 0) & _take(calls, row)
 
 
-def _taken(values: np.ndarray, row: np.ndarray) -> np.ndarray:
+def _take(values: np.ndarray, row: np.ndarray) -> np.ndarray:
     return values[np.maximum(row, 0)] if len(values) else np.zeros(len(row), bool)
 
 
@@ -185,7 +185,7 @@ class _Inside:
     def __init__(self, ranges: pd.DataFrame, nesting: Nesting, named: np.ndarray):
         self.named, self._nesting = named, nesting
         self._under = named & (ranges["style"] == "PushPop").to_numpy()
-        for rows in levels(nesting.stack_parent)[1:]:
+        for rows in split_by_depth(nesting.stack_parent)[1:]:
             self._under[rows] |= self._under[nesting.stack_parent[rows]]
         spans = ranges[named & (ranges["style"] == "StartEnd").to_numpy()]
         self._spans = {int(process): rows for process, rows in spans.groupby("process")}
@@ -194,7 +194,7 @@ class _Inside:
         """Of moments on a thread of a process."""
         moments = time.to_numpy()
         held = np.zeros(len(moments), bool)
-        for chain in self._nesting.chains(thread.to_numpy(), moments):
+        for chain in self._nesting.find_chains(thread.to_numpy(), moments):
             held |= (chain >= 0) & self._under[chain]
         for owner, rows in self._spans.items():
             begun = np.searchsorted(np.sort(rows["start_ns"].to_numpy()), moments, side="right")
@@ -206,10 +206,10 @@ class _Inside:
 # ---------------------------------------------------------------------------------------------------- their new places
 
 
-def _placed(attribution: Attribution, frames: dict[str, pd.DataFrame], kept: dict[str, np.ndarray]) -> Attribution:
+def _place_kept(attribution: Attribution, frames: dict[str, pd.DataFrame], kept: dict[str, np.ndarray]) -> Attribution:
     """The attribution of the kept rows, with the row numbers that calls and ranges have among them."""
     nesting = Nesting(frames["ranges"])
-    parents = _kept_parents(attribution.ranges["parent_id"].to_numpy(), kept["ranges"])
+    parents = _find_kept_parents(attribution.ranges["parent_id"].to_numpy(), kept["ranges"])
     ranges = attribution.ranges[kept["ranges"]].reset_index(drop=True).assign(parent_id=parents)
     for name in ("name", "domain"):
         ranges[name] = frames["ranges"][name]
@@ -218,26 +218,26 @@ def _placed(attribution: Attribution, frames: dict[str, pd.DataFrame], kept: dic
     for name in _OPERATIONS:
         place = getattr(attribution, name)[kept[name]].reset_index(drop=True)
         row = place["api"].to_numpy()
-        innermost = nesting.innermost(
-            nesting.chains(place["thread"].to_numpy(), place["launch_ns"].to_numpy()), len(row)
+        innermost = nesting.find_innermost(
+            nesting.find_chains(place["thread"].to_numpy(), place["launch_ns"].to_numpy()), len(row)
         )
-        calls = np.where(row >= 0, _at(number, row), row)
+        calls = np.where(row >= 0, _look_up(number, row), row)
         operations[name] = place.assign(api=calls, range_id=innermost)
     places: Any = _PlacesAmong(attribution._places, nesting)
     return replace(attribution, ranges=ranges, nesting=nesting, _places=places, _calls=frames["api"], **operations)
 
 
-def _at(number: np.ndarray, row: np.ndarray) -> np.ndarray:
+def _look_up(number: np.ndarray, row: np.ndarray) -> np.ndarray:
     return number[np.maximum(row, 0)] if len(number) else row
 
 
-def _kept_parents(parent: np.ndarray, kept: np.ndarray) -> np.ndarray:
+def _find_kept_parents(parent: np.ndarray, kept: np.ndarray) -> np.ndarray:
     """Row number of the nearest range around each kept one that is kept, too; -1 none."""
     number = np.cumsum(kept) - 1
     above = parent[kept]
-    while (lost := (above >= 0) & ~_at(kept, above)).any():
+    while (lost := (above >= 0) & ~_look_up(kept, above)).any():
         above = np.where(lost, parent[above], above)
-    return np.where(above >= 0, _at(number, above), -1)
+    return np.where(above >= 0, _look_up(number, above), -1)
 
 
 class _PlacesAmong:
@@ -246,7 +246,7 @@ class _PlacesAmong:
     def __init__(self, places: Any, nesting: Nesting):
         self._places, self._nesting = places, nesting
 
-    def at(self, process: Any, thread: Any, time: Any, launched: np.ndarray | None) -> pd.DataFrame:
-        place = self._places.at(process, thread, time, launched)
-        chains = self._nesting.chains(np.asarray(thread), np.asarray(time))
-        return place.assign(range_id=self._nesting.innermost(chains, len(place)))
+    def place_moments(self, process: Any, thread: Any, time: Any, launched: np.ndarray | None) -> pd.DataFrame:
+        place = self._places.place_moments(process, thread, time, launched)
+        chains = self._nesting.find_chains(np.asarray(thread), np.asarray(time))
+        return place.assign(range_id=self._nesting.find_innermost(chains, len(place)))

@@ -11,14 +11,14 @@ import numpy as np
 import pandas as pd
 
 from profiler_job.analysis.capture import capture_advice, collective_time, findings, intervals, limit_of_capture
-from profiler_job.analysis.capture.attribution import ATTRIBUTIONS, NO_CALL, Attribution, attribute, levels
-from profiler_job.analysis.capture.blocks import BLOCK, blocks, count_by, sum_by
+from profiler_job.analysis.capture.attribution import ATTRIBUTIONS, NO_CALL, Attribution, attribute, split_by_depth
+from profiler_job.analysis.capture.blocks import BLOCK, count_by, split_into_blocks, sum_by
 from profiler_job.analysis.capture.communication import measure
 from profiler_job.analysis.capture.inferred import infer_phases
-from profiler_job.analysis.capture.nsys_export import UNKNOWN_PROCESS, Capture, codes_of, distinct, process_id
-from profiler_job.analysis.capture.operations import operations_of
-from profiler_job.analysis.capture.phase_names import module_named
-from profiler_job.analysis.capture.selection import ALL, Selection, first_event_ns, gpus_of, select
+from profiler_job.analysis.capture.nsys_export import UNKNOWN_PROCESS, Capture, encode, find_distinct, get_process_id
+from profiler_job.analysis.capture.operations import summarise_operations
+from profiler_job.analysis.capture.phase_names import parse_module
+from profiler_job.analysis.capture.selection import ALL, Selection, find_first_event, find_gpus, select
 from profiler_job.analysis.reference import kernel_families
 from profiler_job.jobs.contract.ranges import ALL_PHASES
 
@@ -122,16 +122,16 @@ class Summary:
 
     def as_json(self) -> dict:
         """The stable interface: capture, coverage, launches, and one list of objects for each section that is shown."""
-        rows = {name: _records(self.sections[name]) for name in self.shown}
+        rows = {name: _make_records(self.sections[name]) for name in self.shown}
         return {"capture": self.capture, "coverage": self.coverage, "launches": self.launches} | rows
 
 
 Predict = Callable[[Summary, Callable[[], pd.DataFrame]], Summary]
-"""Adds predicted gains to the advice of a summary; the second argument gives what `operations_of` gives of its
+"""Adds predicted gains to the advice of a summary; the second argument gives what `summarise_operations` gives of its
 capture."""
 
 
-def _records(frame: pd.DataFrame) -> list[dict]:
+def _make_records(frame: pd.DataFrame) -> list[dict]:
     plain = frame.astype(object).where(frame.notna(), None)
     return plain.to_dict("records")
 
@@ -149,50 +149,50 @@ def summarise(
     that the user names; with_moments: `busy`, too, which is for drawing; predict: adds gains to the advice, where that
     is shown. Raises ExportError."""
     attribution = attribution or infer_phases(capture, attribute(capture, chosen))
-    zero = first_event_ns(capture)
+    zero = find_first_event(capture)
     of_all_gpus = capture, attribution
     capture, attribution = select(*of_all_gpus, selection)
     kernels = capture.kernels
     duration = (kernels["end_ns"] - kernels["start_ns"]).to_numpy()
-    gpu = gpus_of(capture, kernels)
+    gpu = find_gpus(capture, kernels)
     overlaps = _Overlaps(gpu, kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy())
-    gpus = {"kernels": gpu} | {name: gpus_of(capture, getattr(capture, name)) for name in ("graphs", "memops")}
+    gpus = {"kernels": gpu} | {name: find_gpus(capture, getattr(capture, name)) for name in ("graphs", "memops")}
     of_gpus, of_phases = limit_of_capture.split_elapsed(capture, attribution, gpus, taxonomy)
     if selection.range is not None:  # of what else the GPU did meanwhile nothing is left: it would count as idle
         of_gpus, of_phases = of_gpus.head(0), of_phases.head(0)
     sections = {
         "verdict": of_gpus,
         "verdict_phases": of_phases,
-        "kernels": _kernels(kernels, duration, taxonomy),
-        "ranges": _ranges(capture, attribution, duration, overlaps),
-        "phases": _phases(attribution, duration, overlaps),
-        "api": _api(capture, attribution),
-        "syncs": _syncs(capture),
-        "memops": _memops(capture),
-        "gpus": _gpus(capture, gpus, duration),
+        "kernels": _summarise_kernels(kernels, duration, taxonomy),
+        "ranges": _summarise_ranges(capture, attribution, duration, overlaps),
+        "phases": _summarise_phases(attribution, duration, overlaps),
+        "api": _summarise_api(capture, attribution),
+        "syncs": _summarise_syncs(capture),
+        "memops": _summarise_memops(capture),
+        "gpus": _summarise_gpus(capture, gpus, duration),
     }
     if selection.gpu is None:
         exchanged = measure(capture, attribution, gpu, taxonomy)
     else:  # who waits for whom shows in the kernels of the other GPUs
         every, places = select(*of_all_gpus, replace(selection, gpu=None))
-        exchanged = measure(every, places, gpus_of(every, every.kernels), taxonomy).of_gpu(selection.gpu)
+        exchanged = measure(every, places, find_gpus(every, every.kernels), taxonomy).select_gpu(selection.gpu)
     sections |= {"communication": exchanged.of_gpus}
     sections |= {"collectives": exchanged.collectives, "messages": exchanged.messages}
-    sections["families"] = _families(sections["kernels"])
-    sections["findings"] = findings.find(capture, attribution, sections["gpus"], taxonomy)
+    sections["families"] = _summarise_families(sections["kernels"])
+    sections["findings"] = findings.find_findings(capture, attribution, sections["gpus"], taxonomy)
     if selection.range is not None:
         sections["gpus"]["idle_share"] = None
         sections |= {name: sections[name].head(0) for name in ("communication", "collectives", "messages")}
         of_idle = sections["findings"]["kind"].isin(findings.OF_IDLE_TIME)
         sections["findings"] = sections["findings"][~of_idle].reset_index(drop=True)
-    sections["problems"] = _problems(capture, attribution)
-    sections["missing"] = _missing(capture, attribution, chosen or {})
+    sections["problems"] = _list_problems(capture, attribution)
+    sections["missing"] = _list_missing(capture, attribution, chosen or {})
     total = int(duration.sum())
     codes = attribution.kernels["attribution"].cat.codes.to_numpy()
     time = sum_by(codes, duration, len(ATTRIBUTIONS))
     coverage = {name: (float(part / total) if total else None) for name, part in zip(ATTRIBUTIONS, time)}
     frames = (kernels, capture.graphs, capture.memops, capture.syncs, capture.api, capture.ranges)
-    processes = {int(process) for frame in frames for process in distinct(frame["process"].to_numpy())}
+    processes = {int(process) for frame in frames for process in find_distinct(frame["process"].to_numpy())}
     graph_ns = int((capture.graphs["end_ns"] - capture.graphs["start_ns"]).sum())
     facts = {
         "source": capture.source,
@@ -201,8 +201,8 @@ def summarise(
         "schema_version": capture.schema_version,
         "duration_ns": int(capture.duration_ns),
         "events_ns": int(capture.events_ns),
-        "processes": sorted(process_id(process) for process in processes - {UNKNOWN_PROCESS}),
-        **_work(capture, zero),
+        "processes": sorted(get_process_id(process) for process in processes - {UNKNOWN_PROCESS}),
+        **_find_work(capture, zero),
         "num_gpus": len(sections["gpus"]),
         "num_kernels": len(kernels),
         "num_graph_executions": len(capture.graphs),
@@ -212,8 +212,8 @@ def summarise(
         "kernel_ns": total,
         "graph_ns": graph_ns,
         "kernel_share": total / (total + graph_ns) if total + graph_ns else None,
-        "unclassified_share": _unclassified(sections["families"]),
-        "unmatched_ranges": _unmatched_ranges(attribution, duration),
+        "unclassified_share": _sum_unclassified(sections["families"]),
+        "unmatched_ranges": _find_unmatched_ranges(attribution, duration),
         "communication_ranks": exchanged.num_ranks,
         "ranks_apart_ns": exchanged.apart_ns,
         "no_waiting_because": exchanged.why_not,
@@ -223,25 +223,25 @@ def summarise(
     summary = Summary(
         capture=facts,
         coverage=coverage,
-        launches=_launches(attribution, kernels, gpu, of_gpus),
+        launches=_summarise_launches(attribution, kernels, gpu, of_gpus),
         sections={name: sections[name] for name in SECTIONS},
         shown=selection.sections or tuple(SECTIONS),
-        busy=_busy_moments(capture, gpus) if with_moments else {},
+        busy=_measure_busy_moments(capture, gpus) if with_moments else {},
     )
     if predict is None or "advice" not in summary.shown:
         return summary
     if selection.between:
-        summary = replace(summary, phases_ns=_phases_ns(*select(*of_all_gpus, replace(selection, between=None))))
-    return predict(summary, lambda: operations_of(capture, attribution, taxonomy))
+        summary = replace(summary, phases_ns=_sum_phases(*select(*of_all_gpus, replace(selection, between=None))))
+    return predict(summary, lambda: summarise_operations(capture, attribution, taxonomy))
 
 
-def _phases_ns(capture: Capture, attribution: Attribution) -> dict[str, int]:
+def _sum_phases(capture: Capture, attribution: Attribution) -> dict[str, int]:
     duration = capture.kernels["end_ns"] - capture.kernels["start_ns"]
     sums = duration.groupby(attribution.kernels["phase"].astype(str).to_numpy()).sum()
     return {str(phase): int(time_ns) for phase, time_ns in sums.items()}
 
 
-def _work(capture: Capture, zero: int) -> dict[str, int | None]:
+def _find_work(capture: Capture, zero: int) -> dict[str, int | None]:
     """When the work of the GPUs begins and ends, and until when meanwhile kernels' code is loaded; ns after `zero`."""
     frames = [frame for frame in (capture.kernels, capture.graphs, capture.memops) if len(frame)]
     if not frames:
@@ -266,7 +266,7 @@ class _Overlaps:
     """
 
     def __init__(self, gpu: np.ndarray, start: np.ndarray, end: np.ndarray):
-        numbers, code = codes_of(gpu)
+        numbers, code = encode(gpu)
         self.num_gpus = max(len(numbers), 1)
         self.gpu, self.start, self.end = code.astype(np.min_scalar_type(self.num_gpus)), start, end
         self.shared = np.zeros(len(gpu), bool)
@@ -292,7 +292,7 @@ class _Overlaps:
         order = np.argsort(key.astype(np.min_scalar_type(len(busy) * self.num_gpus)), kind="stable")  # 16 bits: radix
         key, rows = key[order], rows[order]
         start, end = self.start[rows], self.end[rows]
-        twice = end - start - intervals.new_ns(key, start, end)
+        twice = end - start - intervals.measure_new(key, start, end)
         first = np.flatnonzero(np.r_[True, key[1:] != key[:-1]])
         np.subtract.at(busy, key[first] // self.num_gpus, np.add.reduceat(twice, first))
 
@@ -300,17 +300,17 @@ class _Overlaps:
 # ------------------------------------------------------------------------------------------------------------- sections
 
 
-def _share(values: pd.Series) -> pd.Series:
+def _compute_share(values: pd.Series) -> pd.Series:
     total = values.sum()
     return values / total if total else values.astype("float64")
 
 
-def _frame(section: str, columns: dict, by: str | None = None) -> pd.DataFrame:
+def _make_frame(section: str, columns: dict, by: str | None = None) -> pd.DataFrame:
     frame = pd.DataFrame(columns)[list(SECTIONS[section])]
     return frame.sort_values(by, ascending=False, kind="stable", ignore_index=True) if by else frame
 
 
-def _kernels(kernels: pd.DataFrame, duration: np.ndarray, taxonomy: kernel_families.Taxonomy) -> pd.DataFrame:
+def _summarise_kernels(kernels: pd.DataFrame, duration: np.ndarray, taxonomy: kernel_families.Taxonomy) -> pd.DataFrame:
     names = kernels["kernel_name"].cat.categories
     code = kernels["kernel_name"].cat.codes.to_numpy()
     calls = count_by(code, len(names))
@@ -326,26 +326,28 @@ def _kernels(kernels: pd.DataFrame, duration: np.ndarray, taxonomy: kernel_famil
         "rule": [classification.rule for classification in classifications],
         "calls": calls[used],
         "total_ns": total[used],
-        "share": _share(pd.Series(total[used])),
+        "share": _compute_share(pd.Series(total[used])),
         "mean_ns": total[used] / calls[used],
         "min_ns": shortest[used],
         "max_ns": longest[used],
     }
-    return _frame("kernels", columns, "total_ns")
+    return _make_frame("kernels", columns, "total_ns")
 
 
-def _families(kernels: pd.DataFrame) -> pd.DataFrame:
+def _summarise_families(kernels: pd.DataFrame) -> pd.DataFrame:
     totals = kernels.groupby("family", sort=True)[["calls", "total_ns"]].sum().reset_index()
-    return _frame("families", totals.assign(share=_share(totals["total_ns"])), "total_ns")
+    return _make_frame("families", totals.assign(share=_compute_share(totals["total_ns"])), "total_ns")
 
 
-def _unclassified(families: pd.DataFrame) -> float | None:
+def _sum_unclassified(families: pd.DataFrame) -> float | None:
     if not len(families):
         return None
     return float(families["share"][families["family"] == kernel_families.OTHER].sum())
 
 
-def _ranges(capture: Capture, attribution: Attribution, duration: np.ndarray, overlaps: _Overlaps) -> pd.DataFrame:
+def _summarise_ranges(
+    capture: Capture, attribution: Attribution, duration: np.ndarray, overlaps: _Overlaps
+) -> pd.DataFrame:
     ranges = attribution.ranges
     keys = pd.DataFrame({name: ranges[name].cat.codes for name in ("domain", "plain_name", "style")})
     grouped = keys.groupby(list(keys), sort=True)
@@ -353,14 +355,14 @@ def _ranges(capture: Capture, attribution: Attribution, duration: np.ndarray, ov
     unique = keys.assign(group=group).drop_duplicates("group").sort_values("group")
     num_groups = len(unique)
     pushed = (ranges["style"] == "PushPop").to_numpy()
-    outermost = _outermost_of_name(ranges, group)
+    outermost = _mark_outermost(ranges, group)
     sums = _PushPopSums(capture, attribution, duration)
     calls = np.bincount(group[outermost], sums.calls[outermost], num_groups).astype(np.int64)
     time = np.bincount(group[outermost], sums.time[outermost], num_groups).astype(np.int64)
     span = np.bincount(group[outermost], sums.projected[outermost], num_groups).astype(np.int64)
-    busy = _push_pop_busy(attribution, group, outermost, time, overlaps)
+    busy = _measure_push_pop_busy(attribution, group, outermost, time, overlaps)
     if not pushed.all():
-        sums = _start_end_sums(capture, attribution, group, np.flatnonzero(~pushed), overlaps)
+        sums = _sum_start_end(capture, attribution, group, np.flatnonzero(~pushed), overlaps)
         calls, time, busy, span = (own + other for own, other in zip((calls, time, busy, span), sums))
     host = (ranges["end_ns"] - ranges["start_ns"]).to_numpy()
     domain, name, style = (ranges[c].cat.categories[unique[c]] for c in ("domain", "plain_name", "style"))
@@ -374,12 +376,12 @@ def _ranges(capture: Capture, attribution: Attribution, duration: np.ndarray, ov
         "projected_ns": span,
         "host_ns": np.bincount(group[outermost], host[outermost], num_groups).astype(np.int64),
     }
-    frame = _frame("ranges", columns)
+    frame = _make_frame("ranges", columns)
     frame.loc[np.isnan(busy), "busy_ns"] = pd.NA
     return frame.sort_values(["kernel_ns", "host_ns"], ascending=False, kind="stable", ignore_index=True)
 
 
-def _outermost_of_name(ranges: pd.DataFrame, group: np.ndarray) -> np.ndarray:
+def _mark_outermost(ranges: pd.DataFrame, group: np.ndarray) -> np.ndarray:
     """Rows that lie in no other row of their group: push/pop ranges of one thread, and every start/end range."""
     outermost = np.ones(len(ranges), bool)
     rows = np.flatnonzero(ranges["style"] == "PushPop")
@@ -390,7 +392,7 @@ def _outermost_of_name(ranges: pd.DataFrame, group: np.ndarray) -> np.ndarray:
     order = np.argsort(key, kind="stable")
     key, rows = key[order], rows[order]
     start, end = ranges["start_ns"].to_numpy()[rows], ranges["end_ns"].to_numpy()[rows]
-    outermost[rows] = start >= intervals.covered_before(key, start, end)
+    outermost[rows] = start >= intervals.find_covered_before(key, start, end)
     return outermost
 
 
@@ -405,7 +407,7 @@ class _PushPopSums:
         for kind in ("kernels", "memops"):
             place, frame = getattr(attribution, kind), getattr(capture, kind)
             start, end = frame["start_ns"].to_numpy(), frame["end_ns"].to_numpy()
-            for chain in attribution.chains(place):
+            for chain in attribution.find_chains(place):
                 row = np.flatnonzero(chain >= 0)
                 inside = chain[row]
                 np.minimum.at(first, inside, start[row])
@@ -414,7 +416,7 @@ class _PushPopSums:
                     self.calls += np.bincount(inside, minlength=count)
                     self.time += np.bincount(inside, duration[row], count).astype(np.int64)
         parent = nesting.stack_parent
-        for rows in levels(parent)[:0:-1]:
+        for rows in split_by_depth(parent)[:0:-1]:
             above = parent[rows]
             np.add.at(self.calls, above, self.calls[rows])
             np.add.at(self.time, above, self.time[rows])
@@ -423,22 +425,22 @@ class _PushPopSums:
         self.projected = np.where(last >= first, last - np.where(last >= first, first, 0), 0)
 
 
-def _push_pop_busy(attribution, group, outermost, time, overlaps: _Overlaps) -> np.ndarray:
+def _measure_push_pop_busy(attribution, group, outermost, time, overlaps: _Overlaps) -> np.ndarray:
     """Busy time of each group; NaN where kernels that run beside others lie in too many ranges to tell. Only for such
     kernels it is not the sum that `time` already is."""
     busy = time.copy()
     parent = attribution.nesting.stack_parent
-    counted, _ = _counted_ranges(parent, outermost)
+    counted, _ = _count_ranges(parent, outermost)
     pairs = int(counted.max(initial=0)) * max(map(len, overlaps.blocks), default=0)
     parts = pairs // _MOST_PAIRS + 1
     if parts > _MOST_PARTS:
         return np.where(time > 0, np.nan, 0)
     place = attribution.kernels[["range_id", "thread", "launch_ns"]]
     for part in range(parts):
-        _, innermost = _counted_ranges(parent, outermost & (group % parts == part))
+        _, innermost = _count_ranges(parent, outermost & (group % parts == part))
         for rows in overlaps.blocks:
             held_in = []
-            for chain in attribution.chains(place.iloc[rows]):
+            for chain in attribution.find_chains(place.iloc[rows]):
                 chain = np.where(chain >= 0, innermost[chain], -1)
                 while (chain >= 0).any():
                     held_in.append(chain)
@@ -451,12 +453,12 @@ def _push_pop_busy(attribution, group, outermost, time, overlaps: _Overlaps) -> 
     return busy.astype("float64")
 
 
-def _counted_ranges(parent: np.ndarray, outermost: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _count_ranges(parent: np.ndarray, outermost: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Of each range: how many that are outermost of their name hold it, itself included, and the innermost of them (-1
     none)."""
     counted = outermost.astype(np.int64)
     innermost = np.where(outermost, np.arange(len(parent)), -1)
-    for rows in levels(parent)[1:]:
+    for rows in split_by_depth(parent)[1:]:
         above = parent[rows]
         counted[rows] += counted[above]
         innermost[rows] = np.where(outermost[rows], rows, innermost[above])
@@ -467,7 +469,7 @@ _MOST_PAIRS = 5_000_000  # of kernel and range, worked out at once: half a GiB
 _MOST_PARTS = 4  # more than a second each
 
 
-def _start_end_sums(capture: Capture, attribution: Attribution, group, rows, overlaps: _Overlaps):
+def _sum_start_end(capture: Capture, attribution: Attribution, group, rows, overlaps: _Overlaps):
     """calls, time, busy (NaN where too much overlaps) and projected time of each group of the start/end ranges `rows`:
     what their process launched while they were open. A kernel in two ranges of a group counts once."""
     ranges, place = attribution.ranges, attribution.kernels
@@ -483,10 +485,10 @@ def _start_end_sums(capture: Capture, attribution: Attribution, group, rows, ove
         kernel = kernel[np.argsort(place["launch_ns"].to_numpy()[kernel], kind="stable")]
         launch, start, end = place["launch_ns"].to_numpy()[kernel], overlaps.start[kernel], overlaps.end[kernel]
         low, high = np.searchsorted(launch, starts[mine]), np.searchsorted(launch, ends[mine])
-        np.add.at(span, group[rows[mine]], _projected(start, end, low, high))
+        np.add.at(span, group[rows[mine]], _measure_projected(start, end, low, high))
         order = np.lexsort((low, group[rows[mine]]))
         number, low, high = group[rows[mine]][order], low[order], high[order]
-        low = np.minimum(np.maximum(low, intervals.covered_before(number, low, high)), high)
+        low = np.minimum(np.maximum(low, intervals.find_covered_before(number, low, high)), high)
         np.add.at(calls, number, high - low)
         until = np.r_[0, np.cumsum(end - start)]
         np.add.at(time, number, until[high] - until[low])
@@ -504,7 +506,7 @@ def _start_end_sums(capture: Capture, attribution: Attribution, group, rows, ove
     part = (np.cumsum(np.where(too_many, 0, pairs)) // _MOST_PAIRS)[number]
     for part_number in np.unique(part[high > low]):
         here = np.flatnonzero((part == part_number) & ~too_many[number])
-        kernel, held_in = shared[_slices(low[here], high[here])], np.repeat(number[here], (high - low)[here])
+        kernel, held_in = shared[_expand_slices(low[here], high[here])], np.repeat(number[here], (high - low)[here])
         order = np.argsort(kernel, kind="stable")
         counted = np.zeros(num_groups, np.int64)
         overlaps.discount(counted, held_in[order], kernel[order])
@@ -512,13 +514,13 @@ def _start_end_sums(capture: Capture, attribution: Attribution, group, rows, ove
     return calls, time, busy, span
 
 
-def _slices(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+def _expand_slices(low: np.ndarray, high: np.ndarray) -> np.ndarray:
     """The numbers of all slices low:high, one slice after the other."""
     size = high - low
     return np.repeat(low - np.cumsum(size) + size, size) + np.arange(size.sum())
 
 
-def _projected(start: np.ndarray, end: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+def _measure_projected(start: np.ndarray, end: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
     """Latest end - earliest start of each slice low:high, 0 where it is empty. Doubling windows, so that long slices
     cost no more."""
     size, width = high - low, 1
@@ -534,7 +536,7 @@ def _projected(start: np.ndarray, end: np.ndarray, low: np.ndarray, high: np.nda
     return projected
 
 
-def _phases(attribution: Attribution, duration: np.ndarray, overlaps: _Overlaps) -> pd.DataFrame:
+def _summarise_phases(attribution: Attribution, duration: np.ndarray, overlaps: _Overlaps) -> pd.DataFrame:
     place, ranges = attribution.kernels, attribution.ranges
     code, names = place["phase"].cat.codes.to_numpy(), [*ALL_PHASES, ""]
     num = len(names)
@@ -548,24 +550,24 @@ def _phases(attribution: Attribution, duration: np.ndarray, overlaps: _Overlaps)
     busy = time.copy()
     for rows in overlaps.blocks:
         overlaps.discount(busy, code[rows], rows)
-    host, known = _host_of_phases(ranges, num)
+    host, known = _measure_host_of_phases(ranges, num)
     columns = {
         "phase": names,
         "kernel_calls": calls,
         "kernel_ns": time,
-        "share": _share(pd.Series(time)),
+        "share": _compute_share(pd.Series(time)),
         "busy_ns": busy,
         "host_ns": pd.Series(host, dtype="Int64").mask(~known),
     } | {f"{name}_share": shares[:, i] for i, name in enumerate(ATTRIBUTIONS) if name != "none"}
-    frame = _frame("phases", columns)
+    frame = _make_frame("phases", columns)
     return frame[(calls > 0) | (host > 0)].reset_index(drop=True)
 
 
-def _host_of_phases(ranges: pd.DataFrame, num: int) -> tuple[np.ndarray, np.ndarray]:
+def _measure_host_of_phases(ranges: pd.DataFrame, num: int) -> tuple[np.ndarray, np.ndarray]:
     """Host time of each phase's outermost ranges, without that of other phases inside them, and whether it has any. Of
     several processes that with the most: their times pass together, and have no sum."""
     phase, parent = ranges["phase"].cat.codes.to_numpy(), ranges["parent_id"].to_numpy()
-    own = np.array([module_named(str(name)) is None for name in ranges["plain_name"].cat.categories], bool)
+    own = np.array([parse_module(str(name)) is None for name in ranges["plain_name"].cat.categories], bool)
     around = np.where(parent >= 0, phase[parent], num - 1) if len(ranges) else phase
     root = (phase < num - 1) & own[ranges["plain_name"].cat.codes] & (phase != around)
     wall = (ranges["end_ns"] - ranges["start_ns"]).to_numpy()[root]
@@ -578,7 +580,7 @@ def _host_of_phases(ranges: pd.DataFrame, num: int) -> tuple[np.ndarray, np.ndar
     return np.where(np.arange(num) < num - 1, host, 0).astype(np.int64), np.bincount(phase[root], minlength=num) > 0
 
 
-def _api(capture: Capture, attribution: Attribution) -> pd.DataFrame:
+def _summarise_api(capture: Capture, attribution: Attribution) -> pd.DataFrame:
     api, place = capture.api, attribution.kernels
     names = api["name"].cat.categories
     code = api["name"].cat.codes.to_numpy()
@@ -601,16 +603,18 @@ def _api(capture: Capture, attribution: Attribution) -> pd.DataFrame:
     columns = {
         "name": [str(name) for name in names],
         "calls": count_by(code, len(names)),
-        "total_ns": _durations(code, api, len(names)),
+        "total_ns": _sum_durations(code, api, len(names)),
         "launches": launches,
         "latency_median_ns": median,
         "latency_max_ns": pd.Series(longest, dtype="Int64").mask(np.isnan(median)),
     }
-    frame = _frame("api", columns, "total_ns")
+    frame = _make_frame("api", columns, "total_ns")
     return frame[frame["calls"] > 0].reset_index(drop=True)
 
 
-def _launches(attribution: Attribution, kernels: pd.DataFrame, gpu: np.ndarray, of_gpus: pd.DataFrame) -> dict:
+def _summarise_launches(
+    attribution: Attribution, kernels: pd.DataFrame, gpu: np.ndarray, of_gpus: pd.DataFrame
+) -> dict:
     """Launch latency and queue depth over all kernels: how many launched kernels of that GPU had not begun when one
     was launched. A mean says nothing of the time in which nothing is launched, which dry_ns is."""
     place = attribution.kernels
@@ -620,7 +624,7 @@ def _launches(attribution: Attribution, kernels: pd.DataFrame, gpu: np.ndarray, 
     start, launch = kernels["start_ns"].to_numpy(), place["launch_ns"].to_numpy()
     latency = (start - launch)[known]
     depths = []
-    for number in distinct(gpu[known]):
+    for number in find_distinct(gpu[known]):
         rows = np.flatnonzero(known & (gpu == number))
         begun = np.searchsorted(start[rows], np.sort(launch[rows], kind="stable"), side="right")
         depths.append(np.maximum(np.arange(len(rows)) - begun, 0))
@@ -639,38 +643,38 @@ def _launches(attribution: Attribution, kernels: pd.DataFrame, gpu: np.ndarray, 
 _LAUNCH_FIGURES = ("latency_median_ns", "latency_max_ns", "queue_mean", "queue_median", "queue_max", "dry_ns")
 
 
-def _durations(code: np.ndarray, frame: pd.DataFrame, num_groups: int) -> np.ndarray:
+def _sum_durations(code: np.ndarray, frame: pd.DataFrame, num_groups: int) -> np.ndarray:
     """Sum of the durations of each group (int64), a block of rows at a time: there are more API calls than kernels."""
     start, end = frame["start_ns"].to_numpy(), frame["end_ns"].to_numpy()
     total = np.zeros(num_groups, np.int64)
-    for rows in blocks(len(code)):
+    for rows in split_into_blocks(len(code)):
         total += np.bincount(code[rows], end[rows] - start[rows], num_groups).astype(np.int64)
     return total
 
 
-def _by_category(frame: pd.DataFrame, column: str, sums: dict[str, np.ndarray]) -> dict:
+def _sum_by_category(frame: pd.DataFrame, column: str, sums: dict[str, np.ndarray]) -> dict:
     names = frame[column].cat.categories
     code = frame[column].cat.codes.to_numpy()
     counted = {name: np.bincount(code, values, len(names)).astype(np.int64) for name, values in sums.items()}
     return {column: [str(category) for category in names], "count": np.bincount(code, minlength=len(names))} | counted
 
 
-def _syncs(capture: Capture) -> pd.DataFrame:
+def _summarise_syncs(capture: Capture) -> pd.DataFrame:
     waited = {"total_ns": (capture.syncs["end_ns"] - capture.syncs["start_ns"]).to_numpy()}
-    return _frame("syncs", _by_category(capture.syncs, "kind", waited), "total_ns")
+    return _make_frame("syncs", _sum_by_category(capture.syncs, "kind", waited), "total_ns")
 
 
-def _memops(capture: Capture) -> pd.DataFrame:
+def _summarise_memops(capture: Capture) -> pd.DataFrame:
     memops = capture.memops
     sums = {"bytes": memops["bytes"].to_numpy(), "total_ns": (memops["end_ns"] - memops["start_ns"]).to_numpy()}
-    return _frame("memops", _by_category(memops, "operation", sums), "total_ns")
+    return _make_frame("memops", _sum_by_category(memops, "operation", sums), "total_ns")
 
 
-def _gpus(capture: Capture, gpus: dict[str, np.ndarray], duration: np.ndarray) -> pd.DataFrame:
+def _summarise_gpus(capture: Capture, gpus: dict[str, np.ndarray], duration: np.ndarray) -> pd.DataFrame:
     facts = {int(gpu["id"]): gpu for gpu in capture.gpus if gpu.get("id") is not None}
     frames = [getattr(capture, name) for name in gpus]
     rows = []
-    for number in sorted({int(number) for gpu in gpus.values() for number in distinct(gpu)}):
+    for number in sorted({int(number) for gpu in gpus.values() for number in find_distinct(gpu)}):
         fact = facts.get(number, {})
         mine = [gpu == number for gpu in gpus.values()]
         start, end = (
@@ -678,7 +682,7 @@ def _gpus(capture: Capture, gpus: dict[str, np.ndarray], duration: np.ndarray) -
             for name in ("start_ns", "end_ns")
         )
         one_gpu = np.zeros(len(start), np.int8)
-        busy = int(intervals.busy_ns(one_gpu, one_gpu, start, end, 1)[0])
+        busy = int(intervals.measure_busy(one_gpu, one_gpu, start, end, 1)[0])
         span = int(end.max() - start.min())
         rows.append(
             {name: fact.get(name) for name in ("name", "sm_count", "memory_bytes", "clock_hz")}
@@ -695,16 +699,16 @@ def _gpus(capture: Capture, gpus: dict[str, np.ndarray], duration: np.ndarray) -
     return pd.DataFrame(rows, columns=list(SECTIONS["gpus"])).astype(integers)
 
 
-def _busy_moments(capture: Capture, gpus: dict[str, np.ndarray]) -> dict[int, np.ndarray]:
+def _measure_busy_moments(capture: Capture, gpus: dict[str, np.ndarray]) -> dict[int, np.ndarray]:
     frames = [getattr(capture, name) for name in gpus]
     gpu = np.concatenate([*gpus.values()])
     start, end = (np.concatenate([frame[name].to_numpy() for frame in frames]) for name in ("start_ns", "end_ns"))
-    edges = first_event_ns(capture) + np.linspace(0, capture.events_ns, NUM_MOMENTS + 1)
-    numbers = distinct(gpu).tolist()
-    return {n: intervals.busy_shares(start[gpu == n], end[gpu == n], edges) for n in numbers}
+    edges = find_first_event(capture) + np.linspace(0, capture.events_ns, NUM_MOMENTS + 1)
+    numbers = find_distinct(gpu).tolist()
+    return {n: intervals.measure_busy_shares(start[gpu == n], end[gpu == n], edges) for n in numbers}
 
 
-def _problems(capture: Capture, attribution: Attribution) -> pd.DataFrame:
+def _list_problems(capture: Capture, attribution: Attribution) -> pd.DataFrame:
     problems = capture.problems | attribution.problems
     place = attribution.kernels
     lead = (place["launch_ns"] - capture.kernels["start_ns"]).to_numpy()
@@ -717,7 +721,7 @@ def _problems(capture: Capture, attribution: Attribution) -> pd.DataFrame:
     return pd.DataFrame(list(problems.items()), columns=list(SECTIONS["problems"]))
 
 
-def _missing(capture: Capture, attribution: Attribution, chosen: Mapping[str, str]) -> pd.DataFrame:
+def _list_missing(capture: Capture, attribution: Attribution, chosen: Mapping[str, str]) -> pd.DataFrame:
     missing = dict(capture.missing)
     if len(capture.kernels) and len(capture.api):
         lost = int((attribution.kernels["api"] == NO_CALL).sum())
@@ -738,7 +742,7 @@ _LARGE_SHARE, _MOST_UNMATCHED = 0.05, 3
 _WHOLE_SHARE, _MOST_AROUND = 0.9, 5
 
 
-def _unmatched_ranges(attribution: Attribution, duration: np.ndarray) -> list[str]:
+def _find_unmatched_ranges(attribution: Attribution, duration: np.ndarray) -> list[str]:
     """Names of the largest ranges that match no phase, though kernels in them have none from a range. Of a range around
     (nearly) all of them, those inside."""
     ranges, place = attribution.ranges, attribution.kernels
@@ -752,7 +756,7 @@ def _unmatched_ranges(attribution: Attribution, duration: np.ndarray) -> list[st
     code = plain.codes.to_numpy()
     matches = ((ranges["phase"] == "") & ~ranges["is_operation"] & ~ranges["is_step"]).to_numpy()
     matches = matches & (ranges["domain"] == "").to_numpy()  # those of a library are not the user's to name
-    by_depth = levels(parent)
+    by_depth = split_by_depth(parent)
     unmatched: list[str] = []
     for _ in range(_MOST_AROUND):
         outermost = np.where(matches, np.arange(len(ranges)), -1)

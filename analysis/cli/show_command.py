@@ -82,7 +82,7 @@ def show(
         code = showing.show_report(profiles, report, print, ingesting.print_line)
     else:
         try:
-            moments = selecting.between(between) if between is not None else None
+            moments = selecting.parse_moments(between) if between is not None else None
         except ValueError as error:
             ingesting.print_line(f"error: --between {error}")
             raise typer.Exit(2) from error

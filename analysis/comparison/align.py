@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from profiler_job.analysis.capture.inferred import is_of_backward
+from profiler_job.analysis.capture.inferred import is_backward_kernel
 from profiler_job.analysis.comparison.errors import NotComparable
 from profiler_job.analysis.comparison.sides import Side, shortlist
 from profiler_job.analysis.metrics.run_grid import sort_runs
@@ -168,7 +168,7 @@ def _phases(side: Side) -> set[str]:
 
 def _has_backward(side: Side) -> bool:
     """Whether a side that names no phase launches kernels that only a backward pass has, by their names."""
-    return any(is_of_backward(str(name)) for name in side.kernels["kernel_name"].unique())
+    return any(is_backward_kernel(str(name)) for name in side.kernels["kernel_name"].unique())
 
 
 def _groups(runs: pd.DataFrame, axes: list[str]) -> dict[tuple, list[str]]:

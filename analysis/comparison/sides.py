@@ -215,7 +215,7 @@ def _whole(capture: Capture) -> pd.DataFrame:
 def _operations(capture: Capture, attribution: Attribution, is_whole: bool) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The kernels and memops of the steps, as a recording has them. A graph that was traced as a whole is a kernel."""
     if modules.is_followed(attribution.ranges).any():
-        links = modules.link(capture, attribution)
+        links = modules.link_modules(capture, attribution)
         linked = {"kernels": links.kernels["module"], "memops": links.memops["module"]}
     else:
         linked = {name: getattr(attribution, name)["module"] for name in ("kernels", "memops")}

@@ -53,10 +53,10 @@ def find(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
         launched["kernel_name"] = launched["kernel_name"].astype("category").cat.remove_unused_categories()
         num_updates = len(launched.loc[launched["phase"] == OPTIMIZER, ["process", "step"]].drop_duplicates())
         of_memops = of_memops.assign(host_memory=pd.Categorical([""] * len(of_memops)))
-        table = findings.table_of(
+        table = findings.make_findings_table(
             [
-                *findings.of_kernels(launched, launched["phase"], num_updates, BUILT_IN),
-                *findings.of_copies(of_memops, span_ns),
+                *findings.find_in_kernels(launched, launched["phase"], num_updates, BUILT_IN),
+                *findings.find_in_copies(of_memops, span_ns),
             ]
         )
         tables.append(table.assign(run_id=run_id))
@@ -77,7 +77,7 @@ def _operations(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
     copies and fills launch_ns), start_ns, end_ns."""
     family = kernels["family"].astype("category").cat
     parts = (
-        kernels.assign(kind=limit_of_capture.kinds_of(family.categories)[family.codes]),
+        kernels.assign(kind=limit_of_capture.classify_families(family.categories)[family.codes]),
         memops.assign(kind=np.int8(limit_of_capture.COPIES), launch_end_ns=memops["launch_ns"]),
     )
     columns = [*GPU, "step", "phase", "kind", "launch_ns", "launch_end_ns", "start_ns", "end_ns"]
@@ -101,7 +101,7 @@ def _split(ops: pd.DataFrame) -> np.ndarray:
     )
     columns = {name: ops[column].to_numpy() for name, column in _COLUMNS.items()}
     return limit_of_capture.split(
-        limit_of_capture.Operations.by_start(**columns, call=np.where(is_known, call, -1)), calls
+        limit_of_capture.Operations.sort_by_start(**columns, call=np.where(is_known, call, -1)), calls
     )
 
 

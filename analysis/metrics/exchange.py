@@ -110,7 +110,7 @@ def sum_by_message(kernels: pd.DataFrame, runs: pd.DataFrame, cases: pd.DataFram
 
 def _add_rate(sums: pd.DataFrame) -> pd.DataFrame:
     """Rows of collective, gpus, bytes and transfer_ns with bus_rate, and without gpus."""
-    factors = [collective_time.bus_factor(name, gpus) for name, gpus in zip(sums["collective"], sums["gpus"])]
+    factors = [collective_time.compute_bus_factor(name, gpus) for name, gpus in zip(sums["collective"], sums["gpus"])]
     rate = sums["bytes"] * np.asarray(factors, float) / sums["transfer_ns"] * 1e9
     return sums.drop(columns="gpus").assign(bus_rate=rate)
 
@@ -119,7 +119,7 @@ def list_operations(kernels: pd.DataFrame, family: np.ndarray) -> pd.DataFrame:
     """The kernels of one run as `communication.measure` wants them."""
     names = kernels["kernel_name"].astype(str)
     exchanges = family == kernel_families.COMMUNICATION
-    collectives = {name: collective_time.collective_of(name) for name in names[exchanges].unique()}
+    collectives = {name: collective_time.parse_collective(name) for name in names[exchanges].unique()}
     gpu = kernels.groupby(["rank", "device"], sort=True).ngroup()
     kinds = kernels.groupby([name for name in _KIND if name in kernels], observed=True, sort=False).ngroup()
     frame = kernels[["rank", "stream", "start_ns", "end_ns", "launch_ns"]].assign(
@@ -155,7 +155,7 @@ def sum_computing_times(kernels: pd.DataFrame) -> pd.Series:
     rows = rows[rows["phase"].astype(str) != ranges.OPTIMIZER].astype({"run_id": str, "phase": str})
     by = rows.groupby(["run_id", "phase", "rank", "step"])
     start, end = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
-    busy = intervals.busy_ns(by.ngroup().to_numpy(), rows["device"].to_numpy(), start, end, by.ngroups)
+    busy = intervals.measure_busy(by.ngroup().to_numpy(), rows["device"].to_numpy(), start, end, by.ngroups)
     of_steps = pd.Series(busy, by.size().index, name="computing_ns")
     return of_steps.groupby(["run_id", "phase"]).mean()
 
@@ -201,7 +201,7 @@ def link_rates(figures: pd.DataFrame, cases: pd.DataFrame) -> pd.DataFrame:
     rates = figures[is_rate].merge(cases[["run_id", "gpus"]], on="run_id").join(of_run, on=["run_id", "rank"])
     rates["size_bytes"] = rates["size_bytes"].fillna(BEFORE)
     rates["collective"] = rates["figure"].str.removeprefix(LINK_RATE)
-    factors = [collective_time.bus_factor(name, gpus) for name, gpus in zip(rates["collective"], rates["gpus"])]
+    factors = [collective_time.compute_bus_factor(name, gpus) for name, gpus in zip(rates["collective"], rates["gpus"])]
     rates["bus"] = rates["value"] * np.asarray(factors, float)
     by = rates.groupby(["collective", "gpus", "size_bytes"], sort=False)
     rows = by["bus"].agg(bus_rate="median", bus_rate_low="min", bus_rate_high="max").reset_index()

@@ -36,7 +36,7 @@ def place_operations(ops: pd.DataFrame) -> pd.DataFrame:
     whether it is the first of its phase; later, whether another one came by the same launch before it, that of a graph.
     """
     queue = ops.groupby(QUEUE, sort=False).ngroup()
-    call = pd.Series(intervals.keys_of(queue.to_numpy(), ops["launch_ns"].to_numpy(np.int64)))
+    call = pd.Series(intervals.make_keys(queue.to_numpy(), ops["launch_ns"].to_numpy(np.int64)))
     node, later = call.duplicated(keep=False).to_numpy(), call.duplicated().to_numpy()
     start, end, launch, launch_end = (
         ops[name].to_numpy(np.int64) for name in ("start_ns", "end_ns", "launch_ns", "launch_end_ns")
@@ -44,14 +44,14 @@ def place_operations(ops: pd.DataFrame) -> pd.DataFrame:
     begins = ~queue.duplicated().to_numpy()
     steps = np.split(np.arange(len(ops)), np.flatnonzero(begins)[1:])
     least = np.concatenate(
-        [idle_time.least_lag(start[i], launch[i], launch_end[i], node[i], later[i]) for i in steps],
+        [idle_time.find_least_lag(start[i], launch[i], launch_end[i], node[i], later[i]) for i in steps],
     )
-    ready = idle_time.ready_ns(start, launch, launch_end, node, least)
-    covered = np.where(begins, start, intervals.covered_before(queue.to_numpy(), start, end))
+    ready = idle_time.compute_ready_times(start, launch, launch_end, node, least)
+    covered = np.where(begins, start, intervals.find_covered_before(queue.to_numpy(), start, end))
     gap = np.maximum(start - covered, 0)
-    late = np.where(begins, 0, idle_time.late_ns(covered, ready, later))
+    late = np.where(begins, 0, idle_time.compute_late_times(covered, ready, later))
     first = ops["phase"] != ops["phase"].groupby(queue).shift(1)
-    busy = intervals.new_ns(queue.to_numpy(), start, end)
+    busy = intervals.measure_new(queue.to_numpy(), start, end)
     return ops.assign(ready_ns=ready, gap_ns=gap, late_ns=late, first=first, later=later, busy_ns=busy)
 
 

@@ -68,7 +68,7 @@ def advise(
     `metrics.elapsed`; totals: of `kernel_totals`; api: names of its calls; timed: its `clocks`. No rows where the run
     was not timed or profiled."""
     if elapsed.empty or totals.empty or ranges.STEP not in timed:
-        return capture_advice.table_of([])
+        return capture_advice.make_advice_table([])
     num_gpus = elapsed["gpu"].nunique()
     steps = max(int(run["profiled_steps"]), 1) * num_gpus
     totals = totals.assign(calls=totals["calls"] / num_gpus, time_ns=totals["time_ns"] / num_gpus)

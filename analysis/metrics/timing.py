@@ -96,7 +96,7 @@ def _gpu_times(rows: pd.DataFrame) -> pd.DataFrame:
     by = ["run_id", "rank", "step", "phase"]
     code = np.zeros(len(rows), np.int64)
     for values in (rows["run_id"].cat.codes, rows["rank"], rows["step"], rows["phase"].cat.codes):
-        code = intervals.keys_of(code, values.to_numpy(np.int64))
+        code = intervals.make_keys(code, values.to_numpy(np.int64))
     group, _ = pd.factorize(code)
     start, end, is_kernel = (rows[name].to_numpy() for name in ("start_ns", "end_ns", "is_kernel"))
     timed = pd.DataFrame({"start_ns": start, "end_ns": end, "operation_ns": end - start})
@@ -112,7 +112,7 @@ def _gpu_times(rows: pd.DataFrame) -> pd.DataFrame:
     a_row = np.zeros(len(totals), np.int64)
     a_row[group] = np.arange(len(group))
     keys = rows.iloc[a_row][by].reset_index(drop=True).astype({"run_id": str, "phase": str})
-    totals["busy_ns"] = intervals.busy_ns(group, rows["device"].to_numpy(), start, end, len(totals))
+    totals["busy_ns"] = intervals.measure_busy(group, rows["device"].to_numpy(), start, end, len(totals))
     totals["projected_ns"] = totals["last"] - totals["first"]
     return keys.join(totals[["launches", "kernel_ns", "operation_ns", "busy_ns", "projected_ns"]])
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pandas as pd
 
-from profiler_job.analysis.capture.capture_advice import COLUMNS, LEAST, Seen
+from profiler_job.analysis.capture.capture_advice import COLUMNS, LEAST, CaptureEvidence
 from profiler_job.analysis.capture.findings import is_unaligned
 from profiler_job.analysis.capture.operations import COPIES
 from profiler_job.analysis.capture.summary import Summary
@@ -46,7 +46,7 @@ _OF_CAPTURE = ("casts", "per_tensor_optimizer", "unaligned_gemms", "unfused_atte
 
 def add_gains(summary: Summary, operations: Callable[[], pd.DataFrame], rates: ScriptRates | None = None) -> Summary:
     """The summary with the gains of its advice, the largest first, or with why there are none. operations: gives what
-    `analysis.capture.operations.operations_of` gives of the same capture."""
+    `analysis.capture.operations.summarise_operations` gives of the same capture."""
     rates = rates or script_rates.load()
     try:
         step, why = step_of(summary, operations, rates), ""
@@ -92,7 +92,7 @@ def _why_uncertain(step: Step, said: Prediction, rates: ScriptRates) -> str:
 
 def step_of(summary: Summary, operations: Callable[[], pd.DataFrame], rates: ScriptRates) -> Step:
     """All that was captured, as a step that the GPU limits. Raises Abstains."""
-    seen = Seen(summary.capture, summary.sections)
+    seen = CaptureEvidence(summary.capture, summary.sections)
     _need_gpu_limited(summary, seen, rates)
     work = operations()
     if work.loc[work["family"] != COPIES, "process"].nunique() > 1:
@@ -124,7 +124,7 @@ def step_of(summary: Summary, operations: Callable[[], pd.DataFrame], rates: Scr
     )
 
 
-def _need_gpu_limited(summary: Summary, seen: Seen, rates: ScriptRates) -> None:
+def _need_gpu_limited(summary: Summary, seen: CaptureEvidence, rates: ScriptRates) -> None:
     """Raises Abstains where the GPU need not limit what was captured, or where no recorded pair is of such a GPU."""
     gpus = summary.sections["gpus"]
     if not len(gpus):

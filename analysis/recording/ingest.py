@@ -265,7 +265,7 @@ def _read_capture(file: Path, node: int, run_id: str, record: FinishedRecord) ->
         return status, problem, _Captured(schema=capture.schema_version)
     wrong = capture.problems | attribution.problems
     problems = [f"{what}: {consequence}" for what, consequence in wrong.items()]
-    links = modules.link(capture, attribution)
+    links = modules.link_modules(capture, attribution)
     problems += dict.fromkeys(  # threads of a phase often have the same
         f"modules of {line.phase}, step {line.step}: unknown, {line.reason}"
         for line in links.problems.itertuples(index=False)
@@ -419,7 +419,7 @@ def _nsys_sums(folder: Path, run_id: str) -> pd.DataFrame:
 
 
 def _capture_tables(
-    capture: Capture, attribution: Attribution, links: modules.Links, run_id: str, node: int
+    capture: Capture, attribution: Attribution, links: modules.ModuleLinks, run_id: str, node: int
 ) -> dict[str, pd.DataFrame]:
     placed = attribution.ranges
     in_steps = placed.index[placed["step"] >= 0]
@@ -449,7 +449,7 @@ def _capture_tables(
     kernels = kernels.assign(**{name: links.kernels[name] for name in links.kernels})
     kernels["launch_ns"], kernels["launch_end_ns"] = place["launch_ns"] - origin, place["launch_end_ns"] - origin
     kernels["node"] = node
-    kernels["message_bytes"] = communication.messages_of(capture, attribution)["bytes"]
+    kernels["message_bytes"] = communication.find_messages(capture, attribution)["bytes"]
     not_recorded = ["process", "correlation", "graph_node", "host_memory"]
     memops = capture.memops.assign(rank=rank).drop(columns=not_recorded)
     place = attribution.memops

@@ -41,7 +41,7 @@ from typing import Literal, get_args
 
 from profiler_job.analysis.capture import nsys_reports
 from profiler_job.analysis.capture.nsys_export import ExportError, read
-from profiler_job.analysis.capture.phase_names import chosen_phases
+from profiler_job.analysis.capture.phase_names import parse_phases
 from profiler_job.analysis.capture.selection import ALL, Selection
 from profiler_job.analysis.capture.summary import SECTIONS, Predict, Summary
 from profiler_job.analysis.reference import kernel_families
@@ -77,7 +77,7 @@ def show(
     Returns the exit code: 0, or 2 where a profile, the rules or the phases could not be read.
     """
     try:
-        chosen = chosen_phases(phases)
+        chosen = parse_phases(phases)
         taxonomy = kernel_families.with_user_rules(rules) if rules else kernel_families.BUILT_IN
         _check_sections(selection.sections, form)
     except ValueError as error:

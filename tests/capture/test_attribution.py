@@ -4,7 +4,7 @@ import pytest
 
 from profiler_job.analysis.capture.attribution import ATTRIBUTIONS, attribute
 from profiler_job.analysis.capture.nsys_export import read
-from profiler_job.analysis.capture.phase_names import is_step, phase_of
+from profiler_job.analysis.capture.phase_names import find_phase, is_step
 from profiler_job.analysis.capture.summary import summarise
 from profiler_job.analysis.show.facts import coverage_line
 
@@ -230,7 +230,7 @@ def test_domains_nest_on_their_own(export, tmp_path):
     assert sorted(capture.ranges["domain"].astype(str)) == ["", "library"]
     names = found.ranges["name"].astype(str)
     assert [names[i] for i in found.kernels["range_id"]] == ["user", "call", "call"]
-    operation, inside = found.inside(found.kernels)
+    operation, inside = found.pair_with_ranges(found.kernels)
     assert sorted(zip(operation.tolist(), names[inside])) == [(0, "user"), (1, "call"), (1, "user"), (2, "call")]
 
 
@@ -354,7 +354,7 @@ def test_rows_in_any_order_give_the_same(export, tmp_path):
     ],
 )
 def test_phases_of_other_programs_are_recognised(name, phase):
-    assert phase_of(name) == phase
+    assert find_phase(name) == phase
 
 
 @pytest.mark.parametrize("name", ["step", "Step 12", "iter_3", "iteration", "ProfilerStep#7", "train_step"])

@@ -5,7 +5,12 @@ import pandas as pd
 import pytest
 
 from profiler_job.analysis.capture import collective_time
-from profiler_job.analysis.capture.collective_time import bus_factor, collective_of, critical_ns, measure
+from profiler_job.analysis.capture.collective_time import (
+    compute_bus_factor,
+    compute_critical_time,
+    measure,
+    parse_collective,
+)
 from profiler_job.analysis.capture.intervals import Union
 
 COMPUTE = ""
@@ -137,7 +142,9 @@ def test_critical_is_how_much_earlier_the_same_launches_would_end_without_commun
     rows = pd.DataFrame(launched, columns=["kind", "launch_ns", "start_ns", "end_ns"])
     is_exchange = rows["kind"] == "exchange"
     exchanging = Union(*(rows.loc[is_exchange, name].to_numpy() for name in ("start_ns", "end_ns")))
-    critical = critical_ns(rows[~is_exchange], exchanging, pd.DataFrame(waits, columns=["start_ns", "end_ns"]))
+    critical = compute_critical_time(
+        rows[~is_exchange], exchanging, pd.DataFrame(waits, columns=["start_ns", "end_ns"])
+    )
     assert critical == ends - run_step(ops, 0)[2]
 
 
@@ -215,7 +222,12 @@ def test_bytes_and_transfer_give_the_rate_of_a_link():
     sizes = measure(frame).messages
     assert sizes[["gpu", "calls", "message_bytes"]].values.tolist() == [[gpu, 1, 4_000_000] for gpu in (0, 1)]
     assert sizes["bus_bytes_per_s"].tolist() == rate.tolist()
-    assert [bus_factor(name, 4) for name in ("AllReduce", "AllGather", "Broadcast", "SendRecv")] == [1.5, 3, None, None]
+    assert [compute_bus_factor(name, 4) for name in ("AllReduce", "AllGather", "Broadcast", "SendRecv")] == [
+        1.5,
+        3,
+        None,
+        None,
+    ]
 
 
 def test_matmuls_beside_communication_are_held_against_the_same_ones_alone():
@@ -254,7 +266,7 @@ def test_matmuls_quicker_beside_communication_than_alone_are_other_ones():
     ],
 )
 def test_a_kernels_name_tells_the_collective(name, collective):
-    assert collective_of(name) == collective
+    assert parse_collective(name) == collective
 
 
 def test_no_communication_is_no_row():

@@ -29,13 +29,13 @@ def test_busy_time_equals_a_plain_count(seed, unit):
     rows = [(rng.randrange(3), rng.choice([0, 5]), start := rng.randrange(300), start + rng.randrange(40))
             for _ in range(60)]  # fmt: skip
     group, device, start, end = np.array(rows, np.int64).T
-    found = intervals.busy_ns(group, device, start * unit, end * unit, 4)
+    found = intervals.measure_busy(group, device, start * unit, end * unit, 4)
     assert found.tolist() == [busy * unit for busy in counted(rows, 4)]
 
 
 def test_nothing_is_busy_for_no_time():
     nothing = np.empty(0, np.int64)
-    assert intervals.busy_ns(nothing, nothing, nothing, nothing, 2).tolist() == [0, 0]
+    assert intervals.measure_busy(nothing, nothing, nothing, nothing, 2).tolist() == [0, 0]
 
 
 def test_two_gpus_of_100_ns_are_busy_for_as_long_in_a_capture_as_in_a_recording(tmp_path):
@@ -61,4 +61,4 @@ def test_parts_of_a_union_equal_a_plain_count(seed):
     low = np.array([rng.randrange(-20, 340) for _ in range(50)])
     high = low + np.array([rng.randrange(60) for _ in range(50)])
     plain = [len(covered & set(range(*part))) for part in zip(low, high)]
-    assert intervals.Union(start, end).covered_ns(low, high).tolist() == plain
+    assert intervals.Union(start, end).measure_covered(low, high).tolist() == plain

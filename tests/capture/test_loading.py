@@ -98,7 +98,8 @@ def test_a_users_own_rules_win(capture, tmp_path):
 
 
 def test_the_package_is_light_until_it_is_used():
-    program = "import sys, analysis; print([name for name in ('pandas', 'numpy', 'pyarrow') if name in sys.modules])"
+    wanted = "[name for name in ('pandas', 'numpy', 'pyarrow') if name in sys.modules]"
+    program = f"import sys, profiler_job.analysis; print({wanted})"
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "[]\n"
     with pytest.raises(ImportError):
         from profiler_job.analysis import nothing  # noqa: F401

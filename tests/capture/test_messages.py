@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from profiler_job.analysis.capture.attribution import attribute
-from profiler_job.analysis.capture.communication import messages_of
+from profiler_job.analysis.capture.communication import find_messages
 from profiler_job.analysis.capture.nsys_export import read
 
 from .nsys_files import Export
@@ -30,7 +30,7 @@ def kept(tmp_path, sizes: list[int]) -> list[int]:
     ranges = capture.ranges[capture.ranges["start_ns"].isin(STARTS)].sort_values("start_ns")
     said = ranges[["start_ns", "thread"]].head(len(sizes)).assign(bytes=sizes, communicator=0)
     capture = dataclasses.replace(capture, messages=said.reset_index(drop=True))
-    return messages_of(capture, attribute(capture))["bytes"].tolist()
+    return find_messages(capture, attribute(capture))["bytes"].tolist()
 
 
 @pytest.mark.parametrize("sizes", [[4, 8, 16, 1000], [4, 8], []])

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from profiler_job.__main__ import app
 from profiler_job.analysis.capture.attribution import attribute
 from profiler_job.analysis.capture.nsys_export import ExportError, read
-from profiler_job.analysis.capture.selection import Selection, between, select
+from profiler_job.analysis.capture.selection import Selection, parse_moments, select
 from profiler_job.analysis.capture.summary import SECTIONS, summarise
 
 from .nsys_files import Export
@@ -144,7 +144,7 @@ def test_several_are_taken_together_and_said_on_top(capture):
     ],
 )
 def test_moments_have_units(text, ns):
-    assert between(text) == ns
+    assert parse_moments(text) == ns
 
 
 @pytest.mark.parametrize("text", ["", "5", "1,2,3", "a,b", "2,1", "1,1", "-1,2", "1h,2h", "inf,nan", "1e3,2e3"])

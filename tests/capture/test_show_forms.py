@@ -305,14 +305,14 @@ def test_the_colours_of_families_are_the_sites():
 def test_busy_shares_are_those_of_the_union():
     start, end = np.array([0, 5, 20, 21, 40]), np.array([10, 12, 30, 22, 40])
     edges = np.array([0.0, 8, 12, 20, 25, 50])
-    assert intervals.busy_shares(start, end, edges).tolist() == [1, 1, 0, 1, 0.2]
+    assert intervals.measure_busy_shares(start, end, edges).tolist() == [1, 1, 0, 1, 0.2]
     rng = np.random.default_rng(5)
     start = rng.integers(0, 1000, 200)
     end = start + rng.integers(0, 30, 200)
     plain = np.zeros(1100, bool)
     for low, high in zip(start, end):
         plain[low:high] = True
-    shares = intervals.busy_shares(start, end, np.arange(0, 1101, 11.0))
+    shares = intervals.measure_busy_shares(start, end, np.arange(0, 1101, 11.0))
     assert shares == pytest.approx(plain.reshape(100, 11).mean(axis=1))
 
 

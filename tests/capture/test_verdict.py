@@ -455,7 +455,7 @@ def test_start_up_that_hides_what_comes_after_it_is_said_with_how_to_leave_it_ou
     assert len(lines) == (between is not None)
     if between:
         assert f"--between {between} " in lines[0]
-        start, end = selection.between(between)
+        start, end = selection.parse_moments(between)
         assert start >= summary.capture["loading_end_ns"] and end >= summary.capture["work_end_ns"]
         steady = summarise(read(path), selection=selection.Selection(between=(start, end)))
         assert not any(line.startswith("Start-up") for line in sentences(steady))

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from profiler_job.__main__ import app
 from profiler_job.analysis.capture.attribution import attribute
 from profiler_job.analysis.capture.nsys_export import read
-from profiler_job.analysis.capture.operations import operations_of
-from profiler_job.analysis.capture.selection import Selection, first_event_ns
+from profiler_job.analysis.capture.operations import summarise_operations
+from profiler_job.analysis.capture.selection import Selection, find_first_event
 from profiler_job.analysis.capture.summary import summarise
 from profiler_job.analysis.prediction import ledger, script_development, script_rates, scripts
 from profiler_job.analysis.prediction.captures import REPEATS, add_gains
@@ -62,7 +62,7 @@ def exported(tmp_path_factory):
 def steps_of(capture):
     """From the first of its ranges called `step` to the end of the last, in ns after its first event; how many."""
     steps = capture.ranges[capture.ranges["name"].astype(str) == "step"]
-    zero = first_event_ns(capture)
+    zero = find_first_event(capture)
     return (int(steps["start_ns"].min() - zero), int(steps["end_ns"].max() - zero)), len(steps)
 
 
@@ -201,7 +201,7 @@ def test_in_hindsight_captures_of_scripts_tell_what_was_measured():
 def test_matmuls_of_attention_are_told_without_the_ranges_of_modules(exported, name):
     capture = read(exported(name), details=False)
     attribution = attribute(capture)
-    work = operations_of(capture, attribution, BUILT_IN)
+    work = summarise_operations(capture, attribution, BUILT_IN)
     place = attribution.kernels
     leaf = place["module"].astype(str).str.rpartition("/")[2]
     is_gemm = capture.kernels["kernel_name"].astype(str).map(BUILT_IN.family) == "gemm"
@@ -218,7 +218,7 @@ def test_ranges_of_pytorch_tell_matmuls_of_attention(tmp_path):
     export.push("aten::bmm, op_id = 1", 5 * US, 15 * US)
     export.push("aten::addmm, op_id = 2", 25 * US, 35 * US)
     capture = read(export.sqlite(tmp_path / "x.sqlite"), details=False)
-    work = operations_of(capture, attribute(capture), BUILT_IN)
+    work = summarise_operations(capture, attribute(capture), BUILT_IN)
     assert work.groupby("name")["of_attention"].any().to_dict() == {GEMM: True, MUL: False}
     assert work.loc[work["of_attention"], "launches"].sum() == 1
 
@@ -233,7 +233,7 @@ def test_what_waits_in_a_full_queue_is_no_work_of_the_host(tmp_path):
         correlation = export.call(at, at + took)
         export.kernel(11 * MS + number * MS, 12 * MS + number * MS, correlation, name=FFMA)
     capture = read(export.sqlite(tmp_path / "x.sqlite"), details=False)
-    blocked = operations_of(capture, attribute(capture), BUILT_IN)["blocked_ns"].sum()
+    blocked = summarise_operations(capture, attribute(capture), BUILT_IN)["blocked_ns"].sum()
     assert blocked == pytest.approx(499 * 895 * US, rel=0.01)
 
 
