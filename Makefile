@@ -41,9 +41,9 @@ $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/report.stamp: pyproject.toml requirements/report.txt | $(VENV)/bin/python
+$(VENV)/report.stamp: pyproject.toml requirements/base.txt requirements/site.txt | $(VENV)/bin/python
 	@echo "installing what the report needs into $(VENV)"
-	$(LOCKED) --requirement requirements/report.txt
+	$(LOCKED) --requirement requirements/base.txt --requirement requirements/site.txt
 	$(EDITABLE) . --no-deps
 	@touch $@
 

@@ -184,7 +184,7 @@ def test_what_is_imported_is_declared():
     """A package that only comes with another one is gone when that one drops it."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    wanted = [*project["dependencies"], *extras["gpu"], *extras["hf"]]
+    wanted = [*project["dependencies"], *extras["site"], *extras["gpu"], *extras["hf"]]
     known = {re.split(r"[=<>]", name)[0].replace("-", "_") for name in wanted}
     known |= {"yaml", "vl_convert", "pynvml", "jobs", "analysis", "profiler_job", *sys.stdlib_module_names}
     assert not wrong_of(MODULES, lambda path: packages_of(path) - BESIDE - known)

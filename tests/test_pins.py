@@ -34,7 +34,13 @@ def test_every_package_has_hashes(name):
 
 @pytest.mark.parametrize(
     ("name", "wanted"),
-    [("report", DEPENDENCIES), ("torch", EXTRAS["gpu"]), ("hf", EXTRAS["hf"]), ("dev", DEPENDENCIES + EXTRAS["dev"])],
+    [
+        ("base", DEPENDENCIES),
+        ("site", EXTRAS["site"]),
+        ("torch", EXTRAS["gpu"]),
+        ("hf", EXTRAS["hf"]),
+        ("dev", DEPENDENCIES + EXTRAS["site"] + EXTRAS["dev"]),
+    ],
 )
 def test_what_pyproject_asks_for_is_locked_in_a_version_it_allows(name, wanted):
     for requirement in map(Requirement, wanted):
@@ -43,8 +49,9 @@ def test_what_pyproject_asks_for_is_locked_in_a_version_it_allows(name, wanted):
 
 
 def test_the_lock_files_agree():
-    for name in ("report", "gpu", "hf"):
+    for name in ("base", "site", "gpu", "hf"):
         assert locked(name).items() <= locked("dev").items()
+    assert not locked("base").keys() & locked("site").keys()
     assert not locked("torch").keys() & locked("dev").keys()
 
 

@@ -9,6 +9,7 @@ from profiler_job.analysis.cli.shared_options import NoisePair, Skip
 from profiler_job.analysis.cli.terminal import is_given, show_what_can_be
 from profiler_job.analysis.comparison import print_history as histories
 from profiler_job.analysis.recording import ingest as ingesting
+from profiler_job.jobs.contract.extras import check_extra
 
 
 def history(
@@ -40,6 +41,8 @@ def history(
     Exit code: 0, or 2 where an entry cannot be read (the others are shown), or nothing can be shown.
     """
     show_what_can_be()
+    if html:
+        check_extra("site")
     if html and is_given(context, "form"):
         ingesting.print_line("error: --html writes a page, and --format is of what is printed: leave one out")
         raise typer.Exit(2)

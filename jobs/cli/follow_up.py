@@ -22,7 +22,7 @@ from types import MappingProxyType
 from typing import Any
 
 from profiler_job.jobs.contract.integrity import clear, find_folders, replace, restore
-from profiler_job.jobs.contract.layout import MANIFEST, SCRIPT
+from profiler_job.jobs.contract.layout import CAPTURE, MANIFEST, SCRIPT
 from profiler_job.jobs.contract.program import PACKAGE, PROGRAM, find_shipped_data, find_site_sources
 from profiler_job.jobs.executor.events import Emit
 from profiler_job.jobs.executor.temporary import remove_abandoned, temporary_folder
@@ -65,16 +65,11 @@ def ingest(sweep: Path, recording: Path, emit: Emit) -> bool:
     return code == 0
 
 
-def can_build_site() -> bool:
-    """Whether the sources of the site are there."""
-    return (find_site_sources() / "mkdocs.yml").is_file()
-
-
-def summarise_recording(recording: Path, emit: Emit) -> None:
-    """Say what a recording comes to, as `build_site` does, where no site can be built. Raises StepFailed."""
-    remove_abandoned()
-    with temporary_folder("pages-") as docs:
-        _step("pages", ["profiler_job", "report", "--recording", str(recording.absolute()), "--docs", str(docs)], emit)
+def summarise_captures(folder: Path, emit: Emit) -> None:
+    """Print a summary of the captures in the results of a sweep or script, as `show` does. It needs no extra. Raises
+    StepFailed."""
+    captures = sorted(map(str, folder.absolute().rglob(CAPTURE)))
+    _step("summary", ["profiler_job", "show", "--top", "5", *captures], emit)
 
 
 def build_site(recordings: Sequence[Path], site: Path, emit: Emit, price_per_hour: float | None = None) -> None:

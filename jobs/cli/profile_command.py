@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from profiler_job.jobs.cli.console import err, out
-from profiler_job.jobs.cli.follow_up import build_site, can_build_site, summarise_recording
+from profiler_job.jobs.cli.follow_up import build_site, summarise_captures
 from profiler_job.jobs.cli.measure_script import (
     LONGEST_NAME,
     EndOfStep,
@@ -23,6 +23,7 @@ from profiler_job.jobs.cli.measure_script import (
 from profiler_job.jobs.cli.script_name import default_name
 from profiler_job.jobs.cli.sweep_options import ResultsFolder
 from profiler_job.jobs.contract.exit_codes import SOME_RUNS_FAILED
+from profiler_job.jobs.contract.extras import find_missing, install_command
 from profiler_job.jobs.executor import script
 from profiler_job.jobs.executor.events import Terminal
 from profiler_job.jobs.executor.nodes import node_of
@@ -49,6 +50,9 @@ def profile(
         of_node = f"-node-{node}"
         chosen, site = chosen[: LONGEST_NAME - len(of_node)] + of_node, site + of_node
     check_name(chosen, results)
+    with_site = not find_missing("site")
+    if not with_site:
+        err.print(f"no site will be built; this installs what it needs: {install_command('site')}", markup=False)
     followed = script.Script(command=command, name=chosen, skip=skip, steps=steps, step=step, goes_on=go_on)
     folder, noted = measure(followed, results)
     out.print(overhead(noted), soft_wrap=True)
@@ -56,14 +60,14 @@ def profile(
         out.print(part_of_ranks(noted), soft_wrap=True)
     emit = Terminal()
     with recorded(folder, results, emit) as (recording, good):
-        if can_build_site():
+        if with_site:
             build_site([recording], results / site, emit)
         else:
-            summarise_recording(recording, emit)
+            summarise_captures(folder, emit)
     emit.close()
-    if not can_build_site():
-        build = f"`{build_command(recording)}`"
-        out.print(f"no site was built: that needs a checkout of this project, where {build} builds it", soft_wrap=True)
+    if not with_site:
+        then = f"{install_command('site')}, then {build_command(recording)}"
+        out.print(f"no site was built; to build it: {then}", markup=False, soft_wrap=True)
     if code := noted["exit_code"]:
         err.print(f"the script ended with exit code {code}, after its steps were captured", style="yellow")
     if not good:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import pynvml
 
 from profiler_job.jobs.contract.axes import Run
+from profiler_job.jobs.contract.extras import find_missing, install_command
 from profiler_job.jobs.contract.find_nsys import HOW_TO_INSTALL
 from profiler_job.jobs.contract.layout import Protocol
 from profiler_job.jobs.executor.failures import CollectorError
@@ -89,8 +90,13 @@ def check_torch() -> Check:
     reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
     fix = "install a CUDA build of torch that this driver supports, or update the driver"
     if "No module named" in reason:
-        fix = "pip install '.[gpu]'"
+        fix = install_command("gpu")
     return Check("torch", "failed", reason, fix)
+
+
+def find_no_torch() -> Check:
+    """The check that fails where torch is not installed, which a CPU needs, too."""
+    return Check("torch", "failed", "not installed", install_command("gpu"))
 
 
 def check_workload(workload: str, options: Sequence[str] = ("",)) -> Check:
@@ -280,4 +286,5 @@ def checks(
         lambda: check_gpu_memory(runs, with_nsys, gpus),
         lambda: check_other_processes(gpus),
     ]
-    return [*(check() for check in (on_gpu if device == "cuda" else []) + everywhere), temporary]
+    on_cpu = [find_no_torch] if find_missing("gpu") else []
+    return [*(check() for check in (on_gpu if device == "cuda" else on_cpu) + everywhere), temporary]

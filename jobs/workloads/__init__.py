@@ -16,6 +16,7 @@ from importlib import import_module
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from profiler_job.jobs.contract.extras import install_command
 from profiler_job.jobs.contract.options import Option, parse_options
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def find_build(workload: str) -> Build:
     except (Exception, SystemExit) as error:  # a script that ends when it is imported
         fix = "give MODULE:FUNCTION, with the module in the folder where the job is started or on PYTHONPATH"
         if workload == HUGGING_FACE:
-            fix = "pip install 'profiler-job[hf]'"
+            fix = install_command("hf")
         raise ValueError(f"workload {workload}: cannot be imported ({type(error).__name__}: {error}); {fix}") from error
     return build
 

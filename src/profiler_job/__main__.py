@@ -11,6 +11,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from profiler_job.jobs.cli.output import Output
+from profiler_job.jobs.contract.exit_codes import CANNOT_MEASURE
+from profiler_job.jobs.contract.extras import MissingExtraError, check_extra
 
 COMMANDS = {
     "show": ("analysis.cli.show_command:show", "Summarise nsys profiles of any program."),
@@ -74,6 +76,9 @@ COMMANDS = {
 """Subcommands in the order of the help: the function of each, and its line there."""
 
 
+NEED_SITE = {"job", "report", "render", "publish-data", "check-public"}
+"""Subcommands that cannot do without the extra `site`, which is checked before they begin."""
+
 Context = Any
 """The context of a command, whose class typer does not export."""
 
@@ -86,7 +91,10 @@ class Subcommand(TyperCommand):
         self.function = function
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Context:
-        return self.load().make_context(info_name, args, parent, **extra)
+        context = self.load().make_context(info_name, args, parent, **extra)
+        if self.name in NEED_SITE:
+            check_extra("site")
+        return context
 
     def load(self) -> TyperCommand:
         module, _, name = self.function.partition(":")
@@ -96,6 +104,13 @@ class Subcommand(TyperCommand):
 
 
 class Subcommands(TyperGroup):
+    def invoke(self, ctx: Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except MissingExtraError as error:
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(CANNOT_MEASURE) from error
+
     def list_commands(self, ctx: Context) -> list[str]:
         return list(COMMANDS)
 

@@ -73,7 +73,7 @@ def download_wheels(target: Path) -> None:
     _, version = shown([str(SYSTEM_PYTHON), "-c", "import sys; print('%d.%d.%d' % sys.version_info[:3])"])
     download = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:", "--no-deps"]
     download += ["--python-version", version.strip(), "--find-links", str(kept), "--dest", str(kept)]
-    locked = [f"--requirement={ROOT / 'requirements' / name}.txt" for name in ("report", "gpu", "hf")]
+    locked = [f"--requirement={ROOT / 'requirements' / name}.txt" for name in ("base", "site", "gpu", "hf")]
     for wanted in (["--require-hashes", *locked], [f"torch=={metadata.version('torch')}"]):
         code, said = shown([*download, *wanted])
         assert code == 0, said

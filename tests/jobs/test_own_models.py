@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from profiler_job.analysis.recording import store
+from profiler_job.jobs.contract.extras import install_command
 from profiler_job.jobs.contract.options import format_options, parse_options
 from profiler_job.jobs.sweep.plan import Sweep, SweepError, load_sweep, select
 from tests.jobs.conftest import ROOT
@@ -267,4 +268,4 @@ def test_without_transformers_one_line_says_what_to_install(folder):
     hugging_face(folder)
     done = start(folder, "plan", "--sweep", "changed.yaml")
     said = " ".join(done.stdout.split())
-    assert done.returncode == 0 and "No module named 'transformers'); pip install 'profiler-job[hf]'" in said
+    assert done.returncode == 0 and f"No module named 'transformers'); {install_command('hf')}" in said

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pynvml
 import pytest
 
+from profiler_job.jobs.contract import extras
 from profiler_job.jobs.executor import preflight
 from profiler_job.jobs.executor.failures import CollectorError
 from profiler_job.jobs.executor.result_store import Results
@@ -216,7 +217,7 @@ def test_no_nsys_says_what_to_install(monkeypatch):
     monkeypatch.setenv("PATH", "/nonexistent")
     check = preflight.check_nsys()
     assert check.state == "failed"
-    assert "nsight-systems-cli" in check.fix
+    assert "install-nsys" in check.fix
 
 
 @pytest.mark.long
@@ -242,6 +243,13 @@ def test_on_a_cpu_nothing_of_a_gpu_is_checked(fake_nsys, tmp_path):
     names = {check.name for check in preflight.checks(Results(tmp_path, "default"), RUNS[:1], PROTOCOL, "cpu")}
     assert names >= {"results folder", "disk", "nsys"}
     assert not names & {"GPU", "torch", "GPU memory", "other processes"}
+
+
+def test_on_a_cpu_too_torch_has_to_be_installed(fake_nsys, monkeypatch, tmp_path):
+    monkeypatch.setitem(extras.MODULES, "gpu", ("no_such_module",))
+    found = preflight.checks(Results(tmp_path, "default"), RUNS[:1], PROTOCOL, "cpu")
+    (failed,) = (check for check in found if check.state == "failed")
+    assert failed.name == "torch" and failed.fix == extras.install_command("gpu")
 
 
 def test_where_no_step_is_profiled_nsys_is_not_checked(monkeypatch, tmp_path):

@@ -20,6 +20,7 @@ from profiler_job.analysis.recording.ingest import ResultsError, ingest
 from profiler_job.analysis.recording.merge import merge
 from profiler_job.jobs.cli.follow_up import StepFailed
 from profiler_job.jobs.cli.script_name import default_name
+from profiler_job.jobs.contract.extras import install_command
 from profiler_job.jobs.contract.ports import free_ports
 from profiler_job.jobs.executor import script
 from profiler_job.jobs.executor.nodes import node_of
@@ -220,16 +221,19 @@ def test_the_commands_of_the_page_end_with_a_recording_and_a_site(tmp_path, fake
 
 
 @pytest.mark.long
-def test_outside_a_checkout_it_ends_with_the_summary_and_says_where_a_site_is_built(profile, tmp_path):
-    """As installed from the wheel, which has no sources of a site."""
-    for name in ("jobs", "analysis"):
-        shutil.copytree(ROOT / name, tmp_path / "wheel" / name)
+def test_without_what_a_site_needs_it_ends_with_a_summary_and_names_the_command(profile, tmp_path):
+    """As in an environment without extra `site`."""
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "sitecustomize.py").write_text(
+        "from profiler_job.jobs.contract import extras\nextras.MODULES['site'] = ('no_such_module',)\n"
+    )
     options = ("--skip", "3", "--steps", "3", "--name", "my-run")
-    printed, code = ended(profile(TRAIN.replace("WORKERS", "0"), *options, program=tmp_path / "wheel"))
+    printed, code = ended(profile(TRAIN.replace("WORKERS", "0"), *options, program=hidden))
     assert code == 0, printed
-    assert "A step takes" in printed and "error" not in printed
-    said = printed.splitlines()[-1]
-    assert "no site was built" in said and "profiler-job render --recording results/recordings/my-run" in said
+    assert "Kernel families" in printed and "error" not in printed
+    first, last = (at for at, line in enumerate(printed.splitlines()) if install_command("site") in line)
+    assert first == 0 and "results/recordings/my-run" in printed.splitlines()[last]
     assert store.load(tmp_path / "results" / "recordings" / "my-run").runs["run_id"].tolist() == ["my-run"]
     assert not (tmp_path / "results" / "site").exists()
 

@@ -1,0 +1,61 @@
+"""The extras of pyproject.toml: what is not installed, and the command that installs it.
+
+The base reads captures, follows scripts and plans. A command that needs more checks it before it measures anything.
+"""
+
+import json
+import shlex
+import sys
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+from profiler_job.jobs.contract.program import PROGRAM
+
+Extra = Literal["site", "gpu", "hf"]
+
+MODULES: dict[Extra, tuple[str, ...]] = {
+    "site": ("jinja2", "altair", "vl_convert", "mkdocs", "material", "mkdocs_jupyter", "detect_secrets"),
+    "gpu": ("torch",),
+    "hf": ("transformers",),
+}
+"""By extra the modules that this program imports of it."""
+
+
+class MissingExtraError(ImportError):
+    """An extra that a command needs is not installed; the message says what is missing and how to install it."""
+
+
+def check_extra(extra: Extra) -> None:
+    """Raise MissingExtraError if a module of the extra is not installed. Imports none of them."""
+    if missing := find_missing(extra):
+        names = ", ".join(missing)
+        raise MissingExtraError(f"{names}: not installed. The extra `{extra}` has it: {install_command(extra)}")
+
+
+def find_missing(extra: Extra) -> list[str]:
+    """Return the modules of an extra that are not installed. A folder without `__init__.py` is no such module."""
+    specs = {module: find_spec(module) for module in MODULES[extra]}
+    return [module for module, spec in specs.items() if spec is None or spec.origin is None]
+
+
+def install_command(*extras: Extra) -> str:
+    """Return the command that installs this program again with extras, from where it was installed the first time."""
+    is_tool = (Path(sys.prefix) / "uv-receipt.toml").is_file()
+    program = "uv tool install" if is_tool else f"{shlex.quote(sys.executable)} -m pip install"
+    return f"{program} {_requirement(','.join(extras))}"
+
+
+def _requirement(extras: str) -> str:
+    """This program with extras as pip takes it: the checkout, file or repository that it comes from (PEP 610), or its
+    name in an index of packages."""
+    if (PROGRAM / "pyproject.toml").is_file():
+        return f"--editable {shlex.quote(f'{PROGRAM}[{extras}]')}"
+    origin: dict = {}
+    for distribution in metadata.distributions(name="profiler-job", path=[str(PROGRAM.parent)]):
+        origin = json.loads(distribution.read_text("direct_url.json") or "{}")
+    url = origin.get("url", "")
+    if (vcs := origin.get("vcs_info")) and url:
+        url = f"{vcs['vcs']}+{url}@{vcs.get('requested_revision') or vcs['commit_id']}"
+    return shlex.quote(f"profiler-job[{extras}] @ {url}" if url else f"profiler-job[{extras}]")
