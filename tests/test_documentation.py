@@ -114,7 +114,17 @@ def test_options_are_said_to_belong_to_the_commands_that_have_them():
     assert shared == {
         option: {name for name, one in commands().items() if option in options_of(one)} for option in shared
     }
-    with_options_of_their_own = {"profile", "try", "show", "compare", "history", "predict", "report", "publish-data"}
+    with_options_of_their_own = {
+        "profile",
+        "try",
+        "show",
+        "compare",
+        "history",
+        "predict",
+        "report",
+        "publish-data",
+        "install-nsys",
+    }
     for name in set(commands()) - with_options_of_their_own:
         assert options_of(commands()[name]) <= {"--help", *shared}, name
 

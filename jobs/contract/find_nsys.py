@@ -29,8 +29,8 @@ def own_folder() -> Path:
 
 
 def find_nsys(root: Path = Path("/")) -> Path | None:
-    """Return the path of nsys: that of PATH, else one that `install-nsys` installed, else the newest of NVIDIA's
-    packages. root: of the file system; tests give another."""
+    """Return the path of nsys: that of PATH, else the one of `install-nsys`, else the newest of NVIDIA's packages.
+    root: of the file system; tests give another."""
     if on_path := shutil.which("nsys"):
         return Path(on_path)
     if is_program(own := own_folder() / "bin" / "nsys"):

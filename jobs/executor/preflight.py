@@ -132,7 +132,9 @@ def check_nsys() -> Check:
     try:
         version = nsys("--version").strip()
     except CollectorError as error:
-        return Check("nsys", "failed", str(error), HOW_TO_INSTALL)
+        if shutil.which("nsys") is None:
+            return Check("nsys", "failed", "not on this machine", HOW_TO_INSTALL)
+        return Check("nsys", "failed", str(error), f"install nsys again: {HOW_TO_INSTALL}")
     with TemporaryDirectory() as folder:
         report = Path(folder) / "check.nsys-rep"
         quiet = ["--trace=nvtx", "--sample=none", "--cpuctxsw=none", f"--output={report}"]

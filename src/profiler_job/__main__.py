@@ -13,6 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 from profiler_job.jobs.cli.output import Output
 from profiler_job.jobs.contract.exit_codes import CANNOT_MEASURE
 from profiler_job.jobs.contract.extras import MissingExtraError, check_extra
+from profiler_job.jobs.contract.find_nsys import add_nsys_to_path
 
 COMMANDS = {
     "show": ("analysis.cli.show_command:show", "Summarise nsys profiles of any program."),
@@ -39,6 +40,10 @@ COMMANDS = {
     "doctor": (
         "jobs.cli.doctor_command:doctor",
         "Check that this machine can measure: GPU, torch, nsys, memory, disk.",
+    ),
+    "install-nsys": (
+        "jobs.cli.install_nsys_command:install_nsys",
+        "Install the command line of NVIDIA Nsight Systems, without root, too.",
     ),
     "plan": (
         "jobs.cli.plan_command:plan",
@@ -124,8 +129,9 @@ app = typer.Typer(
 
 
 @app.callback()
-def go_on_unread() -> None:
-    """A job goes on when nobody reads what it prints."""
+def prepare() -> None:
+    """Find nsys when it is not on PATH, and go on when nobody reads what is printed."""
+    add_nsys_to_path()
     if sys.stdout is not None:  # as where a shell closed it
         sys.stdout = Output(sys.stdout)
     if sys.stderr is not None:

@@ -135,3 +135,23 @@ def test_the_file_alone_installs_for_the_image(home, tmp_path):
         )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == str(tmp_path / "nsys" / "bin" / "nsys")
+
+
+def test_the_command_installs_once_and_says_where_nsys_is(home, tmp_path):
+    with package_repository(tmp_path / "served", importer=True) as arguments:
+        options = ["--repository", arguments["NSYS_REPOSITORY"], "--package", arguments["NSYS_PACKAGE"]]
+        command = [sys.executable, "-m", "profiler_job", "install-nsys", *options, "--key", arguments["NSYS_KEY"]]
+        lines = [subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(2)]
+        refused = subprocess.run([*command, "--force", "--key", install_nsys.KEY], capture_output=True, text=True)
+    program = find_nsys.own_folder() / "bin" / "nsys"
+    assert lines[0] == f"installed: {program}\n"
+    assert lines[1].startswith(f"nsys is already here: {program} ")
+    assert refused.returncode == 69 and "is signed by" in refused.stderr and "Traceback" not in refused.stderr
+
+
+def test_commands_find_an_nsys_that_is_not_on_path(home):
+    broken = make_program(find_nsys.own_folder() / "bin" / "nsys")
+    broken.write_text("#!/bin/sh\necho out of order >&2\nexit 3\n")
+    command = [sys.executable, "-m", "profiler_job", "doctor", "--device", "cpu", "--results", str(home / "results")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert "out of order" in done.stdout + done.stderr

@@ -1,0 +1,37 @@
+"""The command `install-nsys`: gives this machine an nsys, without root, or says where it already has one."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from profiler_job.jobs.cli.console import err, fail, out
+from profiler_job.jobs.contract.exit_codes import CANNOT_MEASURE
+from profiler_job.jobs.contract.find_nsys import find_nsys, own_folder
+from profiler_job.jobs.executor.install_nsys import KEY, PACKAGE, REPOSITORY, InstallError
+from profiler_job.jobs.executor.install_nsys import install_nsys as install
+
+
+def install_nsys(
+    to: Annotated[Path | None, typer.Option("--to", help="Folder to install into; by default one of the user.")] = None,
+    package: Annotated[str, typer.Option(help="Package of NVIDIA's repository.")] = PACKAGE,
+    repository: Annotated[str, typer.Option(help="Address of the repository, or of a mirror.")] = REPOSITORY,
+    key: Annotated[str, typer.Option(help="Fingerprint of the key that signs the repository.")] = KEY,
+    force: Annotated[bool, typer.Option("--force", help="Install it even if this machine has an nsys.")] = False,
+) -> None:
+    """Install the command line of NVIDIA Nsight Systems, without root. Exit code 69 if it cannot be had.
+
+    For Debian and Ubuntu, in a container, too. If a CUDA toolkit or Nsight Compute has brought one, nothing is
+    installed: profiler-job finds it there. The repository's signature and the package's SHA-256 are checked.
+    """
+    if not force and to is None and (known := find_nsys()) is not None:
+        out.print(f"nsys is already here: {known} (--force installs {package} all the same)", soft_wrap=True)
+        return
+    folder = (to or own_folder()).absolute()
+    try:
+        program = install(folder, package, repository, key, say=lambda line: err.print(line, markup=False))
+    except InstallError as error:
+        raise fail(str(error), CANNOT_MEASURE) from error
+    out.print(f"installed: {program}", soft_wrap=True)
+    if folder != own_folder().absolute():
+        out.print(f'profiler-job finds it there with: export PATH="{program.parent}:$PATH"', soft_wrap=True)
