@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pandas as pd
 
 from profiler_job.analysis.recording.store import empty
-from profiler_job.jobs.contract.axes import AXES, default_of
+from profiler_job.jobs.contract.axes import AXES, find_default
 from profiler_job.jobs.workloads.transformer.sizes import MODEL_SIZES, VOCAB_SIZE
 
 GEMM = "void cutlass::Kernel2<cutlass_80_simt_sgemm_256x128_8x4_tn_align1>(T1::Params)"
@@ -56,7 +56,7 @@ DEFAULTS = {
     for name in AXES
     if not name.startswith("workload")
     and name not in ("precision", "attention", "batch_size")
-    and (default := default_of(name)) is not None
+    and (default := find_default(name)) is not None
 }
 """What a loaded run has that says nothing of these axes. Of its workload it says nothing."""
 NUM_LAYERS = 2

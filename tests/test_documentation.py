@@ -158,7 +158,7 @@ def test_the_events_and_their_fields_are_those_of_the_program():
 
 def test_the_axes_and_their_values_are_those_of_a_sweep_file():
     documented = {marked(axis)[0]: set(marked(values)) for axis, values in rows_below(MEASURE, "axis")}
-    assert set(documented) == set(axes.listed_axes())
+    assert set(documented) == set(axes.find_listed_axes())
     for axis in ("mode", "precision", "attention", "compile", "optimizer"):
         assert documented[axis] == set(axes.Run.model_fields[axis].annotation.__args__), axis
 

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import typer
 
 from profiler_job.analysis.recording import ingest as ingesting
-from profiler_job.jobs.contract.words import counted
+from profiler_job.jobs.contract.words import format_count
 
 
 def check_public(
@@ -33,5 +33,5 @@ def check_public(
         for line in [*findings, *(f"link that leads nowhere in {link}" for link in broken)]:
             print(f"{folder}: {line}")
         num_found += len(findings) + len(broken)
-    print(f"{counted(len(folders), 'folder')}: {num_found} found that must not become public")
+    print(f"{format_count(len(folders), 'folder')}: {num_found} found that must not become public")
     raise typer.Exit(1 if num_found else 0)

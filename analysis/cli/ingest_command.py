@@ -8,7 +8,7 @@ import typer
 from profiler_job.analysis.cli.terminal import describe_error
 from profiler_job.analysis.recording import ingest as ingesting
 from profiler_job.analysis.recording.store import RecordingError
-from profiler_job.jobs.contract.words import counted
+from profiler_job.jobs.contract.words import format_count
 
 
 def ingest(
@@ -31,7 +31,7 @@ def ingest(
     size = sum(table["bytes"] for table in manifest["tables"].values())
     num_ok = sum(run["status"] == "ok" for run in manifest["runs"])
     kernels = manifest["tables"]["kernels"]["rows"]
-    num_runs, num_kernels = counted(len(manifest["runs"]), "run"), counted(kernels, "kernel")
+    num_runs, num_kernels = format_count(len(manifest["runs"]), "run"), format_count(kernels, "kernel")
     print(f"{out}: {num_runs}, {num_ok} ok, {num_kernels}, {size / 2**20:.1f} MiB")
     if lost := ingesting.lost_runs(manifest):
         were = "was" if len(lost) == 1 else "were"

@@ -8,7 +8,7 @@ import typer
 from profiler_job.analysis.cli.terminal import describe_error
 from profiler_job.analysis.recording import ingest as ingesting
 from profiler_job.analysis.recording import merge as merging
-from profiler_job.jobs.contract.words import counted
+from profiler_job.jobs.contract.words import format_count
 
 
 def merge(
@@ -30,6 +30,6 @@ def merge(
     except (ingesting.ResultsError, OSError) as error:
         ingesting.print_line(f"error: {describe_error(error)}")
         raise typer.Exit(2) from error
-    num_runs = counted(len(merged.runs), "run")
+    num_runs = format_count(len(merged.runs), "run")
     print(f"{out}: {num_runs}, {len(merged.missing)} missing, {len(merged.copies)} held more than once")
     raise typer.Exit(1 if merged.missing else 0)

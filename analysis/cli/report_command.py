@@ -10,7 +10,7 @@ from profiler_job.analysis.comparison import print_comparison as comparing
 from profiler_job.analysis.malloc import keep_freed_memory
 from profiler_job.analysis.recording import ingest as ingesting
 from profiler_job.analysis.recording.store import RecordingError
-from profiler_job.jobs.contract.words import counted
+from profiler_job.jobs.contract.words import format_count
 
 
 def report(
@@ -69,6 +69,6 @@ def report(
         raise typer.Exit(2) from error
     if published.verdict:
         print(published.verdict)
-    pages, files = counted(published.pages, "page"), counted(published.files, "file")
-    print(f"{docs}: {pages}, {files}, {counted(published.breaches, 'breach')} of the checks")
+    pages, files = format_count(published.pages, "page"), format_count(published.files, "file")
+    print(f"{docs}: {pages}, {files}, {format_count(published.breaches, 'breach')} of the checks")
     raise typer.Exit(1 if strict and published.breaches else 0)

@@ -7,7 +7,7 @@ import typer
 
 from profiler_job.analysis.recording import ingest as ingesting
 from profiler_job.jobs.contract.layout import RECORD
-from profiler_job.jobs.contract.words import counted
+from profiler_job.jobs.contract.words import format_count
 
 
 def verify(
@@ -29,6 +29,8 @@ def verify(
         print(f"{place}: cannot be checked: an older version wrote it, without SHA-256")
     for place in verified.unfinished:
         print(f"{place}: not finished: it has no {RECORD}, and `run` measures it")
-    looked_at = f"{counted(verified.num_runs, 'finished run')} and {counted(verified.num_recordings, 'recording')}"
+    looked_at = (
+        f"{format_count(verified.num_runs, 'finished run')} and {format_count(verified.num_recordings, 'recording')}"
+    )
     print(f"{looked_at}: {len(verified.damage)} damaged, {len(verified.unsealed)} cannot be checked")
     raise typer.Exit(1 if verified.damage else 0)

@@ -14,13 +14,13 @@ from profiler_job.analysis.comparison.errors import NotComparable
 from profiler_job.analysis.comparison.sides import Side, shortlist
 from profiler_job.analysis.metrics.run_grid import sort_runs
 from profiler_job.jobs.contract import ranges
-from profiler_job.jobs.contract.axes import label_of, label_of_value, reading_order
+from profiler_job.jobs.contract.axes import find_label, find_value_label, order_axes
 
 FIXED = ("size", "context_length", "batch_size", "mode")
 """Axes that say how much work a step is."""
 TOKENS = ("context_length", "batch_size")
 """Those of FIXED whose product is the number of tokens of a step."""
-VARIANTS = (*(name for name in reading_order() if name not in (*FIXED, "repeat")), "fresh_process")
+VARIANTS = (*(name for name in order_axes() if name not in (*FIXED, "repeat")), "fresh_process")
 SETTINGS = ("gpu_name", "driver", "cuda", "torch", "nsys", "python", "commit")
 """What else may have changed between the two, of the machine and the programs."""
 
@@ -91,7 +91,7 @@ def align(first: Side, second: Side, per_token: bool = False) -> Alignment:
         others = groups[1].get(key, [])
         counts = {int(n[run]) for n, runs in zip(num_parameters, (mine, others)) for run in runs}
         if len(counts) > 1 and others:
-            why = f"{label_of('size')} {key[0]} has {' and '.join(f'{n:,}' for n in sorted(counts))} parameters"
+            why = f"{find_label('size')} {key[0]} has {' and '.join(f'{n:,}' for n in sorted(counts))} parameters"
             refused |= dict.fromkeys([*mine, *others], why)
         elif others:
             said = [_said(name, value) for name, value in zip(axes, key) if name in vary]
@@ -186,14 +186,14 @@ def _differs(name: str, first: pd.DataFrame, second: pd.DataFrame) -> bool:
 
 def _values(name: str, first: pd.DataFrame, second: pd.DataFrame) -> tuple[str, str]:
     """The one value of an axis on each side."""
-    before, after = (str(label_of_value(name, runs[name].iloc[0])) for runs in (first, second))
+    before, after = (str(find_value_label(name, runs[name].iloc[0])) for runs in (first, second))
     return before, after
 
 
 def _said(name: str, value: object) -> str:
     """A value of an axis as pages call it, alone where it says what it is of."""
-    text = str(label_of_value(name, value))
-    return text if name in ("size", "mode", "precision", "attention") else f"{label_of(name)} {text}"
+    text = str(find_value_label(name, value))
+    return text if name in ("size", "mode", "precision", "attention") else f"{find_label(name)} {text}"
 
 
 def _refusal(first: Side, second: Side, refused: dict[str, str], fixed: tuple[str, ...]) -> NotComparable:
@@ -205,12 +205,12 @@ def _refusal(first: Side, second: Side, refused: dict[str, str], fixed: tuple[st
         values = [[*map(str, sorted(set(side.runs[name])))] if name in side.runs else [] for side in (first, second)]
         if set(values[0]) & set(values[1]):
             continue
-        said = f"{label_of(name)} is {', '.join(values[0])} in A and {', '.join(values[1])} in B"
+        said = f"{find_label(name)} is {', '.join(values[0])} in A and {', '.join(values[1])} in B"
         if name in fixed:
             how = "; --per-token holds a token against a token" if name in TOKENS else ""
             return NotComparable(f"{said}: a step is another amount of work, and these cannot be compared", how)
         return NotComparable(said, f": choose one of each with --a {name}=VALUE and --b {name}=VALUE")
-    named = ", ".join(map(label_of, fixed))
+    named = ", ".join(map(find_label, fixed))
     how = ": choose runs with --a KEY=VALUE and --b KEY=VALUE"
     return NotComparable(f"no run of A has the {named} of one of B", how)
 

@@ -18,8 +18,8 @@ from profiler_job.analysis.comparison.waterfall import TOKENS, Cause, Waterfall
 from profiler_job.analysis.metrics.differences import is_beyond_chance
 from profiler_job.analysis.show.show_formats import escaped
 from profiler_job.analysis.show.values import energy_text, printable, shortened, size_text, time_text
-from profiler_job.jobs.contract.axes import label_of
-from profiler_job.jobs.contract.words import counted
+from profiler_job.jobs.contract.axes import find_label
+from profiler_job.jobs.contract.words import format_count
 
 WIDTH = 80
 FEW = 5
@@ -88,10 +88,10 @@ def _ms(ns: float, num: int, sign: str = "+") -> str:
 
 
 def _processes(measured: Measured) -> str:
-    profiled = counted(measured.num_profiled, "profiled step")
+    profiled = format_count(measured.num_profiled, "profiled step")
     if not measured.num_steps:
         return profiled
-    return f"{counted(measured.num_processes, 'process')}, {counted(measured.num_steps, 'step')}, {profiled}"
+    return f"{format_count(measured.num_processes, 'process')}, {format_count(measured.num_steps, 'step')}, {profiled}"
 
 
 def about(comparison: Comparison, *, with_alone: bool = True) -> list[str]:
@@ -104,7 +104,7 @@ def about(comparison: Comparison, *, with_alone: bool = True) -> list[str]:
     if not alignment.differences and not comparison.first.is_capture and not comparison.second.is_capture:
         lines.append("The runs of A and B have the same axes")
     for name, (first, second) in (alignment.differences | alignment.settings).items():
-        lines.append(f"{label_of(name)}: A has {first or 'none'}, B has {second or 'none'}")
+        lines.append(f"{find_label(name)}: A has {first or 'none'}, B has {second or 'none'}")
     if len(pairs) == 1:
         lines.append(f"compared: {pairs[0].case.label}")
     if alignment.per_token:
@@ -114,7 +114,7 @@ def about(comparison: Comparison, *, with_alone: bool = True) -> list[str]:
         if alone and with_alone:
             by_reason = sorted(alone.items(), key=lambda item: not item[1])  # what has a reason says more
             named = [f"{run} ({why})" if why else run for run, why in by_reason]
-            lines.append(f"without a partner in {letter}, {counted(len(named), 'run')}: {shortlist(named, FEW)}")
+            lines.append(f"without a partner in {letter}, {format_count(len(named), 'run')}: {shortlist(named, FEW)}")
     lines += cautions(comparison)
     lines.append(f"noise band: {comparison.noise_source}")
     if energies := [pair.judgements["energy"] for pair in pairs if "energy" in pair.judgements]:
@@ -167,7 +167,7 @@ def parts_apart_line(pairs: Sequence[Pair]) -> str:
     apart = [pair.case.label for pair in pairs if pair.has_parts_apart]
     if not apart:
         return ""
-    where = f"in {len(apart)} of {counted(len(pairs), 'pair')}"
+    where = f"in {len(apart)} of {format_count(len(pairs), 'pair')}"
     what = "the unprofiled step differs otherwise than the profiled one, of which the parts are"
     return f"{where} {what} (in sign, or by more than a tenth): {shortlist(apart, FEW)}"
 
@@ -283,7 +283,7 @@ def _names_of_one_side(pair: Pair) -> Iterator[tuple[str, list[Any], str, str]]:
         of_side = names[names[f"{other}_calls"] == 0]
         if len(of_side):
             time = f"{of_side[f'{side}_ns'].sum() / num / 1e6:.3f} ms"
-            what = f"{said} {counted(len(of_side), 'kernel name')} that the other has not, {time} in all"
+            what = f"{said} {format_count(len(of_side), 'kernel name')} that the other has not, {time} in all"
             yield what, list(of_side.itertuples()), f"{side}_calls", f"{side}_ns"
 
 
@@ -359,7 +359,7 @@ def as_markdown(comparison: Comparison, checked: Checked, top: int) -> str:
 
 
 def _others(num: int) -> str:
-    return f"The {counted(num - MOST_NAMED, 'other')} of them take less time."
+    return f"The {format_count(num - MOST_NAMED, 'other')} of them take less time."
 
 
 def _markdown_table(pair: Pair) -> list[str]:

@@ -37,8 +37,8 @@ from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.ingest import ResultsError
 from profiler_job.analysis.recording.store import RecordingError
 from profiler_job.analysis.show.profiles import profiles_in
-from profiler_job.jobs.contract.axes import label_of
-from profiler_job.jobs.contract.words import counted
+from profiler_job.jobs.contract.axes import find_label
+from profiler_job.jobs.contract.words import format_count
 
 By = Literal["date", "commit"]
 Followed = Metric
@@ -361,11 +361,11 @@ def _join(group: Group, entry: Entry) -> str:
         except NotComparable as error:
             return f"A is {other.label}, B is {entry.label}: {error.why}"
     if made.differences:
-        said = [f"{label_of(name)} is {b}, and {a} in {first.label}" for name, (a, b) in made.differences.items()]
+        said = [f"{find_label(name)} is {b}, and {a} in {first.label}" for name, (a, b) in made.differences.items()]
         return "; ".join(said)
     num_before, num_after = len(_shared(group._alignments or [made])), len(_shared([*group._alignments, made]))
     if num_after < SHARED * num_before:
-        shares = f"{num_after} of the {counted(num_before, 'run')} that the entries from {first.label} on have"
+        shares = f"{num_after} of the {format_count(num_before, 'run')} that the entries from {first.label} on have"
         return f"{entry.label} has {shares}: choose runs with --run to see these"
     group.entries.append(entry)
     group._alignments.append(made)

@@ -20,8 +20,8 @@ from profiler_job.analysis.comparison.noise import ENERGY
 from profiler_job.analysis.metrics.differences import is_beyond_chance
 from profiler_job.analysis.show.show_formats import csv_cell, escaped
 from profiler_job.analysis.show.values import energy_text, printable, shortened, size_text, time_text, wrapped
-from profiler_job.jobs.contract.axes import label_of
-from profiler_job.jobs.contract.words import counted
+from profiler_job.jobs.contract.axes import find_label
+from profiler_job.jobs.contract.words import format_count
 
 WIDTH = 80
 CHART, LEAST_CHART = 14, 6
@@ -98,23 +98,23 @@ def counts_text(group: Group) -> str:
     changes = len(changed)
     num_judged = sum(len(line.points) - 1 for line in group.lines)
     if not num_judged:
-        return f"{counted(len(group.lines), 'run')} in one entry: nothing to compare it with yet"
+        return f"{format_count(len(group.lines), 'run')} in one entry: nothing to compare it with yet"
     if not changes:
         return f"No change beyond the noise band, of {num_judged}"
     is_clear = is_beyond_chance(changes, num_judged) or any(judged.is_clear for judged in changed)
     chance = "" if is_clear else " (so many may differ by chance)"
-    return f"{counted(changes, 'change')} beyond the noise band, of {num_judged}{chance}:"
+    return f"{format_count(changes, 'change')} beyond the noise band, of {num_judged}{chance}:"
 
 
 def notes_of(history: History, group: Group) -> Iterator[str]:
     """What to know of a group: what changed beside the metric, what is not shown, what the noise bands are from."""
     for number, settings in group.settings.items():
         for name, (before, after) in settings.items():
-            yield f"#{number}: {label_of(name)} was {before or 'none'}, is {after or 'none'}"
+            yield f"#{number}: {find_label(name)} was {before or 'none'}, is {after or 'none'}"
     for entry in group.entries:
         alone = group.not_in_all.get(entry.number, [])
         if alone:
-            yield f"#{entry.number}: {counted(len(alone), 'run')} not shown, which other entries lack"
+            yield f"#{entry.number}: {format_count(len(alone), 'run')} not shown, which other entries lack"
         yield from (f"#{entry.number}: {note}" for note in entry.side.notes)
         for run, why in entry.side.unfinished.items():
             yield f"#{entry.number}: {run} has no numbers ({why})"
@@ -152,7 +152,7 @@ def as_text(history: History) -> str:
     lines: list[str] = []
     for number, group in enumerate(history.groups):
         lines += [""] * bool(number)
-        lines += _wrapped(f"{title_of(history, group)}: {counted(len(group.entries), 'entry')} by {history.by}")
+        lines += _wrapped(f"{title_of(history, group)}: {format_count(len(group.entries), 'entry')} by {history.by}")
         if group.reason:
             lines += _wrapped(f"A new line: {group.reason}")
         lines.append("")

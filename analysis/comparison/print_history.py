@@ -14,7 +14,7 @@ from profiler_job.analysis.comparison.sides import load_side, parse_selection
 from profiler_job.analysis.recording.ingest import ResultsError
 from profiler_job.analysis.recording.store import RecordingError
 from profiler_job.analysis.show.values import printable
-from profiler_job.jobs.contract.words import counted
+from profiler_job.jobs.contract.words import format_count
 
 Format = Literal["text", "json", "csv", "md"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -76,5 +76,5 @@ def _write_page(history: History, target: Path, out: Callable[[str], None], err:
     except OSError as error:
         err(printable(f"error: {target} cannot be written ({error.strerror}): give another --html"))
         return NOT_ALL
-    out(printable(f"{target}: {counted(len(history.entries), 'entry')}"))
+    out(printable(f"{target}: {format_count(len(history.entries), 'entry')}"))
     return 0

@@ -17,9 +17,9 @@ from profiler_job.analysis.recording import ingest, store
 from profiler_job.analysis.reference import kernel_families
 from profiler_job.analysis.show.profiles import profiles_in
 from profiler_job.jobs.contract import ranges
-from profiler_job.jobs.contract.axes import AXES, label_of_value
+from profiler_job.jobs.contract.axes import AXES, find_value_label
 from profiler_job.jobs.contract.layout import RECORD, SWEEP
-from profiler_job.jobs.contract.words import counted
+from profiler_job.jobs.contract.words import format_count
 
 CAPTURE_RUN = "capture"
 """The run_id of a capture, which names no run."""
@@ -77,7 +77,8 @@ def _refuse_folder_of_others(path: Path) -> None:
     for inside, what in ((recordings, "recording"), (captures, "capture")):
         if inside:
             raise NotComparable(
-                f"{path} is a folder that holds {counted(len(inside), what)}: give one of them, such as {inside[0]}"
+                f"{path} is a folder that holds {format_count(len(inside), what)}: give one of them, "
+                f"such as {inside[0]}"
             )
     empty = "is empty" if not any(path.iterdir()) else "holds no recording, no results of a sweep and no capture"
     raise NotComparable(f"{path} {empty}: give the folder of a recording or of results, or a capture of nsys")
@@ -104,7 +105,7 @@ def is_sweep(path: Path) -> bool:
 def shortlist(names: Sequence[str], num: int = 3) -> str:
     """The first of many names, and how many others there are."""
     others = len(names) - num
-    return ", ".join(names[:num]) + (f" and {counted(others, 'other')}" if others > 0 else "")
+    return ", ".join(names[:num]) + (f" and {format_count(others, 'other')}" if others > 0 else "")
 
 
 def _holds_results(path: Path) -> bool:
@@ -128,7 +129,7 @@ def _selected(side: Side, selection: dict[str, set[str]], path: Path) -> Side:
     runs = side.runs
     for name, values in selection.items():
         known = list(map(str, sorted(set(runs[name]))))
-        labels = runs[name].map(lambda value, name=name: str(label_of_value(name, value)))
+        labels = runs[name].map(lambda value, name=name: str(find_value_label(name, value)))
         runs = runs[runs[name].astype(str).isin(values) | labels.isin(values)]
         if not len(runs):
             wanted = f"{name}={', '.join(sorted(values))}"
@@ -177,7 +178,7 @@ def of_capture(capture: Capture, skip: int = 0) -> Side:
     steps = _whole(capture) if is_whole else _steps(attribution)
     kernels, memops = _operations(capture, attribution, is_whole)
     if len(capture.graphs):
-        executions = counted(len(capture.graphs), "CUDA graph execution")
+        executions = format_count(len(capture.graphs), "CUDA graph execution")
         notes.append(f"{executions} in {capture.source}, whose kernels are not visible")
     steps, kernels, memops = (frame[frame["step"] >= skip] for frame in (steps, kernels, memops))
     if not len(steps):

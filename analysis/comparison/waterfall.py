@@ -20,7 +20,7 @@ from profiler_job.analysis.comparison.noise import Kind as Clock
 from profiler_job.analysis.comparison.noise import Noise, NumOf
 from profiler_job.analysis.comparison.totals import COPY, IDLE, KERNEL, Totals, with_same_modules
 from profiler_job.analysis.metrics.kernel_time import OUTSIDE
-from profiler_job.jobs.contract.words import counted, noun_of
+from profiler_job.jobs.contract.words import format_count, inflect
 
 GROUP = ["phase", "module", "family"]
 PARTS = ("vanished_ns", "appeared_ns", "calls_ns", "per_call_ns")
@@ -138,7 +138,7 @@ class Waterfall:
         for sort in dict.fromkeys(SORTS.values()):
             of_sort = [cause.ns for cause in rest if cause.sort == sort]
             if of_sort:
-                text = f"the rest of {sort}, {counted(len(of_sort), 'part')}"
+                text = f"the rest of {sort}, {format_count(len(of_sort), 'part')}"
                 shown.append(Cause(kind="rest", text=text, ns=sum(of_sort)))
         return shown
 
@@ -413,7 +413,7 @@ def _layers_of(scope: str, calls: tuple[int, int], num: int, num_layers: int) ->
 
 def _kernels(number: str, families: list[str], unit: str = "") -> str:
     """unit: " a layer" where they are counted by layer."""
-    return f"{number} {noun_of(float(number.replace(',', '')), 'kernel')}{unit} ({', '.join(families)})"
+    return f"{number} {inflect(float(number.replace(',', '')), 'kernel')}{unit} ({', '.join(families)})"
 
 
 def _families(rows: list[Any]) -> list[str]:

@@ -11,7 +11,7 @@ from profiler_job.analysis.metrics import per_rank, run_grid
 from profiler_job.analysis.reference import flops
 from profiler_job.jobs import memory as prediction
 from profiler_job.jobs.contract import ranges
-from profiler_job.jobs.contract.axes import reading_order
+from profiler_job.jobs.contract.axes import order_axes
 from profiler_job.jobs.contract.words import NOT_MEASURED
 from profiler_job.jobs.memory import MODEL_SIZES, VOCAB_SIZE, ModelSize, shape_of
 from profiler_job.jobs.memory import usable_bytes as limit_of
@@ -72,7 +72,7 @@ def errors_of(runs: pd.DataFrame) -> pd.DataFrame:
     done = known[(known["status"] == "ok") & known["peak_memory_bytes"].notna()]
     rows = [*done.itertuples()]
     predicted = [prediction.predicted_peak_bytes(row) for row in rows]
-    axes = [name for name in reading_order() if name in done]
+    axes = [name for name in order_axes() if name in done]
     errors = done[["sweep", "run_id", "gpu_name", *axes]].assign(
         **{NOT_MEASURED: ""},
         cap_bytes=(done[CAP] * prediction.GIB).where(done[CAP] > 0),
@@ -124,7 +124,7 @@ def count_kept_casts(errors: pd.DataFrame, studies: Mapping[str, Any]) -> pd.Dat
         run = study.runs[study.runs["run_id"].astype(str) == error["run_id"]].iloc[0]
         modules = per_rank.list_kept_by_module(study.module_memory)
         modules = modules[modules["run_id"] == error["run_id"]]
-        blocks = modules["module"].isin([ranges.block(i) for i in range(int(run["num_layers"]))])
+        blocks = modules["module"].isin([ranges.name_block(i) for i in range(int(run["num_layers"]))])
         if blocks.any():
             layers = run["num_parameters"] - 2 * run["vocab_size"] * run["d_model"]
             rows.append(error | {"kept": modules.loc[blocks, "kept_bytes"].sum(), "casts": flops.BF16_BYTES * layers})

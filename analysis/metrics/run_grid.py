@@ -8,15 +8,15 @@ import pandas as pd
 
 from profiler_job.analysis.metrics.ordering import place, rank_first_seen, sort_stably
 from profiler_job.analysis.reference import flops
-from profiler_job.jobs.contract.axes import default_of, names_of_value, reading_order
+from profiler_job.jobs.contract.axes import find_default, list_value_names, order_axes
 from profiler_job.jobs.contract.modes import MODES
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
-REFERENCE = default_of("workload")
+REFERENCE = find_default("workload")
 """The workload whose shape and operations the formulas are of."""
 CASE_AXES = ("size", "context_length")
 WORKLOAD_AXES = ("workload", "workload_options")
-VARIANT_AXES = (*(name for name in reading_order() if name not in (*CASE_AXES, "mode")), "gpu_name")
+VARIANT_AXES = (*(name for name in order_axes() if name not in (*CASE_AXES, "mode")), "gpu_name")
 """What else tells two runs of one mode apart, in reading order."""
 
 PROPERTIES = ("mode", "precision", "attention", "optimizer", "gpu_name")
@@ -49,7 +49,7 @@ def property_names(runs: pd.DataFrame) -> dict[str, dict[str, str]]:
     """By run id, then by axis of PROPERTIES, what a run may be looked for by: "naive; eager; eager attention"."""
     known = [name for name in PROPERTIES if name in runs]
     names = {
-        name: {value: "; ".join(names_of_value(name, value)) for value in runs[name].astype(str).unique()}
+        name: {value: "; ".join(list_value_names(name, value)) for value in runs[name].astype(str).unique()}
         for name in known
     }
     rows = runs[["run_id", *known]].astype(str).itertuples(index=False)
@@ -177,7 +177,7 @@ def tokens_per_s(runs: pd.DataFrame, step_ns: pd.Series) -> pd.Series:
 
 def micro_batches_of(run: Mapping[str, Any]) -> int:
     """Micro-batches of one step: how often it runs what the model does once."""
-    return int(run.get("accumulation", default_of("accumulation")))
+    return int(run.get("accumulation", find_default("accumulation")))
 
 
 def micro_batch_of(run: Mapping[str, Any]) -> flops.Shape:

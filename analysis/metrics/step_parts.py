@@ -4,7 +4,7 @@ import pandas as pd
 
 from profiler_job.analysis.metrics import kernel_time, run_grid, timing
 from profiler_job.jobs.contract import modes, ranges
-from profiler_job.jobs.contract.axes import label_of_value
+from profiler_job.jobs.contract.axes import find_value_label
 
 CASE = ["size", "context_length"]
 WAITING = "no kernel runs"
@@ -46,7 +46,7 @@ def _variants(recorded: list[pd.DataFrame]) -> list[pd.DataFrame]:
 
 
 def _word(name: str, value: object) -> str:
-    label = str(label_of_value(name, value))
+    label = str(find_value_label(name, value))
     if name == "precision":
         return label.upper()
     label = {"sdpa": "fused"}.get(label, label)

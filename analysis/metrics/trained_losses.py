@@ -4,7 +4,7 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.jobs.contract.options import format_options, parse_options, token_of
+from profiler_job.jobs.contract.options import build_token, format_options, parse_options
 from profiler_job.jobs.contract.plain import PLAIN
 
 TRAINED = ["loss_trained", "loss_trained_plain"]
@@ -83,7 +83,7 @@ def id_as_it_is(run_id: str, options: str) -> str:
     kept = _drop_dropout_off(options)
     if kept == options:
         return run_id
-    return run_id.removesuffix(f"-{token_of(options)}") + (f"-{token_of(kept)}" if kept else "")
+    return run_id.removesuffix(f"-{build_token(options)}") + (f"-{build_token(kept)}" if kept else "")
 
 
 def _drop_dropout_off(options: str) -> str:

@@ -3,7 +3,7 @@
 import pandas as pd
 
 from profiler_job.analysis.render.answer import Column
-from profiler_job.jobs.contract.axes import label_of
+from profiler_job.jobs.contract.axes import find_label
 
 COUNTS = ("context_length", "batch_size", "accumulation")
 
@@ -11,7 +11,9 @@ COUNTS = ("context_length", "batch_size", "accumulation")
 def case_headings(by: list[str], linked: bool = True) -> tuple[Column, ...]:
     """The columns that name a case; `linked` makes the size a link to the run. Runs of a study have no pages."""
     kinds = dict.fromkeys(COUNTS, "count") | ({"size": "run"} if linked else {})
-    return tuple(Column(name, "GPU" if name == "gpu_name" else label_of(name), kinds.get(name, "text")) for name in by)
+    return tuple(
+        Column(name, "GPU" if name == "gpu_name" else find_label(name), kinds.get(name, "text")) for name in by
+    )
 
 
 def band_column(value: str) -> Column:

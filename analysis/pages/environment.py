@@ -9,7 +9,7 @@ from profiler_job.analysis.metrics import run_grid
 from profiler_job.analysis.metrics.gpu_samples import SLOW_HOST, summarise_processes
 from profiler_job.analysis.pages.titles import title_of
 from profiler_job.analysis.render.answer import Answer, Claim, Column, Table, assemble
-from profiler_job.jobs.contract.versions import COMPARED, differing
+from profiler_job.jobs.contract.versions import COMPARED, find_mixed_facts
 
 SLUG = "environment"
 TITLE = "Environment"
@@ -134,7 +134,7 @@ def mix(runs: pd.DataFrame, is_main: bool, side: str = "") -> Answer:
     """Whether the runs of one recording are a mix, as of `jobs.contract.versions`: what differs, each with its values
     and their numbers of runs. `is_main`: the Environment page is about these runs. side: of two sides, theirs."""
     machines = runs[list(COMPARED)].astype(object)
-    different = differing(machines.where(machines.notna(), "").to_dict("records"))
+    different = find_mixed_facts(machines.where(machines.notna(), "").to_dict("records"))
     rows = pd.DataFrame(
         [(name, value, number) for name, runs_by_value in different.items() for value, number in runs_by_value.items()],
         columns=["property", "value", "num_runs"],

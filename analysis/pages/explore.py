@@ -13,7 +13,7 @@ from profiler_job.analysis.pages.case_columns import COUNTS
 from profiler_job.analysis.pages.titles import SAID
 from profiler_job.analysis.render.answer import ANCHOR, Answer, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
-from profiler_job.jobs.contract.axes import AXES, default_of, label_of, label_of_value, name_of_value
+from profiler_job.jobs.contract.axes import AXES, find_default, find_label, find_value_label, find_value_name
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
 SLUG = "explore"
@@ -30,11 +30,11 @@ METRICS = (
 SELDOM = {
     "workload": "{}".format,
     "workload_options": SAID["workload_options"],
-    "compile": lambda value: str(name_of_value("compile", value)),
+    "compile": lambda value: str(find_value_name("compile", value)),
     "memory_limit_gib": SAID["memory_limit_gib"],
     "accumulation": SAID["accumulation"],
     "gpus": SAID["gpus"],
-    "parallel": lambda value: str(label_of_value("parallel", value)),
+    "parallel": lambda value: str(find_value_label("parallel", value)),
 }
 """Axes that most runs have at their default, and what the column `others` says of another value: a column for each
 made the table a third wider than a page."""
@@ -77,7 +77,7 @@ def answer(parts: Sequence[Part], band: Band | None) -> Answer:
     kinds = dict.fromkeys(COUNTS, "count") | {"size": "page", "recording": "page", "others": "words"}
     names = {"gpu_name": "GPU", "others": "other settings"}
     cases = [
-        Column(name, names.get(name, label_of(name)), kinds.get(name, "text"))
+        Column(name, names.get(name, find_label(name)), kinds.get(name, "text"))
         for name in ("size", "context_length", "mode", *axes, "recording")
     ]
     rows = run_grid.sort_runs(rows)
@@ -119,7 +119,7 @@ def _others(runs: pd.DataFrame) -> list[str]:
     words = {name: say for name, say in SELDOM.items() if name in runs}
 
     def others_of(run: pd.Series) -> str:
-        different = (name for name in words if not pd.isna(run[name]) and run[name] != default_of(name))
+        different = (name for name in words if not pd.isna(run[name]) and run[name] != find_default(name))
         return ", ".join(words[name](run[name]) for name in different)
 
     return [others_of(run) or "none" for _, run in runs.iterrows()]
@@ -134,15 +134,15 @@ def _values(rows: pd.DataFrame, key: str) -> list[dict[str, str]]:
     """The values of a column in order, as the page and as the recordings have them."""
     values = rows[key].drop_duplicates()
     values = values.sort_values() if key == "context_length" else values
-    return [{"key": str(value), "label": str(label_of_value(key, value))} for value in values]
+    return [{"key": str(value), "label": str(find_value_label(key, value))} for value in values]
 
 
 def _compile_facet(compiled: Iterable[str]) -> dict[str, Any]:
     """A facet without a column: the column `others` says what a value is called, and nothing of the default."""
-    default = default_of("compile")
+    default = find_default("compile")
     values = [default, *(value for value in AXES["compile"].names if value in compiled and value != default)]
-    named = [{"key": value, "label": str(name_of_value("compile", value))} for value in values]
-    return {"key": "compile", "label": label_of("compile"), "values": named, "within": "others"}
+    named = [{"key": value, "label": str(find_value_name("compile", value))} for value in values]
+    return {"key": "compile", "label": find_label("compile"), "values": named, "within": "others"}
 
 
 def _rows(part: Part) -> pd.DataFrame:

@@ -15,7 +15,7 @@ from profiler_job.analysis.pages.telemetry import Price
 from profiler_job.analysis.pages.titles import attention_of
 from profiler_job.analysis.render.answer import Answer, Chart, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
-from profiler_job.jobs.contract.axes import label_of, label_of_value, words_of_value
+from profiler_job.jobs.contract.axes import find_label, find_value_label, find_value_words
 from profiler_job.jobs.contract.changes import DO
 
 TOP_KERNELS = 20
@@ -481,7 +481,7 @@ def _axes(run: pd.Series, runs: pd.DataFrame) -> list[dict]:
             here = [stop["run_id"] for stop in stops].index(str(run["run_id"]))
             axes.append(
                 {
-                    "name": label_of(axis),
+                    "name": find_label(axis),
                     "stops": stops,
                     "here": here,
                     "before": stops[here - 1] if here else None,
@@ -493,4 +493,4 @@ def _axes(run: pd.Series, runs: pd.DataFrame) -> list[dict]:
 
 def _label(axis: str, value: object) -> str:
     """Of a mode what it is called in words: other labels stand beside the name of their axis."""
-    return (words_of_value(axis, value) if axis == "mode" else "") or str(label_of_value(axis, value))
+    return (find_value_words(axis, value) if axis == "mode" else "") or str(find_value_label(axis, value))

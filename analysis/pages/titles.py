@@ -6,12 +6,12 @@ from typing import Any
 import pandas as pd
 
 from profiler_job.jobs.contract.axes import (
-    default_of,
-    label_of,
-    label_of_value,
-    name_of_value,
-    reading_order,
-    words_of_value,
+    find_default,
+    find_label,
+    find_value_label,
+    find_value_name,
+    find_value_words,
+    order_axes,
 )
 
 SAID = {
@@ -29,25 +29,29 @@ def title_of(run: Mapping[str, Any]) -> str:
     """What tells a run from the others of a list: size, context, mode and precision, and what is not at its default of
     the other axes."""
     is_training = str(run["mode"]) == "train_step"
-    words = [str(run["size"]), str(run["context_length"]), words_of_value("mode", str(run["mode"])) or str(run["mode"])]
+    words = [
+        str(run["size"]),
+        str(run["context_length"]),
+        find_value_words("mode", str(run["mode"])) or str(run["mode"]),
+    ]
     words.append(str(run["precision"]).upper())
-    for name in reading_order():
+    for name in order_axes():
         value = run.get(name)
-        if name in IN_TITLE or value is None or pd.isna(value) or value == default_of(name):
+        if name in IN_TITLE or value is None or pd.isna(value) or value == find_default(name):
             continue
         if name in SAID:
             words.append(SAID[name](value))
         elif name != "optimizer" or is_training:
-            named, said = name_of_value(name, value), words_of_value(name, value)
-            as_is = f"{said} ({value})" if said else f"{label_of(name)} {value}"
+            named, said = find_value_name(name, value), find_value_words(name, value)
+            as_is = f"{said} ({value})" if said else f"{find_label(name)} {value}"
             words.append(as_is if named == value else said or named)
     return " · ".join(words)
 
 
 def attention_of(value: str) -> str:
     """What a sentence calls an attention: fused attention (flash)."""
-    name, words = name_of_value("attention", value), words_of_value("attention", value)
-    if name != label_of_value("attention", value):
+    name, words = find_value_name("attention", value), find_value_words("attention", value)
+    if name != find_value_label("attention", value):
         return str(name)
     return f"{words} ({name})" if words else f"{name} attention"
 
@@ -55,14 +59,14 @@ def attention_of(value: str) -> str:
 def description_of(run: Mapping[str, Any], has_shape: bool) -> str:
     """What was run, in a sentence without a verb: mode, model, context, precision, attention (of a model of known
     shape: another has its own), compilation, optimizer (of a training step), batch and GPUs."""
-    mode = words_of_value("mode", str(run["mode"])) or str(run["mode"])
+    mode = find_value_words("mode", str(run["mode"])) or str(run["mode"])
     gpus, gpu = int(run.get("gpus") or 1), str(run["gpu_name"])
     parts = [
         f"{mode.capitalize()} of {run['size']} at context {run['context_length']} in {str(run['precision']).upper()}",
         *[attention_of(str(run["attention"]))] * has_shape,
-        name_of_value("compile", run.get("compile") or default_of("compile")),
-        *[name_of_value("optimizer", run["optimizer"])] * (str(run["mode"]) == "train_step"),
+        find_value_name("compile", run.get("compile") or find_default("compile")),
+        *[find_value_name("optimizer", run["optimizer"])] * (str(run["mode"]) == "train_step"),
         f"batch {run['batch_size']}",
-        f"on {gpus} × {gpu}, {name_of_value('parallel', run['parallel'])}" if gpus > 1 else f"on {gpu}",
+        f"on {gpus} × {gpu}, {find_value_name('parallel', run['parallel'])}" if gpus > 1 else f"on {gpu}",
     ]
     return ", ".join(map(str, parts))

@@ -56,7 +56,7 @@ def pairs(runs: Iterable[Baseline]) -> list[Pair]:
 
 def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, ...]:
     """The changes that lead from one run to the other; none where something else differs, too."""
-    others = {name: axes.default_of(name) for name in axes.AXES if name not in (*AXES, *NO_MATTER)}
+    others = {name: axes.find_default(name) for name in axes.AXES if name not in (*AXES, *NO_MATTER)}
     if any(str(before.get(name, usual)) != str(after.get(name, usual)) for name, usual in others.items()):
         return ()
     names = []

@@ -22,9 +22,9 @@ from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.store import RecordingError
 from profiler_job.analysis.reference.track_record import kind_of
 from profiler_job.jobs.contract.axes import Run
-from profiler_job.jobs.contract.integrity import find_folders, is_intact, load_json, with_digest
-from profiler_job.jobs.contract.layout import SCRIPT, name_with
-from profiler_job.jobs.contract.program import commit
+from profiler_job.jobs.contract.integrity import add_digest, find_folders, is_intact, load_json
+from profiler_job.jobs.contract.layout import SCRIPT, name_changed
+from profiler_job.jobs.contract.program import find_commit
 from profiler_job.jobs.contract.ranges import STEP
 from profiler_job.jobs.contract.studies import GPUS, LOSSES
 
@@ -133,7 +133,7 @@ def _is_of_one_host(rows: pd.DataFrame) -> pd.Series:
 def run_id_after(run: Mapping[str, Any], names: Iterable[str]) -> str:
     """Id of the run that `run` is with the changes; of a script, the name that `try` gives it."""
     if str(run.get("workload")) == SCRIPT:
-        return name_with(str(run["run_id"]), names)
+        return name_changed(str(run["run_id"]), names)
     fields = {name: run[name] for name in Run.model_fields if name in run and not pd.isna(run[name])}
     plain = {name: value.item() if hasattr(value, "item") else value for name, value in fields.items()}
     for name in names:
@@ -145,7 +145,7 @@ def made_now(manifest: Mapping[str, Any], rates_files: Iterable[Path], entries: 
     """A ledger of these predictions, made now by this program with the rates in those files."""
     return Ledger(
         made_at=datetime.now(UTC).replace(microsecond=0),
-        program=commit(),
+        program=find_commit(),
         rates=hashlib.sha256(b"".join(file.read_bytes() for file in rates_files)).hexdigest()[:12],
         gpu=str(manifest["gpu"]),
         recording={key: str(manifest.get(key, "")) for key in ("name", "created", "commit")},
@@ -155,7 +155,7 @@ def made_now(manifest: Mapping[str, Any], rates_files: Iterable[Path], entries: 
 
 def write(file: Path, ledger: Ledger) -> None:
     """Write a new ledger. Raises LedgerError where the file is there already: what was predicted is not changed."""
-    text = json.dumps(with_digest(ledger.model_dump(mode="json", exclude_defaults=True)), indent=1) + "\n"
+    text = json.dumps(add_digest(ledger.model_dump(mode="json", exclude_defaults=True)), indent=1) + "\n"
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with open(file, "x", encoding="utf-8") as opened:
@@ -228,7 +228,7 @@ def compare_with_measured(ledgers: Iterable[Ledger], recordings: Iterable[Any]) 
                 "rates": ledger.rates,
                 "changes": "+".join(prediction.changes),
             }
-            is_script = prediction.tested_by == name_with(prediction.run_id, prediction.changes)
+            is_script = prediction.tested_by == name_changed(prediction.run_id, prediction.changes)
             row["source"] = "" if is_script else ledger.recording["name"]
             row["work"] = changes.work_of(prediction.changes)
             run = of_run.get(prediction.run_id, {})

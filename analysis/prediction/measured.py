@@ -10,7 +10,7 @@ from profiler_job.analysis.metrics.differences import Band
 from profiler_job.analysis.prediction import sweep_changes
 from profiler_job.analysis.prediction.ledger import run_id_after
 from profiler_job.jobs.contract import ranges
-from profiler_job.jobs.contract.axes import default_of
+from profiler_job.jobs.contract.axes import find_default
 from profiler_job.jobs.contract.layout import SCRIPT
 from profiler_job.jobs.contract.modes import MODES
 
@@ -78,4 +78,4 @@ def _is_change(run: Mapping[str, Any], name: str) -> bool:
     change = sweep_changes.CHANGES[name]
     if change.scales or (name == "fused_adamw" and str(run["mode"]) != MODES[-1]):
         return False  # a step of a larger batch does other work
-    return all(str(run.get(axis, default_of(axis))) == str(default_of(axis)) for axis in change.sets)
+    return all(str(run.get(axis, find_default(axis))) == str(find_default(axis)) for axis in change.sets)

@@ -11,7 +11,7 @@ from profiler_job.analysis.prediction.known import Known, list_known_runs, usual
 from profiler_job.analysis.prediction.ledger import MEASURED, run_id_after, spans_of_steps
 from profiler_job.analysis.prediction.predict import Abstention, Prediction
 from profiler_job.jobs.contract.changes import DO, LABELS
-from profiler_job.jobs.contract.layout import SCRIPT, name_with
+from profiler_job.jobs.contract.layout import SCRIPT, name_changed
 
 COLUMNS = (
     "run_id",
@@ -83,7 +83,7 @@ def list_unpredicted(predicted: pd.DataFrame, recordings: Iterable[Tables]) -> p
     for known in (run for recording in recordings for run in list_known_runs(recording)):
         run_id = str(known.run["run_id"])
         for names in sorted(sets):
-            changed, joined = times.get(name_with(run_id, names)), "+".join(names)
+            changed, joined = times.get(name_changed(run_id, names)), "+".join(names)
             if str(known.run.get("workload")) == SCRIPT and changed and (run_id, joined) not in kept:
                 said = known.predict(names)
                 again_ns = said.step_ns if isinstance(said, Prediction) else float("nan")

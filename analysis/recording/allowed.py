@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.scan import HASHED_NAMES, is_text
 from profiler_job.analysis.recording.store import RecordingError
-from profiler_job.jobs.contract.integrity import DIGEST, file_facts
+from profiler_job.jobs.contract.integrity import DIGEST, read_facts
 
 STATUS_NUMBER = re.compile(r"status_[a-z]+(_[a-z]+)*")
 """Columns of `runs` that only some failures have (`status_step`, bytes of an out of memory): numbers."""
@@ -101,7 +101,7 @@ def rewrite(source: Path, target: Path, manifest: dict, with_captures: bool = Tr
         left_out += [f"{file.name}: column {column}" for column, values in kept.items() if values is None]
         written = pa.table({column: values for column, values in kept.items() if values is not None})
         store.write_table(name, written, target / file.name)
-        tables[name] = {"rows": table.num_rows, **file_facts(target / file.name).model_dump()}
+        tables[name] = {"rows": table.num_rows, **read_facts(target / file.name).model_dump()}
     store.write_manifest(target, allowed | {"tables": tables})
     return left_out
 

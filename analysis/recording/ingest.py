@@ -28,13 +28,13 @@ from profiler_job.jobs.contract.layout import (
     SWEEP,
     FinishedRecord,
     RecordError,
-    captures_in,
-    of_node,
+    list_captures,
+    name_node_file,
+    name_timings_file,
     read_record,
-    timings_file,
 )
 from profiler_job.jobs.contract.privacy import PRIVATE_LINE, find_name, find_private, scrub_text
-from profiler_job.jobs.contract.words import counted
+from profiler_job.jobs.contract.words import format_count
 
 _PROTOCOL = ("protocol_version", "processes", "seed", "warmup_steps", "measured_steps", "profiled_steps")
 _ABOUT_RUN = ("autograd_multithreading", "float32_matmul_precision", *_PROTOCOL)
@@ -224,7 +224,7 @@ def _run_tables(folder: Path, run_id: str, record: FinishedRecord) -> tuple[dict
     tables["nsys_sums"] = _nsys_sums(folder, run_id)
     if status == "ok" and record.profiled_steps != 0:
         captured: list[_Captured] = []
-        for file in captures_in(folder):
+        for file in list_captures(folder):
             if status == "ok":
                 status, problem, of_capture = _read_capture(file, len(captured), run_id, record)
                 captured.append(of_capture)
@@ -301,7 +301,7 @@ def _timer_tables(folder: Path, run_id: str, num_processes: int) -> dict[str, pd
     naming the file that is not of the types of its tables."""
     parts: dict[str, list[pd.DataFrame]] = {}
     for process in range(num_processes):
-        file = folder / timings_file(process)
+        file = folder / name_timings_file(process)
         timings = read_json(file) if file.is_file() else {}
         known: dict[str, dict] = {"steps": {"process": process, "collector": "timer"}}
         known |= {name: {"process": process} for name in ("processes", "telemetry")}
@@ -327,7 +327,7 @@ def _judge(capture: Capture, attribution: Attribution, expected: int | None) -> 
     if expected is not None and (num_steps != expected).any():
         wrong = num_steps[num_steps != expected].iloc[0]
         where = "" if len(num_steps) == 1 else f" of one of {len(num_steps)} processes"
-        return "failed", f"the capture holds {counted(wrong, 'step')}{where}, and {expected} were profiled"
+        return "failed", f"the capture holds {format_count(wrong, 'step')}{where}, and {expected} were profiled"
     return "ok", ""
 
 
@@ -404,9 +404,9 @@ def _nsys_sums(folder: Path, run_id: str) -> pd.DataFrame:
     """What nsys's own statistics say of the step and the phases, on all machines of the run; empty where one of
     them has none."""
     parts: list[pd.DataFrame] = []
-    for node in range(len(captures_in(folder))):
+    for node in range(len(list_captures(folder))):
         try:
-            printed = pd.read_csv(folder / of_node(NSYS_SUMS_FILE, node))
+            printed = pd.read_csv(folder / name_node_file(NSYS_SUMS_FILE, node))
             printed["range"] = printed["NVTX Range"].fillna("").str.removeprefix(":")
             parts.append(printed[["range", "Kernel Name", "Kern Inst", "Total Time (ns)"]])
         except (OSError, ValueError, KeyError):

@@ -24,7 +24,7 @@ from profiler_job.jobs.contract.layout import (
     FinishedRecord,
     Machine,
 )
-from profiler_job.jobs.contract.versions import COMPARED, differing, listed
+from profiler_job.jobs.contract.versions import COMPARED, find_mixed_facts, format_counts
 
 
 @dataclass(kw_only=True)
@@ -183,8 +183,8 @@ def _check_copies(run_id: str, places: list[Path]) -> None:
 
 def _compare_machines(machines: list[Machine], allow_mix: bool, emit: Callable[[str], None]) -> None:
     """Tell the facts of machines that are not the same for all runs. Raises ResultsError where they make a mix."""
-    by_name = differing([machine.model_dump() for machine in machines], MACHINE_FIELDS)
-    different = {name: f"{name}: {listed(values)}" for name, values in by_name.items()}
+    by_name = find_mixed_facts([machine.model_dump() for machine in machines], MACHINE_FIELDS)
+    different = {name: f"{name}: {format_counts(values)}" for name, values in by_name.items()}
     mixed = [words for name, words in different.items() if name in COMPARED]
     if mixed and not allow_mix:
         raise ResultsError(

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from profiler_job.analysis.recording.ingest import ResultsError, check_files_only, read_finished, read_json, read_plan
-from profiler_job.jobs.contract.integrity import clear, facts_of, find_damage, replace, with_digest
+from profiler_job.jobs.contract.integrity import add_digest, clear, find_damage, read_all_facts, replace
 from profiler_job.jobs.contract.layout import (
     CAPTURE,
     LOG,
@@ -21,7 +21,7 @@ from profiler_job.jobs.contract.layout import (
     SWEEP,
     TIMINGS,
     FinishedRecord,
-    of_node,
+    name_node_file,
 )
 
 _OF_NODE = re.compile(r"-node-\d+$")
@@ -96,7 +96,7 @@ def write_nodes(parts: Sequence[_Part], name: str, out: Path) -> None:
     for node, part in enumerate(parts):
         for file in _OF_EACH:
             if (part.folder / file).is_file():
-                shutil.copy(part.folder / file, run / of_node(file, node))
+                shutil.copy(part.folder / file, run / name_node_file(file, node))
     tables = {table: [row for part in parts for row in part.timings.get(table, [])] for table in parts[0].timings}
     (run / TIMINGS).write_text(json.dumps(tables, indent=1), encoding="utf-8")
     records = [part.record for part in parts]
@@ -107,10 +107,10 @@ def write_nodes(parts: Sequence[_Part], name: str, out: Path) -> None:
             "started_at": min((record.started_at for record in records if record.started_at), default=None),
             "ended_at": max((record.ended_at for record in records if record.ended_at), default=None),
             "wall_s": max((record.wall_s for record in records if record.wall_s is not None), default=None),
-            "files": facts_of(run.iterdir()),
+            "files": read_all_facts(run.iterdir()),
         }
     )
-    (run / RECORD).write_text(json.dumps(with_digest(record.model_dump(mode="json")), indent=1), encoding="utf-8")
+    (run / RECORD).write_text(json.dumps(add_digest(record.model_dump(mode="json")), indent=1), encoding="utf-8")
     plan = {"sweep": name, SCRIPT: True, "runs": [name]}
     (draft / SWEEP).write_text(json.dumps(plan, indent=1), encoding="utf-8")
     merged = {"shards": [part.folder.name for part in parts]}

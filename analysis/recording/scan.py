@@ -23,11 +23,11 @@ from profiler_job.jobs.contract.integrity import load_json
 from profiler_job.jobs.contract.layout import MANIFEST
 from profiler_job.jobs.contract.privacy import (
     SECRET_VARIABLE,
+    collect_machine_names,
     find_name,
     find_private,
     hash_names,
-    names_of_machine,
-    readings,
+    list_readings,
 )
 
 HASHED_NAMES = "hashed_names"
@@ -86,7 +86,7 @@ class Scanner:
     environment."""
 
     def __init__(self, hashed_names: Iterable[str] = (), environment: Mapping[str, str] = os.environ):
-        self.hashed_names = {*hashed_names, *hash_names(names_of_machine(environment), secrets.token_hex(8))}
+        self.hashed_names = {*hashed_names, *hash_names(collect_machine_names(environment), secrets.token_hex(8))}
         self.values = {
             f"value of {name}": value
             for name, value in environment.items()
@@ -100,7 +100,7 @@ class Scanner:
         is_number = bool(_NUMBER(text))
         matches = {} if is_number else find_private(text)
         detectors = {} if is_number else _detectors()
-        for reading in readings(text):
+        for reading in list_readings(text):
             matches |= {kind: value for kind, value in self.values.items() if value in reading}
             matches |= {kind: match for kind, detect in detectors.items() for match in _detected(detect, reading)}
             if name := find_name(reading, self.hashed_names):

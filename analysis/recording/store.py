@@ -23,19 +23,19 @@ from pydantic import BaseModel, ValidationError
 from profiler_job.analysis.recording import times
 from profiler_job.analysis.reference import cuda_api, kernel_families
 from profiler_job.jobs.contract import ranges
-from profiler_job.jobs.contract.axes import default_of, details
+from profiler_job.jobs.contract.axes import describe_fields, find_default
 from profiler_job.jobs.contract.integrity import (
     DIGEST,
     FileFacts,
+    add_digest,
     clear,
-    file_facts,
     find_damage,
     find_folders,
     is_intact,
     load_json,
+    read_facts,
     replace,
     restore,
-    with_digest,
 )
 from profiler_job.jobs.contract.layout import MANIFEST, STATUSES
 
@@ -109,8 +109,8 @@ _END = Column("end_ns", "int64", "ns", "end, after the start of the run's first 
 
 _RUN_COLUMNS = tuple(
     Column(name, detail.dtype, detail.unit, detail.meaning, optional=before is not None, before=before)
-    for name, detail in details().items()
-    for before in [default_of(name)]
+    for name, detail in describe_fields().items()
+    for before in [find_default(name)]
 )
 
 TABLES: dict[str, tuple[Column, ...]] = {
@@ -445,7 +445,7 @@ def write(folder: Path | str, tables: Mapping[str, pd.DataFrame], manifest: dict
         written = {}
         for name, frame in checked.items():
             write_table(name, _arrow(name, frame), file := draft / f"{name}.parquet")
-            written[name] = {"rows": len(frame), **file_facts(file).model_dump()}
+            written[name] = {"rows": len(frame), **read_facts(file).model_dump()}
         write_manifest(draft, manifest | {"tables": written})
         replace(draft, folder)
     except OSError as error:
@@ -461,7 +461,7 @@ def files_of(folder: Path) -> list[Path]:
 
 def write_manifest(folder: Path, manifest: dict) -> None:
     """Write the manifest of a recording, with a digest of itself."""
-    text = json.dumps(with_digest(manifest), indent=2, ensure_ascii=False)
+    text = json.dumps(add_digest(manifest), indent=2, ensure_ascii=False)
     (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
 
 

@@ -11,10 +11,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from profiler_job.jobs.contract.axes import default_of
+from profiler_job.jobs.contract.axes import find_default
 from profiler_job.jobs.contract.changes import COMPILED
 from profiler_job.jobs.contract.layout import SCRIPT
-from profiler_job.jobs.contract.words import counted
+from profiler_job.jobs.contract.words import format_count
 
 FILE = Path(__file__).resolve().with_suffix(".json")
 SWEEP = "sweep"
@@ -51,7 +51,7 @@ def kind_of(run: Mapping[str, Any], changes: Collection[str] = ()) -> str:
     the reference Transformer as little is known as of a script. The pairs that tell of its compiled steps shape by
     shape have BF16 with fused attention. A training step in FP32 or TF32 with eager attention that is compiled is told
     as that of a script, and was tested so; its record is one of its own."""
-    if run.get("workload", default_of("workload")) != default_of("workload"):
+    if run.get("workload", find_default("workload")) != find_default("workload"):
         return SCRIPT
     is_compiled = run.get("mode") == "train_step" and not {*changes}.isdisjoint(COMPILED)
     is_plain = run.get("precision") in ("fp32", "tf32") and run.get("attention") == "naive"
@@ -66,13 +66,15 @@ def sentence(names: Iterable[str], of: str) -> str:
 def in_words(record: Record) -> str:
     """`not tested yet, 15 predictions made; 8 of 9 development pairs within 10%`"""
     within = f"within {CLOSE:.0%}"
-    pairs = f"; {record.close_pairs} of {counted(record.pairs, 'development pair')} {within}" if record.pairs else ""
+    pairs = (
+        f"; {record.close_pairs} of {format_count(record.pairs, 'development pair')} {within}" if record.pairs else ""
+    )
     if record.tested:
-        return f"{record.close} of {counted(record.tested, 'tested prediction')} {within}{pairs}"
+        return f"{record.close} of {format_count(record.tested, 'tested prediction')} {within}{pairs}"
     if record.kept:
-        return f"not tested yet, {counted(record.kept, 'prediction')} made{pairs}"
+        return f"not tested yet, {format_count(record.kept, 'prediction')} made{pairs}"
     if record.pairs:
         return f"not tested yet{pairs}"
     if record.abstained:
-        return f"not tested yet, {counted(record.abstained, 'abstention')} and no prediction"
+        return f"not tested yet, {format_count(record.abstained, 'abstention')} and no prediction"
     return "none yet"

@@ -5,7 +5,7 @@ from markupsafe import Markup
 
 from profiler_job.analysis.render import tables, text
 from profiler_job.analysis.render.answer import Table
-from profiler_job.jobs.contract.axes import label_of_value
+from profiler_job.jobs.contract.axes import find_value_label
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
 BOUNDS = ("compute", "memory", "launches", "launches or memory")
@@ -26,7 +26,7 @@ def to_html(table: Table, csv_link: str, root: str) -> Markup:
 
 
 def _caption(precision: str, attention: str) -> str:
-    label = str(label_of_value("attention", attention))
+    label = str(find_value_label("attention", attention))
     return f"{precision.upper()}, {'fused' if label == 'sdpa' else label} attention"
 
 

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from profiler_job.analysis.render import text
 from profiler_job.analysis.render.answer import ANCHOR, Column, Table
-from profiler_job.jobs.contract.axes import label_of_value, words_of_value
+from profiler_job.jobs.contract.axes import find_value_label, find_value_words
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
 RUN_LEADS_TO = "run_leads_to"
@@ -352,7 +352,7 @@ def _cell(
         width = f"{min(100.0, max(0.0, 100 * value)):.1f}"
         bar = Markup(' style="--bar:{}%"').format(width) if column.bar else Markup("")
         return Markup("<td{}{}>{}</td>").format(_raw(value, shown), bar, shown)
-    named, value = value, label_of_value(column.key, value)
+    named, value = value, find_value_label(column.key, value)
     if column.kind == "run":
         page = row.get(RUN_LEADS_TO)
         label = text.escape(value)
@@ -388,7 +388,7 @@ def _cell(
             text.file_name(str(value)), text.escape(value)
         )
     key = Markup(' data-k="{}"').format(text.escape(named)) if named != value else Markup("")
-    words = words_of_value(column.key, named)
+    words = find_value_words(column.key, named)
     also = Markup(' data-also="{}"').format(text.escape(words)) if words else Markup("")
     return Markup("<td{}{}>{}</td>").format(key, also, text.escape(value))
 
@@ -398,7 +398,7 @@ def _plain(label: Markup) -> Markup:
 
 
 def _case_word(column: Column, row: dict) -> str:
-    value = label_of_value(column.key, row[column.key])
+    value = find_value_label(column.key, row[column.key])
     return f"{column.label} {value}" if column.kind in NUMERIC else str(value)
 
 

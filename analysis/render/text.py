@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 import pandas as pd
 from markupsafe import Markup
 
-from profiler_job.jobs.contract.words import noun_of
+from profiler_job.jobs.contract.words import inflect
 
 MINUS, TIMES, THIN = "\u2212", "\u00d7", "\u202f"
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ufdd0\ufffe\uffff\ud800-\udfff]")
@@ -181,7 +181,7 @@ def day(moment: object) -> Markup:
 
 def counted(number: float, noun: str) -> Markup:
     """`1 run`, `12 runs`, `2 passes`."""
-    return count(number) + Markup(f" {noun_of(number, noun)}")
+    return count(number) + Markup(f" {inflect(number, noun)}")
 
 
 def part_of(part: int, total: int, noun: str) -> Markup:

@@ -4,7 +4,7 @@ import pandas as pd
 
 from profiler_job.analysis.capture.summary import Summary
 from profiler_job.analysis.show.values import brief_time
-from profiler_job.jobs.contract.words import counted
+from profiler_job.jobs.contract.words import format_count
 
 MOST_GPUS = 8
 """So many GPUs have a sentence each; of more the tables tell."""
@@ -26,7 +26,7 @@ def sentences(summary: Summary) -> list[str]:
     lines += [line for _, row in shown.iterrows() if (line := _of_last(row))]
     lines += [line for _, row in shown.iterrows() if (line := _of_matmuls(row))]
     if facts["ranks_apart_ns"] is not None:
-        ranks = counted(facts["communication_ranks"], "rank")
+        ranks = format_count(facts["communication_ranks"], "rank")
         lines.append(
             f"The clocks agree: the same collectives end within {brief_time(facts['ranks_apart_ns'])} of one another "
             f"on {ranks}, in the median"
@@ -35,7 +35,9 @@ def sentences(summary: Summary) -> list[str]:
 
 
 def _of_gpu(row: pd.Series) -> str:
-    line = f"GPU {row['gpu']}: communication {brief_time(row['kernel_ns'])} in {counted(int(row['calls']), 'kernel')}"
+    line = (
+        f"GPU {row['gpu']}: communication {brief_time(row['kernel_ns'])} in {format_count(int(row['calls']), 'kernel')}"
+    )
     if not pd.isna(row["waiting_ns"]):
         line += f", {brief_time(row['waiting_ns'])} of it waiting for other ranks, {brief_time(row['transfer_ns'])} "
         line += "transfer"

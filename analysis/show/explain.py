@@ -15,7 +15,7 @@ from profiler_job.analysis.reference.kernel_families import FAMILIES, Taxonomy
 from profiler_job.analysis.reference.kernel_names import shorten
 from profiler_job.analysis.show.profiles import profiles_in
 from profiler_job.analysis.show.values import WIDTH, printable, shown, terminal_width, time_text, wrapped
-from profiler_job.jobs.contract.words import counted
+from profiler_job.jobs.contract.words import format_count
 
 MOST_CLOSE = 5
 _LOOKS_LIKE_API = re.compile(r"cu(?:da)?[A-Z]\w*")
@@ -100,17 +100,17 @@ def describe_in(name: str, summary: Summary, taxonomy: Taxonomy, top: int, width
         lines = describe(name, taxonomy, width)
         return [*lines, f"In {source}: none"] if lines else []
     if len(calls) + len(names) > 1:
-        heading = f"{name} is in {counted(len(calls) + len(names), 'name')} of {source}:"
+        heading = f"{name} is in {format_count(len(calls) + len(names), 'name')} of {source}:"
         return [heading, *_listed(pd.concat([kernels.loc[names], api.loc[calls]]), top)]
     if len(names):
         row = kernels.loc[names[0]]
         return [*_of_kernel(row["name"], taxonomy, width), _kernels_in(source, row)]
     row = api.loc[calls[0]]
     lines = _of_call(row["name"], width) or [f"{row['name']}: an API call that is not described here"]
-    lines.append(f"In {source}: {counted(row['calls'], 'call')}, {time_text(row['total_ns'])} of host time")
+    lines.append(f"In {source}: {format_count(row['calls'], 'call')}, {time_text(row['total_ns'])} of host time")
     if row["launches"]:
         latency = time_text(row["latency_median_ns"])
-        lines.append(f"They launch {counted(row['launches'], 'kernel')}, {latency} median from call to kernel")
+        lines.append(f"They launch {format_count(row['launches'], 'kernel')}, {latency} median from call to kernel")
     return lines
 
 
@@ -194,7 +194,7 @@ def _matching(name: str, names: pd.Series) -> pd.Index:
 
 def _kernels_in(source: str, row: pd.Series) -> str:
     time, share = time_text(row["total_ns"]), shown("share", row["share"])
-    return f"In {source}: {counted(row['calls'], 'kernel')}, {time}, {share} of kernel time"
+    return f"In {source}: {format_count(row['calls'], 'kernel')}, {time}, {share} of kernel time"
 
 
 def _listed(rows: pd.DataFrame, top: int) -> list[str]:

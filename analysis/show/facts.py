@@ -7,7 +7,7 @@ from profiler_job.analysis.show.communication_lines import sentences as communic
 from profiler_job.analysis.show.finding_lines import sentences as findings_of
 from profiler_job.analysis.show.values import printable, shown, time_text
 from profiler_job.analysis.show.verdict_lines import sentences as verdict_of
-from profiler_job.jobs.contract.words import counted, noun_of
+from profiler_job.jobs.contract.words import format_count, inflect
 
 LEAST_SAID = 0.0005
 """A share that would be shown as 0.0% is not worth a word."""
@@ -53,15 +53,15 @@ def facts_of(summary: Summary) -> list[str]:
     facts, coverage, launches = summary.capture, summary.coverage, summary.launches
     version, schema = (printable(facts[name]) or "unknown" for name in ("nsys_version", "schema_version"))
     lines = [
-        f"{_span(facts)}; {counted(len(facts['processes']), 'process')}; "
-        f"{counted(facts['num_gpus'], 'GPU')} used; nsys {version}, schema {schema}",
+        f"{_span(facts)}; {format_count(len(facts['processes']), 'process')}; "
+        f"{format_count(facts['num_gpus'], 'GPU')} used; nsys {version}, schema {schema}",
         _counts(facts),
         coverage_line(coverage, facts, len(summary.sections["phases"]) > 0),
     ]
     if (facts["unclassified_share"] or 0) >= LEAST_SAID:
         lines.append(f"Kernel families: {shown('share', facts['unclassified_share'])} of kernel time in no family")
     if launches["kernels"]:
-        queue = counted(round(launches["queue_median"]), "kernel")
+        queue = format_count(round(launches["queue_median"]), "kernel")
         lines.append(
             f"Launches: {time_text(launches['latency_median_ns'])} median, "
             f"{time_text(launches['latency_max_ns'])} longest from call to kernel; "
@@ -84,11 +84,16 @@ def _problems_of(summary: Summary) -> list[str]:
 
 def _counts(facts: dict) -> str:
     """How much there is of everything that is there at all."""
-    parts = [f"{counted(facts['num_kernels'], 'kernel')} ({time_text(facts['kernel_ns'])})"]
+    parts = [f"{format_count(facts['num_kernels'], 'kernel')} ({time_text(facts['kernel_ns'])})"]
     if facts["num_graph_executions"]:
-        parts.append(f"{counted(facts['num_graph_executions'], 'graph execution')} ({time_text(facts['graph_ns'])})")
+        parts.append(
+            f"{format_count(facts['num_graph_executions'], 'graph execution')} ({time_text(facts['graph_ns'])})"
+        )
     left_open = f" ({facts['num_open_ranges']} left open)" if facts["num_open_ranges"] else ""
-    parts += [counted(facts["num_api_calls"], "API call"), f"{counted(facts['num_ranges'], 'range')}{left_open}"]
+    parts += [
+        format_count(facts["num_api_calls"], "API call"),
+        f"{format_count(facts['num_ranges'], 'range')}{left_open}",
+    ]
     return ", ".join(parts)
 
 
@@ -110,7 +115,7 @@ def selection_text(selection: dict) -> str:
         start, end = (f"{selection[name] / 1e6:.9g}" for name in ("start_ns", "end_ns"))
         parts.append(f"{start} to {end} ms")
     if "sections" in selection:
-        parts.append(f"{noun_of(len(selection['sections']), 'section')} {', '.join(selection['sections'])}")
+        parts.append(f"{inflect(len(selection['sections']), 'section')} {', '.join(selection['sections'])}")
     return "; ".join(parts)
 
 

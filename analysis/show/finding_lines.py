@@ -6,7 +6,7 @@ import pandas as pd
 
 from profiler_job.analysis.show.names import shorten
 from profiler_job.analysis.show.values import brief_time, printable, shown
-from profiler_job.jobs.contract.words import counted
+from profiler_job.jobs.contract.words import format_count
 
 FINDING = "Finding: "
 MOST, LEAST = 5, 3
@@ -51,7 +51,7 @@ def sentences(table: pd.DataFrame) -> list[str]:
         if len(lines) >= LEAST and finding.share < LEAST_SHARE:
             continue
         values = {"time": brief_time(finding.time_ns), "share": shown("share", finding.share)}
-        values |= {f"{noun}s": counted(finding.count, noun) for noun in ("kernel", "operation", "call")}
+        values |= {f"{noun}s": format_count(finding.count, noun) for noun in ("kernel", "operation", "call")}
         evidence = f" ({_shortened(printable(finding.evidence))})" if finding.evidence else ""
         lines.append(f"{FINDING}{SENTENCES[finding.kind].format(**values)}{evidence}")
     return lines

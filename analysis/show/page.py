@@ -22,7 +22,7 @@ from profiler_job.analysis.show.show_formats import ALWAYS_WHOLE, sections_of
 from profiler_job.analysis.show.values import heading, is_text, printable, shown, time_text
 from profiler_job.analysis.show.verdict_lines import INFERRED_SHARE, MOST_GPUS
 from profiler_job.jobs.contract.ranges import ALL_PHASES
-from profiler_job.jobs.contract.words import counted
+from profiler_job.jobs.contract.words import format_count
 
 MOST_ROWS = 1_000
 """Rows of a table on the page."""
@@ -66,7 +66,7 @@ def index_of(summaries: Sequence[Summary], files: Sequence[str]) -> str:
     """The page that lists captures, each with a link to its file."""
     rows = captures_table(summaries)
     table = table_of(rows, dict(zip(range(len(files)), files)))
-    return document("Captures", [Markup("<h1>{}</h1>").format(counted(len(rows), "capture")), table])
+    return document("Captures", [Markup("<h1>{}</h1>").format(format_count(len(rows), "capture")), table])
 
 
 def document(title: str, parts: Iterable[Markup], maker: str = "show") -> str:
@@ -194,7 +194,7 @@ def _section(name: str, title: str, frame: pd.DataFrame, unfolded: int, is_limit
     rows = frame.head(MOST_ROWS) if is_limited else frame
     parts = [Markup("<h2>{}</h2>").format(title), table_of(rows.head(unfolded))]
     if len(rows) > unfolded:
-        more = counted(len(rows) - unfolded, "more row").replace("more rows", "more rows")
+        more = format_count(len(rows) - unfolded, "more row").replace("more rows", "more rows")
         parts.append(
             Markup('<details class="more"><summary>{}</summary>\n{}</details>').format(
                 more, table_of(rows.iloc[unfolded:])

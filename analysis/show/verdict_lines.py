@@ -8,7 +8,7 @@ import pandas as pd
 from profiler_job.analysis.capture.limit_of_capture import BUSY, IDLE, PARTS
 from profiler_job.analysis.capture.summary import Summary
 from profiler_job.analysis.show.values import brief_time
-from profiler_job.jobs.contract.words import counted
+from profiler_job.jobs.contract.words import format_count
 
 MOST_GPUS = 8
 """So many GPUs have a line each; of more there is one summary."""
@@ -159,7 +159,7 @@ def _takes(row: pd.Series) -> dict[str, int]:
 
 def _of_many(rows: pd.DataFrame) -> list[str]:
     total = rows.sum()
-    lines = [f"{counted(len(rows), 'GPU')}, together: {_limit(total)}", _sum_of_parts(total), *_causes(total)]
+    lines = [f"{format_count(len(rows), 'GPU')}, together: {_limit(total)}", _sum_of_parts(total), *_causes(total)]
     for name, does in (("kernels_ns", "kernels run"), ("late_launch_ns", "it waits for late launches")):
         worked = rows.apply(_worked, axis=1)
         shares = rows[name] / worked.clip(lower=1)

@@ -17,7 +17,7 @@ from markupsafe import Markup
 from profiler_job.analysis.render import charts, regime_map, step_figure, tables, text
 from profiler_job.analysis.render import finding_rows as findings
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table
-from profiler_job.jobs.contract.axes import AXES, label_of_value, name_of_value
+from profiler_job.jobs.contract.axes import AXES, find_value_label, find_value_name
 
 HEADING = re.compile("^# .*\n", re.MULTILINE)
 SENTENCE = re.compile(r"(?<=[.!?])\s+(?=\W*[A-Z])")
@@ -113,7 +113,7 @@ class Site:
             "verdict": verdict,
             "first_sentence": first_sentence,
             "lines": lines,
-            "named": lambda value, axis: name_of_value(axis, value),
+            "named": lambda value, axis: find_value_name(axis, value),
         }
 
     def write(self, path: str, template: str, answer: Answer, **extra: Any) -> None:
@@ -184,7 +184,7 @@ def path_markup(path: str) -> Markup:
 def _with_labels(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows of a chart, with the values of axes as tables call them."""
     labelled = [name for name in rows if name in AXES and AXES[name].labels]
-    return rows.assign(**{name: [label_of_value(name, value) for value in rows[name]] for name in labelled})
+    return rows.assign(**{name: [find_value_label(name, value) for value in rows[name]] for name in labelled})
 
 
 def verdict(words: str) -> Markup:
@@ -398,7 +398,7 @@ class _Page:
 
     def case(self, row: Mapping[str, Any]) -> Markup:
         """A case in a sentence, linked to its run: small · 128."""
-        words = (str(label_of_value(name, row[name])) for name in self.site.case_columns if name in row)
+        words = (str(find_value_label(name, row[name])) for name in self.site.case_columns if name in row)
         label = text.inline(" · ".join(words))
         run = row.get("run_id")
         page = self.site.run_links.get(run, "") if isinstance(run, str) else ""

@@ -56,7 +56,7 @@ from profiler_job.analysis.show.finding_lines import FINDING, sentences
 from profiler_job.analysis.show.verdict_lines import of_gpus, of_phases
 from profiler_job.analysis.site.parallel_pages import Helper, Later, helping
 from profiler_job.analysis.site.site_writer import Site
-from profiler_job.jobs.contract.axes import words_of_value
+from profiler_job.jobs.contract.axes import find_value_words
 from profiler_job.jobs.contract.layout import SCRIPT
 from profiler_job.jobs.contract.studies import AGAIN, BF16, GPUS, LADDER, LOSSES
 from profiler_job.jobs.garbage import without_collection
@@ -381,7 +381,7 @@ def write_run_pages(
     predicted = of_runs.predictions(rec)
     for run_id, answer in run_page.answers(**tables, checks=checks, predicted=predicted, measured=gains, price=price):
         run = answer.facts["run"]
-        mode = words_of_value("mode", str(run["mode"])) or run["mode"]
+        mode = find_value_words("mode", str(run["mode"])) or run["mode"]
         label = inline(f"{run['size']} · {run['context_length']} · {mode}")
         path = f"{folder}/{file_name(run_id)}"
         of_side = side.partition(", ")[2]

@@ -10,7 +10,7 @@ from profiler_job.jobs.cli.console import err, fail, out
 from profiler_job.jobs.cli.sweep_options import Only, ShardOption, SweepFile, chosen
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.exit_codes import USAGE
-from profiler_job.jobs.contract.words import counted
+from profiler_job.jobs.contract.words import format_count
 from profiler_job.jobs.executor.events import clock
 from profiler_job.jobs.memory import (
     QUICK_S,
@@ -46,7 +46,7 @@ def plan(
     limited = gpu_memory > 0 or any(run.memory_limit_gib for run in runs)
     simulated = simulate_own(runs, patient=memory or gpu_memory > 0)
     table = PlanTable(planned.protocol, with_memory, limited, gpu_memory, simulated)
-    slow = f"the memory of {counted(len(shapes), 'different shape')} takes about {clock(seconds)} to predict"
+    slow = f"the memory of {format_count(len(shapes), 'different shape')} takes about {clock(seconds)} to predict"
     if with_memory and seconds > QUICK_S:
         err.print(slow)
     bar = track(runs, slow, console=err, transient=True, disable=not (err.is_terminal and seconds > QUICK_S))
@@ -56,23 +56,23 @@ def plan(
         print(row)
     if shapes or not runs:
         predicted = "memory and time are predictions" if with_memory else "time is a prediction"
-        times = counted(planned.processes, "process")
+        times = format_count(planned.processes, "process")
         predicted += f", time (in all {clock(table.total_s)}, each run timed in {times}) for a modest GPU"
     elif any(prediction.peaks for prediction in simulated.values()):
         predicted = "memory is the peak allocated of a simulation, without the allocator's rounding and the CUDA "
         predicted += f"context; of workload {planned.workload} no time is known before"
     else:
         predicted = f"of workload {planned.workload} neither memory nor time is known before"
-    out.print(f"{counted(len(runs), 'run')}; {predicted}", soft_wrap=True)
+    out.print(f"{format_count(len(runs), 'run')}; {predicted}", soft_wrap=True)
     for problem, number in Counter(
         prediction.problem for prediction in simulated.values() if prediction.problem
     ).items():
-        out.print(f"memory is n/a for {counted(number, 'run')}: {problem}", markup=False, soft_wrap=True)
+        out.print(f"memory is n/a for {format_count(number, 'run')}: {problem}", markup=False, soft_wrap=True)
     if not with_memory:
         out.print(f"{slow}, and is left out; --memory shows it all the same", soft_wrap=True)
     elif limited:
         where = f"a GPU sold with {gpu_memory:g} GB" if gpu_memory else "the memory limit of the sweep"
-        out.print(f"{table.num_too_large} of {counted(len(runs), 'run')} will not fit {where}", soft_wrap=True)
+        out.print(f"{table.num_too_large} of {format_count(len(runs), 'run')} will not fit {where}", soft_wrap=True)
 
 
 def simulate_own(runs: list[Run], patient: bool) -> dict[Run, Simulation]:

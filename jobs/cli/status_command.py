@@ -7,7 +7,7 @@ from profiler_job.jobs.cli.console import fail, out
 from profiler_job.jobs.cli.sweep_options import Only, ResultsFolder, ShardOption, SweepFile, chosen
 from profiler_job.jobs.contract.exit_codes import USAGE
 from profiler_job.jobs.contract.layout import RunRecord
-from profiler_job.jobs.contract.words import counted
+from profiler_job.jobs.contract.words import format_count
 from profiler_job.jobs.executor.result_store import NoResults, Results
 from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP
 
@@ -23,7 +23,7 @@ def check_measured(folder: Results) -> None:
 def timed_so_far(record: RunRecord) -> str:
     """How far a run is that is not finished: `timed`, or `timed by 1 of 3 processes`."""
     num_timed = len(record.timed)
-    return "timed" if record.is_timed else f"timed by {num_timed} of {counted(record.processes, 'process')}"
+    return "timed" if record.is_timed else f"timed by {num_timed} of {format_count(record.processes, 'process')}"
 
 
 def status(
@@ -58,4 +58,6 @@ def status(
     if not folder.is_locked() and not counts.keys() - {"waiting"}:
         running = "the sweep has not begun"
     out.print(f"{', '.join(f'{number} {state}' for state, number in counts.most_common())}; {running}")
-    out.print(f"of {counted(len(runs), 'run')} {', '.join(f'{number} {what}' for what, number in reached.items())}")
+    out.print(
+        f"of {format_count(len(runs), 'run')} {', '.join(f'{number} {what}' for what, number in reached.items())}"
+    )

@@ -28,7 +28,7 @@ from profiler_job.jobs.cli.script_name import default_name
 from profiler_job.jobs.cli.sweep_options import ResultsFolder
 from profiler_job.jobs.contract.changes import TRIABLE, Refused, parse_sets
 from profiler_job.jobs.contract.exit_codes import SOME_RUNS_FAILED, USAGE
-from profiler_job.jobs.contract.layout import name_with
+from profiler_job.jobs.contract.layout import name_changed
 from profiler_job.jobs.executor import script
 from profiler_job.jobs.executor.events import Emit, Terminal
 from profiler_job.jobs.executor.nodes import node_of
@@ -63,7 +63,7 @@ def try_changes(
     if node_of(command) is not None:
         raise fail("`try` starts a script again and again on this machine alone: give it one that trains here", USAGE)
     chosen = name or default_name(command)
-    names = [name_with(chosen, changes) for changes in sets]
+    names = [name_changed(chosen, changes) for changes in sets]
     for each in (chosen, *names):
         check_name(each, results)
     plain = script.Script(command=command, name=chosen, skip=skip, steps=steps, step=step, goes_on=False)

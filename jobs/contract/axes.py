@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
-from profiler_job.jobs.contract.options import token_of
+from profiler_job.jobs.contract.options import build_token
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,7 +274,7 @@ class Run(BaseModel):
         Axis(
             order=10,
             label="options",
-            token=token_of,
+            token=build_token,
             is_list=False,
             dtype="string",
             meaning="what the run says to its workload, such as width=64, dropout=0.1",
@@ -288,17 +288,17 @@ class Run(BaseModel):
     def run_id(self) -> str:
         """Readable and unique: every axis without a default, in reading order, then what is not at its default, in the
         order of the fields."""
-        optional = [name for name in AXES if not _field(name).is_required()]
-        named = [name for name in reading_order() if name not in optional]
-        named += [name for name in optional if getattr(self, name) != _field(name).default]
+        optional = [name for name in AXES if not _find_field(name).is_required()]
+        named = [name for name in order_axes() if name not in optional]
+        named += [name for name in optional if getattr(self, name) != _find_field(name).default]
         return "-".join(AXES[name].token(getattr(self, name)) for name in named)
 
 
-def _field(name: str) -> FieldInfo:
+def _find_field(name: str) -> FieldInfo:
     return Run.model_fields[name]
 
 
-def details() -> dict[str, Detail]:
+def describe_fields() -> dict[str, Detail]:
     """What each field of `Run` means, in the order of the fields."""
     return {
         name: detail
@@ -308,54 +308,54 @@ def details() -> dict[str, Detail]:
     }
 
 
-AXES: dict[str, Axis] = {name: detail for name, detail in details().items() if isinstance(detail, Axis)}
+AXES: dict[str, Axis] = {name: detail for name, detail in describe_fields().items() if isinstance(detail, Axis)}
 """The axes by name, in the order of the fields."""
 
 
-def reading_order() -> list[str]:
+def order_axes() -> list[str]:
     """Names of the axes, the outermost first."""
     orders = {name: axis.order for name, axis in AXES.items() if axis.order is not None}
     return sorted(orders, key=orders.__getitem__)
 
 
-def listed_axes() -> list[str]:
+def find_listed_axes() -> list[str]:
     """Names of the axes whose values sweep files list, the outermost first."""
-    return [name for name in reading_order() if AXES[name].is_list]
+    return [name for name in order_axes() if AXES[name].is_list]
 
 
-def label_of(name: str) -> str:
+def find_label(name: str) -> str:
     """Heading of an axis on pages; any other name is its own."""
     return AXES[name].label if name in AXES else name
 
 
-def label_of_value(name: str, value: Any) -> Any:
+def find_value_label(name: str, value: Any) -> Any:
     """What pages call a value of an axis: the value itself, or its label. Of any other name, the value."""
     return AXES[name].labels.get(value, value) if name in AXES else value
 
 
-def name_of_value(name: str, value: Any) -> Any:
+def find_value_name(name: str, value: Any) -> Any:
     """What a sentence calls a value of an axis: its name, or its label."""
     named = AXES[name].names if name in AXES else {}
-    return named.get(value, label_of_value(name, value))
+    return named.get(value, find_value_label(name, value))
 
 
-def words_of_value(name: str, value: Any) -> str:
+def find_value_words(name: str, value: Any) -> str:
     """What readers may call a value of an axis besides its name and its label; "" where there is nothing."""
     return AXES[name].words.get(value, "") if name in AXES else ""
 
 
-def names_of_value(name: str, value: Any) -> list[str]:
+def list_value_names(name: str, value: Any) -> list[str]:
     """All that a value of an axis may be looked for by: as recordings and tables have it, and as readers say it."""
-    names = dict.fromkeys(str(said) for said in (value, label_of_value(name, value), words_of_value(name, value)))
+    names = dict.fromkeys(str(said) for said in (value, find_value_label(name, value), find_value_words(name, value)))
     return [said for said in names if said]
 
 
-def type_of(name: str) -> Any:
+def find_type(name: str) -> Any:
     """Type of one value of an axis, with what it must hold."""
     return get_type_hints(Run, include_extras=True)[name]
 
 
-def default_of(name: str) -> Any:
+def find_default(name: str) -> Any:
     """What a run has that does not say; what recordings have that are older than the axis. None where each run says."""
-    field = _field(name)
+    field = _find_field(name)
     return AXES[name].default if field.is_required() and name in AXES else field.get_default()

@@ -49,7 +49,7 @@ def _check_is_file(file: Path) -> None:
         raise OSError(errno.EINVAL, "is no regular file", str(file))
 
 
-def file_facts(file: Path) -> FileFacts:
+def read_facts(file: Path) -> FileFacts:
     """Of the file as it is now. Raises OSError, also for a pipe."""
     _check_is_file(file)
     with open(file, "rb") as opened:
@@ -57,16 +57,16 @@ def file_facts(file: Path) -> FileFacts:
         return FileFacts(bytes=opened.tell(), sha256=digest)
 
 
-def facts_of(files: Iterable[Path]) -> dict[str, FileFacts]:
+def read_all_facts(files: Iterable[Path]) -> dict[str, FileFacts]:
     """By name. Raises OSError."""
-    return {file.name: file_facts(file) for file in sorted(files)}
+    return {file.name: read_facts(file) for file in sorted(files)}
 
 
 def find_damage(folder: Path, files: Mapping[str, FileFacts]) -> str:
     """The first file of `folder` that is not what it was, and how; "" where all are."""
     for name, written in files.items():
         try:
-            facts = file_facts(folder / name)
+            facts = read_facts(folder / name)
         except FileNotFoundError:
             return f"{name} is missing"
         except OSError as error:
@@ -78,18 +78,18 @@ def find_damage(folder: Path, files: Mapping[str, FileFacts]) -> str:
     return ""
 
 
-def with_digest(content: Mapping[str, Any]) -> dict[str, Any]:
+def add_digest(content: Mapping[str, Any]) -> dict[str, Any]:
     """A record that is plain JSON, with its digest as the last key."""
     rest = {key: value for key, value in content.items() if key != DIGEST}
-    return rest | {DIGEST: _digest(rest)}
+    return rest | {DIGEST: _compute_digest(rest)}
 
 
 def is_intact(content: Mapping[str, Any]) -> bool:
     """Whether a record is what its digest says. One without a digest is not."""
-    return content.get(DIGEST) == _digest({key: value for key, value in content.items() if key != DIGEST})
+    return content.get(DIGEST) == _compute_digest({key: value for key, value in content.items() if key != DIGEST})
 
 
-def _digest(content: Mapping[str, Any]) -> str:
+def _compute_digest(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
@@ -121,7 +121,7 @@ def clear(path: Path) -> None:
 def replace(draft: Path, target: Path) -> None:
     """Put the folder `draft` in the place of `target`, which stays if that fails: nobody sees a part of both. Raises
     OSError."""
-    old = _moved_aside(target)
+    old = _name_old(target)
     try:
         for path in (*draft.iterdir(), draft):
             sync(path)
@@ -143,7 +143,7 @@ def restore(target: Path) -> None:
     The old folder is put back, and the new one not finished: the old one was whole where it stood, and the draft of the
     new one is known only to its writer, who is done again anyway. Raises OSError.
     """
-    if not target.exists() and (old := _moved_aside(target)).is_dir():
+    if not target.exists() and (old := _name_old(target)).is_dir():
         old.rename(target)
 
 
@@ -155,5 +155,5 @@ def find_folders(parent: Path, file: str) -> list[Path]:
     return sorted(held.parent for held in parent.glob(f"[!.]*/{file}"))
 
 
-def _moved_aside(target: Path) -> Path:
+def _name_old(target: Path) -> Path:
     return target.with_name(f".{target.name}.old")

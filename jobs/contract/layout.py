@@ -54,7 +54,7 @@ SCRIPT = "script"
 """Key of sweep.json and of a manifest, where somebody's own script was measured; and its workload."""
 
 
-def name_with(name: str, changes: Iterable[str]) -> str:
+def name_changed(name: str, changes: Iterable[str]) -> str:
     """Of the results of a script with some changes, where those without are called `name`."""
     return "-".join((name, *(change.replace("_", "-") for change in changes)))
 
@@ -74,26 +74,26 @@ again."""
 STATUSES: tuple[Status, ...] = get_args(Status)
 
 
-def shard_folder(index: int, count: int) -> str:
+def name_shard_folder(index: int, count: int) -> str:
     """Where part `index` (from 1) of `count` keeps its results, below those of the sweep; "" where there is one."""
     return f"shard-{index}-of-{count}" if count > 1 else ""
 
 
-def of_node(file: str, node: int) -> str:
+def name_node_file(file: str, node: int) -> str:
     """Name of a file of a run that each machine has: that of the first as it is, profile-1.sqlite of the second."""
     path = Path(file)
     return f"{path.stem}-{node}{path.suffix}" if node else file
 
 
-def captures_in(run: Path) -> list[Path]:
+def list_captures(run: Path) -> list[Path]:
     """The captures in the folder of a run, by machine: that of the first, which may be absent, and of others."""
     captures = [run / CAPTURE]
-    while (capture := run / of_node(CAPTURE, len(captures))).is_file():
+    while (capture := run / name_node_file(CAPTURE, len(captures))).is_file():
         captures.append(capture)
     return captures
 
 
-def timings_file(process: int) -> str:
+def name_timings_file(process: int) -> str:
     """Name of the file with what an unprofiled process of a run measured; they are numbered from 0."""
     return f"timings-{process}.json" if process else TIMINGS
 

@@ -12,7 +12,7 @@ MODE_PHASES = {
 MODES = tuple(MODE_PHASES)
 
 
-def phases_of(mode: str, accumulation: int) -> list[str]:
+def list_phases(mode: str, accumulation: int) -> list[str]:
     """The phases of a step as they follow each other: those of each micro-batch, and the optimizer at the end."""
     of_micro_batch = [phase for phase in MODE_PHASES[mode] if phase != OPTIMIZER]
     return of_micro_batch * accumulation + [phase for phase in MODE_PHASES[mode] if phase == OPTIMIZER]

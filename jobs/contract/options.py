@@ -23,14 +23,14 @@ def format_options(options: Mapping[str, Option]) -> str:
 def parse_options(text: str) -> dict[str, Option]:
     """The options that `format_options` wrote."""
     pairs = (part.partition("=") for part in text.split(", ") if part)
-    return {name: _value(value) for name, _, value in pairs}
+    return {name: _parse_value(value) for name, _, value in pairs}
 
 
-def _value(text: str) -> Option:
+def _parse_value(text: str) -> Option:
     is_word = re.fullmatch(WORD, text) and text not in ("true", "false")
     return text if is_word else json.loads(text)
 
 
-def token_of(text: str) -> str:
+def build_token(text: str) -> str:
     """Options as a run id names them: width64-dropout0.1."""
     return text.replace("=", "").replace(", ", "-")

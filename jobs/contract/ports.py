@@ -14,10 +14,10 @@ FIRST_GIVEN_OUT = 32_768
 FEW = 1_000
 
 
-def free_ports(number: int) -> list[int]:
+def find_free_ports(number: int) -> list[int]:
     """Different ports that are free on all addresses of this machine. They are used seconds later. So they are none of
     those that the system gives out meanwhile, of which NCCL alone takes dozens; unless next to no others are left."""
-    end = first_given_out()
+    end = read_first_ephemeral()
     draw = random.SystemRandom()
     ports: list[int] = []
     with ExitStack() as held:
@@ -28,7 +28,7 @@ def free_ports(number: int) -> list[int]:
     return ports
 
 
-def first_given_out() -> int:
+def read_first_ephemeral() -> int:
     """The first port that the system gives to a program that asks for any."""
     try:
         return int(GIVEN_OUT.read_text().split()[0])

@@ -180,20 +180,20 @@ def find_private(text: str) -> dict[str, str]:
     """What in `text` looks private, in any of its readings: by kind of PRIVATE the first match."""
     return {
         kind: match.group()
-        for reading in readings(text)
+        for reading in list_readings(text)
         for kind, pattern in _PATTERNS.items()
         if (match := pattern.search(reading))
     }
 
 
-def readings(text: str) -> list[str]:
+def list_readings(text: str) -> list[str]:
     """`text`, and what it says without its encoding in per cent, which may be encoded once more: an address holds paths
     in that way. The sign behind a share (2.5%) encodes nothing."""
-    once, twice = _decoded(text), _decoded(_decoded(text))
+    once, twice = _decode(text), _decode(_decode(text))
     return list(dict.fromkeys((text, once, twice)))
 
 
-def _decoded(text: str) -> str:
+def _decode(text: str) -> str:
     return unquote(re.sub(r"(?<=\.\d)%", "%25", text))
 
 
@@ -229,7 +229,7 @@ GENERIC_NAMES = frozenset(_GENERIC.split())
 _LONGEST_NAME = 12  # pieces: a name cannot have more and be found, which bounds the search in long texts
 
 
-def names_of_machine(environment: Mapping[str, str] = os.environ) -> set[str]:
+def collect_machine_names(environment: Mapping[str, str] = os.environ) -> set[str]:
     """What this machine and its user are called, in small letters; without GENERIC_NAMES and names of less than three
     letters, also where a number follows them (node12, gpu-3, h200)."""
     host = socket.gethostname()
@@ -254,9 +254,7 @@ def find_name(text: str, hashed: Iterable[str]) -> str:
     other words by dots, dashes and underscores."""
     known = set(hashed)
     salts = sorted({entry.partition(":")[0] for entry in known})
-    return next(
-        (name for name in _possible_names(text) for salt in salts if f"{salt}:{_hash(name, salt)}" in known), ""
-    )
+    return next((name for name in _iterate_names(text) for salt in salts if f"{salt}:{_hash(name, salt)}" in known), "")
 
 
 @lru_cache(1 << 18)  # the words of a recording come again and again
@@ -264,7 +262,7 @@ def _hash(name: str, salt: str) -> str:
     return hmac.digest(salt.encode(), name.lower().encode(), "sha256").hex()
 
 
-def _possible_names(text: str) -> Iterator[str]:
+def _iterate_names(text: str) -> Iterator[str]:
     for word in dict.fromkeys(re.findall(r"\w[\w.-]*", text)):
         pieces = [(match.start(), match.end()) for match in re.finditer(r"[^\W_]+", word)]
         for i, (start, _) in enumerate(pieces):

@@ -26,16 +26,16 @@ def find_shipped_data() -> Path:
     return find_site_sources() / "site" / "data"
 
 
-def commit() -> str:
+def find_commit() -> str:
     """The commit of this program: from the environment (an image has no git), else from git; of one that was installed
     its version; else empty. Where the code is not that of the commit, or of a version whose commit nobody knows, the
     start of a digest follows: a sweep that goes on after a change is told so."""
     if "PROFILER_COMMIT" in os.environ:
         return os.environ["PROFILER_COMMIT"]
-    return commit_of(PROGRAM) or version_of(PROGRAM)
+    return read_commit(PROGRAM) or read_version(PROGRAM)
 
 
-def commit_of(folder: Path) -> str:
+def read_commit(folder: Path) -> str:
     """The commit of the checkout that `folder` is, empty where it is none: one around it is of another program, as
     around an environment in somebody's project."""
     command = ["git", "-C", str(folder), "rev-parse", "--show-toplevel", "--short=12", "HEAD"]
@@ -46,19 +46,19 @@ def commit_of(folder: Path) -> str:
             return ""
         compare = [*command[:3], "diff", "--binary", "HEAD", "--", MEASURES]
         changes = subprocess.run(compare, capture_output=True, check=True).stdout
-        return f"{head}+{_digest(changes)}" if changes else head
+        return f"{head}+{_compute_digest(changes)}" if changes else head
     except (OSError, ValueError, subprocess.CalledProcessError):
         return ""
 
 
-def version_of(package: Path) -> str:
+def read_version(package: Path) -> str:
     """The version of the installed package, such as `version 1.0+0f3a9c27`; empty where it is not installed."""
     versions = [each.version for each in metadata.distributions(name="profiler-job", path=[str(package.parent)])]
     if not versions:
         return ""
     sources = b"".join(file.read_bytes() for file in sorted((package / MEASURES).rglob("*.py")))
-    return f"version {versions[0]}+{_digest(sources)}"
+    return f"version {versions[0]}+{_compute_digest(sources)}"
 
 
-def _digest(content: bytes) -> str:
+def _compute_digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:8]

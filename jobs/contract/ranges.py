@@ -100,6 +100,6 @@ MODULES = (
 BLOCK_PREFIX = "block_"
 
 
-def block(index: int) -> str:
+def name_block(index: int) -> str:
     """Name of the range around Transformer block `index` (from 0)."""
     return f"{BLOCK_PREFIX}{index}"

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TypedDict
 
-from profiler_job.jobs.contract.words import counted
+from profiler_job.jobs.contract.words import format_count
 
 COMPARED = ("gpu_name", "driver", "cuda", "torch", "nsys", "commit")
 """Facts of a machine, as in the record of a run. Left out are Python, which changes no kernel and often has a new
@@ -22,44 +22,44 @@ class Difference(TypedDict):
     runs: dict[str, int]
 
 
-def value(machine: Machine, name: str) -> str:
+def read_fact(machine: Machine, name: str) -> str:
     """A fact of a machine. One that is not known, such as the commit where there is no git, is "": it equals nothing
     but itself."""
     return str(machine.get(name) or "")
 
 
-def differing(machines: Iterable[Machine], names: Iterable[str] = COMPARED) -> dict[str, dict[str, int]]:
+def find_mixed_facts(machines: Iterable[Machine], names: Iterable[str] = COMPARED) -> dict[str, dict[str, int]]:
     """The facts that are not the same for all runs, each with the number of runs by value, most first; `machines` are
     those of the runs. No nsys is no difference: it was not used."""
     machines = list(machines)
     counted = {
-        name: Counter(value(machine, name) for machine in machines if name != "nsys" or machine.get(name))
+        name: Counter(read_fact(machine, name) for machine in machines if name != "nsys" or machine.get(name))
         for name in names
     }
     return {name: dict(counts.most_common()) for name, counts in counted.items() if len(counts) > 1}
 
 
-def differences(machines: Iterable[Machine], here: Machine) -> dict[str, Difference]:
+def compare_machines(machines: Iterable[Machine], here: Machine) -> dict[str, Difference]:
     """The compared facts in which machines of runs differ from the machine `here`, each with its value `here` and the
     number of other `runs` by value, most first."""
     machines = list(machines)
     by_name: dict[str, Difference] = {}
     for name in COMPARED:
-        mine = value(here, name)
-        runs = Counter(theirs for machine in machines if (theirs := value(machine, name)) != mine)
+        mine = read_fact(here, name)
+        runs = Counter(theirs for machine in machines if (theirs := read_fact(machine, name)) != mine)
         if runs:
             by_name[name] = {"here": mine, "runs": dict(runs.most_common())}
     return by_name
 
 
-def described(different: Mapping[str, Difference]) -> str:
-    """What `differences` found: `torch 2.10 (12 runs), here 2.11; commit abc (3 runs), here unknown`."""
+def format_differences(different: Mapping[str, Difference]) -> str:
+    """What `compare_machines` found: `torch 2.10 (12 runs), here 2.11; commit abc (3 runs), here unknown`."""
     return "; ".join(
-        f"{name} {listed(difference['runs'])}, here {difference['here'] or 'unknown'}"
+        f"{name} {format_counts(difference['runs'])}, here {difference['here'] or 'unknown'}"
         for name, difference in different.items()
     )
 
 
-def listed(runs: Mapping[str, int]) -> str:
+def format_counts(runs: Mapping[str, int]) -> str:
     """Numbers of runs by value: `2.11 (12 runs), unknown (1 run)`."""
-    return ", ".join(f"{name or 'unknown'} ({counted(number, 'run')})" for name, number in runs.items())
+    return ", ".join(f"{name or 'unknown'} ({format_count(number, 'run')})" for name, number in runs.items())

@@ -4,7 +4,7 @@ NOT_MEASURED = "not_measured"
 """Column that says why the other cells of a row are empty ("" in a measured row)."""
 
 
-def noun_of(number: float, noun: str) -> str:
+def inflect(number: float, noun: str) -> str:
     """The noun as it stands behind a number: `run` behind 1, `runs`, `passes`, `breaches` and `entries` behind
     others."""
     if number == 1:
@@ -14,6 +14,6 @@ def noun_of(number: float, noun: str) -> str:
     return f"{noun}{'es' if noun.endswith(('s', 'ch')) else 's'}"
 
 
-def counted(number: int, noun: str) -> str:
+def format_count(number: int, noun: str) -> str:
     """A number with its noun: `1 run`, `2 runs`."""
-    return f"{number} {noun_of(number, noun)}"
+    return f"{number} {inflect(number, noun)}"

@@ -17,7 +17,7 @@ from profiler_job.jobs.contract.layout import (
     RunRecord,
     Status,
     TimedProcess,
-    captures_in,
+    list_captures,
 )
 from profiler_job.jobs.contract.messages import Measured
 from profiler_job.jobs.contract.privacy import FOLDERS
@@ -113,7 +113,7 @@ class Attempt:
     def check(self, database: Path) -> None:
         """Raises CaptureLost unless a capture holds kernels and every profiled step."""
         try:
-            captures = captures_in(database.parent)
+            captures = list_captures(database.parent)
             num_kernels = min(count_kernels_and_steps(capture)[0] for capture in captures)
             num_steps = [steps for capture in captures for steps in count_steps_of_processes(capture)]
         except sqlite3.Error as error:

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from profiler_job.jobs.contract.versions import Difference, described
-from profiler_job.jobs.contract.words import counted
+from profiler_job.jobs.contract.versions import Difference, format_differences
+from profiler_job.jobs.contract.words import format_count
 
 Emit = Callable[..., None]
 """Is told what happens: emit(event, **fields)."""
@@ -157,7 +157,7 @@ class Terminal:
         by_stage = {(run, stage): s for run, each in predicted_s.items() for stage, s in each.items()}
         self.num_stages, self.estimate = stages, Estimate(by_stage, self.num_gpus)
         more = f", {timed} timed" if timed else ""
-        self.console.print(f"{counted(runs, 'run')}, {finished} of them already finished{more}")
+        self.console.print(f"{format_count(runs, 'run')}, {finished} of them already finished{more}")
         self.task = self.progress.add_task("sweep", total=stages, completed=self.num_done, left="")
         self.progress.tasks[0].start_time = self.meter.started
         self.progress.start()
@@ -191,7 +191,9 @@ class Terminal:
         self.console.print(rf"\[{self.num_done}/{self.num_stages}] {what}{left}")
 
     def mixed_versions(self, runs: int, differences: dict[str, Difference]) -> None:
-        kept = f"finished runs that stay, measured with other versions: {runs} ({escape(described(differences))})"
+        kept = (
+            f"finished runs that stay, measured with other versions: {runs} ({escape(format_differences(differences))})"
+        )
         self.console.print(f"[yellow]a mix[/]: {kept}; every page will say so")
 
     def run_repeated(self, run: str, why: str) -> None:

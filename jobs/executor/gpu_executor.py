@@ -16,7 +16,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.layout import Machine
 from profiler_job.jobs.contract.messages import Measured
-from profiler_job.jobs.contract.plain import plain_steps
+from profiler_job.jobs.contract.plain import count_plain_steps
 from profiler_job.jobs.executor.attempt import Attempt
 from profiler_job.jobs.executor.collectors import WARM_UP, Collector, Nsys, Timer
 from profiler_job.jobs.executor.failures import RunFailed
@@ -125,7 +125,7 @@ class GpuExecutor:
         it does before. A run is not lost by them: they may break the CUDA context for good, so where a process that
         does them fails before the run is built, another measures without."""
         protocol, busy_s = self.state.protocol, self.sensor.busy_s
-        compares = is_first and plain_steps(attempt.run.model_dump(), protocol.warmup_steps) > 0
+        compares = is_first and count_plain_steps(attempt.run.model_dump(), protocol.warmup_steps) > 0
         self.timer.renew()
         try:
             return attempt.measure(protocol.measured_steps, compare=compares, busy_s=busy_s, between=watch)

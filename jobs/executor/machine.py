@@ -6,8 +6,8 @@ from functools import cache
 from typing import Any
 
 from profiler_job.jobs.contract.layout import Machine
-from profiler_job.jobs.contract.privacy import hash_names, names_of_machine
-from profiler_job.jobs.contract.program import commit
+from profiler_job.jobs.contract.privacy import collect_machine_names, hash_names
+from profiler_job.jobs.contract.program import find_commit
 from profiler_job.jobs.executor.nsys_cli import nsys
 
 
@@ -17,7 +17,7 @@ def machine_facts(worker_facts: Mapping[str, Any], *, with_nsys: bool) -> Machin
     Raises CollectorError where nsys is missing.
     """
     nsys_used = nsys_version() if with_nsys else ""
-    return Machine(**worker_facts, driver=driver_version(), nsys=nsys_used, commit=commit())
+    return Machine(**worker_facts, driver=driver_version(), nsys=nsys_used, commit=find_commit())
 
 
 def driver_version() -> str:
@@ -37,4 +37,4 @@ def nsys_version() -> str:
 @cache
 def hashed_names() -> list[str]:
     """Names of this machine and its user, hashed with a salt of this process."""
-    return hash_names(names_of_machine(), secrets.token_hex(8))
+    return hash_names(collect_machine_names(), secrets.token_hex(8))

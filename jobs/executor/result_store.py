@@ -18,7 +18,7 @@ from typing import IO, TypeVar
 
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.excerpt import trim
-from profiler_job.jobs.contract.integrity import clear, create, facts_of, find_damage, load_json, sync, with_digest
+from profiler_job.jobs.contract.integrity import add_digest, clear, create, find_damage, load_json, read_all_facts, sync
 from profiler_job.jobs.contract.layout import (
     IN_FLIGHT,
     LOCK,
@@ -36,8 +36,8 @@ from profiler_job.jobs.contract.layout import (
     Protocol,
     RecordError,
     RunRecord,
+    name_timings_file,
     read_record,
-    timings_file,
 )
 from profiler_job.jobs.sweep.plan import Sweep
 
@@ -240,7 +240,7 @@ class Results:
         record = find_record(folder / TIMED)
         if record is None or not record.timed or not record.is_of(run, protocol) or find_damage(folder, record.files):
             return None
-        files = [timings_file(process) for process in range(len(record.timed))]
+        files = [name_timings_file(process) for process in range(len(record.timed))]
         has_steps = all("steps" in (read_json(folder / file, dict) or {}) for file in files)
         return record if has_steps and record.files.keys() == set(files) else None
 
@@ -257,13 +257,13 @@ class Results:
         return folder
 
     def keep_timings(self, run: Run, tables: dict[str, list], process: int = 0) -> None:
-        write_json(self.folder / run.run_id / timings_file(process), tables)
+        write_json(self.folder / run.run_id / name_timings_file(process), tables)
 
     def keep_timed(self, run: Run, record: RunRecord) -> RunRecord:
         """From here on the run is timed by the processes that its record has, whose timings are written. Returns the
         record as written."""
         folder = self.folder / run.run_id
-        files = [folder / timings_file(process) for process in range(len(record.timed))]
+        files = [folder / name_timings_file(process) for process in range(len(record.timed))]
         written = self._write_record(folder / TIMED, record, files)
         (folder / IN_FLIGHT).unlink(missing_ok=True)
         return written
@@ -318,11 +318,11 @@ class Results:
 
     def _write_record(self, path: Path, record: RunRecord, files: Iterable[Path]) -> RunRecord:
         """Write a record with the facts of files beside it, after they are on the disk. Returns it with these."""
-        known = facts_of(files)
+        known = read_all_facts(files)
         for name in known:
             sync(path.parent / name)
         written = record.model_copy(update={"files": known})
-        write_json(path, with_digest(written.model_dump(mode="json")))
+        write_json(path, add_digest(written.model_dump(mode="json")))
         return written
 
     def in_flight(self, run: Run) -> str | None:

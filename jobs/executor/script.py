@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from profiler_job.jobs.contract.find_nsys import NSYS_MISSING
-from profiler_job.jobs.contract.integrity import clear, facts_of, replace, restore, sync, with_digest
+from profiler_job.jobs.contract.integrity import add_digest, clear, read_all_facts, replace, restore, sync
 from profiler_job.jobs.contract.layout import (
     NSYS_LOG,
     RAW,
@@ -31,7 +31,7 @@ from profiler_job.jobs.contract.layout import (
     FinishedRecord,
 )
 from profiler_job.jobs.contract.messages import UNPADDED, UNPADDED_MODULES
-from profiler_job.jobs.contract.words import counted
+from profiler_job.jobs.contract.words import format_count
 from profiler_job.jobs.executor.collectors import NOT_SAMPLED, TRACED
 from profiler_job.jobs.executor.failures import CollectorError
 from profiler_job.jobs.executor.machine import hashed_names, machine_facts
@@ -110,7 +110,9 @@ def measure(script: Script, results: Path) -> tuple[Path, dict]:
         raise ScriptFailed(f"nsys recorded no kernel: on {noted['gpu_name']} the script launched none in its steps")
     num_steps = count_steps_of_processes(database)
     if len(ranks) > 1 and len(num_steps) != len(ranks):
-        raise ScriptFailed(f"nsys recorded steps of {counted(len(num_steps), 'process')}, and {len(ranks)} took them")
+        raise ScriptFailed(
+            f"nsys recorded steps of {format_count(len(num_steps), 'process')}, and {len(ranks)} took them"
+        )
     write_json(run / TIMINGS, timings_of(ranks))
     keep_report(run / REPORT, results / RAW / script.name)
     shutil.rmtree(draft / FOLLOWED)
@@ -131,9 +133,9 @@ def measure(script: Script, results: Path) -> tuple[Path, dict]:
         float32_matmul_precision=noted["float32_matmul_precision"],
         hashed_names=hashed_names(),
         shared_id=noted["shared_id"],
-        files=facts_of(file for file in run.iterdir() if file.is_file()),
+        files=read_all_facts(file for file in run.iterdir() if file.is_file()),
     )
-    write_json(run / RECORD, with_digest(record.model_dump(mode="json")))
+    write_json(run / RECORD, add_digest(record.model_dump(mode="json")))
     write_json(draft / SWEEP, {"sweep": script.name, SCRIPT: True, "runs": [script.name]})
     replace(draft, results / script.name)
     return results / script.name, noted | {"exit_code": code}

@@ -7,7 +7,7 @@ from random import Random
 
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.layout import CALIBRATION, Machine, Protocol
-from profiler_job.jobs.contract.versions import described, differences
+from profiler_job.jobs.contract.versions import compare_machines, format_differences
 from profiler_job.jobs.executor.collectors import Timer
 from profiler_job.jobs.executor.events import Emit
 from profiler_job.jobs.executor.failures import CollectorError, RunFailed
@@ -202,17 +202,17 @@ class SweepRunner:
         """Finished runs stay as they are: where they were measured with other versions than those `here`, what is
         measured now makes a mix with them."""
         kept = [machine.model_dump() for machine in self.kept]
-        others = [machine for machine in kept if differences([machine], here)]
+        others = [machine for machine in kept if compare_machines([machine], here)]
         if not others:
             return
-        different = differences(others, here)
+        different = compare_machines(others, here)
         if self.allow_mix:
             self.emit("mixed_versions", runs=len(others), differences=different)
             return
         raise MixedVersions(
             f"{len(others)} of {len(kept)} finished runs in {self.results.folder} were measured with other versions: "
-            f"{described(different)}; give another --results, or --allow-mix (every page then says so), or remove the "
-            "folders of those runs (run.json says with what each was measured) to measure them again"
+            f"{format_differences(different)}; give another --results, or --allow-mix (every page then says so), or "
+            "remove the folders of those runs (run.json says with what each was measured) to measure them again"
         )
 
     def _calibrate(self, executor: GpuExecutor) -> None:

@@ -28,10 +28,10 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-from profiler_job.jobs.contract.layout import CAPTURE, NSYS_LOG, NSYS_SUMS_FILE, of_node
+from profiler_job.jobs.contract.layout import CAPTURE, NSYS_LOG, NSYS_SUMS_FILE, name_node_file
 from profiler_job.jobs.contract.messages import notice_loss
-from profiler_job.jobs.contract.ports import free_ports
-from profiler_job.jobs.contract.versions import described, differences
+from profiler_job.jobs.contract.ports import find_free_ports
+from profiler_job.jobs.contract.versions import compare_machines, format_differences
 from profiler_job.jobs.executor.collectors import Collector, Nsys, Timer
 from profiler_job.jobs.executor.failures import CollectorError, RunFailed
 from profiler_job.jobs.executor.machine import hashed_names, machine_facts
@@ -184,7 +184,7 @@ class Twins:
         port is as free as any."""
         drawn = self.others.ports
         drawn.pop(self.number, None)
-        while set(ports := free_ports(2)) & {port for others in drawn.values() for port in others}:
+        while set(ports := find_free_ports(2)) & {port for others in drawn.values() for port in others}:
             pass
         drawn[self.number] = ports
         return ports
@@ -225,7 +225,7 @@ class Twins:
             return min(late_s(), self.stopping.left(allowed_s))
 
         def place_of(name: str) -> Path | None:
-            return folder / of_node(name, node) if folder and name in KEPT else None
+            return folder / name_node_file(name, node) if folder and name in KEPT else None
 
         try:
             # A program that is stopped keeps its connection.
@@ -291,8 +291,8 @@ class Others:
             wrong = f"machine {number + 1} came with another sweep: give all of them the same file and --only"
         elif (old and not old.is_closed()) or not 0 < number < self.node.size:
             wrong = f"machine {number + 1} of {self.node.size} is there already, or cannot be: start one task on each"
-        elif different := differences([theirs], facts):
-            wrong = f"machine {number + 1} has other versions ({described(different)})"
+        elif different := compare_machines([theirs], facts):
+            wrong = f"machine {number + 1} has other versions ({format_differences(different)})"
         with suppress(OSError):  # that it is gone is noticed when it is to do something
             line.send({"wrong": wrong})
         if wrong:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
-from profiler_job.jobs.contract.axes import AXES, default_of
+from profiler_job.jobs.contract.axes import AXES, find_default
 from profiler_job.jobs.garbage import without_collection
 from profiler_job.jobs.memory.caching_allocator import MIB, CachingAllocator, OutOfMemory
 from profiler_job.jobs.memory.failure import Failure
@@ -41,7 +41,7 @@ NUM_STEPS = 2
 
 NEEDS_NOTHING = ("repeat", "fresh_process", "memory_limit_gib", "compile", "gpus", "parallel", "workload")
 """Axes that change nothing of the operations as they are written, or that `is_predictable` asks for itself."""
-_UNKNOWN = [(axis, default_of(axis)) for axis in AXES if axis not in (*Shape._fields, *NEEDS_NOTHING, "size")]
+_UNKNOWN = [(axis, find_default(axis)) for axis in AXES if axis not in (*Shape._fields, *NEEDS_NOTHING, "size")]
 
 
 EFFORT_S = 0.3e-3

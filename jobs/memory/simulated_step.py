@@ -10,7 +10,7 @@ left out, but for cuBLAS's workspace and the accumulators of fused attention.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from profiler_job.jobs.contract.modes import phases_of
+from profiler_job.jobs.contract.modes import list_phases
 from profiler_job.jobs.contract.ranges import BACKWARD, FORWARD, LOSS, OPTIMIZER
 from profiler_job.jobs.memory.caching_allocator import MIB, Block, CachingAllocator
 
@@ -263,7 +263,7 @@ class SimulatedStepper:
         """Made anew, lest this hold itself: then nothing would be given back before garbage is collected."""
         optimize = self.optimize if self.shape.optimizer == "own" else self.torch_optimize
         work = {FORWARD: self.forward, LOSS: self.loss, BACKWARD: self.backward, OPTIMIZER: optimize}
-        return [(phase, work[phase]) for phase in phases_of(self.shape.mode, self.shape.accumulation)]
+        return [(phase, work[phase]) for phase in list_phases(self.shape.mode, self.shape.accumulation)]
 
     def parameter(self, size: int) -> Tensor:
         parameter = self.device.new(size)

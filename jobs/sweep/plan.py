@@ -29,10 +29,10 @@ from profiler_job.jobs.contract.axes import (
     Positive,
     Run,
     Workload,
-    default_of,
-    listed_axes,
-    reading_order,
-    type_of,
+    find_default,
+    find_listed_axes,
+    find_type,
+    order_axes,
 )
 from profiler_job.jobs.contract.layout import RESERVED_NAMES, Protocol
 from profiler_job.jobs.contract.options import Option, format_options, parse_options
@@ -84,10 +84,10 @@ class CustomSize(BaseModel):
 def _axes_of_files() -> dict[str, Any]:
     """The name of a sweep and the axes that its file lists, as fields: name -> type and default."""
     fields: dict[str, Any] = {"name": (SweepName, ...)}
-    for name in listed_axes():
-        default = default_of(name)
+    for name in find_listed_axes():
+        default = find_default(name)
         some = Field(... if default is None else [default], min_length=1)
-        fields[name] = (GenericAlias(list, type_of(name)), some)
+        fields[name] = (GenericAlias(list, find_type(name)), some)
     return fields
 
 
@@ -116,9 +116,9 @@ class Sweep(SweepAxes):
     fresh_process: StrictBool = False
     calibrate: StrictBool = False
     study: Literal["", Study] = ""
-    batch_size: Annotated[int, Field(gt=0, le=1_000_000), Number] = default_of("batch_size")
+    batch_size: Annotated[int, Field(gt=0, le=1_000_000), Number] = find_default("batch_size")
     scaling: Literal["weak", "strong"] = "weak"
-    workload: Workload = default_of("workload")
+    workload: Workload = find_default("workload")
     workload_axes: OptionAxes = Field(default_factory=dict)
     hf: HuggingFace | None = None
     custom_sizes: Annotated[dict[Name, CustomSize], Field(default_factory=dict)]
@@ -159,11 +159,11 @@ class Sweep(SweepAxes):
         unknown = [size for size in self.values_of("size") if size not in sizes]
         if unknown and self.workload == REFERENCE:
             raise ValueError(f"size: unknown {', '.join(unknown)}; allowed: {', '.join(sizes)}")
-        lists = [*map(self.values_of, listed_axes()), *self.options.values()]
+        lists = [*map(self.values_of, find_listed_axes()), *self.options.values()]
         num_runs = prod(map(len, lists)) * self.repeats
         if num_runs > MOST_RUNS:
             raise ValueError(f"{num_runs:,} runs: at most {MOST_RUNS:,} are allowed; shorten an axis or repeats")
-        for axis in (*listed_axes(), "workload_options"):
+        for axis in (*find_listed_axes(), "workload_options"):
             named: dict[str, Any] = {}
             for value in self.values_of(axis):
                 if named.setdefault(token := AXES[axis].token(value), value) != value:
@@ -213,7 +213,7 @@ class Sweep(SweepAxes):
             raise ValueError(f"attention: Hugging Face models have {allowed}, not {', '.join(sorted(others))}")
 
     def values_of(self, axis: str) -> list[Any]:
-        """The values of one of `listed_axes`, or of `workload_options`."""
+        """The values of one of `find_listed_axes`, or of `workload_options`."""
         if axis == "workload_options":
             return [format_options(dict(zip(self.options, values))) for values in product(*self.options.values())]
         return getattr(self, axis)
@@ -234,7 +234,7 @@ class Sweep(SweepAxes):
     @cached_property
     def runs(self) -> list[Run]:
         """All runs in reading order, each repeated."""
-        axes = [name for name in reading_order() if AXES[name].is_list or name == "workload_options"]
+        axes = [name for name in order_axes() if AXES[name].is_list or name == "workload_options"]
         fixed = {name: getattr(self, name) for name in ("fresh_process", "workload")}
         shapes = {size: self._shape(size) for size in self.values_of("size")}
         runs = []
@@ -339,7 +339,7 @@ def select(runs: Sequence[Run], only: str | None) -> list[Run]:
     Raises SweepError for an unknown key or a value that no run has.
     """
     wanted: dict[str, set[str]] = {}
-    axes = [*listed_axes(), "batch_size", "repeat", *(parse_options(runs[0].workload_options) if runs else {})]
+    axes = [*find_listed_axes(), "batch_size", "repeat", *(parse_options(runs[0].workload_options) if runs else {})]
     for part in (only or "").split(","):
         if not part:
             continue

@@ -6,7 +6,7 @@ A prediction, never shown as a measurement: it orders work, sets timeouts, and i
 
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.layout import Protocol
-from profiler_job.jobs.contract.plain import PLAIN, plain_steps
+from profiler_job.jobs.contract.plain import PLAIN, count_plain_steps
 from profiler_job.jobs.workloads.costs_by_name import costs_of
 
 START_S = 2.5  # a stage takes this long beside its steps
@@ -37,7 +37,9 @@ def predicted_stages(run: Run, protocol: Protocol) -> dict[str, float] | None:
     if costs is None:
         return None
     step_s = costs.step_seconds(run)
-    plain_s = costs.step_seconds(run.model_copy(update=PLAIN)) * plain_steps(run.model_dump(), protocol.warmup_steps)
+    plain_s = costs.step_seconds(run.model_copy(update=PLAIN)) * count_plain_steps(
+        run.model_dump(), protocol.warmup_steps
+    )
     more_s = {stage_of("timer", 0): plain_s + max(BUSY_S, step_s), "nsys": 0.0}
     return {
         stage: START_S + step_s * steps + more_s.get(stage, max(BUSY_S, step_s))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from heapq import heapreplace
 
 from profiler_job.jobs.contract.axes import Run
-from profiler_job.jobs.contract.layout import Protocol, shard_folder
+from profiler_job.jobs.contract.layout import Protocol, name_shard_folder
 from profiler_job.jobs.sweep.plan import SweepError
 from profiler_job.jobs.sweep.prediction import assumed_seconds
 
@@ -20,7 +20,7 @@ class Shard:
 
     @property
     def folder(self) -> str:
-        return shard_folder(self.index, self.count)
+        return name_shard_folder(self.index, self.count)
 
 
 @dataclass(frozen=True, kw_only=True)

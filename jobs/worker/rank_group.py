@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from profiler_job.jobs.contract.messages import CONNECT_S, KEY, Channel, read_greeting, send_greeting
-from profiler_job.jobs.contract.ports import free_ports
+from profiler_job.jobs.contract.ports import find_free_ports
 
 TABLES = ("steps", "memory", "figures", "module_memory")
 """Lists of rows in what a rank measured; put together each row says its rank."""
@@ -67,7 +67,7 @@ class Ranks:
         meeting: str = "",
         address: str = "",
     ):
-        num_here, meeting = num_here or num_ranks, meeting or f"{HOST}:{free_ports(1)[0]}"
+        num_here, meeting = num_here or num_ranks, meeting or f"{HOST}:{find_free_ports(1)[0]}"
         self.processes: list[subprocess.Popen] = []
         self.sockets: list[Connection] = []
         try:

@@ -39,8 +39,8 @@ from profiler_job.jobs.contract.messages import (
     Settings,
     send_greeting,
 )
-from profiler_job.jobs.contract.modes import phases_of
-from profiler_job.jobs.contract.plain import PLAIN, TRAINED_STEPS, plain_steps
+from profiler_job.jobs.contract.modes import list_phases
+from profiler_job.jobs.contract.plain import PLAIN, TRAINED_STEPS, count_plain_steps
 from profiler_job.jobs.contract.ranges import BACKWARD, FORWARD, LOSS, OPTIMIZER, PHASES, RANK, STEP
 from profiler_job.jobs.follow.module_ranges import ModuleRanges
 from profiler_job.jobs.worker import calibration, parallel, probes
@@ -90,7 +90,7 @@ class Stepper:
         self.apply = compiled(self.model, run["compile"])
         self.optimizer = optimizer_of(run["optimizer"], self.model.parameters())
         work = {FORWARD: self.forward, LOSS: self.loss, BACKWARD: self.backward, OPTIMIZER: self.optimizer.step}
-        self.phases = [(name, work[name]) for name in phases_of(run["mode"], run["accumulation"])]
+        self.phases = [(name, work[name]) for name in list_phases(run["mode"], run["accumulation"])]
         self.output: torch.Tensor | None = None
         self.loss_value: torch.Tensor | None = None
 
@@ -312,7 +312,7 @@ def perform(
     before: MemoryOf = {}
     try:
         has_probes = task["probe"] and task["warmup_steps"] > 0
-        compares = task["compare"] and plain_steps(task["run"], task["warmup_steps"])
+        compares = task["compare"] and count_plain_steps(task["run"], task["warmup_steps"])
         plain = plain_loss(task["run"], device) if compares else None
         before = allocated_before(device)  # the plain model's workspace, too
         started = time.perf_counter()

@@ -27,7 +27,7 @@ import pynvml
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.layout import Protocol
-from profiler_job.jobs.contract.program import commit
+from profiler_job.jobs.contract.program import find_commit
 from profiler_job.jobs.executor.collectors import NOT_SAMPLED, TRACED, Timer
 from profiler_job.jobs.executor.failures import CollectorError, RunFailed
 from profiler_job.jobs.executor.nsys_cli import count_kernels_and_steps, export
@@ -230,7 +230,7 @@ def machine() -> dict:
         pynvml.nvmlInit()
         handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
         names = [pynvml.nvmlDeviceGetName(handle) for handle in handles]
-    return {"gpus": names, "cores": os.cpu_count(), "commit": commit()}
+    return {"gpus": names, "cores": os.cpu_count(), "commit": find_commit()}
 
 
 def earlier(part: str, before: dict | None) -> list[dict]:

@@ -26,7 +26,7 @@ from profiler_job.analysis.cli import ingest_command, publish_data_command  # no
 from profiler_job.analysis.recording import publish_data, store, verify  # noqa: F401
 from profiler_job.jobs.cli import job_command  # noqa: F401
 from profiler_job.jobs.contract.integrity import clear
-from profiler_job.jobs.contract.program import commit
+from profiler_job.jobs.contract.program import find_commit
 from profiler_job.jobs.executor.result_store import REMOVED_LAST, Results
 from profiler_job.jobs.sweep.plan import load_sweep
 
@@ -218,7 +218,7 @@ def main() -> int:
             sys.exit((folder / "first.txt").read_text())
         if name == arguments.step:
             found[name] = Step(name, root, command, look_at_recording).check(arguments.every)
-    about = {"recorded": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), "commit": commit()}
+    about = {"recorded": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), "commit": find_commit()}
     about = {"steps": {step: about | one for step, one in found.items()}}
     arguments.out.write_text(json.dumps(about, indent=1) + "\n")
     print(f"{sum(one['struck'] for one in found.values())} faults in {time.monotonic() - started:.0f} s")

@@ -8,7 +8,7 @@ from typing import get_args
 
 from profiler_job.analysis.recording.store import TABLES
 from profiler_job.jobs.contract import axes
-from profiler_job.jobs.contract.axes import AXES, Run, default_of, label_of_value, listed_axes, reading_order
+from profiler_job.jobs.contract.axes import AXES, Run, find_default, find_listed_axes, find_value_label, order_axes
 from profiler_job.jobs.contract.modes import MODES
 from profiler_job.jobs.sweep.plan import Sweep
 
@@ -43,24 +43,24 @@ def test_every_field_of_a_run_is_a_column_with_its_meaning():
     columns = {column.name: column for column in TABLES["runs"]}
     assert set(Run.model_fields) <= set(columns)
     assert all(columns[name].meaning for name in Run.model_fields)
-    assert all(columns[name].before == default_of(name) for name in Run.model_fields)
+    assert all(columns[name].before == find_default(name) for name in Run.model_fields)
 
 
 def test_every_listed_axis_is_a_list_in_a_sweep_file():
-    assert set(listed_axes()) <= set(Sweep.model_fields)
+    assert set(find_listed_axes()) <= set(Sweep.model_fields)
 
 
 def test_orders_are_unique_and_modes_come_innermost():
     orders = [axis.order for axis in AXES.values() if axis.order is not None]
     assert len(set(orders)) == len(orders)
-    assert reading_order()[0] == "size" and reading_order()[-1] == "mode"
+    assert order_axes()[0] == "size" and order_axes()[-1] == "mode"
 
 
 def test_pages_call_values_by_their_labels_and_recordings_keep_them():
-    assert label_of_value("attention", "naive") == "eager"
-    assert label_of_value("optimizer", "own") == "reference"
-    assert label_of_value("attention", "flash") == "flash"
-    assert label_of_value("kernel_name", "naive") == "naive"
+    assert find_value_label("attention", "naive") == "eager"
+    assert find_value_label("optimizer", "own") == "reference"
+    assert find_value_label("attention", "flash") == "flash"
+    assert find_value_label("kernel_name", "naive") == "naive"
 
 
 def test_a_new_axis_is_one_field_and_everything_but_the_work_follows(tmp_path):
@@ -75,7 +75,7 @@ def test_a_new_axis_is_one_field_and_everything_but_the_work_follows(tmp_path):
     )
     program = (
         "from profiler_job.jobs.sweep.plan import Sweep, select\n"
-        "from profiler_job.jobs.contract.axes import AXES, label_of\n"
+        "from profiler_job.jobs.contract.axes import AXES, find_label\n"
         "from profiler_job.analysis.recording.store import TABLES\n"
         "from profiler_job.analysis.metrics.run_grid import VARIANT_AXES\n"
         "sweep = Sweep.model_validate({'name': 'x', 'size': ['small'], 'context_length': [8], 'mode': ['forward'],"
@@ -85,7 +85,7 @@ def test_a_new_axis_is_one_field_and_everything_but_the_work_follows(tmp_path):
         "from profiler_job.jobs.memory import is_predictable\n"
         "print([is_predictable(run) for run in sweep.runs], [run.run_id for run in sweep.runs],"
         " [run.run_id for run in select(sweep.runs, 'activation=relu')],"
-        " label_of('activation'), 'activation' in [one.name for one in TABLES['runs']], 'activation' in VARIANT_AXES)"
+        " find_label('activation'), 'activation' in [one.name for one in TABLES['runs']], 'activation' in VARIANT_AXES)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path)
     assert done.stdout.strip() == (

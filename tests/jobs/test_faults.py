@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from profiler_job.jobs.contract.program import commit
+from profiler_job.jobs.contract.program import find_commit
 from profiler_job.jobs.executor.result_store import read_json, write_json
 from tests.jobs.conftest import ROOT
 
@@ -33,7 +33,7 @@ def test_after_any_fault_it_is_whole_or_told(tiny, tmp_path, fake_worker, monkey
     command = [sys.executable, "-m", "tests.faults", work, "--sweep", tiny(context_length=[8]), "--step", step]
     command += ["--every", "1" if OUT else str(SAMPLE)]
     monkeypatch.delenv("PROFILER_COMMIT")
-    monkeypatch.setenv("PROFILER_COMMIT", commit())
+    monkeypatch.setenv("PROFILER_COMMIT", find_commit())
     path = f"{ROOT}{os.pathsep}{os.environ['PYTHONPATH']}"
     environment = os.environ | {"LD_PRELOAD": str(library), "PYTHONPATH": path, "TMPDIR": str(tmp_path)}
     done = subprocess.run([*command, "--out", out], cwd=ROOT, env=environment, capture_output=True, text=True)

@@ -227,7 +227,7 @@ def test_every_range_is_in_the_vocabulary(recorder, attention):
     model, tokens = build(attention, num_layers=2)
     model(tokens[:, :-1])
     names = {path.rpartition("/")[2] for path in recorder.paths}
-    assert names <= {*ranges.MODULES, ranges.block(0), ranges.block(1)}
+    assert names <= {*ranges.MODULES, ranges.name_block(0), ranges.name_block(1)}
 
 
 def test_an_unused_range_is_one_shared_object_that_does_nothing():

@@ -13,7 +13,7 @@ def test_ports_are_none_of_those_that_the_system_gives_out(given_out, monkeypatc
     if given_out:
         (tmp_path / "range").write_text(given_out)
     monkeypatch.setattr(ports, "GIVEN_OUT", tmp_path / "range")
-    drawn = ports.free_ports(50)
+    drawn = ports.find_free_ports(50)
     assert len(set(drawn)) == 50
     assert all(ports.LOWEST <= port < (20_000 if given_out else ports.FIRST_GIVEN_OUT) for port in drawn)
 
@@ -23,11 +23,11 @@ def test_a_port_in_use_is_not_drawn(monkeypatch):
         used = taken.getsockname()[1]
         coming = iter([used, *range(10_000, 32_768)])
         monkeypatch.setattr(ports.random.SystemRandom, "randrange", lambda self, low, high: next(coming))
-        (free,) = ports.free_ports(1)
+        (free,) = ports.find_free_ports(1)
     assert free != used
 
 
 def test_where_the_system_gives_out_all_ports_one_of_them_is_drawn(monkeypatch, tmp_path):
     (tmp_path / "range").write_text("1024\t65535")
     monkeypatch.setattr(ports, "GIVEN_OUT", tmp_path / "range")
-    assert len(set(ports.free_ports(3))) == 3
+    assert len(set(ports.find_free_ports(3))) == 3

@@ -21,7 +21,7 @@ from profiler_job.analysis.recording.merge import merge
 from profiler_job.jobs.cli.follow_up import StepFailed
 from profiler_job.jobs.cli.script_name import default_name
 from profiler_job.jobs.contract.extras import install_command
-from profiler_job.jobs.contract.ports import free_ports
+from profiler_job.jobs.contract.ports import find_free_ports
 from profiler_job.jobs.executor import script
 from profiler_job.jobs.executor.nodes import node_of
 from tests.jobs.conftest import ROOT, write_no_pages
@@ -542,7 +542,7 @@ def test_two_ranks_end_with_a_recording_of_both(profile, tmp_path, monkeypatch):
 @pytest.mark.long
 def test_each_of_two_machines_ends_with_a_recording_of_its_own_ranks(profile, tmp_path, monkeypatch):
     """Both are this one, with a rank each: the same command but for the number of the machine."""
-    rendezvous = ("--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", str(*free_ports(1)))
+    rendezvous = ("--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", str(*find_free_ports(1)))
     started = []
     for node in range(2):
         monkeypatch.setenv("FAKE_NSYS_RANK", f"{node} of 2")

@@ -27,7 +27,7 @@ from profiler_job.analysis.recording.ingest import ingest
 from profiler_job.jobs.cli import run_command, sweep_options
 from profiler_job.jobs.contract.layout import LOG, PROTOCOL_VERSION, Protocol, RunRecord, TimedProcess
 from profiler_job.jobs.contract.messages import KEY, Channel, send_greeting
-from profiler_job.jobs.contract.ports import free_ports
+from profiler_job.jobs.contract.ports import find_free_ports
 from profiler_job.jobs.executor import collectors, gpu_sampler, together, worker_process
 from profiler_job.jobs.executor.collectors import Timer
 from profiler_job.jobs.executor.failures import CollectorError, RunFailed
@@ -124,7 +124,7 @@ def machines(tmp_path):
     started: list[subprocess.Popen] = []
 
     def start(*options: str, sweep: str = SWEEP, of_second: str = "") -> list[subprocess.Popen]:
-        (port,) = free_ports(1)
+        (port,) = find_free_ports(1)
         for number, file in ((1, of_second or sweep), (0, sweep)):
             started.append(start_node(tmp_path, number, port, file, *options))
         return started[::-1]
@@ -215,7 +215,7 @@ def test_machines_with_other_sweeps_do_not_measure_together(machines):
 @contextmanager
 def timer_of_two():
     """A timer whose second rank is on the other machine: a thread stands for that one's program."""
-    place = ("127.0.0.1", *free_ports(1))
+    place = ("127.0.0.1", *find_free_ports(1))
     others = Others(Node(0, 2, *place))
     ended: list[BaseException | None] = []
 
@@ -300,7 +300,7 @@ def test_a_start_that_fails_says_what_was_printed_on_the_other_machine(monkeypat
 @pytest.fixture
 def first():
     """What the first of two machines knows of the other, and where it listens."""
-    place = ("127.0.0.1", *free_ports(1))
+    place = ("127.0.0.1", *find_free_ports(1))
     others = Others(Node(0, 2, *place))
     yield others, place
     others.end()
@@ -391,7 +391,7 @@ def test_who_says_a_byte_at_a_time_keeps_no_machine_out(first, monkeypatch):
 def test_who_says_a_byte_at_a_time_keeps_no_rank_out(monkeypatch):
     monkeypatch.setattr(worker_ranks, "GREET_S", 0.5)
     monkeypatch.setenv(KEY, "secret")
-    place = ("127.0.0.1", *free_ports(1))
+    place = ("127.0.0.1", *find_free_ports(1))
 
     def come() -> tuple[Future[int], socket.socket]:
         dripping, connected = pool.submit(drip, connect(place)), connect(place)
@@ -488,7 +488,7 @@ def draws(monkeypatch):
         drawn.append(coming.pop(0))
         return drawn[-1]
 
-    monkeypatch.setattr(together, "free_ports", draw)
+    monkeypatch.setattr(together, "find_free_ports", draw)
     return SimpleNamespace(coming=coming, drawn=drawn)
 
 
@@ -529,7 +529,7 @@ def test_what_killed_jobs_left_is_removed_on_the_other_machines_too(tmp_path, mo
     left.mkdir()
     (left / HELD).touch()
     with pytest.raises(CollectorError, match="out of reach"):
-        work_for_first(Node(1, 2, "127.0.0.1", *free_ports(1)), "a sweep", "cpu", [0], with_nsys=False)
+        work_for_first(Node(1, 2, "127.0.0.1", *find_free_ports(1)), "a sweep", "cpu", [0], with_nsys=False)
     assert not left.exists()
 
 
@@ -632,7 +632,7 @@ def test_files_that_a_machine_cannot_write_are_told_as_its_own(first, monkeypatc
 
 def test_a_rank_that_does_not_connect_is_named(monkeypatch):
     monkeypatch.setattr(worker_ranks, "CONNECT_S", 0.1)
-    (port,) = free_ports(1)
+    (port,) = find_free_ports(1)
     said = f"rank 2 did not connect to port {port} of the first machine"
     with worker_ranks.listen(port) as listener, pytest.raises(worker_ranks.NotTogether, match=said):
         worker_ranks.accept_others(listener, range(2, 4))
@@ -643,7 +643,7 @@ def test_a_rank_that_ends_before_it_connects_is_told_by_its_machine(monkeypatch)
     monkeypatch.setenv(KEY, "secret")
     monkeypatch.setattr(worker_ranks, "DEATH_S", 0)
     monkeypatch.setattr(worker_ranks, "start", lambda *about, **_: start_that_ends(3 if about[1] == 2 else None))
-    (port,) = free_ports(1)
+    (port,) = find_free_ports(1)
     part = SimpleNamespace(first=1, here=2, address_of_first=f"127.0.0.1:{port}", meeting="")
     job, other_end = Pipe()
     with ThreadPoolExecutor(1) as pool:
@@ -732,7 +732,7 @@ def test_a_rank_has_as_long_as_it_may_take_after_the_one_before_it(monkeypatch):
 
 def test_ranks_of_other_machines_can_connect_before_those_of_the_first_have_started(tmp_path, monkeypatch):
     monkeypatch.setenv(KEY, "secret")
-    place = ("127.0.0.1", *free_ports(1))
+    place = ("127.0.0.1", *find_free_ports(1))
     coming = []
 
     def accepted(*_) -> None:
@@ -777,7 +777,7 @@ class Planted:
 def test_only_ranks_that_know_the_key_are_taken_and_nothing_that_they_say_is_run(tmp_path, monkeypatch):
     monkeypatch.setenv(KEY, "secret")
     monkeypatch.setattr(worker_ranks, "GREET_S", 0.2)
-    place = ("127.0.0.1", *free_ports(1))
+    place = ("127.0.0.1", *find_free_ports(1))
 
     def knock(hello: bytes = b"", message: bytes = b"") -> Channel:
         connected = connect(place)

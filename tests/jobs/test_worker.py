@@ -15,7 +15,7 @@ from torch import nn
 
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.axes import Run
-from profiler_job.jobs.contract.plain import TRAINED_STEPS, plain_steps
+from profiler_job.jobs.contract.plain import TRAINED_STEPS, count_plain_steps
 from profiler_job.jobs.follow.module_ranges import ModuleRanges
 from profiler_job.jobs.worker import probes, service
 from profiler_job.jobs.worker.service import Stepper, perform
@@ -455,7 +455,7 @@ def test_an_optimizer_that_does_something_else_shows_in_the_loss(monkeypatch):
     ],
 )
 def test_losses_after_training_are_probed_of_one_rank_that_trains(changes, warmup_steps, ranks, compared):
-    assert (plain_steps(FIELDS | changes | {"gpus": ranks}, warmup_steps) > 0) == compared
+    assert (count_plain_steps(FIELDS | changes | {"gpus": ranks}, warmup_steps) > 0) == compared
 
 
 def test_without_room_for_the_plain_model_a_run_has_no_such_loss(monkeypatch):

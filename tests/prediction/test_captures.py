@@ -26,7 +26,7 @@ from profiler_job.analysis.reference.kernel_families import BUILT_IN
 from profiler_job.analysis.show.show_formats import as_text
 from profiler_job.jobs.contract.changes import LABELS
 from profiler_job.jobs.contract.integrity import find_folders
-from profiler_job.jobs.contract.layout import name_with
+from profiler_job.jobs.contract.layout import name_changed
 from profiler_job.jobs.contract.ranges import BACKWARD, FORWARD, OPTIMIZER
 
 from ..capture.nsys_files import Export
@@ -189,7 +189,7 @@ def test_in_hindsight_captures_of_scripts_tell_what_was_measured():
     recording = store.load(SHIPPED / ledger.FOLDER / "run-clm")
     measured = ledger.spans_of_steps(recording.steps)["measured_ns"].to_dict()
     tables = [
-        predict_measured(recording, run_id, measured, lambda change, run_id=run_id: name_with(run_id, (change,)))
+        predict_measured(recording, run_id, measured, lambda change, run_id=run_id: name_changed(run_id, (change,)))
         for run_id in ("run-clm", "run-clm-adamw", "run-clm-eager")
     ]
     table = pd.concat(tables).set_index("change")

@@ -10,7 +10,7 @@ import pytest
 
 from profiler_job.analysis.prediction import ledger, predict, rates
 from profiler_job.analysis.prediction.ledger import LedgerError
-from profiler_job.jobs.contract.integrity import with_digest
+from profiler_job.jobs.contract.integrity import add_digest
 from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP, load_sweep
 
 SHIPPED = Path(__file__).parents[2] / "site" / "data" / ledger.FOLDER
@@ -115,7 +115,7 @@ def harmed(content, harm):
             entry["more"] = 1
         case "no list":
             content["predictions"] = 5
-    return json.dumps(with_digest(content))
+    return json.dumps(add_digest(content))
 
 
 @pytest.mark.parametrize(

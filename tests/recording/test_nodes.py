@@ -9,7 +9,7 @@ from profiler_job.analysis.metrics.exchange import communication_of
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.ingest import ResultsError, ingest
 from profiler_job.analysis.recording.merge import merge
-from profiler_job.jobs.contract.integrity import facts_of, with_digest
+from profiler_job.jobs.contract.integrity import add_digest, read_all_facts
 from profiler_job.jobs.contract.layout import SCHEMA_VERSION
 from tests.capture.nsys_files import Export
 
@@ -46,9 +46,9 @@ def add_node(results: Path, rank: int, **changes) -> Path:
         "profiled_steps": 2,
         "shared_id": "a1",
         "started_at": f"2026-11-24T16:00:0{rank}+00:00",
-        "files": {name: facts.model_dump() for name, facts in facts_of(run.iterdir()).items()},
+        "files": {name: facts.model_dump() for name, facts in read_all_facts(run.iterdir()).items()},
     }
-    (run / "run.json").write_text(json.dumps(with_digest(record | changes)))
+    (run / "run.json").write_text(json.dumps(add_digest(record | changes)))
     (folder / "sweep.json").write_text(json.dumps({"sweep": folder.name, "script": True, "runs": [folder.name]}))
     return folder
 

@@ -16,7 +16,7 @@ from profiler_job.analysis.recording import allowed, publish_data, store
 from profiler_job.analysis.recording.ingest import ingest
 from profiler_job.analysis.recording.publish_data import PublishError
 from profiler_job.analysis.recording.scan import texts_of
-from profiler_job.jobs.contract.integrity import file_facts
+from profiler_job.jobs.contract.integrity import read_facts
 from profiler_job.jobs.contract.privacy import hash_names
 from tests.doses import sampled
 from tests.recording.planted import ALL, NAMES, PLANTED
@@ -168,7 +168,7 @@ def test_what_a_recording_says_is_refused_if_private(tmp_path, text):
     runs = pq.read_table(folder / "runs.parquet")
     planted = runs.set_column(runs.column_names.index("log"), "log", pa.array([f"it said\n{text}"], pa.large_string()))
     pq.write_table(planted, folder / "runs.parquet")
-    manifest["tables"]["runs"] |= file_facts(folder / "runs.parquet").model_dump()
+    manifest["tables"]["runs"] |= read_facts(folder / "runs.parquet").model_dump()
     store.write_manifest(folder, manifest | {"sweep": f"of {text}"})
     with pytest.raises(PublishError, match=r"(?s)look private.*runs\.parquet, column log") as raised:
         publish(folder, tmp_path / "data")
@@ -199,7 +199,7 @@ def test_what_no_recording_has_stays_behind(tmp_path):
         table = table.append_column(ALL[0], pa.nulls(len(table)))
         fields = [field.with_metadata(told) for field in table.schema]
         pq.write_table(table.cast(pa.schema(fields, told)), folder / f"{name}.parquet")
-        manifest["tables"][name] |= file_facts(folder / f"{name}.parquet").model_dump()
+        manifest["tables"][name] |= read_facts(folder / f"{name}.parquet").model_dump()
     manifest["runs"][0] |= told
     store.write_manifest(folder, manifest | {"told": told})
     assert len(published_of(folder, ALL)) == len(ALL)
@@ -225,7 +225,7 @@ def test_a_word_that_no_row_uses_stays_behind(tmp_path):
     runs = pq.read_table(folder / "runs.parquet")
     words = pa.DictionaryArray.from_arrays(pa.array([1], pa.int8()), pa.array([ALL[0], "H200"], pa.large_string()))
     pq.write_table(runs.set_column(runs.column_names.index("gpu_name"), "gpu_name", words), folder / "runs.parquet")
-    manifest["tables"]["runs"] |= file_facts(folder / "runs.parquet").model_dump()
+    manifest["tables"]["runs"] |= read_facts(folder / "runs.parquet").model_dump()
     store.write_manifest(folder, manifest)
     publish(folder, tmp_path / "data")
     assert published_of(tmp_path / "data" / "h200", ALL) == []
@@ -241,7 +241,7 @@ def test_a_column_of_another_type_is_refused(tmp_path, column, kind):
     manifest = store.read_manifest(folder)
     runs = pq.read_table(folder / "runs.parquet")
     pq.write_table(runs.set_column(runs.column_names.index(column), column, UNKNOWN[kind]), folder / "runs.parquet")
-    manifest["tables"]["runs"] |= file_facts(folder / "runs.parquet").model_dump()
+    manifest["tables"]["runs"] |= read_facts(folder / "runs.parquet").model_dump()
     store.write_manifest(folder, manifest)
     with pytest.raises(store.RecordingError, match=rf"runs\.parquet: column {column} is {kind}.*, and should be"):
         publish(folder, tmp_path / "data")

@@ -200,12 +200,12 @@ def test_names_are_hashed_without_those_that_tell_nothing(monkeypatch):
     monkeypatch.setattr(privacy.getpass, "getuser", lambda: "root")
     monkeypatch.setattr(privacy.os.path, "expanduser", lambda path: "/home/ada.lovelace")
     generic = {"USER": "ubuntu", "SUDO_USER": "ab", "HOSTNAME": "node012", "SLURMD_NODENAME": "gpu-3"}
-    assert privacy.names_of_machine(generic) == {"box-of-ada.example.org", "box-of-ada", "ada.lovelace"}
+    assert privacy.collect_machine_names(generic) == {"box-of-ada.example.org", "box-of-ada", "ada.lovelace"}
 
 
 def test_a_user_whom_no_file_names_is_no_error(monkeypatch):
     monkeypatch.setattr(privacy.getpass, "getuser", lambda: {}["uid 4711"])
-    assert privacy.names_of_machine({}) >= set()
+    assert privacy.collect_machine_names({}) >= set()
 
 
 def test_hashes_tell_no_name_and_differ_by_salt():

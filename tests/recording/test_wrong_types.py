@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from profiler_job.__main__ import app
 from profiler_job.analysis.recording import store
-from profiler_job.jobs.contract.integrity import file_facts, with_digest
+from profiler_job.jobs.contract.integrity import add_digest, read_facts
 from profiler_job.jobs.contract.layout import CALIBRATION, IN_FLIGHT, RECORD, SWEEP, TIMINGS
 from profiler_job.jobs.executor.sweep_runner import SweepRunner
 from tests.recording.test_verify import FIRST, PROTOCOL, RUNS, SECOND, results  # noqa: F401 a fixture
@@ -43,11 +43,11 @@ def write(results, name, at, new):  # noqa: F811
     run = results.folder / FIRST
     file = (results.folder if name in (SWEEP, CALIBRATION) else run) / name
     content = put(json.loads(file.read_text()), at, new)
-    file.write_text(json.dumps(with_digest(content) if name == RECORD and isinstance(content, dict) else content))
+    file.write_text(json.dumps(add_digest(content) if name == RECORD and isinstance(content, dict) else content))
     if name == TIMINGS:
         record = json.loads((run / RECORD).read_text())
-        record["files"][TIMINGS] = file_facts(file).model_dump()
-        (run / RECORD).write_text(json.dumps(with_digest(record)))
+        record["files"][TIMINGS] = read_facts(file).model_dump()
+        (run / RECORD).write_text(json.dumps(add_digest(record)))
 
 
 def ingest(results, out):  # noqa: F811

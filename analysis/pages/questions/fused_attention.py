@@ -14,7 +14,7 @@ from profiler_job.analysis.pages.extreme_rows import extremes, give_largest, man
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs import memory
 from profiler_job.jobs.contract import ranges
-from profiler_job.jobs.contract.axes import label_of_value
+from profiler_job.jobs.contract.axes import find_value_label
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
 SLUG = "fused-attention"
@@ -254,7 +254,7 @@ def _tabulate_crossover(rows: pd.DataFrame, case: tuple[Column, ...]) -> Table:
 def _kernel_tables(frames: FusedAttentionData) -> list[Table]:
     where = _name_crossover(frames.reference, frames.keys)
     forms = [name.removesuffix("_ns") for name in frames.families if name.endswith("_ns")]
-    labels = {form: label_of_value("attention", form) for form in forms}
+    labels = {form: find_value_label("attention", form) for form in forms}
     return [
         Table(
             "forward_kernels",
@@ -393,7 +393,7 @@ def _lines(key: str, title: str, table: pd.DataFrame, value: str, unit: str) -> 
     rows = table.sort_values("context_length", kind="stable").rename(columns={"attention": "clock"})
     then = _is_out_of_memory(rows[NOT_MEASURED]).groupby(rows["clock"]).shift(-1, fill_value=False)
     rows = rows[["context_length", "clock", "size", value]].assign(note=then.map({True: ", then OOM", False: ""}))
-    rows["clock"] = [label_of_value("attention", name) for name in rows["clock"]]
+    rows["clock"] = [find_value_label("attention", name) for name in rows["clock"]]
     order = list(dict.fromkeys(rows["clock"]))
     return Chart(
         key,
@@ -503,7 +503,7 @@ def _same(table: pd.DataFrame, rows: pd.DataFrame, *columns: list[str]) -> pd.Se
 
 
 def _name_crossover(rows: pd.DataFrame, keys: list[str]) -> str:
-    return ", " + " · ".join(str(label_of_value(name, rows.iloc[0][name])) for name in keys) if len(rows) else ""
+    return ", " + " · ".join(str(find_value_label(name, rows.iloc[0][name])) for name in keys) if len(rows) else ""
 
 
 # ---------------------------------------------------------------- facts of claims

@@ -13,7 +13,7 @@ from profiler_job.analysis.pages.extreme_rows import count_all, extremes, format
 from profiler_job.analysis.pages.telemetry import rounded
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
-from profiler_job.jobs.contract.axes import default_of
+from profiler_job.jobs.contract.axes import find_default
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
 SLUG = "gradient-accumulation"
@@ -22,7 +22,7 @@ STUDY = "accumulation"
 
 MODE = "train_step"
 AXIS = "accumulation"
-WHOLE = default_of(AXIS)
+WHOLE = find_default(AXIS)
 """A batch that is not cut."""
 CLOCKS = ("step", "busy")
 

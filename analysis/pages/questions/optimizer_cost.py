@@ -24,7 +24,7 @@ from profiler_job.analysis.pages.extreme_rows import (
 from profiler_job.analysis.reference import flops
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
-from profiler_job.jobs.contract.axes import Optimizer, name_of_value
+from profiler_job.jobs.contract.axes import Optimizer, find_value_name
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
 SLUG = "optimizer-cost"
@@ -32,7 +32,7 @@ TITLE = "What does AdamW cost, and does fusing it help?"
 STUDY = "optimizer"
 
 MODE = "train_step"
-LABELS = {value: name_of_value("optimizer", value) for value in get_args(Optimizer)}
+LABELS = {value: find_value_name("optimizer", value) for value in get_args(Optimizer)}
 BASE = "own"
 CLOCKS = ("kernel", "time", "step")
 ACCESSES = flops.ADAMW_ACCESSES

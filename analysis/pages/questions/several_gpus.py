@@ -22,7 +22,7 @@ from profiler_job.analysis.pages.extreme_rows import count_all, extremes, many, 
 from profiler_job.analysis.reference import kernel_families
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
-from profiler_job.jobs.contract.axes import label_of_value
+from profiler_job.jobs.contract.axes import find_value_label
 from profiler_job.jobs.contract.studies import GPUS
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
@@ -356,7 +356,7 @@ def _count_by_host(rows: pd.DataFrame) -> dict:
 
 def _find_fewer(rows: pd.DataFrame, several: pd.DataFrame) -> dict:
     """others: what the same cases do when the work is shared another way."""
-    ways = [label_of_value("parallel", str(way)) for way in rows["parallel"].unique()]
+    ways = [find_value_label("parallel", str(way)) for way in rows["parallel"].unique()]
     case = [name for name in ("size", "context_length", *run_grid.VARIANT_AXES) if name in rows and name != "parallel"]
     others = several.drop(rows.index).merge(rows[case].drop_duplicates())
     return {
@@ -382,7 +382,7 @@ def _gives(rows: pd.DataFrame) -> dict:
 
 def _group_by_way(rows: pd.DataFrame) -> list[dict]:
     return [
-        {"way": label_of_value("parallel", str(way)), "speedup": span(mine["speedup"])}
+        {"way": find_value_label("parallel", str(way)), "speedup": span(mine["speedup"])}
         for way, mine in rows.groupby("parallel", sort=False, observed=True)
     ]
 
@@ -502,7 +502,7 @@ def _charts(frames: SeveralGpusData) -> list[Chart]:
             split.assign(
                 scope=name,
                 ms=split[column],
-                way=[label_of_value("parallel", way) for way in split["parallel"]],
+                way=[find_value_label("parallel", way) for way in split["parallel"]],
                 share=split[column] / split["profiled_ns"],
             )
             for column, name in parts.items()

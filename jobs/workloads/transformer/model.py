@@ -168,7 +168,7 @@ class TransformerLM(nn.Module):
         with annotate(ranges.EMBEDDING):
             x = self.embedding(tokens)
         for i, block in enumerate(self.blocks):
-            with annotate(ranges.block(i)):
+            with annotate(ranges.name_block(i)):
                 x = block(x)
         x = self.final_norm(x)
         with annotate(ranges.LM_HEAD):
