@@ -31,7 +31,7 @@ export NO_MKDOCS_2_WARNING := 1
 unexport PYTHONDONTWRITEBYTECODE # images set it; here hundreds of processes would each compile all modules again
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-all test-image test-chaos serve sweep studies ingest merge publish-data report site offline
+.PHONY: help setup run test test-long test-all test-image test-chaos serve sweep studies ingest merge publish-data report site offline
 .PHONY: check-public test-faults notebook screenshots image pin-base-image sbom lock bench lint format clean
 
 help: ## List the targets
@@ -103,7 +103,10 @@ serve: report ## Preview the site on http://127.0.0.1:8000; a change of template
 test: $(TO_DEVELOP) ## Set up everything and run the tests, the long ones left out (minutes)
 	$(IN_PARALLEL)
 
-test-all: $(TO_DEVELOP) ## Run all tests: all pages in the browser (of SITE=folder if built), Slurm, all fuzzing, all kills
+test-long: $(TO_DEVELOP) ## Run the long tests, too: a browser (of SITE=folder if built), Slurm, fuzzing, kills
+	$(IN_PARALLEL) --long $(if $(SITE),--site=$(abspath $(SITE)))
+
+test-all: $(TO_DEVELOP) ## Run all tests, those of minutes and every page in the browser, too: what runs every night
 	$(IN_PARALLEL) --all $(if $(SITE),--site=$(abspath $(SITE)))
 
 merge: $(TO_REPORT) ## Join the shards below SHARDS=folder into MERGED=results/merged

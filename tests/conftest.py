@@ -1,7 +1,8 @@
 """The doses of the suite, and what several workers share.
 
-`make test` runs the default dose. With `--all` (`make test-all`) tests marked `long` run, too, every page is visited
-in the browser, and property tests get more examples. What a dose leaves out is said in the last lines.
+`make test` runs the default dose. `--long` (`make test-long`, which continuous integration runs) adds the tests marked
+`long`, and property tests get more examples. `--all` (`make test-all`, every night) adds those marked `nightly`, which
+take minutes, and visits every page in the browser. The last lines say what a dose leaves out.
 
 With CI set, as in continuous integration, a test fails that skips for another reason than `allowed_skips` names.
 """
@@ -37,15 +38,21 @@ tell what makes a suite long; how long a test took tells also for what it waited
 
 
 def pytest_addoption(parser):
-    parser.addoption("--all", action="store_true", help="run long tests, too, and everything at full dose")
+    parser.addoption("--long", action="store_true", help="run long tests, too, with more examples")
+    parser.addoption("--all", action="store_true", help="run all tests, everything at full dose")
     parser.addoption("--site", help="folder of the built HTML of the shipped recordings: it is not built again")
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "long: takes long and runs with --all only (make test-all)")
-    hypothesis.settings.load_profile("all" if config.getoption("all") else "default")
+    config.addinivalue_line("markers", "long: takes long and runs with --long or --all only (make test-long)")
+    config.addinivalue_line("markers", "nightly: takes minutes and runs with --all only (make test-all)")
+    hypothesis.settings.load_profile("all" if runs_long_tests(config) else "default")
     config.stash[NOT_RUN] = {}
     config.stash[PROCESSOR_S] = Counter()
+
+
+def runs_long_tests(config) -> bool:
+    return config.getoption("long") or config.getoption("all")
 
 
 def leave_out(config, items: list[pytest.Item], marker: str, said: str) -> None:
@@ -62,7 +69,9 @@ def pytest_collection_modifyitems(config, items):
         if IN_BROWSER in item.path.parents:
             item.add_marker("long")
     if not config.getoption("all"):
-        leave_out(config, items, "long", "long tests were not run, pages and examples were few: make test-all runs all")
+        leave_out(config, items, "nightly", "tests of minutes were not run, pages were few: make test-all runs all")
+    if not runs_long_tests(config):
+        leave_out(config, items, "long", "long tests were not run, examples were few: make test-long runs them")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -126,7 +135,7 @@ def pytest_testnodedown(node):
 def pytest_terminal_summary(terminalreporter, config):
     for said, num_tests in config.stash[NOT_RUN].items():
         terminalreporter.line(f"{num_tests} {said}")
-    if config.getoption("all"):
+    if runs_long_tests(config):
         _say_processor_s(terminalreporter, config.stash[PROCESSOR_S])
 
 

@@ -8,16 +8,17 @@ import pytest
 from tests.browser import chromium
 from tests.browser.hostile import hostile_comparison, hostile_recording
 from tests.browser.serving import serving
+from tests.conftest import runs_long_tests
 from tests.site_builder import SITE_URL, build_site, build_small_site
 
 
 @pytest.fixture(scope="session")
 def built(request, built_once):
-    """Folder of the HTML of a report, built for a base path: with --all that of the shipped recordings, which --site
-    names where it was built already."""
+    """Folder of the HTML of a report, built for a base path: with --long or --all that of the shipped recordings, which
+    --site names if it was built already."""
     if site := request.config.getoption("site"):
         return Path(site)
-    if request.config.getoption("all"):
+    if runs_long_tests(request.config):
         return built_once("shipped", lambda folder: build_site(folder, site_url=SITE_URL))
     return built_once("small", build_small_site)
 
