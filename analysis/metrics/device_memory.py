@@ -13,8 +13,8 @@ from profiler_job.jobs import memory as prediction
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.axes import order_axes
 from profiler_job.jobs.contract.words import NOT_MEASURED
-from profiler_job.jobs.memory import MODEL_SIZES, VOCAB_SIZE, ModelSize, shape_of
-from profiler_job.jobs.memory import usable_bytes as limit_of
+from profiler_job.jobs.memory import MODEL_SIZES, VOCAB_SIZE, ModelSize, infer_shape
+from profiler_job.jobs.memory import estimate_usable_bytes as limit_of
 
 TOLERANCE = 0.03
 """A prediction this near to the measured peak counts as right."""
@@ -71,7 +71,7 @@ def errors_of(runs: pd.DataFrame) -> pd.DataFrame:
     known = select_predictable(runs)
     done = known[(known["status"] == "ok") & known["peak_memory_bytes"].notna()]
     rows = [*done.itertuples()]
-    predicted = [prediction.predicted_peak_bytes(row) for row in rows]
+    predicted = [prediction.predict_peak_bytes(row) for row in rows]
     axes = [name for name in order_axes() if name in done]
     errors = done[["sweep", "run_id", "gpu_name", *axes]].assign(
         **{NOT_MEASURED: ""},
@@ -109,7 +109,7 @@ def excess_of(runs: pd.DataFrame, studies: Mapping[str, Any]) -> pd.DataFrame:
     for run in select_predictable(runs).itertuples():
         memory = per_rank.memory_by_phase(studies[run.sweep].memory)
         for row in memory[memory["run_id"] == run.run_id].itertuples():
-            predicted = prediction.peaks(run, 1)[row.phase]
+            predicted = prediction.predict_peaks(run, 1)[row.phase]
             peak = row.peak_allocated_bytes
             rows.append((run.run_id, row.phase, predicted, peak, peak - predicted, peak / predicted - 1))
     return pd.DataFrame(rows, columns=["run_id", "phase", "predicted", "peak", "excess", "excess_share"])
@@ -139,10 +139,10 @@ def fates_of(runs: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     capped = capped.assign(**{name: float("nan") for name in MEMORY_THEN if name not in capped})
     said = capped["status_message"].astype(object)
     rows = [*capped.itertuples()]
-    limits = [prediction.allocator_limit_bytes(row) for row in rows]
-    peaks = [[max(prediction.peaks(row, step).values()) for step in (0, 1)] for row in rows]
+    limits = [prediction.compute_allocator_limit(row) for row in rows]
+    peaks = [[max(prediction.predict_peaks(row, step).values()) for step in (0, 1)] for row in rows]
     places = [place_of((row.status_step, row.status_phase) if row.status == "oom" else None) for row in rows]
-    predicted = [place_of(prediction.predicted_failure(row, limit)) for row, limit in zip(rows, limits)]
+    predicted = [place_of(prediction.predict_failure(row, limit)) for row, limit in zip(rows, limits)]
     total, free, reserved = (capped[name] for name in MEMORY_THEN)
     named = ["run_id", "size", "context_length", "status", "status_phase", "status_step"]
     return capped[[*dict.fromkeys([*by, *named])]].assign(
@@ -172,7 +172,7 @@ def fits_of(table: pd.DataFrame, runs: pd.DataFrame, fates: pd.DataFrame) -> pd.
     under a cap, or on such a GPU."""
     rows = {row.run_id: row for row in select_predictable(runs).itertuples()}
     cells = [rows.get(run_id) for run_id in table["run_id"]]
-    table = table.assign(predicted=[prediction.predicted_peak_bytes(row) if row else float("nan") for row in cells])
+    table = table.assign(predicted=[prediction.predict_peak_bytes(row) if row else float("nan") for row in cells])
     tried = pd.concat(
         [
             fates[["size", "context_length", "cap_bytes", "place"]],
@@ -186,7 +186,7 @@ def fits_of(table: pd.DataFrame, runs: pd.DataFrame, fates: pd.DataFrame) -> pd.
         near = tried[(tried["cap_bytes"] / limit - 1).abs() < SAME_LIMIT]
         outcome = {(row.size, row.context_length): row.place for row in near.itertuples()}
         table[f"predicted_{size}"] = [
-            place_of(prediction.predicted_failure(row, limit)) if row else None for row in cells
+            place_of(prediction.predict_failure(row, limit)) if row else None for row in cells
         ]
         table[f"measured_{size}"] = [outcome.get(case) for case in zip(table["size"], table["context_length"])]
     pairs = [(table[f"predicted_{size}"], table[f"measured_{size}"]) for size in GPU_SIZES]
@@ -200,19 +200,19 @@ def plan(runs: pd.DataFrame) -> pd.DataFrame:
     each of PLANNED_FOR; peak measured in the first of `runs` that has this shape, with its run_id."""
     known = select_predictable(runs)
     known = known[(known["status"] == "ok") & (known["mode"] == "train_step")].drop_duplicates("run_id")
-    measured = {shape_of(run): run for run in [*known.itertuples()][::-1]}
+    measured = {infer_shape(run): run for run in [*known.itertuples()][::-1]}
     rows = []
     for name, size in sorted(PLANNED.items(), key=lambda item: item[1].num_parameters(VOCAB_SIZE)):
         for (context, batch), (label, axes) in product(CASES, SETTINGS.items()):
             case = {"context_length": context, "batch_size": batch}
             of_run = {**size._asdict(), **case, **axes, "vocab_size": VOCAB_SIZE, "accumulation": 1}
             planned: Any = SimpleNamespace(**of_run, mode="train_step")
-            shape = shape_of(planned)
+            shape = infer_shape(planned)
             run = measured.get(shape)
             row = {"size": name, "num_parameters": size.num_parameters(VOCAB_SIZE), "setting": label, **case}
-            row |= {"predicted": prediction.predicted_peak_bytes(planned), "run_id": run and run.run_id}
+            row |= {"predicted": prediction.predict_peak_bytes(planned), "run_id": run and run.run_id}
             row |= {"peak": run.peak_memory_bytes if run else float("nan")}
-            failures = {gb: prediction.failure_of(shape, limit_of(gb)) for gb in PLANNED_FOR}
+            failures = {gb: prediction.find_failure(shape, limit_of(gb)) for gb in PLANNED_FOR}
             ends = {f"in_{gb}": f"no: {place_of(why)}" if why else FITS for gb, why in failures.items()}
             rows.append(row | ends)
     return pd.DataFrame(rows)

@@ -8,7 +8,7 @@ from profiler_job.jobs.cli.sweep_options import Device, Gpus, Only, ResultsFolde
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.exit_codes import CANNOT_MEASURE
 from profiler_job.jobs.executor.events import EventSink, Terminal
-from profiler_job.jobs.executor.preflight import checks
+from profiler_job.jobs.executor.preflight import run_checks
 from profiler_job.jobs.executor.result_store import Results
 from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP, Sweep
 
@@ -32,7 +32,7 @@ def can_measure(
     folder: Results, sweep: Sweep, runs: list[Run], device: str, gpus: int, retry: bool, emit: EventSink
 ) -> bool:
     left = [run for run in runs if folder.final(run, sweep.protocol, retry) is None]
-    outcomes = checks(folder, left, sweep.protocol, device, gpus)
+    outcomes = run_checks(folder, left, sweep.protocol, device, gpus)
     for check in outcomes:
         emit("check", **check._asdict())
     return all(check.state != "failed" for check in outcomes)

@@ -25,7 +25,7 @@ from profiler_job.jobs.contract.integrity import clear, find_folders, replace, r
 from profiler_job.jobs.contract.layout import CAPTURE, MANIFEST, SCRIPT
 from profiler_job.jobs.contract.program import PACKAGE, PROGRAM, find_shipped_data, find_site_sources
 from profiler_job.jobs.executor.events import Emit
-from profiler_job.jobs.executor.temporary import remove_abandoned, temporary_folder
+from profiler_job.jobs.executor.temporary import create_temporary_folder, remove_abandoned
 
 NAV_PAGE = re.compile(r": (\S+\.(?:md|ipynb))$", re.MULTILINE)
 """The page of an entry of the navigation in mkdocs.yml."""
@@ -81,7 +81,7 @@ def build_site(recordings: Sequence[Path], site: Path, emit: Emit, price_per_hou
     sources = find_site_sources()
     restore(site)
     remove_abandoned()
-    with temporary_folder("site-") as work:
+    with create_temporary_folder("site-") as work:
         docs = work / "site"
         (work / "analysis").symlink_to(PACKAGE / "analysis")  # mkdocs.yml names files of it, relative to itself
         # The report on a script has no questions, so the guide, which speaks of them, stays out.

@@ -23,7 +23,7 @@ from profiler_job.jobs.executor.stop import SHUTDOWN_S, Stop
 from profiler_job.jobs.executor.sweep_runner import MixedVersions, Stopped, SweepRunner
 from profiler_job.jobs.executor.sweep_state import SIGNAL_S
 from profiler_job.jobs.executor.together import Others, own_facts, work_for_first
-from profiler_job.jobs.executor.visible_gpus import visible_gpus
+from profiler_job.jobs.executor.visible_gpus import find_visible_gpus
 from profiler_job.jobs.sweep.plan import Sweep
 
 
@@ -105,7 +105,7 @@ def telling(log_format: str, price_per_hour: float | None, num_gpus: int) -> Ite
 
 def gpus_to_use(device: str, gpus: int) -> list[int]:
     """Their indices; fewer than `gpus` where fewer are visible."""
-    return (visible_gpus() if device == "cuda" else [0])[: gpus or None]
+    return (find_visible_gpus() if device == "cuda" else [0])[: gpus or None]
 
 
 def measure(

@@ -11,15 +11,15 @@ from profiler_job.jobs.cli.sweep_options import Only, ShardOption, SweepFile, ch
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.exit_codes import USAGE
 from profiler_job.jobs.contract.words import format_count
-from profiler_job.jobs.executor.events import clock
+from profiler_job.jobs.executor.events import format_clock
 from profiler_job.jobs.memory import (
     QUICK_S,
     Refused,
     Simulation,
+    estimate_prediction_seconds,
+    infer_shape,
     is_predictable,
     is_reference,
-    prediction_seconds,
-    shape_of,
     simulate_runs,
 )
 from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP
@@ -40,13 +40,15 @@ def plan(
     """Print the runs of a sweep with their parameters, predicted memory and time. Needs no GPU and no torch; the
     memory of models of your own is simulated, and that needs torch."""
     planned, runs, *_ = chosen(sweep, only, shard)
-    shapes = {shape_of(run) for run in runs if is_predictable(run)}
-    seconds = prediction_seconds(shapes)
+    shapes = {infer_shape(run) for run in runs if is_predictable(run)}
+    seconds = estimate_prediction_seconds(shapes)
     with_memory = memory or gpu_memory > 0 or seconds <= QUICK_S
     limited = gpu_memory > 0 or any(run.memory_limit_gib for run in runs)
     simulated = simulate_own(runs, patient=memory or gpu_memory > 0)
     table = PlanTable(planned.protocol, with_memory, limited, gpu_memory, simulated)
-    slow = f"the memory of {format_count(len(shapes), 'different shape')} takes about {clock(seconds)} to predict"
+    slow = (
+        f"the memory of {format_count(len(shapes), 'different shape')} takes about {format_clock(seconds)} to predict"
+    )
     if with_memory and seconds > QUICK_S:
         err.print(slow)
     bar = track(runs, slow, console=err, transient=True, disable=not (err.is_terminal and seconds > QUICK_S))
@@ -57,7 +59,7 @@ def plan(
     if shapes or not runs:
         predicted = "memory and time are predictions" if with_memory else "time is a prediction"
         times = format_count(planned.processes, "process")
-        predicted += f", time (in all {clock(table.total_s)}, each run timed in {times}) for a modest GPU"
+        predicted += f", time (in all {format_clock(table.total_s)}, each run timed in {times}) for a modest GPU"
     elif any(prediction.peaks for prediction in simulated.values()):
         predicted = "memory is the peak allocated of a simulation, without the allocator's rounding and the CUDA "
         predicted += f"context; of workload {planned.workload} no time is known before"

@@ -42,7 +42,7 @@ def status(
         record = folder.finished(run, planned.protocol)
         timed = folder.timed(run, planned.protocol)
         damage = "" if record else folder.damage(run)
-        begun = folder.in_flight(run) or (timed_so_far(timed) if timed else "waiting")
+        begun = folder.read_in_flight(run) or (timed_so_far(timed) if timed else "waiting")
         state = record.status if record else "damaged" if damage else begun
         counts[state] += 1
         known = record or timed

@@ -11,7 +11,7 @@ from profiler_job.jobs.contract.exit_codes import USAGE
 from profiler_job.jobs.executor.nodes import Node, this_node
 from profiler_job.jobs.executor.preflight import RESULTS_OF_IMAGE
 from profiler_job.jobs.sweep.plan import Sweep, SweepError, load_sweep, select
-from profiler_job.jobs.sweep.shards import Shard, detect_shard, parse_shard, runs_of_shard
+from profiler_job.jobs.sweep.shards import Shard, detect_shard, parse_shard, select_shard_runs
 
 SweepFile = Annotated[Path, typer.Option("--sweep", help="Sweep file.", show_default="jobs/sweep.yaml")]
 ResultsFolder = Annotated[
@@ -46,7 +46,7 @@ def chosen(
             shard, engine = detect_shard(is_together=node_of_runs(selected, num_gpus) is not None)
         if engine:
             err.print(f"shard {shard.index} of {shard.count}, assigned by {engine}")
-        return sweep, runs_of_shard(selected, shard, sweep.protocol), shard, selected if shard.count > 1 else None
+        return sweep, select_shard_runs(selected, shard, sweep.protocol), shard, selected if shard.count > 1 else None
     except SweepError as error:
         for line in str(error).splitlines():
             err.print(line, style="red", markup=False)

@@ -23,22 +23,22 @@ from profiler_job.jobs.contract.messages import Measured
 from profiler_job.jobs.contract.privacy import FOLDERS
 from profiler_job.jobs.executor.collectors import Collector, Timer
 from profiler_job.jobs.executor.failures import CaptureLost, RunFailed
-from profiler_job.jobs.executor.machine import hashed_names
+from profiler_job.jobs.executor.machine import hash_machine_names
 from profiler_job.jobs.executor.nsys_cli import LONGEST_DIAGNOSTIC, count_kernels_and_steps, count_steps_of_processes
 from profiler_job.jobs.executor.sweep_state import SweepState
-from profiler_job.jobs.sweep.prediction import stage_of, timeout_seconds
+from profiler_job.jobs.sweep.prediction import compute_timeout, name_stage
 
 
 class Attempt:
     """`record` is what is known of the run so far: timed.json after a stage of the timer, run.json in the end. `stage`
-    is the stage by name, as of `stage_of`."""
+    is the stage by name, as of `name_stage`."""
 
     def __init__(self, state: SweepState, run: Run, collector: Collector, folder: Path, record: RunRecord):
         self.state, self.run, self.collector, self.folder, self.record = state, run, collector, folder, record
-        names = {*record.hashed_names, *hashed_names(), *state.hashed_names}  # its stages may have a machine each
+        names = {*record.hashed_names, *hash_machine_names(), *state.hashed_names}  # its stages may have a machine each
         self.update(hashed_names=sorted(names))
         self.started = time.monotonic()
-        self.stage = stage_of(collector.name, len(record.timed))
+        self.stage = name_stage(collector.name, len(record.timed))
         self.seconds: dict[str, float] = {}
         state.emit("stage_started", run=run.run_id, stage=self.stage)
 
@@ -54,7 +54,7 @@ class Attempt:
             run=run,
             num_machines=state.num_machines_of(run),
             machine=machine,
-            started_at=now(),
+            started_at=read_clock(),
             **state.protocol.model_dump(),
         )
         state.emit("run_started", run=run.run_id, gpu=collector.gpu or 0)
@@ -74,7 +74,7 @@ class Attempt:
             warmup_steps=protocol.warmup_steps,
             steps=steps,
             folder=self.folder,
-            timeout_s=timeout_seconds(self.run, protocol),
+            timeout_s=compute_timeout(self.run, protocol),
             **options,
         )
         self.update(**measured["settings"])
@@ -165,7 +165,7 @@ class Attempt:
         if status in ("failed", "machine") and detail is not None:
             self.state.results.check_space(detail.message)
         wall_s = self.add_wall()
-        self.update(status=status, status_detail=detail, ended_at=now())
+        self.update(status=status, status_detail=detail, ended_at=read_clock())
         self.state.results.finish(self.run, self.record)
         self.state.statuses[self.run.run_id] = status
         if status == "ok":
@@ -175,5 +175,5 @@ class Attempt:
         self.state.count_machine_failures(self.collector.gpu, status, detail.message if detail else "")
 
 
-def now() -> str:
+def read_clock() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")

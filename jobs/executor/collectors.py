@@ -15,8 +15,8 @@ from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.find_nsys import NSYS_MISSING
 from profiler_job.jobs.contract.layout import LOG, NSYS_LOG, REPORT
 from profiler_job.jobs.contract.messages import GO, Facts, Failed, Measured, Rate
-from profiler_job.jobs.executor.failures import CaptureLost, CollectorError, RunFailed, WorkerDied, status_of
-from profiler_job.jobs.executor.nsys_cli import NsysLog, export, nsys
+from profiler_job.jobs.executor.failures import CaptureLost, CollectorError, RunFailed, WorkerDied, infer_status
+from profiler_job.jobs.executor.nsys_cli import NsysLog, export, run_nsys
 from profiler_job.jobs.executor.stop import CAPTURE_S, SHUTDOWN_S, Stop
 from profiler_job.jobs.executor.worker_process import Part, WorkerProcess
 
@@ -204,7 +204,7 @@ class Collector:
                 self.running.send(GO)
                 answer = self.running.receive(deadline - time.monotonic())
             if answer["event"] == "oom" or answer["event"] == "failed":
-                raise failure_of(answer)
+                raise build_failure(answer)
             assert answer["event"] == "measured"
             between("measured")
             self.running.receive(deadline - time.monotonic())  # released
@@ -237,10 +237,10 @@ class Collector:
             return False
 
 
-def failure_of(failed: Failed) -> RunFailed:
+def build_failure(failed: Failed) -> RunFailed:
     """How a run ended whose worker said so."""
     detail = {name: value for name, value in failed.items() if name != "event"}
-    return RunFailed(status_of(failed["event"], failed["message"]), **detail)
+    return RunFailed(infer_status(failed["event"], failed["message"]), **detail)
 
 
 class Timer(Collector):
@@ -251,7 +251,7 @@ class Timer(Collector):
     can_fork = True
 
     def calibrate(self, log: Path) -> list[Rate]:
-        """The GPU's peak rates, as of `jobs.worker.calibration.rates`. Raises CollectorError."""
+        """The GPU's peak rates, as of `jobs.worker.calibration.measure_rates`. Raises CollectorError."""
         try:
             self.start()
             self.fresh = False
@@ -303,7 +303,7 @@ class Nsys(Collector):
     def control(self, command: str, *options: str, allowed_s: float = 0.0, **settings) -> None:
         """Run an nsys command on the session, which may go on for `allowed_s` after a stop; `settings` as of `nsys`."""
         settings |= {"environment": self.running.environment, "left_s": partial(self.stopping.left, allowed_s)}
-        nsys(command, f"--session={self.session}", *options, **settings)
+        run_nsys(command, f"--session={self.session}", *options, **settings)
 
     @property
     def report(self) -> Path:

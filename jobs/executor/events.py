@@ -93,7 +93,7 @@ class Estimate:
         return (slope, fixed) if slope > 0 and fixed >= 0 else (1.0, 0.0)
 
 
-def clock(seconds: float) -> str:
+def format_clock(seconds: float) -> str:
     minutes, seconds = divmod(int(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
 
@@ -149,7 +149,7 @@ class Terminal:
         return self.num_stages - len(self.estimate.open)
 
     def left(self) -> str:
-        return f"about {clock(self.estimate.remaining_s)} left{format_cost(self.meter.cost)}"
+        return f"about {format_clock(self.estimate.remaining_s)} left{format_cost(self.meter.cost)}"
 
     def sweep_started(
         self, runs: int, finished: int, timed: int, stages: int, predicted_s: dict[str, dict[str, float]]
@@ -187,7 +187,7 @@ class Terminal:
         return [stage for stage in self.estimate.open if stage[0] == run]
 
     def print_done(self, what: str) -> None:
-        left = "" if self.console.is_terminal else f"  ({clock(self.meter.wall_s)} elapsed, {self.left()})"
+        left = "" if self.console.is_terminal else f"  ({format_clock(self.meter.wall_s)} elapsed, {self.left()})"
         self.console.print(rf"\[{self.num_done}/{self.num_stages}] {what}{left}")
 
     def mixed_versions(self, runs: int, differences: dict[str, Difference]) -> None:
@@ -209,7 +209,7 @@ class Terminal:
 
     def sweep_finished(self, statuses: dict[str, str]) -> None:
         counts = ", ".join(f"{number} {status}" for status, number in Counter(statuses.values()).most_common())
-        self.console.print(f"finished: {counts or 'nothing to do'} in {clock(self.estimate.elapsed_s)}")
+        self.console.print(f"finished: {counts or 'nothing to do'} in {format_clock(self.estimate.elapsed_s)}")
 
     def check(self, name: str, state: str, found: str, fix: str) -> None:
         self.console.print(f"[{CHECK_COLOURS[state]}]{state:8}[/] {name}: {escape(found)}", soft_wrap=True)
@@ -226,7 +226,7 @@ class Terminal:
         self.console.print(f"the site: {path}", markup=False, soft_wrap=True)
 
     def job_finished(self, exit_code: int, wall_s: float, cost: float | None) -> None:
-        self.console.print(f"in all {clock(wall_s)}{format_cost(cost)}")
+        self.console.print(f"in all {format_clock(wall_s)}{format_cost(cost)}")
 
     def close(self) -> None:
         self.progress.stop()

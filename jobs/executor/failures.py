@@ -47,7 +47,7 @@ codes are in the CUDA Runtime API, Data types, cudaError), which PyTorch puts be
 c10/cuda/CUDAFunctions.cpp."""
 
 
-def status_of(event: str, message: str) -> Status:
+def infer_status(event: str, message: str) -> Status:
     """The status of a run whose worker told that it ended as `event` (oom or failed)."""
     if event == "oom":
         return "oom"

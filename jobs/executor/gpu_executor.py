@@ -21,7 +21,7 @@ from profiler_job.jobs.executor.attempt import Attempt
 from profiler_job.jobs.executor.collectors import WARM_UP, Collector, Nsys, Timer
 from profiler_job.jobs.executor.failures import RunFailed
 from profiler_job.jobs.executor.gpu_sampler import GpuSensor, Watch
-from profiler_job.jobs.executor.machine import machine_facts
+from profiler_job.jobs.executor.machine import read_machine_facts
 from profiler_job.jobs.executor.sweep_state import SweepState
 from profiler_job.jobs.executor.together import Others
 
@@ -54,7 +54,7 @@ class GpuExecutor:
             starts = [pool.submit(collector.start) for collector in self.collectors]
         for start in starts:
             start.result()
-        self.machine = machine_facts(self.timer.facts, with_nsys=bool(self.free))
+        self.machine = read_machine_facts(self.timer.facts, with_nsys=bool(self.free))
 
     def stop(self) -> None:
         with ThreadPoolExecutor(len(self.collectors)) as pool:

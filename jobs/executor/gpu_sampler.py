@@ -17,7 +17,7 @@ from typing import Any
 import pynvml
 
 from profiler_job.jobs.contract.messages import Measured
-from profiler_job.jobs.executor.visible_gpus import visible_handles
+from profiler_job.jobs.executor.visible_gpus import open_visible_handles
 from profiler_job.jobs.sweep.prediction import BUSY_S
 
 SAMPLE_S = 0.1
@@ -66,7 +66,7 @@ class GpuSensor:
             self.problems["energy_mj"] = "other machines have GPUs of the run"
         self.handles: list[Any] = []
         try:
-            visible = visible_handles() if gpus else []
+            visible = open_visible_handles() if gpus else []
             self.handles = [visible[gpu] for gpu in gpus]
         except (pynvml.NVMLError, IndexError) as error:
             self.problems["NVML"] = str(error)
@@ -144,7 +144,7 @@ class Watch:
         row = {
             "position": self.position,
             "started_at": self.started_at.isoformat(timespec="milliseconds"),
-            "cpu_model": cpu_model(),
+            "cpu_model": read_cpu_model(),
             "cpu_cores": len(os.sched_getaffinity(0)),
             "host_loop_ns": measured.get("host_loop_ns"),
             "gpu_id": self.sensor.gpu_id,
@@ -166,7 +166,7 @@ class Watch:
 
 
 @cache
-def cpu_model() -> str | None:
+def read_cpu_model() -> str | None:
     """What the processor calls itself; None where the system does not say."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

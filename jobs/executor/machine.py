@@ -8,19 +8,19 @@ from typing import Any
 from profiler_job.jobs.contract.layout import Machine
 from profiler_job.jobs.contract.privacy import collect_machine_names, hash_names
 from profiler_job.jobs.contract.program import find_commit
-from profiler_job.jobs.executor.nsys_cli import nsys
+from profiler_job.jobs.executor.nsys_cli import run_nsys
 
 
-def machine_facts(worker_facts: Mapping[str, Any], *, with_nsys: bool) -> Machine:
+def read_machine_facts(worker_facts: Mapping[str, Any], *, with_nsys: bool) -> Machine:
     """GPU, driver, CUDA, torch, nsys (empty where it is not used), Python and the commit of this program.
 
     Raises CollectorError where nsys is missing.
     """
-    nsys_used = nsys_version() if with_nsys else ""
-    return Machine(**worker_facts, driver=driver_version(), nsys=nsys_used, commit=find_commit())
+    nsys_used = read_nsys_version() if with_nsys else ""
+    return Machine(**worker_facts, driver=read_driver_version(), nsys=nsys_used, commit=find_commit())
 
 
-def driver_version() -> str:
+def read_driver_version() -> str:
     import pynvml
 
     try:
@@ -30,11 +30,11 @@ def driver_version() -> str:
         return ""
 
 
-def nsys_version() -> str:
-    return nsys("--version").strip().rpartition("version ")[2]
+def read_nsys_version() -> str:
+    return run_nsys("--version").strip().rpartition("version ")[2]
 
 
 @cache
-def hashed_names() -> list[str]:
+def hash_machine_names() -> list[str]:
     """Names of this machine and its user, hashed with a salt of this process."""
     return hash_names(collect_machine_names(), secrets.token_hex(8))

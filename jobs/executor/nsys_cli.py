@@ -66,7 +66,7 @@ class NsysLog:
                     self.complaints.append(" ".join(FOLDERS.sub("", text).split()))
 
 
-def nsys(
+def run_nsys(
     *arguments: str,
     environment: Mapping[str, str] | None = None,
     log: NsysLog | None = None,
@@ -156,11 +156,11 @@ def export(
     options = ["--type=sqlite", "--force-overwrite=true", "--quiet=true", f"--output={database}"]
     settings: dict[str, Any] = {"environment": environment, "log": log, "left_s": left_s}
     try:
-        nsys("export", *options, PAYLOADS, str(report), **settings)
+        run_nsys("export", *options, PAYLOADS, str(report), **settings)
     except CollectorError as error:
         if PAYLOADS.partition("=")[0] not in str(error):
             raise
-        nsys("export", *options, str(report), **settings)  # an older one, which does not know the option
+        run_nsys("export", *options, str(report), **settings)  # an older one, which does not know the option
     if log:
         log.diagnose(database)
     try:
@@ -169,7 +169,7 @@ def export(
         raise CollectorError(f"the export of nsys cannot be used: {error}") from None
     options = ["--quiet", f"--report={NSYS_SUMS}", "--format=csv", "--output=-"]
     try:
-        sums = nsys("stats", *options, str(database), environment=environment, left_s=left_s)
+        sums = run_nsys("stats", *options, str(database), environment=environment, left_s=left_s)
         report.with_name(NSYS_SUMS_FILE).write_text(sums)
     except CollectorError:  # an nsys without its statistics scripts still measures
         if left_s() <= 0:  # the sweep stops: in the next job the run has its statistics

@@ -19,18 +19,18 @@ from profiler_job.jobs.contract.find_nsys import HOW_TO_INSTALL
 from profiler_job.jobs.contract.layout import Protocol
 from profiler_job.jobs.executor.failures import CollectorError
 from profiler_job.jobs.executor.gpu_executor import NSYS_WORKERS
-from profiler_job.jobs.executor.nsys_cli import nsys
+from profiler_job.jobs.executor.nsys_cli import run_nsys
 from profiler_job.jobs.executor.result_store import Results
-from profiler_job.jobs.executor.visible_gpus import visible_gpus, visible_handles
+from profiler_job.jobs.executor.visible_gpus import find_visible_gpus, open_visible_handles
 from profiler_job.jobs.memory import (
     CUDA_CONTEXT_BYTES,
+    find_most_demanding,
+    infer_shape,
     is_predictable,
     is_reference,
-    most_demanding,
-    predicted_memory_bytes,
-    shape_of,
+    predict_memory_bytes,
 )
-from profiler_job.jobs.sweep.prediction import predicted_export_bytes
+from profiler_job.jobs.sweep.prediction import predict_export_bytes
 
 MIB, GIB = 2**20, 2**30
 LONGEST_TEMPORARY = 107 - len("/profiler-12345678/socket")  # bytes; Linux allows 107 for the path of a socket
@@ -56,7 +56,7 @@ class Check(NamedTuple):
 def check_gpu(needed: int = 1) -> Check:
     """Whether there are as many GPUs as the run with most of them needs."""
     try:
-        names = [pynvml.nvmlDeviceGetName(handle) for handle in visible_handles()]
+        names = [pynvml.nvmlDeviceGetName(handle) for handle in open_visible_handles()]
     except pynvml.NVMLError as error:
         fix = (
             "run on a machine with an NVIDIA GPU and driver; in Docker add --gpus all (needs nvidia-container-toolkit)"
@@ -130,7 +130,7 @@ def check_workload(workload: str, options: Sequence[str] = ("",)) -> Check:
 def check_nsys() -> Check:
     """Whether nsys runs and can make a report of what it collects (its importer is there)."""
     try:
-        version = nsys("--version").strip()
+        version = run_nsys("--version").strip()
     except CollectorError as error:
         if shutil.which("nsys") is None:
             return Check("nsys", "failed", "not on this machine", HOW_TO_INSTALL)
@@ -139,7 +139,7 @@ def check_nsys() -> Check:
         report = Path(folder) / "check.nsys-rep"
         quiet = ["--trace=nvtx", "--sample=none", "--cpuctxsw=none", f"--output={report}"]
         try:
-            nsys("profile", *quiet, sys.executable, "-c", "pass")
+            run_nsys("profile", *quiet, sys.executable, "-c", "pass")
         except CollectorError as error:
             return Check("nsys", "failed", str(error), f"install nsys again: {HOW_TO_INSTALL}")
         if not report.exists():
@@ -148,33 +148,33 @@ def check_nsys() -> Check:
     return Check("nsys", "ok", version)
 
 
-def amount(size: float) -> str:
+def format_amount(size: float) -> str:
     """Bytes as a person reads them."""
     return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / MIB:.0f} MiB"
 
 
 def check_disk(folder: Path, runs: Sequence[Run], protocol: Protocol) -> Check:
-    sizes = [predicted_export_bytes(run, protocol) for run in runs]
+    sizes = [predict_export_bytes(run, protocol) for run in runs]
     needed = FILES_PER_CAPTURE * sum(size for size in sizes if size is not None)
-    free = shutil.disk_usage(existing_parent(folder)).free
-    finding = f"{amount(free)} free in {folder}"
+    free = shutil.disk_usage(find_existing_parent(folder)).free
+    finding = f"{format_amount(free)} free in {folder}"
     known = len(sizes) - sizes.count(None)
     if known or not sizes:
-        finding += f", at most {amount(needed)} predicted"
+        finding += f", at most {format_amount(needed)} predicted"
     if None in sizes:
         finding += f" for {known} of {len(runs)} runs" if known else ""
-        finding += f"; nothing is predicted for workload {', '.join(unpredicted(runs))}"
+        finding += f"; nothing is predicted for workload {', '.join(explain_unpredicted(runs))}"
     if free < needed:
         return Check("disk", "failed", finding, "free some space, or choose another folder with --results")
     return Check("disk", "ok", finding)
 
 
-def options_of(workload: str, runs: Sequence[Run]) -> list[str]:
+def format_run_options(workload: str, runs: Sequence[Run]) -> list[str]:
     """The different options of the runs of a workload."""
     return list(dict.fromkeys(run.workload_options for run in runs if run.workload == workload))
 
 
-def unpredicted(runs: Sequence[Run]) -> list[str]:
+def explain_unpredicted(runs: Sequence[Run]) -> list[str]:
     """The workloads of runs of which nothing is predicted."""
     return list(dict.fromkeys(run.workload for run in runs if not is_reference(run)))
 
@@ -182,7 +182,7 @@ def unpredicted(runs: Sequence[Run]) -> list[str]:
 def check_writable(folder: Path, *below: Path) -> Check:
     """Whether results can be written, to folders `below`, too, and outlive the container where this program runs in its
     image."""
-    for parent in map(existing_parent, (folder, *below)):
+    for parent in map(find_existing_parent, (folder, *below)):
         if parent.is_dir() and os.access(parent, os.W_OK):
             continue
         user = f"{os.getuid()}:{os.getgid()}"
@@ -206,8 +206,8 @@ def check_temporary(runs: Sequence[Run], protocol: Protocol, gpus: int = 0) -> C
     if len(os.fsencode(folder)) > LONGEST_TEMPORARY:
         finding = f"the path {folder} is too long for a socket"
         return Check("temporary folder", "failed", finding, "set TMPDIR to a shorter one")
-    largest = max((predicted_export_bytes(run, protocol) or 0 for run in runs), default=0)
-    needed = FILES_PER_CAPTURE * largest * NSYS_WORKERS * (gpus or len(visible_gpus()) or 1)
+    largest = max((predict_export_bytes(run, protocol) or 0 for run in runs), default=0)
+    needed = FILES_PER_CAPTURE * largest * NSYS_WORKERS * (gpus or len(find_visible_gpus()) or 1)
     if shutil.disk_usage(folder).free < needed:
         finding = f"less than {needed / MIB:.0f} MiB free in {folder} for captures in progress"
         return Check("temporary folder", "failed", finding, "free some space, or set TMPDIR to another folder")
@@ -219,19 +219,19 @@ def check_gpu_memory(runs: Sequence[Run], with_nsys: bool = True, gpus: int = 0)
     idle = min(NSYS_WORKERS, len(runs)) * CUDA_CONTEXT_BYTES if with_nsys else 0
     memory = []
     with suppress(pynvml.NVMLError):
-        memory = [pynvml.nvmlDeviceGetMemoryInfo(handle) for handle in visible_handles(gpus)]
+        memory = [pynvml.nvmlDeviceGetMemoryInfo(handle) for handle in open_visible_handles(gpus)]
     if memory:
         least, used = min(info.free for info in memory), max(info.used for info in memory)
         known = [run for run in runs if is_predictable(run)]
-        shapes = {shape_of(run) for run in known}
-        predicted = set(most_demanding(shapes))
+        shapes = {infer_shape(run) for run in known}
+        predicted = set(find_most_demanding(shapes))
         tight = [
             run.run_id
             for run in known
-            if shape_of(run) in predicted and (predicted_memory_bytes(run) or 0) + idle > least
+            if infer_shape(run) in predicted and (predict_memory_bytes(run) or 0) + idle > least
         ]
         finding = f"{least / GIB:.1f} GiB free"
-        if others := unpredicted(runs):
+        if others := explain_unpredicted(runs):
             finding += f"; nothing is predicted for workload {', '.join(others)}"
         if used > BUSY_BYTES:
             fix = "stop the other programs on this GPU: they disturb the timings"
@@ -250,7 +250,7 @@ def check_other_processes(gpus: int = 0) -> Check:
     with suppress(pynvml.NVMLError):
         processes = [
             process.pid
-            for handle in visible_handles(gpus)
+            for handle in open_visible_handles(gpus)
             for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
         ]
         if processes:
@@ -260,14 +260,14 @@ def check_other_processes(gpus: int = 0) -> Check:
     return Check("other processes", "failed", "unknown", "see GPU")
 
 
-def existing_parent(folder: Path) -> Path:
+def find_existing_parent(folder: Path) -> Path:
     folder = folder.absolute()
     while not folder.exists():
         folder = folder.parent
     return folder
 
 
-def checks(
+def run_checks(
     results: Results, runs: Sequence[Run], protocol: Protocol, device: str = "cuda", gpus: int = 0
 ) -> list[Check]:
     """All checks for measuring `runs` on `gpus` GPUs (0: all); without a GPU (`device` cpu, for trying things out) only
@@ -280,7 +280,10 @@ def checks(
         lambda: check_writable(*results.written),
         lambda: check_disk(results.root, runs, protocol),
         *([check_nsys] if with_nsys else []),
-        *(partial(check_workload, workload, options_of(workload, runs)) for workload in unpredicted(runs)),
+        *(
+            partial(check_workload, workload, format_run_options(workload, runs))
+            for workload in explain_unpredicted(runs)
+        ),
     ]
     on_gpu = [
         lambda: check_gpu(max((run.gpus for run in runs), default=1)),

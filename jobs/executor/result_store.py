@@ -108,12 +108,12 @@ def try_lock(file: IO, how: int) -> bool:
     return True
 
 
-def sweeps_in(root: Path) -> list[str]:
+def list_sweeps(root: Path) -> list[str]:
     """Names of the sweeps that a results folder has something of."""
-    return sorted(folder.name for folder in root.iterdir() if (folder / SWEEP).exists() or shards_in(folder))
+    return sorted(folder.name for folder in root.iterdir() if (folder / SWEEP).exists() or list_shards(folder))
 
 
-def shards_in(folder: Path) -> list[str]:
+def list_shards(folder: Path) -> list[str]:
     """Names of the folders of shards in the folder of a sweep."""
     names = [plan.parent.name for plan in folder.glob(f"shard-*-of-*/{SWEEP}")]
     return sorted(names, key=lambda name: (len(name), name))
@@ -160,12 +160,12 @@ class Results:
         if not self.root.is_dir():
             raise NoResults(f"{self.root}: no such folder; give the results folder of a job with --results")
         sweep, *shard = self.folder.relative_to(self.root).parts
-        for parent, name, others_in in zip((self.root, self.root / sweep), (sweep, *shard), (sweeps_in, shards_in)):
+        for parent, name, others_in in zip((self.root, self.root / sweep), (sweep, *shard), (list_sweeps, list_shards)):
             if not (parent / name).is_dir():
                 others = ", ".join(others_in(parent))
                 there = f"it has {others}" if others else "no job has begun there"
                 raise NoResults(f"{parent}: has no results of {name}; {there}")
-        if (shards := shards_in(self.folder)) and not (self.folder / SWEEP).exists():
+        if (shards := list_shards(self.folder)) and not (self.folder / SWEEP).exists():
             raise NoResults(f"{self.folder}: measured in shards; give --shard I/N; it has {', '.join(shards)}")
 
     def is_locked(self) -> bool:
@@ -325,7 +325,7 @@ class Results:
         write_json(path, add_digest(written.model_dump(mode="json")))
         return written
 
-    def in_flight(self, run: Run) -> str | None:
+    def read_in_flight(self, run: Run) -> str | None:
         """`running` or `interrupted` for a run that was begun and not finished."""
         mark = read_json(self.folder / run.run_id / IN_FLIGHT, dict)
         if mark is None or self.record(run) is not None:

@@ -34,7 +34,7 @@ from profiler_job.jobs.contract.messages import UNPADDED, UNPADDED_MODULES
 from profiler_job.jobs.contract.words import format_count
 from profiler_job.jobs.executor.collectors import NOT_SAMPLED, TRACED
 from profiler_job.jobs.executor.failures import CollectorError
-from profiler_job.jobs.executor.machine import hashed_names, machine_facts
+from profiler_job.jobs.executor.machine import hash_machine_names, read_machine_facts
 from profiler_job.jobs.executor.nsys_cli import (
     NsysLog,
     count_kernels_and_steps,
@@ -113,15 +113,15 @@ def measure(script: Script, results: Path) -> tuple[Path, dict]:
         raise ScriptFailed(
             f"nsys recorded steps of {format_count(len(num_steps), 'process')}, and {len(ranks)} took them"
         )
-    write_json(run / TIMINGS, timings_of(ranks))
+    write_json(run / TIMINGS, build_timings(ranks))
     keep_report(run / REPORT, results / RAW / script.name)
     shutil.rmtree(draft / FOLLOWED)
     record = FinishedRecord(
         schema_version=SCHEMA_VERSION,
         run_id=script.name,
         status="ok",
-        run=run_of(script, noted),
-        machine=machine_facts({name: noted[name] for name in MACHINE}, with_nsys=True),
+        run=build_run(script, noted),
+        machine=read_machine_facts({name: noted[name] for name in MACHINE}, with_nsys=True),
         started_at=started.isoformat(timespec="seconds"),
         ended_at=datetime.now(UTC).isoformat(timespec="seconds"),
         wall_s=round(time.monotonic() - began, 3),
@@ -131,7 +131,7 @@ def measure(script: Script, results: Path) -> tuple[Path, dict]:
         num_parameters=noted["num_parameters"],
         autograd_multithreading=noted["autograd_multithreading"],
         float32_matmul_precision=noted["float32_matmul_precision"],
-        hashed_names=hashed_names(),
+        hashed_names=hash_machine_names(),
         shared_id=noted["shared_id"],
         files=read_all_facts(file for file in run.iterdir() if file.is_file()),
     )
@@ -222,12 +222,12 @@ def check_applied(ranks: list[dict]) -> None:
         raise NotApplied("; ".join(f"{name}: {reason}" for name, reason in why.items()))
 
 
-def timings_of(ranks: list[dict]) -> dict[str, list[dict]]:
+def build_timings(ranks: list[dict]) -> dict[str, list[dict]]:
     """The tables of timings.json, by rank."""
     tables: dict[str, list[dict]] = {"steps": [], "memory": [], "figures": []}
     for noted in ranks:
         walls = [step["wall_ns"] for step in noted["steps"]]
-        sequences, tokens = batch_of(noted)
+        sequences, tokens = infer_batch(noted)
         scalars = {"sequences_per_step": sequences, "tokens_per_step": tokens, "forwards_per_step": noted["forwards"]}
         scalars = {name: value for name, value in scalars.items() if value}
         if (unpadded := noted["unpadded"]) is not None:
@@ -249,7 +249,7 @@ def timings_of(ranks: list[dict]) -> dict[str, list[dict]]:
     return tables
 
 
-def batch_of(noted: dict) -> tuple[int, int]:
+def infer_batch(noted: dict) -> tuple[int, int]:
     """Sequences (or samples) and tokens of one step: of the model's first input, in all its calls. 0 where that is not
     known; tokens are known of inputs of whole numbers, [sequences, tokens]."""
     shape = noted["inputs"][0]["shape"] if noted["inputs"] else []
@@ -259,9 +259,9 @@ def batch_of(noted: dict) -> tuple[int, int]:
     return shape[0] * noted["forwards"], shape[0] * shape[1] * noted["forwards"] if is_text else 0
 
 
-def run_of(script: Script, noted: dict) -> dict[str, Any]:
+def build_run(script: Script, noted: dict) -> dict[str, Any]:
     """The axes of a run, as far as the script tells them."""
-    sequences, tokens = batch_of(noted)
+    sequences, tokens = infer_batch(noted)
     trains = "train_step" if noted["optimizers"] else "forward_backward"
     return {
         "size": noted["model"],
@@ -269,7 +269,7 @@ def run_of(script: Script, noted: dict) -> dict[str, Any]:
         "context_length": tokens // sequences if sequences else 0,
         "batch_size": sequences,
         "mode": trains if noted["training"] else "forward",
-        "precision": precision_of(noted),
+        "precision": infer_precision(noted),
         "attention": "",
         "compile": ("cudagraphs" if "cuda_graphs" in script.changes else "default") if noted["compiled"] else "off",
         "optimizer": ", ".join(noted["optimizers"]),
@@ -278,7 +278,7 @@ def run_of(script: Script, noted: dict) -> dict[str, Any]:
     }
 
 
-def precision_of(noted: dict) -> str:
+def infer_precision(noted: dict) -> str:
     """That of autocast, or else of most parameters."""
     dtypes = noted["parameter_dtypes"]
     dtype = noted["autocast"] or max(dtypes, key=dtypes.__getitem__, default="")

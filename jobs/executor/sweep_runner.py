@@ -14,12 +14,12 @@ from profiler_job.jobs.executor.failures import CollectorError, RunFailed
 from profiler_job.jobs.executor.gpu_executor import NSYS_WORKERS, GpuExecutor
 from profiler_job.jobs.executor.result_store import Results, read_json, write_json
 from profiler_job.jobs.executor.sweep_state import SweepState
-from profiler_job.jobs.executor.temporary import remove_abandoned, temporary_folder
+from profiler_job.jobs.executor.temporary import create_temporary_folder, remove_abandoned
 from profiler_job.jobs.executor.together import Others
-from profiler_job.jobs.sweep.prediction import assumed_stages, stage_of, steps_of_stages
+from profiler_job.jobs.sweep.prediction import assume_stages, count_stage_steps, name_stage
 
 
-def order_of_pass(runs: Sequence[Run], seed: int, process: int) -> list[Run]:
+def shuffle_pass(runs: Sequence[Run], seed: int, process: int) -> list[Run]:
     """The runs in the order in which their unprofiled processes of a number are measured: shuffled, so that what drifts
     with time meets no run more than others, and each time anew, so that the processes of one run are spread over the
     time of the sweep."""
@@ -74,20 +74,20 @@ class SweepRunner:
         Raises CollectorError when the machine cannot measure, MixedVersions when it has other versions than finished
         runs and something is to be measured, OSError when results cannot be written, Stopped after `stop`.
         """
-        self.orders = [order_of_pass(runs, self.protocol.seed, process) for process in range(self.protocol.processes)]
+        self.orders = [shuffle_pass(runs, self.protocol.seed, process) for process in range(self.protocol.processes)]
         pending = self._pending(runs)
-        predicted = {run.run_id: assumed_stages(run, self.protocol) for run in pending}
+        predicted = {run.run_id: assume_stages(run, self.protocol) for run in pending}
         if len(self.gpus) > 1:  # longest first, so that no GPU is left alone with a long run at the end
             pending.sort(key=lambda run: sum(predicted[run.run_id].values()), reverse=True)
         for run_id, timed in self.state.timed.items():
             for process in range(len(timed.timed)):
-                del predicted[run_id][stage_of(Timer.name, process)]
+                del predicted[run_id][name_stage(Timer.name, process)]
         self.emit(
             "sweep_started",
             runs=len(runs),
             finished=len(self.state.statuses),
             timed=sum(timed.is_timed for timed in self.state.timed.values()),
-            stages=len(runs) * len(steps_of_stages(self.protocol)),
+            stages=len(runs) * len(count_stage_steps(self.protocol)),
             predicted_s=predicted,
         )
         if pending:
@@ -119,7 +119,7 @@ class SweepRunner:
     def _drive(self, pending: Sequence[Run]) -> None:
         self.state.num_nsys_workers = min(NSYS_WORKERS, len(pending)) if self.protocol.profiled_steps else 0
         remove_abandoned()
-        with temporary_folder("compiled-") as compiled:
+        with create_temporary_folder("compiled-") as compiled:
             self.state.compiled = str(compiled)
             for ranks in sorted({run.gpus for run in pending}):
                 if not self.state.stopping.is_set():

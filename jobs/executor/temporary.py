@@ -31,7 +31,7 @@ class TemporaryFolder:
 
 
 @contextmanager
-def temporary_folder(kind: str) -> Iterator[Path]:
+def create_temporary_folder(kind: str) -> Iterator[Path]:
     """A TemporaryFolder for a while."""
     folder = TemporaryFolder(kind)
     try:

@@ -34,11 +34,11 @@ from profiler_job.jobs.contract.ports import find_free_ports
 from profiler_job.jobs.contract.versions import compare_machines, format_differences
 from profiler_job.jobs.executor.collectors import Collector, Nsys, Timer
 from profiler_job.jobs.executor.failures import CollectorError, RunFailed
-from profiler_job.jobs.executor.machine import hashed_names, machine_facts
+from profiler_job.jobs.executor.machine import hash_machine_names, read_machine_facts
 from profiler_job.jobs.executor.nodes import Node
 from profiler_job.jobs.executor.nsys_cli import TIMEOUT_S
 from profiler_job.jobs.executor.stop import CAPTURE_S, Stop
-from profiler_job.jobs.executor.temporary import remove_abandoned, temporary_folder
+from profiler_job.jobs.executor.temporary import create_temporary_folder, remove_abandoned
 from profiler_job.jobs.executor.worker_process import Part
 
 JOIN_S = 300
@@ -147,7 +147,7 @@ class Line:
 
 def own_facts(with_nsys: bool) -> dict[str, Any]:
     """What the first machine compares with its own; ranks tell the rest. Raises CollectorError."""
-    return machine_facts({}, with_nsys=with_nsys).model_dump(include={"driver", "nsys", "commit"})
+    return read_machine_facts({}, with_nsys=with_nsys).model_dump(include={"driver", "nsys", "commit"})
 
 
 class Twins:
@@ -327,10 +327,10 @@ def work_for_first(
     line, stop = _connect(node), stop or Stop()
     stop_with(line, stop)
     collectors: dict[int, Collector] = {}
-    with temporary_folder("node-") as folder, temporary_folder("compiled-") as compiled:
+    with create_temporary_folder("node-") as folder, create_temporary_folder("compiled-") as compiled:
         try:
             of_sweep = {"sweep": sweep, "facts": own_facts(with_nsys)}
-            line.send({"node": node.number, "hashed_names": hashed_names()} | of_sweep)
+            line.send({"node": node.number, "hashed_names": hash_machine_names()} | of_sweep)
             if wrong := line.receive().get("wrong"):
                 raise CollectorError(str(wrong))
             while (task := line.receive())["call"] != "end":

@@ -7,7 +7,7 @@ from itertools import takewhile
 import pynvml
 
 
-def visible_names() -> list[str] | None:
+def list_visible_names() -> list[str] | None:
     """Indices or UUIDs of the GPUs that CUDA_VISIBLE_DEVICES leaves, up to the first that is neither, as CUDA reads it;
     None where it is not set: all of them."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -17,9 +17,9 @@ def visible_names() -> list[str] | None:
     return list(takewhile(lambda name: name.isdigit() or name.startswith(("GPU-", "MIG-")), names))
 
 
-def visible_gpus() -> list[int]:
+def find_visible_gpus() -> list[int]:
     """Indices of the GPUs this process may use, counted as CUDA counts them; [] without a driver."""
-    if (names := visible_names()) is not None:
+    if (names := list_visible_names()) is not None:
         return list(range(len(names)))
     with suppress(pynvml.NVMLError):
         pynvml.nvmlInit()
@@ -27,11 +27,11 @@ def visible_gpus() -> list[int]:
     return []
 
 
-def visible_handles(gpus: int = 0) -> list:
+def open_visible_handles(gpus: int = 0) -> list:
     """NVML's handles of these GPUs, or of the first `gpus`: it counts all of a machine, and knows nothing of
     CUDA_VISIBLE_DEVICES. Raises NVMLError."""
     pynvml.nvmlInit()
-    names = visible_names()
+    names = list_visible_names()
     if names is None:
         names = [str(index) for index in range(pynvml.nvmlDeviceGetCount())]
     return [

@@ -23,7 +23,7 @@ from torch import nn
 from torch.optim import optimizer as optimizers
 
 from .module_ranges import is_compiled
-from .wrapping import with_closure, wrapped
+from .wrapping import replace_closure, wrap
 
 HAS_IT = "the script has it already"
 BACKEND = "inductor"
@@ -54,7 +54,7 @@ class TF32(Change):
     def apply(self) -> None:
         torch.set_float32_matmul_precision("high")
         torch.backends.cudnn.allow_tf32 = True
-        wrapped(torch, "set_float32_matmul_precision", self.set_by_script)
+        wrap(torch, "set_float32_matmul_precision", self.set_by_script)
 
     def set_by_script(self, called: Callable, precision: str) -> None:
         if precision != "highest":
@@ -62,10 +62,10 @@ class TF32(Change):
         called(precision)
 
     def outcome(self) -> str:
-        return self.reason or ("the script undid it" if matmul_precision() == "highest" else "")
+        return self.reason or ("the script undid it" if read_matmul_precision() == "highest" else "")
 
 
-def matmul_precision() -> str:
+def read_matmul_precision() -> str:
     """As of `torch.get_float32_matmul_precision`, which raises where TF32 is on by `torch.backends.fp32_precision`, as
     the Trainer of Transformers has it."""
     try:
@@ -86,8 +86,8 @@ class Autocast(Change):
         self.steps: list[AbstractContextManager[None]] = []
 
     def apply(self) -> None:
-        wrapped(torch.autocast, "__enter__", self.entered_by_script)
-        wrapped(torch.autograd, "backward", self.backward)
+        wrap(torch.autocast, "__enter__", self.entered_by_script)
+        wrap(torch.autograd, "backward", self.backward)
         optimizers.register_optimizer_step_pre_hook(self.before_step)
         optimizers.register_optimizer_step_post_hook(self.after_step)
 
@@ -145,7 +145,7 @@ class Autocast(Change):
     def before_step(self, optimizer: torch.optim.Optimizer, args: tuple, options: dict) -> tuple | None:
         self.steps.append(self.switched(False))
         self.steps[-1].__enter__()
-        return with_closure(args, options, self.with_autocast)
+        return replace_closure(args, options, self.with_autocast)
 
     def with_autocast(self, closure: Callable) -> Callable:
         """A closure computes the loss, inside an optimizer's step."""
@@ -168,7 +168,7 @@ class FusedOptimizers(Change):
     def apply(self) -> None:
         for kind in (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD):
             if "fused" in inspect.signature(kind).parameters:
-                wrapped(kind, "__init__", partial(self.make, kind))
+                wrap(kind, "__init__", partial(self.make, kind))
 
     def make(self, kind: type, called: Callable, made: torch.optim.Optimizer, *args: Any, **options: Any) -> None:
         if type(made) is kind:  # AdamW is an Adam, and calls it
@@ -276,7 +276,7 @@ class Changes:
             change.apply()
         if any(change.needs_calls for change in self.changes.values()):
             self.first_calls = FirstCalls(self.before_call)
-            wrapped(torch.autograd, "backward", self.before_backward)
+            wrap(torch.autograd, "backward", self.before_backward)
 
     def before_call(self, model: nn.Module) -> None:
         for change in self.changes.values():

@@ -33,11 +33,11 @@ import torch
 from torch import nn
 from torch.utils.data import get_worker_info
 
-from .apply_changes import Changes, matmul_precision
+from .apply_changes import Changes, read_matmul_precision
 from .losses import Losses
-from .module_ranges import ModuleRanges, is_compiled, tensors_in
+from .module_ranges import ModuleRanges, is_compiled, list_tensors
 from .script_ranks import CannotFollow, Ranks
-from .wrapping import with_closure, wrapped
+from .wrapping import replace_closure, wrap
 
 FOLLOW = "PROFILER_JOB_FOLLOW"
 """Environment variable with a `Plan` as JSON."""
@@ -300,10 +300,10 @@ class Follower:
     def call(self, called: Callable, module: nn.Module, args: tuple, options: dict) -> Any:
         if self.process != os.getpid():
             return called(module, *args, **options)
-        run = functools.partial(self.ranges.call, called) if self.stage is Stage.FOLLOWED else called_plainly(called)
+        run = functools.partial(self.ranges.call, called) if self.stage is Stage.FOLLOWED else is_called_plainly(called)
         if self.depth or self.in_backward:
             if self.stage is Stage.CAPTURED and not self.facts["autocast"]:
-                self.facts["autocast"] = autocast_dtype()  # opened inside the model, as accelerate does
+                self.facts["autocast"] = find_autocast_dtype()  # opened inside the model, as accelerate does
             return run(module, args, options)
         self.depth += 1
         is_loss = isinstance(module, nn.modules.loss._Loss)
@@ -335,18 +335,18 @@ class Follower:
         if self.stage is not Stage.CAPTURED or self.forwards > 1 or self.num_steps:
             return
         named = [*((str(i), value) for i, value in enumerate(args)), *options.items()]
-        shapes = [(name, [list(x.shape), str(x.dtype)]) for name, value in named for x in tensors_in([value])]
+        shapes = [(name, [list(x.shape), str(x.dtype)]) for name, value in named for x in list_tensors([value])]
         parameters = list(module.parameters())
         compiled = any(is_compiled(part) for part in module.modules())
         self.facts |= {
-            "model": type(unwrapped(module)).__name__,
+            "model": type(unwrap(module)).__name__,
             "compiled": compiled,
             "inputs": [{"name": name, "shape": shape, "dtype": dtype} for name, (shape, dtype) in shapes],
             "num_parameters": sum(parameter.numel() for parameter in parameters),
             "parameter_dtypes": dict(Counter(str(parameter.dtype) for parameter in parameters)),
-            "unpadded": unpadded(module),
+            "unpadded": find_unpadded(module),
             # What accelerate opens inside the model is compiled with it, and never seen to be on.
-            "autocast": autocast_dtype() or (self.made_autocast if compiled else ""),
+            "autocast": find_autocast_dtype() or (self.made_autocast if compiled else ""),
             "training": torch.is_grad_enabled(),
         }
 
@@ -375,7 +375,7 @@ class Follower:
         """An optimizer begins to step. A closure, in which the script computes loss and gradients, is no part of it."""
         if self.process != os.getpid():
             return None
-        replaced = with_closure(args, options, lambda closure: self.outside_update(optimizer, closure))
+        replaced = replace_closure(args, options, lambda closure: self.outside_update(optimizer, closure))
         if replaced is None:
             self.open_update(optimizer)
         return replaced
@@ -406,8 +406,8 @@ class Follower:
                 yield
                 return
             parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-            held = ((p, p.grad, *tensors_in(optimizer.state[p].values())) for p in parameters if p in optimizer.state)
-            with self.ranges.of_optimizer(held):
+            held = ((p, p.grad, *list_tensors(optimizer.state[p].values())) for p in parameters if p in optimizer.state)
+            with self.ranges.label_optimizer(held):
                 yield
 
     def after_update(self, optimizer: torch.optim.Optimizer, args: tuple, options: dict) -> None:
@@ -446,16 +446,16 @@ class Follower:
         if self.ranks.has_joined:
             if is_last:
                 self.facts["losses"] = self.losses.values()
-            self.ranks.write(self.facts | self.changes.facts() | machine())
+            self.ranks.write(self.facts | self.changes.facts() | read_machine())
 
 
-def autocast_dtype() -> str:
+def find_autocast_dtype() -> str:
     """The type that autocast computes in here; "" where it is off."""
     device = "cuda" if torch.cuda.is_initialized() else "cpu"
     return str(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else ""
 
 
-def unwrapped(module: nn.Module) -> nn.Module:
+def unwrap(module: nn.Module) -> nn.Module:
     """The script's own model: not what compiles it, nor what has several ranks train it."""
     for holder, kind in (("_orig_mod", nn.Module), ("module", nn.parallel.DistributedDataParallel)) * 2:
         if isinstance(module, kind):
@@ -463,7 +463,7 @@ def unwrapped(module: nn.Module) -> nn.Module:
     return module
 
 
-def unpadded(model: nn.Module) -> dict[str, int] | None:
+def find_unpadded(model: nn.Module) -> dict[str, int] | None:
     """Of each module with a matrix of weights that is not padded, by its path, the dimension: in BF16 the matmuls of a
     row of so many numbers cannot load 16 bytes at once. Embeddings multiply nothing. None where weights do not tell."""
     paths = ModuleRanges(print, print).paths_of(model)
@@ -473,22 +473,22 @@ def unpadded(model: nn.Module) -> dict[str, int] | None:
             for part in model.modules()
             if not isinstance(part, nn.Embedding | nn.EmbeddingBag)
             # What a module holds itself: to ask for an attribute may compute it, or raise.
-            if (odd := [size for matrix in matrices_of(part) for size in matrix.shape if size % ALIGNED])
+            if (odd := [size for matrix in list_matrices(part) for size in matrix.shape if size % ALIGNED])
         }
     except Exception:  # of other people's tensors: no reason for their script to end
         return None
 
 
-def matrices_of(part: nn.Module) -> list[torch.Tensor]:
+def list_matrices(part: nn.Module) -> list[torch.Tensor]:
     held = [tensor for tensor in part._parameters.values() if isinstance(tensor, torch.Tensor)]
     return [tensor for tensor in held if not tensor.is_nested and tensor.ndim == 2]
 
 
-def called_plainly(called: Callable) -> Callable:
+def is_called_plainly(called: Callable) -> Callable:
     return lambda module, args, options: called(module, *args, **options)
 
 
-def machine() -> dict:
+def read_machine() -> dict:
     """What this process knows of the machine and of PyTorch's settings."""
     cuda = torch.cuda.is_initialized()
     return {
@@ -498,7 +498,7 @@ def machine() -> dict:
         "torch": torch.__version__,
         "python": ".".join(map(str, sys.version_info[:3])),
         "autograd_multithreading": torch.autograd.is_multithreading_enabled(),
-        "float32_matmul_precision": matmul_precision(),
+        "float32_matmul_precision": read_matmul_precision(),
         "peak_allocated_bytes": torch.cuda.max_memory_allocated() if cuda else 0,
     }
 
@@ -508,7 +508,7 @@ def install(plan: Plan, push: Callable | None = None, pop: Callable | None = Non
     from torch.optim import optimizer
     from torch.utils.data import dataloader
 
-    follower = Follower(plan, ModuleRanges(push or nvtx("range_push"), pop or nvtx("range_pop")))
+    follower = Follower(plan, ModuleRanges(push or wrap_nvtx("range_push"), pop or wrap_nvtx("range_pop")))
     follower.changes.apply()
 
     def in_phase(phase: str) -> Callable:
@@ -525,18 +525,18 @@ def install(plan: Plan, push: Callable | None = None, pop: Callable | None = Non
             follower.unwatch_calls()  # before the model is compiled: a call that changes later compiles it again
         return called(made, *args, **options)
 
-    wrapped(torch.autograd, "backward", follower.backward)
-    wrapped(torch.autocast, "__init__", follower.make_autocast)
-    wrapped(optimizer.Optimizer, "__init__", constructed)
-    wrapped(optimizer.Optimizer, "zero_grad", in_phase("zero_grad"))
-    wrapped(nn.Module, "zero_grad", in_phase("zero_grad"))
-    wrapped(dataloader._BaseDataLoaderIter, "__next__", in_phase("data"))
+    wrap(torch.autograd, "backward", follower.backward)
+    wrap(torch.autocast, "__init__", follower.make_autocast)
+    wrap(optimizer.Optimizer, "__init__", constructed)
+    wrap(optimizer.Optimizer, "zero_grad", in_phase("zero_grad"))
+    wrap(nn.Module, "zero_grad", in_phase("zero_grad"))
+    wrap(dataloader._BaseDataLoaderIter, "__next__", in_phase("data"))
     for name in ("clip_grad_norm_", "clip_grad_value_"):
-        wrapped(nn.utils.clip_grad, name, in_phase("clip"))
+        wrap(nn.utils.clip_grad, name, in_phase("clip"))
         setattr(nn.utils, name, getattr(nn.utils.clip_grad, name))
     # Of a scaler's step nothing but the optimizer's is one: a step ends within it.
     for name in ("unscale_", "update"):
-        wrapped(torch.amp.GradScaler, name, in_phase("optimizer"))
+        wrap(torch.amp.GradScaler, name, in_phase("optimizer"))
     optimizer.register_optimizer_step_pre_hook(follower.before_update)
     optimizer.register_optimizer_step_post_hook(follower.after_update)
     if plan.step not in ("auto", "optimizer", "forward"):
@@ -547,7 +547,7 @@ def install(plan: Plan, push: Callable | None = None, pop: Callable | None = Non
     return follower
 
 
-def nvtx(name: str) -> Callable:
+def wrap_nvtx(name: str) -> Callable:
     """A function of torch.cuda.nvtx, which does nothing in a script that uses no GPU. Whether it does is asked late:
     to ask starts CUDA, and a process that has done so cannot fork one that uses it."""
 
@@ -571,8 +571,8 @@ def end_steps_with(name: str, follower: Follower) -> None:
             follower.end_step()
         return returned
 
-    wrapped(torch.cuda.nvtx, "range_push", push)
-    wrapped(torch.cuda.nvtx, "range_pop", pop)
+    wrap(torch.cuda.nvtx, "range_push", push)
+    wrap(torch.cuda.nvtx, "range_pop", pop)
 
 
 def install_from_environment() -> None:

@@ -30,12 +30,14 @@ class Losses:
         kept, self.kept = self.kept, []
         last: dict[int, int] = {}  # number of the last loss at an address
         for number, loss in enumerate(kept):
-            last[address_of(loss)] = number
-        self.known += [value_of(loss) if last[address_of(loss)] == number else None for number, loss in enumerate(kept)]
+            last[find_address(loss)] = number
+        self.known += [
+            read_value(loss) if last[find_address(loss)] == number else None for number, loss in enumerate(kept)
+        ]
         return self.known
 
 
-def address_of(loss: Tensor) -> int:
+def find_address(loss: Tensor) -> int:
     """Where it is; 0 where that is not known any more."""
     try:
         return loss.data_ptr()
@@ -43,7 +45,7 @@ def address_of(loss: Tensor) -> int:
         return 0
 
 
-def value_of(loss: Tensor) -> float | str | None:
+def read_value(loss: Tensor) -> float | str | None:
     try:
         value = float(loss.item())
     except (RuntimeError, TypeError):  # its memory has been given to others, or the GPU has failed

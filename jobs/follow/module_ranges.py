@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .fsdp import around_units, flat_unit_of, parameters_of
+from .fsdp import find_flat_unit, follow_units, list_parameters
 
 PREFIX = "modules:"
 """Begins the names of the outermost ranges of a step in which modules are followed: its times are not to be used."""
@@ -172,7 +172,7 @@ class ModuleRanges:
             handles.append(node.register_hook(self._close_node))
         self._in_backward += 1
         try:
-            with around_units(self._call_of_unit):
+            with follow_units(self._call_of_unit):
                 yield
         finally:
             self._in_backward -= 1
@@ -212,12 +212,12 @@ class ModuleRanges:
         """What `function(*args, **options)` returns, in a range of FSDP's, below the module that all parameters of the
         unit are of."""
         known = []
-        for sharded, unsharded in parameters_of(args):
+        for sharded, unsharded in list_parameters(args):
             if (path := self.paths.get(id(unsharded))) is not None:
                 known.append(path)
                 self.paths[id(sharded)] = path
-        above = common_path(known)
-        module, owners = flat_unit_of(args)
+        above = find_common_path(known)
+        module, owners = find_flat_unit(args)
         if module is not None:
             above = self._names.get(id(module), "")
             self.paths |= {id(parameter): self._names.get(id(owner), above) for parameter, owner in owners}
@@ -229,7 +229,7 @@ class ModuleRanges:
 
     # ----------------------------------------------------------------------------------------------- optimizer
 
-    def of_optimizer(self, groups: Iterable[Iterable[Tensor]]) -> "ParameterRanges":
+    def label_optimizer(self, groups: Iterable[Iterable[Tensor]]) -> "ParameterRanges":
         """Within this, what an optimizer does to one parameter has a range of the module that used it. `groups`: for
         each parameter the tensors that are of it alone, itself first."""
         return ParameterRanges(self, groups)
@@ -253,7 +253,7 @@ class ParameterRanges(TorchDispatchMode):
         self.last = ALL_PARAMETERS
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        tensors = [id(tensor) for tensor in tensors_in(args)]
+        tensors = [id(tensor) for tensor in list_tensors(args)]
         if not tensors:
             return func(*args, **(kwargs or {}))
         if owners := {self.owner[tensor] for tensor in tensors if tensor in self.owner}:
@@ -265,7 +265,7 @@ class ParameterRanges(TorchDispatchMode):
             self.ranges.pop()
 
 
-def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
+def list_tensors(values: Iterable[Any]) -> Iterator[Tensor]:
     """The tensors among arguments, and in lists of them."""
     for value in values:
         if isinstance(value, Tensor):
@@ -274,7 +274,7 @@ def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
             yield from (entry for entry in value if isinstance(entry, Tensor))
 
 
-def common_path(paths: Iterable[str]) -> str:
+def find_common_path(paths: Iterable[str]) -> str:
     """The module that all of these are parts of: "" at the top."""
     shared = []
     for names in zip(*(path.split("/") for path in paths)):

@@ -117,17 +117,17 @@ class Ranks:
 
     def count(self, where: str, more: int = 1) -> int:
         """How many ranks of all machines are there, with `more` from here. Raises CannotFollow."""
-        with all_machines() as store:
+        with open_common_store() as store:
             return store.add(f"profiler-job: {where}", more)
 
     def agree(self) -> str:
         """What the first rank of all machines to ask has drawn. Raises CannotFollow."""
-        with all_machines() as store:
+        with open_common_store() as store:
             return store.compare_set("profiler-job: shared id", "", secrets.token_hex(8)).decode()
 
 
 @contextmanager
-def all_machines() -> Iterator[Any]:
+def open_common_store() -> Iterator[Any]:
     """The store that torch.distributed met by. Raises CannotFollow where it is out of reach within this."""
     try:
         yield distributed.distributed_c10d._get_default_store()

@@ -21,8 +21,7 @@ from profiler_job.jobs.memory.fake_steps import Refused as Refused
 from profiler_job.jobs.memory.fake_steps import Simulation as Simulation
 from profiler_job.jobs.memory.fake_steps import simulate_runs as simulate_runs
 from profiler_job.jobs.memory.simulated_step import Shape as Shape
-from profiler_job.jobs.memory.simulated_step import SimulatedStepper
-from profiler_job.jobs.memory.simulated_step import shape_of as shape_of
+from profiler_job.jobs.memory.simulated_step import SimulatedStepper, infer_shape
 from profiler_job.jobs.workloads import REFERENCE
 from profiler_job.jobs.workloads.transformer.sizes import MODEL_SIZES as MODEL_SIZES
 from profiler_job.jobs.workloads.transformer.sizes import VOCAB_SIZE as VOCAB_SIZE
@@ -52,14 +51,14 @@ QUICK_S = 6.0
 class Outcome(NamedTuple):
     """Peak of the allocator in bytes in each phase of each step, the largest it reserved, and where it ran out."""
 
-    peaks: list[dict[str, int]]
+    predict_peaks: list[dict[str, int]]
     reserved: int
     failure: Failure | None
 
 
 @lru_cache(maxsize=1024)
 @without_collection()
-def outcome(shape: Shape, limit_bytes: float = inf) -> Outcome:
+def predict_outcome(shape: Shape, limit_bytes: float = inf) -> Outcome:
     allocator = CachingAllocator(limit_bytes)
     peaks: list[dict[str, int]] = [{} for _ in range(NUM_STEPS)]
     step, phase = 0, "build"
@@ -76,25 +75,25 @@ def outcome(shape: Shape, limit_bytes: float = inf) -> Outcome:
     return Outcome(peaks, allocator.peak_reserved, None)
 
 
-def prediction_seconds(shapes: Iterable[Shape]) -> float:
+def estimate_prediction_seconds(shapes: Iterable[Shape]) -> float:
     """About how long it takes to predict the memory of these shapes."""
     return EFFORT_S * sum(
         shape.num_layers * (1 if shape.mode == "forward" else 4) * shape.accumulation for shape in shapes
     )
 
 
-def most_demanding(shapes: Iterable[Shape]) -> list[Shape]:
+def find_most_demanding(shapes: Iterable[Shape]) -> list[Shape]:
     """The shapes whose memory can be predicted in QUICK_S, those that seem to need most first."""
     demanding, left_s = [], QUICK_S
-    for shape in sorted(shapes, key=rough_bytes, reverse=True):
-        left_s -= prediction_seconds([shape])
+    for shape in sorted(shapes, key=estimate_bytes, reverse=True):
+        left_s -= estimate_prediction_seconds([shape])
         if left_s < 0:
             break
         demanding.append(shape)
     return demanding
 
 
-def rough_bytes(shape: Shape) -> int:
+def estimate_bytes(shape: Shape) -> int:
     """Something to sort by that grows as the memory does: parameters, what goes with them, and activations."""
     size = ModelSize(shape.d_model, shape.d_ff, shape.num_layers, shape.num_heads)
     scores = shape.num_heads * shape.context_length if shape.attention == "naive" else 0
@@ -105,14 +104,14 @@ def rough_bytes(shape: Shape) -> int:
     return 4 * (copies * size.num_parameters(shape.vocab_size) + tokens * activations)
 
 
-def peaks(run: "Run", step: int) -> dict[str, int]:
+def predict_peaks(run: "Run", step: int) -> dict[str, int]:
     """Peak of PyTorch's allocator in bytes in each phase of a step (from 0)."""
-    return outcome(shape_of(run)).peaks[min(step, NUM_STEPS - 1)]
+    return predict_outcome(infer_shape(run)).peaks[min(step, NUM_STEPS - 1)]
 
 
-def predicted_peak_bytes(run: "Run") -> int:
+def predict_peak_bytes(run: "Run") -> int:
     """Peak of PyTorch's allocator in the steps after the first, in bytes."""
-    return max(peaks(run, NUM_STEPS - 1).values())
+    return max(predict_peaks(run, NUM_STEPS - 1).values())
 
 
 def is_predictable(run: "Run") -> bool:
@@ -126,36 +125,36 @@ def is_reference(run: "Run") -> bool:
     return run.workload == REFERENCE
 
 
-def predicted_memory_bytes(run: "Run") -> int | None:
+def predict_memory_bytes(run: "Run") -> int | None:
     """Device memory that the process needs at its peak, in bytes: the allocator's and the CUDA context's. None where
     the workload's memory is not predicted."""
     if not is_predictable(run):
         return None
-    return CUDA_CONTEXT_BYTES + predicted_peak_bytes(run)
+    return CUDA_CONTEXT_BYTES + predict_peak_bytes(run)
 
 
-def usable_bytes(sold_gb: float) -> float:
+def estimate_usable_bytes(sold_gb: float) -> float:
     """What a GPU sold with so many GB leaves to the allocator beside the CUDA context, in bytes."""
     return USABLE_GIB.get(sold_gb, sold_gb * 15 / 16) * GIB - CUDA_CONTEXT_BYTES
 
 
-def failure_of(shape: Shape, limit_bytes: float) -> Failure | None:
+def find_failure(shape: Shape, limit_bytes: float) -> Failure | None:
     """Step and phase in which a shape needs more than `limit_bytes` of the allocator; None where it fits."""
-    return outcome(shape, limit_bytes).failure if outcome(shape).reserved > limit_bytes else None
+    return predict_outcome(shape, limit_bytes).failure if predict_outcome(shape).reserved > limit_bytes else None
 
 
-def allocator_limit_bytes(run: "Run", sold_gb: float = 0) -> float:
+def compute_allocator_limit(run: "Run", sold_gb: float = 0) -> float:
     """What PyTorch's allocator may hold in bytes: the run's own cap, or what the CUDA context leaves on a GPU sold with
     `sold_gb` GB if that is less (0: any GPU)."""
     limits = [run.memory_limit_gib * GIB] if run.memory_limit_gib else []
     if sold_gb:
-        limits.append(usable_bytes(sold_gb))
+        limits.append(estimate_usable_bytes(sold_gb))
     return min(limits, default=inf)
 
 
-def predicted_failure(run: "Run", limit_bytes: float) -> Failure | None:
+def predict_failure(run: "Run", limit_bytes: float) -> Failure | None:
     """Step and phase in which the run needs more than `limit_bytes` of the allocator; None where it fits, or where that
     is not predicted."""
     if not is_predictable(run):
         return None
-    return failure_of(shape_of(run), limit_bytes)
+    return find_failure(infer_shape(run), limit_bytes)

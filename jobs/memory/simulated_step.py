@@ -41,7 +41,7 @@ class Shape(NamedTuple):
     optimizer: str
 
 
-def shape_of(run: "Run") -> Shape:
+def infer_shape(run: "Run") -> Shape:
     shape = Shape(*(getattr(run, field) for field in Shape._fields))
     precision = "bf16" if shape.precision == "bf16" else "fp32"
     attention = shape.attention

@@ -52,7 +52,7 @@ OptionAxes = Annotated[dict[str, Values], AfterValidator(_check_names)]
 """Keyword arguments of a workload, each with its values; a single value is a list of one."""
 
 
-def name_of_config(file: str) -> str:
+def derive_config_name(file: str) -> str:
     """What a model is called: by its file, or by the folder of a file that is called config.json. A dash becomes `_`:
     it joins the parts of a run id."""
     path = Path(file)
@@ -81,7 +81,7 @@ class HuggingFace(BaseModel):
     def read(self, info: ValidationInfo) -> "HuggingFace":
         folder = (info.context or {}).get("folder", Path())
         for file in self.config:
-            name = name_of_config(file)
+            name = derive_config_name(file)
             if name in self._configs:
                 raise ValueError(f"config: two are called {name}; rename a file")
             self._configs[name] = describe_config(folder / file)

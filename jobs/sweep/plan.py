@@ -37,7 +37,7 @@ from profiler_job.jobs.contract.axes import (
 from profiler_job.jobs.contract.layout import RESERVED_NAMES, Protocol
 from profiler_job.jobs.contract.options import Option, format_options, parse_options
 from profiler_job.jobs.contract.studies import Study
-from profiler_job.jobs.sweep.model_axes import HuggingFace, OptionAxes, name_of_config
+from profiler_job.jobs.sweep.model_axes import HuggingFace, OptionAxes, derive_config_name
 from profiler_job.jobs.workloads import HUGGING_FACE, REFERENCE
 from profiler_job.jobs.workloads.transformer.sizes import MODEL_SIZES, VOCAB_SIZE, ModelSize
 
@@ -138,7 +138,7 @@ class Sweep(SweepAxes):
             raise ValueError(f"{beside[0]}: is said by hf, whose configurations are the sizes; leave it out")
         said = content["hf"].get("config") if isinstance(content["hf"], dict) else None
         files = said if isinstance(said, list) else [said]
-        sizes = [name_of_config(file) for file in files if isinstance(file, str)]
+        sizes = [derive_config_name(file) for file in files if isinstance(file, str)]
         return content | {"size": sizes or [HUGGING_FACE], "workload": HUGGING_FACE}
 
     @model_validator(mode="after")

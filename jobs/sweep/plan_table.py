@@ -7,17 +7,17 @@ from profiler_job.jobs.contract.layout import Protocol
 from profiler_job.jobs.memory import (
     Failure,
     Simulation,
-    allocator_limit_bytes,
-    predicted_failure,
-    predicted_memory_bytes,
+    compute_allocator_limit,
+    predict_failure,
+    predict_memory_bytes,
 )
-from profiler_job.jobs.sweep.prediction import predicted_seconds
+from profiler_job.jobs.sweep.prediction import predict_seconds
 
 GAP = "  "
 UNKNOWN = "n/a"  # of a workload that says and predicts nothing
 
 
-def in_gib(num_bytes: int) -> str:
+def format_gib(num_bytes: int) -> str:
     """To a tenth, and smaller ones to two digits."""
     gib = num_bytes / 2**30
     return f"{gib:.1f}" if gib >= 0.1 else f"{gib:.2g}"
@@ -44,14 +44,14 @@ class PlanTable:
         self.headings += ["memory (GiB)"] * with_memory + ["time (s)"] + ["will not fit"] * self.with_limits
 
     def row(self, run: Run) -> list[str]:
-        seconds = predicted_seconds(run, self.protocol)
+        seconds = predict_seconds(run, self.protocol)
         self.total_s += seconds or 0
         simulated = self.simulated.get(run)
         num_parameters = run.num_parameters or (simulated.num_parameters if simulated else 0)
         row = [run.run_id, f"{num_parameters:,}" if num_parameters else UNKNOWN, str(run.batch_size)]
         if self.with_memory:
-            memory = simulated.peak_bytes if simulated else predicted_memory_bytes(run)
-            row.append(UNKNOWN if memory is None else in_gib(memory))
+            memory = simulated.peak_bytes if simulated else predict_memory_bytes(run)
+            row.append(UNKNOWN if memory is None else format_gib(memory))
         row.append(UNKNOWN if seconds is None else f"{seconds:.0f}")
         if self.with_limits:
             failure = self.failure(run)
@@ -60,9 +60,9 @@ class PlanTable:
         return row
 
     def failure(self, run: Run) -> Failure | None:
-        limit_bytes = allocator_limit_bytes(run, self.gpu_memory)
+        limit_bytes = compute_allocator_limit(run, self.gpu_memory)
         simulated = self.simulated.get(run)
-        return simulated.failure(limit_bytes) if simulated else predicted_failure(run, limit_bytes)
+        return simulated.failure(limit_bytes) if simulated else predict_failure(run, limit_bytes)
 
     def lines(self, runs: Iterable[Run]) -> Iterator[str]:
         """The headings, then a line a run."""

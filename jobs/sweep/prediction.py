@@ -7,7 +7,7 @@ A prediction, never shown as a measurement: it orders work, sets timeouts, and i
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.layout import Protocol
 from profiler_job.jobs.contract.plain import PLAIN, count_plain_steps
-from profiler_job.jobs.workloads.costs_by_name import costs_of
+from profiler_job.jobs.workloads.costs_by_name import find_costs
 
 START_S = 2.5  # a stage takes this long beside its steps
 BUSY_S = 1.0  # steps for the energy of the GPU, whose counter has a new value every 20 to 100 ms
@@ -18,66 +18,66 @@ LONGEST_S = 3600.0  # such a run counts as hung after this long
 EXPORT_BYTES, EVENT_BYTES = 200_000, 55
 
 
-def stage_of(collector: str, process: int) -> str:
+def name_stage(collector: str, process: int) -> str:
     """Name of a stage of a run: timer, timer-1, timer-2... by the number of the unprofiled process, and nsys."""
     return f"{collector}-{process}" if collector == "timer" and process else collector
 
 
-def steps_of_stages(protocol: Protocol) -> dict[str, int]:
+def count_stage_steps(protocol: Protocol) -> dict[str, int]:
     """Steps of each stage of a run, in their order; one more for what is probed or followed."""
     timed = protocol.warmup_steps + 1 + protocol.measured_steps
-    steps = {stage_of("timer", process): timed for process in range(protocol.processes)}
+    steps = {name_stage("timer", process): timed for process in range(protocol.processes)}
     return steps | ({"nsys": protocol.warmup_steps + 1 + protocol.profiled_steps} if protocol.profiled_steps else {})
 
 
-def predicted_stages(run: Run, protocol: Protocol) -> dict[str, float] | None:
+def predict_stages(run: Run, protocol: Protocol) -> dict[str, float] | None:
     """Time of each stage of a run in seconds on a modest GPU, warm-up included, imports excluded; None where its
     workload predicts nothing."""
-    costs = costs_of(run.workload)
+    costs = find_costs(run.workload)
     if costs is None:
         return None
     step_s = costs.step_seconds(run)
     plain_s = costs.step_seconds(run.model_copy(update=PLAIN)) * count_plain_steps(
         run.model_dump(), protocol.warmup_steps
     )
-    more_s = {stage_of("timer", 0): plain_s + max(BUSY_S, step_s), "nsys": 0.0}
+    more_s = {name_stage("timer", 0): plain_s + max(BUSY_S, step_s), "nsys": 0.0}
     return {
         stage: START_S + step_s * steps + more_s.get(stage, max(BUSY_S, step_s))
-        for stage, steps in steps_of_stages(protocol).items()
+        for stage, steps in count_stage_steps(protocol).items()
     }
 
 
-def predicted_seconds(run: Run, protocol: Protocol) -> float | None:
+def predict_seconds(run: Run, protocol: Protocol) -> float | None:
     """The same of all stages together."""
-    stages = predicted_stages(run, protocol)
+    stages = predict_stages(run, protocol)
     return None if stages is None else sum(stages.values())
 
 
-def assumed_seconds(run: Run, protocol: Protocol) -> float:
-    """`predicted_seconds`, or the same for every run that has no prediction: what work is ordered and divided by."""
-    predicted = predicted_seconds(run, protocol)
+def assume_seconds(run: Run, protocol: Protocol) -> float:
+    """`predict_seconds`, or the same for every run that has no prediction: what work is ordered and divided by."""
+    predicted = predict_seconds(run, protocol)
     return ASSUMED_S if predicted is None else predicted
 
 
-def assumed_stages(run: Run, protocol: Protocol) -> dict[str, float]:
-    """`assumed_seconds` of each stage, by name."""
-    steps = steps_of_stages(protocol)
+def assume_stages(run: Run, protocol: Protocol) -> dict[str, float]:
+    """`assume_seconds` of each stage, by name."""
+    steps = count_stage_steps(protocol)
     equal = {stage: ASSUMED_S * number / sum(steps.values()) for stage, number in steps.items()}
-    return predicted_stages(run, protocol) or equal
+    return predict_stages(run, protocol) or equal
 
 
-def timeout_seconds(run: Run, protocol: Protocol) -> float:
+def compute_timeout(run: Run, protocol: Protocol) -> float:
     """A stage of a run that has not ended after this long counts as hung."""
-    stages = predicted_stages(run, protocol)
+    stages = predict_stages(run, protocol)
     return LONGEST_S if stages is None else 120 + 10 * max(stages.values())
 
 
-def predicted_export_bytes(run: Run, protocol: Protocol) -> float | None:
+def predict_export_bytes(run: Run, protocol: Protocol) -> float | None:
     """Size of the export of a run's capture, which holds the warm-up steps, too; 0 where none is captured, None where
     its workload predicts nothing."""
     if not protocol.profiled_steps:
         return 0.0
-    costs = costs_of(run.workload)
+    costs = find_costs(run.workload)
     if costs is None:
         return None
     num_steps = protocol.warmup_steps + protocol.profiled_steps

@@ -8,7 +8,7 @@ from heapq import heapreplace
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.layout import Protocol, name_shard_folder
 from profiler_job.jobs.sweep.plan import SweepError
-from profiler_job.jobs.sweep.prediction import assumed_seconds
+from profiler_job.jobs.sweep.prediction import assume_seconds
 
 
 @dataclass(frozen=True)
@@ -93,9 +93,9 @@ def detect_shard(environment: Mapping[str, str] = os.environ, is_together: bool 
     return Shard(1, 1), ""
 
 
-def runs_of_shard(runs: Sequence[Run], shard: Shard, protocol: Protocol) -> list[Run]:
+def select_shard_runs(runs: Sequence[Run], shard: Shard, protocol: Protocol) -> list[Run]:
     """The runs of one shard, in the sweep's order: longest first, each to the shard with the least work so far."""
-    longest_first = sorted((-assumed_seconds(run, protocol), run.run_id, place) for place, run in enumerate(runs))
+    longest_first = sorted((-assume_seconds(run, protocol), run.run_id, place) for place, run in enumerate(runs))
     loads = [(0.0, index) for index in range(1, shard.count + 1)]  # a heap: the least first
     mine = []
     for negative_s, _, place in longest_first:

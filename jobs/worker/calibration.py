@@ -19,7 +19,7 @@ REPEATS = 10
 LAUNCHES = 1000  # fewer than the queue holds, so that the host never waits for the device
 
 
-def rates(device: torch.device) -> list[Rate]:
+def measure_rates(device: torch.device) -> list[Rate]:
     """Rows of figure, unit, value (median), low, high, repeats and gpu_name.
 
     gemm_*: FLOP/s of a square matmul of GEMM_SIZE; copy: bytes read and written per second by a device copy; read:
@@ -36,19 +36,21 @@ def rates(device: torch.device) -> list[Rate]:
         torch.set_float32_matmul_precision(precision)
         a, b = (torch.randn(shape, device=device).to(dtype) for _ in range(2))
         out = torch.empty_like(a)
-        seconds = timed(partial(torch.mm, a, b, out=out))
-        rows.append(row(name, "FLOP/s", [flops / wall_s for wall_s in seconds]))
+        seconds = time_calls(partial(torch.mm, a, b, out=out))
+        rows.append(build_row(name, "FLOP/s", [flops / wall_s for wall_s in seconds]))
     source = torch.randn(COPY_BYTES // 4, device=device)
     target = torch.empty_like(source)
-    rows.append(row("copy", "bytes/s", [2 * COPY_BYTES / wall_s for wall_s in timed(lambda: target.copy_(source))]))
-    rows.append(row("read", "bytes/s", [COPY_BYTES / wall_s for wall_s in timed(lambda: source.sum())]))
+    rows.append(
+        build_row("copy", "bytes/s", [2 * COPY_BYTES / wall_s for wall_s in time_calls(lambda: target.copy_(source))])
+    )
+    rows.append(build_row("read", "bytes/s", [COPY_BYTES / wall_s for wall_s in time_calls(lambda: source.sum())]))
     small = torch.zeros(1, device=device)
-    rows.append(row("launch", "s", host_seconds(lambda: small.add_(1))))
+    rows.append(build_row("launch", "s", measure_host_seconds(lambda: small.add_(1))))
     name = torch.cuda.get_device_name(device)
     return [{**rate, "gpu_name": name} for rate in rows]
 
 
-def row(figure: str, unit: str, values: list[float]) -> Rate:
+def build_row(figure: str, unit: str, values: list[float]) -> Rate:
     middle = statistics.median(values)
     return {
         "figure": figure,
@@ -60,7 +62,7 @@ def row(figure: str, unit: str, values: list[float]) -> Rate:
     }
 
 
-def timed(work: Callable[[], object]) -> list[float]:
+def time_calls(work: Callable[[], object]) -> list[float]:
     """Seconds of `work` on the device, REPEATS times, after three warm-ups."""
     for _ in range(3):
         work()
@@ -75,7 +77,7 @@ def timed(work: Callable[[], object]) -> list[float]:
     return seconds
 
 
-def host_seconds(work: Callable[[], object]) -> list[float]:
+def measure_host_seconds(work: Callable[[], object]) -> list[float]:
     """Seconds of host time for one `work`, the mean of LAUNCHES in a row, REPEATS times."""
     seconds = []
     for _ in range(REPEATS):

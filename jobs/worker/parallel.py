@@ -36,13 +36,13 @@ def parallelise(model: nn.Module, how: str, device: torch.device) -> nn.Module:
     if how == "fsdp":
         from torch.distributed.fsdp import fully_shard
 
-        for layer in layers_of(model):
+        for layer in find_layers(model):
             fully_shard(layer)
         fully_shard(model)
     return model
 
 
-def layers_of(model: nn.Module) -> Iterator[nn.Module]:
+def find_layers(model: nn.Module) -> Iterator[nn.Module]:
     """What is gathered as a unit: the layers of each list of modules of one class, the outermost lists first met."""
     inside: set[nn.Module] = set()
     for module in model.modules():
@@ -53,17 +53,17 @@ def layers_of(model: nn.Module) -> Iterator[nn.Module]:
             yield layer
 
 
-def local_part(tensor: Tensor) -> Tensor:
+def take_local_part(tensor: Tensor) -> Tensor:
     """What this rank holds of a tensor that is shared among several; any other tensor itself."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def agree_on_steps(at_least_s: float, step_ns: float, device: torch.device) -> int:
     """How many steps take so long at least, the same number for all ranks: each waits for the others in every step."""
-    return -least_of_ranks(-max(1, ceil(at_least_s * 1e9 / step_ns)), device)
+    return -find_least(-max(1, ceil(at_least_s * 1e9 / step_ns)), device)
 
 
-def least_of_ranks(value: int, device: torch.device) -> int:
+def find_least(value: int, device: torch.device) -> int:
     """The least of what the ranks say; every rank must ask."""
     values = torch.tensor([value], device=device)
     if distributed.is_initialized():

@@ -13,7 +13,7 @@ from torch import Tensor, distributed, nn
 from profiler_job.jobs.contract.messages import LINK_MESSAGE, LINK_RATE
 from profiler_job.jobs.contract.ranges import FORWARD, LOSS
 from profiler_job.jobs.worker import parallel
-from profiler_job.jobs.worker.parallel import local_part, synchronize
+from profiler_job.jobs.worker.parallel import synchronize, take_local_part
 from profiler_job.jobs.workloads import annotation
 
 DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
@@ -48,7 +48,7 @@ def probe_memory(stepper) -> dict[str, list[dict]]:
         row["allocated_after_bytes"] = torch.cuda.memory_allocated(device)
 
     stepper.step(of_phase)
-    return {"memory": list(phases.values()), "module_memory": kept.rows, "figures": memory_by_use(stepper)}
+    return {"memory": list(phases.values()), "module_memory": kept.rows, "figures": measure_memory_by_use(stepper)}
 
 
 class KeptBytes:
@@ -70,7 +70,7 @@ class KeptBytes:
         self.path.pop()
 
 
-def memory_by_use(stepper) -> list[dict]:
+def measure_memory_by_use(stepper) -> list[dict]:
     """Bytes of the allocator's blocks that hold parameters, gradients and optimizer state, and of all others, from a
     snapshot of the allocator."""
     blocks = {
@@ -89,7 +89,7 @@ def memory_by_use(stepper) -> list[dict]:
     for use, tensors in uses.items():
         size = sum(
             blocks.get(address, 0)
-            for address in {local_part(tensor).untyped_storage().data_ptr() for tensor in tensors}
+            for address in {take_local_part(tensor).untyped_storage().data_ptr() for tensor in tensors}
         )
         rows.append({"figure": f"memory_{use}", "unit": "bytes", "value": size})
         known_bytes += size
@@ -107,13 +107,13 @@ LINK_COLLECTIVES = {"ddp": ("AllReduce",), "fsdp": ("AllGather", "ReduceScatter"
 """What a run makes itself: for others NCCL might keep memory that the run has no need of."""
 
 
-def link_rates(device: torch.device, how: str) -> list[dict]:
+def measure_link_rates(device: torch.device, how: str) -> list[dict]:
     """What the link between the ranks gives to the collectives of a run that is parallel in this way, when they do
     nothing else: bytes of messages a second, as NCCL counts them (of an all-gather and a reduce-scatter, the part of
     one rank), and the bytes of all ranks' parts together. Median of LINK_REPEATS, each LINK_CALLS in a row, after as
     many as warm-up. Empty where a GPU has no room for it. Every rank must call it; it leaves no memory allocated."""
     messages = _allocate_messages(device)
-    rows = _rates_of(*messages, how, device) if messages else []
+    rows = _build_rates(*messages, how, device) if messages else []
     del messages
     if device.type == "cuda":
         torch.cuda.empty_cache()  # they are larger than anything that a run may need
@@ -125,7 +125,7 @@ def _allocate_messages(device: torch.device) -> tuple[Tensor, Tensor] | None:
     most = LINK_BYTES[device.type]
     for size in (most, most // 2, most // 4):
         messages = _allocate(size, device) if has_room(size, device) else None
-        if parallel.least_of_ranks(int(messages is not None), device):
+        if parallel.find_least(int(messages is not None), device):
             return messages
         del messages  # before the next is taken
     return None
@@ -146,7 +146,7 @@ def _allocate(size: int, device: torch.device) -> tuple[Tensor, Tensor] | None:
         return None
 
 
-def _rates_of(of_all: Tensor, part: Tensor, how: str, device: torch.device) -> list[dict]:
+def _build_rates(of_all: Tensor, part: Tensor, how: str, device: torch.device) -> list[dict]:
     collectives: dict[str, tuple[Tensor, Callable[[], object]]] = {
         "AllReduce": (of_all, lambda: distributed.all_reduce(of_all)),
         "AllGather": (part, lambda: distributed.all_gather_into_tensor(of_all, part)),
@@ -155,12 +155,12 @@ def _rates_of(of_all: Tensor, part: Tensor, how: str, device: torch.device) -> l
     rows = [{"figure": LINK_MESSAGE, "unit": "bytes", "value": of_all.nbytes}]
     for name in LINK_COLLECTIVES[how]:
         message, call = collectives[name]
-        rates = [LINK_CALLS * message.nbytes / seconds_of(call, device) for _ in range(1 + LINK_REPEATS)][1:]
+        rates = [LINK_CALLS * message.nbytes / measure_seconds(call, device) for _ in range(1 + LINK_REPEATS)][1:]
         rows.append({"figure": f"{LINK_RATE}{name}", "unit": "bytes/s", "value": statistics.median(rates)})
     return rows
 
 
-def seconds_of(call: Callable[[], object], device: torch.device) -> float:
+def measure_seconds(call: Callable[[], object], device: torch.device) -> float:
     """Of LINK_CALLS in a row, by the host's clock, the ranks having met before."""
     distributed.barrier()
     synchronize(device)
@@ -181,23 +181,23 @@ def draws_masks(model: nn.Module) -> bool:
     return model.training and any(rate > 0 for rate in rates)
 
 
-def numerics(stepper) -> list[dict]:
+def probe_numerics(stepper) -> list[dict]:
     """Loss, and output where it is one tensor (logits), of one forward pass in the run's precision against the same
     weights in float32."""
-    output, loss = outputs(stepper, stepper.run["precision"])
-    exact, exact_loss = outputs(stepper, "fp32")
+    output, loss = compute_outputs(stepper, stepper.run["precision"])
+    exact, exact_loss = compute_outputs(stepper, "fp32")
     figures = {"loss": loss, "loss_fp32": exact_loss}
     if output is not None and exact is not None:
         difference = output - exact
         figures |= {
-            "logits_rms_fp32": rms(exact),
-            "logits_rms_difference": rms(difference),
+            "logits_rms_fp32": compute_rms(exact),
+            "logits_rms_difference": compute_rms(difference),
             "logits_max_difference": difference.abs().max().item(),
         }
     return [{"figure": figure, "unit": "", "value": value} for figure, value in figures.items()]
 
 
-def trained_loss(stepper, steps: int) -> float:
+def measure_trained_loss(stepper, steps: int) -> float:
     """Loss of the training step that comes after so many others; it is taken, too."""
     losses: list[float] = []
 
@@ -212,16 +212,16 @@ def trained_loss(stepper, steps: int) -> float:
     return losses[-1]
 
 
-def losses(trained: float, plain: float) -> list[dict]:
-    """The figures of both, as of `trained_loss`."""
+def measure_losses(trained: float, plain: float) -> list[dict]:
+    """The figures of both, as of `measure_trained_loss`."""
     figures = {"loss_trained": trained, "loss_trained_plain": plain}
     return [{"figure": figure, "unit": "", "value": value} for figure, value in figures.items()]
 
 
-def outputs(stepper, precision: str) -> tuple[Tensor | None, float]:
+def compute_outputs(stepper, precision: str) -> tuple[Tensor | None, float]:
     """Output in float64 (None where it is no tensor) and loss of one forward pass in a precision."""
     stepper.where = FORWARD
-    with stepper.in_precision(precision), annotation.no_ranges():
+    with stepper.use_precision(precision), annotation.no_ranges():
         stepper.forward()
         output = stepper.output.detach().double() if isinstance(stepper.output, Tensor) else None
         stepper.loss()
@@ -230,5 +230,5 @@ def outputs(stepper, precision: str) -> tuple[Tensor | None, float]:
     return output, loss
 
 
-def rms(values: Tensor) -> float:
+def compute_rms(values: Tensor) -> float:
     return values.pow(2).mean().sqrt().item()

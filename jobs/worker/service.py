@@ -48,7 +48,7 @@ from profiler_job.jobs.worker.fork import fork_workers
 from profiler_job.jobs.worker.host_speed import measure_host_loop
 from profiler_job.jobs.worker.parallel import Place
 from profiler_job.jobs.workloads import REFERENCE, annotation, build_workload
-from profiler_job.jobs.workloads.adamw import AdamW, optimizer_of
+from profiler_job.jobs.workloads.adamw import AdamW, build_optimizer
 from profiler_job.jobs.workloads.annotation import annotate
 
 SEED = 0
@@ -87,8 +87,8 @@ class Stepper:
         micro_batch = run | {"batch_size": run["batch_size"] // run["accumulation"]}
         self.model, self.batch, self.loss_of = build_workload(micro_batch, device)
         self.model = parallel.parallelise(self.model, run["parallel"], device)
-        self.apply = compiled(self.model, run["compile"])
-        self.optimizer = optimizer_of(run["optimizer"], self.model.parameters())
+        self.apply = compile_model(self.model, run["compile"])
+        self.optimizer = build_optimizer(run["optimizer"], self.model.parameters())
         work = {FORWARD: self.forward, LOSS: self.loss, BACKWARD: self.backward, OPTIMIZER: self.optimizer.step}
         self.phases = [(name, work[name]) for name in list_phases(run["mode"], run["accumulation"])]
         self.output: torch.Tensor | None = None
@@ -122,7 +122,7 @@ class Stepper:
         torch.set_float32_matmul_precision(MATMUL_PRECISION[precision])
 
     @contextmanager
-    def in_precision(self, precision: str) -> Iterator[None]:
+    def use_precision(self, precision: str) -> Iterator[None]:
         """Within this, forward and loss compute in another precision."""
         self.set_precision(precision)
         try:
@@ -132,10 +132,10 @@ class Stepper:
 
     def optimizer_state(self) -> Iterator[torch.Tensor]:
         """The tensors that the optimizer keeps on the device."""
-        states = (self.state_of(parameter) for parameter in self.model.parameters())
+        states = (self.read_state(parameter) for parameter in self.model.parameters())
         return (tensor for state in states for tensor in state if tensor.device.type == self.device.type)
 
-    def state_of(self, parameter: torch.nn.Parameter) -> tuple[torch.Tensor, ...]:
+    def read_state(self, parameter: torch.nn.Parameter) -> tuple[torch.Tensor, ...]:
         """What the optimizer keeps of a parameter; nothing before its first step."""
         if isinstance(self.optimizer, AdamW):
             return self.optimizer.moments.get(parameter, ())
@@ -186,8 +186,8 @@ class Stepper:
                 with ranges.labelling([self.loss_value]):
                     work()
             elif phase == OPTIMIZER:
-                with ranges.of_optimizer(
-                    (p, p.grad, *self.state_of(p)) for p in self.model.parameters() if p.grad is not None
+                with ranges.label_optimizer(
+                    (p, p.grad, *self.read_state(p)) for p in self.model.parameters() if p.grad is not None
                 ):
                     work()
             else:
@@ -204,7 +204,7 @@ class Stepper:
         parallel.synchronize(self.device)
 
 
-def compiled(model: torch.nn.Module, how: str) -> Callable[[torch.Tensor], torch.Tensor]:
+def compile_model(model: torch.nn.Module, how: str) -> Callable[[torch.Tensor], torch.Tensor]:
     """The model as `how` says: off, default, or cudagraphs (a CUDA graph replays its kernels)."""
     if how == "off":
         return model
@@ -233,7 +233,7 @@ def allocated_before(device: torch.device) -> MemoryOf:
     return {"allocated_before_bytes": torch.cuda.memory_allocated(device)} if device.type == "cuda" else {}
 
 
-def memory_state(device: torch.device) -> MemoryOf:
+def read_memory_state(device: torch.device) -> MemoryOf:
     """Allocated, reserved, free and total device memory in bytes ({} without CUDA)."""
     if device.type != "cuda":
         return {}
@@ -250,7 +250,7 @@ def count_parameters(model: torch.nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def settings() -> Settings:
+def read_settings() -> Settings:
     """PyTorch's global settings in force that change what is launched."""
     return {
         "autograd_multithreading": torch.autograd.is_multithreading_enabled(),
@@ -264,14 +264,14 @@ def compares_with_fp32(run: dict) -> bool:
     return run["precision"] != "fp32" and run["attention"] == "naive" and run["compile"] == "off"
 
 
-def plain_loss(run: dict, device: torch.device) -> float | None:
+def measure_plain_loss(run: dict, device: torch.device) -> float | None:
     """Loss of the same workload with nothing done to make it faster, from the same weights with the same batch, after
     TRAINED_STEPS; None where it cannot be had, such as for want of memory, or says nothing, as with dropout. To be
     called before the run is built, which needs the memory: nothing of it is left."""
 
     def train() -> float | None:
         stepper = Stepper(run | PLAIN, device)
-        return None if probes.draws_masks(stepper.model) else probes.trained_loss(stepper, TRAINED_STEPS)
+        return None if probes.draws_masks(stepper.model) else probes.measure_trained_loss(stepper, TRAINED_STEPS)
 
     loss = None
     try:
@@ -313,7 +313,7 @@ def perform(
     try:
         has_probes = task["probe"] and task["warmup_steps"] > 0
         compares = task["compare"] and count_plain_steps(task["run"], task["warmup_steps"])
-        plain = plain_loss(task["run"], device) if compares else None
+        plain = measure_plain_loss(task["run"], device) if compares else None
         before = allocated_before(device)  # the plain model's workspace, too
         started = time.perf_counter()
         stepper = Stepper(task["run"], device, place)
@@ -324,13 +324,13 @@ def perform(
             of_run = {"figure": "allocated_before_build", "unit": "bytes"}
             probed["figures"] += [of_run | {"value": value} for value in before.values()]
             if place.num_ranks > 1:
-                probed["figures"] += probes.link_rates(device, task["run"]["parallel"])
+                probed["figures"] += probes.measure_link_rates(device, task["run"]["parallel"])
         with annotation.no_ranges():
             if has_probes and compares_with_fp32(task["run"]) and not probes.draws_masks(stepper.model):
-                probed["figures"] += probes.numerics(stepper)
+                probed["figures"] += probes.probe_numerics(stepper)
             steps = task["warmup_steps"] - 1
             if plain is not None:
-                probed["figures"] += probes.losses(probes.trained_loss(stepper, TRAINED_STEPS), plain)
+                probed["figures"] += probes.measure_losses(probes.measure_trained_loss(stepper, TRAINED_STEPS), plain)
                 steps -= TRAINED_STEPS + 1
             for _ in range(steps):
                 stepper.step()
@@ -369,7 +369,7 @@ def perform(
             "memory": probed["memory"],
             "figures": probed["figures"],
             "module_memory": probed.get("module_memory", []),
-            "settings": settings() | {"num_parameters": count_parameters(stepper.model)},
+            "settings": read_settings() | {"num_parameters": count_parameters(stepper.model)},
             "seconds": {
                 "build": built - started,
                 "warm_up": warm - built,
@@ -390,9 +390,9 @@ def perform(
             "phase": stepper.where if stepper else "build",
             "step": stepper.num_steps if stepper else 0,
             "message": str(error).split("\n")[0] if out_of_memory else f"{type(error).__name__}: {error}",
-            "settings": settings(),
+            "settings": read_settings(),
         }
-        answer(connection, failed | (memory_state(device) | before if out_of_memory else {}))
+        answer(connection, failed | (read_memory_state(device) | before if out_of_memory else {}))
         # Any error but the allocator's own may have broken the CUDA context for good.
         if not allocator:
             sys.exit(1)
@@ -402,7 +402,7 @@ def answer(connection: Connection, message: Answer) -> None:
     connection.send(message)
 
 
-def facts(device: torch.device) -> Facts:
+def read_facts(device: torch.device) -> Facts:
     """What this process knows of the machine."""
     cuda = device.type == "cuda"
     return {
@@ -424,7 +424,7 @@ def serve(
     process's output) and either `calibrate` or `run`, `warmup_steps`, `steps`, `probe` (memory, numerics
     and the host's speed, too?), `compare` (and its loss after training?) and `busy_s`. When `released` is sent, the
     run has left nothing behind."""
-    answer(connection, {"event": "hello", "pid": os.getpid(), "facts": facts(device)})
+    answer(connection, {"event": "hello", "pid": os.getpid(), "facts": read_facts(device)})
     while True:
         try:
             task = connection.recv()
@@ -441,7 +441,7 @@ def serve(
             print(f"{task['collector']}: {json.dumps(run)}", flush=True)
             perform(task, device, connection, followed_by, place)
         else:
-            answer(connection, {"event": "calibrated", "rates": calibration.rates(device)})
+            answer(connection, {"event": "calibrated", "rates": calibration.measure_rates(device)})
         release(device, was_compiled=bool(run) and run["compile"] != "off")
         sys.stdout.flush()
         answer(connection, {"event": "released"})

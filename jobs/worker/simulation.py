@@ -87,7 +87,7 @@ class AsOnGpu(TorchFunctionMode):
         if func is dropout:
             return self.dropout(*args, **kwargs)
         if torch.is_autocast_enabled("cpu") and func.__name__ in IN_FP32:
-            args, kwargs = tree_map_only(torch.Tensor, in_fp32, (args, kwargs))
+            args, kwargs = tree_map_only(torch.Tensor, cast_to_fp32, (args, kwargs))
         return func(*args, **kwargs)
 
     def attention(self, query, key, value, attn_mask=None, dropout_p=0.0, **options) -> torch.Tensor:
@@ -97,7 +97,7 @@ class AsOnGpu(TorchFunctionMode):
         return torch.native_dropout(input, p, True)[0] if training and p else input
 
 
-def in_fp32(tensor: torch.Tensor) -> torch.Tensor:
+def cast_to_fp32(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.float() if tensor.is_floating_point() else tensor
 
 

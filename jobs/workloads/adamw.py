@@ -45,7 +45,7 @@ class AdamW:
             parameter.grad = None
 
 
-def optimizer_of(name: str, parameters: Iterable[Tensor]) -> "AdamW | torch.optim.AdamW":
+def build_optimizer(name: str, parameters: Iterable[Tensor]) -> "AdamW | torch.optim.AdamW":
     """`own`, or torch.optim.AdamW as `loop` (a tensor at a time), `foreach` (lists of tensors) or `fused`."""
     if name == "own":
         return AdamW(parameters)

@@ -18,6 +18,6 @@ class Costs(Protocol):
         """Events that a capture holds of one step: kernels, API calls, copies and ranges."""
 
 
-def costs_of(workload: str) -> Costs | None:
+def find_costs(workload: str) -> Costs | None:
     """The costs of a workload; None where it offers none."""
     return transformer if workload == REFERENCE else None

@@ -42,10 +42,10 @@ def build(run: Mapping[str, Any], device: torch.device, **changes: Option) -> Bu
         tokens = torch.randint(vocab_size, (run["batch_size"], run["context_length"] + 1))
     model.train(run["mode"] != "forward")  # with dropout where there are gradients
     inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
-    return Built(model, (inputs,), partial(loss_of, targets=targets))
+    return Built(model, (inputs,), partial(compute_loss, targets=targets))
 
 
-def loss_of(output: Any, targets: Tensor) -> Tensor:
+def compute_loss(output: Any, targets: Tensor) -> Tensor:
     """Mean cross-entropy of an output whose logits are [B, T, V]."""
     return torch.nn.functional.cross_entropy(output.logits.flatten(0, 1).float(), targets.flatten())
 

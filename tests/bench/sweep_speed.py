@@ -33,9 +33,9 @@ from profiler_job.jobs.executor.failures import CollectorError, RunFailed
 from profiler_job.jobs.executor.nsys_cli import count_kernels_and_steps, export
 from profiler_job.jobs.executor.result_store import Results, read_json
 from profiler_job.jobs.executor.sweep_runner import SweepRunner
-from profiler_job.jobs.executor.visible_gpus import visible_gpus
+from profiler_job.jobs.executor.visible_gpus import find_visible_gpus
 from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP, load_sweep, select
-from profiler_job.jobs.sweep.prediction import timeout_seconds
+from profiler_job.jobs.sweep.prediction import compute_timeout
 
 # The runs of the default sweep that a part measures, unless told otherwise.
 RUNS = {"process-per-run": "size=small", "gpus": "size=small,size=medium"}
@@ -149,7 +149,7 @@ class ProcessPerRun(Timer):
             warmup_steps=protocol.warmup_steps,
             steps=protocol.profiled_steps,
             folder=folder,
-            timeout_s=timeout_seconds(run, protocol),
+            timeout_s=compute_timeout(run, protocol),
         )
         self.worker.send(None)  # the process ends, and nsys, whose temporary folder it shares, writes its report
         self.worker.process.wait(120)
@@ -165,7 +165,7 @@ def by_hand(runs: list[Run], protocol: Protocol, folder: Path, device: str) -> t
         one = folder / run.run_id
         one.mkdir(parents=True)
         timer, profiler = Timer(device, [0]), ProcessPerRun(device, [0])
-        options = {"warmup_steps": protocol.warmup_steps, "timeout_s": timeout_seconds(run, protocol)}
+        options = {"warmup_steps": protocol.warmup_steps, "timeout_s": compute_timeout(run, protocol)}
         try:
             timer.measure(run, steps=protocol.measured_steps, folder=one, **options)
             timer.stop()
@@ -197,7 +197,7 @@ def process_per_run(runs: list[Run], protocol: Protocol, device: str) -> dict:
 def several_gpus(runs: list[Run], protocol: Protocol, device: str) -> dict:
     """Throughput of all GPUs against one, in complete runs, and by how much the kernel time of each run that both
     measured differs."""
-    gpus = visible_gpus() if device == "cuda" else [0, 1]
+    gpus = find_visible_gpus() if device == "cuda" else [0, 1]
     with tempfile.TemporaryDirectory() as folder:
         one = measure(runs, protocol, Path(folder) / "one", [0], device)
         every = measure(runs, protocol, Path(folder) / "every", gpus, device)

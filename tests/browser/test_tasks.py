@@ -52,8 +52,8 @@ def say_what_fits() -> list[str]:
             of_run = {**axes, "context_length": context, "batch_size": batch, "accumulation": 1, "mode": "train_step"}
             shape = memory.Shape(**device_memory.PLANNED["1.3B"]._asdict(), vocab_size=VOCAB_SIZE, **of_run)
             shape = shape._replace(attention="flash" if axes["attention"] == "sdpa" else "naive")
-            failure = memory.failure_of(shape, memory.usable_bytes(24))
-            peak = max(memory.outcome(shape).peaks[-1].values()) / 2**30
+            failure = memory.find_failure(shape, memory.estimate_usable_bytes(24))
+            peak = max(memory.predict_outcome(shape).peaks[-1].values()) / 2**30
             ends = f"no: {failure.phase}, step {failure.step + 1}" if failure else "fits"
             lines.append(f"1.3B 1,255,311,360 {context:,} {batch} {setting} {peak:.2f} not measured {ends}")
     runs = table("h200-fp32", "runs").set_index("run_id")

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from profiler_job.jobs.contract.changes import TRIABLE
 from profiler_job.jobs.follow import apply_changes as injected
 from profiler_job.jobs.follow.apply_changes import HAS_IT, KINDS, Changes
-from profiler_job.jobs.follow.follow import machine
+from profiler_job.jobs.follow.follow import read_machine
 from profiler_job.jobs.follow.losses import Losses
 from tests.follow.test_follow import INJECTED
 
@@ -200,7 +200,7 @@ def matmul():
 @pytest.mark.parametrize("fp32_precision, told", [("tf32", "high"), ("ieee", "highest")])
 def test_tf32_is_known_where_a_script_sets_it_in_backends(matmul, fp32_precision, told):
     matmul.fp32_precision = fp32_precision
-    assert machine()["float32_matmul_precision"] == told
+    assert read_machine()["float32_matmul_precision"] == told
 
 
 class OwnAdam(torch.optim.Adam):

@@ -273,7 +273,7 @@ def test_what_fsdp_with_flat_parameters_does_in_backward_is_of_its_module(tmp_pa
     [(["a/b/c", "a/b/d"], "a/b"), (["a/b", "a/bc"], "a"), (["a"], "a"), (["a", "b"], ""), ([], "")],
 )
 def test_several_modules_are_parts_of_one(paths, shared):
-    assert module_ranges.common_path(paths) == shared
+    assert module_ranges.find_common_path(paths) == shared
 
 
 def test_names_are_those_that_the_analysis_looks_for():
@@ -303,7 +303,7 @@ def test_an_optimizer_that_updates_one_parameter_at_a_time_is_split_by_module(lo
     optimizer.step()
     log.ranges.clear()
     groups = [(p, p.grad, *optimizer.state[p].values()) for p in model.parameters()]
-    with ranges.of_optimizer(groups):
+    with ranges.label_optimizer(groups):
         optimizer.step()
     modules = {name.removeprefix(module_ranges.OPTIMIZER) for name in log.names()}
     if options.get("foreach") is False:

@@ -130,7 +130,7 @@ def test_random_kills_lose_no_run_and_double_none(tiny, tmp_path, fake_nsys):
         # A signal that comes before Python has loaded the program ends it at once: 143 too, as shells count.
         assert code in ((143, -signal.SIGTERM) if harm == "SIGTERM" else (-signal.SIGKILL,))
         sweep.check()
-        states = {run.run_id: sweep.folder_of_results.in_flight(run) for run in sweep.runs}
+        states = {run.run_id: sweep.folder_of_results.read_in_flight(run) for run in sweep.runs}
         assert set(states.values()) <= {None, "interrupted"}
         in_flight = [run for run, state in states.items() if state]
         print(

@@ -14,9 +14,9 @@ from rich.console import Console
 from profiler_job.analysis.recording import store
 from profiler_job.jobs.cli.output import Output
 from profiler_job.jobs.executor import events
-from profiler_job.jobs.executor.events import Estimate, JsonEvents, Meter, Terminal, clock
+from profiler_job.jobs.executor.events import Estimate, JsonEvents, Meter, Terminal, format_clock
 from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP, load_sweep
-from profiler_job.jobs.sweep.prediction import predicted_seconds
+from profiler_job.jobs.sweep.prediction import predict_seconds
 
 RECORDING = Path(__file__).parents[2] / "site" / "data" / "h200-fp32"
 
@@ -34,7 +34,7 @@ def at(monkeypatch):
 
 
 def test_clock_shows_hours_minutes_seconds():
-    assert clock(3725.9) == "1:02:05"
+    assert format_clock(3725.9) == "1:02:05"
 
 
 def test_the_estimate_starts_from_predictions_and_follows_the_clock(at):
@@ -72,7 +72,7 @@ def test_the_estimate_is_within_a_fifth_from_the_tenth_run_of_the_shipped_record
         pytest.skip("the recording h200-fp32 is not in site/data")
     walls = store.load(RECORDING).runs.set_index("run_id")["wall_s"]
     sweep = load_sweep(DEFAULT_SWEEP)
-    estimate = Estimate({run.run_id: predicted_seconds(run, sweep.protocol) for run in sweep.runs})
+    estimate = Estimate({run.run_id: predict_seconds(run, sweep.protocol) for run in sweep.runs})
     total = walls.sum()
     for number, (run, elapsed) in enumerate(zip(sweep.runs, accumulate(walls[run.run_id] for run in sweep.runs)), 1):
         at(elapsed)

@@ -53,7 +53,7 @@ PREDICTED = [name for name in RECORDINGS if len(finished(table_of(name)))]
 @pytest.mark.parametrize("name", PREDICTED)
 def test_the_predicted_peak_is_within_one_percent_of_every_finished_run(name):
     rows = finished(table_of(name))
-    errors = {row.run_id: memory.predicted_peak_bytes(run_of(row)) / row.peak_memory_bytes - 1 for row in rows}
+    errors = {row.run_id: memory.predict_peak_bytes(run_of(row)) / row.peak_memory_bytes - 1 for row in rows}
     assert max(map(abs, errors.values())) < 0.01, max(errors.items(), key=lambda item: abs(item[1]))
 
 
@@ -61,7 +61,7 @@ def test_the_peak_of_a_forward_pass_in_float32_is_predicted_to_the_byte():
     rows = [row for row in finished(table_of("h200-fp32")) if row.mode == "forward"]
     assert len(rows) == 20
     for row in rows:
-        assert memory.predicted_peak_bytes(run_of(row)) == row.peak_memory_bytes, row.run_id
+        assert memory.predict_peak_bytes(run_of(row)) == row.peak_memory_bytes, row.run_id
 
 
 @pytest.mark.parametrize("name", sampled(PREDICTED, 4))
@@ -69,7 +69,7 @@ def test_the_predicted_peak_of_every_phase_is_within_one_percent(name):
     runs = {row.run_id: row for row in finished(table_of(name))}
     for row in table_of(name, "memory").astype({"run_id": str, "phase": str}).itertuples():
         if row.run_id in runs:
-            predicted = memory.peaks(run_of(runs[row.run_id]), 1)[row.phase]
+            predicted = memory.predict_peaks(run_of(runs[row.run_id]), 1)[row.phase]
             assert predicted == pytest.approx(row.peak_allocated_bytes, rel=0.01), (row.run_id, row.phase)
 
 
@@ -79,14 +79,14 @@ def test_what_ran_out_on_a_whole_gpu_was_predicted_to():
     rows = [row for row in rows if not row.memory_limit_gib and memory.is_predictable(run_of(row))]
     assert rows
     for row in rows:
-        assert memory.predicted_failure(row, row.gpu_memory_bytes - memory.CUDA_CONTEXT_BYTES), row.run_id
+        assert memory.predict_failure(row, row.gpu_memory_bytes - memory.CUDA_CONTEXT_BYTES), row.run_id
 
 
 def test_every_capped_run_fails_in_the_step_and_phase_that_were_predicted():
     runs = [row for row in table_of("memory").itertuples() if row.memory_limit_gib]
     assert len(runs) == 40
     for row in runs:
-        failure = memory.predicted_failure(row, memory.allocator_limit_bytes(row))
+        failure = memory.predict_failure(row, memory.compute_allocator_limit(row))
         measured = (int(row.status_step), row.status_phase) if row.status == "oom" else None
         assert (failure and tuple(failure)) == measured, row.run_id
 
@@ -125,40 +125,40 @@ def test_a_plan_without_a_limit_marks_nothing():
 
 def test_adams_state_is_there_from_the_second_step_on():
     run = next(run for run in SWEEP.runs if run.mode == "train_step")
-    first, second, third = (memory.peaks(run, step) for step in range(3))
+    first, second, third = (memory.predict_peaks(run, step) for step in range(3))
     assert first["forward"] + 8 * run.num_parameters < second["forward"] * 1.01
     assert second == third
 
 
 def test_what_does_not_fit_at_all_fails_while_it_is_built():
     run = SWEEP.runs[0]
-    assert memory.predicted_failure(run, 100 * memory.MIB) == (0, "build")
-    assert memory.predicted_failure(run, memory.GIB) is None
+    assert memory.predict_failure(run, 100 * memory.MIB) == (0, "build")
+    assert memory.predict_failure(run, memory.GIB) is None
 
 
 def test_a_run_fits_what_it_reserves_and_not_less_than_its_peak():
     run = next(run for run in SWEEP.runs if run.mode == "train_step")
-    reserved = memory.outcome(memory.shape_of(run)).reserved
-    assert memory.predicted_failure(run, reserved) is None
-    assert memory.predicted_failure(run, memory.predicted_peak_bytes(run) - 1) is not None
+    reserved = memory.predict_outcome(memory.infer_shape(run)).reserved
+    assert memory.predict_failure(run, reserved) is None
+    assert memory.predict_failure(run, memory.predict_peak_bytes(run) - 1) is not None
 
 
 def test_runs_that_need_the_same_are_predicted_once():
     run = next(run for run in SWEEP.runs if run.mode == "forward_backward")
     for fields in ({"precision": "tf32"}, {"optimizer": "fused"}, {"repeat": 1}, {"compile": "default"}):
-        assert memory.shape_of(change(run, **fields)) == memory.shape_of(run)
-    of_bf16 = {a: memory.shape_of(change(run, precision="bf16", attention=a)) for a in ("sdpa", "flash", "cudnn")}
+        assert memory.infer_shape(change(run, **fields)) == memory.infer_shape(run)
+    of_bf16 = {a: memory.infer_shape(change(run, precision="bf16", attention=a)) for a in ("sdpa", "flash", "cudnn")}
     assert len(set(of_bf16.values())) == 1
-    fused = [memory.shape_of(change(run, attention=attention)) for attention in ("sdpa", "efficient")]
+    fused = [memory.infer_shape(change(run, attention=attention)) for attention in ("sdpa", "efficient")]
     assert fused[0] == fused[1] != of_bf16["flash"]
 
 
 def test_the_runs_that_need_most_are_predicted_first():
-    shapes = [memory.shape_of(run) for run in SWEEP.runs]
-    first = memory.most_demanding(shapes)
+    shapes = [memory.infer_shape(run) for run in SWEEP.runs]
+    first = memory.find_most_demanding(shapes)
     assert set(first) == set(shapes)
     assert first[0] == shapes[-1]
-    needed = [max(memory.outcome(shape).peaks[1].values()) for shape in first]
+    needed = [max(memory.predict_outcome(shape).peaks[1].values()) for shape in first]
     larger = [before / now for before, now in pairwise(needed)]
     assert min(larger) > 0.5, "the order is about that of the memory"
 
@@ -170,5 +170,5 @@ def test_more_work_is_predicted_to_need_more(run):
         change(run, num_layers=2 * run.num_layers),
         change(run, batch_size=2 * run.batch_size),
     ):
-        assert memory.predicted_memory_bytes(bigger) > memory.predicted_memory_bytes(run) * 0.999
-    assert memory.predicted_memory_bytes(change(run, attention="sdpa")) <= memory.predicted_memory_bytes(run)
+        assert memory.predict_memory_bytes(bigger) > memory.predict_memory_bytes(run) * 0.999
+    assert memory.predict_memory_bytes(change(run, attention="sdpa")) <= memory.predict_memory_bytes(run)

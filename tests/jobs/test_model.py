@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.workloads import annotation
-from profiler_job.jobs.workloads.transformer.model import RotaryEmbedding, TransformerLM, loss_of, softmax
+from profiler_job.jobs.workloads.transformer.model import RotaryEmbedding, TransformerLM, compute_loss, softmax
 from profiler_job.jobs.workloads.transformer.sizes import MODEL_SIZES, VOCAB_SIZE, ModelSize
 
 SHAPE = {"d_model": 32, "d_ff": 48, "num_layers": 3, "num_heads": 4, "vocab_size": 50, "context_length": 12}
@@ -72,7 +72,7 @@ def reference_logits(weights: dict[str, torch.Tensor], tokens: torch.Tensor) -> 
 def test_logits_and_gradients_equal_a_plain_reference(attention):
     model, tokens = build(attention, torch.float32)
     logits = model(tokens[:, :-1])
-    loss_of(logits, tokens[:, 1:]).backward()
+    compute_loss(logits, tokens[:, 1:]).backward()
 
     weights = {name: p.detach().clone().requires_grad_() for name, p in model.named_parameters()}
     expected = reference_logits(weights, tokens[:, :-1])
@@ -145,7 +145,7 @@ def test_forward_has_9l_plus_1_matmuls_and_backward_18l_plus_2(num_layers):
     model, tokens = build(num_layers=num_layers)
     with Operations() as forward:
         logits = model(tokens[:, :-1])
-    loss = loss_of(logits, tokens[:, 1:])
+    loss = compute_loss(logits, tokens[:, 1:])
     with Operations() as backward:
         loss.backward()
     assert forward.num_matmuls == 9 * num_layers + 1

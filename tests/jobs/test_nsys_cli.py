@@ -13,7 +13,7 @@ from profiler_job.jobs.executor.nsys_cli import (
     count_kernels_and_steps,
     count_steps_of_processes,
     export,
-    nsys,
+    run_nsys,
     scrub,
 )
 from tests.capture.nsys_files import Export
@@ -23,19 +23,19 @@ from tests.jobs.conftest import said_in
 def test_an_error_of_nsys_is_its_last_line(scripted_nsys):
     scripted_nsys("sys.exit('Collecting...\\nNo space left on device')")
     with pytest.raises(CollectorError, match=r"nsys stop failed \(exit 1\): No space left on device"):
-        nsys("stop", "--session=x")
+        run_nsys("stop", "--session=x")
 
 
 def test_an_nsys_that_says_nothing_shows_its_exit_code(scripted_nsys):
     scripted_nsys("sys.exit(7)")
     with pytest.raises(CollectorError, match=r"nsys export failed \(exit 7\)$"):
-        nsys("export")
+        run_nsys("export")
 
 
 def test_an_nsys_that_hangs_is_given_up(scripted_nsys):
     scripted_nsys("time.sleep(3600)")
     with pytest.raises(CollectorError, match=r"nsys stop did not end within 0\.3 s"):
-        nsys("stop", timeout_s=0.3)
+        run_nsys("stop", timeout_s=0.3)
 
 
 def test_what_an_nsys_that_hangs_said_is_kept(scripted_nsys, tmp_path):
@@ -43,7 +43,7 @@ def test_what_an_nsys_that_hangs_said_is_kept(scripted_nsys, tmp_path):
     for timeout_s in (1, 10, 100):  # in the shortest a busy machine may not even have started it
         log = tmp_path / f"{timeout_s}.log"
         with pytest.raises(CollectorError):
-            nsys("stop", log=NsysLog(log), timeout_s=float(timeout_s))
+            run_nsys("stop", log=NsysLog(log), timeout_s=float(timeout_s))
         if len(said_in(log)) > 1:
             break
     assert said_in(log) == ["stop: Generating", f"stop: did not end within {timeout_s} s"]
@@ -51,7 +51,7 @@ def test_what_an_nsys_that_hangs_said_is_kept(scripted_nsys, tmp_path):
 
 def test_an_nsys_that_speaks_no_utf8_is_understood_all_the_same(scripted_nsys):
     scripted_nsys("sys.stdout.buffer.write(b'caf\\xe9')")
-    assert nsys("--version").startswith("caf")
+    assert run_nsys("--version").startswith("caf")
 
 
 def test_an_export_that_is_no_database_is_an_error_of_the_collector(scripted_nsys, tmp_path):
@@ -150,13 +150,13 @@ def test_of_much_that_a_command_prints_both_ends_are_kept(scripted_nsys, tmp_pat
     monkeypatch.setattr(nsys_cli, "KEPT_OF_COMMAND", 100)
     scripted_nsys("for number in range(100_000): print('line', number)\nprint('an error', file=sys.stderr)")
     log = NsysLog(tmp_path / "nsys.log")
-    printed = nsys("stop", log=log)
+    printed = run_nsys("stop", log=log)
     assert len(printed) < 20_100 and printed.startswith("line 0\n") and printed.endswith("line 99999\n")
     said = said_in(log.path)
     assert said[0] == "stop: line 0" and said[-2:] == ["stop: an error", "stop: done"]
     assert len(said) < 30 and len([line for line in said if "bytes were cut here" in line]) == 1
     with pytest.raises(CollectorError, match="nsys stats printed more than"):
-        nsys("stats")
+        run_nsys("stats")
 
 
 def test_of_many_texts_of_a_capture_about_itself_some_are_kept(tmp_path, monkeypatch):

@@ -191,7 +191,7 @@ def test_without_dropout_the_losses_of_gpt2_on_the_ladder_can_be_compared(folder
 
     from profiler_job.jobs.contract.plain import TRAINED_STEPS
     from profiler_job.jobs.worker import probes
-    from profiler_job.jobs.worker.service import Stepper, plain_loss
+    from profiler_job.jobs.worker.service import Stepper, measure_plain_loss
 
     importlib.invalidate_caches()
     said = yaml.safe_load((ROOT / "jobs" / "sweeps" / "ladder_losses_gpt2.yaml").read_text())["hf"]
@@ -204,11 +204,11 @@ def test_without_dropout_the_losses_of_gpt2_on_the_ladder_can_be_compared(folder
         [run] = hugging_face(folder, hf={"config": ["gpt2.json"]} | changes, attention=["sdpa"]).runs
         return run.model_dump()
 
-    assert plain_loss(run_of({}), cpu) is None
+    assert measure_plain_loss(run_of({}), cpu) is None
     run = run_of(off)
-    plain = plain_loss(run, cpu)
-    assert plain == pytest.approx(probes.trained_loss(Stepper(run, cpu), TRAINED_STEPS), rel=1e-5)
-    first = probes.trained_loss(Stepper(run, cpu), 0)
+    plain = measure_plain_loss(run, cpu)
+    assert plain == pytest.approx(probes.measure_trained_loss(Stepper(run, cpu), TRAINED_STEPS), rel=1e-5)
+    first = probes.measure_trained_loss(Stepper(run, cpu), 0)
     assert plain < first, "it trains"
 
 

@@ -15,10 +15,10 @@ from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP, load_sweep
 from profiler_job.jobs.sweep.prediction import (
     EVENT_BYTES,
     EXPORT_BYTES,
-    predicted_export_bytes,
-    predicted_seconds,
-    predicted_stages,
-    timeout_seconds,
+    compute_timeout,
+    predict_export_bytes,
+    predict_seconds,
+    predict_stages,
 )
 from profiler_job.jobs.workloads.transformer.costs import EVENTS_PER_LAYER, step_events, step_seconds
 
@@ -43,20 +43,20 @@ def recorded():
 def test_no_run_came_near_its_timeout_and_no_timeout_is_longer_than_an_hour(recorded):
     walls = recorded.runs.set_index("run_id")["wall_s"]
     for run in SWEEP.runs:
-        timeout = timeout_seconds(run, SWEEP.protocol)
+        timeout = compute_timeout(run, SWEEP.protocol)
         assert 5 * walls[run.run_id] < timeout < 3600
 
 
 def test_the_timeout_grows_with_the_prediction():
     small, large = SWEEP.runs[0], SWEEP.runs[-1]
-    longer = predicted_seconds(large, SWEEP.protocol) - predicted_seconds(small, SWEEP.protocol)
-    assert timeout_seconds(large, SWEEP.protocol) - timeout_seconds(small, SWEEP.protocol) >= longer > 0
+    longer = predict_seconds(large, SWEEP.protocol) - predict_seconds(small, SWEEP.protocol)
+    assert compute_timeout(large, SWEEP.protocol) - compute_timeout(small, SWEEP.protocol) >= longer > 0
 
 
 def test_the_steps_of_the_plain_model_before_a_run_are_predicted():
     plain = SWEEP.runs[-1]
     fused = change(plain, optimizer="fused")
-    of_plain, of_fused = (predicted_stages(run, SWEEP.protocol) for run in (plain, fused))
+    of_plain, of_fused = (predict_stages(run, SWEEP.protocol) for run in (plain, fused))
     assert (
         of_fused["timer"] > of_fused["timer-1"] + 3 * step_seconds(plain) and of_plain["timer"] == of_plain["timer-1"]
     )
@@ -69,8 +69,8 @@ def test_more_work_is_predicted_to_take_longer(run):
         change(run, num_layers=2 * run.num_layers),
         change(run, batch_size=2 * run.batch_size),
     ):
-        assert predicted_seconds(bigger, SWEEP.protocol) > predicted_seconds(run, SWEEP.protocol)
-    assert predicted_seconds(change(run, precision="bf16"), SWEEP.protocol) < predicted_seconds(run, SWEEP.protocol)
+        assert predict_seconds(bigger, SWEEP.protocol) > predict_seconds(run, SWEEP.protocol)
+    assert predict_seconds(change(run, precision="bf16"), SWEEP.protocol) < predict_seconds(run, SWEEP.protocol)
 
 
 def largest_part_of_predicted(folder: Path) -> dict[str, float]:
@@ -109,6 +109,6 @@ def test_a_real_export_is_as_large_as_its_events_say(file, tmp_path):
 def test_warm_up_steps_are_in_a_capture_too_and_without_profiled_steps_there_is_none():
     run, protocol = SWEEP.runs[0], SWEEP.protocol
     twice = protocol.model_copy(update={"warmup_steps": 2 * protocol.warmup_steps + protocol.profiled_steps})
-    one, two = (predicted_export_bytes(run, each) - EXPORT_BYTES for each in (protocol, twice))
+    one, two = (predict_export_bytes(run, each) - EXPORT_BYTES for each in (protocol, twice))
     assert two == 2 * one
-    assert predicted_export_bytes(run, protocol.model_copy(update={"profiled_steps": 0})) == 0
+    assert predict_export_bytes(run, protocol.model_copy(update={"profiled_steps": 0})) == 0

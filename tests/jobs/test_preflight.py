@@ -14,7 +14,7 @@ from profiler_job.jobs.contract import extras
 from profiler_job.jobs.executor import preflight
 from profiler_job.jobs.executor.failures import CollectorError
 from profiler_job.jobs.executor.result_store import Results
-from profiler_job.jobs.memory import predicted_memory_bytes
+from profiler_job.jobs.memory import predict_memory_bytes
 from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP, load_sweep
 
 SWEEP = load_sweep(DEFAULT_SWEEP)
@@ -51,7 +51,7 @@ def test_without_a_gpu_the_check_says_what_docker_needs(no_gpu):
     check = preflight.check_gpu()
     assert check.state == "failed"
     assert "--gpus all" in check.fix
-    assert preflight.visible_gpus() == []
+    assert preflight.find_visible_gpus() == []
     assert preflight.check_gpu_memory(RUNS).state == preflight.check_other_processes().state == "failed"
 
 
@@ -60,7 +60,7 @@ def test_an_idle_gpu_is_ok(monkeypatch):
     FakeNvml(monkeypatch)
     assert preflight.check_gpu().found == "NVIDIA H200"
     assert preflight.check_gpu_memory(RUNS).state == preflight.check_other_processes().state == "ok"
-    assert preflight.visible_gpus() == [0]
+    assert preflight.find_visible_gpus() == [0]
 
 
 def test_a_busy_gpu_is_a_warning(monkeypatch):
@@ -94,7 +94,7 @@ def test_of_many_runs_that_will_not_fit_some_are_named(monkeypatch):
 
 def test_idle_workers_of_nsys_take_memory_too(monkeypatch):
     run = RUNS[0]
-    FakeNvml(monkeypatch, free=predicted_memory_bytes(run) + 10**8)
+    FakeNvml(monkeypatch, free=predict_memory_bytes(run) + 10**8)
     assert preflight.check_gpu_memory([run]).state == "warning"
     assert preflight.check_gpu_memory([run], with_nsys=False).state == "ok"
 
@@ -102,7 +102,7 @@ def test_idle_workers_of_nsys_take_memory_too(monkeypatch):
 @pytest.mark.parametrize("visible, expected", [("2,3", [0, 1]), ("", []), ("GPU-x", [0])])
 def test_visible_gpus_are_counted_as_cuda_counts_them(monkeypatch, visible, expected):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert preflight.visible_gpus() == expected
+    assert preflight.find_visible_gpus() == expected
 
 
 class Gpus:
@@ -143,7 +143,7 @@ def test_of_several_gpus_only_those_that_are_used_are_checked(monkeypatch):
 def test_gpus_that_are_hidden_from_cuda_are_not_there(monkeypatch, visible):
     Gpus(monkeypatch)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert preflight.visible_gpus() == []
+    assert preflight.find_visible_gpus() == []
     check = preflight.check_gpu()
     assert check.state == preflight.check_gpu_memory(RUNS).state == "failed"
     assert "CUDA_VISIBLE_DEVICES" in check.fix
@@ -207,7 +207,7 @@ def test_nsys_is_asked_to_make_a_report(fake_nsys):
 
 
 def test_an_nsys_without_importer_is_found_out(monkeypatch):
-    monkeypatch.setattr(preflight, "nsys", lambda *arguments: "version 1")
+    monkeypatch.setattr(preflight, "run_nsys", lambda *arguments: "version 1")
     check = preflight.check_nsys()
     assert check.state == "failed"
     assert "importer" in check.found + check.fix
@@ -240,14 +240,14 @@ def test_a_cuda_that_does_not_answer_is_given_up(monkeypatch):
 
 
 def test_on_a_cpu_nothing_of_a_gpu_is_checked(fake_nsys, tmp_path):
-    names = {check.name for check in preflight.checks(Results(tmp_path, "default"), RUNS[:1], PROTOCOL, "cpu")}
+    names = {check.name for check in preflight.run_checks(Results(tmp_path, "default"), RUNS[:1], PROTOCOL, "cpu")}
     assert names >= {"results folder", "disk", "nsys"}
     assert not names & {"GPU", "torch", "GPU memory", "other processes"}
 
 
 def test_on_a_cpu_too_torch_has_to_be_installed(fake_nsys, monkeypatch, tmp_path):
     monkeypatch.setitem(extras.MODULES, "gpu", ("no_such_module",))
-    found = preflight.checks(Results(tmp_path, "default"), RUNS[:1], PROTOCOL, "cpu")
+    found = preflight.run_checks(Results(tmp_path, "default"), RUNS[:1], PROTOCOL, "cpu")
     (failed,) = (check for check in found if check.state == "failed")
     assert failed.name == "torch" and failed.fix == extras.install_command("gpu")
 
@@ -256,7 +256,7 @@ def test_where_no_step_is_profiled_nsys_is_not_checked(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", "/nonexistent")
     no_capture = PROTOCOL.model_copy(update={"profiled_steps": 0})
     assert "nsys" not in {
-        check.name for check in preflight.checks(Results(tmp_path, "default"), RUNS[:1], no_capture, "cpu")
+        check.name for check in preflight.run_checks(Results(tmp_path, "default"), RUNS[:1], no_capture, "cpu")
     }
 
 
@@ -264,12 +264,12 @@ def test_every_check_that_fails_says_what_to_do(no_gpu, monkeypatch, tmp_path):
     def missing(*arguments):
         raise CollectorError("nsys is not on PATH")
 
-    monkeypatch.setattr(preflight, "nsys", missing)
+    monkeypatch.setattr(preflight, "run_nsys", missing)
     monkeypatch.setattr(preflight.os, "access", lambda path, mode: False)
     free = {tmp_path: 0}
     monkeypatch.setattr(preflight.shutil, "disk_usage", lambda path: SimpleNamespace(free=free.get(path, GIB)))
     failed = [
-        check for check in preflight.checks(Results(tmp_path, "default"), RUNS, PROTOCOL) if check.state == "failed"
+        check for check in preflight.run_checks(Results(tmp_path, "default"), RUNS, PROTOCOL) if check.state == "failed"
     ]
     assert len(failed) >= 6
     assert all(check.found and check.fix for check in failed)

@@ -8,7 +8,7 @@ from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.ingest import ingest
 from profiler_job.jobs.executor import gpu_executor, gpu_sampler
 from profiler_job.jobs.executor.result_store import Results
-from profiler_job.jobs.executor.sweep_runner import Stopped, order_of_pass
+from profiler_job.jobs.executor.sweep_runner import Stopped, shuffle_pass
 from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP, load_sweep
 from tests.jobs.conftest import jobs
 from tests.jobs.test_sweep_runner import RUNS, stop_when
@@ -23,7 +23,7 @@ SWEEP = load_sweep(DEFAULT_SWEEP)
 
 
 def orders(one) -> list[list[str]]:
-    return [[run.run_id for run in order_of_pass(one.sweep.runs, 7, process)] for process in range(PROCESSES)]
+    return [[run.run_id for run in shuffle_pass(one.sweep.runs, 7, process)] for process in range(PROCESSES)]
 
 
 def timed(one) -> list[tuple[str, str]]:
@@ -37,10 +37,10 @@ def all_stages(one) -> list[tuple[str, str]]:
 
 
 def test_the_order_is_shuffled_anew_for_each_process_and_depends_on_the_seed_alone():
-    order = order_of_pass(SWEEP.runs, 0, 0)
+    order = shuffle_pass(SWEEP.runs, 0, 0)
     assert set(order) == set(SWEEP.runs) and order != SWEEP.runs
-    assert order == order_of_pass(SWEEP.runs, 0, 0)
-    assert len({tuple(order_of_pass(SWEEP.runs, seed, process)) for seed in (0, 1) for process in range(3)}) == 6
+    assert order == shuffle_pass(SWEEP.runs, 0, 0)
+    assert len({tuple(shuffle_pass(SWEEP.runs, seed, process)) for seed in (0, 1) for process in range(3)}) == 6
 
 
 def test_every_process_of_a_run_is_a_fresh_one_and_the_runs_are_shuffled(session, fake_worker):

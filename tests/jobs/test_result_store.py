@@ -33,11 +33,11 @@ def results(tmp_path) -> Results:
 def test_a_run_is_finished_when_its_record_is_written(results):
     folder = results.begin(RUN)
     assert results.finished(RUN, SWEEP.protocol) is None
-    assert results.in_flight(RUN) == "interrupted"  # nobody holds the lock
+    assert results.read_in_flight(RUN) == "interrupted"  # nobody holds the lock
     (folder / "profile.nsys-rep").write_text("report")
     results.finish(RUN, RECORD)
     assert results.finished(RUN, SWEEP.protocol).status == "ok"
-    assert results.in_flight(RUN) is None
+    assert results.read_in_flight(RUN) is None
     assert (results.raw / f"{RUN.run_id}.nsys-rep").read_text() == "report"
     assert not (folder / "profile.nsys-rep").exists()
 
@@ -63,7 +63,7 @@ def test_a_timed_run_keeps_its_timings_and_loses_what_a_capture_left(results):
     record = results.keep_timed(RUN, TIMED_ONCE)
     assert results.timed(RUN, SWEEP.protocol).status == "timed"
     assert results.timed(RUN, SWEEP.protocol.model_copy(update={"measured_steps": 11})) is None
-    assert results.in_flight(RUN) is None
+    assert results.read_in_flight(RUN) is None
     (folder / "profile.sqlite").write_text("old")
     assert results.resume(RUN, record) == folder
     assert sorted(os.listdir(folder)) == ["in_flight.json", "log.txt", "timed.json", "timings.json"]
@@ -173,7 +173,7 @@ def test_a_folder_that_cannot_be_emptied_is_begun_all_the_same(results, monkeypa
     (folder / ".nfs01").write_text("held open by another host")
     monkeypatch.setattr(results_module.shutil, "rmtree", lambda folder, ignore_errors: None)
     assert results.begin(RUN) == folder
-    assert results.finished(RUN, SWEEP.protocol) is None and results.in_flight(RUN) == "interrupted"
+    assert results.finished(RUN, SWEEP.protocol) is None and results.read_in_flight(RUN) == "interrupted"
 
 
 @pytest.fixture

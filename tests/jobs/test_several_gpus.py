@@ -17,7 +17,7 @@ from profiler_job.jobs.executor.failures import RunFailed
 from profiler_job.jobs.executor.worker_process import processes_with
 from profiler_job.jobs.sweep.plan import Sweep, SweepError, load_sweep
 from profiler_job.jobs.worker import parallel, probes
-from profiler_job.jobs.worker.parallel import layers_of
+from profiler_job.jobs.worker.parallel import find_layers
 from profiler_job.jobs.worker.rank_group import together
 from profiler_job.jobs.workloads.transformer.build import build
 from tests.jobs.conftest import jobs
@@ -91,7 +91,7 @@ def test_what_ranks_measured_is_one_answer_whose_rows_say_their_rank():
 def test_fsdp_gathers_a_layer_at_a_time():
     run = {"d_model": 16, "d_ff": 32, "num_layers": 3, "num_heads": 2, "vocab_size": 64, "context_length": 8}
     model, *_ = build(run | {"batch_size": 1, "attention": "naive"}, torch.device("cpu"))
-    layers = list(layers_of(model))
+    layers = list(find_layers(model))
     assert len(layers) == 3 and len({type(layer) for layer in layers}) == 1
 
 
@@ -124,14 +124,14 @@ def test_the_link_is_measured_with_what_memory_there_is_and_a_run_is_never_out_o
 ):
     whole = probes.LINK_BYTES["cpu"]
     monkeypatch.setattr(torch, "ones", held_to(whole // part))
-    figures = {row["figure"]: row["value"] for row in probes.link_rates(CPU, "fsdp")}
+    figures = {row["figure"]: row["value"] for row in probes.measure_link_rates(CPU, "fsdp")}
     assert figures.get(LINK_MESSAGE) == (whole // measured if measured else None)
     assert len(figures) == (3 if measured else 0)
 
 
 def test_the_link_is_not_measured_where_another_rank_has_no_room(alone, monkeypatch):
-    monkeypatch.setattr(parallel, "least_of_ranks", lambda value, device: 0)
-    assert probes.link_rates(CPU, "ddp") == []
+    monkeypatch.setattr(parallel, "find_least", lambda value, device: 0)
+    assert probes.measure_link_rates(CPU, "ddp") == []
 
 
 @pytest.mark.parametrize("free_gib, has_room", [(4, True), (3.9, False)])

@@ -913,7 +913,7 @@ def test_the_others_end_with_what_went_wrong_on_the_first(first):
 
 @pytest.mark.parametrize("is_part", [True, False])
 def test_energy_of_a_part_of_the_gpus_is_not_read(monkeypatch, is_part):
-    monkeypatch.setattr(gpu_sampler, "visible_handles", lambda: ["a GPU"])
+    monkeypatch.setattr(gpu_sampler, "open_visible_handles", lambda: ["a GPU"])
     monkeypatch.setattr(gpu_sampler.pynvml, "nvmlDeviceGetUUID", lambda handle: "GPU-1")
     monkeypatch.setattr(gpu_sampler.pynvml, "nvmlDeviceGetTotalEnergyConsumption", lambda handle: 7)
     sensor = gpu_sampler.GpuSensor((0,), "salt", is_part=is_part)

@@ -7,18 +7,18 @@ import pytest
 
 from profiler_job.jobs.contract.layout import Protocol
 from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP, SweepError, load_sweep
-from profiler_job.jobs.sweep.prediction import predicted_seconds
-from profiler_job.jobs.sweep.shards import Shard, detect_shard, parse_shard, runs_of_shard
+from profiler_job.jobs.sweep.prediction import predict_seconds
+from profiler_job.jobs.sweep.shards import Shard, detect_shard, parse_shard, select_shard_runs
 
 SWEEP = load_sweep(DEFAULT_SWEEP)
 
 
 def split(runs, count, protocol=SWEEP.protocol):
-    return [runs_of_shard(runs, Shard(index, count), protocol) for index in range(1, count + 1)]
+    return [select_shard_runs(runs, Shard(index, count), protocol) for index in range(1, count + 1)]
 
 
 def seconds(runs):
-    return sum(predicted_seconds(run, SWEEP.protocol) for run in runs)
+    return sum(predict_seconds(run, SWEEP.protocol) for run in runs)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 60, 64])
@@ -30,7 +30,7 @@ def test_every_run_is_in_exactly_one_shard(count):
 @pytest.mark.parametrize("count", [2, 3, 4, 8])
 def test_shards_are_balanced_by_predicted_time(count):
     times = [seconds(shard) for shard in split(SWEEP.runs, count)]
-    longest = max(predicted_seconds(run, SWEEP.protocol) for run in SWEEP.runs)
+    longest = max(predict_seconds(run, SWEEP.protocol) for run in SWEEP.runs)
     assert max(times) - min(times) <= longest
     assert max(times) <= 1.05 * max(seconds(SWEEP.runs) / count, longest)
 
@@ -54,7 +54,7 @@ def test_a_run_goes_to_the_shard_with_the_least_work_so_far():
 def test_a_large_sweep_is_split_over_many_shards_in_seconds():
     sweep = SWEEP.model_copy(update={"repeats": 200})
     started = time.process_time()
-    assert len(runs_of_shard(sweep.runs, Shard(1, len(sweep.runs)), sweep.protocol)) == 1
+    assert len(select_shard_runs(sweep.runs, Shard(1, len(sweep.runs)), sweep.protocol)) == 1
     assert time.process_time() - started < 5
 
 

@@ -18,7 +18,7 @@ from profiler_job.jobs.contract.layout import Machine
 from profiler_job.jobs.executor import attempt, collectors, gpu_executor, nsys_cli, sweep_runner, sweep_state
 from profiler_job.jobs.executor.collectors import Nsys, Timer
 from profiler_job.jobs.executor.failures import CollectorError
-from profiler_job.jobs.executor.nsys_cli import nsys
+from profiler_job.jobs.executor.nsys_cli import run_nsys
 from profiler_job.jobs.executor.result_store import Locked, Results
 from profiler_job.jobs.executor.sweep_runner import Stopped
 from tests.jobs.conftest import eventually
@@ -181,7 +181,7 @@ def test_a_run_is_not_lost_by_the_plain_run_that_its_loss_is_compared_with(sessi
 def test_a_hang_becomes_a_timeout_and_only_its_worker_is_killed(session, fake_worker, monkeypatch, collector):
     """The timeout is that of the run: here it is short for the runs that hang."""
     hangs = {FIRST: "warm-up", SECOND: "measured", THIRD: "released"}
-    monkeypatch.setattr(attempt, "timeout_seconds", lambda run, protocol: 1.0 if run.run_id in hangs else HANGS_S)
+    monkeypatch.setattr(attempt, "compute_timeout", lambda run, protocol: 1.0 if run.run_id in hangs else HANGS_S)
     fake_worker.fail({f"{run}/{collector}": (moment, "hang") for run, moment in hangs.items()})
     one = session()
     assert one.run() == {FIRST: "timeout", SECOND: "timeout", THIRD: "timeout", LAST: "ok"}
@@ -341,12 +341,12 @@ def losing_nsys(monkeypatch):
                 log.complaints.append("Not all CUDA events might have been collected.")
                 if command == "export":
                     raise CollectorError(f"nsys export failed: {why}")
-                nsys(command, *options, **environment)
+                run_nsys(command, *options, **environment)
                 raise CollectorError(f"nsys {command} failed: {why}")
-            return nsys(command, *options, log=log, **environment)
+            return run_nsys(command, *options, log=log, **environment)
 
-        monkeypatch.setattr(collectors, "nsys", said)
-        monkeypatch.setattr(nsys_cli, "nsys", said)
+        monkeypatch.setattr(collectors, "run_nsys", said)
+        monkeypatch.setattr(nsys_cli, "run_nsys", said)
 
     return lose
 
@@ -400,7 +400,7 @@ def test_a_capture_lost_while_the_sweep_stops_is_interrupted_and_not_repeated(se
         one.run()
     assert one.named("run_repeated") == []
     assert FIRST in one.named("run_interrupted")
-    assert one.results.in_flight(one.sweep.runs[0]) == "interrupted"
+    assert one.results.read_in_flight(one.sweep.runs[0]) == "interrupted"
     assert session().run() == dict.fromkeys(RUNS, "ok")
 
 
@@ -422,13 +422,13 @@ class NsysCalls:
     def __init__(self, monkeypatch):
         self.calls: list[tuple[str, str, float, float]] = []  # command, session, began, ended
         self.before_stop = lambda: None
-        monkeypatch.setattr(collectors, "nsys", self)
+        monkeypatch.setattr(collectors, "run_nsys", self)
 
     def __call__(self, command, *options, **environment):
         began = time.monotonic()
         if command == "stop":
             self.before_stop()
-        said = nsys(command, *options, **environment)
+        said = run_nsys(command, *options, **environment)
         self.calls.append((command, options[0], began, time.monotonic()))
         return said
 
@@ -449,9 +449,9 @@ def test_nsys_does_nothing_while_unprofiled_steps_are_measured(session, fake_wor
 
     def note(command, *options, **environment):
         doings.append(time.monotonic())
-        return nsys(command, *options, **environment)
+        return run_nsys(command, *options, **environment)
 
-    monkeypatch.setattr(collectors, "nsys", note)
+    monkeypatch.setattr(collectors, "run_nsys", note)
     keep_timings = Results.keep_timings
 
     def slow(results, run, tables, process):
@@ -851,7 +851,7 @@ def test_a_stop_marks_the_run_in_flight_and_keeps_the_others(session, fake_worke
     assert isinstance(stop_when(one, in_stage(third, collector)), Stopped)
     assert one.named("run_interrupted") == [third]
     runs = sorted(one.sweep.runs, key=lambda run: order.index(run.run_id))
-    assert [one.results.in_flight(run) for run in runs] == [None, None, "interrupted", None]
+    assert [one.results.read_in_flight(run) for run in runs] == [None, None, "interrupted", None]
     kept = one.results.record if collector == "nsys" else lambda run: one.results.timed(run, one.sweep.protocol)
     assert [kept(run) is not None for run in runs] == [True, True, False, False]
     fake_worker.fail({})
@@ -859,7 +859,7 @@ def test_a_stop_marks_the_run_in_flight_and_keeps_the_others(session, fake_worke
     assert again.run() == dict.fromkeys(RUNS, "ok")
     assert again.stages("timer") == ([third, last] if collector == "timer" else [])
     assert again.stages("nsys") == (RUNS if collector == "timer" else [third, last])
-    assert again.results.in_flight(runs[2]) is None
+    assert again.results.read_in_flight(runs[2]) is None
 
 
 @pytest.mark.long
@@ -923,7 +923,7 @@ def test_what_breaks_on_one_gpu_ends_the_sweep_at_once_on_all(session, fake_work
 
 def test_gpus_of_several_kinds_are_refused(session, monkeypatch):
     kinds = iter(["A100", "H100"])
-    monkeypatch.setattr(gpu_executor, "machine_facts", lambda facts, with_nsys: Machine(gpu_name=next(kinds)))
+    monkeypatch.setattr(gpu_executor, "read_machine_facts", lambda facts, with_nsys: Machine(gpu_name=next(kinds)))
     one = session(gpus=(0, 1))
     with pytest.raises(CollectorError, match=r"the GPUs differ \(A100, H100\)"):
         one.run()

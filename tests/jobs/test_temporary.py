@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from profiler_job.jobs.executor import temporary
-from profiler_job.jobs.executor.temporary import TemporaryFolder, remove_abandoned, temporary_folder
+from profiler_job.jobs.executor.temporary import TemporaryFolder, create_temporary_folder, remove_abandoned
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +35,7 @@ def test_what_a_killed_job_left_is_removed_and_nothing_else(machine):
     (machine / "victim").mkdir()
     (machine / "victim" / temporary.HELD).touch()
     (machine / "profiler-link").symlink_to(machine / "victim")
-    with temporary_folder("site-") as own:
+    with create_temporary_folder("site-") as own:
         remove_abandoned()
         assert left.exists() and own.exists()
         os.kill(job.pid, signal.SIGKILL)

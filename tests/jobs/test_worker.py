@@ -132,7 +132,7 @@ def test_precision_sets_tf32_and_autocast(precision, matmul):
     one = make(precision=precision, mode="forward")
     one.step()
     assert torch.get_float32_matmul_precision() == matmul
-    assert service.settings()["float32_matmul_precision"] == matmul
+    assert service.read_settings()["float32_matmul_precision"] == matmul
     assert one.output.dtype == (torch.bfloat16 if precision == "bf16" else torch.float32)
     assert {parameter.dtype for parameter in one.model.parameters()} == {torch.float32}
 
@@ -229,7 +229,7 @@ def test_out_of_memory_names_phase_step_and_bytes_and_leaves_the_process_usable(
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nand so on")
 
     monkeypatch.setattr(method, fail)
-    monkeypatch.setattr(service, "memory_state", lambda device: {"allocated_bytes": 1, "total_bytes": 2})
+    monkeypatch.setattr(service, "read_memory_state", lambda device: {"allocated_bytes": 1, "total_bytes": 2})
     connection = FakeConnection()
     perform(task(), CPU, connection)
     (answer,) = connection.sent
@@ -365,7 +365,7 @@ def test_every_task_is_followed_by_a_release(monkeypatch, tmp_path):
     done = []
     monkeypatch.setattr(service.os, "dup2", lambda *descriptors: None)
     monkeypatch.setattr(service, "perform", lambda task, *_: done.append(task["run"]["compile"]))
-    monkeypatch.setattr(service.calibration, "rates", lambda device: done.append("rates"))
+    monkeypatch.setattr(service.calibration, "measure_rates", lambda device: done.append("rates"))
     monkeypatch.setattr(service, "release", lambda device, was_compiled: done.append(was_compiled))
     about = {"collector": "timer", "log": str(tmp_path / "log.txt")}
     tasks = [{"calibrate": True}, {"run": FIELDS}, {"run": FIELDS | {"compile": "default"}}]
@@ -406,7 +406,7 @@ def test_a_run_out_of_memory_says_what_was_allocated_before_it(monkeypatch):
 
 def test_numerics_compare_with_float32_and_leave_the_precision_of_the_run():
     one = make(precision="bf16")
-    figures = {row["figure"]: row["value"] for row in probes.numerics(one)}
+    figures = {row["figure"]: row["value"] for row in probes.probe_numerics(one)}
     assert 0 < figures["logits_rms_difference"] < 0.1 * figures["logits_rms_fp32"]
     assert figures["loss"] != figures["loss_fp32"] == pytest.approx(figures["loss"], rel=0.05)
     one.forward()
@@ -430,7 +430,7 @@ def test_the_loss_after_training_is_held_against_that_of_the_plain_model(changes
     connection = FakeConnection()
     perform(task() | PROBED | {"run": FIELDS | changes}, CPU, connection)
     figures = {row["figure"]: row["value"] for row in connection.sent[-1]["figures"]}
-    plain, wrong = (probes.trained_loss(make(), steps) for steps in (TRAINED_STEPS, 0))
+    plain, wrong = (probes.measure_trained_loss(make(), steps) for steps in (TRAINED_STEPS, 0))
     assert figures["loss_trained_plain"] == plain != wrong
     assert figures["loss_trained"] == pytest.approx(plain, rel=0.01 if "precision" in changes else 1e-5)
     assert abs(figures["loss_trained"] - plain) < 0.1 * abs(wrong - plain), "training changed it by more"
@@ -465,7 +465,7 @@ def test_without_room_for_the_plain_model_a_run_has_no_such_loss(monkeypatch):
     steps = []
     step = Stepper.step
     monkeypatch.setattr(Stepper, "step", lambda self, *around: steps.append(1) or step(self, *around))
-    monkeypatch.setattr(probes, "trained_loss", fail)
+    monkeypatch.setattr(probes, "measure_trained_loss", fail)
     connection = FakeConnection()
     perform(task() | PROBED | {"run": FIELDS | {"optimizer": "fused"}}, CPU, connection)
     message = connection.sent[-1]

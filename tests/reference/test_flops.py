@@ -106,10 +106,10 @@ def model(torch, request):
 
 
 def run(torch, model, backward):
-    from profiler_job.jobs.workloads.transformer.model import loss_of
+    from profiler_job.jobs.workloads.transformer.model import compute_loss
 
     tokens = torch.randint(0, TINY.vocab_size, (TINY.batch_size, TINY.context_length))
-    loss = loss_of(model(tokens), tokens)
+    loss = compute_loss(model(tokens), tokens)
     if backward:
         loss.backward()
 

@@ -535,7 +535,7 @@ def _list_predicted_failures(table: pd.DataFrame, runs: pd.DataFrame) -> pd.Data
     of_run = {str(run.run_id): run for run in known.itertuples()}
     rows = table[table[NOT_MEASURED].eq("OOM in build") & table["run_id"].isin(of_run)]
     cases = [of_run[run_id] for run_id in rows["run_id"]]
-    predicted = np.array([memory.predicted_memory_bytes(run) for run in cases], float)  # NaN: not predicted
+    predicted = np.array([memory.predict_memory_bytes(run) for run in cases], float)  # NaN: not predicted
     return rows.assign(predicted_bytes=predicted, gpu_memory_bytes=[float(run.gpu_memory_bytes) for run in cases])
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from profiler_job.jobs.workloads import Built
-from profiler_job.jobs.workloads.transformer.model import TransformerLM, loss_of
+from profiler_job.jobs.workloads.transformer.model import TransformerLM, compute_loss
 
 SHAPE = tuple(signature(TransformerLM).parameters)
 """Fields of a run that the model is made from."""
@@ -20,4 +20,4 @@ def build(run: Mapping[str, Any], device: torch.device) -> Built:
         model = TransformerLM(**{name: run[name] for name in SHAPE})
         tokens = torch.randint(run["vocab_size"], (run["batch_size"], run["context_length"] + 1))
     inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
-    return Built(model, (inputs,), partial(loss_of, targets=targets))
+    return Built(model, (inputs,), partial(compute_loss, targets=targets))

@@ -175,6 +175,6 @@ class TransformerLM(nn.Module):
             return self.lm_head(x)
 
 
-def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
+def compute_loss(logits: Tensor, targets: Tensor) -> Tensor:
     """Mean cross-entropy of logits [B, T, V] against token ids [B, T]."""
     return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
