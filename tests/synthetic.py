@@ -197,54 +197,106 @@ def phase_kernels(size: str, context: int, phase: str) -> list[tuple[str, str, i
     return [("", MUL, max(2_000, num_parameters // 400)) for _ in range(10)]
 
 
-def _add_run(tables, size, context, mode, precision, num_profiled, num_timed, oom_phase):
+def _run_row(run_id, size, context, mode, precision, num_profiled, num_timed, oom_phase):
     s = MODEL_SIZES[size]
+    return {
+        "run_id": run_id,
+        "status": "oom" if oom_phase else "ok",
+        "status_phase": oom_phase or "",
+        "status_message": "CUDA out of memory: tried to allocate 2.00 GiB" if oom_phase else "",
+        "size": size,
+        "d_model": s.d_model,
+        "d_ff": s.d_ff,
+        "num_layers": NUM_LAYERS,
+        "num_heads": s.num_heads,
+        "vocab_size": VOCAB_SIZE,
+        "context_length": context,
+        "batch_size": 4,
+        "mode": mode,
+        "precision": precision,
+        "attention": "naive",
+        **DEFAULTS,
+        "num_parameters": s.num_parameters(VOCAB_SIZE),
+        "gpu_name": "NVIDIA H200",
+        "gpu_memory_bytes": 150_000_000_000,
+        "driver": "580.0",
+        "cuda": "13.0",
+        "torch": "2.13.0",
+        "nsys": "2025.3.1",
+        "python": "3.11",
+        "commit": "0" * 12,
+        "autograd_multithreading": False,
+        "float32_matmul_precision": "highest",
+        "warmup_steps": 5,
+        "measured_steps": num_timed,
+        "profiled_steps": num_profiled,
+        "processes": 1,
+        "peak_memory_bytes": 20 * s.num_parameters(VOCAB_SIZE),
+        "started_at": "2026-01-02T03:04:05Z",
+        "wall_s": 12.5,
+    }
+
+
+def _kernel(run_id, range_id, step, phase, module, name, launch, begin, end):
+    return {
+        "run_id": run_id,
+        "range_id": range_id,
+        "step": step,
+        "phase": phase,
+        "module": module,
+        "attribution": "exact",
+        "kernel_name": name,
+        "launch_ns": launch,
+        "launch_end_ns": launch + 3_000,
+        "start_ns": begin,
+        "end_ns": end,
+        "device": 0,
+        "stream": 7,
+        "grid_x": 8,
+        "grid_y": 1,
+        "grid_z": 1,
+        "block_x": 128,
+        "block_y": 1,
+        "block_z": 1,
+        "registers": 32,
+        "static_shared_bytes": 0,
+        "dynamic_shared_bytes": 0,
+        "graph_node": 0,
+        "family": FAMILIES[name],
+    }
+
+
+def _add_run(tables, size, context, mode, precision, num_profiled, num_timed, oom_phase):
     run_id = f"{size}-ctx{context}-{precision}-naive-{mode}"
-    status = "oom" if oom_phase else "ok"
-    tables["runs"].append(
-        {
-            "run_id": run_id,
-            "status": status,
-            "status_phase": oom_phase or "",
-            "status_message": "CUDA out of memory: tried to allocate 2.00 GiB" if oom_phase else "",
-            "size": size,
-            "d_model": s.d_model,
-            "d_ff": s.d_ff,
-            "num_layers": NUM_LAYERS,
-            "num_heads": s.num_heads,
-            "vocab_size": VOCAB_SIZE,
-            "context_length": context,
-            "batch_size": 4,
-            "mode": mode,
-            "precision": precision,
-            "attention": "naive",
-            **DEFAULTS,
-            "num_parameters": s.num_parameters(VOCAB_SIZE),
-            "gpu_name": "NVIDIA H200",
-            "gpu_memory_bytes": 150_000_000_000,
-            "driver": "580.0",
-            "cuda": "13.0",
-            "torch": "2.13.0",
-            "nsys": "2025.3.1",
-            "python": "3.11",
-            "commit": "0" * 12,
-            "autograd_multithreading": False,
-            "float32_matmul_precision": "highest",
-            "warmup_steps": 5,
-            "measured_steps": num_timed,
-            "profiled_steps": num_profiled,
-            "processes": 1,
-            "peak_memory_bytes": 20 * s.num_parameters(VOCAB_SIZE),
-            "started_at": "2026-01-02T03:04:05Z",
-            "wall_s": 12.5,
-        }
-    )
+    tables["runs"].append(_run_row(run_id, size, context, mode, precision, num_profiled, num_timed, oom_phase))
     if oom_phase:
         return
     phases = {
         "forward": ["forward"],
         "forward_backward": ["forward", "loss", "backward"],
     }.get(mode, ["forward", "loss", "backward", "optimizer"])
+    _add_profiled_steps(tables, run_id, size, context, phases, num_profiled)
+    _add_timed_steps(tables, run_id, phases, num_timed)
+    _add_calls_and_memory(tables, run_id, size, context, phases, num_profiled)
+    tables["memops"].append(
+        {
+            "run_id": run_id,
+            "step": 0,
+            "phase": "forward",
+            "module": "",
+            "attribution": "exact",
+            "operation": "memset",
+            "bytes": 4096,
+            "launch_ns": 100,
+            "start_ns": 200,
+            "end_ns": 1_400,
+            "device": 0,
+            "stream": 7,
+        }
+    )
+
+
+def _add_profiled_steps(tables, run_id, size, context, phases, num_profiled):
     clock, range_id = 0, 0
     for step in range(num_profiled):
         step_start, step_range = clock, range_id
@@ -257,34 +309,7 @@ def _add_run(tables, size, context, mode, precision, num_profiled, num_timed, oo
                 launch += LAUNCH_EVERY_NS
                 begin = max(launch + 4_000, gpu_free)
                 gpu_free = begin + ns
-                tables["kernels"].append(
-                    {
-                        "run_id": run_id,
-                        "range_id": range_id,
-                        "step": step,
-                        "phase": phase,
-                        "module": module,
-                        "attribution": "exact",
-                        "kernel_name": name,
-                        "launch_ns": launch,
-                        "launch_end_ns": launch + 3_000,
-                        "start_ns": begin,
-                        "end_ns": gpu_free,
-                        "device": 0,
-                        "stream": 7,
-                        "grid_x": 8,
-                        "grid_y": 1,
-                        "grid_z": 1,
-                        "block_x": 128,
-                        "block_y": 1,
-                        "block_z": 1,
-                        "registers": 32,
-                        "static_shared_bytes": 0,
-                        "dynamic_shared_bytes": 0,
-                        "graph_node": 0,
-                        "family": FAMILIES[name],
-                    }
-                )
+                tables["kernels"].append(_kernel(run_id, range_id, step, phase, module, name, launch, begin, gpu_free))
             clock = max(gpu_free, launch) + 20_000
             tables["ranges"].append(
                 _range(
@@ -303,6 +328,9 @@ def _add_run(tables, size, context, mode, precision, num_profiled, num_timed, oo
             range_id += 1
         step_row["end_ns"] = clock
         tables["steps"].append(_step(run_id, "nsys", step, "step", clock - step_start + 4 * step * 1_000))
+
+
+def _add_timed_steps(tables, run_id, phases, num_timed):
     host = {
         phase: next(r for r in tables["steps"] if r["run_id"] == run_id and r["phase"] == phase)["wall_ns"]
         for phase in phases
@@ -312,6 +340,9 @@ def _add_run(tables, size, context, mode, precision, num_profiled, num_timed, oo
             tables["steps"].append(_step(run_id, "timer", step, phase, int(host[phase] * 0.97) + step * 500))
         total = sum(int(host[phase] * 0.97) + step * 500 for phase in phases)
         tables["steps"].append(_step(run_id, "timer", step, "step", total))
+
+
+def _add_calls_and_memory(tables, run_id, size, context, phases, num_profiled):
     for phase in phases:
         calls = len(phase_kernels(size, context, phase)) * num_profiled
         for name, count, each in (
@@ -328,7 +359,7 @@ def _add_run(tables, size, context, mode, precision, num_profiled, num_timed, oo
                     "total_ns": count * each,
                 }
             )
-        used = 4 * s.num_parameters(VOCAB_SIZE)
+        used = 4 * MODEL_SIZES[size].num_parameters(VOCAB_SIZE)
         tables["memory"].append(
             {
                 "run_id": run_id,
@@ -339,22 +370,6 @@ def _add_run(tables, size, context, mode, precision, num_profiled, num_timed, oo
                 "allocated_after_bytes": used * 2,
             }
         )
-    tables["memops"].append(
-        {
-            "run_id": run_id,
-            "step": 0,
-            "phase": "forward",
-            "module": "",
-            "attribution": "exact",
-            "operation": "memset",
-            "bytes": 4096,
-            "launch_ns": 100,
-            "start_ns": 200,
-            "end_ns": 1_400,
-            "device": 0,
-            "stream": 7,
-        }
-    )
 
 
 def _range(run_id, range_id, parent, step, phase, name, path, start, end):

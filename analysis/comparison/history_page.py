@@ -24,7 +24,7 @@ from profiler_job.analysis.comparison.history_forms import (
     value_text,
     when_text,
 )
-from profiler_job.analysis.render import charts
+from profiler_job.analysis.render import chart_parts, charts
 from profiler_job.analysis.show.page import document, list_of, table_of
 from profiler_job.analysis.show.values import printable
 
@@ -122,7 +122,7 @@ def _chart(history: History, line: Line, prefix: str) -> Markup:
     spare = 0.05 * (max(bounds) - min(bounds)) or 0.05 * max(bounds) or 1.0
     domain = max(0.0, min(bounds) - spare), max(bounds) + spare
     label = printable(f"{line.label}, by entry")
-    return Markup(charts.render("history", rows, prefix, charts.WIDE, label, domain=domain, unit=unit))
+    return Markup(charts.render("history", rows, prefix, chart_parts.WIDE, label, domain=domain, unit=unit))
 
 
 def _edge(point: Point, sign: int) -> float:

@@ -14,7 +14,7 @@ import pandas as pd
 from jinja2.bccache import Bucket
 from markupsafe import Markup
 
-from profiler_job.analysis.render import charts, regime_map, step_figure, tables, text
+from profiler_job.analysis.render import chart_parts, charts, regime_map, step_figure, tables, text
 from profiler_job.analysis.render import finding_rows as findings
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table
 from profiler_job.jobs.contract.axes import AXES, find_value_label, find_value_name
@@ -337,7 +337,7 @@ class _Page:
                 name,
                 Markup(charts.render(chart.kind, rows, f"{key}-{name}", width, chart.title, **chart.options)),
             )
-            for name, width in (("wide", charts.WIDE), ("narrow", charts.NARROW))
+            for name, width in (("wide", chart_parts.WIDE), ("narrow", chart_parts.NARROW))
         ]
         return Markup(
             '<figure class="chart" id="chart-{}"{} data-search-exclude>\n<figcaption><span class="title">{}</span>{}'
@@ -358,14 +358,14 @@ class _Page:
         names = (
             [*options["by"], *filter(None, [options.get("row")])] if "by" in options else [options["panel"], "series"]
         )
-        of = pd.DataFrame({"label": charts.case_label(rows, names), "run_id": rows["run_id"].astype(str)})
+        of = pd.DataFrame({"label": chart_parts.case_label(rows, names), "run_id": rows["run_id"].astype(str)})
         of = of.drop_duplicates().drop_duplicates("label", keep=False)
         pages = {label: self.site.run_links.get(run, "") for label, run in of.itertuples(index=False)}
         links = {label: tables.address(page, self.root) for label, page in pages.items() if page}
         return Markup(' data-runs="{}"').format(json.dumps(links)) if links else Markup("")
 
     def _legend(self, chart: Chart) -> Markup:
-        names = set(charts.drawn(chart.kind, chart.rows)[charts.colour_column(chart.kind)])
+        names = set(chart_parts.drawn(chart.kind, chart.rows)[charts.colour_column(chart.kind)])
         items = []
         for position, name in enumerate(chart.options["order"]):
             if name not in names:
@@ -375,7 +375,7 @@ class _Page:
             else:
                 items.append(
                     Markup('<span class="series {} series-{}" style="--family:var(--series-{})">{}</span>').format(
-                        charts.mark(chart.kind), position, position, text.escape(name)
+                        chart_parts.mark(chart.kind), position, position, text.escape(name)
                     )
                 )
         if (hollow := chart.options.get("hollow")) in names:

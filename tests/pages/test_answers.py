@@ -6,7 +6,16 @@ import re
 import pandas as pd
 import pytest
 
-from profiler_job.analysis.pages import environment, explore, overview, reconciliation, run_list, run_page, titles
+from profiler_job.analysis.pages import (
+    environment,
+    explore,
+    overview,
+    reconciliation,
+    reconciliation_checks,
+    run_list,
+    run_page,
+    titles,
+)
 from profiler_job.analysis.pages.questions import (
     QUESTIONS,
     attention_cost,
@@ -17,7 +26,7 @@ from profiler_job.analysis.pages.questions import (
     training_mix,
 )
 from profiler_job.analysis.prediction import of_runs
-from profiler_job.analysis.site import write_site
+from profiler_job.analysis.site import page_context, run_pages
 from profiler_job.jobs.contract.words import NOT_MEASURED
 from tests.synthetic import EXP, FAMILIES, GEMM, MAX, NUM_LAYERS, forward_kernels, phase_kernels, recording
 
@@ -28,7 +37,7 @@ def rec():
 
 
 def ask(question, rec):
-    return write_site.ask(question, rec)
+    return page_context.ask(question, rec)
 
 
 def row(answer, table, **where):
@@ -89,9 +98,9 @@ def test_t_gives_intervals_of_both_sides_where_both_have_three_processes():
     small = recording(("small",), (128,), ("train_step",), num_profiled=1, num_timed=2)
     steps = pd.concat(small.steps.assign(process=number) for number in range(3))
     of_three = dataclasses.replace(small, steps=steps[(steps["collector"] == "timer") | (steps["process"] == 0)])
-    rows = write_site.ask(in_bf16, of_three, main=of_three).tables["processes"].rows
+    rows = page_context.ask(in_bf16, of_three, main=of_three).tables["processes"].rows
     assert rows[["main_num_processes", "bf16_num_processes"]].values.tolist() == [[3, 3]]
-    assert not len(write_site.ask(in_bf16, small, main=of_three).tables["processes"].rows)
+    assert not len(page_context.ask(in_bf16, small, main=of_three).tables["processes"].rows)
 
 
 def test_a_gives_the_wait_for_launches_as_a_part_of_the_idle_time(rec):
@@ -220,7 +229,9 @@ def test_every_micro_batch_has_the_matmuls_of_the_architecture(rec):
     counted = ["forward_matmuls", "backward_matmuls", "forward_layouts", "backward_layouts"]
 
     def breached(of_kernels):
-        checks = reconciliation.checks_of(trained, rec.steps, of_kernels, rec.memops, rec.nsys_sums.head(0), rec.api)
+        checks = reconciliation_checks.checks_of(
+            trained, rec.steps, of_kernels, rec.memops, rec.nsys_sums.head(0), rec.api
+        )
         return set(checks.loc[~checks["passed"] & checks["check"].isin(counted), "check"])
 
     assert not breached(twice)
@@ -287,7 +298,7 @@ def test_a_run_page_has_mean_and_deviation_of_each_phase(rec, pages):
 
 def test_a_run_page_says_what_limits_its_gpu_and_what_stands_out_as_show_does(pages):
     answer = pages["small-ctx512-fp32-naive-train_step"]
-    said = write_site.describe_run(answer)
+    said = run_pages.describe_run(answer)
     limit, parts, causes, phases = said["verdict"]
     assert limit.startswith("limited by kernels: they run ")
     assert " ms = kernels " in parts and "% of the time" in limit and causes.startswith("Idle: ")
@@ -348,7 +359,7 @@ def test_an_attention_is_called_as_the_site_calls_it(value, said):
 
 def test_a_run_page_says_what_to_change_first(pages):
     answer = pages["small-ctx512-fp32-naive-train_step"]
-    said = write_site.describe_run(answer)["first"]
+    said = run_pages.describe_run(answer)["first"]
     assert said[0].startswith("TF32: ") and " behind it, ceiling " in said[0]
     assert re.search(r"track record: \d+ of \d+ tested predictions within 10%", said[0])
     assert "how sure: low: no prediction, it is not known which module launched its matmuls" in said[0]
@@ -373,7 +384,7 @@ def test_a_run_page_says_what_was_measured_before_what_is_predicted(rec):
     names = ("runs", "steps", "kernels", "api", "memops", "memory", "processes", "telemetry")
     tables = {name: getattr(rec, name) for name in names}
     found = dict(run_page.answers(**tables, checks=checks, predicted=predicted, measured=measured))
-    first = write_site.describe_run(found[run_id])["first"]
+    first = run_pages.describe_run(found[run_id])["first"]
     assert first[0].startswith("torch.compile: measured, 10.0 ms instead of 30.0 ms, 3× as fast; do: ")
     assert first[1].startswith("TF32: measured, 20.0 ms instead of 30.0 ms, 1.5× as fast; do: ")
     assert not [line for line in first if "TF32" in line and "prediction" in line]
@@ -382,7 +393,7 @@ def test_a_run_page_says_what_was_measured_before_what_is_predicted(rec):
 
 def test_nothing_is_said_of_where_the_time_of_an_unfinished_run_went(pages):
     lost = pages["2.7B-ctx1024-fp32-naive-train_step"]
-    assert write_site.describe_run(lost) == {"verdict": [], "findings": [], "first": []}
+    assert run_pages.describe_run(lost) == {"verdict": [], "findings": [], "first": []}
 
 
 def test_the_overview_counts_what_is_there(rec):

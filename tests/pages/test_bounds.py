@@ -12,13 +12,13 @@ import pytest
 from profiler_job.analysis.metrics import kernel_time, roofline
 from profiler_job.analysis.pages.questions import bounds, forward_time
 from profiler_job.analysis.recording import store
-from profiler_job.analysis.render import charts
-from profiler_job.analysis.site import write_site
+from profiler_job.analysis.render import chart_parts, charts, line_charts
+from profiler_job.analysis.site import combine, page_context
 from profiler_job.jobs.contract.words import NOT_MEASURED
 from tests import synthetic
 
 DATA = Path(__file__).parents[2] / "site" / "data"
-NONE = write_site.find_rates([])
+NONE = combine.find_rates([])
 RATES = pd.DataFrame(
     [
         {"figure": figure, "unit": unit, "value": value, "low": value, "high": value, "repeats": 1, "gpu_name": ""}
@@ -34,12 +34,12 @@ RATES = pd.DataFrame(
 
 @pytest.fixture(scope="module")
 def shipped():
-    rec = write_site.select_finished_runs(store.load(DATA / "h200-fp32"))
-    return write_site.ask(bounds, rec, calibration=shipped_rates())
+    rec = combine.select_finished_runs(store.load(DATA / "h200-fp32"))
+    return page_context.ask(bounds, rec, calibration=shipped_rates())
 
 
 def shipped_rates():
-    return write_site.find_rates([store.load(DATA / "precision")])
+    return combine.find_rates([store.load(DATA / "precision")])
 
 
 def made_up(**options):
@@ -98,7 +98,7 @@ def test_a_phase_waits_for_launches_for_as_long_here_as_in_question_a():
     """One definition for all pages, and none by a threshold on the time that the GPU is busy."""
     rec = made_up(oom={})
     of_a = forward_time.answer(rec.runs, rec.steps, rec.kernels, rec.memops).tables["inside"].rows
-    here = write_site.ask(bounds, rec, calibration=RATES).tables["phases"].rows.query("phase == 'forward'")
+    here = page_context.ask(bounds, rec, calibration=RATES).tables["phases"].rows.query("phase == 'forward'")
     both = here.merge(of_a, on="run_id", suffixes=("", "_of_a"))
     assert len(both) == len(here) > 0 and (both["launch_wait"] == both["launch_wait_of_a"]).all()
     assert both["launch_wait"].nunique() > 1
@@ -108,7 +108,7 @@ def test_what_bounds_a_run_is_said_with_its_precision():
     template = Path(bounds.__file__).with_suffix(".md").read_text()
     (words,) = re.findall(r'claim\("compute"\)(.*?)endcall', template, re.S)
     assert "facts.precisions" in words and "only" in words
-    assert write_site.ask(bounds, made_up(oom={}), calibration=RATES).facts["precisions"] == ["fp32"]
+    assert page_context.ask(bounds, made_up(oom={}), calibration=RATES).facts["precisions"] == ["fp32"]
 
 
 def test_another_recording_of_a_run_may_have_other_bounds():
@@ -117,7 +117,7 @@ def test_another_recording_of_a_run_may_have_other_bounds():
     again = dataclasses.replace(
         first, runs=first.runs.assign(started_at="2027-01-01"), steps=first.steps.assign(wall_ns=late)
     )
-    answer = write_site.ask(bounds, first, calibration=RATES, studies={"again": again})
+    answer = page_context.ask(bounds, first, calibration=RATES, studies={"again": again})
     rows = answer.tables["runs"].rows
     found = answer.claims["recordings"].values
     assert (rows["num_recordings"] == 2).all() and found["num_rows"] == len(rows)
@@ -126,7 +126,7 @@ def test_another_recording_of_a_run_may_have_other_bounds():
 
 
 def test_without_measured_peaks_nothing_is_said_of_compute_and_memory():
-    answer = write_site.ask(bounds, made_up(oom={}), calibration=NONE)
+    answer = page_context.ask(bounds, made_up(oom={}), calibration=NONE)
     assert set(answer.tables["runs"].rows["bound"].dropna()) <= {roofline.LAUNCHES}
     assert answer.tables["operations"].rows[["limit", "reached"]].isna().all(axis=None)
     assert not len(answer.charts["roofline"].rows)
@@ -136,8 +136,8 @@ def test_without_measured_peaks_nothing_is_said_of_compute_and_memory():
 
 
 def test_a_run_out_of_memory_has_no_derived_number():
-    rec = write_site.select_finished_runs(made_up())
-    rows = write_site.ask(bounds, rec, calibration=RATES).tables["runs"].rows
+    rec = combine.select_finished_runs(made_up())
+    rows = page_context.ask(bounds, rec, calibration=RATES).tables["runs"].rows
     failed = rows[rows[NOT_MEASURED].str.startswith("OOM")]
     assert len(failed)
     assert failed[["busy_share", "above", "bound", "timer_ns"]].isna().all(axis=None)
@@ -147,7 +147,7 @@ def test_a_run_out_of_memory_has_no_derived_number():
 def test_kernels_without_a_formula_have_no_rate(column, value):
     rec = made_up(oom={})
     rec = dataclasses.replace(rec, runs=rec.runs.assign(**{column: value}))
-    answer = write_site.ask(bounds, rec, calibration=RATES)
+    answer = page_context.ask(bounds, rec, calibration=RATES)
     assert not len(answer.tables["every"].rows)
     assert answer.tables["runs"].rows["above"].isna().all()
     assert not answer.claims["unfused"].holds
@@ -157,7 +157,7 @@ def test_a_busy_gpu_that_mostly_moves_bytes_is_bound_by_memory():
     rec = made_up(oom={})
     slow = rec.kernels["end_ns"].where(rec.kernels["family"] == "gemm", rec.kernels["end_ns"] * 2)
     steps = rec.steps.assign(wall_ns=1)
-    answer = write_site.ask(
+    answer = page_context.ask(
         bounds, dataclasses.replace(rec, kernels=rec.kernels.assign(end_ns=slow), steps=steps), calibration=RATES
     )
     assert set(answer.tables["runs"].rows["bound"]) == {roofline.MEMORY}
@@ -165,10 +165,10 @@ def test_a_busy_gpu_that_mostly_moves_bytes_is_bound_by_memory():
     assert not answer.claims["never_memory"].holds
 
 
-@pytest.mark.parametrize("width", [charts.WIDE, charts.NARROW])
+@pytest.mark.parametrize("width", [chart_parts.WIDE, chart_parts.NARROW])
 def test_the_roofline_names_every_operation_and_the_roof_of_every_precision(shipped, width):
     chart = shipped.charts["roofline"]
-    assert charts.specification(chart.kind, chart.rows, charts.Drawing(), width, **chart.options)
+    assert charts.specification(chart.kind, chart.rows, chart_parts.Drawing(), width, **chart.options)
     svg = charts.render(chart.kind, chart.rows, "r", width, chart.title, **chart.options)
     rates = shipped_rates().set_index("figure")["value"]
     for precision in ("fp32", "tf32", "bf16"):
@@ -183,7 +183,7 @@ def test_the_roofline_names_every_operation_and_the_roof_of_every_precision(ship
 def test_names_in_the_roofline_stand_below_one_another(shipped):
     rows = shipped.charts["roofline"].rows.rename(columns={"label": "name"})
     for below in (False, True):
-        placed = charts.named_beside(rows, 1.0, 380, 0.01, 1000.0, below=below)
+        placed = line_charts.named_beside(rows, 1.0, 380, 0.01, 1000.0, below=below)
         heights = placed["y"].map(math.log) * 380 / math.log(1000.0 / 0.01)
         assert (-heights.diff().dropna() > 14.9).all() and placed["y"].between(0.01, 1000).all()
 
@@ -207,7 +207,7 @@ def test_backward_is_compared_within_one_run(shipped):
 
 def test_the_rates_name_their_gpu_or_say_that_it_is_not_recorded():
     def answer_for_gpu(gpu_name):
-        return write_site.ask(bounds, made_up(oom={}), calibration=RATES.assign(gpu_name=gpu_name)).facts[
+        return page_context.ask(bounds, made_up(oom={}), calibration=RATES.assign(gpu_name=gpu_name)).facts[
             "calibrated_on"
         ]
 
@@ -218,4 +218,4 @@ def test_the_rates_name_their_gpu_or_say_that_it_is_not_recorded():
 def test_rates_of_an_older_recording_do_not_name_their_gpu():
     row = {"figure": "copy", "unit": "bytes/s", "value": 1.0, "low": 1.0, "high": 1.0, "repeats": 1}
     older = dataclasses.replace(made_up(oom={}), manifest={"calibration": [row]})
-    assert list(write_site.find_rates([older])["gpu_name"]) == [""]
+    assert list(combine.find_rates([older])["gpu_name"]) == [""]

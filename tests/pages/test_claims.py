@@ -13,7 +13,7 @@ from profiler_job.analysis.pages import overview
 from profiler_job.analysis.pages.questions import QUESTIONS, forward_time, top_kernel, training_mix
 from profiler_job.analysis.recording.store import TABLES
 from profiler_job.analysis.render import charts
-from profiler_job.analysis.site import write_site
+from profiler_job.analysis.site import combine, page_context, question_pages, write_site
 from profiler_job.analysis.site.site_writer import first_sentence
 from profiler_job.jobs.contract.words import NOT_MEASURED
 from tests.synthetic import Recording, nsys_sums, recording
@@ -49,7 +49,7 @@ def stretched(rec: Recording, factors: dict[str, float], wall: float) -> Recordi
 
 
 def ask(question, rec):
-    return write_site.ask(question, rec)
+    return page_context.ask(question, rec)
 
 
 recordings = st.builds(
@@ -126,7 +126,7 @@ def words(tmp_path_factory):
     def render(rec):
         monkey.setattr(charts, "render", lambda *arguments, **options: "<svg></svg>")
         docs = tmp_path_factory.mktemp("docs")
-        write_site.write_questions(rec, docs)
+        question_pages.write_questions(rec, docs)
         return {path.stem: path.read_text() for path in docs.rglob("*.md")}
 
     with pytest.MonkeyPatch.context() as monkey:
@@ -179,7 +179,7 @@ def test_no_number_comes_from_a_run_that_ran_out_of_memory_even_where_some_were_
     ended = {"status": "oom", "status_phase": "backward", "status_message": "CUDA out of memory"}
     rec.runs = rec.runs.assign(**{name: rec.runs[name].astype(object).mask(of_lost, ended[name]) for name in ended})
     write_site.write(rec, tmp_path / "partly")
-    write_site.write(write_site.select_finished_runs(rec), tmp_path / "without")
+    write_site.write(combine.select_finished_runs(rec), tmp_path / "without")
 
     def words_of(folder: str, page: str) -> str:
         return (tmp_path / folder / page).read_text()

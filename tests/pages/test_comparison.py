@@ -20,7 +20,7 @@ from profiler_job.analysis.comparison.sides import load_side, of_tables
 from profiler_job.analysis.pages import comparison
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.render import charts
-from profiler_job.analysis.site import write_site
+from profiler_job.analysis.site import combine, comparison_pages, run_pages, write_site
 from profiler_job.analysis.site.site_writer import Site
 from tests import synthetic
 from tests.comparison.conftest import export
@@ -62,17 +62,17 @@ def captures(tmp_path_factory):
 
 
 def links_of(rec, compared):
-    _, (sides,) = write_site._assign_pages(rec, {"": compared})
+    _, (sides,) = comparison_pages.assign_pages(rec, {"": compared})
     return sides.links
 
 
 def written(compared, folder, rec):
     """The pages of a comparison by path, without drawings; those of its runs too, where `rec` has none."""
-    _, (sides,) = write_site._assign_pages(rec, {"": compared})
+    _, (sides,) = comparison_pages.assign_pages(rec, {"": compared})
     site = Site(folder, (), {}, ("size", "context_length"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(charts, "render", lambda *arguments, **options: "<svg></svg>")
-        write_site.write_comparison(site, sides, comparison.counterparts(compared, sides.links))
+        comparison_pages.write_comparison(site, sides, comparison.counterparts(compared, sides.links))
     return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*.md")}
 
 
@@ -296,7 +296,7 @@ def test_the_bands_of_repetitions_stand_beside_those_that_are_the_least(compared
 
 def test_a_study_of_precision_is_compared_within():
     parts = [recorded_as("precision", name, "2026-11-01", "precision") for name in ("fp32", "bf16")]
-    made = comparisons_of([write_site.join_recordings(parts)])
+    made = comparisons_of([combine.join_recordings(parts)])
     assert list(made) == ["precision-bf16"] and len(made["precision-bf16"].pairs) == 2
 
 
@@ -306,7 +306,8 @@ def test_the_page_of_a_cell_leads_to_that_of_the_other_recording_and_the_overvie
     shipped = comparisons_of([main, twin])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(charts, "render", lambda *arguments, **options: "<svg></svg>")
-        patch.setattr(write_site, "write_timelines", lambda *arguments, **options: {})
+        for module in (run_pages, comparison_pages):
+            patch.setattr(module, "write_timelines", lambda *arguments, **options: {})
         write_site.write(
             main, tmp_path, compared=compare(recorded("x"), recorded("y"), SHIPPED), compare_others=lambda: shipped
         )

@@ -8,7 +8,7 @@ from profiler_job.analysis.pages import token_costs
 from profiler_job.analysis.pages.questions import STUDIES
 from profiler_job.analysis.pages.telemetry import Price
 from profiler_job.analysis.recording import store
-from profiler_job.analysis.site import write_site
+from profiler_job.analysis.site import question_pages
 from tests.recorded_studies import DATA
 
 
@@ -18,7 +18,7 @@ def rec():
 
 
 def with_costs(rec, price=None):
-    answer = write_site._answer_not_recorded(STUDIES["k"])
+    answer = question_pages._answer_not_recorded(STUDIES["k"])
     return token_costs.with_costs(answer, rec.runs, rec.steps, rec.processes, rec.telemetry, price).tables["costs"]
 
 
@@ -46,7 +46,7 @@ def test_every_study_that_holds_steps_against_steps_has_the_table():
 def test_a_page_of_a_study_says_the_price_that_its_report_was_given(rec, tmp_path):
     study = store.load(DATA / "accumulation")
     price = Price(3.6, date(2026, 1, 2))
-    write_site.write_questions(study, tmp_path, {"accumulation": study}, price=price)
+    question_pages.write_questions(study, tmp_path, {"accumulation": study}, price=price)
     page = (tmp_path / "report" / "gradient-accumulation.md").read_text()
     assert (
         "## Tokens and energy" in page and "price of 1M tokens" in page and "2026-01-02" in page.replace("&#45;", "-")

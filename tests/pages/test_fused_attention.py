@@ -8,11 +8,11 @@ import pandas as pd
 import pytest
 
 from profiler_job.analysis.metrics import run_grid
-from profiler_job.analysis.pages.questions import fused_attention
+from profiler_job.analysis.pages.questions import fused_attention, fused_attention_data
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.reference import kernel_families
-from profiler_job.analysis.render import charts
-from profiler_job.analysis.site import write_site
+from profiler_job.analysis.render import chart_parts, charts
+from profiler_job.analysis.site import combine, page_context
 from profiler_job.analysis.site.site_writer import Site
 from profiler_job.jobs.contract.words import NOT_MEASURED
 from tests import synthetic
@@ -23,7 +23,7 @@ FOLDERS = [
     for path in sorted(DATA.glob("*/manifest.json"))
     if json.loads(path.read_text()).get("study") == "attention"
 ]
-NONE = write_site.find_rates([])
+NONE = combine.find_rates([])
 FAST = pd.DataFrame([{"figure": "gemm_bf16", "unit": "FLOP/s", "value": 1e30, "gpu_name": ""}])
 
 shipped_only = pytest.mark.skipif(not FOLDERS, reason="no recording of the study in site/data")
@@ -33,7 +33,7 @@ shipped_only = pytest.mark.skipif(not FOLDERS, reason="no recording of the study
 def shipped():
     if not FOLDERS:
         pytest.skip("no recording of the study in site/data")
-    return write_site.select_finished_runs(write_site.join_recordings([store.load(folder) for folder in FOLDERS]))
+    return combine.select_finished_runs(combine.join_recordings([store.load(folder) for folder in FOLDERS]))
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def few(shipped):
 
 @pytest.fixture(scope="module")
 def answer(shipped):
-    return ask(shipped, write_site.find_rates([store.load(DATA / "precision")]))
+    return ask(shipped, combine.find_rates([store.load(DATA / "precision")]))
 
 
 @pytest.fixture(scope="module")
@@ -70,11 +70,11 @@ def with_runs(rec, chosen):
 def out_of_memory(rec, run_id, phase="backward"):
     runs = rec.runs.astype({"status": str, "status_phase": object})
     runs.loc[runs["run_id"].astype(str) == run_id, ["status", "status_phase"]] = ["oom", phase]
-    return write_site.select_finished_runs(dataclasses.replace(rec, runs=runs))
+    return combine.select_finished_runs(dataclasses.replace(rec, runs=runs))
 
 
 def ask(rec, calibration=NONE):
-    return write_site.ask(fused_attention, rec, calibration=calibration)
+    return page_context.ask(fused_attention, rec, calibration=calibration)
 
 
 def holding(answer):
@@ -97,7 +97,7 @@ def page(answer, rec, tmp_path):
 
 
 def test_every_run_of_the_study_has_its_row(shipped, answer):
-    shown = {run for mode in fused_attention.MODES for run in rows_of(answer, mode)["run_id"]}
+    shown = {run for mode in fused_attention_data.MODES for run in rows_of(answer, mode)["run_id"]}
     assert set(shipped.runs["run_id"].astype(str)) <= shown
 
 
@@ -110,7 +110,7 @@ def test_what_ran_out_of_memory_says_so_and_has_no_number(answer):
 
 
 def test_a_crossover_is_where_every_longer_context_is_faster_too(answer):
-    steps = pd.concat([rows_of(answer, mode) for mode in fused_attention.MODES])
+    steps = pd.concat([rows_of(answer, mode) for mode in fused_attention_data.MODES])
     for one in rows_of(answer, "crossover").to_dict("records"):
         same = steps[(steps["mode"] == one["mode"]) & (steps["attention"] == one["attention"])]
         same = same[(same["precision"] == one["precision"]) & same["speedup"].notna()]
@@ -143,8 +143,8 @@ def test_without_measured_rates_the_limits_are_of_the_datasheet(shipped, tmp_pat
 
 def test_rates_of_another_gpu_are_not_held_against_runs(shipped):
     rates = FAST.assign(gpu_name="NVIDIA H200")
-    assert write_site.select_rates(shipped.runs, rates).empty
-    assert len(write_site.select_rates(shipped.runs, FAST)), "older recordings do not say which GPU it was"
+    assert combine.select_rates(shipped.runs, rates).empty
+    assert len(combine.select_rates(shipped.runs, FAST)), "older recordings do not say which GPU it was"
 
 
 def test_of_a_gpu_that_is_not_listed_no_limit_is_known(shipped):
@@ -194,7 +194,7 @@ def test_no_rate_is_above_the_peak_once_masked_scores_are_skipped(answer):
 def test_its_drawings_keep_to_the_schema(answer):
     for chart in answer.charts.values():
         assert len(chart.rows)
-        assert charts.specification(chart.kind, chart.rows, charts.Drawing(), charts.WIDE, **chart.options)
+        assert charts.specification(chart.kind, chart.rows, chart_parts.Drawing(), chart_parts.WIDE, **chart.options)
 
 
 def ends(answer):

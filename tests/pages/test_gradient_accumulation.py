@@ -6,10 +6,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from profiler_job.analysis.pages import reconciliation
+from profiler_job.analysis.pages import reconciliation_checks
 from profiler_job.analysis.pages.questions import gradient_accumulation
 from profiler_job.analysis.recording import store
-from profiler_job.analysis.site import write_site
+from profiler_job.analysis.site import page_context, question_pages
 from profiler_job.jobs.contract import ranges
 from tests import synthetic
 
@@ -47,7 +47,7 @@ def rec():
 
 @pytest.fixture(scope="module")
 def answer(rec):
-    return write_site.ask(gradient_accumulation, rec)
+    return page_context.ask(gradient_accumulation, rec)
 
 
 def test_a_step_in_micro_batches_is_held_against_the_whole_batch_of_its_case(answer):
@@ -77,7 +77,7 @@ def test_sentences_say_what_it_costs_and_what_it_saves(answer):
 
 def test_runs_that_were_never_cut_say_nothing_of_it(rec):
     runs = rec.runs[rec.runs["accumulation"] == 1]
-    found = write_site.ask(gradient_accumulation, dataclasses.replace(rec, runs=runs))
+    found = page_context.ask(gradient_accumulation, dataclasses.replace(rec, runs=runs))
     assert not [key for key, claim in found.claims.items() if claim.holds and key != "waits"]
 
 
@@ -87,7 +87,7 @@ def shipped():
 
 
 def test_on_an_h200_four_micro_batches_launch_four_times_as_much_and_take_as_much_longer(shipped):
-    found = write_site.ask(gradient_accumulation, shipped)
+    found = page_context.ask(gradient_accumulation, shipped)
     rows = found.tables["gpu"].rows.set_index(["size", "accumulation"])
     assert rows.loc[("small", 4), "more_launches"] == pytest.approx(4.16, abs=0.01)
     assert rows.loc[("small", 4), "launch_wait"] > 0.6
@@ -99,7 +99,7 @@ def test_on_an_h200_four_micro_batches_launch_four_times_as_much_and_take_as_muc
 
 def test_the_shipped_runs_in_micro_batches_hold_all_checks(shipped):
     tables = (getattr(shipped, name) for name in ("runs", "steps", "kernels", "memops", "nsys_sums", "api"))
-    checks = reconciliation.checks_of(*tables)
+    checks = reconciliation_checks.checks_of(*tables)
     assert checks["passed"].all()
     counted = checks[checks["check"] == "forward_matmuls"].set_index("run_id")["found"]
     assert counted.filter(like="accum4").tolist() == [4 * (7 * 12 + 1), 4 * (7 * 48 + 1)]
@@ -107,7 +107,7 @@ def test_the_shipped_runs_in_micro_batches_hold_all_checks(shipped):
 
 def test_a_page_shows_it(tmp_path, rec):
     study = dataclasses.replace(rec, manifest=rec.manifest | {"study": gradient_accumulation.STUDY})
-    write_site.write_questions(rec, tmp_path, {gradient_accumulation.STUDY: study})
+    question_pages.write_questions(rec, tmp_path, {gradient_accumulation.STUDY: study})
     page = (tmp_path / "report" / "gradient-accumulation.md").read_text()
     assert "Cut into 2 micro-batches" in page and "**1.20×** the time of the whole batch" in page
     assert "batch 4 in 1 and 2 micro-batches" in page

@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 
 from profiler_job.analysis.metrics import queue
-from profiler_job.analysis.pages.questions import host
+from profiler_job.analysis.pages.questions import host, host_data
 from profiler_job.analysis.recording import store
-from profiler_job.analysis.site import write_site
+from profiler_job.analysis.site import combine, page_context, write_site
 from tests import synthetic
 
 DATA = Path(__file__).parents[2] / "site" / "data"
@@ -77,8 +77,8 @@ def test_no_kernels_no_causes():
 
 @pytest.fixture(scope="module")
 def shipped():
-    rec = write_site.select_finished_runs(store.load(DATA / "compile"))
-    return write_site.ask(host, rec, main=write_site.select_finished_runs(store.load(DATA / "h200-fp32")))
+    rec = combine.select_finished_runs(store.load(DATA / "compile"))
+    return page_context.ask(host, rec, main=combine.select_finished_runs(store.load(DATA / "h200-fp32")))
 
 
 @pytest.fixture(scope="module")
@@ -87,8 +87,8 @@ def every():
     folders = [
         folder for folder in write_site.recordings_in(DATA) if store.read_manifest(folder)["study"] == host.STUDY
     ]
-    main = write_site.select_finished_runs(store.load(DATA / "h200-fp32"))
-    return write_site.ask(host, write_site.join_recordings([store.load(folder) for folder in folders]), main=main)
+    main = combine.select_finished_runs(store.load(DATA / "h200-fp32"))
+    return page_context.ask(host, combine.join_recordings([store.load(folder) for folder in folders]), main=main)
 
 
 def test_cases_of_several_sweeps_are_those_that_were_measured(every):
@@ -113,9 +113,9 @@ def test_steps_of_small_and_large_models_are_drawn_as_parts_of_those_without_com
 
 
 def test_without_a_step_without_compile_bars_are_times():
-    rec = write_site.select_finished_runs(store.load(DATA / "compile"))
+    rec = combine.select_finished_runs(store.load(DATA / "compile"))
     rec = dataclasses.replace(rec, runs=rec.runs[rec.runs["compile"].astype(str) != "off"])
-    chart = write_site.ask(host, rec, main=rec).charts["times"]
+    chart = page_context.ask(host, rec, main=rec).charts["times"]
     assert chart.options["value"] == "time_ns" and len(chart.rows) == 8 and "of_base" not in chart.rows
 
 
@@ -144,7 +144,7 @@ def test_shipped_savings_are_less_work_and_less_idling(shipped):
 def test_shipped_graphs_launch_less_than_they_run(shipped):
     rows = shipped.tables["steps"].rows
     assert (rows["calls"] <= rows["operations"]).all()
-    assert (rows["calls"] < 0.9 * rows["operations"])[rows["compile"] == host.GRAPHS].all()
+    assert (rows["calls"] < 0.9 * rows["operations"])[rows["compile"] == host_data.GRAPHS].all()
     assert shipped.claims["launches"].holds
 
 
@@ -170,13 +170,13 @@ def test_what_graphs_add_is_judged_without_the_optimizer():
     steps = pd.DataFrame(rows, columns=["run_id", "phase", "wall_ns"]).assign(
         rank=0, process=0, collector="timer", step=0
     )
-    measured = pd.DataFrame({"run_id": ["a", "b"], "compile": [host.DEFAULT, host.GRAPHS], "size": "small"})
+    measured = pd.DataFrame({"run_id": ["a", "b"], "compile": [host_data.DEFAULT, host_data.GRAPHS], "size": "small"})
     measured = measured.assign(timer_ns=[120, 80], timer_min_ns=[120, 80], timer_max_ns=[120, 80])
     rows = [(run, name, 10) for run in ("a", "b") for name, _ in phases]
     kernels = pd.DataFrame(rows, columns=["run_id", "phase", "end_ns"]).assign(rank=0, step=0, device=0, start_ns=0)
-    compiled = host._list_compiled(steps, kernels, kernels.head(0))
+    compiled = host_data._list_compiled(steps, kernels, kernels.head(0))
     assert compiled["timer_parts"].tolist() == [10, 10], "30 ns less two phases in which the GPU is busy for 10"
-    pair = host._compare_with_default(measured.assign(timer_parts=0), compiled, ["size"], None).iloc[0]
+    pair = host_data._compare_with_default(measured.assign(timer_parts=0), compiled, ["size"], None).iloc[0]
     assert pair["speedup"] == 1 and not pair["differs"]
 
 

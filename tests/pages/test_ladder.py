@@ -16,7 +16,7 @@ from profiler_job.analysis.pages.explore import Part
 from profiler_job.analysis.pages.questions import ladder
 from profiler_job.analysis.prediction import ledger, of_runs
 from profiler_job.analysis.recording import store
-from profiler_job.analysis.site import write_site
+from profiler_job.analysis.site import combine, page_context, write_site
 from profiler_job.jobs.contract.plain import PLAIN
 from profiler_job.jobs.contract.studies import AGAIN, LOSSES
 from profiler_job.jobs.sweep.plan import load_sweep, select
@@ -43,7 +43,7 @@ def shipped():
             of_study.setdefault(study, []).append(store.load(folder))
     bands = differences.bands_of(of_study[""][0], of_study.pop(AGAIN)[0])
     studies = {
-        study: write_site.join_recordings(parts if study == ladder.HOST else [light(rec) for rec in parts])
+        study: combine.join_recordings(parts if study == ladder.HOST else [light(rec) for rec in parts])
         for study, parts in of_study.items()
     }
     return studies.pop(""), studies, bands
@@ -74,7 +74,7 @@ def answer(shipped, predicted, hindsight, losses):
 
 
 def ask(main, studies, **more):
-    return write_site.ask(ladder, studies[ladder.STUDY], main=main, studies=studies, **more)
+    return page_context.ask(ladder, studies[ladder.STUDY], main=main, studies=studies, **more)
 
 
 def rungs_of(answer):
@@ -129,9 +129,7 @@ def test_a_model_of_hugging_face_is_a_case_and_its_padded_vocabulary_a_change(sh
         for size in (50257, 50304)
     ]
     others = {name: rec for name, rec in studies.items() if name != ladder.HOST}
-    said = ask(
-        main, {**others, ladder.STUDY: write_site.join_recordings([select_reference(studies), *gpt2])}, bands=bands
-    )
+    said = ask(main, {**others, ladder.STUDY: combine.join_recordings([select_reference(studies), *gpt2])}, bands=bands)
     rungs, alone = (rows[rows["size"] == "gpt2"] for rows in (said.tables["shown"].rows, said.tables["alone"].rows))
     assert rungs["rung"].tolist() == ["FP32", "+ fused AdamW"], "padded is a rung above CUDA graphs only"
     assert alone["change"].tolist() == ["padded vocabulary"]
@@ -381,7 +379,7 @@ def test_without_such_losses_the_page_says_nothing_of_dropout_turned_off(shipped
 
 
 def page_of(said, main, folder):
-    write_site._site_of(main, folder).write("report/ladder.md", "ladder.md", said, letter="u", title=ladder.TITLE)
+    page_context.make_site(main, folder).write("report/ladder.md", "ladder.md", said, letter="u", title=ladder.TITLE)
     return (folder / "report" / "ladder.md").read_text()
 
 
@@ -412,7 +410,7 @@ def test_the_conditions_of_first_claims_name_all_that_they_compare(answer, shipp
     """Home said FP32 and eager above claims about BF16 and compile, and nothing of slow hosts."""
     main, studies, _ = shipped
     recordings = [main, *(studies[name] for name in ladder.READS)]
-    said = write_site._conditions_of_claims(recordings, answer)
+    said = page_context.describe_claim_conditions(recordings, answer)
     assert set(said["precision"]) == {"fp32", "tf32", "bf16"}
     assert set(said["compile"]) == {"off", "default", "cudagraphs"} and "sdpa" in said["attention"]
     assert set(said["optimizer"]) == {"own", "fused"} and len(said["gpu_name"]) == 1
@@ -509,6 +507,6 @@ def test_without_a_base_nothing_is_said(shipped, tmp_path):
     only = {ladder.STUDY: select_reference(studies)}
     empty = ask(nothing, only, bands=bands)
     assert not any(claim.holds for claim in empty.claims.values())
-    site = write_site._site_of(main, tmp_path)
+    site = page_context.make_site(main, tmp_path)
     site.write("report/ladder.md", "ladder.md", empty, letter="u", title=ladder.TITLE)
     assert "not measured" in (tmp_path / "report" / "ladder.md").read_text()

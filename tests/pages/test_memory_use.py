@@ -9,8 +9,8 @@ import pytest
 from profiler_job.analysis.metrics import device_memory
 from profiler_job.analysis.pages.questions import memory_use
 from profiler_job.analysis.recording import store
-from profiler_job.analysis.render import charts, text
-from profiler_job.analysis.site import write_site
+from profiler_job.analysis.render import chart_parts, charts, text
+from profiler_job.analysis.site import combine, page_context
 
 DATA = Path(__file__).parents[2] / "site" / "data"
 
@@ -19,7 +19,7 @@ DATA = Path(__file__).parents[2] / "site" / "data"
 def recorded():
     if not (DATA / "memory").exists():
         pytest.skip("the recording memory is not in site/data")
-    return tuple(write_site.select_finished_runs(store.load(DATA / name)) for name in ("memory", "h200-fp32"))
+    return tuple(combine.select_finished_runs(store.load(DATA / name)) for name in ("memory", "h200-fp32"))
 
 
 @pytest.fixture(scope="module")
@@ -27,13 +27,13 @@ def answer(recorded):
     study, main = recorded
     folders = [DATA / name for name in ("attention_bf16", "optimizer", "compile")]
     others = {folder.name: store.load(folder) for folder in folders if folder.exists()}
-    return write_site.ask(memory_use, study, main=main, studies=others)
+    return page_context.ask(memory_use, study, main=main, studies=others)
 
 
 def asked(recorded, **changed):
     """The answer from the study's recording with some of its tables changed."""
     study, main = recorded
-    return write_site.ask(memory_use, replace(study, **changed), main=main, studies={})
+    return page_context.ask(memory_use, replace(study, **changed), main=main, studies={})
 
 
 def holding(answer) -> set[str]:
@@ -109,10 +109,10 @@ def test_the_parts_of_the_chart_add_up_to_the_peak_and_none_is_negative(answer):
     assert (parts.groupby("run_id")["bytes"].sum().sort_index() == peaks.sort_index()).all()
 
 
-@pytest.mark.parametrize("width", [charts.WIDE, charts.NARROW])
+@pytest.mark.parametrize("width", [chart_parts.WIDE, chart_parts.NARROW])
 def test_the_chart_is_a_valid_drawing_as_wide_as_its_page(answer, width):
     chart = answer.charts["peak"]
-    assert charts.specification(chart.kind, chart.rows, charts.Drawing(), width, **chart.options)
+    assert charts.specification(chart.kind, chart.rows, chart_parts.Drawing(), width, **chart.options)
     drawing = charts.render(chart.kind, chart.rows, "peak", width, chart.title, **chart.options)
     assert float(re.search(r'viewBox="0 0 ([\d.]+)', drawing)[1]) <= width + 10
     assert all(f">{size} GB<" in drawing for size in memory_use.GPU_SIZES)
@@ -162,7 +162,7 @@ def with_compiled_neighbours(recorded, excess):
     extra = memory["run_id"].map(dict(zip(kept["run_id"].iloc[1:], excess))).astype("int64")
     memory["peak_allocated_bytes"] += extra
     other = replace(study, runs=kept, memory=memory)
-    return write_site.ask(memory_use, study, main=main, studies={"host": other})
+    return page_context.ask(memory_use, study, main=main, studies={"host": other})
 
 
 def test_what_compiled_runs_left_behind_is_told_where_every_phase_has_it(recorded):
@@ -230,7 +230,9 @@ def test_an_uncapped_run_that_ran_out_has_a_reason_and_no_numbers(recorded):
 def test_an_empty_main_recording_and_no_observations_leave_the_capped_runs(recorded):
     study, main = recorded
     empty = {name: getattr(study, name).head(0) for name in ("memory", "module_memory", "figures")}
-    found = write_site.ask(memory_use, replace(study, **empty), main=replace(main, runs=main.runs.head(0)), studies={})
+    found = page_context.ask(
+        memory_use, replace(study, **empty), main=replace(main, runs=main.runs.head(0)), studies={}
+    )
     assert {"foreseen", "exact"} <= holding(found)
     assert not holding(found) & {"activations", "softmax", "parameters", "peak_phase", "reserved"}
     assert not len(found.charts["peak"].rows)

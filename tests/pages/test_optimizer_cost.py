@@ -10,7 +10,7 @@ import pytest
 from profiler_job.analysis.pages.questions import optimizer_cost
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.reference import flops
-from profiler_job.analysis.site import write_site
+from profiler_job.analysis.site import combine, page_context
 from profiler_job.analysis.site.site_writer import Site
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
@@ -27,7 +27,7 @@ def shipped():
 
 @pytest.fixture(scope="module")
 def rates():
-    return write_site.find_rates(store.load(folder) for folder in (FOLDER, DATA / "precision"))
+    return combine.find_rates(store.load(folder) for folder in (FOLDER, DATA / "precision"))
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def answer(shipped, rates):
 
 
 def ask(rec, rates):
-    return write_site.ask(optimizer_cost, write_site.select_finished_runs(rec), main=rec, calibration=rates)
+    return page_context.ask(optimizer_cost, combine.select_finished_runs(rec), main=rec, calibration=rates)
 
 
 def with_runs(rec, keep):
@@ -174,7 +174,7 @@ def test_memory_that_is_not_taken_is_not_spoken_of(of_small, rates):
 
 
 def test_without_measured_rates_nothing_is_said_of_them(tmp_path, of_small):
-    answer = ask(of_small, write_site.find_rates([]))
+    answer = ask(of_small, combine.find_rates([]))
     assert "rate" not in list_holding(answer)
     assert answer.tables["cost"].rows["rate"].notna().all()
     assert "n/a: not calibrated" in page(tmp_path, answer)

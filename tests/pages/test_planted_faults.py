@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 
 from profiler_job.analysis.metrics import timing
-from profiler_job.analysis.pages import reconciliation, run_list
+from profiler_job.analysis.pages import reconciliation_checks, run_list
 from profiler_job.analysis.pages.questions import QUESTIONS
 from profiler_job.analysis.recording import store
-from profiler_job.analysis.site import write_site
+from profiler_job.analysis.site import page_context
 
 pytestmark = pytest.mark.long
 
@@ -38,7 +38,7 @@ def two():
 
 def breached(rec):
     """run_id and name of each check that is breached."""
-    table = reconciliation.checks_of(rec.runs, rec.steps, rec.kernels, rec.memops, rec.nsys_sums, rec.api)
+    table = reconciliation_checks.checks_of(rec.runs, rec.steps, rec.kernels, rec.memops, rec.nsys_sums, rec.api)
     return table.loc[~table["passed"], ["run_id", "check"]]
 
 
@@ -150,14 +150,14 @@ def several(request):
 def read_sentences(rec):
     """What the sentences of the default sweep's questions, the list of runs and the page of the run that is hurt say,
     each number to three digits."""
-    answers = {letter: write_site.ask(question, rec) for letter, question in QUESTIONS.items()}
+    answers = {letter: page_context.ask(question, rec) for letter, question in QUESTIONS.items()}
     sentences = {
         (letter, key): rounded(claim.values)
         for letter, answer in answers.items()
         for key, claim in answer.claims.items()
         if claim.holds
     }
-    listed = write_site.ask(run_list, rec).tables["runs"].rows
+    listed = page_context.ask(run_list, rec).tables["runs"].rows
     phases = timing.host_times(rec.steps, "timer", "timer").sort_values(["run_id", "phase"])
     return sentences, rounded(listed.to_dict("list")), rounded(phases.to_dict("list"))
 

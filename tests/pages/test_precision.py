@@ -12,12 +12,12 @@ from profiler_job.analysis.metrics.differences import Band, Bands
 from profiler_job.analysis.pages.questions import precision
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.reference import element_types, flops, kernel_families
-from profiler_job.analysis.site import write_site
+from profiler_job.analysis.site import combine, page_context
 from profiler_job.analysis.site.site_writer import Site
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
 FOLDER = Path(__file__).parents[2] / "site" / "data" / "precision"
-NONE = write_site.find_rates([])
+NONE = combine.find_rates([])
 FFMA = (
     "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x128x8_stage3_warpsize2x2x1_ffma_aligna4_alignc4_execute_kernel"
 )
@@ -46,8 +46,8 @@ def answer(shipped):
 
 
 def ask(rec, calibrated=True):
-    rates = write_site.find_rates([rec]) if calibrated else NONE
-    return write_site.ask(precision, write_site.select_finished_runs(rec), main=rec, calibration=rates)
+    rates = combine.find_rates([rec]) if calibrated else NONE
+    return page_context.ask(precision, combine.select_finished_runs(rec), main=rec, calibration=rates)
 
 
 def with_runs(rec, keep):
@@ -180,9 +180,9 @@ def test_a_step_is_told_from_fp32s_the_less_the_longer_the_gpu_waits(of_large):
         wall=Band(kind="wall", relative=0.01, ratio=100.0, factor=1.0, num_pairs=20),
     )
     for factor, said in ((1, {"faster"}), (1.9, {"not_faster"})):
-        rec = write_site.select_finished_runs(timed(of_large, "tf32|bf16", factor))
-        rates = write_site.find_rates([rec])
-        answer = write_site.ask(precision, rec, main=rec, calibration=rates, bands=bands)
+        rec = combine.select_finished_runs(timed(of_large, "tf32|bf16", factor))
+        rates = combine.find_rates([rec])
+        answer = page_context.ask(precision, rec, main=rec, calibration=rates, bands=bands)
         assert {"faster", "not_faster"} & list_holding(answer) == said
 
 

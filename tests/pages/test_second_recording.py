@@ -11,7 +11,7 @@ from profiler_job.analysis.comparison.sides import of_recording
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.pages.questions import second_recording
 from profiler_job.analysis.recording import store
-from profiler_job.analysis.site import write_site
+from profiler_job.analysis.site import page_context, question_pages
 
 DATA = Path(__file__).parents[2] / "site" / "data"
 ONE = "medium-ctx128-fp32-naive-train_step"
@@ -39,7 +39,7 @@ def select_runs(rec, *beginnings):
 
 
 def compared(first, second):
-    return write_site.ask(second_recording, second, main=first)
+    return page_context.ask(second_recording, second, main=first)
 
 
 def row_of(answer, run_id=ONE):
@@ -85,7 +85,7 @@ def test_a_page_with_nothing_to_compare_shows_nothing(tmp_path, others, first):
     if others:
         none = {name: getattr(rec, name).head(0) for name in ("kernels", "memops", "api", "ranges", "nsys_sums")}
         rec = dataclasses.replace(rec, runs=rec.runs.assign(started_at="2027"), **none)
-    write_site.write_questions(first if others else rec, tmp_path, {"again": rec})
+    question_pages.write_questions(first if others else rec, tmp_path, {"again": rec})
     page = (tmp_path / "report" / "second-recording.md").read_text()
     assert "Nobody knows yet" in page
     assert "<table" not in page and "is of the same runs" not in page
@@ -127,7 +127,7 @@ BANDS = Bands(kernel=SHIPPED.kernel, wall=SHIPPED.wall)
 
 
 def test_metrics_and_verdicts_are_those_of_compare(first, second):
-    found = write_site.ask(second_recording, second, main=first, bands=BANDS).tables["host"].rows
+    found = page_context.ask(second_recording, second, main=first, bands=BANDS).tables["host"].rows
     noise = dataclasses.replace(SHIPPED, num_timed=(3, 3), is_of_these=True)  # as the page takes its bands
     made = compare(of_recording(first), of_recording(second), noise)
     assert len(found) == len(made.pairs)
@@ -141,7 +141,7 @@ def test_metrics_and_verdicts_are_those_of_compare(first, second):
 
 @pytest.mark.long
 def test_a_step_of_any_run_is_held_against_one_in_which_the_gpu_never_waits(first, second):
-    answer = write_site.ask(second_recording, second, main=first, bands=BANDS)
+    answer = page_context.ask(second_recording, second, main=first, bands=BANDS)
     assert answer.claims["step_differs"].holds and not answer.claims["step_same"].holds
     rows = answer.claims["step_differs"].rows
     apart = (rows["second_step_ns"] - rows["first_step_ns"]).abs()
@@ -149,7 +149,7 @@ def test_a_step_of_any_run_is_held_against_one_in_which_the_gpu_never_waits(firs
     assert (rows["moved"] == (apart > never_waits)).all() and rows["moved"].sum() == 6
     assert len(rows) == 6 and (rows["step_verdict"] == "within").all()
     assert answer.claims["judged"].values | {"num_rows": 6} == {"num_rows": 6, "num_kernel": 0, "num_step": 0}
-    alike = write_site.ask(second_recording, dataclasses.replace(second, steps=first.steps), main=first, bands=BANDS)
+    alike = page_context.ask(second_recording, dataclasses.replace(second, steps=first.steps), main=first, bands=BANDS)
     assert alike.claims["step_same"].holds and not alike.claims["step_differs"].holds
 
 

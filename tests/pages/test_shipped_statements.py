@@ -21,7 +21,7 @@ from profiler_job.analysis.pages.questions import (
 )
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.reference import gpus
-from profiler_job.analysis.site import write_site
+from profiler_job.analysis.site import combine, list_pages, page_context
 
 pytestmark = pytest.mark.long
 
@@ -48,9 +48,9 @@ def ask(main, bands):
     """A question's answer with the noise bands, from the recordings with the given names."""
 
     def answer(question, *names):
-        rec = write_site.select_finished_runs(write_site.join_recordings([store.load(DATA / name) for name in names]))
-        rates = write_site.find_rates([store.load(DATA / "precision")])
-        return write_site.ask(question, rec, main=main, calibration=rates, bands=bands)
+        rec = combine.select_finished_runs(combine.join_recordings([store.load(DATA / name) for name in names]))
+        rates = combine.find_rates([store.load(DATA / "precision")])
+        return page_context.ask(question, rec, main=main, calibration=rates, bands=bands)
 
     return answer
 
@@ -103,7 +103,7 @@ def test_the_fastest_backend_is_not_the_same_by_both_clocks(ask):
 
 
 def test_gpu_busy_has_one_definition(main):
-    rows = write_site.ask(run_list, main).tables["runs"].rows.set_index("run_id")
+    rows = page_context.ask(run_list, main).tables["runs"].rows.set_index("run_id")
     busy = rows["busy_ratio"]["small-ctx1024-fp32-naive-forward"]
     assert busy == pytest.approx(0.974, abs=5e-4), "kernels alone would be 94.6%"
     gpu = timing.gpu_times(main.kernels, main.memops)
@@ -217,7 +217,7 @@ def test_conditions_are_those_of_the_runs(main):
 def test_a_number_that_holds_within_a_session_is_not_said_to_hold_between_them(main, again):
     study, others = store.load(DATA / "warm_up"), {"host": store.load(DATA / "compile"), "again": again}
     others["memory"] = store.load(DATA / "memory")  # one step of each run, which is no number of a case
-    found = write_site.ask(warm_up, study, main=main, studies=others)
+    found = page_context.ask(warm_up, study, main=main, studies=others)
     said = found.claims["sessions"].values
     assert found.facts["session_s"] < 60
     assert [(row["recording"], round(row["main_ns"] / 1e6, 1)) for row in said["numbers"]] == [
@@ -254,11 +254,11 @@ def test_every_gpu_that_was_recorded_on_has_all_its_checks():
 
 def test_the_profiler_stretches_the_span_of_runs_whose_gpu_waits(main):
     table = timing.measure_stretch(main.steps, main.kernels, main.memops)
-    waiting = table[table["waits"] > write_site.WAITS]
+    waiting = table[table["waits"] > list_pages.WAITS]
     assert len(waiting) and (waiting["longer_ns"] > 0).all()
     assert table["busy_ratio"].max() < 1.02, "kernels themselves are hardly longer"
 
 
 def test_how_many_runs_have_the_steps_of_the_main_recording_is_counted(main):
     study = store.load(DATA / "warm_up")
-    assert write_site._num_usual(main, [main, study]) == (60, 60 + len(study.runs))
+    assert list_pages._num_usual(main, [main, study]) == (60, 60 + len(study.runs))

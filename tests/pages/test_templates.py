@@ -7,7 +7,7 @@ import pytest
 
 from profiler_job.analysis.pages.questions import QUESTIONS, STUDIES
 from profiler_job.analysis.recording import store
-from profiler_job.analysis.site import write_site
+from profiler_job.analysis.site import combine, page_context, write_site
 from tests.doses import sampled
 from tests.recorded_studies import RECORDED
 
@@ -22,17 +22,14 @@ def recorded():
     for manifest in sorted(DATA.glob("*/manifest.json")):
         one = store.load(manifest.parent)
         parts.setdefault(one.manifest.get("study", ""), []).append(one)
-    return {
-        study: write_site.select_finished_runs(write_site.join_recordings(of_study))
-        for study, of_study in parts.items()
-    }
+    return {study: combine.select_finished_runs(combine.join_recordings(of_study)) for study, of_study in parts.items()}
 
 
 def answered(question, recorded):
     study = getattr(question, "STUDY", "")
     studies = {name: one for name, one in recorded.items() if name}
-    rates = write_site.find_rates(recorded.values())
-    return write_site.ask(question, recorded[study], main=recorded[""], studies=studies, calibration=rates)
+    rates = combine.find_rates(recorded.values())
+    return page_context.ask(question, recorded[study], main=recorded[""], studies=studies, calibration=rates)
 
 
 def name_numbers(claim):

@@ -9,7 +9,7 @@ import pytest
 from profiler_job.analysis.metrics import first_steps
 from profiler_job.analysis.pages.questions import warm_up
 from profiler_job.analysis.recording import store
-from profiler_job.analysis.site import write_site
+from profiler_job.analysis.site import combine, page_context
 
 DATA = Path(__file__).parents[2] / "site" / "data"
 
@@ -74,8 +74,8 @@ def test_processes_that_differ_are_told_from_steps_that_do():
 
 @pytest.fixture(scope="module")
 def shipped():
-    rec = write_site.select_finished_runs(store.load(DATA / "warm_up"))
-    return write_site.ask(warm_up, rec, main=store.load(DATA / "h200-fp32"))
+    rec = combine.select_finished_runs(store.load(DATA / "warm_up"))
+    return page_context.ask(warm_up, rec, main=store.load(DATA / "h200-fp32"))
 
 
 def test_shipped_anatomy_adds_up_to_the_extra_time(shipped):
@@ -109,7 +109,7 @@ def test_shipped_cases_stand_beside_the_main_recording(shipped):
 
 
 def test_warmed_up_runs_say_nothing_of_first_steps():
-    rec = write_site.select_finished_runs(store.load(DATA / "warm_up"))
+    rec = combine.select_finished_runs(store.load(DATA / "warm_up"))
     runs = rec.runs.assign(warmup_steps=3)
     main = store.Recording(manifest=rec.manifest, **{name: store.empty(name) for name in store.TABLES})
     found = warm_up.answer(runs=runs, steps=rec.steps, kernels=rec.kernels, memops=rec.memops, api=rec.api, main=main)
@@ -117,7 +117,7 @@ def test_warmed_up_runs_say_nothing_of_first_steps():
 
 
 def test_processes_too_short_for_a_number_answer_nothing():
-    rec = write_site.select_finished_runs(store.load(DATA / "warm_up"))
+    rec = combine.select_finished_runs(store.load(DATA / "warm_up"))
     steps = rec.steps[rec.steps["step"] < 4]
     main = store.load(DATA / "h200-fp32")
     found = warm_up.answer(runs=rec.runs, steps=steps, kernels=rec.kernels, memops=rec.memops, api=rec.api, main=main)

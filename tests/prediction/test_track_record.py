@@ -9,7 +9,7 @@ from profiler_job.analysis.prediction import development, ledger, predict, score
 from profiler_job.analysis.prediction.baseline import read_run
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.reference.track_record import AS_SCRIPT, SWEEP, Record, in_words, read
-from profiler_job.analysis.site.write_site import join_recordings
+from profiler_job.analysis.site.combine import join_recordings
 from profiler_job.jobs.contract.changes import COMPILED
 from profiler_job.jobs.contract.integrity import find_folders
 from profiler_job.jobs.contract.layout import SCRIPT

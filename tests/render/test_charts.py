@@ -6,15 +6,15 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from profiler_job.analysis.render import charts
+from profiler_job.analysis.render import chart_parts, charts
 from profiler_job.analysis.render.answer import Chart, assemble
 from profiler_job.analysis.site.site_writer import Site
 
 
-def ticks(low, high, width=charts.WIDE):
+def ticks(low, high, width=chart_parts.WIDE):
     rows = pd.DataFrame({"size": ["a", "b"], "clock": "x", "ratio": [low, high]})
     drawing = charts.specification(
-        "dumbbell", rows, charts.Drawing(), width, order=["x"], by=["size"], value="ratio", unit="times"
+        "dumbbell", rows, chart_parts.Drawing(), width, order=["x"], by=["size"], value="ratio", unit="times"
     )
     return drawing["layer"][0]["encoding"]["x"]["axis"].get("values")
 
@@ -42,7 +42,7 @@ def test_ticks_of_a_logarithmic_axis_are_as_dense_as_fits(low, high, expected):
 
 
 def test_a_narrow_drawing_has_fewer_ticks():
-    assert ticks(4, 900, charts.NARROW) == pytest.approx([10, 30, 100, 300])
+    assert ticks(4, 900, chart_parts.NARROW) == pytest.approx([10, 30, 100, 300])
 
 
 def test_where_round_numbers_are_too_few_the_library_chooses():
@@ -75,7 +75,7 @@ def test_the_bars_of_a_waterfall_lie_between_their_ends(tmp_path, end):
     drawing = drawn(chart, tmp_path)
     assert f"a&lt;b&gt;: {end / 1e6:+,.3g} ms" in drawing and "<b>" not in drawing
     assert 'class="series bar series-1"' in drawing and "longer" not in drawing
-    specification = charts.specification("waterfall", rows, charts.Drawing(), charts.NARROW, **chart.options)
+    specification = charts.specification("waterfall", rows, chart_parts.Drawing(), chart_parts.NARROW, **chart.options)
     assert specification["layer"][1]["encoding"]["x2"] == {"field": "end"}
 
 
@@ -86,7 +86,7 @@ def test_bars_have_their_numbers_and_a_mark_where_it_was_predicted(tmp_path):
     drawing = drawn(Chart("one", "bars_with_marks", "One", rows, options=options), tmp_path)
     assert all(words in drawing for words in (">2.00×<", ">11.84×<", "a, before: 2.50×", "b&lt;i&gt;"))
     assert ">2.50×<" not in drawing and 'class="series bar series-1"' in drawing
-    specification = charts.specification("bars_with_marks", rows, charts.Drawing(), charts.WIDE, **options)
+    specification = charts.specification("bars_with_marks", rows, chart_parts.Drawing(), chart_parts.WIDE, **options)
     *_, numbers = specification["layer"]
     assert [layer["mark"]["type"] for layer in specification["layer"]] == ["bar", "tick", "text"]
     (furthest,) = [row["furthest"] for row in specification["datasets"][numbers["data"]["name"]] if row["label"] == "a"]
@@ -99,20 +99,24 @@ def test_a_hollow_bar_says_why_and_has_its_number(tmp_path):
     drawing = drawn(Chart("one", "bars_with_marks", "One", rows, options=options), tmp_path)
     assert 'class="series bar hollow" style="--family:var(--series-0)">slower host<' in drawing
     assert ">1.50×<" in drawing and "b, slower host: 1.50×" in drawing
-    filled, hollow, _ = charts.specification("bars_with_marks", rows, charts.Drawing(), charts.WIDE, **options)["layer"]
+    filled, hollow, _ = charts.specification(
+        "bars_with_marks", rows, chart_parts.Drawing(), chart_parts.WIDE, **options
+    )["layer"]
     assert hollow["mark"]["fill"] == "transparent" and hollow["mark"]["stroke"] == filled["mark"]["color"]
 
 
-@pytest.mark.parametrize("width", [charts.WIDE, charts.NARROW])
+@pytest.mark.parametrize("width", [chart_parts.WIDE, chart_parts.NARROW])
 def test_bars_of_times_have_one_scale_in_ms(width):
     rows = pd.DataFrame([["a", "gemm", 30e6], ["a", "copy", 10e6], ["b", "gemm", 4e6], ["b", "copy", 1.0]])
     rows.columns = ["size", "family", "time_ns"]
-    drawing = charts.specification("stacked_times", rows, charts.Drawing(), width, by=["size"], order=["gemm", "copy"])
+    drawing = charts.specification(
+        "stacked_times", rows, chart_parts.Drawing(), width, by=["size"], order=["gemm", "copy"]
+    )
     (data,) = drawing["datasets"].values()
     assert [(row["share"], row["text"]) for row in data] == [
         (30.0, "30"),
         (10.0, "10"),
-        (4.0, "" if width == charts.NARROW else "4"),
+        (4.0, "" if width == chart_parts.NARROW else "4"),
     ]
     assert data[0]["title"] == "a, gemm: 30 ms", "and what cannot be seen is not drawn"
     assert drawing["layer"][0]["encoding"]["x"]["scale"]["domain"] == [0, 40.0]
@@ -130,19 +134,19 @@ def test_no_series_has_the_colour_of_a_family():
 @pytest.mark.parametrize("kind", ["dumbbell", "stacked_shares"])
 def test_words_in_drawings_are_12_px_high_or_more(kind):
     rows = pd.DataFrame({"size": ["a", "b"], "clock": "x", "family": "x", "share": [0.5, 1.0], "time_ns": [1e6, 9e6]})
-    drawing = charts.render(kind, rows, "one", charts.WIDE, order=["x"], by=["size"])
+    drawing = charts.render(kind, rows, "one", chart_parts.WIDE, order=["x"], by=["size"])
     sizes = [float(size) for size in re.findall(r'font-size="([\d.]+)(?:px)?"', drawing)]
     assert sizes and min(sizes) >= 12
 
 
-@pytest.mark.parametrize("width", [charts.WIDE, charts.NARROW])
+@pytest.mark.parametrize("width", [chart_parts.WIDE, chart_parts.NARROW])
 def test_marks_say_their_values_on_a_phone_too(width):
     rows = pd.DataFrame({"size": ["a", "b"], "clock": "x", "ratio": [0.5, 2.0]})
     drawing = charts.render("dumbbell", rows, "one", width, order=["x"], by=["size"], value="ratio", log=False)
     assert re.findall(r"<title>(.*?)</title>", drawing) == ["a, x: 0.5×", "b, x: 2×"]
 
 
-@pytest.mark.parametrize("width", [charts.WIDE, charts.NARROW])
+@pytest.mark.parametrize("width", [chart_parts.WIDE, chart_parts.NARROW])
 def test_slopes_have_a_panel_a_model_and_a_line_a_context(width):
     ends = {"forward pass": "fwd", "training step": "train"}
     rows = pd.DataFrame(
@@ -155,7 +159,7 @@ def test_slopes_have_a_panel_a_model_and_a_line_a_context(width):
     )
     options = {"panel": "size", "order": ["128 tokens", "512 tokens"], "ends": ends, "unit": "%"}
     drawing = charts.render("slopes", rows, "one", width, **options)
-    assert charts.specification("slopes", rows, charts.Drawing(), width, **options)
+    assert charts.specification("slopes", rows, chart_parts.Drawing(), width, **options)
     assert all(drawing.count(f">{word}<") == 2 for word in ends.values())
     assert all(drawing.count(f">{size}<") == 1 for size in ("small", "2.7B"))
     assert "<title>2.7B · 512 tokens, training step: 70.0%</title>" in drawing
@@ -187,7 +191,7 @@ def test_the_name_of_a_line_that_ends_before_others_stands_where_these_are_not(e
     rows = pd.DataFrame(points, columns=["clock", "context_length", "note"])
     rows = rows[(rows["clock"] == "fused") | (rows["context_length"] <= ends_at)].assign(time_ns=1e6)
     rows["note"] = rows["clock"].map({"eager": ", then OOM", "fused": ""})
-    drawing = charts.render("lines", rows, "one", charts.NARROW, order=["eager", "fused"])
+    drawing = charts.render("lines", rows, "one", chart_parts.NARROW, order=["eager", "fused"])
     at = {word: float(x) for x, word in re.findall(r'translate\(([\d.]+),[\d.]+\)"[^>]*>([^<]+)</text>', drawing)}
     assert at["eager, then OOM"] - at[f"{ends_at:,}"] == pytest.approx(-9 if stands == "left" else 9, abs=0.1)
     assert at["fused"] > at["8,192"]

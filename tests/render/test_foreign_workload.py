@@ -17,7 +17,7 @@ from profiler_job.analysis.pages.questions import (
     precision,
     softmax_detail,
 )
-from profiler_job.analysis.site import write_site
+from profiler_job.analysis.site import page_context, write_site
 from tests.synthetic import recording
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("undrawn")]
@@ -69,7 +69,7 @@ def answers(rec):
     given = {name: getattr(rec, name) for name in ("runs", "steps", "kernels", "memops", "memory", "module_memory")}
     given |= {"figures": rec.figures, "calibration": RATES, "main": rec, "studies": {"memory": rec}}
     asked = (attention_cost, bounds, fused_attention, memory_use, optimizer_cost, precision, softmax_detail)
-    return {question: write_site.ask(question, rec, **given) for question in asked}
+    return {question: page_context.ask(question, rec, **given) for question in asked}
 
 
 def select_foreign(rows):
@@ -103,7 +103,7 @@ def test_options_tell_models_and_cases_apart():
 
 
 def test_there_is_no_mfu_of_unknown_flops(rec):
-    table = write_site.ask(run_list, rec).tables["runs"].rows
+    table = page_context.ask(run_list, rec).tables["runs"].rows
     assert select_foreign(table)["mfu"].isna().all()
     known = table[~table["run_id"].isin(select_foreign(table)["run_id"])]
     assert known["mfu"].gt(0).all()

@@ -8,7 +8,7 @@ import re
 import pandas as pd
 import pytest
 
-from profiler_job.analysis.site import write_site
+from profiler_job.analysis.site import combine, write_site
 from tests.synthetic import recording
 
 PLURALS = r"(?:run|case|step|kernel|pass|model|size|context length|row|check|call|time|layer|core)(?:e?s)\b"
@@ -102,4 +102,4 @@ def test_several_recordings_miss_only_what_none_of_them_has():
     first.manifest["not_run"] = ["medium-ctx128-fp32-naive-forward", "xl-ctx128-fp32-naive-forward"]
     for rec in (first, second):
         rec.runs["run_id"] = pd.Categorical(rec.runs["run_id"])
-    assert write_site.join_recordings([first, second]).manifest["not_run"] == ["xl-ctx128-fp32-naive-forward"]
+    assert combine.join_recordings([first, second]).manifest["not_run"] == ["xl-ctx128-fp32-naive-forward"]

@@ -10,9 +10,9 @@ import pytest
 from profiler_job.analysis.pages.questions import QUESTIONS, STUDIES, second_recording
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.store import RecordingError
-from profiler_job.analysis.render import charts
+from profiler_job.analysis.render import chart_parts, charts
 from profiler_job.analysis.render.answer import Claim, assemble
-from profiler_job.analysis.site import write_site
+from profiler_job.analysis.site import combine, question_pages, write_site
 from profiler_job.analysis.site.site_writer import Site, first_sentence
 from tests.recorded_studies import RECORDED
 
@@ -46,8 +46,8 @@ def test_a_study_alone_makes_a_report(tmp_path, name):
 
 def draft_of(kind, rows, name, width, title, **options):
     """An empty drawing of a chart that keeps to the schema."""
-    if width == charts.WIDE:  # the narrow one differs in sizes
-        charts.specification(kind, rows, charts.Drawing(), width, **options)
+    if width == chart_parts.WIDE:  # the narrow one differs in sizes
+        charts.specification(kind, rows, chart_parts.Drawing(), width, **options)
     return "<svg></svg>"
 
 
@@ -64,10 +64,9 @@ def pages(request, built_once):
             one = store.load(folder)
             of_study.setdefault(one.manifest.get("study", ""), []).append(one)
         studies = {
-            study: write_site.select_finished_runs(write_site.join_recordings(parts))
-            for study, parts in of_study.items()
+            study: combine.select_finished_runs(combine.join_recordings(parts)) for study, parts in of_study.items()
         }
-        write_site.write_questions(studies.pop(""), docs, studies)
+        question_pages.write_questions(studies.pop(""), docs, studies)
         return docs / "report"
 
     return built_once("questions", write)
@@ -118,7 +117,7 @@ def test_a_section_without_a_finding_has_no_list(tmp_path):
 def test_recordings_are_taken_together_though_only_one_ran_out_of_memory(tmp_path):
     parts = [store.load(DATA / name) for name in ("attention_bf16", "attention_bf16_long")]
     assert ["status_step" in part.runs for part in parts] == [False, True]
-    runs = write_site.join_recordings(parts).runs
+    runs = combine.join_recordings(parts).runs
     assert runs["status_step"].notna().sum() == (runs["status"].astype(str) == "oom").sum() > 0
 
 
@@ -164,7 +163,7 @@ def test_without_a_capture_only_what_was_timed_is_told(main, beside, change, tmp
     monkeypatch.setattr(charts, "render", draft_of)
     rec, *others = (change(store.load(DATA / name)) for name in (main, *beside))
     studies = {of.manifest["study"]: of for of in (rec, *others) if of.manifest.get("study")}
-    write_site.write_questions(rec, tmp_path, studies)
+    question_pages.write_questions(rec, tmp_path, studies)
     pages = {path.stem: path.read_text() for path in tmp_path.rglob("*.md")}
     words = "".join(pages.values())
     assert "waits for launches for" not in words and "the GPU **waits for launches**" not in words

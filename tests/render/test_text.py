@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 
 from profiler_job.analysis.pages.questions import QUESTIONS
-from profiler_job.analysis.render import charts, tables, text
+from profiler_job.analysis.render import chart_parts, charts, tables, text
 from profiler_job.analysis.render.answer import Column, Table
-from profiler_job.analysis.site import write_site
+from profiler_job.analysis.site import page_context
 from profiler_job.jobs.contract.words import NOT_MEASURED
 from tests import synthetic
 
@@ -219,8 +219,10 @@ def test_charts_use_variables_for_every_colour_and_ids_of_their_own():
 def test_every_drawing_keeps_to_the_schema():
     rec = synthetic.recording(("small", "2.7B"), (128, 512))
     for question in QUESTIONS.values():
-        for chart in write_site.ask(question, rec).charts.values():
-            assert charts.specification(chart.kind, chart.rows, charts.Drawing(), charts.WIDE, **chart.options)
+        for chart in page_context.ask(question, rec).charts.values():
+            assert charts.specification(
+                chart.kind, chart.rows, chart_parts.Drawing(), chart_parts.WIDE, **chart.options
+            )
 
 
 def test_shares_too_small_to_see_are_left_to_the_table():

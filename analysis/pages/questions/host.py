@@ -1,33 +1,35 @@
 """(i) When does the GPU wait for the host, and what do torch.compile and CUDA graphs change?"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.metrics import depth, differences, kernel_time, per_rank, queue, run_grid, timing, waiting
+from profiler_job.analysis.metrics import queue, timing
 from profiler_job.analysis.metrics.differences import Bands
-from profiler_job.analysis.metrics.ordering import place, rank_first_seen, sort_stably
 from profiler_job.analysis.metrics.queue import CAUSES
 from profiler_job.analysis.pages.case_columns import band_column, case_headings, spread_column
 from profiler_job.analysis.pages.extreme_rows import count_all, extremes, format_percent_span, many, noise_of
-from profiler_job.analysis.reference import cuda_api
+from profiler_job.analysis.pages.questions.host_data import (
+    BASE,
+    GRAPHS,
+    OFF,
+    SERIES,
+    TRAIN,
+    HostData,
+    gather_data,
+    group_calls,
+)
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
-from profiler_job.jobs.contract import modes, ranges
-from profiler_job.jobs.contract.studies import BF16, HOST
-from profiler_job.jobs.contract.words import NOT_MEASURED
+from profiler_job.jobs.contract import ranges
+from profiler_job.jobs.contract.studies import HOST
 
 SLUG = "host"
-TITLE = "When does the GPU wait for the host?"
-STUDY = HOST
 
-OFF, DEFAULT, GRAPHS = "off", "default", "cudagraphs"
-SERIES = (OFF, DEFAULT, GRAPHS)
-TRAIN = "train_step"
-BASE = "the step without compile"
-"""What bars are parts of, where there is one in each case."""
+TITLE = "When does the GPU wait for the host?"
+
+STUDY = HOST
 
 
 def answer(
@@ -51,73 +53,10 @@ def answer(
     is asked for the same causes in every training step of the grid, and, as its twin in BF16 among the `studies`, for
     deeper models of fewer parameters that are slower than wider ones (`metrics.depth`).
     """
-    frames = _frames(runs, steps, kernels, memops, api, main, bands, studies)
+    frames = gather_data(runs, steps, kernels, memops, api, main, bands, studies)
     charts = _charts(frames)
     facts = _facts(frames, runs, kernels, charts[1:], bands)
     return assemble(facts, _claims(frames, kernels, api), _tables(frames), charts)
-
-
-@dataclass(frozen=True, kw_only=True)
-class HostData:
-    by: list[str]
-    """Columns that name a case, without `compile`."""
-    queued: pd.DataFrame
-    """Operations of the GPU, each with the queue that it waits in."""
-    table: pd.DataFrame
-    """Every run: see `_summarise_runs`."""
-    measured: pd.DataFrame
-    """The runs with a time of the unprofiled step."""
-    captured: pd.DataFrame
-    """Those of them that have steps under nsys, too."""
-    pairs: pd.DataFrame
-    """Each variant beside the run of the same case without compile."""
-    over_default: pd.DataFrame
-    """CUDA graphs beside compile without them."""
-    phases: pd.DataFrame
-    """Phases of the training steps."""
-    grid_by: list[str]
-    grid: pd.DataFrame
-    """The training steps of the main recording, and the columns that name a case there."""
-    depth: pd.DataFrame
-    """Models with more layers and fewer parameters beside others: `depth.pairs` of the main recording and its twin."""
-    models: pd.DataFrame
-    """The runs of these pairs: `depth.list_steps_by_depth`."""
-
-
-def _frames(
-    runs: pd.DataFrame,
-    steps: pd.DataFrame,
-    kernels: pd.DataFrame,
-    memops: pd.DataFrame,
-    api: pd.DataFrame,
-    main: Any,
-    bands: Bands | None,
-    studies: Mapping[str, Any],
-) -> HostData:
-    band = bands.wall if bands else None
-    models = [
-        depth.list_steps_by_depth(rec, band) for rec in (main, studies.get(BF16)) if rec is not None and len(rec.runs)
-    ]
-    paired = [depth.pairs(rows, band) for rows in models]
-    by = [name for name in run_grid.case_columns(runs) if name != "compile"]
-    queued = queue.place_operations(queue.operations(kernels, memops))
-    table = _every_mode(runs, by).merge(_summarise_runs(runs, steps, kernels, api, queued), how="left", on="run_id")
-    measured = table[(table[NOT_MEASURED] == "") & table["timer_ns"].notna()]
-    captured = measured[measured["wall_ns"].notna()]
-    return HostData(
-        by=by,
-        queued=queued,
-        table=table,
-        measured=measured,
-        captured=captured,
-        pairs=_pairs(measured, [*by, "mode"], OFF, bands),
-        over_default=_compare_with_default(measured, _list_compiled(steps, kernels, memops), [*by, "mode"], bands),
-        phases=_phases(captured, steps, kernels, memops, by),
-        grid_by=_case_columns(main),
-        grid=_grid(main),
-        depth=pd.concat(paired, ignore_index=True) if paired else pd.DataFrame(columns=["slower", "apart"]),
-        models=_list_slower_cases(models, paired),
-    )
 
 
 def _facts(
@@ -132,9 +71,6 @@ def _facts(
         "clock_lead_ns": max(0.0, clock["lead_ns"]),
         "clock_drift_ns": clock["drift_ns"],
     }
-
-
-# ---------------------------------------------------------------- claims
 
 
 def _claims(frames: HostData, kernels: pd.DataFrame, api: pd.DataFrame) -> list[Claim]:
@@ -207,9 +143,6 @@ def _claim_profiling(captured: pd.DataFrame, kernels: pd.DataFrame, api: pd.Data
     ]
 
 
-# ---------------------------------------------------------------- tables
-
-
 def _tables(frames: HostData) -> list[Table]:
     case = (Column("mode", "mode"), *case_headings(frames.by, linked=False), Column("compile", "compile"))
     return [
@@ -262,6 +195,7 @@ def _tables_of_depth(models: pd.DataFrame) -> list[Table]:
 
 
 _SHARES = tuple(Column(f"{cause}_share", label, "share", bar=True) for cause, label in CAUSES.items())
+
 _AHEAD = (
     Column("depth", "queue, mean", "count"),
     Column("deepest", "queue, deepest", "count"),
@@ -324,9 +258,6 @@ def _tabulate_nsys(frames: HostData, case: tuple[Column, ...]) -> list[Table]:
     ]
 
 
-# ---------------------------------------------------------------- charts
-
-
 def _charts(frames: HostData) -> list[Chart]:
     return [_step_times(frames), *_queues(frames)]
 
@@ -376,103 +307,6 @@ def _queues(frames: HostData) -> list[Chart]:
     return charts
 
 
-# ---------------------------------------------------------------- frames
-
-
-def _every_mode(runs: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """The cases (`by`) of every mode that there are runs of, each with every value of compile: forward first, by size
-    and context, then by compile."""
-    measured = [mode for mode in modes.MODES if (runs["mode"].astype(str) == mode).any()]
-    cases = pd.concat([run_grid.cases(runs, mode).assign(mode=mode) for mode in measured], ignore_index=True)
-    cases = cases if "compile" in cases else cases.assign(compile=str(runs["compile"].iloc[0]))
-    cases = cases[cases.assign(is_run=cases["run_id"] != "").groupby([*by, "mode"])["is_run"].transform("any")]
-    return sort_stably(
-        cases, rank_first_seen(cases, ["mode", "size", "context_length"]), place(cases["compile"], SERIES)
-    )
-
-
-def _summarise_runs(
-    runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, api: pd.DataFrame, queued: pd.DataFrame
-) -> pd.DataFrame:
-    """One row per run: timer_ns with its spread, `causes`, calls and host time per step of a rank."""
-    timer = timing.host_times(steps, "timer", "timer")
-    table = timer[timer["phase"] == ranges.STEP].drop(columns="phase")
-    table = table.merge(queue.causes(queued, steps), how="left", on="run_id")
-    num_steps = kernel_time.num_steps_of_ranks(kernels)
-    calls = _group_calls(api)
-    for group, number, time in (("launch", "calls", "calling_ns"), ("synchronisation", "waits", "wait_ns")):
-        sums = calls[calls["group"] == group].groupby("run_id")[["calls", "total_ns"]].sum()
-        sums = sums.rename(columns={"calls": number, "total_ns": time}).div(num_steps, axis=0)
-        table = table.merge(sums, how="left", left_on="run_id", right_index=True)
-    table["busy_ns"] = table["busy_captured_ns"]
-    table["idle_ns"] = table["timer_ns"] - table["busy_ns"]
-    # How long the GPU waits is not known of a run that was only timed: then it may be all of the step.
-    table["timer_parts"] = table["idle_ns"].clip(lower=0).fillna(table["timer_ns"])
-    table["idle_share"] = table["idle_ns"] / table["timer_ns"]
-    table["rate_ns"] = table["timer_ns"] / table["calls"]
-    table["host_ns"] = (table["wall_ns"] - table["wait_ns"]) / table["calls"]
-    table["call_ns"] = table["calling_ns"] / table["calls"]
-    table["profiler_ratio"] = table["wall_ns"] / table["timer_ns"]
-    return table
-
-
-def _group_calls(api: pd.DataFrame) -> pd.DataFrame:
-    calls = api[api["phase"].astype(str) != ""].astype({"run_id": str, "name": str})
-    groups = {name: cuda_api.group(name) or "" for name in calls["name"].unique()}
-    return calls.assign(group=calls["name"].map(groups))
-
-
-def _pairs(measured: pd.DataFrame, by: list[str], base: str, bands: Bands | None) -> pd.DataFrame:
-    """Each variant beside the run of the same case with compile `base`: saved_ns and its two parts, ratio, differs,
-    base_launch_part (of the base's idle time under nsys, how much waits for a launch), base_launch_wait (part of the
-    base's unprofiled step, see `metrics.waiting`) and base_waits (whether that is more than noise)."""
-    clock = ["timer_ns", "timer_min_ns", "timer_max_ns", "timer_parts"]
-    columns = [*by, *clock, "busy_ns", "idle_ns", "idle_share", *(f"{cause}_share" for cause in CAUSES)]
-    other = measured[measured["compile"] == base][columns]
-    other = other.rename(columns={name: f"base_{name}" for name in columns if name not in by})
-    rows = measured[(measured["compile"] != base) & (measured["compile"] != OFF)].merge(other, on=by)
-    rows["ratio"] = rows["timer_ns"] / rows["base_timer_ns"]
-    rows["speedup"] = 1 / rows["ratio"]
-    rows["band_ns"] = differences.half_band_ns(rows, "timer", "base_timer", bands.wall if bands else None)
-    rows["differs"] = differences.differ(rows, "timer", "base_timer", bands.wall if bands else None)
-    rows["base_launch_part"] = rows["base_launch_share"] / (1 - rows["base_busy_share"])
-    rows["base_launch_wait"] = rows["base_idle_share"].clip(lower=0) * rows["base_launch_part"]
-    rows["base_launch_wait_ns"] = rows["base_launch_wait"] * rows["base_timer_ns"]
-    rows["base_waits"] = waiting.is_beyond_noise(rows, bands.wall if bands else None, "base_")
-    for part in ("timer", "busy", "idle"):
-        saved = "saved_ns" if part == "timer" else f"saved_{part}_ns"
-        rows[saved] = rows[f"base_{part}_ns"] - rows[f"{part}_ns"]
-    return rows
-
-
-def _list_compiled(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
-    """Spread over unprofiled steps of forward and backward together, per run: run_id, timer_ns, _min_ns, _max_ns, and
-    timer_parts, how long the GPU waits in them."""
-    rows = steps[steps["collector"].astype(str) == "timer"].astype({"run_id": str, "phase": str})
-    rows = rows[rows["phase"].isin((ranges.FORWARD, ranges.BACKWARD))]
-    rows = rows.groupby(["run_id", "rank", "process", "step"], sort=False)["wall_ns"].sum().reset_index()
-    rows = per_rank.take_largest_rank(rows, ["wall_ns"])
-    table = timing.spread(rows, ["run_id"], "wall_ns", "timer").drop(columns="timer_n")
-    gpu = timing.gpu_times(kernels, memops)
-    gpu = gpu[gpu["phase"].isin((ranges.FORWARD, ranges.BACKWARD))].groupby(["run_id", "phase"])["busy_ns"].median()
-    busy = gpu.groupby("run_id").sum() / timing.num_devices(kernels)
-    waits = table["timer_ns"] - busy.reindex(table["run_id"]).to_numpy()
-    return table.assign(timer_parts=waits.clip(lower=0).fillna(table["timer_ns"]))
-
-
-def _compare_with_default(
-    measured: pd.DataFrame, compiled: pd.DataFrame, by: list[str], bands: Bands | None
-) -> pd.DataFrame:
-    """CUDA graphs beside compile without them, by the time of what is compiled."""
-    clock = [name for name in compiled if name != "run_id"]
-    rows = measured.drop(columns=clock).merge(compiled, on="run_id")[["run_id", *by, "compile", *clock]]
-    off = rows[rows["compile"] == DEFAULT].drop(columns=["run_id", "compile"])
-    rows = rows[rows["compile"] == GRAPHS].merge(off.rename(columns={name: f"base_{name}" for name in clock}), on=by)
-    rows["ratio"] = rows["timer_ns"] / rows["base_timer_ns"]
-    differs = differences.differ(rows, "timer", "base_timer", bands.wall if bands else None)
-    return rows.assign(speedup=1 / rows["ratio"], differs=differs)
-
-
 def _select_helped(pairs: pd.DataFrame) -> pd.DataFrame:
     """Training steps that wait for launches and that CUDA graphs make faster: first the one that waits for longest."""
     late = pairs["base_waits"] & pairs["differs"] & (pairs["ratio"] < 1)
@@ -499,20 +333,6 @@ def _launches(captured: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     return off.merge(graphs, on=by, suffixes=("", "_graphs"))
 
 
-def _phases(
-    captured: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame, by: list[str]
-) -> pd.DataFrame:
-    """Phases of the training steps: timer_ns, busy_ns, idle_ns (of all devices of a rank), launches (kernels
-    per step)."""
-    rows = captured[captured["mode"] == TRAIN][["run_id", *by, "compile"]]
-    timer = timing.host_times(steps, "timer", "timer")
-    gpu = timing.gpu_times(kernels, memops).groupby(["run_id", "phase"])[["busy_ns", "launches"]].median().reset_index()
-    rows = rows.merge(timer[timer["phase"] != ranges.STEP], on="run_id").merge(gpu, how="left", on=["run_id", "phase"])
-    rows = sort_stably(rows, rank_first_seen(rows, ["run_id"]), place(rows["phase"], ranges.PHASES))
-    num_devices = timing.num_devices(kernels).reindex(rows["run_id"]).to_numpy()
-    return rows.assign(idle_ns=rows["timer_ns"] * num_devices - rows["busy_ns"])
-
-
 def _left(phases: pd.DataFrame, helped: pd.DataFrame) -> pd.DataFrame:
     """The optimizer's part of what the GPU idles in the training steps that CUDA graphs helped."""
     rows = phases[phases["run_id"].isin(helped["run_id"])]
@@ -523,7 +343,7 @@ def _left(phases: pd.DataFrame, helped: pd.DataFrame) -> pd.DataFrame:
 
 def _allocations(api: pd.DataFrame, captured: pd.DataFrame) -> pd.DataFrame:
     """Per run, the calls that take memory from the driver or give it back, and their time, in all profiled steps."""
-    calls = _group_calls(api)
+    calls = group_calls(api)
     sums = calls[calls["group"] == "allocation"].groupby("run_id")[["calls", "total_ns"]].sum()
     rows = captured[["run_id", "mode", "compile"]].merge(sums, how="left", left_on="run_id", right_index=True)
     return rows.fillna({"calls": 0, "total_ns": 0})
@@ -547,38 +367,6 @@ def _describe_losses(rows: pd.DataFrame) -> bool:
     off = rows["compile"] == OFF
     return bool(off.any() and (~off).any() and (rows["in_phase"] == 1).all()
                 and (rows.loc[off, "in_module"] > 0).all() and (rows.loc[~off, "in_module"] == 0).all())  # fmt: skip
-
-
-def _case_columns(main: Any) -> list[str]:
-    return run_grid.case_columns(main.runs) if len(main.runs) else ["size", "context_length"]
-
-
-def _grid(main: Any) -> pd.DataFrame:
-    """Every training step of the main recording with `causes`; waits_share: a launch or the next phase is awaited."""
-    by = _case_columns(main)
-    table = run_grid.cases(main.runs, TRAIN) if len(main.runs) else pd.DataFrame(columns=[*by, "run_id", NOT_MEASURED])
-    train = set(table["run_id"])
-    parts = (frame[frame["run_id"].astype(str).isin(train)] for frame in (main.kernels, main.memops))
-    causes = queue.causes(queue.place_operations(queue.operations(*parts)), main.steps)
-    table = table.merge(causes.astype({"run_id": str}), how="left", on="run_id")
-    return table.assign(waits_share=table["launch_share"] + table["boundary_share"])
-
-
-def _list_slower_cases(models: list[pd.DataFrame], paired: list[pd.DataFrame]) -> pd.DataFrame:
-    """Runs of the pairs of all cases in which a deeper model is slower, from the longest model to the widest."""
-    parts = []
-    for rows, pairs in zip(models, paired, strict=True):
-        case = [name for name in depth.CASE if name in rows]
-        slower = pairs.loc[pairs["slower"], case].drop_duplicates()
-        of_pairs = set(pairs["deep_run_id"]) | set(pairs["wide_run_id"])
-        parts.append(rows[rows["run_id"].isin(of_pairs)].merge(slower, on=case))
-    table = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
-    if not len(table):
-        return table
-    return sort_stably(table, table["context_length"], place(table["mode"], list(modes.MODES)), -table["num_layers"])
-
-
-# ---------------------------------------------------------------- facts of claims
 
 
 def _describe_speed(every: pd.DataFrame):

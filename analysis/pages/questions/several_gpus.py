@@ -208,34 +208,14 @@ def _join_one_gpu(cases: pd.DataFrame, bands: Bands | None) -> pd.DataFrame:
 
 
 def _claims(frames: SeveralGpusData) -> list[Claim]:
-    several, split = frames.several, frames.split
+    parts = (_claim_speed, _claim_exposed, _claim_critical, _claim_parts, _claim_link)
+    return [claim for part in parts for claim in part(frames)]
+
+
+def _claim_speed(frames: SeveralGpusData) -> list[Claim]:
+    """What several GPUs give: tokens per second and efficiency, and when that is less than one GPU."""
+    several = frames.several
     shown = ("gpus", "parallel", "tokens_per_s_1", "tokens_per_s", "speedup", "efficiency")
-    of_step = ("gpus", "parallel", "exposed_ns", "profiled_ns", "exposed_share")
-    of_longer = ("step_ns", "longer_ns", "slower_ns", "rest_ns")
-    undisturbed, by_gpu = frames.undisturbed, frames.limited_by_gpu
-    by_host = undisturbed.drop(by_gpu.index)
-    explained = by_gpu[by_gpu["unexplained_share"] <= EXPLAINS]
-    known = undisturbed[undisturbed["apart_share"].notna()]
-    agrees = known[known["apart_share"] <= EXPLAINS]
-    of_critical = (
-        "gpus",
-        "parallel",
-        "critical_ns",
-        "clock_cost_ns",
-        "step_ns",
-        "step_min_ns",
-        "step_max_ns",
-        "apart_share",
-    )
-    exposed = several[several["exposed_share"] >= HIDES_WELL]
-    waits = split[split["waiting_ns"] > split["transfer_ns"]]
-    slowed = several[several["slowed"].notna()]
-    sharded = several[several["parallel"] == "fsdp"]
-    of_collective = ("collective", "bytes", "transfer_ns", "bus_rate", "link_share")
-    of_message = ("collective", "message_bytes", "transfer_ns", "bus_rate", "link_share")
-    with_sizes = set(frames.messages["run_id"])
-    without_sizes = several[~several["run_id"].isin(with_sizes)]
-    unknown = _only(frames.collectives[frames.collectives["bytes"].isna()], "gpus", "parallel", "collective")
     return [
         Claim("gives", _only(several, *shown, "host_share", "tokens_differ"), facts=_gives),
         Claim("range", _only(several, *shown, "step_ns", "step_band_ns"), facts=extremes("efficiency")),
@@ -244,6 +224,18 @@ def _claims(frames: SeveralGpusData) -> list[Claim]:
             _only(several[several["speedup"] < 1], "gpus", "parallel", "speedup", "step_ns", "computing_share"),
             facts=count_all(several, lambda rows: _find_fewer(rows, several)),
         ),
+    ]
+
+
+def _claim_exposed(frames: SeveralGpusData) -> list[Claim]:
+    """How much communication no computing hides, and how much of the longer step that explains."""
+    several, undisturbed, by_gpu = frames.several, frames.undisturbed, frames.limited_by_gpu
+    of_step = ("gpus", "parallel", "exposed_ns", "profiled_ns", "exposed_share")
+    of_longer = ("step_ns", "longer_ns", "slower_ns", "rest_ns")
+    by_host = undisturbed.drop(by_gpu.index)
+    explained = by_gpu[by_gpu["unexplained_share"] <= EXPLAINS]
+    exposed = several[several["exposed_share"] >= HIDES_WELL]
+    return [
         Claim("exposed", _only(exposed, *of_step), many(several), facts=count_all(several, _find_most_exposed)),
         Claim(
             "hidden",
@@ -270,6 +262,17 @@ def _claims(frames: SeveralGpusData) -> list[Claim]:
             _only(by_host, *of_step, "critical_ns", "step_ns", "longer_ns", "clock_cost_ns", "host_share"),
             facts=count_all(undisturbed, _count_by_host),
         ),
+    ]
+
+
+def _claim_critical(frames: SeveralGpusData) -> list[Claim]:
+    """What communication costs the step by another count, and which runs the profiler disturbs."""
+    several, undisturbed = frames.several, frames.undisturbed
+    known = undisturbed[undisturbed["apart_share"].notna()]
+    agrees = known[known["apart_share"] <= EXPLAINS]
+    of_step = ("step_ns", "step_min_ns", "step_max_ns")
+    of_critical = ("gpus", "parallel", "critical_ns", "clock_cost_ns", *of_step, "apart_share")
+    return [
         Claim("critical", _only(agrees, *of_critical), many(known), facts=count_all(known, extremes("apart_share"))),
         Claim(
             "not_critical",
@@ -281,6 +284,16 @@ def _claims(frames: SeveralGpusData) -> list[Claim]:
             _only(several.drop(undisturbed.index), "gpus", "parallel", "step_ns", "profiled_ratio"),
             facts=count_all(several, extremes("profiled_ratio")),
         ),
+    ]
+
+
+def _claim_parts(frames: SeveralGpusData) -> list[Claim]:
+    """How long collectives wait, how much longer kernels run next to them, and how much memory sharding saves."""
+    several, split = frames.several, frames.split
+    waits = split[split["waiting_ns"] > split["transfer_ns"]]
+    slowed = several[several["slowed"].notna()]
+    sharded = several[several["parallel"] == "fsdp"]
+    return [
         Claim(
             "waiting",
             _only(waits, "gpus", "parallel", "waiting_ns", "transfer_ns"),
@@ -305,6 +318,18 @@ def _claims(frames: SeveralGpusData) -> list[Claim]:
             lambda rows: (rows["memory_ratio"] < 1).all(),
             facts=extremes("memory_ratio"),
         ),
+    ]
+
+
+def _claim_link(frames: SeveralGpusData) -> list[Claim]:
+    """How near collectives come to the rate of the link alone, and on which GPUs the runs were timed."""
+    several = frames.several
+    of_collective = ("collective", "bytes", "transfer_ns", "bus_rate", "link_share")
+    of_message = ("collective", "message_bytes", "transfer_ns", "bus_rate", "link_share")
+    with_sizes = set(frames.messages["run_id"])
+    without_sizes = several[~several["run_id"].isin(with_sizes)]
+    unknown = _only(frames.collectives[frames.collectives["bytes"].isna()], "gpus", "parallel", "collective")
+    return [
         Claim(
             "reaches",
             _only(frames.collectives[frames.collectives["link_share"].notna()], "gpus", "parallel", *of_collective),
@@ -448,6 +473,13 @@ def _tables(frames: SeveralGpusData) -> list[Table]:
             ),
             of_several,
         ),
+        *_tables_of_link(frames, case),
+    ]
+
+
+def _tables_of_link(frames: SeveralGpusData, case: tuple[Column, ...]) -> list[Table]:
+    """Collectives, their messages, and what the link gives alone."""
+    return [
         Table(
             "collectives",
             "Collectives in a step of one GPU, and the link",

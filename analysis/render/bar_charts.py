@@ -1,0 +1,269 @@
+"""Charts of bars and dots, one row or column a case."""
+
+import altair as alt
+import pandas as pd
+
+from profiler_job.analysis.render.chart_parts import (
+    CONTROL,
+    NARROW,
+    RULE,
+    TEXT,
+    Drawing,
+    case_label,
+    category_axis,
+    drawn,
+    log_axis,
+    plot_width,
+    value_axis,
+)
+
+
+def dumbbell(
+    rows: pd.DataFrame,
+    drawing: Drawing,
+    width: int,
+    order,
+    by,
+    value="time_ns",
+    unit="ms (log scale)",
+    log=True,
+    sign="×",
+) -> alt.LayerChart:
+    """One line per case with a dot per `clock`, on a logarithmic axis, or a linear one that need not start at zero. A
+    `value` in ns is drawn in ms; any other is read out with its `sign`."""
+    data = pd.DataFrame({"label": case_label(rows, by), "clock": rows["clock"]})
+    nanoseconds = value.endswith("_ns")
+    data["value"] = rows[value] / 1e6 if nanoseconds else rows[value]
+    number = [f"{v:,.3g} ms" if nanoseconds else f"{v:,.3g}{sign}" for v in data["value"]]
+    data["title"] = [
+        f"{label}, {clock}: {text}" for label, clock, text in zip(data["label"], data["clock"], number, strict=True)
+    ]
+    colours = alt.Scale(domain=list(order), range=[drawing[f"--series-{i}"] for i in range(len(order))])
+    shapes = alt.Scale(
+        domain=list(order),
+        range=["circle", "square", "triangle-up", "diamond"][: len(order)],
+    )
+    y = alt.Y(
+        "label:N",
+        sort=list(dict.fromkeys(data["label"])),
+        title=None,
+        axis=category_axis(drawing),
+    )
+    most = 6 if width < 500 else 9
+    axis = log_axis(drawing, data["value"], most) if log else value_axis(drawing, "~g", most)
+    scale = {"type": "log"} if log else {"zero": False}
+    x = alt.X("value:Q", scale=alt.Scale(nice=False, padding=12, **scale), title=unit, axis=axis)
+    base = alt.Chart(drawing.data(data), width=plot_width(data, width), height=alt.Step(17))
+    lines = base.mark_line(strokeWidth=1.5, color=drawing[RULE]).encode(y=y, x=x, detail=alt.Detail("label:N"))
+    dots = base.mark_point(filled=True, size=46, opacity=1).encode(
+        y=y,
+        x=x,
+        color=alt.Color("clock:N", scale=colours, legend=None),
+        shape=alt.Shape("clock:N", scale=shapes, legend=None),
+        description=alt.Description("title:N"),
+    )
+    return lines + dots
+
+
+def stacked_times(rows: pd.DataFrame, drawing: Drawing, width: int, by, order, row="") -> alt.LayerChart:
+    """One bar per case (and per value of `row`) of the `time_ns` of each `family`, in ms."""
+    rows = drawn("stacked_times", rows)
+    return _stacked(rows.assign(share=rows["time_ns"] / 1e6), drawing, width, by, order, row, in_ms=True)
+
+
+def stacked_shares(rows: pd.DataFrame, drawing: Drawing, width: int, by, order, row="") -> alt.LayerChart:
+    """One 100% bar per case (and per value of `row`), cut by `family`; segments of at least 9% carry their number."""
+    return _stacked(drawn("stacked_shares", rows), drawing, width, by, order, row)
+
+
+def _stacked(
+    rows: pd.DataFrame, drawing: Drawing, width: int, by, order, row="", in_ms: bool = False
+) -> alt.LayerChart:
+    names = [*by, row] if row else list(by)
+    data = pd.DataFrame(
+        {
+            "label": case_label(rows, names),
+            "family": rows["family"],
+            "share": rows["share"],
+        }
+    )
+    if row:
+        rank = rows.groupby(list(by), sort=False).ngroup()
+        data = data.assign(
+            _rank=rank,
+            _row=rows[row].map({v: i for i, v in enumerate(dict.fromkeys(rows[row]))}),
+        )
+        data = data.sort_values(["_rank", "_row"], kind="stable").drop(columns=["_rank", "_row"])
+        data["label"] = data["label"].str.replace("train_step", "train", regex=False)
+        if width <= NARROW:
+            data["label"] = data["label"].str.replace(" · forward", " fwd").str.replace(" · train", " train")
+    data["position"] = data["family"].map({family: i for i, family in enumerate(order)})
+    full = data.groupby("label")["share"].sum().max() if in_ms else 1.0
+    data["title"] = [
+        f"{a}, {f}: {f'{s:,.3g} ms' if in_ms else f'{s:.1%}'}"
+        for a, f, s in zip(data["label"], data["family"], data["share"], strict=True)
+    ]
+    room = (0.06 if width > 500 else 0.11) * full
+    data["text"] = [f"{s if in_ms else s * 100:,.0f}" if s >= room else "" for s in data["share"]]
+    colours = alt.Scale(domain=list(order), range=[drawing[f"--family-{family}"] for family in order])
+    y = alt.Y(
+        "label:N",
+        sort=list(dict.fromkeys(data["label"])),
+        title=None,
+        axis=category_axis(drawing),
+    )
+    title, scale = "ms of kernel time" if in_ms else "% of kernel time", alt.Scale(domain=[0, full], nice=False)
+    axis = value_axis(drawing, ",~f", 5)
+    if not in_ms:
+        axis = alt.Axis(**{**value_axis(drawing, "%", 5).to_dict(), "labelExpr": "format(datum.value * 100, '.3~g')"})
+    base = alt.Chart(drawing.data(data), width=plot_width(data, width), height=alt.Step(17))
+    bars = base.mark_bar(
+        height=alt.RelativeBandSize(0.82),
+        stroke=drawing["--chart-gap"],
+        strokeWidth=0.75,
+    ).encode(
+        y=y,
+        x=alt.X("share:Q", axis=axis, stack="zero", title=title, scale=scale),
+        color=alt.Color("family:N", scale=colours, legend=None),
+        order=alt.Order("position:Q"),
+        description=alt.Description("title:N"),
+    )
+    on_colours = alt.Scale(domain=list(order), range=[drawing[f"--on-{family}"] for family in order])
+    text = base.mark_text(fontSize=12).encode(
+        y=y,
+        x=alt.X("share:Q", bandPosition=0.5, axis=axis, stack="zero", title=title, scale=scale),
+        order=alt.Order("position:Q"),
+        text=alt.Text("text:N"),
+        color=alt.Color("family:N", scale=on_colours, legend=None),
+    )
+    return alt.LayerChart(layer=[bars, text], resolve=alt.Resolve(scale=alt.ScaleResolveMap(color="independent")))
+
+
+def grouped_bars(
+    rows: pd.DataFrame, drawing: Drawing, width: int, by, order, unit="% of kernel time", zero=True
+) -> alt.LayerChart:
+    """Per case one dot per `scope` at its `share`: the same drawing as `dumbbell`, on a linear axis, which starts at
+    `zero` where shares of a whole are drawn, and not where rates are."""
+    data = pd.DataFrame({"label": case_label(rows, by), "scope": rows["scope"], "share": rows["share"]})
+    data["title"] = [f"{a}, {s}: {v:.1%}" for a, s, v in zip(data["label"], data["scope"], data["share"], strict=True)]
+    colours = alt.Scale(domain=list(order), range=[drawing[f"--series-{i}"] for i in range(len(order))])
+    shapes = alt.Scale(
+        domain=list(order),
+        range=["circle", "square", "triangle-up", "diamond"][: len(order)],
+    )
+    y = alt.Y(
+        "label:N",
+        sort=list(dict.fromkeys(data["label"])),
+        title=None,
+        axis=category_axis(drawing),
+    )
+    axis = alt.Axis(**{**value_axis(drawing, "%", 5).to_dict(), "labelExpr": "format(datum.value * 100, '.3~g')"})
+    scale = alt.Scale(domainMin=0) if zero else alt.Scale(zero=False, padding=12)
+    x = alt.X("share:Q", scale=scale, axis=axis, title=unit)
+    base = alt.Chart(drawing.data(data), width=plot_width(data, width), height=alt.Step(17))
+    lines = base.mark_line(strokeWidth=1.5, color=drawing[RULE]).encode(y=y, x=x, detail=alt.Detail("label:N"))
+    dots = base.mark_point(filled=True, size=46, opacity=1).encode(
+        y=y,
+        x=x,
+        color=alt.Color("scope:N", scale=colours, legend=None),
+        shape=alt.Shape("scope:N", scale=shapes, legend=None),
+        description=alt.Description("title:N"),
+    )
+    return lines + dots
+
+
+def stacked_parts(
+    rows: pd.DataFrame, drawing: Drawing, width: int, by, order, value="bytes", limits=None, part_of=""
+) -> alt.LayerChart:
+    """One bar per case of the `value` of each `scope`, bytes in GiB, ns in ms and parts in percent of `part_of`, and a
+    named line at each of `limits` (in the unit of the rows, by name)."""
+    if part_of:
+        factor, unit = 0.01, f"% of {part_of}"
+    else:
+        factor, unit = (1e6, "ms") if value.endswith("_ns") else (2**30, "GiB")
+    data = pd.DataFrame({"label": case_label(rows, by), "scope": rows["scope"], "size": rows[value] / factor})
+    data["position"] = data["scope"].map({scope: i for i, scope in enumerate(order)})
+    data["title"] = [f"{a}, {s}: {v:,.3g} {unit}" for a, s, v in zip(data["label"], data["scope"], data["size"])]
+    colours = alt.Scale(domain=list(order), range=[drawing[f"--series-{i}"] for i in range(len(order))])
+    y = alt.Y("label:N", sort=list(dict.fromkeys(data["label"])), title=None, axis=category_axis(drawing))
+    ends = pd.DataFrame({"name": list(limits or {}), "limit": [size / factor for size in (limits or {}).values()]})
+    top = max([*data.groupby("label")["size"].sum(), *ends["limit"]])
+    axis = alt.Axis(**value_axis(drawing, "~f", 4 if width < 500 else 8).to_dict() | {"orient": "bottom"})
+    scale = alt.Scale(domain=[0, top], nice=False)
+    base = alt.Chart(drawing.data(data), width=plot_width(data, width), height=alt.Step(17))
+    bars = base.mark_bar(height=alt.RelativeBandSize(0.75), stroke=drawing["--chart-gap"], strokeWidth=0.5).encode(
+        y=y,
+        x=alt.X("size:Q", stack="zero", scale=scale, axis=axis, title=unit),
+        color=alt.Color("scope:N", scale=colours, legend=None),
+        order=alt.Order("position:Q"),
+        description=alt.Description("title:N"),
+    )
+    if not len(ends):
+        return alt.LayerChart(layer=[bars])
+    at = alt.X("limit:Q", scale=scale, axis=axis, title=unit)
+    rules = alt.Chart(drawing.data(ends)).mark_rule(strokeDash=[4, 3], color=drawing[TEXT]).encode(x=at)
+    names = alt.Chart(drawing.data(ends)).mark_text(align="right", dx=-4, dy=-7, fontSize=12, color=drawing[TEXT])
+    return bars + rules + names.encode(x=at, y=alt.value(0), text=alt.Text("name:N"))
+
+
+def waterfall(rows: pd.DataFrame, drawing: Drawing, width: int, order) -> alt.LayerChart:
+    """One bar per `label` from `begin_ns` to `end_ns`, in ms, coloured by `series`; hover says its `text`."""
+    begin, end = rows["begin_ns"] / 1e6, rows["end_ns"] / 1e6
+    data = pd.DataFrame({"label": case_label(rows, ["label"]), "series": rows["series"], "begin": begin, "end": end})
+    data["title"] = [f"{CONTROL.sub('', text)}: {off:+,.3g} ms" for text, off in zip(rows["text"], end - begin)]
+    colours = alt.Scale(domain=list(order), range=[drawing[f"--series-{i}"] for i in range(len(order))])
+    y = alt.Y("label:N", sort=list(data["label"]), title=None, axis=category_axis(drawing))
+    axis = value_axis(drawing, "+,.3~g", 4 if width < 500 else 8)
+    x = alt.X("begin:Q", scale=alt.Scale(zero=True, padding=8), axis=axis, title="ms, off a step of A")
+    base = alt.Chart(drawing.data(data), width=plot_width(data, width), height=alt.Step(17))
+    zero = base.mark_rule(color=drawing[RULE]).encode(x=alt.datum(0))
+    bars = base.mark_bar(height=alt.RelativeBandSize(0.7)).encode(
+        y=y,
+        x=x,
+        x2=alt.X2("end:Q"),
+        color=alt.Color("series:N", scale=colours, legend=None),
+        description=alt.Description("title:N"),
+    )
+    return zero + bars
+
+
+def bars_with_marks(rows: pd.DataFrame, drawing: Drawing, width: int, by, order, unit, hollow="") -> alt.LayerChart:
+    """One bar per case from zero to the `value` of the first `series`, or of the series `hollow`, and a stroke at that
+    of each of the others, the later the thinner; the bar's number stands right of them all."""
+    data = pd.DataFrame({"label": case_label(rows, by), "series": rows["series"], "value": rows["value"]})
+    data["text"] = [f"{value:,.2f}×" for value in data["value"]]
+    data["title"] = [f"{a}, {s}: {t}" for a, s, t in zip(data["label"], data["series"], data["text"], strict=True)]
+    data["furthest"] = data.groupby("label")["value"].transform("max")
+    bars = data[data["series"].isin([order[0], hollow])]
+    marks = (drawing.data(data[data["series"] == name]) for name in order[1:])
+    y = alt.Y("label:N", sort=list(dict.fromkeys(data["label"])), title=None, axis=category_axis(drawing))
+    scale = alt.Scale(domain=[0, 1.12 * data["value"].max()], nice=False)
+    x, beyond = (
+        alt.X(f"{name}:Q", scale=scale, axis=value_axis(drawing, ",~f", 5), title=unit)
+        for name in ("value", "furthest")
+    )
+    wide, high = plot_width(data, width), alt.Step(15)
+    colour = drawing["--series-0"]
+    outline = {"fill": "transparent", "stroke": colour, "strokeWidth": 1.5, "strokeDash": [4, 2]}
+    measured = [
+        alt.Chart(drawing.data(of_some), width=wide, height=high).mark_bar(
+            height=alt.RelativeBandSize(0.7), **(outline if name == hollow else {"color": colour})
+        )
+        for name, of_some in bars.groupby("series", sort=False)
+    ]
+    numbers = alt.Chart(drawing.data(bars), width=wide, height=high)
+    numbers = numbers.mark_text(align="left", dx=4, fontSize=12, color=drawing[TEXT])
+    others = [
+        alt.Chart(of_one, width=wide, height=high).mark_tick(
+            thickness=3 / number, size=13, color=drawing[f"--series-{number}"]
+        )
+        for number, of_one in enumerate(marks, 1)
+    ]
+    described = alt.Description("title:N")
+    return alt.LayerChart(
+        layer=[
+            *(of_some.encode(y=y, x=x, description=described) for of_some in measured),
+            *(of_one.encode(y=y, x=x, description=described) for of_one in others),
+            numbers.encode(y=y, x=beyond, text=alt.Text("text:N")),
+        ]
+    )

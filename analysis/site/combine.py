@@ -1,0 +1,100 @@
+"""Several recordings as one, and parts of a recording."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+
+from profiler_job.analysis.recording import store
+from profiler_job.jobs.contract.studies import AGAIN
+
+
+def refuse_doubled_runs(recordings: Mapping[Path, store.Recording]) -> None:
+    """Raises RecordingError, which names the recordings, where two of them hold the same run."""
+    holders: dict[str, list[Path]] = {}
+    for folder, rec in recordings.items():
+        for run_id in rec.runs["run_id"].astype(str):
+            holders.setdefault(run_id, []).append(folder)
+    doubled = {run_id: folders for run_id, folders in holders.items() if len(folders) > 1}
+    if doubled:
+        folders = dict.fromkeys(folder for run in doubled.values() for folder in run)
+        run_id = next(iter(doubled))
+        more = f" and {len(doubled) - 1} more" if len(doubled) > 1 else ""
+        raise store.RecordingError(
+            f"the recordings {list_names(folders)} hold the same runs ({run_id}{more}): choose one with --recording"
+        )
+
+
+def list_names(folders: Iterable[Path]) -> str:
+    """Their names, or their paths where names are the same."""
+    paths = list(folders)
+    names = {path.name for path in paths}
+    return ", ".join(path.name if len(names) == len(paths) else str(path) for path in paths)
+
+
+def join_recordings(recordings: list[store.Recording]) -> store.Recording:
+    """Several recordings, no run in two of them, as one."""
+    first, *others = recordings
+    if not others:
+        return first
+    run_ids = pd.concat([rec.runs["run_id"].astype(str) for rec in recordings])
+    tables = {name: join_tables([getattr(rec, name) for rec in recordings]) for name in store.TABLES}
+    missing = dict.fromkeys(run for rec in recordings for run in rec.manifest.get("not_run", ()))
+    not_run = [run for run in missing if run not in set(run_ids)]
+    name = ", ".join(dict.fromkeys(str(rec.manifest.get("name", "")) for rec in recordings))
+    return store.Recording(manifest=first.manifest | {"not_run": not_run, "name": name}, **tables)
+
+
+def join_tables(frames: list[pd.DataFrame]) -> pd.DataFrame:
+    """Rows of several tables below each other. What is a category in the first is one, of all values in order: left to
+    itself pandas makes text of it, row by row."""
+    types = frames[0].dtypes  # a run out of memory has columns of its own
+    for name in types[[isinstance(kind, pd.CategoricalDtype) for kind in types]].index:
+        held = [frame[name].astype("category") for frame in frames if name in frame]
+        kind = pd.CategoricalDtype(sorted({value for column in held for value in column.cat.categories}))
+        frames = [frame.astype({name: kind}) if name in frame else frame for frame in frames]
+    return pd.concat(frames, ignore_index=True)
+
+
+def select_finished_runs(rec: store.Recording) -> store.Recording:
+    """`rec` with what was measured of finished runs only: from a run that ran out of memory no number is derived, not
+    even for the phases that it reached. It stays in `runs` and `memory`."""
+    finished = rec.runs.loc[rec.runs["status"].astype(str) == "ok", "run_id"].astype(str)
+    if len(finished) == len(rec.runs):
+        return rec
+    measured = {name: getattr(rec, name) for name in ("steps", "ranges", "kernels", "api", "memops")}
+    kept = {name: frame[frame["run_id"].astype(str).isin(finished)] for name, frame in measured.items()}
+    return replace(rec, **{name: frame.reset_index(drop=True) for name, frame in kept.items()})
+
+
+def select_runs(rec: store.Recording, run_ids: list[str]) -> store.Recording:
+    """`rec` with these runs and no others."""
+    tables = {}
+    for name in store.TABLES:
+        frame = getattr(rec, name)
+        if "run_id" in frame:
+            tables[name] = frame[frame["run_id"].astype(str).isin(run_ids)].reset_index(drop=True)
+    return replace(rec, **tables)
+
+
+def name_recordings(rec: store.Recording, studies: Mapping[str, store.Recording]) -> dict[str, store.Recording]:
+    """The recordings that show what changes give, by the names that pages call them: the main one first. Another
+    recording of its runs has none of these changes."""
+    others = {study: other for study, other in studies.items() if study != AGAIN}
+    return {str(rec.manifest.get("name", "main")): rec, **others}
+
+
+def find_rates(recordings: Iterable[store.Recording]) -> pd.DataFrame:
+    """The peak rates of the first recording that has them; no rows where none has."""
+    columns = ["figure", "unit", "value", "low", "high", "repeats", "gpu_name"]
+    for rec in recordings:
+        if rec.manifest.get("calibration"):
+            return pd.DataFrame([{"gpu_name": "", **rate} for rate in rec.manifest["calibration"]])[columns]
+    return pd.DataFrame(columns=columns)
+
+
+def select_rates(runs: pd.DataFrame, calibration: pd.DataFrame) -> pd.DataFrame:
+    """The rates measured on a GPU that `runs` were measured on, or on one that is not recorded: those of another GPU
+    say nothing of these runs."""
+    return calibration[calibration["gpu_name"].isin({"", *runs["gpu_name"].astype(str)})]

@@ -1,0 +1,128 @@
+"""What several kinds of pages need: questions asked of a recording, sites, paths and conditions of pages."""
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pandas as pd
+
+from profiler_job.analysis.metrics import run_grid
+from profiler_job.analysis.pages import (
+    environment,
+    study_runs,
+)
+from profiler_job.analysis.recording import store
+from profiler_job.analysis.reference import kernel_families
+from profiler_job.analysis.render.answer import Answer, assemble
+from profiler_job.analysis.render.tables import page_of_run
+from profiler_job.analysis.render.text import file_name
+from profiler_job.analysis.site.combine import join_tables
+from profiler_job.analysis.site.site_writer import Site
+from profiler_job.jobs.contract.layout import SCRIPT
+
+NOTHING = assemble({}, [], [], [])
+
+
+def ask(question: ModuleType, rec: store.Recording, **more: Any) -> Answer:
+    """A question's answer: its parameters name the tables of the recording that it gets, and what else there is."""
+    given = {}
+    for name, parameter in inspect.signature(question.answer).parameters.items():
+        if name in more:
+            given[name] = more[name]
+        elif parameter.default is parameter.empty:
+            given[name] = getattr(rec, name)
+    return question.answer(**given)
+
+
+RunPages = Mapping[tuple[str, str], str]
+"""Path below docs, without .md, of the page of each run that has one, by run id and start."""
+
+
+def identify_runs(runs: pd.DataFrame) -> list[tuple[str, str]]:
+    """What tells a run from the same run of another recording."""
+    return [*zip(runs["run_id"].astype(str), runs["started_at"].astype(str))]
+
+
+def name_folder(name: str, letter: str) -> str:
+    return "-".join(filter(None, ("report/runs", file_name(name) if name else "", letter.lower())))
+
+
+def describe_conditions(rec: store.Recording) -> dict[str, Any]:
+    """The conditions of the runs of a recording, for a page; none of a user's script, which has its own."""
+    return {} if rec.manifest.get(SCRIPT) else {"conditions": environment.conditions(rec.runs)}
+
+
+def describe_question_conditions(rec: store.Recording) -> dict[str, Any]:
+    """What stands above the numbers of a question: the conditions of the runs, and what their machines did to them."""
+    return environment.conditions(rec.runs) | {"machines": environment.machines(rec.runs, rec.processes, rec.telemetry)}
+
+
+def describe_claim_conditions(recordings: list[store.Recording], deciding: Answer | None) -> dict[str, Any]:
+    """The conditions of all runs that the first claims of the overview are about: training steps, with the ladder
+    (`deciding`) those of its rows alone. A run that several of the `recordings` hold counts in the first."""
+    rows = [deciding.tables[key].rows for key in ("shown", "rest", "alone")] if deciding else []
+    claimed = {*pd.concat([of["run_id"].astype(str) for of in rows])} if rows else None
+    seen: set[str] = set()
+    parts: dict[str, list[pd.DataFrame]] = {"runs": [], "processes": [], "telemetry": []}
+    for rec in recordings:
+        steps = {*rec.runs.loc[rec.runs["mode"].astype(str) == "train_step", "run_id"].astype(str)} - seen
+        held = steps if claimed is None else steps & claimed
+        seen |= held
+        for name, tables in parts.items():
+            table = getattr(rec, name)
+            tables.append(table[table["run_id"].astype(str).isin(held)])
+    runs, processes, states = (join_tables(tables) for tables in parts.values())
+    return environment.conditions(runs) | {"machines": environment.machines(runs, processes, states)}
+
+
+def describe_version(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """What names a recording: its name, its date, and the commit of the program that made it."""
+    date_of = str(manifest.get("recorded_to") or "")[:10]
+    return {"name": str(manifest.get("name") or ""), "date": date_of, "commit": str(manifest.get("commit") or "")}
+
+
+def make_site(rec: store.Recording, docs: Path) -> Site:
+    """Where the pages of the main recording are written."""
+    labels = {key: family.label for key, family in kernel_families.FAMILIES.items()}
+    folder = Path(__file__).resolve().parents[1] / "pages" / "questions"
+    notes = (environment.mix(rec.runs, is_main=True),)
+    columns, sizes = tuple(run_grid.case_columns(rec.runs)), run_grid.list_sizes(rec.runs)
+    links = {run: page_of_run(run) for run in rec.runs["run_id"].astype(str)}
+    return Site(
+        docs,
+        (folder,),
+        labels,
+        columns,
+        run_links=links,
+        notes=notes,
+        sizes=sizes,
+        recording=describe_version(rec.manifest),
+        properties=run_grid.property_names(rec.runs),
+    )
+
+
+def make_site_of_study(site: Site, study: str, studied: store.Recording, main: pd.DataFrame, known: RunPages) -> Site:
+    """Where pages of a study are written: they name its cases, and say where its runs are a mix, beside what is said
+    of `main`, which may be the same. Runs without a page in `known` have a section."""
+    runs = studied.runs
+    notes = site.notes if runs is main else (*site.notes, environment.mix(runs, is_main=False))
+    columns = tuple(run_grid.case_columns(runs))
+    sizes, version = run_grid.list_sizes(runs), describe_version(studied.manifest)
+    links = {run[0]: page for run, page in find_run_pages(study, studied, known).items()}
+    names = run_grid.property_names(runs)
+    return replace(
+        site, case_columns=columns, run_links=links, notes=notes, sizes=sizes, recording=version, properties=names
+    )
+
+
+def find_run_pages(study: str, studied: store.Recording, known: RunPages) -> RunPages:
+    """The page of each run of a study in `known`; of the others their section on the page of such runs."""
+    runs = identify_runs(studied.runs)
+    return {run: known.get(run) or f"{name_sections_page(study)}#{file_name(run[0])}" for run in runs}
+
+
+def name_sections_page(study: str) -> str:
+    return f"report/{study_runs.SLUG}-{file_name(study)}"

@@ -1,0 +1,188 @@
+"""The pages of questions and studies, the overview and the reconciliation."""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType, ModuleType
+from typing import Any
+
+import pandas as pd
+
+from profiler_job.analysis.metrics import differences
+from profiler_job.analysis.metrics.differences import Bands
+from profiler_job.analysis.pages import (
+    overview,
+    reconciliation,
+    script_page,
+    telemetry,
+    token_costs,
+)
+from profiler_job.analysis.pages.questions import QUESTIONS, SEARCHED, STUDIES, group_by_section, section_of
+from profiler_job.analysis.prediction import of_runs
+from profiler_job.analysis.recording import store
+from profiler_job.analysis.render.answer import Answer, assemble
+from profiler_job.analysis.render.tables import page_of_run
+from profiler_job.analysis.render.text import plain
+from profiler_job.analysis.site.combine import find_rates, select_rates
+from profiler_job.analysis.site.page_context import (
+    RunPages,
+    ask,
+    describe_claim_conditions,
+    describe_conditions,
+    describe_question_conditions,
+    find_run_pages,
+    identify_runs,
+    make_site,
+    make_site_of_study,
+)
+from profiler_job.analysis.site.site_writer import Site
+from profiler_job.jobs.contract.studies import AGAIN, BF16
+
+
+def write_questions(
+    rec: store.Recording,
+    docs: Path,
+    studies: Mapping[str, store.Recording] = MappingProxyType({}),
+    compared: Sequence[Mapping[str, Any]] = (),
+    known: RunPages = MappingProxyType({}),
+    predicted: pd.DataFrame | None = None,
+    checked: Answer | None = None,
+    bands: Bands | None = None,
+    price: telemetry.Price | None = None,
+    losses: store.Recording | None = None,
+    captured: Sequence[store.Recording] = (),
+) -> Site:
+    """Write the pages of questions and studies, the reconciliation (`checked`), and the overview with their verdicts.
+    compared: facts of the pages of comparisons, for the overview. known: pages of runs of studies; the others are on
+    that of all runs. predicted: what was said of runs before they were measured, as of `_read_predictions`. bands: of
+    the runs that were recorded again, worked out where not given. price: of the GPUs of one run. losses: the recordings
+    of the study LOSSES, which the ladder reads. captured: runs that predictions were made from, beside those of
+    `rec`."""
+    site = make_site(rec, docs)
+    run_pages = {run: page_of_run(run[0]) for run in identify_runs(rec.runs)}
+    for study, studied in studies.items():
+        run_pages |= find_run_pages(study, studied, known)
+    if bands is None and AGAIN in studies:
+        bands = differences.bands_of(rec, studies[AGAIN])
+    twin = None
+    if BF16 in studies:  # its pages have as many rows as those of `rec`: with links they are too large
+        twin = _Twin(
+            studies[BF16], replace(make_site_of_study(site, BF16, studies[BF16], rec.runs, known), run_links={})
+        )
+    calibration = find_rates([*studies.values(), rec])
+    checked = checked or ask(reconciliation, rec, studies=studies)
+
+    def write_question(letter: str, question: ModuleType) -> dict[str, Any]:
+        answer = ask(question, rec, bands=bands, studies=studies)
+        of_twin = twin.write(letter, question, bands) if twin else {}
+        for name in getattr(question, "ALSO_AS", ()):
+            site.write(f"report/{name}.md", f"{name}.md", answer, conditions=describe_question_conditions(rec))
+        return _write_question(site, letter, question, answer, rec, **of_twin)
+
+    def answer_study(question: ModuleType, studied: store.Recording) -> Answer:
+        more = {"main": rec, "calibration": select_rates(studied.runs, calibration), "studies": studies, "bands": bands}
+        more |= {"losses": losses, "run_pages": run_pages}
+        if predicted is not None and "hindsight" in inspect.signature(question.answer).parameters:
+            more["hindsight"] = pd.concat(of_runs.predict_measured(part, question.MODE) for part in (rec, *captured))
+        return ask(question, studied, **more, predicted=predicted)
+
+    def write_study(letter: str, question: ModuleType) -> dict[str, Any]:
+        studied = studies.get(question.STUDY) if question.STUDY else rec
+        if studied is None:
+            return _write_question(site, letter, question, _answer_not_recorded(question), None, "not_recorded.md")
+        own = site if studied is rec else make_site_of_study(site, question.STUDY, studied, rec.runs, known)
+        answers[letter] = answer_study(question, studied)
+        return _write_question(own, letter, question, answers[letter], studied, price=price)
+
+    answers: dict[str, Answer] = {}
+    said = {letter: write_question(letter, question) for letter, question in QUESTIONS.items()}
+    said |= {letter: write_study(letter, question) for letter, question in STUDIES.items()}
+    pages: dict[str, Any] = {"conditions": describe_question_conditions(rec)}
+    leading, deciding = None, None
+    claimed: tuple[str, ...] = ()
+    for letter, question in STUDIES.items():
+        if question.STUDY == BF16 and twin:
+            leading, pages["leading"], claimed = answers[letter], said[letter], (BF16, *claimed)
+        if getattr(question, "DECIDES", False) and letter in answers:
+            deciding, pages["deciding"], claimed = answers[letter], said[letter], (*claimed, *question.READS)
+    of_claims = [rec, *(studies[name] for name in claimed if name in studies)]
+    pages["claimed_in"] = describe_claim_conditions(of_claims, deciding) if claimed else pages["conditions"]
+    site.write("report/reconciliation.md", "reconciliation.md", checked, **describe_conditions(rec))
+    agreement = site.block("index.md", "reconciliation.md", checked, "verdict")
+    pages |= {"sections": group_by_section(said), "agreement": agreement, "compared": compared}
+    home = ask(overview, rec, leading=leading, deciding=deciding, twin=studies.get(BF16), run_pages=run_pages)
+    site.write("index.md", "overview.md", home, **pages)
+    return site
+
+
+@dataclass(frozen=True)
+class _Twin:
+    """The runs of the main recording as people train today, of which the same questions are asked."""
+
+    rec: store.Recording
+    site: Site
+
+    def write(self, letter: str, question: ModuleType, bands: Bands | None) -> dict[str, Any]:
+        """Write the page of a question of the twin; gives what the page of the main recording and the overview say of
+        it."""
+        answer = ask(question, self.rec, bands=bands)
+        slug, template = f"bf16-{question.SLUG}", _template(question)
+        words = {**_words(letter, question), "twin_of": question.SLUG, "searched": []}
+        self.site.write(
+            f"report/{slug}.md", template, answer, **words, conditions=describe_question_conditions(self.rec)
+        )
+        verdicts = {page: self.site.block(page, template, answer, "verdict") for page in (_page(question), "index.md")}
+        return {"twin": {"slug": slug, "verdict": verdicts[_page(question)], "in_overview": verdicts["index.md"]}}
+
+
+def _words(letter: str, question: ModuleType) -> dict[str, Any]:
+    """What stands above the answer of a question."""
+    searched = list(SEARCHED.get(letter, ()))
+    return {"letter": letter, "title": question.TITLE, "section": section_of(letter), "searched": searched}
+
+
+def _page(question: ModuleType) -> str:
+    return f"report/{question.SLUG}.md"
+
+
+def _template(question: ModuleType) -> str:
+    return question.__name__.rsplit(".", 1)[-1] + ".md"
+
+
+def write_overview_of_script(
+    rec: store.Recording, docs: Path, checked: Answer, compared: Sequence[Mapping[str, Any]] = ()
+) -> tuple[Site, str]:
+    """Write the first page of the report on a script, and the reconciliation (`checked`); gives the page's verdict.
+    compared: facts of the pages of comparisons."""
+    site = make_site(rec, docs)
+    site.write("report/reconciliation.md", "reconciliation.md", checked)
+    overview = ask(script_page, rec)
+    site.write("index.md", "script_page.md", overview, compared=compared)
+    return site, plain(site.block("index.md", "script_page.md", overview, "verdict"))
+
+
+def _answer_not_recorded(question: ModuleType) -> Answer:
+    return assemble({"study": question.STUDY, "same_runs": question.STUDY == AGAIN}, [], [], [])
+
+
+def _write_question(
+    site: Site,
+    letter: str,
+    question: ModuleType,
+    answer: Answer,
+    rec: store.Recording | None,
+    template: str = "",
+    price: telemetry.Price | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """Write a question's page, with the conditions of the runs of `rec` and what `more` there is to say; gives what the
+    overview says of it."""
+    template = template or _template(question)
+    words = {**_words(letter, question), **more}
+    measured = {} if rec is None else {"conditions": describe_question_conditions(rec)}
+    if rec is not None and getattr(question, "STUDY", "") in token_costs.STUDIES:
+        answer = token_costs.with_costs(answer, rec.runs, rec.steps, rec.processes, rec.telemetry, price)
+        words["costed"] = {"price": price}
+    site.write(_page(question), template, answer, **words, **measured)
+    return {**words, **measured, "slug": question.SLUG, "verdict": site.block("index.md", template, answer, "verdict")}

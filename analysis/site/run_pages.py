@@ -1,0 +1,183 @@
+"""The page of each run, with its timelines."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pandas as pd
+
+from profiler_job.analysis.pages import (
+    reconciliation,
+    run_page,
+    telemetry,
+    titles,
+)
+from profiler_job.analysis.prediction import of_runs
+from profiler_job.analysis.recording import store
+from profiler_job.analysis.render import strip, timeline
+from profiler_job.analysis.render.answer import Answer
+from profiler_job.analysis.render.text import file_name, inline, ms, plain
+from profiler_job.analysis.show.advice_lines import of_run
+from profiler_job.analysis.show.finding_lines import FINDING, sentences
+from profiler_job.analysis.show.verdict_lines import of_gpus, of_phases
+from profiler_job.analysis.site.page_context import ask, describe_conditions, make_site, name_folder
+from profiler_job.analysis.site.site_writer import Site
+from profiler_job.jobs.contract.axes import find_value_words
+from profiler_job.jobs.contract.layout import SCRIPT
+from profiler_job.jobs.garbage import without_collection
+
+
+@without_collection()
+def write_runs(
+    rec: store.Recording,
+    docs: Path,
+    checks: pd.DataFrame,
+    counterparts: Mapping[str, list[dict[str, Any]]],
+    price: telemetry.Price | None = None,
+    gains: pd.DataFrame | None = None,
+) -> dict[str, list[str]]:
+    """Write the pages of the runs of the report and their timelines. Parameters and result as of `write_run_pages`."""
+    site = make_site(rec, docs)
+    return write_run_pages(
+        site, "report/runs", rec, checks, counterparts, traces=write_timelines(rec, site), gains=gains, price=price
+    )
+
+
+@without_collection()
+def write_runs_of_study(study: str, studied: store.Recording, docs: Path) -> None:
+    """Write the pages of the runs of a study, with strips of the timeline. Whole ones would be too many bytes: they are
+    of one run of several GPUs for each way to share the work."""
+    site = make_site(studied, docs)
+    checks = ask(reconciliation, studied, studies={}).tables["checks"].rows
+    strips = write_timelines(studied, site, in_full=_choose_smallest_runs(studied))
+    write_run_pages(site, name_folder(study, ""), studied, checks, {}, traces=strips)
+
+
+def write_run_pages(
+    site: Site,
+    folder: str,
+    rec: store.Recording,
+    checks: pd.DataFrame,
+    counterparts: Mapping[str, list[dict[str, Any]]],
+    side: str = "",
+    traces: Mapping[str, dict[str, Any]] = MappingProxyType({}),
+    gains: pd.DataFrame | None = None,
+    price: telemetry.Price | None = None,
+) -> dict[str, list[str]]:
+    """Write a page of every run of `rec` below `folder`, and give what to change first by run, where there is anything
+    to say. counterparts: by page, what it is held against. side: which of two sides these runs are of. traces: as
+    `write_timelines` gives them. gains: what changes were measured to give, as of `prediction.measured`. price: of the
+    GPUs of one run."""
+    first = {}
+    tables = {
+        name: getattr(rec, name)
+        for name in ("runs", "steps", "kernels", "api", "memops", "memory", "processes", "telemetry")
+    }
+    predicted = of_runs.predictions(rec)
+    for run_id, answer in run_page.answers(**tables, checks=checks, predicted=predicted, measured=gains, price=price):
+        run = answer.facts["run"]
+        mode = find_value_words("mode", str(run["mode"])) or run["mode"]
+        label = inline(f"{run['size']} · {run['context_length']} · {mode}")
+        path = f"{folder}/{file_name(run_id)}"
+        of_side = side.partition(", ")[2]
+        title = inline(titles.title_of(run) + (f" · {of_side}" if side else ""))
+        more = {
+            "label": label,
+            "title": title,
+            "side": side,
+            "compared": counterparts.get(path, []),
+            "trace": traces.get(run_id),
+        }
+        said = describe_run(answer)
+        more["shared"] = _describe_for_sharing(
+            answer, of_side, said["verdict"], is_script=bool(rec.manifest.get(SCRIPT))
+        )
+        if said["first"]:
+            first[run_id] = said["first"]
+        if run["status"] == "ok":
+            more |= describe_conditions(replace(rec, runs=rec.runs[rec.runs["run_id"].astype(str) == run_id]))
+        site.write(f"{path}.md", "run_page.md", answer, **more, said=said)
+    return first
+
+
+def _describe_for_sharing(answer: Answer, side: str, verdict: list[str], is_script: bool) -> dict[str, str]:
+    """What a link to the page of a run shows: what was run, of which side of a comparison, how long it takes, and what
+    limits it, in a line and as parts of a card. Of a script no more is known than its name."""
+    run, step_ns = answer.facts["run"], answer.facts["step_ns"]
+    what = str(run["size"]) if is_script else titles.description_of(run, answer.facts["has_shape"])
+    what += f" ({side})" if side else ""
+    result = answer.facts["why"] or ("not timed" if step_ns is None else f"{plain(ms(step_ns))} a step")
+    limit = [f"Under nsys, {line}" for line in verdict[:1]]
+    sentences = [f"{line[0].upper()}{line[1:]}." for line in (*limit, what)]
+    return {"figure": result, "said": " ".join(sentences), "description": ". ".join([f"{what}: {result}", *limit])}
+
+
+def describe_run(answer: Answer) -> dict[str, list[str]]:
+    """The verdict, the findings and the advice of a run in the sentences in which `show` gives those of a capture."""
+    run, rows = answer.facts["run"], answer.tables["elapsed"].rows
+    by_gpu = rows.drop(columns="phase").groupby("gpu", as_index=False).sum()
+    verdict = [*of_gpus(by_gpu), *of_phases(rows)]
+    if len(by_gpu) == 1:  # which of the machine's it is says nothing
+        verdict = [line.removeprefix(f"GPU {by_gpu['gpu'].iloc[0]}: ") for line in verdict]
+    return {
+        "verdict": verdict,
+        "findings": [line.removeprefix(FINDING) for line in sentences(answer.tables["findings"].rows)],
+        "first": of_run(answer.facts["first"], run),
+    }
+
+
+def _choose_smallest_runs(rec: store.Recording) -> list[str]:
+    """Of each way to share the work among GPUs the run with the fewest kernels."""
+    if "gpus" not in rec.runs:
+        return []
+    ways = rec.runs[rec.runs["gpus"].fillna(1) > 1].astype({"run_id": str, "parallel": str})
+    num_kernels = ways["run_id"].map(rec.kernels["run_id"].astype(str).value_counts()).dropna()
+    return ways.loc[num_kernels.groupby(ways["parallel"]).idxmin(), "run_id"].tolist()
+
+
+def write_timelines(
+    rec: store.Recording, site: Site, *, in_full: Collection[str] | None = None
+) -> dict[str, dict[str, Any]]:
+    """Write one step of every run that has kernels for speedscope and for Perfetto, or of those in `in_full` alone, and
+    give what the run's page says of them, with a strip of one block, or of several ranks strips of the step. Of other
+    runs that is the strips alone, of those that have some."""
+    names = {str(run["run_id"]): titles.title_of(run) for run in rec.runs.to_dict("records")}
+    frames = (rec.ranges, rec.kernels, rec.memops)
+    by_run = [dict(iter(frame.groupby("run_id", observed=True, sort=False))) for frame in frames]
+    written = {}
+    for run_id in by_run[1]:
+        ranges, kernels, memops = (of_run.get(run_id, frame.head(0)) for of_run, frame in zip(by_run, frames))
+        step = timeline.median_step(ranges)
+        if step is None:
+            continue
+        num_ranks = kernels["rank"].nunique()
+        ranges, kernels, memops = _select_one_clock(ranges, kernels, memops)
+        launched, moved = (of[of["step"] == step] for of in (kernels, memops))
+        said: dict[str, Any] = {"step": step + 1, "strip": None}
+        said["is_of_one_machine"] = kernels["rank"].nunique() < num_ranks
+        said["lanes"] = strip.draw_ranks(launched, moved, dict(site.families))
+        if said["lanes"] is None:
+            said["strip"] = strip.draw_block(launched, moved, dict(site.families))
+        if has_files := in_full is None or str(run_id) in in_full:
+            trace = timeline.trace_step(names[str(run_id)], step, ranges, kernels, memops)
+            files = {}
+            for viewer, document in (("speedscope", timeline.speedscope(trace)), ("perfetto", timeline.chrome(trace))):
+                path = f"report/timelines/{file_name(run_id)}.{viewer}.json.gz"
+                files[viewer] = {"path": path, "bytes": site.put(path, timeline.pack(document))}
+            said |= {"shift": trace.shift, "files": files}
+        if has_files or said["strip"] or said["lanes"]:
+            written[run_id] = said
+    return written
+
+
+def _select_one_clock(
+    ranges: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame
+) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """The tables of a run without the ranks that are on other machines than the first."""
+    if "node" not in kernels or (kernels["node"] == kernels["node"].iloc[0]).all():
+        return ranges, kernels, memops
+    ranks = kernels.loc[kernels["node"] == kernels["node"].min(), "rank"].unique()
+    ranges, kernels, memops = (frame[frame["rank"].isin(ranks)] for frame in (ranges, kernels, memops))
+    return ranges, kernels, memops
