@@ -162,7 +162,8 @@ def test_pages_hold_no_paths_and_no_sql():
 def test_the_site_is_written_without_knowing_a_question_by_name():
     """A question says itself what it shows elsewhere, so that a new one may, too."""
     questions = {path.stem for path in (ROOT / "analysis" / "pages" / "questions").glob("*.py")} - {"__init__"}
-    names = {name.rpartition(".")[2] for name in imports_of(ROOT / "analysis" / "site" / "write_site.py")}
+    files = (ROOT / "analysis" / "site").glob("*.py")
+    names = {name.rpartition(".")[2] for file in files for name in imports_of(file)}
     assert not names & questions
 
 

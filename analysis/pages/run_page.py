@@ -39,7 +39,7 @@ def answers(
 ) -> Iterator[tuple[str, Answer]]:
     """(run_id, Answer) of every run in model order; one that did not finish has its status and message and no numbers.
 
-    `checks` is the table of that name of the reconciliation; predicted: as of `prediction.of_runs`;
+    `checks` is the table of that name of the reconciliation; predicted: as of `prediction.recording_predictions`;
     measured: as of `prediction.measured`, of which what is here is not predicted. Times and calls are
     per step: medians over steps where a spread is given, means otherwise. price: of the GPUs of a run, where given.
     """

@@ -3,7 +3,6 @@ those by the id of the run. A measurement counts where it started after the pred
 
 import hashlib
 import json
-import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -14,10 +13,8 @@ import numpy as np
 import pandas as pd
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from profiler_job.analysis.metrics.gpu_samples import gpus_at_once
-from profiler_job.analysis.metrics.run_advice import clocks, measure_host_limited
 from profiler_job.analysis.prediction import sweep_changes as changes
-from profiler_job.analysis.prediction.predict import GPU, HOST, Abstention, Prediction
+from profiler_job.analysis.prediction.predict import HOST, Abstention, Prediction
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.store import RecordingError
 from profiler_job.analysis.reference.track_record import kind_of
@@ -123,13 +120,6 @@ def farthest_error(predicted_ns: Any, low_ns: Any, high_ns: Any) -> Any:
     return np.maximum(predicted_ns / low_ns - 1, 1 - predicted_ns / high_ns)
 
 
-def _is_of_one_host(rows: pd.DataFrame) -> pd.Series:
-    """Which predictions `entry` would keep without times; they may be older than that rule."""
-    return (rows["limited_by"] == HOST) & (
-        farthest_error(rows["predicted_ns"], rows["low_ns"], rows["high_ns"]) > MOST_OFF
-    )
-
-
 def run_id_after(run: Mapping[str, Any], names: Iterable[str]) -> str:
     """Id of the run that `run` is with the changes; of a script, the name that `try` gives it."""
     if str(run.get("workload")) == SCRIPT:
@@ -204,55 +194,34 @@ def recordings(data: Path) -> list[store.Recording]:
 
 
 def compare_with_measured(ledgers: Iterable[Ledger], recordings: Iterable[Any]) -> pd.DataFrame:
-    """Every prediction, one row each: what an Entry has, made_at, rates, and of the run that tests it, where it was
-    measured since: MEASURED, error (predicted over measured, less 1), inside (the interval), beaten (the ceiling).
-    of_one_host: `entry` would keep it without times now. source: the recording that they were made from; "" of a
-    script. work: tokens of a step with the changes over those of one without. baseline_min_ns, baseline_max_ns: of
-    its steps. kind: in which way such a step is predicted, as of `track_record.kind_of`. is_reference: whether it is of
-    the reference Transformer. measured_limit: what limited the measured step; "" where that is not known. Of the run
-    that tests it and of the one that it came from: loop_ns and baseline_loop_ns, how long a loop of plain Python took
-    on their hosts, NaN where that was not timed. gpus_at_once: how many GPUs of the host had a run each while it was
-    timed; NaN where that is not known."""
-    names = ["run_id", "gpu_name", "started_at", *MEASURED, "loop_ns", "measured_limit", "gpus_at_once"]
+    """Every prediction, one row each: the fields of an Entry; made_at; source, the name of the recording that it was
+    made from, "" for a script; kind, as `track_record.kind_of` gives it; and, if the run that tests it was measured
+    since: MEASURED, error (predicted over measured, less 1), inside (the interval), beaten (the ceiling)."""
     # Some runs of these studies have the ids of runs that test a prediction, and none was planned for one: a sweep of
     # one and several GPUs, and one that times a single step.
     recordings = [kept for kept in recordings if getattr(kept, "manifest", {}).get("study") not in (GPUS, LOSSES)]
+    names = ["run_id", "gpu_name", "started_at", *MEASURED]
     measured = pd.concat([pd.DataFrame(columns=names), *(_steps(recording) for recording in recordings)])
     of_run = {str(run["run_id"]): run for kept in recordings for run in kept.runs.to_dict("records")}
     started = pd.to_datetime(measured["started_at"], utc=True, format="ISO8601", errors="coerce")
     rows = []
     for ledger in ledgers:
         for prediction in ledger.predictions:
-            row = prediction.model_dump() | {
-                "made_at": ledger.made_at,
-                "rates": ledger.rates,
-                "changes": "+".join(prediction.changes),
-            }
+            row = prediction.model_dump() | {"made_at": ledger.made_at, "changes": "+".join(prediction.changes)}
             is_script = prediction.tested_by == name_changed(prediction.run_id, prediction.changes)
             row["source"] = "" if is_script else ledger.recording["name"]
-            row["work"] = changes.work_of(prediction.changes)
             run = of_run.get(prediction.run_id, {})
             row["kind"] = SCRIPT if is_script else kind_of(run, prediction.changes)
-            row["is_reference"] = not is_script and kind_of(run) != SCRIPT
             on_gpu, since = measured["gpu_name"] == ledger.gpu, started > ledger.made_at
             tests = measured[on_gpu & since & (measured["run_id"] == prediction.tested_by)]
-            # Other recordings may have a run of the same id, on another host.
-            is_same_step = (measured["measured_ns"].astype(float) - prediction.baseline_ns).abs() <= 1
-            before = measured[on_gpu & ~since & (measured["run_id"] == prediction.run_id) & is_same_step]
-            row |= {name: _take_first(tests, name) for name in (*MEASURED, "loop_ns", "gpus_at_once")}
-            row |= {f"baseline_{end}_ns": _take_first(before, f"measured_{end}_ns") for end in ("min", "max")}
-            row["measured_limit"] = next(iter(tests["measured_limit"]), "")
-            rows.append(row | {"baseline_loop_ns": _take_first(before, "loop_ns")})
-    names = [*Entry.model_fields, "made_at", "rates", "source", "kind", "is_reference", "work", *MEASURED]
-    names += ["measured_limit", "loop_ns", "baseline_min_ns", "baseline_max_ns", "baseline_loop_ns"]
-    table = pd.DataFrame(rows, columns=[*names, "gpus_at_once"])
-    numbers = [*(name for name in names if name.endswith("_ns")), "gpus_at_once"]
-    table = table.astype(dict.fromkeys(numbers, float))
+            rows.append(row | {name: _take_first(tests, name) for name in MEASURED})
+    table = pd.DataFrame(rows, columns=[*Entry.model_fields, "made_at", "source", "kind", *MEASURED])
+    table = table.astype(dict.fromkeys((name for name in table if name.endswith("_ns")), float))
     known = table["measured_ns"].notna() & table["predicted_ns"].notna()
     table["error"] = table["predicted_ns"] / table["measured_ns"] - 1
     table["inside"] = table["measured_ns"].between(table["low_ns"], table["high_ns"]) & known
     table["beaten"] = (table["measured_ns"] < table["ceiling_ns"]) & known
-    return table.assign(of_one_host=_is_of_one_host(table))
+    return table
 
 
 def _take_first(rows: pd.DataFrame, name: str) -> float:
@@ -267,29 +236,7 @@ def spans_of_steps(steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def _steps(recording: Any) -> pd.DataFrame:
-    """Of each finished run that was timed: run_id, gpu_name, started_at, MEASURED, loop_ns, measured_limit,
-    gpus_at_once. A sweep that was given several GPUs times a run on each of them."""
-    steps = recording.steps
+    """Each finished run that was timed: run_id, gpu_name, started_at, MEASURED."""
     runs = recording.runs[recording.runs["status"].astype(str) == "ok"]
     runs = runs[["run_id", "gpu_name", "started_at"]].astype(str)
-    loops = recording.processes.groupby(recording.processes["run_id"].astype(str))["host_loop_ns"].median()
-    rows = runs.merge(spans_of_steps(steps).reset_index(), on="run_id")
-    known = _limits(steps)
-    limits = [known.get(run_id, "") for run_id in rows["run_id"]]
-    return rows.assign(
-        loop_ns=rows["run_id"].map(loops.astype(float)),
-        measured_limit=limits,
-        gpus_at_once=rows["run_id"].map(gpus_at_once(recording.processes)),
-    )
-
-
-def _limits(steps: pd.DataFrame) -> dict[str, str]:
-    """What limited the step of each timed run, as `predict` says it of a step that is predicted: the host where phases
-    that it limits are more than half of it. Only of runs whose time of the host was recorded."""
-    by_host_ns = measure_host_limited(steps)
-    timed = {run_id: phases[STEP] for run_id, phases in clocks(steps).items() if STEP in phases}
-    return {
-        run_id: HOST if by_host_ns[run_id] > step.wall_ns / 2 else GPU
-        for run_id, step in timed.items()
-        if not math.isnan(step.issue_ns)
-    }
+    return runs.merge(spans_of_steps(recording.steps).reset_index(), on="run_id")

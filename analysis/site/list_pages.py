@@ -1,7 +1,7 @@
 """The pages that list runs, kernels, calls, data, predictions and benchmarks, and how all was measured."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from profiler_job.analysis.pages import (
     telemetry,
 )
 from profiler_job.analysis.pages.questions import STUDIES
-from profiler_job.analysis.prediction import of_runs, predict, rates
+from profiler_job.analysis.prediction import predict, rates
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.reference import kernel_families
 from profiler_job.analysis.render.tables import page_of_run
@@ -68,14 +68,11 @@ def write_lists(
     site.write(f"report/{telemetry.SLUG}.md", "telemetry.md", ask(telemetry, rec, price=price), **measured_in)
 
 
-def write_tested(site: Site, measured: Path, predicted: pd.DataFrame, captured: Sequence[store.Recording] = ()) -> None:
-    """Write the pages of benchmarks, whose figures lie in `measured`, of predictions, and of terms. captured: the
-    recordings that predictions of scripts were made from."""
+def write_tested(site: Site, measured: Path, predicted: pd.DataFrame) -> None:
+    """Write the pages of benchmarks, whose results are in the folder `measured`, of predictions, and of terms."""
     figures = {name: _figures(measured / f"{name}.json") for name in ("job", "reader", "faults", "site")}
     site.write("report/benchmarks.md", "benchmarks.md", benchmarks.answer(**figures))
-    again = predicted.assign(again_ns=of_runs.predict_again(predicted, captured))
-    besides = of_runs.list_unpredicted(predicted, captured)
-    held = predictions.answer(again, predict.predict_development(rates.load()), besides)
+    held = predictions.answer(predicted, predict.predict_development(rates.load()))
     site.write(f"report/{predictions.SLUG}.md", "predictions.md", held)
     site.write("report/glossary.md", "glossary.md", NOTHING)
 

@@ -19,7 +19,7 @@ from profiler_job.analysis.pages import (
     token_costs,
 )
 from profiler_job.analysis.pages.questions import QUESTIONS, SEARCHED, STUDIES, group_by_section, section_of
-from profiler_job.analysis.prediction import of_runs
+from profiler_job.analysis.prediction import recording_predictions
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.render.answer import Answer, assemble
 from profiler_job.analysis.render.tables import page_of_run
@@ -84,7 +84,9 @@ def write_questions(
         more = {"main": rec, "calibration": select_rates(studied.runs, calibration), "studies": studies, "bands": bands}
         more |= {"losses": losses, "run_pages": run_pages}
         if predicted is not None and "hindsight" in inspect.signature(question.answer).parameters:
-            more["hindsight"] = pd.concat(of_runs.predict_measured(part, question.MODE) for part in (rec, *captured))
+            more["hindsight"] = pd.concat(
+                recording_predictions.predict_measured(part, question.MODE) for part in (rec, *captured)
+            )
         return ask(question, studied, **more, predicted=predicted)
 
     def write_study(letter: str, question: ModuleType) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from profiler_job.analysis.pages import (
     telemetry,
     titles,
 )
-from profiler_job.analysis.prediction import of_runs
+from profiler_job.analysis.prediction import recording_predictions
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.render import strip, timeline
 from profiler_job.analysis.render.answer import Answer
@@ -75,7 +75,7 @@ def write_run_pages(
         name: getattr(rec, name)
         for name in ("runs", "steps", "kernels", "api", "memops", "memory", "processes", "telemetry")
     }
-    predicted = of_runs.predictions(rec)
+    predicted = recording_predictions.predictions(rec)
     for run_id, answer in run_page.answers(**tables, checks=checks, predicted=predicted, measured=gains, price=price):
         run = answer.facts["run"]
         mode = find_value_words("mode", str(run["mode"])) or run["mode"]

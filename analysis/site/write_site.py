@@ -180,7 +180,7 @@ def _draft(
         site, verdict = write_overview_of_script(rec, docs, checked, summary)
     else:
         site = write_questions(rec, docs, studies, summary, known, predicted, checked, bands, price, losses, captured)
-        write_tested(site, measured, predicted, captured)
+        write_tested(site, measured, predicted)
     write_lists(site, published, rec, studies, downloads, price)
     write_explore(site, rec, every_study, known, bands)
     for _ in ("comparisons", *with_pages):

@@ -137,3 +137,22 @@ def test_steps_on_slow_hosts_are_held_against_those_on_others():
     (row,) = gpu_samples.compare_slow_hosts(steps, processes(30, 60), NO_SAMPLES).to_dict("records")
     assert (row["slow_ns"], row["other_ns"], row["ratio"]) == (22, 11, 2)
     assert gpu_samples.compare_slow_hosts(steps, processes(30, 31), NO_SAMPLES).empty
+
+
+def timed_on(run_ids, gpus, minutes):
+    began = [f"2026-01-02T03:{minute:02}:00+00:00" for minute in minutes]
+    return pd.DataFrame({"run_id": list(run_ids), "gpu_id": list(gpus), "started_at": began})
+
+
+@pytest.mark.parametrize(
+    ("gpus", "minutes", "at_once"), [("aaa", (0, 1, 2), 1), ("abab", (0, 0, 1, 1), 2), ("aabb", (0, 1, 50, 51), 1)]
+)
+def test_gpus_count_as_at_once_if_their_times_overlap(gpus, minutes, at_once):
+    """A sweep that went on on another machine used two GPUs, and never two at once."""
+    assert gpu_samples.gpus_at_once(timed_on(["r"] * len(gpus), gpus, minutes))["r"] == at_once
+
+
+def test_runs_of_other_sessions_do_not_count_as_at_once():
+    """Recordings of one study are joined, and one of them was timed on two GPUs."""
+    processes = timed_on(["alone", "x", "x", "x", "x"], "cabab", (1, 20, 20, 21, 21))
+    assert gpu_samples.gpus_at_once(processes)["alone"] == 1

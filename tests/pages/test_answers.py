@@ -25,7 +25,7 @@ from profiler_job.analysis.pages.questions import (
     top_kernel,
     training_mix,
 )
-from profiler_job.analysis.prediction import of_runs
+from profiler_job.analysis.prediction import recording_predictions
 from profiler_job.analysis.site import page_context, run_pages
 from profiler_job.jobs.contract.words import NOT_MEASURED
 from tests.synthetic import EXP, FAMILIES, GEMM, MAX, NUM_LAYERS, forward_kernels, phase_kernels, recording
@@ -270,7 +270,7 @@ def pages(rec):
         name: getattr(rec, name)
         for name in ("runs", "steps", "kernels", "api", "memops", "memory", "processes", "telemetry")
     }
-    return dict(run_page.answers(**tables, checks=checks, predicted=of_runs.predictions(rec)))
+    return dict(run_page.answers(**tables, checks=checks, predicted=recording_predictions.predictions(rec)))
 
 
 def test_every_run_has_a_page_and_its_neighbours(rec, pages):
@@ -379,7 +379,7 @@ def test_a_run_page_says_what_was_measured_before_what_is_predicted(rec):
         ],
         columns=["run_id", "changes", "before_ns", "after_ns", "measured_in", "gains"],
     )
-    predicted = of_runs.predictions(rec)
+    predicted = recording_predictions.predictions(rec)
     checks = pd.DataFrame(columns=["run_id", "check", "found", "at_least", "at_most", "passed"])
     names = ("runs", "steps", "kernels", "api", "memops", "memory", "processes", "telemetry")
     tables = {name: getattr(rec, name) for name in names}

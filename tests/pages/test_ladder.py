@@ -14,7 +14,7 @@ from profiler_job.analysis.metrics import differences, run_grid, trained_losses
 from profiler_job.analysis.pages import study_runs
 from profiler_job.analysis.pages.explore import Part
 from profiler_job.analysis.pages.questions import ladder
-from profiler_job.analysis.prediction import ledger, of_runs
+from profiler_job.analysis.prediction import ledger, recording_predictions
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.site import combine, page_context, write_site
 from profiler_job.jobs.contract.plain import PLAIN
@@ -64,7 +64,7 @@ def predicted(shipped):
 def hindsight():
     (main,) = (folder for folder in write_site.recordings_in(DATA) if not store.read_manifest(folder).get("study"))
     recordings = (store.load(main), *ledger.recordings(DATA))
-    return pd.concat(of_runs.predict_measured(rec, ladder.MODE) for rec in recordings)
+    return pd.concat(recording_predictions.predict_measured(rec, ladder.MODE) for rec in recordings)
 
 
 @pytest.fixture(scope="module")

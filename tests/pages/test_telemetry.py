@@ -9,7 +9,7 @@ import pytest
 
 from profiler_job.analysis.pages import reconciliation, run_list, run_page, telemetry
 from profiler_job.analysis.pages.telemetry import Price
-from profiler_job.analysis.prediction import of_runs
+from profiler_job.analysis.prediction import recording_predictions
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.site import page_context, run_pages, write_site
 from profiler_job.analysis.site.site_writer import Site
@@ -92,7 +92,7 @@ def test_a_run_says_it_beside_its_numbers(loops, reason, slow, lowered):
     names = ("runs", "steps", "kernels", "api", "memops", "memory", "processes", "telemetry")
     tables = {name: getattr(rec, name) for name in names}
     checks = page_context.ask(write_site.reconciliation, rec, studies={}).tables["checks"].rows
-    predicted = of_runs.predictions(rec)
+    predicted = recording_predictions.predictions(rec)
     for _, answer in run_page.answers(**tables, checks=checks, predicted=predicted):
         assert (answer.facts["machine"]["num_slow"], answer.facts["machine"]["lowered"]) == (slow, lowered)
 

@@ -65,13 +65,6 @@ def test_what_another_host_would_change_is_kept_without_its_time(run, limited_by
     assert ("hosts differ by more than 20%" in kept.reason) == (not has_time)
 
 
-def test_what_was_kept_before_that_rule_is_marked(made):
-    times = {"low_ns": 50_000_000, "predicted_ns": 60_000_000, "high_ns": 90_000_000}
-    entries = [made.predictions[0].model_copy(update=times | {"limited_by": by}) for by in ("host", "GPU")]
-    table = ledger.compare_with_measured([made.model_copy(update={"predictions": tuple(entries)})], [])
-    assert table["of_one_host"].to_list() == [True, False]
-
-
 def test_a_larger_batch_is_tested_by_a_run_with_twice_the_sequences(run):
     before = run("default", BEFORE).run
     assert ledger.run_id_after(before, ["larger_batch"]) == f"{BEFORE}-batch8"
@@ -143,27 +136,12 @@ def test_a_damaged_ledger_says_so_in_one_line(tmp_path, made, harm, said):
     assert "\n" not in str(error.value)
 
 
-def measured(made, days, gpu="NVIDIA H200", wall_ns=60e6, status="ok", test="", loops_ns=(), issue_ns=None):
-    """A recording of the run that tests the first prediction, or of another, so many days after it was made."""
-    at = (made.made_at + timedelta(days=days)).isoformat()
-    test = test or made.predictions[0].tested_by
-    runs = pd.DataFrame([{"run_id": test, "status": status, "gpu_name": gpu, "started_at": at}])
-    phases = [("step", wall_ns), ("forward", 0.4 * wall_ns), ("backward", 0.6 * wall_ns)]
-    steps = pd.DataFrame(phases, columns=["phase", "wall_ns"])
-    steps = steps.assign(run_id=test, collector="timer", issue_ns=[sum(issue_ns), *issue_ns] if issue_ns else None)
-    processes = pd.DataFrame({"run_id": test, "host_loop_ns": loops_ns, "gpu_id": "a3560f79", "started_at": at})
-    return SimpleNamespace(runs=runs, steps=steps, processes=processes)
-
-
-def test_the_hosts_before_and_after_stand_beside_it(made):
-    """Another recording may have a run of the same id: it is not the one that the prediction came from."""
-    first = made.predictions[0]
-    other = measured(made, days=-2, test=first.run_id, loops_ns=[90e6])
-    before = measured(made, days=-1, test=first.run_id, loops_ns=[50e6, 40e6, 30e6], wall_ns=first.baseline_ns)
-    table = ledger.compare_with_measured([made], [other, before, measured(made, days=1, loops_ns=[20e6, 30e6, 31e6])])
-    assert table.loc[0, ["baseline_loop_ns", "loop_ns"]].tolist() == [40e6, 30e6]
-    without = ledger.compare_with_measured([made], [measured(made, days=1)])
-    assert without[["baseline_loop_ns", "loop_ns"]].isna().all(axis=None)
+def measured(made, days, gpu="NVIDIA H200", wall_ns=60e6, status="ok"):
+    """A recording of the run that tests the first prediction, so many days after that was made."""
+    at, run_id = (made.made_at + timedelta(days=days)).isoformat(), made.predictions[0].tested_by
+    runs = pd.DataFrame([{"run_id": run_id, "status": status, "gpu_name": gpu, "started_at": at}])
+    steps = pd.DataFrame([{"run_id": run_id, "collector": "timer", "phase": "step", "wall_ns": wall_ns}])
+    return SimpleNamespace(runs=runs, steps=steps)
 
 
 def test_a_later_measurement_stands_beside_its_prediction(made):
@@ -173,15 +151,6 @@ def test_a_later_measurement_stands_beside_its_prediction(made):
     assert first["error"] == pytest.approx(made.predictions[0].predicted_ns / 60e6 - 1)
     assert first["inside"] and not first["beaten"]
     assert pd.isna(second["measured_ns"]) and second["reason"]
-
-
-@pytest.mark.parametrize(
-    ("issue_ns", "limit"), [((24e6, 20e6), "GPU"), ((10e6, 35.9e6), "host"), ((24e6, 36e6), "host"), (None, "")]
-)
-def test_what_limited_the_measured_step_stands_beside_it(made, issue_ns, limit):
-    """The host, where the phases that it limits are more than half of the step."""
-    table = ledger.compare_with_measured([made], [measured(made, days=1, issue_ns=issue_ns)])
-    assert table["measured_limit"].to_list() == [limit, ""]
 
 
 def test_a_miss_and_a_beaten_ceiling_show(made):
@@ -212,30 +181,3 @@ def test_the_shipped_predictions_are_of_the_runs_of_their_sweep(file):
 def test_fewer_than_a_third_of_the_shipped_predictions_are_none():
     entries = [entry for made in ledger.read_all(SHIPPED) for entry in made.predictions]
     assert 0 < sum(bool(entry.reason) for entry in entries) < len(entries) / 3
-
-
-@pytest.mark.parametrize(
-    ("gpus", "minutes", "at_once"),
-    [("aaa", (0, 1, 2), 1), ("abab", (0, 0, 1, 1), 2), ("aabb", (0, 1, 50, 51), 1), ("", (), None)],
-)
-def test_gpus_count_as_at_once_where_their_times_overlap(made, gpus, minutes, at_once):
-    """A sweep that went on on another machine used two GPUs, and never two at once."""
-    recording = measured(made, 1)
-    began = [(made.made_at + timedelta(days=1, minutes=minute)).isoformat() for minute in minutes]
-    test = made.predictions[0].tested_by
-    recording.processes = pd.DataFrame(
-        {"run_id": test, "host_loop_ns": 4e7, "gpu_id": list(gpus), "started_at": began}, index=range(len(gpus))
-    )
-    found = ledger.compare_with_measured([made], [recording])["gpus_at_once"].iloc[0]
-    assert found == at_once or (at_once is None and pd.isna(found))
-
-
-def test_runs_of_other_sessions_do_not_count_as_at_once(made):
-    """Recordings of one study are put together, and one of them was timed on two GPUs."""
-    alone, other = made.predictions[0].tested_by, "another run"
-    began = [(made.made_at + timedelta(days=day)).isoformat() for day in (1, 2, 2, 2, 2)]
-    recording = measured(made, 1)
-    recording.processes = pd.DataFrame(
-        {"run_id": [alone, *[other] * 4], "host_loop_ns": 4e7, "gpu_id": [*"cabab"], "started_at": began}
-    )
-    assert ledger.compare_with_measured([made], [recording])["gpus_at_once"].iloc[0] == 1

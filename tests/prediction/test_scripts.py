@@ -12,7 +12,7 @@ import pytest
 
 from profiler_job.analysis.capture.findings import is_unaligned
 from profiler_job.analysis.metrics.kernel_time import kernel_totals
-from profiler_job.analysis.prediction import ledger, of_runs, script_changes, script_development, script_rates, scripts
+from profiler_job.analysis.prediction import ledger, script_changes, script_development, script_rates, scripts
 from profiler_job.analysis.prediction.baseline import ATTENTION, read_run
 from profiler_job.analysis.prediction.known import list_known_runs
 from profiler_job.analysis.prediction.predict import GPU, HOST, Abstention, Prediction
@@ -277,16 +277,6 @@ def test_one_script_of_several_in_a_recording_is_told_by_itself(run_clm):
     known = {run.run["run_id"]: run for run in list_known_runs(run_clm)}
     assert {*known} == {"run-clm", "run-clm-adamw", "run-clm-bf16", "run-clm-eager", "run-clm-small"}
     assert known["run-clm-eager"].predict(["fused_attention"]).step_ns == pytest.approx(175.5e6, rel=0.02)
-
-
-def test_what_a_script_was_measured_with_and_nobody_predicted_is_listed(run_clm):
-    held = ledger.compare_with_measured(ledger.read_all(SHIPPED), [run_clm])
-    rows = of_runs.list_unpredicted(held, [run_clm]).set_index(["run_id", "changes"])
-    assert set(rows.index) == {
-        ("run-clm-bf16", name) for name in ("checkpointing", "compile", "larger_batch", "padding")
-    }
-    padding = rows.loc[("run-clm-bf16", "padding")]
-    assert padding["again_ns"] == pytest.approx(padding["measured_ns"], rel=0.03)
 
 
 def test_a_graph_is_one_launch_in_any_precision(step):

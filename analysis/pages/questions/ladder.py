@@ -97,12 +97,12 @@ def answer(
     `ns` is the unprofiled step, the median over the steps of all processes. `speedup` is the step in FP32 with nothing
     fused over it, `gain` that of the rung before over it; `tokens_per_s` and `joules` are of the same steps. Of
     `predicted`, as of `ledger.compare_with_measured`, is what was said of a run before it was measured; of `hindsight`,
-    as of `of_runs.predict_measured`, what the models say today from the capture of the step in FP32. Two steps differ
-    beyond the noise band of wall times (`bands`), which is as wide as if the GPU waited in all phases that the host
-    limits, and only where the host's speed does not explain it: `at_least` and `at_most` are the gain where the step
-    grows with the time of a loop of plain Python on its host, which took `slower_host` times as long as before. Losses
-    are those of the run where it compared them, else of the recording `losses`, which may be of the same model without
-    dropout.
+    as of `recording_predictions.predict_measured`, what the models say today from the capture of the step in FP32. Two
+    steps differ beyond the noise band of wall times (`bands`), which is as wide as if the GPU waited in all phases that
+    the host limits, and only where the host's speed does not explain it: `at_least` and `at_most` are the gain where
+    the step grows with the time of a loop of plain Python on its host, which took `slower_host` times as long as
+    before. Losses are those of the run where it compared them, else of the recording `losses`, which may be of the same
+    model without dropout.
     """
     frames = _frames(runs, main, studies, predicted, hindsight, bands, losses)
     facts: dict[str, Any] = {"noise": noise_of(bands), "slow_host": SLOW_HOST, "near": NEAR, "rungs": [*RUNGS]}
