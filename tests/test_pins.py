@@ -51,8 +51,19 @@ def test_what_pyproject_asks_for_is_locked_in_a_version_it_allows(name, wanted):
 def test_the_lock_files_agree():
     for name in ("base", "site", "gpu", "hf"):
         assert locked(name).items() <= locked("dev").items()
-    assert not locked("base").keys() & locked("site").keys()
     assert not locked("torch").keys() & locked("dev").keys()
+
+
+def test_what_is_needed_everywhere_is_locked_for_all_platforms():
+    """colorama, say: typer needs it on Windows only, and what builds the site on every platform."""
+
+    def everywhere(*names: str) -> set[str]:
+        return {one for name in names for one in re.findall(r"^([a-z0-9-]+)==[^ ;]+ \\$", LOCKED[name], re.MULTILINE)}
+
+    parts = ("base", "site", "gpu", "hf")
+    wanted = everywhere("dev") & {one for name in parts for one in locked(name)}
+    assert wanted == everywhere(*parts) & everywhere("dev")
+    assert "colorama" in everywhere("site")
 
 
 def test_what_continuous_integration_installs_has_hashes():

@@ -102,7 +102,7 @@ def step_of(summary: Summary, operations: Callable[[], pd.DataFrame], rates: Scr
     precision = precision_of(work)
     parts = parts_of(work)
     behind, step_ns, launches = measure_savable(summary, work), seen.work_ns, max(float(parts["launches"].sum()), 1.0)
-    late_ns = seen.part("late_launch", "sync")
+    late_ns = seen.sum_parts("late_launch", "sync")
     least, median, most = UNDER_NSYS
     return Step(
         run={
@@ -136,13 +136,13 @@ def _need_gpu_limited(summary: Summary, seen: CaptureEvidence, rates: ScriptRate
     name = str(gpus["name"].iloc[0] or "a GPU that is not named")
     if name != rates.gpu:
         raise Abstains(f"the recorded pairs are of {rates.gpu}, and this capture is of {name}")
-    if seen.part("graphs"):
+    if seen.sum_parts("graphs"):
         raise Abstains("graph executions hide their kernels: record with --cuda-graph-trace=node")
-    if seen.part("communication") or seen.families.get("communication"):
+    if seen.sum_parts("communication") or seen.families.get("communication"):
         raise Abstains("it exchanges data with other GPUs, and waits for them")
     if seen.has_startup:
         raise Abstains("start-up is in it: leave it out with --between")
-    idle = 1 - seen.part("kernels", "copies") / max(seen.work_ns, 1.0)
+    idle = 1 - seen.sum_parts("kernels", "copies") / max(seen.work_ns, 1.0)
     if idle > 1 - GPU_LIMITED:
         raise Abstains(
             f"under nsys the GPU idles {idle:.0%} of the time, and nsys slows the host; `profiler-job profile` times "

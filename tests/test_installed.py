@@ -1,0 +1,216 @@
+"""The program works where it is installed, from a wheel or as an editable copy, outside any checkout: every command, in
+a folder of a user that holds `jobs/` and `analysis/`, whatever is on PYTHONPATH."""
+
+import gzip
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from importlib.util import find_spec
+from itertools import product
+from pathlib import Path
+
+import pytest
+import yaml
+from pathspec import GitIgnoreSpec
+
+from profiler_job.__main__ import COMMANDS
+from tests.capture.profiles import NAMES, profile
+from tests.jobs.conftest import TINY, fake_nsys, fake_worker
+from tests.waiting import HANGS_S
+from tests.without_compiler import WITHOUT_COMPILER
+
+__all__ = ["fake_nsys", "fake_worker"]
+
+ROOT = Path(__file__).parents[1]
+SOURCES = "profiler_job/site_sources/"
+FORMS = ("wheel", "editable")
+PLACES = {
+    f"{'with' if package else 'without'} __init__.py, {'with' if on_path else 'without'} PYTHONPATH": (package, on_path)
+    for package, on_path in product((True, False), repeat=2)
+}
+SITE = "site" if "site" in COMMANDS else "render"
+SCRIPT = f"""{WITHOUT_COMPILER}
+import torch
+import jobs.mine, analysis.mine
+model = torch.nn.Linear(8, 4)
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(30):
+    optimizer.zero_grad()
+    model(torch.randn(2, 8)).sum().backward()
+    optimizer.step()
+"""
+"""A script that imports the user's own packages."""
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory) -> Path:
+    """A copy of what is built: a build leaves files behind. Recordings and what a report generates are not in it."""
+    folder = tmp_path_factory.mktemp("copy")
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "mkdocs.yml"):
+        shutil.copy(ROOT / name, folder)
+    left_out = shutil.ignore_patterns("*.egg-info", "__pycache__")
+    shutil.copytree(ROOT / "src", folder / "src", symlinks=True, ignore=left_out)
+    for name in ("jobs", "analysis", "site"):
+        left_out = shutil.ignore_patterns("__pycache__", "data", "report")
+        shutil.copytree(ROOT / name, folder / name, ignore=left_out)
+    return folder
+
+
+def pip(*arguments: object) -> None:
+    command = [sys.executable, "-m", "pip", *map(str, arguments)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+@pytest.fixture(scope="module")
+def wheel(copy) -> Path:
+    pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", copy / "dist", copy)
+    (built,) = (copy / "dist").glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module", params=FORMS)
+def command(request, copy, tmp_path_factory) -> Path:
+    """The program as it is installed, in an environment with the dependencies of this one."""
+    environment = tmp_path_factory.mktemp(request.param)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    (packages,) = environment.glob("lib/python*/site-packages")
+    # Only this path: what is installed there in development mode is not followed.
+    dependencies = Path(find_spec("pandas").origin).parents[1]
+    (packages / "dependencies.pth").write_text(f"{dependencies}\n")
+    sources = request.getfixturevalue("wheel") if request.param == "wheel" else copy
+    install = ["--python", environment / "bin" / "python", "install", "--no-deps", "--no-build-isolation"]
+    pip(*install, *(["--editable"] if request.param == "editable" else []), sources)
+    return environment / "bin" / "profiler-job"
+
+
+class User:
+    """Somebody who works in a folder with packages `jobs` and `analysis`."""
+
+    def __init__(self, folder: Path, command: Path, package: bool, on_path: bool):
+        self.folder, self.command = folder, command
+        for name in ("jobs", "analysis"):
+            (folder / name).mkdir(parents=True)
+            (folder / name / "mine.py").touch()
+            for ours in ("cli", "contract", "worker", "site"):  # were these imported, the program would end
+                (folder / name / f"{ours}.py").write_text("raise SystemExit('of the user')\n")
+            if package:
+                (folder / name / "__init__.py").touch()
+        inherited = [path for path in [os.environ.get("PYTHONPATH", "")] if path]
+        self.environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        if path := os.pathsep.join(["."] * on_path + inherited):
+            self.environment["PYTHONPATH"] = path
+
+    def run(self, *arguments: object) -> str:
+        """Run the program to its end and return what it printed, on both streams. It must succeed."""
+        done = subprocess.run(
+            [self.command, *map(str, arguments)],
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=HANGS_S,
+        )
+        assert done.returncode == 0, f"{arguments}: {done.stdout}"
+        assert "of the user" not in done.stdout
+        return done.stdout
+
+
+@pytest.fixture(params=PLACES.values(), ids=PLACES)
+def user(request, command, tmp_path) -> Iterator[User]:
+    return User(tmp_path / "mine", command, *request.param)
+
+
+def test_every_package_and_every_template_is_in_the_wheel(wheel):
+    held = set(zipfile.ZipFile(wheel).namelist())
+    wanted = {
+        f"profiler_job/{path.relative_to(ROOT)}"
+        for side in ("jobs", "analysis")
+        for path in (ROOT / side).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert not wanted - held
+    assert "profiler_job/py.typed" in held
+
+
+def test_the_sources_of_the_site_are_in_the_wheel_without_recordings_and_what_is_generated(wheel):
+    held = {name.removeprefix(SOURCES) for name in zipfile.ZipFile(wheel).namelist() if name.startswith(SOURCES)}
+    settings = yaml.load((ROOT / "mkdocs.yml").read_text(), yaml.BaseLoader)
+    excluded = GitIgnoreSpec.from_lines([*settings["exclude_docs"].splitlines(), "/data/", "/report/", "/index.md"])
+    site = {path.relative_to(ROOT / "site").as_posix() for path in (ROOT / "site").rglob("*") if path.is_file()}
+    assert held == {"mkdocs.yml", *(f"site/{name}" for name in excluded.match_files(site, negate=True))}
+
+
+@pytest.mark.long
+def test_a_source_distribution_gives_the_same_wheel(copy, wheel, tmp_path):
+    build = f"import setuptools.build_meta as build; build.build_sdist({str(tmp_path)!r})"
+    subprocess.run([sys.executable, "-c", build], cwd=copy, check=True, stdout=subprocess.DEVNULL)
+    (archive,) = tmp_path.glob("*.tar.gz")
+    pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", tmp_path, archive)
+    (again,) = tmp_path.glob("*.whl")
+    assert zipfile.ZipFile(again).namelist() == zipfile.ZipFile(wheel).namelist()
+
+
+@pytest.mark.parametrize(("name", "label"), [("REPOSITORY_URL", "Repository"), ("SITE_URL", "Documentation"), ("", "")])
+def test_addresses_come_from_the_environment_of_the_build(copy, monkeypatch, tmp_path, name, label):
+    for other in ("REPOSITORY_URL", "SITE_URL"):
+        monkeypatch.delenv(other, raising=False)
+    if name:
+        monkeypatch.setenv(name, "https://example.org/")
+    build = f"import setuptools.build_meta as build; build.prepare_metadata_for_build_wheel({str(tmp_path)!r})"
+    subprocess.run([sys.executable, "-c", build], cwd=copy, check=True, stdout=subprocess.DEVNULL)
+    (metadata,) = tmp_path.glob("*/METADATA")
+    urls = [line for line in metadata.read_text().splitlines() if line.startswith("Project-URL")]
+    assert urls == ([f"Project-URL: {label}, https://example.org/"] if name else [])
+
+
+def test_the_installed_program_is_that_of_its_environment(command, copy, tmp_path):
+    show = "from profiler_job.jobs.contract.program import PACKAGE; print(PACKAGE)"
+    python = command.with_name("python")
+    found = Path(subprocess.run([python, "-c", show], cwd=tmp_path, capture_output=True, text=True).stdout.strip())
+    assert found.is_relative_to(command.parents[1]) or found == copy / "src" / "profiler_job"
+    assert found.is_relative_to(command.parents[1]) == ("wheel" in command.parents[1].name)
+
+
+@pytest.mark.parametrize("name", [NAMES[0], *(pytest.param(name, marks=pytest.mark.long) for name in NAMES[1:])])
+def test_it_shows_a_real_export(command, tmp_path, name):
+    user = User(tmp_path / "mine", command, package=True, on_path=True)
+    assert "Kernel families" in user.run("show", profile(name))
+
+
+def test_it_reads_and_plans(user, tmp_path):
+    capture = tmp_path / "mine" / "capture.sqlite"
+    capture.write_bytes(gzip.decompress((ROOT / "tests" / "data" / "graph_node.sqlite.gz").read_bytes()))
+    shutil.copy(capture, capture.with_name("again.sqlite"))
+    assert "Kernel families" in user.run("show", "capture.sqlite")
+    assert "again.sqlite" in user.run("compare", "capture.sqlite", "again.sqlite")
+    assert "12 runs" in user.run("plan", "--only", "size=small")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help(user, name):
+    assert "Usage" in user.run(name, "--help")
+
+
+@pytest.mark.long
+def test_a_job_measures_and_makes_its_site_which_can_be_built_again(fake_worker, user):
+    sweep = TINY | {"context_length": [8], "mode": ["forward"]}
+    (user.folder / "tiny.yaml").write_text(yaml.safe_dump(sweep))
+    user.run("job", "--device", "cpu", "--sweep", "tiny.yaml")
+    page = user.folder / "results" / "site" / "index.html"
+    assert "tiny" in page.read_text()
+    page.unlink()
+    user.run(SITE)
+    assert page.is_file()
+
+
+@pytest.mark.long
+def test_a_script_that_imports_packages_of_our_names_is_profiled_with_its_site(fake_nsys, user):
+    (user.folder / "train.py").write_text(SCRIPT)
+    user.run("profile", "--skip", "3", "--steps", "3", "--", sys.executable, "train.py")
+    assert "A step takes" in (user.folder / "results" / "site" / "index.html").read_text()
