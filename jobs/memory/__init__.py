@@ -51,7 +51,7 @@ QUICK_S = 6.0
 class Outcome(NamedTuple):
     """Peak of the allocator in bytes in each phase of each step, the largest it reserved, and where it ran out."""
 
-    predict_peaks: list[dict[str, int]]
+    peaks: list[dict[str, int]]
     reserved: int
     failure: Failure | None
 
