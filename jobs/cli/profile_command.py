@@ -26,7 +26,7 @@ from profiler_job.jobs.contract.exit_codes import SOME_RUNS_FAILED
 from profiler_job.jobs.contract.extras import find_missing, install_command
 from profiler_job.jobs.executor import script
 from profiler_job.jobs.executor.events import Terminal
-from profiler_job.jobs.executor.nodes import node_of
+from profiler_job.jobs.executor.nodes import find_node
 
 
 def profile(
@@ -44,7 +44,7 @@ def profile(
     recording or the site could not be made, 74 results cannot be written, 75 another job holds the folder, 130
     interrupted, 143 terminated.
     """
-    node = node_of(command)
+    node = find_node(command)
     chosen, site = (name or default_name(command), "site")
     if node is not None:  # each machine is given the same command, and may write to the same disk
         of_node = f"-node-{node}"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import typer
 
-from profiler_job.jobs.cli.measure_sweep import gpus_to_use, measure, measure_for_first, telling
+from profiler_job.jobs.cli.measure_sweep import gpus_to_use, measure, telling
 from profiler_job.jobs.cli.sweep_options import (
     AllowMix,
     Device,
@@ -17,7 +17,6 @@ from profiler_job.jobs.cli.sweep_options import (
     ShardOption,
     SweepFile,
     chosen,
-    node_of_runs,
 )
 from profiler_job.jobs.contract.exit_codes import SOME_RUNS_FAILED
 from profiler_job.jobs.executor.result_store import Results
@@ -42,13 +41,8 @@ def run(
     with other versions (GPU, driver, CUDA, torch, nsys, commit) than this machine has, 69 this machine cannot measure,
     74 results cannot be written, 75 another job holds the folder, 129 hung up, 130 interrupted, 143 terminated.
     """
-    used = gpus_to_use(device, gpus)
-    planned, runs, part, of_all_shards = chosen(sweep, only, shard, len(used))
-    node = node_of_runs(of_all_shards or runs, len(used))  # a shard may have none: the first measures it
-    if node and node.number:
-        measure_for_first(node, planned, runs, device, used)
-        return
+    planned, runs, part, of_all_shards = chosen(sweep, only, shard)
     folder = Results(results, planned.name, part.folder)
-    with telling(log_format, price_per_hour, len(used)) as emit:
-        if not measure(folder, planned, runs, of_all_shards, device, gpus, retry, allow_mix, emit, node):
+    with telling(log_format, price_per_hour, len(gpus_to_use(device, gpus))) as emit:
+        if not measure(folder, planned, runs, of_all_shards, device, gpus, retry, allow_mix, emit):
             raise typer.Exit(SOME_RUNS_FAILED)

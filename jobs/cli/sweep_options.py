@@ -8,7 +8,6 @@ import typer
 from profiler_job.jobs.cli.console import err
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.exit_codes import USAGE
-from profiler_job.jobs.executor.nodes import Node, this_node
 from profiler_job.jobs.executor.preflight import RESULTS_OF_IMAGE
 from profiler_job.jobs.sweep.plan import Sweep, SweepError, load_sweep, select
 from profiler_job.jobs.sweep.shards import Shard, detect_shard, parse_shard, select_shard_runs
@@ -31,19 +30,13 @@ PricePerHour = Annotated[
 LogFormat = Annotated[Literal["text", "json"], typer.Option(help="text or json (one event a line).")]
 
 
-def chosen(
-    sweep_file: Path, only: str, shard_text: str, num_gpus: int = 0
-) -> tuple[Sweep, list[Run], Shard, list[Run] | None]:
-    """The sweep, its runs after --only and --shard, the shard, and those of all shards if there are several. Machines
-    that measure together, as of `node_of_runs` with `num_gpus`, all have the same one. Ends the program on a
-    configuration error."""
+def chosen(sweep_file: Path, only: str, shard_text: str) -> tuple[Sweep, list[Run], Shard, list[Run] | None]:
+    """The sweep, its runs after --only and --shard, the shard, and the runs of all shards if there are several. Ends
+    the program on a configuration error."""
     try:
         sweep = load_sweep(sweep_file)
         selected = select(sweep.runs, only)
-        if shard_text:
-            shard, engine = parse_shard(shard_text), ""
-        else:
-            shard, engine = detect_shard(is_together=node_of_runs(selected, num_gpus) is not None)
+        shard, engine = (parse_shard(shard_text), "") if shard_text else detect_shard()
         if engine:
             err.print(f"shard {shard.index} of {shard.count}, assigned by {engine}")
         return sweep, select_shard_runs(selected, shard, sweep.protocol), shard, selected if shard.count > 1 else None
@@ -51,8 +44,3 @@ def chosen(
         for line in str(error).splitlines():
             err.print(line, style="red", markup=False)
         raise typer.Exit(USAGE) from None
-
-
-def node_of_runs(runs: list[Run], num_gpus: int) -> Node | None:
-    """This machine, where it and others measure some of the runs together: those of more GPUs than it has."""
-    return this_node() if num_gpus and any(run.gpus > num_gpus for run in runs) else None

@@ -31,7 +31,7 @@ from profiler_job.jobs.contract.exit_codes import SOME_RUNS_FAILED, USAGE
 from profiler_job.jobs.contract.layout import name_changed
 from profiler_job.jobs.executor import script
 from profiler_job.jobs.executor.events import Emit, Terminal
-from profiler_job.jobs.executor.nodes import node_of
+from profiler_job.jobs.executor.nodes import find_node
 
 WIDTH = 80
 OTHER_NUMBERS = 0.2
@@ -60,7 +60,7 @@ def try_changes(
         sets = parse_sets(change)
     except Refused as error:
         raise fail(f"--change {error}", USAGE) from None
-    if node_of(command) is not None:
+    if find_node(command) is not None:
         raise fail("`try` starts a script again and again on this machine alone: give it one that trains here", USAGE)
     chosen = name or default_name(command)
     names = [name_changed(chosen, changes) for changes in sets]

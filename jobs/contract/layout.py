@@ -192,7 +192,6 @@ class RunRecord(Protocol, AnyRecord):
 
     `status` is `timed` until the run is finished. Times are UTC, ISO 8601; `wall_s` is what the run took in all, and
     `seconds` and `timed` say where: under nsys by the parts of the stage, for `export`, and in each unprofiled process.
-    `num_machines` have the GPUs of the run.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -200,7 +199,6 @@ class RunRecord(Protocol, AnyRecord):
     run_id: str
     status: Status | Literal["timed"]
     run: Run
-    num_machines: int = 1
     wall_s: float = 0.0
     seconds: dict[str, Any] = Field(default_factory=dict)
     timed: list[TimedProcess] = Field(default_factory=list)

@@ -11,26 +11,9 @@
 Plain dictionaries, since the worker imports torch and the standard library, and nothing else.
 """
 
-import json
-import socket
-import time
-from collections.abc import Mapping
-from multiprocessing.connection import Connection
 from typing import Any, Literal, NotRequired, TypedDict
 
 GO = "go"
-KEY = "PROFILER_JOB_KEY"
-"""Names in the environment of ranks on several machines what they show one another first, so that a rank of another run
-is not taken for one of this."""
-CONNECT_S = 120
-"""How long ranks of other machines than the first try to connect to it, and each is waited for there after the one
-before it."""
-GONE_S = 60
-"""After so long without an answer from its system a machine is gone."""
-LONGEST_GREETING = 1 << 10
-"""Bytes of what a rank on another machine says first."""
-LARGEST_BYTES = 1 << 28
-"""Of a message between machines."""
 UNPADDED = "unpadded/"
 """Begins figures of a script: of the module of this path, whose matrix is not padded, the dimension."""
 UNPADDED_MODULES = "unpadded_modules"
@@ -183,49 +166,3 @@ class Released(TypedDict):
 
 
 Answer = Hello | Ready | Timed | Measured | Failed | Calibrated | Released
-
-
-def notice_loss(connected: socket.socket) -> None:
-    """Let a connection fail where the machine at its other end is lost, which says nothing then."""
-    for option, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 10), ("TCP_USER_TIMEOUT", GONE_S * 1000)):
-        connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
-    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-
-
-def send_greeting(connected: socket.socket, said: Mapping[str, Any]) -> None:
-    """Say who connects, a line of JSON, before the connection is a Channel. Raises OSError."""
-    connected.sendall(json.dumps(said).encode() + b"\n")
-
-
-def read_greeting(connected: socket.socket, timeout_s: float) -> Any:
-    """What `send_greeting` says, and nothing of what follows it. All of it comes within `timeout_s`, in however many
-    pieces. Raises OSError where it does not, and ValueError where it is something else."""
-    deadline = time.monotonic() + timeout_s
-    said = b""
-    while not said.endswith(b"\n"):
-        connected.settimeout(max(0.0, deadline - time.monotonic()))
-        byte = connected.recv(1)
-        if not byte or len(said) == LONGEST_GREETING:
-            raise OSError("no greeting came")
-        said += byte
-    return json.loads(said)
-
-
-class Channel(Connection):
-    """The connection to a rank on another machine. Messages go as JSON: pickled ones, as of any other connection, could
-    run code, and who is at the other end of a network is not known. Raises OSError where that end says something else
-    or is lost, and EOFError where it has closed."""
-
-    def __init__(self, connected: socket.socket):
-        notice_loss(connected)
-        connected.settimeout(None)
-        super().__init__(connected.detach())
-
-    def send(self, obj: Any) -> None:
-        self.send_bytes(json.dumps(obj).encode())
-
-    def recv(self) -> Any:
-        try:
-            return json.loads(self.recv_bytes(LARGEST_BYTES))
-        except (ValueError, RecursionError):
-            raise OSError("the other end speaks otherwise") from None

@@ -17,7 +17,6 @@ from profiler_job.jobs.contract.layout import (
     RunRecord,
     Status,
     TimedProcess,
-    list_captures,
 )
 from profiler_job.jobs.contract.messages import Measured
 from profiler_job.jobs.contract.privacy import FOLDERS
@@ -35,7 +34,7 @@ class Attempt:
 
     def __init__(self, state: SweepState, run: Run, collector: Collector, folder: Path, record: RunRecord):
         self.state, self.run, self.collector, self.folder, self.record = state, run, collector, folder, record
-        names = {*record.hashed_names, *hash_machine_names(), *state.hashed_names}  # its stages may have a machine each
+        names = {*record.hashed_names, *hash_machine_names()}  # its stages may have a machine each
         self.update(hashed_names=sorted(names))
         self.started = time.monotonic()
         self.stage = name_stage(collector.name, len(record.timed))
@@ -52,7 +51,6 @@ class Attempt:
             run_id=run.run_id,
             status="timed",
             run=run,
-            num_machines=state.num_machines_of(run),
             machine=machine,
             started_at=read_clock(),
             **state.protocol.model_dump(),
@@ -113,9 +111,8 @@ class Attempt:
     def check(self, database: Path) -> None:
         """Raises CaptureLost unless a capture holds kernels and every profiled step."""
         try:
-            captures = list_captures(database.parent)
-            num_kernels = min(count_kernels_and_steps(capture)[0] for capture in captures)
-            num_steps = [steps for capture in captures for steps in count_steps_of_processes(capture)]
+            num_kernels, _ = count_kernels_and_steps(database)
+            num_steps = count_steps_of_processes(database)
         except sqlite3.Error as error:
             raise CaptureLost("export", f"the export of nsys cannot be used: {error}") from None
         profiled = self.state.protocol.profiled_steps

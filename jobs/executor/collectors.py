@@ -4,12 +4,11 @@ processes (`jobs.worker`) of its own."""
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Protocol
 
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.find_nsys import NSYS_MISSING
@@ -18,7 +17,7 @@ from profiler_job.jobs.contract.messages import GO, Facts, Failed, Measured, Rat
 from profiler_job.jobs.executor.failures import CaptureLost, CollectorError, RunFailed, WorkerDied, infer_status
 from profiler_job.jobs.executor.nsys_cli import NsysLog, export, run_nsys
 from profiler_job.jobs.executor.stop import CAPTURE_S, SHUTDOWN_S, Stop
-from profiler_job.jobs.executor.worker_process import Part, WorkerProcess
+from profiler_job.jobs.executor.worker_process import WorkerProcess
 
 RELEASE_TIMEOUT_S = 60
 CALIBRATE_TIMEOUT_S = 300
@@ -30,33 +29,13 @@ TRACED = ("--trace=cuda,nvtx", "--cuda-graph-trace=node", "--resolve-symbols=fal
 NOT_SAMPLED = ("--sample=none", "--cpuctxsw=none")
 
 
-class Twin(Protocol):
-    """What does on other machines as a collector does on this one. Within each context they do so; it raises
-    CollectorError at its end where one of them could not, and RunFailed at its beginning where the sweep stops: only a
-    capture is ended then."""
-
-    @property
-    def printed(self) -> Mapping[str, Sequence[str]]:
-        """The lines that ranks had printed, by machine, when they were stopped last: nothing of it is kept there."""
-        ...
-
-    def start(self) -> AbstractContextManager[Part]:
-        """Begins with what a start here is to know: which ranks are here, and where all meet."""
-        ...
-
-    def does(self, call: str, folder: Path | None = None) -> AbstractContextManager:
-        """folder: receives what they leave."""
-        ...
-
-
 class Collector:
     """Measures runs in a worker process of its own, which stays warm until it is renewed. Of several `ranks` each has a
     GPU of `gpus`; on the CPU there are none.
 
     annotate: whether the worker opens NVTX ranges. probes: whether it also looks at memory, numerics and the speed of
     the host. can_fork: whether a process that has imported everything forks workers of one rank. launcher: the command
-    that starts it, before its own. capturing: whether nsys collects. part: which of the ranks are here, where other
-    machines have the rest, and twin: what does there as this one does, on the first of them.
+    that starts it, before its own. capturing: whether nsys collects.
     """
 
     name = ""
@@ -65,8 +44,6 @@ class Collector:
     can_fork = False
     launcher: tuple[str, ...] = ()
     capturing = False
-    part: Part | None = None
-    twin: Twin | None = None
 
     def __init__(
         self,
@@ -109,16 +86,8 @@ class Collector:
             self.stop()
         if self.worker is None:
             self.prepare()
-            try:
-                with self.twin.start() if self.twin else nullcontext(self.part) as self.part:
-                    how = (self.annotate, self.launcher, self.stopping.is_set, self.compiled, self.forks, self.part)
-                    self.worker = WorkerProcess(self.device, self.gpus, self.ranks, *how)
-            except (CollectorError, RunFailed) as error:
-                self.stop()  # it may have started on some of the machines
-                if isinstance(error, CollectorError) and self.twin and self.twin.printed:
-                    last = [f"{machine}: {lines[-1]}" for machine, lines in self.twin.printed.items()]
-                    raise CollectorError("; ".join([str(error), *last])) from None
-                raise
+            how = (self.annotate, self.launcher, self.stopping.is_set, self.compiled, self.forks)
+            self.worker = WorkerProcess(self.device, self.gpus, self.ranks, *how)
             self.fresh = True
 
     def prepare(self) -> None:
@@ -128,12 +97,6 @@ class Collector:
         if self.worker is not None:
             self.worker.kill()
             self.worker = None
-        with suppress(CollectorError, RunFailed), self.elsewhere("stop"):
-            pass
-
-    def elsewhere(self, call: str, folder: Path | None = None) -> AbstractContextManager:
-        """What is done on the other machines, too, while it is done here; as of `Twin.does`."""
-        return self.twin.does(call, folder) if self.twin else nullcontext()
 
     def renew(self) -> None:
         """Start a new worker unless this one has done nothing yet. Raises as `start`."""
@@ -215,20 +178,12 @@ class Collector:
         failure.detail["collector"] = self.name
         if failure.status != "oom" or self.capturing or not self._released():
             failure = self.give_up(failure)
-            self._keep_printed(folder / LOG)
         raise failure
 
     def give_up(self, failure: RunFailed) -> RunFailed:
         """Stop the worker. Returns what to say of the run."""
         self.stop()
         return failure
-
-    def _keep_printed(self, log: Path) -> None:
-        """Append what the ranks of other machines, which have been stopped, printed there."""
-        if self.twin and self.twin.printed:
-            lines = [f"{machine}: {line}\n" for machine, lines in self.twin.printed.items() for line in lines]
-            with suppress(OSError), open(log, "a") as file:  # a full disk is told where the record is written
-                file.writelines(lines)
 
     def _released(self) -> bool:
         try:
@@ -316,8 +271,7 @@ class Nsys(Collector):
         self.log = NsysLog(folder / NSYS_LOG)
         try:
             options = (*NOT_SAMPLED, "--force-overwrite=true", f"--output={self.report}")
-            with self.elsewhere("begin_capture"):
-                self.control("start", *options, log=self.log)
+            self.control("start", *options, log=self.log)
         except CollectorError as error:
             raise self._lost("start of capture", str(error)) from None
         self.capturing = True
@@ -326,8 +280,7 @@ class Nsys(Collector):
         """Stop collecting, move the report into the folder of the run, and export it there, as of `export`. Raises
         CaptureLost; unless only the export failed, the worker is then stopped."""
         try:
-            with self.elsewhere("end_capture", self.open_log.path.parent):
-                self.control("stop", allowed_s=CAPTURE_S, log=self.log)
+            self.control("stop", allowed_s=CAPTURE_S, log=self.log)
             self.capturing = False
             if not self.report.exists():
                 raise CollectorError("nsys stop left no report")

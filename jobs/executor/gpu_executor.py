@@ -3,8 +3,7 @@
 A GPU executor has warm workers inside nsys, each in a session of its own, and a process that forks a fresh worker for
 each run without a profiler. A sweep has two stages: every run without a profiler, in several passes, and then, when no
 executor measures unprofiled steps any more, every run under nsys. Ending a capture takes nsys seconds and the GPU
-nothing, so it goes on, export included, while the next runs are profiled. Of a run on several machines only the export
-on the first does: the others do a thing at a time, and end, export and send a capture before the next one begins.
+nothing, so it goes on, export included, while the next runs are profiled.
 """
 
 import math
@@ -23,30 +22,26 @@ from profiler_job.jobs.executor.failures import RunFailed
 from profiler_job.jobs.executor.gpu_sampler import GpuSensor, Watch
 from profiler_job.jobs.executor.machine import read_machine_facts
 from profiler_job.jobs.executor.sweep_state import SweepState
-from profiler_job.jobs.executor.together import Others
 
 # The end of a capture takes nsys 3.0 to 3.7 s, most of it waiting, and a short run 1.4 s: with four none waits for it.
 NSYS_WORKERS = 4
 
 
 class GpuExecutor:
-    """The GPUs of one run at a time, a rank for each, with those of `others`; on the CPU `gpus` is empty. In each stage
-    it takes runs from the common queue until that is empty."""
+    """The GPUs of one run at a time, a rank for each; on the CPU `gpus` is empty. In each stage it takes runs from the
+    common queue until that is empty."""
 
-    def __init__(self, state: SweepState, gpus: Sequence[int], ranks: int = 1, others: Others | None = None):
+    def __init__(self, state: SweepState, gpus: Sequence[int], ranks: int = 1):
         self.state = state
         worker = (state.device, gpus, ranks, state.stopping, state.compiled)
         self.timer = Timer(*worker)
         self.free = deque(Nsys(*worker) for _ in range(state.num_nsys_workers))
         self.collectors: list[Collector] = [self.timer, *self.free]
-        if others:
-            for collector in self.collectors:
-                collector.twin = others.twin(collector, ranks)
         self.nsys: Nsys | None = None  # the one in use
         self.exports: set[Future[Nsys]] = set()
         self.cooling_since = -math.inf  # when a capture last began or began to end, on the clock of time.monotonic
         self.machine = Machine()
-        self.sensor = GpuSensor(gpus, state.results.salt(), is_part=others is not None)
+        self.sensor = GpuSensor(gpus, state.results.salt())
 
     def start(self) -> None:
         """Start every worker: those of nsys, too, since their start would disturb unprofiled steps."""

@@ -56,14 +56,10 @@ READINGS: dict[str, Callable[[Any], int | str]] = {
 class GpuSensor:
     """The GPUs of a run, as NVML reads them: `gpus` are their indices as CUDA counts, none on the CPU. Energy is
     that of all of them, everything else of the first. `gpu_id` is its UUID, hashed with a salt: it tells the GPUs of a
-    recording apart, and nobody which they are. Where other machines have GPUs of the run (`is_part`), energy is not
-    read: it would be of some GPUs for the tokens of all. `problems` says by name what cannot be read, and why."""
+    recording apart, and nobody which they are. `problems` says by name what cannot be read, and why."""
 
-    def __init__(self, gpus: Sequence[int], salt: str, is_part: bool = False):
+    def __init__(self, gpus: Sequence[int], salt: str):
         self.problems: dict[str, str] = {}
-        self.is_part = is_part
-        if is_part:
-            self.problems["energy_mj"] = "other machines have GPUs of the run"
         self.handles: list[Any] = []
         try:
             visible = open_visible_handles() if gpus else []
@@ -91,8 +87,6 @@ class GpuSensor:
 
     def read_energy(self) -> int | None:
         """Millijoules of all GPUs since the driver was loaded."""
-        if self.is_part:
-            return None
         return self.read("energy_mj", lambda first: sum(map(pynvml.nvmlDeviceGetTotalEnergyConsumption, self.handles)))
 
     def sample(self) -> Row:

@@ -15,7 +15,6 @@ from profiler_job.jobs.executor.gpu_executor import NSYS_WORKERS, GpuExecutor
 from profiler_job.jobs.executor.result_store import Results, read_json, write_json
 from profiler_job.jobs.executor.sweep_state import SweepState
 from profiler_job.jobs.executor.temporary import create_temporary_folder, remove_abandoned
-from profiler_job.jobs.executor.together import Others
 from profiler_job.jobs.sweep.prediction import assume_stages, count_stage_steps, name_stage
 
 
@@ -39,8 +38,7 @@ class SweepRunner:
 
     `emit(event, **fields)` is told what happens. `gpus` are the device indices to use, one executor each. `calibrate`
     measures the first GPU's peak rates before the first run, into CALIBRATION. With `allow_mix` the other runs may be
-    measured with other versions than those that are finished. Runs of more GPUs than `gpus` are measured together with
-    `others`, the same part of their ranks on each machine.
+    measured with other versions than those that are finished.
     """
 
     def __init__(
@@ -54,16 +52,10 @@ class SweepRunner:
         retry: bool = False,
         allow_mix: bool = False,
         calibrate: bool = False,
-        others: Others | None = None,
     ):
         self.state = SweepState(results, protocol, emit, device)
         self.results, self.protocol, self.emit = results, protocol, emit
         self.gpus, self.retry, self.allow_mix, self.calibrate = gpus, retry, allow_mix, calibrate
-        self.others = others
-        self.state.num_gpus = len(gpus)
-        if others:
-            self.state.hashed_names += others.hashed_names
-            self.state.num_machines = others.node.size
         self.executors: list[GpuExecutor] = []
         self.orders: list[list[Run]] = []  # of the passes of unprofiled processes
         self.kept: list[Machine] = []  # of runs that were finished before
@@ -107,8 +99,7 @@ class SweepRunner:
                     self.emit("run_damaged", run=run.run_id, why=damage)
                 pending.append(run)
                 self.results.reopen(run, self.protocol)
-                timed = self.results.timed(run, self.protocol)
-                if timed and timed.num_machines == self.state.num_machines_of(run):
+                if timed := self.results.timed(run, self.protocol):
                     self.state.timed[run.run_id] = timed
             else:
                 self.results.tidy(run, record)
@@ -131,10 +122,7 @@ class SweepRunner:
         before or after: what is idle would have to wait for them."""
         groups = [self.gpus[first : first + ranks] for first in range(0, len(self.gpus) - ranks + 1, ranks)]
         on_cpu = self.state.device != "cuda"
-        others = self.others if ranks > len(self.gpus) else None
-        if others:
-            groups = [self.gpus[: ranks // others.node.size]]
-        self.executors = [GpuExecutor(self.state, () if on_cpu else gpus, ranks, others) for gpus in groups or [()]]
+        self.executors = [GpuExecutor(self.state, () if on_cpu else gpus, ranks) for gpus in groups or [()]]
         try:
             with ThreadPoolExecutor(len(self.executors), thread_name_prefix="gpu") as pool:
                 self._run_stages(pool, pending)

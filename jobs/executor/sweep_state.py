@@ -20,16 +20,12 @@ COOLDOWN_S = 1.0
 
 class SweepState:
     """`timed` are the records of runs that only the timer has measured, by all of its processes or some, `statuses`
-    those of finished runs, by run id.
-    `num_gpus` are those of this machine, and `num_machines` all that measure, this one too.
-    `compiled` is the folder of what workers compile, while there are workers."""
+    those of finished runs, by run id. `compiled` is the folder of what workers compile, while there are workers."""
 
     def __init__(self, results: Results, protocol: Protocol, emit: Emit, device: str):
         self.results, self.protocol, self.emit, self.device = results, protocol, emit, device
         self.num_nsys_workers = 0
         self.compiled = ""
-        self.hashed_names: list[str] = []  # of other machines that measure, too
-        self.num_gpus, self.num_machines = 0, 1
         self.cooldown_s = COOLDOWN_S if device == "cuda" else 0.0
         self.stopping = Stop()
         self.queue: SimpleQueue[Run] = SimpleQueue()
@@ -37,10 +33,6 @@ class SweepState:
         self.statuses: dict[str, str] = {}
         self.repeats: Counter[str] = Counter()
         self.machine_failures: Counter[int | None] = Counter()  # in a row, by GPU
-
-    def num_machines_of(self, run: Run) -> int:
-        """How many measure it together: all, where it has more GPUs than this one."""
-        return self.num_machines if run.gpus > self.num_gpus else 1
 
     def next_run(self) -> Run | None:
         """None when the queue is empty or the sweep was told to stop."""

@@ -11,10 +11,9 @@ from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
-from typing import NamedTuple
 
 from profiler_job.jobs.contract.excerpt import read_excerpt
-from profiler_job.jobs.contract.messages import KEY, Answer, Hello, Task
+from profiler_job.jobs.contract.messages import Answer, Hello, Task
 from profiler_job.jobs.contract.privacy import COMPILED, ENVIRONMENT
 from profiler_job.jobs.executor.failures import CollectorError, RunFailed, WorkerDied
 from profiler_job.jobs.executor.temporary import TemporaryFolder
@@ -91,24 +90,12 @@ def listening(address: Path) -> Iterator[socket.socket]:
             address.unlink(missing_ok=True)
 
 
-class Part(NamedTuple):
-    """The ranks of a run on this machine, where others have the rest: `size` from `first`. All of them meet at
-    `meeting` (host:port), and those of other machines than the first connect to its worker at `address` by `key`."""
-
-    first: int
-    size: int
-    meeting: str
-    address: str
-    key: str
-
-
 class WorkerProcess:
     """A process that runs `jobs.worker.service`, spoken to over a socket. `cancelled` ends the wait for its start.
 
     One that `forks` measures nothing: it has imported what the worker needs, and forks the worker, and another one for
     each `renew` (see `jobs.worker.fork`). `pid` and `facts` are those of the worker. Of several ranks the worker is the
-    process between them and this one (see `rank_group`), which does not fork; `part`: of which of them, where
-    other machines have the rest.
+    process between them and this one (see `rank_group`), which does not fork.
     """
 
     def __init__(
@@ -121,7 +108,6 @@ class WorkerProcess:
         cancelled: Callable[[], bool],
         compiled: str,
         forks: bool = False,
-        part: Part | None = None,
     ):
         self._folder = TemporaryFolder()
         self.home = self._folder.path
@@ -138,18 +124,14 @@ class WorkerProcess:
         )
         command = [*launcher, sys.executable, "-P", "-m", *module, str(self.address), "--device", device]
         command += ["--annotate"] * annotate + ["--fork"] * forks
-        self.environment = environment = allowed_environment(os.environ, self.home, gpus, compiled)
-        if part:
-            command += ["--first", str(part.first), "--here", str(part.size)]
-            command += ["--meeting", part.meeting, "--address-of-first", part.address]
-            environment[KEY] = part.key
+        self.environment = allowed_environment(os.environ, self.home, gpus, compiled)
         with listening(self.address) as listener, open(self.home / "log.txt", "ab") as log:
             self.process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=environment,
+                env=self.environment,
                 start_new_session=True,
             )
             connection = self._accept(listener)
@@ -262,10 +244,10 @@ class WorkerProcess:
                 message += ": somebody, or the system for lack of memory, killed it"
             raise WorkerDied("machine" if code in KILLED else "failed", phase="", message=message) from None
 
-    def read_printed(self, most: int = KEPT_OF_OUTPUT) -> str:
-        """The first and last `most` bytes of what it printed before its first run; of ranks that are not on the first
-        machine, of all that they printed. Raises OSError after `kill`."""
-        return read_excerpt(self.home / "log.txt", most)
+    def read_printed(self) -> str:
+        """Return the first and last KEPT_OF_OUTPUT bytes of what it printed before its first run. Raises OSError after
+        `kill`."""
+        return read_excerpt(self.home / "log.txt", KEPT_OF_OUTPUT)
 
     def died(self) -> bool:
         """Whether an idle worker is gone: it has nothing to say before it is asked, and then closes the connection."""

@@ -26,15 +26,13 @@ class Shard:
 @dataclass(frozen=True, kw_only=True)
 class Engine:
     """How a batch engine tells a task its number: the variables of its index, of the number of tasks and, where tasks
-    are not numbered 0, 1, 2..., of the first index and the distance between two. has_machines: whether a task may have
-    several machines; else its number is that of the machine."""
+    are not numbered 0, 1, 2..., of the first index and the distance between two."""
 
     name: str
     index: str
     count: str
     first: str = ""
     step: str = ""
-    has_machines: bool = False
 
 
 ENGINES = (
@@ -44,7 +42,6 @@ ENGINES = (
         count="SLURM_ARRAY_TASK_COUNT",
         first="SLURM_ARRAY_TASK_MIN",
         step="SLURM_ARRAY_TASK_STEP",
-        has_machines=True,
     ),
     Engine(name="AWS Batch array", index="AWS_BATCH_JOB_ARRAY_INDEX", count="AWS_BATCH_JOB_ARRAY_SIZE"),
     Engine(name="Google Batch", index="BATCH_TASK_INDEX", count="BATCH_TASK_COUNT"),
@@ -62,14 +59,13 @@ def parse_shard(text: str) -> Shard:
     return Shard(int(index), int(count))
 
 
-def detect_shard(environment: Mapping[str, str] = os.environ, is_together: bool = False) -> tuple[Shard, str]:
+def detect_shard(environment: Mapping[str, str] = os.environ) -> tuple[Shard, str]:
     """The shard a batch engine assigned to this task and the engine's name; the whole sweep and "" outside of one.
-    Where several machines measure together (`is_together`), the number of a machine is that of no shard.
 
     Raises SweepError when an engine's variables do not make sense.
     """
     for engine in ENGINES:
-        if engine.index not in environment or (is_together and not engine.has_machines):
+        if engine.index not in environment:
             continue
         if engine.count not in environment:
             raise SweepError(

@@ -9,7 +9,7 @@ from torch import Tensor, distributed, nn
 
 
 class Place(NamedTuple):
-    """Which of several ranks this process is, and where they meet (host:port)."""
+    """Which of several ranks this process is, and the file of torch.distributed's store by which they meet."""
 
     rank: int = 0
     num_ranks: int = 1
@@ -22,7 +22,7 @@ def join(place: Place, device: torch.device) -> None:
         return
     distributed.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
-        init_method=f"tcp://{place.meeting}",
+        init_method=f"file://{place.meeting}",
         rank=place.rank,
         world_size=place.num_ranks,
         device_id=device if device.type == "cuda" else None,

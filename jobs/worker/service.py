@@ -12,7 +12,6 @@ import json
 import os
 import select
 import shutil
-import socket
 import statistics
 import sys
 import threading
@@ -26,18 +25,14 @@ from typing import NamedTuple
 import torch
 
 from profiler_job.jobs.contract.messages import (
-    CONNECT_S,
     GO,
-    KEY,
     Answer,
     Busy,
-    Channel,
     Facts,
     Failed,
     Measured,
     MemoryOf,
     Settings,
-    send_greeting,
 )
 from profiler_job.jobs.contract.modes import list_phases
 from profiler_job.jobs.contract.plain import PLAIN, TRAINED_STEPS, count_plain_steps
@@ -470,8 +465,7 @@ def main() -> None:
     parser.add_argument("--fork", action="store_true", help="fork a process for each address that is sent")
     parser.add_argument("--rank", type=int, default=0, help="which of several processes this is")
     parser.add_argument("--ranks", type=int, default=1, help="how many there are")
-    parser.add_argument("--meeting", default="", help="where they meet: host:port")
-    parser.add_argument("--gpu", type=int, default=0, help="its GPU, by its number on this machine")
+    parser.add_argument("--meeting", default="", help="the file by which they meet")
     arguments = parser.parse_args()
     home = os.path.dirname(arguments.address)
     if arguments.fork:
@@ -483,24 +477,6 @@ def main() -> None:
         connect(arguments.address, arguments, home if arguments.ranks == 1 else "")
 
 
-def reach(address: str, place: Place) -> Connection:
-    """The connection to an address: a path, or host:port of the first of several machines, which is told the rank."""
-    if address.startswith("/"):
-        return Client(address)
-    host, _, port = address.rpartition(":")
-    deadline = time.monotonic() + CONNECT_S
-    while True:  # it listens before its own ranks start
-        try:
-            first = socket.create_connection((host, int(port)))
-        except OSError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.2)
-        else:
-            send_greeting(first, {"key": os.environ[KEY], "rank": place.rank})
-            return Channel(first)
-
-
 def connect(address: str, arguments: argparse.Namespace, home: str = "") -> None:
     """Serve whoever listens at an address; `home` as of `end_with_runner`."""
     # Backward on the thread that runs forward, so that its kernels are launched inside the `backward` range.
@@ -510,9 +486,9 @@ def connect(address: str, arguments: argparse.Namespace, home: str = "") -> None
         annotation.use(torch.cuda.nvtx.range)
         followed_by = ModuleRanges(torch.cuda.nvtx.range_push, torch.cuda.nvtx.range_pop)
     place = Place(arguments.rank, arguments.ranks, arguments.meeting)
-    device = torch.device("cuda", arguments.gpu) if arguments.device == "cuda" else torch.device("cpu")
+    device = torch.device("cuda", arguments.rank) if arguments.device == "cuda" else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    with reach(address, place) as connection:
+    with Client(address) as connection:
         end_with_runner(connection, home)
         serve(connection, device, followed_by, place)

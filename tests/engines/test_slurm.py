@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from profiler_job.analysis.recording import ingest, merge, store
+from tests.ports import find_free_ports
 from tests.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
@@ -70,14 +71,6 @@ pytestmark = [
 ]
 
 
-def free_ports(count):
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
-
-
 @pytest.fixture(scope="module")
 def slurm():
     """Runs a Slurm command and returns what it printed; munged, slurmctld and slurmd live as long as the module."""
@@ -87,7 +80,7 @@ def slurm():
     key.chmod(0o600)
     (folder / "state").mkdir()
     host = socket.gethostname().partition(".")[0]
-    conf = SLURM_CONF.format(folder=folder, host=host, user="root", ports=free_ports(2), num=NUM_SHARDS)
+    conf = SLURM_CONF.format(folder=folder, host=host, user="root", ports=find_free_ports(2), num=NUM_SHARDS)
     (folder / "slurm.conf").write_text(conf)
     for number in range(NUM_SHARDS):
         (folder / f"gpu{number}").touch()  # what Slurm counts as GPUs here

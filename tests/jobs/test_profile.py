@@ -21,10 +21,10 @@ from profiler_job.analysis.recording.merge import merge
 from profiler_job.jobs.cli.follow_up import StepFailed
 from profiler_job.jobs.cli.script_name import default_name
 from profiler_job.jobs.contract.extras import install_command
-from profiler_job.jobs.contract.ports import find_free_ports
 from profiler_job.jobs.executor import script
-from profiler_job.jobs.executor.nodes import node_of
+from profiler_job.jobs.executor.nodes import find_node
 from tests.jobs.conftest import ROOT, write_no_pages
+from tests.ports import find_free_ports
 from tests.waiting import HANGS_S, has_ended
 from tests.without_compiler import WITHOUT_COMPILER
 
@@ -688,7 +688,7 @@ SLURM = {"SLURM_NODEID": "3", "SLURM_NNODES": "4"}
     ],
 )
 def test_which_of_several_machines_this_is_comes_from_the_launcher_or_the_engine(command, environment, node):
-    assert node_of(command.split(), environment) == node
+    assert find_node(command.split(), environment) == node
 
 
 @pytest.mark.parametrize(

@@ -3,24 +3,32 @@ run ends of which one rank does not."""
 
 import os
 import signal
+import subprocess
+import sys
+from multiprocessing import Pipe
 
 import pytest
 import torch
+import typer
 from torch import distributed
 
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.ingest import ingest
+from profiler_job.jobs.cli import measure_sweep
+from profiler_job.jobs.cli.run_command import run as run_sweep
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.messages import LINK_MESSAGE, LINK_RATE
+from profiler_job.jobs.executor import worker_process
 from profiler_job.jobs.executor.collectors import Timer
 from profiler_job.jobs.executor.failures import RunFailed
 from profiler_job.jobs.executor.worker_process import processes_with
 from profiler_job.jobs.sweep.plan import Sweep, SweepError, load_sweep
 from profiler_job.jobs.worker import parallel, probes
 from profiler_job.jobs.worker.parallel import find_layers
-from profiler_job.jobs.worker.rank_group import together
+from profiler_job.jobs.worker.rank_group import RankDiedError, Ranks, join_answers
 from profiler_job.jobs.workloads.transformer.build import build
 from tests.jobs.conftest import jobs
+from tests.waiting import HANGS_S
 
 AXES = {"name": "several", "size": ["small"], "context_length": [128], "mode": ["train_step"]}
 TINY = """name: several
@@ -83,7 +91,7 @@ def test_what_ranks_measured_is_one_answer_whose_rows_say_their_rank():
         rows = {"steps": [{"step": 0, "wall_ns": wall_ns}], "memory": [], "figures": [], "module_memory": []}
         return {"event": "measured", "settings": {"num_parameters": 5}, "seconds": {"build": build}} | rows
 
-    answer = together([measured(10, 1.0), measured(20, 3.0)])
+    answer = join_answers([measured(10, 1.0), measured(20, 3.0)])
     assert answer["steps"] == [{"rank": 0, "step": 0, "wall_ns": 10}, {"rank": 1, "step": 0, "wall_ns": 20}]
     assert (answer["seconds"], answer["settings"]) == ({"build": 3.0}, {"num_parameters": 5})
 
@@ -217,3 +225,48 @@ def test_a_rank_that_fails_says_which_it_is(tmp_path):
             timer.measure(run, warmup_steps=2, steps=2, folder=folder, timeout_s=120)
     finally:
         timer.stop()
+
+
+@pytest.mark.long
+def test_each_further_rank_may_take_its_time_to_start(monkeypatch):
+    monkeypatch.setattr(worker_process, "START_TIMEOUT_S", 0)
+    monkeypatch.setattr(worker_process, "RANK_START_S", HANGS_S)
+    timer = Timer("cpu", (), 2)
+    timer.start()
+    timer.stop()
+
+
+@pytest.mark.parametrize("is_dead", [True, False])
+def test_a_rank_that_died_is_told_before_one_that_failed_for_it(is_dead):
+    """The collective of the one that is left fails at once."""
+    ours, theirs = zip(*(Pipe() for _ in range(3)), strict=True)
+    ranks = Ranks.__new__(Ranks)
+    ranks.sockets = list(ours)
+    ranks.processes = [subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"]) for _ in range(3)]
+    theirs[0].send({"event": "failed", "message": "connection closed by peer"})
+    theirs[1].send({"event": "failed", "message": "connection closed by peer"})
+    if is_dead:
+        theirs[2].close()
+    job, _job = Pipe()
+    if is_dead:
+        with pytest.raises(RankDiedError, match=r"rank 2 died \(exit 3\)"):
+            ranks.receive(job)
+    else:
+        assert ranks.receive(job)[0]["event"] == "failed"
+    ranks.kill()
+
+
+def test_a_rank_that_ends_as_it_starts_ends_the_others(tmp_path):
+    with pytest.raises(RankDiedError, match=r"rank 0 died \(exit 2\)"):
+        Ranks(tmp_path, 2, ["--device", "none"])
+
+
+def test_a_run_of_more_gpus_than_the_machine_has_is_refused(tmp_path, monkeypatch, capsys):
+    file = tmp_path / "sweep.yaml"
+    file.write_text(TINY)
+    monkeypatch.setattr(measure_sweep, "find_visible_gpus", lambda: [0])
+    with pytest.raises(typer.Exit) as ended:
+        run_sweep(sweep=file, results=tmp_path / "results")
+    assert ended.value.exit_code == measure_sweep.CANNOT_MEASURE
+    assert "some runs need 2 GPUs, and 1 would be used" in capsys.readouterr().err
+    assert not (tmp_path / "results").exists()

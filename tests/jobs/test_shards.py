@@ -103,13 +103,6 @@ def test_batch_engines_say_which_shard_this_is(environment, shard, engine):
     assert detect_shard(environment) == (shard, engine)
 
 
-def test_of_machines_that_measure_together_the_number_of_an_array_task_is_a_shard_and_their_own_is_none():
-    machine = {"SKYPILOT_NODE_RANK": "1", "SKYPILOT_NUM_NODES": "2", "JOB_COMPLETION_INDEX": "1"}
-    task = {"SLURM_ARRAY_TASK_ID": "1", "SLURM_ARRAY_TASK_COUNT": "3"}
-    assert detect_shard(machine, is_together=True) == (Shard(1, 1), "")
-    assert detect_shard(machine | task, is_together=True) == (Shard(2, 3), "Slurm array")
-
-
 @pytest.mark.parametrize(
     ("environment", "said"),
     [

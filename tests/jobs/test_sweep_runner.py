@@ -270,9 +270,9 @@ class OnGpu:
     def __enter__(self):
         self.init = gpu_executor.GpuExecutor.__init__
 
-        def on_cpu(one, state, gpus, ranks, others):
+        def on_cpu(one, state, gpus, ranks):
             state.device = "cpu"
-            self.init(one, state, (), ranks, others)
+            self.init(one, state, (), ranks)
             state.device = "cuda"
 
         gpu_executor.GpuExecutor.__init__ = on_cpu
