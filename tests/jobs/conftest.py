@@ -119,6 +119,21 @@ def fake_worker(tmp_path, monkeypatch, fake_nsys) -> FakeWorker:
     return FakeWorker(folder)
 
 
+def is_alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.fixture
+def no_worker_is_left(fake_worker):
+    """Fails if a fake worker outlives its test."""
+    yield
+    eventually(lambda: not [pid for _, pid in fake_worker.tasks if is_alive(pid)], what="a worker is left")
+
+
 FAST_MKDOCS = """
 import pathlib, sys
 site = pathlib.Path(sys.argv[sys.argv.index("--site-dir") + 1])

@@ -20,7 +20,7 @@ from profiler_job.jobs.cli import run_command
 from profiler_job.jobs.executor.sweep_runner import SweepRunner
 from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP
 from tests.jobs.conftest import ROOT, command, eventually, jobs
-from tests.jobs.test_sweep_runner import FIRST, RUNS, SECOND
+from tests.jobs.tiny_runs import FIRST, RUNS, SECOND
 from tests.records import rewrite
 from tests.waiting import HANGS_S
 

@@ -11,7 +11,8 @@ from profiler_job.jobs.executor.result_store import Results
 from profiler_job.jobs.executor.sweep_runner import Stopped, shuffle_pass
 from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP, load_sweep
 from tests.jobs.conftest import jobs
-from tests.jobs.test_sweep_runner import RUNS, stop_when
+from tests.jobs.test_sweep_runner import stop_when
+from tests.jobs.tiny_runs import RUNS
 from tests.records import rewrite
 
 pytestmark = pytest.mark.usefixtures("fake_worker")
