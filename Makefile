@@ -77,7 +77,7 @@ sweep: $(TO_MEASURE) ## Measure the sweep (SWEEP=file) into results/; can be sto
 studies: $(TO_MEASURE) ## Measure and ingest every sweep of jobs/sweeps, or SWEEPS="precision compile", one after another
 	$(BIN)/python -m profiler_job doctor --results $(RESULTS) --device $(DEVICE)
 	@failed=; for sweep in $(foreach one,$(SWEEPS),$(or $(wildcard jobs/sweeps/$(one).yaml),$(one))); do \
-	  echo "$$sweep:"; code=0; name=$$(awk '$$1 == "name:" {print $$2}' $$sweep); \
+	  echo "$$sweep:"; code=0; name=$$(awk '/^name:/ {print $$2}' $$sweep); \
 	  $(BIN)/python -m profiler_job run --sweep $$sweep --results $(RESULTS) --device $(DEVICE) $(if $(ALLOW_MIX),--allow-mix) \
 	    || code=$$?; \
 	  $(BIN)/python -m profiler_job ingest $(RESULTS)/$$name --out $(RECORDINGS)/$$name && test $$code = 0 \
@@ -86,7 +86,7 @@ studies: $(TO_MEASURE) ## Measure and ingest every sweep of jobs/sweeps, or SWEE
 	done; test -z "$$failed" || { echo "not whole:$$failed" >&2; exit 1; }
 
 ingest: $(TO_REPORT) ## Turn results/ into a recording in build/recording
-	$(BIN)/python -m profiler_job ingest $(RESULTS)/$$(awk '$$1 == "name:" {print $$2}' $(SWEEP)) --out $(RECORDED)
+	$(BIN)/python -m profiler_job ingest $(RESULTS)/$$(awk '/^name:/ {print $$2}' $(SWEEP)) --out $(RECORDED)
 
 report: $(TO_REPORT) ## Write the report's pages from the recording (RECORDING=folder, STRICT=1 to fail on a breach)
 	$(BIN)/python -m profiler_job report $(if $(RECORDING),--recording $(RECORDING)) $(if $(STRICT),--strict)

@@ -151,6 +151,12 @@ def read_json(file: Path) -> dict:
     return data
 
 
+class _Block(BaseModel):
+    """The part of a block of a sweep that is read here and by `merge`."""
+
+    custom_sizes: dict[str, dict[str, Any]] = {}
+
+
 class _Plan(BaseModel):
     """What of a sweep is read here and by `merge`."""
 
@@ -158,6 +164,7 @@ class _Plan(BaseModel):
     runs: list[str] = []
     runs_of_all_shards: list[str] = []
     custom_sizes: dict[str, dict[str, Any]] = {}
+    blocks: list[_Block] = []
 
 
 def read_plan(file: Path) -> dict:

@@ -144,14 +144,18 @@ def _common_plan(shards: list[Path]) -> dict:
 
 
 def _other_parameters(record: FinishedRecord, plan: dict) -> str:
-    """What a run was measured with that the sweep does not ask for: left over from an earlier sweep; "" if nothing."""
-    wanted = plan | plan.get("custom_sizes", {}).get(record.run.get("size"), {})
-    measured = record.parameters()
-    for name in measured.keys() & wanted.keys():
-        allowed = wanted[name] if isinstance(wanted[name], list) else [wanted[name]]
-        if measured[name] not in allowed:
-            return name
-    return ""
+    """Return a parameter of a run that no block of the sweep asks for, as in a run of an earlier sweep; "" if there is
+    none."""
+    measured, wrong = record.parameters(), ""
+    for block in plan.get("blocks") or [{}]:
+        wanted = plan | block
+        wanted |= wanted.get("custom_sizes", {}).get(record.run.get("size"), {})
+        both = measured.keys() & wanted.keys()
+        lists = {name: wanted[name] if isinstance(wanted[name], list) else [wanted[name]] for name in both}
+        wrong = next((name for name in sorted(both) if measured[name] not in lists[name]), "")
+        if not wrong:
+            return ""
+    return wrong
 
 
 def _lost_its_capture(record: FinishedRecord, run: Path) -> bool:

@@ -40,6 +40,7 @@ def plan(
     """Print the runs of a sweep with their parameters, predicted memory and time. Needs no GPU and no torch; the
     memory of models of your own is simulated, and that needs torch."""
     planned, runs, *_ = chosen(sweep, only, shard)
+    workloads = " and ".join(sorted({run.workload for run in runs}))
     shapes = {infer_shape(run) for run in runs if is_predictable(run)}
     seconds = estimate_prediction_seconds(shapes)
     with_memory = memory or gpu_memory > 0 or seconds <= QUICK_S
@@ -62,9 +63,9 @@ def plan(
         predicted += f", time (in all {format_clock(table.total_s)}, each run timed in {times}) for a modest GPU"
     elif any(prediction.peaks for prediction in simulated.values()):
         predicted = "memory is the peak allocated of a simulation, without the allocator's rounding and the CUDA "
-        predicted += f"context; of workload {planned.workload} no time is known before"
+        predicted += f"context; of workload {workloads} no time is known before"
     else:
-        predicted = f"of workload {planned.workload} neither memory nor time is known before"
+        predicted = f"of workload {workloads} neither memory nor time is known before"
     out.print(f"{format_count(len(runs), 'run')}; {predicted}", soft_wrap=True)
     for problem, number in Counter(
         prediction.problem for prediction in simulated.values() if prediction.problem

@@ -9,7 +9,7 @@ from profiler_job.jobs.cli.console import err
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.exit_codes import USAGE
 from profiler_job.jobs.executor.preflight import RESULTS_OF_IMAGE
-from profiler_job.jobs.sweep.plan import Sweep, SweepError, load_sweep, select
+from profiler_job.jobs.sweep.plan import Sweep, SweepError, load_sweep, select_runs
 from profiler_job.jobs.sweep.shards import Shard, detect_shard, parse_shard, select_shard_runs
 
 SweepFile = Annotated[Path, typer.Option("--sweep", help="Sweep file.", show_default="jobs/sweep.yaml")]
@@ -35,7 +35,7 @@ def chosen(sweep_file: Path, only: str, shard_text: str) -> tuple[Sweep, list[Ru
     the program on a configuration error."""
     try:
         sweep = load_sweep(sweep_file)
-        selected = select(sweep.runs, only)
+        selected = select_runs(sweep, only)
         shard, engine = (parse_shard(shard_text), "") if shard_text else detect_shard()
         if engine:
             err.print(f"shard {shard.index} of {shard.count}, assigned by {engine}")

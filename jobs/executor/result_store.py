@@ -186,7 +186,7 @@ class Results:
 
     def save_sweep(self, sweep: Sweep, runs: Iterable[Run], of_all_shards: Iterable[Run] | None = None) -> None:
         """Write the sweep as planned: `runs` are measured here; of a shard, `of_all_shards` are those of all."""
-        plan = {"sweep": sweep.name, **sweep.model_dump(exclude={"name"}), "runs": [run.run_id for run in runs]}
+        plan = {**sweep.describe(), "runs": [run.run_id for run in runs]}
         if of_all_shards is not None:
             plan["runs_of_all_shards"] = [run.run_id for run in of_all_shards]
         write_json(self.folder / SWEEP, plan)

@@ -10,7 +10,7 @@ from profiler_job.analysis.recording.store import TABLES
 from profiler_job.jobs.contract import axes
 from profiler_job.jobs.contract.axes import AXES, Run, find_default, find_listed_axes, find_value_label, order_axes
 from profiler_job.jobs.contract.modes import MODES
-from profiler_job.jobs.sweep.plan import Sweep
+from profiler_job.jobs.sweep.block import Block
 
 ROOT = Path(__file__).parents[2]
 RUN = Run(size="small", context_length=128, mode="forward", precision="fp32", attention="naive")
@@ -47,7 +47,7 @@ def test_every_field_of_a_run_is_a_column_with_its_meaning():
 
 
 def test_every_listed_axis_is_a_list_in_a_sweep_file():
-    assert set(find_listed_axes()) <= set(Sweep.model_fields)
+    assert set(find_listed_axes()) <= set(Block.model_fields)
 
 
 def test_orders_are_unique_and_modes_come_innermost():

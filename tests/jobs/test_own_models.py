@@ -17,6 +17,7 @@ from profiler_job.jobs.contract.extras import install_command
 from profiler_job.jobs.contract.options import format_options, parse_options
 from profiler_job.jobs.sweep.plan import Sweep, SweepError, load_sweep, select
 from tests.jobs.conftest import ROOT
+from tests.shipped_sweeps import find_runs
 from tests.test_extend import blocks
 from tests.waiting import HANGS_S
 
@@ -93,7 +94,7 @@ def test_every_option_is_an_axis():
             "the reference Transformer has",
         ),
         ({"workload": "hf"}, "needs the key hf"),
-        ({"hf": {"config": "gpt2.json"}}, "size: is said by hf"),
+        ({"hf": {"config": "gpt2.json"}}, "size: is given by hf"),
     ],
 )
 def test_what_cannot_be_is_refused(changes, problem):
@@ -194,8 +195,9 @@ def test_without_dropout_the_losses_of_gpt2_on_the_ladder_can_be_compared(folder
     from profiler_job.jobs.worker.service import Stepper, measure_plain_loss
 
     importlib.invalidate_caches()
-    said = yaml.safe_load((ROOT / "jobs" / "sweeps" / "ladder_losses_gpt2.yaml").read_text())["hf"]
-    off = {name: rates for name, rates in said.items() if "drop" in name}
+    off = {name: rate for name, rate in parse_options(find_runs("ladder_losses_gpt2")[0].workload_options).items()}
+    off = {name: [rate] for name, rate in off.items() if "drop" in name}
+    assert len(off) == 3
     tiny = {name: value for name, value in TINY["gpt2.json"].items() if "drop" not in name}
     (folder / "gpt2.json").write_text(json.dumps(json.loads((EXAMPLES / "gpt2.json").read_text()) | tiny))
     cpu = torch.device("cpu")

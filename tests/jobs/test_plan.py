@@ -7,6 +7,7 @@ import yaml
 
 from profiler_job.jobs.contract.studies import STUDIES
 from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP, SweepError, load_sweep, select
+from tests.shipped_sweeps import FILES
 
 DEFAULT = load_sweep(DEFAULT_SWEEP)
 SMALLEST = {"name": "x", "size": ["small"], "context_length": [128], "mode": ["forward"]}
@@ -265,7 +266,7 @@ def test_a_sweep_without_warm_up_needs_fresh_processes(load):
     assert load(SMALLEST | {"warmup_steps": 0, "fresh_process": True}).runs[0].run_id.endswith("-fresh")
 
 
-@pytest.mark.parametrize("file", sorted(DEFAULT_SWEEP.parent.glob("sweeps/*.yaml")), ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_the_sweeps_of_the_studies_are_valid(file):
     sweep = load_sweep(file)
     assert sweep.name == file.stem

@@ -19,7 +19,7 @@ from profiler_job.analysis.recording import store
 from profiler_job.analysis.site import combine, page_context, write_site
 from profiler_job.jobs.contract.plain import PLAIN
 from profiler_job.jobs.contract.studies import AGAIN, LOSSES
-from profiler_job.jobs.sweep.plan import load_sweep, select
+from profiler_job.jobs.sweep.plan import load_sweep, select_runs
 
 DATA = Path(__file__).parents[2] / "site" / "data"
 NO_KERNELS = ("ranges", "kernels", "api", "memops", "nsys_sums")
@@ -311,16 +311,15 @@ LOOP_OF_GPT2 = "gpt2-ctx1024-fp32-naive-train_step-adamw_loop-hf-vocab_size{}"
 DROPOUT_OFF = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
 
 
-def chosen_by_the_guide(sweep):
-    """Ids of the runs that the commands of the guide choose of a sweep."""
+def chosen_by_the_guide(file, block):
+    """Ids of the runs that the commands of the guide choose of a block of a sweep file."""
     text = (DATA.parent / "guide" / "predict.md").read_text()
-    blocks = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
-    commands = "\n".join(block for block in blocks if f"/{sweep}.yaml" in block)
-    say = 'profiler-job() { [[ $3 == *"/$sweep.yaml" ]] && echo "only:$5"; true; }\n'
-    said = subprocess.check_output(["bash", "-c", say + commands], env={"sweep": sweep}, text=True)
-    runs = load_sweep(DATA.parents[1] / "jobs" / "sweeps" / f"{sweep}.yaml").runs
+    commands = "\n".join(code for code in re.findall(r"```bash\n(.*?)```", text, re.DOTALL) if f"/{file}.yaml" in code)
+    say = 'profiler-job() { [[ $3 == *"/$file.yaml" ]] && echo "only:$5"; true; }\n'
+    said = subprocess.check_output(["bash", "-c", say + commands], env={"file": file}, text=True)
+    sweep = load_sweep(DATA.parents[1] / "jobs" / "sweeps" / f"{file}.yaml")
     only = [line.removeprefix("only:") for line in said.splitlines()]
-    ids = [run.run_id for chosen in only for run in select(runs, chosen)]
+    ids = [run.run_id for chosen in only if f"block={block}" in chosen.split(",") for run in select_runs(sweep, chosen)]
     assert len(set(ids)) == len(ids), "none twice"
     return set(ids)
 
@@ -330,8 +329,10 @@ def test_the_guide_chooses_the_runs_that_compare_the_losses_of_the_ladder(answer
     rungs = rows[(rows["size"] == "gpt2") & (rows["why_loss"] != ladder.REFERENCE_LOSS)]["run_id"]
     wanted = {*rungs, *(LOOP_OF_GPT2.format(size) for size in (50257, 50304))}
     off = "".join(f"-{name}0.0" for name in DROPOUT_OFF)
-    assert chosen_by_the_guide("ladder_losses_gpt2") == {run_id + off for run_id in wanted} and len(wanted) == 13
-    assert chosen_by_the_guide("ladder_losses_llama") == {"llama-ctx1024-fp32-naive-train_step-adamw_loop-hf"}
+    assert (
+        chosen_by_the_guide("losses", "ladder_losses_gpt2") == {run_id + off for run_id in wanted} and len(wanted) == 13
+    )
+    assert chosen_by_the_guide("losses", "ladder_losses_llama") == {"llama-ctx1024-fp32-naive-train_step-adamw_loop-hf"}
 
 
 @pytest.fixture(scope="module")

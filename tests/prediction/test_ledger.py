@@ -11,7 +11,7 @@ import pytest
 from profiler_job.analysis.prediction import ledger, predict, rates
 from profiler_job.analysis.prediction.ledger import LedgerError
 from profiler_job.jobs.contract.integrity import add_digest
-from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP, load_sweep
+from tests.shipped_sweeps import find_runs
 
 SHIPPED = Path(__file__).parents[2] / "site" / "data" / ledger.FOLDER
 BEFORE = "small-ctx512-fp32-naive-train_step"
@@ -171,10 +171,10 @@ OF_SWEEPS = [file for file in sorted(SHIPPED.glob("*.json")) if not file.stem.st
 
 @pytest.mark.parametrize("file", OF_SWEEPS, ids=lambda file: file.stem)
 def test_the_shipped_predictions_are_of_the_runs_of_their_sweep(file):
-    sweep = load_sweep(DEFAULT_SWEEP.parent / "sweeps" / f"{file.stem}.yaml")
-    tested_by, runs = {entry.tested_by for entry in ledger.read(file).predictions}, {run.run_id for run in sweep.runs}
-    # Of a ladder --only chooses the rungs.
-    chosen = sweep.runs[0].workload == "hf" or file.stem == "compile_larger"
+    planned = find_runs(file.stem)
+    tested_by, runs = {entry.tested_by for entry in ledger.read(file).predictions}, {run.run_id for run in planned}
+    # Of a ladder --only chooses the steps.
+    chosen = planned[0].workload == "hf" or file.stem == "compile_larger"
     assert tested_by < runs if chosen else tested_by == runs
 
 

@@ -1,0 +1,20 @@
+"""The sweeps that come with the program, as recordings and predictions name them: by a block, or a file without any."""
+
+from functools import cache
+
+from profiler_job.jobs.contract.axes import Run
+from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP, load_sweep
+
+FILES = sorted(DEFAULT_SWEEP.parent.glob("sweeps/*.yaml"))
+
+
+@cache
+def list_runs() -> dict[str, tuple[str, list[Run]]]:
+    """Return the study and the runs of each block, by its name, and of each file without blocks."""
+    sweeps = [load_sweep(file) for file in (DEFAULT_SWEEP, *FILES)]
+    return {block.name or sweep.name: (sweep.study, block.runs) for sweep in sweeps for block in sweep.blocks}
+
+
+def find_runs(name: str) -> list[Run]:
+    """Return the runs of a block, or of a file without blocks."""
+    return list_runs()[name][1]
