@@ -21,17 +21,20 @@ EDITABLE := $(PIP) --no-build-isolation --editable
 
 IN_PARALLEL := $(BIN)/python -m pytest -q --numprocesses auto --dist worksteal --durations 10 --durations-min 1
 
+READING := $(addprefix tests/,reference capture recording metrics comparison)
+
 ifeq ($(origin BIN),file)
 TO_REPORT  := $(VENV)/report.stamp
 TO_MEASURE := $(VENV)/gpu.stamp
 TO_DEVELOP := $(VENV)/dev.stamp
+TO_READ    := $(VENV)/read.stamp
 endif
 
 export NO_MKDOCS_2_WARNING := 1
 unexport PYTHONDONTWRITEBYTECODE # images set it; here hundreds of processes would each compile all modules again
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-long test-all test-image test-chaos serve sweep studies ingest merge publish-data report site offline
+.PHONY: help setup run test test-long test-all test-reading test-image test-chaos serve sweep studies ingest merge publish-data report site offline
 .PHONY: check-public test-faults notebook screenshots image pin-base-image sbom lock bench lint format clean
 
 help: ## List the targets
@@ -56,6 +59,10 @@ $(VENV)/gpu.stamp: $(VENV)/report.stamp requirements/gpu.txt requirements/torch.
 	@touch $@
 
 $(VENV)/dev.stamp: $(VENV)/gpu.stamp requirements/dev.txt
+	$(LOCKED) --requirement requirements/dev.txt
+	@touch $@
+
+$(VENV)/read.stamp: $(VENV)/report.stamp requirements/dev.txt
 	$(LOCKED) --requirement requirements/dev.txt
 	@touch $@
 
@@ -108,6 +115,9 @@ test-long: $(TO_DEVELOP) ## Run the long tests, too: a browser (of SITE=folder i
 
 test-all: $(TO_DEVELOP) ## Run all tests, those of minutes and every page in the browser, too: what runs every night
 	$(IN_PARALLEL) --all $(if $(SITE),--site=$(abspath $(SITE)))
+
+test-reading: $(TO_READ) ## Run the tests of what reads captures and recordings, without torch
+	$(IN_PARALLEL) $(READING)
 
 merge: $(TO_REPORT) ## Join the shards below SHARDS=folder into MERGED=results/merged
 	$(BIN)/python -m profiler_job merge $(SHARDS) --out $(or $(MERGED),results/merged) $(if $(ALLOW_MIX),--allow-mix)

@@ -68,7 +68,13 @@ def test_they_run_targets_of_the_makefile(file):
 def test_the_tests_on_push_are_those_of_continuous_integration_here():
     make = re.compile(r"^ *(?:- run: )?(?:sudo .*)?(make [a-z-]+(?: [A-Z]+=\d+)?)", re.MULTILINE)
     here, pushed = (make.findall((ROOT / file).read_text()) for file in (".ci/run", ".github/workflows/test.yml"))
-    assert set(pushed) == set(here) >= {"make lint", "make run STRICT=1", "make test-long", "make test-image"}
+    on_each_python = {"make test-reading"}  # a machine has one
+    assert on_each_python < set(pushed) and set(pushed) - on_each_python == set(here) >= {
+        "make lint",
+        "make run STRICT=1",
+        "make test-long",
+        "make test-image",
+    }
 
 
 def test_what_is_deployed_is_what_mkdocs_writes():
