@@ -10,8 +10,10 @@ import sys
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from profiler_job.jobs.contract.errors import ProfilerError
 
-class LimitError(ValueError):
+
+class LimitError(ProfilerError, ValueError):
     """A capture that is beyond a limit. The message says of what it has how much, and how much is read."""
 
 

@@ -31,6 +31,8 @@ from profiler_job.analysis.capture import limits, parquet_pages
 from profiler_job.analysis.capture.blocks import BLOCK, split_into_blocks
 from profiler_job.analysis.capture.pytorch_ranges import strip_numbers
 from profiler_job.analysis.reference import cuda_api
+from profiler_job.jobs.contract.errors import ProfilerError
+from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.find_nsys import HOW_TO_INSTALL, find_nsys
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
@@ -115,11 +117,11 @@ _GPU_FACTS = {
 }
 
 
-class ExportError(ValueError):
+class ExportError(ProfilerError, ValueError):
     """A file that cannot be read as an nsys export. The message is one line: file, what is wrong, what to do."""
 
-    def __init__(self, path: Path | str, problem: str, remedy: str):
-        super().__init__(f"{path}: {problem}; {remedy}")
+    def __init__(self, path: Path | str, problem: str, remedy: str, exit_code: ExitCode = ExitCode.DAMAGED):
+        super().__init__(f"{path}: {problem}; {remedy}", exit_code=exit_code)
         self.problem = problem
 
 
@@ -211,11 +213,11 @@ def _join_lines(error: Exception) -> str:
 @contextmanager
 def _open(path: Path) -> Iterator["_SqliteTables | _ParquetTables"]:
     if not path.exists():
-        raise ExportError(path, "does not exist", "check the path")
+        raise ExportError(path, "does not exist", "check the path", exit_code=ExitCode.USAGE)
     if path.is_dir():
         yield _ParquetTables(path)
     elif not path.is_file():
-        raise ExportError(path, "is neither a file nor a folder", _GIVE_AN_EXPORT)
+        raise ExportError(path, "is neither a file nor a folder", _GIVE_AN_EXPORT, exit_code=ExitCode.USAGE)
     elif path.suffix in (".nsys-rep", ".qdrep"):
         with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
             exported = _export(path, Path(folder))
@@ -241,6 +243,7 @@ def _export(report: Path, folder: Path) -> Path:
             "is an nsys report, and nsys is not installed here to export it",
             f"{HOW_TO_INSTALL}; or where nsys is, run `nsys export --type sqlite --force-overwrite=true {report.name}` "
             "and give the .sqlite file",
+            exit_code=ExitCode.MISSING,
         )
     target = folder / "export.sqlite"
     command = [str(nsys), "export", "--type", "sqlite", "--force-overwrite=true", "--output", str(target), str(report)]
@@ -252,7 +255,12 @@ def _export(report: Path, folder: Path) -> Path:
         problem = f"nsys had not exported it after {EXPORT_LIMIT_S} s"
         raise ExportError(report, problem, "export it by hand and give the .sqlite file") from error
     except OSError as error:
-        raise ExportError(report, f"nsys could not be started ({_join_lines(error)})", "install nsys again") from error
+        raise ExportError(
+            report,
+            f"nsys could not be started ({_join_lines(error)})",
+            "install nsys again",
+            exit_code=ExitCode.MISSING,
+        ) from error
     said = f"it said: {said}" if said else "it said nothing"
     if code:
         how = f"exit code {code}" if code > 0 else f"signal {-code}"
@@ -404,7 +412,9 @@ def _check_sqlite_file(path: Path, shown: Path) -> None:
     with path.open("rb") as file:
         header = file.read(100)
     if header[:4] == b"PAR1":
-        raise ExportError(shown, "is a single Parquet file", "give the parquetdir folder that holds it")
+        raise ExportError(
+            shown, "is a single Parquet file", "give the parquetdir folder that holds it", exit_code=ExitCode.USAGE
+        )
     if header[:16] != b"SQLite format 3\x00":
         raise ExportError(shown, "is not an SQLite file", _GIVE_AN_EXPORT)
     for ending in ("-wal", "-journal"):
@@ -423,7 +433,12 @@ class _ParquetTables:
 
     def __init__(self, folder: Path):
         if next(folder.glob("*.parquet"), None) is None:
-            raise ExportError(folder, "is a folder without .parquet files", "give the folder that nsys export wrote")
+            raise ExportError(
+                folder,
+                "is a folder without .parquet files",
+                "give the folder that nsys export wrote",
+                exit_code=ExitCode.USAGE,
+            )
         files = {table: folder / f"{table}.parquet" for table in READ}
         self._files = {table: file for table, file in files.items() if file.exists()}
         self._names = limits.UniqueNames()

@@ -13,6 +13,7 @@ import pandas as pd
 
 from profiler_job.analysis.capture.attribution import Attribution, Nesting, find_launches, split_by_depth
 from profiler_job.analysis.capture.nsys_export import MOST_DEVICES, Capture, ExportError, encode, get_process_id
+from profiler_job.jobs.contract.exit_codes import ExitCode
 
 _UNITS_NS = {"s": 1e9, "ms": 1e6, "us": 1e3, "µs": 1e3, "ns": 1}
 _MOMENT = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(s|ms|us|µs|ns)?\s*")
@@ -117,7 +118,7 @@ def _keep_between(capture: Capture, moments: tuple[int, int], kept: dict[str, np
     start, end = (find_first_event(capture) + moment for moment in moments)
     if moments[0] > capture.events_ns:
         problem = f"ends {capture.events_ns / 1e6:.2f} ms after its first event"
-        raise ExportError(capture.path, problem, "choose earlier moments with --between")
+        raise ExportError(capture.path, problem, "choose earlier moments with --between", exit_code=ExitCode.USAGE)
     for name, rows in kept.items():
         starts = getattr(capture, name)["start_ns"].to_numpy()
         rows &= (starts >= start) & (starts < end)
@@ -129,7 +130,12 @@ def _keep_gpu(capture: Capture, gpu: int, kept: dict[str, np.ndarray]) -> None:
     used = sorted({int(number) for name in _OPERATIONS for number in pd.unique(numbers[name])})
     if gpu not in used:
         ran = f"ran nothing on GPU {gpu}" if used else "ran nothing on any GPU"
-        raise ExportError(capture.path, ran, f"it used GPU {', '.join(map(str, used))}" if used else "leave out --gpu")
+        raise ExportError(
+            capture.path,
+            ran,
+            f"it used GPU {', '.join(map(str, used))}" if used else "leave out --gpu",
+            exit_code=ExitCode.USAGE,
+        )
     for name, number in numbers.items():
         kept[name] &= number == gpu
     kept["api"][:] = False
@@ -149,7 +155,12 @@ def _keep_inside(capture: Capture, attribution: Attribution, name: str, kept: di
         named = plain.codes.isin(np.flatnonzero(plain.categories == name)).to_numpy()
     inside = _Inside(ranges, attribution.nesting, named)
     if not inside.named.any():
-        raise ExportError(capture.path, f"has no range called {name!r}", "the section `ranges` lists their names")
+        raise ExportError(
+            capture.path,
+            f"has no range called {name!r}",
+            "the section `ranges` lists their names",
+            exit_code=ExitCode.USAGE,
+        )
     kept["ranges"] &= inside.named | inside.holds(ranges["process"], ranges["thread"], ranges["start_ns"])
     calls = inside.holds(capture.api["process"], capture.api["thread"], capture.api["start_ns"])
     kept["api"] &= calls

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 import typer
 
 from profiler_job.analysis.recording import ingest as ingesting
+from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.words import format_count
 
 
@@ -28,10 +29,10 @@ def check_public(
             findings = [str(finding) for finding in scan.scan_public(folder)]
         except (OSError, ValueError) as error:
             ingesting.print_line(f"error: {folder} cannot be checked: {error}")
-            raise typer.Exit(2) from error
+            raise typer.Exit(ExitCode.USAGE) from error
         broken = links.check_links(folder, urlsplit(os.environ.get("SITE_URL", "")).path or "/")
         for line in [*findings, *(f"link that leads nowhere in {link}" for link in broken)]:
             print(f"{folder}: {line}")
         num_found += len(findings) + len(broken)
     print(f"{format_count(len(folders), 'folder')}: {num_found} found that must not become public")
-    raise typer.Exit(1 if num_found else 0)
+    raise typer.Exit(ExitCode.FAILED if num_found else ExitCode.OK)

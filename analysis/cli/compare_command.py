@@ -15,21 +15,21 @@ def compare(
     first: Annotated[
         Path, typer.Argument(metavar="A", help="A recording, the results folder of a sweep, or one capture.")
     ],
-    second: Annotated[Path, typer.Argument(metavar="B", help="The same, held against A.")],
+    second: Annotated[Path, typer.Argument(metavar="B", help="The same; it is compared with A.")],
     a: RunsOfA = None,
     b: RunsOfB = None,
     noise: NoisePair = None,
     skip: Skip = 0,
     per_token: Annotated[
-        bool, typer.Option("--per-token", help="Hold a token against a token: context and batch may differ.")
+        bool, typer.Option("--per-token", help="Compare the time of a token: context and batch may differ.")
     ] = False,
     fail_if: Annotated[
         list[str] | None, typer.Option(metavar="CONDITION", help='Such as "step > 3%"; repeat for several.')
     ] = None,
-    form: Annotated[comparing.Format, typer.Option("--format", help="How to print it.")] = "text",
+    form: Annotated[comparing.Format, typer.Option("--format", "-f", help="How to print it.")] = "text",
     top: Annotated[int, typer.Option(min=0, help="Parts of the difference in text and md; 0 for all.")] = 10,
 ) -> None:
-    """Hold B against A: is it faster, by how much, why, and is that more than noise?
+    """Compare B with A: is it faster, by how much, and why?
 
     Exit code: 0, or with --fail-if 1 beyond a limit, 3 not enough data to tell; 2 these cannot be compared.
     """

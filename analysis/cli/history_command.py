@@ -9,6 +9,7 @@ from profiler_job.analysis.cli.shared_options import NoisePair, Skip
 from profiler_job.analysis.cli.terminal import is_given, show_what_can_be
 from profiler_job.analysis.comparison import print_history as histories
 from profiler_job.analysis.recording import ingest as ingesting
+from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.extras import check_extra
 
 
@@ -33,7 +34,7 @@ def history(
     ] = None,
     noise: NoisePair = None,
     skip: Skip = 0,
-    form: Annotated[histories.Format, typer.Option("--format", help="How to print it.")] = "text",
+    form: Annotated[histories.Format, typer.Option("--format", "-f", help="How to print it.")] = "text",
     html: Annotated[Path | None, typer.Option(help="Instead of printing, write a page with charts there.")] = None,
 ) -> None:
     """Follow one metric over many recordings or captures, and mark changes that exceed the noise band.
@@ -45,7 +46,7 @@ def history(
         check_extra("site")
     if html and is_given(context, "form"):
         ingesting.print_line("error: --html writes a page, and --format is of what is printed: leave one out")
-        raise typer.Exit(2)
+        raise typer.Exit(ExitCode.USAGE)
     request = histories.Request(
         paths=paths,
         metric=metric,

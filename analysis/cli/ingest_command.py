@@ -5,15 +5,16 @@ from typing import Annotated
 
 import typer
 
-from profiler_job.analysis.cli.terminal import describe_error
+from profiler_job.analysis.cli.terminal import describe_error, exit_code_of
 from profiler_job.analysis.recording import ingest as ingesting
 from profiler_job.analysis.recording.store import RecordingError
+from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.words import format_count
 
 
 def ingest(
     results: Annotated[Path, typer.Argument(help="Results folder of one sweep, as the profiling job wrote it.")],
-    out: Annotated[Path, typer.Option(help="Folder of the recording to write.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the recording to write.")],
     label: Annotated[
         str, typer.Option(help="Tells it from other recordings of the same runs. Default: the folder's name.")
     ] = "",
@@ -27,7 +28,7 @@ def ingest(
         manifest = ingesting.ingest(results, out, emit=ingesting.print_line, label=label)
     except (ingesting.ResultsError, RecordingError, OSError) as error:
         ingesting.print_line(f"error: {describe_error(error)}")
-        raise typer.Exit(2) from error
+        raise typer.Exit(exit_code_of(error)) from error
     size = sum(table["bytes"] for table in manifest["tables"].values())
     num_ok = sum(run["status"] == "ok" for run in manifest["runs"])
     kernels = manifest["tables"]["kernels"]["rows"]
@@ -36,4 +37,4 @@ def ingest(
     if lost := ingesting.lost_runs(manifest):
         were = "was" if len(lost) == 1 else "were"
         ingesting.print_line(f"error: {len(lost)} of {num_runs} {were} measured and cannot be recorded, see above")
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)

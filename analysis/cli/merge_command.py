@@ -5,9 +5,10 @@ from typing import Annotated
 
 import typer
 
-from profiler_job.analysis.cli.terminal import describe_error
+from profiler_job.analysis.cli.terminal import describe_error, exit_code_of
 from profiler_job.analysis.recording import ingest as ingesting
 from profiler_job.analysis.recording import merge as merging
+from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.words import format_count
 
 
@@ -15,7 +16,7 @@ def merge(
     shards: Annotated[
         list[Path], typer.Argument(metavar="SHARD...", help="Folders of shards, or the folder that holds them.")
     ],
-    out: Annotated[Path, typer.Option(help="Results folder to write, for `ingest`.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Results folder to write, for `ingest`.")],
     allow_mix: Annotated[
         bool, typer.Option("--allow-mix", help="Join shards that were measured with different versions, too.")
     ] = False,
@@ -29,7 +30,7 @@ def merge(
         merged = merging.merge(shards, out, emit=ingesting.print_line, allow_mix=allow_mix)
     except (ingesting.ResultsError, OSError) as error:
         ingesting.print_line(f"error: {describe_error(error)}")
-        raise typer.Exit(2) from error
+        raise typer.Exit(exit_code_of(error)) from error
     num_runs = format_count(len(merged.runs), "run")
     print(f"{out}: {num_runs}, {len(merged.missing)} missing, {len(merged.copies)} held more than once")
-    raise typer.Exit(1 if merged.missing else 0)
+    raise typer.Exit(ExitCode.FAILED if merged.missing else ExitCode.OK)

@@ -5,9 +5,10 @@ from typing import Annotated
 
 import typer
 
-from profiler_job.analysis.cli.terminal import describe_error
+from profiler_job.analysis.cli.terminal import describe_error, exit_code_of
 from profiler_job.analysis.recording import ingest as ingesting
 from profiler_job.analysis.recording.store import RecordingError
+from profiler_job.jobs.contract.exit_codes import ExitCode
 
 
 def publish_data(
@@ -34,8 +35,8 @@ def publish_data(
         )
     except (publishing.PublishError, ingesting.ResultsError, RecordingError, OSError) as error:
         ingesting.print_line(f"error: {describe_error(error)}")
-        raise typer.Exit(2) from error
+        raise typer.Exit(exit_code_of(error)) from error
     if folder is None:
         ingesting.print_line("nothing was published")
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)
     print(f"{folder} is ready: commit it, and the site shows it after the next push")

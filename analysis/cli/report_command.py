@@ -10,6 +10,7 @@ from profiler_job.analysis.comparison import print_comparison as comparing
 from profiler_job.analysis.malloc import keep_freed_memory
 from profiler_job.analysis.recording import ingest as ingesting
 from profiler_job.analysis.recording.store import RecordingError
+from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.words import format_count
 
 
@@ -46,7 +47,7 @@ def report(
     if compared is None and (a or b or noise or skip or per_token):
         options = "--a, --b, --noise, --skip and --per-token"
         ingesting.print_line(f"error: {options} are of --compare A B: give it, or leave them out")
-        raise typer.Exit(2)
+        raise typer.Exit(ExitCode.USAGE)
     if compared is not None:
         first, second = compared
         request = comparing.Request(
@@ -58,17 +59,18 @@ def report(
             skip=skip,
             per_token=per_token,
         )
-        comparison = comparing.attempt(request, ingesting.print_line, lambda: comparing.load(request))
-        if comparison is None:
-            raise typer.Exit(comparing.NOT_COMPARABLE)
+        loaded = comparing.attempt(request, ingesting.print_line, lambda: comparing.load(request))
+        if isinstance(loaded, ExitCode):
+            raise typer.Exit(loaded)
+        comparison = loaded
     try:
         folders = recording or write_site.recordings_in(docs / "data")
         published = write_site.publish(folders, docs, comparison, price_per_hour)
     except RecordingError as error:
         ingesting.print_line(f"error: {error}")
-        raise typer.Exit(2) from error
+        raise typer.Exit(error.exit_code) from error
     if published.verdict:
         print(published.verdict)
     pages, files = format_count(published.pages, "page"), format_count(published.files, "file")
     print(f"{docs}: {pages}, {files}, {format_count(published.breaches, 'breach')} of the checks")
-    raise typer.Exit(1 if strict and published.breaches else 0)
+    raise typer.Exit(ExitCode.FAILED if strict and published.breaches else ExitCode.OK)

@@ -13,4 +13,6 @@ NoisePair = Annotated[
     tuple[Path, Path] | None,
     typer.Option(metavar="C D", help="Two recordings of the same runs, for the noise band."),
 ]
-Skip = Annotated[int, typer.Option(min=0, help="Leave out the first steps of captures, such as warm-up.")]
+Skip = Annotated[
+    int, typer.Option("--skip", "--warmup", min=0, help="Leave out the first steps of captures, such as warm-up.")
+]

@@ -12,6 +12,7 @@ from profiler_job.analysis.cli.terminal import is_given, show_what_can_be
 from profiler_job.analysis.malloc import keep_freed_memory
 from profiler_job.analysis.recording import ingest as ingesting
 from profiler_job.analysis.show import explain as explaining
+from profiler_job.jobs.contract.exit_codes import ExitCode
 
 
 def show(
@@ -22,7 +23,7 @@ def show(
             metavar="PROFILE...", help=".nsys-rep, .sqlite, a parquetdir export, or a folder that holds some."
         ),
     ] = None,
-    form: Annotated[showing.Format, typer.Option("--format", help="How to print it.")] = "text",
+    form: Annotated[showing.Format, typer.Option("--format", "-f", help="How to print it.")] = "text",
     top: Annotated[int, typer.Option(min=0, help="Rows of a section in text and md; 0 for all.")] = 20,
     rules: Annotated[Path | None, typer.Option(help="TOML file with your own rules for kernel families.")] = None,
     phase: Annotated[
@@ -64,16 +65,16 @@ def show(
     not_explained = [option for option in given if option not in ("--top", "--rules")] + ["--report"] * bool(report)
     if explain is not None and not_explained:
         ingesting.print_line(f"error: --explain prints text and no tables: leave out {not_explained[0]}")
-        raise typer.Exit(2)
+        raise typer.Exit(ExitCode.USAGE)
     if explain is None and not profiles:
         ingesting.print_line("error: no PROFILE: give an .nsys-rep, an .sqlite or a parquetdir export")
-        raise typer.Exit(2)
+        raise typer.Exit(ExitCode.USAGE)
     if report and given:
         ingesting.print_line(f"error: {given[0]} is of summaries, and --report prints nsys's CSV: leave one out")
-        raise typer.Exit(2)
+        raise typer.Exit(ExitCode.USAGE)
     if html and "--format" in given:
         ingesting.print_line("error: --html writes pages, and --format is of what is printed: leave one out")
-        raise typer.Exit(2)
+        raise typer.Exit(ExitCode.USAGE)
     profiles = profiles or []
     keep_freed_memory()
     if explain is not None:
@@ -85,7 +86,7 @@ def show(
             moments = selecting.parse_moments(between) if between is not None else None
         except ValueError as error:
             ingesting.print_line(f"error: --between {error}")
-            raise typer.Exit(2) from error
+            raise typer.Exit(ExitCode.USAGE) from error
         selection = selecting.Selection(
             gpu=gpu, range=in_range, between=moments, sections=(*dict.fromkeys(section or ()),)
         )

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from profiler_job.analysis.recording import ingest as ingesting
+from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.layout import RECORD
 from profiler_job.jobs.contract.words import format_count
 
@@ -22,7 +23,7 @@ def verify(
     verified = verifying.verify(folder)
     if not verified.num_runs and not verified.num_recordings:
         ingesting.print_line(f"error: {folder} holds no finished run and no recording")
-        raise typer.Exit(2)
+        raise typer.Exit(ExitCode.USAGE)
     for place, damage in verified.damage.items():
         print(f"{place}: {damage}")
     for place in verified.unsealed:
@@ -33,4 +34,4 @@ def verify(
         f"{format_count(verified.num_runs, 'finished run')} and {format_count(verified.num_recordings, 'recording')}"
     )
     print(f"{looked_at}: {len(verified.damage)} damaged, {len(verified.unsealed)} cannot be checked")
-    raise typer.Exit(1 if verified.damage else 0)
+    raise typer.Exit(ExitCode.FAILED if verified.damage else ExitCode.OK)

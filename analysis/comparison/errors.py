@@ -1,7 +1,9 @@
 """The error of what cannot be compared."""
 
+from profiler_job.jobs.contract.errors import ProfilerError
 
-class NotComparable(ValueError):
+
+class NotComparable(ProfilerError, ValueError):
     """The message is one line: what cannot be compared, why, and what to do. why: the line without `advice`, the part
     that names options of `compare`."""
 

@@ -10,8 +10,9 @@ from profiler_job.analysis.comparison.judge import METRICS, Judgement, Metric, P
 from profiler_job.analysis.comparison.noise import MOST
 from profiler_job.analysis.metrics.differences import is_beyond_chance
 from profiler_job.analysis.show.values import energy_text, size_text, time_text
+from profiler_job.jobs.contract.exit_codes import ExitCode
 
-WITHIN, BEYOND, UNKNOWN = 0, 1, 3
+WITHIN, BEYOND, UNKNOWN = ExitCode.OK, ExitCode.FAILED, ExitCode.UNKNOWN
 """Exit codes. 2 is for what cannot be compared."""
 LIMITED = [metric for metric in METRICS if metric != "throughput"]
 """Metrics of which more is worse."""

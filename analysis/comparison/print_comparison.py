@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar, get_args
 
-from profiler_job.analysis.capture.nsys_export import ExportError
 from profiler_job.analysis.comparison.align import align
 from profiler_job.analysis.comparison.compare_formats import Checked, as_json, as_markdown, as_text
 from profiler_job.analysis.comparison.errors import NotComparable
@@ -13,14 +12,13 @@ from profiler_job.analysis.comparison.gate import BEYOND, UNKNOWN, WITHIN, check
 from profiler_job.analysis.comparison.judge import Comparison, compare
 from profiler_job.analysis.comparison.noise import choose, of_recordings
 from profiler_job.analysis.comparison.sides import is_capture, load_side
-from profiler_job.analysis.recording.ingest import ResultsError
-from profiler_job.analysis.recording.store import RecordingError
 from profiler_job.analysis.show.values import printable
+from profiler_job.jobs.contract.errors import ProfilerError, describe_bug
+from profiler_job.jobs.contract.exit_codes import ExitCode
 
 Result = TypeVar("Result")
 Format = Literal["text", "json", "md"]
 FORMATS: tuple[Format, ...] = get_args(Format)
-NOT_COMPARABLE = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,11 +43,11 @@ def run(request: Request, out: Callable[[str], None], err: Callable[[str], None]
     """Compare, and give the result to `out`, or one line to `err` where it cannot be compared.
 
     Returns the exit code: 0, or with conditions BEYOND where one is broken, else UNKNOWN where one cannot be told;
-    NOT_COMPARABLE where the two, or a condition, cannot be used.
+    that of the error where the two, or a condition, cannot be used.
     """
     done = attempt(request, err, lambda: _checked(request))
-    if done is None:
-        return NOT_COMPARABLE
+    if isinstance(done, ExitCode):
+        return done
     comparison, checked = done
     codes = {outcome.code for _, outcomes in checked for outcome in outcomes}
     code = next((code for code in (BEYOND, UNKNOWN) if code in codes), WITHIN)
@@ -81,13 +79,16 @@ def load(request: Request) -> Comparison:
     return compare(first, second, choose(named, (first, second), alignment.runs), alignment)
 
 
-def attempt(request: Request, err: Callable[[str], None], work: Callable[[], Result]) -> Result | None:
-    """What `work` gives; None, and one line to `err`, where it cannot be compared."""
+def attempt(request: Request, err: Callable[[str], None], work: Callable[[], Result]) -> Result | ExitCode:
+    """Return what `work` gives; the exit code of the error, and one line to `err`, where these cannot be compared."""
     try:
         return work()
-    except (NotComparable, RecordingError, ResultsError, ExportError, OSError) as error:
+    except ProfilerError as error:
         err(printable(f"error: {error}"))
+        return error.exit_code
+    except OSError as error:
+        err(printable(f"error: {error}"))
+        return ExitCode.USAGE
     except Exception as error:  # a user sees no traceback, whatever a capture holds
-        what = f"could not be compared ({type(error).__name__}: {error})"
-        err(printable(f"error: {request.first} and {request.second}: {what}; please report it, with both if you can"))
-    return None
+        err(printable(f"error: {request.first} and {request.second} could not be compared: {describe_bug(error)}"))
+        return ExitCode.BUG

@@ -14,11 +14,12 @@ from profiler_job.analysis.comparison.sides import load_side, parse_selection
 from profiler_job.analysis.recording.ingest import ResultsError
 from profiler_job.analysis.recording.store import RecordingError
 from profiler_job.analysis.show.values import printable
+from profiler_job.jobs.contract.errors import ProfilerError
+from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.words import format_count
 
 Format = Literal["text", "json", "csv", "md"]
 FORMATS: tuple[Format, ...] = get_args(Format)
-NOT_ALL = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +40,7 @@ class Request:
 
 def run(request: Request, out: Callable[[str], None], err: Callable[[str], None]) -> int:
     """Give the history to `out`, and a line to `err` for each entry that cannot be read. Returns the exit code: 0, or
-    NOT_ALL where there is such an entry, or nothing to show."""
+    DAMAGED where there is such an entry, or that of the error where nothing can be shown."""
     try:
         if request.part and request.metric != "kernel":
             raise NotComparable("--part is of kernel time: give --metric kernel with it")
@@ -49,10 +50,10 @@ def run(request: Request, out: Callable[[str], None], err: Callable[[str], None]
         history = make_history(request.paths, request.metric, part, request.by, request.only, noise, request.skip)
     except (NotComparable, RecordingError, ResultsError, ExportError, OSError) as error:
         err(printable(f"error: {error}"))
-        return NOT_ALL
+        return error.exit_code if isinstance(error, ProfilerError) else ExitCode.USAGE
     for why in history.unreadable.values():
         err(printable(f"error: {why}"))
-    code = NOT_ALL if history.unreadable else 0
+    code = ExitCode.DAMAGED if history.unreadable else ExitCode.OK
     if request.html:
         return _write_page(history, request.html, out, err) or code
     match request.form:
@@ -75,6 +76,6 @@ def _write_page(history: History, target: Path, out: Callable[[str], None], err:
         target.write_text(page_of(history), encoding="utf-8")
     except OSError as error:
         err(printable(f"error: {target} cannot be written ({error.strerror}): give another --html"))
-        return NOT_ALL
+        return ExitCode.CANNOT_WRITE
     out(printable(f"{target}: {format_count(len(history.entries), 'entry')}"))
     return 0

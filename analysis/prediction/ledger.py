@@ -19,6 +19,7 @@ from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.store import RecordingError
 from profiler_job.analysis.reference.track_record import kind_of
 from profiler_job.jobs.contract.axes import Run
+from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.integrity import add_digest, find_folders, is_intact, load_json
 from profiler_job.jobs.contract.layout import SCRIPT, name_changed
 from profiler_job.jobs.contract.program import find_commit
@@ -153,9 +154,13 @@ def write(file: Path, ledger: Ledger) -> None:
             opened.flush()
             os.fsync(opened.fileno())
     except FileExistsError:
-        raise LedgerError(f"{file} is there already, and predictions are never changed: give another file") from None
+        raise LedgerError(
+            f"{file} is there already, and predictions are never changed: give another file", exit_code=ExitCode.USAGE
+        ) from None
     except OSError as error:
-        raise LedgerError(f"{file} cannot be written ({error.strerror or error})") from error
+        raise LedgerError(
+            f"{file} cannot be written ({error.strerror or error})", exit_code=ExitCode.CANNOT_WRITE
+        ) from error
 
 
 def read(file: Path) -> Ledger:
@@ -182,7 +187,9 @@ def read_all(folder: Path) -> list[Ledger]:
         ledger = read(file)
         for other, known in ledgers.items():
             if known == ledger:
-                raise LedgerError(f"{file} holds the same predictions as {other.name}: leave one out")
+                raise LedgerError(
+                    f"{file} holds the same predictions as {other.name}: leave one out", exit_code=ExitCode.USAGE
+                )
         ledgers[file] = ledger
     return sorted(ledgers.values(), key=lambda ledger: ledger.made_at)
 

@@ -16,7 +16,6 @@ from profiler_job.analysis.recording.store import RecordingError
 from profiler_job.analysis.reference import track_record
 from profiler_job.jobs.contract.layout import SCRIPT
 
-NOT_PREDICTED = 2
 RATES = {track_record.SWEEP: rates.FILE, track_record.AS_SCRIPT: script_rates.FILE, SCRIPT: script_rates.FILE}
 """By the way in which a step is predicted, as of `track_record.kind_of`."""
 
@@ -56,7 +55,7 @@ def run(request: Request, out: Callable[[str], None], err: Callable[[str], None]
             ledger.write(request.ledger, ledger.made_now(side.recording.manifest, files, entries))
     except (NotComparable, RecordingError, ResultsError, ExportError, sweep_changes.Abstains) as error:
         err(f"error: {error}")
-        return NOT_PREDICTED
+        return error.exit_code
     for one_run in known:
         out(f"{one_run.run['run_id']}: {one_run.step_ns / 1e6:.2f} ms a step, measured")
         of_run = [one_said for said_of, one_said in said if said_of is one_run]

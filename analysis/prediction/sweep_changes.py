@@ -14,6 +14,7 @@ from profiler_job.analysis.prediction.rates import Rates
 from profiler_job.analysis.reference import flops
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.changes import CHOICES, LABELS
+from profiler_job.jobs.contract.errors import ProfilerError
 
 EAGER = ("attention_scores", "softmax", "attention_output")
 """What fused attention replaces."""
@@ -35,7 +36,7 @@ MOST_MEMORY = 0.9
 """Part of the GPU's memory that a step may be predicted to need."""
 
 
-class Abstains(ValueError):
+class Abstains(ProfilerError, ValueError):
     """Why there is no prediction, in one line."""
 
 

@@ -17,6 +17,8 @@ from profiler_job.analysis.capture.nsys_export import Capture, ExportError, read
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.scan import HASHED_NAMES
 from profiler_job.jobs.contract import ranges
+from profiler_job.jobs.contract.errors import ProfilerError
+from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.integrity import find_damage, load_json, restore
 from profiler_job.jobs.contract.layout import (
     CALIBRATION,
@@ -44,8 +46,10 @@ READING_FILES, READING_CAPTURE = "reading the files", "reading the capture"
 CALIBRATED = ("figure", "unit", "value", "low", "high", "repeats")
 
 
-class ResultsError(ValueError):
+class ResultsError(ProfilerError, ValueError):
     """A results folder that cannot be ingested. The message says where, what is wrong and what to do."""
+
+    exit_code = ExitCode.DAMAGED
 
 
 def ingest(
@@ -66,7 +70,10 @@ def ingest(
     order = [str(run_id) for run_id in sweep.get("runs", [])]
     present = sorted(file.parent.name for file in folder.glob(f"*/{RECORD}"))
     if not present:
-        raise ResultsError(f"{folder} has no run: it should hold <run_id>/run.json; give the folder of one sweep")
+        raise ResultsError(
+            f"{folder} has no run: it should hold <run_id>/run.json; give the folder of one sweep",
+            exit_code=ExitCode.USAGE,
+        )
     run_ids = [run_id for run_id in order if run_id in present] + [run_id for run_id in present if run_id not in order]
     records = {run_id: read_finished(folder / run_id) for run_id in run_ids}
     parts: dict[str, list[pd.DataFrame]] = {name: [] for name in store.TABLES}
@@ -130,14 +137,14 @@ def _calibration(file: Path) -> list[dict]:
 
 def _sweep_folder(results: Path) -> Path:
     if not results.is_dir():
-        raise ResultsError(f"{results} is not a folder: give the results folder of a sweep")
+        raise ResultsError(f"{results} is not a folder: give the results folder of a sweep", exit_code=ExitCode.USAGE)
     if (results / SWEEP).is_file() or any(results.glob(f"*/{RECORD}")):
         return results
     sweeps = sorted(file.parent for file in results.glob("*/sweep.json"))
     if len(sweeps) == 1:
         return sweeps[0]
     held = f"holds {len(sweeps)} sweeps ({', '.join(sweep.name for sweep in sweeps)})" if sweeps else "holds no sweep"
-    raise ResultsError(f"{results} {held}: give the folder of one sweep, with its sweep.json")
+    raise ResultsError(f"{results} {held}: give the folder of one sweep, with its sweep.json", exit_code=ExitCode.USAGE)
 
 
 def read_json(file: Path) -> dict:

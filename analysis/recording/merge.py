@@ -9,6 +9,7 @@ from pathlib import Path
 
 from profiler_job.analysis.recording.ingest import ResultsError, check_files_only, read_finished, read_plan
 from profiler_job.analysis.recording.merge_nodes import are_nodes, name_of, read_nodes, write_nodes
+from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.integrity import clear, find_damage, replace, restore
 from profiler_job.jobs.contract.layout import (
     ALL_RUNS,
@@ -99,16 +100,24 @@ def _shards(folders: Sequence[Path]) -> list[Path]:
     shards: list[Path] = []
     for folder in folders:
         if not folder.is_dir():
-            raise ResultsError(f"{folder} is not a folder: give shard folders, or the folder that holds them")
+            raise ResultsError(
+                f"{folder} is not a folder: give shard folders, or the folder that holds them", exit_code=ExitCode.USAGE
+            )
         below = [*folder.glob(SHARDS), *(shard for shard in folder.glob(f"*/{SHARDS}") if shard.parent.name != RAW)]
         held = sorted((shard for shard in below if (shard / SWEEP).is_file()), key=_number)
         sweeps = sorted({str(shard.parent) for shard in held})
         if len(sweeps) > 1:
-            raise ResultsError(f"{folder} holds shards of several sweeps ({', '.join(sweeps)}): give the folder of one")
+            raise ResultsError(
+                f"{folder} holds shards of several sweeps ({', '.join(sweeps)}): give the folder of one",
+                exit_code=ExitCode.USAGE,
+            )
         if (folder / SWEEP).is_file():
             held.append(folder)
         if not held:
-            raise ResultsError(f"{folder} holds no sweep.json and no {SHARDS}: give what the profiling job wrote")
+            raise ResultsError(
+                f"{folder} holds no sweep.json and no {SHARDS}: give what the profiling job wrote",
+                exit_code=ExitCode.USAGE,
+            )
         shards += held
     unique = {shard.resolve(): shard for shard in shards}
     return list(unique.values())
@@ -120,9 +129,14 @@ def _number(shard: Path) -> tuple:
 
 def _check_out(out: Path, shards: list[Path]) -> None:
     if any(shard.resolve().is_relative_to(out.resolve()) for shard in shards):
-        raise ResultsError(f"{out} holds the shards themselves: give another folder with --out")
+        raise ResultsError(
+            f"{out} holds the shards themselves: give another folder with --out", exit_code=ExitCode.USAGE
+        )
     if out.exists() and not (out / MERGED).is_file() and (not out.is_dir() or any(out.iterdir())):
-        raise ResultsError(f"{out} is there already, and no earlier merge made it: give another folder with --out")
+        raise ResultsError(
+            f"{out} is there already, and no earlier merge made it: give another folder with --out",
+            exit_code=ExitCode.USAGE,
+        )
 
 
 def _common_plan(shards: list[Path]) -> dict:
@@ -138,7 +152,8 @@ def _common_plan(shards: list[Path]) -> dict:
         if different:
             raise ResultsError(
                 f"{shards[0]} and {shard} are not parts of one sweep: they differ in {', '.join(sorted(different))};"
-                " give shards of one sweep file and one --only"
+                " give shards of one sweep file and one --only",
+                exit_code=ExitCode.USAGE,
             )
     return first
 
@@ -181,7 +196,8 @@ def _check_copies(run_id: str, places: list[Path]) -> None:
         if different or absent:
             raise ResultsError(
                 f"run {run_id} was measured twice: {first} and {other} differ in {', '.join(different + absent)};"
-                " remove one of the two"
+                " remove one of the two",
+                exit_code=ExitCode.USAGE,
             )
 
 
@@ -193,7 +209,8 @@ def _compare_machines(machines: list[Machine], allow_mix: bool, emit: Callable[[
     if mixed and not allow_mix:
         raise ResultsError(
             f"shards were measured with different versions ({'; '.join(mixed)}): give shards of the same, or allow it"
-            " with --allow-mix, and every page says so"
+            " with --allow-mix, and every page says so",
+            exit_code=ExitCode.USAGE,
         )
     for words in different.values():
         emit(f"shards were measured with different {words}")

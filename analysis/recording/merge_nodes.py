@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from profiler_job.analysis.recording.ingest import ResultsError, check_files_only, read_finished, read_json, read_plan
+from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.integrity import add_digest, clear, find_damage, read_all_facts, replace
 from profiler_job.jobs.contract.layout import (
     CAPTURE,
@@ -55,15 +56,21 @@ def read_nodes(folders: Sequence[Path]) -> list[_Part]:
         if not part.record.shared_id or part.record.shared_id != first.record.shared_id:
             raise ResultsError(
                 f"{first.folder} and {part.folder} are not said to be of one run on several machines: give what the"
-                " same `profile` left on each of them, which its machines began together"
+                " same `profile` left on each of them, which its machines began together",
+                exit_code=ExitCode.USAGE,
             )
     for part, after in pairwise(parts):
         if shared := sorted({*part.ranks} & {*after.ranks}):
-            raise ResultsError(f"{part.folder} and {after.folder} both have rank {shared[0]}: remove one of the two")
+            raise ResultsError(
+                f"{part.folder} and {after.folder} both have rank {shared[0]}: remove one of the two",
+                exit_code=ExitCode.USAGE,
+            )
     here = [rank for part in parts for rank in part.ranks]
     if missing := sorted({*range(int(first.record.run.get("gpus") or 1))} - {*here}):
         listed = ", ".join(map(str, missing))
-        raise ResultsError(f"no folder has rank {listed}: give those of all machines of {first.folder.name}")
+        raise ResultsError(
+            f"no folder has rank {listed}: give those of all machines of {first.folder.name}", exit_code=ExitCode.USAGE
+        )
     return parts
 
 
@@ -71,7 +78,9 @@ def _read(folder: Path) -> _Part:
     check_files_only(folder)
     runs = [file.parent for file in folder.glob(f"*/{RECORD}")]
     if len(runs) != 1:
-        raise ResultsError(f"{folder} holds {len(runs)} runs, and a script is one: profile it again")
+        raise ResultsError(
+            f"{folder} holds {len(runs)} runs, and a script is one: profile it again", exit_code=ExitCode.USAGE
+        )
     record, timings = read_finished(runs[0]), read_json(runs[0] / TIMINGS)
     if damage := find_damage(runs[0], record.files):
         raise ResultsError(f"{folder}: {damage}; copy it again")

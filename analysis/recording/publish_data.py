@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 
 from profiler_job.analysis.recording import allowed, ingest, store
 from profiler_job.analysis.recording.scan import HASHED_NAMES, Scanner
+from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.integrity import clear, replace, restore
 from profiler_job.jobs.contract.studies import STUDIES
 
@@ -19,7 +20,7 @@ LARGEST_BYTES = 25 * 2**20
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 
 
-class PublishError(ValueError):
+class PublishError(ProfilerError, ValueError):
     """A recording that cannot be published. The message says why and what to do."""
 
 

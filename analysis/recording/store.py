@@ -24,6 +24,8 @@ from profiler_job.analysis.recording import times
 from profiler_job.analysis.reference import cuda_api, kernel_families
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.axes import describe_fields, find_default
+from profiler_job.jobs.contract.errors import ProfilerError
+from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.integrity import (
     DIGEST,
     FileFacts,
@@ -355,8 +357,10 @@ FILES = {MANIFEST, *(f"{name}.parquet" for name in TABLES)}
 """All that a recording holds."""
 
 
-class RecordingError(ValueError):
+class RecordingError(ProfilerError, ValueError):
     """A folder that is not a whole recording. The message says which file, what is wrong and what to do."""
+
+    exit_code = ExitCode.DAMAGED
 
 
 @dataclass(kw_only=True)
@@ -390,7 +394,10 @@ def side_by_side(recordings: Sequence[Recording]) -> dict[str, pd.DataFrame]:
     """
     labels = [recording.label for recording in recordings]
     if twice := sorted({label for label in labels if labels.count(label) > 1}):
-        raise RecordingError(f"two recordings are called {twice[0]}: ingest one of them again with another --label")
+        raise RecordingError(
+            f"two recordings are called {twice[0]}: ingest one of them again with another --label",
+            exit_code=ExitCode.USAGE,
+        )
     tables: dict[str, pd.DataFrame] = {}
     for name in TABLES:
         parts = [getattr(recording, name).astype({"run_id": str}) for recording in recordings]
@@ -435,7 +442,9 @@ def write(folder: Path | str, tables: Mapping[str, pd.DataFrame], manifest: dict
     """
     folder = Path(folder).absolute()
     if others := [file.name for file in files_of(folder) if file.name not in FILES]:
-        raise RecordingError(f"{folder} holds {others[0]}, which is of no recording: give another folder")
+        raise RecordingError(
+            f"{folder} holds {others[0]}, which is of no recording: give another folder", exit_code=ExitCode.USAGE
+        )
     run_ids = list(tables["runs"]["run_id"].astype(str))
     checked = {name: _checked(name, _ordered(name, tables[name], run_ids)) for name in TABLES}
     draft = folder.with_name(f".{folder.name}.draft")
@@ -449,7 +458,9 @@ def write(folder: Path | str, tables: Mapping[str, pd.DataFrame], manifest: dict
         write_manifest(draft, manifest | {"tables": written})
         replace(draft, folder)
     except OSError as error:
-        raise RecordingError(f"{folder} cannot be written ({error.strerror or error})") from error
+        raise RecordingError(
+            f"{folder} cannot be written ({error.strerror or error})", exit_code=ExitCode.CANNOT_WRITE
+        ) from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
@@ -508,7 +519,9 @@ def read_manifest(folder: Path) -> dict:
     file = folder / MANIFEST
     _restore(folder)
     if not file.is_file():
-        raise RecordingError(f"{folder} is not a recording: it has no {MANIFEST}; make one with `ingest`")
+        raise RecordingError(
+            f"{folder} is not a recording: it has no {MANIFEST}; make one with `ingest`", exit_code=ExitCode.USAGE
+        )
     try:
         manifest = load_json(file)
         if not isinstance(manifest, dict):

@@ -50,6 +50,7 @@ from profiler_job.analysis.show.profiles import profiles_in
 from profiler_job.analysis.show.reader import Reader
 from profiler_job.analysis.show.show_formats import as_csv, as_markdown, as_text, section_as_csv
 from profiler_job.analysis.show.values import printable, terminal_width
+from profiler_job.jobs.contract.exit_codes import ExitCode
 
 Format = Literal["text", "json", "csv", "md"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -74,7 +75,7 @@ def show(
     each, unless sections are chosen. form: one of FORMATS. top: rows of a section in text and md, 0 for all. rules:
     TOML file of further kernel families' rules. phases: ranges that mark phases, as PHASE=RANGE. selection: what of a
     capture is summarised. html: write pages there instead, see `write_pages`. predict: adds gains to the advice.
-    Returns the exit code: 0, or 2 where a profile, the rules or the phases could not be read.
+    Returns the exit code: 0, or that of a profile, the rules or the phases that could not be read.
     """
     try:
         chosen = parse_phases(phases)
@@ -82,7 +83,7 @@ def show(
         _check_sections(selection.sections, form)
     except ValueError as error:
         err(printable(f"error: {error}"))
-        return 2
+        return ExitCode.USAGE
     inside = {path: profiles_in(path) for path in profiles}
     captures = [profile for path in profiles for profile in inside[path] or [path]]
     has_folder = any(inside.values())
@@ -128,16 +129,17 @@ def show_report(profiles: Sequence[Path], report: str, out: Callable[[str], None
     """Give a table of `nsys stats` to `out` for each profile, as CSV with nsys's columns; names and numbers as of
     `analysis.capture.nsys_reports`. Of several profiles, a line before each table says what it is, and an empty line
     comes between two. Errors and exit code as of `show`."""
-    num_read = 0
+    num_read, code = 0, ExitCode.OK
     profiles = [profile for path in profiles for profile in profiles_in(path) or [path]]
     for profile in profiles:
         try:
             table = nsys_reports.REPORTS[report](read(profile))
         except ExportError as error:
             err(printable(f"error: {error}"))
+            code = max(code, error.exit_code)
             continue
         if len(profiles) > 1:
             out("\n" * (num_read > 0) + printable(f"# {report} of {profile}"))
         out(table.to_csv(index=False, float_format="%.1f").rstrip("\n"))
         num_read += 1
-    return 0 if num_read == len(profiles) else 2
+    return code

@@ -15,6 +15,8 @@ from profiler_job.analysis.reference.kernel_families import FAMILIES, Taxonomy
 from profiler_job.analysis.reference.kernel_names import shorten
 from profiler_job.analysis.show.profiles import profiles_in
 from profiler_job.analysis.show.values import WIDTH, printable, shown, terminal_width, time_text, wrapped
+from profiler_job.jobs.contract.errors import describe_bug
+from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.words import format_count
 
 MOST_CLOSE = 5
@@ -34,43 +36,43 @@ def explain(
     for each profile that cannot be read.
 
     name: a kernel, an API call, a kernel family or rule; with profiles also a part of the name of a kernel or call in
-    them, of which several are listed, `top` at most (0: all). Returns the exit code: 0, or 2 where there was an error.
+    them, of which several are listed, `top` at most (0: all). Returns the exit code: of several errors the largest.
     """
     width = terminal_width()
     try:
         taxonomy = kernel_families.with_user_rules(rules) if rules else kernel_families.BUILT_IN
     except ValueError as error:
         err(printable(f"error: {error}"))
-        return 2
+        return ExitCode.USAGE
     if not profiles:
         lines = describe(name, taxonomy, width)
         return _give(lines, _unknown(name, taxonomy), out, err)
-    code = 0
+    code = ExitCode.OK
     profiles = [profile for path in profiles for profile in profiles_in(path) or [path]]
     for number, profile in enumerate(profiles):
         try:
             summary = summarise(read(profile, details=False), taxonomy=taxonomy)
         except ExportError as error:
             err(printable(f"error: {error}"))
-            code = 2
+            code = max(code, error.exit_code)
             continue
         except Exception as error:  # as of `show`: a user sees no traceback, whatever a profile holds
-            err(printable(f"error: {profile}: could not be summarised ({type(error).__name__}: {error})"))
-            code = 2
+            err(printable(f"error: {profile}: could not be summarised: {describe_bug(error)}"))
+            code = ExitCode.BUG
             continue
         if number:
             out("")
         lines = describe_in(name, summary, taxonomy, top, width)
-        code = _give(lines, _unknown(name, taxonomy, summary), out, err) or code
+        code = max(code, _give(lines, _unknown(name, taxonomy, summary), out, err))
     return code
 
 
-def _give(lines: list[str], problem: str, out: Callable[[str], None], err: Callable[[str], None]) -> int:
+def _give(lines: list[str], problem: str, out: Callable[[str], None], err: Callable[[str], None]) -> ExitCode:
     for line in lines:
         out(printable(line))
     if not lines:
         err(printable(problem))
-    return 0 if lines else 2
+    return ExitCode.OK if lines else ExitCode.USAGE
 
 
 def describe(name: str, taxonomy: Taxonomy = kernel_families.BUILT_IN, width: int = WIDTH) -> list[str]:

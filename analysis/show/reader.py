@@ -9,12 +9,15 @@ from profiler_job.analysis.capture.selection import Selection
 from profiler_job.analysis.capture.summary import Predict, Summary, summarise
 from profiler_job.analysis.reference import kernel_families
 from profiler_job.analysis.show.values import printable
+from profiler_job.jobs.contract.errors import describe_bug
+from profiler_job.jobs.contract.exit_codes import ExitCode
 
 Made = TypeVar("Made")
 
 
 class Reader:
-    """Summarises profiles one after another, with an error line for each that cannot be; `code` is then 2."""
+    """Summarises profiles one after another, with an error line for each that cannot be; `code` is the exit code of
+    these errors, of several the largest."""
 
     def __init__(
         self,
@@ -28,7 +31,7 @@ class Reader:
         self._options: dict[str, Any] = {"taxonomy": taxonomy, "chosen": phases, "selection": selection}
         self._options |= {"with_moments": with_moments, "predict": predict}
         self._err = err
-        self.code = 0
+        self.code = ExitCode.OK
 
     def each(self, profiles: Iterable[Path], make: Callable[[Summary], Made]) -> Iterator[Made]:
         """What is made of the summary of each."""
@@ -36,13 +39,12 @@ class Reader:
             try:
                 made = make(summarise(read(profile, details=False), **self._options))
             except ExportError as error:
-                self._fail(str(error))
+                self._fail(str(error), error.exit_code)
             except Exception as error:  # a batch goes on, and a user sees no traceback, whatever a profile holds
-                what = f"could not be summarised ({type(error).__name__}: {error})"
-                self._fail(f"{profile}: {what}; please report it, with the profile if you can")
+                self._fail(f"{profile}: could not be summarised: {describe_bug(error)}", ExitCode.BUG)
             else:
                 yield made
 
-    def _fail(self, what: str) -> None:
+    def _fail(self, what: str, code: ExitCode) -> None:
         self._err(printable(f"error: {what}"))
-        self.code = 2
+        self.code = max(self.code, code)

@@ -7,6 +7,7 @@ from pathlib import Path
 from profiler_job.analysis.show.page import index_of, page_of
 from profiler_job.analysis.show.reader import Reader
 from profiler_job.analysis.show.values import printable
+from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.words import format_count
 
 INDEX = "index.html"
@@ -39,7 +40,7 @@ def write_pages(
             (folder / name).write_text(page, encoding="utf-8")
     except OSError as error:
         err(printable(f"error: {error.filename or folder} cannot be written ({error.strerror}): give another --html"))
-        return 2
+        return ExitCode.CANNOT_WRITE
     out(printable(f"{target / INDEX if in_folder else target}: {format_count(len(made), 'capture')}"))
     return reader.code
 

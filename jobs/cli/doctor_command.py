@@ -6,7 +6,7 @@ import typer
 
 from profiler_job.jobs.cli.sweep_options import Device, Gpus, Only, ResultsFolder, Retry, ShardOption, SweepFile, chosen
 from profiler_job.jobs.contract.axes import Run
-from profiler_job.jobs.contract.exit_codes import CANNOT_MEASURE
+from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.executor.events import EventSink, Terminal
 from profiler_job.jobs.executor.preflight import run_checks
 from profiler_job.jobs.executor.result_store import Results
@@ -25,7 +25,7 @@ def doctor(
     """Check that this machine can measure: GPU, torch, nsys, memory, disk. Exit code 69 if it cannot."""
     planned, runs, part, _ = chosen(sweep, only, shard)
     if not can_measure(Results(results, planned.name, part.folder), planned, runs, device, gpus, retry, Terminal()):
-        raise typer.Exit(CANNOT_MEASURE)
+        raise typer.Exit(ExitCode.MISSING)
 
 
 def can_measure(

@@ -21,6 +21,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from profiler_job.jobs.contract.errors import ProfilerError
+from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.integrity import clear, find_folders, replace, restore
 from profiler_job.jobs.contract.layout import CAPTURE, MANIFEST, SCRIPT
 from profiler_job.jobs.contract.program import PACKAGE, PROGRAM, find_shipped_data, find_site_sources
@@ -32,11 +34,23 @@ NAV_PAGE = re.compile(r": (\S+\.(?:md|ipynb))$", re.MULTILINE)
 NOTEBOOK_PLUGIN = re.compile(r"^  mkdocs-jupyter:\n(?:    .*\n)*", re.MULTILINE)
 """What renders notebooks, in mkdocs.yml. To import it is half of the build of a site that has none."""
 
-SOME_LOST = 1  # exit code of `ingest` where results of some runs are damaged
 
-
-class StepFailed(Exception):
+class StepFailed(ProfilerError):
     """A step after the measurements failed; the message says which."""
+
+    exit_code = ExitCode.BUG
+
+
+OF_STEPS = {ExitCode.DAMAGED, ExitCode.MISSING, ExitCode.CANNOT_WRITE, ExitCode.LOCKED}
+"""Exit codes of a step that are those of the whole command; others mean nothing there."""
+
+
+def fail_step(name: str, module: Sequence[str], code: int) -> StepFailed:
+    """Return the error of a step that ended with an exit code that it should not have."""
+    exit_code = ExitCode(code) if code in OF_STEPS else ExitCode.BUG
+    return StepFailed(
+        f"the step `{name}` failed ({module[0]} {module[1]}, exit {code}), see above", exit_code=exit_code
+    )
 
 
 def shipped_recordings() -> list[Path]:
@@ -56,7 +70,7 @@ def ingest(sweep: Path, recording: Path, emit: Emit) -> bool:
     draft = recording.absolute().parent / ".draft" / recording.name
     clear(draft)  # of a job that was killed
     command = ["profiler_job", "ingest", str(sweep.absolute()), "--out", str(draft)]
-    code = _step("recording", command, emit, allowed=(0, SOME_LOST))
+    code = _step("recording", command, emit, allowed=(ExitCode.OK, ExitCode.FAILED))
     if not draft.is_dir():  # 1 is also what a crash of Python gives
         raise StepFailed(f"the step `recording` failed (jobs ingest, exit {code}) and left no recording, see above")
     replace(draft, recording)
@@ -112,7 +126,7 @@ def ask(name: str, module: Sequence[str]) -> Any:
     command = [sys.executable, "-P", "-m", *module]
     done = subprocess.run(command, cwd=PROGRAM, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
     if code := done.returncode:
-        raise StepFailed(f"the step `{name}` failed ({module[0]} {module[1]}, exit {code}), see above")
+        raise fail_step(name, module, code)
     return json.loads(done.stdout)
 
 
@@ -171,6 +185,6 @@ def _step(
             process.kill()
             raise
     if (code := process.returncode) not in allowed:
-        raise StepFailed(f"the step `{name}` failed ({module[0]} {module[1]}, exit {code}), see above")
+        raise fail_step(name, module, code)
     emit("step_finished", step=name, wall_s=round(time.monotonic() - started, 1))
     return code

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from profiler_job.jobs.cli.console import err, fail, out
-from profiler_job.jobs.contract.exit_codes import CANNOT_MEASURE
+from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.find_nsys import find_nsys, own_folder
 from profiler_job.jobs.executor.install_nsys import KEY, PACKAGE, REPOSITORY, InstallError
 from profiler_job.jobs.executor.install_nsys import install_nsys as install
@@ -31,7 +31,7 @@ def install_nsys(
     try:
         program = install(folder, package, repository, key, say=lambda line: err.print(line, markup=False))
     except InstallError as error:
-        raise fail(str(error), CANNOT_MEASURE) from error
+        raise fail(str(error), ExitCode.MISSING) from error
     out.print(f"installed: {program}", soft_wrap=True)
     if folder != own_folder().absolute():
         out.print(f'profiler-job finds it there with: export PATH="{program.parent}:$PATH"', soft_wrap=True)

@@ -24,7 +24,7 @@ from profiler_job.jobs.cli.sweep_options import (
     SweepFile,
     chosen,
 )
-from profiler_job.jobs.contract.exit_codes import CANNOT_MEASURE, SOME_RUNS_FAILED
+from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.executor.result_store import Results
 from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP
 
@@ -59,7 +59,7 @@ def job(
             raise fail(
                 "this machine cannot measure: see the checks that failed. The report of the recording that comes with "
                 "this program needs no GPU: `profiler-job render --shipped`",
-                CANNOT_MEASURE,
+                ExitCode.MISSING,
             )
         good = render_only or measure(measured, planned, runs, of_all_shards, device, gpus, retry, allow_mix, emit)
         recording = results / "recordings" / "-".join(filter(None, (planned.name, part.folder)))
@@ -73,4 +73,4 @@ def job(
                 price = None if price_per_hour is None else price_per_hour / num_gpus
                 build_site([recording], results / "site", emit, price)
         if not good:
-            raise typer.Exit(SOME_RUNS_FAILED)
+            raise typer.Exit(ExitCode.FAILED)

@@ -13,7 +13,7 @@ import typer
 from profiler_job.jobs.cli.console import fail, when_terminated
 from profiler_job.jobs.cli.follow_up import ingest
 from profiler_job.jobs.cli.report_lock import reporting, reports
-from profiler_job.jobs.contract.exit_codes import CANNOT_MEASURE, CANNOT_WRITE, LOCKED, SOME_RUNS_FAILED, USAGE
+from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.layout import RESERVED_NAMES, SCRIPT, SWEEP
 from profiler_job.jobs.executor import script
 from profiler_job.jobs.executor.events import Emit
@@ -23,10 +23,10 @@ from profiler_job.jobs.executor.result_store import Locked, Results, read_json
 LONGEST_NAME = 64
 NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")
 ScriptCommand = Annotated[
-    list[str], typer.Argument(metavar="-- COMMAND...", help="The script as you start it: python train.py ...")
+    list[str], typer.Argument(metavar="COMMAND...", help="The script as you start it: python train.py ...")
 ]
-Name = Annotated[str, typer.Option("--name", help="Name of its results. Default: that of the script.")]
-SkippedSteps = Annotated[int, typer.Option("--skip", min=1, help="Steps before the first timed one.")]
+Name = Annotated[str, typer.Option("--name", "-n", help="Name of its results. Default: that of the script.")]
+SkippedSteps = Annotated[int, typer.Option("--skip", "--warmup", min=1, help="Steps before the first timed one.")]
 MeasuredSteps = Annotated[
     int, typer.Option("--steps", min=2, help="Steps that are timed, and steps that are captured.")
 ]
@@ -39,10 +39,13 @@ def check_name(name: str, results: Path) -> None:
     """Ends the program where results of that name cannot be kept, or would replace others."""
     if not NAME.fullmatch(name) or name in RESERVED_NAMES:
         raise fail(
-            f"--name {name}: letters, digits, dots and dashes make a name; not {', '.join(RESERVED_NAMES)}", USAGE
+            f"--name {name}: letters, digits, dots and dashes make a name; not {', '.join(RESERVED_NAMES)}",
+            ExitCode.USAGE,
         )
     if not may_replace(results / name):
-        raise fail(f"{results / name} holds what no `profile` wrote: choose another --name, or another folder", USAGE)
+        raise fail(
+            f"{results / name} holds what no `profile` wrote: choose another --name, or another folder", ExitCode.USAGE
+        )
 
 
 def measure(followed: script.Script, results: Path) -> tuple[Path, dict]:
@@ -50,7 +53,7 @@ def measure(followed: script.Script, results: Path) -> tuple[Path, dict]:
     try:
         return attempt(followed, results)
     except script.ScriptFailed as error:
-        raise fail(str(error), SOME_RUNS_FAILED) from None
+        raise fail(str(error), ExitCode.FAILED) from None
 
 
 def attempt(followed: script.Script, results: Path) -> tuple[Path, dict]:
@@ -68,13 +71,13 @@ def attempt(followed: script.Script, results: Path) -> tuple[Path, dict]:
     except KeyboardInterrupt:
         raise typer.Exit(128 + (received or [2])[0]) from None
     except Locked as error:
-        raise fail(f"{error}; wait for it, or choose another --name", LOCKED) from None
+        raise fail(f"{error}; wait for it, or choose another --name", ExitCode.LOCKED) from None
     except CollectorError as error:
-        raise fail(str(error), CANNOT_MEASURE) from None
+        raise fail(str(error), ExitCode.MISSING) from None
     except FileNotFoundError as error:
-        raise fail(f"{error.filename}: {error.strerror}", USAGE) from None
+        raise fail(f"{error.filename}: {error.strerror}", ExitCode.USAGE) from None
     except OSError as error:
-        raise fail(f"{error.filename or results}: {error.strerror or error}", CANNOT_WRITE) from None
+        raise fail(f"{error.filename or results}: {error.strerror or error}", ExitCode.CANNOT_WRITE) from None
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import typer
 
 from profiler_job.jobs.cli.console import fail, when_terminated
 from profiler_job.jobs.contract.axes import Run
-from profiler_job.jobs.contract.exit_codes import CANNOT_MEASURE, CANNOT_WRITE, LOCKED, USAGE
+from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.executor.events import EventSink, JsonEvents, Meter, Terminal
 from profiler_job.jobs.executor.failures import CollectorError
 from profiler_job.jobs.executor.preflight import check_writable
@@ -59,12 +59,12 @@ def measure(
     cannot go on."""
     used = gpus_to_use(device, gpus)
     if not used:
-        raise fail("no NVIDIA GPU is visible; `doctor` says what is missing", CANNOT_MEASURE)
+        raise fail("no NVIDIA GPU is visible; `doctor` says what is missing", ExitCode.MISSING)
     if gpus > len(used):
-        raise fail(f"--gpus {gpus}: {len(used)} visible; give fewer, or 0 for all of them", USAGE)
+        raise fail(f"--gpus {gpus}: {len(used)} visible; give fewer, or 0 for all of them", ExitCode.USAGE)
     if device == "cuda" and (most := max((run.gpus for run in runs), default=1)) > len(used):
         fix = "take a machine with as many, or leave them out with --only gpus=1"
-        raise fail(f"some runs need {most} GPUs, and {len(used)} would be used: {fix}", CANNOT_MEASURE)
+        raise fail(f"some runs need {most} GPUs, and {len(used)} would be used: {fix}", ExitCode.MISSING)
     runner = SweepRunner(
         folder,
         sweep.protocol,
@@ -94,20 +94,20 @@ def measure(
             folder.save_sweep(sweep, runs, of_all_shards)
             statuses = runner.run(runs)
     except Locked as error:
-        raise fail(f"{error}; wait for it, or choose another --results", LOCKED) from None
+        raise fail(f"{error}; wait for it, or choose another --results", ExitCode.LOCKED) from None
     except Stopped:
         raise typer.Exit(128 + received[0]) from None
     except MixedVersions as error:
-        raise fail(str(error), USAGE) from None
+        raise fail(str(error), ExitCode.USAGE) from None
     except CollectorError as error:
-        raise fail(f"{error}; what was measured so far is kept", CANNOT_MEASURE) from None
+        raise fail(f"{error}; what was measured so far is kept", ExitCode.MISSING) from None
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         writable = check_writable(*folder.written)
         advice = "free some space" if full else writable.fix or "mend this"
         message = f"{error.filename or folder.folder}: {error.strerror or error}{' (disk full)' if full else ''}"
         kept = f"what was measured so far is kept. To resume, {advice} and run again"
-        raise fail(f"{message}; {kept}", CANNOT_WRITE) from None
+        raise fail(f"{message}; {kept}", ExitCode.CANNOT_WRITE) from None
     finally:
         emit.close()
     if received:

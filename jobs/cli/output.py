@@ -4,16 +4,19 @@ import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TextIO
+from typing import Any, TextIO
+
+from profiler_job.jobs.contract.errors import OutputError
 
 
 class Output:
-    """A standard stream whose reader may go away, such as a terminal or a log shipper: the rest goes nowhere."""
+    """A standard stream whose reader may go away, such as a terminal or a log shipper: the rest goes nowhere. Raises
+    OutputError once where it cannot be written for another reason, such as a full disk."""
 
     def __init__(self, stream: TextIO):
         self.stream = stream
 
-    def __getattr__(self, name: str):
+    def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
 
     def write(self, text: str) -> int:
@@ -30,7 +33,7 @@ class Output:
         try:
             yield
         except OSError as error:
-            if error.errno not in (errno.EPIPE, errno.EIO):
-                raise
             with open(os.devnull, "w") as nowhere:
                 os.dup2(nowhere.fileno(), self.stream.fileno())
+            if error.errno not in (errno.EPIPE, errno.EIO):
+                raise OutputError(f"standard output cannot be written ({error.strerror or error})") from error

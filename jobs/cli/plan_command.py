@@ -9,7 +9,7 @@ from rich.progress import track
 from profiler_job.jobs.cli.console import err, fail, out
 from profiler_job.jobs.cli.sweep_options import Only, ShardOption, SweepFile, chosen
 from profiler_job.jobs.contract.axes import Run
-from profiler_job.jobs.contract.exit_codes import USAGE
+from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.words import format_count
 from profiler_job.jobs.executor.events import format_clock
 from profiler_job.jobs.memory import (
@@ -85,4 +85,4 @@ def simulate_own(runs: list[Run], patient: bool) -> dict[Run, Simulation]:
     try:
         return dict(zip(own, simulate_runs(own, patient))) if own else {}
     except Refused as error:
-        raise fail(str(error), USAGE) from None
+        raise fail(str(error), ExitCode.USAGE) from None

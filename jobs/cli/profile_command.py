@@ -22,7 +22,7 @@ from profiler_job.jobs.cli.measure_script import (
 )
 from profiler_job.jobs.cli.script_name import default_name
 from profiler_job.jobs.cli.sweep_options import ResultsFolder
-from profiler_job.jobs.contract.exit_codes import SOME_RUNS_FAILED
+from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.extras import find_missing, install_command
 from profiler_job.jobs.executor import script
 from profiler_job.jobs.executor.events import Terminal
@@ -71,7 +71,7 @@ def profile(
     if code := noted["exit_code"]:
         err.print(f"the script ended with exit code {code}, after its steps were captured", style="yellow")
     if not good:
-        raise typer.Exit(SOME_RUNS_FAILED)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def part_of_ranks(noted: dict) -> str:

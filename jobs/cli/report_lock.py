@@ -6,7 +6,7 @@ from pathlib import Path
 
 from profiler_job.jobs.cli.console import err, fail, when_terminated
 from profiler_job.jobs.cli.follow_up import StepFailed
-from profiler_job.jobs.contract.exit_codes import CANNOT_REPORT, LOCKED
+from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.executor.result_store import Locked, Results
 
 
@@ -30,8 +30,10 @@ def reporting(held: Results, advice: str, wait_s: float = 0) -> Iterator[None]:
         with held.lock(wait_s):
             yield
     except Locked as error:
-        raise fail(f"{error}; wait for it, then run this again: what was measured is kept", LOCKED) from None
+        raise fail(f"{error}; wait for it, then run this again: what was measured is kept", ExitCode.LOCKED) from None
     except StepFailed as error:
-        raise fail(f"{error}; {advice}", CANNOT_REPORT) from None
+        raise fail(f"{error}; {advice}", error.exit_code) from None
     except OSError as error:
-        raise fail(f"{error.filename}: {error.strerror}; {advice}", CANNOT_REPORT) from None
+        raise fail(
+            f"{error.filename or held.folder}: {error.strerror or error}; {advice}", ExitCode.CANNOT_WRITE
+        ) from None

@@ -18,7 +18,7 @@ from profiler_job.jobs.cli.sweep_options import (
     SweepFile,
     chosen,
 )
-from profiler_job.jobs.contract.exit_codes import SOME_RUNS_FAILED
+from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.executor.result_store import Results
 from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP
 
@@ -45,4 +45,4 @@ def run(
     folder = Results(results, planned.name, part.folder)
     with telling(log_format, price_per_hour, len(gpus_to_use(device, gpus))) as emit:
         if not measure(folder, planned, runs, of_all_shards, device, gpus, retry, allow_mix, emit):
-            raise typer.Exit(SOME_RUNS_FAILED)
+            raise typer.Exit(ExitCode.FAILED)

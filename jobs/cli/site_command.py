@@ -10,7 +10,7 @@ from profiler_job.jobs.cli.console import fail
 from profiler_job.jobs.cli.follow_up import build_site, own_recordings, shipped_recordings
 from profiler_job.jobs.cli.report_lock import reporting, reports
 from profiler_job.jobs.cli.sweep_options import LogFormat, ResultsFolder
-from profiler_job.jobs.contract.exit_codes import CANNOT_WRITE, USAGE
+from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.integrity import restore
 from profiler_job.jobs.contract.layout import MANIFEST
 from profiler_job.jobs.executor.events import JsonEvents, Terminal
@@ -37,7 +37,7 @@ def render(
     emit = JsonEvents() if log_format == "json" else Terminal()
     writable = check_writable(results, reports(results).folder, results / "site")
     if writable.state == "failed":
-        raise fail(f"{writable.found}; {writable.fix}", CANNOT_WRITE)
+        raise fail(f"{writable.found}; {writable.fix}", ExitCode.CANNOT_WRITE)
     with reporting(reports(results), "check the recording with `profiler-job report --recording`"):
         build_site(shown, results / "site", emit)
 
@@ -49,19 +49,19 @@ def recordings_to_show(results: Path, named: list[Path], shipped: bool) -> list[
         restore(folder)
     if not shipped:
         if absent := [folder for folder in named if not (folder / MANIFEST).is_file()]:
-            raise fail(f"--recording {absent[0]}: no recording is there; `ingest` makes one", USAGE)
+            raise fail(f"--recording {absent[0]}: no recording is there; `ingest` makes one", ExitCode.USAGE)
         named = [Path(os.path.abspath(folder)) for folder in named]  # `.` has no name
         by_name = {folder.name: folder for folder in named}
         if same := [folder for folder in named if by_name[folder.name] is not folder]:
             both = f"--recording {same[0]} and {by_name[same[0].name]}"
-            raise fail(f"{both}: a site holds one recording of a name; rename one of the folders", USAGE)
+            raise fail(f"{both}: a site holds one recording of a name; rename one of the folders", ExitCode.USAGE)
         if shown := named or own_recordings(results):
             return shown
         ways = "`job` makes one, --recording names another folder, --shipped shows those that come with this program"
-        raise fail(f"{results / 'recordings'} holds no recording: {ways}", USAGE)
+        raise fail(f"{results / 'recordings'} holds no recording: {ways}", ExitCode.USAGE)
     if named:
-        raise fail("--shipped and --recording: give one of them", USAGE)
+        raise fail("--shipped and --recording: give one of them", ExitCode.USAGE)
     own = [*own_recordings(results), *filter(Path.exists, [results / "site"])]
     if own:
-        raise fail(f"--shipped: {own[0]} is there already, which stays; give another --results", USAGE)
+        raise fail(f"--shipped: {own[0]} is there already, which stays; give another --results", ExitCode.USAGE)
     return shipped_recordings()

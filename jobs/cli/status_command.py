@@ -5,7 +5,7 @@ from pathlib import Path
 
 from profiler_job.jobs.cli.console import fail, out
 from profiler_job.jobs.cli.sweep_options import Only, ResultsFolder, ShardOption, SweepFile, chosen
-from profiler_job.jobs.contract.exit_codes import USAGE
+from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.layout import RunRecord
 from profiler_job.jobs.contract.words import format_count
 from profiler_job.jobs.executor.result_store import NoResults, Results
@@ -17,7 +17,7 @@ def check_measured(folder: Results) -> None:
     try:
         folder.check_exists()
     except NoResults as error:
-        raise fail(str(error), USAGE) from None
+        raise fail(str(error), ExitCode.USAGE) from None
 
 
 def timed_so_far(record: RunRecord) -> str:

@@ -7,14 +7,14 @@ import typer
 
 from profiler_job.jobs.cli.console import err
 from profiler_job.jobs.contract.axes import Run
-from profiler_job.jobs.contract.exit_codes import USAGE
+from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.executor.preflight import RESULTS_OF_IMAGE
 from profiler_job.jobs.sweep.plan import Sweep, SweepError, load_sweep, select_runs
 from profiler_job.jobs.sweep.shards import Shard, detect_shard, parse_shard, select_shard_runs
 
 SweepFile = Annotated[Path, typer.Option("--sweep", help="Sweep file.", show_default="jobs/sweep.yaml")]
 ResultsFolder = Annotated[
-    Path, typer.Option("--results", envvar=RESULTS_OF_IMAGE, help="Folder that receives the results.")
+    Path, typer.Option("--results", "-o", envvar=RESULTS_OF_IMAGE, help="Folder that receives the results.")
 ]
 Only = Annotated[str, typer.Option(help="Only these runs, e.g. size=small,mode=forward; repeat a key for more values.")]
 ShardOption = Annotated[str, typer.Option("--shard", help="Part I/N of the sweep; detected from batch engines.")]
@@ -43,4 +43,4 @@ def chosen(sweep_file: Path, only: str, shard_text: str) -> tuple[Sweep, list[Ru
     except SweepError as error:
         for line in str(error).splitlines():
             err.print(line, style="red", markup=False)
-        raise typer.Exit(USAGE) from None
+        raise typer.Exit(ExitCode.USAGE) from None

@@ -27,7 +27,7 @@ from profiler_job.jobs.cli.measure_script import (
 from profiler_job.jobs.cli.script_name import default_name
 from profiler_job.jobs.cli.sweep_options import ResultsFolder
 from profiler_job.jobs.contract.changes import TRIABLE, Refused, parse_sets
-from profiler_job.jobs.contract.exit_codes import SOME_RUNS_FAILED, USAGE
+from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.layout import name_changed
 from profiler_job.jobs.executor import script
 from profiler_job.jobs.executor.events import Emit, Terminal
@@ -59,9 +59,11 @@ def try_changes(
     try:
         sets = parse_sets(change)
     except Refused as error:
-        raise fail(f"--change {error}", USAGE) from None
+        raise fail(f"--change {error}", ExitCode.USAGE) from None
     if find_node(command) is not None:
-        raise fail("`try` starts a script again and again on this machine alone: give it one that trains here", USAGE)
+        raise fail(
+            "`try` starts a script again and again on this machine alone: give it one that trains here", ExitCode.USAGE
+        )
     chosen = name or default_name(command)
     names = [name_changed(chosen, changes) for changes in sets]
     for each in (chosen, *names):
@@ -87,7 +89,7 @@ def try_changes(
     emit.close()
     tell(f"`profiler-job render --results {results}` makes pages of all that was measured")
     if any("failed" in entry for entry in tries):
-        raise typer.Exit(SOME_RUNS_FAILED)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def keep(tries: list[dict[str, Any]], plain: script.Script, results: Path) -> None:

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+from profiler_job.jobs.contract.errors import ProfilerError
+
 LABELS = {
     "tf32": "TF32",
     "bf16": "BF16 autocast",
@@ -39,7 +41,7 @@ CHOICES = (("tf32", "bf16"), ("fused_adamw", "foreach"), COMPILED)
 """Of each of these a set has at most one."""
 
 
-class Refused(ValueError):
+class Refused(ProfilerError, ValueError):
     """Why changes cannot be tried, in one line."""
 
 

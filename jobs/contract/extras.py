@@ -11,6 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
+from profiler_job.jobs.contract.errors import ProfilerError
+from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.program import PROGRAM
 
 Extra = Literal["site", "gpu", "hf"]
@@ -23,8 +25,10 @@ MODULES: dict[Extra, tuple[str, ...]] = {
 """By extra the modules that this program imports of it."""
 
 
-class MissingExtraError(ImportError):
-    """An extra that a command needs is not installed; the message says what is missing and how to install it."""
+class MissingExtraError(ProfilerError, ImportError):
+    """An extra that a command needs is not installed; the message names what is missing and how to install it."""
+
+    exit_code = ExitCode.MISSING
 
 
 def check_extra(extra: Extra) -> None:

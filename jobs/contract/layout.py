@@ -22,6 +22,8 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from profiler_job.jobs.contract.axes import Count, Number, Run
+from profiler_job.jobs.contract.errors import ProfilerError
+from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.integrity import FileFacts, is_intact, load_json
 
 SCHEMA_VERSION = 2
@@ -235,8 +237,10 @@ class FinishedRecord(AnyRecord):
         return said | self.run
 
 
-class RecordError(ValueError):
+class RecordError(ProfilerError, ValueError):
     """A file that holds no record of a run. The message names the file, what is wrong (`reason`), and what to do."""
+
+    exit_code = ExitCode.DAMAGED
 
     def __init__(self, file: Path, reason: str):
         super().__init__(f"{file} is no record of a run ({reason}): run the sweep again, which measures it anew")

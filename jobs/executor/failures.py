@@ -2,11 +2,15 @@
 
 from typing import Any
 
+from profiler_job.jobs.contract.errors import ProfilerError
+from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.layout import Status
 
 
-class RunFailed(Exception):
+class RunFailed(ProfilerError):
     """A run that could not be measured: `status` is a status of the runs table, `detail` says phase and message."""
+
+    exit_code = ExitCode.FAILED
 
     def __init__(self, status: Status, **detail: Any):
         super().__init__(detail.get("message", status))
@@ -24,8 +28,10 @@ class CaptureLost(RunFailed):
         super().__init__(status, phase=phase, message=message, collector="nsys")
 
 
-class CollectorError(Exception):
+class CollectorError(ProfilerError):
     """The collector itself cannot work on this machine; no later run would fare better."""
+
+    exit_code = ExitCode.MISSING
 
 
 LOST_GPU = (

@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import IO, TypeVar
 
 from profiler_job.jobs.contract.axes import Run
+from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.excerpt import trim
+from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.integrity import add_digest, clear, create, find_damage, load_json, read_all_facts, sync
 from profiler_job.jobs.contract.layout import (
     IN_FLIGHT,
@@ -49,11 +51,13 @@ REMOVED_LAST = (IN_FLIGHT, TIMED)  # after the record of a finished run is writt
 LOCK_S = 1.0  # `is_locked` holds the lock for an instant, too
 
 
-class Locked(RuntimeError):
+class Locked(ProfilerError, RuntimeError):
     """Another job writes to this results folder."""
 
+    exit_code = ExitCode.LOCKED
 
-class NoResults(ValueError):
+
+class NoResults(ProfilerError, ValueError):
     """There is no such folder of results; the message says what there is instead."""
 
 

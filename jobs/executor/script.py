@@ -17,6 +17,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from profiler_job.jobs.contract.errors import ProfilerError
+from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.find_nsys import NSYS_MISSING
 from profiler_job.jobs.contract.integrity import add_digest, clear, read_all_facts, replace, restore, sync
 from profiler_job.jobs.contract.layout import (
@@ -73,8 +75,10 @@ class Script:
         return self.skip + 2 * self.steps + FOLLOWED_STEPS
 
 
-class ScriptFailed(Exception):
+class ScriptFailed(ProfilerError):
     """Nothing can be recorded of a script. The message says why, and what to do."""
+
+    exit_code = ExitCode.FAILED
 
 
 class NotApplied(ScriptFailed):

@@ -6,6 +6,7 @@ from functools import partial
 from random import Random
 
 from profiler_job.jobs.contract.axes import Run
+from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.layout import CALIBRATION, Machine, Protocol
 from profiler_job.jobs.contract.versions import compare_machines, format_differences
 from profiler_job.jobs.executor.collectors import Timer
@@ -29,7 +30,7 @@ class Stopped(Exception):
     """The sweep was told to stop."""
 
 
-class MixedVersions(Exception):
+class MixedVersions(ProfilerError):
     """Finished runs, which stay, were measured with other versions than this machine has."""
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.memory.failure import Failure
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ SIMULATION = "profiler_job.jobs.worker.simulation"
 LONGEST_S, PATIENT_S = 60.0, 600.0  # for all runs of a plan, and where their memory is asked for
 
 
-class Refused(ValueError):
+class Refused(ProfilerError, ValueError):
     """A workload does not take an option of the sweep; the message says which and why."""
 
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError, 
 from pydantic_core import ErrorDetails
 
 from profiler_job.jobs.contract.axes import AXES, Number, Run, find_listed_axes
+from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.layout import RESERVED_NAMES, Protocol
 from profiler_job.jobs.contract.options import format_options, parse_options
 from profiler_job.jobs.contract.studies import Study
@@ -29,7 +30,7 @@ LIKE_A_SHARD = re.compile(r"(^|-)shard-\d+-of-\d+$")  # the recording of a shard
 Steps = Annotated[int, Field(le=1_000_000), Number]
 
 
-class SweepError(ValueError):
+class SweepError(ProfilerError, ValueError):
     """A sweep file, filter or shard that cannot be used; the message says where and what is allowed."""
 
 

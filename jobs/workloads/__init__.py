@@ -16,6 +16,7 @@ from importlib import import_module
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.extras import install_command
 from profiler_job.jobs.contract.options import Option, parse_options
 
@@ -34,7 +35,7 @@ BUILDS = {
 }
 
 
-class OptionError(ValueError):
+class OptionError(ProfilerError, ValueError):
     """A workload cannot take an option; the message says which and why."""
 
 

@@ -4,82 +4,111 @@ One command for both sides. What a subcommand needs is imported when it runs: he
 """
 
 import sys
-from importlib import import_module
-from typing import Any, cast
+from collections.abc import Sequence
+from contextlib import suppress
+from difflib import get_close_matches
+from importlib import import_module, metadata
+from typing import Annotated, Any, NamedTuple, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from profiler_job.jobs.cli.output import Output
-from profiler_job.jobs.contract.exit_codes import CANNOT_MEASURE
-from profiler_job.jobs.contract.extras import MissingExtraError, check_extra
+from profiler_job.jobs.contract.errors import ProfilerError, describe_bug
+from profiler_job.jobs.contract.exit_codes import ExitCode
+from profiler_job.jobs.contract.extras import check_extra
 from profiler_job.jobs.contract.find_nsys import add_nsys_to_path
 
+
+class Entry(NamedTuple):
+    """A subcommand: its group in the help, `module:function` below this package, and its line in the help."""
+
+    group: str
+    function: str
+    line: str
+
+
+MEASURE, SCRIPT, READ, PUBLISH = "Measure", "Your own script", "Read", "Publish"
+
 COMMANDS = {
-    "show": ("analysis.cli.show_command:show", "Summarise nsys profiles of any program."),
-    "compare": (
-        "analysis.cli.compare_command:compare",
-        "Hold B against A: is it faster, by how much, why, and is that more than noise?",
-    ),
-    "history": (
-        "analysis.cli.history_command:history",
-        "Follow one metric over many recordings or captures, and mark changes that exceed the noise band.",
-    ),
-    "predict": (
-        "analysis.cli.predict_command:predict",
-        "Predict a step of recorded runs with a change, such as BF16, fused attention, CUDA graphs or a larger batch.",
-    ),
-    "profile": (
-        "jobs.cli.profile_command:profile",
-        "Profile a training script as it is: which module each kernel is of, backward included.",
-    ),
-    "try": (
-        "jobs.cli.try_command:try_changes",
-        "Try changes on a training script as it is: was it faster, and was that expected?",
-    ),
-    "doctor": (
+    "doctor": Entry(
+        MEASURE,
         "jobs.cli.doctor_command:doctor",
         "Check that this machine can measure: GPU, torch, nsys, memory, disk.",
     ),
-    "install-nsys": (
+    "install-nsys": Entry(
+        MEASURE,
         "jobs.cli.install_nsys_command:install_nsys",
         "Install the command line of NVIDIA Nsight Systems, without root, too.",
     ),
-    "plan": (
+    "plan": Entry(
+        MEASURE,
         "jobs.cli.plan_command:plan",
         "Print the runs of a sweep with their parameters, predicted memory and time.",
     ),
-    "run": ("jobs.cli.run_command:run", "Measure the runs of a sweep that are not finished yet."),
-    "status": ("jobs.cli.status_command:status", "Show how far a running or finished sweep is."),
-    "job": (
+    "run": Entry(MEASURE, "jobs.cli.run_command:run", "Measure the runs of a sweep that are not finished yet."),
+    "status": Entry(MEASURE, "jobs.cli.status_command:status", "Show how far a running or finished sweep is."),
+    "job": Entry(
+        MEASURE,
         "jobs.cli.job_command:job",
         "Everything: check this machine, measure the sweep, make its recording and the site.",
     ),
-    "merge": (
-        "analysis.cli.merge_command:merge",
-        "Join the results that several machines measured of one sweep.",
+    "merge": Entry(
+        MEASURE, "analysis.cli.merge_command:merge", "Join the results that several machines measured of one sweep."
     ),
-    "verify": (
-        "analysis.cli.verify_command:verify",
-        "Check that results and recordings are what was written.",
+    "verify": Entry(
+        MEASURE, "analysis.cli.verify_command:verify", "Check that results and recordings are what was written."
     ),
-    "ingest": ("analysis.cli.ingest_command:ingest", "Turn the results of a sweep into a recording."),
-    "report": (
+    "ingest": Entry(MEASURE, "analysis.cli.ingest_command:ingest", "Turn the results of a sweep into a recording."),
+    "profile": Entry(
+        SCRIPT,
+        "jobs.cli.profile_command:profile",
+        "Profile a training script as it is: which module each kernel is of, backward included.",
+    ),
+    "try": Entry(
+        SCRIPT,
+        "jobs.cli.try_command:try_changes",
+        "Try changes on a training script as it is: was it faster, and was that expected?",
+    ),
+    "show": Entry(READ, "analysis.cli.show_command:show", "Summarise nsys profiles of any program."),
+    "compare": Entry(
+        READ, "analysis.cli.compare_command:compare", "Compare B with A: is it faster, by how much, and why?"
+    ),
+    "history": Entry(
+        READ,
+        "analysis.cli.history_command:history",
+        "Follow one metric over many recordings or captures, and mark changes that exceed the noise band.",
+    ),
+    "predict": Entry(
+        READ,
+        "analysis.cli.predict_command:predict",
+        "Predict a step of recorded runs with a change, such as BF16, fused attention, CUDA graphs or a larger batch.",
+    ),
+    "report": Entry(
+        PUBLISH,
         "analysis.cli.report_command:report",
         "Write the pages of a recording; `mkdocs build` then makes the site.",
     ),
-    "render": ("jobs.cli.site_command:render", "Build the site of the recordings in RESULTS/recordings."),
-    "publish-data": (
+    "render": Entry(
+        PUBLISH, "jobs.cli.site_command:render", "Build the site of the recordings in RESULTS/recordings."
+    ),
+    "publish-data": Entry(
+        PUBLISH,
         "analysis.cli.publish_data_command:publish_data",
         "Put a recording into site/data, after showing what becomes public.",
     ),
-    "check-public": (
+    "check-public": Entry(
+        PUBLISH,
         "analysis.cli.check_public_command:check_public",
         "Check folders that are to become public: nothing in them looks private, and no link of a page leads nowhere.",
     ),
 }
-"""Subcommands in the order of the help: the function of each, and its line there."""
+"""Subcommands by name, in the order of the help."""
 
+WITH_SCRIPTS = ("profile", "try")
+"""Commands that are given a script with its options: all from the first word that is no option is the script's."""
+
+SETTINGS = {"help_option_names": ["-h", "--help"]}
 
 NEED_SITE = {"job", "report", "render", "publish-data", "check-public"}
 """Subcommands that cannot do without the extra `site`, which is checked before they begin."""
@@ -91,9 +120,9 @@ Context = Any
 class Subcommand(TyperCommand):
     """A command that is imported when it is called."""
 
-    def __init__(self, name: str, function: str, help: str):
-        super().__init__(name, help=help)
-        self.function = function
+    def __init__(self, name: str, entry: Entry):
+        super().__init__(name, help=entry.line, rich_help_panel=entry.group)
+        self.function = entry.function
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Context:
         context = self.load().make_context(info_name, args, parent, **extra)
@@ -102,34 +131,92 @@ class Subcommand(TyperCommand):
         return context
 
     def load(self) -> TyperCommand:
+        """Import the function of the command, and return the command that it makes."""
         module, _, name = self.function.partition(":")
+        settings: dict[str, Any] = dict(SETTINGS)
+        if self.name in WITH_SCRIPTS:
+            settings["allow_interspersed_args"] = False
         subcommand = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        subcommand.command(self.name)(getattr(import_module(f"profiler_job.{module}"), name))
+        subcommand.command(self.name, context_settings=settings)(
+            getattr(import_module(f"profiler_job.{module}"), name)
+        )
         return cast(TyperCommand, typer.main.get_command(subcommand))  # of one function: no group
 
 
 class Subcommands(TyperGroup):
-    def invoke(self, ctx: Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except MissingExtraError as error:
-            typer.echo(f"error: {error}", err=True)
-            raise typer.Exit(CANNOT_MEASURE) from error
+    """All commands. An error that none of them expected ends with one line and an exit code, never with a traceback."""
 
     def list_commands(self, ctx: Context) -> list[str]:
         return list(COMMANDS)
 
     def get_command(self, ctx: Context, cmd_name: str) -> Subcommand | None:
-        return Subcommand(cmd_name, *COMMANDS[cmd_name]) if cmd_name in COMMANDS else None
+        return Subcommand(cmd_name, COMMANDS[cmd_name]) if cmd_name in COMMANDS else None
+
+    def resolve_command(self, ctx: Context, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            close = get_close_matches(args[0], COMMANDS)
+            advice = f"did you mean {' or '.join(close)}?" if close else "`profiler-job --help` lists the commands"
+            raise ProfilerError(f"there is no command {args[0]!r}: {advice}")
+        return super().resolve_command(ctx, args)
+
+    def main(self, args: Sequence[str] | None = None, *more: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        if not standalone_mode:
+            return super().main(args, *more, standalone_mode=False, **extra)
+        code: Any = ExitCode.OK
+        try:
+            super().main(args, *more, standalone_mode=True, **extra)
+        except SystemExit as ended:
+            code = ended.code
+        except Exception as error:
+            code = end_with(error)
+        try:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+        except OSError as error:  # a full disk, which is known only now
+            code = code or end_with(error)
+        sys.exit(code)
+
+
+def end_with(error: Exception) -> ExitCode:
+    """Print one line about an error that ends the program, and return its exit code."""
+    if isinstance(error, ProfilerError):
+        line, code = str(error), error.exit_code
+    elif isinstance(error, OSError) and error.errno is not None:
+        line, code = f"{error.filename or 'an output'}: {error.strerror}", ExitCode.CANNOT_WRITE
+    else:
+        line, code = describe_bug(error), ExitCode.BUG
+    if sys.stderr is not None:
+        with suppress(OSError):
+            print(f"error: {line}", file=sys.stderr, flush=True)
+    return code
 
 
 app = typer.Typer(
-    cls=Subcommands, no_args_is_help=True, add_completion=False, help=__doc__, pretty_exceptions_enable=False
+    cls=Subcommands,
+    no_args_is_help=True,
+    add_completion=False,
+    help=__doc__,
+    pretty_exceptions_enable=False,
+    context_settings=SETTINGS,
 )
 
 
+def print_version(wanted: bool) -> None:
+    """Print the version of the program and what is known of its commit."""
+    if wanted:
+        from profiler_job.jobs.contract.program import find_commit
+
+        print(f"profiler-job {metadata.version('profiler-job')} ({find_commit() or 'commit not known'})")
+        raise typer.Exit
+
+
 @app.callback()
-def prepare() -> None:
+def prepare(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=print_version, is_eager=True, help="Show the version and exit."),
+    ] = False,
+) -> None:
     """Find nsys when it is not on PATH, and go on when nobody reads what is printed."""
     add_nsys_to_path()
     if sys.stdout is not None:  # as where a shell closed it

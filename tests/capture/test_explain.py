@@ -133,7 +133,7 @@ def test_a_short_name_of_a_finding_is_found_again():
 def test_a_batch_goes_on_past_what_cannot_be_read(capture, tmp_path):
     (tmp_path / "bad.sqlite").write_text("no")
     done = _explain("gemm", tmp_path / "bad.sqlite", capture)
-    assert done.exit_code == 2
+    assert done.exit_code == 65
     assert "is not an SQLite file" in done.stderr
     assert "In x.sqlite: 3 kernels" in done.stdout
 

@@ -182,7 +182,7 @@ def test_a_batch_goes_on_past_what_cannot_be_read(capture, tmp_path):
     (tmp_path / "bad.sqlite").write_text("no")
     (tmp_path / "x.nsys-rep").write_bytes(b"")
     done = _show(tmp_path / "bad.sqlite", capture, tmp_path / "x.nsys-rep", tmp_path / "none.sqlite")
-    assert done.exit_code == 2
+    assert done.exit_code == 65
     assert "good.sqlite" in done.stdout
     lines = done.stderr.strip().splitlines()
     assert len(lines) == 3
@@ -191,10 +191,10 @@ def test_a_batch_goes_on_past_what_cannot_be_read(capture, tmp_path):
 
 
 @pytest.mark.parametrize("form", ["text", "json", "csv", "md"])
-def test_one_bad_profile_is_one_line_and_exit_code_2(tmp_path, form):
+def test_one_bad_profile_is_one_line_and_exit_code_65(tmp_path, form):
     (tmp_path / "bad.sqlite").write_text("no")
     done = _show(tmp_path / "bad.sqlite", "--format", form)
-    assert done.exit_code == 2
+    assert done.exit_code == 65
     assert done.stdout == ""
     assert len(done.stderr.strip().splitlines()) == 1
 

@@ -200,7 +200,7 @@ def folder(tmp_path):
 
 def test_a_folder_is_a_table_of_its_captures(folder):
     done = _show(folder)
-    assert done.exit_code == 2
+    assert done.exit_code == 65
     (error,) = done.stderr.splitlines()
     assert "broken.sqlite: is not an SQLite file" in error
     head, *rows = done.stdout.splitlines()
@@ -235,7 +235,7 @@ def test_a_folder_without_captures_is_one_clear_line(tmp_path):
 
 def test_a_folder_becomes_a_folder_of_pages(folder, tmp_path):
     done = _show(folder, "--html", tmp_path / "out")
-    assert done.exit_code == 2 and "broken.sqlite" in done.stderr
+    assert done.exit_code == 65 and "broken.sqlite" in done.stderr
     pages = {path.name: check_inert(path.read_text()) for path in (tmp_path / "out").iterdir()}
     assert set(pages) == {"index.html", "a_b.html", "index-2.html", "c.html", "tables.html"}
     links = [value for name, value in pages["index.html"].attributes if name == "href"]
@@ -269,7 +269,7 @@ def test_a_page_says_what_was_chosen(folder, tmp_path):
 def test_a_page_that_cannot_be_written_is_one_clear_line(folder, tmp_path):
     (tmp_path / "file").write_text("")
     done = _show(folder / "c.sqlite", "--html", tmp_path / "file" / "x.html")
-    assert (done.exit_code, done.stdout) == (2, "")
+    assert (done.exit_code, done.stdout) == (74, "")
     assert len(done.stderr.splitlines()) == 1
     done = _show(folder / "c.sqlite", "--html", tmp_path / "x.html", "--format", "json")
     assert done.exit_code == 2 and "--html writes pages" in done.stderr

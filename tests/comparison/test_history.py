@@ -202,7 +202,7 @@ def test_damaged_entries_are_named_and_the_others_are_shown(record):
     (folder / "damaged" / "kernels.parquet").write_bytes(b"no table")
     (folder / "broken.sqlite").write_bytes(b"no export")
     done = run(folder)
-    assert done.exit_code == 2
+    assert done.exit_code == 65
     errors = [line for line in done.output.splitlines() if line.startswith("error: ")]
     assert len(errors) == 2 and "broken.sqlite" in errors[0] and "damaged: kernels.parquet" in errors[1]
     assert re.search(r"^1 .* a +15.29 ms", done.output, re.MULTILINE)
@@ -278,7 +278,7 @@ def test_the_page_needs_nothing_else(record, tmp_path):
     text = page.read_text()
     assert text.count("<svg") == 1 and "#2 b, 2026-11-02 10:00: 5.21 ms, slower" in text
     assert not re.search(r"(src|href)=|url\(http|<script", text)
-    assert run(folder, "--html", folder).exit_code == 2
+    assert run(folder, "--html", folder).exit_code == 74
 
 
 @pytest.mark.long

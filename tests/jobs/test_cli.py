@@ -27,9 +27,8 @@ from tests.waiting import HANGS_S
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_and_option_has_help(name):
-    function, line = COMMANDS[name]
-    command_ = Subcommand(name, function, line).load()
-    assert " ".join(command_.help.split()).startswith(line.removesuffix("."))
+    command_ = Subcommand(name, COMMANDS[name]).load()
+    assert " ".join(command_.help.split()).startswith(COMMANDS[name].line.removesuffix("."))
     assert all(parameter.help for parameter in command_.params if parameter.name != "help")
 
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from profiler_job.__main__ import COMMANDS, NEED_SITE, app
 from profiler_job.jobs.cli import profile_command
 from profiler_job.jobs.contract import extras
-from profiler_job.jobs.contract.exit_codes import CANNOT_MEASURE
+from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.extras import MissingExtraError, check_extra, find_missing, install_command
 
 MISSING = "no_such_module"
@@ -42,7 +42,7 @@ def test_a_command_that_needs_an_extra_ends_before_it_begins(without_site, tmp_p
     monkeypatch.chdir(tmp_path)
     arguments = {"publish-data": ["results", "name"], "check-public": ["site"]}.get(name, [])
     done = CliRunner().invoke(app, [name, *arguments])
-    assert done.exit_code == CANNOT_MEASURE
+    assert done.exit_code == ExitCode.MISSING
     assert MISSING in done.output and not list(tmp_path.iterdir())
     assert CliRunner().invoke(app, [name, "--help"]).exit_code == 0
     assert name in COMMANDS
@@ -50,19 +50,19 @@ def test_a_command_that_needs_an_extra_ends_before_it_begins(without_site, tmp_p
 
 def test_a_page_of_history_needs_the_extra(without_site, tmp_path):
     done = CliRunner().invoke(app, ["history", str(tmp_path), "--html", str(tmp_path / "page.html")])
-    assert done.exit_code == CANNOT_MEASURE and MISSING in done.output
+    assert done.exit_code == ExitCode.MISSING and MISSING in done.output
 
 
 def test_profile_names_it_before_it_measures(without_site, tmp_path, monkeypatch):
-    class Begun(Exception):
+    class Begun(SystemExit):
         pass
 
     def begin(*_):
-        raise Begun
+        raise Begun(99)
 
     monkeypatch.setattr(profile_command, "measure", begin)
     done = CliRunner().invoke(app, ["profile", "--results", str(tmp_path), "--", "python", "train.py"])
-    assert isinstance(done.exception, Begun)
+    assert done.exit_code == 99
     assert install_command("site") in done.output.replace("\n", "")
 
 

@@ -15,6 +15,7 @@ from profiler_job.jobs.cli.follow_up import replace, shipped_recordings
 from profiler_job.jobs.cli.job_command import job as job_command
 from profiler_job.jobs.cli.site_command import recordings_to_show
 from profiler_job.jobs.cli.site_command import render as render_command
+from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.executor.result_store import Results
 from tests.jobs.conftest import FAST_MKDOCS, ROOT, command, eventually, jobs, write_no_pages
 from tests.waiting import HANGS_S
@@ -306,7 +307,7 @@ def test_a_crash_while_the_recording_is_made_keeps_the_last_one_and_is_told(tmp_
     for folder in (recording, left):  # a draft that a killed job left
         folder.mkdir(parents=True)
         (folder / "manifest.json").write_text(folder.parent.name)
-    monkeypatch.setattr(follow_up, "_step", lambda *arguments, **options: follow_up.SOME_LOST)
+    monkeypatch.setattr(follow_up, "_step", lambda *arguments, **options: ExitCode.FAILED)
     with pytest.raises(follow_up.StepFailed, match="left no recording, see above"):
         follow_up.ingest(tmp_path, recording, lambda event, **fields: None)
     assert (recording / "manifest.json").read_text() == "recordings"

@@ -267,6 +267,6 @@ def test_a_run_of_more_gpus_than_the_machine_has_is_refused(tmp_path, monkeypatc
     monkeypatch.setattr(measure_sweep, "find_visible_gpus", lambda: [0])
     with pytest.raises(typer.Exit) as ended:
         run_sweep(sweep=file, results=tmp_path / "results")
-    assert ended.value.exit_code == measure_sweep.CANNOT_MEASURE
+    assert ended.value.exit_code == measure_sweep.ExitCode.MISSING
     assert "some runs need 2 GPUs, and 1 would be used" in capsys.readouterr().err
     assert not (tmp_path / "results").exists()

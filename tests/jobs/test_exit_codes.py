@@ -1,0 +1,182 @@
+"""How commands end: one table of exit codes, and no traceback, whatever happens."""
+
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from profiler_job import __main__
+from profiler_job.__main__ import app
+from profiler_job.jobs.cli.follow_up import StepFailed, fail_step
+from profiler_job.jobs.contract.errors import OutputError, ProfilerError, describe_bug
+from profiler_job.jobs.contract.exit_codes import MEANINGS, ExitCode
+from tests.jobs.conftest import ROOT, command
+
+CAPTURE = ROOT / "tests" / "data" / "h200_parquetdir"
+
+
+def test_every_exit_code_has_a_meaning():
+    assert list(MEANINGS) == list(ExitCode)
+
+
+def test_the_exit_codes_stay_the_same():
+    """Scripts of users depend on the numbers."""
+    assert [int(code) for code in ExitCode] == [0, 1, 2, 3, 65, 69, 70, 74, 75, 129, 130, 143]
+
+
+def all_subclasses(cls: type) -> set[type]:
+    return {each for child in cls.__subclasses__() for each in (child, *all_subclasses(child))}
+
+
+def test_every_error_of_the_project_has_an_exit_code():
+    import profiler_job.analysis.cli.show_command
+    import profiler_job.jobs.cli.job_command  # noqa: F401
+
+    errors = all_subclasses(ProfilerError)
+    assert len(errors) > 8
+    assert {error.exit_code for error in errors} <= set(ExitCode)
+
+
+@pytest.fixture
+def with_a_bug(monkeypatch, tmp_path):
+    """`status` with a mistake in it, and the folder of temporary files."""
+
+    def break_down(*arguments):
+        raise ZeroDivisionError("a mistake\nof two lines")
+
+    monkeypatch.setattr("profiler_job.jobs.cli.status_command.chosen", break_down)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_a_mistake_of_the_program_is_one_line_and_a_file_with_the_traceback(with_a_bug):
+    done = CliRunner().invoke(app, ["status"])
+    assert done.exit_code == ExitCode.BUG
+    (line,) = done.stderr.splitlines()
+    (file,) = with_a_bug.glob("*.traceback")
+    assert str(file) in line and "ZeroDivisionError: a mistake of two lines" in line
+    assert "Traceback" in file.read_text() and "break_down" in file.read_text()
+
+
+def test_a_mistake_is_one_line_where_nothing_can_be_written_either(with_a_bug, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(with_a_bug / "missing"))
+    done = CliRunner().invoke(app, ["status"])
+    assert done.exit_code == ExitCode.BUG
+    assert len(done.stderr.splitlines()) == 1 and "could not be kept" in done.stderr
+
+
+def test_an_error_for_the_user_that_no_command_handles_is_one_line(monkeypatch):
+    def refuse(*arguments):
+        raise ProfilerError("no such thing; give another", exit_code=ExitCode.DAMAGED)
+
+    monkeypatch.setattr("profiler_job.jobs.cli.status_command.chosen", refuse)
+    done = CliRunner().invoke(app, ["status"])
+    assert done.exit_code == ExitCode.DAMAGED and done.stderr == "error: no such thing; give another\n"
+
+
+@pytest.mark.parametrize("arguments", [["show", str(CAPTURE)], ["plan"], ["status", "--help"]])
+def test_a_full_standard_output_is_one_line(arguments):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command(*arguments), stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    assert done.returncode == ExitCode.CANNOT_WRITE, done.stderr
+    assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("error: "), done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["merge", "{shard}", "--out", "{file}/below"],
+        ["show", str(CAPTURE), "--html", "{file}/below/page.html"],
+        ["history", str(CAPTURE), "--html", "{file}/below/page.html"],
+        ["publish-data", "{shard}", "name", "--data", "{file}/below", "--yes"],
+    ],
+)
+def test_a_folder_that_cannot_be_written_is_no_traceback(tmp_path, arguments):
+    file = tmp_path / "file"
+    file.touch()
+    shard = tmp_path / "shard"
+    shard.mkdir()
+    given = [text.format(file=file, shard=shard) for text in arguments]
+    done = CliRunner().invoke(app, given)
+    assert done.exit_code in (ExitCode.CANNOT_WRITE, ExitCode.USAGE)
+    assert done.stderr.startswith("error: ") and "Traceback" not in done.output
+
+
+def test_a_damaged_capture_is_not_a_mistake_of_the_user(tmp_path):
+    damaged, absent = tmp_path / "damaged.sqlite", tmp_path / "absent.sqlite"
+    damaged.write_bytes(b"SQLite format 3\x00" + bytes(200))
+    assert CliRunner().invoke(app, ["show", str(damaged)]).exit_code == ExitCode.DAMAGED
+    assert CliRunner().invoke(app, ["show", str(absent)]).exit_code == ExitCode.USAGE
+    assert CliRunner().invoke(app, ["compare", str(CAPTURE), str(damaged)]).exit_code == ExitCode.DAMAGED
+    assert CliRunner().invoke(app, ["compare", str(CAPTURE), str(absent)]).exit_code == ExitCode.USAGE
+
+
+@pytest.mark.parametrize("code, expected", [(74, ExitCode.CANNOT_WRITE), (65, ExitCode.DAMAGED), (2, ExitCode.BUG)])
+def test_a_step_that_fails_ends_the_job_with_its_code(code, expected):
+    error = fail_step("site", ["mkdocs", "build"], code)
+    assert isinstance(error, StepFailed) and error.exit_code == expected
+
+
+def test_an_output_error_is_an_error_of_the_operating_system():
+    assert isinstance(OutputError("standard output"), OSError)
+    assert __main__.end_with(OutputError("standard output")) == ExitCode.CANNOT_WRITE
+
+
+def test_the_line_about_a_mistake_says_where_it_is(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    try:
+        [].pop()
+    except IndexError as error:
+        assert f"in {Path(__file__).name}, line" in describe_bug(error)
+
+
+@pytest.mark.parametrize(
+    "arguments, advice",
+    [
+        (["shwo"], "show"),
+        (["status", "--shrad", "1/2"], "--shard"),
+        (["compare", "a", "b", "--per-tokens"], "--per-token"),
+    ],
+)
+def test_what_is_mistyped_is_answered_with_what_was_meant(arguments, advice):
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == ExitCode.USAGE and advice in done.stderr
+
+
+def test_a_command_that_is_like_no_other_is_answered_with_help():
+    done = CliRunner().invoke(app, ["xyzzy"])
+    assert done.exit_code == ExitCode.USAGE and "--help" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_the_version_is_that_of_the_package():
+    done = CliRunner().invoke(app, ["--version"])
+    version = metadata.version("profiler-job")
+    assert done.exit_code == 0 and done.output.startswith(f"profiler-job {version} (")
+
+
+@pytest.mark.parametrize("name", ["", *__main__.COMMANDS])
+def test_h_is_help(name):
+    done = CliRunner().invoke(app, [*filter(None, [name]), "-h"])
+    assert done.exit_code == 0 and "--help" in done.output
+
+
+def test_the_help_has_four_groups():
+    shown = CliRunner().invoke(app, ["--help"]).output
+    groups = [entry.group for entry in __main__.COMMANDS.values()]
+    assert list(dict.fromkeys(groups)) == ["Measure", "Your own script", "Read", "Publish"]
+    assert all(f" {group} " in shown for group in groups)
+
+
+def test_ctrl_c_is_130():
+    program = (
+        "import profiler_job.jobs.cli.status_command as status\n"
+        "def interrupt(*arguments): raise KeyboardInterrupt\n"
+        "status.chosen = interrupt\n"
+        "import sys; sys.argv = ['profiler-job', 'status']\n"
+        "from profiler_job.__main__ import app; app()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == ExitCode.INTERRUPTED and "Traceback" not in done.stderr
