@@ -60,7 +60,7 @@ def select_predictable(runs: pd.DataFrame) -> pd.DataFrame:
     return runs[pd.Series(known, index=runs.index, dtype=bool)]
 
 
-def place_of(failure) -> str:
+def place_of(failure: Any) -> str:
     """`forward, step 1` for a step counted from 0, and FITS where nothing fails."""
     return FITS if failure is None else f"{failure[1]}, step {int(failure[0]) + 1}"
 

@@ -1,6 +1,7 @@
 """Kernel time by phase, module, family and kernel."""
 
 import re
+from typing import Any
 
 import pandas as pd
 
@@ -113,7 +114,7 @@ def top_of_modules(totals: pd.DataFrame) -> pd.DataFrame:
     return rows[[*within, "kernel_name", "family", "calls", "time_ns", "share", "step_share"]].reset_index(drop=True)
 
 
-def count_gemms(kernels: pd.DataFrame, is_main_gemm) -> pd.DataFrame:
+def count_gemms(kernels: pd.DataFrame, is_main_gemm: Any) -> pd.DataFrame:
     """GEMMs launched by each phase of each step of each rank: run_id, rank, step, phase, gemms.
 
     `is_main_gemm(kernel_name)` is true for the main kernel of a GEMM and false for its split-K and epilogue
@@ -169,7 +170,7 @@ def _sort_as_tree(table: pd.DataFrame) -> list[int]:
     time = {(run, path): ns for run, path, ns in zip(table["run_id"], table["module"], table["total_ns"])}
     order = {run_id: i for i, run_id in enumerate(dict.fromkeys(table["run_id"]))}
 
-    def key(row: int) -> list:
+    def key(row: int) -> list[Any]:
         run, names = table["run_id"].iat[row], table["module"].iat[row].split("/")
         above = ["/".join(names[: i + 1]) for i in range(len(names))]
         return [order[run], *((-time[run, path], path) for path in above)]

@@ -1,12 +1,13 @@
 """Rows in reading order, which is seldom that of the alphabet."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 
-def place(values: pd.Series, order: Iterable) -> pd.Series:
+def place(values: pd.Series, order: Iterable[Any]) -> pd.Series:
     """Position of each value in `order`; a value that is not in it comes last."""
     positions = {value: position for position, value in enumerate(order)}
     return values.astype(object).map(positions).astype(float).fillna(len(positions))

@@ -1,5 +1,7 @@
 """What limits each training step of several recordings: launches, memory or compute, as far as it can be told."""
 
+from typing import Any
+
 import pandas as pd
 
 from profiler_job.analysis.metrics import kernel_time, roofline, run_grid, waiting
@@ -16,7 +18,7 @@ EITHER = f"{LAUNCHES} or {MEMORY}"
 longest depends on those kernels."""
 
 
-def regimes_of(recordings: list, peaks: dict[str, float], band: Band | None) -> pd.DataFrame:
+def regimes_of(recordings: list[Any], peaks: dict[str, float], band: Band | None) -> pd.DataFrame:
     """Training steps by precision, the first recording of a case and precision alone: precision, attention, CASE,
     run_id, bound (None where it cannot be told), busy_share and launch_wait.
 
@@ -28,7 +30,7 @@ def regimes_of(recordings: list, peaks: dict[str, float], band: Band | None) -> 
     return rows.drop_duplicates(["precision", *CASE]).reset_index(drop=True)
 
 
-def _classify_recording(rec, peaks: dict[str, float], band: Band | None) -> pd.DataFrame:
+def _classify_recording(rec: Any, peaks: dict[str, float], band: Band | None) -> pd.DataFrame:
     grid = run_grid.sort_runs(rec.runs)
     grid = grid[grid["mode"].astype(str) == modes.MODES[-1]]
     named = grid[["precision", "attention", *CASE, "run_id"]]
@@ -44,7 +46,7 @@ def _classify_recording(rec, peaks: dict[str, float], band: Band | None) -> pd.D
     return named.merge(judged[["run_id", "bound", "busy_share", "launch_wait"]], how="left", on="run_id")
 
 
-def name_bound(row: dict) -> str | None:
+def name_bound(row: dict[str, Any]) -> str | None:
     """What bounds a step (`roofline.bound_by`), or MEMORY where `few`, the share of FEW_OPERATIONS in its kernel time,
     is the largest part of it whatever the other kernels are, or EITHER; None where it cannot be told."""
     if (bound := roofline.bound_by(row)) is not None:

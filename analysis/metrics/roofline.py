@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -72,14 +72,14 @@ def costs_of(runs: pd.DataFrame, peaks: Mapping[str, float]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(columns[4:], float))
 
 
-def has_formula(run: Mapping) -> bool:
+def has_formula(run: Mapping[str, Any]) -> bool:
     """Whether the kernels of a run are those that `flops.kernel_costs` counts, each once over the whole batch."""
     as_written = run["attention"] == "naive" and run.get("compile", "off") == "off"
     as_written &= run_grid.micro_batches_of(run) == 1
     return as_written and run["precision"] in ("fp32", "tf32") and run_grid.has_known_shape(run)
 
 
-def costs_of_run(run: Mapping) -> dict[tuple[str, str, str], flops.Cost]:
+def costs_of_run(run: Mapping[str, Any]) -> dict[tuple[str, str, str], flops.Cost]:
     """Costs of one step by phase, innermost range and family, as far as there is a formula."""
     shape = run_grid.shape_of(run)
     forward = flops.kernel_costs(shape)
@@ -169,7 +169,7 @@ def ridges(runs: pd.DataFrame, peaks: Mapping[str, float]) -> dict[str, float]:
     return {name: peaks[f"gemm_{name}"] / peaks["copy"] for name in known}
 
 
-def list_measured_peaks(runs: pd.DataFrame, calibration: pd.DataFrame) -> list[dict]:
+def list_measured_peaks(runs: pd.DataFrame, calibration: pd.DataFrame) -> list[dict[str, Any]]:
     """The measured rates behind the roofs: label, value, unit."""
     labels = {
         f"gemm_{name}": f"a large matmul in {name.upper()}" for name in sorted(runs["precision"].astype(str).unique())
@@ -253,7 +253,7 @@ def judge_steps(steps: pd.DataFrame, waits: pd.DataFrame, totals: pd.DataFrame, 
     return table.assign(bound=[bound_by(row) for row in table.to_dict("records")])
 
 
-def bound_by(row: Mapping) -> str | None:
+def bound_by(row: Mapping[str, Any]) -> str | None:
     """What takes the largest part of a phase of a run: LAUNCHES, for which the GPU waits, kernels above the ridge point
     (COMPUTE), or the others (MEMORY); None where it is not known."""
     if pd.isna(row["above"]):

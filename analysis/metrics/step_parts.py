@@ -1,5 +1,7 @@
 """A training step cut into parts that add up to it: phases, their modules, and the families of their kernels."""
 
+from typing import Any
+
 import pandas as pd
 
 from profiler_job.analysis.metrics import kernel_time, run_grid, timing
@@ -15,7 +17,7 @@ LEAST = 0.01
 COLUMNS = ["run_id", *CASE, "variant", "step_ns", "phase", "module", "family", "time_ns"]
 
 
-def parts_of_steps(recordings: list) -> pd.DataFrame:
+def parts_of_steps(recordings: list[Any]) -> pd.DataFrame:
     """COLUMNS of every training step of `recordings` with known times, in model order: step_ns is the unprofiled step
     (median), time_ns the kernel time of a part, and of the last part what no kernel takes. Where kernels of several
     GPUs or streams run at once, there is no such cut, and the run is left out.
@@ -53,7 +55,7 @@ def _word(name: str, value: object) -> str:
     return f"{label} {name}" if name in ("attention", "optimizer") else label
 
 
-def _parts(rec, runs: pd.DataFrame) -> pd.DataFrame:
+def _parts(rec: Any, runs: pd.DataFrame) -> pd.DataFrame:
     times = timing.host_times(rec.steps, "timer", "step")
     times = times[times["phase"] == ranges.STEP][["run_id", "step_ns"]].astype({"run_id": str})
     runs = runs[["run_id", *CASE, "variant"]].merge(times, on="run_id")

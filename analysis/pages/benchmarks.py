@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 import pandas as pd
 
@@ -9,12 +10,13 @@ from profiler_job.analysis.render.answer import Answer, Column, Table, assemble
 
 SLUG = "benchmarks"
 TITLE = "Benchmarks"
-NOTHING: Mapping = MappingProxyType({})
+Facts = Mapping[str, Any]
+NOTHING: Facts = MappingProxyType({})
 OUTCOMES = {"whole": "went on, whole", "told": "told the error", "killed": "killed"}
 """How a step that met a fault ended."""
 
 
-def answer(job: Mapping, reader: Mapping, faults: Mapping = NOTHING, site: Mapping = NOTHING) -> Answer:
+def answer(job: Facts, reader: Facts, faults: Facts = NOTHING, site: Facts = NOTHING) -> Answer:
     """What `tests.bench`, `tests.bench.sweep_speed`, `tests.bench.site_speed` and `tests.faults` wrote; a part that was
     not run is absent, not estimated.
 
@@ -36,7 +38,7 @@ def answer(job: Mapping, reader: Mapping, faults: Mapping = NOTHING, site: Mappi
     return assemble(facts, [], tables, [])
 
 
-def _tables(job: Mapping, reader: Mapping, site: Mapping) -> list[Table]:
+def _tables(job: Facts, reader: Facts, site: Facts) -> list[Table]:
     rows = pd.DataFrame(reader.get("results", []))
     promised = pd.DataFrame([*_job_targets(job), *(row for part in (reader, site) for row in part.get("targets", []))])
     parts = [{"part": name, "seconds": value} for name, value in job.get("whole", {}).get("parts_s", {}).items()]
@@ -70,7 +72,7 @@ def _tables(job: Mapping, reader: Mapping, site: Mapping) -> list[Table]:
     return tables
 
 
-def _page_tables(pages: list[Mapping]) -> list[Table]:
+def _page_tables(pages: list[Facts]) -> list[Table]:
     columns = (
         Column("page", "page"),
         Column("width", "width in pixels", "count"),
@@ -81,7 +83,7 @@ def _page_tables(pages: list[Mapping]) -> list[Table]:
     return [Table("pages", "Pages in a browser", columns, pd.DataFrame(pages))] if pages else []
 
 
-def _fault_tables(steps: Mapping) -> list[Table]:
+def _fault_tables(steps: Facts) -> list[Table]:
     kinds = list(dict.fromkeys(kind for result in steps.values() for kind in result["points"]))
     rows = [
         {"step": step, **{kind: result["points"].get(kind, 0) for kind in kinds}, "struck": result["struck"]}
@@ -109,7 +111,7 @@ def _unit(what: str) -> str:
     return (units or [""])[0]
 
 
-def _job_targets(job: Mapping) -> list[dict]:
+def _job_targets(job: Facts) -> list[dict[str, Any]]:
     """Promises of the job that were measured; the one about kernel times is an upper limit, the others lower ones. A
     part's `note` says that an earlier version of the job was measured."""
     promises = (

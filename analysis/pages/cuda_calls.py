@@ -1,5 +1,7 @@
 """The CUDA API calls of the recording: what each is, how often it comes, and what it costs the host."""
 
+from typing import Any
+
 import pandas as pd
 
 from profiler_job.analysis.metrics import kernel_time, run_grid, timing
@@ -75,11 +77,11 @@ def _copies(memops: pd.DataFrame) -> pd.DataFrame:
     return counts.rename_axis("direction").rename("copies").reset_index()
 
 
-def _directions(rows: pd.DataFrame) -> dict:
+def _directions(rows: pd.DataFrame) -> dict[str, Any]:
     return {"num_copies": int(rows["copies"].sum()), "of": rows.to_dict("records")}
 
 
-def _ends(rows: pd.DataFrame) -> dict:
+def _ends(rows: pd.DataFrame) -> dict[str, Any]:
     """The first and the last of rows in rising order."""
     return {"low": rows.iloc[0].to_dict(), "high": rows.iloc[-1].to_dict()}
 

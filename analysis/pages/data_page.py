@@ -1,6 +1,7 @@
 """What the recordings hold, column by column, and where to get them."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import pandas as pd
 
@@ -10,7 +11,7 @@ SLUG = "data"
 TITLE = "Data"
 
 
-def answer(dictionary: pd.DataFrame, downloads: Mapping[str, Mapping]) -> Answer:
+def answer(dictionary: pd.DataFrame, downloads: Mapping[str, Mapping[str, Any]]) -> Answer:
     """The data dictionary (table, column, dtype, unit, meaning), one table per table of a recording; and of each
     recording (`downloads`: manifests by folder) what it is, its runs, and its files with rows and bytes."""
     recordings = [

@@ -40,7 +40,7 @@ CONDITIONS = ("precision", "batch_size", "attention", "compile", "gpu_name")
 
 def answer(
     runs: pd.DataFrame,
-    manifest: Mapping,
+    manifest: Mapping[str, Any],
     processes: pd.DataFrame | None = None,
     telemetry: pd.DataFrame | None = None,
 ) -> Answer:
@@ -144,7 +144,7 @@ def mix(runs: pd.DataFrame, is_main: bool, side: str = "") -> Answer:
     return assemble({"is_main": is_main, "side": side}, [claim], [], [])
 
 
-def _group_by_property(rows: pd.DataFrame) -> list[dict]:
+def _group_by_property(rows: pd.DataFrame) -> list[dict[str, Any]]:
     grouped = rows.groupby("property", sort=False)
     return [{"property": name, "values": of_one.to_dict("records")} for name, of_one in grouped]
 
@@ -192,7 +192,7 @@ def _others(runs: pd.DataFrame, name: str, values: pd.Series) -> pd.DataFrame:
     return others.assign(run=[title_of(run) for run in runs[unusual].to_dict("records")])
 
 
-def _select_differing(rows: pd.DataFrame, num_runs: int) -> dict:
+def _select_differing(rows: pd.DataFrame, num_runs: int) -> dict[str, Any]:
     return {
         "num_differing": rows["run_id"].nunique(),
         "num_all": num_runs,

@@ -2,33 +2,34 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pandas as pd
 
 from profiler_job.analysis.metrics.differences import Bands, is_beyond_chance
 
 
-def find_lowest(rows: pd.DataFrame, value: str) -> dict:
+def find_lowest(rows: pd.DataFrame, value: str) -> dict[str, Any]:
     """The row with the smallest `value`."""
     return rows.loc[rows[value].idxmin()].to_dict()
 
 
-def find_highest(rows: pd.DataFrame, value: str) -> dict:
+def find_highest(rows: pd.DataFrame, value: str) -> dict[str, Any]:
     """The row with the largest `value`."""
     return rows.loc[rows[value].idxmax()].to_dict()
 
 
-def extremes(value: str) -> Callable[[pd.DataFrame], dict]:
+def extremes(value: str) -> Callable[[pd.DataFrame], dict[str, Any]]:
     """Facts of a claim: `low` and `high`, the rows with the smallest and the largest `value`."""
     return lambda rows: {"low": find_lowest(rows, value), "high": find_highest(rows, value)}
 
 
-def give_largest(value: str) -> Callable[[pd.DataFrame], dict]:
+def give_largest(value: str) -> Callable[[pd.DataFrame], dict[str, Any]]:
     """Facts of a claim: the row with the largest `value`."""
     return lambda rows: find_highest(rows, value)
 
 
-def noise_of(bands: Bands | None) -> dict | None:
+def noise_of(bands: Bands | None) -> dict[str, Any] | None:
     """What is said of the noise bands; None where none is known."""
     if bands is None:
         return None
@@ -43,7 +44,9 @@ def many(every: pd.DataFrame) -> Callable[[pd.DataFrame], bool]:
     return lambda rows: is_beyond_chance(len(rows), len(every))
 
 
-def count_all(rows: pd.DataFrame, facts: Callable[[pd.DataFrame], dict] = lambda claimed: {}) -> Callable:
+def count_all(
+    rows: pd.DataFrame, facts: Callable[[pd.DataFrame], dict[str, Any]] = lambda claimed: {}
+) -> Callable[..., Any]:
     """Facts of a claim that holds of some of `rows`: how many these are (`num_all`), beside its other `facts`."""
     return lambda claimed: {"num_all": len(rows), **facts(claimed)}
 

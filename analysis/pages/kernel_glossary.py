@@ -1,5 +1,7 @@
 """Every kernel family and every kernel name seen: what it computes, how it is classified, where it appears."""
 
+from typing import Any
+
 import pandas as pd
 
 from profiler_job.analysis.metrics import kernel_time
@@ -51,7 +53,7 @@ def _rules(names: pd.DataFrame) -> pd.DataFrame:
     return rules.sort_values(["share", "rule"], ascending=[False, True], ignore_index=True)
 
 
-def _families(names: pd.DataFrame) -> list[dict]:
+def _families(names: pd.DataFrame) -> list[dict[str, Any]]:
     """The families that were seen, in the order of the taxonomy."""
     counts = names["family"].value_counts()
     return [
@@ -61,7 +63,7 @@ def _families(names: pd.DataFrame) -> list[dict]:
     ]
 
 
-def _tables(names: pd.DataFrame, families: list[dict], rules: pd.DataFrame) -> list[Table]:
+def _tables(names: pd.DataFrame, families: list[dict[str, Any]], rules: pd.DataFrame) -> list[Table]:
     columns = (
         Column("family", "family", "family"),
         Column("rule", "rule"),

@@ -1,5 +1,7 @@
 """What each module costs in a step, backward and optimizer included, as the pages of runs and questions show it."""
 
+from typing import Any
+
 import pandas as pd
 
 from profiler_job.analysis.metrics import kernel_time
@@ -30,7 +32,7 @@ def select_largest_model(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["size"] == rows["size"].iloc[-1]] if len(rows) else rows
 
 
-def find_most_frequent_module(rows: pd.DataFrame) -> dict:
+def find_most_frequent_module(rows: pd.DataFrame) -> dict[str, Any]:
     """Of rows with a module each, the most frequent one, in how many it is, and its shares of a step."""
     counts = rows["module"].value_counts()
     module = min(counts[counts == counts.max()].index)

@@ -23,7 +23,7 @@ def answer(
     runs: pd.DataFrame,
     steps: pd.DataFrame,
     kernels: pd.DataFrame,
-    manifest: Mapping,
+    manifest: Mapping[str, Any],
     leading: Answer | None = None,
     deciding: Answer | None = None,
     twin: Any = None,
@@ -70,7 +70,7 @@ class OverviewData:
     sizes: pd.DataFrame
 
 
-def _frames(runs: pd.DataFrame, steps: pd.DataFrame, manifest: Mapping) -> OverviewData:
+def _frames(runs: pd.DataFrame, steps: pd.DataFrame, manifest: Mapping[str, Any]) -> OverviewData:
     ordered = run_grid.sort_runs(runs)
     unfinished = ordered[ordered["status"].astype(str) != "ok"].reset_index(drop=True)
     times = timing.host_times(steps, "timer", "timer")
@@ -103,7 +103,9 @@ def _sizes(ordered: pd.DataFrame) -> pd.DataFrame:
     return sizes.assign(**shape if known.all() else shape.where(known))
 
 
-def _facts(runs: pd.DataFrame, kernels: pd.DataFrame, manifest: Mapping, frames: OverviewData) -> dict:
+def _facts(
+    runs: pd.DataFrame, kernels: pd.DataFrame, manifest: Mapping[str, Any], frames: OverviewData
+) -> dict[str, Any]:
     where = environment.answer(runs, manifest)
     peak = runs["peak_memory_bytes"].max()
     return {

@@ -101,5 +101,5 @@ def _count_by_study(every: pd.DataFrame) -> pd.DataFrame:
     return by_study.assign(passed=by_study["num_checks"] == by_study["num_passed"]).reset_index()
 
 
-def _count(rows: pd.DataFrame) -> dict:
+def _count(rows: pd.DataFrame) -> dict[str, Any]:
     return {"num_runs": len(rows[["study", "run_id"]].drop_duplicates())}

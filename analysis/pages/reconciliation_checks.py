@@ -1,6 +1,7 @@
 """The checks of the reconciliation: what two independent counts or clocks have to agree on."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -173,7 +174,7 @@ def checks_of(
     return table.assign(run=table["run_id"])
 
 
-def _rows(check: str, values: pd.Series, at_least, at_most) -> pd.DataFrame:
+def _rows(check: str, values: pd.Series, at_least: Any, at_most: Any) -> pd.DataFrame:
     """One row per run; `values` are indexed by run_id."""
     rows = pd.DataFrame({"run_id": values.index.astype(str), "check": check, "found": values.to_numpy(float)})
     return rows.assign(at_least=_bound(at_least, values), at_most=_bound(at_most, values))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -131,7 +132,7 @@ def _frames(
     )
 
 
-def _facts(run: pd.Series, runs: pd.DataFrame, frames: RunData) -> dict:
+def _facts(run: pd.Series, runs: pd.DataFrame, frames: RunData) -> dict[str, Any]:
     return {
         "attention": attention_of(str(run["attention"])),
         "run": {key: None if pd.isna(value) else value for key, value in run.items()},
@@ -154,9 +155,9 @@ def _step_ns(times: pd.DataFrame) -> float | None:
     return float(timed.iloc[0]) if len(timed) else None
 
 
-def _state_of_machine(beside: pd.DataFrame, run_id: str) -> dict:
+def _state_of_machine(beside: pd.DataFrame, run_id: str) -> dict[str, Any]:
     """What was read of the machine beside a run: each column of `telemetry.of_runs`, or None."""
-    state: dict = dict.fromkeys(beside)
+    state: dict[str, Any] = dict.fromkeys(beside)
     if run_id in beside.index:
         state |= beside.loc[run_id].dropna().to_dict()
     return {"machine": state, "slow_host": machine.SLOW_HOST}
@@ -406,7 +407,7 @@ def _memops(memops: pd.DataFrame, num_steps: pd.Series) -> pd.DataFrame:
     )
 
 
-def _what_first(advised: pd.DataFrame, predicted: pd.DataFrame, measured: pd.DataFrame) -> list[dict]:
+def _what_first(advised: pd.DataFrame, predicted: pd.DataFrame, measured: pd.DataFrame) -> list[dict[str, Any]]:
     """What to change first, in order: gains, measured or else predicted, by their part of the step, then ceilings where
     nothing is known, then what is not advised. Only what was measured, or what the run has evidence for.
 
@@ -447,7 +448,7 @@ def _what_first(advised: pd.DataFrame, predicted: pd.DataFrame, measured: pd.Dat
     return [*gains, *sorted(others, key=lambda row: row["reason"] != "")]
 
 
-def _measured(measured: pd.DataFrame) -> tuple[list[dict], list[dict]]:
+def _measured(measured: pd.DataFrame) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """What was measured: changes that make a step faster, and single ones that do not."""
     gains, others = [], []
     for row in measured.to_dict("records"):
@@ -464,7 +465,7 @@ def _measured(measured: pd.DataFrame) -> tuple[list[dict], list[dict]]:
     return gains, others
 
 
-def _axes(run: pd.Series, runs: pd.DataFrame) -> list[dict]:
+def _axes(run: pd.Series, runs: pd.DataFrame) -> list[dict[str, Any]]:
     """For each axis with more than one value: its values in order, each with the run that differs from this one in that
     axis alone."""
     axes = []

@@ -1,7 +1,9 @@
 """The first page of the report on somebody's own script: how long a step takes, whether the GPU is busy, and which
 phase and module cost most."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -139,7 +141,7 @@ def _claims(frames: ScriptData, scalars: dict[str, float]) -> list[Claim]:
     ]
 
 
-def _rate(scalars: dict[str, float]):
+def _rate(scalars: dict[str, float]) -> Callable[[pd.DataFrame], dict[str, Any]]:
     """Facts of a claim: tokens of a second of unprofiled steps."""
     return lambda rows: {"tokens": scalars["tokens_per_step"] / (float(rows["timer_ns"].iloc[0]) / 1e9)}
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import date
+from typing import Any
 
 import pandas as pd
 
@@ -81,7 +82,7 @@ def _claims(rows: pd.DataFrame, read: pd.DataFrame, beside: pd.DataFrame) -> lis
     ]
 
 
-def _describe_hosts(rows: pd.DataFrame) -> dict:
+def _describe_hosts(rows: pd.DataFrame) -> dict[str, Any]:
     return {
         "num_slow": int(rows["slow_host"].sum()),
         "low_ns": rows["loop_ns"].min(),
@@ -89,11 +90,11 @@ def _describe_hosts(rows: pd.DataFrame) -> dict:
     }
 
 
-def _describe_ratios(rows: pd.DataFrame) -> dict:
+def _describe_ratios(rows: pd.DataFrame) -> dict[str, Any]:
     return {"median": rows["ratio"].median(), "high": rows.iloc[-1].to_dict()}
 
 
-def _describe_clocks(claimed: pd.DataFrame, rows: pd.DataFrame) -> dict:
+def _describe_clocks(claimed: pd.DataFrame, rows: pd.DataFrame) -> dict[str, Any]:
     return {
         "num_all": int((rows["samples"] > 0).sum()),
         "low": claimed.iloc[0].to_dict(),
@@ -101,7 +102,7 @@ def _describe_clocks(claimed: pd.DataFrame, rows: pd.DataFrame) -> dict:
     }
 
 
-def _ends(rows: pd.DataFrame) -> dict:
+def _ends(rows: pd.DataFrame) -> dict[str, Any]:
     return {"low": rows.iloc[0].to_dict(), "high": rows.iloc[-1].to_dict()}
 
 
@@ -117,7 +118,7 @@ def _charts(rows: pd.DataFrame, cases: list[str]) -> list[Chart]:
     return [Chart("energy", "dumbbell", title, known, options=options)]
 
 
-def _tables(rows: pd.DataFrame, cases: list[str], facts: dict) -> list[Table]:
+def _tables(rows: pd.DataFrame, cases: list[str], facts: dict[str, Any]) -> list[Table]:
     headings = (*case_headings(cases), Column("mode", "mode"))
     shares = rows.assign(lowered_share=rows["lowered"] / rows["samples"].where(rows["samples"] > 0))
     return [

@@ -20,7 +20,7 @@ KEY = ["phase", "leaf", "kind"]
 class Tables(Protocol):
     """The tables of a recording that are read here."""
 
-    manifest: dict
+    manifest: dict[str, Any]
     runs: pd.DataFrame
     steps: pd.DataFrame
     kernels: pd.DataFrame

@@ -88,8 +88,8 @@ def fit_rates(every: list[Pair], runs: list[Baseline], peaks: Mapping[str, float
 
 def _add_times(made: Rates, name: str, chosen: list[Pair]) -> Rates:
     """Adds the groups of a precision. Where attention changes, too, its groups and those around it are left out."""
-    rows: dict[str, list] = {}
-    more: dict[str, list] = {}
+    rows: dict[str, list[Any]] = {}
+    more: dict[str, list[Any]] = {}
     for pair in chosen:
         if str(pair.before.run["mode"]) != "train_step":
             continue
@@ -109,7 +109,7 @@ def _add_times(made: Rates, name: str, chosen: list[Pair]) -> Rates:
     return _add_groups(made, rows, more)
 
 
-def groups(pair: Pair) -> Iterable[tuple[tuple[str, str, str], dict, dict]]:
+def groups(pair: Pair) -> Iterable[tuple[tuple[str, str, str], dict[str, Any], dict[str, Any]]]:
     """The groups of the run after, each with itself before (nothing where it comes with the change)."""
     old = {(row["phase"], row["leaf"], row["kind"]): row for row in pair.before.parts.to_dict("records")}
     for row in pair.after.parts.to_dict("records"):
@@ -117,15 +117,15 @@ def groups(pair: Pair) -> Iterable[tuple[tuple[str, str, str], dict, dict]]:
         yield key, old.get(key, {"time_ns": 0.0, "launches": 0.0}), row
 
 
-def _add_groups(made: Rates, rows: Mapping[str, list], more: Mapping[str, list]) -> Rates:
+def _add_groups(made: Rates, rows: Mapping[str, list[Any]], more: Mapping[str, list[Any]]) -> Rates:
     times = dict(made.times) | {key: rates.fit(*zip(*values)) for key, values in rows.items()}
     launches = dict(made.launches) | {key: float(np.median(values)) for key, values in more.items()}
     return dataclasses.replace(made, times=times, launches=launches)
 
 
 def _add_attention(made: Rates, chosen: list[Pair], runs: list[Baseline]) -> Rates:
-    rows: dict[str, list] = {}
-    more: dict[str, list] = {}
+    rows: dict[str, list[Any]] = {}
+    more: dict[str, list[Any]] = {}
     for pair in chosen:
         for (phase, leaf, kind), old, new in groups(pair):
             if phase not in changes.PASSES or leaf not in changes.AROUND or kind == GEMM or not old["time_ns"]:
@@ -159,7 +159,7 @@ def pair_longer(runs: Iterable[Baseline]) -> list[tuple[Baseline, Baseline]]:
 def _add_batch(made: Rates, runs: list[Baseline]) -> Rates:
     """Adds how operations grow with the batch. No run was recorded with another, so it is told from twice the context,
     which is as many tokens: what is done for each pair of tokens grows there by three times as much."""
-    rows: dict[str, list] = {}
+    rows: dict[str, list[Any]] = {}
     for run, longer_run in pair_longer(runs):
         larger = dict(run.run) | {"batch_size": changes.TIMES_BATCH * int(run.run["batch_size"])}
         for (phase, leaf, kind), old, new in groups(Pair(run, longer_run, ())):
@@ -176,7 +176,7 @@ def _add_batch(made: Rates, runs: list[Baseline]) -> Rates:
 
 def _add_compile(made: Rates, every: list[Pair]) -> Rates:
     """Adds what is left of the time and the number of operations, by phase and kind."""
-    rows: dict[str, list] = {}
+    rows: dict[str, list[Any]] = {}
     launches: dict[str, list[float]] = {}
     for pair in every:
         if len(pair.changes) > 1 or pair.changes[0] not in COMPILED:
@@ -224,7 +224,7 @@ def _host(runs: list[Baseline]) -> dict[str, float]:
     return {key: float(np.median(values)) for key, values in known.items()}
 
 
-def errors_of(every: list[Pair], runs: list[Baseline], peaks: Mapping[str, float], gpu: str) -> list[dict]:
+def errors_of(every: list[Pair], runs: list[Baseline], peaks: Mapping[str, float], gpu: str) -> list[dict[str, Any]]:
     """Each pair predicted with the rates of all other sizes: changes, size, context_length, mode, baseline_ns,
     predicted_ns, low_ns, high_ns, ceiling_ns, measured_ns, ratio (measured over predicted), limited_by; with `reason`
     where there is no prediction."""
@@ -244,7 +244,7 @@ def errors_of(every: list[Pair], runs: list[Baseline], peaks: Mapping[str, float
     return errors
 
 
-def _error(pair: Pair, made: Rates) -> dict:
+def _error(pair: Pair, made: Rates) -> dict[str, Any]:
     run = pair.before.run
     row = {"changes": "+".join(pair.changes), "size": str(run["size"]), "context_length": int(run["context_length"])}
     row |= {"mode": str(run["mode"]), "baseline_ns": pair.before.step_ns, "measured_ns": pair.after.step_ns}
@@ -283,13 +283,13 @@ def _has_host_times(run: Baseline) -> bool:
     return not math.isnan(run.clocks[ranges.STEP].issue_ns)
 
 
-def errors_of_tests(data: Path, known: Iterable[Mapping[str, Any]]) -> list[dict]:
+def errors_of_tests(data: Path, known: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The tested predictions of sweeps in the ledgers below `data`, but for those of `known` pairs, which have their
     kernels, too: what an error has without its interval."""
     recordings = [store.load(folder) for folder in find_folders(data, store.MANIFEST)]
     held = ledger.compare_with_measured(ledger.read_all(data / ledger.FOLDER), [*recordings, *ledger.recordings(data)])
     case = ["changes", "size", "context_length"]
-    measured: dict[tuple, list[float]] = {}
+    measured: dict[tuple[Any, ...], list[float]] = {}
     for error in known:
         if "ratio" in error:
             measured.setdefault(tuple(error[name] for name in case), []).append(error["measured_ns"])

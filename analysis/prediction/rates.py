@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -29,9 +30,9 @@ class Rates:
     times: Mapping[str, Sequence[float]] = field(default_factory=dict)
     launches: Mapping[str, float] = field(default_factory=dict)
     host: Mapping[str, float] = field(default_factory=dict)
-    errors: Sequence[Mapping] = ()
-    tested: Sequence[Mapping] = ()
-    made_from: Sequence[Mapping] = ()
+    errors: Sequence[Mapping[str, Any]] = ()
+    tested: Sequence[Mapping[str, Any]] = ()
+    made_from: Sequence[Mapping[str, Any]] = ()
 
     def time_ns(self, key: str, features: Sequence[float]) -> float:
         """Raises KeyError where no pair tells of `key`."""
@@ -46,7 +47,7 @@ def save(rates: Rates, file: Path = FILE) -> None:
     file.write_text(json.dumps(round_numbers(asdict(rates)), indent=1) + "\n", encoding="utf-8")
 
 
-def round_numbers(value):
+def round_numbers(value: Any) -> Any:
     """Every number of a nest of mappings and lists to five digits."""
     if isinstance(value, float):
         return float(f"{value:.5g}")

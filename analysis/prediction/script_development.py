@@ -10,6 +10,7 @@ import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -86,7 +87,7 @@ def pairs(runs: Iterable[Baseline]) -> list[Pair]:
 
 
 def fit_rates(every: Sequence[Pair], gpu: str, bandwidth: float, adamw: float) -> ScriptRates:
-    times: dict[str, list] = {}
+    times: dict[str, list[Any]] = {}
     launches: dict[str, list[float]] = {}
     host: dict[str, list[float]] = {}
     for pair in every:
@@ -116,7 +117,7 @@ def fit_rates(every: Sequence[Pair], gpu: str, bandwidth: float, adamw: float) -
 
 def _passes(every: Iterable[Pair], bandwidth: float) -> dict[str, float]:
     """The factors of `fusion`, of pairs that differ by compiling."""
-    rows: dict[str, list] = {}
+    rows: dict[str, list[Any]] = {}
     for pair in every:
         if pair.change not in COMPILED or math.isnan(pair.before.passes_ns):
             continue
@@ -146,7 +147,7 @@ def host_ns(run: Baseline, phase: str) -> float:
     return clock.wall_ns if clock.wall_ns > 1.3 * parts["time_ns"].sum() else math.nan
 
 
-def errors_of_tests(data: Path) -> list[dict]:
+def errors_of_tests(data: Path) -> list[dict[str, Any]]:
     """The tested predictions of scripts in the ledgers below `data`, as of `error_of`; size: "", context_length: 0."""
     held = ledger.compare_with_measured(ledger.read_all(data / ledger.FOLDER), ledger.recordings(data))
     names = ["changes", "size", "context_length", "predicted_ns", "measured_ns", "ratio", "limited_by"]
@@ -183,7 +184,7 @@ def develop_rates(runs: Sequence[Baseline], known: rates.Rates) -> ScriptRates:
     )
 
 
-def errors_of_other_models(recordings: Iterable[Tables], made: ScriptRates, known: rates.Rates) -> list[dict]:
+def errors_of_other_models(recordings: Iterable[Tables], made: ScriptRates, known: rates.Rates) -> list[dict[str, Any]]:
     """Runs of the recordings with other models than the reference Transformer, each predicted from its run without
     changes, where that was captured; as of `error_of`."""
     recordings = [*recordings]
@@ -261,7 +262,7 @@ def per_tensor_factors(runs: Iterable[Baseline]) -> list[float]:
     return [min(known), float(np.median(known)), max(known)]
 
 
-def error_of(pair: Pair, rates: ScriptRates, hosts: Mapping[str, float]) -> dict | None:
+def error_of(pair: Pair, rates: ScriptRates, hosts: Mapping[str, float]) -> dict[str, Any] | None:
     """A recorded pair predicted as the phases of a script would be, each of which synchronises there: changes, size,
     context_length, predicted_ns, measured_ns, ratio, limited_by. None where there is no prediction. hosts: as of
     `Rates.host`."""

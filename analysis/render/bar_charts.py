@@ -1,5 +1,8 @@
 """Charts of bars and dots, one row or column a case."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import altair as alt
 import pandas as pd
 
@@ -22,12 +25,12 @@ def dumbbell(
     rows: pd.DataFrame,
     drawing: Drawing,
     width: int,
-    order,
-    by,
-    value="time_ns",
-    unit="ms (log scale)",
-    log=True,
-    sign="×",
+    order: Sequence[str],
+    by: Sequence[str],
+    value: str = "time_ns",
+    unit: str = "ms (log scale)",
+    log: Any = True,
+    sign: str = "×",
 ) -> alt.LayerChart:
     """One line per case with a dot per `clock`, on a logarithmic axis, or a linear one that need not start at zero. A
     `value` in ns is drawn in ms; any other is read out with its `sign`."""
@@ -65,19 +68,29 @@ def dumbbell(
     return lines + dots
 
 
-def stacked_times(rows: pd.DataFrame, drawing: Drawing, width: int, by, order, row="") -> alt.LayerChart:
+def stacked_times(
+    rows: pd.DataFrame, drawing: Drawing, width: int, by: Sequence[str], order: Sequence[str], row: str = ""
+) -> alt.LayerChart:
     """One bar per case (and per value of `row`) of the `time_ns` of each `family`, in ms."""
     rows = drawn("stacked_times", rows)
     return _stacked(rows.assign(share=rows["time_ns"] / 1e6), drawing, width, by, order, row, in_ms=True)
 
 
-def stacked_shares(rows: pd.DataFrame, drawing: Drawing, width: int, by, order, row="") -> alt.LayerChart:
+def stacked_shares(
+    rows: pd.DataFrame, drawing: Drawing, width: int, by: Sequence[str], order: Sequence[str], row: str = ""
+) -> alt.LayerChart:
     """One 100% bar per case (and per value of `row`), cut by `family`; segments of at least 9% carry their number."""
     return _stacked(drawn("stacked_shares", rows), drawing, width, by, order, row)
 
 
 def _stacked(
-    rows: pd.DataFrame, drawing: Drawing, width: int, by, order, row="", in_ms: bool = False
+    rows: pd.DataFrame,
+    drawing: Drawing,
+    width: int,
+    by: Sequence[str],
+    order: Sequence[str],
+    row: str = "",
+    in_ms: bool = False,
 ) -> alt.LayerChart:
     names = [*by, row] if row else list(by)
     data = pd.DataFrame(
@@ -140,7 +153,13 @@ def _stacked(
 
 
 def grouped_bars(
-    rows: pd.DataFrame, drawing: Drawing, width: int, by, order, unit="% of kernel time", zero=True
+    rows: pd.DataFrame,
+    drawing: Drawing,
+    width: int,
+    by: Sequence[str],
+    order: Sequence[str],
+    unit: str = "% of kernel time",
+    zero: bool = True,
 ) -> alt.LayerChart:
     """Per case one dot per `scope` at its `share`: the same drawing as `dumbbell`, on a linear axis, which starts at
     `zero` where shares of a whole are drawn, and not where rates are."""
@@ -173,7 +192,14 @@ def grouped_bars(
 
 
 def stacked_parts(
-    rows: pd.DataFrame, drawing: Drawing, width: int, by, order, value="bytes", limits=None, part_of=""
+    rows: pd.DataFrame,
+    drawing: Drawing,
+    width: int,
+    by: Sequence[str],
+    order: Sequence[str],
+    value: str = "bytes",
+    limits: Any = None,
+    part_of: str = "",
 ) -> alt.LayerChart:
     """One bar per case of the `value` of each `scope`, bytes in GiB, ns in ms and parts in percent of `part_of`, and a
     named line at each of `limits` (in the unit of the rows, by name)."""
@@ -206,7 +232,7 @@ def stacked_parts(
     return bars + rules + names.encode(x=at, y=alt.value(0), text=alt.Text("name:N"))
 
 
-def waterfall(rows: pd.DataFrame, drawing: Drawing, width: int, order) -> alt.LayerChart:
+def waterfall(rows: pd.DataFrame, drawing: Drawing, width: int, order: Sequence[str]) -> alt.LayerChart:
     """One bar per `label` from `begin_ns` to `end_ns`, in ms, coloured by `series`; hover says its `text`."""
     begin, end = rows["begin_ns"] / 1e6, rows["end_ns"] / 1e6
     data = pd.DataFrame({"label": case_label(rows, ["label"]), "series": rows["series"], "begin": begin, "end": end})
@@ -227,7 +253,15 @@ def waterfall(rows: pd.DataFrame, drawing: Drawing, width: int, order) -> alt.La
     return zero + bars
 
 
-def bars_with_marks(rows: pd.DataFrame, drawing: Drawing, width: int, by, order, unit, hollow="") -> alt.LayerChart:
+def bars_with_marks(
+    rows: pd.DataFrame,
+    drawing: Drawing,
+    width: int,
+    by: Sequence[str],
+    order: Sequence[str],
+    unit: str,
+    hollow: str = "",
+) -> alt.LayerChart:
     """One bar per case from zero to the `value` of the first `series`, or of the series `hollow`, and a stroke at that
     of each of the others, the later the thinner; the bar's number stands right of them all."""
     data = pd.DataFrame({"label": case_label(rows, by), "series": rows["series"], "value": rows["value"]})

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterable
+from typing import Any
 
 import altair as alt
 import pandas as pd
@@ -25,7 +26,7 @@ class Drawing:
 
     def __init__(self) -> None:
         self.codes: dict[str, str] = {}
-        self.datasets: dict[str, list[dict]] = {}
+        self.datasets: dict[str, list[dict[str, Any]]] = {}
 
     def __getitem__(self, variable: str) -> str:
         return self.codes.setdefault(variable, f"#fe{len(self.codes):04x}")

@@ -7,6 +7,7 @@ a mark says becomes its <title>, which a tap shows, too (site/assets/report.js);
 
 import re
 from collections.abc import Callable
+from typing import Any
 from xml.etree import ElementTree
 
 import altair as alt
@@ -37,7 +38,7 @@ CONFIG = {
 SVG = "http://www.w3.org/2000/svg"
 
 
-def render(kind: str, rows: pd.DataFrame, prefix: str, width: int, label: str = "", **options) -> str:
+def render(kind: str, rows: pd.DataFrame, prefix: str, width: int, label: str = "", **options: Any) -> str:
     """SVG of `rows` drawn as `kind`, `width` CSS pixels wide, with ids that start with `prefix`; screen readers say
     `label`."""
     drawing = Drawing()
@@ -47,7 +48,7 @@ def render(kind: str, rows: pd.DataFrame, prefix: str, width: int, label: str = 
     return _finish(svg, prefix, drawing, label)
 
 
-def specification(kind: str, rows: pd.DataFrame, drawing: Drawing, width: int, **options) -> dict:
+def specification(kind: str, rows: pd.DataFrame, drawing: Drawing, width: int, **options: Any) -> dict[str, Any]:
     """What Vega-Lite draws, with placeholder colours of `drawing`."""
     document = KINDS[kind](rows, drawing, width, **options).to_dict(validate=schemapi.DEBUG_MODE)
     return document | {"datasets": drawing.datasets, "config": CONFIG}

@@ -14,7 +14,7 @@ NUM_ROWS = 12
 """Rows on the page; the CSV has all."""
 TITLE = 60
 """Characters of a sentence that its table is called by."""
-Read = dict[str, list]
+Read = dict[str, list[Any]]
 """What a sentence read of its facts, and of the rows among them: values by name."""
 
 
@@ -27,8 +27,8 @@ def noted(fact: Any, read: Read) -> Any:
     return _Noted(fact, read) if isinstance(fact, Mapping) else fact
 
 
-class _Noted(Mapping):
-    def __init__(self, facts: Mapping[str, Any], read: Read):
+class _Noted(Mapping[str, Any]):
+    def __init__(self, facts: Mapping[str, Any], read: Read) -> None:
         self._facts, self._read = facts, read
 
     def __getitem__(self, name: str) -> Any:

@@ -1,7 +1,8 @@
 """Charts of lines and points over two axes."""
 
 import math
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import altair as alt
 import pandas as pd
@@ -13,11 +14,11 @@ def lines(
     rows: pd.DataFrame,
     drawing: Drawing,
     width: int,
-    order,
-    value="time_ns",
-    unit="ms (log scale)",
-    x="context_length",
-    x_title="context length in tokens (log scale)",
+    order: Sequence[str],
+    value: str = "time_ns",
+    unit: str = "ms (log scale)",
+    x: str = "context_length",
+    x_title: str = "context length in tokens (log scale)",
 ) -> alt.LayerChart:
     """One line per `clock` over `x`, both axes logarithmic, named right of its end, where `note` may say more; where
     other lines go on from there, left of it if there is room. A `value` in ns is drawn in ms, one in bytes in GiB."""
@@ -80,10 +81,10 @@ def traces(
     rows: pd.DataFrame,
     drawing: Drawing,
     width: int,
-    order,
-    x_title,
-    y_title,
-    log=False,
+    order: Sequence[str],
+    x_title: str,
+    y_title: str,
+    log: Any = False,
 ) -> alt.LayerChart:
     """One line for each `line` of the rows (of each series, where there is no such column) through its points (x, y),
     coloured by `series`; `log`: the vertical axis is logarithmic."""
@@ -106,7 +107,7 @@ def traces(
     return alt.LayerChart(layer=[strokes])
 
 
-def roofline(rows: pd.DataFrame, drawing: Drawing, width: int, order, roofs) -> alt.LayerChart:
+def roofline(rows: pd.DataFrame, drawing: Drawing, width: int, order: Sequence[str], roofs: Any) -> alt.LayerChart:
     """One named mark per row: `flop_rate` (TFLOP/s) over `intensity` (FLOP/byte), both logarithmic, coloured by
     `series`, its area by `time_share`. Below the ridge of the lowest roof names stand right of the marks, above it at
     the right edge, one below the other.
@@ -127,7 +128,7 @@ def roofline(rows: pd.DataFrame, drawing: Drawing, width: int, order, roofs) -> 
     bottom, top = data["flop_rate"].min() / 3, roofs["flop_rate"].max() * 1.6
     up = alt.Scale(type="log", nice=False, domain=[bottom, top])
 
-    def axes(title_x: str, title_y: str) -> dict:
+    def axes(title_x: str, title_y: str) -> dict[str, Any]:
         below = log_axis(drawing, [*data["intensity"], *roofs["intensity"]], 6, orient="bottom")
         left = log_axis(drawing, [bottom, top], 9, orient="left")
         return {
@@ -197,7 +198,9 @@ def named_beside(
     return rows.assign(at=at, y=[math.exp(max(first, lowest) - i * gap) for i in range(len(rows))])
 
 
-def slopes(rows: pd.DataFrame, drawing: Drawing, width: int, panel, order, ends, unit) -> alt.LayerChart:
+def slopes(
+    rows: pd.DataFrame, drawing: Drawing, width: int, panel: str, order: Sequence[str], ends: Sequence[str], unit: str
+) -> alt.LayerChart:
     """One panel for each value of the column `panel`, and in it one line a `series` from its `share` at the first of
     the two `ends` to that at the second. ends: short names by what rows call them."""
     data = rows[[panel, "series", "end", "share"]].astype({panel: str, "series": str})
@@ -242,7 +245,7 @@ def slopes(rows: pd.DataFrame, drawing: Drawing, width: int, panel, order, ends,
     )
 
 
-def history(rows: pd.DataFrame, drawing: Drawing, width: int, domain, unit) -> alt.LayerChart:
+def history(rows: pd.DataFrame, drawing: Drawing, width: int, domain: Sequence[float], unit: str) -> alt.LayerChart:
     """The `value` of each entry `x`, from low to high of `domain`, with the noise band `low` to `high` (NaN where there
     is none) that it is held against; `changed` ones have another shape and colour. `title`: what a point says."""
     data = rows[["x", "value", "low", "high", "changed", "title"]]
@@ -264,6 +267,6 @@ def history(rows: pd.DataFrame, drawing: Drawing, width: int, domain, unit) -> a
     return alt.LayerChart(layer=[bands, strokes, *marks])
 
 
-def _plain(drawing: Drawing, below: bool) -> dict:
+def _plain(drawing: Drawing, below: bool) -> dict[str, Any]:
     axis = value_axis(drawing, "" if below else ",.4~g", 5).to_dict() | {"orient": "bottom" if below else "left"}
     return {name: value for name, value in axis.items() if name not in ("labelOverlap",) and value != ""}

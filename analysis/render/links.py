@@ -28,7 +28,7 @@ POINTING = {"canonical", "prev", "next", "alternate"}
 class Page(HTMLParser):
     """Ids of a page, its links, and what it loads."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path) -> None:
         super().__init__()
         self.ids: list[str] = []
         self.links: list[str] = []

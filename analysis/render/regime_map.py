@@ -1,5 +1,7 @@
 """What limits each case as a map: one panel a precision, sizes across contexts."""
 
+from typing import Any
+
 import pandas as pd
 from markupsafe import Markup
 
@@ -46,7 +48,7 @@ def _panel(caption: str, rows: pd.DataFrame, root: str) -> Markup:
     ).format(text.escape(caption), head, body)
 
 
-def _cell(row: dict | None, root: str) -> Markup:
+def _cell(row: dict[str, Any] | None, root: str) -> Markup:
     bound = row["bound"] if row else None
     if row is None or bound not in BOUNDS:
         return Markup('<td class="why">{}</td>').format(text.escape((row or {}).get(NOT_MEASURED) or UNKNOWN))

@@ -5,6 +5,7 @@ the data of all, which the figure carries.
 """
 
 import json
+from typing import Any
 
 import pandas as pd
 from markupsafe import Markup
@@ -48,7 +49,9 @@ def to_html(table: Table, csv_link: str, root: str, families: dict[str, str]) ->
     )
 
 
-def _step(rows: pd.DataFrame, values: dict[str, list], used: list[str], words: list[str], root: str) -> dict:
+def _step(
+    rows: pd.DataFrame, values: dict[str, list[Any]], used: list[str], words: list[str], root: str
+) -> dict[str, Any]:
     """What is drawn of one step: where it is `at` among the values, its total (ms) and its `rows`: phase and module
     (numbers of `words`), ms, and family and ms by turns. Family -1 is no kernel; the total of a phase has none."""
     first = rows.iloc[0]
@@ -72,13 +75,13 @@ def _rounded(nanoseconds: float) -> float:
     return float(f"{nanoseconds / 1e6:.3g}")
 
 
-def _distance(at: list[int], values: dict[str, list]) -> tuple:
+def _distance(at: list[int], values: dict[str, list[Any]]) -> tuple[Any, ...]:
     """From the middle of sizes and contexts, in the last of the variants."""
     middle = [len(values[name]) // 2 for name in CHOICES]
     return abs(at[0] - middle[0]) + abs(at[1] - middle[1]), -at[2]
 
 
-def _conditions(step: dict, values: dict[str, list]) -> Markup:
+def _conditions(step: dict[str, Any], values: dict[str, list[Any]]) -> Markup:
     size, context, variant = (values[name][i] for name, i in zip(CHOICES, step["at"]))
     words = Markup(
         '<span class="case">{} · {}</span> · <span class="variant">{}</span> · <span class="ms">{}</span> ms'
@@ -89,7 +92,7 @@ def _conditions(step: dict, values: dict[str, list]) -> Markup:
     return words.format(text.escape(size), context, text.escape(variant), _number(step["ms"])) + link
 
 
-def _choice(name: str, values: list, chosen: int) -> Markup:
+def _choice(name: str, values: list[Any], chosen: int) -> Markup:
     boxes = Markup("").join(
         Markup('<label><input type="radio" name="step-{}" value="{}"{}><span>{}</span></label>').format(
             name, i, Markup(" checked") if i == chosen else Markup(""), text.escape(value)
@@ -99,7 +102,7 @@ def _choice(name: str, values: list, chosen: int) -> Markup:
     return Markup("<fieldset><legend>{}</legend>{}</fieldset>").format(CHOICES[name], boxes)
 
 
-def _row(row: list, step: dict, words: list[str], used: list[str], families: dict[str, str]) -> Markup:
+def _row(row: list[Any], step: dict[str, Any], words: list[str], used: list[str], families: dict[str, str]) -> Markup:
     phase, module, ms, pairs = row
     most = max(total for _, _, total, bars in step["rows"] if bars)
     bars = Markup("").join(

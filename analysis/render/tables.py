@@ -244,7 +244,7 @@ def _shades(values: pd.Series, kind: str) -> list[float]:
     return [(log - low) / (high - low) if high > low else 0.5 for log in logs]
 
 
-def _heat_cell(case: str, row: dict, shade: float, value: Column, link: str | None, root: str) -> Markup:
+def _heat_cell(case: str, row: dict[str, Any], shade: float, value: Column, link: str | None, root: str) -> Markup:
     if _is_missing(row[value.key]):
         return Markup('<td class="why">{}</td>').format(text.escape(row.get(NOT_MEASURED) or "not measured"))
     shown = row[value.key] / SCALE[value.kind]
@@ -297,7 +297,9 @@ def _is_missing(value: object) -> bool:
     return value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value))
 
 
-def _row(row: dict, columns: tuple[Column, ...], decimals: dict, root: str, families: dict) -> Markup:
+def _row(
+    row: dict[str, Any], columns: tuple[Column, ...], decimals: dict[str, Any], root: str, families: dict[str, Any]
+) -> Markup:
     why = row.get(NOT_MEASURED) or "not measured"
     gaps = [_is_missing(row[column.key]) for column in columns]
     tail = len(gaps)
@@ -315,18 +317,18 @@ def _row(row: dict, columns: tuple[Column, ...], decimals: dict, root: str, fami
     return Markup("<tr{}{}>{}</tr>\n").format(name, unit, Markup("").join(cells))
 
 
-def _explain_absent(column: Column, row: dict) -> str:
+def _explain_absent(column: Column, row: dict[str, Any]) -> str:
     """What is said of an empty cell in a measured row."""
     return (column.why and row.get(column.why)) or column.absent
 
 
 def _cell(
     column: Column,
-    row: dict,
+    row: dict[str, Any],
     columns: tuple[Column, ...],
     decimals: int,
     root: str,
-    families: dict,
+    families: dict[str, Any],
     why: str,
 ) -> Markup:
     value = row[column.key]
@@ -397,7 +399,7 @@ def _plain(label: Markup) -> Markup:
     return Markup("<td>{}</td>").format(label)
 
 
-def _case_word(column: Column, row: dict) -> str:
+def _case_word(column: Column, row: dict[str, Any]) -> str:
     value = find_value_label(column.key, row[column.key])
     return f"{column.label} {value}" if column.kind in NUMERIC else str(value)
 

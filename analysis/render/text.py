@@ -5,7 +5,8 @@ import hashlib
 import html
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import pandas as pd
 from markupsafe import Markup
@@ -58,7 +59,7 @@ def number(value: float, decimals: int) -> str:
     return f"{value:z,.{decimals}f}".replace("-", MINUS)
 
 
-def decimals_for(values) -> int:
+def decimals_for(values: Iterable[float]) -> int:
     """Decimals that leave three digits to the smallest value, but at most three: one choice for a whole column."""
     magnitudes = [abs(v) for v in values if v and math.isfinite(v)]
     if not magnitudes:
@@ -199,7 +200,7 @@ def beyond(noise: object | None) -> Markup:
     return Markup("beyond the noise band" if noise else "without overlap of the intervals (no noise band is known)")
 
 
-def wall_noise(noise: Mapping | None) -> Markup:
+def wall_noise(noise: Mapping[str, Any] | None) -> Markup:
     """What a wait has to exceed to be told from none: the noise band of wall times, where one is known."""
     if not noise:
         return Markup("the timed steps differ (no noise band is known)")
@@ -210,7 +211,7 @@ def parameters(value: float) -> Markup:
     return Markup(f"{value / 1e9:.2f}{THIN}billion" if value >= 1e9 else f"{value / 1e6:.0f}{THIN}million")
 
 
-def listing(names) -> Markup:
+def listing(names: Iterable[object]) -> Markup:
     """`a, b and c`."""
     words = [inline(name) for name in names]
     return Markup(", ").join(words[:-1]) + Markup(" and ") + words[-1] if len(words) > 1 else Markup("").join(words)

@@ -7,9 +7,9 @@ both formats are JSON, and both viewers print names as text.
 
 import gzip
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -35,7 +35,7 @@ class Slice(NamedTuple):
     end: int
     frame: int
     launch: int = -1
-    details: tuple = ()
+    details: tuple[int, ...] = ()
 
 
 class Track(NamedTuple):
@@ -104,7 +104,11 @@ def trace_step(name: str, step: int, ranges: pd.DataFrame, kernels: pd.DataFrame
     return trace
 
 
-def _host(ranges: pd.DataFrame, kernels: pd.DataFrame, zero: int, number) -> Iterator[tuple[str, list]]:
+Number = Callable[[Frame], int]
+"""Gives a frame its number, a new one the next."""
+
+
+def _host(ranges: pd.DataFrame, kernels: pd.DataFrame, zero: int, number: Number) -> Iterator[tuple[str, list[Slice]]]:
     """The slices of each host thread: its ranges, and the launches made inside them. Launches from a thread that is not
     known have a track of their own."""
     thread_of = dict(zip(ranges["range_id"], ranges["thread"]))
@@ -129,7 +133,9 @@ def _host(ranges: pd.DataFrame, kernels: pd.DataFrame, zero: int, number) -> Ite
         yield "other threads (launches)", elsewhere
 
 
-def _gpu(kernels: pd.DataFrame, memops: pd.DataFrame, zero: int, number) -> Iterator[tuple[str, str, list]]:
+def _gpu(
+    kernels: pd.DataFrame, memops: pd.DataFrame, zero: int, number: Number
+) -> Iterator[tuple[str, str, list[tuple[Slice, str]]]]:
     """The operations of each stream in the order in which they ran, each with the path of ranges that launched it."""
     labels = _labels(kernels["kernel_name"].astype(str), kernels["family"].astype(str))
     sizes = ["grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z"]
@@ -168,9 +174,9 @@ def _labels(names: pd.Series, families: pd.Series) -> dict[str, Frame]:
     return labels
 
 
-def _tracks(process: str, label: str, slices: list, nested: bool, number) -> Iterator[Track]:
+def _tracks(process: str, label: str, slices: list[Any], nested: bool, number: Number) -> Iterator[Track]:
     """`slices` as one track, or as several where they overlap without nesting: no viewer can draw that in one."""
-    lanes: list[tuple[list, list[int]]] = []
+    lanes: list[tuple[list[Any], list[int]]] = []
     for item in slices:
         piece = item if nested else item[0]
         for lane in lanes:
@@ -189,9 +195,9 @@ def _tracks(process: str, label: str, slices: list, nested: bool, number) -> Ite
         yield Track(process, name, inside if nested else _group_operations(inside, number))
 
 
-def _group_operations(operations: Iterable[tuple[Slice, str]], number) -> list[Slice]:
+def _group_operations(operations: Iterable[tuple[Slice, str]], number: Number) -> list[Slice]:
     """Operations of one lane, with a slice around each run of neighbours from the same range: its time on the GPU."""
-    slices: list = []
+    slices: list[Slice] = []
     around: list[int] = []
     before = ""
     names: list[str] = []
@@ -260,7 +266,7 @@ def chrome(trace: Trace) -> str:
     processes = {name: i for i, name in enumerate(sorted({track.process for track in trace.tracks}, reverse=True), 1)}
     events = [_meta("process_name", pid, 0, name=name) for name, pid in processes.items()]
     events += [_meta("process_sort_index", pid, 0, sort_index=pid) for pid in processes.values()]
-    described: dict[tuple, str] = {}
+    described: dict[tuple[int, ...], str] = {}
     heads = [f'"name":{_json(f.name)},"cat":{_json(f.category or "range")}' for f in trace.frames]
     for tid, track in enumerate(trace.tracks, 1):
         pid = processes[track.process]
@@ -279,7 +285,7 @@ def chrome(trace: Trace) -> str:
     return '{"displayTimeUnit":"ns","traceEvents":[\n' + ",\n".join(events) + "\n]}\n"
 
 
-def _details(frame: Frame, details: tuple) -> str:
+def _details(frame: Frame, details: tuple[int, ...]) -> str:
     if not details:
         return ""
     if not frame.full:
@@ -290,7 +296,7 @@ def _details(frame: Frame, details: tuple) -> str:
     return ',"args":' + _json({"kernel": frame.full, "grid": grid, "block": block, "registers": registers} | shared)
 
 
-def _meta(kind: str, pid: int, tid: int, **args) -> str:
+def _meta(kind: str, pid: int, tid: int, **args: object) -> str:
     return _json({"ph": "M", "ts": 0, "pid": pid, "tid": tid, "name": kind, "args": args})
 
 

@@ -50,7 +50,7 @@ def write_lists(
     published: store.Recording,
     rec: store.Recording,
     studies: Mapping[str, store.Recording],
-    downloads: Mapping[str, dict],
+    downloads: Mapping[str, dict[str, Any]],
     price: telemetry.Price | None,
 ) -> None:
     """Write the pages that list runs, kernels, calls and data of a recording, and how it was measured. rec: what was

@@ -86,7 +86,7 @@ def helping(is_worth_it: bool) -> Iterator[Helper | Later]:
 
 def _serve(pipe: Connection) -> None:
     keep_freed_memory()
-    given: SimpleQueue[tuple[Callable[..., Any], tuple]] = SimpleQueue()
+    given: SimpleQueue[tuple[Callable[..., Any], tuple[Any, ...]]] = SimpleQueue()
     threading.Thread(target=_receive, args=(pipe, given), daemon=True).start()
     while True:
         work, args = given.get()

@@ -11,6 +11,7 @@ from datetime import date
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import pandas as pd
 
@@ -103,7 +104,7 @@ def write(
     rec: store.Recording,
     docs: Path,
     studies: Mapping[str, store.Recording] = MappingProxyType({}),
-    downloads: Mapping[str, dict] = MappingProxyType({}),
+    downloads: Mapping[str, dict[str, Any]] = MappingProxyType({}),
     compared: Comparison | None = None,
     compare_others: Callable[[], Mapping[str, Comparison]] = dict,
     price: telemetry.Price | None = None,
@@ -151,7 +152,7 @@ def _draft(
     studies: Mapping[str, store.Recording],
     docs: Path,
     measured: Path,
-    downloads: Mapping[str, dict],
+    downloads: Mapping[str, dict[str, Any]],
     compare: Callable[[], Mapping[str, Comparison]],
     price: telemetry.Price | None,
     helper: Helper | Later,

@@ -81,7 +81,7 @@ def _frames(runs: pd.DataFrame, kernels: pd.DataFrame) -> AttentionCostData:
     )
 
 
-def _facts(frames: AttentionCostData) -> dict:
+def _facts(frames: AttentionCostData) -> dict[str, Any]:
     return {"softmax_operations": frames.softmax_operations}
 
 
@@ -143,11 +143,11 @@ def _charts(frames: AttentionCostData) -> list[Chart]:
     return [Chart("ratios", "dumbbell", title, long, options=options)]
 
 
-def _measure_cost(rows: pd.DataFrame) -> dict:
+def _measure_cost(rows: pd.DataFrame) -> dict[str, Any]:
     return {name: span(rows[f"{name}_ratio"]) for name in ("time", "flop")} | extremes("cost_ratio")(rows)
 
 
-def _both(rows: pd.DataFrame) -> dict:
+def _both(rows: pd.DataFrame) -> dict[str, Any]:
     names = ("time", "flop", "cost")
     return {name: span(rows[f"both_{name}_ratio"]) for name in names} | extremes("both_time_ratio")(rows)
 

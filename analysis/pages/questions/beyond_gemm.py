@@ -1,6 +1,7 @@
 """(c) What does a forward pass do besides matmuls?"""
 
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -241,11 +242,11 @@ def _modules(runs: pd.DataFrame, totals: pd.DataFrame) -> pd.DataFrame:
     return grid.merge(tree.assign(step_share=tree["total_ns"] / tree["run_id"].map(of_step)), on="run_id")
 
 
-def _find_training_span(rows: pd.DataFrame) -> dict:
+def _find_training_span(rows: pd.DataFrame) -> dict[str, Any]:
     return {"parts": [{"label": label, "share": span(rows[part])} for part, label in _parts_in(rows).items()]}
 
 
-def _find_leading_family(rows: pd.DataFrame) -> dict:
+def _find_leading_family(rows: pd.DataFrame) -> dict[str, Any]:
     leaders = rows.sort_values("share", ascending=False, kind="stable").drop_duplicates("run_id")
     counts = leaders["family"].value_counts()
     family = min(counts[counts == counts.max()].index)
@@ -272,6 +273,6 @@ def _growth(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     return ends[ends["from_context"] < ends["to_context"]].reset_index()
 
 
-def _growth_facts(rows: pd.DataFrame) -> dict:
+def _growth_facts(rows: pd.DataFrame) -> dict[str, Any]:
     steepest = rows.loc[(rows["longest"] - rows["shortest"]).abs().idxmax()]
     return {"steepest": steepest.to_dict()}

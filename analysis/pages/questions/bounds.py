@@ -159,7 +159,7 @@ def _peaks(calibration: pd.DataFrame) -> dict[str, float]:
     return dict(zip(calibration["figure"], calibration["value"], strict=True))
 
 
-def _facts(runs: pd.DataFrame, calibration: pd.DataFrame, bands: Bands | None) -> dict:
+def _facts(runs: pd.DataFrame, calibration: pd.DataFrame, bands: Bands | None) -> dict[str, Any]:
     ridges = roofline.ridges(runs, _peaks(calibration))
     return {
         "precisions": sorted(set(run_grid.select_measured_runs(runs)["precision"].astype(str))),
@@ -322,11 +322,11 @@ def _claims_of_runs(runs: pd.DataFrame) -> list[Claim]:
     ]
 
 
-def _waits(rows: pd.DataFrame) -> dict:
+def _waits(rows: pd.DataFrame) -> dict[str, Any]:
     return {**extremes("launch_wait")(rows), "num_waiting": int(rows["waits"].sum())}
 
 
-def _recordings(rows: pd.DataFrame) -> dict:
+def _recordings(rows: pd.DataFrame) -> dict[str, Any]:
     """Of runs that several recordings have: how many are launch-bound in one of them or more, how many in all, and the
     one whose GPU waits for launches most differently."""
     return {
@@ -386,7 +386,7 @@ def _claims_of_ratio(ratios: pd.DataFrame, phases: pd.DataFrame, by: list[str]) 
     ]
 
 
-def _ratios(rows: pd.DataFrame) -> dict:
+def _ratios(rows: pd.DataFrame) -> dict[str, Any]:
     spans = {name: span(rows[f"{name}_ratio"]) for name in ("gemm", "rest")}
     return extremes("kernel_ratio")(rows) | spans
 
@@ -400,7 +400,7 @@ def _trend(known: pd.DataFrame, by: list[str], axis: str) -> Claim:
     )
     ends = ends[ends["num_runs"] > 1].reset_index()
 
-    def facts(rows: pd.DataFrame) -> dict:
+    def facts(rows: pd.DataFrame) -> dict[str, Any]:
         change = rows["last_ratio"] - rows["first_ratio"]
         return {"rise": rows.loc[change.idxmax()].to_dict(), "fall": rows.loc[change.idxmin()].to_dict()}
 

@@ -1,6 +1,6 @@
 """(a) How long does a forward pass take, and do the clocks agree?"""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -98,7 +98,7 @@ def _frames(
     )
 
 
-def _facts(frames: ForwardTimeData, bands: Bands | None) -> dict:
+def _facts(frames: ForwardTimeData, bands: Bands | None) -> dict[str, Any]:
     return {
         "noise": noise_of(bands),
         "unsteady": UNSTEADY,
@@ -192,7 +192,7 @@ def _charts(frames: ForwardTimeData) -> list[Chart]:
     long = long.dropna(subset="value").reset_index(drop=True)
     busy = frames.measured["busy_ns"] / frames.measured["timer_ns"]
     title = f"The GPU is busy for as little as {format_percent_span(busy.nsmallest(1))} of an unprofiled forward pass"
-    options: dict = {"order": [CLOCKS[clock] for clock in others], "by": frames.by, "value": "value"}
+    options: dict[str, Any] = {"order": [CLOCKS[clock] for clock in others], "by": frames.by, "value": "value"}
     options |= {"unit": "time by each clock ÷ time by the unprofiled Python timer", "log": False}
     return [Chart("clocks", "dumbbell", title if len(long) else "The clocks of a forward pass", long, options=options)]
 
@@ -217,11 +217,11 @@ def _select_forward(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["phase"] == FORWARD].drop(columns="phase")
 
 
-def _waits(rows: pd.DataFrame) -> dict:
+def _waits(rows: pd.DataFrame) -> dict[str, Any]:
     return {**extremes("launch_wait")(rows), "num_waiting": int(rows["waits"].sum())}
 
 
-def _recordings(rows: pd.DataFrame) -> dict:
+def _recordings(rows: pd.DataFrame) -> dict[str, Any]:
     """Of cases that several recordings have: the one whose GPU waits for launches most differently, and how many wait
     in all recordings, and in some."""
     always = rows["num_claimed"] == rows["num_recordings"]
@@ -238,11 +238,11 @@ def _select_differing(rows: pd.DataFrame, clock: str, band: Band | None, longer:
     return rows[beyond]
 
 
-def _ratio(value: str, every: pd.DataFrame):
+def _ratio(value: str, every: pd.DataFrame) -> Callable[[pd.DataFrame], dict[str, Any]]:
     return lambda rows: {"ratio": span(rows[value]), **count_all(every)(rows)}
 
 
-def _find_widest(every: pd.DataFrame):
+def _find_widest(every: pd.DataFrame) -> Callable[[pd.DataFrame], dict[str, Any]]:
     return lambda rows: {"widest": find_highest(rows, "width"), **count_all(every)(rows)}
 
 
@@ -282,7 +282,7 @@ def _measure_width(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(width=width)
 
 
-def _describe_processes(rows: pd.DataFrame) -> dict:
+def _describe_processes(rows: pd.DataFrame) -> dict[str, Any]:
     return {**extremes("width")(rows), "num_processes": _one_or_range(rows["num_processes"])}
 
 

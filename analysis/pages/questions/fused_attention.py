@@ -1,5 +1,7 @@
 """(f) What does fused attention save, and from which context on?"""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
@@ -57,7 +59,9 @@ def answer(
     return assemble(facts, _claims(frames, runs, kernels), _tables(frames, runs), _charts(frames))
 
 
-def _facts(frames: FusedAttentionData, runs: pd.DataFrame, calibration: pd.DataFrame, bands: Bands | None) -> dict:
+def _facts(
+    frames: FusedAttentionData, runs: pd.DataFrame, calibration: pd.DataFrame, bands: Bands | None
+) -> dict[str, Any]:
     of_reference = runs["run_id"].isin(frames.reference["run_id"])
     return {
         "noise": noise_of(bands),
@@ -349,7 +353,7 @@ def _name_crossover(rows: pd.DataFrame, keys: list[str]) -> str:
     return ", " + " · ".join(str(find_value_label(name, rows.iloc[0][name])) for name in keys) if len(rows) else ""
 
 
-def _gains(rows: pd.DataFrame) -> dict:
+def _gains(rows: pd.DataFrame) -> dict[str, Any]:
     return give_largest("speedup")(rows) | {
         "shortest": rows["context_length"].min(),
         "num_faster": int(rows["faster"].sum()),
@@ -363,7 +367,7 @@ def _select_only_fused(table: pd.DataFrame) -> pd.DataFrame:
     return table[(table[NOT_MEASURED] == "") & (table["mode"] == TRAIN) & stopped]
 
 
-def _describe_fitting(rows: pd.DataFrame) -> dict:
+def _describe_fitting(rows: pd.DataFrame) -> dict[str, Any]:
     holds = {"contexts": sorted(rows["context_length"].unique()), "gpu_memory_bytes": rows["gpu_memory_bytes"].min()}
     return holds | extremes("peak_memory_bytes")(rows)
 
@@ -383,7 +387,7 @@ def _unseen(rows: pd.DataFrame) -> pd.Series:
     return rows["faster"] & ~rows["timer_faster"]
 
 
-def _unseen_facts(rows: pd.DataFrame) -> dict:
+def _unseen_facts(rows: pd.DataFrame) -> dict[str, Any]:
     hidden = rows[_unseen(rows)]
     return {
         "num_hidden": len(hidden),
@@ -393,7 +397,7 @@ def _unseen_facts(rows: pd.DataFrame) -> dict:
     }
 
 
-def _count_replaced(rows: pd.DataFrame) -> dict:
+def _count_replaced(rows: pd.DataFrame) -> dict[str, Any]:
     share = rows.groupby("family")["share"].sum()
     return {
         "launches": rows["per_layer"].sum(),
@@ -403,11 +407,11 @@ def _count_replaced(rows: pd.DataFrame) -> dict:
     }
 
 
-def _gone(rows: pd.DataFrame) -> dict:
+def _gone(rows: pd.DataFrame) -> dict[str, Any]:
     return {"forward": rows["forward_gone"].iloc[0], "backward": rows["backward_gone"].iloc[0]}
 
 
-def _find_fewest(rows: pd.DataFrame) -> dict:
+def _find_fewest(rows: pd.DataFrame) -> dict[str, Any]:
     least, most = rows["launches"].min(), rows["launches"].max()
     return {"naive": rows["naive_launches"].iloc[0], "low": least, "high": most}
 
@@ -441,7 +445,7 @@ def _find_fastest(trained: pd.DataFrame, keys: list[str], bands: Bands | None) -
     return pd.DataFrame(rows, columns=columns).astype({"leads": bool, "timer_leads": bool})
 
 
-def _compare_with_first(group: pd.DataFrame, clock: str) -> tuple[dict, pd.DataFrame]:
+def _compare_with_first(group: pd.DataFrame, clock: str) -> tuple[dict[str, Any], pd.DataFrame]:
     """The backend with the shortest time by `clock`, and the others with its times as first_{clock}_*."""
     ordered = group.sort_values(f"{clock}_ns", kind="stable")
     first = ordered.iloc[0].to_dict()
@@ -449,12 +453,12 @@ def _compare_with_first(group: pd.DataFrame, clock: str) -> tuple[dict, pd.DataF
     return first, ordered.iloc[1:].assign(**times)
 
 
-def _find_leader(rows: pd.DataFrame) -> dict:
+def _find_leader(rows: pd.DataFrame) -> dict[str, Any]:
     counts = rows.loc[rows["leads"], "attention"].value_counts()
     return {"attention": counts.index[0], "num_cases": int(counts.iloc[0])}
 
 
-def _find_timed(rows: pd.DataFrame) -> dict:
+def _find_timed(rows: pd.DataFrame) -> dict[str, Any]:
     """Where another backend than that of `_find_leader` has the shortest unprofiled step."""
     leader = _find_leader(rows)["attention"]
     other = rows[rows["timer_first"] != leader]

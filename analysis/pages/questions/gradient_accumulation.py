@@ -1,6 +1,7 @@
 """(v) What does gradient accumulation cost, and how much memory does it save?"""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -156,7 +157,7 @@ def _claims(frames: GradientAccumulationData) -> list[Claim]:
     ]
 
 
-def _costs(rows: pd.DataFrame) -> dict:
+def _costs(rows: pd.DataFrame) -> dict[str, Any]:
     of = {name: span(rows[f"{name}_ratio"]) for name in ("step", "busy", "memory")}
     return of | {"most": int(rows[AXIS].max())}
 

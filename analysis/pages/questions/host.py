@@ -1,6 +1,6 @@
 """(i) When does the GPU wait for the host, and what do torch.compile and CUDA graphs change?"""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -61,7 +61,7 @@ def answer(
 
 def _facts(
     frames: HostData, runs: pd.DataFrame, kernels: pd.DataFrame, queues: list[Chart], bands: Bands | None
-) -> dict:
+) -> dict[str, Any]:
     clock = timing.clock_lead(timing.select_steps(kernels))
     return {
         "noise": noise_of(bands),
@@ -349,7 +349,7 @@ def _allocations(api: pd.DataFrame, captured: pd.DataFrame) -> pd.DataFrame:
     return rows.fillna({"calls": 0, "total_ns": 0})
 
 
-def _describe_allocations(rows: pd.DataFrame) -> dict:
+def _describe_allocations(rows: pd.DataFrame) -> dict[str, Any]:
     return {"calls": int(rows["calls"].sum()), "total_ns": rows["total_ns"].max()}
 
 
@@ -369,7 +369,7 @@ def _describe_losses(rows: pd.DataFrame) -> bool:
                 and (rows.loc[off, "in_module"] > 0).all() and (rows.loc[~off, "in_module"] == 0).all())  # fmt: skip
 
 
-def _describe_speed(every: pd.DataFrame):
+def _describe_speed(every: pd.DataFrame) -> Callable[[pd.DataFrame], dict[str, Any]]:
     return lambda rows: {**extremes("speedup")(rows), **count_all(every)(rows)}
 
 
@@ -381,20 +381,20 @@ def _graphs_help(rows: pd.DataFrame) -> bool:
     return many(rows)(rows[_are_faster(rows)])
 
 
-def _graphs_add(rows: pd.DataFrame) -> dict:
+def _graphs_add(rows: pd.DataFrame) -> dict[str, Any]:
     return {**_num_faster(rows), **extremes("speedup")(rows[_are_faster(rows)])}
 
 
-def _find_fewer_calls(rows: pd.DataFrame) -> dict:
+def _find_fewer_calls(rows: pd.DataFrame) -> dict[str, Any]:
     """The step that CUDA graphs save the largest part of its launch calls."""
     return rows.loc[(rows["calls_graphs"] / rows["calls"]).idxmin()].to_dict()
 
 
-def _num_faster(rows: pd.DataFrame) -> dict:
+def _num_faster(rows: pd.DataFrame) -> dict[str, Any]:
     return {"num_found": int(_are_faster(rows).sum())}
 
 
-def _find_deeper_slower(rows: pd.DataFrame, tried: pd.DataFrame) -> dict:
+def _find_deeper_slower(rows: pd.DataFrame, tried: pd.DataFrame) -> dict[str, Any]:
     """`most`: the pair whose deeper model is slower by the largest ratio."""
     rows = rows.assign(ratio=rows["deep_timer_ns"] / rows["wide_timer_ns"])
     return {
@@ -411,7 +411,7 @@ def _full_queues(grid: pd.DataFrame) -> pd.DataFrame:
     return grid[grid["deepest"] == grid["deepest"].max()]
 
 
-def _full(grid: pd.DataFrame):
+def _full(grid: pd.DataFrame) -> Callable[[pd.DataFrame], dict[str, Any]]:
     return lambda rows: {
         "deepest": rows["deepest"].iloc[0],
         "num_all": int(grid["deepest"].notna().sum()),

@@ -213,11 +213,11 @@ def _select_longest(training: pd.DataFrame) -> pd.DataFrame:
 # ---------------------------------------------------------------- facts of claims
 
 
-def _gemm(rows: pd.DataFrame) -> dict:
+def _gemm(rows: pd.DataFrame) -> dict[str, Any]:
     return {side: span(rows[f"{side}_gemm"]) for side in SIDES} | {"num_falls": int((rows["gemm_change"] < 0).sum())}
 
 
-def _leaders(rows: pd.DataFrame) -> dict:
+def _leaders(rows: pd.DataFrame) -> dict[str, Any]:
     """On either side the family that takes most time in most training steps, and in how many."""
     leaders = {}
     for side, name in SIDES.items():
@@ -227,7 +227,7 @@ def _leaders(rows: pd.DataFrame) -> dict:
     return leaders
 
 
-def _group_by_mode(rows: pd.DataFrame) -> list[dict]:
+def _group_by_mode(rows: pd.DataFrame) -> list[dict[str, Any]]:
     return [
         {"mode": mode, "speedup": span(rows.loc[rows["mode"] == mode, "speedup"])}
         for mode in modes.MODES

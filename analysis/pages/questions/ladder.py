@@ -541,14 +541,14 @@ def _formula(rows: pd.DataFrame) -> dict[str, Any]:
     return extremes("trained_off")(rows) | facts
 
 
-def _describe_top(rows: pd.DataFrame, top: pd.DataFrame) -> dict:
+def _describe_top(rows: pd.DataFrame, top: pd.DataFrame) -> dict[str, Any]:
     """The speed-ups, whether torch.compile is among the changes, and what the `top` of other cases gives without it."""
     others = top.drop(rows.index)
     without = {"num_without": len(others), "without": span(others["speedup"]) if len(others) else None}
     return extremes("speedup")(rows) | without | {"is_compiled": bool(rows["rung"].isin(WITH_COMPILE).all())}
 
 
-def _count_first(rows: pd.DataFrame) -> dict:
+def _count_first(rows: pd.DataFrame) -> dict[str, Any]:
     """How often each change is the one that gives most alone, the most frequent first; and what they give."""
     counts = rows["change"].value_counts()
     of = [{"change": name, "num": int(num), "speedup": span(rows.loc[rows["change"] == name, "speedup"])}
@@ -556,29 +556,29 @@ def _count_first(rows: pd.DataFrame) -> dict:
     return {"of": of}
 
 
-def _each(rows: pd.DataFrame) -> dict:
+def _each(rows: pd.DataFrame) -> dict[str, Any]:
     return {"cases": rows.to_dict("records")}
 
 
-def _count_by_step(rows: pd.DataFrame, every: pd.DataFrame) -> dict:
+def _count_by_step(rows: pd.DataFrame, every: pd.DataFrame) -> dict[str, Any]:
     """In how many of all cases each rung is among `rows`."""
     counts, all_counts = rows["rung"].value_counts(), every["rung"].value_counts()
     of = [{"rung": name, "num": int(counts.get(name, 0)), "num_all": int(num)} for name, num in all_counts.items()]
     return {"of": sorted(of, key=lambda counted: [*RUNGS].index(counted["rung"]))}
 
 
-def _span_of_gains(rows: pd.DataFrame) -> dict:
+def _span_of_gains(rows: pd.DataFrame) -> dict[str, Any]:
     return {"gain": span(rows["gain"]), "at_least": span(rows["at_least"])}
 
 
-def _limits(rows: pd.DataFrame) -> dict:
+def _limits(rows: pd.DataFrame) -> dict[str, Any]:
     """In how many cases of each precision the host limits more than half of the step."""
     rows = rows.assign(by_host=rows["host_limited"] > 0.5)
     counts = rows.groupby("rung", sort=False)["by_host"].agg(["sum", "size"])
     return {"of": [{"rung": name, "num": int(num), "num_all": int(size)} for name, num, size in counts.itertuples()]}
 
 
-def _count_unpredicted(rows: pd.DataFrame, every: pd.DataFrame) -> dict:
+def _count_unpredicted(rows: pd.DataFrame, every: pd.DataFrame) -> dict[str, Any]:
     """How many of all rungs were not predicted before, and of how many the FP32 step was not captured."""
     num_new = int(rows["predicted_ns"].isna().sum())
     return {
@@ -588,6 +588,6 @@ def _count_unpredicted(rows: pd.DataFrame, every: pd.DataFrame) -> dict:
     }
 
 
-def _describe_predictions(rows: pd.DataFrame) -> dict:
+def _describe_predictions(rows: pd.DataFrame) -> dict[str, Any]:
     error = (rows["predicted_ns"] / rows["ns"] - 1).abs()
     return {"num_near": int((error <= NEAR).sum()), "median": error.median()}

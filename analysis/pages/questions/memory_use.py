@@ -1,6 +1,7 @@
 """(g) What fills the memory, and which runs will not fit?"""
 
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -23,7 +24,12 @@ ROUNDED_PARAMETER_BYTES = (16, 17)
 
 
 def answer(
-    runs: pd.DataFrame, memory: pd.DataFrame, module_memory: pd.DataFrame, figures: pd.DataFrame, main, studies
+    runs: pd.DataFrame,
+    memory: pd.DataFrame,
+    module_memory: pd.DataFrame,
+    figures: pd.DataFrame,
+    main: Any,
+    studies: Any,
 ) -> Answer:
     """Device memory of a training step, and what `jobs.memory` predicts of it from the shapes alone.
 
@@ -67,7 +73,12 @@ class MemoryUseData:
 
 
 def _frames(
-    runs: pd.DataFrame, memory: pd.DataFrame, module_memory: pd.DataFrame, figures: pd.DataFrame, main, studies
+    runs: pd.DataFrame,
+    memory: pd.DataFrame,
+    module_memory: pd.DataFrame,
+    figures: pd.DataFrame,
+    main: Any,
+    studies: Any,
 ) -> MemoryUseData:
     known = device_memory.plain_runs(runs)
     by = run_grid.case_columns(known[known[CAP] == 0])
@@ -106,7 +117,7 @@ def _cells(
     return cells
 
 
-def _facts(frames: MemoryUseData) -> dict:
+def _facts(frames: MemoryUseData) -> dict[str, Any]:
     context = frames.oom["context_bytes"].dropna()
     return {
         "tolerance": TOLERANCE,
@@ -340,25 +351,25 @@ def _title_of_peak(parts: pd.DataFrame, by: list[str]) -> str:
 # ---------------------------------------------------------------- facts of the claims
 
 
-def _find_worst(rows: pd.DataFrame) -> dict:
+def _find_worst(rows: pd.DataFrame) -> dict[str, Any]:
     worst = rows.loc[rows["error"].abs().idxmax()]
     off, exact = rows["error"].abs() >= TOLERANCE, rows["error"] == 0
     numbers = {"num_off": int(off.sum()), "num_exact": int(exact.sum())}
     return numbers | {"bound": bound(abs(worst["error"]), 1e-4), "run": title_of(worst), "gpu_name": worst["gpu_name"]}
 
 
-def _outcomes(rows: pd.DataFrame) -> dict:
+def _outcomes(rows: pd.DataFrame) -> dict[str, Any]:
     oom = rows["status"] == "oom"
     return {"num_oom": int(oom.sum()), "num_right": int(rows["as_predicted"].sum())}
 
 
-def _phases(rows: pd.DataFrame) -> dict:
+def _phases(rows: pd.DataFrame) -> dict[str, Any]:
     counts = rows["status_phase"].value_counts()
     by_phase = [(phase, int(counts[phase])) for phase in ranges.PHASES if phase in counts]
     return {"phases": [{"phase": phase, "num_runs": number} for phase, number in by_phase]}
 
 
-def _second_step(rows: pd.DataFrame) -> dict:
+def _second_step(rows: pd.DataFrame) -> dict[str, Any]:
     return {"run": rows[rows["first_step_fits"]].iloc[0].to_dict()}
 
 
@@ -367,11 +378,11 @@ def _everywhere(rows: pd.DataFrame) -> bool:
     return rows["excess"].min() > (1 - TOLERANCE) * rows["excess"].max() > 0
 
 
-def _find_least_and_most(rows: pd.DataFrame) -> dict:
+def _find_least_and_most(rows: pd.DataFrame) -> dict[str, Any]:
     return {**extremes("excess")(rows), "num_runs": rows["run_id"].nunique()}
 
 
-def _find_most_rounded(rows: pd.DataFrame) -> dict:
+def _find_most_rounded(rows: pd.DataFrame) -> dict[str, Any]:
     most = rows.loc[(rows["kept"] - rows["casts"]).idxmax()].to_dict()
     return most | {"run": title_of(most)}
 
@@ -401,5 +412,5 @@ def _is_short_in_optimizer(rows: pd.DataFrame) -> bool:
     return later.any() and backward and not (longest >= shortest.reindex(longest.index)).any()
 
 
-def _find_highest(rows: pd.DataFrame) -> dict:
+def _find_highest(rows: pd.DataFrame) -> dict[str, Any]:
     return {"num_optimizer": int((rows["highest"] == ranges.OPTIMIZER).sum())}

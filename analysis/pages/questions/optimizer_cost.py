@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
@@ -154,7 +154,7 @@ def _join_base(cases: pd.DataFrame, bands: Bands | None) -> pd.DataFrame:
     return table
 
 
-def _facts(calibration: pd.DataFrame, bands: Bands | None) -> dict:
+def _facts(calibration: pd.DataFrame, bands: Bands | None) -> dict[str, Any]:
     return {
         "unfused": sum(ACCESSES[BASE].values()),
         "fused": sum(ACCESSES["fused"].values()),
@@ -476,12 +476,12 @@ def _gain(key: str, clock: str, rows: pd.DataFrame) -> Claim:
     )
 
 
-def _speedups(rows: pd.DataFrame) -> dict:
+def _speedups(rows: pd.DataFrame) -> dict[str, Any]:
     """Of GPU busy, and of the timer where it differs in the same direction."""
     agrees = _differs_from_reference(rows, "time") & ((rows["time_speedup"] > 1) == (rows["kernel_speedup"] > 1))
     timed = rows[agrees]["time_speedup"]
     return {"speedup": span(rows["kernel_speedup"]), "num_timed": len(timed), "timer": span(timed)}
 
 
-def _rates(rows: pd.DataFrame) -> dict:
+def _rates(rows: pd.DataFrame) -> dict[str, Any]:
     return {"of": {LABELS[name]: span(part["of_copy"]) for name, part in rows.groupby("optimizer", sort=False)}}

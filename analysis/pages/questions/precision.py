@@ -1,6 +1,8 @@
 """(j) What does lower precision buy, and what does it leave as it was?"""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -166,7 +168,7 @@ def _select_measured(cases: pd.DataFrame) -> pd.DataFrame:
     return cases[(cases[NOT_MEASURED] == "") & cases["step_ns"].notna()]
 
 
-def _facts(calibration: pd.DataFrame, bands: Bands | None) -> dict:
+def _facts(calibration: pd.DataFrame, bands: Bands | None) -> dict[str, Any]:
     return {
         "noise": noise_of(bands),
         "unchanged": UNCHANGED - 1,
@@ -515,11 +517,11 @@ def _title_of_mix(shares: pd.DataFrame) -> str:
 # ---------------------------------------------------------------- facts of the claims
 
 
-def _span_by_precision(*names: str, slower: dict[str, str] | None = None):
+def _span_by_precision(*names: str, slower: dict[str, str] | None = None) -> Callable[[pd.DataFrame], dict[str, Any]]:
     """Lowest and highest of each column for each precision: {label: {name: (low, high)}}, and the label of the `slower`
     one."""
 
-    def facts(rows: pd.DataFrame) -> dict:
+    def facts(rows: pd.DataFrame) -> dict[str, Any]:
         by_label: dict[str, dict[str, tuple[float, float] | str]] = {}
         for precision, part in rows.groupby("precision", sort=False):
             by_label[LABELS[precision]] = {name: span(part[name]) for name in names}
@@ -530,7 +532,7 @@ def _span_by_precision(*names: str, slower: dict[str, str] | None = None):
     return facts
 
 
-def _count_by_family(rows: pd.DataFrame, num_all: int) -> dict:
+def _count_by_family(rows: pd.DataFrame, num_all: int) -> dict[str, Any]:
     """Speed-up and number of cases of each family, the most common first."""
     of = [
         {"family": family, "speedup": span(part["speedup"]), "num_cases": len(part)}
@@ -556,7 +558,7 @@ def _is_as_declared(paths: pd.DataFrame) -> bool:
     return (paths["path"] == paths["precision"]).all()
 
 
-def _proof(paths: pd.DataFrame) -> dict:
+def _proof(paths: pd.DataFrame) -> dict[str, Any]:
     return {
         "num_gemms": paths["gemms"].sum(),
         "num_runs": paths["run_id"].nunique(),
@@ -569,11 +571,11 @@ def _falls(rows: pd.DataFrame) -> bool:
     return len(best) > 1 and best == sorted(best, reverse=True)
 
 
-def _find_best_use(rows: pd.DataFrame) -> dict:
+def _find_best_use(rows: pd.DataFrame) -> dict[str, Any]:
     best = rows.loc[rows.groupby("precision", sort=False)["mfu_measured"].idxmax()]
     return {"best": [row | {"label": LABELS[row["precision"]]} for row in best.to_dict("records")]}
 
 
-def _measure_coarseness(rows: pd.DataFrame) -> dict:
+def _measure_coarseness(rows: pd.DataFrame) -> dict[str, Any]:
     bits = FRACTION_BITS["tf32"] - FRACTION_BITS["bf16"]
     return {"times": span(rows["times"]), "bits": bits, "expected": 2**bits}

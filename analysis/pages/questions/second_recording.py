@@ -1,5 +1,6 @@
 """(m) Does a second recording say the same?"""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,7 +108,7 @@ def _frames(
     )
 
 
-def _facts(frames: SecondRecordingData, bands: Bands | None) -> dict:
+def _facts(frames: SecondRecordingData, bands: Bands | None) -> dict[str, Any]:
     settings = frames.settings
     return {
         "noise": noise_of(bands),
@@ -351,7 +352,7 @@ def _settings(first: pd.DataFrame, second: pd.DataFrame, run_ids: pd.Series) -> 
     return pd.DataFrame(rows)
 
 
-def _word_values(sides: list[pd.DataFrame], values) -> dict[str, str]:
+def _word_values(sides: list[pd.DataFrame], values: Any) -> dict[str, str]:
     return {side: ", ".join(sorted(set(values(runs)))) for side, runs in zip((FIRST, SECOND), sides, strict=True)}
 
 
@@ -366,15 +367,15 @@ def _alike(rows: pd.DataFrame) -> bool:
     return bool((rows["unlike"] == 0).all() and (rows["kernel_apart"] <= NEAR).all())
 
 
-def _give_largest(value: str):
+def _give_largest(value: str) -> Callable[[pd.DataFrame], dict[str, Any]]:
     """Facts of a claim: the row with the largest `value`, and `at_most`, that value rounded up to what is printed."""
     return lambda rows: {"at_most": bound(rows[value].max(), 1e-3), **give_largest(value)(rows)}
 
 
-def _not_alike(rows: pd.DataFrame) -> dict:
+def _not_alike(rows: pd.DataFrame) -> dict[str, Any]:
     return {"num_unlike": int((rows["unlike"] > 0).sum()), **_give_largest("kernel_apart")(rows)}
 
 
-def _num_judged(rows: pd.DataFrame) -> dict:
+def _num_judged(rows: pd.DataFrame) -> dict[str, Any]:
     """Of how many runs `compare` calls kernel time and step different."""
     return {f"num_{metric}": int((rows[f"{metric}_verdict"] != WITHIN).sum()) for metric in ("kernel", "step")}

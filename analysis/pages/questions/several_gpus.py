@@ -1,6 +1,7 @@
 """(w) What does a second GPU give, and what does communication cost?"""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -361,11 +362,11 @@ def _only(rows: pd.DataFrame, *names: str) -> pd.DataFrame:
     return rows[list(dict.fromkeys([*case, *names]))]
 
 
-def _find_most_exposed(rows: pd.DataFrame) -> dict:
+def _find_most_exposed(rows: pd.DataFrame) -> dict[str, Any]:
     return {"least": HIDES_WELL, **extremes("exposed_share")(rows)}
 
 
-def _is_explained(rows: pd.DataFrame) -> dict:
+def _is_explained(rows: pd.DataFrame) -> dict[str, Any]:
     longer = rows[rows["longer_ns"] > 0]
     parts = {
         name: span(longer[f"{name}_ns"] / longer["longer_ns"]) if len(longer) else None
@@ -375,11 +376,11 @@ def _is_explained(rows: pd.DataFrame) -> dict:
     return {"as_unprofiled": AS_UNPROFILED, "furthest": furthest, "share": span(rows["exposed_share"]), **parts}
 
 
-def _count_by_host(rows: pd.DataFrame) -> dict:
+def _count_by_host(rows: pd.DataFrame) -> dict[str, Any]:
     return {"as_unprofiled": AS_UNPROFILED, **extremes("exposed_ns")(rows)}
 
 
-def _find_fewer(rows: pd.DataFrame, several: pd.DataFrame) -> dict:
+def _find_fewer(rows: pd.DataFrame, several: pd.DataFrame) -> dict[str, Any]:
     """others: what the same cases do when the work is shared another way."""
     ways = [find_value_label("parallel", str(way)) for way in rows["parallel"].unique()]
     case = [name for name in ("size", "context_length", *run_grid.VARIANT_AXES) if name in rows and name != "parallel"]
@@ -393,7 +394,7 @@ def _find_fewer(rows: pd.DataFrame, several: pd.DataFrame) -> dict:
     }
 
 
-def _gives(rows: pd.DataFrame) -> dict:
+def _gives(rows: pd.DataFrame) -> dict[str, Any]:
     fewer = rows[rows["speedup"] < 1]
     by_host = len(fewer) > 0 and bool((fewer["host_share"] > MOSTLY_HOST).all())
     in_noise = not fewer["tokens_differ"].any()
@@ -405,14 +406,14 @@ def _gives(rows: pd.DataFrame) -> dict:
     }
 
 
-def _group_by_way(rows: pd.DataFrame) -> list[dict]:
+def _group_by_way(rows: pd.DataFrame) -> list[dict[str, Any]]:
     return [
         {"way": find_value_label("parallel", str(way)), "speedup": span(mine["speedup"])}
         for way, mine in rows.groupby("parallel", sort=False, observed=True)
     ]
 
 
-def _places(rows: pd.DataFrame, of_one: pd.DataFrame) -> dict:
+def _places(rows: pd.DataFrame, of_one: pd.DataFrame) -> dict[str, Any]:
     """Of processes that timed several GPUs: how many there are by their first GPU, most first; in how many cases these
     differ, and how long the step is there on other GPUs, over that on those which timed most. at_once: on how many
     sets of GPUs at the same time. num_one: processes that timed one GPU alone; num_elsewhere: those of them that did so

@@ -1,7 +1,9 @@
 """(s) How near is the softmax of eager attention to the memory's bandwidth?"""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -88,7 +90,7 @@ def _frames(runs: pd.DataFrame, kernels: pd.DataFrame, calibration: pd.DataFrame
     )
 
 
-def _facts(frames: SoftmaxDetailData, calibration: pd.DataFrame, bands: Bands | None) -> dict:
+def _facts(frames: SoftmaxDetailData, calibration: pd.DataFrame, bands: Bands | None) -> dict[str, Any]:
     return {
         "noise": noise_of(bands),
         "known": len(frames.measured) > 0,
@@ -250,11 +252,11 @@ def _wide(grid: pd.DataFrame, long: pd.DataFrame, copy: float) -> pd.DataFrame:
 # ---------------------------------------------------------------- facts of the claims
 
 
-def _rates(rows: pd.DataFrame) -> dict:
+def _rates(rows: pd.DataFrame) -> dict[str, Any]:
     return {"rate": span(rows["chain_rate"] * 1e9)}
 
 
-def _is_all_in(l2_bytes: float | None):
+def _is_all_in(l2_bytes: float | None) -> Callable[[pd.DataFrame], bool]:
     return lambda rows: l2_bytes is not None and rows["score_bytes"].max() <= l2_bytes
 
 
@@ -266,8 +268,8 @@ def _find_smallest(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["score_bytes"] == rows["score_bytes"].min()]
 
 
-def _count_cached(num_all: int):
-    def facts(rows: pd.DataFrame) -> dict:
+def _count_cached(num_all: int) -> Callable[[pd.DataFrame], dict[str, Any]]:
+    def facts(rows: pd.DataFrame) -> dict[str, Any]:
         return {
             "num_all": num_all,
             "kernels": [name for name in KERNELS if name in set(rows["kernel"])],
@@ -313,6 +315,6 @@ def _exp_is_faster(rows: pd.DataFrame) -> bool:
     return bool(vectorised.all() and many(rows)(rows[rows["apart"]]) and (rows["slower"] > 1).all())
 
 
-def _find_vectorised(rows: pd.DataFrame) -> dict:
+def _find_vectorised(rows: pd.DataFrame) -> dict[str, Any]:
     apart = rows[rows["apart"]]
     return {"num_apart": len(apart), **extremes("slower")(apart)}

@@ -1,6 +1,7 @@
 """(b) Which kernel takes the most GPU time, and is it the same one in training?"""
 
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -129,7 +130,7 @@ def _both_passes(modules: pd.DataFrame) -> pd.DataFrame:
     return rows[rows.groupby(["run_id", "module"])["phase"].transform("size") == len(tiles.PASSES)]
 
 
-def _count_modules(rows: pd.DataFrame) -> dict:
+def _count_modules(rows: pd.DataFrame) -> dict[str, Any]:
     """In how many modules backward has another top kernel, and the module that takes most of a step in it."""
     num_kernels = rows.groupby(["run_id", "module"])["kernel_name"].nunique()
     backward = rows[rows["phase"] == ranges.BACKWARD]
@@ -149,7 +150,7 @@ def _claims_of_tiles(frames: TopKernelData) -> list[Claim]:
     ]
 
 
-def _find_leading_tiles(rows: pd.DataFrame) -> dict:
+def _find_leading_tiles(rows: pd.DataFrame) -> dict[str, Any]:
     """By phase, the tile that leads most cases, and in how many of them."""
     counts = {phase: of_phase["tile"].value_counts() for phase, of_phase in rows.groupby("phase")}
     most = {phase: min(count[count == count.max()].index) for phase, count in counts.items()}
@@ -157,7 +158,7 @@ def _find_leading_tiles(rows: pd.DataFrame) -> dict:
     return {"most": most, "num_cases": num_cases, "num_all": rows["run_id"].nunique()}
 
 
-def _span_unaligned(rows: pd.DataFrame) -> dict:
+def _span_unaligned(rows: pd.DataFrame) -> dict[str, Any]:
     """By phase, lowest and highest part of the GEMM time of a step in kernels that assume no alignment, and the rates
     of these and of the others."""
     parts = rows[rows["alignment"] == UNALIGNED].groupby(["run_id", "phase"])["share"].sum().unstack(fill_value=0.0)
@@ -170,7 +171,7 @@ def _span_unaligned(rows: pd.DataFrame) -> dict:
     }
 
 
-def _small_tiles(rows: pd.DataFrame) -> dict:
+def _small_tiles(rows: pd.DataFrame) -> dict[str, Any]:
     slower = rows[rows["ratio"] < 1]
     return {"num_slower": len(slower), "least": find_lowest(rows, "ratio")}
 
@@ -303,7 +304,7 @@ def _select_measured(top: pd.DataFrame) -> pd.DataFrame:
     return top[(top[NOT_MEASURED] == "") & top["kernel_name"].notna()]
 
 
-def _find_most_frequent(rows: pd.DataFrame) -> dict:
+def _find_most_frequent(rows: pd.DataFrame) -> dict[str, Any]:
     counts = rows["kernel_name"].value_counts()
     leader = min(counts[counts == counts.max()].index)
     of_leader = rows[rows["kernel_name"] == leader]
@@ -316,7 +317,7 @@ def _find_most_frequent(rows: pd.DataFrame) -> dict:
     }
 
 
-def _count_leading(forward: pd.DataFrame, training: pd.DataFrame) -> dict:
+def _count_leading(forward: pd.DataFrame, training: pd.DataFrame) -> dict[str, Any]:
     """How many training steps the kernel leads that leads most forward passes."""
     leader = _find_most_frequent(forward)["kernel_name"]
     return {"kernel_name": leader, "num_led": int((training["kernel_name"] == leader).sum())}
@@ -326,5 +327,5 @@ def _is_same(rows: pd.DataFrame) -> pd.Series:
     return rows["same"].astype(bool)
 
 
-def _same(rows: pd.DataFrame) -> dict:
+def _same(rows: pd.DataFrame) -> dict[str, Any]:
     return {"num_same": int(rows["same"].sum())}

@@ -1,6 +1,7 @@
 """(d) How does the mix of kernels change from a forward pass to a training step?"""
 
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -81,7 +82,7 @@ def _frames(runs: pd.DataFrame, kernels: pd.DataFrame) -> TrainingMixData:
     )
 
 
-def _facts(frames: TrainingMixData) -> dict:
+def _facts(frames: TrainingMixData) -> dict[str, Any]:
     return {"families": frames.order, "small": SMALL, "num_pooled": _select_measured(frames.phases)["run_id"].nunique()}
 
 
@@ -189,7 +190,7 @@ def _slopes(frames: TrainingMixData) -> Chart:
     return Chart("slopes", "slopes", title, rows, options=options)
 
 
-def _words(names: list[str], case: tuple) -> list[str]:
+def _words(names: list[str], case: tuple[Any, ...]) -> list[str]:
     return [f"{value:,} tokens" if name == "context_length" else str(value) for name, value in zip(names, case)]
 
 
@@ -296,16 +297,16 @@ def _select_small(modules: pd.DataFrame) -> pd.DataFrame:
     return modules[modules["is_leaf"].astype(bool) & modules["ratio"].notna() & (modules["step_share"] >= SMALL)]
 
 
-def _change(rows: pd.DataFrame) -> dict:
+def _change(rows: pd.DataFrame) -> dict[str, Any]:
     counts = {"num_falls": int((rows["change"] < 0).sum()), "num_rises": int((rows["change"] > 0).sum())}
     return extremes("change")(rows) | counts
 
 
-def _find_optimizer(rows: pd.DataFrame) -> dict:
+def _find_optimizer(rows: pd.DataFrame) -> dict[str, Any]:
     return {"family": rows["family"].iloc[0], "share": span(rows["share"])}
 
 
-def _backward(rows: pd.DataFrame) -> dict:
+def _backward(rows: pd.DataFrame) -> dict[str, Any]:
     return {
         "ratio": span(rows["in_backward"] / rows["in_forward"]),
         "optimizer": span(rows["in_optimizer"]),

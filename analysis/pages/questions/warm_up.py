@@ -1,6 +1,6 @@
 """(k) How many steps does a number need?"""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -148,7 +148,7 @@ def _session_s(ok: pd.DataFrame) -> float:
     return float(spans.max()) if len(spans) else 0.0
 
 
-def _find_most_different(rows: pd.DataFrame) -> dict:
+def _find_most_different(rows: pd.DataFrame) -> dict[str, Any]:
     """The case whose number differs most between recordings: its numbers by recording, shortest first."""
     of_case = rows.groupby(CASE)["main_ns"]
     times = (of_case.max() / of_case.min()).rename("times").reset_index()
@@ -157,7 +157,7 @@ def _find_most_different(rows: pd.DataFrame) -> dict:
     return {**worst.to_dict(), "numbers": recorded[["recording", "main_ns"]].to_dict("records")}
 
 
-def _facts(frames: WarmUpData) -> dict:
+def _facts(frames: WarmUpData) -> dict[str, Any]:
     processes = frames.spreads["processes"]
     return {
         "processes": (int(processes.min()), int(processes.max())) if len(processes) else (0, 0),
@@ -387,11 +387,11 @@ def _select_numbers(numbers: pd.DataFrame, warm_up: int, statistic: str) -> pd.D
     return numbers[(numbers["warm_up"] == warm_up) & (numbers["statistic"] == statistic)]
 
 
-def _find_first(every: pd.DataFrame):
+def _find_first(every: pd.DataFrame) -> Callable[[pd.DataFrame], dict[str, Any]]:
     return lambda rows: {**rows.iloc[0].to_dict(), **count_all(every)(rows)}
 
 
-def _find_furthest(every: pd.DataFrame):
+def _find_furthest(every: pd.DataFrame) -> Callable[[pd.DataFrame], dict[str, Any]]:
     return lambda rows: {**rows.loc[rows["off"].abs().idxmax()].to_dict(), **count_all(every)(rows)}
 
 
@@ -411,7 +411,7 @@ def _state_only(rows: pd.DataFrame) -> bool:
     return bool((rows["extra_kernels"] > 0).all() and (rows["extra_optimizer"] == rows["extra_kernels"]).all())
 
 
-def _largest(rows: pd.DataFrame) -> dict:
+def _largest(rows: pd.DataFrame) -> dict[str, Any]:
     """The two components that cost most in the case with the longest extra time."""
     case = rows.groupby(CASE)["extra_ns"].transform("sum")
     of_case = rows[case == case.max()].sort_values("extra_ns", ascending=False)
