@@ -177,7 +177,7 @@ def parts_of(
 
 
 def naive_backward(parts: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    """Attention's backward where no kernel tells of it: all of it less what other forms of attention leave outside."""
+    """Attention's backward if no kernel shows it: all of it less what other forms of attention leave outside."""
     outside = parts[parts["attention"] != NAIVE].groupby(keys)["outside_ns"].agg(["median", "min", "max"]).reset_index()
     parts = parts.merge(outside, how="left", on=keys)
     naive = parts["attention"] == NAIVE
@@ -217,7 +217,7 @@ def rates_of(parts: pd.DataFrame, runs: pd.DataFrame, calibration: pd.DataFrame)
 
 
 def attention_flops(shape: flops.Shape) -> dict[tuple[str, str], float]:
-    """FLOPs of attention's matmuls, all layers, by form and phase; those of a fused kernel are inferred."""
+    """FLOPs of attention's matmuls, all layers, by form and phase; inferred for a fused kernel."""
     forward = {
         form: shape.num_layers * flops.fused_attention(shape, skip_masked=form != NAIVE).flops for form in BACKWARD
     }

@@ -1,4 +1,4 @@
-"""Depth against width: models with more layers and fewer parameters beside those with fewer layers and more.
+"""Depth against width: models with more layers and fewer parameters next to those with fewer layers and more.
 
 A layer launches the same number of kernels whatever its width, so that a deeper model launches more of them. Where the
 host is the limit, that is what its step takes.
@@ -37,7 +37,7 @@ def list_steps_by_depth(rec: Any, band: Band | None = None) -> pd.DataFrame:
 
 
 def pairs(rows: pd.DataFrame, band: Band | None = None) -> pd.DataFrame:
-    """Every two of `list_steps_by_depth` of one case of which one has more layers and fewer parameters: CASE, the other
+    """Every two of `list_steps_by_depth` of one case if one has more layers and fewer parameters: CASE, the other
     columns as deep_* and wide_*, slower (the deeper takes longer, though its GPU is busy for less), apart (and the
     intervals of their processes do not overlap), differs (and by more than the noise band)."""
     case = [name for name in CASE if name in rows]

@@ -19,11 +19,11 @@ from profiler_job.jobs.memory import estimate_usable_bytes as limit_of
 TOLERANCE = 0.03
 """A prediction this near to the measured peak counts as right."""
 GPU_SIZES = (24, 80, 141)
-"""Memory in GB, as sold, of the GPUs that cells are held against."""
+"""Memory in GB, as sold, of the GPUs that cells are compared with."""
 PLANNED_FOR = (24, 40, 80)
 """Memory in GB, as sold, of the GPUs that sizes are planned for, measured or not."""
 PLANNED = {**MODEL_SIZES, "1.3B": ModelSize(2048, 5504, 24, 16)}
-"""Beside the sizes that are measured the shape of GPT-3 XL, with a gated feed-forward of as many parameters."""
+"""In addition to the measured sizes: the shape of GPT-3 XL, with a gated feed-forward of as many parameters."""
 CASES = ((512, 1), (512, 4), (1024, 4))
 """Context and batch."""
 SETTINGS = {
@@ -45,8 +45,8 @@ DEFAULTS |= {"workload": run_grid.REFERENCE, "gpus": 1}
 
 
 def plain_runs(runs: pd.DataFrame) -> pd.DataFrame:
-    """Runs as plain text and numbers, with the axes that older recordings lack; compiled ones, of which nothing is
-    predicted, left out."""
+    """Runs as plain text and numbers, with the axes that older recordings lack; without compiled ones, for which
+    nothing is predicted."""
     names = ["run_id", "status", "status_phase", "size", "mode", "precision", "attention", "compile", "optimizer"]
     names.append("workload")
     known = runs.assign(**{name: value for name, value in DEFAULTS.items() if name not in runs})
@@ -55,7 +55,7 @@ def plain_runs(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def select_predictable(runs: pd.DataFrame) -> pd.DataFrame:
-    """The `plain_runs` whose memory is predicted: those of the reference Transformer on one GPU."""
+    """The `plain_runs` whose memory is predicted: the reference Transformer on one GPU."""
     known = [prediction.is_predictable(run) for run in runs.itertuples()]
     return runs[pd.Series(known, index=runs.index, dtype=bool)]
 
@@ -168,8 +168,8 @@ def bytes_said(messages: pd.Series, pattern: str) -> pd.Series:
 
 
 def fits_of(table: pd.DataFrame, runs: pd.DataFrame, fates: pd.DataFrame) -> pd.DataFrame:
-    """Per cell the predicted peak, and for each of GPU_SIZES the predicted fate and that of a run that had its memory:
-    under a cap, or on such a GPU."""
+    """Per cell the predicted peak, and for each of GPU_SIZES the predicted fate and the fate of a run that had its
+    memory: under a cap, or on such a GPU."""
     rows = {row.run_id: row for row in select_predictable(runs).itertuples()}
     cells = [rows.get(run_id) for run_id in table["run_id"]]
     table = table.assign(predicted=[prediction.predict_peak_bytes(row) if row else float("nan") for row in cells])

@@ -1,16 +1,16 @@
 """When two times differ: by more than recordings of one and the same run do.
 
-The steps of one process are no independent samples, so that their range says little: between two recordings of the
-same runs half of all step times lie outside each other's minimum to maximum. What a difference has to exceed is
-measured instead, on recordings of the same runs (the *noise band*), for each kind of time:
+The steps of one process are no independent samples, so that their range says little: between two recordings of the same
+runs half of all step times lie outside each other's minimum to maximum. What a difference has to exceed is measured
+instead, on recordings of the same runs (the *noise band*), for each kind of time:
 
 - `kernel`: sums of kernel durations. A sum of many kernels repeats better than one kernel, so what a sum varies by is
   made of a part of the time itself and of a part for each kernel, which add up like independent errors.
 - `wall`: unprofiled wall time. It varies by a part of the time, and by a part of the time in which the GPU waits for
   the host, which another machine or another minute changes most.
 
-A band holds HELD of the pairs that it was fitted to, so that of other identical pairs at most 5 of 100 are called
-different. How many of many cases may differ by chance is `is_beyond_chance`.
+A band holds HELD of the pairs that it was fitted to, so at most 5 of 100 other identical pairs are called different.
+How many of many cases may differ by chance is `is_beyond_chance`.
 """
 
 import math
@@ -38,12 +38,12 @@ _RATIOS: dict[Kind, np.ndarray] = {
     "kernel": np.r_[0.0, np.geomspace(1, 1e6, 121)],
     "wall": np.r_[0.0, np.geomspace(1e-2, 1e2, 81)],
 }
-"""Tried values of `Band.ratio`. That of waiting time ends where the rest of a step still counts: it has a band, too."""
+"""Tried values of `Band.ratio`. For waiting time they end where the rest of a step still counts: it has a band, too."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Band:
-    """Two times of one run differ where they are further apart than `width_ns`.
+    """Two times of one run differ if they differ by more than `width_ns`.
 
     relative: what a time varies by, as a part of it. ratio: what its `parts` vary by against that (nanoseconds for a
     kernel; a part of the waiting time for `wall`). factor: half a band in units of the two together. num_pairs: pairs
@@ -68,7 +68,7 @@ class Band:
         return self.factor * self.relative * self.ratio
 
     def width_ns(self, time_ns: pd.Series, parts: pd.Series) -> pd.Series:
-        """Half width of the band around times of `time_ns`. parts: as of `times_of_kernels` and `times_of_steps`."""
+        """Half width of the band around times of `time_ns`. parts: as in `times_of_kernels` and `times_of_steps`."""
         return self.factor * self.relative * _spread(time_ns, parts, self.ratio)
 
     def differ(self, pairs: pd.DataFrame) -> pd.Series:
@@ -122,7 +122,7 @@ def select_repeated_runs(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFr
 
 
 def half_band_ns(rows: pd.DataFrame, first: str, second: str, band: Band | None) -> pd.Series:
-    """Half width of the band around the times {first}_ns and {second}_ns of each row, of which {}_parts are known; NaN
+    """Half width of the band around the times {first}_ns and {second}_ns of each row, whose {}_parts are known; NaN
     where no band is."""
     if band is None:
         return pd.Series(math.nan, index=rows.index)
@@ -153,7 +153,7 @@ def times_of_kernels(kernels: pd.DataFrame, by: list[str]) -> pd.DataFrame:
 
 def times_of_steps(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
     """Unprofiled wall time of a step of each run: run_id, time_ns (the median over steps), parts (how long the GPU
-    waits in it: what is left of it beside GPU busy, at least 0)."""
+    waits in it: what is left of it without GPU busy, at least 0)."""
     wall = timing.host_times(steps, "timer", "wall")
     wall = wall[wall["phase"] == ranges.STEP][["run_id", "wall_ns"]]
     gpu = timing.gpu_times(kernels, memops)
@@ -215,8 +215,8 @@ def median_interval(samples: pd.DataFrame, by: list[str], value: str, seed: int 
     """Median over processes of each process's median, with a bootstrap interval over processes.
 
     Columns: by, {value} , {value}_low and {value}_high (the 95% interval; NaN below three processes, whose medians say
-    nothing of it), num_processes, num_steps (of all of them). samples: by, process, value. The draws are those of
-    `seed`, the same for every group.
+    nothing of it), num_processes, num_steps (of all of them). samples: by, process, value. `seed` fixes the draws, the
+    same for every group.
     """
     of_process = (
         samples.groupby([*by, "process"], observed=True, sort=False)[value].agg(["median", "size"]).reset_index()
@@ -249,7 +249,7 @@ def process_intervals(steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def timed_steps(steps: pd.DataFrame) -> pd.DataFrame:
-    """What the unprofiled steps of all processes say of each phase of each run beside their median: run_id, phase,
+    """Statistics of the unprofiled steps of all processes, by phase and run, other than the median: run_id, phase,
     timer_mean_ns, timer_std_ns, deviation (as a part of the mean), and `process_intervals`."""
     table = timing.moments(timing.wall_times(steps, "timer"), ["run_id", "phase"], "wall_ns", "timer")
     table = table.assign(deviation=table["timer_std_ns"] / table["timer_mean_ns"])

@@ -1,9 +1,7 @@
-"""Where the time of a step goes on each GPU, and what stands out in its kernels: what `show` says of a capture, said of
-a recording.
-
-Definitions are those of `limit_of_capture` and `findings`. A step lasts on a GPU from the
-start of its first operation to the end of its last. A recording has no single API calls besides those that launch: idle
-time in a synchronisation call counts as launched late, and nothing is found in calls.
+"""Where the time of a step goes on each GPU, and what stands out in its kernels: what `show` prints of a capture, for a
+recording. Definitions are in `limit_of_capture` and `findings`. A step lasts on a GPU from the start of its first
+operation to the end of its last. A recording has no single API calls but launches: idle time in a synchronisation call
+counts as launched late, and nothing is found in calls.
 """
 
 from collections.abc import Iterator

@@ -20,7 +20,7 @@ _KIND = ["kernel_name", "grid_x", "grid_y", "grid_z", "phase"]
 @remember
 def communication_of(kernels: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """A row for each run with communication kernels in its steps: run_id; PARTS, of one step, mean over steps and GPUs
-    (NaN where waiting is not known); slowed, matmuls beside communication over the same kernels alone (NaN without
+    (NaN where waiting is not known); slowed, matmuls next to communication over the same kernels alone (NaN without
     both); unknown, why waiting is not known; exchanged_apart_ns, how well the ranks' clocks agree; num_steps; and three
     frames of sums over these steps: of_gpus (`communication.GPU_COLUMNS`), collectives (rank and
     `communication.COLLECTIVE_COLUMNS`) and messages (`communication.MESSAGE_COLUMNS`).
@@ -51,7 +51,7 @@ def communication_of(kernels: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
 
 def sum_by_gpu(kernels: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """What communication costs each GPU in a step, mean over steps: run_id, unknown (why waiting is not known) and the
-    columns of `communication.GPU_COLUMNS`, of which rank is that of the recording."""
+    columns of `communication.GPU_COLUMNS`, with the rank of the recording."""
     measured = communication_of(kernels, runs)
     names = [name for name in collective_time.GPU_COLUMNS if name not in ("gpu", "rank")]
     tables = [

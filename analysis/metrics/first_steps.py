@@ -1,4 +1,4 @@
-"""What the steps of a process, from the very first on, say of the later ones."""
+"""What the first steps of a process tell about the later ones."""
 
 import numpy as np
 import pandas as pd

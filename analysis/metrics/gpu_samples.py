@@ -1,8 +1,8 @@
-"""The machine beside each run: how fast its host was, what its GPU's clocks did, and the energy of a step.
+"""The machine of each run: how fast its host was, what its GPU's clocks did, and the energy of a step.
 
 Each process that times a run first times a loop of plain Python (`host_loop_ns`), since what issues kernels is plain
 Python, too. While the GPU is kept busy with further steps, its clocks, power and temperature are read from outside, and
-the counter of its energy before and after. So a slow host can be told from a slow program.
+the counter of its energy before and after. So a slow host is not mistaken for a slow program.
 """
 
 import pandas as pd
@@ -11,7 +11,7 @@ from profiler_job.analysis.metrics import run_grid, timing
 from profiler_job.jobs.contract.ranges import STEP
 
 SLOW_HOST = 1.25
-"""A host is called slow where the loop takes this many times that of the fastest process on the same kind of CPU."""
+"""A host is called slow if the loop takes this many times as long as in the fastest process on the same kind of CPU."""
 AT_EASE = ("none", "gpu_idle")
 """Reasons for a clock that hold nothing back."""
 WORDS = {
@@ -152,7 +152,7 @@ def compare_slow_hosts(steps: pd.DataFrame, processes: pd.DataFrame, telemetry: 
 
 
 def locate_processes(steps: pd.DataFrame, processes: pd.DataFrame) -> pd.DataFrame:
-    """The processes that timed runs, and on which GPUs, as far as that of their first rank tells: run_id, process,
+    """The processes that timed runs, and on which GPUs, as far as their first rank shows: run_id, process,
     first_gpu (numbered from 1 by the first start), step_ns (median of its unprofiled steps). In the order of their
     starts; those that did not read their GPU are left out."""
     first = processes[processes["rank"] == 0].astype({"run_id": str}).dropna(subset="gpu_id")
@@ -167,7 +167,7 @@ def locate_processes(steps: pd.DataFrame, processes: pd.DataFrame) -> pd.DataFra
 
 def gpus_at_once(processes: pd.DataFrame) -> pd.Series:
     """Of each run that read its GPU, by run_id: on how many GPUs processes were timed at the same time, from when the
-    first and the last one began on each. Those of other sessions and machines are not among them."""
+    first and the last one began on each. GPUs of other sessions and machines do not count."""
     known = processes[processes["gpu_id"].notna() & (processes["gpu_id"].astype(str) != "")]
     known = known[["run_id", "gpu_id", "started_at"]].astype(str)
     began = pd.to_datetime(known["started_at"], utc=True, format="ISO8601", errors="coerce")

@@ -54,8 +54,8 @@ def num_profiled_steps(kernels: pd.DataFrame) -> pd.Series:
 
 
 def num_steps_of_ranks(kernels: pd.DataFrame) -> pd.Series:
-    """Measured steps with kernels, per run_id, each counted in every rank: what divides a sum over steps and ranks
-    that is held against the wall time of one rank's step."""
+    """Measured steps with kernels, per run_id, each counted in every rank: the divisor of a sum over steps and ranks
+    that is compared with the wall time of one rank's step."""
     steps = select_steps(kernels)[["run_id", "rank", "step"]].drop_duplicates()
     counts = steps.groupby("run_id", observed=True).size()
     counts.index = counts.index.astype(str)
@@ -131,11 +131,11 @@ def count_gemms(kernels: pd.DataFrame, is_main_gemm: Any) -> pd.DataFrame:
 
 def sum_by_module(totals: pd.DataFrame) -> pd.DataFrame:
     """Kernel time of each module, what is inside it included, by phase: run_id, module, depth (0 outermost), {phase}_ns
-    for each phase, other_ns (outside phases), total_ns, step_share, ratio (backward over forward; NaN where
-    forward has none), is_leaf (nothing is inside it).
+    for each phase, other_ns (outside phases), total_ns, step_share, ratio (backward over forward; NaN where forward has
+    none), is_leaf (nothing is inside it).
 
-    A module comes before those inside it, the largest first. What backward computes again and what is of no module have
-    names in brackets; kernels outside every module are `OUTSIDE`.
+    A module comes before those inside it, the largest first. What backward computes again, and what no module launches,
+    have names in brackets; kernels outside every module are `OUTSIDE`.
     """
     phases = [phase for phase in (*ranges.ALL_PHASES, "") if phase in set(totals["phase"])]
     rows = totals.groupby(["run_id", "module", "phase"], sort=False)["time_ns"].sum().reset_index()

@@ -1,4 +1,4 @@
-"""Rows in reading order, which is seldom that of the alphabet."""
+"""Rows in reading order, which is seldom alphabetical."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -152,7 +152,7 @@ def compare_other_families(families: pd.DataFrame, cases: pd.DataFrame, band: Ba
 def paths_of(totals: pd.DataFrame, cases: pd.DataFrame) -> pd.DataFrame:
     """Math paths of the GEMMs of each run, the most time first.
 
-    Columns: those of cases, path (key of gemm_names.MATH_PATHS, "" not said), math_path (its label), gemms, helpers
+    Columns: the case's, path (key of gemm_names.MATH_PATHS, "" not said), math_path (its label), gemms, helpers
     (launches that add up the parts of a GEMM), inferred_share (of the launches, where no documentation backs the
     name), time_ns, share of the time of all GEMMs.
     """

@@ -33,7 +33,7 @@ def place_operations(ops: pd.DataFrame) -> pd.DataFrame:
 
     Added columns: ready_ns, when the operation could have started at the earliest; gap_ns, how long the GPU was idle
     before it (0 for the first of a step); late_ns, the part of the gap before ready_ns, which the host caused; first,
-    whether it is the first of its phase; later, whether another one came by the same launch before it, that of a graph.
+    whether it is the first of its phase; later, whether another one came by the same launch (of a graph) before it.
     """
     queue = ops.groupby(QUEUE, sort=False).ngroup()
     call = pd.Series(intervals.make_keys(queue.to_numpy(), ops["launch_ns"].to_numpy(np.int64)))
@@ -126,7 +126,7 @@ def idle_causes(kernels: pd.DataFrame, memops: pd.DataFrame, steps: pd.DataFrame
     walls = steps[steps["collector"].astype(str) == "nsys"].astype({"run_id": str, "phase": str})
     totals = totals.merge(walls[[*STEP, "phase", "wall_ns"]], on=[*STEP, "phase"])
     ends = totals["wall_ns"] - (totals["end"] - totals["begin"])
-    totals["boundary_ns"] += ends.clip(lower=0)  # without a synchronisation, a phase's last kernel may end behind it
+    totals["boundary_ns"] += ends.clip(lower=0)  # without a synchronisation, a phase's last kernel may end after it
     return totals.groupby(["run_id", "phase"], sort=False)[list(sums)].mean().reset_index()
 
 

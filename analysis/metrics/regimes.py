@@ -1,4 +1,4 @@
-"""What limits each training step of several recordings: launches, memory or compute, as far as it can be told."""
+"""What limits each training step of several recordings: launches, memory or compute, as far as it is known."""
 
 from typing import Any
 
@@ -20,11 +20,11 @@ longest depends on those kernels."""
 
 def regimes_of(recordings: list[Any], peaks: dict[str, float], band: Band | None) -> pd.DataFrame:
     """Training steps by precision, the first recording of a case and precision alone: precision, attention, CASE,
-    run_id, bound (None where it cannot be told), busy_share and launch_wait.
+    run_id, bound (None if unknown), busy_share and launch_wait.
 
-    `roofline.judge_steps` says what bounds a run whose kernels have formulas. Of another it can be told all the same
-    where the GPU waits for launches for longer than it is busy, or where kernels of FEW_OPERATIONS take the largest
-    part, and of some steps that it is one of the two (EITHER).
+    `roofline.judge_steps` names what bounds a run whose kernels have formulas. For another run it is known only if the
+    GPU waits for launches for longer than it is busy, or where kernels of FEW_OPERATIONS take the largest part, and of
+    some steps that it is one of the two (EITHER).
     """
     rows = pd.concat([_classify_recording(rec, peaks, band) for rec in recordings], ignore_index=True)
     return rows.drop_duplicates(["precision", *CASE]).reset_index(drop=True)
@@ -48,7 +48,7 @@ def _classify_recording(rec: Any, peaks: dict[str, float], band: Band | None) ->
 
 def name_bound(row: dict[str, Any]) -> str | None:
     """What bounds a step (`roofline.bound_by`), or MEMORY where `few`, the share of FEW_OPERATIONS in its kernel time,
-    is the largest part of it whatever the other kernels are, or EITHER; None where it cannot be told."""
+    is the largest part of it whatever the other kernels are, or EITHER; None if unknown."""
     if (bound := roofline.bound_by(row)) is not None:
         return bound
     surely = row["busy_share"] * row["few"]

@@ -11,8 +11,8 @@ Table = TypeVar("Table", pd.DataFrame, pd.Series)
 
 
 def remember(measure: Callable[..., Table]) -> Callable[..., Table]:
-    """`measure`, a function of tables alone, done once for the same tables; each caller gets a copy. Tables are told by
-    identity: nothing here changes one in place."""
+    """`measure`, a function of tables alone, done once for the same tables; each caller gets a copy. Tables are
+    compared by identity: nothing here changes one in place."""
     known: dict[tuple[int, ...], Table] = {}
 
     @wraps(measure)

@@ -192,7 +192,7 @@ def medians(rows: pd.DataFrame) -> pd.DataFrame:
 
 def draw_roofs(rows: pd.DataFrame, peaks: Mapping[str, float]) -> pd.DataFrame:
     """Corners of the roofs over `rows`: roof, intensity (FLOP/byte), flop_rate (TFLOP/s), label (or ""). One of memory,
-    and one of matmuls in each precision that `peaks` has (`gemm_bf16` ..., FLOP/s); none without that of memory."""
+    and one of matmuls in each precision that `peaks` has (`gemm_bf16` ..., FLOP/s); none without a rate of memory."""
     known = rows[rows["ridge"].notna() & (rows["flops"] > 0)]
     if not len(known):
         return pd.DataFrame(columns=["roof"])

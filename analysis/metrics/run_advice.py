@@ -1,4 +1,4 @@
-"""What to change first in a recorded run: what `capture_advice` says of a capture, said of one step of a run.
+"""What to change first in a recorded run: what `capture_advice` computes of a capture, for one step of a run.
 
 A recording also holds steps that were timed without nsys. They say how long the GPUs wait, and the time that the host
 needs to issue a phase says whether they wait for the host; the profiled steps say what runs.
@@ -64,7 +64,7 @@ def advise(
     api: pd.DataFrame,
     timed: Mapping[str, Clock],
 ) -> pd.DataFrame:
-    """Of one step of a run, of its GPUs in the mean, as of `advice.advise`. elapsed, findings: its rows of
+    """Of one step of a run, of its GPUs in the mean, as in `advice.advise`. elapsed, findings: its rows of
     `metrics.elapsed`; totals: of `kernel_totals`; api: names of its calls; timed: its `clocks`. No rows where the run
     was not timed or profiled."""
     if elapsed.empty or totals.empty or ranges.STEP not in timed:
@@ -100,7 +100,7 @@ _OF_PHASES = ["phase", "elapsed_ns"]
 
 def _summarise_waiting(elapsed: pd.DataFrame, totals: pd.DataFrame, timed: Mapping[str, Clock]) -> pd.DataFrame:
     """One row: what runs in a step of a GPU, of the profiled steps, and how long it waits, of the unprofiled ones.
-    totals: those of one GPU, too."""
+    totals: of one GPU, too."""
     num_gpus = elapsed["gpu"].nunique()
     parts = elapsed[[*BUSY]].sum() / num_gpus
     busy = elapsed.groupby("phase")[[*BUSY]].sum().sum(axis=1) / num_gpus

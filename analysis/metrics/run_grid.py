@@ -36,7 +36,7 @@ def list_sizes(runs: pd.DataFrame) -> tuple[str, ...]:
 
 
 def page_by_id(recordings: Sequence[Any], run_pages: Mapping[tuple[str, str], str]) -> dict[str, str]:
-    """The pages of the runs of `recordings` by run id: of an id that several have, that of the first. run_pages: paths
+    """The pages of the runs of `recordings` by run id: if several have an id, of the first. run_pages: paths
     below docs, without suffix, of the runs that have pages, by run id and start."""
     pages = {}
     for rec in reversed(recordings):
@@ -120,7 +120,7 @@ def cases_along(runs: pd.DataFrame, mode: str, axis: str, order: list[str]) -> p
 
 
 def join_base(rows: pd.DataFrame, axis: str, base: str, values: list[str]) -> pd.DataFrame:
-    """`rows` with the `values` of the same case at `base` on `axis` beside them, as {value}_{base}; NaN where there
+    """`rows` with the `values` of the same case at `base` on `axis` next to them, as {value}_{base}; NaN where there
     are none."""
     by = [name for name in ("size", "context_length", *VARIANT_AXES) if name in rows and name != axis]
     base_rows = rows[rows[axis].astype(str) == base][[*by, *values]]

@@ -10,7 +10,7 @@ from profiler_job.jobs.contract.axes import find_value_label
 
 CASE = ["size", "context_length"]
 WAITING = "no kernel runs"
-"""Phase of what is left of a step beside its kernels."""
+"""Phase of what is left of a step without its kernels."""
 REST = "other modules"
 LEAST = 0.01
 """Modules with a smaller part of the step are taken together, phase by phase."""
@@ -68,7 +68,7 @@ def _parts(rec: Any, runs: pd.DataFrame) -> pd.DataFrame:
     rows = rows.groupby(keys, sort=False)["time_ns"].sum().reset_index()
     left = rows.groupby(COLUMNS[:5], sort=False)["time_ns"].sum().reset_index()
     left["time_ns"] = left["step_ns"] - left["time_ns"]
-    # A little less than nothing is left where the profiled kernels took longer than those of the timed steps.
+    # A little less than nothing is left if the profiled kernels took longer than the kernels of the timed steps.
     at_once = left.loc[left["time_ns"] < -0.05 * left["step_ns"], "run_id"]
     left = left[left["time_ns"] > 0].assign(phase=WAITING, module="", family="")
     rows = pd.concat([rows, left], ignore_index=True)

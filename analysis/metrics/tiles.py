@@ -1,4 +1,4 @@
-"""Tiles and alignment of matmuls: what the kernels that a library chose say of themselves, and how fast they are."""
+"""Tiles and alignment of matmuls: what the names of the kernels that a library chose show, and how fast they are."""
 
 from collections.abc import Iterable
 

@@ -129,7 +129,7 @@ def num_devices(kernels: pd.DataFrame) -> pd.Series:
 def busy_share(rows: pd.DataFrame, kernels: pd.DataFrame, busy: str = "busy_ns", wall: str = "timer_ns") -> pd.Series:
     """Part of the time `wall` in which the GPUs of a rank are busy: `busy` over (`wall` x devices of the rank).
 
-    `rows` has run_id; `kernels` are those of the steps that `busy` was taken from.
+    `rows` has run_id; `kernels` are from the steps that `busy` was taken from.
     """
     return rows[busy] / (rows[wall] * num_devices(kernels).reindex(rows["run_id"]).to_numpy())
 

@@ -1,10 +1,10 @@
-"""How long a GPU waits for launches: what the host's part in a time is told by.
+"""How long a GPU waits for launches: the measure of the host's part in a time.
 
 Of an unprofiled phase it is known how long it takes and, from the capture of the same run, how long the GPU is busy in
 it. The rest is idle time, whose causes only the capture shows: whether the host had launched the next operation yet is
-on the time line of the profiled step (`queue`, `idle_time`). The profiler slows the host, so a
-profiled step waits for longer than an unprofiled one. Therefore the idle time of the unprofiled phase is divided by
-cause as that of the profiled one is:
+on the time line of the profiled step (`queue`, `idle_time`). The profiler slows the host, so a profiled step waits for
+longer than an unprofiled one. Therefore the idle time of the unprofiled phase is divided by cause as in the profiled
+one:
 
     launch wait = (1 - GPU busy / unprofiled time) x (idle time that waits for a launch / idle time, both under nsys)
 
@@ -29,7 +29,8 @@ def launch_waits(
 
     Columns: run_id, phase, busy_share, launch_wait and boundary_wait (parts of the unprofiled time, 0 to 1),
     launch_wait_ns, waits: whether that is more than the noise `band` of wall times is wide for a time without any
-    waiting, so that it can be told from no waiting (where no band is known: more than the range of the timed steps).
+    waiting, so that it is distinguished from no waiting (where no band is known: more than the range of the timed
+    steps).
     """
     busy = timing.gpu_times(kernels, memops).groupby(["run_id", "phase"])["busy_ns"].median().reset_index()
     table = timing.host_times(steps, "timer", "timer").merge(busy, on=["run_id", "phase"])
@@ -45,7 +46,7 @@ def launch_waits(
 
 
 def is_beyond_noise(rows: pd.DataFrame, band: Band | None, prefix: str = "") -> pd.Series:
-    """Whether {prefix}launch_wait_ns can be told from no waiting, in the unprofiled time {prefix}timer_ns."""
+    """Whether {prefix}launch_wait_ns can be distinguished from no waiting, in the unprofiled time {prefix}timer_ns."""
     if band is None:
         noise = rows[f"{prefix}timer_max_ns"] - rows[f"{prefix}timer_min_ns"]
     else:

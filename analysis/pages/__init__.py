@@ -1,1 +1,1 @@
-"""The pages of the site: each is a module with its answer and a template beside it."""
+"""The pages of the site: each is a module with its answer, next to a template."""

@@ -17,7 +17,7 @@ def case_headings(by: list[str], linked: bool = True) -> tuple[Column, ...]:
 
 
 def band_column(value: str) -> Column:
-    """Half the noise band of a comparison: two times differ where they are further apart."""
+    """Half the noise band of a comparison: two times differ if they are this far from each other."""
     return Column(value, "noise band, ±", "ms", absent="n/a")
 
 
@@ -27,7 +27,7 @@ def spread_column(clock: str, label: str) -> Column:
 
 
 def step_columns(rows: pd.DataFrame) -> tuple[Column, ...]:
-    """What the timed steps say beside their median, as `differences.timed_steps` gives it."""
+    """Statistics of the timed steps other than the median, as `differences.timed_steps` gives it."""
     return (
         Column("timer_n", "steps", "count"),
         spread_column("timer", "median"),

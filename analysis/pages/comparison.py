@@ -1,7 +1,7 @@
-"""Two measurements side by side, B held against A: what `profiler-job compare` prints, as pages.
+"""Two measurements side by side, B compared with A: what `profiler-job compare` prints, as pages.
 
 One page has all pairs; where there are several, each has a page of its own that says why it differs. Numbers, verdicts
-and sentences are those of `analysis.comparison`.
+and sentences come from `analysis.comparison`.
 """
 
 import math
@@ -85,7 +85,7 @@ def answer_pair(comparison: Comparison, pair: Pair, links: Links) -> Answer:
 
 
 def counterparts(comparison: Comparison, links: Links) -> dict[str, list[dict[str, Any]]]:
-    """What the page of a run says of the run that it is held against, by the path of the page: which side it is
+    """What the page of a run shows of the run that it is compared with, by the path of the page: which side it is
     (`letter`), the other side's `other` and `label`, the `page` of its run ("" where there is none), where the two are
     compared (`why`), and step and kernel time of both in words (`said`)."""
     sides = {"A": comparison.first, "B": comparison.second}
@@ -123,7 +123,7 @@ def _facts(comparison: Comparison, links: Links) -> dict[str, Any]:
 
 
 def _summary(comparison: Comparison) -> list[str]:
-    """What other pages say of the comparison: of one pair the verdict, of several how many differ."""
+    """What other pages say about the comparison: of one pair the verdict, of several how many differ."""
     first, *others = comparison.pairs
     if not others:
         return [compare_formats.headline(first)]
@@ -315,7 +315,7 @@ def _parts(waterfall: Waterfall) -> list[dict[str, Any]]:
 
 
 def _kernel_table(key: str, title: str, sums: pd.DataFrame, waterfall: Waterfall) -> Table:
-    """Kernels of a step: how many, and their time, or that of so many tokens."""
+    """Kernels of a step: how many, and their time, or their time for so many tokens."""
     off = sums["second_ns"] - sums["first_ns"]
     rows = sums.assign(difference_ns=off, is_real=off.abs() > sums["band_ns"])
     calls, times = ["first_calls", "second_calls"], ["first_ns", "second_ns", "difference_ns", "band_ns"]

@@ -14,7 +14,7 @@ SLUG = "cuda-calls"
 TITLE = "CUDA API calls"
 
 QUEUE_FULL = 4
-"""A launch is said to have waited where its mean over a run is this many times that of the cheapest run."""
+"""A launch counts as having waited if its mean over a run is this many times the mean of the cheapest run."""
 COPY = "memcpy "
 """How the names of copies begin in `memops`."""
 

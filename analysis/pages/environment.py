@@ -32,7 +32,7 @@ PROPERTIES = {
 """Columns of `runs` that should be the same in all runs that are compared, and what a reader calls them."""
 
 OF_GPUS = {"gpu_id": "which GPU (salted hash)", "memory_clock_mhz": "memory clock while busy"}
-"""Of the processes that timed a run; a run may have several of each."""
+"""Facts about the processes that timed a run; a run may have several of each."""
 UNKNOWN = "not recorded"
 CONDITIONS = ("precision", "batch_size", "attention", "compile", "gpu_name")
 """Axes, and the GPU, that no number can be read without."""
@@ -44,11 +44,10 @@ def answer(
     processes: pd.DataFrame | None = None,
     telemetry: pd.DataFrame | None = None,
 ) -> Answer:
-    """Every value of every property with the number of runs that have it, most first; and each run with a value that
-    is not that of most runs. torch's precision of matmuls follows the precision of a run, so there it is most
-    runs of the same precision. Dates span the
-    runs' first start to the last end. Of `processes` and `telemetry`, where given: which GPUs, and the clocks of their
-    memory."""
+    """Every value of every property with the number of runs that have it, most first; and each run whose value differs
+    from most runs. torch's precision of matmuls follows the precision of a run, so there it is most runs of the same
+    precision. Dates span the runs' first start to the last end. Of `processes` and `telemetry`, where given: which
+    GPUs, and the clocks of their memory."""
     ordered = run_grid.sort_runs(runs).astype({"run_id": str})
     values = pd.DataFrame({name: _words(name, ordered[name]) for name in PROPERTIES})
     counted = [_counts(name, values[name]) for name in PROPERTIES]
@@ -113,7 +112,7 @@ def conditions(runs: pd.DataFrame) -> dict[str, Any]:
 def machines(runs: pd.DataFrame, processes: pd.DataFrame, telemetry: pd.DataFrame) -> dict[str, Any]:
     """What the machines did to the times of some runs: of num_read processes that timed them, num_slow ran on a slow
     host (more than slow_host times the fastest); in num_lowered runs something held the clock of the GPU down, longest
-    in that of `longest`: run (its title), share (of the samples while it was busy) and reasons."""
+    in run `longest`: run (its title), share (of the samples while it was busy) and reasons."""
     states = summarise_processes(processes, telemetry)
     by_run = states.groupby("run_id", sort=False)[["lowered", "samples"]].sum()
     by_run["reasons"] = states[states["lowered"] > 0].groupby("run_id")["reasons"].first()
@@ -131,7 +130,7 @@ def machines(runs: pd.DataFrame, processes: pd.DataFrame, telemetry: pd.DataFram
 
 
 def mix(runs: pd.DataFrame, is_main: bool, side: str = "") -> Answer:
-    """Whether the runs of one recording are a mix, as of `jobs.contract.versions`: what differs, each with its values
+    """Whether the runs of one recording are a mix, as in `jobs.contract.versions`: what differs, each with its values
     and their numbers of runs. `is_main`: the Environment page is about these runs. side: of two sides, theirs."""
     machines = runs[list(COMPARED)].astype(object)
     different = find_mixed_facts(machines.where(machines.notna(), "").to_dict("records"))

@@ -36,15 +36,15 @@ SELDOM = {
     "gpus": SAID["gpus"],
     "parallel": lambda value: str(find_value_label("parallel", value)),
 }
-"""Axes that most runs have at their default, and what the column `others` says of another value: a column for each
+"""Axes that most runs have at their default, and what the column `others` says about another value: a column for each
 made the table a third wider than a page."""
 LARGER_IS_BETTER = ("tokens_per_s", "mfu")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """The runs of one recording, or of those of one study. name: what its rows say of it. page: path below docs of the
-    page about it. run_pages: such paths of what tells of each run, by (run_id, started_at). rec: its tables."""
+    """The runs of one recording, or of all recordings of a study. name: what its rows are called. page: path below docs
+    of the page about it. run_pages: such paths of the page of each run, by (run_id, started_at). rec: its tables."""
 
     name: str
     page: str
@@ -58,12 +58,12 @@ class Part:
 
     @cached_property
     def machine_values(self) -> pd.DataFrame:
-        """The machine beside each run, as of `telemetry.of_runs`."""
+        """The machine of each run, as `gpu_samples.summarise_runs` gives it."""
         return gpu_samples.summarise_runs(self.rec.runs, self.rec.steps, self.rec.processes, self.rec.telemetry)
 
 
 def answer(parts: Sequence[Part], band: Band | None) -> Answer:
-    """Every run in model order, those of models that the first part has before others, with the METRICS of its step;
+    """Every run in model order, models that the first part has before others, with the METRICS of its step;
     numbers of finished runs only. band: of wall times."""
     rows = pd.concat([part.rows for part in parts], ignore_index=True)
     gpus = sorted(rows["gpu_name"].unique())
@@ -126,7 +126,7 @@ def _others(runs: pd.DataFrame) -> list[str]:
 
 
 def anchor_of(part: str, run_id: str) -> str:
-    """Of the row of a run of the part of this name."""
+    """The row of a run, from the part of this name."""
     return f"{part}-{run_id}"
 
 

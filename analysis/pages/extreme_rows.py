@@ -30,7 +30,7 @@ def give_largest(value: str) -> Callable[[pd.DataFrame], dict[str, Any]]:
 
 
 def noise_of(bands: Bands | None) -> dict[str, Any] | None:
-    """What is said of the noise bands; None where none is known."""
+    """Facts about the noise bands; None if none is known."""
     if bands is None:
         return None
     return {"gpu": bands.gpu} | {
@@ -40,14 +40,14 @@ def noise_of(bands: Bands | None) -> dict[str, Any] | None:
 
 
 def many(every: pd.DataFrame) -> Callable[[pd.DataFrame], bool]:
-    """Predicate of a claim on those of `every` that differ: more than chance calls different where none does."""
+    """Predicate of a claim on the rows of `every` that differ: more than chance calls different where none does."""
     return lambda rows: is_beyond_chance(len(rows), len(every))
 
 
 def count_all(
     rows: pd.DataFrame, facts: Callable[[pd.DataFrame], dict[str, Any]] = lambda claimed: {}
 ) -> Callable[..., Any]:
-    """Facts of a claim that holds of some of `rows`: how many these are (`num_all`), beside its other `facts`."""
+    """Facts of a claim that holds of some of `rows`: how many these are (`num_all`), next to its other `facts`."""
     return lambda claimed: {"num_all": len(rows), **facts(claimed)}
 
 

@@ -13,8 +13,8 @@ TITLE = "Kernels"
 
 
 def answer(kernels: pd.DataFrame) -> Answer:
-    """One table per family that was seen, kernels by falling highest share of a step; `explanation` is that of the rule
-    that caught the name.
+    """One table per family that was seen, kernels by falling highest share of a step; `explanation` comes from the rule
+    that matched the name.
 
     Also the rules with the kernel time that each caught, and the share of all kernel time that no rule caught.
     """
@@ -90,7 +90,7 @@ def _family_table(key: str, label: str, names: pd.DataFrame) -> Table:
 
 
 def _name_says(name: str) -> str:
-    """What a GEMM's name says of it; fields that no documentation backs end in a question mark."""
+    """What a GEMM's name shows; fields that no documentation backs end in a question mark."""
     read = gemm_names.parse(name)
     if read is None:
         return ""

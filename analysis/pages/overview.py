@@ -30,8 +30,8 @@ def answer(
     run_pages: Mapping[tuple[str, str], str] = MappingProxyType({}),
 ) -> Answer:
     """Runs finished, unfinished and never run, kernels recorded, machine and dates; forward time (timer, median) by
-    size and context length; the parts of every training step, with those of the `twin` recording. leading: what changes
-    in BF16, and deciding: what each change gives, whose sentences come first where they are known. run_pages: as of
+    size and context length; the parts of every training step, and of the `twin` recording. leading: what changes in
+    BF16, and deciding: what each change gives, whose sentences come first where they are known. run_pages: as in
     `run_grid.page_by_id`."""
     frames = _frames(runs, steps, manifest)
     claims, tables, charts = _claims(frames), _tables(frames), _charts(runs, kernels)
@@ -58,9 +58,9 @@ class _Main:
 
 @dataclass(frozen=True, kw_only=True)
 class OverviewData:
-    """`runs` in model order, of them those that did not finish (`unfinished`) and those of the sweep that were never
-    run (`not_run`); `heat`: forward time by case; `sizes`: one run of each size of each workload, NaN for what is not
-    known of it. `by` names a case."""
+    """`runs` in model order, the runs that did not finish (`unfinished`) and the runs of the sweep that were never
+    started (`not_run`); `heat`: forward time by case; `sizes`: one run of each size of each workload, NaN for what is
+    not known of it. `by` names a case."""
 
     by: list[str]
     runs: pd.DataFrame
@@ -169,7 +169,7 @@ def _tables(frames: OverviewData) -> list[Table]:
 
 
 def _sort_own_first(table: Table, runs: pd.DataFrame) -> Table:
-    """A table whose rows are models, with those of the main recording before those that studies alone have."""
+    """A table whose rows are models, with models of the main recording before models of studies alone."""
     is_other = ~table.rows["size"].isin(runs["size"].astype(str))
     return replace(table, rows=pd.concat([table.rows[~is_other], table.rows[is_other]], ignore_index=True))
 

@@ -92,7 +92,8 @@ def _name_outcome(row: dict[str, Any]) -> str:
 
 
 def _summarise_by_source(rows: pd.DataFrame) -> pd.DataFrame:
-    """Predictions of sweeps before those of scripts, whose recordings have no name; each with a row for all changes."""
+    """Predictions of sweeps before predictions of scripts, whose recordings have no name; each with a row for all
+    changes."""
     sources = rows["source"].map(lambda name: SWEEPS if name else SCRIPTS)
     parts = [(name, rows[sources == name]) for name in (SWEEPS, SCRIPTS)]
     return pd.concat([_summarise_by_change(part).assign(source=name) for name, part in parts if len(part)])

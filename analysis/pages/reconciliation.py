@@ -1,4 +1,4 @@
-"""Where numbers that must agree are held against each other, for every run."""
+"""Numbers that must agree, compared with each other for every run."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -23,9 +23,9 @@ def answer(
     api: pd.DataFrame,
     studies: Mapping[str, Any] = MappingProxyType({}),
 ) -> Answer:
-    """Checks of every finished run, and of those of each study (`studies`: recordings by name).
+    """Checks of every finished run, and of each study (`studies`: recordings by name).
 
-    See `checks_of`. Facts count the breaches, those of studies too.
+    See `checks_of`. Facts count the breaches, of studies too.
     """
     table = checks_of(runs, steps, kernels, memops, nsys_sums, api)
     of_studies = [

@@ -122,20 +122,20 @@ def checks_of(
     """Checks of every finished run: run_id, check, found, at_least, at_most, passed. Those OF_ARCHITECTURE are of runs
     whose shape is known.
 
-    timed_steps, profiled_steps: as many as the run was to measure. phases: those of its mode. phase_sum: the phases of
-    a step against the step, unprofiled, median of the worst process. forward_matmuls, backward_matmuls: matmuls of each
-    step, 9L+1 and 18L+2 with eager attention, 7L+1 and 14L+2 with fused attention, for each micro-batch; split-K and
-    epilogue kernels belong to their matmul. profiler: fastest NVTX host range of the step over the fastest unprofiled
-    step, where the GPU is busy for STEADY of it. span: GPU span over the NVTX range. busy_in_time: GPU busy of a phase
-    over its unprofiled time. gemm_rate, mfu, copy_rate, gemm_bytes: at most the data sheet's peak. copied_bytes: bytes
-    that forward copies on the device over those of the scores. doubled_copies: copies and fills that stand twice.
-    embedded_tokens: blocks of the embedding's kernel over the tokens of a micro-batch. fused_backend: share of fused
-    attention in kernels of the backend by name. launch_calls: launch calls over kernels, worst phase. in_phase: share
-    of the steps' kernel time with a phase. in_module: share of forward kernel time with a module. busy: GPU busy in a
-    step over the time of its kernels, copies and fills (at most 1). forward_layouts, backward_layouts: matmuls whose
-    layout, as their name has it, is not the one that the operation should have. math_path: in fp32 runs, share of GEMM
-    time on FP32 units. nsys_sums: largest difference, in ns or calls, from what nsys's own statistics say of any kernel
-    in the step or a phase.
+    timed_steps, profiled_steps: as many as the run was to measure. phases: the phases of its mode. phase_sum: the
+    phases of a step against the step, unprofiled, median of the worst process. forward_matmuls, backward_matmuls:
+    matmuls of each step, 9L+1 and 18L+2 with eager attention, 7L+1 and 14L+2 with fused attention, for each
+    micro-batch; split-K and epilogue kernels belong to their matmul. profiler: fastest NVTX host range of the step over
+    the fastest unprofiled step, where the GPU is busy for STEADY of it. span: GPU span over the NVTX range.
+    busy_in_time: GPU busy of a phase over its unprofiled time. gemm_rate, mfu, copy_rate, gemm_bytes: at most the data
+    sheet's peak. copied_bytes: bytes that forward copies on the device over the bytes of the scores. doubled_copies:
+    copies and fills that stand twice. embedded_tokens: blocks of the embedding's kernel over the tokens of a
+    micro-batch. fused_backend: share of fused attention in kernels of the backend by name. launch_calls: launch calls
+    over kernels, worst phase. in_phase: share of the steps' kernel time with a phase. in_module: share of forward
+    kernel time with a module. busy: GPU busy in a step over the time of its kernels, copies and fills (at most 1).
+    forward_layouts, backward_layouts: matmuls whose layout, as their name has it, is not the one that the operation
+    should have. math_path: in fp32 runs, share of GEMM time on FP32 units. nsys_sums: largest difference, in ns or
+    calls, from nsys's own statistics of any kernel in the step or a phase.
     """
     ordered = run_grid.select_measured_runs(runs)
     info = ordered.astype({"run_id": str, "mode": str, "attention": str}).set_index("run_id")
@@ -302,7 +302,7 @@ def _layouts(info: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
 
 
 def _math_path(info: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
-    """Of the time of GEMMs whose name tells the math path: the share on FP32 units. Undeclared TF32 shows here."""
+    """The share of the time of GEMMs whose name shows the math path: on FP32 units. Undeclared TF32 shows here."""
     declared = info.index[info["precision"].astype(str) == "fp32"]
     totals = kernel_time.kernel_totals(kernels)
     totals = totals[(totals["family"] == "gemm") & totals["run_id"].isin(declared)]
@@ -381,7 +381,7 @@ def _copies(info: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
 
 
 def _doubled_copies(memops: pd.DataFrame) -> pd.DataFrame:
-    """Nothing of one stream begins and ends with another. Kernels that stand twice are told by nsys's own sums."""
+    """Nothing of one stream begins and ends with another. nsys's own sums show kernels that are there twice."""
     same = memops.duplicated(["run_id", "rank", "device", "stream", "start_ns", "end_ns", "operation", "bytes"])
     return _rows("doubled_copies", same.groupby(memops["run_id"].astype(str)).sum(), 0, 0)
 
@@ -432,7 +432,7 @@ def _copied_bytes(known: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
 
 def _embedded_tokens(known: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
     """PyTorch's kernel that reads rows of a table has a block for each row: of the embedding of a model that is not
-    compiled, for each token. So the tables of another context or batch do not pass as those of a run."""
+    compiled, for each token. So the tables of another context or batch do not pass for tables of a run."""
     one_gpu = known["gpus"] == 1 if "gpus" in known else True
     known = known[(known["compile"].astype(str) == "off") & one_gpu]
     rows = timing.select_steps(kernels)
@@ -460,7 +460,7 @@ def _fused_backend(info: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
 
 
 def _launch_calls(kernels: pd.DataFrame, api: pd.DataFrame) -> pd.DataFrame:
-    """A kernel that is no node of a CUDA graph has a launch call of its own: tables of two pages count the same."""
+    """A kernel outside CUDA graphs has its own launch call: tables of two pages count the same."""
     rows = timing.select_steps(kernels)
     rows = rows[(rows["graph_node"] == 0) & (rows["phase"] != "")]
     launched = rows.groupby(["run_id", "phase"], observed=True).size().rename("kernels").reset_index()

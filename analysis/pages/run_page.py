@@ -40,8 +40,8 @@ def answers(
 ) -> Iterator[tuple[str, Answer]]:
     """(run_id, Answer) of every run in model order; one that did not finish has its status and message and no numbers.
 
-    `checks` is the table of that name of the reconciliation; predicted: as of `prediction.recording_predictions`;
-    measured: as of `prediction.measured`, of which what is here is not predicted. Times and calls are
+    `checks` is the table of that name of the reconciliation; predicted: as in `prediction.recording_predictions`;
+    measured: as in `prediction.measured`, and what is here is not predicted. Times and calls are
     per step: medians over steps where a spread is given, means otherwise. price: of the GPUs of a run, where given.
     """
     ordered = run_grid.sort_runs(runs)
@@ -156,7 +156,7 @@ def _step_ns(times: pd.DataFrame) -> float | None:
 
 
 def _state_of_machine(beside: pd.DataFrame, run_id: str) -> dict[str, Any]:
-    """What was read of the machine beside a run: each column of `telemetry.of_runs`, or None."""
+    """What was read of the machine of a run: each column of `gpu_samples.summarise_runs`, or None."""
     state: dict[str, Any] = dict.fromkeys(beside)
     if run_id in beside.index:
         state |= beside.loc[run_id].dropna().to_dict()
@@ -493,5 +493,5 @@ def _axes(run: pd.Series, runs: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _label(axis: str, value: object) -> str:
-    """Of a mode what it is called in words: other labels stand beside the name of their axis."""
+    """Of a mode what it is called in words: other labels appear next to the name of their axis."""
     return (find_value_words(axis, value) if axis == "mode" else "") or str(find_value_label(axis, value))

@@ -55,7 +55,7 @@ class ScriptData:
     """One row: idle time of a GPU within a captured step, and the part in which it waited for a launch."""
     tree: pd.DataFrame
     ranks: pd.DataFrame
-    """One row of each rank: its unprofiled step, GPU busy, kernel time and that of communication in a captured one."""
+    """One row of each rank: its unprofiled step, GPU busy, kernel time and time of communication in a captured one."""
     families: pd.DataFrame
     kernels: pd.DataFrame
 

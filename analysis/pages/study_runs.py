@@ -15,16 +15,16 @@ from profiler_job.jobs.contract.words import NOT_MEASURED
 
 SLUG = "runs-of"
 MANY = 50
-"""Runs from which on those of each model are folded, where there are several: a run takes 40 pixels."""
+"""Runs from which on the runs of each model are folded, where there are several: a run takes 40 pixels."""
 LOSSES = {"loss_trained": "trained", "loss_trained_plain": "trained_plain"}
 """Figures of a run that compares losses, and what a section calls them."""
 
 
 def answer(part: Part, others: Collection[tuple[str, str]], is_of_losses: bool = False) -> Answer:
     """Runs of `part` by model, in its order, without the `others` (run_id, started_at), which have pages. Of each its
-    title, what was run, why it has no numbers or else those of its step as Explore has them, medians of its phases by
-    the timer, the numbers of processes and steps, and what was read of the machine. is_of_losses: what was measured are
-    losses, and nothing is said of times."""
+    title, what was run, why it has no numbers or else the numbers of its step as Explore has them, medians of its
+    phases by the timer, the numbers of processes and steps, and what was read of the machine. is_of_losses: what was
+    measured are losses, and no times are shown."""
     runs = run_grid.sort_runs(part.rec.runs).astype({"run_id": str, "started_at": str, "size": str})
     runs = runs[[run not in others for run in zip(runs["run_id"], runs["started_at"], strict=True)]]
     numbers = {} if is_of_losses else _group_by_run(part.rows)

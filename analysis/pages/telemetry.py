@@ -15,7 +15,7 @@ SLUG = "telemetry"
 TITLE = "Telemetry"
 
 SHOWN = {"tokens_per_s": 0, "watts": 0, "joules": 2, "joules_per_1k": 2, "cost_per_million": 4}
-"""Decimals: the counter of energy ticks in millijoules, and processes lie further apart."""
+"""Decimals: the counter of energy ticks in millijoules, and processes differ by more."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ def answer(
     telemetry: pd.DataFrame,
     price: Price | None = None,
 ) -> Answer:
-    """State of the machine beside each finished run, and what follows for energy, and for money where a price is given.
+    """State of the machine during each finished run, and what follows for energy, and for money where a price is given.
 
     See `analysis.metrics.gpu_samples` for the columns.
     """

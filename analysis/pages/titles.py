@@ -20,7 +20,7 @@ SAID = {
     "accumulation": "{} micro-batches".format,
     "gpus": "{} GPUs".format,
 }
-"""What is said of values of axes that say nothing without their axis."""
+"""Words for values of axes that mean nothing without their axis."""
 IN_TITLE = ("size", "context_length", "mode", "precision", "workload")
 """Axes that each title has, or that say nothing to a reader of one."""
 

@@ -11,7 +11,7 @@ from profiler_job.analysis.pages.telemetry import Price, cost_columns, rounded
 from profiler_job.analysis.render.answer import Answer, Column, Table
 
 STUDIES = ("accumulation", "attention", "bf16", "gpus", "host", "optimizer", "precision")
-"""Those that hold steps against steps. The ladder has such columns of its own; runs of the main recording have theirs
+"""Studies that compare steps with steps. The ladder has such columns of its own; runs of the main recording have theirs
 on the page of all runs."""
 
 
@@ -24,7 +24,7 @@ def with_costs(
     price: Price | None = None,
 ) -> Answer:
     """`answer` with a table `costs` of each finished run: its unprofiled step, tokens a second, J for 1,000 tokens, and
-    with a `price` of its GPUs for an hour that of a million tokens. As of `metrics.telemetry.of_runs`."""
+    with a `price` of its GPUs for an hour the price of a million tokens. As in `gpu_samples.summarise_runs`."""
     rows = machine.summarise_runs(runs, steps, processes, telemetry, price.per_hour if price else None)
     columns = (
         *case_headings(run_grid.case_columns(runs)),

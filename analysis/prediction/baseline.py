@@ -32,7 +32,7 @@ class Tables(Protocol):
 @dataclass(frozen=True, kw_only=True)
 class Baseline:
     """run: its row of `runs`. parts: what the GPU does in one step: KEY (leaf: innermost module; kind: GEMM, ATTENTION
-    or REST), launches (copies included), time_ns. clocks: by phase, and `step`. passes_ns: as of `fusion.passes_ns`."""
+    or REST), launches (copies included), time_ns. clocks: by phase, and `step`. passes_ns: as in `fusion.passes_ns`."""
 
     run: Mapping[str, Any]
     parts: pd.DataFrame

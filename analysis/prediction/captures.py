@@ -1,9 +1,10 @@
-"""What a change would give in a capture of which nothing but the capture is known.
+"""What a change would give in a capture if nothing but the capture is known.
 
 A capture holds no step without nsys, and nsys slows the host. But where the GPU worked nearly all the time, what was
 captured takes without nsys what the GPU needs, and that the capture holds. Then the models of scripts say what a change
 gives, with all of the captured time in place of a step: how many steps there are is not known, and need not be. What
-those models have to know of the program is told from its kernels; what they do not tell, no change is predicted from.
+those models have to know of the program is inferred from its kernels; what they do not tell, no change is predicted
+from.
 """
 
 import re
@@ -211,7 +212,7 @@ def compile_of(work: pd.DataFrame, is_graphed: bool) -> str:
 
 
 def optimizer_of(work: pd.DataFrame) -> str:
-    """AdamW where its phase has as many kernels for each tensor as that of the recorded pairs; else empty, which is
+    """AdamW if its phase has as many kernels for each tensor as in the recorded pairs; else empty, which is
     not known."""
     mine = work[(work["phase"] == ranges.OPTIMIZER) & (work["family"] != COPIES)]
     updates = float(mine.loc[mine["rule"] == _UPDATE_ENDS, "launches"].sum())
@@ -242,7 +243,7 @@ def host_of(summary: Summary, work: pd.DataFrame, step_ns: float) -> dict[str, f
 
 
 def measure_savable(summary: Summary, work: pd.DataFrame) -> dict[str, Behind]:
-    """By finding what was captured of it, as of `script_changes.measure_savable`."""
+    """By finding what was captured of it, as in `script_changes.measure_savable`."""
     findings, api, memops = (summary.sections[name] for name in ("findings", "api", "memops"))
     rows = findings[findings["kind"].isin(_OF_CAPTURE)]
     known = {

@@ -157,8 +157,8 @@ def pair_longer(runs: Iterable[Baseline]) -> list[tuple[Baseline, Baseline]]:
 
 
 def _add_batch(made: Rates, runs: list[Baseline]) -> Rates:
-    """Adds how operations grow with the batch. No run was recorded with another, so it is told from twice the context,
-    which is as many tokens: what is done for each pair of tokens grows there by three times as much."""
+    """Adds how operations grow with the batch. No run was recorded with another, so it is inferred from twice the
+    context, which is as many tokens: what is done for each pair of tokens grows there by three times as much."""
     rows: dict[str, list[Any]] = {}
     for run, longer_run in pair_longer(runs):
         larger = dict(run.run) | {"batch_size": changes.TIMES_BATCH * int(run.run["batch_size"])}
@@ -284,7 +284,7 @@ def _has_host_times(run: Baseline) -> bool:
 
 
 def errors_of_tests(data: Path, known: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The tested predictions of sweeps in the ledgers below `data`, but for those of `known` pairs, which have their
+    """The tested predictions of sweeps in the ledgers below `data`, but for `known` pairs, which have their
     kernels, too: what an error has without its interval."""
     recordings = [store.load(folder) for folder in find_folders(data, store.MANIFEST)]
     held = ledger.compare_with_measured(ledger.read_all(data / ledger.FOLDER), [*recordings, *ledger.recordings(data)])

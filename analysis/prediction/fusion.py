@@ -1,11 +1,11 @@
 """What torch.compile leaves of a script's elementwise kernels. How much of them it fuses is not known: a norm that is
-written out is nine kernels before, and one after. What stays is told from the matmuls instead: activations go through
-memory about once between two of them, however many kernels work on them there. So the elementwise kernels of a phase
-take after it
+written out is nine kernels before, and one after. What stays is inferred from the matmuls instead: activations go
+through memory about once between two of them, however many kernels work on them there. So the elementwise kernels of a
+phase take after it
 
     time = f x (matmuls of the forward pass x mean time of its elementwise kernels) + casts of the weights
 
-where casts are those of autocast, which read or write each weight in FP32 and in BF16, and no more than before.
+if autocast makes the casts, which read or write each weight in FP32 and in BF16, and no more than before.
 """
 
 import math
@@ -54,5 +54,5 @@ def fused_ns(passes: float, casts: float, by_kind_ns: float, before_ns: float) -
 
 
 def factor_of(rates: ScriptRates, change: str, phase: str) -> float:
-    """NaN where no pair tells. change: with its width, as of `script_rates.name_of`."""
+    """NaN where no pair tells. change: with its width, as in `script_rates.name_of`."""
     return rates.passes.get(f"{change}/{phase}", math.nan)

@@ -22,8 +22,8 @@ class Known:
 
 
 def list_known_runs(recording: Tables) -> Iterator[Known]:
-    """Every finished run that was timed and profiled, in its order. Raises changes.Abstains where that of a script
-    tells nothing."""
+    """Every finished run that was timed and profiled, in its order. Raises changes.Abstains if the recording of a
+    script shows nothing."""
     of_script = script_rates.load()
     if recording.manifest.get(SCRIPT):
         only = scripts.step_of(recording, of_script)

@@ -1,4 +1,4 @@
-"""Predictions in files that are never edited: written before the runs that test them are measured, and held against
+"""Predictions in files that are never edited: written before the runs that test them are measured, and compared with
 those by the id of the run. A measurement counts where it started after the prediction was made, on the same GPU."""
 
 import hashlib
@@ -89,7 +89,7 @@ class Ledger(BaseModel):
 
 
 def entry(run: Mapping[str, Any], baseline_ns: float, said: Prediction | Abstention) -> Entry:
-    """A prediction as it stands in a ledger. run: the run that it starts from, whose step takes baseline_ns."""
+    """A prediction as a ledger keeps it. run: the run that it starts from, whose step takes baseline_ns."""
     facts: dict[str, Any] = {"run_id": str(run["run_id"]), "tested_by": run_id_after(run, said.changes)}
     facts |= {"size": str(run["size"]), "context_length": int(run["context_length"]), "mode": str(run["mode"])}
     facts |= {"changes": said.changes, "baseline_ns": round(baseline_ns)}

@@ -1,7 +1,7 @@
 """What a change would give to a run of a sweep whose model is not the reference Transformer, such as one of Hugging
 Face: neither the shapes of its matmuls nor its modules are known, so its kinds of kernels get as much faster or slower
-as those of a script do (`scripts`). Unlike a script, a sweep waits for the GPU at the end of each phase, and times
-without nsys what the host needs for it."""
+as in a script (`scripts`). Unlike a script, a sweep waits for the GPU at the end of each phase, and times without nsys
+what the host needs for it."""
 
 import math
 
@@ -52,5 +52,5 @@ def step_of(baseline: Baseline, recording: Tables, rates: ScriptRates, known: Ra
 
 
 def _measure_savable(recording: Tables) -> dict[str, Behind]:
-    """What the step spends on what changes do away with; not its synchronisations, which are those of the timer."""
+    """What the step spends on what changes do away with; not its synchronisations, which come from the timer."""
     return {name: behind for name, behind in measure_savable(recording).items() if name != "synchronisations"}

@@ -1,8 +1,8 @@
 """The time of a step after a set of changes: phase by phase what the GPU needs or what the host needs, the longer.
 
 The timed pass synchronises at the ends of phases, so that a step is the sum of its phases. A phase that no change
-touches is as it was measured. What the host needs is told from launches and from the unprofiled pass; times of the host
-under nsys are inflated and are not used.
+touches is as it was measured. What the host needs is inferred from launches and from the unprofiled pass; times of the
+host under nsys are inflated and are not used.
 """
 
 import math
@@ -40,7 +40,7 @@ HOST, GPU = "host", "GPU"
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
     """Of a step, in ns. ceiling_ns: no step takes less. limited_by: HOST or GPU, by the larger part of the step. work:
-    tokens of the step over those of the baseline's. frees_bytes: of the peak allocated, at most; NaN where that is not
+    tokens of the step over tokens of the baseline's. frees_bytes: of the peak allocated, at most; NaN where that is not
     known."""
 
     baseline_ns: float
@@ -124,7 +124,7 @@ def apply_changes(baseline: Baseline, names: Iterable[str], rates: Rates) -> Sta
 
 
 def estimate_step(baseline: Baseline, names: Iterable[str], rates: Rates, state: State) -> Estimate:
-    """The same without an interval. state: as of `apply_changes`."""
+    """The same without an interval. state: as in `apply_changes`."""
     times = phase_times(baseline, state, rates)
     step_ns = between_ns(baseline) + sum(time.take() for time in times)
     by_host_ns = sum(time.take() for time in times if time.limited_by == HOST)
@@ -145,7 +145,7 @@ def estimate_step(baseline: Baseline, names: Iterable[str], rates: Rates, state:
 
 
 def between_ns(baseline: Baseline) -> float:
-    """Of a step, what is of no phase."""
+    """What no phase of a step contains."""
     return baseline.step_ns - sum(baseline.clocks[phase].wall_ns for phase in baseline.phases)
 
 
@@ -190,7 +190,7 @@ def host_key(run: Mapping[str, Any], phase: str) -> str:
 
 
 def host_speed(baseline: Baseline, rates: Rates) -> float:
-    """Time of this run's host over that of the recorded runs; 1 where the host always waited for the GPU."""
+    """Time of this run's host over the hosts of the recorded runs; 1 where the host always waited for the GPU."""
     keys = {phase: host_key(baseline.run, phase) for phase in baseline.phases}
     known = {keys[phase]: rate for phase, rate in own_host_rates(baseline).items() if keys[phase] in rates.host}
     ratios = [rate / rates.host[key] for key, rate in known.items()]

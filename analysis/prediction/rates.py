@@ -35,7 +35,7 @@ class Rates:
     made_from: Sequence[Mapping[str, Any]] = ()
 
     def time_ns(self, key: str, features: Sequence[float]) -> float:
-        """Raises KeyError where no pair tells of `key`."""
+        """Raises KeyError where no pair covers `key`."""
         return float(np.dot(self.times[key], features))
 
 

@@ -17,7 +17,7 @@ from profiler_job.jobs.contract.layout import SCRIPT
 
 
 def records(predicted: pd.DataFrame, developed: pd.DataFrame) -> dict[str, Record]:
-    """By change. predicted: as of `ledger.compare_with_measured`; developed: as of `predict.predict_development`."""
+    """By change. predicted: as in `ledger.compare_with_measured`; developed: as in `predict.predict_development`."""
     pairs = developed[developed["error"].notna()]
     made = {}
     for names in dict.fromkeys([*predicted["changes"], *pairs["changes"]]):

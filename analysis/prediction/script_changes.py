@@ -1,5 +1,5 @@
-"""Changes of a training script that no recorded pair tells of: what they would give is told from what the script itself
-spends on what they do away with. Each has a least, an expected and a most, of its own assumptions."""
+"""Changes of a training script that no recorded pair covers: what they would give is inferred from what the script
+itself spends on what they do away with. Each has a least, an expected and a most, of its own assumptions."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -33,7 +33,7 @@ LEAST_PART = 0.01
 UNALIGNED_FASTER = (0.12, 0.19, 0.5)
 """Time of matmuls after padding over before, in BF16. In a recorded step of GPT-2 with 50257 tokens, the unaligned
 matmuls reach 94 to 142 TFLOP/s, and aligned ones of the same step 563: 0.17 to 0.25. In one of another script 15.6 ms
-became 2.8, and the three of them are 5.4 to 8.7 times as long as aligned ones are told from FP32: 0.12 to 0.19."""
+became 2.8, and the three of them are 5.4 to 8.7 times as long as aligned ones are inferred from FP32: 0.12 to 0.19."""
 UNALIGNED_FASTER_IN_TF32 = (0.3, 0.45, 0.9)
 """The same in TF32, whose numbers are twice as long: told from one step of that script, which took 7.9 ms longer than
 with aligned matmuls."""
@@ -44,8 +44,8 @@ IN_ONE_TYPE = {ranges.FORWARD: (0.8, 0.9, 1.0), ranges.BACKWARD: (0.8, 0.9, 1.0)
 Transformers (ViT-B, ViT-S; recordings that do not ship) under autocast, and with weights in BF16, 0.89 and 0.91 in both
 passes, 0.63 and 0.70 in the optimizer; no cast was left."""
 FUSED_IN_FP32 = 1.0
-"""Of the time of unfused attention in FP32, what fused attention takes at most. A Llama whose heads share keys and
-values took 142.6 ms a step after it, and 139.9 before."""
+"""The part of the time of unfused attention in FP32 that fused attention takes at most. A Llama whose heads share keys
+and values took 142.6 ms a step after it, and 139.9 before."""
 NOT_AWAITED = (1.0, 0.5)
 """Least and expected: of the time in which the GPU is idle after the host has waited for a copy, what goes with it.
 timm's `train.py` saved 9.6 ms where copies took 5.9 and the GPU idled 8.4."""
@@ -79,7 +79,7 @@ class Step:
     host_ns: by phase what the host needs, and how sure that is: factors (least, 1, most). is_in_phases: whether the
     host waits for the GPU at the end of each phase, as in a sweep. behind: by finding what it spends on it. slower: how
     many times as long the host needs under nsys. waiting_ns: the GPU is idle after the host has waited for it, in the
-    middle of a step. work: tokens over those of the recorded step. passes_ns: as of `fusion.passes_ns`; in BF16 it is
+    middle of a step. work: tokens over tokens of the recorded step. passes_ns: as in `fusion.passes_ns`; in BF16 it is
     what it is in FP32, as activations between layers stay in that (0.88 to 1.11 in eight recorded pairs).
     casts_weights: whether weights are in FP32, so that BF16 casts them."""
 
@@ -151,8 +151,9 @@ def _sum_blocked_by_phase(recording: Tables) -> pd.Series:
 
 def measure_savable(recording: Tables) -> dict[str, Behind]:
     """By finding, of the only run of a recording: `casts`, `unaligned_gemms`, `unfused_attention`; and
-    `synchronisations` and `copies` from and to the host, of which calls are known by their phase alone. Of unaligned
-    matmuls those of layers: what aligned ones take was measured of such, and attention's no weight can be padded for.
+    `synchronisations` and `copies` from and to the host, whose calls are known by their phase alone. Of unaligned
+    matmuls only the ones of layers: what aligned ones take was measured of such, and attention's no weight can be
+    padded for.
     """
     steps = float(num_profiled_steps(recording.kernels).iloc[0])
     findings = elapsed.find(recording.kernels, recording.memops).set_index("kind")

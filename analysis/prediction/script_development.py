@@ -46,7 +46,7 @@ from profiler_job.jobs.contract.changes import COMPILED
 
 DATA = Path(__file__).resolve().parents[2] / "site" / "data"
 OF_PAIRS = (*EAGER, FUSED, development.ACCUMULATION)
-"""Of these some is done for each pair of tokens."""
+"""Some of their work is done for each pair of tokens."""
 PER_TENSOR = ("own", "loop")
 """Optimizers that launch kernels for each tensor."""
 SAME = ("size", "context_length", "mode", "batch_size", "precision", "attention", "compile", "optimizer")
@@ -148,7 +148,7 @@ def host_ns(run: Baseline, phase: str) -> float:
 
 
 def errors_of_tests(data: Path) -> list[dict[str, Any]]:
-    """The tested predictions of scripts in the ledgers below `data`, as of `error_of`; size: "", context_length: 0."""
+    """The tested predictions of scripts in the ledgers below `data`, as in `error_of`; size: "", context_length: 0."""
     held = ledger.compare_with_measured(ledger.read_all(data / ledger.FOLDER), ledger.recordings(data))
     names = ["changes", "size", "context_length", "predicted_ns", "measured_ns", "ratio", "limited_by"]
     tested = held[(held["source"] == "") & held["error"].notna()].assign(size="", context_length=0)
@@ -156,7 +156,7 @@ def errors_of_tests(data: Path) -> list[dict[str, Any]]:
 
 
 def adamw_factor(runs: Iterable[Baseline], bandwidth: float) -> float:
-    """Median of fused AdamW's time over that of 28 bytes for each parameter."""
+    """Median of fused AdamW's time over the time of moving 28 bytes for each parameter."""
     known = [
         run.parts.loc[run.parts["phase"] == ranges.OPTIMIZER, "time_ns"].sum()
         / (flops.adamw(int(run.run["num_parameters"])).bytes / bandwidth * 1e9)
@@ -186,7 +186,7 @@ def develop_rates(runs: Sequence[Baseline], known: rates.Rates) -> ScriptRates:
 
 def errors_of_other_models(recordings: Iterable[Tables], made: ScriptRates, known: rates.Rates) -> list[dict[str, Any]]:
     """Runs of the recordings with other models than the reference Transformer, each predicted from its run without
-    changes, where that was captured; as of `error_of`."""
+    changes, where that was captured; as in `error_of`."""
     recordings = [*recordings]
     times = {run_id: timed for recording in recordings for run_id, timed in clocks(recording.steps).items()}
     others = [(run, rec) for rec in recordings for run in baselines(rec) if not has_known_shape(run.run)]
@@ -217,7 +217,7 @@ def errors_of_other_models(recordings: Iterable[Tables], made: ScriptRates, know
 
 def _growth(runs: Sequence[Baseline]) -> dict[str, list[float]]:
     """How kinds grow with twice the batch, told from twice the context: what is done for each pair of tokens is left
-    out. A kernel takes twice as long but for what it takes however little it has to do, which is as of `times`, and
+    out. A kernel takes twice as long but for what it takes however little it has to do, which is as in `times`, and
     negative: a median of the pairs."""
     rows: dict[str, list[float]] = {}
     for width in (16, 32):
@@ -233,7 +233,7 @@ def _growth(runs: Sequence[Baseline]) -> dict[str, list[float]]:
 
 
 def _measure_fused(runs: Sequence[Baseline]) -> dict[str, list[float]]:
-    """As of `ScriptRates.attention`, of passes that differ by attention alone."""
+    """As in `ScriptRates.attention`, of passes that differ by attention alone."""
     known: dict[str, list[float]] = {}
     for pair in development.pairs(runs):
         if pair.changes != ("fused_attention",) or str(pair.before.run["mode"]) != "train_step":
@@ -245,7 +245,7 @@ def _measure_fused(runs: Sequence[Baseline]) -> dict[str, list[float]]:
 
 
 def per_tensor_factors(runs: Iterable[Baseline]) -> list[float]:
-    """As of `ScriptRates.per_tensor`, of steps that differ by the optimizer alone."""
+    """As in `ScriptRates.per_tensor`, of steps that differ by the optimizer alone."""
     times: dict[tuple[str, ...], dict[str, list[float]]] = {}
     for run in runs:
         if str(run.run["mode"]) == "train_step":
@@ -263,8 +263,8 @@ def per_tensor_factors(runs: Iterable[Baseline]) -> list[float]:
 
 
 def error_of(pair: Pair, rates: ScriptRates, hosts: Mapping[str, float]) -> dict[str, Any] | None:
-    """A recorded pair predicted as the phases of a script would be, each of which synchronises there: changes, size,
-    context_length, predicted_ns, measured_ns, ratio, limited_by. None where there is no prediction. hosts: as of
+    """A recorded pair predicted as the phases of a script would be, each synchronised there: changes, size,
+    context_length, predicted_ns, measured_ns, ratio, limited_by. None where there is no prediction. hosts: as in
     `Rates.host`."""
     run = dict(pair.before.run)
     predicted, by_host = pair.before.step_ns - sum(pair.before.clocks[p].wall_ns for p in pair.before.phases), 0.0

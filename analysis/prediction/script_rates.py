@@ -19,7 +19,7 @@ from profiler_job.jobs.contract.changes import COMPILED
 
 FILE = Path(__file__).resolve().parent / "script_rates.json"
 LINEAR, UNPADDED_LINEAR, ATTENTION_GEMMS, REST = "linear", "unpadded", "gemms", "rest"
-"""Matmuls of one module that has none inside; those of one whose weights are not padded, in a step in FP32; matmuls of
+"""Matmuls of one module that has none inside; of one whose weights are not padded, in a step in FP32; matmuls of
 two tensors, by a module around others; everything else."""
 MATMULS = (LINEAR, UNPADDED_LINEAR, ATTENTION_GEMMS)
 AXES = {
@@ -34,7 +34,7 @@ AXES = {
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScriptRates:
     """times: factors (f0, f1 in us) and launches: of those before, by change, phase and kind. host: of the time that
-    the host needs to launch a phase, by change and phase. adamw: fused AdamW's time over that of its traffic at
+    the host needs to launch a phase, by change and phase. adamw: fused AdamW's time over the time of its traffic at
     `bandwidth`, in bytes a second. errors: measured over predicted of the pairs, each with the rates of other sizes.
     tested: the same of the predictions of scripts that were kept before they were measured. others: the same of sweeps
     with other models than the reference Transformer, to which no rate was fitted. attention: of the time of
@@ -75,7 +75,7 @@ def width_of(precision: str) -> int:
 
 def host_factor(rates: ScriptRates, change: str, precision: str, phase: str) -> float | None:
     """What the host needs for a phase after a change, over before; None where no pair tells. A replayed graph is one
-    launch, whatever numbers it computes with, so a pair of another precision tells of it, too."""
+    launch, whatever numbers it computes with, so a pair of another precision covers it, too."""
     known = rates.host.get(f"{name_of(change, precision)}/{phase}")
     if known is None and change == "cuda_graphs":
         known = next((rates.host.get(f"{change}/{width}/{phase}") for width in (16, 32)), None)

@@ -1,9 +1,9 @@
-"""What a change would give in a training script of which nothing but its recording is known.
+"""What a change would give in a training script if nothing but its recording is known.
 
 The GPU needs the sum of its operations, each kind of a phase as much faster or slower as that kind was in recorded
 pairs of the reference Transformer; the host needs what it needs to launch them. A script does not synchronise between
 its phases, so that a step takes whichever is longer. Where the GPU limits the step, what the host needs is not seen; it
-is told from its times under nsys, which slows it.
+is inferred from its times under nsys, which slows it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -43,7 +43,7 @@ UNDER_NSYS = (0.35, 0.75, 1.0)
 """What the host needs without nsys, of what it needs under it: least, median, most. The least was lowered by hand, from
 0.6, after a step that the host limits had taken 0.44 of what was predicted."""
 OUTSIDE = ""
-"""What is of no phase."""
+"""What no phase contains."""
 
 
 def sort_changes(names: Iterable[str]) -> tuple[str, ...]:
@@ -106,9 +106,9 @@ def predict_step(step: Step, names: Iterable[str], rates: ScriptRates) -> Predic
 
 
 def errors_of(step: Step, names: Iterable[str], rates: ScriptRates) -> list[Mapping[str, Any]]:
-    """Recorded pairs and tested predictions from which it is told how sure a prediction is: of other models in sweeps
-    those of such models, and of the reference Transformer, of which all pairs are, no tests on scripts. Compiled steps
-    are less sure than others, so they have those of compiled steps alone."""
+    """Recorded pairs and tested predictions that show how sure a prediction is: for other models in sweeps the pairs of
+    such models, and for the reference Transformer, which all pairs are of, no tests on scripts. Compiled steps are less
+    sure than others, so they have the errors of compiled steps alone."""
     if step.is_in_phases and not has_known_shape(step.run):
         return [*rates.others]
     every = [*rates.errors] if step.is_in_phases else [*rates.errors, *rates.tested]
@@ -264,7 +264,7 @@ def _speed_up(step: Step, change: str, rates: ScriptRates) -> Step:
     after = pd.DataFrame(rows).T.rename_axis(["phase", "kind"])
     before, launches = (table["launches"].groupby("phase").sum() for table in (parts, after))
     for phase in host:
-        if phase in PASSES and phase in before.index:  # where no pair tells of the host, each launch costs it as much
+        if phase in PASSES and phase in before.index:  # where no pair covers the host, each launch costs it as much
             factor = script_rates.host_factor(rates, change, precision, phase)
             host[phase] *= launches[phase] / before[phase] if factor is None else factor
     behind = dict(step.behind or {})
@@ -282,7 +282,7 @@ def _gemms_ns(parts: pd.DataFrame) -> float:
 
 
 def has_own_span(step: Step, change: str) -> bool:
-    """Whether a change that recorded pairs tell of has a least and a most of its own in this step: fused AdamW, where
+    """Whether a change that recorded pairs cover has a least and a most of its own in this step: fused AdamW, where
     nothing says how many parameters there are."""
     return change == "fused_adamw" and step.run["num_parameters"] is None
 

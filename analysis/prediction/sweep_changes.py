@@ -41,13 +41,13 @@ class Abstains(ProfilerError, ValueError):
 
 
 class NoModel(Abstains):
-    """Of a change that is known, and that no model tells of."""
+    """Reason for a change that is known and that no model covers."""
 
 
 @dataclass(frozen=True)
 class State:
     """A step as it would be: run and parts as in `Baseline`; touched: the phases that a change touches; work: its
-    tokens over those of the baseline's step."""
+    tokens over tokens of the baseline's step."""
 
     run: Mapping[str, Any]
     parts: pd.DataFrame
@@ -57,8 +57,8 @@ class State:
 
 @dataclass(frozen=True)
 class Change:
-    """name: as the user says it. sets: the axes of a run that it changes; those of `scales` it makes so many times as
-    large. assumes: one line each. touches: whether it changes a group of operations (phase, leaf, kind), which the
+    """name: as the user says it. sets: the axes of a run that it changes; it multiplies the axes of `scales` by so
+    much. assumes: one line each. touches: whether it changes a group of operations (phase, leaf, kind), which the
     ceiling then counts as free."""
 
     name: str
@@ -120,7 +120,7 @@ def need_reference(state: State) -> None:
 
 
 def need_modules(state: State) -> None:
-    """Raises Abstains where a matmul cannot be told from others."""
+    """Raises Abstains where a matmul cannot be distinguished from others."""
     need_reference(state)
     if str(state.run.get("compile", "off")) != "off":
         raise Abstains("its kernels are torch.compile's, of which no recorded pair tells")
@@ -200,7 +200,7 @@ def _fuse_attention(state: State, rates: Rates) -> State:
 
 
 def fused_features(run: Mapping[str, Any], rates: Rates, phase: str) -> list[float]:
-    """As of `features`, of the kernels of fused attention."""
+    """As in `features`, of the kernels of fused attention."""
     shape, layers = run_grid.shape_of(run), int(run["num_layers"])
     peak = rates.peaks[f"gemm_{run['precision']}"]
     work = layers * PASSES[phase] * flops.fused_attention(shape).flops / peak * 1e9
@@ -362,7 +362,7 @@ USUAL = (
 
 
 def work_of(names: Any) -> int:
-    """Tokens of a step with these changes over those of one without."""
+    """Tokens of a step with these changes over tokens of one without."""
     return TIMES_BATCH if "larger_batch" in names else 1
 
 

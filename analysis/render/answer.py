@@ -16,10 +16,10 @@ class Column:
 
     `kind` chooses unit and format: ms | us (from ns), seconds, share (from a fraction), points, ratio, count, number,
     bytes, mib, gflop, tflops, gbps, byte_rate (GB/s, from bytes a second), intensity, quantity or change (the row's
-    column `unit` says of what; a change has a sign), text, words (of any length), prose, code, run, page (the row's
+    column `unit` says about what; a change has a sign), text, words (of any length), prose, code, run, page (the row's
     column {key}_leads_to has its path below docs without suffix, or ""), kernel, family, modules, status, yes_no or
     check. `lower` and `upper` name the columns of its spread; `bar` draws the value as a bar behind the number;
-    `absent` is said of an empty cell in a measured row, or what the row's column `why` says.
+    `absent` is shown in an empty cell in a measured row, or what the row's column `why` says.
     """
 
     key: str
@@ -47,7 +47,7 @@ class Table:
 class Claim:
     """A sentence's right to be printed: it holds if there are rows and `predicate(rows)` is true of them.
 
-    The sentence itself stands in the question's template under the same key. Its numbers are `values`, nothing else.
+    The sentence itself is in the question's template under the same key. Its numbers are `values`, nothing else.
     """
 
     key: str

@@ -106,7 +106,7 @@ def _lines(text: str, form: _Form, room: int) -> Iterator[list[str]]:
 
 
 def _width(words: Sequence[str], form: _Form) -> int:
-    return sum(_letters(word, form).shape[1] for word in words) + _space(form) * (len(words) - 1)
+    return int(sum(_letters(word, form).shape[1] for word in words)) + _space(form) * (len(words) - 1)
 
 
 def _space(form: _Form) -> int:

@@ -16,7 +16,7 @@ LABEL_SLACK = 26
 """Pixels left of the labels: a reader's font may be wider than the one that they were measured in."""
 
 DRAWN = 0.001
-"""Smaller shares than this would be thinner than the gap between two segments: their rows tell of them."""
+"""Smaller shares than this would be thinner than the gap between two segments: their rows name them."""
 
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 

@@ -1,4 +1,4 @@
-"""What stands behind a finding: of its claim's rows and columns those that its sentence speaks of."""
+"""The evidence of a finding: of its claim's rows and columns those that its sentence speaks of."""
 
 import re
 import textwrap

@@ -247,7 +247,7 @@ def slopes(
 
 def history(rows: pd.DataFrame, drawing: Drawing, width: int, domain: Sequence[float], unit: str) -> alt.LayerChart:
     """The `value` of each entry `x`, from low to high of `domain`, with the noise band `low` to `high` (NaN where there
-    is none) that it is held against; `changed` ones have another shape and colour. `title`: what a point says."""
+    is none) that it is compared with; `changed` ones have another shape and colour. `title`: what a point says."""
     data = rows[["x", "value", "low", "high", "changed", "title"]]
     along = alt.X("x:O", title=None, axis=alt.Axis(labelAngle=0, labelOverlap=True, **_plain(drawing, below=True)))
     scale = alt.Scale(domain=list(domain), nice=False, zero=False)

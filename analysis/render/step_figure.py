@@ -53,7 +53,8 @@ def _step(
     rows: pd.DataFrame, values: dict[str, list[Any]], used: list[str], words: list[str], root: str
 ) -> dict[str, Any]:
     """What is drawn of one step: where it is `at` among the values, its total (ms) and its `rows`: phase and module
-    (numbers of `words`), ms, and family and ms by turns. Family -1 is no kernel; the total of a phase has none."""
+    (numbers of `words`), ms, and family and ms by turns. Family -1 stands for no kernel; the total of a phase has
+    none."""
     first = rows.iloc[0]
     step = {"at": [values[name].index(first[name]) for name in CHOICES], "said": first["said"]}
     step |= {"ms": _rounded(first["step_ns"]), "rows": []}

@@ -21,8 +21,8 @@ _NUMBERED = re.compile(rf"^(?:.*?/)?(?:{ranges.BLOCK_PREFIX}\d+|[^/]*\.\d+)(?=/|
 
 
 class Strip(NamedTuple):
-    """`svg` of the time in which the kernels of `block` run in forward, `span_ns` long, of which the GPU idles for the
-    part `idle`; `families` that can be seen."""
+    """`svg` of the time in which the kernels of `block` run in forward, `span_ns` long; the GPU idles for the part
+    `idle` of it; `families` that can be seen."""
 
     svg: Markup
     block: str
@@ -130,7 +130,7 @@ def _filled(operations: pd.DataFrame, begin: int, end: int) -> tuple[list[str], 
     filled = np.zeros((len(names), PIXELS))
     for i, name in enumerate(names):
         rows = operations[operations["family"] == name]
-        # Time before an edge is that of all kernels which ended by then, and of those that run, so far.
+        # Time before an edge is the time of all kernels which ended by then, and the elapsed time of running ones.
         done = [np.clip(edges - start, 0, stop - start) for start, stop in zip(rows["start_ns"], rows["end_ns"])]
         filled[i] = np.diff(np.sum(done, axis=0)) / (edges[1] - edges[0])
     return names, filled

@@ -17,7 +17,7 @@ from profiler_job.jobs.contract.axes import find_value_label, find_value_words
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
 RUN_LEADS_TO = "run_leads_to"
-"""Column of rows that tell of a run: path of its page below docs, without .md; empty where it has none."""
+"""Column of rows that cover a run: path of its page below docs, without .md; empty where it has none."""
 SCALE = {
     "ms": 1e6,
     "us": 1e3,
@@ -69,7 +69,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 EXPLAINED = {"kernel_entry", "prose"}
 """Kinds of a glossary's columns: such a table is in the search index, rows of numbers are not."""
 YES_NO = {"yes_no": ("no", "yes"), "check": ("breach", "ok")}
-"""What pages and CSV files say of false and true."""
+"""What pages and CSV files say about false and true."""
 UNSEARCHED = Markup(" data-search-exclude")
 SHORT_LABEL = 12
 """Characters of a heading over words that stays on one line."""
@@ -89,8 +89,7 @@ def csv_heading(key: str, kind: str) -> str:
 def to_csv(rows: pd.DataFrame, columns: tuple[Column, ...] = ()) -> str:
     """All rows and columns, as the CSV of the shown rows has them: whole numbers as they are and others to `DIGITS`;
     values of axes and families by their names in recordings, other text as the page says it; text that a spreadsheet
-    would run as a formula gets a leading apostrophe. `columns` are those that the page shows, of which the units are
-    known."""
+    would run as a formula gets a leading apostrophe. `columns`, which the page shows, have known units."""
     kinds = {key: column.kind for column in columns for key in (column.lower, column.upper, column.key)}
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -115,7 +114,7 @@ _SAID: dict[str, Callable[[Any], Any]] = {
     "modules": lambda paths: ", ".join(module_names(paths)),
     "prose": lambda sentence: text.plain(text.prose(sentence)),
 }
-"""What is said of a value of such a column, without markup."""
+"""What is said about a value of such a column, without markup."""
 
 
 def _csv_cell(value: object) -> object:
@@ -318,7 +317,7 @@ def _row(
 
 
 def _explain_absent(column: Column, row: dict[str, Any]) -> str:
-    """What is said of an empty cell in a measured row."""
+    """What is said about an empty cell in a measured row."""
     return (column.why and row.get(column.why)) or column.absent
 
 

@@ -201,7 +201,7 @@ def beyond(noise: object | None) -> Markup:
 
 
 def wall_noise(noise: Mapping[str, Any] | None) -> Markup:
-    """What a wait has to exceed to be told from none: the noise band of wall times, where one is known."""
+    """What a wait has to exceed to count as one: the noise band of wall times, where one is known."""
     if not noise:
         return Markup("the timed steps differ (no noise band is known)")
     return Markup("the noise band of its time (") + percent(noise["wall"]["of_time"]) + Markup(")")

@@ -164,7 +164,7 @@ def _gpu(
 
 
 def _labels(names: pd.Series, families: pd.Series) -> dict[str, Frame]:
-    """A frame for each kernel name. Two kernels with the same short name are told apart by a number."""
+    """A frame for each kernel name. Two kernels with the same short name differ by a number."""
     labels: dict[str, Frame] = {}
     used: dict[str, int] = {}
     for name, family in sorted(set(zip(names.tolist(), families.tolist()))):

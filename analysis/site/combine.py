@@ -95,6 +95,6 @@ def find_rates(recordings: Iterable[store.Recording]) -> pd.DataFrame:
 
 
 def select_rates(runs: pd.DataFrame, calibration: pd.DataFrame) -> pd.DataFrame:
-    """The rates measured on a GPU that `runs` were measured on, or on one that is not recorded: those of another GPU
-    say nothing of these runs."""
+    """The rates measured on a GPU that `runs` were measured on, or on one that is not recorded: the rates of another
+    GPU do not apply to these runs."""
     return calibration[calibration["gpu_name"].isin({"", *runs["gpu_name"].astype(str)})]

@@ -30,7 +30,7 @@ from profiler_job.jobs.garbage import without_collection
 def write_comparisons(
     rec: store.Recording, docs: Path, compared: Mapping[str, Comparison], gains: pd.DataFrame | None = None
 ) -> None:
-    """Write the pages of the comparisons by name, and of their runs that have none in the report of `rec`. gains: as of
+    """Write the pages of the comparisons by name, and of their runs that have none in the report of `rec`. gains: as in
     `write_run_pages`."""
     site = replace(make_site(rec, docs), notes=(), run_links={}, recording={}, properties={})
     _, sides = assign_pages(rec, compared)
@@ -49,7 +49,7 @@ class Sides:
     said: Answer
 
     def folder_of(self, letter: str) -> str:
-        """Beside the pages of the report's own runs."""
+        """A folder next to the pages of the report's own runs."""
         return name_folder(self.name, letter)
 
 
@@ -65,7 +65,7 @@ def assign_pages(rec: store.Recording, compared: Mapping[str, Comparison]) -> tu
 
 
 def list_counterparts(sides: Sequence[Sides]) -> dict[str, list[dict[str, Any]]]:
-    """What each run is held against, by its page."""
+    """The runs that each run is compared with, by its page."""
     counterparts: dict[str, list[dict[str, Any]]] = {}
     for side in sides:
         for page, entries in comparison.counterparts(side.compared, side.links).items():
@@ -74,8 +74,8 @@ def list_counterparts(sides: Sequence[Sides]) -> dict[str, list[dict[str, Any]]]
 
 
 def _links(known: dict[tuple[str, str], str], compared: Comparison, name: str = "") -> comparison.Links:
-    """Where the pages of a comparison are. known: the pages of runs that have one, to which those of other runs of a
-    recording are added."""
+    """Where the pages of a comparison are. known: the pages of runs that have one, to which the pages of other runs of
+    a recording are added."""
     runs = {}
     for letter, side, run_ids in list_compared_runs(compared):
         for run in identify_runs(side.runs[side.runs["run_id"].isin(run_ids)]) if side.recording else ():
@@ -122,7 +122,7 @@ def write_comparison(
             rec = select_runs(side.recording, here)
             checks = ask(reconciliation, rec, studies={}).tables["checks"].rows
             of_side = replace(site, notes=(notes[letter],))
-            strips = write_timelines(rec, of_side, in_full=())  # those of every run would be too many bytes
+            strips = write_timelines(rec, of_side, in_full=())  # strips of every run would be too many bytes
             named = f"{letter}, {side.label}"
             write_run_pages(
                 of_side, folder.rstrip("/"), rec, checks, counterparts, side=named, traces=strips, gains=gains

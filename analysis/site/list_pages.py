@@ -85,7 +85,7 @@ def write_explore(
     bands: Bands | None,
 ) -> None:
     """Write the page of all runs, and the sections of those without a page in `known`. Runs that compare losses are not
-    among all, since their times are not those of plain steps."""
+    among all, since their times are not the times of plain steps."""
     about = {question.STUDY: f"report/{question.SLUG}" for question in STUDIES.values() if question.STUDY}
     about[LOSSES] = about[LADDER]
     main = {run: page_of_run(run[0]) for run in identify_runs(rec.runs)}
@@ -126,7 +126,8 @@ def _constants(rec: store.Recording, studies: Mapping[str, store.Recording]) -> 
 
 
 def _num_usual(rec: store.Recording, every: list[store.Recording]) -> tuple[int, int]:
-    """Of all finished runs, those with as many warm-up and timed steps as most runs of `rec`; and their number."""
+    """How many of all finished runs have as many warm-up and timed steps as most runs of `rec`, and how many there
+    are."""
     names = ["warmup_steps", "measured_steps"]
     usual = run_grid.select_measured_runs(rec.runs)[names].value_counts().head(1)
     ok = pd.concat([run_grid.select_measured_runs(other.runs)[names] for other in every])

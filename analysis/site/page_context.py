@@ -56,13 +56,13 @@ def describe_conditions(rec: store.Recording) -> dict[str, Any]:
 
 
 def describe_question_conditions(rec: store.Recording) -> dict[str, Any]:
-    """What stands above the numbers of a question: the conditions of the runs, and what their machines did to them."""
+    """The head of a question's numbers: the conditions of the runs, and what their machines did to them."""
     return environment.conditions(rec.runs) | {"machines": environment.machines(rec.runs, rec.processes, rec.telemetry)}
 
 
 def describe_claim_conditions(recordings: list[store.Recording], deciding: Answer | None) -> dict[str, Any]:
     """The conditions of all runs that the first claims of the overview are about: training steps, with the ladder
-    (`deciding`) those of its rows alone. A run that several of the `recordings` hold counts in the first."""
+    (`deciding`) the runs of its rows alone. A run that several of the `recordings` hold counts in the first."""
     rows = [deciding.tables[key].rows for key in ("shown", "rest", "alone")] if deciding else []
     claimed = {*pd.concat([of["run_id"].astype(str) for of in rows])} if rows else None
     seen: set[str] = set()
@@ -105,8 +105,8 @@ def make_site(rec: store.Recording, docs: Path) -> Site:
 
 
 def make_site_of_study(site: Site, study: str, studied: store.Recording, main: pd.DataFrame, known: RunPages) -> Site:
-    """Where pages of a study are written: they name its cases, and say where its runs are a mix, beside what is said
-    of `main`, which may be the same. Runs without a page in `known` have a section."""
+    """Where pages of a study are written: they name its cases, and note if its runs are a mix, in addition to the notes
+    on `main`, which may be the same. Runs without a page in `known` have a section."""
     runs = studied.runs
     notes = site.notes if runs is main else (*site.notes, environment.mix(runs, is_main=False))
     columns = tuple(run_grid.case_columns(runs))

@@ -55,10 +55,9 @@ def write_questions(
 ) -> Site:
     """Write the pages of questions and studies, the reconciliation (`checked`), and the overview with their verdicts.
     compared: facts of the pages of comparisons, for the overview. known: pages of runs of studies; the others are on
-    that of all runs. predicted: what was said of runs before they were measured, as of `_read_predictions`. bands: of
-    the runs that were recorded again, worked out where not given. price: of the GPUs of one run. losses: the recordings
-    of the study LOSSES, which the ladder reads. captured: runs that predictions were made from, beside those of
-    `rec`."""
+    the page of all runs. predicted: predictions of runs, as `_read_predictions` gives them. bands: of the runs that
+    were recorded again, worked out where not given. price: of the GPUs of one run. losses: the recordings of the study
+    LOSSES, which the ladder reads. captured: runs that predictions were made from, in addition to `rec`."""
     site = make_site(rec, docs)
     run_pages = {run: page_of_run(run[0]) for run in identify_runs(rec.runs)}
     for study, studied in studies.items():
@@ -66,7 +65,7 @@ def write_questions(
     if bands is None and AGAIN in studies:
         bands = differences.bands_of(rec, studies[AGAIN])
     twin = None
-    if BF16 in studies:  # its pages have as many rows as those of `rec`: with links they are too large
+    if BF16 in studies:  # its pages have as many rows as `rec`'s: with links they are too large
         twin = _Twin(
             studies[BF16], replace(make_site_of_study(site, BF16, studies[BF16], rec.runs, known), run_links={})
         )
@@ -120,13 +119,13 @@ def write_questions(
 
 @dataclass(frozen=True)
 class _Twin:
-    """The runs of the main recording as people train today, of which the same questions are asked."""
+    """The runs of the main recording as people train today, which the same questions are asked about."""
 
     rec: store.Recording
     site: Site
 
     def write(self, letter: str, question: ModuleType, bands: Bands | None) -> dict[str, Any]:
-        """Write the page of a question of the twin; gives what the page of the main recording and the overview say of
+        """Write the page of a question of the twin; gives what the page of the main recording and the overview show of
         it."""
         answer = ask(question, self.rec, bands=bands)
         slug, template = f"bf16-{question.SLUG}", _template(question)
@@ -139,7 +138,7 @@ class _Twin:
 
 
 def _words(letter: str, question: ModuleType) -> dict[str, Any]:
-    """What stands above the answer of a question."""
+    """The head of a question's answer."""
     searched = list(SEARCHED.get(letter, ()))
     return {"letter": letter, "title": question.TITLE, "section": section_of(letter), "searched": searched}
 
@@ -179,7 +178,7 @@ def _write_question(
     **more: Any,
 ) -> dict[str, Any]:
     """Write a question's page, with the conditions of the runs of `rec` and what `more` there is to say; gives what the
-    overview says of it."""
+    overview shows of it."""
     template = template or _template(question)
     words = {**_words(letter, question), **more}
     measured = {} if rec is None else {"conditions": describe_question_conditions(rec)}

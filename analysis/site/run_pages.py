@@ -38,7 +38,7 @@ def write_runs(
     price: telemetry.Price | None = None,
     gains: pd.DataFrame | None = None,
 ) -> dict[str, list[str]]:
-    """Write the pages of the runs of the report and their timelines. Parameters and result as of `write_run_pages`."""
+    """Write the pages of the runs of the report and their timelines. Parameters and result as in `write_run_pages`."""
     site = make_site(rec, docs)
     return write_run_pages(
         site, "report/runs", rec, checks, counterparts, traces=write_timelines(rec, site), gains=gains, price=price
@@ -67,9 +67,9 @@ def write_run_pages(
     price: telemetry.Price | None = None,
 ) -> dict[str, list[str]]:
     """Write a page of every run of `rec` below `folder`, and give what to change first by run, where there is anything
-    to say. counterparts: by page, what it is held against. side: which of two sides these runs are of. traces: as
-    `write_timelines` gives them. gains: what changes were measured to give, as of `prediction.measured`. price: of the
-    GPUs of one run."""
+    to say. counterparts: by page, the runs that it is compared with. side: which of two sides these runs are of.
+    traces: as `write_timelines` gives them. gains: what changes were measured to give, as in `prediction.measured`.
+    price: of the GPUs of one run."""
     first = {}
     tables = {
         name: getattr(rec, name)
@@ -103,7 +103,7 @@ def write_run_pages(
 
 
 def _describe_for_sharing(answer: Answer, side: str, verdict: list[str], is_script: bool) -> dict[str, str]:
-    """What a link to the page of a run shows: what was run, of which side of a comparison, how long it takes, and what
+    """What a link to the page of a run shows: what was run, on which side of a comparison, how long it takes, and what
     limits it, in a line and as parts of a card. Of a script no more is known than its name."""
     run, step_ns = answer.facts["run"], answer.facts["step_ns"]
     what = str(run["size"]) if is_script else titles.description_of(run, answer.facts["has_shape"])
@@ -115,7 +115,7 @@ def _describe_for_sharing(answer: Answer, side: str, verdict: list[str], is_scri
 
 
 def describe_run(answer: Answer) -> dict[str, list[str]]:
-    """The verdict, the findings and the advice of a run in the sentences in which `show` gives those of a capture."""
+    """The verdict, the findings and the advice of a run in the sentences that `show` prints of a capture."""
     run, rows = answer.facts["run"], answer.tables["elapsed"].rows
     by_gpu = rows.drop(columns="phase").groupby("gpu", as_index=False).sum()
     verdict = [*of_gpus(by_gpu), *of_phases(rows)]
@@ -141,7 +141,7 @@ def write_timelines(
     rec: store.Recording, site: Site, *, in_full: Collection[str] | None = None
 ) -> dict[str, dict[str, Any]]:
     """Write one step of every run that has kernels for speedscope and for Perfetto, or of those in `in_full` alone, and
-    give what the run's page says of them, with a strip of one block, or of several ranks strips of the step. Of other
+    give what the run's page shows of them, with a strip of one block, or of several ranks strips of the step. Of other
     runs that is the strips alone, of those that have some."""
     names = {str(run["run_id"]): titles.title_of(run) for run in rec.runs.to_dict("records")}
     frames = (rec.ranges, rec.kernels, rec.memops)

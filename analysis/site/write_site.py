@@ -47,7 +47,7 @@ WITH_RUN_PAGES = (GPUS,)
 """Studies whose runs have pages, too: what each rank does, no other page tells."""
 
 MANY = 40
-"""Runs from which on a process of its own writes their pages, beside all else: to start it takes as long as ten."""
+"""Runs from which on a process of its own writes their pages at the same time: to start it takes as long as ten."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ class Published:
 
 
 def recordings_in(folder: Path) -> list[Path]:
-    """The recordings below `folder`, as of `store.recordings_in`. Raises RecordingError where there is none."""
+    """The recordings below `folder`, as in `store.recordings_in`. Raises RecordingError where there is none."""
     folders = store.recordings_in(folder)
     if not folders:
         raise store.RecordingError(f"{folder} holds no recording: make one with `profiler-job ingest`")
@@ -75,10 +75,10 @@ def publish(
     compared: Comparison | None = None,
     price_per_hour: float | None = None,
 ) -> Published:
-    """Write the report of the recordings in `folders` below `docs`. Those of one study are taken together, and so are
-    those of none, which the report is about; a study alone is what its report is about. compared: has pages of its own,
-    beside those of recordings that can be compared. price_per_hour: of the GPUs of one run, to show that of tokens,
-    with today's date. Raises RecordingError."""
+    """Write the report of the recordings in `folders` below `docs`. The recordings of one study are joined, and so are
+    the recordings of no study, which the report is about; a study alone is what its report is about. compared: has its
+    own pages, next to the pages of recordings that can be compared. price_per_hour: of the GPUs of one run, to show the
+    price of tokens, with today's date. Raises RecordingError."""
     loaded = [store.load(folder) for folder in folders]
     by_study: dict[str, dict[Path, store.Recording]] = {}
     for folder, rec in zip(folders, loaded):
@@ -130,7 +130,7 @@ def write(
 
 
 def _settle(draft: Path, docs: Path) -> None:
-    """Make `index.md` and `report` below `docs` those of `draft`; a file that is the same already keeps its time."""
+    """Replace `index.md` and `report` below `docs` by `draft`'s; a file that is the same already keeps its time."""
     drafted = {path.relative_to(draft) for path in draft.rglob("*") if path.is_file()}
     for path in sorted(drafted):
         target = docs / path
@@ -160,7 +160,7 @@ def _draft(
     """The report of `rec` below `docs`, an empty folder; `measured`: the folder of the benchmarks' figures."""
     published, rec = rec, select_finished_runs(rec)
     every_study = {study: select_finished_runs(other) for study, other in studies.items()}
-    losses = every_study.get(LOSSES)  # read by the ladder alone: its times are those of no page
+    losses = every_study.get(LOSSES)  # read by the ladder alone: no page shows its times
     studies = {study: other for study, other in every_study.items() if study != LOSSES}
     with_pages = [study for study in WITH_RUN_PAGES if study in studies]
     for study in with_pages:  # first: what else the helper does waits for the comparisons
@@ -206,5 +206,5 @@ def _run_pages_of(studies: Mapping[str, store.Recording]) -> RunPages:
 
 
 def _read_predictions(data: Path, recordings: list[store.Recording]) -> pd.DataFrame:
-    """The ledgers below `data` held against the recordings. Raises RecordingError."""
+    """The ledgers below `data` compared with the recordings. Raises RecordingError."""
     return ledger.compare_with_measured(ledger.read_all(data / ledger.FOLDER), recordings)

@@ -2,10 +2,10 @@
 template of the same name.
 
 The parameters of `answer` name the tables that it reads (`runs`, `steps`, `kernels` ...); its docstring is its
-specification. A question of STUDIES may have a STUDY: its tables are then those of the recordings of that study, made
-by the sweeps in jobs/sweeps that name it. It may also ask for `main`, the recording that QUESTIONS answer from, and for
-`calibration`, the peak rates measured on the machine (columns figure, unit, value, low, high, repeats, gpu_name;
-empty where no recording has them), for `predicted`, what was said of runs before they were measured (as of
+specification. A question of STUDIES may have a STUDY: it then reads the tables of the recordings of that study, made by
+the sweeps in jobs/sweeps that name it. It may also ask for `main`, the recording that QUESTIONS answer from, and for
+`calibration`, the peak rates measured on the machine (columns figure, unit, value, low, high, repeats, gpu_name; empty
+where no recording has them), for `predicted`, what was said about runs before they were measured (as in
 `ledger.compare_with_measured`), and every question for `bands`, the noise bands of times, fitted to runs that were
 recorded twice (None where none were).
 """
@@ -95,7 +95,7 @@ SEARCHED = {
 
 
 def section_of(letter: str) -> str:
-    """The section of the site that a question stands in."""
+    """The section of the site that a question belongs to."""
     return next((section for section, letters in SECTIONS.items() if letter in letters), ELSEWHERE)
 
 

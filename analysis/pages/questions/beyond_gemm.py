@@ -1,4 +1,4 @@
-"""(c) What does a forward pass do besides matmuls?"""
+"""(c) What does a forward pass do other than matmuls?"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -34,8 +34,8 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
 
     gemm contains split-K and epilogue kernels: they are part of a matmul. Shares are of the kernel time of the whole
     forward pass, so that gemm and the rest add up to 100%. Of training steps in which modules were followed, the shares
-    of PARTS, forward and backward together, of the kernel time of the whole step, and what each module launches besides
-    GEMMs in each phase.
+    of PARTS, forward and backward together, of the kernel time of the whole step, and what each module launches other
+    than GEMMs in each phase.
     """
     frames = _frames(runs, kernels)
     return assemble({"families": frames.order}, _claims(frames), _tables(frames), _charts(frames))
@@ -49,7 +49,7 @@ PARTS = {
     ranges.ACCUMULATION: "sums of gradients",
     ranges.OPTIMIZER: "optimizer",
 }
-"""What a training step does besides matmuls, by module or phase."""
+"""What a training step does other than matmuls, by module or phase."""
 PART = "part_"
 
 
@@ -68,7 +68,7 @@ class BeyondGemmData:
     parts: pd.DataFrame
     """Share of each of PARTS in the kernel time of a training step, a column part_<part> for each that was seen."""
     modules: pd.DataFrame
-    """What each module of a training step launches besides GEMMs: `module_tree`, with shares of the whole step."""
+    """What each module of a training step launches other than GEMMs: `module_tree`, with shares of the whole step."""
 
 
 def _frames(runs: pd.DataFrame, kernels: pd.DataFrame) -> BeyondGemmData:
@@ -234,7 +234,7 @@ def _parts_in(rows: pd.DataFrame) -> dict[str, str]:
 
 
 def _modules(runs: pd.DataFrame, totals: pd.DataFrame) -> pd.DataFrame:
-    """Training steps in which modules were followed: the case, and the tree of what is no GEMM in them."""
+    """Training steps in which modules were followed: the case, and the tree of everything but GEMMs in them."""
     grid = run_grid.cases(runs, "train_step")
     of_runs = totals[totals["run_id"].isin(grid["run_id"])]
     tree = module_tree(of_runs[of_runs["family"] != GEMM])

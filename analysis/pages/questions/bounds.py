@@ -47,18 +47,18 @@ def answer(
 ) -> Answer:
     """Roofline of every operation and kernel family, and what bounds each run.
 
-    FLOPs and bytes are those of the kernels as the model is written, in FP32 (flops.kernel_costs; backward does the
-    matmuls of forward twice; AdamW is flops.adamw_unfused). Runs in another precision, with fused attention or
-    compiled have none. The roofs are `calibration`: the matmul in the run's precision, and the copy. An operation with
-    more FLOPs a byte than their ratio, the ridge point, is limited by compute, with fewer by memory; `reached` is the
-    time that this roof allows over the kernel time. Operations of forward are those of mode `forward`, the others those
-    of `train_step`.
+    FLOPs and bytes are counted from the kernels as the model is written, in FP32 (flops.kernel_costs; backward does the
+    matmuls of forward twice; AdamW is flops.adamw_unfused). Runs in another precision, with fused attention or compiled
+    have none. The roofs are `calibration`: the matmul in the run's precision, and the copy. An operation with more
+    FLOPs a byte than their ratio, the ridge point, is limited by compute, with fewer by memory; `reached` is the time
+    that this roof allows over the kernel time. Operations of forward come from mode `forward`, the others from
+    `train_step`.
 
     What bounds a run is what takes the largest part of its unprofiled step: waiting for launches (`metrics.waiting`),
     matmuls above the ridge (compute), or all other kernels (memory), which do a few operations for each element. So is
     each phase of a training step. Other recordings (`studies`) of the same runs say in how many of them a run is
     launch-bound; their shares of kernel time are taken to be these. Backward to forward is within training steps.
-    run_pages: as of `run_grid.page_by_id`.
+    run_pages: as in `run_grid.page_by_id`.
     """
     frames = _frames(runs, steps, kernels, memops, calibration, bands, studies, run_pages)
     facts, claims = _facts(runs, calibration, bands), _claims(frames, runs, calibration)

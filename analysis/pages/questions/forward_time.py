@@ -52,7 +52,7 @@ def answer(
 
     timer: Python, unprofiled, device synchronised. host: the NVTX range `forward` on the host, under nsys. projected:
     GPU span, from the first operation on the GPU to the end of the last. busy: union of its kernels, copies and
-    fills. Ratios are to the timer's median. Of the timer's steps, of all processes, there are mean and standard
+    fills. Ratios are to the timer's median. The timer's steps, of all processes, have a mean and standard
     deviation, too, and of the medians of the processes the 95% interval of their median. A time under nsys and one
     without it, which are of two processes, differ by more than the noise band of wall times (`bands`). How long the GPU
     waits for launches is what `metrics.waiting` says, here and in other recordings (`studies`) of the same runs. The

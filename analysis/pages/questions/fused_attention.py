@@ -39,15 +39,15 @@ def answer(
 ) -> Answer:
     """Eager attention (`naive`) against the backends of scaled_dot_product_attention, forward and in training.
 
-    A step's time is its GPU busy time, with the unprofiled timer beside it. A backend is faster where its time is
-    shorter than that of `naive` by more than the noise band of its kind (`bands`); the crossover is the smallest
-    context from which it is so at every longer one that both reached. Memory is peak allocated in a step.
+    A step's time is its GPU busy time, with the unprofiled timer next to it. A backend is faster if its time is shorter
+    than `naive`'s by more than the noise band of its kind (`bands`); the crossover is the smallest context from which
+    it is so at every longer one that both reached. Memory is peak allocated in a step.
 
-    Attention's kernel time is, in forward, that of all kernels launched in its ranges; in backward, where kernels have
-    no range, that of the fused kernels, and for `naive` its backward less what the backends' backward takes outside the
-    fused kernels (median over backends; lowest and highest beside it).
+    Attention's kernel time is, in forward, the time of all kernels launched in its ranges; in backward, where kernels
+    have no range, the time of the fused kernels, and for `naive` its backward less what the backends' backward takes
+    outside the fused kernels (median over backends; lowest and highest next to it).
 
-    FLOPs are those of matmuls with the T x T scores, all layers. Model FLOPs count every score. What a fused kernel
+    FLOPs are counted of matmuls with the T x T scores, all layers. Model FLOPs count every score. What a fused kernel
     executes is inferred, no profile counts it: masked pairs skipped, and one matmul more in backward. Rates are FLOPs
     over attention's kernel time; their share is of the rate of a large matmul, measured on this GPU (`calibration`) or,
     where none was, in its datasheet.
@@ -459,7 +459,7 @@ def _find_leader(rows: pd.DataFrame) -> dict[str, Any]:
 
 
 def _find_timed(rows: pd.DataFrame) -> dict[str, Any]:
-    """Where another backend than that of `_find_leader` has the shortest unprofiled step."""
+    """If another backend than `_find_leader` names has the shortest unprofiled step."""
     leader = _find_leader(rows)["attention"]
     other = rows[rows["timer_first"] != leader]
     return {

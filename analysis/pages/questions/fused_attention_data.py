@@ -1,4 +1,4 @@
-"""What the page of fused attention is made of: steps by backend, next to those of eager attention."""
+"""What the page of fused attention is made of: steps by backend, next to eager attention."""
 
 from dataclasses import dataclass
 
@@ -29,9 +29,9 @@ class FusedAttentionData:
     table: pd.DataFrame
     """Every case and mode, each attention: see `_steps`."""
     compared: pd.DataFrame
-    """The rows of backends that have a step of `naive` beside them."""
+    """The rows of backends that have a step of `naive` next to them."""
     trained: pd.DataFrame
-    """Those of them that are training steps."""
+    """The training steps among them."""
     crossovers: pd.DataFrame
     reference: pd.DataFrame
     """The backends at the case that is looked at kernel by kernel."""
@@ -111,7 +111,7 @@ def _steps(
 
 
 def _join_naive(table: pd.DataFrame, keys: list[str], bands: Bands | None) -> pd.DataFrame:
-    """`_steps`, naive first, with the values of `naive` beside them (naive_*), and how many times as long `naive`
+    """`_steps`, naive first, with the values of `naive` next to them (naive_*), and how many times as long `naive`
     takes."""
     table = attention.join_naive(table, [*COMPARED, "run_id", NOT_MEASURED], [*keys, "mode"])
     for ratio, value in (("speedup", "busy_ns"), ("timer_speedup", "timer_ns"), ("memory_ratio", "peak_memory_bytes")):

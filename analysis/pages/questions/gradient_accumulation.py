@@ -41,9 +41,9 @@ def answer(
     against the same batch in one piece.
 
     Batch, tokens and FLOPs of a step are the same, however it is cut. The step is timed by Python without a profiler,
-    GPU busy is of its capture; a ratio is that time over the one of the whole batch, and they differ beyond the noise
-    band (`bands`). How long the GPU waits for launches is what `metrics.waiting` says, memory the peak of the
-    allocator, energy that of the GPU's counter.
+    GPU busy is of its capture; a ratio is that time over the one of the whole batch, and they differ measurably, by the
+    noise band (`bands`). How long the GPU waits for launches is what `metrics.waiting` says, memory is the peak of the
+    allocator, energy is read from the GPU's counter.
     """
     frames = _frames(runs, steps, kernels, memops, processes, telemetry, bands)
     return assemble({"noise": noise_of(bands)}, _claims(frames), _tables(frames), _charts(frames))
@@ -52,7 +52,7 @@ def answer(
 @dataclass(frozen=True, kw_only=True)
 class GradientAccumulationData:
     cases: pd.DataFrame
-    """One row per case and number of micro-batches, with the whole batch beside it ({column}_1)."""
+    """One row per case and number of micro-batches, with the whole batch next to it ({column}_1)."""
 
     @property
     def measured(self) -> pd.DataFrame:

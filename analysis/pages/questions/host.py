@@ -48,7 +48,7 @@ def answer(
     cause (`metrics.queue` says how): it waits for a launch, it is idle between two phases, where the host
     synchronises, or it takes up work that was there already. The four add up to the NVTX range of the step. The
     unprofiled step is the timer's; its idle share is 1 - busy / timer. Times saved are to the run without compile of
-    the same case; a variant is faster or slower only beyond the noise band of wall times (`bands`). What graphs
+    the same case; a variant is faster or slower only measurably, by the noise band of wall times (`bands`). What graphs
     add to compile is judged by forward and backward together, without the optimizer: only the model is compiled. `main`
     is asked for the same causes in every training step of the grid, and, as its twin in BF16 among the `studies`, for
     deeper models of fewer parameters that are slower than wider ones (`metrics.depth`).

@@ -35,18 +35,18 @@ class HostData:
     measured: pd.DataFrame
     """The runs with a time of the unprofiled step."""
     captured: pd.DataFrame
-    """Those of them that have steps under nsys, too."""
+    """The ones that have steps under nsys, too."""
     pairs: pd.DataFrame
-    """Each variant beside the run of the same case without compile."""
+    """Each variant next to the run of the same case without compile."""
     over_default: pd.DataFrame
-    """CUDA graphs beside compile without them."""
+    """CUDA graphs next to compile without them."""
     phases: pd.DataFrame
     """Phases of the training steps."""
     grid_by: list[str]
     grid: pd.DataFrame
     """The training steps of the main recording, and the columns that name a case there."""
     depth: pd.DataFrame
-    """Models with more layers and fewer parameters beside others: `depth.pairs` of the main recording and its twin."""
+    """Models with more layers and fewer parameters next to others: `depth.pairs` of the main recording and its twin."""
     models: pd.DataFrame
     """The runs of these pairs: `depth.list_steps_by_depth`."""
 
@@ -131,7 +131,7 @@ def group_calls(api: pd.DataFrame) -> pd.DataFrame:
 
 
 def _pairs(measured: pd.DataFrame, by: list[str], base: str, bands: Bands | None) -> pd.DataFrame:
-    """Each variant beside the run of the same case with compile `base`: saved_ns and its two parts, ratio, differs,
+    """Each variant next to the run of the same case with compile `base`: saved_ns and its two parts, ratio, differs,
     base_launch_part (of the base's idle time under nsys, how much waits for a launch), base_launch_wait (part of the
     base's unprofiled step, see `metrics.waiting`) and base_waits (whether that is more than noise)."""
     clock = ["timer_ns", "timer_min_ns", "timer_max_ns", "timer_parts"]
@@ -171,7 +171,7 @@ def _list_compiled(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFr
 def _compare_with_default(
     measured: pd.DataFrame, compiled: pd.DataFrame, by: list[str], bands: Bands | None
 ) -> pd.DataFrame:
-    """CUDA graphs beside compile without them, by the time of what is compiled."""
+    """CUDA graphs next to compile without them, by the time of what is compiled."""
     clock = [name for name in compiled if name != "run_id"]
     rows = measured.drop(columns=clock).merge(compiled, on="run_id")[["run_id", *by, "compile", *clock]]
     off = rows[rows["compile"] == DEFAULT].drop(columns=["run_id", "compile"])

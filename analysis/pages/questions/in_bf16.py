@@ -38,8 +38,8 @@ def answer(
 
     Of both sides, by the same functions: the unprofiled step (median over steps), the part of it in which the GPU is
     busy, kernel time by family, and the optimizer's part of it. `speedup` is the step of the main recording over that
-    of its twin. Two steps differ beyond the noise band of wall times (`bands`); without one, where their ranges over
-    steps do not overlap.
+    of its twin. Two steps differ measurably, by the noise band of wall times (`bands`); without one, where their ranges
+    over steps do not overlap.
     """
     frames = _frames(runs, steps, kernels, memops, main, bands)
     return assemble({"noise": noise_of(bands), "sides": SIDES}, _claims(frames), _tables(frames), _charts(frames))

@@ -28,7 +28,7 @@ MODE = "train_step"
 ALSO = ("precision", "optimizer", BF16)
 """Studies that hold further rungs."""
 READS = (STUDY, *ALSO, HOST)
-"""Studies whose runs have rows here, beside those of the main recording."""
+"""Studies whose runs have rows here, in addition to the main recording."""
 CASE = ["size", "context_length"]
 HUGGING_FACE = "hf"
 MULTIPLE = 64
@@ -76,11 +76,11 @@ IN_MAP = {BASE: "FP32", "TF32": "TF32", "BF16": "BF16", EAGER: "BF16 with fused 
 MEASURED, PREDICTED, HINDSIGHT = "measured", "predicted before", "computed in hindsight"
 SLOWER_HOST = "measured, on a slower host, which explains it"
 CONTEXTS = {"small": 512, "medium": 1024, "xl": 512, "2.7B": 1024}
-"""Of each model the context at which the ladder is told; of another the longest of those followed furthest up."""
+"""The context at which the ladder of each model is shown; of another the longest of those followed furthest up."""
 NOT_PREDICTED = "not predicted"
 NO_CAPTURE, BASELINE, NOT_PROBED, REFERENCE_LOSS = "no capture", "baseline", "not measured", "reference"
-"""Of a rung: its step in FP32 was not captured, so that nothing can be predicted from it; it is that step. Of its loss:
-nothing compares it; others are held against it."""
+"""Of a rung: its step in FP32 was not captured, so that nothing can be predicted from it; it is that step. Nothing
+compares its loss; others are compared with it."""
 
 
 def answer(
@@ -95,14 +95,14 @@ def answer(
     """A training step of the main recording with one change after the other, and with each alone.
 
     `ns` is the unprofiled step, the median over the steps of all processes. `speedup` is the step in FP32 with nothing
-    fused over it, `gain` that of the rung before over it; `tokens_per_s` and `joules` are of the same steps. Of
-    `predicted`, as of `ledger.compare_with_measured`, is what was said of a run before it was measured; of `hindsight`,
-    as of `recording_predictions.predict_measured`, what the models say today from the capture of the step in FP32. Two
-    steps differ beyond the noise band of wall times (`bands`), which is as wide as if the GPU waited in all phases that
-    the host limits, and only where the host's speed does not explain it: `at_least` and `at_most` are the gain where
-    the step grows with the time of a loop of plain Python on its host, which took `slower_host` times as long as
-    before. Losses are those of the run where it compared them, else of the recording `losses`, which may be of the same
-    model without dropout.
+    fused over it, `gain` the step before it in the ladder over it; `tokens_per_s` and `joules` are of the same steps.
+    Of `predicted`, as in `ledger.compare_with_measured`, is what was said about a run before it was measured; of
+    `hindsight`, as in `recording_predictions.predict_measured`, what the models say today from the capture of the step
+    in FP32. Two steps differ measurably, by the noise band of wall times (`bands`), which is as wide as if the GPU
+    waited in all phases that the host limits, and only where the host's speed does not explain it: `at_least` and
+    `at_most` are the gain where the step grows with the time of a loop of plain Python on its host, which took
+    `slower_host` times as long as before. Losses are the run's if it compared them, else of the recording `losses`,
+    which may be of the same model without dropout.
     """
     frames = _frames(runs, main, studies, predicted, hindsight, bands, losses)
     facts: dict[str, Any] = {"noise": noise_of(bands), "slow_host": SLOW_HOST, "near": NEAR, "rungs": [*RUNGS]}
@@ -118,12 +118,12 @@ class LadderData:
     rungs: pd.DataFrame
     """One row per case and rung that was measured."""
     alone: pd.DataFrame
-    """One row per case and single change that was measured; `gains`: faster beyond the noise band and what the hosts
-    explain."""
+    """One row per case and single change that was measured; `gains`: faster measurably, by the noise band and what the
+    hosts explain."""
 
     @property
     def compiled(self) -> pd.DataFrame:
-        """Those of `alone` that are faster for being compiled."""
+        """The rows of `alone` that are faster for being compiled."""
         return self.alone[self.alone["change"].isin(COMPILED_ALONE) & self.alone["gains"].astype(bool)]
 
     @property
@@ -251,7 +251,7 @@ def _measure_steps(recordings: Iterable[Any]) -> pd.DataFrame:
     """Each training step of the reference model and of models of Hugging Face that was measured, the first of those
     that have one run id: CASE, AXES, batch_size, workload, run_id, ns, min_ns, max_ns, parts (of this, phases that the
     host limits) and host_limited, the same as a share, tokens_per_s, peak_bytes, joules, host_ratio (a loop of plain
-    Python over that of the fastest process on such a CPU), and the losses that the run compared itself."""
+    Python over the loop of the fastest process on such a CPU), and the losses that the run compared itself."""
     tables: dict[str, list[pd.DataFrame]] = {}
     seen: set[str] = set()
     for rec in recordings:
@@ -312,7 +312,7 @@ def _sort_single_changes(alone: pd.DataFrame) -> pd.DataFrame:
 
 
 def _join_base(rows: pd.DataFrame, base: pd.DataFrame) -> pd.DataFrame:
-    """Those of cases that have a base, with its time, memory and energy, and how many times as fast they are."""
+    """The rows of cases that have a base, with its time, memory and energy, and how many times as fast they are."""
     beside = base[["ns", "peak_bytes", "joules", "host_limited"]].add_prefix("base_")
     table = rows.merge(beside, left_on=CASE, right_index=True).reset_index(drop=True)
     table["speedup"] = table["base_ns"] / table["ns"]
@@ -459,7 +459,7 @@ def _tables(frames: LadderData) -> list[Table]:
 
 
 def _drop_shown(rows: pd.DataFrame, shown: pd.DataFrame) -> pd.DataFrame:
-    """Those of other cases."""
+    """The rows of other cases."""
     both = rows.merge(shown[CASE].drop_duplicates(), on=CASE, how="left", indicator=True)
     return both[both["_merge"] == "left_only"].drop(columns="_merge")
 
@@ -532,7 +532,7 @@ def _select_without_dropout(rows: pd.DataFrame) -> list[str]:
 
 
 def _select_by_formula(alone: pd.DataFrame) -> pd.DataFrame:
-    """Of fused AdamW alone the cases of which it is known what fusing does to the loss, and what the formula."""
+    """Cases of fused AdamW alone for which it is known what fusing does to the loss, and what the formula."""
     return alone[(alone["optimizer"].astype(str) == "fused") & alone["numerics_off"].notna()]
 
 

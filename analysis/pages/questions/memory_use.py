@@ -35,7 +35,7 @@ def answer(
 
     Measured, in a step after the first, of runs without a cap: peak allocated in each phase; the bytes of
     parameters, gradients and Adam's state when the step has ended, from a snapshot of the allocator; activations, which
-    is what the forward pass leaves allocated, by range. A range's bytes contain those of the ranges inside it.
+    is what the forward pass leaves allocated, by range. A range's bytes contain the bytes of the ranges inside it.
 
     Predicted: peak allocated, against every finished run of this study and of `main`, capped or not, and apart from
     these, of the other `studies` by name, without compiled runs and those after them in their process; whether each

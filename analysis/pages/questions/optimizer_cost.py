@@ -70,11 +70,11 @@ def answer(
     lists of them (foreach), and fused.
 
     GPU busy (kernel_ns) is of the phase, time the phase by the unprofiled timer, speed-up the time of reference AdamW
-    over this one's. Faster and slower are said of GPU busy, beyond the noise band of kernel times (`bands`), and of the
-    timer, beyond that of wall times, which is the wider, the longer the GPU waits. How long it waits for launches in
-    the phase is what `metrics.waiting` says. Bytes are elements read and written as
-    flops.ADAMW_ACCESSES counts them; their rate is over GPU busy and compared with the measured rate of a device copy.
-    Extra memory is how far the phase raises the allocator's peak above what it held when the phase began.
+    over this one's. Faster and slower are said about GPU busy, measurably, by the noise band of kernel times (`bands`),
+    and of the timer, by the band of wall times, which is the wider, the longer the GPU waits. How long it waits for
+    launches in the phase is what `metrics.waiting` says. Bytes are elements read and written as flops.ADAMW_ACCESSES
+    counts them; their rate is over GPU busy and compared with the measured rate of a device copy. Extra memory is how
+    far the phase raises the allocator's peak above what it held when the phase began.
     """
     frames = _frames(runs, steps, kernels, memops, memory, calibration, bands)
     return assemble(_facts(calibration, bands), _claims(frames), _tables(frames), _charts(frames))
@@ -94,7 +94,7 @@ class OptimizerCostData:
 
     @property
     def compared(self) -> pd.DataFrame:
-        """Cases with reference AdamW beside them."""
+        """Cases with reference AdamW next to them."""
         return self.measured[self.measured["kernel_speedup"].notna()]
 
     def compared_of(self, optimizer: str) -> pd.DataFrame:
@@ -136,7 +136,7 @@ def _frames(
 
 
 def _join_base(cases: pd.DataFrame, bands: Bands | None) -> pd.DataFrame:
-    """`cases` with the values of reference AdamW beside them, and what each saves against it."""
+    """`cases` with the values of reference AdamW next to them, and what each saves against it."""
     ends = ("ns", "min_ns", "max_ns", "parts")
     times = [f"{clock}_{end}" for clock in CLOCKS for end in ends]
     others = ["launches", "moved_bytes"]
@@ -173,7 +173,7 @@ def _claims(frames: OptimizerCostData) -> list[Claim]:
 
 
 def _claim_fused(frames: OptimizerCostData) -> list[Claim]:
-    """What fusing saves, by GPU busy and by the timer, and of which share of the step."""
+    """What fusing saves, by GPU busy and by the timer, and the share of the step that it saves from."""
     fused, faster = frames.compared_of("fused"), _beyond(frames.measured, faster=True)
     known = frames.measured[frames.measured["of_copy"].notna()]
 
@@ -455,17 +455,17 @@ def _operations(kernels: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _differs_from_reference(rows: pd.DataFrame, clock: str) -> pd.Series:
-    """True where the time differs from that of reference AdamW."""
+    """True if the time differs from reference AdamW's."""
     return rows[f"{clock}_apart"]
 
 
 def _beyond(rows: pd.DataFrame, faster: bool) -> pd.DataFrame:
-    """Rows whose kernels are faster, or slower, than those of reference AdamW."""
+    """Rows whose kernels are faster, or slower, than reference AdamW's."""
     return rows[_differs_from_reference(rows, "kernel") & ((rows["kernel_speedup"] > 1) == faster)]
 
 
 def _gain(key: str, clock: str, rows: pd.DataFrame) -> Claim:
-    """That all of the `rows` whose time by `clock` differs from that of reference AdamW are faster."""
+    """That all of the `rows` whose time by `clock` differs from reference AdamW's are faster."""
     names = [f"{clock}_{end}" for end in ("ns", "min_ns", "max_ns", "speedup", "band_ns")]
     speedup = names[-2]
     return Claim(

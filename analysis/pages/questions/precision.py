@@ -57,13 +57,12 @@ def answer(
     """Training steps in TF32 and BF16 autocast against the same step in FP32.
 
     Speed-up is FP32's time over this one's: of the step and its phases by the unprofiled timer, of the GPU by busy
-    time, of GEMM kernels and of all others by kernel time. Faster and slower mean by more than the noise band of
-    their kind of time (`bands`); that of a step is the wider, the longer the GPU waits in it. How long it waits for
-    launches is what `metrics.waiting` says. The math path of a GEMM is what the name of its
-    kernel says; where no documentation backs the name, it is inferred. MFU is the FLOPs of the matmuls over the step's
-    wall time, over the machine's measured peak for the precision and over the data sheet's. Casts are copy
-    kernels whose name says that they convert. The difference of logits is over those of FP32 at the same weights, root
-    mean square.
+    time, of GEMM kernels and of all others by kernel time. Faster and slower mean by more than the noise band of their
+    kind of time (`bands`); the band of a step is the wider, the longer the GPU waits in it. How long it waits for
+    launches is what `metrics.waiting` says. The math path of a GEMM is what the name of its kernel says; where no
+    documentation backs the name, it is inferred. MFU is the FLOPs of the matmuls over the step's wall time, over the
+    machine's measured peak for the precision and over the data sheet's. Casts are copy kernels whose name says that
+    they convert. The difference of logits is relative to FP32's logits at the same weights, root mean square.
     """
     frames = _frames(runs, steps, kernels, memops, figures, calibration, bands)
     return assemble(_facts(calibration, bands), _claims(frames), _tables(frames), _charts(frames))
@@ -71,8 +70,8 @@ def answer(
 
 @dataclass(frozen=True, kw_only=True)
 class PrecisionData:
-    """`cases`: one row per case and precision. `families`: kernel time by family in each precision, of which `others`
-    are all but GEMM. `paths`: GEMM kernels by math path. `numerics`: difference of logits and loss. `shares`: kernel
+    """`cases`: one row per case and precision. `families`: kernel time by family in each precision; `others` are all
+    families but GEMM. `paths`: GEMM kernels by math path. `numerics`: difference of logits and loss. `shares`: kernel
     time of each measured case by family."""
 
     cases: pd.DataFrame
@@ -84,7 +83,7 @@ class PrecisionData:
 
     @property
     def lower(self) -> pd.DataFrame:
-        """Measured cases in TF32 and BF16 that have FP32 beside them."""
+        """Measured cases in TF32 and BF16 that have FP32 next to them."""
         cases = _select_measured(self.cases)
         return cases[(cases["precision"] != BASE) & cases["step_speedup"].notna()]
 
@@ -143,7 +142,7 @@ def _add_parts(cases: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
 
 
 def _join_fp32(cases: pd.DataFrame, bands: Bands | None) -> pd.DataFrame:
-    """`cases` with FP32's values beside them, and speed-ups over FP32."""
+    """`cases` with FP32's values next to them, and speed-ups over FP32."""
     times = [f"{name}_ns" for name in TIMED]
     spread = ["step_min_ns", "step_max_ns", "step_parts"]
     others = ["launch_wait", "casts", "launches", "copied_bytes", "peak_memory_bytes"]

@@ -54,17 +54,17 @@ def answer(
     main: Any,
     bands: Bands | None = None,
 ) -> Answer:
-    """The runs of `main`, the first recording, that a second one has too, side by side, as `compare` holds one against
-    the other: aligned, measured and judged by `analysis.comparison`.
+    """The runs of `main`, the first recording, that a second one has too, side by side, as `compare` compares them:
+    aligned, measured and judged by `analysis.comparison`.
 
     Kernel time is the sum over the kernels of a step, the median over profiled steps; the step is timed by Python
     without a profiler: median, minimum and maximum. Changes and ratios are of the second to the first. A kernel is the
-    same where its name is launched as often by the same module in the same phase; modules of a phase are not held
-    against each other where only one recording followed them. The spread is that of a run's
-    unprofiled steps, the longest over the shortest, less one. Steps are apart where their minimum-to-maximum intervals
-    do not overlap, which says little: the noise bands of all other pages (`bands`) are fitted to these pairs. So a
-    step has moved where it differs by more than one in which the GPU never waits varies; without bands, where they are
-    apart. A recording is not held against itself.
+    same where its name is launched as often by the same module in the same phase; modules of a phase are not compared
+    with each other where only one recording followed them. The spread is of a run's unprofiled steps, the longest over
+    the shortest, less one. Steps are apart where their minimum-to-maximum intervals do not overlap, which says little:
+    the noise bands of all other pages (`bands`) are fitted to these pairs. So a step has moved where it differs by more
+    than one in which the GPU never waits varies; without bands, where they are apart. A recording is not compared with
+    itself.
     """
     frames = _frames(runs, steps, kernels, memops, main, bands)
     facts = _facts(frames, bands) | {"processors": {FIRST: _processors(main.processes), SECOND: _processors(processes)}}
@@ -119,7 +119,7 @@ def _facts(frames: SecondRecordingData, bands: Bands | None) -> dict[str, Any]:
 
 
 def _processors(processes: pd.DataFrame) -> list[str]:
-    """Those of the hosts, as far as the recording says; one older than telemetry does not."""
+    """Facts of the hosts, as far as the recording knows; one older than telemetry does not."""
     return sorted({*processes["cpu_model"].dropna().astype(str)} - {""})
 
 
@@ -253,7 +253,7 @@ _COLUMNS = (
 
 
 def _row(case: Case, first: Measured, second: Measured, noise: Noise | None) -> dict[str, Any]:
-    """_COLUMNS of a pair: what `compare` says of its metrics; launches of a step, the part of it in which the GPU is
+    """_COLUMNS of a pair: what `compare` prints of its metrics; launches of a step, the part of it in which the GPU is
     busy, and `unlike`, the launches that only one side has; never_waits_ns, half the noise band of a step in which the
     GPU never waits."""
     row: dict[str, Any] = {"run_id": case.second[0], "unlike": _unlike(first.totals, second.totals)}
@@ -272,7 +272,7 @@ def _row(case: Case, first: Measured, second: Measured, noise: Noise | None) -> 
 
 
 def _noise(bands: Bands, pairs: list[tuple[Case, Measured, Measured]]) -> Noise:
-    """The bands as those of runs that so many processes timed as these."""
+    """The bands for runs that as many processes timed as these."""
     _, first, second = pairs[0]
     num_timed = first.num_processes, second.num_processes
     return Noise(kernel=bands.kernel, wall=bands.wall, memory_share=0.0, source="", num_timed=num_timed)
@@ -341,7 +341,7 @@ def _families(totals: dict[str, pd.DataFrame]) -> pd.DataFrame:
 
 
 def _settings(first: pd.DataFrame, second: pd.DataFrame, run_ids: pd.Series) -> pd.DataFrame:
-    """What the runs of both recordings say of their machine and programs: what, first, second."""
+    """The machine and programs of the runs of both recordings: what, first, second."""
     sides = [runs[runs["run_id"].astype(str).isin(run_ids)] for runs in (first, second)]
     rows = [{"what": "day", **_word_values(sides, lambda runs: runs["started_at"].astype(str).str[:10])}]
     rows += [

@@ -36,7 +36,7 @@ WAYS = ("none", "ddp", "fsdp")
 HIDES_WELL = 0.05
 """Exposed communication below this part of a step is called hidden."""
 AS_UNPROFILED = 0.1
-"""Where a step under nsys differs from the unprofiled one by at most this part, what is exposed in it is held against
+"""Where a step under nsys differs from the unprofiled one by at most this part, what is exposed in it is compared with
 how much longer the unprofiled step is than the same without communication: elsewhere the hosts are slower or faster,
 and ranks wait for one another otherwise."""
 EXPLAINS = 0.05
@@ -54,19 +54,20 @@ def answer(
     processes: pd.DataFrame,
     bands: Bands | None = None,
 ) -> Answer:
-    """A training step on one GPU against the same step on several, each of which has the batch of the one: with
+    """A training step on one GPU compared with the same step on several, each with the batch of the one: with
     DistributedDataParallel, and with parameters in parts (FSDP).
 
-    The step is timed by Python without a profiler, and is that of the slowest rank; tokens of a step are those of all
-    GPUs. Efficiency is tokens a second over those of as many single GPUs. Communication is of the captures, mean of
-    steps and ranks, split as `collective_time` says. How much longer a step is than that of one GPU, and its
-    computing kernels run, is said without the optimizer, which FSDP divides.
+    The step is timed by Python without a profiler, and is the slowest rank's; tokens of a step are of all GPUs.
+    Efficiency is tokens a second over the tokens of as many single GPUs. Communication is of the captures, mean of
+    steps and ranks, split as `collective_time` says. How much longer a step is than on one GPU, and its computing
+    kernels run, is said without the optimizer, which FSDP divides.
 
-    The same step without communication has its computing kernels, which take longer than those of one GPU (the copies
-    of FSDP, and kernels beside communication). So where GPUs limit a step, and its kernels run back to back, it would
-    be as long as that of one GPU and as its computing kernels run longer. How much longer than that it is (rest_ns) is
-    held against what is exposed. Where the host limits a step, its GPUs wait for launches, and what is exposed costs
-    nothing as long as they would: what is critical is held against the cost by clocks (`exchange.estimate_cost`).
+    The same step without communication has its computing kernels, which take longer than on one GPU (the copies of
+    FSDP, and kernels next to communication). So where GPUs limit a step, and its kernels run back to back, it would be
+    as long as on one GPU, plus as much as its computing kernels run longer. How much longer than that it is (rest_ns)
+    is compared with what is exposed. Where the host limits a step, its GPUs wait for launches, and what is exposed
+    costs nothing as long as they would: what is critical is compared with the cost by clocks
+    (`exchange.estimate_cost`).
     """
     frames = _frames(runs, steps, kernels, memops, figures, processes, bands)
     return assemble({"noise": noise_of(bands), "explains": EXPLAINS}, _claims(frames), _tables(frames), _charts(frames))
@@ -80,16 +81,16 @@ class SeveralGpusData:
     """One row per collective and number of GPUs: bus_rate, bytes a second over the link of each GPU, median of the
     runs, with bus_rate_low and bus_rate_high."""
     collectives: pd.DataFrame
-    """One row per case of several GPUs and collective, as of `by_collective`, with link_share."""
+    """One row per case of several GPUs and collective, as in `by_collective`, with link_share."""
     messages: pd.DataFrame
-    """One row per case of several GPUs, collective and size of a message, as of `by_message`, with link_share."""
+    """One row per case of several GPUs, collective and size of a message, as in `by_message`, with link_share."""
     timed: pd.DataFrame
-    """One row per process that timed a case and read its GPU: first_gpu numbers that of its first rank, at_once says on
-    how many sets of GPUs runs of several GPUs were timed at the same time (NaN of one GPU)."""
+    """One row per process that timed a case and read its GPU: first_gpu numbers the GPU of its first rank, at_once says
+    on how many sets of GPUs runs of several GPUs were timed at the same time (NaN of one GPU)."""
 
     @property
     def several(self) -> pd.DataFrame:
-        """Measured ones of several GPUs of which one GPU alone was measured, too."""
+        """Measured cases of several GPUs that were measured on one GPU, too."""
         rows = self.cases[(self.cases[NOT_MEASURED] == "") & (self.cases["gpus"] > 1)]
         return rows[rows["efficiency"].notna()]
 
@@ -105,7 +106,7 @@ class SeveralGpusData:
 
     @property
     def limited_by_gpu(self) -> pd.DataFrame:
-        """Of these, those whose hosts do not limit the step, as far as is known."""
+        """The undisturbed cases whose hosts do not limit the step, as far as is known."""
         return self.undisturbed[~(self.undisturbed["host_share"] > MOSTLY_HOST)]
 
 
@@ -181,7 +182,7 @@ def _times(steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def _join_one_gpu(cases: pd.DataFrame, bands: Bands | None) -> pd.DataFrame:
-    """`cases` with the same case on one GPU beside them ({column}_1), efficiency, and what the step takes more."""
+    """`cases` with the same case on one GPU next to them ({column}_1), efficiency, and what the step takes more."""
     by = [name for name in ("size", "context_length", *run_grid.VARIANT_AXES) if name in cases]
     by = [name for name in by if name not in ("gpus", "parallel", "batch_size")]
     clock = [f"step_{end}" for end in ("ns", "min_ns", "max_ns", "n", "parts")]
@@ -415,9 +416,9 @@ def _group_by_way(rows: pd.DataFrame) -> list[dict[str, Any]]:
 
 def _places(rows: pd.DataFrame, of_one: pd.DataFrame) -> dict[str, Any]:
     """Of processes that timed several GPUs: how many there are by their first GPU, most first; in how many cases these
-    differ, and how long the step is there on other GPUs, over that on those which timed most. at_once: on how many
-    sets of GPUs at the same time. num_one: processes that timed one GPU alone; num_elsewhere: those of them that did so
-    on one of the other GPUs."""
+    differ, and how long the step is there on other GPUs, over that on those which timed most. at_once: on how many sets
+    of GPUs at the same time. num_one: processes that timed one GPU alone; num_elsewhere: how many of them did so on one
+    of the other GPUs."""
     counts = rows["first_gpu"].value_counts()
     steps = rows.assign(usual=rows["first_gpu"] == counts.index[0]).groupby(["run_id", "usual"])["step_ns"].median()
     both = steps.unstack("usual").reindex(columns=[True, False]).dropna()

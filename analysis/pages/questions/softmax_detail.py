@@ -23,7 +23,8 @@ STUDY = ""
 
 KERNELS = ("max", "subtract", "exp", "sum", "divide")
 READING = ("max", "sum")
-"""They write one number a row: the bandwidth of reading is theirs, that of copying the others'."""
+"""They write one number a row: they are compared with the bandwidth of reading, the others with the bandwidth of
+copying."""
 PRECISIONS = ("fp32", "tf32")
 NO_PEAK = "no measured bandwidth"
 
@@ -37,7 +38,7 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame, calibration: pd.DataFrame,
     every bandwidth measured: some of those bytes came from the L2 cache. The chain is all five. The bound is what
     reading and writing the scores once would take at the median copy bandwidth; nobody measured a kernel that does. The
     verdict is of scores that the L2 cache of the GPU cannot hold (`gpus`). Two kernels differ where the times of all
-    their launches in a step are further apart than the noise band of kernel times (`bands`).
+    their launches in a step are more different than the noise band of kernel times (`bands`).
     """
     frames = _frames(runs, kernels, calibration)
     return assemble(_facts(frames, calibration, bands), _claims(frames, bands), _tables(frames), _charts(frames))
@@ -56,7 +57,7 @@ class SoftmaxDetailData:
 
     @property
     def judged(self) -> pd.DataFrame:
-        """Kernels whose rate has a measured bandwidth beside it."""
+        """Kernels whose rate has a measured bandwidth next to it."""
         return self.every[self.every["share"].notna()]
 
     @property
@@ -281,7 +282,7 @@ def _count_cached(num_all: int) -> Callable[[pd.DataFrame], dict[str, Any]]:
 
 
 def _compare_operations(long: pd.DataFrame, band: Band | None) -> pd.DataFrame:
-    """exp beside subtract and divide, which move as much: one row per case with the three times and their spread."""
+    """exp next to subtract and divide, which move as much: one row per case with the three times and their spread."""
     parts = long[long["kernel"].isin(("subtract", "exp", "divide"))]
     if not len(parts):
         return parts

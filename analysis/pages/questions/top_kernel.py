@@ -35,7 +35,7 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
     time in a step (mean over the profiled steps), its share of all kernel time of that step, and the modules that
     launch it, by falling time. `same` says whether the kernel is also the top one of the forward pass of that case.
     Tiles and alignment of GEMMs are what their names say (`metrics.tiles`), of the forward and the backward pass of
-    training steps. The top kernels of modules are those of training steps in which modules were followed.
+    training steps. The top kernels of modules come from training steps in which modules were followed.
     """
     frames = _frames(runs, kernels)
     return assemble({"scopes": SCOPES, "seen": SEEN, "small": SMALL}, _claims(frames), _tables(frames), _charts(frames))
@@ -46,7 +46,7 @@ class TopKernelData:
     by: list[str]
     """Columns that name a case."""
     top: pd.DataFrame
-    """The top kernel of every case and mode, with that of the forward pass beside it."""
+    """The top kernel of every case and mode, next to the top kernel of the forward pass."""
     leaders: pd.DataFrame
     """The top kernels of each forward pass."""
     matrix: pd.DataFrame

@@ -29,7 +29,7 @@ ENDS = {"forward": "forward pass", "train_step": "training step"}
 SEEN = 0.002
 """A family that takes less than this of every phase has its column in the CSV alone."""
 SMALL = 0.01
-"""Of a module that takes less of a step than this, no ratio of its passes is told."""
+"""Of a module that takes less of a step than this, no ratio of its passes is shown."""
 
 
 def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:

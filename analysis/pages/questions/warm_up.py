@@ -19,7 +19,7 @@ TITLE = "How many steps does a number need?"
 STUDY = "warm_up"
 
 SAME_GPU_TIME = 0.05
-"""The first step's GPU time is called that of later ones within this part of it."""
+"""The first step's GPU time counts as equal to later ones within this part of it."""
 CHANCE = 1.54
 """Medians of five processes that are alike spread by more than this times the expected deviation once in twenty times
 (chi-squared, four degrees of freedom)."""
@@ -34,7 +34,7 @@ def answer(
     main: Any,
     studies: Mapping[str, Any] = MappingProxyType({}),
 ) -> Answer:
-    """What steps from the very first on say of the later ones, in several fresh processes of each case.
+    """What the first steps tell about the later ones, in several fresh processes of each case.
 
     A number is the median, or the mean, of the timed steps after some warm-up steps; as many steps are taken as `main`
     times. To tell what warm-up does, it is compared with the median of all steps of its process after WARM_UPS' last.
@@ -52,7 +52,7 @@ def answer(
 @dataclass(frozen=True, kw_only=True)
 class WarmUpData:
     """`warm_up` and `num_timed`: steps of the main recording. `timed`: every unprofiled step. Per case: `numbers` by
-    steps of warm-up, `needed` steps, `spreads`, and the main recording `beside` them; of the first step its `anatomy`,
+    steps of warm-up, `needed` steps, `spreads`, and `beside`, the main recording; of the first step its `anatomy`,
     its `phases` and its `kernels`. `sessions`: the numbers of the same cases in other recordings; `session_s`: how long
     the processes of a case were started after each other."""
 
@@ -142,7 +142,7 @@ def _sessions(ok: pd.DataFrame, recordings: list[Any], num_timed: int) -> pd.Dat
 
 
 def _session_s(ok: pd.DataFrame) -> float:
-    """From the start of the first process of a case to that of its last, in seconds, the longest of the cases."""
+    """From the start of the first process of a case to the start of its last, in seconds, the longest of the cases."""
     started = pd.to_datetime(ok["started_at"].astype(str), utc=True, format="ISO8601")
     spans = started.groupby([ok[name] for name in CASE]).agg(lambda times: (times.max() - times.min()).total_seconds())
     return float(spans.max()) if len(spans) else 0.0
