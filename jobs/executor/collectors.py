@@ -67,7 +67,7 @@ class Collector:
 
     @property
     def facts(self) -> Facts:
-        """What the worker says of its machine. The collector has been started."""
+        """The machine, as the worker knows it. The collector has been started."""
         return self.running.facts
 
     @property
@@ -133,7 +133,7 @@ class Collector:
         busy_s: float = 0.0,
         between: Callable[[str], None] = lambda event: None,
     ) -> Measured:
-        """Measure `steps` steps of a run; the worker's output goes to `folder/log.txt`. compare, busy_s: as of
+        """Measure `steps` steps of a run; the worker's output goes to `folder/log.txt`. compare, busy_s: see
         `jobs.contract.messages.RunTask`. `between` is called with
         `ready` between warm-up and measured steps, and with `timed` between these and a busy block of `busy_s`: the
         worker waits until it returns. In the end it is called with `measured`.
@@ -181,7 +181,7 @@ class Collector:
         raise failure
 
     def give_up(self, failure: RunFailed) -> RunFailed:
-        """Stop the worker. Returns what to say of the run."""
+        """Stop the worker. Returns how the run failed."""
         self.stop()
         return failure
 
@@ -193,7 +193,7 @@ class Collector:
 
 
 def build_failure(failed: Failed) -> RunFailed:
-    """How a run ended whose worker said so."""
+    """Return the failure of a run that its worker reported."""
     detail = {name: value for name, value in failed.items() if name != "event"}
     return RunFailed(infer_status(failed["event"], failed["message"]), **detail)
 
@@ -206,7 +206,7 @@ class Timer(Collector):
     can_fork = True
 
     def calibrate(self, log: Path) -> list[Rate]:
-        """The GPU's peak rates, as of `jobs.worker.calibration.measure_rates`. Raises CollectorError."""
+        """The GPU's peak rates (see `jobs.worker.calibration.measure_rates`). Raises CollectorError."""
         try:
             self.start()
             self.fresh = False
@@ -256,7 +256,7 @@ class Nsys(Collector):
         super().stop()
 
     def control(self, command: str, *options: str, allowed_s: float = 0.0, **settings) -> None:
-        """Run an nsys command on the session, which may go on for `allowed_s` after a stop; `settings` as of `nsys`."""
+        """Run an nsys command on the session, which may go on for `allowed_s` after a stop. settings: of `run_nsys`."""
         settings |= {"environment": self.running.environment, "left_s": partial(self.stopping.left, allowed_s)}
         run_nsys(command, f"--session={self.session}", *options, **settings)
 
@@ -277,7 +277,7 @@ class Nsys(Collector):
         self.capturing = True
 
     def end_capture(self) -> Path:
-        """Stop collecting, move the report into the folder of the run, and export it there, as of `export`. Raises
+        """Stop collecting, move the report into the folder of the run, and export it there (see `export`). Raises
         CaptureLost; unless only the export failed, the worker is then stopped."""
         try:
             self.control("stop", allowed_s=CAPTURE_S, log=self.log)
@@ -300,7 +300,7 @@ class Nsys(Collector):
         return super().give_up(failure)
 
     def _lost(self, phase: str, message: str) -> CaptureLost:
-        """Stop the worker, and keep what there is of the capture beside the run."""
+        """Stop the worker, and keep what there is of the capture next to the run."""
         self.open_log("launch", self.running.read_printed())
         for left in self.running.home.glob(f"{self.report.stem}.*"):
             shutil.move(left, self.open_log.path.parent)

@@ -94,7 +94,7 @@ class WorkerProcess:
     """A process that runs `jobs.worker.service`, spoken to over a socket. `cancelled` ends the wait for its start.
 
     One that `forks` measures nothing: it has imported what the worker needs, and forks the worker, and another one for
-    each `renew` (see `jobs.worker.fork`). `pid` and `facts` are those of the worker. Of several ranks the worker is the
+    each `renew` (see `jobs.worker.fork`). `pid` and `facts` are the worker's. With several ranks the worker is the
     process between them and this one (see `rank_group`), which does not fork.
     """
 
@@ -178,7 +178,7 @@ class WorkerProcess:
         self._greet(self._fork())
 
     def _exit_code(self) -> int | None:
-        """Of the worker, which has ended, or is about to; None where that is not known."""
+        """Return the exit code of the worker, which has ended, or is about to; None if it is not known."""
         if self._control is not None:
             with suppress(EOFError, OSError):
                 if self._control.poll(END_TIMEOUT_S):

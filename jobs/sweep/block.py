@@ -1,4 +1,4 @@
-"""A block of a sweep file: axes, of which every combination is a run."""
+"""A block of a sweep file: a grid, with a run for every combination of its axes."""
 
 from functools import cached_property
 from itertools import product
@@ -81,8 +81,8 @@ class Block(BlockAxes):
     """A grid of runs: axes as lists, the rest as single values.
 
     name: "" if the block is the whole file. batch_size: of each GPU if `scaling` is weak, of all of them together if it
-    is strong. workload_axes: the keyword arguments of a workload and their values. hf: the models of workload hf, each
-    of which is a size.
+    is strong. workload_axes: the keyword arguments of a workload and their values. hf: the models of workload hf; each
+    is a size.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -113,7 +113,7 @@ class Block(BlockAxes):
     @model_validator(mode="after")
     def check(self) -> Self:
         if self.workload != REFERENCE and self.custom_sizes:
-            raise ValueError(f"custom_sizes: are those of the reference Transformer; {self.workload} knows its own")
+            raise ValueError(f"custom_sizes: are for the reference Transformer; {self.workload} knows its own")
         if self.workload == REFERENCE and self.workload_axes:
             raise ValueError("workload_axes: the reference Transformer has none; give workload: MODULE:FUNCTION")
         if self.workload == HUGGING_FACE:
@@ -161,7 +161,7 @@ class Block(BlockAxes):
         if "forward" in self.values_of("mode"):
             raise ValueError(f"accumulation: mode forward has no gradients to add up over {most} micro-batches")
         if "cudagraphs" in self.values_of("compile"):
-            raise ValueError("accumulation: CUDA graphs write a micro-batch's gradients over those of the last")
+            raise ValueError("accumulation: CUDA graphs write a micro-batch's gradients over the previous one's")
         if set(self.values_of("parallel")) != {"none"}:
             raise ValueError("accumulation: is measured on one GPU; leave out gpus and parallel")
 

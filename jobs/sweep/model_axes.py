@@ -1,5 +1,4 @@
-"""What a sweep file says of models that are not the reference Transformer: axes of their own, and configurations of
-Hugging Face."""
+"""Models in a sweep file other than the reference Transformer: axes of a workload, Hugging Face configurations."""
 
 import json
 import os
@@ -89,13 +88,13 @@ class HuggingFace(BaseModel):
 
     @property
     def configs(self) -> Mapping[str, str]:
-        """What a run says of its configuration, by the name of the model: `FILE sha256:DIGEST`, with the file as seen
-        from where the job is started."""
+        """The description of each configuration in a run, by the name of the model: `FILE sha256:DIGEST`. The
+        file is relative to where the job is started."""
         return self._configs
 
 
 def describe_config(file: Path) -> str:
-    """Raises ValueError where it is no configuration of transformers."""
+    """Return `FILE sha256:DIGEST`. Raises ValueError if the file is not a configuration of transformers."""
     try:
         content = file.read_bytes()
         values = json.loads(content)

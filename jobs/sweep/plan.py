@@ -22,7 +22,7 @@ DEFAULT_SWEEP = Path(__file__).resolve().parents[1] / "sweep.yaml"
 LARGEST_FILE = 2**20  # bytes
 
 BLOCKS, BLOCK = "blocks", "block"
-"""The key of a sweep file that lists its blocks, and that of --only that chooses some of them."""
+"""The key of a sweep file that lists its blocks, and the key of --only that chooses some of them."""
 OF_REFERENCE = ("size", "custom_sizes", "workload", "workload_axes")
 """What a block with `hf` does not take from the top of its file."""
 
@@ -177,7 +177,7 @@ def load_sweep(path: Path) -> Sweep:
     except RecursionError:
         raise SweepError(f"{path}: not a sweep: nested too deeply") from None
     if not isinstance(content, dict):
-        raise SweepError(f"{path}: expected keys and values such as those of {DEFAULT_SWEEP.name}")
+        raise SweepError(f"{path}: expected keys and values such as in {DEFAULT_SWEEP.name}")
     listed = content.get(BLOCKS)
     for keys in (content, *(listed if isinstance(listed, list) else [])):
         if isinstance(keys, dict) and isinstance(keys.get("size"), list):

@@ -26,7 +26,7 @@ def format_gib(num_bytes: int) -> str:
 class PlanTable:
     """Parameters and predicted time of each run, its memory (`with_memory`) and where it will not fit a GPU sold with
     `gpu_memory` GB or the run's own limit (`with_limits`). Predicting memory is what takes time. `simulated` has the
-    runs of which it was simulated elsewhere."""
+    runs whose memory was simulated elsewhere."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """The time and the disk that a run will need, before it runs (`jobs.memory` has its memory), from the costs that its
 workload offers. No GPU.
 
-A prediction, never shown as a measurement: it orders work, sets timeouts, and is held against free space.
+A prediction, never shown as a measurement: it orders work, sets timeouts, and is compared with free space.
 """
 
 from profiler_job.jobs.contract.axes import Run
@@ -9,7 +9,7 @@ from profiler_job.jobs.contract.layout import Protocol
 from profiler_job.jobs.contract.plain import PLAIN, count_plain_steps
 from profiler_job.jobs.workloads.costs_by_name import find_costs
 
-START_S = 2.5  # a stage takes this long beside its steps
+START_S = 2.5  # a stage takes this long in addition to its steps
 BUSY_S = 1.0  # steps for the energy of the GPU, whose counter has a new value every 20 to 100 ms
 ASSUMED_S = 60.0  # a run whose workload predicts nothing, where work must be ordered or divided
 LONGEST_S = 3600.0  # such a run counts as hung after this long
