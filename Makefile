@@ -96,7 +96,7 @@ ingest: $(TO_REPORT) ## Turn results/ into a recording in build/recording
 	$(BIN)/python -m profiler_job ingest $(RESULTS)/$$(awk '/^name:/ {print $$2}' $(SWEEP)) --out $(RECORDED)
 
 report: $(TO_REPORT) ## Write the report's pages from the recording (RECORDING=folder, STRICT=1 to fail on a breach)
-	$(BIN)/python -m profiler_job report $(if $(RECORDING),--recording $(RECORDING)) $(if $(STRICT),--strict)
+	$(BIN)/python -m profiler_job site --pages-only $(if $(RECORDING),--recording $(RECORDING)) $(if $(STRICT),--strict)
 
 site: report ## Build the site into build/html
 	$(BIN)/python -m mkdocs build --strict --quiet
@@ -104,7 +104,7 @@ site: report ## Build the site into build/html
 serve: report ## Preview the site on http://127.0.0.1:8000; a change of template, code or data writes the pages anew
 	@$(BIN)/watchmedo shell-command --recursive --drop --ignore-directories \
 	  --patterns '**/*.py;**/*.md;**/*.html;**/*.toml;**/*.json;**/*.parquet' \
-	  --command '$(BIN)/python -m profiler_job report $(if $(RECORDING),--recording $(RECORDING))' analysis site/data & \
+	  --command '$(BIN)/python -m profiler_job site --pages-only $(if $(RECORDING),--recording $(RECORDING))' analysis site/data & \
 	watcher=$$!; trap "kill $$watcher" EXIT INT TERM; $(BIN)/python -m mkdocs serve $(SERVE)
 
 test: $(TO_DEVELOP) ## Set up everything and run the tests, the long ones left out (minutes)

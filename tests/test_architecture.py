@@ -33,8 +33,14 @@ ORDER = (
     "cli",
 )
 """The rooms of the side that needs no GPU: each may import those before it."""
-MAY_SEE = {"jobs.contract": set(ORDER), "jobs.workloads": {"reference"}, "jobs.memory": {"metrics", "pages"}}
-"""What of the GPU side they may import, too: the contract, and the simulated step, which needs no torch."""
+MAY_SEE = {
+    "jobs.cli": {"cli"},
+    "jobs.contract": set(ORDER),
+    "jobs.workloads": {"reference"},
+    "jobs.memory": {"metrics", "pages"},
+}
+"""What of the GPU side they may import, too: the contract, the simulated step, which needs no torch, and
+for commands of both sides those of the other."""
 SMALL = {"analysis.malloc": {"site", "cli"}, "jobs.garbage": {"site"}}
 
 ROOMS |= {"analysis.malloc": set()} | {

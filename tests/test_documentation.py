@@ -121,7 +121,7 @@ def test_options_are_said_to_belong_to_the_commands_that_have_them():
         "compare",
         "history",
         "predict",
-        "report",
+        "site",
         "publish-data",
         "install-nsys",
     }

@@ -31,7 +31,7 @@ PLACES = {
     f"{'with' if package else 'without'} __init__.py, {'with' if on_path else 'without'} PYTHONPATH": (package, on_path)
     for package, on_path in product((True, False), repeat=2)
 }
-SITE = "site" if "site" in COMMANDS else "render"
+SITE = "site"
 SCRIPT = f"""{WITHOUT_COMPILER}
 import torch
 import jobs.mine, analysis.mine

@@ -86,11 +86,18 @@ def summarise_captures(folder: Path, emit: Emit) -> None:
     _step("summary", ["profiler_job", "show", "--top", "5", *captures], emit)
 
 
-def build_site(recordings: Sequence[Path], site: Path, emit: Emit, price_per_hour: float | None = None) -> None:
-    """Build the site of some recordings from a temporary copy of its sources, in place of an older one. price_per_hour:
-    of the GPU of a run, to show the price of tokens.
+def build_site(
+    recordings: Sequence[Path],
+    site: Path,
+    emit: Emit,
+    price_per_hour: float | None = None,
+    page_options: Sequence[str] = (),
+) -> bool:
+    """Build the site of some recordings from a temporary copy of its sources, in place of an older one, and return
+    whether no check that `page_options` make strict fails.
 
-    Raises StepFailed.
+    price_per_hour: of the GPU of a run, to show the price of tokens. page_options: further options of the step that
+    writes the pages; their paths are absolute. Raises StepFailed.
     """
     sources = find_site_sources()
     restore(site)
@@ -108,7 +115,9 @@ def build_site(recordings: Sequence[Path], site: Path, emit: Emit, price_per_hou
         for copy, recording in copies.items():
             shutil.copytree(recording, copy)
         prices = [] if price_per_hour is None else ["--price-per-hour", str(price_per_hour)]
-        _step("pages", ["profiler_job", "report", "--docs", str(docs), *prices], emit, copies=copies)
+        module = ["profiler_job", "site", "--pages-only", "--docs", str(docs), *prices, *page_options]
+        allowed = (ExitCode.OK, ExitCode.FAILED) if "--strict" in page_options else (ExitCode.OK,)
+        code = _step("pages", module, emit, copies=copies, allowed=allowed)
         settings = (sources / "mkdocs.yml").read_text(encoding="utf-8")
         if of_scripts:
             settings = NOTEBOOK_PLUGIN.sub("", settings)
@@ -119,6 +128,7 @@ def build_site(recordings: Sequence[Path], site: Path, emit: Emit, price_per_hou
         _step("site", ["mkdocs", "build", "--quiet", *options], emit)
     replace(draft, site)
     emit("site_built", path=str(site / "index.html"))
+    return code == ExitCode.OK
 
 
 def ask(name: str, module: Sequence[str]) -> Any:

@@ -58,7 +58,7 @@ def job(
         elif not can_measure(measured, planned, runs, device, gpus, retry, emit):
             raise fail(
                 "this machine cannot measure: see the checks that failed. The report of the recording that comes with "
-                "this program needs no GPU: `profiler-job render --shipped`",
+                "this program needs no GPU: `profiler-job site --shipped`",
                 ExitCode.MISSING,
             )
         good = render_only or measure(measured, planned, runs, of_all_shards, device, gpus, retry, allow_mix, emit)

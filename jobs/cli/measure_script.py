@@ -93,7 +93,7 @@ def recorded(folder: Path, results: Path, emit: Emit) -> Iterator[tuple[Path, bo
 
 
 def build_command(recording: Path) -> str:
-    return f"profiler-job render --recording {shlex.quote(str(recording))}"
+    return f"profiler-job site --recording {shlex.quote(str(recording))}"
 
 
 def overhead(noted: dict) -> str:

@@ -87,7 +87,7 @@ def try_changes(
         entry |= try_set(plain, entry, noted, results, emit)
         keep(tries, plain, results)
     emit.close()
-    tell(f"`profiler-job render --results {results}` makes pages of all that was measured")
+    tell(f"`profiler-job site --results {results}` makes pages of all that was measured")
     if any("failed" in entry for entry in tries):
         raise typer.Exit(ExitCode.FAILED)
 

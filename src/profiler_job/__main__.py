@@ -84,13 +84,8 @@ COMMANDS = {
         "analysis.cli.predict_command:predict",
         "Predict a step of recorded runs with a change, such as BF16, fused attention, CUDA graphs or a larger batch.",
     ),
-    "report": Entry(
-        PUBLISH,
-        "analysis.cli.report_command:report",
-        "Write the pages of a recording; `mkdocs build` then makes the site.",
-    ),
-    "render": Entry(
-        PUBLISH, "jobs.cli.site_command:render", "Build the site of the recordings in RESULTS/recordings."
+    "site": Entry(
+        PUBLISH, "analysis.cli.site_command:site", "Write the pages of recordings and build their site."
     ),
     "publish-data": Entry(
         PUBLISH,
@@ -105,12 +100,15 @@ COMMANDS = {
 }
 """Subcommands by name, in the order of the help."""
 
+OLD_NAMES = {"report": "site --pages-only", "render": "site"}
+"""Names of commands that are gone, and what took their place."""
+
 WITH_SCRIPTS = ("profile", "try")
 """Commands that are given a script with its options: all from the first word that is no option is the script's."""
 
 SETTINGS = {"help_option_names": ["-h", "--help"]}
 
-NEED_SITE = {"job", "report", "render", "publish-data", "check-public"}
+NEED_SITE = {"job", "site", "publish-data", "check-public"}
 """Subcommands that cannot do without the extra `site`, which is checked before they begin."""
 
 Context = Any
@@ -154,6 +152,8 @@ class Subcommands(TyperGroup):
 
     def resolve_command(self, ctx: Context, args: list[str]) -> tuple[str | None, Any, list[str]]:
         if args[0] not in COMMANDS and not args[0].startswith("-"):
+            if args[0] in OLD_NAMES:
+                raise ProfilerError(f"{args[0]!r} is now `profiler-job {OLD_NAMES[args[0]]}`: use that")
             close = get_close_matches(args[0], COMMANDS)
             advice = f"did you mean {' or '.join(close)}?" if close else "`profiler-job --help` lists the commands"
             raise ProfilerError(f"there is no command {args[0]!r}: {advice}")

@@ -107,7 +107,7 @@ def test_without_a_gpu_it_says_so_and_ends_with_69(container, results):
     assert code == 69
     assert "no NVIDIA GPU is visible" in said and "--gpus all" in said and "nvidia-container-toolkit" in said
     assert "install-nsys" in said
-    assert "`profiler-job render --shipped`" in said
+    assert "`profiler-job site --shipped`" in said
     assert not list(results.iterdir())
 
 
@@ -121,7 +121,7 @@ def test_it_renders_the_shipped_recordings_without_a_gpu_in_a_read_only_containe
     shipped = tmp_path / "shipped"
     shutil.copytree(ROOT / "site" / "data" / "memory", shipped / "memory")
     data = ("-v", f"{shipped}:/app/site/data:ro")
-    code, _ = container(*READ_ONLY, *data, "-v", f"{results}:/results", command=["render", "--shipped"])
+    code, _ = container(*READ_ONLY, *data, "-v", f"{results}:/results", command=["site", "--shipped"])
     assert code == 0
     assert (results / "site" / "index.html").stat().st_uid == 1000
     assert "memory" in (results / "site" / "report" / "data.html").read_text()
@@ -137,11 +137,11 @@ def test_a_folder_the_user_cannot_write_is_refused_with_the_fix(container, tmp_p
     folder = tmp_path / "root-only"
     folder.mkdir(mode=0o755)
     shutil.copytree(ROOT / "site" / "data" / "memory", folder / "recordings" / "memory")
-    for command, code_wanted in ((), 69), (("render",), 74):
+    for command, code_wanted in ((), 69), (("site",), 74):
         code, said = container("-v", f"{folder}:/results", command=command)
         assert code == code_wanted
         assert "/results is not writable for user 1000:1000" in said and "--user $(id -u):$(id -g)" in said
-    code, _ = container("-v", f"{folder}:/results", "--user", "0:0", command=["render"])
+    code, _ = container("-v", f"{folder}:/results", "--user", "0:0", command=["site"])
     assert code == 0 and (folder / "site" / "index.html").is_file()
 
 

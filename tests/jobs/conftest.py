@@ -142,7 +142,7 @@ site.mkdir(parents=True, exist_ok=True)
 """
 NO_PAGES = """
 import os, sys
-if sys.orig_argv[1:5] == ['-P', '-m', 'profiler_job', 'report']:
+if sys.orig_argv[1:6] == ['-P', '-m', 'profiler_job', 'site', '--pages-only']:
     os._exit(0)
 """
 

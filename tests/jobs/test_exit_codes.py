@@ -180,3 +180,10 @@ def test_ctrl_c_is_130():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == ExitCode.INTERRUPTED and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["report", "render"])
+def test_an_old_name_names_the_command_that_took_its_place(name):
+    done = CliRunner().invoke(app, [name, "--recording", "x"])
+    assert done.exit_code == ExitCode.USAGE and "`profiler-job site" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -13,8 +13,7 @@ import pytest
 from profiler_job.jobs.cli import follow_up
 from profiler_job.jobs.cli.follow_up import replace, shipped_recordings
 from profiler_job.jobs.cli.job_command import job as job_command
-from profiler_job.jobs.cli.site_command import recordings_to_show
-from profiler_job.jobs.cli.site_command import render as render_command
+from profiler_job.jobs.cli.results_site import build_results_site, recordings_to_show
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.executor.result_store import Results
 from tests.jobs.conftest import FAST_MKDOCS, ROOT, command, eventually, jobs, write_no_pages
@@ -156,7 +155,7 @@ while not here.with_name("go").exists():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("second", ["job --render-only", "render"])
+@pytest.mark.parametrize("second", ["job --render-only", "site"])
 def test_a_second_report_is_refused_with_75_and_the_first_is_whole(arguments, mkdocs, tmp_path, second):
     """The first job begins with a site in place, which must be there all the time."""
     assert jobs(*arguments).returncode == 0
@@ -165,7 +164,7 @@ def test_a_second_report_is_refused_with_75_and_the_first_is_whole(arguments, mk
     with subprocess.Popen(command(*arguments), cwd=ROOT, stdout=subprocess.PIPE, text=True) as first:
         eventually((fake / "begun").exists)
         name, *options = second.split()
-        given = ["--results", results] if name == "render" else arguments[1:]
+        given = ["--results", results] if name == "site" else arguments[1:]
         done = jobs(name, *given, *options)
         assert done.returncode == 75
         assert f"{results / 'recordings'} is being written by another job (pid {first.pid} on " in done.stderr
@@ -214,11 +213,11 @@ def test_a_shard_makes_its_recording_and_leaves_the_site_to_the_merge(arguments,
 
 
 @pytest.mark.long
-def test_a_machine_that_cannot_measure_is_told_of_the_render_command(tiny, tmp_path):
+def test_a_machine_that_cannot_measure_is_told_of_the_build_results_site(tiny, tmp_path):
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PATH": "/usr/bin:/bin"}
     done = jobs("job", "--sweep", tiny(), "--results", tmp_path / "results", env=environment)
     assert done.returncode == 69
-    assert "this machine cannot measure" in done.stderr and "`profiler-job render --shipped`" in done.stderr
+    assert "this machine cannot measure" in done.stderr and "`profiler-job site --shipped`" in done.stderr
     assert not (tmp_path / "results").exists()
 
 
@@ -238,27 +237,27 @@ def test_a_site_that_cannot_be_written_is_exit_74_with_the_fix(tmp_path):
     """The results folder comes from the environment here, as in the image."""
     file = tmp_path / "file"
     file.write_text("")
-    done = jobs("render", "--shipped", env=os.environ | {"PROFILER_RESULTS": str(file / "results")})
+    done = jobs("site", "--shipped", env=os.environ | {"PROFILER_RESULTS": str(file / "results")})
     assert done.returncode == 74
     assert f"{file} is not writable" in done.stderr and "--user" in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.mark.long
-def test_render_shows_what_jobs_recorded_and_not_the_shipped_recordings(measured):
+def test_site_shows_what_jobs_recorded_and_not_the_shipped_recordings(measured):
     shutil.rmtree(measured / "site")
     shutil.copytree(measured / "recordings" / "tiny", measured / "recordings" / ".tiny.old")  # as a kill leaves it
-    done = jobs("render", "--results", measured)
+    done = jobs("site", "--results", measured)
     assert done.returncode == 0, done.stderr
     assert names(measured / "site" / "data") == ["tiny"]
     assert "tiny-ctx8-fp32-naive-forward" in (measured / "site" / "report" / "runs.html").read_text()
 
 
 @pytest.mark.parametrize("kept", ["nothing", "a folder"])
-def test_render_without_a_recording_is_exit_2_and_creates_nothing(mkdocs, tmp_path, kept):
+def test_a_site_without_a_recording_is_exit_2_and_creates_nothing(mkdocs, tmp_path, kept):
     results = tmp_path / "results"
     if kept != "nothing":
         results.mkdir()
-    done = jobs("render", "--results", results)
+    done = jobs("site", "--results", results)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert f"{results / 'recordings'} holds no recording" in line and "--recording" in line and "--shipped" in line
@@ -270,12 +269,12 @@ def test_recordings_of_the_same_runs_are_named_and_one_can_be_chosen(measured):
     before = (measured / "site" / "index.html").read_text()
     recordings = measured / "recordings"
     shutil.copytree(recordings / "tiny", recordings / "older")
-    done = jobs("render", "--results", measured)
+    done = jobs("site", "--results", measured)
     assert done.returncode == 70
     (line,) = [line for line in done.stderr.splitlines() if "tiny-ctx8" in line]
     assert "recordings older, tiny hold the same runs" in line and "choose one with --recording" in line
     assert (measured / "site" / "index.html").read_text() == before
-    done = jobs("render", "--results", measured, "--recording", recordings / "older")
+    done = jobs("site", "--results", measured, "--recording", recordings / "older")
     assert done.returncode == 0, done.stderr
     assert names(measured / "site" / "data") == ["older"]
 
@@ -286,7 +285,7 @@ def test_two_recordings_of_one_name_are_exit_2_and_both_are_named(tmp_path):
         folder.mkdir(parents=True)
         (folder / "manifest.json").touch()
     options = [word for folder in given for word in ("--recording", folder)]
-    done = jobs("render", "--results", tmp_path / "results", *options)
+    done = jobs("site", "--results", tmp_path / "results", *options)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert str(given[0]) in line and str(given[1]) in line and "rename one" in line
@@ -320,10 +319,10 @@ def test_a_damaged_recording_is_named_by_its_own_folder(tmp_path):
         folder.mkdir(parents=True)
         (folder / "manifest.json").write_text(manifest)
     for folder in given:
-        done = jobs("render", "--results", tmp_path / "results", "--recording", folder)
+        done = jobs("site", "--results", tmp_path / "results", "--recording", folder)
         assert done.returncode == 70
         assert f"error: {folder}/" in done.stderr and "profiler-site-" not in done.stderr
-    done = jobs("render", "--results", tmp_path / "results", *("--recording", given[0], "--recording", given[1]))
+    done = jobs("site", "--results", tmp_path / "results", *("--recording", given[0], "--recording", given[1]))
     assert f"error: {given[0]}/" in done.stderr and "profiler-site-" not in done.stderr
 
 
@@ -331,20 +330,20 @@ def test_shipped_recordings_are_shown_on_request_where_they_replace_nothing(mkdo
     """A function call, since all of what is shipped takes its time."""
     built = []
     monkeypatch.setattr(
-        "profiler_job.jobs.cli.site_command.build_site",
-        lambda recordings, site, report: built.append((recordings, site)),
+        "profiler_job.jobs.cli.results_site.build_site",
+        lambda recordings, site, report, page_options: built.append((recordings, site)),
     )
-    render_command(tmp_path / "new", shipped=True)
+    build_results_site(tmp_path / "new", shipped=True)
     assert built == [(shipped_recordings(), tmp_path / "new" / "site")]
     for own in ("site", "recordings/mine"):
         results = tmp_path / own.partition("/")[0]
         (results / own).mkdir(parents=True)
         (results / own / "manifest.json").touch()
-        done = jobs("render", "--shipped", "--results", results)
+        done = jobs("site", "--shipped", "--results", results)
         assert done.returncode == 2
         assert f"--shipped: {results / own} is there already, which stays; give another --results" in done.stderr
         assert names(results) == [own.partition("/")[0]]
-    done = jobs("render", "--shipped", "--recording", tmp_path, "--results", tmp_path / "both")
+    done = jobs("site", "--shipped", "--recording", tmp_path, "--results", tmp_path / "both")
     assert done.returncode == 2 and "give one of them" in done.stderr
 
 
@@ -378,6 +377,4 @@ def test_what_a_kill_left_aside_stays_until_the_new_folder_is_in_place(tmp_path)
 
 def test_exit_codes_are_documented():
     assert "70 when" in inspect.getdoc(job_command)
-    assert "2 there is no" in inspect.getdoc(render_command)
-    assert "70 the site" in inspect.getdoc(render_command) and "74 it" in inspect.getdoc(render_command)
-    assert all("75 " in inspect.getdoc(one) for one in (job_command, render_command))
+    assert "75 " in inspect.getdoc(job_command)

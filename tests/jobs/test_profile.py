@@ -251,7 +251,7 @@ def test_a_report_that_cannot_be_made_says_how_to_make_it_later(tmp_path, monkey
     assert done.exit_code == 70
     results = f"{tmp_path}/re sults"
     assert f"profiler-job ingest '{results}/train' --out '{results}/recordings/train'" in done.output
-    assert f"profiler-job render --recording '{results}/recordings/train'" in done.output
+    assert f"profiler-job site --recording '{results}/recordings/train'" in done.output
 
 
 @pytest.mark.long

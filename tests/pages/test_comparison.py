@@ -213,7 +213,7 @@ def test_names_inside_captures_are_inert(captures, tmp_path):
     ],
 )
 def test_what_cannot_be_compared_writes_no_report(tmp_path, arguments, what):
-    done = CliRunner().invoke(app, ["report", "--docs", str(tmp_path), *arguments])
+    done = CliRunner().invoke(app, ["site", "--pages-only", "--docs", str(tmp_path), *arguments])
     assert done.exit_code == 2 and done.output.startswith("error: ") and what in done.output
     assert done.output.count("\n") == 1 and not list(tmp_path.iterdir())
 

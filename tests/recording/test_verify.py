@@ -256,7 +256,7 @@ def test_what_a_killed_publication_left_is_no_recording(recording, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "path", sampled(["load", "list", "report", "render", "ingest", "publish another", "publish it"], 3)
+    "path", sampled(["load", "list", "pages", "site", "ingest", "publish another", "publish it"], 3)
 )
 def test_a_recording_that_a_killed_replacement_hid_is_put_back(results, recording, tmp_path, path):
     """Killed between the two renames of `integrity.replace`; whatever comes of the step that notices it."""
@@ -267,10 +267,10 @@ def test_a_recording_that_a_killed_replacement_hid_is_put_back(results, recordin
             store.load(recording)
         case "list":
             assert recordings_in(recording.parent) == [recording]
-        case "report":
-            run("report", "--recording", recording, "--docs", tmp_path / "docs")
-        case "render":
-            run("render", "--shipped", "--results", tmp_path, "--recording", recording)
+        case "pages":
+            run("site", "--pages-only", "--recording", recording, "--docs", tmp_path / "docs")
+        case "site":
+            run("site", "--shipped", "--results", tmp_path, "--recording", recording)
         case "ingest":
             assert run("ingest", tmp_path / "missing", "--out", recording).exit_code == 2
         case "publish another":

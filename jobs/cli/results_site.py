@@ -1,15 +1,12 @@
-"""The command `render`: the site of some recordings."""
+"""The site of the recordings in a folder of results."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from profiler_job.jobs.cli.console import fail
 from profiler_job.jobs.cli.follow_up import build_site, own_recordings, shipped_recordings
 from profiler_job.jobs.cli.report_lock import reporting, reports
-from profiler_job.jobs.cli.sweep_options import LogFormat, ResultsFolder
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.integrity import restore
 from profiler_job.jobs.contract.layout import MANIFEST
@@ -17,29 +14,22 @@ from profiler_job.jobs.executor.events import JsonEvents, Terminal
 from profiler_job.jobs.executor.preflight import check_writable
 
 
-def render(
-    results: ResultsFolder = Path("results"),
-    recording: Annotated[
-        list[Path] | None,
-        typer.Option(help="Recording to show; repeat for several. Default: those in RESULTS/recordings."),
-    ] = None,
-    shipped: Annotated[
-        bool, typer.Option("--shipped", help="Show the recordings that come with this program; replaces no report.")
-    ] = False,
-    log_format: LogFormat = "text",
-) -> None:
-    """Build the site of the recordings in RESULTS/recordings, where `job` puts them, in RESULTS/site. Needs no GPU.
-
-    Exit code: 2 there is no recording, two have one name, or --shipped would replace a report, 70 the site cannot be
-    built, 74 it cannot be written, 75 another job makes its report there.
-    """
-    shown = recordings_to_show(results, recording or [], shipped)
+def build_results_site(
+    results: Path,
+    recordings: Sequence[Path] = (),
+    shipped: bool = False,
+    log_format: str = "text",
+    page_options: Sequence[str] = (),
+) -> bool:
+    """Build the site of some recordings in RESULTS/site, by default that of those in RESULTS/recordings, and return
+    whether its pages hold what `page_options` ask for. Ends the program if it cannot be built."""
+    shown = recordings_to_show(results, [*recordings], shipped)
     emit = JsonEvents() if log_format == "json" else Terminal()
     writable = check_writable(results, reports(results).folder, results / "site")
     if writable.state == "failed":
         raise fail(f"{writable.found}; {writable.fix}", ExitCode.CANNOT_WRITE)
-    with reporting(reports(results), "check the recording with `profiler-job report --recording`"):
-        build_site(shown, results / "site", emit)
+    with reporting(reports(results), "check the recording with `profiler-job verify`"):
+        return build_site(shown, results / "site", emit, page_options=page_options)
 
 
 def recordings_to_show(results: Path, named: list[Path], shipped: bool) -> list[Path]:
