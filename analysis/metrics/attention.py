@@ -8,6 +8,7 @@ import pandas as pd
 from profiler_job.analysis.metrics import kernel_time, run_grid
 from profiler_job.analysis.reference import flops, gpus, kernel_families
 from profiler_job.jobs.contract import ranges
+from profiler_job.jobs.contract.precisions import PRECISIONS
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
 NAIVE = "naive"
@@ -58,7 +59,9 @@ def datasheet_rates(runs: pd.DataFrame) -> pd.DataFrame:
     gpu = gpus.lookup(names[0]) if len(names) == 1 else None
     if gpu is None:
         return pd.DataFrame({"figure": [], "value": [], "gpu_name": []}).astype({"figure": str, "gpu_name": str})
-    rates = {f"gemm_{name}": gpu.peak_flops(name) for name in ("fp32", "tf32", "bf16")} | {"copy": gpu.memory_bandwidth}
+    rates = {f"gemm_{name}": gpu.peak_flops(record.peak) for name, record in PRECISIONS.items()} | {
+        "copy": gpu.memory_bandwidth
+    }
     return pd.DataFrame({"figure": [*rates], "value": [*rates.values()], "gpu_name": names[0]}).dropna(subset="value")
 
 
@@ -79,7 +82,7 @@ def matmul_limits(
         if run_id not in wanted or peak not in rates or "copy" not in rates:
             continue
         shape = run_grid.shape_of(run)
-        element_bytes = flops.BF16_BYTES if run["precision"] == "bf16" else flops.FP32_BYTES
+        element_bytes = PRECISIONS[str(run["precision"])].element_bytes
         costs = {
             ranges.ATTENTION_SCORES: ("QKᵀ", flops.query_key(shape, element_bytes)),
             ranges.ATTENTION_OUTPUT: ("AV", flops.attention_value(shape, element_bytes)),

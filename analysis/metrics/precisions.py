@@ -7,12 +7,13 @@ from profiler_job.analysis.metrics import differences, kernel_time, run_grid, ti
 from profiler_job.analysis.metrics.differences import Band
 from profiler_job.analysis.reference import element_types, flops, gemm_names, kernel_families
 from profiler_job.jobs.contract import ranges
+from profiler_job.jobs.contract.precisions import BASE_PRECISION, PRECISIONS
 
 MODE = "train_step"
-BASE = "fp32"
+BASE = BASE_PRECISION
 SLOWER = {"tf32": "fp32", "bf16": "tf32"}
 PHASES = (ranges.FORWARD, ranges.BACKWARD, ranges.OPTIMIZER)
-FRACTION_BITS = {"fp32": 23, "tf32": 10, "bf16": 7}
+FRACTION_BITS = {name: record.fraction_bits for name, record in PRECISIONS.items()}
 """Bits stored after the point: each bit less doubles the step between neighbouring numbers."""
 UNCHANGED = 1.05
 """A speed-up below this is none."""

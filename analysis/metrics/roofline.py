@@ -10,6 +10,7 @@ from profiler_job.analysis.metrics import run_grid, timing
 from profiler_job.analysis.metrics.ordering import place, sort_stably
 from profiler_job.analysis.reference import flops
 from profiler_job.jobs.contract import ranges
+from profiler_job.jobs.contract.precisions import PRECISIONS
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
 LAUNCHES, COMPUTE, MEMORY = "launches", "compute", "memory"
@@ -76,7 +77,9 @@ def has_formula(run: Mapping[str, Any]) -> bool:
     """Whether the kernels of a run are those that `flops.kernel_costs` counts, each once over the whole batch."""
     as_written = run["attention"] == "naive" and run.get("compile", "off") == "off"
     as_written &= run_grid.micro_batches_of(run) == 1
-    return as_written and run["precision"] in ("fp32", "tf32") and run_grid.has_known_shape(run)
+    if not as_written or not run_grid.has_known_shape(run):
+        return False
+    return not PRECISIONS[str(run["precision"])].autocast
 
 
 def costs_of_run(run: Mapping[str, Any]) -> dict[tuple[str, str, str], flops.Cost]:

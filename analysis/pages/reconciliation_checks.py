@@ -12,6 +12,7 @@ from profiler_job.analysis.pages import cuda_calls
 from profiler_job.analysis.reference import flops, gemm_names, gpus, kernel_families
 from profiler_job.jobs.contract import modes, ranges
 from profiler_job.jobs.contract.layout import SCRIPT
+from profiler_job.jobs.contract.precisions import PRECISIONS
 
 PHASE_SUM_TOLERANCE = 0.03
 """Phases may miss this part of the step that holds them: the clock is read, and the device synchronised, between them.
@@ -400,7 +401,7 @@ def _gemm_bytes(known: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
         is_eager = run["attention"] == "naive" and run.get("compile", "off") == "off"
         if not is_eager or gpu is None or gpu.l2_bytes is None:
             continue
-        element_bytes = flops.BF16_BYTES if run["precision"] == "bf16" else flops.FP32_BYTES
+        element_bytes = PRECISIONS[str(run["precision"])].element_bytes
         rates = [
             1e9 * run_grid.micro_batches_of(run) * number * cost.bytes / time_ns[run_id, module]
             for module, (cost, number) in flops.matmul_costs(run_grid.micro_batch_of(run), element_bytes).items()
@@ -424,7 +425,7 @@ def _copied_bytes(known: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
     shares: dict[str, float] = {}
     for run_id, run in known.loc[copied.index].iterrows():
         if run["attention"] == "naive" and run.get("compile", "off") == "off":
-            element_bytes = flops.BF16_BYTES if run["precision"] == "bf16" else flops.FP32_BYTES
+            element_bytes = PRECISIONS[str(run["precision"])].element_bytes
             scores = int(run["num_layers"]) * run_grid.shape_of(run).num_scores * element_bytes
             shares[run_id] = max((copied.loc[run_id] / scores).tolist(), key=lambda share: abs(share - 1))
     return _rows("copied_bytes", pd.Series(shares, dtype=float), 1, 1)

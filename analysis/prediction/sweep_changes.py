@@ -15,6 +15,7 @@ from profiler_job.analysis.reference import flops
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.changes import CHOICES, LABELS
 from profiler_job.jobs.contract.errors import ProfilerError
+from profiler_job.jobs.contract.precisions import PRECISIONS
 
 EAGER = ("attention_scores", "softmax", "attention_output")
 """What fused attention replaces."""
@@ -87,7 +88,7 @@ def features(run: Mapping[str, Any], rates: Rates, phase: str, leaf: str, kind: 
     passes = PASSES.get(phase, 1)
     bandwidth = rates.peaks["copy"] / 1e9
     if kind == GEMM:
-        cost, number = flops.matmul_costs(shape, flops.BF16_BYTES if precision == "bf16" else flops.FP32_BYTES)[leaf]
+        cost, number = flops.matmul_costs(shape, PRECISIONS[precision].element_bytes)[leaf]
         number *= passes
         work = number * cost.flops / rates.peaks[f"gemm_{precision}"] * 1e9
         return [before["time_ns"], work, number * cost.bytes / bandwidth, 0.0, 1e3 * number]

@@ -8,12 +8,13 @@ pages. A new axis is one field here, and the code of the worker that acts on it.
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
 from profiler_job.jobs.contract.options import build_token
+from profiler_job.jobs.contract.precisions import BASE_PRECISION, PRECISIONS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +79,10 @@ def _read_off(value: object) -> object:
 
 
 Mode = Literal["forward", "forward_backward", "train_step"]
-Precision = Literal["fp32", "tf32", "bf16"]
+if TYPE_CHECKING:
+    Precision = str
+else:
+    Precision = Literal[tuple(PRECISIONS)]
 Attention = Literal["naive", "sdpa", "flash", "efficient", "cudnn"]
 Compile = Annotated[Literal["off", "default", "cudagraphs"], BeforeValidator(_read_off)]
 Optimizer = Literal["own", "loop", "foreach", "fused"]
@@ -148,9 +152,9 @@ class Run(BaseModel):
         Axis(
             order=3,
             label="precision",
-            names={"fp32": "FP32 without tensor cores", "tf32": "TF32", "bf16": "BF16 autocast"},
-            default="fp32",
-            meaning="fp32 | tf32 | bf16",
+            names={value: record.name for value, record in PRECISIONS.items()},
+            default=BASE_PRECISION,
+            meaning=" | ".join(PRECISIONS),
         ),
     ]
     attention: Annotated[
@@ -162,7 +166,7 @@ class Run(BaseModel):
             names={"naive": "unfused (eager) attention", "sdpa": "fused attention (PyTorch's choice)"},
             words={
                 "naive": "eager attention",
-                **dict.fromkeys(("sdpa", "flash", "efficient", "cudnn"), "fused attention"),
+                **dict[str, Any].fromkeys(("sdpa", "flash", "efficient", "cudnn"), "fused attention"),
             },
             default="naive",
             meaning="naive (eager attention) | fused: sdpa (as PyTorch chooses) | flash | efficient | cudnn",

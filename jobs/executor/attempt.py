@@ -82,7 +82,7 @@ class Attempt:
     def update(self, **known: Any) -> None:
         self.record = self.record.model_copy(update=known)
 
-    def keep_timings(self, tables: dict[str, list], position: int) -> None:
+    def keep_timings(self, tables: dict[str, list[Any]], position: int) -> None:
         """From here on the run is timed by one more process; by the last it is finished, too, if no step is to be
         profiled."""
         self.state.results.keep_timings(self.run, tables, len(self.record.timed))

@@ -105,7 +105,7 @@ def format_cost(cost: float | None) -> str:
 class JsonEvents:
     """One JSON object a line on standard output: `event`, `time` (Unix seconds) and the event's fields."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.lock = threading.Lock()
 
     def __call__(self, event: str, /, **fields: Any) -> None:
@@ -176,7 +176,7 @@ class Terminal:
         elif self.open_stages(run):
             self.print_done(f"{run}  timed  {wall_s:.1f} s")
 
-    def run_finished(self, run: str, status: str, detail: dict | None, wall_s: float) -> None:
+    def run_finished(self, run: str, status: str, detail: dict[str, Any] | None, wall_s: float) -> None:
         self.stages.pop(run, None)
         for stage in self.open_stages(run):  # of a run that failed
             del self.estimate.open[stage]

@@ -119,7 +119,7 @@ def run_nsys(
     return printed
 
 
-def _read(process: subprocess.Popen, outputs: Mapping[IO[bytes], Excerpt], timeout_s: float) -> bool:
+def _read(process: subprocess.Popen[bytes], outputs: Mapping[IO[bytes], Excerpt], timeout_s: float) -> bool:
     """Read what a process prints, and return whether it ended in time, and so did all that has its outputs."""
     deadline = time.monotonic() + timeout_s
     with selectors.DefaultSelector() as selector:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO, Any, TypeVar
 
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.errors import ProfilerError
@@ -64,7 +64,7 @@ class NoResults(ProfilerError, ValueError):
 Kind = TypeVar("Kind", dict, list)
 
 
-def write_json(path: Path, content: dict | list) -> None:
+def write_json(path: Path, content: dict[str, Any] | list[Any]) -> None:
     """Write atomically: whoever reads sees the old file or the whole new one."""
     draft = path.with_name(path.name + DRAFT)
     with create(draft) as file:
@@ -103,7 +103,7 @@ def open_lock(path: Path) -> IO[str]:
     return open(opened, "r+")
 
 
-def try_lock(file: IO, how: int) -> bool:
+def try_lock(file: IO[Any], how: int) -> bool:
     """Take a lock on a file (fcntl.LOCK_EX or LOCK_SH) without waiting for it; False where another holds it."""
     try:
         fcntl.flock(file, how | fcntl.LOCK_NB)
@@ -260,7 +260,7 @@ class Results:
         self.mark(run, "running")
         return folder
 
-    def keep_timings(self, run: Run, tables: dict[str, list], process: int = 0) -> None:
+    def keep_timings(self, run: Run, tables: dict[str, list[Any]], process: int = 0) -> None:
         write_json(self.folder / run.run_id / name_timings_file(process), tables)
 
     def keep_timed(self, run: Run, record: RunRecord) -> RunRecord:

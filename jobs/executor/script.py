@@ -85,7 +85,7 @@ class NotApplied(ScriptFailed):
     """A change could not be given to a script. The message says which, and why."""
 
 
-def measure(script: Script, results: Path) -> tuple[Path, dict]:
+def measure(script: Script, results: Path) -> tuple[Path, dict[str, Any]]:
     """Run the script and leave RESULTS/<name> as a sweep of one run, in place of an older one. Returns that folder, and
     what was noted of the script by its first rank, with `exit_code`.
 
@@ -178,7 +178,7 @@ def run_under_nsys(script: Script, folder: Path) -> int:
         raise
 
 
-def end_group(process: subprocess.Popen, followed: str) -> None:
+def end_group(process: subprocess.Popen[bytes], followed: str) -> None:
     """Have nsys and the script end, or else kill them, and the ranks, which may be of other groups; at once where a
     second signal comes. All of them have `followed` in their environment."""
     try:
@@ -191,13 +191,13 @@ def end_group(process: subprocess.Popen, followed: str) -> None:
         process.wait()
 
 
-def read_noted(folder: Path) -> list[dict]:
+def read_noted(folder: Path) -> list[dict[str, Any]]:
     """What was noted inside the script by each of its ranks, in their order; empty where nothing was."""
     noted = [read_json(file, dict) for file in folder.glob("*.json")]
     return sorted(filter(None, noted), key=itemgetter("rank"))
 
 
-def explain_shortage(script: Script, run: Path, ranks: list[dict], code: int) -> None:
+def explain_shortage(script: Script, run: Path, ranks: list[dict[str, Any]], code: int) -> None:
     """Raises ScriptFailed where there is no capture to read, with the reason."""
     ended = f"`{shlex.join(script.command)}` ended ({f'exit code {code}' if code else 'no error'})"
     if refused := next((noted["refused"] for noted in ranks if "refused" in noted), ""):
@@ -217,7 +217,7 @@ def explain_shortage(script: Script, run: Path, ranks: list[dict], code: int) ->
         )
 
 
-def check_applied(ranks: list[dict]) -> None:
+def check_applied(ranks: list[dict[str, Any]]) -> None:
     """Raises NotApplied where a change was not: what was measured is not what was to be tried."""
     why: dict[str, str] = {}
     for noted in ranks:
@@ -226,9 +226,9 @@ def check_applied(ranks: list[dict]) -> None:
         raise NotApplied("; ".join(f"{name}: {reason}" for name, reason in why.items()))
 
 
-def build_timings(ranks: list[dict]) -> dict[str, list[dict]]:
+def build_timings(ranks: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     """The tables of timings.json, by rank."""
-    tables: dict[str, list[dict]] = {"steps": [], "memory": [], "figures": []}
+    tables: dict[str, list[dict[str, Any]]] = {"steps": [], "memory": [], "figures": []}
     for noted in ranks:
         walls = [step["wall_ns"] for step in noted["steps"]]
         sequences, tokens = infer_batch(noted)
@@ -237,7 +237,7 @@ def build_timings(ranks: list[dict]) -> dict[str, list[dict]]:
         if (unpadded := noted["unpadded"]) is not None:
             scalars |= {f"{UNPADDED}{path}": size for path, size in unpadded.items()}
             scalars[UNPADDED_MODULES] = len(unpadded)
-        memory: dict[str, dict] = {}
+        memory: dict[str, dict[str, Any]] = {}
         for row in noted["memory"]:  # a phase may come several times in a step, as where gradients are accumulated
             known = memory.setdefault(row["phase"], row)
             for name in ("peak_allocated_bytes", "peak_reserved_bytes"):
@@ -253,7 +253,7 @@ def build_timings(ranks: list[dict]) -> dict[str, list[dict]]:
     return tables
 
 
-def infer_batch(noted: dict) -> tuple[int, int]:
+def infer_batch(noted: dict[str, Any]) -> tuple[int, int]:
     """Sequences (or samples) and tokens of one step: of the model's first input, in all its calls. 0 where that is not
     known; tokens are known of inputs of whole numbers, [sequences, tokens]."""
     shape = noted["inputs"][0]["shape"] if noted["inputs"] else []
@@ -263,7 +263,7 @@ def infer_batch(noted: dict) -> tuple[int, int]:
     return shape[0] * noted["forwards"], shape[0] * shape[1] * noted["forwards"] if is_text else 0
 
 
-def build_run(script: Script, noted: dict) -> dict[str, Any]:
+def build_run(script: Script, noted: dict[str, Any]) -> dict[str, Any]:
     """The axes of a run, as far as the script tells them."""
     sequences, tokens = infer_batch(noted)
     trains = "train_step" if noted["optimizers"] else "forward_backward"
@@ -282,7 +282,7 @@ def build_run(script: Script, noted: dict) -> dict[str, Any]:
     }
 
 
-def infer_precision(noted: dict) -> str:
+def infer_precision(noted: dict[str, Any]) -> str:
     """That of autocast, or else of most parameters."""
     dtypes = noted["parameter_dtypes"]
     dtype = noted["autocast"] or max(dtypes, key=dtypes.__getitem__, default="")
@@ -296,6 +296,6 @@ def keep_report(report: Path, raw: Path) -> None:
     shutil.move(report, raw / f"{raw.name}{report.suffix}")
 
 
-def write_json(path: Path, content: dict) -> None:
+def write_json(path: Path, content: dict[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=1), encoding="utf-8")
     sync(path)

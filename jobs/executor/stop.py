@@ -19,7 +19,7 @@ STOP_S = 25.0
 class Stop:
     """Whether the sweep was told to stop, and how long what goes on may still take."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._event, self._at = threading.Event(), math.inf
 
     def set(self) -> None:

@@ -3,6 +3,7 @@
 import os
 from contextlib import suppress
 from itertools import takewhile
+from typing import Any
 
 import pynvml
 
@@ -27,7 +28,7 @@ def find_visible_gpus() -> list[int]:
     return []
 
 
-def open_visible_handles(gpus: int = 0) -> list:
+def open_visible_handles(gpus: int = 0) -> list[Any]:
     """NVML's handles of these GPUs, or of the first `gpus`: it counts all of a machine, and knows nothing of
     CUDA_VISIBLE_DEVICES. Raises NVMLError."""
     pynvml.nvmlInit()

@@ -56,7 +56,7 @@ class TF32(Change):
         torch.backends.cudnn.allow_tf32 = True
         wrap(torch, "set_float32_matmul_precision", self.set_by_script)
 
-    def set_by_script(self, called: Callable, precision: str) -> None:
+    def set_by_script(self, called: Callable[..., Any], precision: str) -> None:
         if precision != "highest":
             self.reason = HAS_IT
         called(precision)
@@ -91,7 +91,7 @@ class Autocast(Change):
         optimizers.register_optimizer_step_pre_hook(self.before_step)
         optimizers.register_optimizer_step_post_hook(self.after_step)
 
-    def entered_by_script(self, called: Callable, context: Any) -> Any:
+    def entered_by_script(self, called: Callable[..., Any], context: Any) -> Any:
         # In backward it is activation checkpointing that enters what was on in forward.
         if context._enabled and not self.in_backward and not torch.compiler.is_compiling():
             self.reason = HAS_IT
@@ -125,7 +125,7 @@ class Autocast(Change):
         finally:
             torch.set_autocast_enabled(self.device, before)
 
-    def backward(self, called: Callable, *args: Any, **options: Any) -> Any:
+    def backward(self, called: Callable[..., Any], *args: Any, **options: Any) -> Any:
         if self.device:
             torch.clear_autocast_cache()
             self.check_on()
@@ -142,12 +142,14 @@ class Autocast(Change):
         if is_ours and not torch.is_autocast_enabled(self.device):
             self.reason = "the script turns autocast off itself"
 
-    def before_step(self, optimizer: torch.optim.Optimizer, args: tuple, options: dict) -> tuple | None:
+    def before_step(
+        self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], options: dict[str, Any]
+    ) -> tuple[Any, ...] | None:
         self.steps.append(self.switched(False))
         self.steps[-1].__enter__()
         return replace_closure(args, options, self.with_autocast)
 
-    def with_autocast(self, closure: Callable) -> Callable:
+    def with_autocast(self, closure: Callable[..., Any]) -> Callable[..., Any]:
         """A closure computes the loss, inside an optimizer's step."""
 
         def compute() -> Any:
@@ -156,7 +158,7 @@ class Autocast(Change):
 
         return compute
 
-    def after_step(self, optimizer: torch.optim.Optimizer, args: tuple, options: dict) -> None:
+    def after_step(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], options: dict[str, Any]) -> None:
         self.steps.pop().__exit__(None, None, None)
         if self.device:
             torch.clear_autocast_cache()  # its casts are of the weights before
@@ -170,7 +172,9 @@ class FusedOptimizers(Change):
             if "fused" in inspect.signature(kind).parameters:
                 wrap(kind, "__init__", partial(self.make, kind))
 
-    def make(self, kind: type, called: Callable, made: torch.optim.Optimizer, *args: Any, **options: Any) -> None:
+    def make(
+        self, kind: type, called: Callable[..., Any], made: torch.optim.Optimizer, *args: Any, **options: Any
+    ) -> None:
         if type(made) is kind:  # AdamW is an Adam, and calls it
             if options.get("fused") is not None:
                 other = HAS_IT if options["fused"] else "the script asks for a form that is not fused"
@@ -236,7 +240,7 @@ class FirstCalls:
         self.watching = call
         nn.Module.__call__ = call  # type: ignore[method-assign]
 
-    def call(self, module: nn.Module, args: tuple, options: dict) -> Any:
+    def call(self, module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         patched = nn.Module.__call__
         nn.Module.__call__ = self.called  # type: ignore[method-assign]
         try:
@@ -282,7 +286,7 @@ class Changes:
         for change in self.changes.values():
             change.before_call(model)
 
-    def before_backward(self, called: Callable, *args: Any, **options: Any) -> Any:
+    def before_backward(self, called: Callable[..., Any], *args: Any, **options: Any) -> Any:
         self.settle()
         return called(*args, **options)
 

@@ -87,13 +87,13 @@ class Follower:
         self.open_step: Any = None
         self.opened_at = 0
         self.update: Any = None  # the ranges of parameters while an optimizer steps
-        self.memory: list[dict] = []
+        self.memory: list[dict[str, Any]] = []
         self.facts: dict[str, Any] = {"stage": "skipped", "seen": 0, "forwards": 0, "autocast": ""}
         self.facts |= {name: [] for name in ("optimizers", "steps", "captured_ns", "followed_ns", "memory")}
         self.forwards = 0
         self.made_autocast = ""  # type of the last one that the script made, not of those that are off
         self.is_last = False  # of the followed steps
-        self.uncalled: Callable | None = None
+        self.uncalled: Callable[..., Any] | None = None
         self.models: WeakSet[nn.Module] = WeakSet()  # what the script itself calls, where its calls end steps
         self.hooks: list[Any] = []
 
@@ -297,7 +297,9 @@ class Follower:
             nn.Module.__call__ = self.uncalled  # type: ignore[method-assign]
             self.uncalled = None
 
-    def call(self, called: Callable, module: nn.Module, args: tuple, options: dict) -> Any:
+    def call(
+        self, called: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]
+    ) -> Any:
         if self.process != os.getpid():
             return called(module, *args, **options)
         run = functools.partial(self.ranges.call, called) if self.stage is Stage.FOLLOWED else is_called_plainly(called)
@@ -319,17 +321,17 @@ class Follower:
             self.end_step()
         return returned
 
-    def before_call(self, module: nn.Module, args: tuple) -> None:
+    def before_call(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         """The script, or another of its models, calls one of its models while steps are timed."""
         self.depth += 1
 
-    def after_call(self, module: nn.Module, args: tuple, returned: Any) -> None:
+    def after_call(self, module: nn.Module, args: tuple[Any, ...], returned: Any) -> None:
         """A model has been called, which ends a step where it returns to the script."""
         self.depth -= 1
         if not self.depth and returned is not None and self.process == os.getpid():
             self.end_step()
 
-    def note_call(self, module: nn.Module, args: tuple, options: dict) -> None:
+    def note_call(self, module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
         """What the model is and what it is given, once nsys captures."""
         self.forwards += 1
         if self.stage is not Stage.CAPTURED or self.forwards > 1 or self.num_steps:
@@ -350,12 +352,12 @@ class Follower:
             "training": torch.is_grad_enabled(),
         }
 
-    def make_autocast(self, called: Callable, context: torch.autocast, *args: Any, **options: Any) -> None:
+    def make_autocast(self, called: Callable[..., Any], context: torch.autocast, *args: Any, **options: Any) -> None:
         called(context, *args, **options)
         if context._enabled:
             self.made_autocast = str(context.fast_dtype)
 
-    def backward(self, called: Callable, tensors: Any, *args: Any, **options: Any) -> Any:
+    def backward(self, called: Callable[..., Any], tensors: Any, *args: Any, **options: Any) -> Any:
         if self.process != os.getpid():
             return called(tensors, *args, **options)
         if not self.in_backward and self.stage is not Stage.DONE:
@@ -371,7 +373,9 @@ class Follower:
             finally:
                 self.in_backward -= 1
 
-    def before_update(self, optimizer: torch.optim.Optimizer, args: tuple, options: dict) -> tuple | None:
+    def before_update(
+        self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], options: dict[str, Any]
+    ) -> tuple[Any, ...] | None:
         """An optimizer begins to step. A closure, in which the script computes loss and gradients, is no part of it."""
         if self.process != os.getpid():
             return None
@@ -380,7 +384,7 @@ class Follower:
             self.open_update(optimizer)
         return replaced
 
-    def outside_update(self, optimizer: torch.optim.Optimizer, closure: Callable) -> Callable:
+    def outside_update(self, optimizer: torch.optim.Optimizer, closure: Callable[..., Any]) -> Callable[..., Any]:
         def outside() -> Any:
             self.close_update()
             try:
@@ -410,7 +414,7 @@ class Follower:
             with self.ranges.label_optimizer(held):
                 yield
 
-    def after_update(self, optimizer: torch.optim.Optimizer, args: tuple, options: dict) -> None:
+    def after_update(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], options: dict[str, Any]) -> None:
         """An optimizer has stepped. Of several the one that steps least often ends a step, the last of them where they
         step equally often."""
         if self.process != os.getpid():
@@ -484,11 +488,11 @@ def list_matrices(part: nn.Module) -> list[torch.Tensor]:
     return [tensor for tensor in held if not tensor.is_nested and tensor.ndim == 2]
 
 
-def is_called_plainly(called: Callable) -> Callable:
+def is_called_plainly(called: Callable[..., Any]) -> Callable[..., Any]:
     return lambda module, args, options: called(module, *args, **options)
 
 
-def read_machine() -> dict:
+def read_machine() -> dict[str, Any]:
     """What this process knows of the machine and of PyTorch's settings."""
     cuda = torch.cuda.is_initialized()
     return {
@@ -503,7 +507,7 @@ def read_machine() -> dict:
     }
 
 
-def install(plan: Plan, push: Callable | None = None, pop: Callable | None = None) -> Follower:
+def install(plan: Plan, push: Callable[..., Any] | None = None, pop: Callable[..., Any] | None = None) -> Follower:
     """Follow this process's script. `push` and `pop` open and close ranges; those of NVTX where there is a GPU."""
     from torch.optim import optimizer
     from torch.utils.data import dataloader
@@ -511,14 +515,14 @@ def install(plan: Plan, push: Callable | None = None, pop: Callable | None = Non
     follower = Follower(plan, ModuleRanges(push or wrap_nvtx("range_push"), pop or wrap_nvtx("range_pop")))
     follower.changes.apply()
 
-    def in_phase(phase: str) -> Callable:
-        def around(called: Callable, *args: Any, **options: Any) -> Any:
+    def in_phase(phase: str) -> Callable[..., Any]:
+        def around(called: Callable[..., Any], *args: Any, **options: Any) -> Any:
             with follower.phase(phase):
                 return called(*args, **options)
 
         return around
 
-    def constructed(called: Callable, made: torch.optim.Optimizer, *args: Any, **options: Any) -> Any:
+    def constructed(called: Callable[..., Any], made: torch.optim.Optimizer, *args: Any, **options: Any) -> Any:
         follower.steps_of.setdefault(id(made), 0)
         if follower.stage is Stage.SKIPPED and plan.step == "auto":
             follower.has_optimizer = True
@@ -547,7 +551,7 @@ def install(plan: Plan, push: Callable | None = None, pop: Callable | None = Non
     return follower
 
 
-def wrap_nvtx(name: str) -> Callable:
+def wrap_nvtx(name: str) -> Callable[..., Any]:
     """A function of torch.cuda.nvtx, which does nothing in a script that uses no GPU. Whether it does is asked late:
     to ask starts CUDA, and a process that has done so cannot fork one that uses it."""
 
@@ -561,11 +565,11 @@ def end_steps_with(name: str, follower: Follower) -> None:
     """A step ends when the script closes its NVTX range of that name."""
     opened: list[str] = []
 
-    def push(called: Callable, message: str, *args: Any) -> Any:
+    def push(called: Callable[..., Any], message: str, *args: Any) -> Any:
         opened.append(message)
         return called(message, *args)
 
-    def pop(called: Callable) -> Any:
+    def pop(called: Callable[..., Any]) -> Any:
         returned = called()
         if opened and opened.pop() == name:
             follower.end_step()

@@ -24,7 +24,7 @@ FUNCTIONS = ("_unshard", "_reduce_grad", "_reduce_grad_no_shard")
 
 
 @contextmanager
-def follow_units(around: Callable[[Callable, tuple, dict], Any]) -> Iterator[None]:
+def follow_units(around: Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]) -> Iterator[None]:
     """Within this, `around(function, args, options)` is called in place of each of METHODS and FUNCTIONS. Nothing where
     the program has not loaded FSDP."""
     kinds = [kind for name in MODULES if (kind := getattr(sys.modules.get(name), "FSDPParamGroup", None))]
@@ -40,21 +40,23 @@ def follow_units(around: Callable[[Callable, tuple, dict], Any]) -> Iterator[Non
             setattr(place, name, function)
 
 
-def call_within(around: Callable[[Callable, tuple, dict], Any], function: Callable) -> Callable:
+def call_within(
+    around: Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any], function: Callable[..., Any]
+) -> Callable[..., Any]:
     def call(*args: Any, **options: Any) -> Any:
         return around(function, args, options)
 
     return call
 
 
-def list_parameters(args: tuple) -> list[tuple[Tensor, Tensor | None]]:
+def list_parameters(args: tuple[Any, ...]) -> list[tuple[Tensor, Tensor | None]]:
     """Of each parameter of the unit that one of METHODS is called for, what the optimizer updates, and what modules
     compute with: None before that. Empty where a unit has a flat parameter."""
     held = getattr(args[0], "fsdp_params", ()) if args else ()
     return [(parameter.sharded_param, getattr(parameter, "_unsharded_param", None)) for parameter in held]
 
 
-def find_flat_unit(args: tuple) -> tuple[nn.Module | None, list[tuple[Tensor, nn.Module]]]:
+def find_flat_unit(args: tuple[Any, ...]) -> tuple[nn.Module | None, list[tuple[Tensor, nn.Module]]]:
     """The module that one of FUNCTIONS is called for, and of its parameters that were made a flat one those which the
     optimizer has all the same (`use_orig_params`), each with the module that it is of."""
     for handle in args:

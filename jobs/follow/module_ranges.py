@@ -45,7 +45,7 @@ class ModuleRanges:
         self._local = threading.local()
         self._names: dict[int, str] = {}  # of modules, by id: their path
         self._in_backward = 0
-        self._call: Callable | None = None
+        self._call: Callable[..., Any] | None = None
 
     # ------------------------------------------------------------------------------------------------- forward
 
@@ -87,7 +87,9 @@ class ModuleRanges:
             nn.Module.__call__ = self._call  # type: ignore[method-assign]
             self._call = None
 
-    def call(self, called: Callable, module: nn.Module, args: tuple, options: dict) -> Any:
+    def call(
+        self, called: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]
+    ) -> Any:
         """What `called(module, *args, **options)` returns, in the range of the module."""
         path = self._path_of(module)
         above = self._path()
@@ -208,7 +210,7 @@ class ModuleRanges:
     def _close_node(self, inputs: Any, outputs: Any) -> None:
         self.pop()
 
-    def _call_of_unit(self, function: Callable, args: tuple, options: dict) -> Any:
+    def _call_of_unit(self, function: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """What `function(*args, **options)` returns, in a range of FSDP's, below the module that all parameters of the
         unit are of."""
         known = []

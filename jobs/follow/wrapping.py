@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-def wrap(holder: Any, name: str, around: Callable) -> None:
+def wrap(holder: Any, name: str, around: Callable[..., Any]) -> None:
     """Have `around(called, *args)` called in place of the function `name` of `holder`."""
     called = getattr(holder, name)
 
@@ -16,7 +16,9 @@ def wrap(holder: Any, name: str, around: Callable) -> None:
     setattr(holder, name, call)
 
 
-def replace_closure(args: tuple, options: dict, around: Callable[[Callable], Callable]) -> tuple[tuple, dict] | None:
+def replace_closure(
+    args: tuple[Any, ...], options: dict[str, Any], around: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """The arguments of an optimizer's step, of which `around(closure)` takes the place of its closure; None where the
     script gives none."""
     closure = options.get("closure", args[1] if len(args) > 1 else None)

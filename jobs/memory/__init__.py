@@ -14,6 +14,7 @@ from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from profiler_job.jobs.contract.axes import AXES, find_default
+from profiler_job.jobs.contract.precisions import PRECISIONS
 from profiler_job.jobs.garbage import without_collection
 from profiler_job.jobs.memory.caching_allocator import MIB, CachingAllocator, OutOfMemory
 from profiler_job.jobs.memory.failure import Failure
@@ -46,6 +47,10 @@ _UNKNOWN = [(axis, find_default(axis)) for axis in AXES if axis not in (*Shape._
 EFFORT_S = 0.3e-3
 """Seconds to predict a layer of a forward pass, on a modest machine; with a backward pass it is four times that."""
 QUICK_S = 6.0
+
+
+SIMULATED_BYTES = (2, 4)
+"""Bytes of an element in the precisions that the simulated step knows."""
 
 
 class Outcome(NamedTuple):
@@ -116,7 +121,9 @@ def predict_peak_bytes(run: "Run") -> int:
 
 def is_predictable(run: "Run") -> bool:
     """Whether it is a run of the reference Transformer on one GPU, whose operations are simulated: what DDP and FSDP
-    keep for communication is not, nor what an axis changes of which the simulated step does not know."""
+    keep for communication is not, nor what an axis or a precision changes that the simulated step does not know."""
+    if PRECISIONS[run.precision].element_bytes not in SIMULATED_BYTES:
+        return False
     return is_reference(run) and run.gpus == 1 and all(getattr(run, axis, value) == value for axis, value in _UNKNOWN)
 
 

@@ -2,6 +2,7 @@
 
 The rules are those of c10/cuda/CUDACachingAllocator.cpp with its default settings and one stream. A tensor's size is
 rounded up to 512 B. Up to 1 MiB it comes from segments of 2 MiB, below 10 MiB from segments of 20 MiB, and otherwise
+from typing import Any
 from a segment of its own, a multiple of 2 MiB. It gets the smallest free block that holds it, of equal ones that with
 the lowest address. What the block has over is split off where it is 512 B (small) or more than 1 MiB (large); if not,
 the block is handed out whole, and counts whole. A block given back joins its free neighbours.
@@ -9,6 +10,7 @@ the block is handed out whole, and counts whole. A block given back joins its fr
 
 from bisect import bisect_left, insort
 from math import inf
+from typing import Any
 
 MIB = 2**20
 SMALLEST, LARGEST_SMALL = 512, MIB
@@ -25,7 +27,7 @@ class Block:
 
     __slots__ = ("address", "after", "before", "free", "pool", "size")
 
-    def __init__(self, address: int, size: int, pool: list, before: "Block | None" = None):
+    def __init__(self, address: int, size: int, pool: list[Any], before: "Block | None" = None):
         self.address, self.size, self.pool = address, size, pool
         self.before, self.free = before, True
         self.after: Block | None = None
@@ -67,7 +69,7 @@ class CachingAllocator:
             self.peak = self.allocated
         return block
 
-    def segment(self, size: int, pool: list) -> Block:
+    def segment(self, size: int, pool: list[Any]) -> Block:
         """A new segment that holds `size` bytes, as one block. Where the limit is met, free segments go back first."""
         segment_size = -(-size // OWN_MULTIPLE) * OWN_MULTIPLE if size >= LEAST_OWN else SHARED_SEGMENT
         segment_size = SMALL_SEGMENT if pool is self.small else segment_size

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.memory.failure import Failure
@@ -54,7 +54,7 @@ def simulate_runs(runs: Sequence["Run"], patient: bool = False) -> list[Simulati
     return [answers[run] for run in plain]
 
 
-def _ask(runs: list[dict], limit_s: float) -> list[Simulation]:
+def _ask(runs: list[dict[str, Any]], limit_s: float) -> list[Simulation]:
     problem = ""
     try:
         done = subprocess.run(

@@ -8,9 +8,10 @@ left out, but for cuBLAS's workspace and the accumulators of fused attention.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from profiler_job.jobs.contract.modes import list_phases
+from profiler_job.jobs.contract.precisions import BASE_PRECISION, PRECISIONS
 from profiler_job.jobs.contract.ranges import BACKWARD, FORWARD, LOSS, OPTIMIZER
 from profiler_job.jobs.memory.caching_allocator import MIB, Block, CachingAllocator
 
@@ -43,10 +44,10 @@ class Shape(NamedTuple):
 
 def infer_shape(run: "Run") -> Shape:
     shape = Shape(*(getattr(run, field) for field in Shape._fields))
-    precision = "bf16" if shape.precision == "bf16" else "fp32"
+    precision = "bf16" if PRECISIONS[shape.precision].autocast else BASE_PRECISION
     attention = shape.attention
     if attention != "naive":
-        uncopied = attention == "efficient" or (attention == "sdpa" and precision == "fp32")
+        uncopied = attention == "efficient" or (attention == "sdpa" and precision == BASE_PRECISION)
         attention = "efficient" if uncopied else "flash"
     optimizer = shape.optimizer if shape.mode == "train_step" else "own"
     return shape._replace(precision=precision, attention=attention, optimizer=optimizer)
@@ -60,7 +61,7 @@ class Storage:
     def __init__(self, allocator: CachingAllocator, block: Block):
         self.allocator, self.block = allocator, block
 
-    def __del__(self):
+    def __del__(self) -> None:
         self.allocator.free(self.block)
 
 
@@ -90,7 +91,7 @@ class Node:
 
     __slots__ = ("inputs", "saved", "wide")
 
-    def __init__(self, inputs: list[tuple], saved: list[Storage], wide: bool):
+    def __init__(self, inputs: list[tuple[Any, ...]], saved: list[Storage], wide: bool):
         self.inputs, self.saved, self.wide = inputs, saved, wide
 
 
@@ -106,7 +107,9 @@ class Device:
     def new(self, size: int, element: int = FP32) -> Tensor:
         return Tensor(Storage(self.allocator, self.allocator.allocate(size * element)), size, element)
 
-    def record(self, out: Tensor, inputs: list[tuple[Tensor, int]], saved: tuple = (), wide: bool = False) -> Tensor:
+    def record(
+        self, out: Tensor, inputs: list[tuple[Tensor, int]], saved: tuple[Any, ...] = (), wide: bool = False
+    ) -> Tensor:
         """`out` as made from `inputs`, whose gradients need so many temporaries each."""
         if not self.has_backward:
             return out
@@ -134,7 +137,7 @@ class Device:
         wide = self.cast(x, FP32) if self.autocast else x
         return self.map(wide, saves_output=True)
 
-    def combine(self, x: Tensor, y: Tensor, needs: tuple[int, int], saved: tuple = ()) -> Tensor:
+    def combine(self, x: Tensor, y: Tensor, needs: tuple[int, int], saved: tuple[Any, ...] = ()) -> Tensor:
         """A function of the elements of two tensors, the smaller one broadcast."""
         out = self.new(max(x.size, y.size), max(x.element, y.element))
         return self.record(out, [*zip((y, x), needs)], saved, wide=True)
@@ -289,7 +292,7 @@ class SimulatedStepper:
     def forward(self) -> None:
         self.logits = None
         self.device.has_backward = self.shape.mode != "forward"
-        self.device.autocast = self.shape.precision == "bf16"
+        self.device.autocast = bool(PRECISIONS[self.shape.precision].autocast)
         self.logits = self.model()
         self.device.autocast = False
         self.device.weight_casts.clear()

@@ -21,6 +21,7 @@ from profiler_job.jobs.contract.axes import (
     order_axes,
 )
 from profiler_job.jobs.contract.options import Option, format_options
+from profiler_job.jobs.contract.precisions import PRECISIONS
 from profiler_job.jobs.sweep.model_axes import HuggingFace, OptionAxes, derive_config_name
 from profiler_job.jobs.workloads import HUGGING_FACE, REFERENCE
 from profiler_job.jobs.workloads.transformer.sizes import MODEL_SIZES, VOCAB_SIZE, ModelSize
@@ -132,9 +133,11 @@ class Block(BlockAxes):
                 if named.setdefault(token := AXES[axis].token(value), value) != value:
                     raise ValueError(f"{axis}: {named[token]!r} and {value!r} are both called {token}; choose one")
         half_precision = HALF_PRECISION_ATTENTION.intersection(self.values_of("attention"))
-        if half_precision and set(self.values_of("precision")) != {"bf16"}:
+        halves = [name for name, record in PRECISIONS.items() if record.element_bytes == 2]
+        if half_precision and not set(self.values_of("precision")) <= {*halves}:
             raise ValueError(
-                f"attention: {' and '.join(sorted(HALF_PRECISION_ATTENTION))} exist for precision bf16 only"
+                f"attention: {' and '.join(sorted(HALF_PRECISION_ATTENTION))} exist for precision "
+                f"{' and '.join(halves)} only"
             )
         self._check_gpus()
         self._check_accumulation()

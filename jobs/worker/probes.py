@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from profiler_job.jobs.contract.messages import LINK_MESSAGE, LINK_RATE
+from profiler_job.jobs.contract.precisions import BASE_PRECISION
 from profiler_job.jobs.contract.ranges import FORWARD, LOSS
 from profiler_job.jobs.worker import parallel
 from profiler_job.jobs.worker.parallel import synchronize, take_local_part
@@ -19,7 +20,7 @@ from profiler_job.jobs.workloads import annotation
 DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 
-def probe_memory(stepper) -> dict[str, list[dict]]:
+def probe_memory(stepper) -> dict[str, list[dict[str, Any]]]:
     """Memory in one more step of a `jobs.worker.service.Stepper`, without CUDA only the empty list of `memory`.
 
     memory: allocator's peaks and levels in bytes, a row for each phase: over all micro-batches its highest peak, and
@@ -29,7 +30,7 @@ def probe_memory(stepper) -> dict[str, list[dict]]:
     if stepper.device.type != "cuda":
         return {"memory": []}
     kept = KeptBytes(stepper.device)
-    phases: dict[str, dict] = {}
+    phases: dict[str, dict[str, Any]] = {}
 
     def of_phase(phase: str, work: Callable[[], None]) -> None:
         device = stepper.device
@@ -57,7 +58,7 @@ class KeptBytes:
     def __init__(self, device: torch.device):
         self.device = device
         self.path: list[str] = []
-        self.rows: list[dict] = []
+        self.rows: list[dict[str, Any]] = []
 
     @contextmanager
     def open(self, name: str) -> Iterator[None]:
@@ -70,7 +71,7 @@ class KeptBytes:
         self.path.pop()
 
 
-def measure_memory_by_use(stepper) -> list[dict]:
+def measure_memory_by_use(stepper) -> list[dict[str, Any]]:
     """Bytes of the allocator's blocks that hold parameters, gradients and optimizer state, and of all others, from a
     snapshot of the allocator."""
     blocks = {
@@ -107,7 +108,7 @@ LINK_COLLECTIVES = {"ddp": ("AllReduce",), "fsdp": ("AllGather", "ReduceScatter"
 """What a run makes itself: for others NCCL might keep memory that the run has no need of."""
 
 
-def measure_link_rates(device: torch.device, how: str) -> list[dict]:
+def measure_link_rates(device: torch.device, how: str) -> list[dict[str, Any]]:
     """What the link between the ranks gives to the collectives of a run that is parallel in this way, when they do
     nothing else: bytes of messages a second, as NCCL counts them (of an all-gather and a reduce-scatter, the part of
     one rank), and the bytes of all ranks' parts together. Median of LINK_REPEATS, each LINK_CALLS in a row, after as
@@ -146,7 +147,7 @@ def _allocate(size: int, device: torch.device) -> tuple[Tensor, Tensor] | None:
         return None
 
 
-def _build_rates(of_all: Tensor, part: Tensor, how: str, device: torch.device) -> list[dict]:
+def _build_rates(of_all: Tensor, part: Tensor, how: str, device: torch.device) -> list[dict[str, Any]]:
     collectives: dict[str, tuple[Tensor, Callable[[], object]]] = {
         "AllReduce": (of_all, lambda: distributed.all_reduce(of_all)),
         "AllGather": (part, lambda: distributed.all_gather_into_tensor(of_all, part)),
@@ -181,11 +182,11 @@ def draws_masks(model: nn.Module) -> bool:
     return model.training and any(rate > 0 for rate in rates)
 
 
-def probe_numerics(stepper) -> list[dict]:
+def probe_numerics(stepper) -> list[dict[str, Any]]:
     """Loss, and output where it is one tensor (logits), of one forward pass in the run's precision against the same
     weights in float32."""
     output, loss = compute_outputs(stepper, stepper.run["precision"])
-    exact, exact_loss = compute_outputs(stepper, "fp32")
+    exact, exact_loss = compute_outputs(stepper, BASE_PRECISION)
     figures = {"loss": loss, "loss_fp32": exact_loss}
     if output is not None and exact is not None:
         difference = output - exact
@@ -212,7 +213,7 @@ def measure_trained_loss(stepper, steps: int) -> float:
     return losses[-1]
 
 
-def measure_losses(trained: float, plain: float) -> list[dict]:
+def measure_losses(trained: float, plain: float) -> list[dict[str, Any]]:
     """The figures of both, as of `measure_trained_loss`."""
     figures = {"loss_trained": trained, "loss_trained_plain": plain}
     return [{"figure": figure, "unit": "", "value": value} for figure, value in figures.items()]

@@ -20,7 +20,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from multiprocessing.connection import Client, Connection
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -36,6 +36,7 @@ from profiler_job.jobs.contract.messages import (
 )
 from profiler_job.jobs.contract.modes import list_phases
 from profiler_job.jobs.contract.plain import PLAIN, TRAINED_STEPS, count_plain_steps
+from profiler_job.jobs.contract.precisions import BASE_PRECISION, PRECISIONS
 from profiler_job.jobs.contract.ranges import BACKWARD, FORWARD, LOSS, OPTIMIZER, PHASES, RANK, STEP
 from profiler_job.jobs.follow.module_ranges import ModuleRanges
 from profiler_job.jobs.worker import calibration, parallel, probes
@@ -49,9 +50,6 @@ from profiler_job.jobs.workloads.annotation import annotate
 SEED = 0
 
 OUTERMOST = (STEP, *PHASES)
-
-# "high" lets float32 matmuls use TF32 tensor cores, "highest" forbids it.
-MATMUL_PRECISION = {"fp32": "highest", "tf32": "high", "bf16": "highest"}
 
 COMPILE_MODE = {"default": "default", "cudagraphs": "reduce-overhead"}
 
@@ -71,7 +69,7 @@ class Stepper:
     in progress, in which a failure happens.
     """
 
-    def __init__(self, run: dict, device: torch.device, place: Place = Place()):  # noqa: B008  a constant
+    def __init__(self, run: dict[str, Any], device: torch.device, place: Place = Place()):  # noqa: B008  a constant
         self.run, self.device, self.place = run, device, place
         self.where = "build"
         self.num_steps = 0
@@ -105,16 +103,17 @@ class Stepper:
         self.loss_value.backward(torch.full_like(self.loss_value, 1 / self.run["accumulation"]))
         self.loss_value = None
 
-    def inner_ranges(self) -> AbstractContextManager:
+    def inner_ranges(self) -> AbstractContextManager[Any]:
         """A compiled model has no ranges inside: its kernels span modules, and opening a range would split it."""
         return nullcontext() if self.run["compile"] == "off" else annotation.no_ranges()
 
     def autocast(self) -> torch.autocast:
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
+        name = PRECISIONS[self.precision].autocast
+        return torch.autocast(self.device.type, getattr(torch, name or "bfloat16"), enabled=bool(name))
 
     def set_precision(self, precision: str) -> None:
         self.precision = precision
-        torch.set_float32_matmul_precision(MATMUL_PRECISION[precision])
+        torch.set_float32_matmul_precision(PRECISIONS[precision].matmul)
 
     @contextmanager
     def use_precision(self, precision: str) -> Iterator[None]:
@@ -170,7 +169,7 @@ class Stepper:
         the workload opens none. That costs time on the host, so the step has other names: it tells which module
         launches which kernel, and not how long that takes."""
 
-        def open_range(name: str) -> AbstractContextManager:
+        def open_range(name: str) -> AbstractContextManager[Any]:
             if name in OUTERMOST:
                 return ranges.outermost(name, "" if name == FORWARD else None)
             return ranges.range(name)
@@ -253,13 +252,13 @@ def read_settings() -> Settings:
     }
 
 
-def compares_with_fp32(run: dict) -> bool:
+def compares_with_fp32(run: dict[str, Any]) -> bool:
     """Whether numerics are probed: fused attention has backends without float32, a compiled model would compile
     again."""
-    return run["precision"] != "fp32" and run["attention"] == "naive" and run["compile"] == "off"
+    return bool(run["precision"] != BASE_PRECISION and run["attention"] == "naive" and run["compile"] == "off")
 
 
-def measure_plain_loss(run: dict, device: torch.device) -> float | None:
+def measure_plain_loss(run: dict[str, Any], device: torch.device) -> float | None:
     """Loss of the same workload with nothing done to make it faster, from the same weights with the same batch, after
     TRAINED_STEPS; None where it cannot be had, such as for want of memory, or says nothing, as with dropout. To be
     called before the run is built, which needs the memory: nothing of it is left."""
@@ -289,7 +288,7 @@ def keep_busy(stepper: Stepper, at_least_s: float, step_ns: float) -> Busy:
 
 
 def perform(
-    task: dict,
+    task: dict[str, Any],
     device: torch.device,
     connection: Connection,
     followed_by: ModuleRanges | None = None,
@@ -314,7 +313,7 @@ def perform(
         stepper = Stepper(task["run"], device, place)
         stepper.synchronize()
         built = time.perf_counter()
-        probed: dict[str, list[dict]] = {"memory": [], "figures": []}
+        probed: dict[str, list[dict[str, Any]]] = {"memory": [], "figures": []}
         if task["probe"]:
             of_run = {"figure": "allocated_before_build", "unit": "bytes"}
             probed["figures"] += [of_run | {"value": value} for value in before.values()]

@@ -113,7 +113,7 @@ def convert(module: nn.Module, change: Callable[[torch.Tensor], torch.Tensor], r
     return module
 
 
-def simulate(run: dict) -> dict:
+def simulate(run: dict[str, Any]) -> dict[str, Any]:
     """Peaks in bytes by phase of each step, and the number of parameters. As written: a compiled model is not compiled
     here."""
     peaks: list[dict[str, int]] = []
@@ -131,7 +131,7 @@ def simulate(run: dict) -> dict:
         return {"peaks": peaks, "num_parameters": count_parameters(stepper.model)}
 
 
-def answer(run: dict) -> dict:
+def answer(run: dict[str, Any]) -> dict[str, Any]:
     try:
         return simulate(run)
     except OptionError as error:

@@ -33,13 +33,14 @@ from profiler_job.analysis.pages.extreme_rows import (
 from profiler_job.analysis.reference import element_types, kernel_families
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
+from profiler_job.jobs.contract.precisions import PRECISIONS
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
 SLUG = "precision"
 TITLE = "What does lower precision make faster?"
 STUDY = "precision"
 
-LABELS = {"fp32": "FP32", "tf32": "TF32", "bf16": "BF16"}
+LABELS = {name: record.label for name, record in PRECISIONS.items()}
 PARTS = {"step": "step, unprofiled", "busy": "GPU busy", "gemms": "GEMM kernels", "rest": "all other kernels"}
 TIMED = (*PARTS, *PHASES, OPTIMIZER_BUSY)
 HEADINGS = case_headings(["size", "context_length", "precision"], linked=False)

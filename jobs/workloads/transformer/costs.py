@@ -4,12 +4,12 @@ A prediction, never shown as a measurement.
 """
 
 from profiler_job.jobs.contract.axes import Run
+from profiler_job.jobs.contract.precisions import PRECISIONS
 
 BYTES_FP32 = 4
 
-# Rates a modest data-centre GPU sustains on this workload; deliberately low, so that a timeout means trouble.
-SUSTAINED_FLOPS = {"fp32": 8e12, "tf32": 30e12, "bf16": 40e12}
 SUSTAINED_BYTES_PER_S = 0.3e12
+"""What a modest data-centre GPU sustains; deliberately low, so that a timeout means trouble."""
 LAUNCH_S = 20e-6
 
 # The most kernels, API calls, copies and ranges of a layer in one step that any recording in site/data has.
@@ -27,7 +27,7 @@ def step_seconds(run: Run) -> float:
         moved += 60 * run.num_parameters
     launches = 60 * passes * run.num_layers * run.accumulation
     launches += 130 * run.num_layers if run.mode == "train_step" else 0
-    return flops / SUSTAINED_FLOPS[run.precision] + moved / SUSTAINED_BYTES_PER_S + launches * LAUNCH_S
+    return flops / PRECISIONS[run.precision].sustained_flops + moved / SUSTAINED_BYTES_PER_S + launches * LAUNCH_S
 
 
 def step_events(run: Run) -> float:
