@@ -46,7 +46,7 @@ def _verify_run(file: Path, verified: Verified) -> None:
     try:
         record = read_record(file, FinishedRecord)
     except RecordError as error:
-        verified.damage[file.parent] = f"{file.name} is no record of a run ({error.reason})"
+        verified.damage[file.parent] = f"{file.name} is not a valid record of a run ({error.reason})"
         return
     if damage := find_damage(file.parent, record.files):
         verified.damage[file.parent] = damage

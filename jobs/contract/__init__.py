@@ -1,1 +1,1 @@
-"""What both sides share: the words of runs, ranges and results. Imports neither torch nor pandas."""
+"""Shared by both sides: axes of runs, names of ranges and files, messages. Imports neither torch nor pandas."""

@@ -1,7 +1,7 @@
-"""A run, and the axes that tell runs apart: each stands here once, as a field of `Run`.
+"""A run, and the axes in which runs differ. Each axis is defined once, as a field of `Run`.
 
-The name, type and default of an axis are those of its field; its `Axis` says the rest. Everything else derives from
-them: the keys of sweep files and of `--only`, run ids, the columns of the `runs` table, and the headings and labels of
+The field gives an axis its name, type and default; its `Axis` gives the rest. Everything else derives from them: the
+keys of sweep files and of `--only`, run ids, the columns of the `runs` table, and the headings and labels of
 pages. A new axis is one field here, and the code of the worker that acts on it.
 """
 
@@ -19,7 +19,7 @@ from profiler_job.jobs.contract.precisions import BASE_PRECISION, PRECISIONS
 
 @dataclass(frozen=True, kw_only=True)
 class Detail:
-    """What a field of `Run` means. `dtype` and `unit` are those of its column, as in the data dictionary."""
+    """What a field of `Run` means. dtype, unit: of its column, as in the data dictionary."""
 
     meaning: str
     dtype: Literal["category", "string", "int64", "float64", "bool"] = "category"
@@ -30,12 +30,11 @@ class Detail:
 class Axis(Detail):
     """An axis of a sweep.
 
-    order: its place in reading order: the lower, the further out it varies; None where it tells no cases apart.
-    label: its heading on pages. labels: what pages call its values, where that is not the value itself. names: what
-    sentences call them, where no heading stands above. words: what readers who look for a value may call it besides.
-    token: how a value enters the run id. is_list: sweep files list its values; otherwise a sweep has one.
-    default: what sweep files may leave out, for an axis that every run id names; an axis whose field has a default is
-    named in a run id only where a run is not at it.
+    order: its place in reading order: the lower, the further out it varies; None if it does not distinguish cases.
+    label: its heading on pages. labels: names of its values on pages, if they differ from the values. names: names of
+    its values in sentences. words: other words by which readers may look for a value. token: text of a value in the
+    run id. is_list: sweep files list its values; otherwise a sweep has one value. default: value that sweep files may
+    omit, for an axis that every run id names; if its field has a default, run ids name only other values.
     """
 
     order: int | None
@@ -56,7 +55,7 @@ def _refuse_bool(value: object) -> object:
 
 Number = BeforeValidator(_refuse_bool)  # to Python true is an integer
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._]*$", max_length=64)]
-"""Of a model size; without a dash, which joins the parts of a run id."""
+"""Name of a model size; without a dash, which joins the parts of a run id."""
 Positive = Annotated[int, Field(gt=0), Number]
 Count = Annotated[int, Field(ge=0), Number]
 ContextLength = Annotated[int, Field(gt=0, le=10_000_000), Number]
@@ -70,11 +69,11 @@ def _check_workload(value: str) -> str:
 
 
 Workload = Annotated[str, Field(max_length=200), AfterValidator(_check_workload)]
-"""`transformer`, `hf` (which a sweep file says by its key hf), or a function by its dotted path."""
+"""`transformer`, `hf` (set by the key hf of a sweep file), or the dotted path of a function."""
 
 
 def _read_off(value: object) -> object:
-    """YAML reads a bare `off` as false."""
+    """Return "off" for false: YAML reads a bare `off` as false."""
     return "off" if value is False else value
 
 
@@ -92,7 +91,7 @@ GpuCount = Annotated[int, Field(ge=1, le=64), Number]
 
 class Run(BaseModel):
     """One point of a sweep. Every field becomes a column of the `runs` table, in this order. Sizes of the model are 0
-    where its workload does not say them."""
+    if its workload does not tell them."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -281,7 +280,7 @@ class Run(BaseModel):
             token=build_token,
             is_list=False,
             dtype="string",
-            meaning="what the run says to its workload, such as width=64, dropout=0.1",
+            meaning="options of the workload, such as width=64, dropout=0.1",
         ),
     ] = ""
     workload_config: Annotated[
@@ -290,8 +289,8 @@ class Run(BaseModel):
 
     @property
     def run_id(self) -> str:
-        """Readable and unique: every axis without a default, in reading order, then what is not at its default, in the
-        order of the fields."""
+        """Readable and unique name: every axis without a default, in reading order; then all values that differ from
+        their default, in the order of the fields."""
         optional = [name for name in AXES if not _find_field(name).is_required()]
         named = [name for name in order_axes() if name not in optional]
         named += [name for name in optional if getattr(self, name) != _find_field(name).default]
@@ -303,7 +302,7 @@ def _find_field(name: str) -> FieldInfo:
 
 
 def describe_fields() -> dict[str, Detail]:
-    """What each field of `Run` means, in the order of the fields."""
+    """Return what each field of `Run` means, in the order of the fields."""
     return {
         name: detail
         for name, field in Run.model_fields.items()
@@ -317,49 +316,49 @@ AXES: dict[str, Axis] = {name: detail for name, detail in describe_fields().item
 
 
 def order_axes() -> list[str]:
-    """Names of the axes, the outermost first."""
+    """Return the names of the axes, the outermost first."""
     orders = {name: axis.order for name, axis in AXES.items() if axis.order is not None}
     return sorted(orders, key=orders.__getitem__)
 
 
 def find_listed_axes() -> list[str]:
-    """Names of the axes whose values sweep files list, the outermost first."""
+    """Return the names of the axes whose values sweep files list, the outermost first."""
     return [name for name in order_axes() if AXES[name].is_list]
 
 
 def find_label(name: str) -> str:
-    """Heading of an axis on pages; any other name is its own."""
+    """Return the heading of an axis on pages; other names are returned unchanged."""
     return AXES[name].label if name in AXES else name
 
 
 def find_value_label(name: str, value: Any) -> Any:
-    """What pages call a value of an axis: the value itself, or its label. Of any other name, the value."""
+    """Return the label of an axis's value, or the value if it has no label."""
     return AXES[name].labels.get(value, value) if name in AXES else value
 
 
 def find_value_name(name: str, value: Any) -> Any:
-    """What a sentence calls a value of an axis: its name, or its label."""
+    """Return the name of an axis's value in sentences, or its label."""
     named = AXES[name].names if name in AXES else {}
     return named.get(value, find_value_label(name, value))
 
 
 def find_value_words(name: str, value: Any) -> str:
-    """What readers may call a value of an axis besides its name and its label; "" where there is nothing."""
+    """Return other words for an axis's value; "" if there are none."""
     return AXES[name].words.get(value, "") if name in AXES else ""
 
 
 def list_value_names(name: str, value: Any) -> list[str]:
-    """All that a value of an axis may be looked for by: as recordings and tables have it, and as readers say it."""
-    names = dict.fromkeys(str(said) for said in (value, find_value_label(name, value), find_value_words(name, value)))
-    return [said for said in names if said]
+    """Return all texts by which a reader may look for an axis's value: the value, its label, and other words."""
+    names = dict.fromkeys(str(text) for text in (value, find_value_label(name, value), find_value_words(name, value)))
+    return [text for text in names if text]
 
 
 def find_type(name: str) -> Any:
-    """Type of one value of an axis, with what it must hold."""
+    """Return the type of one value of an axis, with its constraints."""
     return get_type_hints(Run, include_extras=True)[name]
 
 
 def find_default(name: str) -> Any:
-    """What a run has that does not say; what recordings have that are older than the axis. None where each run says."""
+    """Return the default of an axis, which recordings older than the axis have, too. None if there is no default."""
     field = _find_field(name)
     return AXES[name].default if field.is_required() and name in AXES else field.get_default()

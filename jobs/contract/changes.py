@@ -1,4 +1,4 @@
-"""What can be changed of a training script to make it faster: what each change is called, and the code of it."""
+"""Changes that make a training script faster: the label of each, and its code."""
 
 from collections.abc import Iterable
 
@@ -35,29 +35,30 @@ DO = {
     "checkpointing": "torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False)",
 }
 TRIABLE = ("tf32", "bf16", "fused_adamw", "compile", "cuda_graphs")
-"""Those that a script can be given from outside, as it is."""
+"""Changes that can be applied to a script from outside, without editing it."""
 COMPILED = ("compile", "cuda_graphs")
 CHOICES = (("tf32", "bf16"), ("fused_adamw", "foreach"), COMPILED)
-"""Of each of these a set has at most one."""
+"""A set of changes has at most one change of each choice."""
 
 
 class Refused(ProfilerError, ValueError):
-    """Why changes cannot be tried, in one line."""
+    """Changes cannot be tried; the message gives the reason in one line."""
 
 
 def parse_sets(texts: Iterable[str]) -> list[tuple[str, ...]]:
-    """Sets of changes, each given as names joined by commas, and each in the order in which runs are named by them; a
-    set that is given again is left out. Raises Refused."""
+    """Return sets of changes from texts of names joined by commas. Names are in the order in which they name runs;
+    repeated sets are dropped. Raises Refused."""
     sets: dict[frozenset[str], tuple[str, ...]] = {}
     for text in texts:
         names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
         for name in names:
             if name not in LABELS:
-                raise Refused(f"{name or 'an empty name'} is no change that is known; these are: {', '.join(TRIABLE)}")
+                raise Refused(
+                    f"{name or 'an empty name'} is not a known change; the known ones are: {', '.join(TRIABLE)}"
+                )
             if name not in TRIABLE:
                 raise Refused(
-                    f"{name} needs a change of code: {DO[name]}. Make it, and hold both against each other with "
-                    "`profiler-job compare`"
+                    f"{name} needs a change of code: {DO[name]}. Make it, and compare both with `profiler-job compare`"
                 )
         for choice in CHOICES:
             if set(choice) <= set(names):

@@ -1,4 +1,4 @@
-"""The beginning and the end of what may be long without end: logs, and what programs print."""
+"""The beginning and the end of long texts: logs and the output of programs."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ from profiler_job.jobs.contract.integrity import create
 
 
 class Excerpt:
-    """Takes bytes, and keeps of a long text the first and the last `most` of them."""
+    """Collects bytes and keeps the first and the last `most` of them."""
 
     def __init__(self, most: int):
         self.most, self.num_bytes = most, 0
@@ -27,7 +27,8 @@ class Excerpt:
 
     @property
     def text(self) -> str:
-        """What was kept: where something is cut, whole lines, and one between them that says how much."""
+        """Kept text. If bytes were cut, it consists of whole lines, and a line in the middle gives the number of
+        bytes."""
         if not self.is_cut:
             return bytes(self._head + self._tail).decode(errors="replace")
         # A part of a line could be what follows the name of a secret, and no longer look like one.
@@ -38,14 +39,14 @@ class Excerpt:
 
 
 def shorten(text: str, most: int) -> str:
-    """`text`, or where it is longer its first and last `most` bytes."""
+    """Return `text`, or its first and last `most` bytes if it is longer."""
     excerpt = Excerpt(most)
     excerpt.add(text.encode())
     return excerpt.text
 
 
 def read_excerpt(file: Path, most: int) -> str:
-    """The text of a file of any size, as `Excerpt` keeps it. Raises OSError."""
+    """Return the text of a file of any size, shortened by `Excerpt`. Raises OSError."""
     excerpt = Excerpt(most)
     with open(file, "rb") as opened:
         size = os.fstat(opened.fileno()).st_size
@@ -57,7 +58,7 @@ def read_excerpt(file: Path, most: int) -> str:
 
 
 def trim(file: Path, most: int) -> None:
-    """Leave of a file of more than twice `most` bytes the beginning and the end, if it is there. Raises OSError."""
+    """Cut a file of more than twice `most` bytes to its beginning and end, if it exists. Raises OSError."""
     if file.is_file() and file.stat().st_size > 2 * most:
         text = read_excerpt(file, most)
         draft = file.with_name(f"{file.name}.draft")

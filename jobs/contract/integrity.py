@@ -1,8 +1,8 @@
-"""Whether files are still what was written: a record holds the size and SHA-256 of each file beside it, and a digest
-of itself. And how a folder of files takes the place of another as a whole.
+"""Checks whether files are still as they were written, and replaces folders as a whole. A record holds a digest of
+itself and the size and SHA-256 of each file in its folder.
 
-It is proof against accidents (a copy cut short, a bit that flipped, a number edited by hand), not against somebody who
-computes the digests anew.
+This detects accidents (a truncated copy, a flipped bit, a number edited by hand), not somebody who computes the digests
+anew.
 """
 
 import errno
@@ -22,7 +22,7 @@ DIGEST = "digest"
 
 
 class FileFacts(BaseModel):
-    """A file when it was written."""
+    """Size and digest of a file when it was written."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -31,8 +31,11 @@ class FileFacts(BaseModel):
 
 
 def load_json(file: Path) -> Any:
-    """The value in a regular file. Raises OSError, also for a pipe, which may never end, and ValueError where it is no
-    JSON, is nested deeper than Python reads, or has text that cannot be written again (half of a surrogate pair)."""
+    """Return the JSON value in a regular file.
+
+    Raises OSError, also for a pipe, which may never end. Raises ValueError if it is not JSON, is nested too deep for
+    Python, or has text that cannot be written again (half of a surrogate pair).
+    """
     _check_is_file(file)
     text = file.read_text(encoding="utf-8")
     try:
@@ -46,11 +49,11 @@ def load_json(file: Path) -> Any:
 
 def _check_is_file(file: Path) -> None:
     if not stat.S_ISREG(file.stat().st_mode):
-        raise OSError(errno.EINVAL, "is no regular file", str(file))
+        raise OSError(errno.EINVAL, "not a regular file", str(file))
 
 
 def read_facts(file: Path) -> FileFacts:
-    """Of the file as it is now. Raises OSError, also for a pipe."""
+    """Return the facts of the file as it is now. Raises OSError, also for a pipe."""
     _check_is_file(file)
     with open(file, "rb") as opened:
         digest = hashlib.file_digest(opened, "sha256").hexdigest()
@@ -58,12 +61,12 @@ def read_facts(file: Path) -> FileFacts:
 
 
 def read_all_facts(files: Iterable[Path]) -> dict[str, FileFacts]:
-    """By name. Raises OSError."""
+    """Return the facts of files by name. Raises OSError."""
     return {file.name: read_facts(file) for file in sorted(files)}
 
 
 def find_damage(folder: Path, files: Mapping[str, FileFacts]) -> str:
-    """The first file of `folder` that is not what it was, and how; "" where all are."""
+    """Return the first file of `folder` that changed, and how; "" if none did."""
     for name, written in files.items():
         try:
             facts = read_facts(folder / name)
@@ -79,13 +82,13 @@ def find_damage(folder: Path, files: Mapping[str, FileFacts]) -> str:
 
 
 def add_digest(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A record that is plain JSON, with its digest as the last key."""
+    """Return a record of plain JSON with its digest as the last key."""
     rest = {key: value for key, value in content.items() if key != DIGEST}
     return rest | {DIGEST: _compute_digest(rest)}
 
 
 def is_intact(content: Mapping[str, Any]) -> bool:
-    """Whether a record is what its digest says. One without a digest is not."""
+    """Return whether a record matches its digest; False without a digest."""
     return content.get(DIGEST) == _compute_digest({key: value for key, value in content.items() if key != DIGEST})
 
 
@@ -103,15 +106,14 @@ def sync(path: Path) -> None:
 
 
 def create(path: Path) -> IO[str]:
-    """A new text file, to be written. Whatever has its name is removed before; a link is not followed. Raises
-    OSError."""
+    """Create a text file for writing. An existing file or link of this name is removed first. Raises OSError."""
     path.unlink(missing_ok=True)
     opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     return open(opened, "w", encoding="utf-8")
 
 
 def clear(path: Path) -> None:
-    """Remove a folder with all that it holds, or a file; of a link the link alone, wherever it leads."""
+    """Remove a folder with its content, or a file. A link is removed, and its target stays."""
     if path.is_symlink() or path.is_file():
         path.unlink(missing_ok=True)
     else:
@@ -119,8 +121,7 @@ def clear(path: Path) -> None:
 
 
 def replace(draft: Path, target: Path) -> None:
-    """Put the folder `draft` in the place of `target`, which stays if that fails: nobody sees a part of both. Raises
-    OSError."""
+    """Replace the folder `target` by `draft` as a whole; if that fails, `target` stays. Raises OSError."""
     old = _name_old(target)
     try:
         for path in (*draft.iterdir(), draft):
@@ -138,18 +139,18 @@ def replace(draft: Path, target: Path) -> None:
 
 
 def restore(target: Path) -> None:
-    """Put back what `replace` had moved aside when it was killed, before the new folder stood in the place of `target`.
+    """Move back the old folder if `replace` was killed between its two renames.
 
-    The old folder is put back, and the new one not finished: the old one was whole where it stood, and the draft of the
-    new one is known only to its writer, who is done again anyway. Raises OSError.
+    The draft of the new folder is not finished: only its writer knows it, and the writer runs again anyway. Raises
+    OSError.
     """
     if not target.exists() and (old := _name_old(target)).is_dir():
         old.rename(target)
 
 
 def find_folders(parent: Path, file: str) -> list[Path]:
-    """The folders in `parent` that hold `file`, those put back that a killed `replace` had moved aside. What begins
-    with a dot is a draft. Raises OSError."""
+    """Return the folders in `parent` that hold `file`, after restoring those that a killed `replace` had moved. Names
+    that begin with a dot are drafts. Raises OSError."""
     for held in parent.glob(f".*.old/{file}"):
         restore(parent / held.parent.name.removeprefix(".").removesuffix(".old"))
     return sorted(held.parent for held in parent.glob(f"[!.]*/{file}"))

@@ -1,18 +1,18 @@
-"""What the GPU side leaves on disk: names of files, and the record of a run.
+"""Names of the files that the GPU side writes, and the record of a run.
 
 RESULTS/<sweep>/sweep.json            the sweep as planned
                /lock                  held by the job that writes, with its pid and host
-               /calibration.json      peak rates of the GPU, where the sweep asks for them
+               /calibration.json      peak rates of the GPU, if the sweep asks for them
                /<run_id>/run.json     the record, written last: a run without it is not finished; it has the size and
                                       SHA-256 of each file beside it, and a digest of itself
                         /timed.json   the record so far, when only the timer has measured; removed in the end
-                        /timings.json tables that the first unprofiled process measured; timings-1.json, timings-2.json
-                                      of the others; profile.sqlite, log.txt, nsys.log beside them; of a run on
-                                      several machines also profile-1.sqlite ... of the others
+                        /timings.json tables that the first unprofiled process measured; the other processes write
+                                      timings-1.json, timings-2.json ...
+                        /profile.sqlite, log.txt, nsys.log; a run on several machines adds profile-1.sqlite ...
                /salt                  what identities of GPUs are hashed with
 RESULTS/raw/<sweep>/<run_id>.nsys-rep the report of nsys itself; holds the machine's names, never published
                     <run_id>.lost.*   what there is of a capture that was lost, until another one succeeds
-RESULTS/recordings/, RESULTS/site/    what is made of them
+RESULTS/recordings/, RESULTS/site/    recordings and the site, made from the results
 """
 
 from collections.abc import Iterable
@@ -27,13 +27,13 @@ from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.integrity import FileFacts, is_intact, load_json
 
 SCHEMA_VERSION = 2
-"""Of the results folder; a record says which it was written with (0: before there was a number). From VERIFIED on it
-has a digest of itself and the facts of its files."""
+"""Version of the results folder; each record holds the version that wrote it (0: before versions had numbers). From
+VERIFIED on, a record has a digest of itself and the facts of its files."""
 VERIFIED = 2
 
 PROTOCOL_VERSION = 2
-"""Of how a run is measured. 1: unprofiled steps of one warm process, run after run. 2: of several fresh processes, in a
-shuffled order. What was measured by another version is measured again."""
+"""Version of how a run is measured. 1: unprofiled steps of one warm process, run after run. 2: several fresh processes,
+in a shuffled order. Runs that another version measured are measured again."""
 
 SWEEP = "sweep.json"
 LOCK = "lock"
@@ -42,33 +42,33 @@ RECORD = "run.json"
 TIMED = "timed.json"
 IN_FLIGHT = "in_flight.json"
 MANIFEST = "manifest.json"
-"""Of a recording: what makes a folder one."""
+"""A folder with this file is a recording."""
 TIMINGS = "timings.json"
 SALT = "salt"
 LOG = "log.txt"
 REPORT = "profile.nsys-rep"
 CAPTURE = "profile.sqlite"
-NSYS_LOG = "nsys.log"  # what nsys said of its captures
+NSYS_LOG = "nsys.log"  # what nsys printed about its captures
 NSYS_SUMS = "nvtx_kern_sum"  # nsys's own statistics of kernel time by NVTX range and kernel name
 NSYS_SUMS_FILE = f"{NSYS_SUMS}.csv"
 
 SCRIPT = "script"
-"""Key of sweep.json and of a manifest, where somebody's own script was measured; and its workload."""
+"""Key of sweep.json and of a manifest if somebody's own script was measured; and the name of its workload."""
 
 
 def name_changed(name: str, changes: Iterable[str]) -> str:
-    """Of the results of a script with some changes, where those without are called `name`."""
+    """Return the name of a script's results with some changes; without changes they are called `name`."""
     return "-".join((name, *(change.replace("_", "-") for change in changes)))
 
 
 RAW, RECORDINGS, SITE = "raw", "recordings", "site"
 RESERVED_NAMES = (RAW, RECORDINGS, SITE)
-"""Folders beside those of the sweeps in a results folder."""
+"""Folders of a results folder that are no sweeps."""
 
 SHARDS = "shard-*-of-*"
 ALL_RUNS = "runs_of_all_shards"  # key of a shard's sweep.json
 MERGED = "merged.json"
-"""Says that a folder was written by `merge`, so that merging again may replace it."""
+"""Marks a folder that `merge` wrote, so that merging again may replace it."""
 
 Status = Literal["ok", "oom", "timeout", "failed", "no_kernels", "machine"]
 """How a run ended; `machine`: what failed was the machine (a lost GPU, a killed process), so another job measures it
@@ -77,18 +77,18 @@ STATUSES: tuple[Status, ...] = get_args(Status)
 
 
 def name_shard_folder(index: int, count: int) -> str:
-    """Where part `index` (from 1) of `count` keeps its results, below those of the sweep; "" where there is one."""
+    """Return the folder of part `index` (from 1) of `count`, below the folder of the sweep; "" if there is one part."""
     return f"shard-{index}-of-{count}" if count > 1 else ""
 
 
 def name_node_file(file: str, node: int) -> str:
-    """Name of a file of a run that each machine has: that of the first as it is, profile-1.sqlite of the second."""
+    """Return the name of a file that each machine writes: unchanged on the first, profile-1.sqlite on the second."""
     path = Path(file)
     return f"{path.stem}-{node}{path.suffix}" if node else file
 
 
 def list_captures(run: Path) -> list[Path]:
-    """The captures in the folder of a run, by machine: that of the first, which may be absent, and of others."""
+    """List the captures of a run by machine. The first may be absent."""
     captures = [run / CAPTURE]
     while (capture := run / name_node_file(CAPTURE, len(captures))).is_file():
         captures.append(capture)
@@ -96,15 +96,15 @@ def list_captures(run: Path) -> list[Path]:
 
 
 def name_timings_file(process: int) -> str:
-    """Name of the file with what an unprofiled process of a run measured; they are numbered from 0."""
+    """Return the name of the file that an unprofiled process of a run writes; processes are numbered from 0."""
     return f"timings-{process}.json" if process else TIMINGS
 
 
 class Protocol(BaseModel):
-    """How each run is measured: what must be equal for a finished run to count as done.
+    """How each run is measured. A finished run counts as done if this is equal.
 
-    processes: fresh processes that measure unprofiled steps, each warmup_steps and measured_steps. seed: of the order
-    of the runs, which is another for each process.
+    processes: fresh processes that measure unprofiled steps, each warmup_steps and measured_steps. seed: seed of the
+    order of the runs, which differs between processes.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -124,7 +124,7 @@ class Protocol(BaseModel):
 
 
 class Machine(BaseModel):
-    """What a run was measured with. No host, user or path."""
+    """Hardware and software of a measured run. It holds no host, user or path."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -142,8 +142,8 @@ MACHINE_FIELDS = tuple(Machine.model_fields)
 
 
 class Settings(BaseModel):
-    """What the worker says of itself: PyTorch's settings in force that change what is launched, and the size of the
-    model; None where it did not come to that."""
+    """PyTorch's settings that change what is launched, and the size of the model. None if the run ended before they
+    were known."""
 
     num_parameters: int | None = None
     autograd_multithreading: bool | None = None
@@ -151,7 +151,7 @@ class Settings(BaseModel):
 
 
 class Detail(BaseModel):
-    """Where and why a run ended that is not ok; with whatever else its failure says (memory in bytes, step)."""
+    """Where and why a run failed, with the other fields of its failure (memory in bytes, step)."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -161,18 +161,20 @@ class Detail(BaseModel):
 
 
 class TimedProcess(BaseModel):
-    """An unprofiled process of a run. position: its place, from 0, in the order in which the runs of the sweep were
-    measured by their processes of this number. seconds: how long the parts of its stage took."""
+    """An unprofiled process of a run. position: its place, from 0, in the order in which the sweep measured its runs
+    with processes of this number. seconds: how long the parts of its stage took."""
 
     position: int
     seconds: dict[str, float] = Field(default_factory=dict)
 
 
 class AnyRecord(Settings):
-    """What records of any version of this program have in common. `files` are those beside it, as they were when it was
-    written; `hashed_names` is what the machines that measured it are called, and their users, as of
-    `privacy.hash_names`, so that what is published can be searched for them anywhere. `shared_id` is the same in the
-    records of all machines of one run, each with its own ranks, and "" elsewhere."""
+    """Fields that records of any version of this program share.
+
+    files: facts of the other files of the folder, when the record was written. hashed_names: names of the measuring
+    machines and their users, hashed by `privacy.hash_names`; published files can be searched for them. shared_id: equal
+    in the records of all machines of one run; "" if one machine measured it.
+    """
 
     model_config = ConfigDict(extra="ignore")
 
@@ -190,10 +192,10 @@ class AnyRecord(Settings):
 
 
 class RunRecord(Protocol, AnyRecord):
-    """What is known of a run: timed.json after the timer's stage, run.json in the end.
+    """The record of a run: timed.json after the timer's stage, run.json in the end.
 
-    `status` is `timed` until the run is finished. Times are UTC, ISO 8601; `wall_s` is what the run took in all, and
-    `seconds` and `timed` say where: under nsys by the parts of the stage, for `export`, and in each unprofiled process.
+    status: `timed` until the run is finished. Times are UTC, ISO 8601. wall_s: seconds of the whole run; `seconds`
+    splits them by the parts of the nsys stage and the export, `timed` by unprofiled process.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -207,19 +209,20 @@ class RunRecord(Protocol, AnyRecord):
 
     @property
     def is_timed(self) -> bool:
-        """Whether every unprofiled process has measured it."""
+        """Return whether every unprofiled process has measured it."""
         return len(self.timed) == self.processes
 
     def is_of(self, run: Run, protocol: Protocol) -> bool:
-        """Whether it is of these very parameters, measured as this version does."""
+        """Return whether it has exactly these parameters and this version's protocol."""
         same = self.run == run and self.protocol_version == PROTOCOL_VERSION
         return same and all(getattr(self, name) == value for name, value in protocol)
 
 
 class FinishedRecord(AnyRecord):
-    """The run.json of any version of this program, for whoever reads results and measures nothing. It is lenient here
-    and nowhere else: `run` may have axes that this version does not know, or lack some, and None is what the record
-    does not say."""
+    """The run.json of any version of this program, for readers of results.
+
+    Only this class is lenient: `run` may have unknown axes, or lack some, and missing fields are None.
+    """
 
     status: Status
     run: dict[str, Any]
@@ -232,18 +235,18 @@ class FinishedRecord(AnyRecord):
     timed: list[TimedProcess] = Field(default_factory=list)
 
     def parameters(self) -> dict[str, Any]:
-        """What it says of how the run was measured: its axes, sizes and steps, by name."""
-        said = self.model_dump(include=set(Protocol.model_fields), exclude_none=True)
-        return said | self.run
+        """Return how the run was measured: its axes, sizes and steps, by name."""
+        protocol = self.model_dump(include=set(Protocol.model_fields), exclude_none=True)
+        return protocol | self.run
 
 
 class RecordError(ProfilerError, ValueError):
-    """A file that holds no record of a run. The message names the file, what is wrong (`reason`), and what to do."""
+    """A file without a valid record. The message names the file, the `reason`, and what to do."""
 
     exit_code = ExitCode.DAMAGED
 
     def __init__(self, file: Path, reason: str):
-        super().__init__(f"{file} is no record of a run ({reason}): run the sweep again, which measures it anew")
+        super().__init__(f"{file} is not a valid record of a run ({reason}): run the sweep again to measure it anew")
         self.reason = reason
 
 
@@ -251,12 +254,12 @@ Kind = TypeVar("Kind", bound=AnyRecord)
 
 
 def read_record(file: Path, kind: type[Kind]) -> Kind:
-    """The record in a file. Raises RecordError, also where it is not what was written."""
+    """Return the record in a file. Raises RecordError, also if the file changed after it was written."""
     try:
         content = load_json(file)
         record = kind.model_validate(content)
         if (record.schema_version >= VERIFIED or record.digest) and not is_intact(content):
-            raise ValueError("its digest differs: it is not what was written")
+            raise ValueError("its digest differs: the file was changed")
         return record
     except ValidationError as error:
         first = error.errors()[0]

@@ -1,9 +1,9 @@
-"""What the job and its worker say to each other over their socket. The worker speaks first, with `Hello`.
+"""Messages between the job and its worker over their socket. The worker begins with `Hello`.
 
     job                                  worker
                                          Hello
     RunTask                              Ready, when it is warm
-    GO                                   Timed, where a busy block is asked for
+    GO                                   Timed, if a busy block is requested
     GO                                   Measured, or Failed (at any time), and then RELEASED
     CalibrateTask                        Calibrated, and then RELEASED
     None, or the connection closes       ends
@@ -25,10 +25,10 @@ LINK_MESSAGE = f"{LINK_RATE}message"
 
 
 class RunTask(TypedDict):
-    """Measure `steps` steps of a run. run: the fields of `jobs.contract.axes.Run`. probe: whether memory, numerics and
-    the speed of the host are looked at, too. compare: whether its loss after training is held against that of the same
-    model with nothing done to make it faster. busy_s: for how long at least further steps keep the GPU busy, for its
-    energy; 0 for none. log: the file that receives what the worker prints."""
+    """Measure `steps` steps of a run. run: the fields of `jobs.contract.axes.Run`. probe: measure memory, numerics
+    and the speed of the host, too. compare: compare its loss after training with the loss of the plain model. busy_s:
+    least seconds for which further steps keep the GPU busy, for its energy; 0 for none. log: file for the worker's
+    output."""
 
     collector: str
     run: dict[str, Any]
@@ -51,7 +51,7 @@ Task = RunTask | CalibrateTask
 
 
 class Facts(TypedDict):
-    """What a worker knows of its machine; fields of `jobs.contract.layout.Machine`."""
+    """Facts of the worker's machine; fields of `jobs.contract.layout.Machine`."""
 
     gpu_name: str
     gpu_memory_bytes: int
@@ -85,8 +85,7 @@ class Settings(TypedDict, total=False):
 
 
 class StepTime(TypedDict):
-    """Wall time of a phase of a step, or of the step; issue_ns is without the waits for the device at the ends of
-    phases."""
+    """Wall time of a phase of a step, or of the step. issue_ns: without waits for the device at the ends of phases."""
 
     step: int
     phase: str
@@ -108,8 +107,8 @@ class Busy(TypedDict):
 
 
 class Measured(TypedDict):
-    """A run was measured. Its tables are those of timings.json. host_loop_ns: what `jobs.worker.host_speed` measured
-    before the run was built, where it was probed. busy: where it was asked for."""
+    """A run was measured. Its tables are those of timings.json. host_loop_ns: measured by
+    `jobs.worker.host_speed` before the run was built, if probes run. busy: if requested."""
 
     event: Literal["measured"]
     steps: list[StepTime]
@@ -123,7 +122,7 @@ class Measured(TypedDict):
 
 
 class MemoryOf(TypedDict, total=False):
-    """Bytes of the device's memory, said of an out of memory."""
+    """Bytes of the device's memory when it ran out."""
 
     allocated_bytes: int
     reserved_bytes: int
@@ -160,7 +159,7 @@ class Calibrated(TypedDict):
 
 
 class Released(TypedDict):
-    """What a task held is given back: the worker waits for the next."""
+    """The task's memory is released: the worker waits for the next task."""
 
     event: Literal["released"]
 

@@ -13,6 +13,6 @@ MODES = tuple(MODE_PHASES)
 
 
 def list_phases(mode: str, accumulation: int) -> list[str]:
-    """The phases of a step as they follow each other: those of each micro-batch, and the optimizer at the end."""
-    of_micro_batch = [phase for phase in MODE_PHASES[mode] if phase != OPTIMIZER]
-    return of_micro_batch * accumulation + [phase for phase in MODE_PHASES[mode] if phase == OPTIMIZER]
+    """Return the phases of a step in order: forward to backward for each micro-batch, then the optimizer."""
+    repeated = [phase for phase in MODE_PHASES[mode] if phase != OPTIMIZER]
+    return repeated * accumulation + [phase for phase in MODE_PHASES[mode] if phase == OPTIMIZER]

@@ -1,4 +1,4 @@
-"""What a run says to its workload, as text: `width=64, dropout=0.1`.
+"""Options of a workload, as text: `width=64, dropout=0.1`.
 
 The text is a column, a part of the run id and a label of pages; the worker reads it back. Numbers, true and false are
 written as in JSON, words as they are. It needs the standard library alone, since the worker has nothing else.
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 Option = bool | int | float | str
 
 WORD = r"[A-Za-z_][A-Za-z0-9._]*"
-"""What a value that is text may be: it becomes a part of a run id, whose parts a dash joins."""
+"""Pattern of a text value: it becomes a part of a run id, whose parts a dash joins."""
 
 
 def format_options(options: Mapping[str, Option]) -> str:
@@ -21,7 +21,7 @@ def format_options(options: Mapping[str, Option]) -> str:
 
 
 def parse_options(text: str) -> dict[str, Option]:
-    """The options that `format_options` wrote."""
+    """Parse the options that `format_options` wrote."""
     pairs = (part.partition("=") for part in text.split(", ") if part)
     return {name: _parse_value(value) for name, _, value in pairs}
 
@@ -32,5 +32,5 @@ def _parse_value(text: str) -> Option:
 
 
 def build_token(text: str) -> str:
-    """Options as a run id names them: width64-dropout0.1."""
+    """Return the options as part of a run id: width64-dropout0.1."""
     return text.replace("=", "").replace(", ", "-")

@@ -1,4 +1,4 @@
-"""Which program this is: its commit, as recordings and kept predictions say it."""
+"""The commit of this program, as recordings and stored predictions hold it."""
 
 import hashlib
 import os
@@ -11,7 +11,7 @@ PROGRAM = Path(__file__).resolve().parents[2]
 PACKAGE = Path(__file__).parents[2]
 """The folder of the package `profiler_job` as it was imported: in a checkout `src/profiler_job`, which holds links."""
 MEASURES = "jobs"
-"""The package that measures: a change elsewhere changes nothing that is measured."""
+"""The package that measures; a change of other files changes no measurement."""
 
 
 def find_site_sources() -> Path:
@@ -27,17 +27,20 @@ def find_shipped_data() -> Path:
 
 
 def find_commit() -> str:
-    """The commit of this program: from the environment (an image has no git), else from git; of one that was installed
-    its version; else empty. Where the code is not that of the commit, or of a version whose commit nobody knows, the
-    start of a digest follows: a sweep that goes on after a change is told so."""
+    """Return the commit of this program: from the environment (an image has no git), from git, or the installed
+    version; else "".
+
+    The start of a digest follows if the code differs from the commit, or if only a version is known. So a sweep that
+    continues after a change of the code shows the difference.
+    """
     if "PROFILER_COMMIT" in os.environ:
         return os.environ["PROFILER_COMMIT"]
     return read_commit(PROGRAM) or read_version(PROGRAM)
 
 
 def read_commit(folder: Path) -> str:
-    """The commit of the checkout that `folder` is, empty where it is none: one around it is of another program, as
-    around an environment in somebody's project."""
+    """Return the commit of the checkout at `folder`; "" if it is not the root of a checkout. A checkout around it
+    belongs to another program, such as a project that holds an environment."""
     command = ["git", "-C", str(folder), "rev-parse", "--show-toplevel", "--short=12", "HEAD"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -52,7 +55,7 @@ def read_commit(folder: Path) -> str:
 
 
 def read_version(package: Path) -> str:
-    """The version of the installed package, such as `version 1.0+0f3a9c27`; empty where it is not installed."""
+    """Return the version of the installed package, such as `version 1.0+0f3a9c27`; "" if it is not installed."""
     versions = [each.version for each in metadata.distributions(name="profiler-job", path=[str(package.parent)])]
     if not versions:
         return ""

@@ -1,4 +1,4 @@
-"""The studies: questions beyond those of the default sweep, each answered from recordings of sweeps that name it."""
+"""The studies: questions that the default sweep does not answer. Sweeps name the study that they belong to."""
 
 from typing import Literal, get_args
 
@@ -26,12 +26,12 @@ GPUS = "gpus"
 """The study of one GPU against several."""
 
 HOST = "host"
-"""The study of steps with and without compile, in FP32 with nothing fused: each beside its own base, on one host."""
+"""The study of steps with and without compile, in FP32 with nothing fused: each with its base, on one host."""
 
 LADDER = "prediction"
-"""The study of what changes give one on top of the other, as it was predicted and measured."""
+"""The study of changes that are added one after the other: predicted and measured gains."""
 
 LOSSES = "losses"
-"""The study of what changes do to the loss: nothing is said of its times."""
+"""The study of what changes do to the loss; its times are not reported."""
 
 STUDIES: tuple[Study, ...] = get_args(Study)

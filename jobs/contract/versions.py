@@ -1,5 +1,5 @@
-"""What a run was measured with, as far as it may change its times. Runs that differ in it are a mix: it is refused, or
-allowed and then told on every page. The jobs, the merge of shards and the pages compare by the same facts."""
+"""Facts of a machine that may change times. Runs that differ in them are a mix: it is refused, or allowed and then
+shown on every page. Jobs, the merge of shards, and pages compare the same facts."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -16,21 +16,22 @@ Machine = Mapping[str, object]
 
 
 class Difference(TypedDict):
-    """A fact `here`, and the number of `runs` by the value that they have instead."""
+    """A fact `here`, and the number of `runs` by their different value."""
 
     here: str
     runs: dict[str, int]
 
 
 def read_fact(machine: Machine, name: str) -> str:
-    """A fact of a machine. One that is not known, such as the commit where there is no git, is "": it equals nothing
-    but itself."""
+    """Return a fact of a machine; "" if it is unknown, such as the commit without git."""
     return str(machine.get(name) or "")
 
 
 def find_mixed_facts(machines: Iterable[Machine], names: Iterable[str] = COMPARED) -> dict[str, dict[str, int]]:
-    """The facts that are not the same for all runs, each with the number of runs by value, most first; `machines` are
-    those of the runs. No nsys is no difference: it was not used."""
+    """Return the facts that differ between runs, each with the number of runs by value, most first.
+
+    machines: one machine for each run. A missing nsys does not differ: it was not used.
+    """
     machines = list(machines)
     counted = {
         name: Counter(read_fact(machine, name) for machine in machines if name != "nsys" or machine.get(name))
@@ -40,8 +41,8 @@ def find_mixed_facts(machines: Iterable[Machine], names: Iterable[str] = COMPARE
 
 
 def compare_machines(machines: Iterable[Machine], here: Machine) -> dict[str, Difference]:
-    """The compared facts in which machines of runs differ from the machine `here`, each with its value `here` and the
-    number of other `runs` by value, most first."""
+    """Return the compared facts in which machines of runs differ from the machine `here`: the value `here`, and the
+    number of differing `runs` by value, most first."""
     machines = list(machines)
     by_name: dict[str, Difference] = {}
     for name in COMPARED:
@@ -53,7 +54,7 @@ def compare_machines(machines: Iterable[Machine], here: Machine) -> dict[str, Di
 
 
 def format_differences(different: Mapping[str, Difference]) -> str:
-    """What `compare_machines` found: `torch 2.10 (12 runs), here 2.11; commit abc (3 runs), here unknown`."""
+    """Format the result of `compare_machines`: `torch 2.10 (12 runs), here 2.11; commit abc (3 runs), here unknown`."""
     return "; ".join(
         f"{name} {format_counts(difference['runs'])}, here {difference['here'] or 'unknown'}"
         for name, difference in different.items()
@@ -61,5 +62,5 @@ def format_differences(different: Mapping[str, Difference]) -> str:
 
 
 def format_counts(runs: Mapping[str, int]) -> str:
-    """Numbers of runs by value: `2.11 (12 runs), unknown (1 run)`."""
+    """Format numbers of runs by value: `2.11 (12 runs), unknown (1 run)`."""
     return ", ".join(f"{name or 'unknown'} ({format_count(number, 'run')})" for name, number in runs.items())

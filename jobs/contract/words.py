@@ -1,12 +1,11 @@
-"""Words of messages, and of columns that say them."""
+"""Words that messages and columns share."""
 
 NOT_MEASURED = "not_measured"
-"""Column that says why the other cells of a row are empty ("" in a measured row)."""
+"""Column with the reason why other cells of a row are empty ("" in a measured row)."""
 
 
 def inflect(number: float, noun: str) -> str:
-    """The noun as it stands behind a number: `run` behind 1, `runs`, `passes`, `breaches` and `entries` behind
-    others."""
+    """Return the noun that follows a number: `run` after 1; `runs`, `passes`, `breaches` and `entries` after others."""
     if number == 1:
         return noun
     if noun.endswith("ry"):
@@ -15,5 +14,5 @@ def inflect(number: float, noun: str) -> str:
 
 
 def format_count(number: int, noun: str) -> str:
-    """A number with its noun: `1 run`, `2 runs`."""
+    """Format a number with its noun: `1 run`, `2 runs`."""
     return f"{number} {inflect(number, noun)}"

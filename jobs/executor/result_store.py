@@ -215,7 +215,7 @@ class Results:
                 if file.exists() and (damage := find_damage(folder, read_record(file, AnyRecord).files)):
                     return damage
             except RecordError as error:
-                return f"{file.name} is no record of a run ({error.reason})"
+                return f"{file.name} is not a valid record of a run ({error.reason})"
         return ""
 
     def finished(self, run: Run, protocol: Protocol) -> RunRecord | None:

@@ -198,7 +198,7 @@ def test_a_file_that_is_no_record_is_one_line_with_its_path_and_what_to_do(resul
     done = CliRunner().invoke(app, ["ingest", str(tmp_path / "results"), "--out", str(tmp_path / "out")])
     assert done.exit_code == 65
     [line] = done.output.splitlines()
-    assert line.startswith(f"error: {file} is no record of a run (") and reason in line
+    assert line.startswith(f"error: {file} is not a valid record of a run (") and reason in line
     assert line.endswith(": run the sweep again, which measures it anew")
     assert not (tmp_path / "out").exists()
 

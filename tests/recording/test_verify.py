@@ -174,7 +174,7 @@ def test_a_damaged_file_of_a_run_is_named_by_everything_that_reads_it(results, t
 def test_a_damaged_record_is_no_record(results, tmp_path, fault):
     FAULTS[fault](results.folder / FIRST / RECORD)
     assert results.finished(RUNS[0], PROTOCOL) is None
-    assert results.damage(RUNS[0]).startswith("run.json is no record of a run")
+    assert results.damage(RUNS[0]).startswith("run.json is not a valid record of a run")
     assert verify(results.root).damage.keys() == {results.folder / FIRST}
     with pytest.raises(ingest.ResultsError, match="run the sweep again, which measures it anew"):
         ingest.ingest(results.folder, tmp_path / "recording")
@@ -308,7 +308,7 @@ def test_a_folder_without_results_is_an_error(tmp_path):
 def test_a_pipe_among_the_files_of_a_run_hangs_nothing(results, name):
     (results.folder / FIRST / name).unlink()
     os.mkfifo(results.folder / FIRST / name)
-    assert "is no regular file" in run("verify", results.root).output.replace("cannot be read (", "")
+    assert "not a regular file" in run("verify", results.root).output.replace("cannot be read (", "")
     assert results.finished(RUNS[0], PROTOCOL) is None
 
 

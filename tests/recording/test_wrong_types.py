@@ -63,7 +63,12 @@ def ingest(results, out):  # noqa: F811
 @pytest.mark.parametrize(
     ("name", "at", "value", "said"),
     [
-        (RECORD, ("run", "size"), [], "run.json is no record of a run (run.size is [], where category should be)"),
+        (
+            RECORD,
+            ("run", "size"),
+            [],
+            "run.json is not a valid record of a run (run.size is [], where category should be)",
+        ),
         (RECORD, ("run", "d_model"), "x", '(run.d_model is "x", where int64 should be)'),
         (RECORD, ("run", "d_model"), 1e308, "(run.d_model is 1e+308, where int64 should be)"),
         (TIMINGS, ("steps",), None, "timings.json: steps is no list of rows with step, phase, wall_ns"),
@@ -76,7 +81,7 @@ def ingest(results, out):  # noqa: F811
         (SWEEP, ("runs",), None, "sweep.json: runs is not what a sweep has"),
         (SWEEP, ("runs", 0), 1.5, "sweep.json: runs.0 is not what a sweep has"),
         (SWEEP, ("runs", 0), "\ud800", "sweep.json cannot be read ('utf-8' codec can't encode"),
-        (RECORD, ("run", "attention"), "\ud800", "run.json is no record of a run ('utf-8' codec can't encode"),
+        (RECORD, ("run", "attention"), "\ud800", "run.json is not a valid record of a run ('utf-8' codec can't encode"),
     ],
 )
 def test_a_wrong_type_is_told_by_file_and_key(results, tmp_path, name, at, value, said):  # noqa: F811
