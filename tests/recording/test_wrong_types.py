@@ -96,7 +96,7 @@ def test_a_wrong_type_is_told_by_file_and_key(results, tmp_path, name, at, value
 def test_a_mark_without_a_state_is_of_an_interrupted_run(results):  # noqa: F811
     results.begin(RUNS[0])
     (results.folder / FIRST / IN_FLIGHT).write_text("{}")
-    assert results.in_flight(RUNS[0]) == "interrupted"
+    assert results.read_in_flight(RUNS[0]) == "interrupted"
 
 
 @pytest.mark.parametrize("rates", [[1], [{"gpu_name": []}], [], {}])
@@ -129,6 +129,6 @@ def test_no_value_of_any_type_anywhere_is_a_traceback(results, tmp_path, name): 
             write(results, name, at, value)
             ingest(results, tmp_path / "out")
             record = results.finished(RUNS[0], PROTOCOL)
-            assert (results.timed(RUNS[0], PROTOCOL), results.in_flight(RUNS[0])) == (None, None)
+            assert (results.timed(RUNS[0], PROTOCOL), results.read_in_flight(RUNS[0])) == (None, None)
             assert record is None or isinstance(record.wall_s, float)
             results.damage(RUNS[0])
