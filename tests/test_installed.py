@@ -7,7 +7,8 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable
+from functools import cache
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
@@ -27,9 +28,13 @@ __all__ = ["fake_nsys", "fake_worker"]
 ROOT = Path(__file__).parents[1]
 SOURCES = "profiler_job/site_sources/"
 FORMS = ("wheel", "editable")
-PLACES = {
-    f"{'with' if package else 'without'} __init__.py, {'with' if on_path else 'without'} PYTHONPATH": (package, on_path)
-    for package, on_path in product((True, False), repeat=2)
+CASES = {
+    f"{form}, {'with' if package else 'without'} __init__.py, {'with' if on_path else 'without'} PYTHONPATH": (
+        form,
+        package,
+        on_path,
+    )
+    for form, package, on_path in product(FORMS, (True, False), (True, False))
 }
 SITE = "site"
 SCRIPT = f"""{WITHOUT_COMPILER}
@@ -71,19 +76,24 @@ def wheel(copy) -> Path:
     return built
 
 
-@pytest.fixture(scope="module", params=FORMS)
-def command(request, copy, tmp_path_factory) -> Path:
-    """The program as it is installed, in an environment with the dependencies of this one."""
-    environment = tmp_path_factory.mktemp(request.param)
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
-    (packages,) = environment.glob("lib/python*/site-packages")
-    # Only this path: what is installed there in development mode is not followed.
-    dependencies = Path(find_spec("pandas").origin).parents[1]
-    (packages / "dependencies.pth").write_text(f"{dependencies}\n")
-    sources = request.getfixturevalue("wheel") if request.param == "wheel" else copy
-    install = ["--python", environment / "bin" / "python", "install", "--no-deps", "--no-build-isolation"]
-    pip(*install, *(["--editable"] if request.param == "editable" else []), sources)
-    return environment / "bin" / "profiler-job"
+@pytest.fixture(scope="module")
+def install(copy, tmp_path_factory, request) -> Callable[[str], Path]:
+    """install(form) gives the program in an environment of its own, with the dependencies of this one."""
+
+    @cache
+    def installed(form: str) -> Path:
+        environment = tmp_path_factory.mktemp(form)
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+        (packages,) = environment.glob("lib/python*/site-packages")
+        # Only this path: what is installed there in development mode is not followed.
+        dependencies = Path(find_spec("pandas").origin).parents[1]
+        (packages / "dependencies.pth").write_text(f"{dependencies}\n")
+        sources = ["--editable", copy] if form == "editable" else [request.getfixturevalue("wheel")]
+        python = environment / "bin" / "python"
+        pip("--python", python, "install", "--no-deps", "--no-build-isolation", *sources)
+        return environment / "bin" / "profiler-job"
+
+    return installed
 
 
 class User:
@@ -100,6 +110,7 @@ class User:
                 (folder / name / "__init__.py").touch()
         inherited = [path for path in [os.environ.get("PYTHONPATH", "")] if path]
         self.environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        self.environment["JUPYTER_PATH"] = f"{sys.prefix}/share/jupyter"  # templates of the shared dependencies
         if path := os.pathsep.join(["."] * on_path + inherited):
             self.environment["PYTHONPATH"] = path
 
@@ -120,9 +131,20 @@ class User:
         return done.stdout
 
 
-@pytest.fixture(params=PLACES.values(), ids=PLACES)
-def user(request, command, tmp_path) -> Iterator[User]:
-    return User(tmp_path / "mine", command, *request.param)
+@pytest.fixture
+def user(request, install, tmp_path) -> User:
+    """Of a case of CASES, which the test names."""
+    form, package, on_path = request.param
+    return User(tmp_path / "mine", install(form), package, on_path)
+
+
+def in_cases(*marks: pytest.MarkDecorator, others: pytest.MarkDecorator) -> pytest.MarkDecorator:
+    """Run a test for the first and the last case with some marks, and for the others with another."""
+    cases = [
+        pytest.param(case, id=name, marks=marks if at in (0, len(CASES) - 1) else others)
+        for at, (name, case) in enumerate(CASES.items())
+    ]
+    return pytest.mark.parametrize("user", cases, indirect=True)
 
 
 def test_every_package_and_every_template_is_in_the_wheel(wheel):
@@ -164,24 +186,28 @@ def test_addresses_come_from_the_environment_of_the_build(copy, monkeypatch, tmp
     build = f"import setuptools.build_meta as build; build.prepare_metadata_for_build_wheel({str(tmp_path)!r})"
     subprocess.run([sys.executable, "-c", build], cwd=copy, check=True, stdout=subprocess.DEVNULL)
     (metadata,) = tmp_path.glob("*/METADATA")
+    assert "Requires-Python: >=3.11\n" in metadata.read_text()  # pip ends with this line on an older one
     urls = [line for line in metadata.read_text().splitlines() if line.startswith("Project-URL")]
     assert urls == ([f"Project-URL: {label}, https://example.org/"] if name else [])
 
 
-def test_the_installed_program_is_that_of_its_environment(command, copy, tmp_path):
+@pytest.mark.parametrize("form", FORMS)
+def test_the_installed_program_is_that_of_its_environment(install, form, copy, tmp_path):
+    command = install(form)
     show = "from profiler_job.jobs.contract.program import PACKAGE; print(PACKAGE)"
-    python = command.with_name("python")
-    found = Path(subprocess.run([python, "-c", show], cwd=tmp_path, capture_output=True, text=True).stdout.strip())
-    assert found.is_relative_to(command.parents[1]) or found == copy / "src" / "profiler_job"
-    assert found.is_relative_to(command.parents[1]) == ("wheel" in command.parents[1].name)
+    done = subprocess.run([command.with_name("python"), "-c", show], cwd=tmp_path, capture_output=True, text=True)
+    wanted = copy / "src" if form == "editable" else next(command.parents[1].glob("lib/python*/site-packages"))
+    assert Path(done.stdout.strip()) == wanted / "profiler_job"
 
 
-@pytest.mark.parametrize("name", [NAMES[0], *(pytest.param(name, marks=pytest.mark.long) for name in NAMES[1:])])
-def test_it_shows_a_real_export(command, tmp_path, name):
-    user = User(tmp_path / "mine", command, package=True, on_path=True)
+@pytest.mark.long
+@pytest.mark.parametrize("name", NAMES)
+def test_it_shows_a_real_export(install, tmp_path, name):
+    user = User(tmp_path / "mine", install("wheel"), package=True, on_path=True)
     assert "Kernel families" in user.run("show", profile(name))
 
 
+@in_cases(others=pytest.mark.long)
 def test_it_reads_and_plans(user, tmp_path):
     capture = tmp_path / "mine" / "capture.sqlite"
     capture.write_bytes(gzip.decompress((ROOT / "tests" / "data" / "graph_node.sqlite.gz").read_bytes()))
@@ -191,13 +217,13 @@ def test_it_reads_and_plans(user, tmp_path):
     assert "12 runs" in user.run("plan", "--only", "size=small")
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", COMMANDS)
+@in_cases(pytest.mark.long, others=pytest.mark.nightly)
 def test_every_command_has_help(user, name):
     assert "Usage" in user.run(name, "--help")
 
 
-@pytest.mark.long
+@in_cases(pytest.mark.long, others=pytest.mark.nightly)
 def test_a_job_measures_and_makes_its_site_which_can_be_built_again(fake_worker, user):
     sweep = TINY | {"context_length": [8], "mode": ["forward"]}
     (user.folder / "tiny.yaml").write_text(yaml.safe_dump(sweep))
@@ -209,7 +235,7 @@ def test_a_job_measures_and_makes_its_site_which_can_be_built_again(fake_worker,
     assert page.is_file()
 
 
-@pytest.mark.long
+@in_cases(pytest.mark.long, others=pytest.mark.nightly)
 def test_a_script_that_imports_packages_of_our_names_is_profiled_with_its_site(fake_nsys, user):
     (user.folder / "train.py").write_text(SCRIPT)
     user.run("profile", "--skip", "3", "--steps", "3", "--", sys.executable, "train.py")
