@@ -212,7 +212,7 @@ with Launches():
     train(ranges, model)
 assert not any(log.open.values()), "a range was not closed"
 log.ranges.clear()
-with ranges.of_optimizer((p, p.grad) for p in model.parameters() if p.grad is not None):
+with ranges.label_optimizer((p, p.grad) for p in model.parameters() if p.grad is not None):
     optimizer.step()
 print(f"updates {distributed.get_rank()} {sorted(set(log.names()))}\\n", end="", flush=True)
 distributed.destroy_process_group()
