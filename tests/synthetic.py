@@ -58,7 +58,7 @@ DEFAULTS = {
     and name not in ("precision", "attention", "batch_size")
     and (default := find_default(name)) is not None
 }
-"""What a loaded run has that says nothing of these axes. Of its workload it says nothing."""
+"""The values of a loaded run that has none of these axes, nor a workload."""
 NUM_LAYERS = 2
 LAUNCH_EVERY_NS = 6_000
 OOM = {
@@ -135,7 +135,7 @@ def recording(
 
 
 def nsys_sums(kernels: pd.DataFrame) -> pd.DataFrame:
-    """What nsys's statistics would say of these kernels."""
+    """nsys's statistics of these kernels."""
     inside = kernels.assign(calls=1, total_ns=kernels["end_ns"] - kernels["start_ns"])
     parts = [inside.assign(range=inside["phase"]), inside.assign(range="step")]
     by = ["run_id", "range", "kernel_name"]

@@ -1,4 +1,4 @@
-"""Of which module each kernel of backward is, in the recordings of the default sweep and of its twin in BF16."""
+"""The module of each kernel of backward, in the recordings of the default sweep and of its twin in BF16."""
 
 import re
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""What to change first in a recorded run: waiting is that of the steps without nsys, and only the host's where it needs
-all of a phase to issue it."""
+"""What to change first in a recorded run: waiting is taken from the steps without nsys, and only the host's where it
+needs all of a phase to issue it."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Deeper models of fewer parameters beside wider ones."""
+"""Deeper models of fewer parameters next to wider ones."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""What a recording says of where a step's time goes is what `show` says of the capture that it is made of."""
+"""A recording divides a step's time as `show` divides the capture that it is made from."""
 
 import pandas as pd
 import pytest
@@ -19,7 +19,7 @@ US = 1_000
 
 @pytest.fixture
 def export() -> Export:
-    """A step with late launches, a queue, copies beside and between kernels, communication, and a graph."""
+    """A step with late launches, a queue, copies next to and between kernels, communication, and a graph."""
     export = Export()
     export.push("step", 0, 900 * US)
     for number, phase in enumerate(("forward", "backward")):

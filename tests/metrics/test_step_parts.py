@@ -1,4 +1,4 @@
-"""The parts of a training step add up to it, and each run of it is told from the others."""
+"""The parts of a training step add up to it, and each run is kept apart from the others."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""What is read of the machine beside each run becomes host speed, clocks, energy and the price of tokens."""
+"""What is read of the machine of each run becomes host speed, clocks, energy and the price of tokens."""
 
 from pathlib import Path
 

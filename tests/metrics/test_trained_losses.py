@@ -20,7 +20,7 @@ def run_of(options: str = "", **settings) -> dict:
 
 
 def recording(*runs: tuple[dict, float, float]) -> SimpleNamespace:
-    """Of runs with their losses after training, and those of their plain runs."""
+    """Runs with their losses after training, and with the losses of their plain runs."""
     figures = [
         {"run_id": run["run_id"], "figure": name, "value": value}
         for run, *values in runs

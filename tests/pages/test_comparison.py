@@ -67,7 +67,7 @@ def links_of(rec, compared):
 
 
 def written(compared, folder, rec):
-    """The pages of a comparison by path, without drawings; those of its runs too, where `rec` has none."""
+    """The pages of a comparison by path, without drawings; and the pages of its runs if `rec` has none."""
     _, (sides,) = comparison_pages.assign_pages(rec, {"": compared})
     site = Site(folder, (), {}, ("size", "context_length"))
     with pytest.MonkeyPatch.context() as patch:

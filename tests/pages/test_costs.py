@@ -1,4 +1,4 @@
-"""Pages that hold steps against steps say what tokens take in them: time, energy, and money where a price is given."""
+"""Pages that compare steps with steps say what tokens take in them: time, energy, and money where a price is given."""
 
 from datetime import date
 

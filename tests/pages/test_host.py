@@ -105,7 +105,7 @@ def test_the_queue_is_drawn_where_the_gpu_waits_longest_and_shortest(every, ship
 
 
 def test_steps_of_small_and_large_models_are_drawn_as_parts_of_those_without_compile(every):
-    """In ms that of the small one, 20 of 2,200, could not be seen."""
+    """In ms the bar of the small one, 20 of 2,200, could not be seen."""
     rows = every.charts["times"].rows
     parts = rows.groupby(["size", "context_length", "compile"])["of_base"].sum()
     assert parts.xs("off", level="compile").tolist() == pytest.approx([1.0] * 8)

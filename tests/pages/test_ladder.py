@@ -215,7 +215,7 @@ def test_in_hindsight_every_captured_model_is_predicted_from_its_fp32_step(answe
 
 
 def test_hindsight_is_no_prediction(answer, shipped, predicted):
-    """What was computed afterwards changes nothing of what is told of predictions, and has a mark of its own."""
+    """What was computed afterwards changes nothing of the track record of predictions, and has a mark of its own."""
     main, studies, bands = shipped
     without = ask(main, studies, predicted=predicted, bands=bands)
     assert without.claims["predicted"].values == answer.claims["predicted"].values
@@ -227,7 +227,7 @@ def test_hindsight_is_no_prediction(answer, shipped, predicted):
 
 
 ALONE_TOO = [("large", 128), ("large", 512), ("2.7B", 512)]
-"""Beside the ladders that are told, cases in which compiling was measured alone to test a prediction."""
+"""In addition to the ladders that are shown, cases in which compiling was measured alone to test a prediction."""
 
 
 def test_each_change_of_a_ladder_that_is_told_was_measured_alone(answer):
@@ -337,7 +337,7 @@ def test_the_guide_chooses_the_runs_that_compare_the_losses_of_the_ladder(answer
 
 @pytest.fixture(scope="module")
 def losses_of_gpt2(shipped, losses):
-    """The losses, with invented ones of GPT-2 without dropout: those of its rungs and of AdamW in a loop."""
+    """The losses, with invented ones of GPT-2 without dropout: of its steps and of AdamW in a loop."""
     rec = shipped[1][ladder.STUDY]
     of_gpt2 = rec.runs[rec.runs["size"].astype(str) == "gpt2"]
     plain = (of_gpt2[[*PLAIN]].astype(str) == pd.Series(PLAIN)).all(axis=1)

@@ -1,4 +1,4 @@
-"""Two recordings of the same runs: what they share, what they do not, and that none is held against itself."""
+"""Two recordings of the same runs: what they share, what they do not, and that none is compared with itself."""
 
 import dataclasses
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Two GPUs against one: on made-up runs that can be worked out by hand, and on those of two H200s at a time."""
+"""Two GPUs against one: on made-up runs that can be worked out by hand, and on recorded runs of two H200s at a time."""
 
 import dataclasses
 import json
@@ -116,7 +116,7 @@ def test_what_computing_kernels_take_longer_is_no_cost_of_communication(rec):
 
 
 def test_kernels_that_run_at_once_count_once(rec):
-    """Copies on a stream of their own, beside the kernels of the same GPU, make it compute for no longer."""
+    """Copies on their own stream, next to the kernels of the same GPU, make it compute for no longer."""
     kernels = rec.kernels
     of_two = kernels["run_id"].astype(str).str.endswith("fsdp") & (kernels["family"].astype(str) != "communication")
     beside = pd.concat([kernels, kernels[of_two].assign(stream=77)], ignore_index=True)
@@ -279,7 +279,7 @@ def test_that_another_set_of_gpus_timed_a_part_is_said_with_what_it_makes(rec):
 
 
 def test_sets_of_gpus_that_timed_runs_at_the_same_time_are_no_machine_after_another(rec, recorded, shipped, tmp_path):
-    """As those of the shipped recording: three pairs of GPUs of one host, each with a run of its own."""
+    """As in the shipped recording: three pairs of GPUs of one host, each with a run of its own."""
     assert page_context.ask(several_gpus, timed_by(rec, ["a", "b", "a"])).claims["places"].values["at_once"] == 2
     assert shipped.claims["places"].values["at_once"] == 3
     question_pages.write_questions(rec, tmp_path, {several_gpus.STUDY: recorded})
@@ -401,8 +401,8 @@ def ends_of(recorded) -> pd.DataFrame:
 
 def test_the_ranks_clocks_agree(recorded):
     """The rank that begins a collective last ends it last, by up to 27 µs in the median of a run, whichever it is: that
-    is of the kernels. A clock that is late would be so whichever rank is last, so that half the sum of both is told by
-    clocks; that no rank ends before the last has begun binds them where the same rank is always last."""
+    is of the kernels. A clock that is late would be so whichever rank is last, so that half the sum of both is the
+    clocks' part; that no rank ends before the last has begun binds them where the same rank is always last."""
     rows = ends_of(recorded)
     shortest = rows.groupby("run_id")["exchange_ns"].min()
     apart = communication_of(recorded.kernels, recorded.runs).set_index("run_id")["exchanged_apart_ns"]
@@ -471,7 +471,7 @@ def test_where_two_gpus_do_less_than_one_it_is_said_that_hosts_limit_the_step_an
 
 
 def test_fewer_tokens_within_the_noise_band_of_the_step_are_said_to_be_so(recorded):
-    """Two GPUs are held against two steps of one, which do as many tokens."""
+    """Two GPUs are compared with two steps of one, which do as many tokens."""
     bands = Bands(kernel=SHIPPED.kernel, wall=SHIPPED.wall)
     claims = page_context.ask(several_gpus, recorded, bands=bands).claims
     rows = claims["gives"].rows

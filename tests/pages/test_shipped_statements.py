@@ -1,4 +1,4 @@
-"""What the site says of the shipped recordings: statements that were wrong once, computed again."""
+"""What the site says about the shipped recordings: statements that were wrong once, computed again."""
 
 from pathlib import Path
 

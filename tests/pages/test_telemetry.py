@@ -1,4 +1,4 @@
-"""The page of telemetry says what was read of the machine beside the runs, and so does the page of a run."""
+"""The page of telemetry says what was read of the machine of the runs, and so does the page of a run."""
 
 import dataclasses
 from datetime import date

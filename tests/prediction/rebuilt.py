@@ -1,5 +1,5 @@
-"""Captures made of the tables of recorded runs, of which the site keeps no export: their kernels, copies, launches and
-phases.
+"""Captures made from the tables of recorded runs whose export the site does not keep: their kernels, copies, launches
+and phases.
 
 Of calls that launch no kernel a recording has sums by phase alone. Each wait is put before the end of the last kernel
 of its phase, where the host waits in such a step, and each copy or fill takes its call as long as they do in the mean.

@@ -54,7 +54,7 @@ def test_it_is_not_advised_where_it_gives_nothing_or_nothing_is_known(advised, r
 
 
 def test_a_larger_batch_is_advised_where_it_fits_and_the_host_limits(run, shipped):
-    """A step takes no less: it is held against as many tokens."""
+    """A step takes no less: it is compared for as many tokens."""
     before = run("default", STEP.format("small-ctx128"))
 
     def with_memory(peak):

@@ -280,7 +280,7 @@ def test_steps_that_ranges_do_not_mark_have_no_prediction(exported):
 
 @pytest.mark.parametrize("between", [(95.4, 110.4), (70, 120), (205, 255), (195, 220), (165, 190)])
 def test_a_part_of_a_step_has_no_prediction_where_the_host_limits_its_capture(exported, between):
-    """The GPU is busy there with what the host had launched before. It was told to save 58% of it with BF16."""
+    """The GPU is busy there with what the host had launched before. The prediction was that BF16 saves 58% of it."""
     capture = read(exported(SMALL), details=False)
     summary = summarise(capture, predict=add_gains)
     assert summary.capture["no_gain_because"].startswith("under nsys the GPU idles 12% of the time")
@@ -483,7 +483,7 @@ nsys profile --pytorch=autograd-nvtx; without environment, paths and what no cod
 
 
 def test_gains_said_of_a_capture_of_a_script_held_when_they_were_measured(tmp_path):
-    """BF16 is told 23% short: in FP32 no kernel says that the vocabulary is not padded."""
+    """BF16 is predicted 23% short: in FP32 no kernel says that the vocabulary is not padded."""
     packed = Path(__file__).parents[1] / "data" / "clm_fp32.sqlite.xz"
     file = tmp_path / "clm.sqlite"
     file.write_bytes(lzma.decompress(packed.read_bytes()))

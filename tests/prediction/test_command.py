@@ -67,7 +67,7 @@ def test_a_ledger_names_the_rates_of_each_model_that_it_asked(folder, tmp_path):
 
 
 def test_padding_is_said_in_the_precision_of_its_set(unaligned):
-    """It was looked for in TF32 as well, where nothing tells of it, and no set was said at all."""
+    """It was looked for in TF32 as well, where nothing covers it, and no set was said at all."""
     code, said = predict(unaligned, "--change", "bf16,padding", "--change", "padding", "--change", "fused_adamw")
     assert code == 0
     assert "  bf16,padding: " in said and "bf16,padding: no prediction" not in said

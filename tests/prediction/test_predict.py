@@ -1,4 +1,4 @@
-"""Predictions held against runs that were recorded with the change. Errors here are of pairs that the rates know."""
+"""Predictions compared with runs that were recorded with the change. Errors here are of pairs that the rates know."""
 
 import dataclasses
 
@@ -164,7 +164,7 @@ def test_no_recorded_pair_beats_its_ceiling_and_the_errors_are_those_that_are_to
 
 @pytest.mark.long
 def test_the_shipped_rates_are_made_of_these_runs(recorded, shipped):
-    """Which are the same recordings, times rounded to ns; steps compiled in FP32 are told as those of scripts."""
+    """Which are the same recordings, times rounded to ns; steps compiled in FP32 are predicted as in scripts."""
     known = [runs for name, runs in recorded.items() if name != "compile_larger"]
     made = development.develop_rates(known, shipped.peaks, shipped.gpu)
     assert made.times.keys() == shipped.times.keys()

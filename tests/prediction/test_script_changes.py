@@ -1,4 +1,4 @@
-"""Changes that are told from what a script spends on what they do away with: each is predicted where the recording has
+"""Changes that are predicted from what a script spends on what they remove: each is predicted where the recording has
 it, and neither predicted nor advised where it has not or where something else limits the step."""
 
 import math
@@ -75,7 +75,7 @@ def test_what_the_gpu_spends_on_it_goes_where_the_gpu_limits(step, change):
 
 @pytest.mark.parametrize("change", ["padding", "fused_attention", "larger_batch"])
 def test_it_is_told_in_the_precision_that_its_set_leads_to(step, change):
-    """It was told of TF32 as well, of which some know nothing: that took the predictions of other sets with it."""
+    """It was asked for TF32 as well, which some cannot predict: that took the predictions of other sets with it."""
     in_tf32 = replace(step, run=BF16 | {"precision": "tf32"})
     assert predicted(in_tf32, "bf16", change).changes == ("bf16", change)
 
@@ -154,8 +154,8 @@ def test_a_larger_batch_is_held_against_as_many_tokens(step):
 
 
 def test_what_a_kernel_takes_however_little_it_has_to_do_does_not_grow_with_the_batch(step):
-    """That was told as a factor, too small for kernels that are long: 1.38 times the tokens in the time of before where
-    1.08 was measured."""
+    """That was predicted as a factor, too small for kernels that are long: 1.38 times the tokens in the time of before
+    where 1.08 was measured."""
     key, grown = ("forward", "rest"), []
     for times in (10.0, 0.1):  # of 27 us each
         before = replace(step, parts=step.parts.assign(time_ns=times * step.parts["time_ns"]))
@@ -181,7 +181,7 @@ def test_ceilings_leave_what_no_change_can_take(step):
 
 
 def test_bf16_leaves_matmuls_slow_whose_weights_are_not_padded(step):
-    """A vocabulary of 50257 was told in FP32 as if it was aligned: BF16 took 15 to 20% longer than predicted."""
+    """A vocabulary of 50257 was predicted in FP32 as if it was aligned: BF16 took 15 to 20% longer than predicted."""
     in_fp32 = replace(step, run=BF16 | {"precision": "fp32"}, behind={})
     unpadded = replace(in_fp32, parts=step.parts.rename(index={"linear": UNPADDED_LINEAR}))
     assert predicted(unpadded, "fused_adamw") == predicted(in_fp32, "fused_adamw")

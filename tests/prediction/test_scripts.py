@@ -74,7 +74,7 @@ def refused(step, *names) -> str:
 
 
 def test_the_shipped_rates_are_of_kinds_that_scripts_have(step, rates):
-    """Those of matmuls of two tensors were under another name: no script that has them could be predicted."""
+    """Matmuls of two tensors were under another name: no script that has them could be predicted."""
     kinds = {name.rpartition("/")[2] for name in [*rates.times, *rates.launches]}
     assert kinds == {script_rates.LINEAR, script_rates.ATTENTION_GEMMS, script_rates.REST, ATTENTION}
     of_two = step.parts.rename(index={script_rates.LINEAR: script_rates.ATTENTION_GEMMS}, level="kind")
@@ -226,7 +226,7 @@ def test_a_step_in_fp32_does_not_tell_what_padding_gives_in_bf16(run_clm, rates)
 
 @pytest.mark.parametrize("changes", [["tf32"], ["bf16"], ["bf16", "padding"], ["bf16", "larger_batch"]])
 def test_a_script_that_says_what_is_not_padded_is_told_in_bf16(run_clm, rates, changes):
-    """Its head has 50257 rows. Without that, BF16 was told 15% and twice the sequences in it 38% too short."""
+    """Its head has 50257 rows. Without that, BF16 was predicted 15% and twice the sequences in it 38% too short."""
     one = read_run(run_clm, "run-clm")
     figures = {"unpadded/lm_head": 50257.0, "unpadded_modules": 1.0}
     rows = pd.DataFrame([{"run_id": "run-clm", "figure": name, "value": value} for name, value in figures.items()])

@@ -1,4 +1,4 @@
-"""What advice says of predictions so far is what ledgers and recordings hold."""
+"""The track record in advice is what ledgers and recordings hold."""
 
 from pathlib import Path
 
@@ -41,7 +41,7 @@ def test_the_shipped_record_has_every_kept_prediction_and_every_pair(shipped):
 
 
 def test_compiled_steps_of_the_reference_have_a_record_of_their_own():
-    """A Llama was told that TF32 with compile had been right four times: in no step of a Llama."""
+    """The page of a Llama claimed that TF32 with compile had been right four times: in no step of a Llama."""
     made = read()
     assert made[AS_SCRIPT]["tf32+compile"] == Record(kept=4, tested=4, close=4) and "tf32+compile" not in made[SCRIPT]
     assert (made[SCRIPT]["compile"].tested, made[SCRIPT]["compile"].close) == (8, 4)
@@ -56,7 +56,7 @@ def test_scripts_have_a_record_of_their_own():
 
 
 def read_test(name):
-    """The predictions of a test of sweeps, beside its runs, which are put together as for the site."""
+    """The predictions of a test of sweeps with its runs, joined as for the site."""
     ledgers = [ledger.read(file) for file in sorted((DATA / ledger.FOLDER).glob(f"{name}_*.json"))]
     recordings = [store.load(folder) for folder in find_folders(DATA, store.MANIFEST) if name in folder.name]
     return ledger.compare_with_measured(ledgers, [join_recordings(recordings)])
@@ -71,7 +71,7 @@ def test_every_change_that_no_pair_tells_of_was_tested_by_itself(change):
 
 @pytest.mark.long
 def test_later_intervals_know_the_errors_of_the_third_test(shipped):
-    """Those of earlier tests are among the recorded pairs, with their kernels. Those of the fourth test, and
+    """Errors of earlier tests are among the recorded pairs, with their kernels. Errors of the fourth test, and
     what the seventh has of the models of sweeps, are no part of the intervals."""
     tested = read_test("third")
     assert len(shipped.tested) == len(tested)

@@ -1,4 +1,4 @@
-"""What is said of a page where it is shared is safe in an attribute and no longer than what is shown, and its card is a
+"""The description of a shared page is safe in an attribute and no longer than what is shown, and its card is a
 picture of its own."""
 
 import struct

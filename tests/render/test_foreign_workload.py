@@ -1,4 +1,4 @@
-"""Runs of a workload of which nothing is known but what was measured: the pages are there, and nothing on them is
+"""Runs of a workload that only measurements are known of: the pages are there, and nothing on them is
 computed from a shape that nobody gave."""
 
 import re
@@ -51,7 +51,7 @@ def foreign(sizes=("small", "medium")):
 
 
 def mixed():
-    """The same sizes of the reference, in runs that say nothing of a workload as old ones, beside foreign ones."""
+    """The same sizes of the reference, in runs without a workload, as old ones, next to foreign ones."""
     rec, other = recording(("small", "medium"), (128, 256), MODES, oom={}), foreign()
     rec.runs["workload"] = "transformer"
     for table in ("runs", "steps", "ranges", "kernels", "api", "memops", "memory", "nsys_sums"):
@@ -129,7 +129,7 @@ def test_claims_from_shapes_do_not_hold_of_foreign_runs():
 
 @pytest.mark.long
 def test_claims_from_shapes_are_of_the_others():
-    """What is said of both together is what is said of the reference alone."""
+    """The sentences about both are the sentences about the reference alone."""
     rec = mixed()
     alone = recording(("small", "medium"), (128, 256), MODES, oom={})
     together, apart = answers(rec), answers(alone)

@@ -23,7 +23,7 @@ NOTE = re.compile(
 
 
 def a_mix():
-    """Three runs, of which two were measured with another torch, and one of these with a commit that is not known."""
+    """Three runs, two of them measured with another torch, and one of these with a commit that is not known."""
     rec = recording(("small",), (128, 256, 512), ("forward",))
     rec.runs["torch"] = ["2.11", "<2.12>", "<2.12>"]
     rec.runs.loc[2, "commit"] = None
@@ -31,7 +31,7 @@ def a_mix():
 
 
 def notes(docs):
-    """What each page says of a mix below its heading."""
+    """The note on a mix below the heading of each page."""
     pages = {path.relative_to(docs).as_posix(): path.read_text() for path in docs.rglob("*.md")}
     return {path: [html.unescape(note) for note in NOTE.findall(words)] for path, words in pages.items()}
 

@@ -50,7 +50,7 @@ def test_names_are_escaped_and_models_without_blocks_have_no_strip():
 
 
 def draw_two_ranks():
-    """Rank 1 begins later; both communicate from 900 to 1000, beside computation on rank 0."""
+    """Rank 1 begins later; both communicate from 900 to 1000, next to computation on rank 0."""
     first = kernels(("block_0/ffn", "gemm", 0, 1000), ("", "communication", 900, 1000))
     second = kernels(("block_0/ffn", "gemm", 500, 900), ("", "communication", 900, 1000)).assign(rank=1)
     return pd.concat([first, second], ignore_index=True)

@@ -1,4 +1,4 @@
-"""Recordings of studies beside a main one, and alone: a job that measures a study makes a report of it, too."""
+"""Recordings of studies next to a main one, and alone: a job that measures a study makes a report of it, too."""
 
 import dataclasses
 import shutil
@@ -159,7 +159,7 @@ def none_finished(rec):
 @pytest.mark.parametrize("change", [timed_only, none_finished], ids=lambda change: change.__name__)
 @pytest.mark.parametrize(("main", "beside"), [("h200-fp32", ("compile", "optimizer", "precision")), ("optimizer", ())])
 def test_without_a_capture_only_what_was_timed_is_told(main, beside, change, tmp_path, monkeypatch):
-    """Studies beside the main recording, and one alone, of whose runs the questions are asked, too."""
+    """Studies next to the main recording, and one alone, of whose runs the questions are asked, too."""
     monkeypatch.setattr(charts, "render", draft_of)
     rec, *others = (change(store.load(DATA / name)) for name in (main, *beside))
     studies = {of.manifest["study"]: of for of in (rec, *others) if of.manifest.get("study")}
