@@ -13,8 +13,7 @@ from profiler_job.jobs import memory as prediction
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.axes import order_axes
 from profiler_job.jobs.contract.words import NOT_MEASURED
-from profiler_job.jobs.memory import MODEL_SIZES, VOCAB_SIZE, ModelSize, infer_shape
-from profiler_job.jobs.memory import estimate_usable_bytes as limit_of
+from profiler_job.jobs.memory import MODEL_SIZES, VOCAB_SIZE, ModelSize, estimate_usable_bytes, infer_shape
 
 TOLERANCE = 0.03
 """A prediction this near to the measured peak counts as right."""
@@ -78,7 +77,9 @@ def errors_of(runs: pd.DataFrame) -> pd.DataFrame:
         cap_bytes=(done[CAP] * prediction.GIB).where(done[CAP] > 0),
         predicted=predicted,
         peak=done["peak_memory_bytes"],
-        least_gb=[next((size for size in GPU_SIZES if peak <= limit_of(size)), None) for peak in predicted],
+        least_gb=[
+            next((size for size in GPU_SIZES if peak <= estimate_usable_bytes(size)), None) for peak in predicted
+        ],
     )
     return errors.assign(error=errors["predicted"] / errors["peak"] - 1).reset_index(drop=True)
 
@@ -182,7 +183,7 @@ def fits_of(table: pd.DataFrame, runs: pd.DataFrame, fates: pd.DataFrame) -> pd.
         ]
     )
     for size in GPU_SIZES:
-        limit = limit_of(size)
+        limit = estimate_usable_bytes(size)
         near = tried[(tried["cap_bytes"] / limit - 1).abs() < SAME_LIMIT]
         outcome = {(row.size, row.context_length): row.place for row in near.itertuples()}
         table[f"predicted_{size}"] = [
@@ -212,7 +213,7 @@ def plan(runs: pd.DataFrame) -> pd.DataFrame:
             row = {"size": name, "num_parameters": size.num_parameters(VOCAB_SIZE), "setting": label, **case}
             row |= {"predicted": prediction.predict_peak_bytes(planned), "run_id": run and run.run_id}
             row |= {"peak": run.peak_memory_bytes if run else float("nan")}
-            failures = {gb: prediction.find_failure(shape, limit_of(gb)) for gb in PLANNED_FOR}
+            failures = {gb: prediction.find_failure(shape, estimate_usable_bytes(gb)) for gb in PLANNED_FOR}
             ends = {f"in_{gb}": f"no: {place_of(why)}" if why else FITS for gb, why in failures.items()}
             rows.append(row | ends)
     return pd.DataFrame(rows)

@@ -1,5 +1,8 @@
 """What the first steps of a process tell about the later ones."""
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
@@ -35,7 +38,7 @@ def timed_steps(ok: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     return sort_stably(rows, place(rows["run_id"], cold["run_id"]), rows["step"])
 
 
-def processes_of(timed: pd.DataFrame):
+def list_processes(timed: pd.DataFrame) -> Iterator[tuple[Any, list[Any]]]:
     """(case, [steps of a process, ...]) in model order."""
     for case, rows in timed.groupby(CASE, sort=False):
         yield (
@@ -58,7 +61,7 @@ def estimate_numbers(timed: pd.DataFrame, num_timed: int) -> pd.DataFrame:
     """Per case, warm-up and statistic: number_ns (median over processes), _min_ns, _max_ns, and error, the part by
     which the worst process is off its own later steps."""
     rows = []
-    for case, processes in processes_of(timed):
+    for case, processes in list_processes(timed):
         for warm_up in WARM_UPS:
             for statistic, of in (("median", np.median), ("mean", np.mean)):
                 known = [steps for steps in processes if len(steps) >= warm_up + num_timed]
@@ -77,7 +80,7 @@ def spreads_of(timed: pd.DataFrame) -> pd.DataFrame:
     if all processes were alike, 1.25 within / sqrt(steps); median_ns, the number of the case, with the lowest and
     highest process; first_ratio: the first step over the later ones."""
     rows = []
-    for case, processes in processes_of(timed):
+    for case, processes in list_processes(timed):
         later = [steps[WARM_UPS[-1] :] for steps in processes if len(steps) >= WARM_UPS[-1] + LATER]
         if not later:
             continue
@@ -112,7 +115,7 @@ def count_steps_needed(timed: pd.DataFrame, warm_up: int, num_timed: int) -> pd.
     most steps that every process has after it; main_error, how far the worst process is off with num_timed steps, and
     main_process, which it is (from 1); short_error, the same after SHORT's warm-up with as many steps as SHORT says."""
     rows = []
-    for case, processes in processes_of(timed):
+    for case, processes in list_processes(timed):
         errors = errors_by_steps(processes, warm_up)
         needed = {name_tolerance(part): find_lasting_start(list(errors.max(axis=0) <= part)) for part in TOLERANCES}
         needed["num_known"] = errors.shape[1]

@@ -142,7 +142,7 @@ def select_measured_runs(runs: pd.DataFrame) -> pd.DataFrame:
 def has_known_shape(run: Mapping[str, Any]) -> bool:
     """Whether a run is one of the reference Transformer: of any other workload, parameters are counted and nothing else
     is known, so that no formula holds. A run without a workload is older than the axis."""
-    return run.get("workload", REFERENCE) == REFERENCE
+    return bool(run.get("workload", REFERENCE) == REFERENCE)
 
 
 def select_known_shapes(runs: pd.DataFrame) -> pd.DataFrame:

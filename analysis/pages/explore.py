@@ -1,6 +1,6 @@
 """All runs of all recordings in one table: to choose from, to compare two, to link to one."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -116,7 +116,7 @@ def _shorten_names(gpus: Iterable[str]) -> dict[str, str]:
 
 def _others(runs: pd.DataFrame) -> list[str]:
     """Of each run in words what it says that is not the default of the axes SELDOM; "none" where it is all."""
-    words = {name: say for name, say in SELDOM.items() if name in runs}
+    words: dict[str, Callable[[Any], str]] = {name: say for name, say in SELDOM.items() if name in runs}
 
     def others_of(run: pd.Series) -> str:
         different = (name for name in words if not pd.isna(run[name]) and run[name] != find_default(name))

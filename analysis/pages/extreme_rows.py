@@ -11,12 +11,14 @@ from profiler_job.analysis.metrics.differences import Bands, is_beyond_chance
 
 def find_lowest(rows: pd.DataFrame, value: str) -> dict[str, Any]:
     """The row with the smallest `value`."""
-    return rows.loc[rows[value].idxmin()].to_dict()
+    facts: dict[str, Any] = rows.loc[rows[value].idxmin()].to_dict()
+    return facts
 
 
 def find_highest(rows: pd.DataFrame, value: str) -> dict[str, Any]:
     """The row with the largest `value`."""
-    return rows.loc[rows[value].idxmax()].to_dict()
+    facts: dict[str, Any] = rows.loc[rows[value].idxmax()].to_dict()
+    return facts
 
 
 def extremes(value: str) -> Callable[[pd.DataFrame], dict[str, Any]]:

@@ -359,7 +359,8 @@ def _group_by_run(rows: pd.DataFrame) -> Callable[[pd.Series], pd.DataFrame]:
 def _family_order(totals: pd.DataFrame) -> list[str]:
     """The families of all runs, the most time first: a family has one place in the charts of every run."""
     times = kernel_time.sum_by_family(totals, ["run_id"]).groupby("family")["time_ns"].sum()
-    return times.sort_values(ascending=False).index.tolist()
+    names: list[str] = times.sort_values(ascending=False).index.tolist()
+    return names
 
 
 def _mfu(run: pd.Series, times: pd.DataFrame) -> float | None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
-from profiler_job.analysis.prediction import other_models, rates, script_rates, scripts, sweep_changes
+from profiler_job.analysis.prediction import other_models, rates, script_changes, script_rates, scripts, sweep_changes
 from profiler_job.analysis.prediction.baseline import Baseline, Tables, baselines, read_run
 from profiler_job.analysis.prediction.predict import Abstention, Prediction, predict
 from profiler_job.analysis.reference.track_record import SWEEP, kind_of
@@ -31,7 +31,7 @@ def list_known_runs(recording: Tables) -> Iterator[Known]:
         return
     made = rates.load()
     for baseline in baselines(recording):
-        step: Callable[[], scripts.Step]
+        step: Callable[[], script_changes.Step]
         if str(baseline.run.get("workload")) == SCRIPT:  # one of several in one recording
             step = partial(scripts.step_of, read_run(recording, str(baseline.run["run_id"])), of_script)
         else:
@@ -48,7 +48,7 @@ def usual_sets(recording: Tables) -> tuple[tuple[str, ...], ...]:
 def _predict(
     baseline: Baseline,
     made: rates.Rates,
-    step: Callable[[], scripts.Step],
+    step: Callable[[], script_changes.Step],
     of_script: script_rates.ScriptRates,
     names: Sequence[str],
 ) -> Prediction | Abstention:

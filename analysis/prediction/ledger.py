@@ -21,7 +21,7 @@ from profiler_job.analysis.reference.track_record import kind_of
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.integrity import add_digest, find_folders, is_intact, load_json
-from profiler_job.jobs.contract.layout import SCRIPT, name_changed
+from profiler_job.jobs.contract.layout import MANIFEST, SCRIPT, name_changed
 from profiler_job.jobs.contract.program import find_commit
 from profiler_job.jobs.contract.ranges import STEP
 from profiler_job.jobs.contract.studies import GPUS, LOSSES
@@ -197,7 +197,7 @@ def read_all(folder: Path) -> list[Ledger]:
 def recordings(data: Path) -> list[store.Recording]:
     """The recordings that do nothing but test predictions, as of scripts: those in the folder of the ledgers below
     `data`. Raises RecordingError."""
-    return [store.load(folder) for folder in find_folders(data / FOLDER, store.MANIFEST)]
+    return [store.load(folder) for folder in find_folders(data / FOLDER, MANIFEST)]
 
 
 def compare_with_measured(ledgers: Iterable[Ledger], recordings: Iterable[Any]) -> pd.DataFrame:

@@ -131,7 +131,8 @@ def waits_by_phase(recording: Tables) -> dict[str, float]:
     calls = recording.api[recording.api["step"] >= 0]
     waits = calls[calls["name"].astype(str).str.contains(WAITS)]
     waited = waits.groupby(waits["phase"].astype(str))["total_ns"].sum()
-    return (waited.add(_sum_blocked_by_phase(recording), fill_value=0.0) / steps).to_dict()
+    sums: dict[str, float] = (waited.add(_sum_blocked_by_phase(recording), fill_value=0.0) / steps).to_dict()
+    return sums
 
 
 def _sum_blocked_by_phase(recording: Tables) -> pd.Series:

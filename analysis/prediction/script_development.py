@@ -24,6 +24,7 @@ from profiler_job.analysis.prediction import (
     other_models,
     predict,
     rates,
+    script_changes,
     script_rates,
     scripts,
 )
@@ -152,7 +153,10 @@ def errors_of_tests(data: Path) -> list[dict[str, Any]]:
     held = ledger.compare_with_measured(ledger.read_all(data / ledger.FOLDER), ledger.recordings(data))
     names = ["changes", "size", "context_length", "predicted_ns", "measured_ns", "ratio", "limited_by"]
     tested = held[(held["source"] == "") & held["error"].notna()].assign(size="", context_length=0)
-    return tested.assign(ratio=tested["measured_ns"] / tested["predicted_ns"])[names].to_dict("records")
+    errors: list[dict[str, Any]] = tested.assign(ratio=tested["measured_ns"] / tested["predicted_ns"])[names].to_dict(
+        "records"
+    )
+    return errors
 
 
 def adamw_factor(runs: Iterable[Baseline], bandwidth: float) -> float:
@@ -280,7 +284,7 @@ def error_of(pair: Pair, rates: ScriptRates, hosts: Mapping[str, float]) -> dict
             issue_ns = hosts[host_key(run, phase)] * float(mine["launches"].sum())
         busy_ns = float(mine["time_ns"].sum())
         gap_ns = max(clock.wall_ns - busy_ns, 0.0) / max(float(mine["launches"].sum()), 1.0)
-        step = scripts.Step(
+        step = script_changes.Step(
             run=run,
             step_ns=clock.wall_ns,
             parts=mine,

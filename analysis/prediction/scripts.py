@@ -219,7 +219,7 @@ def unpadded_modules(recording: Tables) -> list[str]:
 def is_all_padded(recording: Tables) -> bool:
     """Whether it is known that no matmul of a layer would be unaligned in BF16."""
     figures = recording.figures.set_index(recording.figures["figure"].astype(str))["value"]
-    return figures.get(UNPADDED_MODULES) == 0
+    return bool(figures.get(UNPADDED_MODULES) == 0)
 
 
 def apply_changes(step: Step, names: Iterable[str], rates: ScriptRates, how: int = EXPECTED) -> Step:

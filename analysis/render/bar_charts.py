@@ -65,7 +65,8 @@ def dumbbell(
         shape=alt.Shape("clock:N", scale=shapes, legend=None),
         description=alt.Description("title:N"),
     )
-    return lines + dots
+    chart: alt.LayerChart = lines + dots
+    return chart
 
 
 def stacked_times(
@@ -188,7 +189,8 @@ def grouped_bars(
         shape=alt.Shape("scope:N", scale=shapes, legend=None),
         description=alt.Description("title:N"),
     )
-    return lines + dots
+    chart: alt.LayerChart = lines + dots
+    return chart
 
 
 def stacked_parts(
@@ -229,7 +231,8 @@ def stacked_parts(
     at = alt.X("limit:Q", scale=scale, axis=axis, title=unit)
     rules = alt.Chart(drawing.data(ends)).mark_rule(strokeDash=[4, 3], color=drawing[TEXT]).encode(x=at)
     names = alt.Chart(drawing.data(ends)).mark_text(align="right", dx=-4, dy=-7, fontSize=12, color=drawing[TEXT])
-    return bars + rules + names.encode(x=at, y=alt.value(0), text=alt.Text("name:N"))
+    chart: alt.LayerChart = bars + rules + names.encode(x=at, y=alt.value(0), text=alt.Text("name:N"))
+    return chart
 
 
 def waterfall(rows: pd.DataFrame, drawing: Drawing, width: int, order: Sequence[str]) -> alt.LayerChart:
@@ -250,7 +253,8 @@ def waterfall(rows: pd.DataFrame, drawing: Drawing, width: int, order: Sequence[
         color=alt.Color("series:N", scale=colours, legend=None),
         description=alt.Description("title:N"),
     )
-    return zero + bars
+    chart: alt.LayerChart = zero + bars
+    return chart
 
 
 def bars_with_marks(

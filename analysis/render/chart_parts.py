@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import altair as alt
@@ -38,7 +38,7 @@ class Drawing:
         return alt.NamedData(name)
 
 
-def case_label(rows: pd.DataFrame, by: list[str]) -> pd.Series:
+def case_label(rows: pd.DataFrame, by: Sequence[str]) -> pd.Series:
     """One label per row out of its case columns: `small · 128`."""
     return rows[list(by)].astype(str).agg(" · ".join, axis=1).map(lambda text: CONTROL.sub("\ufffd", text))
 

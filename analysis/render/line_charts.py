@@ -144,7 +144,8 @@ def roofline(rows: pd.DataFrame, drawing: Drawing, width: int, order: Sequence[s
     def words(part: pd.DataFrame, align: Literal["left", "right"], dx: int, dy: int) -> alt.Chart:
         named = alt.Chart(drawing.data(part[part["label"] != ""]), width=wide, height=high)
         named = named.mark_text(fontSize=12, color=drawing[TEXT], align=align, dx=dx, dy=dy)
-        return named.encode(**axes(*titles), text=alt.Text("label:N"))
+        chart: alt.Chart = named.encode(**axes(*titles), text=alt.Text("label:N"))
+        return chart
 
     marks = alt.Chart(drawing.data(data), width=wide, height=high).mark_point(filled=True, opacity=0.9)
     marks = marks.encode(
@@ -199,7 +200,7 @@ def named_beside(
 
 
 def slopes(
-    rows: pd.DataFrame, drawing: Drawing, width: int, panel: str, order: Sequence[str], ends: Sequence[str], unit: str
+    rows: pd.DataFrame, drawing: Drawing, width: int, panel: str, order: Sequence[str], ends: Any, unit: str
 ) -> alt.LayerChart:
     """One panel for each value of the column `panel`, and in it one line a `series` from its `share` at the first of
     the two `ends` to that at the second. ends: short names by what rows call them."""

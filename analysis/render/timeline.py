@@ -96,8 +96,8 @@ def trace_step(name: str, step: int, ranges: pd.DataFrame, kernels: pd.DataFrame
     for rank in ranks:
         of_rank = f"rank {rank} · " if len(ranks) > 1 else ""
         mine, launched, moved = (frame[frame["rank"] == rank] for frame in (ranges, kernels, memops))
-        for process, label, slices in _gpu(launched, moved, zero, number):
-            trace.tracks += _tracks(f"{of_rank}{process}", label, slices, nested=False, number=number)
+        for process, label, operations in _gpu(launched, moved, zero, number):
+            trace.tracks += _tracks(f"{of_rank}{process}", label, operations, nested=False, number=number)
         for label, slices in _host(mine, launched, zero, number):
             trace.tracks += _tracks(f"{of_rank}Host", label, slices, nested=True, number=number)
     trace.frames = list(numbers)

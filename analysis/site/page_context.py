@@ -34,7 +34,8 @@ def ask(question: ModuleType, rec: store.Recording, **more: Any) -> Answer:
             given[name] = more[name]
         elif parameter.default is parameter.empty:
             given[name] = getattr(rec, name)
-    return question.answer(**given)
+    answer: Answer = question.answer(**given)
+    return answer
 
 
 RunPages = Mapping[tuple[str, str], str]

@@ -134,7 +134,8 @@ def _choose_smallest_runs(rec: store.Recording) -> list[str]:
         return []
     ways = rec.runs[rec.runs["gpus"].fillna(1) > 1].astype({"run_id": str, "parallel": str})
     num_kernels = ways["run_id"].map(rec.kernels["run_id"].astype(str).value_counts()).dropna()
-    return ways.loc[num_kernels.groupby(ways["parallel"]).idxmin(), "run_id"].tolist()
+    names: list[str] = ways.loc[num_kernels.groupby(ways["parallel"]).idxmin(), "run_id"].tolist()
+    return names
 
 
 def write_timelines(

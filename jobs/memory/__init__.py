@@ -22,7 +22,8 @@ from profiler_job.jobs.memory.fake_steps import Refused as Refused
 from profiler_job.jobs.memory.fake_steps import Simulation as Simulation
 from profiler_job.jobs.memory.fake_steps import simulate_runs as simulate_runs
 from profiler_job.jobs.memory.simulated_step import Shape as Shape
-from profiler_job.jobs.memory.simulated_step import SimulatedStepper, infer_shape
+from profiler_job.jobs.memory.simulated_step import SimulatedStepper
+from profiler_job.jobs.memory.simulated_step import infer_shape as infer_shape
 from profiler_job.jobs.workloads import REFERENCE
 from profiler_job.jobs.workloads.transformer.sizes import MODEL_SIZES as MODEL_SIZES
 from profiler_job.jobs.workloads.transformer.sizes import VOCAB_SIZE as VOCAB_SIZE

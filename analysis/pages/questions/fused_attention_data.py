@@ -147,7 +147,7 @@ def _crossovers(compared: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
 def _find_faster_from(group: pd.DataFrame, flag: str) -> float:
     slower = group.loc[~group[flag], "context_length"].max()
     rest = group if pd.isna(slower) else group[group["context_length"] > slower]
-    return rest["context_length"].min()
+    return float(rest["context_length"].min())
 
 
 def _reference(trained: pd.DataFrame, keys: list[str]) -> pd.DataFrame:

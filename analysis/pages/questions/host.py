@@ -387,7 +387,8 @@ def _graphs_add(rows: pd.DataFrame) -> dict[str, Any]:
 
 def _find_fewer_calls(rows: pd.DataFrame) -> dict[str, Any]:
     """The step that CUDA graphs save the largest part of its launch calls."""
-    return rows.loc[(rows["calls_graphs"] / rows["calls"]).idxmin()].to_dict()
+    facts: dict[str, Any] = rows.loc[(rows["calls_graphs"] / rows["calls"]).idxmin()].to_dict()
+    return facts
 
 
 def _num_faster(rows: pd.DataFrame) -> dict[str, Any]:

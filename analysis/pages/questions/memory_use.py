@@ -14,6 +14,7 @@ from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Ta
 from profiler_job.jobs import memory as prediction
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.words import NOT_MEASURED
+from profiler_job.jobs.memory import estimate_usable_bytes
 
 SLUG = "memory-use"
 TITLE = "What fills the memory, and which runs will not fit?"
@@ -326,7 +327,7 @@ def _prediction_tables(frames: MemoryUseData) -> list[Table]:
 
 def _charts(frames: MemoryUseData) -> list[Chart]:
     parts = device_memory.parts_of_peak(frames.measured, frames.by)
-    limits = {f"{size} GB": device_memory.limit_of(size) for size in GPU_SIZES}
+    limits = {f"{size} GB": estimate_usable_bytes(size) for size in GPU_SIZES}
     options = {"by": frames.by, "order": list(PARTS), "limits": limits}
     return [
         Chart(
@@ -344,7 +345,7 @@ def _title_of_peak(parts: pd.DataFrame, by: list[str]) -> str:
     peaks = parts.groupby(by, sort=False)["bytes"].sum()
     if not len(peaks):
         return "Peak allocated in a training step, and what GPUs leave to it"
-    fit = [f"{(peaks <= device_memory.limit_of(size)).sum()} in {size} GB" for size in GPU_SIZES]
+    fit = [f"{(peaks <= estimate_usable_bytes(size)).sum()} in {size} GB" for size in GPU_SIZES]
     return f"Of {len(peaks)} training steps fit: {', '.join(fit)}"
 
 
@@ -375,7 +376,7 @@ def _second_step(rows: pd.DataFrame) -> dict[str, Any]:
 
 def _everywhere(rows: pd.DataFrame) -> bool:
     """Every phase peaks higher, all by about the same number of bytes."""
-    return rows["excess"].min() > (1 - TOLERANCE) * rows["excess"].max() > 0
+    return bool(rows["excess"].min() > (1 - TOLERANCE) * rows["excess"].max() > 0)
 
 
 def _find_least_and_most(rows: pd.DataFrame) -> dict[str, Any]:
@@ -384,23 +385,24 @@ def _find_least_and_most(rows: pd.DataFrame) -> dict[str, Any]:
 
 def _find_most_rounded(rows: pd.DataFrame) -> dict[str, Any]:
     most = rows.loc[(rows["kept"] - rows["casts"]).idxmax()].to_dict()
-    return most | {"run": title_of(most)}
+    facts: dict[str, Any] = most | {"run": title_of(most)}
+    return facts
 
 
 def _is_known(rows: pd.DataFrame) -> bool:
     """Every row has its last column, and it is more than nothing."""
-    return rows.iloc[:, -1].gt(0).all()
+    return bool(rows.iloc[:, -1].gt(0).all())
 
 
 def _turns(rows: pd.DataFrame) -> bool:
     """Of every model, activations are most of the peak at its longest context, and weights, gradients and Adam's state
     at its shortest."""
     ends = [rows.sort_values("context_length").groupby("size").nth(end) for end in (0, -1)]
-    return (ends[0]["model_share"] > 1 / 2).all() and (ends[1]["activations_share"] > 1 / 2).all()
+    return bool((ends[0]["model_share"] > 1 / 2).all() and (ends[1]["activations_share"] > 1 / 2).all())
 
 
 def _is_as_rounded(rows: pd.DataFrame) -> bool:
-    return rows["parameter_bytes"].between(*ROUNDED_PARAMETER_BYTES).all()
+    return bool(rows["parameter_bytes"].between(*ROUNDED_PARAMETER_BYTES).all())
 
 
 def _is_short_in_optimizer(rows: pd.DataFrame) -> bool:

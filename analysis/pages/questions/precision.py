@@ -542,20 +542,20 @@ def _count_by_family(rows: pd.DataFrame, num_all: int) -> dict[str, Any]:
 
 
 def _gemms_gain(rows: pd.DataFrame) -> bool:
-    return (rows["gemms_speedup"] > 1).all()
+    return bool((rows["gemms_speedup"] > 1).all())
 
 
 def _is_rest_gaining(rows: pd.DataFrame) -> bool:
-    return (rows["rest_speedup"] >= UNCHANGED).any()
+    return bool((rows["rest_speedup"] >= UNCHANGED).any())
 
 
 def _only_multiplies(rows: pd.DataFrame) -> bool:
     unchanged = (rows["copied_bytes"] == rows["copied_bytes_fp32"]) & (rows["casts"] == 0)
-    return (unchanged & (rows["rest_speedup"] < UNCHANGED)).all()
+    return bool((unchanged & (rows["rest_speedup"] < UNCHANGED)).all())
 
 
 def _is_as_declared(paths: pd.DataFrame) -> bool:
-    return (paths["path"] == paths["precision"]).all()
+    return bool((paths["path"] == paths["precision"]).all())
 
 
 def _proof(paths: pd.DataFrame) -> dict[str, Any]:

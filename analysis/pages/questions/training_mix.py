@@ -199,7 +199,8 @@ def _words(names: list[str], case: tuple[Any, ...]) -> list[str]:
 
 def _order_families(totals: pd.DataFrame) -> list[str]:
     time = kernel_time.sum_by_family(totals, ["run_id"]).groupby("family")["time_ns"].sum()
-    return time.sort_values(ascending=False).index.tolist()
+    names: list[str] = time.sort_values(ascending=False).index.tolist()
+    return names
 
 
 def _scopes(runs: pd.DataFrame, totals: pd.DataFrame) -> pd.DataFrame:

@@ -355,7 +355,7 @@ def _word_warm_up(warm_up: int) -> str:
 def _convergence(timed: pd.DataFrame) -> list[Chart]:
     """One chart a case: how far the worst process's median is off its case's number, over the steps in it."""
     charts: list[Chart] = []
-    for case, processes in first_steps.processes_of(timed):
+    for case, processes in first_steps.list_processes(timed):
         rows = [
             {"series": _word_warm_up(warm_up), "x": n + 1, "y": 100 * error}
             for warm_up in WARM_UPS
