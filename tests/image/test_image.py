@@ -85,6 +85,27 @@ def test_it_runs_as_a_user_asks_for_the_gpu_and_says_what_it_is(engine, image):
     assert config["Labels"]["org.opencontainers.image.revision"] == "0123456789ab"
 
 
+def test_the_program_is_installed_and_nothing_else_is_on_the_path(engine, image):
+    show = "import sys, profiler_job; print(profiler_job.__file__, *sys.path[1:])"
+    said = engine.output("run", "--rm", "--network=none", "--entrypoint", "python", image, "-c", show).split()
+    assert said[0].startswith("/opt/venv/lib/") and not [path for path in said[1:] if path.startswith("/app")]
+
+
+@pytest.mark.parametrize("package", [True, False], ids=["with __init__.py", "without"])
+def test_a_folder_of_a_user_may_hold_folders_of_our_names(container, results, sweep, tmp_path, package):
+    mine = tmp_path / "mine"
+    for name in ("jobs", "analysis"):
+        (mine / name).mkdir(parents=True)
+        (mine / name / "mine.py").touch()
+        if package:
+            (mine / name / "__init__.py").write_text("raise SystemExit('of the user')")
+    options = (*READ_ONLY, *FAKE_NSYS, *sweep, "-v", f"{results}:/results", "-v", f"{mine}:/mine:ro")
+    command = (*JOB_ON_CPU, "--only", "context_length=16,mode=forward")
+    code, said = container(*options, "--workdir", "/mine", "-e", "PYTHONPATH=.", command=command)
+    assert code == 0, said
+    assert len(statuses(results)) == 1 and (results / "site" / "index.html").is_file()
+
+
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_the_examples_are_planned_with_their_memory(container, example):
     there = ("--workdir", "/examples")
