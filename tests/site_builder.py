@@ -1,12 +1,14 @@
 """Builds the site the way `make site` does, from any recording, below any base path, into any folder."""
 
 import logging
+import os
 import re
 import shutil
 import struct
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
+from unittest import mock
 
 from mkdocs.commands.build import build
 from mkdocs.config import load_config
@@ -34,10 +36,11 @@ def build_site(folder: Path, recording=None, site_url: str = "", config: str = "
     docs, html = folder / "docs", folder / "html"
     left_out = GENERATED if recording is None else (*GENERATED, "data")
     shutil.copytree(ROOT / "site", docs, ignore=shutil.ignore_patterns(*left_out))
-    if recording is None:
-        write_site.publish(write_site.recordings_in(docs / "data"), docs, compared)
-    else:
-        write_site.write(recording, docs, compared=compared)
+    with mock.patch.dict(os.environ, SITE_URL=site_url):
+        if recording is None:
+            write_site.publish(write_site.recordings_in(docs / "data"), docs, compared)
+        else:
+            write_site.write(recording, docs, compared=compared)
     logging.getLogger("mkdocs").setLevel(logging.WARNING)
     loaded = load_config(str(ROOT / config), docs_dir=str(docs), site_dir=str(html), site_url=site_url, strict=True)
     loaded.plugins.run_event("startup", command="build", dirty=False)

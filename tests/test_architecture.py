@@ -41,9 +41,9 @@ MAY_SEE = {
 }
 """What of the GPU side they may import, too: the contract, the simulated step, which needs no torch, and
 for commands of both sides those of the other."""
-SMALL = {"analysis.malloc": {"site", "cli"}, "jobs.garbage": {"site"}}
+SMALL = {"jobs.garbage": {"site"}}
 
-ROOMS |= {"analysis.malloc": set()} | {
+ROOMS |= {
     f"analysis.{room}": {f"analysis.{before}" for before in ORDER[:place]}
     | {other for other, rooms in (MAY_SEE | SMALL).items() if room in rooms}
     for place, room in enumerate(ORDER)

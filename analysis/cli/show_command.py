@@ -9,7 +9,6 @@ from profiler_job.analysis import show as showing
 from profiler_job.analysis.capture import nsys_reports
 from profiler_job.analysis.capture import selection as selecting
 from profiler_job.analysis.cli.terminal import is_given, show_what_can_be
-from profiler_job.analysis.malloc import keep_freed_memory
 from profiler_job.analysis.recording import ingest as ingesting
 from profiler_job.analysis.show import explain as explaining
 from profiler_job.jobs.contract.exit_codes import ExitCode
@@ -76,7 +75,6 @@ def show(
         ingesting.print_line("error: --html writes pages, and --format is of what is printed: leave one out")
         raise typer.Exit(ExitCode.USAGE)
     profiles = profiles or []
-    keep_freed_memory()
     if explain is not None:
         code = explaining.explain(explain, profiles, top, print, ingesting.print_line, rules)
     elif report:

@@ -8,7 +8,6 @@ import typer
 from profiler_job.analysis.cli.shared_options import NoisePair, RunsOfA, RunsOfB, Skip
 from profiler_job.analysis.cli.terminal import is_given
 from profiler_job.analysis.comparison import print_comparison as comparing
-from profiler_job.analysis.malloc import keep_freed_memory
 from profiler_job.analysis.recording import ingest as ingesting
 from profiler_job.jobs.cli.results_site import build_results_site
 from profiler_job.jobs.cli.sweep_options import LogFormat, ResultsFolder
@@ -106,7 +105,6 @@ def write_pages(
     check fails and they are strict. Raises RecordingError."""
     from profiler_job.analysis.site import write_site
 
-    keep_freed_memory()
     comparison = None
     if request is not None:
         loaded = comparing.attempt(request, ingesting.print_line, lambda: comparing.load(request))

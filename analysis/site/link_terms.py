@@ -1,65 +1,104 @@
-"""A hook of MkDocs: the words of the glossary lead there from where they first stand in the text of a page, and say
-what they mean to a pointer that rests on them. It comes before the hook that restores figures: what is drawn has no
-links."""
+"""Links from the words of a page to the glossary."""
 
 import html
 import re
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from posixpath import relpath
+from typing import NamedTuple
 
-from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.pages import Page
-
-GLOSSARY = "report/glossary.md"
+GLOSSARY = Path(__file__).resolve().parents[1] / "pages" / "glossary.md"
 ENTRY = re.compile(r'<dt id="([^"]+)"><a [^>]*>([^<]+)</a></dt>\s*<dd>([^<]+)</dd>')
-TAG = re.compile(r"""<(/?)(\w+)(?:"[^"]*"|'[^']*'|[^>"'])*>""")
+SKIPPED = re.compile(
+    r"""^(?:\#{1,6}\ |\|)[^\n]*                              # a heading, a row of a table
+    | ^```.*?^```                                             # code
+    | `[^`\n]+`
+    | !?\[[^\]\n]*\]\([^)\n]*\)                               # a link of Markdown
+    | <(?P<end>/?)(?P<name>\w+)(?P<attributes>(?:"[^"]*"|'[^']*'|[^>"'])*)>""",
+    re.MULTILINE | re.DOTALL | re.VERBOSE,
+)
+"""What is not running text: `name`: of a tag."""
 TEXT = {"p", "li", "dd"}
-"""Elements of running text."""
+"""HTML elements of running text."""
+BLOCKS = {"details", "div", "dl", "dt", "form", "ol", "section", "ul"}
+"""HTML elements whose own text is not running text, unless it is Markdown."""
 BARRED = {"a", "button", "code", "figure", "kbd", "label", "pre", "script", "style", "summary", "svg", "table"}
 BARRED |= {f"h{level}" for level in range(1, 7)}
-"""Elements in which a link would be in the way."""
+"""HTML elements that may hold no link, or in which a link would be in the way."""
+
+
+class Term(NamedTuple):
+    """An entry of the glossary: its id there, and what it means."""
+
+    entry: str
+    meaning: str
+
+
+class _Element(NamedTuple):
+    """An open HTML element; is_text: a word directly in it may be a link. is_markdown: its content is read as
+    Markdown."""
+
+    name: str
+    is_text: bool
+    is_markdown: bool
 
 
 @cache
-def _read_terms(path: Path, _changed: float) -> tuple[re.Pattern[str], dict[str, tuple[str, str]]]:
-    """What finds a term, and the id and the meaning of each by its lower-case name."""
+def read_terms(path: Path = GLOSSARY) -> tuple[re.Pattern[str], Mapping[str, Term]]:
+    """Return the pattern that finds a term in a text, and the terms by their names in lower case."""
     terms = {
-        name.lower(): (entry, html.unescape(meaning))
+        name.lower(): Term(entry, html.unescape(meaning))
         for entry, names, meaning in ENTRY.findall(path.read_text(encoding="utf-8"))
         for name in names.split(", ")
     }
     longest_first = sorted(terms, key=len, reverse=True)
-    return re.compile(rf"(?<![\w…-])({'|'.join(map(re.escape, longest_first))})s?(?![\w…(-])", re.IGNORECASE), terms
+    return re.compile(rf"(?<![\w…;-])({'|'.join(map(re.escape, longest_first))})s?(?![\w…(&-])", re.IGNORECASE), terms
 
 
-def on_page_content(html_of_page: str, page: Page, config: MkDocsConfig, **_: object) -> str:
-    glossary = Path(config.docs_dir, GLOSSARY)
-    uri = page.file.src_uri
-    if not uri.startswith(("report/", "index.md")) or uri == GLOSSARY or not glossary.is_file():
-        return html_of_page
-    pattern, terms = _read_terms(glossary, glossary.stat().st_mtime)
-    address = relpath(GLOSSARY, uri.rpartition("/")[0] or ".").replace(".md", ".html")
-    return link(html_of_page, pattern, terms, address)
+def link_terms(page: str, root: str) -> str:
+    """Return the Markdown of a page with a link from the first occurrence of each term to its entry in the glossary.
 
-
-def link(page: str, pattern: re.Pattern[str], terms: dict[str, tuple[str, str]], address: str) -> str:
-    """The HTML of a page in which the first of each term is a link to its entry at `address`."""
+    root: the way from the page to the top folder of the site ("" or "../"...).
+    """
+    pattern, terms = read_terms()
     linked: set[str] = set()
 
-    def of_term(term: re.Match[str]) -> str:
-        entry, meaning = terms[term[1].lower()]
-        if entry in linked:
-            return term[0]
-        linked.add(entry)
-        return f'<a class="term" href="{address}#{entry}" title="{html.escape(meaning)}">{term[0]}</a>'
+    def write_link(match: re.Match[str], is_markdown: bool) -> str:
+        term = terms[match[1].lower()]
+        if term.entry in linked:
+            return match[0]
+        linked.add(term.entry)
+        meaning = html.escape(term.meaning)
+        if is_markdown:
+            return f'[{match[0]}]({root}report/glossary.md#{term.entry} "{meaning}"){{.term}}'
+        return f'<a class="term" href="{root}report/glossary.html#{term.entry}" title="{meaning}">{match[0]}</a>'
 
-    pieces, inside, start = [], dict.fromkeys(("text", "barred"), 0), 0
-    for tag in TAG.finditer(page):
-        words = page[start : tag.start()]
-        pieces += [pattern.sub(of_term, words) if inside["text"] and not inside["barred"] else words, tag[0]]
-        start = tag.end()
-        kind = "text" if tag[2] in TEXT else "barred" if tag[2] in BARRED else None
-        if kind:
-            inside[kind] += -1 if tag[1] else 1
-    return "".join([*pieces, page[start:]])
+    def link_text(words: str) -> str:
+        innermost = opened[-1] if opened else _Element("", is_text=True, is_markdown=True)
+        if not innermost.is_text:
+            return words
+        return pattern.sub(lambda match: write_link(match, innermost.is_markdown), words)
+
+    pieces: list[str] = []
+    opened: list[_Element] = []
+    start = 0
+    for skipped in SKIPPED.finditer(page):
+        pieces += [link_text(page[start : skipped.start()]), skipped[0]]
+        start = skipped.end()
+        if skipped["name"] in TEXT | BLOCKS | BARRED:
+            _follow_tag(opened, skipped)
+    return "".join([*pieces, link_text(page[start:])])
+
+
+def _follow_tag(opened: list[_Element], tag: re.Match[str]) -> None:
+    """Add to the open elements, outermost first, the one that the tag begins, or take away the one that it ends."""
+    name = tag["name"]
+    if tag["end"]:
+        names = [element.name for element in opened]
+        if name in names:
+            del opened[len(names) - 1 - names[::-1].index(name) :]
+        return
+    around = opened[-1] if opened else _Element("", is_text=True, is_markdown=True)
+    is_barred = name in BARRED or any(element.name in BARRED for element in opened)
+    is_markdown = around.is_markdown and 'markdown="1"' in tag["attributes"]
+    opened.append(_Element(name, not is_barred and (is_markdown or name in TEXT), is_markdown))

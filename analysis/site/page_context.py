@@ -102,6 +102,7 @@ def make_site(rec: store.Recording, docs: Path) -> Site:
         sizes=sizes,
         recording=describe_version(rec.manifest),
         properties=run_grid.property_names(rec.runs),
+        has_glossary=not rec.manifest.get(SCRIPT),
     )
 
 

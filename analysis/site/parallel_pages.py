@@ -10,8 +10,6 @@ from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any
 
-from profiler_job.analysis.malloc import keep_freed_memory
-
 
 class Later:
     """What is to be done once the rest is."""
@@ -85,7 +83,6 @@ def helping(is_worth_it: bool) -> Iterator[Helper | Later]:
 
 
 def _serve(pipe: Connection) -> None:
-    keep_freed_memory()
     given: SimpleQueue[tuple[Callable[..., Any], tuple[Any, ...]]] = SimpleQueue()
     threading.Thread(target=_receive, args=(pipe, given), daemon=True).start()
     while True:

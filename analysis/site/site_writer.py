@@ -17,14 +17,13 @@ from markupsafe import Markup
 from profiler_job.analysis.render import chart_parts, charts, regime_map, step_figure, tables, text
 from profiler_job.analysis.render import finding_rows as findings
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table
+from profiler_job.analysis.site import front_matter
+from profiler_job.analysis.site.link_terms import GLOSSARY, link_terms
 from profiler_job.jobs.contract.axes import AXES, find_value_label, find_value_name
 
 HEADING = re.compile("^# .*\n", re.MULTILINE)
 SENTENCE = re.compile(r"(?<=[.!?])\s+(?=\W*[A-Z])")
 """Between two sentences: neither within a number nor after an abbreviation."""
-FRONT = "---\n"
-SHORT = 60
-"""Characters: a shorter answer says little without its question, which otherwise stands beside it as the title."""
 TEMPLATES = Path(__file__).resolve().parents[1] / "pages"
 FILTERS = (
     "ms",
@@ -77,7 +76,7 @@ class Site:
     page of the run. `run_links` have that by run id: its path below docs, without .md. What the `notes` say, each with
     the template mix.md, stands at the top of every page. `sizes` are names of models, the smallest first. `recording`:
     name, date and commit of the program of what the pages are about, for their feet. `properties`: what its runs may be
-    looked for by, as of `run_grid.property_names`.
+    looked for by, as of `run_grid.property_names`. has_glossary: the words of the glossary are links to it.
     """
 
     docs: Path
@@ -89,6 +88,7 @@ class Site:
     sizes: tuple[str, ...] = ()
     recording: Mapping[str, str] = field(default_factory=dict)
     properties: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    has_glossary: bool = False
 
     def __post_init__(self):
         self.env = jinja2.Environment(
@@ -119,24 +119,24 @@ class Site:
     def write(self, path: str, template: str, answer: Answer, **extra: Any) -> None:
         """Write the page `path` (below docs, with .md) and the CSV of each table it shows."""
         page = self._render(path, template, answer, **extra)
-        heading = HEADING.search(page)
         if notes := "\n\n".join(filter(None, (self._render(path, "mix.md", note).strip() for note in self.notes))):
             page = HEADING.sub(lambda heading: f"{heading[0]}\n{notes}\n", page, count=1)
-        self._put(path, self._with_front_matter(page, path, template, answer, heading[0] if heading else "", extra))
+        front, body = front_matter.split(page)
+        if (self.recording or front) and (heading := HEADING.search(body)):
+            name = text.plain(Markup(heading[0].removeprefix("# ").strip()))
+            verdict = self._plain_verdict(path, template, answer, extra)
+            front = front_matter.complete(front, name, verdict, self.recording)
+            if front_matter.has_cards():
+                self.put(front_matter.path_of_card(path), front_matter.draw_card(front, name))
+        if self.has_glossary and path != f"report/{GLOSSARY.name}":
+            body = link_terms(body, "../" * path.count("/"))
+        self._put(path, front_matter.join(front, body))
 
-    def _with_front_matter(
-        self, page: str, path: str, template: str, answer: Answer, heading: str, extra: Mapping[str, Any]
-    ) -> str:
-        """The page with what its foot and a link to it say: the recording, and of a page with a verdict that, as its
-        description."""
-        front: dict[str, Any] = {"recording": dict(self.recording)} if self.recording else {}
-        if "verdict" in _Page(self, path, answer).environment().get_template(template).blocks:
-            words = text.plain(self.block(path, template, answer, "verdict", **extra))
-            name = text.plain(Markup(heading.removeprefix("# ").strip()))
-            question = f"{name} " if name.endswith("?") else f"{name}: "
-            front["description"] = words if len(words) >= SHORT else question + words
-        lines = "".join(f"{key}: {json.dumps(value)}\n" for key, value in front.items())
-        return f"---\n{lines}{page.removeprefix(FRONT) if page.startswith(FRONT) else FRONT + page}" if lines else page
+    def _plain_verdict(self, path: str, template: str, answer: Answer, extra: Mapping[str, Any]) -> str:
+        """The verdict of a page in plain text; "" of a page without one."""
+        if "verdict" not in _Page(self, path, answer).environment().get_template(template).blocks:
+            return ""
+        return text.plain(self.block(path, template, answer, "verdict", **extra))
 
     def _render(self, path: str, template: str, answer: Answer, **extra: Any) -> str:
         page = _Page(self, path, answer)
@@ -152,13 +152,17 @@ class Site:
 
     def put(self, path: str, content: bytes) -> int:
         """Write a file that is no page (path below docs) and give its size in bytes."""
-        target = self.docs / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(content)
+        put_file(self.docs / path, content)
         return len(content)
 
     def _put(self, path: str, content: str) -> None:
         self.put(path, content.encode("utf-8"))
+
+
+def put_file(target: Path, content: bytes) -> None:
+    """Write a file, and the folders that it needs."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(content)
 
 
 def bullets(findings: str, otherwise: str = "Not measured.") -> Markup:

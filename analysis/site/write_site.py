@@ -26,6 +26,7 @@ from profiler_job.analysis.prediction import ledger
 from profiler_job.analysis.prediction.measured import measure_gains
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.render.text import file_name
+from profiler_job.analysis.site import front_matter
 from profiler_job.analysis.site.combine import (
     join_recordings,
     list_names,
@@ -39,6 +40,7 @@ from profiler_job.analysis.site.page_context import RunPages, ask, identify_runs
 from profiler_job.analysis.site.parallel_pages import Helper, Later, helping
 from profiler_job.analysis.site.question_pages import write_overview_of_script, write_questions
 from profiler_job.analysis.site.run_pages import write_runs, write_runs_of_study
+from profiler_job.analysis.site.site_writer import put_file
 from profiler_job.jobs.contract.layout import SCRIPT
 from profiler_job.jobs.contract.studies import AGAIN, GPUS, LOSSES
 from profiler_job.jobs.garbage import without_collection
@@ -125,6 +127,9 @@ def write(
 
         benchmarked = docs / "data" / "benchmarks"
         written = _draft(rec, studies, Path(draft), benchmarked, downloads, compare, price, helper)
+        if front_matter.has_cards():
+            for path, picture in front_matter.draw_cards_of_hand_written(docs).items():
+                put_file(Path(draft, path), picture)
         _settle(Path(draft), docs)
     return written
 

@@ -13,13 +13,11 @@ from pathlib import Path
 from profiler_job.analysis.capture.attribution import attribute
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.capture.summary import summarise
-from profiler_job.analysis.malloc import keep_freed_memory
 
 
 def main(profile: str) -> dict:
     """Seconds for each part and in all, processor seconds (fewer where the machine had other work to do as well), peak
     memory, and how many kernels were read and attributed."""
-    keep_freed_memory()  # as `show` does
     moments, cpu = [time.perf_counter()], time.process_time()
     capture = read(profile, details=False)
     moments.append(time.perf_counter())

@@ -375,73 +375,67 @@ def test_an_answer_and_what_it_rests_on_take_under_three_screens(page, address, 
 
 
 INDEX = "search/search_index.json"
-MOST_LOADED = 500_000
+MOST_LOADED = 1_500_000
 """Bytes of home and of all that it asks for, not compressed."""
 
 
-def test_home_is_light_and_the_index_comes_with_the_first_search(page, address):
-    """It came with every page: 1.57 MB, of 2.0 MB in all."""
+def test_home_is_light_and_the_index_does_not_hold_it_up(page, address):
+    """The index of the search is most of it, and comes after all else that the page needs."""
     loaded = {}
     page.on("response", lambda response: loaded.update({response.url.removeprefix(address): response}))
     page.goto(address, wait_until="networkidle")
-    assert INDEX not in loaded and len(loaded) > 5
-    assert sum(len(response.body()) for response in loaded.values()) < MOST_LOADED
-    page.keyboard.press("/")  # opens the search
-    page.keyboard.type("softmax")  # before the index has come
-    page.locator(".md-search-result__link").first.wait_for()
-    assert INDEX in loaded
+    assert INDEX in loaded and len(loaded) > 5
+    sizes = {name: len(response.body()) for name, response in loaded.items()}
+    assert sum(sizes.values()) < MOST_LOADED and sum(sizes.values()) - sizes[INDEX] < 500_000
 
 
 def test_a_result_marks_what_was_searched_for(page, address):
-    asked = []
-    page.on("request", lambda request: asked.append(request.url.removeprefix(address)))
     page.goto(f"{address}report/softmax-detail.html?h=softmax", wait_until="networkidle")
-    assert INDEX in asked and page.locator("article mark").count()
+    assert page.locator("article mark").count()
 
 
-LOST = (
-    "1010 1272 1343 138 2415 2442 2725 2850 2924 2956 3566 3743 3977 4003 4108 "
-    "4224 4271 4455 4696 5002 5036 508 5318 5552 5647 5799 6422 6458 9229 924"
-)
-"""Of these, lunr 2.3.9 on its own loses the last two."""
-
-UNFOUND = """([lost, docs]) => {
-  const words = (texts) => [...new Set(texts.flatMap((text) => text.toLowerCase().match(/[a-z0-9.]+/g) ?? []))].sort();
-  const unfound = (words) => {
-    lunr.TokenSet._nextId = 1;
-    const set = lunr.TokenSet.fromArray(words);
-    return words.filter((word) => !set.intersect(lunr.TokenSet.fromString(word)).toArray().includes(word));
-  };
-  return [unfound(lost.split(" ")), unfound(words(docs)), words(docs).length];
+UNFOUND = """(docs) => {
+  const cut = lunr.tokenizer.separator;
+  const words = [...new Set(docs.flatMap((text) => text.toLowerCase().split(cut)))].filter(Boolean).sort();
+  lunr.TokenSet._nextId = 1;
+  const set = lunr.TokenSet.fromArray(words);
+  const unfound = words.filter((word) => !set.intersect(lunr.TokenSet.fromString(word)).toArray().includes(word));
+  return [unfound, words.filter((word) => /[0-9]/.test(word)), words.length];
 }"""
 
 
 def test_search_loses_no_word(page, address, built):
-    """Where words of digits were lost, a search for "tokens" ended with an error and no result."""
+    """lunr 2.3.9 confuses words with digits: a search for "tokens" ended with an error. So the index has none."""
     index = json.loads((built / "search" / "search_index.json").read_text())
     page.goto(address)
     [worker] = (built / "assets" / "javascripts" / "workers").glob("search.*.js")
     page.add_script_tag(url=f"{address}assets/javascripts/workers/{worker.name}")
-    lost, of_index, num_words = page.evaluate(UNFOUND, [LOST, [doc["text"] for doc in index["docs"]]])
-    assert not lost
-    assert not of_index
+    page.evaluate("(cut) => { lunr.tokenizer.separator = new RegExp(cut); }", index["config"]["separator"])
+    texts = [text for doc in index["docs"] for text in (doc["title"], doc["text"], *doc.get("tags", ()))]
+    unfound, with_digits, num_words = page.evaluate(UNFOUND, texts)
+    assert not unfound and not with_digits
     assert num_words > 1000
 
 
 @pytest.mark.parametrize(
     ("words", "first"),
     [
-        ("flash attention", "fused-attention"),
-        ("CUDA graphs", "host"),
-        ("warmup", "warm-up"),
-        ("tokens per second", "runs"),
-        ("MFU", "precision"),
-        ("out of memory", "memory-use"),
-        ("roofline", "bounds"),
-        ("noise band", "second-recording"),
-        ("padding", "ladder"),
-        pytest.param("two GPUs", "several-gpus", marks=pytest.mark.long),  # a study of which the small site has none
-        pytest.param("several GPUs", "several-gpus", marks=pytest.mark.long),
+        ("flash attention", "report/fused-attention"),
+        ("CUDA graphs", "report/host"),
+        ("warmup", "report/warm-up"),
+        ("tokens", "report/runs"),
+        ("tokens per second", "report/runs"),
+        ("timeline", "report/runs"),
+        ("gradient checkpointing", "guide/predict"),
+        ("MFU", "report/precision"),
+        ("BF16", "report/in-bf16"),
+        ("out of memory", "report/memory-use"),
+        ("roofline", "report/bounds"),
+        ("noise band", "report/second-recording"),
+        ("padding", "report/ladder"),
+        # a study of which the small site has none
+        pytest.param("two GPUs", "report/several-gpus", marks=pytest.mark.long),
+        pytest.param("several GPUs", "report/several-gpus", marks=pytest.mark.long),
     ],
 )
 def test_search_has_the_page_that_answers_first(page, address, words, first):
@@ -450,7 +444,7 @@ def test_search_has_the_page_that_answers_first(page, address, words, first):
     page.locator(".md-search__input").press_sequentially(words)
     page.wait_for_function(
         "(first) => document.querySelector('.md-search-result__link')?.pathname.endsWith(first)",
-        arg=f"/report/{first}.html",
+        arg=f"/{first}.html",
         timeout=120_000,
     )
 
