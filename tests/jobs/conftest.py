@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -10,9 +11,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from profiler_job.jobs.executor import script
 from profiler_job.jobs.executor.result_store import Results
 from profiler_job.jobs.executor.sweep_runner import SweepRunner
 from profiler_job.jobs.sweep.plan import Sweep, load_sweep
+from tests.jobs.profiled_scripts import GLOO_ABORTED
 from tests.waiting import HANGS_S
 from tests.waiting import eventually as eventually
 
@@ -198,3 +201,48 @@ def command(*arguments: str | Path) -> list[str]:
 def jobs(*arguments: str | Path, **options) -> subprocess.CompletedProcess:
     """Run `python -m profiler_job` to its end."""
     return subprocess.run(command(*arguments), cwd=ROOT, capture_output=True, text=True, timeout=HANGS_S, **options)
+
+
+@pytest.fixture
+def followed(tmp_path):
+    """Runs a script as `profile` does, without nsys: what it printed, its exit code, and what was noted."""
+
+    def run(source: str, *command: str, **plan) -> tuple[str, int, dict]:
+        (tmp_path / "train.py").write_text(source)
+        out = tmp_path / "noted"
+        plan = {"out": str(out), "skip": 3, "steps": 3, "followed": 2, "step": "auto", "goes_on": False} | plan
+        environment = os.environ | {"PYTHONPATH": str(script.INJECTED), script.FOLLOW: json.dumps(plan)}
+        for _ in range(3):
+            shutil.rmtree(out, ignore_errors=True)
+            done = subprocess.run(
+                command or (sys.executable, "train.py"),
+                cwd=tmp_path,
+                env=environment | {"OMP_NUM_THREADS": "1"},
+                capture_output=True,
+                text=True,
+            )
+            if GLOO_ABORTED not in done.stderr:
+                break
+        run.ranks = script.read_noted(out)
+        return done.stdout + done.stderr, done.returncode, next(iter(run.ranks), {})
+
+    return run
+
+
+@pytest.fixture
+def profile(tmp_path, fake_nsys):
+    """Starts `profile` of a script in a folder of its own."""
+
+    def start(source: str, *options: str, launcher: tuple[str, ...] = (), program: Path = ROOT) -> subprocess.Popen:
+        (tmp_path / "train.py").write_text(source)
+        command = [sys.executable, "-m", "profiler_job", "profile", "--results", "results", *options]
+        return subprocess.Popen(
+            [*command, "--", sys.executable, *launcher, "train.py", "--lr", "1e-3"],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(program), "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    return start

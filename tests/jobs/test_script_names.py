@@ -1,0 +1,53 @@
+"""What the command of a script says: the name of its results, and which of several machines this is."""
+
+import pytest
+
+from profiler_job.jobs.cli.script_name import default_name
+from profiler_job.jobs.executor.nodes import find_node
+
+SLURM = {"SLURM_NODEID": "3", "SLURM_NNODES": "4"}
+
+
+@pytest.mark.parametrize(
+    "command, environment, node",
+    [
+        ("torchrun --nnodes 2 --node-rank 1 train.py", {}, 1),
+        ("torchrun --nnodes=1:4 --node_rank=0 train.py", {}, 0),
+        ("accelerate launch --num_machines 2 --machine_rank 1 train.py", {}, 1),
+        ("torchrun --nnodes 4 --rdzv-backend c10d train.py", SLURM, 3),
+        ("torchrun --nnodes 2 train.py", {"SKYPILOT_NODE_RANK": "1"}, 1),
+        ("torchrun train.py", SLURM, None),
+        ("torchrun train.py", {"PET_NODE_RANK": "1", "PET_NNODES": "2"}, 1),
+        ("torchrun --nnodes 1 train.py", SLURM, None),
+        ("torchrun --nnodes 2 train.py", {}, None),
+        ("torchrun train.py", {"PET_NNODES": "1", "PET_NODE_RANK": "0"}, None),
+        ("torchrun --node-rank here --nnodes 2 train.py", {}, None),
+        ("python train.py", {}, None),
+    ],
+)
+def test_which_of_several_machines_this_is_comes_from_the_launcher_or_the_engine(command, environment, node):
+    assert find_node(command.split(), environment) == node
+
+
+@pytest.mark.parametrize(
+    "command, name",
+    [
+        (["python", "train.py", "--name", "x"], "train"),
+        (["python", "-u", "src/run_clm.py"], "run_clm"),
+        (["python", "-m", "nanochat.train"], "nanochat.train"),
+        (["torchrun", "--nproc-per-node=1", "train.py"], "train"),
+        (["torchrun", "--nproc-per-node", "2", "train.py", "--lr", "1"], "train"),
+        (["torchrun", "--nproc-per-node", "2", "-m", "my.train"], "my.train"),
+        (["python", "-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py"], "train"),
+        (["accelerate", "launch", "--num_processes", "2", "train.py", "evaluate.py"], "train"),
+        (["./train.sh"], "train"),
+        (["python", "my train.py"], "my-train"),
+        (["python", "_train.py"], "train"),
+        (["python", "x" * 80 + ".py"], "x" * 64),
+        (["python", "site.py"], "site-script"),
+        (["python", "-c", "import train; train.main()"], "script"),
+        (["python", "-"], "python"),
+    ],
+)
+def test_results_are_named_after_the_script(command, name):
+    assert default_name(command) == name
