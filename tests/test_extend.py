@@ -86,7 +86,7 @@ def test_the_rule_catches_its_example_and_the_file_works_without_it(tmp_path):
     assert kernel_families.Taxonomy((rule, *kernel_families.RULES)).classify(rule.example).rule == rule.name
     file = tmp_path / "mine.toml"
     file.write_text(blocks("toml")[0])
-    assert kernel_families.with_user_rules(file).classify(rule.example).family == "attention"
+    assert kernel_families.add_user_rules(file).classify(rule.example).family == "attention"
 
 
 def test_the_gpu_is_a_row():

@@ -533,8 +533,8 @@ class _Places:
         attribution = np.full(count, NONE, np.int8)
         for rows in split_into_blocks(count) if len(self._phase) else ():
             parts = (phase[rows], step[rows], module[rows], attribution[rows])
-            self._fill_by_thread(range_id[rows], [chain[rows] for chain in chains], *parts)
-        self._fill_by_time(process, time, wanted, phase, step, attribution)
+            self._fill_fill_fill_by_thread(range_id[rows], [chain[rows] for chain in chains], *parts)
+        self._fill_fill_fill_by_time(process, time, wanted, phase, step, attribution)
         return pd.DataFrame(
             {
                 "range_id": range_id,
@@ -549,7 +549,7 @@ class _Places:
             copy=False,
         )
 
-    def _fill_by_thread(self, range_id, chains, phase, step, module, attribution) -> None:
+    def _fill_fill_fill_by_thread(self, range_id, chains, phase, step, module, attribution) -> None:
         """Fill the last four, in place, from the ranges of the launching thread."""
         # The innermost range knows; where domains overlap without nesting, another domain's range may know instead.
         for chain in [range_id, *chains] if len(chains) > 1 else chains:
@@ -564,7 +564,7 @@ class _Places:
             attribution[linked] = LINKED
             module[linked] = self._module[self._made_by[range_id[linked]]]
 
-    def _fill_by_time(self, process, time, wanted, phase, step, attribution) -> None:
+    def _fill_fill_fill_by_time(self, process, time, wanted, phase, step, attribution) -> None:
         """Fill phase and step, in place, from what was open at that time on any thread of the process."""
         ranges = self._ranges
         start, end = ranges["start_ns"].to_numpy(), ranges["end_ns"].to_numpy()

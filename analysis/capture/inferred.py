@@ -84,7 +84,9 @@ def infer_phases(capture: Capture, attribution: Attribution) -> Attribution:
     marked = (ranges["phase"] != "").to_numpy()
     names = kernels["kernel_name"].cat
     kind_of = np.array([_classify(str(name)) for name in names.categories], np.int8)
-    is_update_of = np.array([kernel_families.family(str(name)) in _UPDATE_FAMILIES for name in names.categories], bool)
+    is_update_of = np.array(
+        [kernel_families.find_family(str(name)) in _UPDATE_FAMILIES for name in names.categories], bool
+    )
     code = names.codes.to_numpy()
     for owner in owners:
         mine = marked & (ranges["process"] == owner).to_numpy()

@@ -210,7 +210,7 @@ def _find_ready(ops: Operations, calls: Calls, gaps: np.ndarray) -> tuple[np.nda
 def find_syncs(capture: Capture) -> dict[int, intervals.Union]:
     """When a thread of each process was in a synchronisation call."""
     names = capture.api["name"].cat
-    waits = np.array([cuda_api.group(str(name)) == cuda_api.SYNCHRONISATION for name in names.categories], bool)
+    waits = np.array([cuda_api.find_group(str(name)) == cuda_api.SYNCHRONISATION for name in names.categories], bool)
     calls = capture.api[waits[names.codes]]
     return {
         int(process): intervals.Union(mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy())

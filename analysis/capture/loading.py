@@ -116,7 +116,7 @@ def load(
     Raises analysis.capture.nsys_export.ExportError, a ValueError of one line, where it cannot be read or lacks what is
     asked for; ValueError where phases or rules are wrong.
     """
-    taxonomy = kernel_families.with_user_rules(Path(rules)) if rules else kernel_families.BUILT_IN
+    taxonomy = kernel_families.add_user_rules(Path(rules)) if rules else kernel_families.BUILT_IN
     chosen = parse_phases(phases)
     capture = read(path, details=False)
     zero = find_first_event(capture)

@@ -812,7 +812,7 @@ def _read_api(tables, strings: _Strings, missing: dict[str, str]) -> pd.DataFram
     arrays["process"] = _decode_process(arrays["thread"])
     arrays["thread"] = _fill_neutral(arrays["thread"], UNKNOWN_THREAD)
     arrays["correlation"] = _fill_neutral(arrays["correlation"], -1)
-    arrays["name"] = make_categorical(names.codes, [cuda_api.base_name(name) for name in names.categories])
+    arrays["name"] = make_categorical(names.codes, [cuda_api.strip_version(name) for name in names.categories])
     return _sort_frame(arrays)
 
 

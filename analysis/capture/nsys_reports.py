@@ -2,7 +2,7 @@
 
 They exist to be compared with what nsys itself prints for the same capture, to the nanosecond; what the columns mean
 was deduced from its CSV files. One thing differs: nsys prints some API functions with the version of their entry point
-(`cudaGraphLaunch_v10000`) and some without; here none has it (`cuda_api.base_name`). Averages, medians and standard
+(`cudaGraphLaunch_v10000`) and some without; here none has it (`cuda_api.strip_version`). Averages, medians and standard
 deviations (of the sample; 0 for one value) are not rounded here.
 """
 

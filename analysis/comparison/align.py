@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from profiler_job.analysis.capture.inferred import is_backward_kernel
-from profiler_job.analysis.comparison.errors import NotComparable
+from profiler_job.analysis.comparison.errors import NotComparableError
 from profiler_job.analysis.comparison.sides import Side, shortlist
 from profiler_job.analysis.metrics.run_grid import sort_runs
 from profiler_job.jobs.contract import ranges
@@ -69,20 +69,20 @@ def align(first: Side, second: Side, per_token: bool = False) -> Alignment:
     if per_token:
         _check_tokens(first, second)
     if first.is_capture or second.is_capture:
-        return _of_captures(first, second)
+        return _align_captures(first, second)
     fixed = tuple(name for name in FIXED if not (per_token and name in TOKENS))
     for letter, side in (("A", first), ("B", second)):
         if not len(side.runs):
             reasons = [f"{run} ({why})" for run, why in side.unfinished.items()]
             known = f", but {shortlist(reasons)}" if reasons else ""
-            raise NotComparable(f"{letter} has no finished run{known}: measure it again")
+            raise NotComparableError(f"{letter} has no finished run{known}: measure it again")
     axes = [name for name in (*FIXED, *VARIANTS) if name in first.runs and name in second.runs]
     differences: list[str] = []
-    groups = _groups(first.runs, axes), _groups(second.runs, axes)
+    groups = _group_runs(first.runs, axes), _group_runs(second.runs, axes)
     if not groups[0].keys() & groups[1].keys():
         differences = [name for name in axes if name not in fixed and _differs(name, first.runs, second.runs)]
         axes = [name for name in axes if name not in differences]
-        groups = _groups(first.runs, axes), _groups(second.runs, axes)
+        groups = _group_runs(first.runs, axes), _group_runs(second.runs, axes)
     cases: list[Case] = []
     refused: dict[str, str] = {}
     num_parameters = [dict(zip(side.runs["run_id"], side.runs["num_parameters"])) for side in (first, second)]
@@ -94,16 +94,16 @@ def align(first: Side, second: Side, per_token: bool = False) -> Alignment:
             why = f"{find_label('size')} {key[0]} has {' and '.join(f'{n:,}' for n in sorted(counts))} parameters"
             refused |= dict.fromkeys([*mine, *others], why)
         elif others:
-            said = [_said(name, value) for name, value in zip(axes, key) if name in vary]
+            said = [_label_value(name, value) for name, value in zip(axes, key) if name in vary]
             cases.append(Case(label=" ".join(said), first=tuple(mine), second=tuple(others)))
     if not cases:
-        raise _refusal(first, second, refused, fixed)
+        raise _make_refusal(first, second, refused, fixed)
     return Alignment(
         cases=cases,
-        differences={name: _values(name, first.runs, second.runs) for name in differences},
-        settings=settings_apart(first.runs, second.runs),
-        only_first=_without_partner(first, cases, "first", refused),
-        only_second=_without_partner(second, cases, "second", refused),
+        differences={name: _pair_values(name, first.runs, second.runs) for name in differences},
+        settings=compare_settings(first.runs, second.runs),
+        only_first=_find_unpaired(first, cases, "first", refused),
+        only_second=_find_unpaired(second, cases, "second", refused),
         per_token=per_token,
     )
 
@@ -112,28 +112,30 @@ def _check_tokens(first: Side, second: Side) -> None:
     """Raises NotComparable where a side does not know how many tokens its steps have."""
     for letter, side in (("A", first), ("B", second)):
         if side.is_capture:
-            raise NotComparable(f"--per-token: {letter} is a capture, which knows no tokens; compare recordings")
+            raise NotComparableError(f"--per-token: {letter} is a capture, which knows no tokens; compare recordings")
         unknown = side.runs.loc[side.runs[[*TOKENS]].min(axis=1) < 1, "run_id"]
         if len(unknown):
-            raise NotComparable(
+            raise NotComparableError(
                 f"--per-token: {unknown.iloc[0]} of {letter} has no tokens recorded; choose others with "
                 f"--{letter.lower()} KEY=VALUE"
             )
 
 
-def _of_captures(first: Side, second: Side) -> Alignment:
+def _align_captures(first: Side, second: Side) -> Alignment:
     """A capture says nothing of axes but the phases of its steps: it has one run, and so must the other side."""
     for letter, side in (("A", first), ("B", second)):
         if len(side.runs) != 1:
             option = f"--{letter.lower()}"
             why = f"{letter} has {len(side.runs)} runs and the other is a capture of one"
-            raise NotComparable(why, f": choose with {option} KEY=VALUE")
-    phases = [_phases(side) for side in (first, second)]
+            raise NotComparableError(why, f": choose with {option} KEY=VALUE")
+    phases = [_find_phases(side) for side in (first, second)]
     if phases[0] != phases[1]:
         said = " and ".join(f"{', '.join(sorted(names)) or 'none'} in {letter}" for names, letter in zip(phases, "AB"))
-        raise NotComparable(f"mode: steps have the phases {said}, which is other work, and these cannot be compared")
+        raise NotComparableError(
+            f"mode: steps have the phases {said}, which is other work, and these cannot be compared"
+        )
     if not phases[0] and (trains := _has_backward(first)) != _has_backward(second):
-        raise NotComparable(
+        raise NotComparableError(
             f"mode: {'A' if trains else 'B'} launches kernels of a backward pass and {'B' if trains else 'A'} launches"
             " none: training is other work than inference, and these cannot be compared"
         )
@@ -154,13 +156,13 @@ def _check_blocks(first: Side, second: Side) -> None:
     unlike = both[(both["calls_a"] == both["calls_b"]) & is_unlike]
     if unlike[["ns_a", "ns_b"]].to_numpy().sum() > MOST * (first.blocks["ns"].sum() + second.blocks["ns"].sum()):
         blocks = [round(unlike[f"blocks_{letter}"].sum() / unlike["calls_a"].sum()) for letter in "ab"]
-        raise NotComparable(
+        raise NotComparableError(
             f"shape: elementwise kernels of A have {blocks[0]:,} blocks, and the same ones of B {blocks[1]:,} (mean): "
             "another batch, context or width, which is another amount of work, and these cannot be compared"
         )
 
 
-def _phases(side: Side) -> set[str]:
+def _find_phases(side: Side) -> set[str]:
     """Those of MODE_PHASES in which a side launches kernels; none where it names no phase."""
     kernels = side.kernels[side.kernels["run_id"].isin(side.runs["run_id"])]
     return set(kernels["phase"].unique().astype(str)) & MODE_PHASES
@@ -171,7 +173,7 @@ def _has_backward(side: Side) -> bool:
     return any(is_backward_kernel(str(name)) for name in side.kernels["kernel_name"].unique())
 
 
-def _groups(runs: pd.DataFrame, axes: list[str]) -> dict[tuple, list[str]]:
+def _group_runs(runs: pd.DataFrame, axes: list[str]) -> dict[tuple, list[str]]:
     """run_ids by the values of `axes`, in model order."""
     groups: dict[tuple, list[str]] = {}
     for row in sort_runs(runs)[[*axes, "run_id"]].itertuples(index=False):
@@ -184,21 +186,21 @@ def _differs(name: str, first: pd.DataFrame, second: pd.DataFrame) -> bool:
     return len(values[0]) == len(values[1]) == 1 and values[0] != values[1]
 
 
-def _values(name: str, first: pd.DataFrame, second: pd.DataFrame) -> tuple[str, str]:
+def _pair_values(name: str, first: pd.DataFrame, second: pd.DataFrame) -> tuple[str, str]:
     """The one value of an axis on each side."""
     before, after = (str(find_value_label(name, runs[name].iloc[0])) for runs in (first, second))
     return before, after
 
 
-def _said(name: str, value: object) -> str:
+def _label_value(name: str, value: object) -> str:
     """A value of an axis as pages call it, alone where it says what it is of."""
     text = str(find_value_label(name, value))
     return text if name in ("size", "mode", "precision", "attention") else f"{find_label(name)} {text}"
 
 
-def _refusal(first: Side, second: Side, refused: dict[str, str], fixed: tuple[str, ...]) -> NotComparable:
+def _make_refusal(first: Side, second: Side, refused: dict[str, str], fixed: tuple[str, ...]) -> NotComparableError:
     if refused:
-        return NotComparable(
+        return NotComparableError(
             f"A and B are not the same model: {next(iter(refused.values()))}", "; compare runs of one model"
         )
     for name in (*FIXED, *VARIANTS):
@@ -208,14 +210,14 @@ def _refusal(first: Side, second: Side, refused: dict[str, str], fixed: tuple[st
         said = f"{find_label(name)} is {', '.join(values[0])} in A and {', '.join(values[1])} in B"
         if name in fixed:
             how = "; --per-token holds a token against a token" if name in TOKENS else ""
-            return NotComparable(f"{said}: a step is another amount of work, and these cannot be compared", how)
-        return NotComparable(said, f": choose one of each with --a {name}=VALUE and --b {name}=VALUE")
+            return NotComparableError(f"{said}: a step is another amount of work, and these cannot be compared", how)
+        return NotComparableError(said, f": choose one of each with --a {name}=VALUE and --b {name}=VALUE")
     named = ", ".join(map(find_label, fixed))
     how = ": choose runs with --a KEY=VALUE and --b KEY=VALUE"
-    return NotComparable(f"no run of A has the {named} of one of B", how)
+    return NotComparableError(f"no run of A has the {named} of one of B", how)
 
 
-def settings_apart(first: pd.DataFrame, second: pd.DataFrame) -> dict[str, tuple[str, str]]:
+def compare_settings(first: pd.DataFrame, second: pd.DataFrame) -> dict[str, tuple[str, str]]:
     """Those of SETTINGS that differ: the values of A, and of B."""
     said = {}
     for name in SETTINGS:
@@ -226,7 +228,7 @@ def settings_apart(first: pd.DataFrame, second: pd.DataFrame) -> dict[str, tuple
     return said
 
 
-def _without_partner(side: Side, cases: list[Case], which: str, refused: dict[str, str]) -> dict[str, str]:
+def _find_unpaired(side: Side, cases: list[Case], which: str, refused: dict[str, str]) -> dict[str, str]:
     used = {run for case in cases for run in getattr(case, which)}
     alone = {run: refused.get(run, "") for run in side.runs["run_id"] if run not in used}
     return alone | side.unfinished

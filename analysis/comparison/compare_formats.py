@@ -10,14 +10,22 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from profiler_job.analysis.comparison.align import NO_SHAPES, Alignment
-from profiler_job.analysis.comparison.gate import Condition, Outcome
-from profiler_job.analysis.comparison.judge import METRICS, WITHIN, Comparison, Judgement, Measured, Metric, Pair
+from profiler_job.analysis.comparison.gate import Condition, GateOutcome
+from profiler_job.analysis.comparison.judge import (
+    METRICS,
+    WITHIN,
+    ComparedPair,
+    Comparison,
+    Judgement,
+    MeasuredCase,
+    Metric,
+)
 from profiler_job.analysis.comparison.noise import ENERGY
 from profiler_job.analysis.comparison.sides import shortlist
 from profiler_job.analysis.comparison.waterfall import TOKENS, Cause, Waterfall
 from profiler_job.analysis.metrics.differences import is_beyond_chance
-from profiler_job.analysis.show.show_formats import escaped
-from profiler_job.analysis.show.values import energy_text, printable, shortened, size_text, time_text
+from profiler_job.analysis.show.show_formats import escape_markdown
+from profiler_job.analysis.show.values import format_energy, format_size, format_time, make_printable, shorten_text
 from profiler_job.jobs.contract.axes import find_label
 from profiler_job.jobs.contract.words import format_count
 
@@ -26,7 +34,7 @@ FEW = 5
 """Runs without a partner, and pairs with another sum, that are named in text and Markdown."""
 NAMED, MOST_NAMED = 3, 100
 """Kernels that only one side has: so many of each are named in text, and in Markdown and JSON."""
-Checked = Sequence[tuple[Condition, Sequence[Outcome]]]
+Checked = Sequence[tuple[Condition, Sequence[GateOutcome]]]
 """The conditions of the gate, each with its outcome for each pair."""
 UNIT = f"{TOKENS:,} tokens"
 BAND_WORDS = {WITHIN: "within the noise band"}
@@ -36,70 +44,71 @@ BAND_WORDS = {WITHIN: "within the noise band"}
 # ---------------------------------------------------------------------------------------------------------------- words
 
 
-def headline(pair: Pair) -> str:
+def format_headline(pair: ComparedPair) -> str:
     """The verdict in a sentence: the step, the GPU's work and the host apart."""
     step = pair.judgements["step"]
     clock = "" if pair.clock == "timer" else " (under nsys)"
     if step.is_real:
-        both = f"{_value(step, step.first)} -> {_value(step, step.second)}{_per(step)}"
-        said = f"B is {step.verdict}{clock}: {both}, {_share(step)}"
+        both = f"{_format_value(step, step.first)} -> {_format_value(step, step.second)}{_format_unit(step)}"
+        said = f"B is {step.verdict}{clock}: {both}, {_format_share(step)}"
     else:
-        what = f"the step{_per(step)}{clock}"
-        said = f"{what}: {_off(step)}, {verdict_text(step)}"
+        what = f"the step{_format_unit(step)}{clock}"
+        said = f"{what}: {_format_difference(step)}, {format_verdict(step)}"
         said = said[:1].upper() + said[1:]
     apart = [pair.judgements["kernel"], pair.judgements["idle"]]
-    kernel, idle = (f"{_off(judged)}, {verdict_text(judged)}" for judged in apart)
+    kernel, idle = (f"{_format_difference(judged)}, {format_verdict(judged)}" for judged in apart)
     return f"{said}. GPU work: {kernel}. GPU idle: {idle}."
 
 
-def verdict_text(judged: Judgement) -> str:
+def format_verdict(judged: Judgement) -> str:
     """The verdict in a sentence. A difference within its noise band may be large, if the band is."""
     if judged.verdict != WITHIN:
         return judged.verdict
-    band = f"{100 * judged.band / judged.first:.1f}%" if judged.first else _value(judged, judged.band)
+    band = f"{100 * judged.band / judged.first:.1f}%" if judged.first else _format_value(judged, judged.band)
     return f"not beyond the noise band of {band}"
 
 
-def _value(judged: Judgement, value: float) -> str:
+def _format_value(judged: Judgement, value: float) -> str:
     if judged.metric == "throughput":
         return f"{value:,.0f}"
-    return {"memory": size_text, "energy": energy_text}.get(judged.metric, time_text)(value)
+    return {"memory": format_size, "energy": format_energy}.get(judged.metric, format_time)(value)
 
 
-def _band(judged: Judgement) -> str:
-    return "not known" if math.isinf(judged.band) else f"±{_value(judged, judged.band)}"
+def _format_band(judged: Judgement) -> str:
+    return "not known" if math.isinf(judged.band) else f"±{_format_value(judged, judged.band)}"
 
 
-def _per(judged: Judgement) -> str:
+def _format_unit(judged: Judgement) -> str:
     return f" per {UNIT}" if judged.per_token else ""
 
 
-def _off(judged: Judgement) -> str:
-    return f"{'+' if judged.difference >= 0 else ''}{_value(judged, judged.difference)}"
+def _format_difference(judged: Judgement) -> str:
+    return f"{'+' if judged.difference >= 0 else ''}{_format_value(judged, judged.difference)}"
 
 
-def _share(judged: Judgement) -> str:
+def _format_share(judged: Judgement) -> str:
     return "n/a" if judged.share is None else f"{100 * judged.share:+.1f}%"
 
 
-def _ms(ns: float, num: int, sign: str = "+") -> str:
+def _format_ms(ns: float, num: int, sign: str = "+") -> str:
     """In milliseconds, so that parts are seen to sum; what would be 0 there is in nanoseconds. sign: as in a format."""
     return f"{ns / num:{sign}.1f} ns" if ns and abs(ns / num) < 500 else f"{ns / num / 1e6:{sign}.3f} ms"
 
 
-def _processes(measured: Measured) -> str:
+def _count_processes(measured: MeasuredCase) -> str:
     profiled = format_count(measured.num_profiled, "profiled step")
     if not measured.num_steps:
         return profiled
     return f"{format_count(measured.num_processes, 'process')}, {format_count(measured.num_steps, 'step')}, {profiled}"
 
 
-def about(comparison: Comparison, *, with_alone: bool = True) -> list[str]:
+def describe_sides(comparison: Comparison, *, with_alone: bool = True) -> list[str]:
     """What is compared, one fact a line. with_alone: also which runs have no partner."""
     alignment, pairs = comparison.alignment, comparison.pairs
+    each = " in each run" if len(pairs) > 1 else ""
     lines = [
-        f"A is {comparison.first.label} ({_processes(pairs[0].first)}{' in each run' if len(pairs) > 1 else ''})",
-        f"B is {comparison.second.label} ({_processes(pairs[0].second)}{' in each run' if len(pairs) > 1 else ''})",
+        f"A is {comparison.first.label} ({_count_processes(pairs[0].first)}{each})",
+        f"B is {comparison.second.label} ({_count_processes(pairs[0].second)}{each})",
     ]
     if not alignment.differences and not comparison.first.is_capture and not comparison.second.is_capture:
         lines.append("The runs of A and B have the same axes")
@@ -108,14 +117,14 @@ def about(comparison: Comparison, *, with_alone: bool = True) -> list[str]:
     if len(pairs) == 1:
         lines.append(f"compared: {pairs[0].case.label}")
     if alignment.per_token:
-        times = "times, energy" if "energy" in metrics_of(pairs) else "times"
+        times = "times, energy" if "energy" in list_metrics(pairs) else "times"
         lines.append(f"{times} and their noise bands are per {UNIT}; peak allocated and kernel counts are of a step")
     for letter, alone in (("A", alignment.only_first), ("B", alignment.only_second)):
         if alone and with_alone:
             by_reason = sorted(alone.items(), key=lambda item: not item[1])  # what has a reason says more
             named = [f"{run} ({why})" if why else run for run, why in by_reason]
             lines.append(f"without a partner in {letter}, {format_count(len(named), 'run')}: {shortlist(named, FEW)}")
-    lines += cautions(comparison)
+    lines += list_cautions(comparison)
     lines.append(f"noise band: {comparison.noise_source}")
     if energies := [pair.judgements["energy"] for pair in pairs if "energy" in pair.judgements]:
         known = f"the larger of how far the processes of a side lie apart, and those of {ENERGY.source}"
@@ -123,10 +132,10 @@ def about(comparison: Comparison, *, with_alone: bool = True) -> list[str]:
         lines.append(f"noise band of energy: {unknown if math.isinf(energies[0].band) else known}")
     for letter, side in (("A", comparison.first), ("B", comparison.second)):
         lines += [f"{letter}: {note}" for note in side.notes]
-    return [printable(line) for line in lines]
+    return [make_printable(line) for line in lines]
 
 
-def cautions(comparison: Comparison) -> list[str]:
+def list_cautions(comparison: Comparison) -> list[str]:
     """What speaks against a comparison that is made all the same."""
     said = []
     if comparison.first.is_capture or comparison.second.is_capture:
@@ -136,33 +145,33 @@ def cautions(comparison: Comparison) -> list[str]:
     return said
 
 
-def total_text(pair: Pair) -> str:
+def format_total(pair: ComparedPair) -> str:
     waterfall = pair.waterfall
-    first, second = (time_text(ns / waterfall.num) for ns in (waterfall.first_ns, waterfall.second_ns))
+    first, second = (format_time(ns / waterfall.num) for ns in (waterfall.first_ns, waterfall.second_ns))
     of = f"{UNIT} of a profiled step" if waterfall.per_token else "a profiled step"
-    sums = ", ".join(f"{sort} {_ms(ns, waterfall.num)}" for sort, ns in waterfall.sums.items())
+    sums = ", ".join(f"{sort} {_format_ms(ns, waterfall.num)}" for sort, ns in waterfall.sums.items())
     made_of = f" ({sums})" if sums else ""
     if not pair.has_steps:
         return f"the capture, from its first to its last event, went from {first} to {second}{made_of}"
     return f"{of} (its range under nsys) went from {first} to {second}{made_of}"
 
 
-def parts_apart_text(pair: Pair) -> str:
+def explain_unequal_sum(pair: ComparedPair) -> str:
     """That the parts sum to another difference than that of the step, and which one to believe; "" where they do
     not."""
     if not pair.has_parts_apart:
         return ""
     step, waterfall = pair.judgements["step"], pair.waterfall
-    verdict, parts = _ms(step.difference, 1), _ms(waterfall.difference_ns, waterfall.num)
+    verdict, parts = _format_ms(step.difference, 1), _format_ms(waterfall.difference_ns, waterfall.num)
     none = ". No part of it explains that" if pair.is_unexplained else ""
     if pair.clock == "nsys":
         return f"The median step differs by {verdict}, and the parts are of all steps: they sum to {parts}{none}"
-    both = f"Unprofiled, a step{_per(step)} differs by {verdict}; under nsys, which slows the host, by {parts}"
+    both = f"Unprofiled, a step{_format_unit(step)} differs by {verdict}; under nsys, which slows the host, by {parts}"
     where = "and none of them explains the first" if none else "the parts say where"
     return f"{both}, which is what the parts sum to. The first says how much, {where}"
 
 
-def parts_apart_line(pairs: Sequence[Pair]) -> str:
+def list_unequal_sums(pairs: Sequence[ComparedPair]) -> str:
     """Of several pairs, those whose parts sum to another difference than that of the step; "" where there is none."""
     apart = [pair.case.label for pair in pairs if pair.has_parts_apart]
     if not apart:
@@ -172,19 +181,19 @@ def parts_apart_line(pairs: Sequence[Pair]) -> str:
     return f"{where} {what} (in sign, or by more than a tenth): {shortlist(apart, FEW)}"
 
 
-def metric_line(judged: Judgement) -> str:
+def format_metric(judged: Judgement) -> str:
     """A metric of both sides, and whether it differs."""
-    first, second, band = (_value(judged, value) for value in (judged.first, judged.second, judged.band))
+    first, second, band = (_format_value(judged, value) for value in (judged.first, judged.second, judged.band))
     where = "beyond" if judged.is_real else "within"
-    said = f"{METRICS[judged.metric]}{_per(judged)} {first} in A, {second} in B, {where} the noise band"
-    return f"{said} ({_off(judged)}, band ±{band})"
+    said = f"{METRICS[judged.metric]}{_format_unit(judged)} {first} in A, {second} in B, {where} the noise band"
+    return f"{said} ({_format_difference(judged)}, band ±{band})"
 
 
-def cause_text(cause: Cause) -> str:
+def format_cause(cause: Cause) -> str:
     return cause.text if cause.is_real or cause.kind == "rest" else f"{cause.text} (within noise)"
 
 
-def counts_line(pairs: Sequence[Pair], metric: Metric) -> str:
+def format_counts(pairs: Sequence[ComparedPair], metric: Metric) -> str:
     """How many pairs are of which verdict, and whether that many may differ by chance."""
     known = [pair.judgements[metric] for pair in pairs if metric in pair.judgements]
     verdicts = [judged.verdict for judged in known]
@@ -195,7 +204,7 @@ def counts_line(pairs: Sequence[Pair], metric: Metric) -> str:
     real = [judged for judged in known if judged.is_real]
     if real and not is_beyond_chance(len(real), len(known)) and not any(judged.is_clear for judged in real):
         said += " (so many may differ by chance)"
-    return f"{METRICS[metric]}{_per(known[0])}: {said}"
+    return f"{METRICS[metric]}{_format_unit(known[0])}: {said}"
 
 
 # ----------------------------------------------------------------------------------------------------------------- text
@@ -204,50 +213,50 @@ def counts_line(pairs: Sequence[Pair], metric: Metric) -> str:
 def as_text(comparison: Comparison, checked: Checked, top: int) -> str:
     """For a terminal of 80 columns. top: causes of a pair, 0 for all."""
     lines: list[str] = []
-    for line in about(comparison):
-        lines += _wrapped(line)
+    for line in describe_sides(comparison):
+        lines += _wrap(line)
     if len(comparison.pairs) > 1:
         lines.append("")
-        for metric in counted_metrics(comparison.pairs):
-            lines += _wrapped(counts_line(comparison.pairs, metric))
+        for metric in list_counted_metrics(comparison.pairs):
+            lines += _wrap(format_counts(comparison.pairs, metric))
     for pair in comparison.pairs:
         lines.append("")
         if len(comparison.pairs) > 1:
-            lines += [printable(pair.case.label), *_wrapped(headline(pair), "  ")]
-            lines += _apart(pair, "  ")
-            lines += [line for cause in pair.waterfall.first_causes for line in _part(pair.waterfall, cause)]
+            lines += [make_printable(pair.case.label), *_wrap(format_headline(pair), "  ")]
+            lines += _format_unequal_sum(pair, "  ")
+            lines += [line for cause in pair.waterfall.first_causes for line in _format_part(pair.waterfall, cause)]
         else:
-            lines += [*_wrapped(headline(pair)), "", *_table(pair), "", *_why(pair, top)]
+            lines += [*_wrap(format_headline(pair)), "", *_format_table(pair), "", *_format_causes(pair, top)]
     if checked:
         lines.append("")
-    for condition, case, outcome in _outcomes(comparison, checked):
-        lines += _wrapped(f"{condition.text}{case}: {outcome.text}")
+    for condition, case, outcome in _iterate_outcomes(comparison, checked):
+        lines += _wrap(f"{condition.text}{case}: {outcome.text}")
     return "\n".join(lines)
 
 
-def _outcomes(comparison: Comparison, checked: Checked) -> Iterator[tuple[Condition, str, Outcome]]:
+def _iterate_outcomes(comparison: Comparison, checked: Checked) -> Iterator[tuple[Condition, str, GateOutcome]]:
     for condition, outcomes in checked:
         for pair, outcome in zip(comparison.pairs, outcomes):
-            yield condition, f", {printable(pair.case.label)}" if len(comparison.pairs) > 1 else "", outcome
+            yield condition, f", {make_printable(pair.case.label)}" if len(comparison.pairs) > 1 else "", outcome
 
 
-def _wrapped(line: str, indent: str = "") -> list[str]:
+def _wrap(line: str, indent: str = "") -> list[str]:
     return textwrap.wrap(
         line, WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False
     ) or [""]
 
 
-def _table(pair: Pair) -> list[str]:
+def _format_table(pair: ComparedPair) -> list[str]:
     head = UNIT if pair.waterfall.per_token else ""
     rows = [[head, "A", "B", "difference", "", "noise band", "verdict"]]
     rows += [
         [
             METRICS[name],
-            _value(judged, judged.first),
-            _value(judged, judged.second),
-            _off(judged),
-            _share(judged),
-            _band(judged),
+            _format_value(judged, judged.first),
+            _format_value(judged, judged.second),
+            _format_difference(judged),
+            _format_share(judged),
+            _format_band(judged),
             judged.verdict,
         ]
         for name, judged in pair.judgements.items()
@@ -261,21 +270,21 @@ def _table(pair: Pair) -> list[str]:
     ]
 
 
-def _why(pair: Pair, top: int) -> list[str]:
-    waterfall, lines = pair.waterfall, [*_wrapped(f"Why: {total_text(pair)}"), *_apart(pair)]
-    for cause in waterfall.shortened(top):
-        lines += _part(waterfall, cause)
-    lines += _line(waterfall, waterfall.difference_ns, "in all")
-    for words, names, calls, ns in _names_of_one_side(pair):
-        lines += ["", *_wrapped(words)]
+def _format_causes(pair: ComparedPair, top: int) -> list[str]:
+    waterfall, lines = pair.waterfall, [*_wrap(f"Why: {format_total(pair)}"), *_format_unequal_sum(pair)]
+    for cause in waterfall.shorten(top):
+        lines += _format_part(waterfall, cause)
+    lines += _format_line(waterfall, waterfall.difference_ns, "in all")
+    for words, names, calls, ns in _list_one_sided_names(pair):
+        lines += ["", *_wrap(words)]
         for row in names[:NAMED]:
-            count = f"{_count(getattr(row, calls), waterfall)} x "
-            name = shortened(printable(row.kernel_name), WIDTH - 18 - len(count))
-            lines.append(f"{_ms(getattr(row, ns), waterfall.num, ''):>16}  {count}{name}")
+            count = f"{_format_count(getattr(row, calls), waterfall)} x "
+            name = shorten_text(make_printable(row.kernel_name), WIDTH - 18 - len(count))
+            lines.append(f"{_format_ms(getattr(row, ns), waterfall.num, ''):>16}  {count}{name}")
     return lines
 
 
-def _names_of_one_side(pair: Pair) -> Iterator[tuple[str, list[Any], str, str]]:
+def _list_one_sided_names(pair: ComparedPair) -> Iterator[tuple[str, list[Any], str, str]]:
     """Of kernels that vanished, and of those that appeared: how many names and how much time, their rows of
     Waterfall.names, and the columns of their calls and time."""
     names, num = pair.waterfall.names, pair.waterfall.num
@@ -287,32 +296,32 @@ def _names_of_one_side(pair: Pair) -> Iterator[tuple[str, list[Any], str, str]]:
             yield what, list(of_side.itertuples()), f"{side}_calls", f"{side}_ns"
 
 
-def _count(calls: int, waterfall: Waterfall) -> str:
+def _format_count(calls: int, waterfall: Waterfall) -> str:
     """How often in a step."""
     return f"{calls / waterfall.num_steps:,.1f}".removesuffix(".0")
 
 
-def _apart(pair: Pair, indent: str = "") -> list[str]:
-    return _wrapped(parts_apart_text(pair), indent) if pair.has_parts_apart else []
+def _format_unequal_sum(pair: ComparedPair, indent: str = "") -> list[str]:
+    return _wrap(explain_unequal_sum(pair), indent) if pair.has_parts_apart else []
 
 
-def _part(waterfall: Waterfall, cause: Cause) -> list[str]:
-    return _line(waterfall, cause.ns, cause_text(cause))
+def _format_part(waterfall: Waterfall, cause: Cause) -> list[str]:
+    return _format_line(waterfall, cause.ns, format_cause(cause))
 
 
-def _line(waterfall: Waterfall, ns: int, text: str) -> list[str]:
-    first, *others = textwrap.wrap(printable(text), WIDTH - 18, break_on_hyphens=False)
-    return [f"{_ms(ns, waterfall.num):>16}  {first}", *(f"{'':18}{line}" for line in others)]
+def _format_line(waterfall: Waterfall, ns: int, text: str) -> list[str]:
+    first, *others = textwrap.wrap(make_printable(text), WIDTH - 18, break_on_hyphens=False)
+    return [f"{_format_ms(ns, waterfall.num):>16}  {first}", *(f"{'':18}{line}" for line in others)]
 
 
-def metrics_of(pairs: Sequence[Pair]) -> list[Metric]:
+def list_metrics(pairs: Sequence[ComparedPair]) -> list[Metric]:
     """Those that are known of any pair."""
     return [metric for metric in METRICS if any(metric in pair.judgements for pair in pairs)]
 
 
-def counted_metrics(pairs: Sequence[Pair]) -> list[Metric]:
+def list_counted_metrics(pairs: Sequence[ComparedPair]) -> list[Metric]:
     """Those whose verdicts are counted: throughput has that of the step."""
-    return [metric for metric in metrics_of(pairs) if metric != "throughput"]
+    return [metric for metric in list_metrics(pairs) if metric != "throughput"]
 
 
 # ------------------------------------------------------------------------------------------------------------- Markdown
@@ -322,47 +331,58 @@ def as_markdown(comparison: Comparison, checked: Checked, top: int) -> str:
     """Tables for a pull request."""
     pairs = comparison.pairs
     lines = ["### A against B", ""]
-    lines += [f"- {escaped(line)}" for line in about(comparison)]
+    lines += [f"- {escape_markdown(line)}" for line in describe_sides(comparison)]
     if len(pairs) == 1:
         (pair,) = pairs
-        lines += ["", f"**{escaped(headline(pair))}**", "", *_markdown_table(pair)]
-        lines += ["", escaped(f"Why: {total_text(pair)}"), ""]
-        lines += [escaped(parts_apart_text(pair)), ""] if pair.has_parts_apart else []
+        lines += ["", f"**{escape_markdown(format_headline(pair))}**", "", *_format_markdown_table(pair)]
+        lines += ["", escape_markdown(f"Why: {format_total(pair)}"), ""]
+        lines += [escape_markdown(explain_unequal_sum(pair)), ""] if pair.has_parts_apart else []
         lines += ["| difference | part |", "| --: | :-- |"]
-        rows = [*((cause.ns, cause_text(cause)) for cause in pair.waterfall.shortened(top))]
+        rows = [*((cause.ns, format_cause(cause)) for cause in pair.waterfall.shorten(top))]
         rows.append((pair.waterfall.difference_ns, "in all"))
-        lines += [f"| {escaped(_ms(ns, pair.waterfall.num))} | {escaped(printable(text))} |" for ns, text in rows]
-        for words, names, calls, ns in _names_of_one_side(pair):
-            lines += ["", escaped(words), "", "| in a step | calls | kernel |", "| --: | --: | :-- |"]
+        lines += [
+            f"| {escape_markdown(_format_ms(ns, pair.waterfall.num))} | {escape_markdown(make_printable(text))} |"
+            for ns, text in rows
+        ]
+        for words, names, calls, ns in _list_one_sided_names(pair):
+            lines += ["", escape_markdown(words), "", "| in a step | calls | kernel |", "| --: | --: | :-- |"]
             for row in names[:MOST_NAMED]:
-                time, count = _ms(getattr(row, ns), pair.waterfall.num, ""), _count(getattr(row, calls), pair.waterfall)
-                lines.append(f"| {time} | {count} | {escaped(printable(row.kernel_name))} |")
-            lines += ["", _others(len(names))] if len(names) > MOST_NAMED else []
+                time, count = (
+                    _format_ms(getattr(row, ns), pair.waterfall.num, ""),
+                    _format_count(getattr(row, calls), pair.waterfall),
+                )
+                lines.append(f"| {time} | {count} | {escape_markdown(make_printable(row.kernel_name))} |")
+            lines += ["", _format_others(len(names))] if len(names) > MOST_NAMED else []
     else:
-        lines += ["", *(f"- {escaped(counts_line(pairs, metric))}" for metric in counted_metrics(pairs))]
-        steps = f"step{_per(pairs[0].judgements['step'])}"
+        lines += ["", *(f"- {escape_markdown(format_counts(pairs, metric))}" for metric in list_counted_metrics(pairs))]
+        steps = f"step{_format_unit(pairs[0].judgements['step'])}"
         lines += ["", f"| runs | {steps} A | step B | change | verdict | GPU work | GPU idle | what changed |"]
         lines.append("| :-- | --: | --: | --: | :-- | :-- | :-- | :-- |")
         for pair in pairs:
             step, kernel, idle = (pair.judgements[name] for name in ("step", "kernel", "idle"))
             parts = pair.waterfall.first_causes
-            cause = "; ".join(f"{_ms(part.ns, pair.waterfall.num)} {cause_text(part)}" for part in parts)
-            cells = [pair.case.label, _value(step, step.first), _value(step, step.second), _share(step)]
+            cause = "; ".join(f"{_format_ms(part.ns, pair.waterfall.num)} {format_cause(part)}" for part in parts)
+            cells = [
+                pair.case.label,
+                _format_value(step, step.first),
+                _format_value(step, step.second),
+                _format_share(step),
+            ]
             cells += [step.verdict, kernel.verdict, idle.verdict, cause]
-            lines.append("| " + " | ".join(escaped(printable(cell)) for cell in cells) + " |")
-        lines += ["", escaped(printable(apart))] if (apart := parts_apart_line(pairs)) else []
+            lines.append("| " + " | ".join(escape_markdown(make_printable(cell)) for cell in cells) + " |")
+        lines += ["", escape_markdown(make_printable(apart))] if (apart := list_unequal_sums(pairs)) else []
     if checked:
         lines += ["", "| condition | outcome |", "| :-- | :-- |"]
-    for condition, case, outcome in _outcomes(comparison, checked):
-        lines.append(f"| {escaped(condition.text + case)} | {escaped(outcome.text)} |")
+    for condition, case, outcome in _iterate_outcomes(comparison, checked):
+        lines.append(f"| {escape_markdown(condition.text + case)} | {escape_markdown(outcome.text)} |")
     return "\n".join(lines) + "\n"
 
 
-def _others(num: int) -> str:
+def _format_others(num: int) -> str:
     return f"The {format_count(num - MOST_NAMED, 'other')} of them take less time."
 
 
-def _markdown_table(pair: Pair) -> list[str]:
+def _format_markdown_table(pair: ComparedPair) -> list[str]:
     head = f"{UNIT} " if pair.waterfall.per_token else ""
     lines = [
         f"| {head}| A | B | difference | share | noise band | verdict |",
@@ -371,13 +391,13 @@ def _markdown_table(pair: Pair) -> list[str]:
     for name, judged in pair.judgements.items():
         cells = [
             METRICS[name],
-            _value(judged, judged.first),
-            _value(judged, judged.second),
-            _off(judged),
-            _share(judged),
+            _format_value(judged, judged.first),
+            _format_value(judged, judged.second),
+            _format_difference(judged),
+            _format_share(judged),
         ]
-        cells += [_band(judged), judged.verdict]
-        lines.append("| " + " | ".join(map(escaped, cells)) + " |")
+        cells += [_format_band(judged), judged.verdict]
+        lines.append("| " + " | ".join(map(escape_markdown, cells)) + " |")
     return lines
 
 
@@ -389,14 +409,14 @@ def as_json(comparison: Comparison, checked: Checked, code: int) -> str:
     alignment = comparison.alignment
     return json.dumps(
         {
-            "first": _side(comparison.first.label, comparison.first.notes, alignment.only_first),
-            "second": _side(comparison.second.label, comparison.second.notes, alignment.only_second),
-            "differences": _differences(alignment),
+            "first": _make_side(comparison.first.label, comparison.first.notes, alignment.only_first),
+            "second": _make_side(comparison.second.label, comparison.second.notes, alignment.only_second),
+            "differences": _make_differences(alignment),
             "settings": {name: list(values) for name, values in alignment.settings.items()},
             "per_token": alignment.per_token,
             "noise": comparison.noise_source,
-            "cautions": cautions(comparison),
-            "pairs": [_pair(pair) for pair in comparison.pairs],
+            "cautions": list_cautions(comparison),
+            "pairs": [_make_pair(pair) for pair in comparison.pairs],
             "conditions": [
                 {"condition": condition.text, "pair": number, "code": outcome.code, "text": outcome.text}
                 for condition, outcomes in checked
@@ -408,22 +428,22 @@ def as_json(comparison: Comparison, checked: Checked, code: int) -> str:
     )
 
 
-def _side(label: str, notes: list[str], alone: dict[str, str]) -> dict:
+def _make_side(label: str, notes: list[str], alone: dict[str, str]) -> dict:
     return {"label": label, "notes": notes, "without_partner": alone}
 
 
-def _differences(alignment: Alignment) -> dict[str, list[str]]:
+def _make_differences(alignment: Alignment) -> dict[str, list[str]]:
     return {name: list(values) for name, values in alignment.differences.items()}
 
 
-def _pair(pair: Pair) -> dict[str, Any]:
+def _make_pair(pair: ComparedPair) -> dict[str, Any]:
     waterfall = pair.waterfall
     return {
         "case": pair.case.label,
         "first_runs": pair.case.first,
         "second_runs": pair.case.second,
         "clock": pair.clock,
-        "parts_apart": parts_apart_text(pair) or None,
+        "parts_apart": explain_unequal_sum(pair) or None,
         "metrics": {
             name: {
                 "first": judged.first,

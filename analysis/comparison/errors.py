@@ -3,7 +3,7 @@
 from profiler_job.jobs.contract.errors import ProfilerError
 
 
-class NotComparable(ProfilerError, ValueError):
+class NotComparableError(ProfilerError, ValueError):
     """The message is one line: what cannot be compared, why, and what to do. why: the line without `advice`, the part
     that names options of `compare`."""
 

@@ -5,11 +5,11 @@ import re
 from dataclasses import dataclass
 from typing import cast
 
-from profiler_job.analysis.comparison.errors import NotComparable
-from profiler_job.analysis.comparison.judge import METRICS, Judgement, Metric, Pair
+from profiler_job.analysis.comparison.errors import NotComparableError
+from profiler_job.analysis.comparison.judge import METRICS, ComparedPair, Judgement, Metric
 from profiler_job.analysis.comparison.noise import MOST
 from profiler_job.analysis.metrics.differences import is_beyond_chance
-from profiler_job.analysis.show.values import energy_text, size_text, time_text
+from profiler_job.analysis.show.values import format_energy, format_size, format_time
 from profiler_job.jobs.contract.exit_codes import ExitCode
 
 WITHIN, BEYOND, UNKNOWN = ExitCode.OK, ExitCode.FAILED, ExitCode.UNKNOWN
@@ -43,12 +43,12 @@ class Condition:
     limit: float
     is_share: bool
 
-    def limit_of(self, judged: Judgement) -> float:
+    def compute_limit(self, judged: Judgement) -> float:
         return self.limit * judged.first if self.is_share else self.limit
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class GateOutcome:
     """code: WITHIN, BEYOND or UNKNOWN. text: one line that says why."""
 
     code: int
@@ -60,18 +60,18 @@ def parse_condition(text: str) -> Condition:
     match = _CONDITION.fullmatch(text)
     how = f'give METRIC > LIMIT such as "step > 3%" or "memory > 100 MiB"; metrics are {", ".join(LIMITED)}'
     if not match or match[1] not in METRICS:
-        raise NotComparable(f"--fail-if {text}: not understood; {how}")
+        raise NotComparableError(f"--fail-if {text}: not understood; {how}")
     if match[1] == "throughput":
-        raise NotComparable(f"--fail-if {text}: throughput follows from the step; give a limit of step")
+        raise NotComparableError(f"--fail-if {text}: throughput follows from the step; give a limit of step")
     metric, number, unit = cast(Metric, match[1]), float(match[2]), match[3]
     units = _UNITS.get(metric, _TIMES)
     if unit != "%" and unit not in units:
-        raise NotComparable(f"--fail-if {text}: {unit} is no unit of {metric}; use % or {', '.join(units)}")
+        raise NotComparableError(f"--fail-if {text}: {unit} is no unit of {metric}; use % or {', '.join(units)}")
     factor = 0.01 if unit == "%" else units[unit]
     return Condition(text=text.strip(), metric=metric, limit=number * factor, is_share=unit == "%")
 
 
-def check(condition: Condition, pairs: list[Pair]) -> list[Outcome]:
+def check(condition: Condition, pairs: list[ComparedPair]) -> list[GateOutcome]:
     """The outcome of each pair. Of several pairs, no more than may be by chance are beyond only if one is clearly so.
     Raises NotComparable where the metric is not known of one."""
     outcomes = [_check_pair(condition, pair) for pair in pairs]
@@ -79,27 +79,27 @@ def check(condition: Condition, pairs: list[Pair]) -> list[Outcome]:
     if len(pairs) < 2 or is_beyond_chance(len(beyond), len(pairs)) or any(judged.is_clear for judged in beyond):
         return outcomes
     chance = f" ({len(beyond)} of {len(pairs)} pairs, and so many may differ by chance): measure it again to tell"
-    return [Outcome(code=UNKNOWN, text=made.text + chance) if made.code == BEYOND else made for made in outcomes]
+    return [GateOutcome(code=UNKNOWN, text=made.text + chance) if made.code == BEYOND else made for made in outcomes]
 
 
-def _check_pair(condition: Condition, pair: Pair) -> Outcome:
+def _check_pair(condition: Condition, pair: ComparedPair) -> GateOutcome:
     judged = pair.judgements.get(condition.metric)
     if judged is None:
         what = METRICS[condition.metric]
-        raise NotComparable(f"--fail-if {condition.text}: {what} is not recorded on both sides; leave it out")
-    limit, off, band = condition.limit_of(judged), judged.difference, judged.band
-    in_words = {"memory": size_text, "energy": energy_text}.get(condition.metric, time_text)
+        raise NotComparableError(f"--fail-if {condition.text}: {what} is not recorded on both sides; leave it out")
+    limit, off, band = condition.compute_limit(judged), judged.difference, judged.band
+    in_words = {"memory": format_size, "energy": format_energy}.get(condition.metric, format_time)
     said = f"{METRICS[condition.metric]} {'+' if off >= 0 else ''}{in_words(off)} against a limit of {in_words(limit)}"
     if abs(off) <= band and band > limit:
         known = "no noise band is known" if math.isinf(band) else f"the noise band is ±{in_words(band)}"
-        remedy = _remedy(judged, limit, pair)
-        return Outcome(code=UNKNOWN, text=f"{said}, and {known}: not enough data to tell; {remedy}")
+        remedy = _suggest_remedy(judged, limit, pair)
+        return GateOutcome(code=UNKNOWN, text=f"{said}, and {known}: not enough data to tell; {remedy}")
     if off > limit:
-        return Outcome(code=BEYOND, text=f"{said}: beyond")
-    return Outcome(code=WITHIN, text=f"{said}: within")
+        return GateOutcome(code=BEYOND, text=f"{said}: beyond")
+    return GateOutcome(code=WITHIN, text=f"{said}: within")
 
 
-def _remedy(judged: Judgement, limit: float, pair: Pair) -> str:
+def _suggest_remedy(judged: Judgement, limit: float, pair: ComparedPair) -> str:
     """What would make the band as narrow as the limit: more of what it is from, or where that does not help, what
     else."""
     if not limit:
@@ -119,16 +119,16 @@ def _remedy(judged: Judgement, limit: float, pair: Pair) -> str:
     needed = {of: [width.num_for(wanted) for width in wide if width.of == of] for of in kinds}
     if any(None in nums for nums in needed.values()):
         not_enough = f"{MOST:,} {' or '.join(_MORE_OF[of][0] for of in kinds)} would not be enough"
-        return f"{not_enough}: {_instead(judged, limit, pair)}"
+        return f"{not_enough}: {_suggest_alternatives(judged, limit, pair)}"
     more = [f"about {max(filter(None, nums)):,} {_MORE_OF[of][0]} ({_MORE_OF[of][1]})" for of, nums in needed.items()]
     where = "a capture is one process: recordings of " if is_of_captures else ""
     said = f"{where}{' and '.join(more)} would be enough"
     most = max(num or 0 for nums in needed.values() for num in nums)
     too_many = most > _MORE_THAN_ANYONE_MEASURES and math.isfinite(judged.band)  # else no limit is wide enough
-    return f"{said}; with fewer, {_instead(judged, limit, pair)}" if too_many else said
+    return f"{said}; with fewer, {_suggest_alternatives(judged, limit, pair)}" if too_many else said
 
 
-def _instead(judged: Judgement, limit: float, pair: Pair) -> str:
+def _suggest_alternatives(judged: Judgement, limit: float, pair: ComparedPair) -> str:
     """What else helps where more data does not: a metric whose band is narrow enough, a larger limit, a busier GPU."""
     band = f"{100 * judged.band / judged.first:.1f}%" if judged.first else "the noise band"
     ways = [f"give a limit above {band}"]

@@ -16,27 +16,27 @@ import pandas as pd
 
 from profiler_job.analysis.capture.nsys_export import ExportError
 from profiler_job.analysis.comparison import noise as noises
-from profiler_job.analysis.comparison.align import Alignment, Case, align, settings_apart
-from profiler_job.analysis.comparison.compare_formats import cause_text
-from profiler_job.analysis.comparison.errors import NotComparable
+from profiler_job.analysis.comparison.align import Alignment, Case, align, compare_settings
+from profiler_job.analysis.comparison.compare_formats import format_cause
+from profiler_job.analysis.comparison.errors import NotComparableError
 from profiler_job.analysis.comparison.judge import (
     MIDDLE,
     Judgement,
-    Measured,
+    MeasuredCase,
     Metric,
+    describe_source,
     judge,
+    keep_runs,
     measure,
-    of_runs,
-    source_of,
 )
 from profiler_job.analysis.comparison.noise import Noise
 from profiler_job.analysis.comparison.sides import Side, is_capture, is_sweep, load_side, select_runs
-from profiler_job.analysis.comparison.totals import Totals, without_numbers
+from profiler_job.analysis.comparison.totals import Totals, simplify_modules
 from profiler_job.analysis.comparison.waterfall import Cause, explain
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.ingest import ResultsError
 from profiler_job.analysis.recording.store import RecordingError
-from profiler_job.analysis.show.profiles import profiles_in
+from profiler_job.analysis.show.profiles import find_profiles
 from profiler_job.jobs.contract.axes import find_label
 from profiler_job.jobs.contract.words import format_count
 
@@ -53,7 +53,7 @@ _CAUSES = {"kernel": _KERNELS, "busy": (*_KERNELS, "copies", "overlap"), "idle":
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class KernelPart:
     """Kernels of a phase, in a module and those inside it, of a family; "" for any."""
 
     phase: str = ""
@@ -71,7 +71,7 @@ class Part:
         chosen = np.ones(len(kernels), bool)
         for key in PART_KEYS:
             if wanted := getattr(self, key):
-                values = without_numbers(kernels[key]) if key == "module" else kernels[key].astype("category")
+                values = simplify_modules(kernels[key]) if key == "module" else kernels[key].astype("category")
                 names = [str(name) for name in values.cat.categories]
                 inside = [name == wanted or (key == "module" and name.startswith(f"{wanted}/")) for name in names]
                 chosen &= np.array([*inside, False])[values.cat.codes.to_numpy()]
@@ -88,7 +88,7 @@ class PartTime:
 
 
 @dataclass(kw_only=True)
-class Entry:
+class HistoryEntry:
     """A recording, the results of a sweep, or a capture. recorded_at: in UTC to the second, None where it is not
     recorded. commit: "" where there is none. number: its place in the history, from 1. measured, parts: by the run_ids
     of a case."""
@@ -99,7 +99,7 @@ class Entry:
     recorded_at: pd.Timestamp | None
     commit: str
     number: int = 0
-    measured: dict[Runs, Measured] = field(default_factory=dict)
+    measured: dict[Runs, MeasuredCase] = field(default_factory=dict)
     parts: dict[Runs, PartTime] = field(default_factory=dict)
 
 
@@ -108,9 +108,9 @@ class Point:
     """An entry on a line. against: its reference, and judged: what it is against it; the first point has none. cause:
     of a change, the largest part of it, in nanoseconds of one step."""
 
-    entry: Entry
+    entry: HistoryEntry
     value: float
-    against: Entry | None = None
+    against: HistoryEntry | None = None
     judged: Judgement | None = None
     cause: str = ""
     cause_ns: float = 0.0
@@ -122,7 +122,7 @@ class Point:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class HistoryLine:
     label: str
     points: list[Point]
 
@@ -137,9 +137,9 @@ class Group:
     settings: entry -> what changed since the one before it, of versions and GPUs. not_in_all: entry -> its runs that
     others lack. noise: what the noise bands are from."""
 
-    entries: list[Entry]
+    entries: list[HistoryEntry]
     reason: str
-    lines: list[Line] = field(default_factory=list)
+    lines: list[HistoryLine] = field(default_factory=list)
     clock: str = "timer"
     settings: dict[int, dict[str, tuple[str, str]]] = field(default_factory=dict)
     not_in_all: dict[int, list[str]] = field(default_factory=dict)
@@ -152,42 +152,42 @@ class History:
     """unreadable, left_out: path -> why it is not among the entries: it is damaged, or has none of the chosen runs."""
 
     metric: Followed
-    part: Part
+    part: KernelPart
     by: By
     groups: list[Group]
     unreadable: dict[str, str]
     left_out: dict[str, str]
 
     @property
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[HistoryEntry]:
         return sorted((entry for group in self.groups for entry in group.entries), key=lambda entry: entry.number)
 
 
-def parse_part(given: Iterable[str]) -> Part:
+def parse_part(given: Iterable[str]) -> KernelPart:
     """KEY=VALUE of PART_KEYS. Raises NotComparable."""
     chosen: dict[str, str] = {}
     for text in (text.strip() for texts in given for text in texts.split(",")):
         key, _, value = text.partition("=")
         if key not in PART_KEYS or not value or key in chosen:
-            raise NotComparable(f"--part {text}: give KEY=VALUE once, where KEY is one of {', '.join(PART_KEYS)}")
+            raise NotComparableError(f"--part {text}: give KEY=VALUE once, where KEY is one of {', '.join(PART_KEYS)}")
         chosen[key] = value
-    return Part(**chosen)
+    return KernelPart(**chosen)
 
 
-def paths_in(folder: Path) -> list[Path]:
+def find_paths(folder: Path) -> list[Path]:
     """The entries of a folder: its recordings, results of sweeps and captures. A path that is itself one stays."""
     if not folder.is_dir() or (folder / store.MANIFEST).is_file() or is_sweep(folder):
         return [folder]
     recordings = store.recordings_in(folder)
     sweeps = [child for child in sorted(folder.iterdir()) if child not in recordings and is_sweep(child)]
-    captures = [path for path in profiles_in(folder) if path not in (*recordings, *sweeps)]
+    captures = [path for path in find_profiles(folder) if path not in (*recordings, *sweeps)]
     return sorted([*recordings, *sweeps, *captures]) or [folder]
 
 
 def make_history(
     paths: Sequence[Path],
     metric: Followed,
-    part: Part,
+    part: KernelPart,
     by: By,
     only: Sequence[str] = (),
     noise: Noise | None = None,
@@ -198,43 +198,43 @@ def make_history(
     unreadable: dict[str, str] = {}
     left_out: dict[str, str] = {}
     entries = []
-    for path, label in _labels([inside for given in paths for inside in paths_in(given)]).items():
+    for path, label in _label_paths([inside for given in paths for inside in find_paths(given)]).items():
         try:
             side = load_side(path, skip=skip if is_capture(path) else 0)
-        except (NotComparable, RecordingError, ResultsError, ExportError, OSError) as error:
+        except (NotComparableError, RecordingError, ResultsError, ExportError, OSError) as error:
             unreadable[label] = str(error)
             continue
         except Exception as error:  # the others are shown, whatever a capture holds
             unreadable[label] = f"{path} could not be read ({type(error).__name__}: {error})"
             continue
         try:
-            entries.append(_measured(path, label, select_runs(side, only, path), part))
-        except NotComparable as error:
+            entries.append(_measure_entry(path, label, select_runs(side, only, path), part))
+        except NotComparableError as error:
             left_out[label] = str(error)
     if not entries:
         why = next(iter([*unreadable.values(), *left_out.values()]), "it holds no recording, results or capture")
-        raise NotComparable(f"{', '.join(map(str, paths))} has nothing to show: {why}")
+        raise NotComparableError(f"{', '.join(map(str, paths))} has nothing to show: {why}")
     _check_part(part, entries)
-    for number, entry in enumerate(_sorted(entries, by), start=1):
+    for number, entry in enumerate(_sort_entries(entries, by), start=1):
         entry.number = number
-    groups = _groups(sorted(entries, key=lambda entry: entry.number))
+    groups = _group_entries(sorted(entries, key=lambda entry: entry.number))
     for group in groups:
         _draw_lines(group, metric, part, noise)
     return History(metric=metric, part=part, by=by, groups=groups, unreadable=unreadable, left_out=left_out)
 
 
-def _labels(paths: Sequence[Path]) -> dict[Path, str]:
+def _label_paths(paths: Sequence[Path]) -> dict[Path, str]:
     """What each is called: its name; of several that share it, the folders that tell them apart."""
     parts_of = {path: path.resolve().parts for path in paths}
     names = [parts[-1] for parts in parts_of.values()]
     sharing = {name: [parts for parts in parts_of.values() if parts[-1] == name] for name in set(names)}
     return {
-        path: name if len(sharing[name]) == 1 else _apart(parts_of[path], sharing[name])
+        path: name if len(sharing[name]) == 1 else _shorten_path(parts_of[path], sharing[name])
         for path, name in zip(parts_of, names)
     }
 
 
-def _apart(parts: tuple[str, ...], others: Sequence[tuple[str, ...]]) -> str:
+def _shorten_path(parts: tuple[str, ...], others: Sequence[tuple[str, ...]]) -> str:
     """A path without the folders that all of `others`, and it, begin and end with."""
     shortest = min(map(len, others))
     begin = next((n for n in range(shortest) if len({path[n] for path in others}) > 1), shortest - 1)
@@ -242,15 +242,17 @@ def _apart(parts: tuple[str, ...], others: Sequence[tuple[str, ...]]) -> str:
     return "/".join(parts[begin : len(parts) - end + 1] or parts[begin:])
 
 
-def _sorted(entries: list[Entry], by: By) -> list[Entry]:
+def _sort_entries(entries: list[HistoryEntry], by: By) -> list[HistoryEntry]:
     """By date, those without one last; by commit in the order in which commits were first measured, those without
     one last."""
     never = pd.Timestamp.max.tz_localize("UTC")
 
-    def when(entry: Entry) -> pd.Timestamp:
+    def when(entry: HistoryEntry) -> pd.Timestamp:
         return never if entry.recorded_at is None else entry.recorded_at
 
-    first = {commit: min(when(entry) for entry in entries if entry.commit == commit) for commit in _commits(entries)}
+    first = {
+        commit: min(when(entry) for entry in entries if entry.commit == commit) for commit in _list_commits(entries)
+    }
     if by == "date":
         return sorted(entries, key=lambda entry: (when(entry), entry.label))
     return sorted(
@@ -259,23 +261,23 @@ def _sorted(entries: list[Entry], by: By) -> list[Entry]:
     )
 
 
-def _commits(entries: list[Entry]) -> set[str]:
+def _list_commits(entries: list[HistoryEntry]) -> set[str]:
     return {entry.commit for entry in entries}
 
 
 # ------------------------------------------------------------------------------------------------------------- entries
 
 
-def _measured(path: Path, label: str, side: Side, part: Part) -> Entry:
+def _measure_entry(path: Path, label: str, side: Side, part: KernelPart) -> HistoryEntry:
     """The entry, with what it measured of each of its cases; of its tables only what is still needed stays."""
     if not side.is_capture:
         profiled = set(side.kernels["run_id"].unique())
         if not (len(side.runs) and side.runs["run_id"].isin(profiled).any()):
-            raise NotComparable(f"{path} has no run that finished and was profiled")
+            raise NotComparableError(f"{path} has no run that finished and was profiled")
         side.runs = side.runs[side.runs["run_id"].isin(profiled)]
     at = pd.to_datetime(side.recorded_at, utc=True, errors="coerce")
     commits = sorted(set(side.runs["commit"].dropna().astype(str)) - {""}) if "commit" in side.runs else []
-    entry = Entry(
+    entry = HistoryEntry(
         path=path,
         label=label,
         side=side,
@@ -308,9 +310,9 @@ def _slim(side: Side) -> Side:
     )
 
 
-def _measure_part(side: Side, run_ids: Runs, part: Part, totals: Totals) -> PartTime:
+def _measure_part(side: Side, run_ids: Runs, part: KernelPart, totals: Totals) -> PartTime:
     """The median over steps and ranks, then over processes, as of `measure`; a step without such a kernel has 0."""
-    kernels = of_runs(side.kernels, run_ids)
+    kernels = keep_runs(side.kernels, run_ids)
     kernels = kernels[part.holds(kernels)]
     rows = kernels[["run_id", "rank", "step"]].assign(time_ns=kernels["end_ns"] - kernels["start_ns"])
     sums = rows.groupby(["run_id", "rank", "step"], observed=True)["time_ns"].agg(["sum", "size"]).reset_index()
@@ -321,20 +323,20 @@ def _measure_part(side: Side, run_ids: Runs, part: Part, totals: Totals) -> Part
     return PartTime(time_ns=float(of_run["sum"]), num_kernels=float(of_run["size"]), spread_ns=spread)
 
 
-def _check_part(part: Part, entries: list[Entry]) -> None:
+def _check_part(part: KernelPart, entries: list[HistoryEntry]) -> None:
     """Raises NotComparable where no entry has such kernels."""
     if not part or any(time.num_kernels for entry in entries for time in entry.parts.values()):
         return
     key = next(key for key in reversed(PART_KEYS) if getattr(part, key))
     known = {str(n) for entry in entries for made in entry.measured.values() for n in made.totals.kernels[key]}
     said = ", ".join(sorted(known - {""})[:20]) or "none"
-    raise NotComparable(f"--part: no entry has kernels of {part}; of {key} there is {said}")
+    raise NotComparableError(f"--part: no entry has kernels of {part}; of {key} there is {said}")
 
 
 # -------------------------------------------------------------------------------------------------------------- groups
 
 
-def _groups(entries: list[Entry]) -> list[Group]:
+def _group_entries(entries: list[HistoryEntry]) -> list[Group]:
     """Each entry in the first group that it can be compared with, or else in one of its own."""
     groups: list[Group] = []
     for entry in entries:
@@ -349,7 +351,7 @@ def _groups(entries: list[Entry]) -> list[Group]:
     return groups
 
 
-def _join(group: Group, entry: Entry) -> str:
+def _join(group: Group, entry: HistoryEntry) -> str:
     """Put the entry into the group, or say why it cannot be."""
     first = group.entries[0] if group.entries else entry
     if first.side.is_capture != entry.side.is_capture:
@@ -358,12 +360,15 @@ def _join(group: Group, entry: Entry) -> str:
     for other in group.entries if entry.side.is_capture else group.entries[:1]:
         try:
             made = align(other.side, entry.side)
-        except NotComparable as error:
+        except NotComparableError as error:
             return f"A is {other.label}, B is {entry.label}: {error.why}"
     if made.differences:
         said = [f"{find_label(name)} is {b}, and {a} in {first.label}" for name, (a, b) in made.differences.items()]
         return "; ".join(said)
-    num_before, num_after = len(_shared(group._alignments or [made])), len(_shared([*group._alignments, made]))
+    num_before, num_after = (
+        len(_find_shared(group._alignments or [made])),
+        len(_find_shared([*group._alignments, made])),
+    )
     if num_after < SHARED * num_before:
         shares = f"{num_after} of the {format_count(num_before, 'run')} that the entries from {first.label} on have"
         return f"{entry.label} has {shares}: choose runs with --run to see these"
@@ -372,18 +377,18 @@ def _join(group: Group, entry: Entry) -> str:
     return ""
 
 
-def _shared(alignments: Sequence[Alignment]) -> list[list[Case]]:
+def _find_shared(alignments: Sequence[Alignment]) -> list[list[Case]]:
     """The cases that all alignments have, each as of the entries in their order."""
     by_first = [{case.first: case for case in made.cases} for made in alignments]
     return [[cases[first] for cases in by_first] for first in by_first[0] if all(first in cases for cases in by_first)]
 
 
-def _draw_lines(group: Group, metric: Followed, part: Part, named: Noise | None) -> None:
+def _draw_lines(group: Group, metric: Followed, part: KernelPart, named: Noise | None) -> None:
     """The lines of a group, and what to know of it."""
-    lines = _shared(group._alignments)
+    lines = _find_shared(group._alignments)
     used = {run for cases in lines for case in cases for run in (*case.first, *case.second)}
     for before, entry in itertools.pairwise(group.entries):
-        settings = settings_apart(before.side.runs, entry.side.runs)
+        settings = compare_settings(before.side.runs, entry.side.runs)
         settings.pop("commit", None)  # has a column of its own
         if settings:
             group.settings[entry.number] = settings
@@ -392,21 +397,21 @@ def _draw_lines(group: Group, metric: Followed, part: Part, named: Noise | None)
             group.not_in_all[entry.number] = alone
     measured = [[entry.measured[case.second] for entry, case in zip(group.entries, cases)] for cases in lines]
     group.clock = "timer" if all("timer" in made.clocks for line in measured for made in line) else "nsys"
-    bands = _Bands(named)
+    bands = _EntryNoise(named)
     for cases, of_line in zip(lines, measured):
         if not all(_knows(metric, made) for made in of_line):
             continue
-        line = Line(label=cases[0].label, points=[])
+        line = HistoryLine(label=cases[0].label, points=[])
         reference = 0
         for place, entry in enumerate(group.entries):
             against, runs = group.entries[reference], (cases[reference].second, cases[place].second)
             both = of_line[reference], of_line[place]
-            noise = bands.between(against, entry) if place else noises.SHIPPED  # nothing is held against the first
+            noise = bands.find_noise(against, entry) if place else noises.SHIPPED  # nothing is held against the first
             judged = _judge(both, (against, entry), runs, group.clock, metric, part, noise)
             if not place:
                 line.points.append(Point(entry=entry, value=judged.second))
                 continue
-            cause, ns = _cause(both, noise, metric, part, judged) if judged.is_real else ("", 0.0)
+            cause, ns = _find_cause(both, noise, metric, part, judged) if judged.is_real else ("", 0.0)
             point = Point(entry=entry, value=judged.second, against=against, judged=judged, cause=cause, cause_ns=ns)
             line.points.append(point)
             if point.is_change:
@@ -415,12 +420,12 @@ def _draw_lines(group: Group, metric: Followed, part: Part, named: Noise | None)
     group.noise = bands.sources
 
 
-def _knows(metric: Followed, measured: Measured) -> bool:
+def _knows(metric: Followed, measured: MeasuredCase) -> bool:
     known = {"memory": measured.memory_bytes is not None, "throughput": measured.num_tokens > 0}
     return known.get(metric, metric != "energy" or bool(measured.energies))
 
 
-class _Bands:
+class _EntryNoise:
     """The noise between two entries, as `compare` has it."""
 
     def __init__(self, named: Noise | None):
@@ -428,24 +433,24 @@ class _Bands:
         self._made: dict[tuple[int, int], Noise] = {}
         self.sources: list[str] = []
 
-    def between(self, first: Entry, second: Entry) -> Noise:
+    def find_noise(self, first: HistoryEntry, second: HistoryEntry) -> Noise:
         key = first.number, second.number
         if key not in self._made:
             runs = align(first.side, second.side).runs
-            self._made[key] = noises.choose(self._named, (first.side, second.side), runs)
-            source = source_of(first.side, second.side, self._made[key])
+            self._made[key] = noises.choose_noise(self._named, (first.side, second.side), runs)
+            source = describe_source(first.side, second.side, self._made[key])
             if source not in self.sources:
                 self.sources.append(source)
         return self._made[key]
 
 
 def _judge(
-    both: tuple[Measured, Measured],
-    entries: tuple[Entry, Entry],
+    both: tuple[MeasuredCase, MeasuredCase],
+    entries: tuple[HistoryEntry, HistoryEntry],
     runs: tuple[Runs, Runs],
     clock: str,
     metric: Followed,
-    part: Part,
+    part: KernelPart,
     noise: Noise,
 ) -> Judgement:
     """What the second is against the first."""
@@ -460,8 +465,8 @@ def _judge(
     return Judgement(metric="kernel", first=first.time_ns, second=second.time_ns, band=band)
 
 
-def _cause(
-    both: tuple[Measured, Measured], noise: Noise, metric: Followed, part: Part, judged: Judgement
+def _find_cause(
+    both: tuple[MeasuredCase, MeasuredCase], noise: Noise, metric: Followed, part: KernelPart, judged: Judgement
 ) -> tuple[str, float]:
     """The first part that explains a change, and its time in a step; ("", 0.0) where there is none."""
     first, second = both
@@ -473,14 +478,14 @@ def _cause(
     if metric == "throughput":
         off_ns = 1e9 * first.num_tokens * (1 / judged.second - 1 / judged.first)
 
-    def is_of(cause: Cause) -> bool:
-        is_wanted = (kinds is None or cause.kind in kinds) and (not part or _is_of(cause, part))
+    def is_wanted_cause(cause: Cause) -> bool:
+        is_wanted = (kinds is None or cause.kind in kinds) and (not part or _is_in_part(cause, part))
         return is_wanted and cause.explains(off_ns * made.num)
 
-    first_cause = next(filter(is_of, made.causes), None)  # they are in the order in which they count
-    return (cause_text(first_cause), first_cause.ns / made.num) if first_cause else ("", 0.0)
+    first_cause = next(filter(is_wanted_cause, made.causes), None)  # they are in the order in which they count
+    return (format_cause(first_cause), first_cause.ns / made.num) if first_cause else ("", 0.0)
 
 
-def _is_of(cause: Cause, part: Part) -> bool:
+def _is_in_part(cause: Cause, part: KernelPart) -> bool:
     inside = not part.module or cause.module == part.module or cause.module.startswith(f"{part.module}/")
     return inside and part.phase in ("", cause.phase) and (not part.family or part.family in cause.families)

@@ -14,12 +14,19 @@ import pandas as pd
 from rich.cells import cell_len
 
 from profiler_job.analysis.comparison.align import NO_SHAPES
-from profiler_job.analysis.comparison.history import Entry, Group, History, Line, Point
+from profiler_job.analysis.comparison.history import Group, History, HistoryEntry, HistoryLine, Point
 from profiler_job.analysis.comparison.judge import METRICS
 from profiler_job.analysis.comparison.noise import ENERGY
 from profiler_job.analysis.metrics.differences import is_beyond_chance
-from profiler_job.analysis.show.show_formats import csv_cell, escaped
-from profiler_job.analysis.show.values import energy_text, printable, shortened, size_text, time_text, wrapped
+from profiler_job.analysis.show.show_formats import escape_csv_cell, escape_markdown
+from profiler_job.analysis.show.values import (
+    format_energy,
+    format_size,
+    format_time,
+    make_printable,
+    shorten_text,
+    wrap_text,
+)
 from profiler_job.jobs.contract.axes import find_label
 from profiler_job.jobs.contract.words import format_count
 
@@ -36,7 +43,7 @@ COLUMNS = ("group", "run", "entry", "name", "recorded", "commit", "value", "agai
 # ---------------------------------------------------------------------------------------------------------------- words
 
 
-def title_of(history: History, group: Group) -> str:
+def format_title(history: History, group: Group) -> str:
     """What the values of a group are."""
     what = METRICS[history.metric]
     what = what[0].upper() + what[1:] + (f" ({history.part})" if history.part else "")
@@ -47,52 +54,56 @@ def title_of(history: History, group: Group) -> str:
     return of.capitalize() if history.metric == "step" else f"{what} of {of}"
 
 
-def value_text(history: History, value: float) -> str:
+def format_history_value(history: History, value: float) -> str:
     if history.metric == "throughput":
         return f"{value:,.0f}"
-    return {"memory": size_text, "energy": energy_text}.get(history.metric, time_text)(value)
+    return {"memory": format_size, "energy": format_energy}.get(history.metric, format_time)(value)
 
 
-def off_text(history: History, point: Point) -> str:
+def format_difference(history: History, point: Point) -> str:
     """A difference as a share of its reference, or as it is where that is 0."""
     if point.judged is None:
         return ""
     if point.judged.share is None:
-        return f"{point.judged.difference:+.0f}" if not point.value else f"+{value_text(history, point.value)}"
+        return (
+            f"{point.judged.difference:+.0f}" if not point.value else f"+{format_history_value(history, point.value)}"
+        )
     return f"{100 * point.judged.share:+.1f}%"
 
 
-def band_text(history: History, point: Point) -> str:
+def format_band(history: History, point: Point) -> str:
     if point.judged is None:
         return ""
     if math.isinf(point.judged.band):
         return UNKNOWN
     if not point.judged.first:
-        return f"±{value_text(history, point.judged.band)}"
+        return f"±{format_history_value(history, point.judged.band)}"
     return f"±{100 * point.judged.band / point.judged.first:.1f}%"
 
 
-def when_text(entry: Entry) -> str:
+def format_date(entry: HistoryEntry) -> str:
     return NEVER if entry.recorded_at is None else f"{entry.recorded_at:%Y-%m-%d %H:%M}"
 
 
-def change_text(history: History, line: Line, point: Point) -> str:
+def format_change(history: History, line: HistoryLine, point: Point) -> str:
     """A change in a sentence."""
     assert point.judged and point.against
-    before, after = (value_text(history, value) for value in (point.judged.first, point.judged.second))
-    band = value_text(history, point.judged.band)
-    said = f"{line.label}: {before} -> {after}, {off_text(history, point)}, band ±{band}: {point.judged.verdict}"
+    before, after = (format_history_value(history, value) for value in (point.judged.first, point.judged.second))
+    band = format_history_value(history, point.judged.band)
+    said = (
+        f"{line.label}: {before} -> {after}, {format_difference(history, point)}, band ±{band}: {point.judged.verdict}"
+    )
     return f"#{point.entry.number} {point.entry.label} against #{point.against.number}, {said}"
 
 
-def cause_text(history: History, point: Point) -> str:
+def format_cause(history: History, point: Point) -> str:
     """The part that made a change; "" of metrics that have none."""
     if point.cause:
         return f"{point.cause_ns / 1e6:+.3f} ms  {point.cause}"
     return "" if history.metric in ("memory", "energy") else "no part of the profiled step explains it"
 
 
-def counts_text(group: Group) -> str:
+def format_counts(group: Group) -> str:
     """How many changes there are, and whether so many may be chance."""
     changed = [point.judged for line in group.lines for point in line.changes if point.judged]
     changes = len(changed)
@@ -106,7 +117,7 @@ def counts_text(group: Group) -> str:
     return f"{format_count(changes, 'change')} beyond the noise band, of {num_judged}{chance}:"
 
 
-def notes_of(history: History, group: Group) -> Iterator[str]:
+def list_notes(history: History, group: Group) -> Iterator[str]:
     """What to know of a group: what changed beside the metric, what is not shown, what the noise bands are from."""
     for number, settings in group.settings.items():
         for name, (before, after) in settings.items():
@@ -139,7 +150,7 @@ def is_drawn(history: History, group: Group) -> bool:
     return bool(group.lines) and (len(group.entries) > 1 or len(history.groups) == 1)
 
 
-def left_out(history: History) -> Iterator[str]:
+def list_left_out(history: History) -> Iterator[str]:
     """Entries that have no line, each with why."""
     yield from (f"not shown: {why}" for why in history.left_out.values())
 
@@ -152,55 +163,59 @@ def as_text(history: History) -> str:
     lines: list[str] = []
     for number, group in enumerate(history.groups):
         lines += [""] * bool(number)
-        lines += _wrapped(f"{title_of(history, group)}: {format_count(len(group.entries), 'entry')} by {history.by}")
+        lines += _wrap(f"{format_title(history, group)}: {format_count(len(group.entries), 'entry')} by {history.by}")
         if group.reason:
-            lines += _wrapped(f"A new line: {group.reason}")
+            lines += _wrap(f"A new line: {group.reason}")
         lines.append("")
         if len(group.lines) == 1:
-            lines += _points(history, group, group.lines[0])
+            lines += _format_points(history, group, group.lines[0])
         else:
-            lines += _entries(group.entries)
-            lines += ["", *_sparklines(history, group)] if is_drawn(history, group) else []
-        lines += ["", *_wrapped(counts_text(group))]
+            lines += _format_entries(group.entries)
+            lines += ["", *_format_sparklines(history, group)] if is_drawn(history, group) else []
+        lines += ["", *_wrap(format_counts(group))]
         for line in group.lines:
             for point in line.changes:
-                lines += _wrapped(change_text(history, line, point), "  ")
-                lines += _wrapped(why, "    ") if (why := cause_text(history, point)) else []
-        for note in notes_of(history, group):
-            lines += _wrapped(note)
-    for line_out in left_out(history):
-        lines += _wrapped(line_out)
+                lines += _wrap(format_change(history, line, point), "  ")
+                lines += _wrap(why, "    ") if (why := format_cause(history, point)) else []
+        for note in list_notes(history, group):
+            lines += _wrap(note)
+    for line_out in list_left_out(history):
+        lines += _wrap(line_out)
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _wrapped(text: str, indent: str = "") -> list[str]:
-    return wrapped(printable(text), WIDTH, indent)
+def _wrap(text: str, indent: str = "") -> list[str]:
+    return wrap_text(make_printable(text), WIDTH, indent)
 
 
-def _points(history: History, group: Group, line: Line) -> list[str]:
+def _format_points(history: History, group: Group, line: HistoryLine) -> list[str]:
     """A row for each entry, with its place between the least and the greatest value."""
     rows = [["#", "recorded", "commit", "entry", "value", "change", "band", ""]]
     for point in line.points:
-        cells = [str(point.entry.number), when_text(point.entry), point.entry.commit[:7], point.entry.label]
-        cells += [value_text(history, point.value), off_text(history, point), band_text(history, point)]
+        cells = [str(point.entry.number), format_date(point.entry), point.entry.commit[:7], point.entry.label]
+        cells += [
+            format_history_value(history, point.value),
+            format_difference(history, point),
+            format_band(history, point),
+        ]
         rows.append(cells)
-    spare = WIDTH - max(map(cell_len, _table(rows, "rllLrrr", cut=False)))
+    spare = WIDTH - max(map(cell_len, _format_table(rows, "rllLrrr", cut=False)))
     columns = min(CHART, max(LEAST_CHART, spare - 2))
-    for cells, point, place in zip(rows[1:], line.points, places(line, columns)):
+    for cells, point, place in zip(rows[1:], line.points, place_values(line, columns)):
         cells.append("·" * place + (CHANGED if point.is_change else SAME) + "·" * (columns - place - 1))
     note = [f"{CHANGED} a change beyond the noise band"] if line.changes else []
-    return [*_table(rows, "rllLrrrl"), *note]
+    return [*_format_table(rows, "rllLrrrl"), *note]
 
 
-def places(line: Line, num: int) -> list[int]:
+def place_values(line: HistoryLine, num: int) -> list[int]:
     """Where each value stands, from 0 to num - 1. The scale is at least as wide as a noise band, so that noise looks
     small."""
     values = [point.value for point in line.points]
-    low, high = scale_of(line)
+    low, high = compute_scale(line)
     return [round((num - 1) * (value - low) / (high - low)) if high > low else (num - 1) // 2 for value in values]
 
 
-def scale_of(line: Line) -> tuple[float, float]:
+def compute_scale(line: HistoryLine) -> tuple[float, float]:
     """Least and greatest value of a chart's scale."""
     values = [point.value for point in line.points]
     bands = [point.judged.band for point in line.points if point.judged]
@@ -209,38 +224,38 @@ def scale_of(line: Line) -> tuple[float, float]:
     return min(values) - spare, max(values) + spare
 
 
-def _entries(entries: Sequence[Entry]) -> list[str]:
+def _format_entries(entries: Sequence[HistoryEntry]) -> list[str]:
     rows = [["#", "recorded", "commit", "entry"]]
-    rows += [[str(entry.number), when_text(entry), entry.commit[:7], entry.label] for entry in entries]
-    return _table(rows, "rllL")
+    rows += [[str(entry.number), format_date(entry), entry.commit[:7], entry.label] for entry in entries]
+    return _format_table(rows, "rllL")
 
 
-def _sparklines(history: History, group: Group) -> list[str]:
+def _format_sparklines(history: History, group: Group) -> list[str]:
     """A row for each line, with its first and last values and a small chart of up to CHART entries, the last ones."""
     rows = [["run", "first", "last", "", "marks", "chart"]]
     for line in group.lines:
         first, last = line.points[0].value, line.points[-1].value
         off = f"{100 * (last / first - 1):+.1f}%" if first else ""
-        rows.append([line.label, value_text(history, first), value_text(history, last), off])
-        rows[-1] += [str(len(line.changes) or ""), sparkline(line)]
-    return _table(rows, "Lrrrrl")
+        rows.append([line.label, format_history_value(history, first), format_history_value(history, last), off])
+        rows[-1] += [str(len(line.changes) or ""), draw_sparkline(line)]
+    return _format_table(rows, "Lrrrrl")
 
 
-def sparkline(line: Line) -> str:
-    return "".join(LEVELS[place] for place in places(line, len(LEVELS))[-CHART:])
+def draw_sparkline(line: HistoryLine) -> str:
+    return "".join(LEVELS[place] for place in place_values(line, len(LEVELS))[-CHART:])
 
 
-def _table(rows: Sequence[Sequence[str]], align: str, *, cut: bool = True) -> list[str]:
+def _format_table(rows: Sequence[Sequence[str]], align: str, *, cut: bool = True) -> list[str]:
     """Rows of cells, without columns that are empty. align: l, r or L of each; L is cut where the line has no room, or,
     where names would then be the same, stands on a line above."""
     kept = [i for i in range(len(align)) if any(row[i] for row in rows[1:])]
-    cells = [[printable(row[i]) for i in kept] for row in rows]
+    cells = [[make_printable(row[i]) for i in kept] for row in rows]
     how = [align[i] for i in kept]
     widths = [max(cell_len(row[i]) for row in cells) for i in range(len(kept))]
     if cut and "L" in how:
         place = how.index("L")
         widths[place] = max(5, min(widths[place], WIDTH - sum(widths) + widths[place] - 2 * (len(kept) - 1)))
-        names = [shortened(row[place], widths[place]) for row in cells]
+        names = [shorten_text(row[place], widths[place]) for row in cells]
         if len(set(names)) == len({row[place] for row in cells}):
             for row, name in zip(cells, names):
                 row[place] = name
@@ -248,13 +263,13 @@ def _table(rows: Sequence[Sequence[str]], align: str, *, cut: bool = True) -> li
     for row in cells:
         for i, cell in enumerate(row):
             if cell_len(cell) > widths[i]:
-                lines.append(shortened(cell, WIDTH))
+                lines.append(shorten_text(cell, WIDTH))
                 row[i] = ""
-        lines.append("  ".join(_padded(cell, width, a) for cell, width, a in zip(row, widths, how)).rstrip())
+        lines.append("  ".join(_pad(cell, width, a) for cell, width, a in zip(row, widths, how)).rstrip())
     return lines
 
 
-def _padded(text: str, width: int, how: str) -> str:
+def _pad(text: str, width: int, how: str) -> str:
     spaces = " " * (width - cell_len(text))
     return spaces + text if how == "r" else text + spaces
 
@@ -266,51 +281,55 @@ def as_markdown(history: History) -> str:
     """Tables for a pull request or a page."""
     lines: list[str] = []
     for group in history.groups:
-        lines += [f"### {escaped(printable(title_of(history, group)))}, by {history.by}", ""]
+        lines += [f"### {escape_markdown(make_printable(format_title(history, group)))}, by {history.by}", ""]
         if group.reason:
-            lines += [f"A new line: {escaped(printable(group.reason))}", ""]
+            lines += [f"A new line: {escape_markdown(make_printable(group.reason))}", ""]
         if len(group.lines) == 1:
             head = ["#", "recorded", "commit", "entry", "value", "change", "noise band", "verdict"]
             rows = [
                 [
-                    *(str(point.entry.number), when_text(point.entry), point.entry.commit, point.entry.label),
-                    *(value_text(history, point.value), off_text(history, point), band_text(history, point)),
+                    *(str(point.entry.number), format_date(point.entry), point.entry.commit, point.entry.label),
+                    *(
+                        format_history_value(history, point.value),
+                        format_difference(history, point),
+                        format_band(history, point),
+                    ),
                     point.judged.verdict if point.judged else "",
                 ]
                 for point in group.lines[0].points
             ]
-            lines += _markdown(head, rows)
+            lines += _format_markdown(head, rows)
         else:
-            rows = [[str(e.number), when_text(e), e.commit, e.label] for e in group.entries]
-            lines += _markdown(["#", "recorded", "commit", "entry"], rows)
+            rows = [[str(e.number), format_date(e), e.commit, e.label] for e in group.entries]
+            lines += _format_markdown(["#", "recorded", "commit", "entry"], rows)
             rows = [
                 [
                     line.label,
-                    *(value_text(history, point.value) for point in (line.points[0], line.points[-1])),
+                    *(format_history_value(history, point.value) for point in (line.points[0], line.points[-1])),
                     ", ".join(f"#{point.entry.number}" for point in line.changes),
-                    sparkline(line),
+                    draw_sparkline(line),
                 ]
                 for line in group.lines
             ]
             if is_drawn(history, group):
-                lines += ["", *_markdown(["run", "first", "last", "changes", "chart"], rows)]
-        lines += ["", escaped(counts_text(group)), ""]
+                lines += ["", *_format_markdown(["run", "first", "last", "changes", "chart"], rows)]
+        lines += ["", escape_markdown(format_counts(group)), ""]
         for line in group.lines:
             for point in line.changes:
-                why = cause_text(history, point)
+                why = format_cause(history, point)
                 cause = f" ({why})" if why else ""
-                lines.append(f"- {escaped(printable(change_text(history, line, point) + cause))}")
-        lines += [f"- {escaped(printable(note))}" for note in notes_of(history, group)]
+                lines.append(f"- {escape_markdown(make_printable(format_change(history, line, point) + cause))}")
+        lines += [f"- {escape_markdown(make_printable(note))}" for note in list_notes(history, group)]
         lines.append("")
-    lines += [f"- {escaped(printable(text))}" for text in left_out(history)]
+    lines += [f"- {escape_markdown(make_printable(text))}" for text in list_left_out(history)]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def _format_markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     right = ("#", "value", "change", "noise band", "first", "last")
-    lines = ["| " + " | ".join(map(escaped, head)) + " |"]
+    lines = ["| " + " | ".join(map(escape_markdown, head)) + " |"]
     lines.append("| " + " | ".join("--:" if name in right else ":--" for name in head) + " |")
-    return lines + ["| " + " | ".join(escaped(printable(cell)) for cell in row) + " |" for row in rows]
+    return lines + ["| " + " | ".join(escape_markdown(make_printable(cell)) for cell in row) + " |" for row in rows]
 
 
 # --------------------------------------------------------------------------------------------------------- CSV and JSON
@@ -324,8 +343,8 @@ def as_csv(history: History) -> str:
     for number, group in enumerate(history.groups):
         for line in group.lines:
             for point in line.points:
-                row = _point(point) | {"group": number, "run": line.label} | _about(point.entry)
-                writer.writerow([csv_cell(row[name]) for name in COLUMNS])
+                row = _describe_point(point) | {"group": number, "run": line.label} | _describe_entry(point.entry)
+                writer.writerow([escape_csv_cell(row[name]) for name in COLUMNS])
     return stream.getvalue().rstrip("\n")
 
 
@@ -339,7 +358,9 @@ def as_json(history: History, code: int) -> str:
             "entries": [entry.number for entry in group.entries],
             "settings": {str(number): settings for number, settings in group.settings.items()},
             "not_in_all": {str(number): runs for number, runs in group.not_in_all.items()},
-            "lines": [{"run": line.label, "points": [_point(point) for point in line.points]} for line in group.lines],
+            "lines": [
+                {"run": line.label, "points": [_describe_point(point) for point in line.points]} for line in group.lines
+            ],
         }
         for group in history.groups
     ]
@@ -349,7 +370,7 @@ def as_json(history: History, code: int) -> str:
             "metric": history.metric,
             "part": part,
             "by": history.by,
-            "entries": [_about(entry) | {"notes": entry.side.notes} for entry in history.entries],
+            "entries": [_describe_entry(entry) | {"notes": entry.side.notes} for entry in history.entries],
             "groups": groups,
             "unreadable": history.unreadable,
             "left_out": history.left_out,
@@ -359,13 +380,13 @@ def as_json(history: History, code: int) -> str:
     )
 
 
-def _about(entry: Entry) -> dict[str, Any]:
+def _describe_entry(entry: HistoryEntry) -> dict[str, Any]:
     at: pd.Timestamp | None = entry.recorded_at
     recorded = None if at is None else at.strftime("%Y-%m-%dT%H:%M:%SZ")
     return {"entry": entry.number, "name": entry.label, "recorded": recorded, "commit": entry.commit or None}
 
 
-def _point(point: Point) -> dict[str, Any]:
+def _describe_point(point: Point) -> dict[str, Any]:
     judged = point.judged
     return {
         "entry": point.entry.number,

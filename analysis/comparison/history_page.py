@@ -9,24 +9,24 @@ from collections.abc import Iterator
 import pandas as pd
 from markupsafe import Markup
 
-from profiler_job.analysis.comparison.history import Entry, Group, History, Line, Point
+from profiler_job.analysis.comparison.history import Group, History, HistoryEntry, HistoryLine, Point
 from profiler_job.analysis.comparison.history_forms import (
     NEVER,
     UNKNOWN,
-    cause_text,
-    change_text,
-    counts_text,
+    compute_scale,
+    format_cause,
+    format_change,
+    format_counts,
+    format_date,
+    format_history_value,
+    format_title,
     is_drawn,
-    left_out,
-    notes_of,
-    scale_of,
-    title_of,
-    value_text,
-    when_text,
+    list_left_out,
+    list_notes,
 )
 from profiler_job.analysis.render import chart_parts, charts
-from profiler_job.analysis.show.page import document, list_of, table_of
-from profiler_job.analysis.show.values import printable
+from profiler_job.analysis.show.page import render_document, render_list, render_table
+from profiler_job.analysis.show.values import make_printable
 
 MOST_CHARTS = 100
 """Lines that are drawn."""
@@ -39,60 +39,60 @@ _SCALES = {
 }
 
 
-def page_of(history: History) -> str:
-    title = f"{title_of(history, history.groups[0])}, by {history.by}"
-    parts = [Markup("<h1>{}</h1>").format(printable(title))]
+def render_history(history: History) -> str:
+    title = f"{format_title(history, history.groups[0])}, by {history.by}"
+    parts = [Markup("<h1>{}</h1>").format(make_printable(title))]
     for number, group in enumerate(history.groups):
-        parts += _group(history, group, number)
-    parts.append(list_of([*history.unreadable.values(), *left_out(history)], "facts"))
-    return document(printable(title), parts, "history")
+        parts += _render_group(history, group, number)
+    parts.append(render_list([*history.unreadable.values(), *list_left_out(history)], "facts"))
+    return render_document(make_printable(title), parts, "history")
 
 
-def _group(history: History, group: Group, number: int) -> Iterator[Markup]:
+def _render_group(history: History, group: Group, number: int) -> Iterator[Markup]:
     if group.reason:
-        said = (title_of(history, group), group.reason)
-        yield Markup("<h2>{}: a new line</h2>\n<p>{}</p>").format(*map(printable, said))
+        said = (format_title(history, group), group.reason)
+        yield Markup("<h2>{}: a new line</h2>\n<p>{}</p>").format(*map(make_printable, said))
     changes = [
-        (change_text(history, line, point), cause_text(history, point))
+        (format_change(history, line, point), format_cause(history, point))
         for line in group.lines
         for point in line.changes
     ]
-    yield Markup('<p class="lead">{}</p>').format(counts_text(group))
-    yield list_of([f"{said} ({cause})" if cause else said for said, cause in changes], "")
+    yield Markup('<p class="lead">{}</p>').format(format_counts(group))
+    yield render_list([f"{said} ({cause})" if cause else said for said, cause in changes], "")
     for place, line in enumerate(group.lines[:MOST_CHARTS] if is_drawn(history, group) else []):
-        chart = _chart(history, line, f"line-{number}-{place}")
-        yield Markup('<h2>{}</h2>\n<div class="chart scroll">{}</div>').format(printable(line.label), chart)
+        chart = _render_chart(history, line, f"line-{number}-{place}")
+        yield Markup('<h2>{}</h2>\n<div class="chart scroll">{}</div>').format(make_printable(line.label), chart)
         if len(group.lines) == 1:
-            yield table_of(_rows(line, history))
+            yield render_table(_make_rows(line, history))
     if is_drawn(history, group) and len(group.entries) > 1:
         yield Markup('<p class="faint">{}</p>').format(LEGEND)
     if len(group.lines) > MOST_CHARTS:
         yield Markup("<p>{} more lines: choose runs with --run</p>").format(len(group.lines) - MOST_CHARTS)
     if len(group.lines) != 1:
         yield Markup("<h2>Entries</h2>")
-        yield table_of(pd.DataFrame([_about(entry) for entry in group.entries]))
-    yield list_of(list(notes_of(history, group)), "facts")
+        yield render_table(pd.DataFrame([_describe_entry(entry) for entry in group.entries]))
+    yield render_list(list(list_notes(history, group)), "facts")
 
 
-def _about(entry: Entry) -> dict:
-    return {"entry": f"#{entry.number}", "recorded": when_text(entry), "commit": entry.commit or NEVER} | {
+def _describe_entry(entry: HistoryEntry) -> dict:
+    return {"entry": f"#{entry.number}", "recorded": format_date(entry), "commit": entry.commit or NEVER} | {
         "name": entry.label
     }
 
 
-def _rows(line: Line, history: History) -> pd.DataFrame:
+def _make_rows(line: HistoryLine, history: History) -> pd.DataFrame:
     unit = {"memory": "_bytes", "energy": "", "throughput": ""}.get(history.metric, "_ns")
 
     def shown(value: float) -> float | str | None:
         if math.isinf(value):
             return UNKNOWN
-        return value if unit else value_text(history, value)
+        return value if unit else format_history_value(history, value)
 
     rows = []
     for point in line.points:
         judged = point.judged
         rows.append(
-            _about(point.entry)
+            _describe_entry(point.entry)
             | {f"value{unit}": shown(point.value), f"difference{unit}": shown(judged.difference) if judged else None}
             | {"difference_share": judged.share if judged else None}
             | {f"band{unit}": shown(judged.band) if judged else None}
@@ -101,19 +101,19 @@ def _rows(line: Line, history: History) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _chart(history: History, line: Line, prefix: str) -> Markup:
-    low, high = scale_of(line)
-    unit, size = _unit(history, high)
+def _render_chart(history: History, line: HistoryLine, prefix: str) -> Markup:
+    low, high = compute_scale(line)
+    unit, size = _choose_unit(history, high)
     rows = pd.DataFrame(
         {
             "x": f"#{point.entry.number}",
             "value": point.value / size,
-            "low": _edge(point, -1) / size,
-            "high": _edge(point, +1) / size,
+            "low": _find_edge(point, -1) / size,
+            "high": _find_edge(point, +1) / size,
             "changed": int(point.is_change),
-            "title": printable(
-                f"#{point.entry.number} {point.entry.label}, {when_text(point.entry)}:"
-                f" {value_text(history, point.value)}{f', {point.judged.verdict}' if point.judged else ''}"
+            "title": make_printable(
+                f"#{point.entry.number} {point.entry.label}, {format_date(point.entry)}:"
+                f" {format_history_value(history, point.value)}{f', {point.judged.verdict}' if point.judged else ''}"
             ),
         }
         for point in line.points
@@ -121,17 +121,17 @@ def _chart(history: History, line: Line, prefix: str) -> Markup:
     bounds = [*rows["low"].dropna(), *rows["high"].dropna(), low / size, high / size]
     spare = 0.05 * (max(bounds) - min(bounds)) or 0.05 * max(bounds) or 1.0
     domain = max(0.0, min(bounds) - spare), max(bounds) + spare
-    label = printable(f"{line.label}, by entry")
+    label = make_printable(f"{line.label}, by entry")
     return Markup(charts.render("history", rows, prefix, chart_parts.WIDE, label, domain=domain, unit=unit))
 
 
-def _edge(point: Point, sign: int) -> float:
+def _find_edge(point: Point, sign: int) -> float:
     """An end of the noise band around the reference; NaN where none is known."""
     if point.judged is None or math.isinf(point.judged.band):
         return math.nan
     return point.judged.first + sign * point.judged.band
 
 
-def _unit(history: History, largest: float) -> tuple[str, float]:
+def _choose_unit(history: History, largest: float) -> tuple[str, float]:
     units = _SCALES.get(history.metric, _UNITS)
     return next(((unit, size) for unit, size in units if largest >= size), units[-1])

@@ -26,10 +26,10 @@ import pandas as pd
 
 from profiler_job.analysis.comparison.align import TOKENS as TOKEN_AXES
 from profiler_job.analysis.comparison.align import Alignment, Case, align
-from profiler_job.analysis.comparison.errors import NotComparable
-from profiler_job.analysis.comparison.noise import Noise, Width, width_of_energy, width_of_spread
+from profiler_job.analysis.comparison.errors import NotComparableError
+from profiler_job.analysis.comparison.noise import Noise, Width, compute_energy_width, compute_spread_width
 from profiler_job.analysis.comparison.sides import Side
-from profiler_job.analysis.comparison.totals import Totals, totals_of_cases
+from profiler_job.analysis.comparison.totals import Totals, sum_totals_by_case
 from profiler_job.analysis.comparison.waterfall import TOKENS, Waterfall, explain
 from profiler_job.analysis.metrics import timing
 from profiler_job.jobs.contract.ranges import STEP
@@ -102,7 +102,7 @@ class Judgement:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class MeasuredCase:
     """A case on one side. clocks: wall time of a step by `timer` and by `nsys`, where there is one. num_runs: how often
     it was profiled. num_processes: fresh processes that timed it, or else num_runs. num_steps and num_profiled:
     unprofiled and profiled steps of all of these. samples: times of unprofiled steps (`measured_steps`) and their
@@ -130,12 +130,12 @@ class Measured:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pair:
+class ComparedPair:
     """has_steps: whether these are of steps, and not of whole captures."""
 
     case: Case
-    first: Measured
-    second: Measured
+    first: MeasuredCase
+    second: MeasuredCase
     clock: Literal["timer", "nsys"]
     judgements: dict[Metric, Judgement]
     waterfall: Waterfall
@@ -171,7 +171,7 @@ class Comparison:
     first: Side
     second: Side
     alignment: Alignment
-    pairs: list[Pair]
+    pairs: list[ComparedPair]
     noise: Noise
     noise_source: str
 
@@ -193,25 +193,29 @@ def compare(first: Side, second: Side, noise: Noise, alignment: Alignment | None
     firsts, seconds = measure(first, [case.first for case in cases]), measure(second, [case.second for case in cases])
     has_capture = first.is_capture or second.is_capture
     pairs = [
-        dataclasses.replace(_pair(case, a, b, noise, has_capture, alignment.per_token), has_steps=first.has_steps)
+        dataclasses.replace(
+            _compare_pair(case, a, b, noise, has_capture, alignment.per_token), has_steps=first.has_steps
+        )
         for case, a, b in zip(cases, firsts, seconds, strict=True)
     ]
-    source = source_of(first, second, noise)
+    source = describe_source(first, second, noise)
     return Comparison(first=first, second=second, alignment=alignment, pairs=pairs, noise=noise, noise_source=source)
 
 
-def source_of(first: Side, second: Side, noise: Noise) -> str:
+def describe_source(first: Side, second: Side, noise: Noise) -> str:
     """What the noise bands between two sides are from, in words."""
     if first.is_capture or second.is_capture:
         return STEPS_OF_CAPTURE + noise.source
     return noise.source if noise.is_of_these else STEPS_OF_RUN + noise.source
 
 
-def _pair(case: Case, a: Measured, b: Measured, noise: Noise, with_steps: bool, per_token: bool) -> Pair:
+def _compare_pair(
+    case: Case, a: MeasuredCase, b: MeasuredCase, noise: Noise, with_steps: bool, per_token: bool
+) -> ComparedPair:
     clock: Literal["timer", "nsys"] = "timer" if "timer" in a.clocks and "timer" in b.clocks else "nsys"
     judgements = {judged.metric: judged for judged in judge(a, b, clock, noise, with_steps, per_token)}
     step = judgements["step"]
-    return Pair(
+    return ComparedPair(
         case=case,
         first=a,
         second=b,
@@ -230,7 +234,7 @@ def _pair(case: Case, a: Measured, b: Measured, noise: Noise, with_steps: bool, 
 
 
 def judge(
-    a: Measured, b: Measured, clock: str, noise: Noise, has_capture: bool, per_token: bool = False
+    a: MeasuredCase, b: MeasuredCase, clock: str, noise: Noise, has_capture: bool, per_token: bool = False
 ) -> list[Judgement]:
     """What B is against A, by metric. A band is at least as wide as the steps of a capture lie apart, and, where the
     noise is not that of these runs, as what their own processes or steps say."""
@@ -238,32 +242,32 @@ def judge(
     processes = (a.num_processes, b.num_processes) if clock == "timer" else runs
     scales = [TOKENS / side.num_tokens if per_token else 1.0 for side in (a, b)]
 
-    def scaled(*values: float) -> list[float]:
+    def scale(*values: float) -> list[float]:
         return [value * scale for value, scale in zip(values, scales, strict=True)]
 
-    def widths_of(metric: Metric, known: Width) -> tuple[Width, ...]:
+    def list_widths(metric: Metric, known: Width) -> tuple[Width, ...]:
         if has_capture:
-            return known, Width(of="range", half=max(scaled(a.spread[metric], b.spread[metric])))
-        return (known, *_own_width(metric, a, b, scales)) if not noise.is_of_these else (known,)
+            return known, Width(of="range", half=max(scale(a.spread[metric], b.spread[metric])))
+        return (known, *_measure_own_width(metric, a, b, scales)) if not noise.is_of_these else (known,)
 
-    def judgement(metric: Metric, values: list[float], widths: tuple[Width, ...]) -> Judgement:
+    def make_judgement(metric: Metric, values: list[float], widths: tuple[Width, ...]) -> Judgement:
         band = max(width.half for width in widths)
         return Judgement(
             metric=metric, first=values[0], second=values[1], band=band, widths=widths, per_token=per_token
         )
 
-    steps, idle = (scaled(*(of(side, clock) for side in (a, b))) for of in (_step, _idle))
+    steps, idle = (scale(*(of(side, clock) for side in (a, b))) for of in (_get_step, _compute_idle))
     of_steps = Width(of="processes", half=noise.width("wall", sum(steps) / 2, max(idle), processes), num=processes)
-    judged = [judgement("step", steps, widths_of("step", of_steps))]
+    judged = [make_judgement("step", steps, list_widths("step", of_steps))]
     if a.num_tokens and b.num_tokens and all(steps):
-        judged.append(_throughput(judged[0], TOKENS if per_token else a.num_tokens))
-    parts = max(scaled(float(np.sqrt(a.num_operations)), float(np.sqrt(b.num_operations))))
-    kernel, busy = scaled(a.kernel_ns, b.kernel_ns), scaled(a.busy_ns, b.busy_ns)
+        judged.append(_judge_throughput(judged[0], TOKENS if per_token else a.num_tokens))
+    parts = max(scale(float(np.sqrt(a.num_operations)), float(np.sqrt(b.num_operations))))
+    kernel, busy = scale(a.kernel_ns, b.kernel_ns), scale(a.busy_ns, b.busy_ns)
     of_gpu: tuple[tuple[Metric, list[float]], ...] = ("kernel", kernel), ("busy", busy)
     for metric, times in of_gpu:
         known = Width(of="repeats", half=noise.width("kernel", sum(times) / 2, parts, runs), num=runs)
-        judged.append(judgement(metric, times, widths_of(metric, known)))
-    judged.append(_idle_judgement(idle, judged[0], judged[-1], max(a.num_devices, b.num_devices)))
+        judged.append(make_judgement(metric, times, list_widths(metric, known)))
+    judged.append(_judge_idle(idle, judged[0], judged[-1], max(a.num_devices, b.num_devices)))
     if a.memory_bytes is not None and b.memory_bytes is not None and a.has_graphs == b.has_graphs:
         peaks = a.memory_bytes, b.memory_bytes
         seen = Width(of="seen", half=noise.memory_share * max(peaks))
@@ -272,14 +276,14 @@ def judge(
         before, after = ([value * scale for value in of.energies] for of, scale in zip((a, b), scales))
         medians = [float(np.median(values)) for values in (before, after)]
         num = len(before), len(after)
-        apart = Width(of="processes", half=width_of_spread(before, after), num=num, is_from_spread=True)
+        apart = Width(of="processes", half=compute_spread_width(before, after), num=num, is_from_spread=True)
         waiting = max(idle) / (sum(steps) / 2) if any(steps) else 0.0
-        of_shipped = Width(of="processes", half=width_of_energy(sum(medians) / 2, waiting, num), num=num)
-        judged.append(judgement("energy", medians, (of_shipped, apart)))
+        of_shipped = Width(of="processes", half=compute_energy_width(sum(medians) / 2, waiting, num), num=num)
+        judged.append(make_judgement("energy", medians, (of_shipped, apart)))
     return judged
 
 
-def _own_width(metric: Metric, a: Measured, b: Measured, scales: Sequence[float]) -> tuple[Width, ...]:
+def _measure_own_width(metric: Metric, a: MeasuredCase, b: MeasuredCase, scales: Sequence[float]) -> tuple[Width, ...]:
     """What the samples of both sides say of a band: processes, or else steps. Nothing where there is one of each."""
     of: Sampled = "profiled_steps"
     if metric == "step":
@@ -289,10 +293,10 @@ def _own_width(metric: Metric, a: Measured, b: Measured, scales: Sequence[float]
     num = len(samples[0]), len(samples[1])
     if sum(num) < 3 or not all(num):
         return ()
-    return (Width(of=of, half=width_of_spread(*samples), num=num, is_from_spread=True),)
+    return (Width(of=of, half=compute_spread_width(*samples), num=num, is_from_spread=True),)
 
 
-def _idle_judgement(idle: list[float], step: Judgement, busy: Judgement, num_devices: int) -> Judgement:
+def _judge_idle(idle: list[float], step: Judgement, busy: Judgement, num_devices: int) -> Judgement:
     """Idle time is a difference of two times, and so is its band."""
     of_busy = [dataclasses.replace(width, half=width.half / num_devices) for width in busy.widths]
     return Judgement(
@@ -305,7 +309,7 @@ def _idle_judgement(idle: list[float], step: Judgement, busy: Judgement, num_dev
     )
 
 
-def _throughput(step: Judgement, num_tokens: int) -> Judgement:
+def _judge_throughput(step: Judgement, num_tokens: int) -> Judgement:
     """Tokens a second of steps of so many tokens each. Its band is as wide against the difference as that of the
     step."""
     first, second = (1e9 * num_tokens / time for time in (step.first, step.second))
@@ -313,29 +317,31 @@ def _throughput(step: Judgement, num_tokens: int) -> Judgement:
     return Judgement(metric="throughput", first=first, second=second, band=band)
 
 
-def _step(side: Measured, clock: str) -> float:
+def _get_step(side: MeasuredCase, clock: str) -> float:
     return side.clocks[clock]
 
 
-def _idle(side: Measured, clock: str) -> float:
+def _compute_idle(side: MeasuredCase, clock: str) -> float:
     return max(side.clocks[clock] - side.busy_ns / side.num_devices, 0.0)
 
 
-def measure(side: Side, cases: Sequence[tuple[str, ...]]) -> list[Measured]:
+def measure(side: Side, cases: Sequence[tuple[str, ...]]) -> list[MeasuredCase]:
     """What a side measured of each case, given by its run_ids. Raises NotComparable where its runs were not
     profiled."""
     run_ids = tuple(run for case in cases for run in case)
-    steps, kernels, memops = (of_runs(frame, run_ids) for frame in (side.steps, side.kernels, side.memops))
+    steps, kernels, memops = (keep_runs(frame, run_ids) for frame in (side.steps, side.kernels, side.memops))
     profiled = {str(run) for run in kernels["run_id"].unique()}
     for case in cases:
         if not profiled & set(case):
-            raise NotComparable(f"{case[0]} of {side.label} was not profiled: leave it out with --a or --b KEY=VALUE")
+            raise NotComparableError(
+                f"{case[0]} of {side.label} was not profiled: leave it out with --a or --b KEY=VALUE"
+            )
     of_step = steps[steps["phase"].astype(str) == STEP].astype({"run_id": str})
     if "process" not in of_step:
         of_step = of_step.assign(process=0)
     walls = {clock: timing.wall_times(of_step, clock).set_index("run_id") for clock in CLOCKS}
     measured = []
-    for case, totals in zip(cases, totals_of_cases(kernels, memops, steps, cases), strict=True):
+    for case, totals in zip(cases, sum_totals_by_case(kernels, memops, steps, cases), strict=True):
         of_run = totals.steps.groupby("run_id", sort=False)[["kernel_ns", "busy_ns", "operations"]].median().median()
         of_case = {clock: of[of.index.isin(case)] for clock, of in walls.items()}
         of_processes = {
@@ -346,7 +352,7 @@ def measure(side: Side, cases: Sequence[tuple[str, ...]]) -> list[Measured]:
         num_processes = len(of_processes["timer"])
         of_steps = totals.steps.groupby(["run_id", "step"], sort=False)[["kernel_ns", "busy_ns"]].median()
         measured.append(
-            Measured(
+            MeasuredCase(
                 totals=totals,
                 clocks={
                     clock: float(of.groupby("run_id", sort=False)["wall_ns"].median().median())
@@ -357,7 +363,7 @@ def measure(side: Side, cases: Sequence[tuple[str, ...]]) -> list[Measured]:
                 busy_ns=float(of_run["busy_ns"]),
                 num_operations=float(of_run["operations"]),
                 num_devices=int(totals.steps["devices"].max()),
-                memory_bytes=_peak(side, case),
+                memory_bytes=_read_peak(side, case),
                 has_graphs=_has_graphs(side, case),
                 num_runs=len(profiled_runs),
                 num_processes=num_processes or len(profiled_runs),
@@ -375,13 +381,13 @@ def measure(side: Side, cases: Sequence[tuple[str, ...]]) -> list[Measured]:
                 },
                 num_tokens=_num_tokens(side, case),
                 num_layers=_num_layers(side, case),
-                energies=_energies(side, case),
+                energies=_read_energies(side, case),
             )
         )
     return measured
 
 
-def of_runs(frame: pd.DataFrame, run_ids: tuple[str, ...]) -> pd.DataFrame:
+def keep_runs(frame: pd.DataFrame, run_ids: tuple[str, ...]) -> pd.DataFrame:
     """The rows of these runs, without a copy where they are all."""
     if set(frame["run_id"].unique()) <= set(run_ids):
         return frame
@@ -403,7 +409,7 @@ def _num_layers(side: Side, run_ids: tuple[str, ...]) -> int:
     return int(counts.iloc[0]) if len(counts) else 0
 
 
-def _energies(side: Side, run_ids: tuple[str, ...]) -> tuple[float, ...]:
+def _read_energies(side: Side, run_ids: tuple[str, ...]) -> tuple[float, ...]:
     """J of a step of all ranks, of each process that read all of them."""
     if side.processes is None:
         return ()
@@ -414,7 +420,7 @@ def _energies(side: Side, run_ids: tuple[str, ...]) -> tuple[float, ...]:
     return tuple(of_process[of_process > 0])
 
 
-def _peak(side: Side, run_ids: tuple[str, ...]) -> float | None:
+def _read_peak(side: Side, run_ids: tuple[str, ...]) -> float | None:
     if "peak_memory_bytes" not in side.runs:
         return None
     peaks = side.runs.loc[side.runs["run_id"].isin(run_ids), "peak_memory_bytes"].dropna()

@@ -15,7 +15,7 @@ from typing import Literal
 
 import pandas as pd
 
-from profiler_job.analysis.comparison.errors import NotComparable
+from profiler_job.analysis.comparison.errors import NotComparableError
 from profiler_job.analysis.comparison.sides import Side
 from profiler_job.analysis.metrics import differences
 from profiler_job.analysis.metrics.differences import LEAST_PAIRS, Band
@@ -51,10 +51,10 @@ class Noise:
     def width(self, kind: Kind, time_ns: float, parts: float, num: NumOf) -> float:
         """Half width of a band around two times of about `time_ns`, each the median of so many processes."""
         band, fitted = (self.wall, self.num_timed) if kind == "wall" else (self.kernel, (1, 1))
-        half = float(band.width_ns(time_ns, parts)) * _deviation(num) / _deviation(fitted)
+        half = float(band.width_ns(time_ns, parts)) * _compute_deviation(num) / _compute_deviation(fitted)
         return max(half, self.least.width(kind, time_ns, parts, num)) if self.least else half
 
-    def at_least(self, least: "Noise") -> "Noise":
+    def widen_to(self, least: "Noise") -> "Noise":
         """The larger of these bands and those of other runs."""
         return dataclasses.replace(
             self,
@@ -65,27 +65,27 @@ class Noise:
         )
 
 
-def width_of_energy(joules: float, waiting: float, num: NumOf) -> float:
+def compute_energy_width(joules: float, waiting: float, num: NumOf) -> float:
     """Half width of a band around two energies of about `joules`, each the median of so many processes. waiting: part
     of a step in which the GPU waits."""
-    return float(ENERGY.width_ns(joules, waiting * joules)) * _deviation(num) / _deviation((1, 1))
+    return float(ENERGY.width_ns(joules, waiting * joules)) * _compute_deviation(num) / _compute_deviation((1, 1))
 
 
-def width_of_spread(first: Sequence[float], second: Sequence[float]) -> float:
+def compute_spread_width(first: Sequence[float], second: Sequence[float]) -> float:
     """Half width of a band around the medians of processes (or of steps) of two sides, from how far those of each side
     lie apart; infinite where neither has two."""
     freedom = len(first) + len(second) - 2
     if freedom < 1:
         return math.inf
     squares = sum((value - statistics.fmean(side)) ** 2 for side in (first, second) for value in side)
-    return _student(freedom) * math.sqrt(squares / freedom) * _deviation((len(first), len(second)))
+    return _look_up_student(freedom) * math.sqrt(squares / freedom) * _compute_deviation((len(first), len(second)))
 
 
-def _student(freedom: int) -> float:
+def _look_up_student(freedom: int) -> float:
     return STUDENT[min(freedom, len(STUDENT)) - 1]
 
 
-def _deviation(num: NumOf) -> float:
+def _compute_deviation(num: NumOf) -> float:
     """Standard deviation of the difference of two medians of so many times, against that of one time."""
     return math.sqrt(sum((MEDIAN if one_side > 2 else 1) / one_side for one_side in num))
 
@@ -108,26 +108,26 @@ class Width:
         if math.isinf(self.half):
             return 2
         freedom = sum(self.num) - 2
-        of_one = self.half / _deviation(self.num) / (_student(freedom) if self.is_from_spread else 1)
+        of_one = self.half / _compute_deviation(self.num) / (_look_up_student(freedom) if self.is_from_spread else 1)
         for num in range(2 if self.is_from_spread else 1, MOST):
-            factor = _student(2 * num - 2) if self.is_from_spread else 1
-            if of_one * factor * _deviation((num, num)) <= wanted:
+            factor = _look_up_student(2 * num - 2) if self.is_from_spread else 1
+            if of_one * factor * _compute_deviation((num, num)) <= wanted:
                 return num
         return None
 
 
-def of_recordings(first: Side, second: Side) -> Noise:
+def fit_recordings(first: Side, second: Side) -> Noise:
     """The noise of two recordings of the same runs. Raises NotComparable where they share too few."""
     shared = sorted(set(first.runs["run_id"]) & set(second.runs["run_id"]))
     if not shared:
-        raise NotComparable(
+        raise NotComparableError(
             f"{first.label} and {second.label} share no run: give --noise two recordings of the same runs"
         )
     pairs = [(first, run, second, run) for run in shared]
     return _fit(pairs, f"{first.label} and {second.label}, recordings of the same runs")
 
 
-def of_repetitions(sides: Sequence[Side], cases: Sequence[Sequence[tuple[str, ...]]]) -> Noise | None:
+def fit_repetitions(sides: Sequence[Side], cases: Sequence[Sequence[tuple[str, ...]]]) -> Noise | None:
     """The noise of runs that were repeated: `cases` has the run_ids of each case of each side. None where they are too
     few pairs."""
     pairs = [
@@ -144,7 +144,7 @@ def of_repetitions(sides: Sequence[Side], cases: Sequence[Sequence[tuple[str, ..
 def _fit(pairs: list[tuple[Side, str, Side, str]], source: str) -> Noise:
     """Bands from pairs of runs that measured the same."""
     sides_of_all = {id(side): side for pair in pairs for side in (pair[0], pair[2])}
-    times = {key: _times(side) for key, side in sides_of_all.items()}
+    times = {key: _measure_times(side) for key, side in sides_of_all.items()}
     bands = []
     for number, kind in enumerate(("kernel", "wall")):
         parts = []
@@ -155,8 +155,8 @@ def _fit(pairs: list[tuple[Side, str, Side, str]], source: str) -> Noise:
         try:
             bands.append(differences.fit_band(pd.concat(parts, ignore_index=True), kind, source))  # type: ignore[arg-type]
         except ValueError as error:
-            raise NotComparable(f"{source}: {error}; give others with --noise, or leave it out") from error
-    memory = [MEMORY, *(_memory_apart(*pair) for pair in pairs)]
+            raise NotComparableError(f"{source}: {error}; give others with --noise, or leave it out") from error
+    memory = [MEMORY, *(_compare_memory(*pair) for pair in pairs)]
     num_of = {key: num_timed(side.steps) for key, side in sides_of_all.items()}
     timed = [(num_of[id(a)].get(run, 1), num_of[id(b)].get(again, 1)) for a, run, b, again in pairs]
     return Noise(
@@ -176,7 +176,7 @@ def num_timed(steps: pd.DataFrame) -> dict[str, int]:
     return timed.groupby(timed["run_id"].astype(str))["process"].nunique().to_dict()
 
 
-def _times(side: Side) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _measure_times(side: Side) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Kernel times and times of unprofiled steps: run_id, part ("" for all of a step, or a family), time_ns, parts."""
     of_step = differences.times_of_kernels(side.kernels, ["run_id"]).assign(part="")
     of_family = differences.times_of_kernels(side.kernels, ["run_id", "family"]).rename(columns={"family": "part"})
@@ -184,7 +184,7 @@ def _times(side: Side) -> tuple[pd.DataFrame, pd.DataFrame]:
     return pd.concat([of_step, of_family], ignore_index=True), steps
 
 
-def _memory_apart(first: Side, run: str, second: Side, run_again: str) -> float:
+def _compare_memory(first: Side, run: str, second: Side, run_again: str) -> float:
     """By which part of the larger one the peaks of two runs differ; 0 where one is not known."""
     peaks = [
         side.runs.loc[side.runs["run_id"] == name, "peak_memory_bytes"]
@@ -196,18 +196,18 @@ def _memory_apart(first: Side, run: str, second: Side, run_again: str) -> float:
     return abs(first_bytes - second_bytes) / max(first_bytes, second_bytes, 1)
 
 
-def choose(named: Noise | None, sides: Sequence[Side], runs: Sequence[Sequence[tuple[str, ...]]]) -> Noise:
+def choose_noise(named: Noise | None, sides: Sequence[Side], runs: Sequence[Sequence[tuple[str, ...]]]) -> Noise:
     """The noise that the user names, or that of the repetitions within the sides, of whose cases `runs` has the
     run_ids, or the shipped one, which is the least between two sessions."""
     if named:
         return named
-    repeated = of_repetitions(sides, runs)
+    repeated = fit_repetitions(sides, runs)
     if repeated is None:
         return SHIPPED
-    return repeated if _are_of_one_session(sides) else repeated.at_least(SHIPPED)
+    return repeated if _are_from_one_session(sides) else repeated.widen_to(SHIPPED)
 
 
-def _are_of_one_session(sides: Sequence[Side]) -> bool:
+def _are_from_one_session(sides: Sequence[Side]) -> bool:
     """Whether all are runs of one recording."""
     sessions = {(side.label, side.recorded_at) for side in sides}
     return len(sessions) == 1 and all(side.recorded_at for side in sides)

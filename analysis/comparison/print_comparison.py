@@ -7,12 +7,12 @@ from typing import Literal, TypeVar, get_args
 
 from profiler_job.analysis.comparison.align import align
 from profiler_job.analysis.comparison.compare_formats import Checked, as_json, as_markdown, as_text
-from profiler_job.analysis.comparison.errors import NotComparable
+from profiler_job.analysis.comparison.errors import NotComparableError
 from profiler_job.analysis.comparison.gate import BEYOND, UNKNOWN, WITHIN, check, parse_condition
 from profiler_job.analysis.comparison.judge import Comparison, compare
-from profiler_job.analysis.comparison.noise import choose, of_recordings
+from profiler_job.analysis.comparison.noise import choose_noise, fit_recordings
 from profiler_job.analysis.comparison.sides import is_capture, load_side
-from profiler_job.analysis.show.values import printable
+from profiler_job.analysis.show.values import make_printable
 from profiler_job.jobs.contract.errors import ProfilerError, describe_bug
 from profiler_job.jobs.contract.exit_codes import ExitCode
 
@@ -68,15 +68,17 @@ def load(request: Request) -> Comparison:
     """The comparison of what is at the paths of a request. Raises NotComparable, and what reading it raises."""
     skips = [request.skip if is_capture(path) else 0 for path in (request.first, request.second)]
     if request.skip and not any(skips):
-        raise NotComparable("--skip is for captures: the steps of a recording are measured ones; leave it out")
+        raise NotComparableError("--skip is for captures: the steps of a recording are measured ones; leave it out")
     first = load_side(request.first, request.only_first, skips[0])
     second = load_side(request.second, request.only_second, skips[1])
     alignment = align(first, second, request.per_token)
     if request.first.samefile(request.second) and any(case.first == case.second for case in alignment.cases):
         twice = f"A and B are the same runs of {request.first}, which differ in nothing"
-        raise NotComparable(f"{twice}: give two measurements, or choose other runs of one with --a and --b KEY=VALUE")
-    named = of_recordings(*map(load_side, request.noise)) if request.noise else None
-    return compare(first, second, choose(named, (first, second), alignment.runs), alignment)
+        raise NotComparableError(
+            f"{twice}: give two measurements, or choose other runs of one with --a and --b KEY=VALUE"
+        )
+    named = fit_recordings(*map(load_side, request.noise)) if request.noise else None
+    return compare(first, second, choose_noise(named, (first, second), alignment.runs), alignment)
 
 
 def attempt(request: Request, err: Callable[[str], None], work: Callable[[], Result]) -> Result | ExitCode:
@@ -84,11 +86,11 @@ def attempt(request: Request, err: Callable[[str], None], work: Callable[[], Res
     try:
         return work()
     except ProfilerError as error:
-        err(printable(f"error: {error}"))
+        err(make_printable(f"error: {error}"))
         return error.exit_code
     except OSError as error:
-        err(printable(f"error: {error}"))
+        err(make_printable(f"error: {error}"))
         return ExitCode.USAGE
     except Exception as error:  # a user sees no traceback, whatever a capture holds
-        err(printable(f"error: {request.first} and {request.second} could not be compared: {describe_bug(error)}"))
+        err(make_printable(f"error: {request.first} and {request.second} could not be compared: {describe_bug(error)}"))
         return ExitCode.BUG

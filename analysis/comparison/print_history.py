@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from profiler_job.analysis.capture.nsys_export import ExportError
-from profiler_job.analysis.comparison.errors import NotComparable
+from profiler_job.analysis.comparison.errors import NotComparableError
 from profiler_job.analysis.comparison.history import By, Followed, History, make_history, parse_part
 from profiler_job.analysis.comparison.history_forms import as_csv, as_json, as_markdown, as_text
-from profiler_job.analysis.comparison.noise import of_recordings
+from profiler_job.analysis.comparison.noise import fit_recordings
 from profiler_job.analysis.comparison.sides import load_side, parse_selection
 from profiler_job.analysis.recording.ingest import ResultsError
 from profiler_job.analysis.recording.store import RecordingError
-from profiler_job.analysis.show.values import printable
+from profiler_job.analysis.show.values import make_printable
 from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.words import format_count
@@ -43,16 +43,16 @@ def run(request: Request, out: Callable[[str], None], err: Callable[[str], None]
     DAMAGED where there is such an entry, or that of the error where nothing can be shown."""
     try:
         if request.part and request.metric != "kernel":
-            raise NotComparable("--part is of kernel time: give --metric kernel with it")
+            raise NotComparableError("--part is of kernel time: give --metric kernel with it")
         parse_selection(request.only)
-        noise = of_recordings(*map(load_side, request.noise)) if request.noise else None
+        noise = fit_recordings(*map(load_side, request.noise)) if request.noise else None
         part = parse_part(request.part)
         history = make_history(request.paths, request.metric, part, request.by, request.only, noise, request.skip)
-    except (NotComparable, RecordingError, ResultsError, ExportError, OSError) as error:
-        err(printable(f"error: {error}"))
+    except (NotComparableError, RecordingError, ResultsError, ExportError, OSError) as error:
+        err(make_printable(f"error: {error}"))
         return error.exit_code if isinstance(error, ProfilerError) else ExitCode.USAGE
     for why in history.unreadable.values():
-        err(printable(f"error: {why}"))
+        err(make_printable(f"error: {why}"))
     code = ExitCode.DAMAGED if history.unreadable else ExitCode.OK
     if request.html:
         return _write_page(history, request.html, out, err) or code
@@ -69,13 +69,13 @@ def run(request: Request, out: Callable[[str], None], err: Callable[[str], None]
 
 
 def _write_page(history: History, target: Path, out: Callable[[str], None], err: Callable[[str], None]) -> int:
-    from profiler_job.analysis.comparison.history_page import page_of  # what draws takes time to import
+    from profiler_job.analysis.comparison.history_page import render_history  # what draws takes time to import
 
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(page_of(history), encoding="utf-8")
+        target.write_text(render_history(history), encoding="utf-8")
     except OSError as error:
-        err(printable(f"error: {target} cannot be written ({error.strerror}): give another --html"))
+        err(make_printable(f"error: {target} cannot be written ({error.strerror}): give another --html"))
         return ExitCode.CANNOT_WRITE
-    out(printable(f"{target}: {format_count(len(history.entries), 'entry')}"))
+    out(make_printable(f"{target}: {format_count(len(history.entries), 'entry')}"))
     return 0

@@ -11,11 +11,11 @@ import pandas as pd
 from profiler_job.analysis.capture import modules
 from profiler_job.analysis.capture.attribution import Attribution, attribute
 from profiler_job.analysis.capture.nsys_export import Capture, read
-from profiler_job.analysis.comparison.errors import NotComparable
+from profiler_job.analysis.comparison.errors import NotComparableError
 from profiler_job.analysis.metrics.run_grid import explain_unmeasured
 from profiler_job.analysis.recording import ingest, store
 from profiler_job.analysis.reference import kernel_families
-from profiler_job.analysis.show.profiles import profiles_in
+from profiler_job.analysis.show.profiles import find_profiles
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.axes import AXES, find_value_label
 from profiler_job.jobs.contract.layout import RECORD, SWEEP
@@ -31,7 +31,7 @@ class Side:
     """One of the two that are compared. Tables are those of a recording, with the runs that finished; of a capture with
     the columns that are needed, without `timer` steps and without processes. has_steps: whether a capture has ranges of
     steps; without, all of it is one. recorded_at: when, in UTC, as the recording or the capture has it; "" where it
-    does not. blocks: of a capture, what its elementwise kernels launch (`_blocks`). unfinished: why a run has no
+    does not. blocks: of a capture, what its elementwise kernels launch (`_count_blocks`). unfinished: why a run has no
     numbers. notes: what to know of it. recording: what it was made of; None of a capture."""
 
     label: str
@@ -59,37 +59,37 @@ def load_side(path: Path, only: Iterable[str] = (), skip: int = 0) -> Side:
     if is_capture(path):
         _refuse_folder_of_others(path)
         if selection:
-            raise NotComparable(f"{path} is a capture of one run: leave {next(iter(selection))}=... out")
-        return of_capture(read(path, details=False, grids=True), skip)
+            raise NotComparableError(f"{path} is a capture of one run: leave {next(iter(selection))}=... out")
+        return make_capture_side(read(path, details=False, grids=True), skip)
     if (path / store.MANIFEST).is_file():
-        return _selected(of_recording(store.load(path)), selection, path)
+        return _select(make_recording_side(store.load(path)), selection, path)
     with tempfile.TemporaryDirectory() as folder:
         recording = Path(folder) / (path.resolve().name or "results")
         ingest.ingest(path, recording)
-        return _selected(of_recording(store.load(recording)), selection, path)
+        return _select(make_recording_side(store.load(recording)), selection, path)
 
 
 def _refuse_folder_of_others(path: Path) -> None:
     """Raises NotComparable where `path` is a folder that is none of what can be compared, but may hold some."""
     if not path.is_dir() or any(path.glob("*.parquet")):
         return
-    recordings, captures = store.recordings_in(path), profiles_in(path)
+    recordings, captures = store.recordings_in(path), find_profiles(path)
     for inside, what in ((recordings, "recording"), (captures, "capture")):
         if inside:
-            raise NotComparable(
+            raise NotComparableError(
                 f"{path} is a folder that holds {format_count(len(inside), what)}: give one of them, "
                 f"such as {inside[0]}"
             )
     empty = "is empty" if not any(path.iterdir()) else "holds no recording, no results of a sweep and no capture"
-    raise NotComparable(f"{path} {empty}: give the folder of a recording or of results, or a capture of nsys")
+    raise NotComparableError(f"{path} {empty}: give the folder of a recording or of results, or a capture of nsys")
 
 
 def select_runs(side: Side, only: Iterable[str], path: Path) -> Side:
     """The side at `path` with the runs of `only`, KEY=VALUE. Raises NotComparable."""
     selection = parse_selection(only)
     if side.is_capture and selection:
-        raise NotComparable(f"{path} is a capture of one run: leave {next(iter(selection))}=... out")
-    return _selected(side, selection, path)
+        raise NotComparableError(f"{path} is a capture of one run: leave {next(iter(selection))}=... out")
+    return _select(side, selection, path)
 
 
 def is_capture(path: Path) -> bool:
@@ -118,14 +118,14 @@ def parse_selection(only: Iterable[str]) -> dict[str, set[str]]:
     for part in (part.strip() for text in only for part in text.split(",")):
         name, equals, value = part.partition("=")
         if not equals or name not in (*AXES, "run_id"):
-            raise NotComparable(
+            raise NotComparableError(
                 f"{part} chooses no runs: give KEY=VALUE, where KEY is run_id or one of {', '.join(AXES)}"
             )
         wanted.setdefault(name, set()).add(value)
     return wanted
 
 
-def _selected(side: Side, selection: dict[str, set[str]], path: Path) -> Side:
+def _select(side: Side, selection: dict[str, set[str]], path: Path) -> Side:
     runs = side.runs
     for name, values in selection.items():
         known = list(map(str, sorted(set(runs[name]))))
@@ -135,25 +135,27 @@ def _selected(side: Side, selection: dict[str, set[str]], path: Path) -> Side:
             wanted = f"{name}={', '.join(sorted(values))}"
             reasons = [f"{run} ({side.unfinished[run]})" for run in sorted(values & side.unfinished.keys())]
             if name == "run_id" and reasons:
-                raise NotComparable(
+                raise NotComparableError(
                     f"{path}: {shortlist(reasons)} has no numbers: choose another run, or measure it again"
                 )
-            raise NotComparable(f"{path} has no such finished run with {wanted}: it has {shortlist(known, 20)}")
+            raise NotComparableError(f"{path} has no such finished run with {wanted}: it has {shortlist(known, 20)}")
     side.runs = runs
     return side
 
 
-def of_recording(recording: store.Recording) -> Side:
+def make_recording_side(recording: store.Recording) -> Side:
     """A recording as a side, with all its finished runs."""
     tables = (recording.runs, recording.steps, recording.kernels, recording.memops)
-    side = of_tables(recording.label, *tables)
+    side = make_tables_side(recording.label, *tables)
     side.recording = recording
     side.processes = recording.processes
     side.recorded_at = str(recording.manifest.get("recorded_from", ""))
     return side
 
 
-def of_tables(label: str, runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> Side:
+def make_tables_side(
+    label: str, runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame
+) -> Side:
     """Tables of a recording as a side, with all its finished runs."""
     texts = {name: str for name in runs if isinstance(runs[name].dtype, pd.CategoricalDtype)}
     runs = runs.astype(texts | {"run_id": str})
@@ -165,7 +167,7 @@ def of_tables(label: str, runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.D
 # ------------------------------------------------------------------------------------------------------------- captures
 
 
-def of_capture(capture: Capture, skip: int = 0) -> Side:
+def make_capture_side(capture: Capture, skip: int = 0) -> Side:
     """A capture as a side. Where it has no range of a step, all of it is one step. Raises NotComparable where no step
     is left, or no GPU work in the steps."""
     attribution = attribute(capture)
@@ -174,17 +176,17 @@ def of_capture(capture: Capture, skip: int = 0) -> Side:
     if is_whole:
         notes.append(f"{capture.source} has no range of a step: all of it counts as one step")
         if skip:
-            raise NotComparable(f"{capture.source} has no range of a step: leave --skip out")
-    steps = _whole(capture) if is_whole else _steps(attribution)
-    kernels, memops = _operations(capture, attribution, is_whole)
+            raise NotComparableError(f"{capture.source} has no range of a step: leave --skip out")
+    steps = _make_whole_step(capture) if is_whole else _make_steps(attribution)
+    kernels, memops = _make_operations(capture, attribution, is_whole)
     if len(capture.graphs):
         executions = format_count(len(capture.graphs), "CUDA graph execution")
         notes.append(f"{executions} in {capture.source}, whose kernels are not visible")
     steps, kernels, memops = (frame[frame["step"] >= skip] for frame in (steps, kernels, memops))
     if not len(steps):
-        raise NotComparable(f"{capture.source} has no step left: give a smaller --skip")
+        raise NotComparableError(f"{capture.source} has no step left: give a smaller --skip")
     if not len(kernels) and not len(memops):
-        raise NotComparable(f"{capture.source} has no kernel in its steps: record more of the program")
+        raise NotComparableError(f"{capture.source} has no kernel in its steps: record more of the program")
     run = pd.DataFrame({"run_id": [CAPTURE_RUN], "status": ["ok"]})
     return Side(
         label=capture.source,
@@ -195,25 +197,25 @@ def of_capture(capture: Capture, skip: int = 0) -> Side:
         kernels=kernels,
         memops=memops,
         recorded_at=capture.recorded_at,
-        blocks=_blocks(kernels, steps["step"].nunique()),
+        blocks=_count_blocks(kernels, steps["step"].nunique()),
         notes=notes,
     )
 
 
-def _steps(attribution: Attribution) -> pd.DataFrame:
+def _make_steps(attribution: Attribution) -> pd.DataFrame:
     placed = attribution.ranges
     rank = ingest.processes_by_rank(placed).get_indexer(placed["process"])
     return ingest.nsys_steps(placed, rank).assign(run_id=CAPTURE_RUN)
 
 
-def _whole(capture: Capture) -> pd.DataFrame:
+def _make_whole_step(capture: Capture) -> pd.DataFrame:
     return pd.DataFrame(
         {"run_id": [CAPTURE_RUN], "rank": 0, "collector": "nsys", "step": 0, "phase": ranges.STEP}
         | {"wall_ns": capture.events_ns}
     )
 
 
-def _operations(capture: Capture, attribution: Attribution, is_whole: bool) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _make_operations(capture: Capture, attribution: Attribution, is_whole: bool) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The kernels and memops of the steps, as a recording has them. A graph that was traced as a whole is a kernel."""
     if modules.is_followed(attribution.ranges).any():
         links = modules.link_modules(capture, attribution)
@@ -240,9 +242,9 @@ def _operations(capture: Capture, attribution: Attribution, is_whole: bool) -> t
             frame["device"] = pd.factorize(pd.MultiIndex.from_frame(operations[["process", "device"]]))[0]
         frames[name] = frame
     named = capture.kernels["kernel_name"].cat
-    families = [kernel_families.family(str(name)) for name in named.categories]
+    families = [kernel_families.find_family(str(name)) for name in named.categories]
     frames["kernels"]["kernel_name"] = capture.kernels["kernel_name"].array
-    frames["kernels"]["family"] = _categories(named.codes.to_numpy(), families)
+    frames["kernels"]["family"] = _make_categories(named.codes.to_numpy(), families)
     if "grid_x" in capture.kernels:
         grid = capture.kernels[["grid_x", "grid_y", "grid_z"]].to_numpy(dtype=np.float64)
         frames["kernels"]["blocks"] = grid.prod(axis=1)
@@ -257,7 +259,7 @@ def _operations(capture: Capture, attribution: Attribution, is_whole: bool) -> t
     return tuple(frame[frame["step"] >= 0] for frame in (kernels, frames["memops"]))
 
 
-def _blocks(kernels: pd.DataFrame, num_steps: int) -> pd.DataFrame | None:
+def _count_blocks(kernels: pd.DataFrame, num_steps: int) -> pd.DataFrame | None:
     """calls, blocks and nanoseconds (ns) of a step, by phase and kernel_name: of elementwise kernels, whose blocks grow
     with the tensors, and not of the optimizer, whose tensors are those of the model. None where grids are not known."""
     if "blocks" not in kernels:
@@ -269,7 +271,7 @@ def _blocks(kernels: pd.DataFrame, num_steps: int) -> pd.DataFrame | None:
     return by_name.agg(calls=("ns", "size"), blocks=("blocks", "sum"), ns=("ns", "sum")) / num_steps
 
 
-def _categories(codes: np.ndarray, values: list[str]) -> pd.Categorical:
+def _make_categories(codes: np.ndarray, values: list[str]) -> pd.Categorical:
     """The value of each code, where several codes may have one value."""
     number, names = pd.factorize(np.array(values, dtype=object)) if values else (np.empty(0, np.int64), [])
     return pd.Categorical.from_codes(number[codes] if values else codes, pd.Index(names, dtype=object))

@@ -45,35 +45,38 @@ class Totals:
     steps: pd.DataFrame
 
 
-def totals_of(kernels: pd.DataFrame, memops: pd.DataFrame, steps: pd.DataFrame) -> Totals:
+def sum_totals(kernels: pd.DataFrame, memops: pd.DataFrame, steps: pd.DataFrame) -> Totals:
     """Totals of the runs whose rows these are; their steps are those with a range under nsys."""
-    (totals,) = totals_of_cases(kernels, memops, steps, [tuple(steps["run_id"].astype(str).unique())])
+    (totals,) = sum_totals_by_case(kernels, memops, steps, [tuple(steps["run_id"].astype(str).unique())])
     return totals
 
 
-def totals_of_cases(
+def sum_totals_by_case(
     kernels: pd.DataFrame, memops: pd.DataFrame, steps: pd.DataFrame, cases: Sequence[Collection[str]]
 ) -> list[Totals]:
     """Totals of each case, given by its run_ids; rows are of these runs and no others."""
     walls = queue.step_ranges(steps)
     runs = pd.Index(walls["run_id"].unique())
-    phases = _phases(kernels, memops)
-    gaps = queue.split_gaps(queue.place_operations(_operations(kernels, memops, runs, phases)))
-    queues = _queues(walls, runs, gaps)
+    phases = _list_phases(kernels, memops)
+    gaps = queue.split_gaps(queue.place_operations(_join_operations(kernels, memops, runs, phases)))
+    queues = _sum_queues(walls, runs, gaps)
     case_of = {run: number for number, case in enumerate(cases) for run in case}
     of_case = [
-        _by_case(frame, column, case_of, len(cases))
+        _split_by_case(frame, column, case_of, len(cases))
         for frame, column in (
-            (_sums(kernels.assign(module=without_numbers(kernels["module"])), ["run_id", *KERNEL]), "run_id"),
-            (_sums(memops, ["run_id", *COPY]), "run_id"),
+            (
+                _sum_operations(kernels.assign(module=simplify_modules(kernels["module"])), ["run_id", *KERNEL]),
+                "run_id",
+            ),
+            (_sum_operations(memops, ["run_id", *COPY]), "run_id"),
             (gaps.assign(run=pd.Categorical.from_codes(gaps["run_id"], runs)), "run"),
             (queues, "run"),
         )
     ]
-    return [_totals(*frames, phases=phases) for frames in zip(*of_case, strict=True)]
+    return [_make_totals(*frames, phases=phases) for frames in zip(*of_case, strict=True)]
 
 
-def with_same_modules(first: pd.DataFrame, second: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+def match_modules(first: pd.DataFrame, second: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Kernels of both sides, without modules in the phases in which only one of them knows any: where modules were not
     followed, backward and the optimizer have none but ranges that libraries open, and their kernels would all seem to
     be launched elsewhere."""
@@ -83,14 +86,14 @@ def with_same_modules(first: pd.DataFrame, second: pd.DataFrame) -> tuple[pd.Dat
     if len({(of["module"] == LOSS_MODULE).any() for of in sides}) > 1:
         only_one |= {BACKWARD, OPTIMIZER}
     first, second = (of.assign(module=of["module"].mask(of["phase"].isin(only_one), "")) for of in sides)
-    return _merged(first), _merged(second)
+    return _merge(first), _merge(second)
 
 
-def _merged(kernels: pd.DataFrame) -> pd.DataFrame:
+def _merge(kernels: pd.DataFrame) -> pd.DataFrame:
     return kernels.groupby(KERNEL, sort=True)[["calls", "time_ns"]].sum().reset_index()
 
 
-def _by_case(rows: pd.DataFrame, column: str, case_of: dict[str, int], num: int) -> list[pd.DataFrame]:
+def _split_by_case(rows: pd.DataFrame, column: str, case_of: dict[str, int], num: int) -> list[pd.DataFrame]:
     """The rows of each case, by the run in `column`."""
     if num == 1:
         return [rows]
@@ -99,7 +102,7 @@ def _by_case(rows: pd.DataFrame, column: str, case_of: dict[str, int], num: int)
     return [groups.get(number, rows.head(0)) for number in range(num)]
 
 
-def _totals(
+def _make_totals(
     kernels: pd.DataFrame, copies: pd.DataFrame, gaps: pd.DataFrame, queues: pd.DataFrame, *, phases: pd.Index
 ) -> Totals:
     spans = int((queues["end"] - queues["begin"]).sum())
@@ -109,16 +112,16 @@ def _totals(
     return Totals(
         num=len(queues),
         wall_ns=wall,
-        kernels=_without_runs(kernels, KERNEL),
-        copies=_without_runs(copies, COPY),
+        kernels=_sum_over_runs(kernels, KERNEL),
+        copies=_sum_over_runs(copies, COPY),
         overlap_ns=int(queues["time_ns"].sum()) - busy,
         idle=idle,
-        waits=_waits(gaps, phases),
-        steps=_of_steps(queues),
+        waits=_sum_waits(gaps, phases),
+        steps=_sum_steps(queues),
     )
 
 
-def _queues(walls: pd.DataFrame, runs: pd.Index, gaps: pd.DataFrame) -> pd.DataFrame:
+def _sum_queues(walls: pd.DataFrame, runs: pd.Index, gaps: pd.DataFrame) -> pd.DataFrame:
     """Each step on each device of its rank: what its operations and the gaps between them come to."""
     of_queue = gaps.groupby(queue.QUEUE, sort=False).agg(
         kernel_ns=("kernel_ns", "sum"),
@@ -137,18 +140,18 @@ def _queues(walls: pd.DataFrame, runs: pd.Index, gaps: pd.DataFrame) -> pd.DataF
     return walls.merge(devices, on=["run_id", "rank"]).merge(of_queue, how="left", on=queue.QUEUE).fillna(0)
 
 
-def _without_runs(sums: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+def _sum_over_runs(sums: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     """Sums of several runs in one."""
     if sums["run_id"].nunique() < 2:
         return sums.drop(columns="run_id").reset_index(drop=True)
     return sums.groupby(by, sort=True)[["calls", "time_ns"]].sum().reset_index()
 
 
-def _phases(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.Index:
-    return pd.Index(sorted({*_names(kernels["phase"]), *_names(memops["phase"])}))
+def _list_phases(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.Index:
+    return pd.Index(sorted({*_list_names(kernels["phase"]), *_list_names(memops["phase"])}))
 
 
-def _waits(gaps: pd.DataFrame, phases: pd.Index) -> pd.DataFrame:
+def _sum_waits(gaps: pd.DataFrame, phases: pd.Index) -> pd.DataFrame:
     by_phase = (
         gaps.assign(is_launch=~gaps["later"])
         .groupby("phase")
@@ -162,16 +165,16 @@ def _waits(gaps: pd.DataFrame, phases: pd.Index) -> pd.DataFrame:
     return by_phase.astype("int64").rename(index=dict(enumerate(phases)))
 
 
-def _operations(kernels: pd.DataFrame, memops: pd.DataFrame, runs: pd.Index, phases: pd.Index) -> pd.DataFrame:
-    """As `queue.operations`, with numbers (of `_phases`) in place of names, since there may be millions. Also time_ns,
-    and kernel_ns, which is 0 for what is no kernel."""
+def _join_operations(kernels: pd.DataFrame, memops: pd.DataFrame, runs: pd.Index, phases: pd.Index) -> pd.DataFrame:
+    """Join both tables as `queue.operations` does, with numbers (from `_list_phases`) instead of names, since there may
+    be millions of rows. Adds time_ns, and kernel_ns, which is 0 for a copy or fill."""
     parts = []
     for frame, is_kernel in ((kernels, True), (memops, False)):
         time = (frame["end_ns"] - frame["start_ns"]).to_numpy()
         columns = {
             name: frame[name].to_numpy() for name in ("rank", "device", "step", "launch_ns", "start_ns", "end_ns")
         }
-        columns |= {"run_id": _codes(frame["run_id"], runs), "phase": _codes(frame["phase"], phases)}
+        columns |= {"run_id": _encode(frame["run_id"], runs), "phase": _encode(frame["phase"], phases)}
         columns |= {"launch_end_ns": frame["launch_end_ns" if is_kernel else "launch_ns"].to_numpy()}
         parts.append(pd.DataFrame(columns | {"time_ns": time, "kernel_ns": time if is_kernel else 0}))
     both = pd.concat(parts, ignore_index=True)
@@ -179,17 +182,17 @@ def _operations(kernels: pd.DataFrame, memops: pd.DataFrame, runs: pd.Index, pha
     return both.iloc[order].reset_index(drop=True)
 
 
-def _names(values: pd.Series) -> list[str]:
+def _list_names(values: pd.Series) -> list[str]:
     return [str(name) for name in values.astype("category").cat.categories]
 
 
-def _codes(values: pd.Series, index: pd.Index) -> np.ndarray:
+def _encode(values: pd.Series, index: pd.Index) -> np.ndarray:
     """The place of each value in `index`; the values are a category, so that few texts are looked up."""
     values = values.astype("category")
     return index.get_indexer([str(name) for name in values.cat.categories])[values.cat.codes.to_numpy()]
 
 
-def without_numbers(modules: pd.Series) -> pd.Series:
+def simplify_modules(modules: pd.Series) -> pd.Series:
     """Modules as `module_of` has them, and without the numbers that PyTorch gives to each call."""
     modules = modules.astype("category")
     names = [_NUMBER.sub("", module_of(str(path))) for path in modules.cat.categories]
@@ -199,14 +202,14 @@ def without_numbers(modules: pd.Series) -> pd.Series:
     return pd.Series(merged, modules.index)
 
 
-def _sums(operations: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+def _sum_operations(operations: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     """by, calls, time_ns of the operations."""
     rows = operations[by].assign(time_ns=operations["end_ns"] - operations["start_ns"])
     sums = rows.groupby(by, observed=True, sort=True)["time_ns"].agg(["size", "sum"]).reset_index()
     return sums.astype({name: str for name in by}).rename(columns={"size": "calls", "sum": "time_ns"})
 
 
-def _of_steps(queues: pd.DataFrame) -> pd.DataFrame:
+def _sum_steps(queues: pd.DataFrame) -> pd.DataFrame:
     by = queues.groupby(["run", "rank", "step"], sort=False)
     steps = by.agg(
         wall_ns=("wall_ns", "max"),

@@ -18,7 +18,7 @@ import pandas as pd
 
 from profiler_job.analysis.comparison.noise import Kind as Clock
 from profiler_job.analysis.comparison.noise import Noise, NumOf
-from profiler_job.analysis.comparison.totals import COPY, IDLE, KERNEL, Totals, with_same_modules
+from profiler_job.analysis.comparison.totals import COPY, IDLE, KERNEL, Totals, match_modules
 from profiler_job.analysis.metrics.kernel_time import OUTSIDE
 from profiler_job.jobs.contract.words import format_count, inflect
 
@@ -126,7 +126,7 @@ class Waterfall:
         first, largest = self.causes[0], max(self.causes, key=lambda cause: abs(cause.ns))
         return [first] if abs(first.ns) == abs(largest.ns) else [first, largest]
 
-    def shortened(self, num_causes: int) -> list[Cause]:
+    def shorten(self, num_causes: int) -> list[Cause]:
         """The first cause and the largest others, so many together, in their order, then one called rest of all others
         of each sort; all of them for 0."""
         if not num_causes or len(self.causes) < num_causes + 2:
@@ -159,7 +159,7 @@ class _Scales:
         return max(self.num_steps // calls * ns / self.num for ns, calls in zip(self.ns, self.calls))
 
 
-def _scales_of(first: Totals, second: Totals, tokens: tuple[int, int] | None) -> _Scales:
+def _make_scales(first: Totals, second: Totals, tokens: tuple[int, int] | None) -> _Scales:
     num_steps = math.lcm(first.num, second.num)
     calls = num_steps // first.num, num_steps // second.num
     if tokens is None:
@@ -182,15 +182,15 @@ def explain(
     """The waterfall from A to B, whose times are of so many profiled runs. tokens: how many a step of A and of B has,
     where a token is held against a token. num_layers: of the model of both, 0 where that is not known. step_off_ns: by
     how much the step of B differs beyond noise, for which parts are looked; 0 where it does not."""
-    scales = _scales_of(first, second, tokens)
-    kernels = _side_by_side(*with_same_modules(first.kernels, second.kernels), KERNEL, scales)
-    kernels = _with_parts(kernels)
-    bands = _Bands(noise, num_runs, scales)
+    scales = _make_scales(first, second, tokens)
+    kernels = _join_sides(*match_modules(first.kernels, second.kernels), KERNEL, scales)
+    kernels = _add_parts(kernels)
+    bands = _PartBands(noise, num_runs, scales)
     num = scales.num_steps
-    causes = [*_replaced(kernels, num, bands, num_layers), *_per_call(kernels, num, bands)]
-    copies = _side_by_side(first.copies, second.copies, COPY, scales)
-    causes += _copies(copies, num, bands)
-    causes += _idle(first, second, scales, bands)
+    causes = [*_explain_replaced(kernels, num, bands, num_layers), *_explain_per_call(kernels, num, bands)]
+    copies = _join_sides(first.copies, second.copies, COPY, scales)
+    causes += _explain_copies(copies, num, bands)
+    causes += _explain_idle(first, second, scales, bands)
     causes = [cause for cause in causes if cause.ns]
     causes = _order(causes, step_off_ns * scales.num)
     wall = first.wall_ns * scales.ns[0], second.wall_ns * scales.ns[1]
@@ -204,9 +204,9 @@ def explain(
         first_ns=wall[0],
         second_ns=wall[1],
         groups=groups,
-        names=_of_one_side(kernels),
-        by_phase=_sums_by(groups, ["phase"], bands),
-        by_module=_sums_by(groups, ["phase", "module"], bands),
+        names=_find_one_sided(kernels),
+        by_phase=_sum_by(groups, ["phase"], bands),
+        by_module=_sum_by(groups, ["phase", "module"], bands),
         causes=causes,
     )
 
@@ -224,7 +224,7 @@ def _order(causes: list[Cause], step_off_ns: float) -> list[Cause]:
     return sorted(causes, key=place)
 
 
-def _side_by_side(first: pd.DataFrame, second: pd.DataFrame, by: list[str], scales: _Scales) -> pd.DataFrame:
+def _join_sides(first: pd.DataFrame, second: pd.DataFrame, by: list[str], scales: _Scales) -> pd.DataFrame:
     """by, first_calls, first_ns, second_calls, second_ns (0 where a side has none), of the same number of steps."""
     sides = []
     for side, rows, calls, ns in zip(("first", "second"), (first, second), scales.calls, scales.ns):
@@ -234,7 +234,7 @@ def _side_by_side(first: pd.DataFrame, second: pd.DataFrame, by: list[str], scal
     return both.fillna(0).astype("int64").reset_index()
 
 
-def _with_parts(kernels: pd.DataFrame) -> pd.DataFrame:
+def _add_parts(kernels: pd.DataFrame) -> pd.DataFrame:
     off = kernels["second_ns"] - kernels["first_ns"]
     vanished, appeared = kernels["second_calls"] == 0, kernels["first_calls"] == 0
     alike = kernels["first_calls"] == kernels["second_calls"]
@@ -246,7 +246,7 @@ def _with_parts(kernels: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _of_one_side(kernels: pd.DataFrame) -> pd.DataFrame:
+def _find_one_sided(kernels: pd.DataFrame) -> pd.DataFrame:
     """Kernels by name that one side does not launch at all."""
     sums = ["first_calls", "second_calls", "first_ns", "second_ns"]
     names = kernels.groupby(["kernel_name", "family"], sort=True)[sums].sum().reset_index()
@@ -255,11 +255,11 @@ def _of_one_side(kernels: pd.DataFrame) -> pd.DataFrame:
     return names.loc[time.sort_values(ascending=False, kind="stable").index].reset_index(drop=True)
 
 
-def _sums_by(groups: pd.DataFrame, by: list[str], bands: "_Bands") -> pd.DataFrame:
+def _sum_by(groups: pd.DataFrame, by: list[str], bands: "_PartBands") -> pd.DataFrame:
     sums = groups.groupby(by, sort=False)[["first_calls", "second_calls", "first_ns", "second_ns"]].sum().reset_index()
     times, calls = (sums[[f"first_{what}", f"second_{what}"]].max(axis=1) for what in ("ns", "calls"))
     are_others = sums["first_calls"] != sums["second_calls"]
-    sums["band_ns"] = [bands.of_operations(*row) for row in zip(times, calls, are_others)]
+    sums["band_ns"] = [bands.compute_operations_band(*row) for row in zip(times, calls, are_others)]
     changed = (sums["second_ns"] - sums["first_ns"]).abs()
     return sums.loc[changed.sort_values(ascending=False, kind="stable").index].reset_index(drop=True)
 
@@ -267,32 +267,32 @@ def _sums_by(groups: pd.DataFrame, by: list[str], bands: "_Bands") -> pd.DataFra
 # --------------------------------------------------------------------------------------------------------------- causes
 
 
-class _Bands:
+class _PartBands:
     """Noise bands of parts: of operations as of kernel time, of idle time as of the waiting time in a step; MANY times
     as wide unless both sides launch others (`are_others`). Times and calls are as `scales` makes them."""
 
     def __init__(self, noise: Noise, num_runs: NumOf, scales: _Scales):
         self._noise, self._num_runs, self._scales = noise, num_runs, scales
 
-    def of_operations(self, time_ns: float, calls: float, are_others: bool = False) -> float:
+    def compute_operations_band(self, time_ns: float, calls: float, are_others: bool = False) -> float:
         parts = math.sqrt(calls / self._scales.num_steps) * self._scales.steps_per_unit
-        return self._width("kernel", time_ns / self._scales.num, parts, are_others)
+        return self._compute_width("kernel", time_ns / self._scales.num, parts, are_others)
 
-    def of_idle(self, time_ns: float, are_others: bool = False) -> float:
-        return self._width("wall", 0.0, time_ns / self._scales.num, are_others)
+    def compute_idle_band(self, time_ns: float, are_others: bool = False) -> float:
+        return self._compute_width("wall", 0.0, time_ns / self._scales.num, are_others)
 
-    def _width(self, kind: Clock, time_ns: float, parts: float, are_others: bool) -> float:
+    def _compute_width(self, kind: Clock, time_ns: float, parts: float, are_others: bool) -> float:
         width = self._scales.num * self._noise.width(kind, time_ns, parts, self._num_runs)
         return width if are_others else MANY * width
 
 
-def _replaced(kernels: pd.DataFrame, num: int, bands: _Bands, num_layers: int) -> Iterator[Cause]:
+def _explain_replaced(kernels: pd.DataFrame, num: int, bands: _PartBands, num_layers: int) -> Iterator[Cause]:
     """Kernels that are launched otherwise, of each phase and module. What goes in one module and comes in another
     beside it is of the module around both: one fused attention takes the place of three modules. Where kernels of
     Triton come or go, matmuls beside them are a part of their own: what a compiler fuses is not these."""
     changed = kernels[kernels["first_calls"] != kernels["second_calls"]]
     changed = changed.assign(calls_off=changed["second_calls"] - changed["first_calls"])
-    changed = changed.assign(scope=_scopes(changed))
+    changed = changed.assign(scope=_find_scopes(changed))
     compiled = (changed["family"] == FUSED).groupby([changed["phase"], changed["scope"]]).transform("any")
     changed = changed.assign(is_beside=compiled & (changed["family"] == GEMM))
     groups: dict[tuple, list[Any]] = {}  # there are many, of a few rows each: frames would take most of the time
@@ -301,77 +301,80 @@ def _replaced(kernels: pd.DataFrame, num: int, bands: _Bands, num_layers: int) -
     for (phase, scope, _), rows in groups.items():
         gone, come = ([row for row in rows if row.calls_off * sign > 0] for sign in (-1, 1))
         num_gone, num_come = (abs(sum(int(row.calls_off) for row in some)) for some in (gone, come))
-        before, after = _families(gone), _families(come)
-        layers = _layers_of(scope, (num_gone, num_come), num, num_layers)
+        before, after = _name_families(gone), _name_families(come)
+        layers = _count_layers(scope, (num_gone, num_come), num, num_layers)
         unit = " a layer" if layers > 1 else ""
-        went, came = _per_step(num_gone, num * layers), _per_step(num_come, num * layers)
+        went, came = _format_per_step(num_gone, num * layers), _format_per_step(num_come, num * layers)
         if not num_come:
-            text = f"{_kernels(went, before, unit)} vanished"
+            text = f"{_format_kernels(went, before, unit)} vanished"
         elif not num_gone:
-            text = f"{_kernels(came, after, unit)} appeared"
+            text = f"{_format_kernels(came, after, unit)} appeared"
         elif num_gone == num_come and before == after:
-            text = f"{_kernels(went, before, unit)} became others"
+            text = f"{_format_kernels(went, before, unit)} became others"
         elif FUSED in after and FUSED not in before:
-            text = f"{_kernels(went, before, unit)} became {came} fused ({', '.join(after)})"
+            text = f"{_format_kernels(went, before, unit)} became {came} fused ({', '.join(after)})"
         else:
-            text = f"{_kernels(went, before, unit)} became {came} ({', '.join(after)})"
+            text = f"{_format_kernels(went, before, unit)} became {came} ({', '.join(after)})"
         families = tuple(dict.fromkeys([*after, *before]))
-        text = f"{_place(phase, scope)}: {text}"
+        text = f"{_format_place(phase, scope)}: {text}"
         before_ns, after_ns = (sum(int(getattr(row, name)) for row in rows) for name in ("first_ns", "second_ns"))
         calls = max(sum(int(getattr(row, name)) for row in rows) for name in ("first_calls", "second_calls"))
-        band, off = bands.of_operations(max(before_ns, after_ns), calls, are_others=True), after_ns - before_ns
+        band, off = (
+            bands.compute_operations_band(max(before_ns, after_ns), calls, are_others=True),
+            after_ns - before_ns,
+        )
         yield Cause(kind="replaced", text=text, ns=off, band_ns=band, phase=phase, module=scope, families=families)
 
 
-def _scopes(changed: pd.DataFrame) -> list[str]:
+def _find_scopes(changed: pd.DataFrame) -> list[str]:
     """The module of each row, or the nearest one around it in whose modules kernels both go and come."""
     goes: dict[tuple[str, str], set[bool]] = {}
     at_top: dict[str, set[bool]] = {}
     for phase, module, off in zip(changed["phase"], changed["module"], changed["calls_off"]):
-        for path in _around(module):
+        for path in _list_ancestors(module):
             goes.setdefault((phase, path), set()).add(off < 0)
         if not module:
             at_top.setdefault(phase, set()).add(off < 0)
     scopes = []
     for phase, module, off in zip(changed["phase"], changed["module"], changed["calls_off"]):
-        both = (path for path in _around(module) if len(goes[phase, path]) == 2)
+        both = (path for path in _list_ancestors(module) if len(goes[phase, path]) == 2)
         top = "" if (off > 0) in at_top.get(phase, set()) else module
         scopes.append(next(both, top))
     return scopes
 
 
-def _around(module: str) -> list[str]:
+def _list_ancestors(module: str) -> list[str]:
     """A module and those around it, from the inside outwards; none for the top of a phase."""
     names = module.split("/") if module else []
     return ["/".join(names[:depth]) for depth in range(len(names), 0, -1)]
 
 
-def _per_call(kernels: pd.DataFrame, num: int, bands: _Bands) -> Iterator[Cause]:
+def _explain_per_call(kernels: pd.DataFrame, num: int, bands: _PartBands) -> Iterator[Cause]:
     """Kernels that are launched as often, by group: how much longer or shorter each is."""
     alike = kernels[kernels["first_calls"] == kernels["second_calls"]]
     sums = alike.groupby(GROUP, sort=False)[["first_calls", "first_ns", "second_ns"]].sum()
     for (phase, module, family), calls, before, after in sums.itertuples():
         share = abs(after / before - 1) if before else 0.0
         how = f"{100 * share:.1f}% {'slower' if after > before else 'faster'}"
-        text = f"{_place(phase, module)}: {_kernels(_per_step(calls, num), [family])}, {how}"
-        band, off = bands.of_operations(max(before, after), calls), int(after - before)
+        text = f"{_format_place(phase, module)}: {_format_kernels(_format_per_step(calls, num), [family])}, {how}"
+        band, off = bands.compute_operations_band(max(before, after), calls), int(after - before)
         yield Cause(kind="per_call", text=text, ns=off, band_ns=band, phase=phase, module=module, families=(family,))
 
 
-def _copies(copies: pd.DataFrame, num: int, bands: _Bands) -> Iterator[Cause]:
+def _explain_copies(copies: pd.DataFrame, num: int, bands: _PartBands) -> Iterator[Cause]:
     for phase, operation, first_calls, before, second_calls, after in copies.itertuples(index=False):
-        was, now = _per_step(first_calls, num), _per_step(second_calls, num)
+        was, now = _format_per_step(first_calls, num), _format_per_step(second_calls, num)
         calls = f"{now}" if was == now else f"{was} became {now}"
-        text = f"{_place(phase, '')}: {operation}, {calls}"
-        band = bands.of_operations(max(before, after), first_calls, first_calls != second_calls)
+        text = f"{_format_place(phase, '')}: {operation}, {calls}"
+        band = bands.compute_operations_band(max(before, after), first_calls, first_calls != second_calls)
         yield Cause(kind="copies", text=text, ns=after - before, band_ns=band, phase=phase)
 
 
-def _idle(first: Totals, second: Totals, scales: _Scales, bands: _Bands) -> Iterator[Cause]:
+def _explain_idle(first: Totals, second: Totals, scales: _Scales, bands: _PartBands) -> Iterator[Cause]:
     before, after = scales.ns
     num = scales.num_steps
     overlaps = first.overlap_ns * before, second.overlap_ns * after
-    band = bands.of_operations(max(overlaps), num)
+    band = bands.compute_operations_band(max(overlaps), num)
     text = "operations that run at the same time as others"
     yield Cause(kind="overlap", text=text, ns=overlaps[0] - overlaps[1], band_ns=band)
     factors = [
@@ -381,17 +384,17 @@ def _idle(first: Totals, second: Totals, scales: _Scales, bands: _Bands) -> Iter
     was_waiting, is_waiting = (side.waits.mul(pd.Series(of)) for side, of in zip((first, second), factors))
     both = was_waiting.join(is_waiting.add_suffix("_second"), how="outer")
     for phase, row in both.fillna(0).astype("int64").iterrows():
-        was, now = _per_step(row["launches"], num), _per_step(row["launches_second"], num)
+        was, now = _format_per_step(row["launches"], num), _format_per_step(row["launches_second"], num)
         what = f"before {now} launches" if was == now else f"{was} launches became {now}"
         for cause, more in (("launch", f"; {what}"), ("boundary", "")):
-            text = f"idle, {_place(str(phase), '')}: {IDLE[cause]}{more}"
+            text = f"idle, {_format_place(str(phase), '')}: {IDLE[cause]}{more}"
             waits = int(row[cause]), int(row[f"{cause}_second"])
-            band = bands.of_idle(max(waits), row["launches"] != row["launches_second"])
+            band = bands.compute_idle_band(max(waits), row["launches"] != row["launches_second"])
             made = Cause(kind="idle", text=text, ns=waits[1] - waits[0], band_ns=band, phase=str(phase))
             yield dataclasses.replace(made, is_regrouped=cause == "launch" and _is_regrouped(row))
     for cause in ("own", "ends"):
         waits = first.idle[cause] * before, second.idle[cause] * after
-        band = bands.of_idle(max(waits))
+        band = bands.compute_idle_band(max(waits))
         yield Cause(kind="idle", text=f"idle: {IDLE[cause]}", ns=waits[1] - waits[0], band_ns=band)
 
 
@@ -401,22 +404,22 @@ def _is_regrouped(row: Any) -> bool:
     return max(operations) <= AS_MANY * min(operations) and max(launches) >= REGROUPED * max(min(launches), 1)
 
 
-def _place(phase: str, module: str) -> str:
+def _format_place(phase: str, module: str) -> str:
     return ", ".join(part for part in (phase or "outside phases", module if module != OUTSIDE else "") if part)
 
 
-def _layers_of(scope: str, calls: tuple[int, int], num: int, num_layers: int) -> int:
+def _count_layers(scope: str, calls: tuple[int, int], num: int, num_layers: int) -> int:
     """By how many layers kernels are counted: 1 where they are of no module, or not as many in each layer."""
     of_layers = num * num_layers
     return num_layers if scope and num_layers and all(number % of_layers == 0 for number in calls) else 1
 
 
-def _kernels(number: str, families: list[str], unit: str = "") -> str:
+def _format_kernels(number: str, families: list[str], unit: str = "") -> str:
     """unit: " a layer" where they are counted by layer."""
     return f"{number} {inflect(float(number.replace(',', '')), 'kernel')}{unit} ({', '.join(families)})"
 
 
-def _families(rows: list[Any]) -> list[str]:
+def _name_families(rows: list[Any]) -> list[str]:
     """Families of kernels that go or come, by the time of these, without those that are less than a tenth."""
     time: Counter[str] = Counter()
     for row in rows:
@@ -424,6 +427,6 @@ def _families(rows: list[Any]) -> list[str]:
     return [str(name) for name, ns in time.most_common(3) if ns >= time.total() / 10]
 
 
-def _per_step(number: int, num: int) -> str:
+def _format_per_step(number: int, num: int) -> str:
     """How many of a step, on average."""
     return f"{number // num:,}" if number % num == 0 else f"{number / num:,.1f}"

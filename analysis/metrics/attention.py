@@ -219,7 +219,7 @@ def rates_of(parts: pd.DataFrame, runs: pd.DataFrame, calibration: pd.DataFrame)
     return parts.assign(full_of_any_peak=parts["full_rate"] / any_peak)
 
 
-def attention_flops(shape: flops.Shape) -> dict[tuple[str, str], float]:
+def attention_flops(shape: flops.StepShape) -> dict[tuple[str, str], float]:
     """FLOPs of attention's matmuls, all layers, by form and phase; inferred for a fused kernel."""
     forward = {
         form: shape.num_layers * flops.fused_attention(shape, skip_masked=form != NAIVE).flops for form in BACKWARD

@@ -204,7 +204,7 @@ def anatomy_of(ok: pd.DataFrame, steps: pd.DataFrame, api: pd.DataFrame) -> pd.D
     step = ["run_id", "rank", "step"]
     walls = cold.merge(walls.astype({"run_id": str})[[*step, "wall_ns"]], on="run_id")
     calls = api.astype({"run_id": str, "name": str})
-    groups = {name: cuda_api.group(name) for name in calls["name"].unique()}
+    groups = {name: cuda_api.find_group(name) for name in calls["name"].unique()}
     known = set(COMPONENTS)
     calls["component"] = calls["name"].map({n: g if g in known else "rest" for n, g in groups.items()})
     sums = calls.pivot_table(index=step, columns="component", values="total_ns", aggfunc="sum", fill_value=0)

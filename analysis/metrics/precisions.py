@@ -50,7 +50,7 @@ def contents(totals: pd.DataFrame, memops: pd.DataFrame, kernels: pd.DataFrame) 
     device to device.
     """
     rows = totals.assign(
-        element=totals["kernel_name"].map(element_types.element_type),
+        element=totals["kernel_name"].map(element_types.parse_element_type),
         cast=totals["kernel_name"].map(element_types.is_cast),
     )
 

@@ -232,7 +232,7 @@ def traffic(runs: pd.DataFrame) -> pd.DataFrame:
     return table.assign(times_least=table["moved_bytes"] / table["least_bytes"])
 
 
-def count_least_bytes(shape: flops.Shape) -> int:
+def count_least_bytes(shape: flops.StepShape) -> int:
     """Traffic of a forward pass outside matmuls if each operation went through memory once."""
     n, d = shape.num_tokens, shape.d_model
     layer = flops.softmax(shape) + flops.rope(shape) + flops.swiglu_gate(n, shape.d_ff) + flops.residual(n, d) * 2

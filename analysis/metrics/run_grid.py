@@ -150,9 +150,9 @@ def select_known_shapes(runs: pd.DataFrame) -> pd.DataFrame:
     return runs[pd.Series([has_known_shape(run) for run in runs.to_dict("records")], index=runs.index, dtype=bool)]
 
 
-def shape_of(run: Mapping[str, Any]) -> flops.Shape:
+def shape_of(run: Mapping[str, Any]) -> flops.StepShape:
     """The sizes of a run's model and batch, for the formulas; only for a run that `has_known_shape`."""
-    return flops.Shape(**{name.name: int(run[name.name]) for name in dataclasses.fields(flops.Shape)})
+    return flops.StepShape(**{name.name: int(run[name.name]) for name in dataclasses.fields(flops.StepShape)})
 
 
 def peak_bytes(runs: pd.DataFrame) -> pd.Series:
@@ -180,7 +180,7 @@ def micro_batches_of(run: Mapping[str, Any]) -> int:
     return int(run.get("accumulation", find_default("accumulation")))
 
 
-def micro_batch_of(run: Mapping[str, Any]) -> flops.Shape:
+def micro_batch_of(run: Mapping[str, Any]) -> flops.StepShape:
     """`shape_of` one micro-batch: the sizes that a kernel sees."""
     shape = shape_of(run)
     return dataclasses.replace(shape, batch_size=shape.batch_size // micro_batches_of(run))

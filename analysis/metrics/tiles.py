@@ -89,7 +89,7 @@ def ends(rows: pd.DataFrame, least: float) -> pd.DataFrame:
 
 def _parse_names(names: pd.Series) -> dict[str, pd.Series]:
     read = {name: gemm_names.parse(name) for name in names.unique()}
-    elements = {name: gemm_names.alignment(name) for name in read}
+    elements = {name: gemm_names.parse_alignment(name) for name in read}
     tiles = {name: f"{gemm.tile[0]}x{gemm.tile[1]}" if gemm and gemm.tile else "" for name, gemm in read.items()}
     aligned = {name: f"align{number}" if number else "" for name, number in elements.items()}
     layouts = {name: (gemm.layout if gemm else "") or "" for name, gemm in read.items()}

@@ -12,13 +12,13 @@ from typing import Any
 import pandas as pd
 
 from profiler_job.analysis.comparison import compare_formats
-from profiler_job.analysis.comparison.judge import METRICS, Comparison, Judgement, Metric, Pair
+from profiler_job.analysis.comparison.judge import METRICS, ComparedPair, Comparison, Judgement, Metric
 from profiler_job.analysis.comparison.waterfall import MANY, Cause, Waterfall
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.metrics.kernel_time import OUTSIDE
 from profiler_job.analysis.pages.extreme_rows import noise_of, ratios_of
 from profiler_job.analysis.render.answer import Answer, Chart, Column, Table, assemble
-from profiler_job.analysis.show.values import printable
+from profiler_job.analysis.show.values import make_printable
 
 SLUG = "comparison"
 DRAWN = 10
@@ -44,7 +44,7 @@ class Links:
 
     def title_of(self, letter: str, run_id: str) -> str:
         """What pages call a run: its title, or its id where nothing else is known of it."""
-        return printable(self.titles.get((letter, run_id), run_id))
+        return make_printable(self.titles.get((letter, run_id), run_id))
 
     def find_page(self, letter: str, run_ids: tuple[str, ...]) -> str:
         """The page of the first of these runs that has one; "" where none has."""
@@ -57,10 +57,12 @@ def answer(comparison: Comparison, links: Links) -> Answer:
     first, *others = pairs
     facts = _facts(comparison, links) | {
         "pair": None if others else _pair_facts(first, has_own_page=False),
-        "counts": [compare_formats.counts_line(pairs, metric) for metric in compare_formats.counted_metrics(pairs)],
+        "counts": [
+            compare_formats.format_counts(pairs, metric) for metric in compare_formats.list_counted_metrics(pairs)
+        ],
         "metrics": _choose_metrics(pairs),
         "is_shortened": len(pairs) > MANY_PAIRS,
-        "apart": _capitalise(printable(compare_formats.parts_apart_line(pairs))),
+        "apart": _capitalise(make_printable(compare_formats.list_unequal_sums(pairs))),
         "summary": _summary(comparison),
         "follows": _follows(pairs, links),
         "num_alone": len(comparison.alignment.only_first) + len(comparison.alignment.only_second),
@@ -72,13 +74,13 @@ def answer(comparison: Comparison, links: Links) -> Answer:
     return assemble(facts, [], tables, [_ratios(pairs)])
 
 
-def _choose_metrics(pairs: list[Pair]) -> list[Metric]:
+def _choose_metrics(pairs: list[ComparedPair]) -> list[Metric]:
     """Metrics that have a table. Of many pairs those that others tell have none, or the page is too large to load."""
     following = ("throughput", "busy") if len(pairs) > MANY_PAIRS else ()
-    return [metric for metric in compare_formats.metrics_of(pairs) if metric not in following]
+    return [metric for metric in compare_formats.list_metrics(pairs) if metric not in following]
 
 
-def answer_pair(comparison: Comparison, pair: Pair, links: Links) -> Answer:
+def answer_pair(comparison: Comparison, pair: ComparedPair, links: Links) -> Answer:
     """One of several pairs, and why it differs."""
     facts = _facts(comparison, links) | {"pair": _pair_facts(pair, has_own_page=True), "num_alone": 0}
     return assemble(facts, [], _pair_tables(pair, links), _pair_charts(pair))
@@ -92,10 +94,10 @@ def counterparts(comparison: Comparison, links: Links) -> dict[str, list[dict[st
     said: dict[str, list[dict[str, Any]]] = {}
     for pair, why in zip(comparison.pairs, links.pairs, strict=True):
         runs = {"A": pair.case.first, "B": pair.case.second}
-        words = [compare_formats.metric_line(pair.judgements[name]) for name in ("step", "kernel")]
+        words = [compare_formats.format_metric(pair.judgements[name]) for name in ("step", "kernel")]
         for letter, other in (("A", "B"), ("B", "A")):
             page = links.find_page(other, runs[other])
-            entry = {"letter": letter, "other": other, "label": printable(sides[other].label), "page": page}
+            entry = {"letter": letter, "other": other, "label": make_printable(sides[other].label), "page": page}
             for run in runs[letter]:
                 if (letter, run) in links.runs:
                     said.setdefault(links.runs[letter, run], []).append(entry | {"why": why, "said": words})
@@ -106,7 +108,7 @@ def counterparts(comparison: Comparison, links: Links) -> dict[str, list[dict[st
 
 
 def _facts(comparison: Comparison, links: Links) -> dict[str, Any]:
-    first, second = (printable(side.label) for side in (comparison.first, comparison.second))
+    first, second = (make_printable(side.label) for side in (comparison.first, comparison.second))
     if values := list(comparison.alignment.differences.values()):  # the same recording may be both sides
         first, second = (f"{label} ({', '.join(of)})" for label, of in zip((first, second), zip(*values)))
     noises = comparison.noise, comparison.noise.least
@@ -114,11 +116,11 @@ def _facts(comparison: Comparison, links: Links) -> dict[str, Any]:
         "page": links.comparison,
         "first": first,
         "second": second,
-        "about": compare_formats.about(comparison, with_alone=False),
+        "about": compare_formats.describe_sides(comparison, with_alone=False),
         "noises": [noise_of(Bands(kernel=noise.kernel, wall=noise.wall)) for noise in noises if noise],
         "memory_noise": comparison.noise.memory_share,
         "many_bands": MANY,
-        "source": printable(comparison.noise_source),
+        "source": make_printable(comparison.noise_source),
     }
 
 
@@ -126,11 +128,11 @@ def _summary(comparison: Comparison) -> list[str]:
     """What other pages say about the comparison: of one pair the verdict, of several how many differ."""
     first, *others = comparison.pairs
     if not others:
-        return [compare_formats.headline(first)]
-    return [compare_formats.counts_line(comparison.pairs, metric) for metric in ("step", "kernel")]
+        return [compare_formats.format_headline(first)]
+    return [compare_formats.format_counts(comparison.pairs, metric) for metric in ("step", "kernel")]
 
 
-def _follows(pairs: list[Pair], links: Links) -> dict[str, Any] | None:
+def _follows(pairs: list[ComparedPair], links: Links) -> dict[str, Any] | None:
     """Of how many steps it is known whether they differ (`num_known`), and how many do (`num_real`), B slower in
     `num_slower`; the `label` and the `page` of the one that differs most. None where nothing is known."""
     judged = [
@@ -144,16 +146,16 @@ def _follows(pairs: list[Pair], links: Links) -> dict[str, Any] | None:
     if not real:
         return facts
     most, pair, page = max(real, key=lambda item: abs(item[0].share or 0.0))
-    return facts | {"label": printable(pair.case.label), "page": page, "share": most.share}
+    return facts | {"label": make_printable(pair.case.label), "page": page, "share": most.share}
 
 
-def _pair_facts(pair: Pair, has_own_page: bool) -> dict[str, Any]:
+def _pair_facts(pair: ComparedPair, has_own_page: bool) -> dict[str, Any]:
     return {
         "has_own_page": has_own_page,
-        "label": printable(pair.case.label),
-        "headline": compare_formats.headline(pair),
-        "total": _capitalise(compare_formats.total_text(pair)),
-        "apart": compare_formats.parts_apart_text(pair),
+        "label": make_printable(pair.case.label),
+        "headline": compare_formats.format_headline(pair),
+        "total": _capitalise(compare_formats.format_total(pair)),
+        "apart": compare_formats.explain_unequal_sum(pair),
     }
 
 
@@ -164,7 +166,7 @@ def _capitalise(words: str) -> str:
 # ---------------------------------------------------------------- all pairs
 
 
-def _metric_table(metric: Metric, pairs: list[Pair], links: Links) -> Table:
+def _metric_table(metric: Metric, pairs: list[ComparedPair], links: Links) -> Table:
     known = [(pair, why) for pair, why in zip(pairs, links.pairs, strict=True) if metric in pair.judgements]
     kind = {"memory": "mib", "throughput": "count", "energy": "number"}.get(metric, "ms")
     rows = [_describe_pair(pair, why, links) | _word_judgement(pair.judgements[metric]) for pair, why in known]
@@ -185,12 +187,12 @@ def _metric_table(metric: Metric, pairs: list[Pair], links: Links) -> Table:
     return Table(metric, f"{title}, per {compare_formats.UNIT}" if is_per_token else title, columns, pd.DataFrame(rows))
 
 
-def _describe_pair(pair: Pair, why: str, links: Links) -> dict[str, Any]:
+def _describe_pair(pair: ComparedPair, why: str, links: Links) -> dict[str, Any]:
     """The columns that name a pair, each with where it leads."""
-    named: dict[str, Any] = {"runs": printable(pair.case.label), "runs_leads_to": why}
+    named: dict[str, Any] = {"runs": make_printable(pair.case.label), "runs_leads_to": why}
     for letter, which, run_ids in (("A", "first", pair.case.first), ("B", "second", pair.case.second)):
         page = links.find_page(letter, run_ids)
-        named |= {f"{which}_runs": ", ".join(map(printable, run_ids))}
+        named |= {f"{which}_runs": ", ".join(map(make_printable, run_ids))}
         named |= {f"page_of_{which}": "run" if page else "no page", f"page_of_{which}_leads_to": page}
     return named
 
@@ -210,10 +212,10 @@ def _word_judgement(judged: Judgement) -> dict[str, Any]:
     }
 
 
-def _ratios(pairs: list[Pair]) -> Chart:
+def _ratios(pairs: list[ComparedPair]) -> Chart:
     """Step and kernel time of B against A, of each pair."""
     rows = [
-        {"runs": printable(pair.case.label), "clock": METRICS[metric], "value": judged.second / judged.first}
+        {"runs": make_printable(pair.case.label), "clock": METRICS[metric], "value": judged.second / judged.first}
         for pair in pairs
         for metric, judged in pair.judgements.items()
         if metric in ("step", "kernel") and judged.first and judged.second
@@ -240,7 +242,7 @@ def _alone(comparison: Comparison, links: Links) -> Table:
 # ---------------------------------------------------------------- one pair
 
 
-def _pair_tables(pair: Pair, links: Links) -> list[Table]:
+def _pair_tables(pair: ComparedPair, links: Links) -> list[Table]:
     metrics = [
         {"metric": METRICS[metric], "unit": _UNITS.get(metric, "ns")} | _word_judgement(judged)
         for metric, judged in pair.judgements.items()
@@ -286,7 +288,7 @@ def _page_columns() -> tuple[Column, ...]:
     return Column("side", "of"), Column("run", "run", "page")
 
 
-def _pages(pair: Pair, links: Links) -> list[dict[str, str]]:
+def _pages(pair: ComparedPair, links: Links) -> list[dict[str, str]]:
     return [
         {"side": letter, "run": links.title_of(letter, run), "run_leads_to": links.runs.get((letter, run), "")}
         for letter, runs in (("A", pair.case.first), ("B", pair.case.second))
@@ -301,9 +303,9 @@ def _parts(waterfall: Waterfall) -> list[dict[str, Any]]:
         {
             "number": number,
             "kind": cause.kind,
-            "phase": printable(cause.phase),
-            "module": printable(cause.module),
-            "part": printable(cause.text),
+            "phase": make_printable(cause.phase),
+            "module": make_printable(cause.module),
+            "part": make_printable(cause.text),
             "difference_ns": cause.ns / num,
             "band_ns": cause.band_ns / num,
             "is_real": cause.is_real,
@@ -321,10 +323,10 @@ def _kernel_table(key: str, title: str, sums: pd.DataFrame, waterfall: Waterfall
     calls, times = ["first_calls", "second_calls"], ["first_ns", "second_ns", "difference_ns", "band_ns"]
     rows[calls] = rows[calls] / waterfall.num_steps
     rows[times] = rows[times] / waterfall.num
-    rows["phase"] = rows["phase"].map(printable).replace("", "outside phases")
+    rows["phase"] = rows["phase"].map(make_printable).replace("", "outside phases")
     columns = [Column("phase", "phase")]
     if "module" in rows:
-        rows["module"] = rows["module"].map(printable).replace("", OUTSIDE)
+        rows["module"] = rows["module"].map(make_printable).replace("", OUTSIDE)
         columns.append(Column("module", "module"))
     columns += [
         Column("first_calls", "kernels, A", "count"),
@@ -338,7 +340,7 @@ def _kernel_table(key: str, title: str, sums: pd.DataFrame, waterfall: Waterfall
     return Table(key, title, tuple(columns), rows)
 
 
-def _pair_charts(pair: Pair) -> list[Chart]:
+def _pair_charts(pair: ComparedPair) -> list[Chart]:
     title = "From a profiled step of A to one of B"
     if pair.waterfall.per_token:
         title = f"From {compare_formats.UNIT} of A to as many of B"
@@ -359,12 +361,12 @@ def _bars(waterfall: Waterfall) -> list[dict[str, Any]]:
     at, num = 0, waterfall.num
     bars: list[dict[str, Any]] = []
     numbers = {id(cause): number for number, cause in enumerate(waterfall.causes, 1)}
-    for cause in waterfall.shortened(DRAWN):
+    for cause in waterfall.shorten(DRAWN):
         number = numbers.get(id(cause))
         label = f"{number} {_short(cause)}" if number else cause.text.split(",")[0].removeprefix("the ")
         series = SERIES[cause.ns < 0] if cause.is_real and cause.kind != "rest" else SERIES[2]
         place = {"begin_ns": at / num, "end_ns": (at + cause.ns) / num}
-        bars.append({"label": label, "text": printable(cause.text), "series": series} | place)
+        bars.append({"label": label, "text": make_printable(cause.text), "series": series} | place)
         at += cause.ns
     return [*bars, {"label": "in all", "text": "in all", "series": SERIES[3], "begin_ns": 0.0, "end_ns": at / num}]
 
@@ -373,5 +375,5 @@ def _short(cause: Cause) -> str:
     """Where a part is, in few characters."""
     what = {"idle": "idle", "copies": "copies", "overlap": "at once"}.get(cause.kind, cause.module.rsplit("/", 1)[-1])
     words = ", ".join(part for part in (cause.phase, what) if part and part != OUTSIDE) or "outside phases"
-    words = printable(words)
+    words = make_printable(words)
     return words if len(words) <= LABEL else f"{words[: LABEL - 1]}…"

@@ -38,7 +38,7 @@ def answer(
 def calls_of_steps(api: pd.DataFrame) -> pd.DataFrame:
     """Calls of the steps by their names without version, with their groups."""
     calls = api[api["phase"].astype(str) != ""].astype({"run_id": str, "name": str})
-    groups = {name: cuda_api.group(name) or "" for name in calls["name"].unique()}
+    groups = {name: cuda_api.find_group(name) or "" for name in calls["name"].unique()}
     return calls.assign(group=calls["name"].map(groups))
 
 

@@ -111,5 +111,5 @@ def _merge_modules(modules: pd.Series) -> str:
 
 
 def _explanation(classification: kernel_families.Classification) -> str:
-    rule = kernel_families.rule(classification)
+    rule = kernel_families.find_rule(classification)
     return rule.explanation if rule else "no rule knows this name"

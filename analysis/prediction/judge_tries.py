@@ -15,15 +15,15 @@ from typing import Any
 
 from profiler_job.analysis.capture.nsys_export import ExportError
 from profiler_job.analysis.comparison import print_comparison as comparing
-from profiler_job.analysis.comparison.compare_formats import verdict_text
-from profiler_job.analysis.comparison.errors import NotComparable
+from profiler_job.analysis.comparison.compare_formats import format_verdict
+from profiler_job.analysis.comparison.errors import NotComparableError
 from profiler_job.analysis.comparison.judge import Judgement
 from profiler_job.analysis.metrics import elapsed, kernel_time, run_advice
 from profiler_job.analysis.prediction.predict import Abstention, Prediction
 from profiler_job.analysis.prediction.scripts import predict_script
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.ingest import ResultsError
-from profiler_job.analysis.show.values import time_text
+from profiler_job.analysis.show.values import format_time
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.changes import LABELS
 
@@ -86,13 +86,13 @@ def expectation(said: Prediction | Abstention, most: Ceiling) -> dict[str, Any]:
         prediction, lines = None, [f"no prediction: {said.reason}"]
     else:
         prediction = {name: getattr(said, name) for name in ("step_ns", "low_ns", "high_ns", "ceiling_ns")}
-        step, low, high = (time_text(prediction[name]) for name in ("step_ns", "low_ns", "high_ns"))
+        step, low, high = (format_time(prediction[name]) for name in ("step_ns", "low_ns", "high_ns"))
         faster = f"{said.baseline_ns / said.step_ns:.2f} times as fast"
         lines = [f"predicted: a step of {step} ({low} to {high}), {faster}; the {said.limited_by} limits it"]
     if most.reason:
         lines.append(f"not advised: {most.reason}")
     elif most.save_ns is not None:
-        lines.append(f"advice: at most {time_text(most.save_ns)} of it can be saved")
+        lines.append(f"advice: at most {format_time(most.save_ns)} of it can be saved")
     return {"prediction": prediction, "save_ns": most.save_ns, "lines": lines}
 
 
@@ -101,7 +101,7 @@ def judge(before: Path, after: Path, expected: dict[str, Any]) -> dict[str, Any]
     step `first_ns`, `second_ns` and `band_ns`, of which each is null where the two cannot be compared."""
     try:
         comparison = comparing.load(comparing.Request(first=before, second=after))
-    except (NotComparable, store.RecordingError, ResultsError, ExportError, OSError) as error:
+    except (NotComparableError, store.RecordingError, ResultsError, ExportError, OSError) as error:
         return {"lines": [f"cannot be compared: {error}"], **dict.fromkeys(("first_ns", "second_ns", "band_ns"))}
     step = comparison.pairs[0].judgements["step"]
     lines = [*of_step(step), *of_prediction(step, expected["prediction"]), *of_advice(step, expected["save_ns"])]
@@ -109,15 +109,15 @@ def judge(before: Path, after: Path, expected: dict[str, Any]) -> dict[str, Any]
 
 
 def of_step(step: Judgement) -> list[str]:
-    first, second = time_text(step.first), time_text(step.second)
+    first, second = format_time(step.first), format_time(step.second)
     slowest, quickest = step.second + step.band, step.second - step.band
     high = f"{step.first / quickest:.2f}" if quickest > 0 else "any number"
     interval = f"{step.first / slowest:.2f} to {high}"
     lines = [f"{step.first / step.second:.2f} times as fast ({interval}): {first} -> {second}"]
-    off = f"{'+' if step.difference >= 0 else '-'}{time_text(abs(step.difference))}"
+    off = f"{'+' if step.difference >= 0 else '-'}{format_time(abs(step.difference))}"
     if step.is_real:
-        return [*lines, f"{off} is beyond the noise band of {time_text(step.band)}: {verdict_text(step)}"]
-    return [*lines, f"{off} is {verdict_text(step)}: it may be none"]
+        return [*lines, f"{off} is beyond the noise band of {format_time(step.band)}: {format_verdict(step)}"]
+    return [*lines, f"{off} is {format_verdict(step)}: it may be none"]
 
 
 def of_prediction(step: Judgement, prediction: dict[str, float] | None) -> list[str]:
@@ -125,10 +125,12 @@ def of_prediction(step: Judgement, prediction: dict[str, float] | None) -> list[
         return []
     low, high = prediction["low_ns"], prediction["high_ns"]
     held = "held" if low <= step.second <= high else "did not hold"
-    expected, shortest, longest = (time_text(ns) for ns in (prediction["step_ns"], low, high))
-    lines = [f"the prediction {held}: {time_text(step.second)}, and {expected} ({shortest} to {longest}) was expected"]
+    expected, shortest, longest = (format_time(ns) for ns in (prediction["step_ns"], low, high))
+    lines = [
+        f"the prediction {held}: {format_time(step.second)}, and {expected} ({shortest} to {longest}) was expected"
+    ]
     if step.second + step.band < prediction["ceiling_ns"]:
-        lines.append(f"its ceiling did not hold: no step was to take less than {time_text(prediction['ceiling_ns'])}")
+        lines.append(f"its ceiling did not hold: no step was to take less than {format_time(prediction['ceiling_ns'])}")
     return lines
 
 
@@ -137,9 +139,11 @@ def of_advice(step: Judgement, save_ns: float | None) -> list[str]:
         return []
     saved = -step.difference
     if saved > save_ns + step.band:
-        return [f"the ceiling did not hold: {time_text(saved)} was saved, and at most {time_text(save_ns)} could be"]
-    was = f"{time_text(saved)} was saved" if saved > 0 else "nothing was saved"
-    return [f"the ceiling held: {was}, of at most {time_text(save_ns)}"]
+        return [
+            f"the ceiling did not hold: {format_time(saved)} was saved, and at most {format_time(save_ns)} could be"
+        ]
+    was = f"{format_time(saved)} was saved" if saved > 0 else "nothing was saved"
+    return [f"the ceiling held: {was}, of at most {format_time(save_ns)}"]
 
 
 def main(task: str, *arguments: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from profiler_job.analysis.prediction import other_models, rates, script_changes, script_rates, scripts, sweep_changes
 from profiler_job.analysis.prediction.baseline import Baseline, Tables, baselines, read_run
 from profiler_job.analysis.prediction.predict import Abstention, Prediction, predict
-from profiler_job.analysis.reference.track_record import SWEEP, kind_of
+from profiler_job.analysis.reference.track_record import SWEEP, choose_kind
 from profiler_job.jobs.contract.layout import SCRIPT
 
 
@@ -54,7 +54,7 @@ def _predict(
 ) -> Prediction | Abstention:
     """By shapes and modules where they are known, and else by `step`, which takes as long as many predictions, so that
     it is asked for once."""
-    if kind_of(baseline.run, names) == SWEEP:
+    if choose_kind(baseline.run, names) == SWEEP:
         return predict(baseline, names, rates=made)
     try:
         return scripts.predict_step(step(), names, of_script)

@@ -17,7 +17,7 @@ from profiler_job.analysis.prediction import sweep_changes as changes
 from profiler_job.analysis.prediction.predict import HOST, Abstention, Prediction
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.store import RecordingError
-from profiler_job.analysis.reference.track_record import kind_of
+from profiler_job.analysis.reference.track_record import choose_kind
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.integrity import add_digest, find_folders, is_intact, load_json
@@ -202,7 +202,7 @@ def recordings(data: Path) -> list[store.Recording]:
 
 def compare_with_measured(ledgers: Iterable[Ledger], recordings: Iterable[Any]) -> pd.DataFrame:
     """Every prediction, one row each: the fields of an Entry; made_at; source, the name of the recording that it was
-    made from, "" for a script; kind, as `track_record.kind_of` gives it; and, if the run that tests it was measured
+    made from, "" for a script; kind, as `track_record.choose_kind` gives it; and, if the run that tests it was measured
     since: MEASURED, error (predicted over measured, less 1), inside (the interval), beaten (the ceiling)."""
     # Some runs of these studies have the ids of runs that test a prediction, and none was planned for one: a sweep of
     # one and several GPUs, and one that times a single step.
@@ -218,7 +218,7 @@ def compare_with_measured(ledgers: Iterable[Ledger], recordings: Iterable[Any]) 
             is_script = prediction.tested_by == name_changed(prediction.run_id, prediction.changes)
             row["source"] = "" if is_script else ledger.recording["name"]
             run = of_run.get(prediction.run_id, {})
-            row["kind"] = SCRIPT if is_script else kind_of(run, prediction.changes)
+            row["kind"] = SCRIPT if is_script else choose_kind(run, prediction.changes)
             on_gpu, since = measured["gpu_name"] == ledger.gpu, started > ledger.made_at
             tests = measured[on_gpu & since & (measured["run_id"] == prediction.tested_by)]
             rows.append(row | {name: _take_first(tests, name) for name in MEASURED})

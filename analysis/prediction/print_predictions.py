@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from profiler_job.analysis.capture.nsys_export import ExportError
-from profiler_job.analysis.comparison.errors import NotComparable
+from profiler_job.analysis.comparison.errors import NotComparableError
 from profiler_job.analysis.comparison.sides import is_capture, load_side
 from profiler_job.analysis.prediction import ledger, rates, script_rates, scripts, sweep_changes
 from profiler_job.analysis.prediction.known import list_known_runs, usual_sets
@@ -17,7 +17,7 @@ from profiler_job.analysis.reference import track_record
 from profiler_job.jobs.contract.layout import SCRIPT
 
 RATES = {track_record.SWEEP: rates.FILE, track_record.AS_SCRIPT: script_rates.FILE, SCRIPT: script_rates.FILE}
-"""By the way in which a step is predicted, as of `track_record.kind_of`."""
+"""By the way in which a step is predicted, as of `track_record.choose_kind`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ def run(request: Request, out: Callable[[str], None], err: Callable[[str], None]
     """Give each prediction to `out`, or one line to `err` where there can be none. Returns the exit code."""
     try:
         if is_capture(request.recording):
-            raise NotComparable(
+            raise NotComparableError(
                 f"{request.recording} is no recording: a prediction needs the times of the unprofiled pass"
             )
         sets = [tuple(name.strip() for name in one_set.split(",")) for one_set in request.sets]
@@ -46,14 +46,14 @@ def run(request: Request, out: Callable[[str], None], err: Callable[[str], None]
         sets, wanted = sets or [*usual_sets(side.recording)], set(side.runs["run_id"].astype(str))
         known = [one_run for one_run in list_known_runs(side.recording) if str(one_run.run["run_id"]) in wanted]
         if not known:
-            raise NotComparable(f"{request.recording} has no finished run that was timed and profiled")
+            raise NotComparableError(f"{request.recording} has no finished run that was timed and profiled")
         said = [(one_run, one_run.predict(names)) for one_run in known for names in sets]
         if request.ledger:
             entries = [ledger.entry(one_run.run, one_run.step_ns, one_said) for one_run, one_said in said]
-            kinds = {track_record.kind_of(one_run.run, names) for one_run in known for names in sets}
+            kinds = {track_record.choose_kind(one_run.run, names) for one_run in known for names in sets}
             files = dict.fromkeys(file for kind, file in RATES.items() if kind in kinds)
             ledger.write(request.ledger, ledger.made_now(side.recording.manifest, files, entries))
-    except (NotComparable, RecordingError, ResultsError, ExportError, sweep_changes.Abstains) as error:
+    except (NotComparableError, RecordingError, ResultsError, ExportError, sweep_changes.Abstains) as error:
         err(f"error: {error}")
         return error.exit_code
     for one_run in known:
@@ -75,7 +75,7 @@ def advice(said: Sequence[Prediction | Abstention], run: Mapping[str, Any]) -> l
         return ["what to change first: nothing of this, no gain is certain enough"]
     lines = []
     for place, prediction in enumerate(ranked, start=1):
-        record = track_record.sentence(prediction.changes, track_record.kind_of(run, prediction.changes))
+        record = track_record.describe_record(prediction.changes, track_record.choose_kind(run, prediction.changes))
         saved, least, most = (
             f"{prediction.saved_ns(time_ns) / 1e6:.2f}"
             for time_ns in (prediction.step_ns, prediction.high_ns, prediction.low_ns)

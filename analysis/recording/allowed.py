@@ -36,7 +36,7 @@ class RunStatus(_Allowed):
     message: str | None = None
 
 
-class Rate(_Allowed):
+class PublishedRate(_Allowed):
     figure: str
     unit: str
     value: float
@@ -68,7 +68,7 @@ class Manifest(_Allowed):
     nsys_schema: str = ""
     not_run: list[str] = []
     without_captures: bool = False
-    calibration: list[Rate] = []
+    calibration: list[PublishedRate] = []
     runs: list[RunStatus] = []
 
 
@@ -96,8 +96,8 @@ def rewrite(source: Path, target: Path, manifest: dict, with_captures: bool = Tr
             continue
         table = store.read_table(name, file)
         if not with_captures:
-            table = _without_capture(name, table)
-        kept = {column: _kept(table, name, column, file) for column in table.column_names}
+            table = _drop_capture(name, table)
+        kept = {column: _convert_column(table, name, column, file) for column in table.column_names}
         left_out += [f"{file.name}: column {column}" for column, values in kept.items() if values is None]
         written = pa.table({column: values for column, values in kept.items() if values is not None})
         store.write_table(name, written, target / file.name)
@@ -106,7 +106,7 @@ def rewrite(source: Path, target: Path, manifest: dict, with_captures: bool = Tr
     return left_out
 
 
-def _without_capture(name: str, table: pa.Table) -> pa.Table:
+def _drop_capture(name: str, table: pa.Table) -> pa.Table:
     """What was measured without nsys."""
     if name in OF_CAPTURES:
         return table.slice(0, 0)
@@ -118,7 +118,7 @@ def _without_capture(name: str, table: pa.Table) -> pa.Table:
     return table
 
 
-def _kept(table: pa.Table, name: str, column: str, file: Path) -> pa.Array | None:
+def _convert_column(table: pa.Table, name: str, column: str, file: Path) -> pa.Array | None:
     """The values of a column in the type that it is to have; None for a column that is not allowed."""
     values = table[column].unify_dictionaries().combine_chunks()
     kind = store.arrow_types(name).get(column)

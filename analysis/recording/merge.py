@@ -51,7 +51,7 @@ def merge(
     of a script are missing or twice there, and where `out` cannot be replaced.
     """
     restore(out)
-    shards = _shards(folders)
+    shards = _find_shards(folders)
     _check_out(out, shards)
     if are_nodes(shards):
         parts = read_nodes(shards)
@@ -61,7 +61,7 @@ def merge(
         return Merged(sweep=name, runs=[name])
     for shard in shards:
         check_files_only(shard)
-    plan = _common_plan(shards)
+    plan = _read_common_plan(shards)
     holders: dict[str, list[Path]] = {run_id: [] for run_id in plan["runs"]}
     machines: dict[str, Machine] = {}
     merged = Merged(sweep=plan["sweep"], runs=[])
@@ -70,7 +70,7 @@ def merge(
             run_id = file.parent.name
             if run_id not in holders:
                 emit(f"{run_id}: in {shard}, but not in the sweep; left out")
-            elif difference := _other_parameters(record := read_finished(file.parent), plan):
+            elif difference := _find_other_parameter(record := read_finished(file.parent), plan):
                 merged.missing[run_id] = f"{shard} measured it with another {difference}"
             elif damage := find_damage(file.parent, record.files):
                 merged.missing[run_id] = f"{shard} finished it, but {damage}; copy it again, or run that shard again"
@@ -81,7 +81,7 @@ def merge(
                 machines.setdefault(run_id, record.machine)
     for run_id, places in holders.items():
         if not places:
-            merged.missing.setdefault(run_id, _why_missing(run_id, shards))
+            merged.missing.setdefault(run_id, _explain_missing(run_id, shards))
             emit(f"{run_id}: missing; {merged.missing[run_id]}")
             continue
         merged.missing.pop(run_id, None)
@@ -89,13 +89,13 @@ def merge(
         if len(places) > 1:
             _check_copies(run_id, places)
             merged.copies[run_id] = places
-            emit(f"{run_id}: {len(places)} equal copies, kept once ({_listed(places)})")
+            emit(f"{run_id}: {len(places)} equal copies, kept once ({_list_places(places)})")
     _compare_machines([machines[run_id] for run_id in merged.runs], allow_mix, emit)
     _write(out, plan, {run_id: holders[run_id][0] for run_id in merged.runs}, shards)
     return merged
 
 
-def _shards(folders: Sequence[Path]) -> list[Path]:
+def _find_shards(folders: Sequence[Path]) -> list[Path]:
     """The folders that hold runs: those given, or the shards below them."""
     shards: list[Path] = []
     for folder in folders:
@@ -104,7 +104,7 @@ def _shards(folders: Sequence[Path]) -> list[Path]:
                 f"{folder} is not a folder: give shard folders, or the folder that holds them", exit_code=ExitCode.USAGE
             )
         below = [*folder.glob(SHARDS), *(shard for shard in folder.glob(f"*/{SHARDS}") if shard.parent.name != RAW)]
-        held = sorted((shard for shard in below if (shard / SWEEP).is_file()), key=_number)
+        held = sorted((shard for shard in below if (shard / SWEEP).is_file()), key=_make_sort_key)
         sweeps = sorted({str(shard.parent) for shard in held})
         if len(sweeps) > 1:
             raise ResultsError(
@@ -123,7 +123,7 @@ def _shards(folders: Sequence[Path]) -> list[Path]:
     return list(unique.values())
 
 
-def _number(shard: Path) -> tuple:
+def _make_sort_key(shard: Path) -> tuple:
     return tuple(int(part) if part.isdigit() else part for part in [str(shard.parent), *shard.name.split("-")])
 
 
@@ -139,7 +139,7 @@ def _check_out(out: Path, shards: list[Path]) -> None:
         )
 
 
-def _common_plan(shards: list[Path]) -> dict:
+def _read_common_plan(shards: list[Path]) -> dict:
     """The sweep that all shards are part of, as one machine would write it to sweep.json."""
     first, *others = plans = [read_plan(shard / SWEEP) for shard in shards]
     for shard, plan in zip(shards, plans):
@@ -158,7 +158,7 @@ def _common_plan(shards: list[Path]) -> dict:
     return first
 
 
-def _other_parameters(record: FinishedRecord, plan: dict) -> str:
+def _find_other_parameter(record: FinishedRecord, plan: dict) -> str:
     """Return a parameter of a run that no block of the sweep asks for, as in a run of an earlier sweep; "" if there is
     none."""
     measured, wrong = record.parameters(), ""
@@ -178,7 +178,7 @@ def _lost_its_capture(record: FinishedRecord, run: Path) -> bool:
     return record.status == "ok" and (record.profiled_steps or 0) > 0 and not (run / CAPTURE).is_file()
 
 
-def _why_missing(run_id: str, shards: list[Path]) -> str:
+def _explain_missing(run_id: str, shards: list[Path]) -> str:
     for shard in shards:
         if (shard / run_id).is_dir():
             return f"{shard} began it and did not finish; run that shard again"
@@ -230,5 +230,5 @@ def _write(out: Path, plan: dict, runs: dict[str, Path], shards: list[Path]) -> 
     replace(draft, out)
 
 
-def _listed(places: list[Path]) -> str:
+def _list_places(places: list[Path]) -> str:
     return ", ".join(str(place.parent) for place in places)

@@ -70,7 +70,7 @@ OF_OTHERS = tuple(f"assets/{name}/" for name in ("javascripts", "stylesheets", "
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class PrivateText:
     """A text that looks private: of which kind, where it is first, and how it begins."""
 
     kind: str
@@ -99,15 +99,15 @@ class Scanner:
         text = KNOWN.sub("", text)
         is_number = bool(_NUMBER(text))
         matches = {} if is_number else find_private(text)
-        detectors = {} if is_number else _detectors()
+        detectors = {} if is_number else _load_detectors()
         for reading in list_readings(text):
             matches |= {kind: value for kind, value in self.values.items() if value in reading}
-            matches |= {kind: match for kind, detect in detectors.items() for match in _detected(detect, reading)}
+            matches |= {kind: match for kind, detect in detectors.items() for match in _detect(detect, reading)}
             if name := find_name(reading, self.hashed_names):
                 matches["name of a host or a user"] = name
         return matches
 
-    def scan(self, folder: Path) -> list[Finding]:
+    def scan(self, folder: Path) -> list[PrivateText]:
         """What in the files below a folder looks private, their names included; each distinct text once."""
         first: dict[str, str] = {}
         for file in sorted(file for file in folder.rglob("*") if file.is_file()):
@@ -115,26 +115,28 @@ class Scanner:
             if name.startswith(OF_OTHERS):
                 continue
             first.setdefault(name, "a file's name")
-            for place, text in texts_of(file):
+            for place, text in read_texts(file):
                 first.setdefault(text, f"{name}, {place}")
         return [
-            Finding(kind=kind, where=where, beginning=match[: min(4, len(match) // 2)] + "...")  # not the secret itself
+            PrivateText(
+                kind=kind, where=where, beginning=match[: min(4, len(match) // 2)] + "..."
+            )  # not the secret itself
             for text, where in first.items()
             for kind, match in self.search(text).items()
         ]
 
 
-def scan_public(folder: Path) -> list[Finding]:
+def scan_public(folder: Path) -> list[PrivateText]:
     """What looks private in a folder that is to become public; manifests know what the machines are called, and by
     that must not become public themselves. Raises OSError, and ValueError for a file that cannot be read."""
     if not folder.is_dir():
         raise FileNotFoundError("no such folder")
-    findings: list[Finding] = []
+    findings: list[PrivateText] = []
     hashed: set[str] = set()
     for path in sorted(folder.rglob("*")):
         if path.is_symlink() or not (path.is_file() or path.is_dir()):  # a web server may follow what is not searched
             where = path.relative_to(folder).as_posix()
-            findings.append(Finding(kind="a link or a pipe, where only files belong", where=where, beginning=""))
+            findings.append(PrivateText(kind="a link or a pipe, where only files belong", where=where, beginning=""))
     if findings:
         return findings
     for file in sorted(folder.rglob(MANIFEST)):
@@ -142,14 +144,14 @@ def scan_public(folder: Path) -> list[Finding]:
         if isinstance(manifest, dict) and (names := manifest.get(HASHED_NAMES)):
             hashed.update(names if isinstance(names, list) and all(isinstance(name, str) for name in names) else ())
             where = file.relative_to(folder).as_posix()
-            findings.append(Finding(kind="hashed names, which publish-data leaves out", where=where, beginning=""))
+            findings.append(PrivateText(kind="hashed names, which publish-data leaves out", where=where, beginning=""))
     return findings + Scanner(hashed).scan(folder)
 
 
 _PIECE, _OVERLAP = 1024, 256
 
 
-def _detected(detect: Callable[[str], Iterable[str]], text: str) -> list[str]:
+def _detect(detect: Callable[[str], Iterable[str]], text: str) -> list[str]:
     """The first match of a detector, if there is one. Some take the square of a text's length, so a long one comes in
     pieces that overlap."""
     pieces = (text[i : i + _PIECE] for i in range(0, max(len(text) - _OVERLAP, 1), _PIECE - _OVERLAP))
@@ -157,7 +159,7 @@ def _detected(detect: Callable[[str], Iterable[str]], text: str) -> list[str]:
 
 
 @cache
-def _detectors() -> dict[str, Callable[[str], Iterable[str]]]:
+def _load_detectors() -> dict[str, Callable[[str], Iterable[str]]]:
     """By the kind of secret. Imported when something is published: nothing else needs them."""
     plugins = [getattr(import_module(f"detect_secrets.plugins.{module}"), name)() for module, name in DETECTORS.items()]
     return {plugin.secret_type: plugin.analyze_string for plugin in plugins}
@@ -179,11 +181,11 @@ _MARKS = {  # of 32 bits first: they begin as those of 16 do
 """Byte order marks, and the encoding of a text that begins with one."""
 
 
-def texts_of(file: Path) -> Iterator[tuple[str, str]]:
+def read_texts(file: Path) -> Iterator[tuple[str, str]]:
     """Every text in a file, with its place there: of a table whatever its types and metadata hold, of JSON its keys and
     values, of HTML what is read and the values of attributes, of anything else its lines."""
     if file.suffix == ".parquet":
-        yield from _texts_of_table(file)
+        yield from _read_table(file)
         return
     content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
     kind = Path(file.stem).suffix if file.suffix == ".gz" else file.suffix
@@ -196,7 +198,7 @@ def texts_of(file: Path) -> Iterator[tuple[str, str]]:
     text = content.decode(coding, "replace")
     if kind in (".json", ".ipynb", ".map"):
         try:
-            yield from _texts_of_json(json.loads(text), "", set())
+            yield from _read_json(json.loads(text), "", set())
             return
         except (ValueError, RecursionError):  # no JSON, or nested deeper than Python reads: by its lines
             pass
@@ -205,7 +207,7 @@ def texts_of(file: Path) -> Iterator[tuple[str, str]]:
         return
     for number, line in enumerate(text.splitlines(), 1):
         if kind in (".html", ".svg", ".xml"):
-            yield from ((f"line {number}", words) for words in _texts_of_markup(line))
+            yield from ((f"line {number}", words) for words in _read_markup(line))
         elif line.strip():
             yield f"line {number}", line
 
@@ -218,7 +220,7 @@ _CELL = re.compile(r"(?=</?t[dh]\b)")
 """Where a cell of a table begins or ends: an end may be left out."""
 
 
-def _texts_of_markup(line: str) -> Iterator[str]:
+def _read_markup(line: str) -> Iterator[str]:
     # Not the points of a drawing; of a link no root.
     attributes = re.finditer(r"(?<![\w:-])(?!d=)([\w:-]+)=(?:\"([^\"]*+)\"|'([^']*+)'|(?![\"'])([^\s<>]++))", line)
     values = (match[match.lastindex or 0].removeprefix("/" * (match[1] in _LINKS)) for match in attributes)
@@ -231,7 +233,7 @@ def _texts_of_markup(line: str) -> Iterator[str]:
             yield html.unescape(text).strip()
 
 
-def _texts_of_json(value: Any, place: str, seen: set[tuple[str, ...]]) -> Iterator[tuple[str, str]]:
+def _read_json(value: Any, place: str, seen: set[tuple[str, ...]]) -> Iterator[tuple[str, str]]:
     """Keys, and texts with their keys, that are not `seen` yet: a timeline has the same in each of a million events."""
     key = place.rpartition(".")[2]
     if isinstance(value, dict):
@@ -240,11 +242,11 @@ def _texts_of_json(value: Any, place: str, seen: set[tuple[str, ...]]) -> Iterat
                 seen.add((name,))
                 yield place or "a key", name
             if isinstance(inner, dict | list) or _is_new(name, inner, seen):
-                yield from _texts_of_json(inner, f"{place}.{name}".lstrip("."), seen)
+                yield from _read_json(inner, f"{place}.{name}".lstrip("."), seen)
     elif isinstance(value, list):
         for inner in value:
             if isinstance(inner, dict | list) or _is_new(place, inner, seen):
-                yield from _texts_of_json(inner, place, seen)
+                yield from _read_json(inner, place, seen)
     elif isinstance(value, str):
         for line in value.splitlines():
             if not _NUMBER(line):
@@ -268,54 +270,54 @@ def _is_secret(key: str) -> bool:
     return bool(SECRET_VARIABLE.search(key))
 
 
-def _texts_of_table(file: Path) -> Iterator[tuple[str, str]]:
+def _read_table(file: Path) -> Iterator[tuple[str, str]]:
     with pq.ParquetFile(file) as opened:
         footer, table = opened.metadata, opened.read()
     yield "its writer", footer.created_by or ""
     for key, value in (footer.metadata or {}).items():
         if key != b"ARROW:schema":  # the schema itself, in base64
-            yield "metadata", f"{_decoded(key)}: {_decoded(value)}"
+            yield "metadata", f"{_decode(key)}: {_decode(value)}"
     for key, value in (table.schema.metadata or {}).items():
-        yield "metadata", f"{_decoded(key)}: {_decoded(value)}"
+        yield "metadata", f"{_decode(key)}: {_decode(value)}"
     for field, column in zip(table.schema, table.columns):
-        yield from _texts_of_field(field)
+        yield from _read_field(field)
         for chunk in column.chunks:
             called = "commit: " if field.name == "commit" else ""  # which has as many digits as some keys
-            yield from ((f"column {field.name}", called + text) for text in _texts_of_values(chunk))
+            yield from ((f"column {field.name}", called + text) for text in _read_values(chunk))
 
 
-def _texts_of_field(field: pa.Field) -> Iterator[tuple[str, str]]:
+def _read_field(field: pa.Field) -> Iterator[tuple[str, str]]:
     yield "a column's name", field.name
     for key, value in (field.metadata or {}).items():
-        yield f"metadata of column {field.name}", f"{_decoded(key)}: {_decoded(value)}"
+        yield f"metadata of column {field.name}", f"{_decode(key)}: {_decode(value)}"
     for i in range(field.type.num_fields):
-        yield from _texts_of_field(field.type.field(i))
+        yield from _read_field(field.type.field(i))
 
 
-def _texts_of_values(values: pa.Array) -> Iterator[str]:
+def _read_values(values: pa.Array) -> Iterator[str]:
     kind = values.type
     if isinstance(values, pa.ExtensionArray):
-        yield from _texts_of_values(values.storage)
+        yield from _read_values(values.storage)
     elif pa.types.is_dictionary(kind):
-        yield from _texts_of_values(values.dictionary)  # what is stored, also where no row uses it
+        yield from _read_values(values.dictionary)  # what is stored, also where no row uses it
     elif is_text(kind) or is_bytes(kind):
         for value in values.unique().to_pylist():
-            yield from (_decoded(value) if isinstance(value, bytes) else value or "").splitlines()
+            yield from (_decode(value) if isinstance(value, bytes) else value or "").splitlines()
     elif kind.num_fields:  # lists, structs, maps: not flattened, so that nothing of a null is left out
-        for text in {str(leaf) for row in values.to_pylist() for leaf in _leaves(row)}:
+        for text in {str(leaf) for row in values.to_pylist() for leaf in _iterate_leaves(row)}:
             yield from text.splitlines()
 
 
-def _leaves(value: Any) -> Iterator[Any]:
+def _iterate_leaves(value: Any) -> Iterator[Any]:
     if isinstance(value, dict):
         for key, inner in value.items():
-            yield from _leaves(key)
-            yield from _leaves(inner)
+            yield from _iterate_leaves(key)
+            yield from _iterate_leaves(inner)
     elif isinstance(value, list | tuple):
         for inner in value:
-            yield from _leaves(inner)
+            yield from _iterate_leaves(inner)
     elif isinstance(value, bytes):
-        yield _decoded(value)
+        yield _decode(value)
     elif isinstance(value, str):
         yield value
 
@@ -329,5 +331,5 @@ def is_bytes(kind: pa.DataType) -> bool:
     return any(test(kind) for test in tests)
 
 
-def _decoded(value: bytes) -> str:
+def _decode(value: bytes) -> str:
     return value.decode(errors="replace")

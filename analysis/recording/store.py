@@ -700,7 +700,7 @@ def load(folder: Path | str) -> Recording:
             )
         frame["run_id"] = frame["run_id"].cat.set_categories(run_ids)
     kernels = tables["kernels"]
-    families = [kernel_families.family(str(name)) for name in kernels["kernel_name"].cat.categories]
+    families = [kernel_families.find_family(str(name)) for name in kernels["kernel_name"].cat.categories]
     codes, categories = pd.factorize(np.array(families, dtype=object)) if families else (np.empty(0, int), [])
     code = kernels["kernel_name"].cat.codes.to_numpy()
     family = pd.Categorical.from_codes(codes[code] if families else code, pd.Index(categories, dtype=object))
@@ -710,9 +710,9 @@ def load(folder: Path | str) -> Recording:
 
 
 def _named_alike(api: pd.DataFrame) -> pd.DataFrame:
-    """`api` with one row for each run, rank, step, phase and function, called as `cuda_api.base_name` has it."""
+    """`api` with one row for each run, rank, step, phase and function, called as `cuda_api.strip_version` has it."""
     names = api["name"].cat
-    base = pd.Series({name: cuda_api.base_name(str(name)) for name in names.categories}, dtype=object)
+    base = pd.Series({name: cuda_api.strip_version(str(name)) for name in names.categories}, dtype=object)
     if (base == base.index).all():
         return api
     by = ["run_id", "rank", "step", "phase", "name"]

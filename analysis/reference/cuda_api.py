@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 class ApiCall(NamedTuple):
-    """One row: `pattern` matches the whole `base_name`, `group` is a key of `GROUPS`."""
+    """One row: `pattern` matches the whole `strip_version`, `find_group` is a key of `GROUPS`."""
 
     name: str
     group: str
@@ -330,7 +330,7 @@ _PATTERNS = [re.compile(call.pattern) for call in API_CALLS]
 _VERSION = re.compile(r"(?:_v\d+|_ptsz|_ptds)+$")
 
 
-def base_name(name: str) -> str:
+def strip_version(name: str) -> str:
     """`name` as CUDA's documentation has it, without what tells its entry points apart: a version, and `_ptsz` or
     `_ptds` where the default stream is one of each thread. `cudaLaunchKernel_v7000`, `cudaLaunchKernel_ptsz_v7000` and
     `cudaLaunchKernel` are one."""
@@ -340,14 +340,14 @@ def base_name(name: str) -> str:
 @lru_cache(maxsize=10_000)
 def explain(name: str) -> ApiCall | None:
     """What the API call `name`, with or without a version, is; None for a call that is not described here."""
-    base = base_name(name)
+    base = strip_version(name)
     for call, pattern in zip(API_CALLS, _PATTERNS, strict=True):
         if pattern.fullmatch(base):
             return call
     return None
 
 
-def group(name: str) -> str | None:
+def find_group(name: str) -> str | None:
     """Key of the group of `GROUPS` that API call `name` belongs to; None if it is not described."""
     entry = explain(name)
     return entry and entry.group

@@ -20,7 +20,7 @@ _BF16 = re.compile(r"BFloat16|__nv_bfloat16")
 _FP32 = re.compile(r"\bfloat\b")
 
 
-def element_type(name: str) -> str:
+def parse_element_type(name: str) -> str:
     """Key of ELEMENT_TYPES: `mixed` converts between types, "" does not say."""
     if _CONVERTS.search(name):
         return "mixed"

@@ -29,7 +29,7 @@ ATTENTION = get_args(Attention)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape:
+class StepShape:
     """What determines the cost of a step. All counts, no units."""
 
     batch_size: int
@@ -82,18 +82,18 @@ def linear(num_tokens: int, in_features: int, out_features: int, element_bytes: 
     return Cost(2 * num_tokens * in_features * out_features, elements * element_bytes)
 
 
-def query_key(shape: Shape, element_bytes: int = FP32_BYTES) -> Cost:
+def query_key(shape: StepShape, element_bytes: int = FP32_BYTES) -> Cost:
     """Q K^T of one layer, [B, H, T, K] @ [B, H, K, T] -> [B, H, T, T]: 2 B H T T K."""
     elements = 2 * shape.num_tokens * shape.d_model + shape.num_scores
     return Cost(2 * shape.num_scores * shape.d_head, elements * element_bytes)
 
 
-def attention_value(shape: Shape, element_bytes: int = FP32_BYTES) -> Cost:
+def attention_value(shape: StepShape, element_bytes: int = FP32_BYTES) -> Cost:
     """A V of one layer, [B, H, T, T] @ [B, H, T, K] -> [B, H, T, K]: 2 B H T T K, the same as Q K^T."""
     return query_key(shape, element_bytes)
 
 
-def fused_attention(shape: Shape, element_bytes: int = FP32_BYTES, skip_masked: bool = False) -> Cost:
+def fused_attention(shape: StepShape, element_bytes: int = FP32_BYTES, skip_masked: bool = False) -> Cost:
     """Q K^T, softmax and A V of one layer with the scores kept on chip: reads Q, K, V, writes the output.
 
     Only the two matmuls are counted as operations. `skip_masked` counts the T (T + 1) / 2 pairs that the causal mask
@@ -106,12 +106,12 @@ def fused_attention(shape: Shape, element_bytes: int = FP32_BYTES, skip_masked: 
     return Cost(4 * pairs * shape.d_head, 4 * shape.num_tokens * shape.d_model * element_bytes)
 
 
-def softmax(shape: Shape, element_bytes: int = FP32_BYTES) -> Cost:
+def softmax(shape: StepShape, element_bytes: int = FP32_BYTES) -> Cost:
     """Softmax over the scores of one layer: max, subtract, exp, sum, divide, five operations for each of B H T T."""
     return Cost(5 * shape.num_scores, 2 * shape.num_scores * element_bytes)
 
 
-def softmax_kernels(shape: Shape, element_bytes: int = FP32_BYTES) -> dict[str, Cost]:
+def softmax_kernels(shape: StepShape, element_bytes: int = FP32_BYTES) -> dict[str, Cost]:
     """Softmax of one layer as five kernels, in the order of their launches: each goes once through the
     scores and once through one number a row; `max` writes the position of the maximum, too."""
     scores, rows = shape.num_scores, shape.num_scores // shape.context_length
@@ -133,7 +133,7 @@ def rms_norm(num_tokens: int, d_model: int, element_bytes: int = FP32_BYTES) -> 
     return Cost(4 * num_tokens * d_model, (2 * num_tokens * d_model + d_model) * element_bytes)
 
 
-def rope(shape: Shape, element_bytes: int = FP32_BYTES) -> Cost:
+def rope(shape: StepShape, element_bytes: int = FP32_BYTES) -> Cost:
     """Rotary embedding of Q and K of one layer, [B, H, T, K] each: four multiplications and two additions a pair.
 
     Reads and writes both and reads the tables of cosine and sine, [T, K / 2] each.
@@ -198,19 +198,19 @@ accesses. They move 20 elements a parameter as `adamw_unfused`, fused 7 as `adam
 # --- the model --------------------------------------------------------------------------------------------------------
 
 
-def num_parameters(shape: Shape) -> int:
+def num_parameters(shape: StepShape) -> int:
     size = ModelSize(shape.d_model, shape.d_ff, shape.num_layers, shape.num_heads)
     return size.num_parameters(shape.vocab_size)
 
 
-def num_matmuls(shape: Shape, phase: str, attention: str = "naive") -> int:
+def num_matmuls(shape: StepShape, phase: str, attention: str = "naive") -> int:
     """Matmuls that `phase` launches: forward 9 L + 1 (seven linears, Q K^T and A V a layer, and the head),
     backward twice that. With fused attention the two matmuls of each layer are inside its kernel: 7 L + 1."""
     forward = (9 if _is_eager(attention) else 7) * shape.num_layers + 1
-    return {"forward": forward, "loss": 0, "backward": 2 * forward, "optimizer": 0}[_checked(phase)]
+    return {"forward": forward, "loss": 0, "backward": 2 * forward, "optimizer": 0}[_check_phase(phase)]
 
 
-def matmul_flops(shape: Shape, phase: str) -> int:
+def matmul_flops(shape: StepShape, phase: str) -> int:
     """Operations of all matmuls of `phase`, those inside fused attention included, counted in full.
 
     Forward 2 N (L (4 D^2 + 3 D F) + D V) + 4 L B T^2 D. Backward exactly twice that: each matmul has one gradient for
@@ -220,10 +220,10 @@ def matmul_flops(shape: Shape, phase: str) -> int:
     linears = shape.num_layers * (4 * d * d + 3 * d * shape.d_ff) + d * shape.vocab_size
     scores = shape.num_layers * shape.batch_size * shape.context_length**2 * d
     forward = 2 * shape.num_tokens * linears + 4 * scores
-    return {"forward": forward, "loss": 0, "backward": 2 * forward, "optimizer": 0}[_checked(phase)]
+    return {"forward": forward, "loss": 0, "backward": 2 * forward, "optimizer": 0}[_check_phase(phase)]
 
 
-def step_flops(shape: Shape, mode: str) -> int:
+def step_flops(shape: StepShape, mode: str) -> int:
     """Operations of all matmuls of one step of `mode`: forward, forward_backward or train_step."""
     phases = {
         "forward": ("forward",),
@@ -235,7 +235,7 @@ def step_flops(shape: Shape, mode: str) -> int:
     return sum(matmul_flops(shape, phase) for phase in phases[mode])
 
 
-def forward_costs(shape: Shape, attention: str = "naive", element_bytes: int = FP32_BYTES) -> dict[str, Cost]:
+def forward_costs(shape: StepShape, attention: str = "naive", element_bytes: int = FP32_BYTES) -> dict[str, Cost]:
     """Cost of one forward pass by module, summed over the layers; keys are the names of the innermost NVTX ranges.
 
     Residual additions stand in no module's range and are under `block`. Scaling the scores is in `attention_scores`.
@@ -268,7 +268,7 @@ def forward_costs(shape: Shape, attention: str = "naive", element_bytes: int = F
     }
 
 
-def kernel_costs(shape: Shape) -> dict[tuple[str, str], Cost]:
+def kernel_costs(shape: StepShape) -> dict[tuple[str, str], Cost]:
     """Cost of one float32 forward pass as the model is written, attention eager and nothing fused: by innermost
     NVTX range and kernel family, summed over the layers.
 
@@ -310,7 +310,7 @@ def kernel_costs(shape: Shape) -> dict[tuple[str, str], Cost]:
     }
 
 
-def matmul_costs(shape: Shape, element_bytes: int = FP32_BYTES) -> dict[str, tuple[Cost, int]]:
+def matmul_costs(shape: StepShape, element_bytes: int = FP32_BYTES) -> dict[str, tuple[Cost, int]]:
     """Cost of one matmul and how many a forward pass has, by innermost NVTX range, with eager attention. All of a range
     have the same cost."""
     n, d, f = shape.num_tokens, shape.d_model, shape.d_ff
@@ -333,7 +333,7 @@ def utilisation(amount: float, seconds: float, peak: float | None) -> float | No
     return None if peak is None else amount / seconds / peak
 
 
-def _checked(phase: str) -> str:
+def _check_phase(phase: str) -> str:
     if phase not in PHASES:
         raise ValueError(f"phase {phase!r} is unknown; choose one of {', '.join(PHASES)}")
     return phase

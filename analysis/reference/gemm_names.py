@@ -107,14 +107,23 @@ _NVJET_TYPES = {"h": "fp16", "t": "bf16", "q": "fp8", "o": "fp4", "d": "fp64"}
 @lru_cache(maxsize=10_000)
 def parse(name: str) -> GemmName | None:
     """Read the kernel `name`; None if it is not of a library whose naming is known."""
-    for read in (_xmma, _cutlass2, _cutlass3, _nvjet, _named_after_architecture, _split_k_reduce, _gemv, _deep_gemm):
+    for read in (
+        _parse_xmma,
+        _parse_cutlass2,
+        _parse_cutlass3,
+        _parse_nvjet,
+        _parse_architecture_name,
+        _parse_split_k_reduce,
+        _parse_gemv,
+        _parse_deep_gemm,
+    ):
         gemm = read(name)
         if gemm is not None:
             return gemm
     return None
 
 
-def alignment(name: str) -> int | None:
+def parse_alignment(name: str) -> int | None:
     """Elements that the loads of the operands of the GEMM kernel `name` are aligned to; None where it does not say.
     From 1 on any shape will do, but each load moves less. CUTLASS documents it; of cuBLAS, which has one for operands
     (`aligna4`) and one for the result, it is an inference."""
@@ -122,12 +131,12 @@ def alignment(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def _undocumented(gemm: GemmName) -> GemmName:
+def _mark_undocumented(gemm: GemmName) -> GemmName:
     said = {field for field in GemmName._fields[1:-1] if getattr(gemm, field) is not None}
     return gemm._replace(inferred=frozenset(said))
 
 
-def _xmma(name: str) -> GemmName | None:
+def _parse_xmma(name: str) -> GemmName | None:
     match = _XMMA.search(name)
     if not match:
         return None
@@ -141,7 +150,7 @@ def _xmma(name: str) -> GemmName | None:
         split_k = True
     elif "_segment_k_off_" in rest:
         split_k = False
-    return _undocumented(
+    return _mark_undocumented(
         GemmName(
             library="cuBLAS",
             architecture=architecture,
@@ -154,7 +163,7 @@ def _xmma(name: str) -> GemmName | None:
     )
 
 
-def _cutlass2(name: str) -> GemmName | None:
+def _parse_cutlass2(name: str) -> GemmName | None:
     match = _CUTLASS2.search(name)
     if not match:
         return None
@@ -184,7 +193,7 @@ def _cutlass2(name: str) -> GemmName | None:
     )
 
 
-def _cutlass3(name: str) -> GemmName | None:
+def _parse_cutlass3(name: str) -> GemmName | None:
     match = _CUTLASS3.search(name)
     if not match:
         return None
@@ -205,7 +214,7 @@ def _cutlass3(name: str) -> GemmName | None:
     )
 
 
-def _nvjet(name: str) -> GemmName | None:
+def _parse_nvjet(name: str) -> GemmName | None:
     match = _NVJET.search(name)
     if not match:
         return None
@@ -218,7 +227,7 @@ def _nvjet(name: str) -> GemmName | None:
         m, n, k, stages = (int(size) for size in tile.groups())
     else:
         m = n = k = stages = 0
-    return _undocumented(
+    return _mark_undocumented(
         GemmName(
             library="cuBLAS",
             architecture=architecture,
@@ -231,7 +240,7 @@ def _nvjet(name: str) -> GemmName | None:
     )
 
 
-def _named_after_architecture(name: str) -> GemmName | None:
+def _parse_architecture_name(name: str) -> GemmName | None:
     match = _NAMED.search(name)
     if not match:
         return None
@@ -250,7 +259,7 @@ def _named_after_architecture(name: str) -> GemmName | None:
         path = {"_bf16": "bf16", "_fp16": "fp16", "_fp32": "tf32", "_tf32": "tf32"}.get(storage)
     layout = re.search(r"_([nt]{2})(?:_|$)", rest)
     stages = re.search(r"_stages_(\d+)x(\d+)", rest)
-    return _undocumented(
+    return _mark_undocumented(
         GemmName(
             library="cuBLAS",
             architecture=architecture,
@@ -263,22 +272,22 @@ def _named_after_architecture(name: str) -> GemmName | None:
     )
 
 
-def _split_k_reduce(name: str) -> GemmName | None:
+def _parse_split_k_reduce(name: str) -> GemmName | None:
     if "splitKreduce" not in name:
         return None
     return GemmName(library="cuBLAS", split_k=True, inferred=frozenset({"split_k"}))
 
 
-def _gemv(name: str) -> GemmName | None:
+def _parse_gemv(name: str) -> GemmName | None:
     match = _GEMV.search(name)
     if not match:
         return None
     # Matrix-vector kernels run on CUDA cores and accumulate in FP32 (FP64 for doubles), also from 16-bit operands.
     path = "fp64" if re.search(r"<[^>]*\bdouble\b", name) else "fp32" if re.search(r"\bfloat\b", name) else None
     layout = {"N": "n", "T": "t"}.get(match[1] or "")
-    return _undocumented(GemmName(library="cuBLAS", math_path=path, layout=layout))
+    return _mark_undocumented(GemmName(library="cuBLAS", math_path=path, layout=layout))
 
 
-def _deep_gemm(name: str) -> GemmName | None:
+def _parse_deep_gemm(name: str) -> GemmName | None:
     match = _DEEP_GEMM.search(name)
     return match and GemmName(library="DeepGEMM", architecture=match[1], math_path=match[2])

@@ -119,11 +119,11 @@ GPUS = (
 )
 
 
-def _normal(name: str) -> str:
+def _normalise(name: str) -> str:
     return " ".join(name.casefold().removeprefix("nvidia ").split())
 
 
-_BY_NAME = {_normal(name): gpu for gpu in GPUS for name in gpu.names}
+_BY_NAME = {_normalise(name): gpu for gpu in GPUS for name in gpu.names}
 
 
 def lookup(gpu_name: str) -> Gpu | None:
@@ -131,4 +131,4 @@ def lookup(gpu_name: str) -> Gpu | None:
 
     Only full names match: variants of one model differ in rates, and a MIG slice has only part of them.
     """
-    return _BY_NAME.get(_normal(gpu_name))
+    return _BY_NAME.get(_normalise(gpu_name))

@@ -167,7 +167,7 @@ _PYTORCH = "https://github.com/pytorch/pytorch"
 _LLM_C = "https://github.com/karpathy/llm.c"
 
 
-def _functor(part: str, pattern: str, example: str, explanation: str, source: str = _PYTORCH) -> Rule:
+def _make_functor_pattern(part: str, pattern: str, example: str, explanation: str, source: str = _PYTORCH) -> Rule:
     """An elementwise rule: `pattern` has to stand in the name after PyTorch's `...elementwise_kernel`."""
     return Rule(
         f"elementwise-{part.replace(' ', '-')}",
@@ -900,7 +900,7 @@ _LEADING_RULES = (
 )
 
 _ELEMENTWISE_RULES = (
-    _functor(
+    _make_functor_pattern(
         "masked fill",
         "masked_?fill",
         "void at::native::elementwise_kernel<(int)128, (int)2, void "
@@ -912,7 +912,7 @@ _ELEMENTWISE_RULES = (
         "Writes a value where a mask is true: the causal mask on attention scores.",
         _SHARED,
     ),
-    _functor(
+    _make_functor_pattern(
         "where",
         "where_kernel",
         "void at::native::elementwise_kernel<(int)128, (int)2, void "
@@ -923,7 +923,7 @@ _ELEMENTWISE_RULES = (
         "::[lambda(int) (instance 1)]>(int, T3)",
         "Chooses between two tensors by a mask: a causal mask written with where.",
     ),
-    _functor(
+    _make_functor_pattern(
         "addcmul and lerp",
         "addcmul|lerp",
         _VEC + "addcmul_cuda_kernel(at::TensorIteratorBase &, const c10::Scalar &)"
@@ -934,7 +934,7 @@ _ELEMENTWISE_RULES = (
         "a + value * b * c, or moving a towards b by a weight: the moments of Adam.",
         _SHARED,
     ),
-    _functor(
+    _make_functor_pattern(
         "addcdiv",
         "addcdiv",
         _VEC + "addcdiv_cuda_kernel(at::TensorIteratorBase &, const c10::Scalar &)"
@@ -945,7 +945,7 @@ _ELEMENTWISE_RULES = (
         "a + value * b / c: the weight update of Adam.",
         _SHARED,
     ),
-    _functor(
+    _make_functor_pattern(
         "silu",
         "silu",
         _VEC + "<unnamed>::silu_kernel(at::TensorIteratorBase &)::[lambda() (instance 1)]"
@@ -953,14 +953,14 @@ _ELEMENTWISE_RULES = (
         "::operator ()() const::[lambda(c10::BFloat16) (instance 1)]" + _TAIL2,
         "x * sigmoid(x), forward or backward: the gate of SwiGLU.",
     ),
-    _functor(
+    _make_functor_pattern(
         "sigmoid",
         "sigmoid",
         _VEC + "sigmoid_kernel_cuda(at::TensorIteratorBase &)" + _FLOAT_LAMBDA + _TAIL2,
         "1 / (1 + exp(-x)), forward or backward: gates, a hand-written SiLU.",
         _SHARED,
     ),
-    _functor(
+    _make_functor_pattern(
         "gelu",
         "gelu",
         _VEC + "GeluCUDAKernelImpl(at::TensorIteratorBase &, at::native::GeluType)"
@@ -968,7 +968,7 @@ _ELEMENTWISE_RULES = (
         "::[lambda() (instance 2)]::operator ()() const::[lambda(float) (instance 1)]" + _TAIL2,
         "GELU, forward or backward: the activation of GPT and BERT feed-forward layers.",
     ),
-    _functor(
+    _make_functor_pattern(
         "tanh",
         "tanh",
         "void at::native::vectorized_elementwise_kernel<(int)4, at::native::tanh_kernel_cuda(at::TensorIt"
@@ -976,7 +976,7 @@ _ELEMENTWISE_RULES = (
         ")() const::[lambda(float) (instance 1)], at::detail::Array<char *, (int)2>>(int, T2, T3)",
         "Hyperbolic tangent: inside an approximated GELU, logit soft-capping.",
     ),
-    _functor(
+    _make_functor_pattern(
         "clamp and relu",
         "clamp|relu|threshold|maximum|minimum|(?:max|min)_elementwise|fmax|fmin",
         "void at::native::vectorized_elementwise_kernel<(int)4, at::native::<unnamed>::launch_clamp_scala"
@@ -986,21 +986,21 @@ _ELEMENTWISE_RULES = (
         "Limits values to a range, or takes the larger or smaller of two; ReLU is a clamp at zero, threshold its "
         "gradient.",
     ),
-    _functor(
+    _make_functor_pattern(
         "rsqrt",
         "rsqrt",
         _VEC + "rsqrt_kernel_cuda(at::TensorIteratorBase &)" + _FLOAT_LAMBDA + _TAIL2,
         "1 / sqrt(x): the scale of a hand-written RMSNorm.",
         _SHARED,
     ),
-    _functor(
+    _make_functor_pattern(
         "sqrt",
         "sqrt",
         _VEC + "sqrt_kernel_cuda(at::TensorIteratorBase &)" + _FLOAT_LAMBDA + _TAIL2,
         "Square root: the denominator of Adam's update.",
         _SHARED,
     ),
-    _functor(
+    _make_functor_pattern(
         "reciprocal",
         "reciprocal",
         _VEC + "reciprocal_kernel_cuda(at::TensorIteratorBase &)::[lambda() (instance 1)]"
@@ -1009,7 +1009,7 @@ _ELEMENTWISE_RULES = (
         "1 / x: the frequencies of rotary embeddings.",
         _SHARED,
     ),
-    _functor(
+    _make_functor_pattern(
         "pow",
         "pow_tensor|pow_kernel|PowFunctor|pow_scalar",
         "void at::native::vectorized_elementwise_kernel<(int)4, void "
@@ -1018,27 +1018,27 @@ _ELEMENTWISE_RULES = (
         "Powers: squares inside a hand-written RMSNorm.",
         _SHARED,
     ),
-    _functor(
+    _make_functor_pattern(
         "exp",
         r"exp2?_kernel|expm1|ExpFunctor",
         _VEC + "exp_kernel_cuda(at::TensorIteratorBase &)" + _FLOAT_LAMBDA + _TAIL2,
         "Exponential: the numerator of a hand-written softmax.",
         _SHARED,
     ),
-    _functor(
+    _make_functor_pattern(
         "log",
         r"::log(?:2|10|1p)?_kernel|LogFunctor|(?<![a-z])log_kernel",
         "void at::native::vectorized_elementwise_kernel<(int)4, at::native::log_kernel_cuda(at::TensorIterat",
         "Logarithm: a hand-written cross-entropy.",
     ),
-    _functor(
+    _make_functor_pattern(
         "sin and cos",
         r"(?:::|_)(?:sin|cos)_kernel",
         _VEC + "cos_kernel_cuda(at::TensorIteratorBase &)" + _FLOAT_LAMBDA + _TAIL2,
         "Sine or cosine: the tables of rotary embeddings.",
         _SHARED,
     ),
-    _functor(
+    _make_functor_pattern(
         "neg",
         r"neg_kernel",
         _VEC + "neg_kernel_cuda(at::TensorIteratorBase &)::[lambda() (instance 2)]"
@@ -1047,7 +1047,7 @@ _ELEMENTWISE_RULES = (
         "Changes the sign: gradients of subtraction and division, the rotated half of rotary embeddings.",
         _SHARED,
     ),
-    _functor(
+    _make_functor_pattern(
         "compare",
         r"Compare\w*Functor|compare_scalar|isneginf|isposinf|isinf|isnan|isfinite|(?:eq|ne|lt|le|gt|ge)_kernel",
         _VEC.replace("(int)4", "4")
@@ -1057,14 +1057,14 @@ _ELEMENTWISE_RULES = (
         "<long> >, std::array<char*, 2ul>)",
         "Compares elements and writes a mask.",
     ),
-    _functor(
+    _make_functor_pattern(
         "logic",
         r"bitwise|logical|shift_kernel|BitwiseAnd|BitwiseOr|__lshift|__rshift",
         _VEC + "bitwise_not_kernel_cuda(at::TensorIteratorBase &)::[lambda(bool) (instance 1)]" + _TAIL2,
         "Bitwise or logical operations: inverting or joining masks.",
         _SHARED,
     ),
-    _functor(
+    _make_functor_pattern(
         "mul",
         r"MulFunctor|mul_kernel|MulScalar",
         _VEC + "BinaryFunctor<float, float, float, at::native::binary_internal::MulFunctor<float>>" + _TAIL3,
@@ -1072,7 +1072,7 @@ _ELEMENTWISE_RULES = (
         "operand is a scalar.",
         _SHARED,
     ),
-    _functor(
+    _make_functor_pattern(
         "div",
         r"DivFunctor|div_(?:true_|floor_|trunc_)?kernel|remainder|fmod",
         "void at::native::elementwise_kernel<(int)128, (int)2, void "
@@ -1082,7 +1082,7 @@ _ELEMENTWISE_RULES = (
         "Division: the last step of a hand-written softmax.",
         _SHARED,
     ),
-    _functor(
+    _make_functor_pattern(
         "add",
         r"CUDAFunctor(?:OnSelf|OnOther)?_add|AddFunctor|add_kernel|SubFunctor|sub_kernel|rsub",
         _VEC + "CUDAFunctor_add<float>" + _TAIL3,
@@ -1090,7 +1090,7 @@ _ELEMENTWISE_RULES = (
         "accumulated gradients.",
         _SHARED,
     ),
-    _functor(
+    _make_functor_pattern(
         "abs and round",
         r"AbsFunctor|abs_kernel|sign_kernel|round|floor_kernel|ceil_kernel|trunc_kernel|frac_kernel",
         "void at::native::vectorized_elementwise_kernel<4, at::native::AbsFunctor<float>, std::array<char*, 2ul> "
@@ -1197,7 +1197,7 @@ def classify(name: str, taxonomy: Taxonomy = BUILT_IN) -> Classification:
     return taxonomy.classify(name)
 
 
-def family(name: str, taxonomy: Taxonomy = BUILT_IN) -> str:
+def find_family(name: str, taxonomy: Taxonomy = BUILT_IN) -> str:
     """Key of the family of kernel `name`: one of `FAMILIES`."""
     return taxonomy.classify(name).family
 
@@ -1211,12 +1211,12 @@ def is_main_gemm(name: str, taxonomy: Taxonomy = BUILT_IN) -> bool:
     return classification.family == "gemm" and classification.part in MAIN_GEMM_PARTS
 
 
-def rule(classification: Classification, taxonomy: Taxonomy = BUILT_IN) -> Rule | None:
+def find_rule(classification: Classification, taxonomy: Taxonomy = BUILT_IN) -> Rule | None:
     """The rule behind a classification made by the same `taxonomy`; None if nothing matched."""
     return taxonomy.rules[classification.rule_index] if classification.rule_index >= 0 else None
 
 
-def with_user_rules(path: Path | str) -> Taxonomy:
+def add_user_rules(path: Path | str) -> Taxonomy:
     """The built-in taxonomy with the rules of a TOML file before it, so that the user's own win."""
     return Taxonomy((*load_user_rules(path), *RULES))
 
@@ -1248,10 +1248,10 @@ def load_user_rules(path: Path | str) -> tuple[Rule, ...]:
     if unknown or not isinstance(tables, list) or not tables:
         hint = f"unknown key {unknown[0]!r}; " if unknown else ""
         raise ValueError(f"{path}: {hint}expected one or more [[rule]] tables with {' and '.join(_REQUIRED)}")
-    return tuple(_user_rule(path, number, table) for number, table in enumerate(tables, start=1))
+    return tuple(_parse_user_rule(path, number, table) for number, table in enumerate(tables, start=1))
 
 
-def _user_rule(path: Path, number: int, table: dict) -> Rule:
+def _parse_user_rule(path: Path, number: int, table: dict) -> Rule:
     where = f"{path}: rule {number}"
     for key in table:
         if key not in _REQUIRED + _OPTIONAL:

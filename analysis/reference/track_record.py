@@ -46,7 +46,7 @@ def read(file: Path = FILE) -> dict[str, dict[str, Record]]:
     return {of: {names: Record(**row) for names, row in rows.items()} for of, rows in parts.items()}
 
 
-def kind_of(run: Mapping[str, Any], changes: Collection[str] = ()) -> str:
+def choose_kind(run: Mapping[str, Any], changes: Collection[str] = ()) -> str:
     """SWEEP, AS_SCRIPT or layout.SCRIPT: how the step of this run is predicted with these changes. Of other models than
     the reference Transformer as little is known as of a script. The pairs that tell of its compiled steps shape by
     shape have BF16 with fused attention. A training step in FP32 or TF32 with eager attention that is compiled is told
@@ -58,12 +58,12 @@ def kind_of(run: Mapping[str, Any], changes: Collection[str] = ()) -> str:
     return AS_SCRIPT if is_compiled and is_plain and TOGETHER.issuperset(changes) else SWEEP
 
 
-def sentence(names: Iterable[str], of: str) -> str:
-    """The record of these changes together, in words. of: as of `kind_of`."""
-    return in_words(read()[of].get("+".join(names), Record()))
+def describe_record(names: Iterable[str], of: str) -> str:
+    """The record of these changes together, in words. of: as of `choose_kind`."""
+    return format_record(read()[of].get("+".join(names), Record()))
 
 
-def in_words(record: Record) -> str:
+def format_record(record: Record) -> str:
     """`not tested yet, 15 predictions made; 8 of 9 development pairs within 10%`"""
     within = f"within {CLOSE:.0%}"
     pairs = (

@@ -46,10 +46,10 @@ from profiler_job.analysis.capture.selection import ALL, Selection
 from profiler_job.analysis.capture.summary import SECTIONS, Predict, Summary
 from profiler_job.analysis.reference import kernel_families
 from profiler_job.analysis.show import index
-from profiler_job.analysis.show.profiles import profiles_in
+from profiler_job.analysis.show.profiles import find_profiles
 from profiler_job.analysis.show.reader import Reader
 from profiler_job.analysis.show.show_formats import as_csv, as_markdown, as_text, section_as_csv
-from profiler_job.analysis.show.values import printable, terminal_width
+from profiler_job.analysis.show.values import make_printable, measure_terminal
 from profiler_job.jobs.contract.exit_codes import ExitCode
 
 Format = Literal["text", "json", "csv", "md"]
@@ -79,12 +79,12 @@ def show(
     """
     try:
         chosen = parse_phases(phases)
-        taxonomy = kernel_families.with_user_rules(rules) if rules else kernel_families.BUILT_IN
+        taxonomy = kernel_families.add_user_rules(rules) if rules else kernel_families.BUILT_IN
         _check_sections(selection.sections, form)
     except ValueError as error:
-        err(printable(f"error: {error}"))
+        err(make_printable(f"error: {error}"))
         return ExitCode.USAGE
-    inside = {path: profiles_in(path) for path in profiles}
+    inside = {path: find_profiles(path) for path in profiles}
     captures = [profile for path in profiles for profile in inside[path] or [path]]
     has_folder = any(inside.values())
     several = has_folder or len(profiles) > 1
@@ -93,15 +93,15 @@ def show(
         from profiler_job.analysis.show.write_pages import write_pages  # what draws takes time to import
 
         return write_pages(reader, captures, html, top, several, out, err)
-    width = terminal_width()
+    width = measure_terminal()
     if form in ("text", "md") and (selection.sections or not has_folder):
         printed = partial(as_text, top=top, width=width) if form == "text" else partial(as_markdown, top=top)
-        for number, text in enumerate(reader.each(captures, printed)):
+        for number, text in enumerate(reader.make_each(captures, printed)):
             out("\n" * (form == "text" and number > 0) + text)
     else:
-        summaries = list(reader.each(captures, lambda summary: summary))
+        summaries = list(reader.make_each(captures, lambda summary: summary))
         if summaries or (form == "json" and several):
-            out(_together(summaries, form, width, selection, several))
+            out(_join_summaries(summaries, form, width, selection, several))
     return reader.code
 
 
@@ -114,7 +114,7 @@ def _check_sections(names: Sequence[str], form: str) -> None:
         raise ValueError("--format csv gives one --section at a time: leave out all but one, or all of them")
 
 
-def _together(summaries: list[Summary], form: str, width: int, selection: Selection, several: bool) -> str:
+def _join_summaries(summaries: list[Summary], form: str, width: int, selection: Selection, several: bool) -> str:
     if form == "json":
         objects = [summary.as_json() for summary in summaries]
         return json.dumps(objects if several else objects[0], indent=2)
@@ -130,16 +130,16 @@ def show_report(profiles: Sequence[Path], report: str, out: Callable[[str], None
     `analysis.capture.nsys_reports`. Of several profiles, a line before each table says what it is, and an empty line
     comes between two. Errors and exit code as of `show`."""
     num_read, code = 0, ExitCode.OK
-    profiles = [profile for path in profiles for profile in profiles_in(path) or [path]]
+    profiles = [profile for path in profiles for profile in find_profiles(path) or [path]]
     for profile in profiles:
         try:
             table = nsys_reports.REPORTS[report](read(profile))
         except ExportError as error:
-            err(printable(f"error: {error}"))
+            err(make_printable(f"error: {error}"))
             code = max(code, error.exit_code)
             continue
         if len(profiles) > 1:
-            out("\n" * (num_read > 0) + printable(f"# {report} of {profile}"))
+            out("\n" * (num_read > 0) + make_printable(f"# {report} of {profile}"))
         out(table.to_csv(index=False, float_format="%.1f").rstrip("\n"))
         num_read += 1
     return code

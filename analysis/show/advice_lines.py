@@ -8,7 +8,7 @@ import pandas as pd
 
 from profiler_job.analysis.capture.summary import SECTIONS, Summary
 from profiler_job.analysis.reference import track_record
-from profiler_job.analysis.show.values import brief_time, shown
+from profiler_job.analysis.show.values import format_brief_time, format_value
 from profiler_job.jobs.contract.changes import LABELS
 from profiler_job.jobs.contract.layout import SCRIPT
 
@@ -27,47 +27,49 @@ MOST = 4
 NOTHING = "Nothing that is known here: the capture has no evidence for it"
 
 
-def advice_of(summary: Summary) -> list[list[str]]:
+def format_advice(summary: Summary) -> list[list[str]]:
     """Of each advice its lines, the first with the times; then a line for each reason not to advise. No lines where
     some sections are chosen, or no GPU worked."""
     table = summary.sections["advice"]
     if len(summary.shown) < len(SECTIONS) or not len(table):
         return []
     advised = table[table["reason"] == ""]
-    entries = [_entry(place, row, summary) for place, (_, row) in enumerate(advised.iterrows(), start=1)]
+    entries = [_format_entry(place, row, summary) for place, (_, row) in enumerate(advised.iterrows(), start=1)]
     why = summary.capture["no_gain_because"]
     if entries and why:
         entries.append([f"No gain is predicted: {why}"])
-    return [*(entries or [[NOTHING]]), *([line] for line in _withheld(table))]
+    return [*(entries or [[NOTHING]]), *([line] for line in _format_withheld(table))]
 
 
-def note_of_advice(summary: Summary) -> str:
+def choose_advice_note(summary: Summary) -> str:
     """What all of it is of."""
     return NOTE if summary.sections["advice"]["gain_ns"].isna().all() else NOTE_OF_GAINS
 
 
-def _entry(place: int, row: pd.Series, summary: Summary) -> list[str]:
+def _format_entry(place: int, row: pd.Series, summary: Summary) -> list[str]:
     facts = summary.capture
-    ceiling = brief_time(row["ceiling_ns"])
+    ceiling = format_brief_time(row["ceiling_ns"])
     if pd.isna(row["gain_ns"]):
-        times = f"{brief_time(row['time_ns'])} behind it ({shown('share', row['share'])}), ceiling {ceiling}"
+        times = (
+            f"{format_brief_time(row['time_ns'])} behind it ({format_value('share', row['share'])}), ceiling {ceiling}"
+        )
     else:
-        gain, least, most = (brief_time(row[name]) for name in ("gain_ns", "gain_least_ns", "gain_most_ns"))
-        captured = brief_time(facts["work_end_ns"] - facts["work_start_ns"])
+        gain, least, most = (format_brief_time(row[name]) for name in ("gain_ns", "gain_least_ns", "gain_most_ns"))
+        captured = format_brief_time(facts["work_end_ns"] - facts["work_start_ns"])
         times = f"predicted to save {gain} ({least} to {most}) of these {captured}, never more than {ceiling}"
     lines = [f"{place}. {LABELS[row['change']]}: {times}", f"do: {row['do']}", f"evidence: {row['evidence']}"]
     if row["no_gain_because"] and not facts["no_gain_because"]:
         lines.append(f"no gain is predicted: {row['no_gain_because']}")
-    record = track_record.sentence([row["change"]], SCRIPT)
+    record = track_record.describe_record([row["change"]], SCRIPT)
     return [*lines, f"how sure: {row['sure']}; track record: {record}"]
 
 
-def _withheld(table: pd.DataFrame) -> Iterator[str]:
+def _format_withheld(table: pd.DataFrame) -> Iterator[str]:
     rows = table[table["reason"] != ""]
-    return _not_advised(zip(rows["change"], rows["reason"]))
+    return _format_reasons(zip(rows["change"], rows["reason"]))
 
 
-def _not_advised(reasons: Iterable[tuple[str, str]]) -> Iterator[str]:
+def _format_reasons(reasons: Iterable[tuple[str, str]]) -> Iterator[str]:
     """A line for each reason, with all changes that have it."""
     by_reason: dict[str, list[str]] = {}
     for name, reason in reasons:
@@ -76,30 +78,29 @@ def _not_advised(reasons: Iterable[tuple[str, str]]) -> Iterator[str]:
         yield f"Not advised, {', '.join(labels)}: {reason}"
 
 
-def of_run(entries: Sequence[Mapping[str, Any]], run: Mapping[str, Any]) -> list[str]:
+def format_run_advice(entries: Sequence[Mapping[str, Any]], run: Mapping[str, Any]) -> list[str]:
     """A line for each of the first MOST advices of a recorded run, and one for each reason not to advise. entries: as
     of `run_page`."""
     advised = [entry for entry in entries if not entry["reason"]]
     withheld = ((entry["changes"][0], entry["reason"]) for entry in entries if entry["reason"])
-    return [*(_line(entry, run) for entry in advised[:MOST]), *_not_advised(withheld)]
+    return [*(_format_line(entry, run) for entry in advised[:MOST]), *_format_reasons(withheld)]
 
 
-def _line(entry: Mapping[str, Any], run: Mapping[str, Any]) -> str:
+def _format_line(entry: Mapping[str, Any], run: Mapping[str, Any]) -> str:
     labels = ", ".join(LABELS[name] for name in entry["changes"])
     if len(entry["changes"]) > 1:
         labels += ", together"
     if "measured_in" in entry:
         now, then = entry["step_ns"], entry["step_ns"] - entry["gain_ns"]
-        times = f"{brief_time(then)} instead of {brief_time(now)}, {now / then:.3g}× as fast"
+        times = f"{format_brief_time(then)} instead of {format_brief_time(now)}, {now / then:.3g}× as fast"
         return f"{labels}: measured, {times}; do: {entry['do']}"
-    of = track_record.kind_of(run, entry["changes"])
-    record = f"track record: {track_record.sentence(entry['changes'], of)}"
-    ceiling = brief_time(entry["ceiling_ns"])
+    of = track_record.choose_kind(run, entry["changes"])
+    record = f"track record: {track_record.describe_record(entry['changes'], of)}"
+    ceiling = format_brief_time(entry["ceiling_ns"])
     if entry["gain_ns"] is None:
-        behind = f"{brief_time(entry['time_ns'])} behind it, ceiling {ceiling}"
+        behind = f"{format_brief_time(entry['time_ns'])} behind it, ceiling {ceiling}"
         return f"{labels}: {behind}; do: {entry['do']}; how sure: {entry['sure']}; {record}"
-    gain, least, most = (brief_time(entry[f"{name}_ns"]) for name in ("gain", "least", "most"))
-    expected = (
-        f"predicted to save {gain} ({least} to {most}) of {brief_time(entry['step_ns'])}, never more than {ceiling}"
-    )
+    gain, least, most = (format_brief_time(entry[f"{name}_ns"]) for name in ("gain", "least", "most"))
+    step = format_brief_time(entry["step_ns"])
+    expected = f"predicted to save {gain} ({least} to {most}) of {step}, never more than {ceiling}"
     return f"{labels}: {expected}; do: {entry['do']}; {record}"

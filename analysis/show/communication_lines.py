@@ -3,7 +3,7 @@
 import pandas as pd
 
 from profiler_job.analysis.capture.summary import Summary
-from profiler_job.analysis.show.values import brief_time
+from profiler_job.analysis.show.values import format_brief_time
 from profiler_job.jobs.contract.words import format_count
 
 MOST_GPUS = 8
@@ -14,57 +14,56 @@ LEAST_SLOWED = 1.05
 """By so many times matmuls beside communication must take longer than alone to be worth a sentence."""
 
 
-def sentences(summary: Summary) -> list[str]:
+def describe_communication(summary: Summary) -> list[str]:
     """Lines of plain text; none where no kernel communicates."""
     rows, facts = summary.sections["communication"], summary.capture
     if not len(rows):
         return []
     shown = rows if len(rows) <= MOST_GPUS else rows.nlargest(MOST_GPUS, "exposed_ns").sort_index()
-    lines = [_of_gpu(row) for _, row in shown.iterrows()]
+    lines = [_describe_gpu(row) for _, row in shown.iterrows()]
     if because := facts["no_waiting_because"]:
         return [*lines, f"How much of communication is waiting is not known: {because}"]
-    lines += [line for _, row in shown.iterrows() if (line := _of_last(row))]
-    lines += [line for _, row in shown.iterrows() if (line := _of_matmuls(row))]
+    lines += [line for _, row in shown.iterrows() if (line := _describe_last(row))]
+    lines += [line for _, row in shown.iterrows() if (line := _describe_matmuls(row))]
     if facts["ranks_apart_ns"] is not None:
         ranks = format_count(facts["communication_ranks"], "rank")
+        apart = format_brief_time(facts["ranks_apart_ns"])
         lines.append(
-            f"The clocks agree: the same collectives end within {brief_time(facts['ranks_apart_ns'])} of one another "
-            f"on {ranks}, in the median"
+            f"The clocks agree: the same collectives end within {apart} of one another on {ranks}, in the median"
         )
     return lines
 
 
-def _of_gpu(row: pd.Series) -> str:
-    line = (
-        f"GPU {row['gpu']}: communication {brief_time(row['kernel_ns'])} in {format_count(int(row['calls']), 'kernel')}"
-    )
+def _describe_gpu(row: pd.Series) -> str:
+    time = {name: format_brief_time(row[f"{name}_ns"]) for name in ("kernel", "hidden", "exposed")}
+    line = f"GPU {row['gpu']}: communication {time['kernel']} in {format_count(int(row['calls']), 'kernel')}"
     if not pd.isna(row["waiting_ns"]):
-        line += f", {brief_time(row['waiting_ns'])} of it waiting for other ranks, {brief_time(row['transfer_ns'])} "
-        line += "transfer"
-    line += f"; computation hides {brief_time(row['hidden_ns'])}, and {brief_time(row['exposed_ns'])} is exposed"
+        waiting, transfer = (format_brief_time(row[name]) for name in ("waiting_ns", "transfer_ns"))
+        line += f", {waiting} of it waiting for other ranks, {transfer} transfer"
+    line += f"; computation hides {time['hidden']}, and {time['exposed']} is exposed"
     parts = {"waiting": row["exposed_waiting_ns"], "critical": row["critical_ns"]}
-    if said := ", ".join(f"{brief_time(time)} {part}" for part, time in parts.items() if not pd.isna(time)):
+    if said := ", ".join(f"{format_brief_time(time)} {part}" for part, time in parts.items() if not pd.isna(time)):
         line += f" ({said})"
     return line
 
 
-def _of_last(row: pd.Series) -> str:
+def _describe_last(row: pd.Series) -> str:
     """Of a GPU that others waited for long enough, what it did meanwhile."""
     kept = row["kept_waiting_ns"]
     if pd.isna(kept) or kept < LEAST_SHARE * row["kernel_ns"] or not kept:
         return ""
     computing, late = row["kept_computing_ns"], row["kept_late_ns"]
-    parts = {f"it computed {brief_time(computing)}": computing}
-    parts |= {f"for {brief_time(late)} it idled because its host had not launched the collective yet": late}
+    parts = {f"it computed {format_brief_time(computing)}": computing}
+    parts |= {f"for {format_brief_time(late)} it idled because its host had not launched the collective yet": late}
     said = ", and ".join(text for text, time in sorted(parts.items(), key=lambda part: -part[1]) if time)
-    return f"Others waited {brief_time(kept)} for GPU {row['gpu']}" + f"; meanwhile {said}" * bool(said)
+    return f"Others waited {format_brief_time(kept)} for GPU {row['gpu']}" + f"; meanwhile {said}" * bool(said)
 
 
-def _of_matmuls(row: pd.Series) -> str:
+def _describe_matmuls(row: pd.Series) -> str:
     if not row["alone_ns"] or row["beside_ns"] < LEAST_SLOWED * row["alone_ns"]:
         return ""
-    times, alone = row["beside_ns"] / row["alone_ns"], brief_time(row["alone_ns"])
+    times, alone = row["beside_ns"] / row["alone_ns"], format_brief_time(row["alone_ns"])
     return (
         f"GPU {row['gpu']}: matmuls beside communication take {times:.2f} times as long as the same kernels alone "
-        f"({brief_time(row['beside_ns'])} against {alone})"
+        f"({format_brief_time(row['beside_ns'])} against {alone})"
     )

@@ -10,11 +10,18 @@ import pandas as pd
 from profiler_job.analysis.capture.nsys_export import ExportError, read
 from profiler_job.analysis.capture.summary import Summary, summarise
 from profiler_job.analysis.reference import cuda_api, gemm_names, kernel_families
-from profiler_job.analysis.reference.element_types import ELEMENT_TYPES, element_type
+from profiler_job.analysis.reference.element_types import ELEMENT_TYPES, parse_element_type
 from profiler_job.analysis.reference.kernel_families import FAMILIES, Taxonomy
 from profiler_job.analysis.reference.kernel_names import shorten
-from profiler_job.analysis.show.profiles import profiles_in
-from profiler_job.analysis.show.values import WIDTH, printable, shown, terminal_width, time_text, wrapped
+from profiler_job.analysis.show.profiles import find_profiles
+from profiler_job.analysis.show.values import (
+    WIDTH,
+    format_time,
+    format_value,
+    make_printable,
+    measure_terminal,
+    wrap_text,
+)
 from profiler_job.jobs.contract.errors import describe_bug
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.words import format_count
@@ -38,53 +45,53 @@ def explain(
     name: a kernel, an API call, a kernel family or rule; with profiles also a part of the name of a kernel or call in
     them, of which several are listed, `top` at most (0: all). Returns the exit code: of several errors the largest.
     """
-    width = terminal_width()
+    width = measure_terminal()
     try:
-        taxonomy = kernel_families.with_user_rules(rules) if rules else kernel_families.BUILT_IN
+        taxonomy = kernel_families.add_user_rules(rules) if rules else kernel_families.BUILT_IN
     except ValueError as error:
-        err(printable(f"error: {error}"))
+        err(make_printable(f"error: {error}"))
         return ExitCode.USAGE
     if not profiles:
         lines = describe(name, taxonomy, width)
-        return _give(lines, _unknown(name, taxonomy), out, err)
+        return _print_lines(lines, _explain_unknown(name, taxonomy), out, err)
     code = ExitCode.OK
-    profiles = [profile for path in profiles for profile in profiles_in(path) or [path]]
+    profiles = [profile for path in profiles for profile in find_profiles(path) or [path]]
     for number, profile in enumerate(profiles):
         try:
             summary = summarise(read(profile, details=False), taxonomy=taxonomy)
         except ExportError as error:
-            err(printable(f"error: {error}"))
+            err(make_printable(f"error: {error}"))
             code = max(code, error.exit_code)
             continue
         except Exception as error:  # as of `show`: a user sees no traceback, whatever a profile holds
-            err(printable(f"error: {profile}: could not be summarised: {describe_bug(error)}"))
+            err(make_printable(f"error: {profile}: could not be summarised: {describe_bug(error)}"))
             code = ExitCode.BUG
             continue
         if number:
             out("")
         lines = describe_in(name, summary, taxonomy, top, width)
-        code = max(code, _give(lines, _unknown(name, taxonomy, summary), out, err))
+        code = max(code, _print_lines(lines, _explain_unknown(name, taxonomy, summary), out, err))
     return code
 
 
-def _give(lines: list[str], problem: str, out: Callable[[str], None], err: Callable[[str], None]) -> ExitCode:
+def _print_lines(lines: list[str], problem: str, out: Callable[[str], None], err: Callable[[str], None]) -> ExitCode:
     for line in lines:
-        out(printable(line))
+        out(make_printable(line))
     if not lines:
-        err(printable(problem))
+        err(make_printable(problem))
     return ExitCode.OK if lines else ExitCode.USAGE
 
 
 def describe(name: str, taxonomy: Taxonomy = kernel_families.BUILT_IN, width: int = WIDTH) -> list[str]:
     """What the reference data say of `name`, a kernel, an API call, a family or a rule, in a terminal of so many
     columns; nothing where they know none of that name. Names and patterns stay in one piece, to be copied."""
-    if family := _family_called(name):
-        return _of_family(family, taxonomy, width)
+    if family := _find_family(name):
+        return _describe_family(family, taxonomy, width)
     if rule := next((rule for rule in taxonomy.rules if rule.name == name), None):
-        return [f"{name}: a rule of the family {FAMILIES[rule.family].label}", *_of_rule(rule, width)]
+        return [f"{name}: a rule of the family {FAMILIES[rule.family].label}", *_describe_rule(rule, width)]
     if _LOOKS_LIKE_API.fullmatch(name):
-        return _of_call(name, width)
-    return _of_kernel(name, taxonomy, width) if taxonomy.family(name) != kernel_families.OTHER else []
+        return _describe_call(name, width)
+    return _describe_kernel(name, taxonomy, width) if taxonomy.family(name) != kernel_families.OTHER else []
 
 
 def describe_in(name: str, summary: Summary, taxonomy: Taxonomy, top: int, width: int = WIDTH) -> list[str]:
@@ -92,26 +99,26 @@ def describe_in(name: str, summary: Summary, taxonomy: Taxonomy, top: int, width
     the profile nor the reference data have it."""
     source = summary.capture["source"]
     kernels, api, families = (summary.sections[section] for section in ("kernels", "api", "families"))
-    family = _family_called(name)
+    family = _find_family(name)
     if family and family.key in set(families["family"]):
         row = families[families["family"] == family.key].iloc[0]
         members = kernels[kernels["family"] == family.key]
-        return [*_of_family(family, taxonomy, width), _kernels_in(source, row), *_listed(members, top)]
-    calls, names = _matching(name, api["name"]), _matching(name, kernels["name"])
+        return [*_describe_family(family, taxonomy, width), _count_kernels(source, row), *_list_names(members, top)]
+    calls, names = _find_matching(name, api["name"]), _find_matching(name, kernels["name"])
     if family or len(calls) + len(names) == 0:
         lines = describe(name, taxonomy, width)
         return [*lines, f"In {source}: none"] if lines else []
     if len(calls) + len(names) > 1:
         heading = f"{name} is in {format_count(len(calls) + len(names), 'name')} of {source}:"
-        return [heading, *_listed(pd.concat([kernels.loc[names], api.loc[calls]]), top)]
+        return [heading, *_list_names(pd.concat([kernels.loc[names], api.loc[calls]]), top)]
     if len(names):
         row = kernels.loc[names[0]]
-        return [*_of_kernel(row["name"], taxonomy, width), _kernels_in(source, row)]
+        return [*_describe_kernel(row["name"], taxonomy, width), _count_kernels(source, row)]
     row = api.loc[calls[0]]
-    lines = _of_call(row["name"], width) or [f"{row['name']}: an API call that is not described here"]
-    lines.append(f"In {source}: {format_count(row['calls'], 'call')}, {time_text(row['total_ns'])} of host time")
+    lines = _describe_call(row["name"], width) or [f"{row['name']}: an API call that is not described here"]
+    lines.append(f"In {source}: {format_count(row['calls'], 'call')}, {format_time(row['total_ns'])} of host time")
     if row["launches"]:
-        latency = time_text(row["latency_median_ns"])
+        latency = format_time(row["latency_median_ns"])
         lines.append(f"They launch {format_count(row['launches'], 'kernel')}, {latency} median from call to kernel")
     return lines
 
@@ -119,50 +126,50 @@ def describe_in(name: str, summary: Summary, taxonomy: Taxonomy, top: int, width
 # ---------------------------------------------------------------------------------------------- what reference data say
 
 
-def _family_called(name: str) -> kernel_families.Family | None:
+def _find_family(name: str) -> kernel_families.Family | None:
     wanted = name.strip().casefold()
     return next((family for family in FAMILIES.values() if wanted in (family.key, family.label.casefold())), None)
 
 
-def _of_family(family: kernel_families.Family, taxonomy: Taxonomy, width: int) -> list[str]:
-    lines = [f"{family.label}: a family of kernels ({family.key})", *wrapped(family.explanation, width)]
+def _describe_family(family: kernel_families.Family, taxonomy: Taxonomy, width: int) -> list[str]:
+    lines = [f"{family.label}: a family of kernels ({family.key})", *wrap_text(family.explanation, width)]
     rules = [rule for rule in taxonomy.rules if rule.family == family.key]
     lines += ["Its rules:"] if rules else []
-    return [*lines, *(text for rule in rules for text in wrapped(f"{rule.name}: {rule.explanation}", width, "  "))]
+    return [*lines, *(text for rule in rules for text in wrap_text(f"{rule.name}: {rule.explanation}", width, "  "))]
 
 
-def _of_rule(rule: kernel_families.Rule, width: int) -> list[str]:
+def _describe_rule(rule: kernel_families.Rule, width: int) -> list[str]:
     example = [f"Such as: {rule.example}"] if rule.example else []
-    return [*wrapped(rule.explanation, width), f"Recognised by: {rule.pattern}", *example]
+    return [*wrap_text(rule.explanation, width), f"Recognised by: {rule.pattern}", *example]
 
 
-def _of_call(name: str, width: int) -> list[str]:
+def _describe_call(name: str, width: int) -> list[str]:
     call = cuda_api.explain(name)
     if call is None:
         return []
-    like = "" if call.name == cuda_api.base_name(name) else f", described with {call.name}"
+    like = "" if call.name == cuda_api.strip_version(name) else f", described with {call.name}"
     about = (f"{cuda_api.GROUPS[call.group]}.", call.explanation)
     return [
-        f"{cuda_api.base_name(name)}: an API call{like}",
-        *(line for text in about for line in wrapped(text, width)),
+        f"{cuda_api.strip_version(name)}: an API call{like}",
+        *(line for text in about for line in wrap_text(text, width)),
     ]
 
 
-def _of_kernel(name: str, taxonomy: Taxonomy, width: int) -> list[str]:
+def _describe_kernel(name: str, taxonomy: Taxonomy, width: int) -> list[str]:
     known = taxonomy.classify(name)
-    rule, family = kernel_families.rule(known, taxonomy), FAMILIES[known.family]
+    rule, family = kernel_families.find_rule(known, taxonomy), FAMILIES[known.family]
     lines = [f"{name}: a kernel", f"Family: {family.label} ({family.key})"]
     if rule is None:
-        return [*lines, *wrapped(family.explanation, width)]
+        return [*lines, *wrap_text(family.explanation, width)]
     part = f", part {rule.part}" if rule.part else ""
-    lines += [f"Rule: {rule.name}{part}", *wrapped(rule.explanation, width), f"Recognised by: {rule.pattern}"]
-    if known.family in _ELEMENTS_IN_NAME and (elements := element_type(name)):
+    lines += [f"Rule: {rule.name}{part}", *wrap_text(rule.explanation, width), f"Recognised by: {rule.pattern}"]
+    if known.family in _ELEMENTS_IN_NAME and (elements := parse_element_type(name)):
         lines.append(f"Type of the elements: {ELEMENT_TYPES[elements]}")
     gemm = gemm_names.parse(name) if known.family == "gemm" else None
-    return [*lines, *(_of_gemm(gemm) if gemm else [])]
+    return [*lines, *(_describe_gemm(gemm) if gemm else [])]
 
 
-def _of_gemm(gemm: gemm_names.GemmName) -> list[str]:
+def _describe_gemm(gemm: gemm_names.GemmName) -> list[str]:
     """The fields that the name of a GEMM says, a line each."""
     fields = {
         "architecture": gemm.architecture,
@@ -184,9 +191,9 @@ def _of_gemm(gemm: gemm_names.GemmName) -> list[str]:
 # ----------------------------------------------------------------------------------------------- what a profile has
 
 
-def _matching(name: str, names: pd.Series) -> pd.Index:
+def _find_matching(name: str, names: pd.Series) -> pd.Index:
     """Rows whose name is `name`, else those that have it as a part, in full or shortened as findings have it."""
-    exact = names.index[(names == name) | (names == cuda_api.base_name(name))]
+    exact = names.index[(names == name) | (names == cuda_api.strip_version(name))]
     if len(exact):
         return exact
     # Names are also taken as `show` prints them, with an ellipsis in the middle.
@@ -194,22 +201,22 @@ def _matching(name: str, names: pd.Series) -> pd.Index:
     return names.index[[bool(part.search(text) or part.search(shorten(text))) for text in names]]
 
 
-def _kernels_in(source: str, row: pd.Series) -> str:
-    time, share = time_text(row["total_ns"]), shown("share", row["share"])
+def _count_kernels(source: str, row: pd.Series) -> str:
+    time, share = format_time(row["total_ns"]), format_value("share", row["share"])
     return f"In {source}: {format_count(row['calls'], 'kernel')}, {time}, {share} of kernel time"
 
 
-def _listed(rows: pd.DataFrame, top: int) -> list[str]:
+def _list_names(rows: pd.DataFrame, top: int) -> list[str]:
     """A line for each name with its calls and time, those with most time first."""
     rows = rows.sort_values("total_ns", ascending=False, kind="stable")
     shown_rows = rows.head(top) if top else rows
     columns = (shown_rows[column] for column in ("name", "calls", "total_ns"))
-    lines = [f"  {name}: {calls} in {time_text(ns)}" for name, calls, ns in zip(*columns)]
+    lines = [f"  {name}: {calls} in {format_time(ns)}" for name, calls, ns in zip(*columns)]
     left_out = len(rows) - len(shown_rows)
     return [*lines, f"  ... and {left_out} more (--top 0 shows all)"] if left_out else lines
 
 
-def _unknown(name: str, taxonomy: Taxonomy, summary: Summary | None = None) -> str:
+def _explain_unknown(name: str, taxonomy: Taxonomy, summary: Summary | None = None) -> str:
     """The error for a name that nothing has."""
     pool = [*FAMILIES, *(rule.name for rule in taxonomy.rules), *(call.name for call in cuda_api.API_CALLS)]
     if summary is not None:

@@ -3,10 +3,10 @@
 from shlex import quote
 
 from profiler_job.analysis.capture.summary import SECTIONS, Summary
-from profiler_job.analysis.show.communication_lines import sentences as communication_of
-from profiler_job.analysis.show.finding_lines import sentences as findings_of
-from profiler_job.analysis.show.values import printable, shown, time_text
-from profiler_job.analysis.show.verdict_lines import sentences as verdict_of
+from profiler_job.analysis.show.communication_lines import describe_communication as communication_of
+from profiler_job.analysis.show.finding_lines import describe_findings as findings_of
+from profiler_job.analysis.show.values import format_time, format_value, make_printable
+from profiler_job.analysis.show.verdict_lines import describe_verdict as verdict_of
 from profiler_job.jobs.contract.words import format_count, inflect
 
 LEAST_SAID = 0.0005
@@ -15,24 +15,24 @@ LONG_COLLECTION = 2
 """A collection is named beside its events where it lasts more than this many times as long."""
 
 
-def heads_of(summary: Summary) -> list[list[str]]:
+def format_heads(summary: Summary) -> list[list[str]]:
     """What stands above the tables, in groups: what was chosen of the capture and where the time of each GPU goes; what
     communication costs; what stands out; the facts. Where sections are chosen, only what was chosen, and what is wrong
     with the capture."""
-    chosen = selection_text(summary.capture["selection"])
+    chosen = describe_selection(summary.capture["selection"])
     only = [f"only: {chosen}"] * bool(chosen)
     if len(summary.shown) < len(SECTIONS):
-        return [only + _problems_of(summary)]
+        return [only + _format_problems(summary)]
     groups = [
         only + verdict_of(summary),
         communication_of(summary),
         findings_of(summary.sections["findings"]),
-        facts_of(summary),
+        format_facts(summary),
     ]
     return [group for group in groups if group]
 
 
-def note_of(summary: Summary, section: str) -> str:
+def format_note(summary: Summary, section: str) -> str:
     """What is said below the table of a section; "" where nothing needs saying."""
     notes = []
     other_threads = sum(summary.coverage[name] or 0 for name in ("linked", "phase"))
@@ -49,45 +49,47 @@ def note_of(summary: Summary, section: str) -> str:
 _WITH_HOST_TIMES = ("ranges", "api", "syncs")
 
 
-def facts_of(summary: Summary) -> list[str]:
+def format_facts(summary: Summary) -> list[str]:
     facts, coverage, launches = summary.capture, summary.coverage, summary.launches
-    version, schema = (printable(facts[name]) or "unknown" for name in ("nsys_version", "schema_version"))
+    version, schema = (make_printable(facts[name]) or "unknown" for name in ("nsys_version", "schema_version"))
     lines = [
-        f"{_span(facts)}; {format_count(len(facts['processes']), 'process')}; "
+        f"{_format_span(facts)}; {format_count(len(facts['processes']), 'process')}; "
         f"{format_count(facts['num_gpus'], 'GPU')} used; nsys {version}, schema {schema}",
-        _counts(facts),
-        coverage_line(coverage, facts, len(summary.sections["phases"]) > 0),
+        _format_counts(facts),
+        describe_coverage(coverage, facts, len(summary.sections["phases"]) > 0),
     ]
     if (facts["unclassified_share"] or 0) >= LEAST_SAID:
-        lines.append(f"Kernel families: {shown('share', facts['unclassified_share'])} of kernel time in no family")
+        lines.append(
+            f"Kernel families: {format_value('share', facts['unclassified_share'])} of kernel time in no family"
+        )
     if launches["kernels"]:
         queue = format_count(round(launches["queue_median"]), "kernel")
         lines.append(
-            f"Launches: {time_text(launches['latency_median_ns'])} median, "
-            f"{time_text(launches['latency_max_ns'])} longest from call to kernel; "
+            f"Launches: {format_time(launches['latency_median_ns'])} median, "
+            f"{format_time(launches['latency_max_ns'])} longest from call to kernel; "
             f"queue {queue} in the median, {launches['queue_mean']:.1f} on average, "
-            f"{launches['queue_max']} at most{_dry(launches['dry_ns'], facts['num_gpus'])}"
+            f"{launches['queue_max']} at most{_format_dry(launches['dry_ns'], facts['num_gpus'])}"
         )
     if unmatched := facts["unmatched_ranges"]:
-        names = ", ".join(map(printable, unmatched))
+        names = ", ".join(map(make_printable, unmatched))
         lines.append(
             f"The largest ranges match no phase ({names}): name them with --phase, such as "
-            f"--phase {quote(f'forward={printable(unmatched[0])}')}"
+            f"--phase {quote(f'forward={make_printable(unmatched[0])}')}"
         )
-    return lines + _problems_of(summary)
+    return lines + _format_problems(summary)
 
 
-def _problems_of(summary: Summary) -> list[str]:
+def _format_problems(summary: Summary) -> list[str]:
     problems = summary.sections["problems"].itertuples(index=False)
     return [f"Wrong: {what}; {consequence}" for what, consequence in problems]
 
 
-def _counts(facts: dict) -> str:
+def _format_counts(facts: dict) -> str:
     """How much there is of everything that is there at all."""
-    parts = [f"{format_count(facts['num_kernels'], 'kernel')} ({time_text(facts['kernel_ns'])})"]
+    parts = [f"{format_count(facts['num_kernels'], 'kernel')} ({format_time(facts['kernel_ns'])})"]
     if facts["num_graph_executions"]:
         parts.append(
-            f"{format_count(facts['num_graph_executions'], 'graph execution')} ({time_text(facts['graph_ns'])})"
+            f"{format_count(facts['num_graph_executions'], 'graph execution')} ({format_time(facts['graph_ns'])})"
         )
     left_open = f" ({facts['num_open_ranges']} left open)" if facts["num_open_ranges"] else ""
     parts += [
@@ -97,20 +99,20 @@ def _counts(facts: dict) -> str:
     return ", ".join(parts)
 
 
-def _dry(dry_ns: int | None, num_gpus: int) -> str:
+def _format_dry(dry_ns: int | None, num_gpus: int) -> str:
     """How long the queue was empty while a GPU idled; nothing where that is not known, as of a range."""
     if dry_ns is None:
         return ""
-    return f"; empty for {time_text(dry_ns)} while a GPU idled" + f", summed over {num_gpus} GPUs" * (num_gpus > 1)
+    return f"; empty for {format_time(dry_ns)} while a GPU idled" + f", summed over {num_gpus} GPUs" * (num_gpus > 1)
 
 
-def selection_text(selection: dict) -> str:
+def describe_selection(selection: dict) -> str:
     """What was chosen of the capture; "" where all of it was."""
     parts = []
     if "gpu" in selection:
         parts.append(f"GPU {selection['gpu']}")
     if "range" in selection:
-        parts.append(f"range {printable(selection['range'])}")
+        parts.append(f"range {make_printable(selection['range'])}")
     if "start_ns" in selection:
         start, end = (f"{selection[name] / 1e6:.9g}" for name in ("start_ns", "end_ns"))
         parts.append(f"{start} to {end} ms")
@@ -119,16 +121,16 @@ def selection_text(selection: dict) -> str:
     return "; ".join(parts)
 
 
-def _span(facts: dict) -> str:
+def _format_span(facts: dict) -> str:
     """How long the events last, and how long nsys collected where that says something else: nsys may have waited long
     for them, or gone on after them."""
     events, collection = facts["events_ns"], facts["duration_ns"]
     if collection <= LONG_COLLECTION * events:
-        return f"{time_text(events)} of events"
-    return f"{time_text(events)} of events in a collection of {time_text(collection)}"
+        return f"{format_time(events)} of events"
+    return f"{format_time(events)} of events in a collection of {format_time(collection)}"
 
 
-def coverage_line(coverage: dict, facts: dict, has_phases: bool = True) -> str:
+def describe_coverage(coverage: dict, facts: dict, has_phases: bool = True) -> str:
     """The sentence that says how much of the kernel time is attributed, and how; and of how much GPU time that speaks
     where graph executions hide their kernels."""
     if any(value is None for value in coverage.values()):
@@ -138,10 +140,12 @@ def coverage_line(coverage: dict, facts: dict, has_phases: bool = True) -> str:
         words = {"exact": "attributed exactly", "early": "to a launch after its start", "linked": "linked by number"}
         words |= {"phase": "to a phase by time", "inferred": "inferred", "none": nowhere}
         parts = [
-            f"{shown('share', coverage[name])} {word}" for name, word in words.items() if coverage[name] >= LEAST_SAID
+            f"{format_value('share', coverage[name])} {word}"
+            for name, word in words.items()
+            if coverage[name] >= LEAST_SAID
         ]
         parts[0] = parts[0].replace("%", "% of kernel time", 1)
         line = f"Coverage: {', '.join(parts)}"
     if facts["graph_ns"]:
-        line += f" (kernel time is {shown('share', facts['kernel_share'])} of GPU time; graphs hide the rest)"
+        line += f" (kernel time is {format_value('share', facts['kernel_share'])} of GPU time; graphs hide the rest)"
     return line

@@ -5,7 +5,7 @@ import re
 import pandas as pd
 
 from profiler_job.analysis.show.names import shorten
-from profiler_job.analysis.show.values import brief_time, printable, shown
+from profiler_job.analysis.show.values import format_brief_time, format_value, make_printable
 from profiler_job.jobs.contract.words import format_count
 
 FINDING = "Finding: "
@@ -44,20 +44,20 @@ SENTENCES = {
 """What is said of each kind of finding: what it means, then its numbers. Of idle time the verdict says more."""
 
 
-def sentences(table: pd.DataFrame) -> list[str]:
+def describe_findings(table: pd.DataFrame) -> list[str]:
     """A sentence for each of the findings with most time behind them, MOST at most, with its numbers and evidence."""
     lines: list[str] = []
     for finding in table[table["kind"].isin(list(SENTENCES))].head(MOST).itertuples():
         if len(lines) >= LEAST and finding.share < LEAST_SHARE:
             continue
-        values = {"time": brief_time(finding.time_ns), "share": shown("share", finding.share)}
+        values = {"time": format_brief_time(finding.time_ns), "share": format_value("share", finding.share)}
         values |= {f"{noun}s": format_count(finding.count, noun) for noun in ("kernel", "operation", "call")}
-        evidence = f" ({_shortened(printable(finding.evidence))})" if finding.evidence else ""
+        evidence = f" ({_shorten_evidence(make_printable(finding.evidence))})" if finding.evidence else ""
         lines.append(f"{FINDING}{SENTENCES[finding.kind].format(**values)}{evidence}")
     return lines
 
 
-def _shortened(evidence: str) -> str:
+def _shorten_evidence(evidence: str) -> str:
     """The evidence with its first names alone, in little room but still different; and its other facts."""
     parts = evidence.split("; ")
     items = [item for item in map(_ITEM.fullmatch, parts) if item][:MOST_NAMES]

@@ -6,10 +6,10 @@ import pandas as pd
 
 from profiler_job.analysis.capture.summary import Summary
 from profiler_job.analysis.reference.kernel_families import FAMILIES
-from profiler_job.analysis.show.show_formats import left_out_columns, markdown_table
-from profiler_job.analysis.show.table_columns import table
-from profiler_job.analysis.show.values import shown
-from profiler_job.analysis.show.verdict_lines import limit_of
+from profiler_job.analysis.show.show_formats import describe_left_out, format_table
+from profiler_job.analysis.show.table_columns import fit_table
+from profiler_job.analysis.show.values import format_value
+from profiler_job.analysis.show.verdict_lines import name_limit
 
 COLUMNS = {
     "source": "name of the file",
@@ -25,37 +25,37 @@ COLUMNS = {
 }
 
 
-def captures_table(summaries: Iterable[Summary]) -> pd.DataFrame:
+def tabulate_captures(summaries: Iterable[Summary]) -> pd.DataFrame:
     """A row of COLUMNS for each."""
-    return pd.DataFrame([_row(summary) for summary in summaries], columns=list(COLUMNS))
+    return pd.DataFrame([_make_row(summary) for summary in summaries], columns=list(COLUMNS))
 
 
-def _row(summary: Summary) -> dict:
+def _make_row(summary: Summary) -> dict:
     facts, coverage = summary.capture, summary.coverage
     elapsed = facts["events_ns"] * facts["num_gpus"]
     families = summary.sections["families"]
     return {name: facts[name] for name in ("source", "events_ns", "num_gpus", "num_kernels", "kernel_ns")} | {
         "busy_share": int(summary.sections["gpus"]["busy_ns"].sum()) / elapsed if elapsed else None,
-        "limited_by": limit_of(summary),
-        "top_family": _top(families.iloc[0]) if len(families) else "",
-        "attributed_share": _sum([coverage[name] for name in ("exact", "early", "linked", "phase")]),
+        "limited_by": name_limit(summary),
+        "top_family": _format_top(families.iloc[0]) if len(families) else "",
+        "attributed_share": _sum_known([coverage[name] for name in ("exact", "early", "linked", "phase")]),
         "inferred_share": coverage["inferred"],
     }
 
 
-def _sum(shares: list[float | None]) -> float | None:
+def _sum_known(shares: list[float | None]) -> float | None:
     known = [share for share in shares if share is not None]
     return sum(known) if known else None
 
 
-def _top(family: pd.Series) -> str:
-    return f"{FAMILIES[family['family']].label} {shown('share', family['share'])}"
+def _format_top(family: pd.Series) -> str:
+    return f"{FAMILIES[family['family']].label} {format_value('share', family['share'])}"
 
 
 def as_text(summaries: Iterable[Summary], width: int) -> str:
-    lines, dropped = table("captures", captures_table(summaries), width)
-    return "\n".join([*lines, *left_out_columns([", ".join(dropped)] if dropped else [], width)])
+    lines, dropped = fit_table("captures", tabulate_captures(summaries), width)
+    return "\n".join([*lines, *describe_left_out([", ".join(dropped)] if dropped else [], width)])
 
 
 def as_markdown(summaries: Iterable[Summary]) -> str:
-    return "\n".join(markdown_table(captures_table(summaries)))
+    return "\n".join(format_table(tabulate_captures(summaries)))

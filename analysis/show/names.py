@@ -41,15 +41,15 @@ def shorten(names: Iterable[str], width: int) -> dict[str, str]:
     """
     width = max(width, 16)
     names = list(dict.fromkeys(names))
-    short = {name: name for name in names if len(name) <= _MOST_READ and _cells(name) <= width}
-    long = {name: _ends(name) for name in names if name not in short}
+    short = {name: name for name in names if len(name) <= _MOST_READ and _count_cells(name) <= width}
+    long = {name: _keep_ends(name) for name in names if name not in short}
     plain = {name: _DECORATION.sub("", text) for name, text in long.items()}
-    short |= _kept_words(plain, width)
+    short |= _keep_words(plain, width)
     for texts in (plain, long):
-        for alike in _alike(short):
-            short |= _kept_words({name: texts[name] for name in alike if name in texts}, width, rarity=10)
+        for alike in _find_alike(short):
+            short |= _keep_words({name: texts[name] for name in alike if name in texts}, width, rarity=10)
     used = set(short.values())
-    for alike in _alike(short):
+    for alike in _find_alike(short):
         number = 2
         for name in sorted(alike, key=lambda name: short[name] != name)[1:]:
             while (text := _cut(short[name], width, f"{GAP}~{number}")) in used:
@@ -59,18 +59,18 @@ def shorten(names: Iterable[str], width: int) -> dict[str, str]:
     return {name: short[name] for name in names}
 
 
-def _alike(short: dict[str, str]) -> list[list[str]]:
+def _find_alike(short: dict[str, str]) -> list[list[str]]:
     groups = defaultdict(list)
     for name, text in short.items():
         groups[text].append(name)
     return [names for names in groups.values() if len(names) > 1]
 
 
-def _cells(text: str) -> int:
+def _count_cells(text: str) -> int:
     return len(text) if text.isascii() else cell_len(text)
 
 
-def _ends(name: str) -> str:
+def _keep_ends(name: str) -> str:
     half = _MOST_READ // 2
     return name if len(name) <= _MOST_READ else f"{name[:half]} ... {name[-half:]}"
 
@@ -78,25 +78,25 @@ def _ends(name: str) -> str:
 def _cut(text: str, width: int, end: str = GAP) -> str:
     """The beginning of `text`, and `end`, in `width` cells."""
     text = text[:width]
-    while text and _cells(text) + _cells(end) > width:
+    while text and _count_cells(text) + _count_cells(end) > width:
         text = text[:-1]
     return text.removesuffix(GAP) + end
 
 
-def _kept_words(texts: dict[str, str], width: int, rarity: float = 1) -> dict[str, str]:
+def _keep_words(texts: dict[str, str], width: int, rarity: float = 1) -> dict[str, str]:
     """The text of each name in `width` cells, by the words that tell it from the others; `rarity`: how much it counts
     that few others have a word."""
-    parts = {name: _parts_of(text) for name, text in texts.items()}
-    common = Counter(word for of_name in parts.values() for word in set(_counted(of_name)))
+    parts = {name: _split_parts(text) for name, text in texts.items()}
+    common = Counter(word for of_name in parts.values() for word in set(_number_words(of_name)))
     return {
         name: texts[name]
-        if _cells(texts[name]) <= width
-        else _fitted(of_name, _worth(of_name, common, len(parts), rarity), width)
+        if _count_cells(texts[name]) <= width
+        else _fit(of_name, _rate_parts(of_name, common, len(parts), rarity), width)
         for name, of_name in parts.items()
     }
 
 
-def _parts_of(text: str) -> Parts:
+def _split_parts(text: str) -> Parts:
     parts: Parts = []
     for before, run in _RUN.findall(text):
         words = [run] if any(c.isdigit() for c in run) else _CAMEL.findall(run)
@@ -105,7 +105,7 @@ def _parts_of(text: str) -> Parts:
     return parts
 
 
-def _counted(parts: Parts) -> list[tuple[str, int]]:
+def _number_words(parts: Parts) -> list[tuple[str, int]]:
     """Each word, and how often it came before: names may differ in how often they say something."""
     seen: Counter[str] = Counter()
     counted = []
@@ -115,34 +115,34 @@ def _counted(parts: Parts) -> list[tuple[str, int]]:
     return counted
 
 
-def _worth(parts: Parts, common: Counter, num_names: int, rarity: float) -> list[float]:
+def _rate_parts(parts: Parts, common: Counter, num_names: int, rarity: float) -> list[float]:
     return [
         rarity * math.log(num_names / common[word])
         + bool(_TELLING.fullmatch(word[0]))
         - bool(_IDLE.fullmatch(word[0]))
         - position / 1000
-        for position, word in enumerate(_counted(parts))
+        for position, word in enumerate(_number_words(parts))
     ]
 
 
-def _fitted(parts: Parts, worth: Sequence[float], width: int) -> str:
+def _fit(parts: Parts, worth: Sequence[float], width: int) -> str:
     """The first word and the others that are worth most, as many as fit; the last part is always there, it is empty."""
     last = len(parts) - 1
-    before = [_cells(text) for text, _ in parts]
+    before = [_count_cells(text) for text, _ in parts]
     kept = [position in (0, last) for position in range(len(parts))]
-    used = before[0] + _cells(parts[0][1]) + 1
+    used = before[0] + _count_cells(parts[0][1]) + 1
     for position in sorted(range(1, last), key=lambda position: -worth[position]):
         follows, leads = kept[position - 1], kept[position + 1]
-        more = _cells(parts[position][1]) - 1
+        more = _count_cells(parts[position][1]) - 1
         more += (before[position] if follows else 1) + (before[position + 1] if leads else 1)
         if used + more <= width:
             used += more
             kept[position] = True
-    text = _joined(parts, kept)
-    return text if _cells(text) <= width else _cut(text, width)
+    text = _join_kept(parts, kept)
+    return text if _count_cells(text) <= width else _cut(text, width)
 
 
-def _joined(parts: Sequence[tuple[str, str]], kept: Sequence[bool]) -> str:
+def _join_kept(parts: Sequence[tuple[str, str]], kept: Sequence[bool]) -> str:
     texts = []
     for position, (before, word) in enumerate(parts):
         if kept[position]:

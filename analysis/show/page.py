@@ -13,13 +13,13 @@ from profiler_job.analysis.capture.limit_of_capture import BUSY, IDLE
 from profiler_job.analysis.capture.summary import NUM_MOMENTS, SECTIONS, Summary
 from profiler_job.analysis.reference.kernel_families import FAMILIES
 from profiler_job.analysis.render.tables import family_chip
-from profiler_job.analysis.show.advice_lines import TITLE, advice_of, note_of_advice
-from profiler_job.analysis.show.facts import LEAST_SAID, heads_of, note_of
+from profiler_job.analysis.show.advice_lines import TITLE, choose_advice_note, format_advice
+from profiler_job.analysis.show.facts import LEAST_SAID, format_heads, format_note
 from profiler_job.analysis.show.finding_lines import FINDING
-from profiler_job.analysis.show.index import captures_table
+from profiler_job.analysis.show.index import tabulate_captures
 from profiler_job.analysis.show.names import shorten
-from profiler_job.analysis.show.show_formats import ALWAYS_WHOLE, sections_of
-from profiler_job.analysis.show.values import heading, is_text, printable, shown, time_text
+from profiler_job.analysis.show.show_formats import ALWAYS_WHOLE, list_sections
+from profiler_job.analysis.show.values import format_heading, format_time, format_value, is_text, make_printable
 from profiler_job.analysis.show.verdict_lines import INFERRED_SHARE, MOST_GPUS
 from profiler_job.jobs.contract.ranges import ALL_PHASES
 from profiler_job.jobs.contract.words import format_count
@@ -38,64 +38,64 @@ _PAGE = Markup(
 )
 
 
-def page_of(summary: Summary, top: int = 20, index: str = "") -> str:
+def render_page(summary: Summary, top: int = 20, index: str = "") -> str:
     """The page of one capture. top: rows of a table that are not folded, 0 for all; index: link to the page that lists
     this one."""
     back = Markup('<p><a href="{}">All captures</a></p>').format(index) if index else Markup("")
-    source = printable(summary.capture["source"])
+    source = make_printable(summary.capture["source"])
     parts = [back, Markup("<h1>{}</h1>").format(source)]
-    lead, *others = heads_of(summary)
-    parts += [list_of(lead, "lead"), *_verdict_bars(summary)]
+    lead, *others = format_heads(summary)
+    parts += [render_list(lead, "lead"), *_render_verdict_bars(summary)]
     for lines in others:
         is_findings = lines[0].startswith(FINDING)
         parts.append(Markup("<h2>{}</h2>").format("What stands out" if is_findings else "The capture"))
-        parts.append(list_of([line.removeprefix(FINDING) for line in lines], "" if is_findings else "facts"))
-    if entries := advice_of(summary):
-        parts += [Markup("<h2>{}</h2>").format(TITLE), list_of(["; ".join(entry) for entry in entries], "")]
-        parts.append(Markup('<p class="faint">{}.</p>').format(note_of_advice(summary)))
-    parts += [_timeline(summary), _phases_bar(summary), _families_bar(summary)]
-    for name, title, frame in sections_of(summary):
+        parts.append(render_list([line.removeprefix(FINDING) for line in lines], "" if is_findings else "facts"))
+    if entries := format_advice(summary):
+        parts += [Markup("<h2>{}</h2>").format(TITLE), render_list(["; ".join(entry) for entry in entries], "")]
+        parts.append(Markup('<p class="faint">{}.</p>').format(choose_advice_note(summary)))
+    parts += [_render_timeline(summary), _render_phases_bar(summary), _render_families_bar(summary)]
+    for name, title, frame in list_sections(summary):
         unfolded = len(frame) if not top or name in ALWAYS_WHOLE else top
-        parts.append(_section(name, title, frame, unfolded, is_limited=bool(top)))
-        if note := note_of(summary, name):
+        parts.append(_render_section(name, title, frame, unfolded, is_limited=bool(top)))
+        if note := format_note(summary, name):
             parts.append(Markup('<p class="faint">{}.</p>').format(note))
-    return document(source, parts)
+    return render_document(source, parts)
 
 
-def index_of(summaries: Sequence[Summary], files: Sequence[str]) -> str:
+def render_index(summaries: Sequence[Summary], files: Sequence[str]) -> str:
     """The page that lists captures, each with a link to its file."""
-    rows = captures_table(summaries)
-    table = table_of(rows, dict(zip(range(len(files)), files)))
-    return document("Captures", [Markup("<h1>{}</h1>").format(format_count(len(rows), "capture")), table])
+    rows = tabulate_captures(summaries)
+    table = render_table(rows, dict(zip(range(len(files)), files)))
+    return render_document("Captures", [Markup("<h1>{}</h1>").format(format_count(len(rows), "capture")), table])
 
 
-def document(title: str, parts: Iterable[Markup], maker: str = "show") -> str:
+def render_document(title: str, parts: Iterable[Markup], maker: str = "show") -> str:
     """A page of these parts, which the subcommand `maker` made."""
-    style = Markup(resources.files(__package__).joinpath("page.css").read_text(encoding="utf-8") + _swatches())
+    style = Markup(resources.files(__package__).joinpath("page.css").read_text(encoding="utf-8") + _style_swatches())
     body = Markup("\n").join(part for part in parts if part)
     return _PAGE.format(title=title, style=style, body=body, maker=maker)
 
 
-def _swatches() -> str:
+def _style_swatches() -> str:
     """Colours of families, as a rule each: a page without scripts takes them by class."""
     return "".join(f".family.{key}::before, .bar .{key} {{ background: var(--family-{key}); }}\n" for key in FAMILIES)
 
 
-def list_of(lines: Sequence[str], kind: str) -> Markup:
-    items = Markup("").join(Markup("<li>{}</li>\n").format(printable(line)) for line in lines)
+def render_list(lines: Sequence[str], kind: str) -> Markup:
+    items = Markup("").join(Markup("<li>{}</li>\n").format(make_printable(line)) for line in lines)
     return Markup('<ul class="{}">\n{}</ul>').format(kind, items) if lines else Markup("")
 
 
 # ------------------------------------------------------------------------------------------------------------- drawings
 
 
-def _bar(title: str, label: str, pieces: Iterable[tuple[str, str, str, float]]) -> Markup:
+def _render_bar(title: str, label: str, pieces: Iterable[tuple[str, str, str, float]]) -> Markup:
     """A bar of shares, without those that would read 0.0%. pieces: class, style, words, share."""
     spans, words = [], []
     for kind, style, name, share in pieces:
         if share < LEAST_SAID:
             continue
-        text = f"{name} {shown('share', share)}"
+        text = f"{name} {format_value('share', share)}"
         spans.append(
             Markup('<span class="{}" style="width:{}%;{}" title="{}"></span>').format(
                 kind, f"{100 * share:.3f}", style, text
@@ -106,7 +106,7 @@ def _bar(title: str, label: str, pieces: Iterable[tuple[str, str, str, float]]) 
             if kind
             else Markup('<span class="swatch" style="{}"></span>{}').format(style, name)
         )
-        words.append(Markup("<li>{} <b>{}</b></li>").format(swatch, shown("share", share)))
+        words.append(Markup("<li>{} <b>{}</b></li>").format(swatch, format_value("share", share)))
     if not spans:
         return Markup("")
     return Markup(
@@ -114,24 +114,24 @@ def _bar(title: str, label: str, pieces: Iterable[tuple[str, str, str, float]]) 
     ).format(title, label, Markup("").join(spans), Markup("\n").join(words))
 
 
-def _families_bar(summary: Summary) -> Markup:
+def _render_families_bar(summary: Summary) -> Markup:
     rows = summary.sections["families"].to_dict("records") if "families" in summary.shown else []
     pieces = ((row["family"], "", _LABELS[row["family"]], row["share"]) for row in rows)
-    return _bar("Kernel time by family", "Shares of kernel time by kernel family", pieces)
+    return _render_bar("Kernel time by family", "Shares of kernel time by kernel family", pieces)
 
 
-def _phases_bar(summary: Summary) -> Markup:
+def _render_phases_bar(summary: Summary) -> Markup:
     rows = summary.sections["phases"].to_dict("records") if "phases" in summary.shown else []
-    pieces = (("", f"background:{_phase_colour(row['phase'])}", _phase_label(row), row["share"]) for row in rows)
-    return _bar("Kernel time by phase", "Shares of kernel time by phase", pieces)
+    pieces = (("", f"background:{_choose_phase_colour(row['phase'])}", _label_phase(row), row["share"]) for row in rows)
+    return _render_bar("Kernel time by phase", "Shares of kernel time by phase", pieces)
 
 
-def _phase_label(row: dict) -> str:
+def _label_phase(row: dict) -> str:
     inferred = " (inferred)" if row["phase"] and row["inferred_share"] > INFERRED_SHARE else ""
     return f"{row['phase'] or 'no phase'}{inferred}"
 
 
-def _verdict_bars(summary: Summary) -> Iterator[Markup]:
+def _render_verdict_bars(summary: Summary) -> Iterator[Markup]:
     """Of each of a few GPUs, what its elapsed time is made of."""
     rows = summary.sections["verdict"]
     if len(rows) > MOST_GPUS or len(summary.shown) < len(SECTIONS):
@@ -139,8 +139,8 @@ def _verdict_bars(summary: Summary) -> Iterator[Markup]:
     for _, row in rows.iterrows():
         shares = row[[*_PARTS]] / max(row["elapsed_ns"], 1)
         pieces = (("", f"background:var(--{_COLOURS[name]})", _PARTS[name], share) for name, share in shares.items())
-        title = f"Elapsed time of GPU {row['gpu']}: {time_text(row['elapsed_ns'])}"
-        yield _bar(title, "Shares of elapsed time", pieces)
+        title = f"Elapsed time of GPU {row['gpu']}: {format_time(row['elapsed_ns'])}"
+        yield _render_bar(title, "Shares of elapsed time", pieces)
 
 
 _PARTS = BUSY | {name: f"idle: {label}" for name, label in IDLE.items()} | {"no_work_ns": "no work"}
@@ -157,14 +157,14 @@ _COLOURS = {
 }
 
 
-def _phase_colour(phase: str) -> str:
+def _choose_phase_colour(phase: str) -> str:
     """A phase has one colour on every page; what is none is grey."""
     order = ("forward", "backward", "optimizer", "loss", "data", "clip", "zero_grad", "setup")
     assert set(order) == set(ALL_PHASES)
     return f"var(--series-{order.index(phase)})" if phase in order else "var(--family-fill)"
 
 
-def _timeline(summary: Summary) -> Markup:
+def _render_timeline(summary: Summary) -> Markup:
     """A row for each GPU: how much of each moment it was busy."""
     if not summary.busy:
         return Markup("")
@@ -172,16 +172,16 @@ def _timeline(summary: Summary) -> Markup:
         Markup(
             '<span class="faint">GPU {}</span><svg viewBox="0 0 {} 100" preserveAspectRatio="none" role="img"'
             ' aria-label="GPU {}: busy {} of the time"><path d="{}"/></svg>'
-        ).format(gpu, NUM_MOMENTS, gpu, shown("share", float(shares.mean())), _outline(shares))
+        ).format(gpu, NUM_MOMENTS, gpu, format_value("share", float(shares.mean())), _draw_outline(shares))
         for gpu, shares in summary.busy.items()
     )
     axis = Markup('<span></span><div class="axis"><span>0</span><span>{}</span></div>').format(
-        time_text(summary.capture["events_ns"])
+        format_time(summary.capture["events_ns"])
     )
     return Markup('<h2>GPU busy over time</h2>\n<div class="strip">{}\n{}</div>').format(rows, axis)
 
 
-def _outline(shares: Iterable[float]) -> str:
+def _draw_outline(shares: Iterable[float]) -> str:
     """An SVG path around bars of 0 to 100, one a pixel."""
     steps = "".join(f"V{100 - 100 * min(share, 1):.4g}h1" for share in shares)
     return f"M0 100{steps}V100z"
@@ -190,14 +190,14 @@ def _outline(shares: Iterable[float]) -> str:
 # --------------------------------------------------------------------------------------------------------------- tables
 
 
-def _section(name: str, title: str, frame: pd.DataFrame, unfolded: int, is_limited: bool) -> Markup:
+def _render_section(name: str, title: str, frame: pd.DataFrame, unfolded: int, is_limited: bool) -> Markup:
     rows = frame.head(MOST_ROWS) if is_limited else frame
-    parts = [Markup("<h2>{}</h2>").format(title), table_of(rows.head(unfolded))]
+    parts = [Markup("<h2>{}</h2>").format(title), render_table(rows.head(unfolded))]
     if len(rows) > unfolded:
         more = format_count(len(rows) - unfolded, "more row").replace("more rows", "more rows")
         parts.append(
             Markup('<details class="more"><summary>{}</summary>\n{}</details>').format(
-                more, table_of(rows.iloc[unfolded:])
+                more, render_table(rows.iloc[unfolded:])
             )
         )
     if len(frame) > len(rows):
@@ -206,20 +206,20 @@ def _section(name: str, title: str, frame: pd.DataFrame, unfolded: int, is_limit
     return Markup("\n").join(parts)
 
 
-def table_of(frame: pd.DataFrame, links: Mapping[int, str] | None = None) -> Markup:
+def render_table(frame: pd.DataFrame, links: Mapping[int, str] | None = None) -> Markup:
     """A table of all rows; links: what the first cell of a row leads to."""
     texts = {column: is_text(frame, column) for column in frame.columns}
     columns = sorted(frame.columns, key=lambda column: (column != frame.columns[0] and column != "name", texts[column]))
-    names = shorten([printable(name) for name in frame["name"]], _NAME_WIDTH) if "name" in frame else {}
+    names = shorten([make_printable(name) for name in frame["name"]], _NAME_WIDTH) if "name" in frame else {}
     head = Markup("").join(
-        Markup('<th scope="col"{}>{}</th>').format(_aligned(column, texts[column]), heading(column))
+        Markup('<th scope="col"{}>{}</th>').format(_choose_alignment(column, texts[column]), format_heading(column))
         for column in columns
     )
     body = []
     for number, row in enumerate(frame[columns].itertuples(index=False)):
-        cells = [_cell(column, value, texts[column], names) for column, value in zip(columns, row)]
+        cells = [_render_cell(column, value, texts[column], names) for column, value in zip(columns, row)]
         if links:
-            first = Markup('<td><a href="{}">{}</a></td>').format(links[number], shown(columns[0], row[0]))
+            first = Markup('<td><a href="{}">{}</a></td>').format(links[number], format_value(columns[0], row[0]))
             cells[0] = first
         body.append(Markup("<tr>{}</tr>\n").format(Markup("").join(cells)))
     folds = Markup(' class="folds"') if any(name != short for name, short in names.items()) else Markup("")
@@ -227,12 +227,12 @@ def table_of(frame: pd.DataFrame, links: Mapping[int, str] | None = None) -> Mar
     return Markup(table).format(folds, head, Markup("").join(body))
 
 
-def _aligned(column: str, is_words: bool) -> Markup:
+def _choose_alignment(column: str, is_words: bool) -> Markup:
     return Markup(' class="name"') if column == "name" else Markup("") if is_words else Markup(' class="num"')
 
 
-def _cell(column: str, value: object, is_words: bool, names: Mapping[str, str]) -> Markup:
-    text = shown(column, value)
+def _render_cell(column: str, value: object, is_words: bool, names: Mapping[str, str]) -> Markup:
+    text = format_value(column, value)
     if column == "name" and isinstance(value, str):
         short = names.get(text, text)
         if short == text:
@@ -242,4 +242,4 @@ def _cell(column: str, value: object, is_words: bool, names: Mapping[str, str]) 
         ).format(short, text)
     if column == "family" and isinstance(value, str):
         return Markup("<td>{}</td>").format(family_chip(value, _LABELS))
-    return Markup("<td{}>{}</td>").format(_aligned(column, is_words), text)
+    return Markup("<td{}>{}</td>").format(_choose_alignment(column, is_words), text)

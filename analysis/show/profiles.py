@@ -5,7 +5,7 @@ from pathlib import Path
 REPORTS, EXPORTS = (".nsys-rep", ".qdrep"), (".sqlite",)
 
 
-def profiles_in(path: Path) -> list[Path]:
+def find_profiles(path: Path) -> list[Path]:
     """The profiles in a folder by name; of a report and its export the export, unless it is older. None where `path` is
     a profile itself, or no folder, or holds none."""
     if not path.is_dir() or _is_parquetdir(path):

@@ -8,7 +8,7 @@ from profiler_job.analysis.capture.nsys_export import ExportError, read
 from profiler_job.analysis.capture.selection import Selection
 from profiler_job.analysis.capture.summary import Predict, Summary, summarise
 from profiler_job.analysis.reference import kernel_families
-from profiler_job.analysis.show.values import printable
+from profiler_job.analysis.show.values import make_printable
 from profiler_job.jobs.contract.errors import describe_bug
 from profiler_job.jobs.contract.exit_codes import ExitCode
 
@@ -33,7 +33,7 @@ class Reader:
         self._err = err
         self.code = ExitCode.OK
 
-    def each(self, profiles: Iterable[Path], make: Callable[[Summary], Made]) -> Iterator[Made]:
+    def make_each(self, profiles: Iterable[Path], make: Callable[[Summary], Made]) -> Iterator[Made]:
         """What is made of the summary of each."""
         for profile in profiles:
             try:
@@ -46,5 +46,5 @@ class Reader:
                 yield made
 
     def _fail(self, what: str, code: ExitCode) -> None:
-        self._err(printable(f"error: {what}"))
+        self._err(make_printable(f"error: {what}"))
         self.code = max(self.code, code)

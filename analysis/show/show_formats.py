@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 
 from profiler_job.analysis.capture.summary import SECTIONS, Summary
-from profiler_job.analysis.show.advice_lines import TITLE, advice_of, note_of_advice
-from profiler_job.analysis.show.facts import heads_of, note_of
-from profiler_job.analysis.show.table_columns import table
-from profiler_job.analysis.show.values import heading, is_text, printable, shown, wrapped
+from profiler_job.analysis.show.advice_lines import TITLE, choose_advice_note, format_advice
+from profiler_job.analysis.show.facts import format_heads, format_note
+from profiler_job.analysis.show.table_columns import fit_table
+from profiler_job.analysis.show.values import format_heading, format_value, is_text, make_printable, wrap_text
 
 TITLES = {
     "phases": "Phases",
@@ -34,7 +34,7 @@ _IN_SENTENCES = ("verdict", "verdict_phases", "findings", "advice", "problems")
 """Sections that stand above or below the tables, as sentences."""
 
 
-def sections_of(summary: Summary) -> Iterator[tuple[str, str, pd.DataFrame]]:
+def list_sections(summary: Summary) -> Iterator[tuple[str, str, pd.DataFrame]]:
     """(name, title, frame) of each section that is shown and has rows."""
     for name in [*TITLES, *(name for name in SECTIONS if name not in TITLES)]:
         frame = summary.sections[name]
@@ -42,9 +42,9 @@ def sections_of(summary: Summary) -> Iterator[tuple[str, str, pd.DataFrame]]:
             yield name, TITLES.get(name, name.replace("_", " ").capitalize()), frame
 
 
-def _limited(summary: Summary, top: int) -> Iterator[tuple[str, str, pd.DataFrame, int]]:
+def _limit_sections(summary: Summary, top: int) -> Iterator[tuple[str, str, pd.DataFrame, int]]:
     """(name, title, frame, rows left out) of each section."""
-    for name, title, frame in sections_of(summary):
+    for name, title, frame in list_sections(summary):
         rows = frame if not top or name in ALWAYS_WHOLE else frame.head(top)
         yield name, title, rows, len(frame) - len(rows)
 
@@ -52,31 +52,31 @@ def _limited(summary: Summary, top: int) -> Iterator[tuple[str, str, pd.DataFram
 def as_text(summary: Summary, top: int, width: int) -> str:
     """A readable summary for a terminal of so many columns. With top 0 no column is left out, and lines may be
     longer."""
-    lines = wrapped(printable(summary.capture["source"]), width)
-    for number, group in enumerate(heads_of(summary)):
-        lines += [""] * (number > 0) + [text for line in group for text in wrapped(line, width, "  ")]
+    lines = wrap_text(make_printable(summary.capture["source"]), width)
+    for number, group in enumerate(format_heads(summary)):
+        lines += [""] * (number > 0) + [text for line in group for text in wrap_text(line, width, "  ")]
     narrow = []
-    for name, title, frame, left_out in _limited(summary, top):
-        rows, dropped = table(name, frame, width, is_whole=not top)
+    for name, title, frame, left_out in _limit_sections(summary, top):
+        rows, dropped = fit_table(name, frame, width, is_whole=not top)
         lines += ["", title, *rows]
         if left_out:
             lines.append(f"  ... and {left_out} more (--top 0 shows all)")
-        if note := note_of(summary, name):
-            lines += wrapped(note, width, "  ")
+        if note := format_note(summary, name):
+            lines += wrap_text(note, width, "  ")
         if dropped:
             narrow.append(f"{title}: {', '.join(dropped)}")
     lines += [f"\nThe section {name} has no rows here" for name in summary.shown if not _has_rows(summary, name)]
-    return "\n".join([*lines, *left_out_columns(narrow, width), *_advice(summary, width)])
+    return "\n".join([*lines, *describe_left_out(narrow, width), *_format_advice(summary, width)])
 
 
-def _advice(summary: Summary, width: int) -> list[str]:
+def _format_advice(summary: Summary, width: int) -> list[str]:
     lines = [
         text
-        for entry in advice_of(summary)
+        for entry in format_advice(summary)
         for number, line in enumerate(entry)
-        for text in wrapped(line, width, "  " if number == 0 else "     ")
+        for text in wrap_text(line, width, "  " if number == 0 else "     ")
     ]
-    return ["", TITLE, *lines, *wrapped(note_of_advice(summary), width, "  ")] if lines else []
+    return ["", TITLE, *lines, *wrap_text(choose_advice_note(summary), width, "  ")] if lines else []
 
 
 def _has_rows(summary: Summary, name: str) -> bool:
@@ -84,14 +84,14 @@ def _has_rows(summary: Summary, name: str) -> bool:
     return len(summary.shown) == len(SECTIONS) or len(summary.sections[name]) > 0
 
 
-def left_out_columns(narrow: Sequence[str], width: int) -> list[str]:
+def describe_left_out(narrow: Sequence[str], width: int) -> list[str]:
     """What is said of columns that have no room; `narrow`: those of each table."""
     if not narrow:
         return []
-    return ["", *wrapped(f"Not in {width} columns (--top 0 shows all): {'; '.join(narrow)}", width)]
+    return ["", *wrap_text(f"Not in {width} columns (--top 0 shows all): {'; '.join(narrow)}", width)]
 
 
-def escaped(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """Markdown and HTML that would change what is seen, made plain."""
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_{}\[\]()#+!|~$-])", r"\\\1", text)
@@ -99,25 +99,25 @@ def escaped(text: str) -> str:
 
 def as_markdown(summary: Summary, top: int) -> str:
     """The same as Markdown tables, with all columns and names."""
-    lines = [f"# {escaped(printable(summary.capture['source']))}", ""]
-    lines += [f"- {escaped(line)}" for group in heads_of(summary) for line in group]
-    for name, title, frame, left_out in _limited(summary, top):
-        lines += ["", f"## {title}", "", *markdown_table(frame)]
-        if note := note_of(summary, name):
-            lines += ["", f"{escaped(note)}."]
+    lines = [f"# {escape_markdown(make_printable(summary.capture['source']))}", ""]
+    lines += [f"- {escape_markdown(line)}" for group in format_heads(summary) for line in group]
+    for name, title, frame, left_out in _limit_sections(summary, top):
+        lines += ["", f"## {title}", "", *format_table(frame)]
+        if note := format_note(summary, name):
+            lines += ["", f"{escape_markdown(note)}."]
         if left_out:
             lines += ["", f"... and {left_out} more."]
-    if entries := advice_of(summary):
-        lines += ["", f"## {TITLE}", "", *(f"- {escaped('; '.join(entry))}" for entry in entries)]
-        lines += ["", f"{escaped(note_of_advice(summary))}."]
+    if entries := format_advice(summary):
+        lines += ["", f"## {TITLE}", "", *(f"- {escape_markdown('; '.join(entry))}" for entry in entries)]
+        lines += ["", f"{escape_markdown(choose_advice_note(summary))}."]
     return "\n".join(lines) + "\n"
 
 
-def markdown_table(frame: pd.DataFrame) -> list[str]:
-    lines = ["| " + " | ".join(heading(column) for column in frame.columns) + " |"]
+def format_table(frame: pd.DataFrame) -> list[str]:
+    lines = ["| " + " | ".join(format_heading(column) for column in frame.columns) + " |"]
     lines.append("|" + "|".join(":--" if is_text(frame, column) else "--:" for column in frame.columns) + "|")
     for row in frame.itertuples(index=False):
-        lines.append("| " + " | ".join(escaped(shown(c, v)) for c, v in zip(frame.columns, row)) + " |")
+        lines.append("| " + " | ".join(escape_markdown(format_value(c, v)) for c, v in zip(frame.columns, row)) + " |")
     return lines
 
 
@@ -127,12 +127,12 @@ def as_csv(summaries: Sequence[Summary]) -> str:
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(["profile", "section", "row", "column", "value"])
     for summary in summaries:
-        source = csv_cell(summary.capture["source"])
+        source = escape_csv_cell(summary.capture["source"])
         for section, content in summary.as_json().items():
             rows = content if isinstance(content, list) else [content]
             for number, row in enumerate(rows):
                 for column, value in row.items():
-                    writer.writerow([source, section, number, column, csv_cell(value)])
+                    writer.writerow([source, section, number, column, escape_csv_cell(value)])
     return stream.getvalue().rstrip("\n")
 
 
@@ -142,20 +142,20 @@ def section_as_csv(summaries: Sequence[Summary], section: str, names_profiles: b
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(["profile"] * names_profiles + list(SECTIONS[section]))
     for summary in summaries:
-        source = [csv_cell(summary.capture["source"])] * names_profiles
+        source = [escape_csv_cell(summary.capture["source"])] * names_profiles
         for row in summary.as_json()[section]:
-            writer.writerow(source + [csv_cell(value) for value in row.values()])
+            writer.writerow(source + [escape_csv_cell(value) for value in row.values()])
     return stream.getvalue().rstrip("\n")
 
 
-def csv_cell(value: object) -> object:
+def escape_csv_cell(value: object) -> object:
     """A value as it is, without what could drive a terminal, or a spreadsheet that takes it for a formula; values of a
     list side by side."""
     if isinstance(value, dict):
-        value = [f"{name}={csv_cell(part)}" for name, part in value.items()]
+        value = [f"{name}={escape_csv_cell(part)}" for name, part in value.items()]
     if isinstance(value, list):
         value = " ".join(map(str, value))
     if isinstance(value, str):
-        text = printable(value)
+        text = make_printable(value)
         return f"'{text}" if text.lstrip().startswith(("=", "+", "-", "@")) else text
     return "" if value is None else value

@@ -6,7 +6,7 @@ import pandas as pd
 from rich.cells import cell_len
 
 from profiler_job.analysis.show.names import shorten
-from profiler_job.analysis.show.values import broken, heading, is_text, shown
+from profiler_job.analysis.show.values import break_text, format_heading, format_value, is_text
 
 DROPPED = {
     "kernels": ("rule", "min_ns", "max_ns", "family", "mean_ns"),
@@ -42,41 +42,41 @@ _LEAST = 12
 """Room of a sentence at least, and a name's where even the most important columns leave less."""
 
 
-def table(section: str, frame: pd.DataFrame, width: int, is_whole: bool = False) -> tuple[list[str], list[str]]:
+def fit_table(section: str, frame: pd.DataFrame, width: int, is_whole: bool = False) -> tuple[list[str], list[str]]:
     """The lines of a table, headings first, and the headings of the columns that have no room in it.
 
     No line is longer than `width`, unless all columns are wanted (`is_whole`). Names are shortened, sentences broken.
     """
-    cells = {column: [shown(column, value) for value in frame[column]] for column in _ordered(frame)}
+    cells = {column: [format_value(column, value) for value in frame[column]] for column in _order_columns(frame)}
     texts = {column for column in cells if is_text(frame, column)}
     dropped = [] if is_whole else _drop(section, cells, texts, width)
-    room = _rooms(cells, texts, width, _name_room(width) if is_whole else _LEAST)
+    room = _share_room(cells, texts, width, _measure_name_room(width) if is_whole else _LEAST)
     for name in NAMES:
         if name in cells:
             short = shorten(cells[name], room[name])
             cells[name] = [short[text] for text in cells[name]]
-    lines = [_line({column: heading(column) for column in cells}, room, texts)]
+    lines = [_join_row({column: format_heading(column) for column in cells}, room, texts)]
     for row in zip(*cells.values()):
-        lines += _lines(dict(zip(cells, row)), room, texts)
-    return lines, [heading(column) for column in dropped]
+        lines += _break_row(dict(zip(cells, row)), room, texts)
+    return lines, [format_heading(column) for column in dropped]
 
 
-def _ordered(frame: pd.DataFrame) -> list[str]:
+def _order_columns(frame: pd.DataFrame) -> list[str]:
     return sorted(frame.columns, key=lambda column: column in NAMES)
 
 
-def _natural(column: str, texts: list[str]) -> int:
-    return max(map(cell_len, [heading(column), *texts]))
+def _measure_natural(column: str, texts: list[str]) -> int:
+    return max(map(cell_len, [format_heading(column), *texts]))
 
 
-def _name_room(width: int) -> int:
+def _measure_name_room(width: int) -> int:
     return int(_NAME_PART * width)
 
 
 def _drop(section: str, cells: dict[str, list[str]], texts: set[str], width: int) -> list[str]:
     """Takes columns out of `cells` until names and sentences have room; gives those left out, in their own order."""
-    natural = {column: _natural(column, values) for column, values in cells.items()}
-    most = dict.fromkeys(texts, _SENTENCE) | dict.fromkeys(NAMES, _name_room(width))
+    natural = {column: _measure_natural(column, values) for column, values in cells.items()}
+    most = dict.fromkeys(texts, _SENTENCE) | dict.fromkeys(NAMES, _measure_name_room(width))
     wanted = {column: min(size, most.get(column, size)) for column, size in natural.items()}
     left_out = []
     for column in sorted(DROPPED.get(section, ()), key=lambda column: bool({*cells.get(column, ())} - _NOTHING)):
@@ -88,14 +88,14 @@ def _drop(section: str, cells: dict[str, list[str]], texts: set[str], width: int
     return [column for column in natural if column in left_out]
 
 
-def _rooms(cells: dict[str, list[str]], texts: set[str], width: int, least: int) -> dict[str, int]:
+def _share_room(cells: dict[str, list[str]], texts: set[str], width: int, least: int) -> dict[str, int]:
     """Width of each column: what it needs; where that is too much, names and then the widest texts give way."""
-    room = {column: _natural(column, values) for column, values in cells.items()}
+    room = {column: _measure_natural(column, values) for column, values in cells.items()}
     yielding = [column for column in room if column in NAMES] + [column for column in room if column in texts]
     for column in dict.fromkeys(yielding):
         excess = sum(room.values()) + _GAP * (len(room) - 1) - width
         if excess > 0 and column in NAMES:
-            room[column] = max(room[column] - excess, min(room[column], max(least, cell_len(heading(column)))))
+            room[column] = max(room[column] - excess, min(room[column], max(least, cell_len(format_heading(column)))))
     while (excess := sum(room.values()) + _GAP * (len(room) - 1) - width) > 0:
         widest = max((column for column in room if column in texts), key=room.__getitem__, default=None)
         if widest is None or room[widest] <= _LEAST or widest in NAMES:
@@ -105,14 +105,14 @@ def _rooms(cells: dict[str, list[str]], texts: set[str], width: int, least: int)
     return room
 
 
-def _lines(row: dict[str, str], room: dict[str, int], texts: set[str]) -> Iterator[str]:
+def _break_row(row: dict[str, str], room: dict[str, int], texts: set[str]) -> Iterator[str]:
     """A row, on several lines where a sentence needs them."""
-    parts = {column: broken(text, room[column]) for column, text in row.items()}
+    parts = {column: break_text(text, room[column]) for column, text in row.items()}
     for number in range(max(map(len, parts.values()))):
-        yield _line({c: lines[number] if number < len(lines) else "" for c, lines in parts.items()}, room, texts)
+        yield _join_row({c: lines[number] if number < len(lines) else "" for c, lines in parts.items()}, room, texts)
 
 
-def _line(row: dict[str, str], room: dict[str, int], texts: set[str]) -> str:
+def _join_row(row: dict[str, str], room: dict[str, int], texts: set[str]) -> str:
     padded = []
     for column, text in row.items():
         space = " " * (room[column] - cell_len(text))

@@ -75,20 +75,20 @@ _HEADINGS = {
 _NOTHING = "n/a"
 
 
-def printable(text: str) -> str:
+def make_printable(text: str) -> str:
     """`text` on one line, without the control characters that could drive a terminal."""
     flat = re.sub(r"[\r\n\t]+", " ", str(text))
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in flat)
 
 
-def time_text(ns: float) -> str:
+def format_time(ns: float) -> str:
     for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
         if abs(ns) >= size:
             return f"{ns / size:.2f} {unit}"
     return f"{ns:.0f} ns"
 
 
-def brief_time(ns: float) -> str:
+def format_brief_time(ns: float) -> str:
     """A time for a sentence: three digits say enough there."""
     for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
         if abs(ns) >= size:
@@ -97,39 +97,39 @@ def brief_time(ns: float) -> str:
     return f"{ns:.0f} ns"
 
 
-def size_text(size: float) -> str:
+def format_size(size: float) -> str:
     for unit, step in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if abs(size) >= step:
             return f"{size / step:.1f} {unit}"
     return f"{size:.0f} B"
 
 
-def energy_text(joules: float) -> str:
+def format_energy(joules: float) -> str:
     for unit, size in (("kJ", 1e3), ("J", 1.0)):
         if abs(joules) >= size:
             return f"{joules / size:.2f} {unit}"
     return f"{1e3 * joules:.1f} mJ"
 
 
-def shown(column: str, value) -> str:
+def format_value(column: str, value) -> str:
     if value is None or value is pd.NA or (isinstance(value, float) and pd.isna(value)):
         return _NOTHING
     if column.endswith("_ns"):
-        return time_text(float(value))
+        return format_time(float(value))
     if column.endswith("bytes_per_s"):
         return f"{float(value) / 1e9:.1f} GB/s"
     if column.endswith("bytes"):
-        return size_text(float(value))
+        return format_size(float(value))
     if column.endswith("share"):
         return f"{100 * float(value):.1f}%"
     if column == "clock_hz":
         return f"{float(value) / 1e6:.0f} MHz"
     if isinstance(value, str):
-        return printable(value) or "(none)"
+        return make_printable(value) or "(none)"
     return str(value)
 
 
-def heading(column: str) -> str:
+def format_heading(column: str) -> str:
     return _HEADINGS.get(column, column.replace("_", " "))
 
 
@@ -137,7 +137,7 @@ def is_text(frame: pd.DataFrame, column: str) -> bool:
     return not pd.api.types.is_numeric_dtype(frame[column]) and any(isinstance(v, str) for v in frame[column])
 
 
-def broken(text: str, width: int) -> list[str]:
+def break_text(text: str, width: int) -> list[str]:
     """`text` in lines of at most `width` cells, broken between words, and within those that are longer."""
     if cell_len(text) <= width:
         return [text]
@@ -152,7 +152,7 @@ def broken(text: str, width: int) -> list[str]:
     return lines
 
 
-def shortened(text: str, width: int) -> str:
+def shorten_text(text: str, width: int) -> str:
     """A text of at most `width` columns: names are often told apart by their ends."""
     if cell_len(text) <= width:
         return text
@@ -160,12 +160,12 @@ def shortened(text: str, width: int) -> str:
     return set_cell_size(text, max(0, width - 1 - cell_len(end))) + "…" + end
 
 
-def terminal_width() -> int:
+def measure_terminal() -> int:
     """Columns of the terminal."""
     return max(shutil.get_terminal_size((WIDTH, 24)).columns, LEAST_WIDTH)
 
 
-def wrapped(text: str, width: int, indent: str = "") -> list[str]:
+def wrap_text(text: str, width: int, indent: str = "") -> list[str]:
     """`text` in lines of at most `width` cells, each behind `indent`, further ones a little more."""
-    first, *more = broken(text, width - len(indent) - 2)
+    first, *more = break_text(text, width - len(indent) - 2)
     return [indent + first, *(f"{indent}  {line}" for line in more)]

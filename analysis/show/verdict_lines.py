@@ -7,7 +7,7 @@ import pandas as pd
 
 from profiler_job.analysis.capture.limit_of_capture import BUSY, IDLE, PARTS
 from profiler_job.analysis.capture.summary import Summary
-from profiler_job.analysis.show.values import brief_time
+from profiler_job.analysis.show.values import format_brief_time
 from profiler_job.jobs.contract.words import format_count
 
 MOST_GPUS = 8
@@ -40,158 +40,169 @@ STEADY_SHARE = 0.02
 speak of start-up."""
 
 
-def sentences(summary: Summary) -> list[str]:
+def describe_verdict(summary: Summary) -> list[str]:
     """Lines of plain text: what limits a GPU and where its time goes, by GPU and by phase; and where start-up ends."""
     rows = summary.sections["verdict"]
     if "range" in summary.capture["selection"]:
         return ["Of a range only its own work is here: why the GPU waited, the whole capture tells"]
     if not len(rows):
-        return [f"No work on any GPU in {brief_time(summary.capture['events_ns'])} of events"]
+        return [f"No work on any GPU in {format_brief_time(summary.capture['events_ns'])} of events"]
     shares = summary.sections["phases"].set_index("phase")["inferred_share"]
     inferred = set(shares.index[shares.fillna(0) > INFERRED_SHARE])
-    return [*of_gpus(rows), *of_phases(summary.sections["verdict_phases"], inferred), *_of_startup(summary.capture)]
+    return [
+        *describe_gpus(rows),
+        *describe_phases(summary.sections["verdict_phases"], inferred),
+        *_describe_startup(summary.capture),
+    ]
 
 
-def of_gpus(rows: pd.DataFrame) -> list[str]:
+def describe_gpus(rows: pd.DataFrame) -> list[str]:
     """What limits each GPU and where its time goes: three lines of one GPU, one each of a few, a summary of many. rows:
     gpu, elapsed_ns, and its PARTS, of which some may not be there."""
-    rows = _with_all_parts(rows)
+    rows = _add_missing_parts(rows)
     if len(rows) > MOST_GPUS:
-        return _of_many(rows)
+        return _describe_many(rows)
     lines = []
     for _, row in rows.iterrows():
-        start = f"GPU {row['gpu']:.0f}: {_limit(row)}"
-        parts = [_sum_of_parts(row), *_causes(row)]
+        start = f"GPU {row['gpu']:.0f}: {_describe_limit(row)}"
+        parts = [_format_sum(row), *_format_causes(row)]
         lines += [start, *parts] if len(rows) == 1 else [f"{start}. {'. '.join(parts)}"]
     return lines
 
 
-def limit_of(summary: Summary) -> str | None:
+def name_limit(summary: Summary) -> str | None:
     """What takes most of the time of all GPUs together, and how much of it, as `host 94%`; None where the causes of
     idle time are not known, or nothing runs."""
     rows = summary.sections["verdict"]
     if "range" in summary.capture["selection"] or not len(rows):
         return None
     total = rows.sum()
-    return _largest(total, _worked(total))
+    return _name_largest(total, _measure_worked(total))
 
 
-def of_phases(rows: pd.DataFrame, inferred: Collection[str] = ()) -> list[str]:
+def describe_phases(rows: pd.DataFrame, inferred: Collection[str] = ()) -> list[str]:
     """How long each phase takes, of several GPUs in the mean, and what limits it; those that are inferred are labelled
-    so. rows: those of `of_gpus`, by phase."""
+    so. rows: those of `describe_gpus`, by phase."""
     num_gpus = rows["gpu"].nunique()
-    rows = _with_all_parts(rows[rows["phase"] != ""])
+    rows = _add_missing_parts(rows[rows["phase"] != ""])
     phases = rows.groupby("phase", sort=False)[["elapsed_ns", *PARTS]].sum()
     phases = phases[phases["elapsed_ns"] >= LEAST_SAID * phases["elapsed_ns"].sum()]
     texts = []
     for phase, row in phases.iterrows():
-        if limit := _largest(row, row["elapsed_ns"]):
+        if limit := _name_largest(row, row["elapsed_ns"]):
             label = ", inferred" * (phase in inferred)
-            texts.append(f"{phase} {brief_time(row['elapsed_ns'] / num_gpus)} ({limit}{label})")
+            texts.append(f"{phase} {format_brief_time(row['elapsed_ns'] / num_gpus)} ({limit}{label})")
     of_several = f", mean of {num_gpus} GPUs" if num_gpus > 1 else ""
     return [f"By phase{of_several}, with what limits it: {', '.join(texts)}"] if texts else []
 
 
-def _with_all_parts(rows: pd.DataFrame) -> pd.DataFrame:
+def _add_missing_parts(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(**{part: 0 for part in PARTS if part not in rows})
 
 
-def _worked(row: pd.Series) -> int:
+def _measure_worked(row: pd.Series) -> int:
     """What shares are of: the time between a GPU's first and last operation, or all of it where the rest is short."""
     elapsed, no_work = row["elapsed_ns"], row["no_work_ns"]
     return elapsed - no_work if elapsed > no_work > LONG_NO_WORK * elapsed else elapsed
 
 
-def _sum_of_parts(row: pd.Series) -> str:
+def _format_sum(row: pd.Series) -> str:
     """`116 ms = kernels 36.2 ms (31%) + idle 79.4 ms (69%)`, and where a GPU has no work for long
     `4.29 s = 2.95 s without work + 1.34 s, with kernels 115 ms (8.6%), idle 1.17 s (88%)`"""
-    worked = _worked(row)
+    worked = _measure_worked(row)
     idle_ns = sum(row[name] for name in IDLE) + (row["no_work_ns"] if worked == row["elapsed_ns"] else 0)
-    present = [part for part in _largest_first(row, BUSY) if row[part[0]] >= LEAST_PART * worked]
-    terms = [f"{label} {_time(row[name], worked)}" for name, label in present]
+    present = [part for part in _sort_largest_first(row, BUSY) if row[part[0]] >= LEAST_PART * worked]
+    terms = [f"{label} {_format_time(row[name], worked)}" for name, label in present]
     if idle_ns:
-        terms.append(f"idle {_time(idle_ns, worked)}")
+        terms.append(f"idle {_format_time(idle_ns, worked)}")
     if worked == row["elapsed_ns"]:
-        return " = ".join([brief_time(worked), *([" + ".join(terms)] if terms else [])])
-    no_work = f"{brief_time(row['no_work_ns'])} without work"
-    return f"{brief_time(row['elapsed_ns'])} = {no_work} + {brief_time(worked)}, with {', '.join(terms)}"
+        return " = ".join([format_brief_time(worked), *([" + ".join(terms)] if terms else [])])
+    no_work = f"{format_brief_time(row['no_work_ns'])} without work"
+    return f"{format_brief_time(row['elapsed_ns'])} = {no_work} + {format_brief_time(worked)}, with {', '.join(terms)}"
 
 
-def _causes(row: pd.Series) -> list[str]:
+def _format_causes(row: pd.Series) -> list[str]:
     """`Idle: launched late by the host 75.1 ms, between operations 4.30 ms`"""
-    labels = IDLE | ({"no_work_ns": _NO_WORK} if _worked(row) == row["elapsed_ns"] else {})
+    labels = IDLE | ({"no_work_ns": _NO_WORK} if _measure_worked(row) == row["elapsed_ns"] else {})
     idle_ns = sum(row[name] for name in labels)
-    present = [part for part in _largest_first(row, labels) if row[part[0]] >= LEAST_SAID * idle_ns]
-    causes = ", ".join(f"{label} {brief_time(row[name])}" for name, label in present)
+    present = [part for part in _sort_largest_first(row, labels) if row[part[0]] >= LEAST_SAID * idle_ns]
+    causes = ", ".join(f"{label} {format_brief_time(row[name])}" for name, label in present)
     return [f"Idle: {causes}"] if causes else []
 
 
-def _largest_first(row: pd.Series, labels: dict[str, str]) -> list[tuple[str, str]]:
+def _sort_largest_first(row: pd.Series, labels: dict[str, str]) -> list[tuple[str, str]]:
     present = [(name, label) for name, label in labels.items() if row[name]]
     return sorted(present, key=lambda part: -row[part[0]])
 
 
-def _limit(row: pd.Series) -> str:
+def _describe_limit(row: pd.Series) -> str:
     """What takes most of the time, and what comes next."""
-    worked = _worked(row)
-    takes = _takes(row)
+    worked = _measure_worked(row)
+    takes = _sum_limits(row)
     first, second, *_ = takes
     if not takes[first]:
         return "no time passes while it has work"
-    time = "time" if worked == row["elapsed_ns"] else f"{brief_time(worked)} from first to last operation"
-    shares = {first: f"{_percent(takes[first], worked)} of the {time}", second: _percent(takes[second], worked)}
+    time = "time" if worked == row["elapsed_ns"] else f"{format_brief_time(worked)} from first to last operation"
+    shares = {
+        first: f"{_format_percent(takes[first], worked)} of the {time}",
+        second: _format_percent(takes[second], worked),
+    }
     statements = {name: f"{name}: {_LIMITS[name][1].format(share=share)}" for name, share in shares.items()}
     next_text = f"; next by {statements[second]}" if takes[second] >= NEXT_SHARE * worked else ""
     return f"limited by {statements[first]}{next_text}"
 
 
-def _largest(row: pd.Series, time_ns: int) -> str:
+def _name_largest(row: pd.Series, time_ns: int) -> str:
     """The largest limit and its part of a time; "" where nothing takes any."""
-    name, takes = next(iter(_takes(row).items()))
-    return f"{name.removeprefix('the ')} {_percent(takes, time_ns)}" if takes else ""
+    name, takes = next(iter(_sum_limits(row).items()))
+    return f"{name.removeprefix('the ')} {_format_percent(takes, time_ns)}" if takes else ""
 
 
-def _takes(row: pd.Series) -> dict[str, int]:
+def _sum_limits(row: pd.Series) -> dict[str, int]:
     """Nanoseconds of each limit, the largest first."""
     takes = {name: sum(int(row[part]) for part in parts) for name, (parts, _) in _LIMITS.items()}
     return dict(sorted(takes.items(), key=lambda item: -item[1]))
 
 
-def _of_many(rows: pd.DataFrame) -> list[str]:
+def _describe_many(rows: pd.DataFrame) -> list[str]:
     total = rows.sum()
-    lines = [f"{format_count(len(rows), 'GPU')}, together: {_limit(total)}", _sum_of_parts(total), *_causes(total)]
+    lines = [
+        f"{format_count(len(rows), 'GPU')}, together: {_describe_limit(total)}",
+        _format_sum(total),
+        *_format_causes(total),
+    ]
     for name, does in (("kernels_ns", "kernels run"), ("late_launch_ns", "it waits for late launches")):
-        worked = rows.apply(_worked, axis=1)
+        worked = rows.apply(_measure_worked, axis=1)
         shares = rows[name] / worked.clip(lower=1)
         at = [shares.idxmin(), shares.idxmax()]
-        least, most = (_percent(rows.loc[row, name], worked[row]) for row in at)
+        least, most = (_format_percent(rows.loc[row, name], worked[row]) for row in at)
         if least != most:
             first, last = rows.loc[at, "gpu"]
             lines.append(f"By GPU, {does} {least} (GPU {first}) to {most} (GPU {last}) of the time")
     return lines
 
 
-def _of_startup(facts: dict) -> list[str]:
+def _describe_startup(facts: dict) -> list[str]:
     """Where start-up ends, in a capture that has it and something after it."""
     start, end, loaded = (facts[name] for name in ("work_start_ns", "work_end_ns", "loading_end_ns"))
     if loaded is None or facts["selection"] or not STEADY_SHARE <= (end - loaded) / (end - start) <= 1 - STEADY_SHARE:
         return []
-    after = f"{_moment(loaded)},{_moment(end)}"
+    after = f"{_format_moment(loaded)},{_format_moment(end)}"
     return [
-        f"Start-up is in these numbers: kernels' code is loaded until {brief_time(loaded)}; "
+        f"Start-up is in these numbers: kernels' code is loaded until {format_brief_time(loaded)}; "
         f"--between {after} shows what comes after it"
     ]
 
 
-def _moment(ns: int) -> str:
+def _format_moment(ns: int) -> str:
     """A moment for --between, not before `ns`."""
     return f"{math.ceil(ns / 1e6)}ms" if ns >= 1e8 else f"{math.ceil(ns / 1e3)}us"
 
 
-def _time(ns: float, elapsed: float) -> str:
-    return f"{brief_time(ns)} ({_percent(ns, elapsed)})"
+def _format_time(ns: float, elapsed: float) -> str:
+    return f"{format_brief_time(ns)} ({_format_percent(ns, elapsed)})"
 
 
-def _percent(ns: float, elapsed: float) -> str:
+def _format_percent(ns: float, elapsed: float) -> str:
     percent = 100 * ns / elapsed
     return f"{percent:.0f}%" if percent >= 10 or not percent else f"{percent:.1f}%" if percent >= 0.1 else "under 0.1%"

@@ -4,9 +4,9 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from profiler_job.analysis.show.page import index_of, page_of
+from profiler_job.analysis.show.page import render_index, render_page
 from profiler_job.analysis.show.reader import Reader
-from profiler_job.analysis.show.values import printable
+from profiler_job.analysis.show.values import make_printable
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.words import format_count
 
@@ -26,26 +26,30 @@ def write_pages(
     in that folder, and INDEX with a row and a link each. Gives what was written to `out`. Returns the exit code."""
     in_folder = several or target.is_dir()
     link = INDEX if in_folder else ""
-    made = list(reader.each(profiles, lambda summary: (summary, page_of(summary, top, link))))
+    made = list(reader.make_each(profiles, lambda summary: (summary, render_page(summary, top, link))))
     if not made:
         return reader.code
-    files = _file_names([summary.capture["source"] for summary, _ in made])
+    files = _choose_file_names([summary.capture["source"] for summary, _ in made])
     pages = dict(zip(files, (page for _, page in made))) if in_folder else {target.name: made[0][1]}
     if in_folder:
-        pages[INDEX] = index_of([summary for summary, _ in made], files)
+        pages[INDEX] = render_index([summary for summary, _ in made], files)
     folder = target if in_folder else target.parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, page in pages.items():
             (folder / name).write_text(page, encoding="utf-8")
     except OSError as error:
-        err(printable(f"error: {error.filename or folder} cannot be written ({error.strerror}): give another --html"))
+        err(
+            make_printable(
+                f"error: {error.filename or folder} cannot be written ({error.strerror}): give another --html"
+            )
+        )
         return ExitCode.CANNOT_WRITE
-    out(printable(f"{target / INDEX if in_folder else target}: {format_count(len(made), 'capture')}"))
+    out(make_printable(f"{target / INDEX if in_folder else target}: {format_count(len(made), 'capture')}"))
     return reader.code
 
 
-def _file_names(sources: Sequence[str]) -> list[str]:
+def _choose_file_names(sources: Sequence[str]) -> list[str]:
     """A file for each source, no two the same and none INDEX, whatever the file system makes of capitals."""
     used = {INDEX}
     names = []

@@ -19,9 +19,9 @@ from profiler_job.analysis.recording import store
 from profiler_job.analysis.render import strip, timeline
 from profiler_job.analysis.render.answer import Answer
 from profiler_job.analysis.render.text import file_name, inline, ms, plain
-from profiler_job.analysis.show.advice_lines import of_run
-from profiler_job.analysis.show.finding_lines import FINDING, sentences
-from profiler_job.analysis.show.verdict_lines import of_gpus, of_phases
+from profiler_job.analysis.show.advice_lines import format_run_advice
+from profiler_job.analysis.show.finding_lines import FINDING, describe_findings
+from profiler_job.analysis.show.verdict_lines import describe_gpus, describe_phases
 from profiler_job.analysis.site.page_context import ask, describe_conditions, make_site, name_folder
 from profiler_job.analysis.site.site_writer import Site
 from profiler_job.jobs.contract.axes import find_value_words
@@ -118,13 +118,13 @@ def describe_run(answer: Answer) -> dict[str, list[str]]:
     """The verdict, the findings and the advice of a run in the sentences that `show` prints of a capture."""
     run, rows = answer.facts["run"], answer.tables["elapsed"].rows
     by_gpu = rows.drop(columns="phase").groupby("gpu", as_index=False).sum()
-    verdict = [*of_gpus(by_gpu), *of_phases(rows)]
+    verdict = [*describe_gpus(by_gpu), *describe_phases(rows)]
     if len(by_gpu) == 1:  # which of the machine's it is says nothing
         verdict = [line.removeprefix(f"GPU {by_gpu['gpu'].iloc[0]}: ") for line in verdict]
     return {
         "verdict": verdict,
-        "findings": [line.removeprefix(FINDING) for line in sentences(answer.tables["findings"].rows)],
-        "first": of_run(answer.facts["first"], run),
+        "findings": [line.removeprefix(FINDING) for line in describe_findings(answer.tables["findings"].rows)],
+        "first": format_run_advice(answer.facts["first"], run),
     }
 
 

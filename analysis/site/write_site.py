@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 
 from profiler_job.analysis.comparison.judge import Comparison
-from profiler_job.analysis.comparison.of_site import comparisons_of
+from profiler_job.analysis.comparison.site_comparisons import make_comparisons
 from profiler_job.analysis.metrics import differences
 from profiler_job.analysis.pages import (
     reconciliation,
@@ -99,7 +99,7 @@ def publish(
     downloads = downloads if len(downloads) == len(folders) else {}
     price = None if price_per_hour is None else telemetry.Price(price_per_hour, date.today())
     with helping(sum(len(rec.runs) for rec in loaded) >= MANY) as helper:
-        return write(main, docs, studies, downloads, compared, partial(comparisons_of, loaded), price, helper)
+        return write(main, docs, studies, downloads, compared, partial(make_comparisons, loaded), price, helper)
 
 
 def write(

@@ -2,7 +2,7 @@
 
 from profiler_job.analysis.comparison.judge import Comparison, compare
 from profiler_job.analysis.comparison.noise import SHIPPED
-from profiler_job.analysis.comparison.sides import of_tables
+from profiler_job.analysis.comparison.sides import make_tables_side
 from tests import synthetic
 
 NAMES = {
@@ -40,7 +40,7 @@ def hostile_comparison(first: synthetic.Recording) -> Comparison:
     second.runs["started_at"] = "2027-01-01T00:00:00+00:00"
     sides = []
     for rec, label in ((first, NAMES[synthetic.GEMM]), (second, MESSAGE)):
-        side = of_tables(label, rec.runs, rec.steps, rec.kernels, rec.memops)
+        side = make_tables_side(label, rec.runs, rec.steps, rec.kernels, rec.memops)
         side.recording = rec
         sides.append(side)
     return compare(*sides, SHIPPED)

@@ -4,7 +4,7 @@ import pytest
 
 from profiler_job.analysis.capture.nsys_export import Capture, read
 from profiler_job.analysis.capture.summary import summarise
-from profiler_job.analysis.show.page import page_of
+from profiler_job.analysis.show.page import render_page
 from tests.browser.chromium import watched
 from tests.browser.hostile import NAMES
 from tests.browser.test_every_page import EXCESS
@@ -17,7 +17,7 @@ def shown(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("shown")
     file = folder / "page.html"
     capture = _hostile(folder) if request.param == "hostile" else read_capture(request.param, folder)
-    file.write_text(page_of(summarise(capture, with_moments=True)), encoding="utf-8")
+    file.write_text(render_page(summarise(capture, with_moments=True)), encoding="utf-8")
     return file.as_uri()
 
 

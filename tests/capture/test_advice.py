@@ -6,7 +6,7 @@ import pytest
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.capture.summary import summarise
 from profiler_job.analysis.reference import track_record
-from profiler_job.analysis.show.advice_lines import advice_of
+from profiler_job.analysis.show.advice_lines import format_advice
 from profiler_job.analysis.show.show_formats import as_markdown, as_text
 from profiler_job.jobs.contract.changes import DO, LABELS
 from profiler_job.jobs.contract.layout import SCRIPT
@@ -203,7 +203,7 @@ def test_what_runs_as_graphs_that_hide_their_kernels_is_not_judged(summary):
 def test_without_work_on_a_gpu_there_is_no_advice(summary):
     export = Export()
     export.call(1, 2)
-    assert advice_of(summary(export)) == []
+    assert format_advice(summary(export)) == []
 
 
 def test_show_ends_with_it_and_says_that_it_is_no_prediction(summary):
@@ -212,14 +212,14 @@ def test_show_ends_with_it_and_says_that_it_is_no_prediction(summary):
     assert "TF32: 100 µs behind it (50.0%), ceiling 100 µs" in text
     assert 'do: torch.set_float32_matmul_precision("high")' in text
     assert "evidence: GEMMs run in FP32" in text
-    assert f"track record: {track_record.sentence(['tf32'], SCRIPT)}" in " ".join(text.split())
+    assert f"track record: {track_record.describe_record(['tf32'], SCRIPT)}" in " ".join(text.split())
     assert "Times of this capture, not predictions" in text.splitlines()[-2]
     assert "## What to change first" in as_markdown(said, 20)
 
 
 def test_with_nothing_to_advise_it_says_so(summary):
     said = summary(capture_of(GEMM))
-    assert [line for entry in advice_of(said) for line in entry] == [
+    assert [line for entry in format_advice(said) for line in entry] == [
         "Nothing that is known here: the capture has no evidence for it",
         "Not advised, larger batch, activation checkpointing: it is not known how much memory is left",
     ]

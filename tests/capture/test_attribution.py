@@ -6,7 +6,7 @@ from profiler_job.analysis.capture.attribution import ATTRIBUTIONS, attribute
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.capture.phase_names import find_phase, is_step
 from profiler_job.analysis.capture.summary import summarise
-from profiler_job.analysis.show.facts import coverage_line
+from profiler_job.analysis.show.facts import describe_coverage
 
 from .nsys_files import Export
 from .profiles import NAMES, profile
@@ -444,7 +444,7 @@ def test_a_kernel_that_seems_to_begin_before_its_launch_keeps_its_place_and_is_n
     assert list(summary.sections["problems"]["what"]) == [
         "1 of 2 kernels begin before the call that launched them, by up to 1 ns"
     ]
-    assert "50.0% to a launch after its start" in coverage_line(summary.coverage, summary.capture)
+    assert "50.0% to a launch after its start" in describe_coverage(summary.coverage, summary.capture)
     phases = summary.sections["phases"].set_index("phase")
     assert phases.loc["forward", ["exact_share", "early_share"]].tolist() == [0.5, 0.5]
 

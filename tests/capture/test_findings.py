@@ -8,7 +8,7 @@ import pytest
 from profiler_job.analysis.capture.findings import COLUMNS, KINDS
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.capture.summary import summarise
-from profiler_job.analysis.show.finding_lines import MOST, SENTENCES, sentences
+from profiler_job.analysis.show.finding_lines import MOST, SENTENCES, describe_findings
 
 from .nsys_files import Export
 from .profiles import profile
@@ -64,7 +64,9 @@ def _find(export: Export, tmp_path: Path) -> dict[str, dict]:
 
 def _said(export: Export, tmp_path: Path) -> list[str]:
     number = len(list(tmp_path.iterdir()))
-    return sentences(summarise(read(export.sqlite(tmp_path / f"{number}.sqlite"), details=False)).sections["findings"])
+    return describe_findings(
+        summarise(read(export.sqlite(tmp_path / f"{number}.sqlite"), details=False)).sections["findings"]
+    )
 
 
 def _attention(softmax: tuple[str, ...], before=(MUL, MASKED_FILL), after=()) -> Export:

@@ -38,7 +38,7 @@ def _without_versions(printed: pd.DataFrame) -> pd.DataFrame:
     of_functions = "Name" if "Num Calls" in printed else "API Name"
     if of_functions not in printed:
         return printed
-    return printed.assign(**{of_functions: printed[of_functions].map(cuda_api.base_name)})
+    return printed.assign(**{of_functions: printed[of_functions].map(cuda_api.strip_version)})
 
 
 def assert_agrees(ours: pd.DataFrame, theirs: pd.DataFrame) -> None:

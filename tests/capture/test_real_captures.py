@@ -9,13 +9,13 @@ from rich.cells import cell_len
 from profiler_job.analysis.capture.attribution import attribute
 from profiler_job.analysis.capture.selection import Selection
 from profiler_job.analysis.capture.summary import SECTIONS, summarise
-from profiler_job.analysis.show.communication_lines import sentences as communication_sentences
-from profiler_job.analysis.show.finding_lines import sentences as findings_of
-from profiler_job.analysis.show.index import captures_table
-from profiler_job.analysis.show.page import page_of
+from profiler_job.analysis.show.communication_lines import describe_communication as communication_sentences
+from profiler_job.analysis.show.finding_lines import describe_findings as findings_of
+from profiler_job.analysis.show.index import tabulate_captures
+from profiler_job.analysis.show.page import render_page
 from profiler_job.analysis.show.show_formats import as_markdown, as_text
-from profiler_job.analysis.show.values import heading
-from profiler_job.analysis.show.verdict_lines import sentences
+from profiler_job.analysis.show.values import format_heading
+from profiler_job.analysis.show.verdict_lines import describe_verdict
 from tests.capture.real_captures import FOLDER, read_capture
 
 NAMES = sorted(path.name.removesuffix(".sqlite.xz") for path in FOLDER.glob("*.xz"))
@@ -106,25 +106,25 @@ def test_an_unpadded_vocabulary_is_seen_where_it_is(summary):
 
 
 def test_the_index_says_what_limits_each(summary):
-    table = captures_table([summary(name) for name in ("gpt2_plain", "ddp_plain")])
+    table = tabulate_captures([summary(name) for name in ("gpt2_plain", "ddp_plain")])
     assert table["limited_by"].tolist() == ["host 83%", "host 96%"]
 
 
 def test_the_index_does_not_mix_inferred_phases_with_known_ones(summary):
-    table = captures_table([summary(name) for name in ("gpt2_plain", "gpt2_emit", "infer_plain")])
+    table = tabulate_captures([summary(name) for name in ("gpt2_plain", "gpt2_emit", "infer_plain")])
     assert table["attributed_share"].tolist() == [0, pytest.approx(0.977, abs=0.002), 0]
     assert table["inferred_share"].tolist() == [1, pytest.approx(0.023, abs=0.002), 1]
 
 
 def test_a_page_labels_inferred_phases(summary):
-    assert "backward (inferred)" in page_of(summary("gpt2_plain"))
-    assert "backward (inferred)" not in page_of(summary("gpt2_emit"))
+    assert "backward (inferred)" in render_page(summary("gpt2_plain"))
+    assert "backward (inferred)" not in render_page(summary("gpt2_emit"))
 
 
 @pytest.mark.parametrize("name, differs", [("gpt2_emit", True), ("ddp_plain", False), ("gpt2_plain", False)])
 def test_the_table_of_ranges_says_why_phases_have_more(summary, name, differs):
     words = "A range has what its own thread launched"
-    for text in (as_text(summary(name), 20, 200), as_markdown(summary(name), 20), page_of(summary(name))):
+    for text in (as_text(summary(name), 20, 200), as_markdown(summary(name), 20), render_page(summary(name))):
         assert (words in text) == differs
 
 
@@ -143,20 +143,20 @@ def test_no_line_of_a_section_alone_is_wider_than_the_terminal(summary, name, se
 
 
 def test_headings_have_no_unit_that_values_have_already():
-    headings = {heading(column) for columns in SECTIONS.values() for column in columns}
+    headings = {format_heading(column) for columns in SECTIONS.values() for column in columns}
     assert not [words for words in headings if words.endswith((" ns", " bytes"))]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_few_gpus_have_their_causes_of_idle_time_each(summary, name):
     num_gpus = summary(name).capture["num_gpus"]
-    lines = sentences(summary(name))
+    lines = describe_verdict(summary(name))
     assert sum("dle: launched late by the host" in line for line in lines) == num_gpus
 
 
 @pytest.mark.parametrize("name", ["gpt2_plain", "light_plain", "ddp_plain"])
 def test_inferred_phases_have_a_verdict_that_is_labelled_so(summary, name):
-    by_phase = next(line for line in sentences(summary(name)) if line.startswith("By phase"))
+    by_phase = next(line for line in describe_verdict(summary(name)) if line.startswith("By phase"))
     assert by_phase.count(", inferred)") == by_phase.count("(") >= 3
     parts = summary(name).sections["verdict_phases"]
     totals = parts.groupby("gpu")["elapsed_ns"].sum()
@@ -192,8 +192,8 @@ def test_of_a_range_no_idle_time_is_told(emitted):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_start_up_of_a_whole_process_is_said_with_how_to_leave_it_out(summary, name):
-    assert any("--between " in line for line in sentences(summary(name)))
-    assert all("without work" in line for line in sentences(summary(name)) if " = " in line)
+    assert any("--between " in line for line in describe_verdict(summary(name)))
+    assert all("without work" in line for line in describe_verdict(summary(name)) if " = " in line)
 
 
 @pytest.mark.parametrize("name", NAMES)

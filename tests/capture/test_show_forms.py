@@ -22,7 +22,7 @@ from profiler_job.analysis.capture.summary import SECTIONS, summarise
 from profiler_job.analysis.reference.kernel_families import FAMILIES
 from profiler_job.analysis.show.index import COLUMNS
 from profiler_job.analysis.show.names import shorten
-from profiler_job.analysis.show.page import page_of
+from profiler_job.analysis.show.page import render_page
 from profiler_job.analysis.show.show_formats import as_text
 from profiler_job.analysis.show.table_columns import DROPPED, NAMES
 from tests.capture import profiles
@@ -246,7 +246,7 @@ def test_a_folder_becomes_a_folder_of_pages(folder, tmp_path):
 def test_one_page_has_all_that_the_text_has():
     path = profiles.profile("train")
     summary = _summary(path)
-    page = check_inert(page_of(summary, top=20))
+    page = check_inert(render_page(summary, top=20))
     words = " ".join(page.text.split())
     assert words.index("GPU 0: limited by the host") < words.index("100.41 ms of events")
     for title in ("GPU busy over time", "Kernel time by phase", "Kernel time by family", "NVTX ranges", "Kernels"):
@@ -255,7 +255,7 @@ def test_one_page_has_all_that_the_text_has():
     for name in summary.sections["kernels"]["name"]:
         assert name in page.text
     assert page.tags.count("details") > page.tags.count("h2") - 4
-    assert "http" not in page_of(summary).replace('http-equiv="Content', "")
+    assert "http" not in render_page(summary).replace('http-equiv="Content', "")
 
 
 def test_a_page_says_what_was_chosen(folder, tmp_path):

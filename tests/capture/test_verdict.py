@@ -14,7 +14,7 @@ from profiler_job.analysis.capture.nsys_export import Capture, read
 from profiler_job.analysis.capture.summary import SECTIONS, Summary, summarise
 from profiler_job.analysis.reference import cuda_api, kernel_families
 from profiler_job.analysis.show.show_formats import as_markdown, as_text
-from profiler_job.analysis.show.verdict_lines import of_phases, sentences
+from profiler_job.analysis.show.verdict_lines import describe_phases, describe_verdict
 
 from .nsys_files import Export
 from .profiles import NAMES, profile
@@ -117,7 +117,7 @@ def test_without_api_calls_no_cause_is_given(tmp_path):
     summary = _summary(export, tmp_path)
     assert _parts(summary) == {"kernels_ns": 10, "unknown_idle_ns": 95}
     assert summary.launches["dry_ns"] is None
-    assert "the launches are not in the capture" in sentences(summary)[0]
+    assert "the launches are not in the capture" in describe_verdict(summary)[0]
 
 
 def test_one_operation_of_unknown_launch_is_unknown_alone(tmp_path):
@@ -166,7 +166,7 @@ def test_whole_graph_executions_count_as_graphs(tmp_path):
     summary = _summary(export, tmp_path)
     # The call of the second ends at 140, and is taken to need the 10 ns that the kernel's needed.
     assert _parts(summary) == {"kernels_ns": 20, "graphs_ns": 100, "late_launch_ns": 60, "no_work_ns": 10}
-    assert sentences(summary)[0] == (
+    assert describe_verdict(summary)[0] == (
         "GPU 0: limited by CUDA graphs: they hide their kernels, and run 56% of the 180 ns from first to last "
         "operation; next by the host: the GPU waits for it 33%"
     )
@@ -205,7 +205,7 @@ def test_an_idle_time_has_the_phase_of_the_operation_that_ends_it(tmp_path):
     assert rows["kernels_ns"].to_dict() == {"forward": 10, "backward": 5, "": 5}
     assert rows["late_launch_ns"].to_dict() == {"forward": 45, "backward": 165, "": 175}
     assert rows["no_work_ns"].to_dict() == {"forward": 0, "backward": 0, "": 10}
-    assert sentences(summary)[3] == (
+    assert describe_verdict(summary)[3] == (
         "By phase, with what limits it: forward 55 ns (host 82%), backward 170 ns (host 97%)"
     )
 
@@ -214,7 +214,7 @@ def test_a_phase_of_two_gpus_takes_what_it_takes_one_in_the_mean():
     """GPUs run at the same time: a sum of theirs would be longer than the capture."""
     parts = {"phase": "forward", "kernels_ns": 300}
     rows = pd.DataFrame([{"gpu": 0, "elapsed_ns": 400} | parts, {"gpu": 1, "elapsed_ns": 600} | parts])
-    assert of_phases(rows) == ["By phase, mean of 2 GPUs, with what limits it: forward 500 ns (kernels 60%)"]
+    assert describe_phases(rows) == ["By phase, mean of 2 GPUs, with what limits it: forward 500 ns (kernels 60%)"]
 
 
 def test_an_inferred_phase_is_labelled_so_and_a_tiny_one_left_out(tmp_path):
@@ -227,7 +227,7 @@ def test_an_inferred_phase_is_labelled_so_and_a_tiny_one_left_out(tmp_path):
     summary = _summary(export, tmp_path)
     phases = summary.sections["phases"]
     phases.loc[phases["phase"] == "optimizer", "inferred_share"] = 1.0
-    assert sentences(summary)[-1] == "By phase, with what limits it: optimizer 9.00 µs (host 100%, inferred)"
+    assert describe_verdict(summary)[-1] == "By phase, with what limits it: optimizer 9.00 µs (host 100%, inferred)"
 
 
 # ------------------------------------------------------------------------------------------------------------ exactness
@@ -241,7 +241,7 @@ def _plain(capture: Capture, gpu: int) -> dict[tuple[str, str], int]:
         frame = getattr(capture, name).join(getattr(place, name)[["api", "phase"]])
         for row in frame[frame["device"] == gpu].itertuples():
             kind = {"kernels": "kernels_ns", "graphs": "graphs_ns", "memops": "copies_ns"}[name]
-            if name == "kernels" and kernel_families.family(row.kernel_name) == "communication":
+            if name == "kernels" and kernel_families.find_family(row.kernel_name) == "communication":
                 kind = "communication_ns"
             operations.append((row.start_ns, row.end_ns, kind, row.phase, row.api))
     operations.sort(key=lambda operation: operation[0])
@@ -252,7 +252,7 @@ def _plain(capture: Capture, gpu: int) -> dict[tuple[str, str], int]:
     nodes = [kind == "graphs_ns" or call in shared for _, _, kind, _, call in known]
     least = min(start - api[call][0] for (start, *_, call), is_node in zip(known, nodes) if not is_node)
     usual = int(np.median([api[call][1] - api[call][0] for *_, call in known]))
-    syncs = [row for row in calls.itertuples() if cuda_api.group(row.name) == "synchronisation"]
+    syncs = [row for row in calls.itertuples() if cuda_api.find_group(row.name) == "synchronisation"]
     frames = (capture.kernels, capture.graphs, capture.memops, capture.api, capture.ranges, capture.syncs)
     begin = min(frame["start_ns"].min() for frame in frames if len(frame))
     found: dict[tuple[str, str], int] = {}
@@ -361,14 +361,14 @@ def test_a_capture_of_nanoseconds_and_one_of_days_add_up(tmp_path):
         export.kernel(ends, ends, 6)
         summary = summarise(read(export.sqlite(tmp_path / f"{number}.sqlite")))
         _check_sums(summary)
-        assert sentences(summary)[0].startswith("GPU 0: ")
+        assert describe_verdict(summary)[0].startswith("GPU 0: ")
 
 
 # ------------------------------------------------------------------------------------------------------------ sentences
 
 
 def _lines(export: Export, tmp_path) -> list[str]:
-    return sentences(_summary(export, tmp_path))
+    return describe_verdict(_summary(export, tmp_path))
 
 
 def test_a_capture_that_copies_is_said_to_be_limited_by_copies(tmp_path):
@@ -451,14 +451,14 @@ def _with_start_up(loads: list[int]) -> Export:
 def test_start_up_that_hides_what_comes_after_it_is_said_with_how_to_leave_it_out(tmp_path, loads, between):
     path = _with_start_up(loads).sqlite(tmp_path / "x.sqlite")
     summary = summarise(read(path))
-    lines = [line for line in sentences(summary) if line.startswith("Start-up is in these numbers")]
+    lines = [line for line in describe_verdict(summary) if line.startswith("Start-up is in these numbers")]
     assert len(lines) == (between is not None)
     if between:
         assert f"--between {between} " in lines[0]
         start, end = selection.parse_moments(between)
         assert start >= summary.capture["loading_end_ns"] and end >= summary.capture["work_end_ns"]
         steady = summarise(read(path), selection=selection.Selection(between=(start, end)))
-        assert not any(line.startswith("Start-up") for line in sentences(steady))
+        assert not any(line.startswith("Start-up") for line in describe_verdict(steady))
         assert steady.capture["work_start_ns"] > start
 
 
@@ -469,7 +469,7 @@ def test_a_few_gpus_have_a_line_each_and_many_a_summary(tmp_path):
             export.launch(0, start=10, end=100 + device, device=device)
             if gpus == 9:
                 export.launch(190, start=200, end=210, device=device)
-        lines = sentences(summarise(read(export.sqlite(tmp_path / f"{number}.sqlite"))))
+        lines = describe_verdict(summarise(read(export.sqlite(tmp_path / f"{number}.sqlite"))))
         if gpus == 2:
             assert lines == [
                 "GPU 0: limited by kernels: they run 100% of the 90 ns from first to last operation. "
@@ -493,7 +493,7 @@ def test_a_capture_without_gpu_work_says_so(tmp_path):
     export.push("load", 0, 900)
     summary = _summary(export, tmp_path)
     assert [len(summary.sections[name]) for name in ("verdict", "verdict_phases")] == [0, 0]
-    assert sentences(summary) == ["No work on any GPU in 900 ns of events"]
+    assert describe_verdict(summary) == ["No work on any GPU in 900 ns of events"]
 
 
 def test_the_verdict_stands_before_all_other_facts(tmp_path):

@@ -22,12 +22,12 @@ def side(name: str) -> sides.Side:
 
 
 @cache
-def _measured_runs(name: str) -> dict[str, judge.Measured]:
+def _measured_runs(name: str) -> dict[str, judge.MeasuredCase]:
     runs = side(name).runs["run_id"]
     return dict(zip(runs, judge.measure(side(name), [(run,) for run in runs]), strict=True))
 
 
-def measured(name: str, run_id: str) -> judge.Measured:
+def measured(name: str, run_id: str) -> judge.MeasuredCase:
     """A run alone; all of a recording are measured at once, since each alone looks through its tables."""
     return _measured_runs(name)[run_id]
 

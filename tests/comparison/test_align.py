@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from profiler_job.analysis.comparison.align import align
-from profiler_job.analysis.comparison.errors import NotComparable
+from profiler_job.analysis.comparison.errors import NotComparableError
 from profiler_job.analysis.comparison.sides import load_side
 
 from .shipped import select, side
@@ -52,7 +52,7 @@ def test_runs_without_a_partner_are_listed_with_those_that_did_not_finish():
     ],
 )
 def test_other_work_and_wrong_choices_are_refused(first, second, what):
-    with pytest.raises(NotComparable, match=what):
+    with pytest.raises(NotComparableError, match=what):
         align(select("precision", *[first]), select("precision", *filter(None, [second])))
 
 
@@ -60,7 +60,7 @@ def test_other_work_and_wrong_choices_are_refused(first, second, what):
 def test_fixed_axes_must_be_equal(axis, other):
     first = select("precision", "size=small")
     second = dataclasses.replace(first, runs=first.runs.assign(**{axis: other}))
-    with pytest.raises(NotComparable, match=rf"is .* in A and {other} in B: a step is another amount of work"):
+    with pytest.raises(NotComparableError, match=rf"is .* in A and {other} in B: a step is another amount of work"):
         align(first, second)
 
 
@@ -68,7 +68,7 @@ def test_fixed_axes_must_be_equal(axis, other):
 def test_per_token_the_tokens_of_a_step_may_differ(axis):
     first = select("precision", "size=small,precision=fp32")
     second = dataclasses.replace(first, runs=first.runs.assign(**{axis: 64}))
-    with pytest.raises(NotComparable, match="cannot be compared; --per-token holds a token against a token"):
+    with pytest.raises(NotComparableError, match="cannot be compared; --per-token holds a token against a token"):
         align(first, second)
     made = align(first, second, per_token=True)
     assert made.differences == {axis: (str(first.runs[axis].iloc[0]), "64")}
@@ -79,7 +79,7 @@ def test_per_token_the_tokens_of_a_step_may_differ(axis):
 def test_per_token_other_work_stays_refused(axis, other):
     first = select("precision", "size=small,precision=fp32")
     second = dataclasses.replace(first, runs=first.runs.assign(**{axis: other}))
-    with pytest.raises(NotComparable, match=r"a step is another amount of work, and these cannot be compared$"):
+    with pytest.raises(NotComparableError, match=r"a step is another amount of work, and these cannot be compared$"):
         align(first, second, per_token=True)
 
 
@@ -89,34 +89,42 @@ def test_per_token_needs_one_context_of_each_and_tokens(capture):
     several = dataclasses.replace(
         first, runs=pd.concat([first.runs.assign(context_length=number) for number in (7, 8)], ignore_index=True)
     )
-    with pytest.raises(NotComparable, match="context is 128 in A and 7, 8 in B: choose one of each with --a context"):
+    with pytest.raises(
+        NotComparableError, match="context is 128 in A and 7, 8 in B: choose one of each with --a context"
+    ):
         align(first, several, per_token=True)
-    with pytest.raises(NotComparable, match="--per-token: B is a capture, which knows no tokens; compare recordings"):
+    with pytest.raises(
+        NotComparableError, match="--per-token: B is a capture, which knows no tokens; compare recordings"
+    ):
         align(second, load_side(capture), per_token=True)
     unknown = dataclasses.replace(second, runs=second.runs.assign(context_length=0))
-    with pytest.raises(NotComparable, match=r"--per-token: small-.* of A has no tokens recorded; choose others"):
+    with pytest.raises(NotComparableError, match=r"--per-token: small-.* of A has no tokens recorded; choose others"):
         align(unknown, second, per_token=True)
 
 
 def test_a_side_without_a_finished_run_is_refused():
     first = select("precision", "size=small")
-    with pytest.raises(NotComparable, match="B has no finished run: measure it again"):
+    with pytest.raises(NotComparableError, match="B has no finished run: measure it again"):
         align(first, dataclasses.replace(first, runs=first.runs[:0], unfinished={}))
     failed = dataclasses.replace(first, runs=first.runs[:0], unfinished={"xl": "OOM in backward"})
-    with pytest.raises(NotComparable, match=r"A has no finished run, but xl \(OOM in backward\): measure it again"):
+    with pytest.raises(
+        NotComparableError, match=r"A has no finished run, but xl \(OOM in backward\): measure it again"
+    ):
         align(failed, first)
 
 
 def test_one_name_for_two_models_is_refused():
     first = select("precision", "size=small")
     second = dataclasses.replace(first, runs=first.runs.assign(num_parameters=7))
-    with pytest.raises(NotComparable, match="not the same model: model small has 7 and 128,625,408 parameters"):
+    with pytest.raises(NotComparableError, match="not the same model: model small has 7 and 128,625,408 parameters"):
         align(first, second)
 
 
 def test_an_axis_of_several_values_has_to_be_chosen():
     first, second = select("precision", "precision=fp32"), select("precision", "precision=tf32,precision=bf16")
-    with pytest.raises(NotComparable, match="precision is fp32 in A and bf16, tf32 in B: choose one of each with --a"):
+    with pytest.raises(
+        NotComparableError, match="precision is fp32 in A and bf16, tf32 in B: choose one of each with --a"
+    ):
         align(first, second)
 
 
@@ -127,15 +135,15 @@ def test_repetitions_are_one_case():
 
 def test_a_capture_is_held_against_one_run(capture):
     recorded = load_side(capture)
-    with pytest.raises(NotComparable, match="A has 15 runs and the other is a capture of one: choose with --a"):
+    with pytest.raises(NotComparableError, match="A has 15 runs and the other is a capture of one: choose with --a"):
         align(side("precision"), recorded)
-    with pytest.raises(NotComparable, match="is a capture of one run: leave size="):
+    with pytest.raises(NotComparableError, match="is a capture of one run: leave size="):
         load_side(capture, ["size=small"])
 
 
 def test_a_capture_of_other_phases_is_refused(capture):
     with pytest.raises(
-        NotComparable, match="mode: steps have the phases backward, forward, optimizer in A and forward"
+        NotComparableError, match="mode: steps have the phases backward, forward, optimizer in A and forward"
     ):
         align(select("precision", "size=small,precision=fp32"), load_side(capture))
 
@@ -143,5 +151,5 @@ def test_a_capture_of_other_phases_is_refused(capture):
 def test_a_capture_of_a_whole_program_is_not_held_against_steps(capture):
     whole = load_side(capture)
     whole.kernels = whole.kernels.assign(phase="")
-    with pytest.raises(NotComparable, match="mode: steps have the phases none in A and forward in B"):
+    with pytest.raises(NotComparableError, match="mode: steps have the phases none in A and forward in B"):
         align(whole, load_side(capture))

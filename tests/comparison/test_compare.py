@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from profiler_job.__main__ import app
 from profiler_job.analysis.comparison import compare_formats, gate, judge, noise
 from profiler_job.analysis.comparison.align import align
-from profiler_job.analysis.comparison.errors import NotComparable
+from profiler_job.analysis.comparison.errors import NotComparableError
 from tests.capture.test_summary import _random_capture
 
 from .conftest import export
@@ -205,7 +205,7 @@ def test_conditions_are_understood(text):
 
 @pytest.mark.parametrize("text", ["", "step", "step > ", "step > -3%", "step > 3 %%", "time > 3%", "step > nan%"])
 def test_what_is_no_condition_is_refused(text):
-    with pytest.raises(NotComparable):
+    with pytest.raises(NotComparableError):
         gate.parse_condition(text)
 
 
@@ -353,7 +353,7 @@ def test_why_a_run_has_no_numbers_is_said_where_it_is_chosen():
 
 
 def test_a_part_of_some_nanoseconds_is_not_printed_as_minus_zero():
-    assert [compare_formats._ms(ns, 2) for ns in (-24, 0, 999, -1000, 3e6)] == [
+    assert [compare_formats._format_ms(ns, 2) for ns in (-24, 0, 999, -1000, 3e6)] == [
         "-12.0 ns",
         "+0.000 ms",
         "+499.5 ns",

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from profiler_job.__main__ import app
 from profiler_job.analysis.comparison import history, history_forms
-from profiler_job.analysis.comparison.errors import NotComparable
+from profiler_job.analysis.comparison.errors import NotComparableError
 from profiler_job.analysis.recording import store
 from tests.capture.nsys_files import Export
 
@@ -303,9 +303,9 @@ def test_results_of_sweeps_and_recordings_stand_side_by_side(record, tmp_path):
 
 
 def test_a_part_is_chosen_once():
-    assert history.parse_part(["phase=backward,family=gemm"]) == history.Part(phase="backward", family="gemm")
+    assert history.parse_part(["phase=backward,family=gemm"]) == history.KernelPart(phase="backward", family="gemm")
     assert dataclasses.astuple(history.parse_part([])) == ("", "", "")
-    with pytest.raises(NotComparable, match="--part family=softmax: give KEY=VALUE once"):
+    with pytest.raises(NotComparableError, match="--part family=softmax: give KEY=VALUE once"):
         history.parse_part(["family=gemm", "family=softmax"])
 
 
@@ -343,7 +343,7 @@ def test_captures_of_one_name_are_told_apart_by_their_folders(tmp_path):
     ],
 )
 def test_names_are_as_short_as_tells_them_apart(paths, labels):
-    assert list(history._labels([Path("/r") / path for path in paths]).values()) == labels
+    assert list(history._label_paths([Path("/r") / path for path in paths]).values()) == labels
 
 
 def test_long_names_take_the_room_of_the_chart_and_keep_their_ends(record):
@@ -397,10 +397,10 @@ def test_every_name_is_printed_whole_and_no_change_is_said():
 
 def test_names_that_are_the_same_once_cut_stand_above_their_rows():
     name = f"{'a' * 35}{{}}{'z' * 40}"
-    _, *lines = history_forms._table([["run", "first"], *([name.format(n), "1.00 ms"] for n in "12")], "Lr")
+    _, *lines = history_forms._format_table([["run", "first"], *([name.format(n), "1.00 ms"] for n in "12")], "Lr")
     assert lines[::2] == [name.format(n) for n in "12"]
     assert [line.split() for line in lines[1::2]] == [["1.00", "ms"]] * 2
-    _, *cut = history_forms._table([["run", "first"], *([f"{'a' * 90}{n}", "1.00 ms"] for n in "12")], "Lr")
+    _, *cut = history_forms._format_table([["run", "first"], *([f"{'a' * 90}{n}", "1.00 ms"] for n in "12")], "Lr")
     assert [line.endswith(f"a{n}  1.00 ms") and len(line) == 80 for n, line in zip("12", cut, strict=True)] == [
         True
     ] * 2

@@ -13,7 +13,7 @@ import pytest
 
 from profiler_job.analysis.comparison import compare_formats, gate, judge, noise, print_comparison, totals, waterfall
 from profiler_job.analysis.comparison.align import FIXED, VARIANTS, align
-from profiler_job.analysis.comparison.errors import NotComparable
+from profiler_job.analysis.comparison.errors import NotComparableError
 from profiler_job.analysis.comparison.sides import load_side
 from profiler_job.analysis.metrics import differences
 from profiler_job.analysis.recording import store
@@ -68,10 +68,10 @@ def test_a_planted_slowdown_is_seen_and_named():
 def test_repetitions_are_a_band_of_their_own():
     repeated = side("warm_up")
     cases = [case.first for case in align(repeated, repeated).cases]
-    made = noise.of_repetitions([repeated], [cases])
+    made = noise.fit_repetitions([repeated], [cases])
     assert made.source == "20 pairs of repetitions within A and B"
     assert made.wall.num_pairs == 20
-    assert noise.of_repetitions([repeated], [cases[:1]]) is None
+    assert noise.fit_repetitions([repeated], [cases[:1]]) is None
 
 
 @pytest.mark.parametrize("other", [SECOND, FIRST])
@@ -97,9 +97,9 @@ def test_repetitions_of_one_session_make_no_band_narrower_than_that_between_sess
 def test_repetitions_of_both_sides_of_one_session_need_no_other_band():
     repeated = side("warm_up")
     cases = [case.first for case in align(repeated, repeated).cases]
-    assert noise.choose(None, [repeated, repeated], [cases, cases]).is_of_these
+    assert noise.choose_noise(None, [repeated, repeated], [cases, cases]).is_of_these
     later = dataclasses.replace(repeated, recorded_at="2001-01-01T00:00:00Z")
-    assert noise.choose(None, [repeated, later], [cases, cases]).least is noise.SHIPPED
+    assert noise.choose_noise(None, [repeated, later], [cases, cases]).least is noise.SHIPPED
 
 
 def with_energy(run, millijoules, num_ranks=1):
@@ -138,14 +138,14 @@ def test_energy_is_judged_by_how_far_processes_lie_apart(one_run, second, said):
         line.startswith(
             "noise band of energy: the larger of how far the processes of a side lie apart, and those of h200"
         )
-        for line in compare_formats.about(made)
+        for line in compare_formats.describe_sides(made)
     )
 
 
 def test_energy_of_one_process_has_no_noise_band(one_run):
     judged, made = energy_of(with_energy(one_run, [50_000]), with_energy(one_run, [90_000]))
     assert judged.verdict == "unknown" and not judged.is_real and judged.share == pytest.approx(0.8)
-    assert "no noise band known, since there is one process of each" in compare_formats.about(made)[-1]
+    assert "no noise band known, since there is one process of each" in compare_formats.describe_sides(made)[-1]
     (outcome,) = gate.check(gate.parse_condition("energy > 3%"), made.pairs)
     assert outcome.code == gate.UNKNOWN and "no noise band is known: not enough data to tell; about " in outcome.text
     text = compare_formats.as_text(made, [], 0)
@@ -169,22 +169,22 @@ def test_the_gate_knows_energy(one_run, condition, code):
     _, made = energy_of(with_energy(one_run, [50_000, 50_100, 50_200]), with_energy(one_run, [80_000, 80_100, 80_200]))
     (outcome,) = gate.check(gate.parse_condition(condition), made.pairs)
     assert outcome.code == code and " J" in outcome.text
-    with pytest.raises(NotComparable, match="MiB is no unit of energy; use % or mJ, J, kJ"):
+    with pytest.raises(NotComparableError, match="MiB is no unit of energy; use % or mJ, J, kJ"):
         gate.parse_condition("energy > 3 MiB")
 
 
 def test_at_most_one_in_twenty_identical_processes_differ_in_energy():
     """Made-up processes that vary as energy does, since the shipped recordings have none."""
     draws = np.random.default_rng(0).normal(5, 0.1, (4000, 2, 3))
-    apart = [abs(np.median(a) - np.median(b)) > noise.width_of_spread(a, b) for a, b in draws]
+    apart = [abs(np.median(a) - np.median(b)) > noise.compute_spread_width(a, b) for a, b in draws]
     assert np.mean(apart) <= 0.05
 
 
 def test_noise_needs_enough_runs_of_the_same_name():
-    with pytest.raises(NotComparable, match="needs 20 pairs of times of the same runs, and there are 15"):
-        noise.of_recordings(side("precision"), side("precision"))
-    with pytest.raises(NotComparable, match="compile and warm_up share no run"):
-        noise.of_recordings(side("compile"), side("warm_up"))
+    with pytest.raises(NotComparableError, match="needs 20 pairs of times of the same runs, and there are 15"):
+        noise.fit_recordings(side("precision"), side("precision"))
+    with pytest.raises(NotComparableError, match="compile and warm_up share no run"):
+        noise.fit_recordings(side("compile"), side("warm_up"))
 
 
 def test_more_processes_make_a_narrower_band():
@@ -205,11 +205,13 @@ def test_a_band_of_runs_that_several_processes_timed_is_that_of_as_many():
 @pytest.mark.parametrize("num", [2, 3, 10, 40])
 def test_more_of_what_lies_apart_makes_a_band_narrower(num):
     """As many as are said make it as narrow, where they lie as far apart, and one less does not."""
-    half = noise.width_of_spread([0, 2] * num, [0, 2] * num)
+    half = noise.compute_spread_width([0, 2] * num, [0, 2] * num)
     wide = noise.Width(of="measured_steps", half=half, num=(2 * num, 2 * num), is_from_spread=True)
     needed = wide.num_for(half / 2)
-    spread = half / noise._student(4 * num - 2) / noise._deviation((2 * num, 2 * num))
-    widths = [spread * noise._student(2 * n - 2) * noise._deviation((n, n)) for n in (needed - 1, needed)]
+    spread = half / noise._look_up_student(4 * num - 2) / noise._compute_deviation((2 * num, 2 * num))
+    widths = [
+        spread * noise._look_up_student(2 * n - 2) * noise._compute_deviation((n, n)) for n in (needed - 1, needed)
+    ]
     assert widths[0] > half / 2 >= widths[1]
 
 
@@ -298,7 +300,7 @@ def test_a_capture_whose_steps_lie_apart_has_a_band_as_wide(tmp_path):
 
 @pytest.mark.long
 def test_the_kept_bands_are_those_of_the_shipped_pair():
-    made = noise.of_recordings(side(FIRST), side(SECOND))
+    made = noise.fit_recordings(side(FIRST), side(SECOND))
     for kind in ("kernel", "wall"):
         fitted, kept = getattr(made, kind), getattr(noise.SHIPPED, kind)
         for name in ("relative", "ratio", "factor", "num_pairs"):
@@ -364,7 +366,7 @@ def held_out():
             dataclasses.replace(one, runs=one.runs[one.runs["run_id"].isin(others)])
             for one in (side(FIRST), side(SECOND))
         )
-        fits.append(noise.of_recordings(first, second))
+        fits.append(noise.fit_recordings(first, second))
     return [(run, fits[i % FOLDS]) for i, run in enumerate(runs)]
 
 
@@ -457,7 +459,7 @@ def with_longer_part(of, part, change):
 
 def with_largest_part(first, second):
     """Totals of two runs, as both know modules, and the phase, module and family of most kernel time."""
-    kernels = totals.with_same_modules(first.totals.kernels, second.totals.kernels)
+    kernels = totals.match_modules(first.totals.kernels, second.totals.kernels)
     sides = [dataclasses.replace(run.totals, kernels=known) for run, known in zip((first, second), kernels)]
     return *sides, kernels[0].groupby(waterfall.GROUP)["time_ns"].sum().idxmax()
 
@@ -610,6 +612,6 @@ def test_a_large_difference_within_a_wide_band_is_not_called_the_same(one_run):
         for name, judged in pair.judgements.items()
     }
     pair = dataclasses.replace(pair, judgements=wide)
-    said = compare_formats.headline(pair)
+    said = compare_formats.format_headline(pair)
     assert "same" not in said and said.startswith("The step: +10 ns, not beyond the noise band of 12.5%")
-    assert compare_formats.counts_line([pair], "kernel").endswith(": 1 within the noise band")
+    assert compare_formats.format_counts([pair], "kernel").endswith(": 1 within the noise band")

@@ -33,7 +33,7 @@ def sides_of(kernels, num_steps=1, copies=(), wall_ns=1000):
     frames = pd.DataFrame(rows), pd.DataFrame(moved, columns=columns), pd.DataFrame(steps)
     integers = {name: "int64" for name in columns if name not in ("phase", "operation")}
     kernels, memops, ranges = (frame.assign(run_id="run") for frame in frames)
-    return totals.totals_of(kernels, memops.astype(integers), ranges)
+    return totals.sum_totals(kernels, memops.astype(integers), ranges)
 
 
 def explain(first, second):
@@ -167,19 +167,19 @@ def test_other_numbers_of_steps_stay_exact():
 
 def test_the_rest_sums_to_what_it_stands_for():
     made = explain(sides_of([GEMM]), sides_of([GEMM], copies=[("memset", 20), ("memcpy", 30), ("fill", 5)]))
-    shortened = made.shortened(1)
+    shortened = made.shorten(1)
     rest = {cause.text: cause.ns for cause in shortened if cause.kind == "rest"}
     assert shortened[0] == made.causes[0] and len(shortened) == 1 + len(rest)
     assert rest == {"the rest of copies and fills, 2 parts": 25, "the rest of idle, 2 parts": -55}
     assert sum(cause.ns for cause in shortened) == made.difference_ns == sum(made.sums.values())
-    assert made.shortened(0) == made.causes
+    assert made.shorten(0) == made.causes
 
 
 @pytest.mark.parametrize("num", [1, 2, 5, 10])
 def test_no_part_of_a_rest_is_larger_than_what_is_shown(num):
     run = "small-ctx512-fp32-naive-train_step"
     made = explain(measured("precision", run).totals, measured("precision", run.replace("fp32", "bf16")).totals)
-    shown = [cause for cause in made.shortened(num) if cause.kind != "rest"]
+    shown = [cause for cause in made.shorten(num) if cause.kind != "rest"]
     hidden = [cause for cause in made.causes if cause not in shown]
     assert len(shown) == num and shown[0] == made.causes[0]
     assert num == 1 or max(abs(cause.ns) for cause in hidden) <= min(abs(cause.ns) for cause in shown[1:])

@@ -43,7 +43,7 @@ def _recorded(capture, attribution) -> tuple[pd.DataFrame, pd.DataFrame]:
         place = getattr(attribution, name)[["launch_ns", "launch_end_ns", "step", "phase"]]
         frames.append(getattr(capture, name).join(place).rename(columns={"process": "rank"}).assign(run_id="run"))
     kernels, memops = frames
-    family = kernels["kernel_name"].map(kernel_families.family)
+    family = kernels["kernel_name"].map(kernel_families.find_family)
     return kernels.assign(family=family), memops.drop(columns=["launch_end_ns", "host_memory"])
 
 

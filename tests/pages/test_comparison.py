@@ -15,8 +15,8 @@ from profiler_job.analysis.comparison import compare_formats
 from profiler_job.analysis.comparison.align import align
 from profiler_job.analysis.comparison.judge import METRICS, compare
 from profiler_job.analysis.comparison.noise import SHIPPED
-from profiler_job.analysis.comparison.of_site import comparisons_of
-from profiler_job.analysis.comparison.sides import load_side, of_tables
+from profiler_job.analysis.comparison.sides import load_side, make_tables_side
+from profiler_job.analysis.comparison.site_comparisons import make_comparisons
 from profiler_job.analysis.pages import comparison
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.render import charts
@@ -37,7 +37,7 @@ def recorded(label, slower=1.0, size="small"):
     for table in ("kernels", "ranges"):
         frame = getattr(rec, table)
         frame["run_id"] = frame["run_id"].astype("category")
-    side = of_tables(label, rec.runs, rec.steps, rec.kernels, rec.memops)
+    side = make_tables_side(label, rec.runs, rec.steps, rec.kernels, rec.memops)
     side.recording = rec
     return side
 
@@ -112,7 +112,7 @@ def test_the_parts_are_those_of_the_waterfall_and_each_bar_begins_where_the_last
             pair.waterfall.groups.eval("second_ns - first_ns").sum() / pair.waterfall.num
         )
         assert kernels["is_real"].any()
-    assert answer.facts["pair"]["headline"] == compare_formats.headline(pair)
+    assert answer.facts["pair"]["headline"] == compare_formats.format_headline(pair)
 
 
 def test_of_one_pair_one_page_says_all(captures, tmp_path):
@@ -188,7 +188,7 @@ def test_a_run_that_is_compared_with_itself_has_one_page(compared, tmp_path):
 def test_runs_without_a_partner_are_listed_with_the_reason(compared):
     second = compared.second
     more = second.runs.iloc[[0]].assign(run_id="other", context_length=256)
-    second = of_tables("after", pd.concat([second.runs, more]), second.steps, second.kernels, second.memops)
+    second = make_tables_side("after", pd.concat([second.runs, more]), second.steps, second.kernels, second.memops)
     made = compare(compared.first, second, SHIPPED)
     rows = comparison.answer(made, links_of(compared.first.recording, made)).tables["alone"].rows
     assert rows.to_dict("records") == [{"side": "B", "run": "other", "why": "no such run on the other side"}]
@@ -248,10 +248,10 @@ def test_the_site_compares_the_recordings_that_have_the_same_cells_with_other_ax
     again = recorded_as("again", "fp32", "2026-11-03", "again")
     few = recorded_as("few", "tf32", "2026-11-05", modes=("forward",))
     few.runs["context_length"] = 256
-    made = comparisons_of([twin, again, main, few])
+    made = make_comparisons([twin, again, main, few])
     assert list(made) == ["bf16"]
     assert made["bf16"].first.label == "fp32" and made["bf16"].alignment.differences["precision"] == ("fp32", "bf16")
-    assert comparisons_of([main]) == {} == comparisons_of([main, again])
+    assert make_comparisons([main]) == {} == make_comparisons([main, again])
 
 
 @pytest.mark.parametrize(
@@ -259,19 +259,19 @@ def test_the_site_compares_the_recordings_that_have_the_same_cells_with_other_ax
 )
 def test_two_gpus_and_two_versions_of_a_program_are_compared_and_a_repetition_is_not(setting, other):
     main, changed = recorded_as("main", "fp32", "2026-11-01"), recorded_as("changed", "fp32", "2026-11-02")
-    assert comparisons_of([main, changed]) == {}, "they differ in nothing"
+    assert make_comparisons([main, changed]) == {}, "they differ in nothing"
     changed.runs[setting] = other
-    made = comparisons_of([main, changed])["changed"]
+    made = make_comparisons([main, changed])["changed"]
     assert made.alignment.settings == {setting: (str(main.runs[setting].iloc[0]), other)}
     again = recorded_as("again", "fp32", "2026-11-03", "again")
     again.runs[setting] = other
-    assert comparisons_of([main, again]) == {}, "what a noise band is from"
+    assert make_comparisons([main, again]) == {}, "what a noise band is from"
 
 
 def test_of_two_gpus_every_pair_has_a_page_and_the_first_says_which_gpus(tmp_path):
     main, changed = recorded_as("h200", "fp32", "2026-11-01"), recorded_as("h100", "fp32", "2026-11-02")
     changed.runs["gpu_name"] = "NVIDIA H100 80GB HBM3"
-    pages = written(comparisons_of([main, changed])["h100"], tmp_path, main)
+    pages = written(make_comparisons([main, changed])["h100"], tmp_path, main)
     assert "Comparison: h200 against h100" in pages["report/comparison.md"]
     assert re.search(r"B has NVIDIA H100 80GB HBM3", html.unescape(pages["report/comparison.md"]))
     assert len([path for path in pages if path.startswith("report/comparison/")]) == 2
@@ -283,12 +283,12 @@ def test_the_shipped_site_compares_precisions_and_no_repetition():
     manifests = [json.loads((folder / store.MANIFEST).read_text()) for folder in folders]
     wanted = {"", "again", "bf16", "precision"}
     recordings = [store.load(folder) for folder, of in zip(folders, manifests) if of.get("study", "") in wanted]
-    assert set(comparisons_of(recordings)) == {"h200-bf16", "precision-bf16"}
+    assert set(make_comparisons(recordings)) == {"h200-bf16", "precision-bf16"}
 
 
 def test_the_bands_of_repetitions_stand_beside_those_that_are_the_least(compared, tmp_path):
     narrow = dataclasses.replace(SHIPPED, source="20 pairs", wall=dataclasses.replace(SHIPPED.wall, relative=1e-5))
-    made = compare(compared.first, compared.second, narrow.at_least(SHIPPED))
+    made = compare(compared.first, compared.second, narrow.widen_to(SHIPPED))
     page = written(made, tmp_path, compared.first.recording)["report/comparison.md"]
     of_least = f"{100 * SHIPPED.wall.time_half:.1f}% of a step"
     assert page.count("of a step and") == 2 and of_least in page.split("at least that of the shipped recordings")[1]
@@ -296,14 +296,14 @@ def test_the_bands_of_repetitions_stand_beside_those_that_are_the_least(compared
 
 def test_a_study_of_precision_is_compared_within():
     parts = [recorded_as("precision", name, "2026-11-01", "precision") for name in ("fp32", "bf16")]
-    made = comparisons_of([combine.join_recordings(parts)])
+    made = make_comparisons([combine.join_recordings(parts)])
     assert list(made) == ["precision-bf16"] and len(made["precision-bf16"].pairs) == 2
 
 
 @pytest.mark.long
 def test_the_page_of_a_cell_leads_to_that_of_the_other_recording_and_the_overview_to_all(tmp_path):
     main, twin = recorded_as("fp32", "fp32", "2026-11-01"), recorded_as("bf16", "bf16", "2026-11-02")
-    shipped = comparisons_of([main, twin])
+    shipped = make_comparisons([main, twin])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(charts, "render", lambda *arguments, **options: "<svg></svg>")
         for module in (run_pages, comparison_pages):

@@ -248,7 +248,7 @@ def test_flops_of_a_step_are_the_numerator(shipped, answer):
     row = answer.tables["use"].rows.iloc[0]
     run = shipped.runs.astype({"run_id": str}).set_index("run_id").loc[row["run_id"]]
     names = ("batch_size", "context_length", "d_model", "d_ff", "num_layers", "num_heads", "vocab_size")
-    work = flops.step_flops(flops.Shape(**{name: int(run[name]) for name in names}), "train_step")
+    work = flops.step_flops(flops.StepShape(**{name: int(run[name]) for name in names}), "train_step")
     wall = answer.tables["speed"].rows.set_index("run_id").loc[row["run_id"], "step_ns"]
     assert row["step_rate"] == pytest.approx(work / wall / 1e3)
 
@@ -270,7 +270,7 @@ def test_flops_of_a_step_are_the_numerator(shipped, answer):
     ],
 )
 def test_a_name_tells_the_type_of_the_elements(name, found, cast):
-    assert element_types.element_type(name) == found
+    assert element_types.parse_element_type(name) == found
     assert element_types.is_cast(name) == bool(cast)
     assert found in element_types.ELEMENT_TYPES
 

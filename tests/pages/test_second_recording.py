@@ -7,7 +7,7 @@ import pytest
 
 from profiler_job.analysis.comparison.judge import compare
 from profiler_job.analysis.comparison.noise import SHIPPED
-from profiler_job.analysis.comparison.sides import of_recording
+from profiler_job.analysis.comparison.sides import make_recording_side
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.pages.questions import second_recording
 from profiler_job.analysis.recording import store
@@ -129,7 +129,7 @@ BANDS = Bands(kernel=SHIPPED.kernel, wall=SHIPPED.wall)
 def test_metrics_and_verdicts_are_those_of_compare(first, second):
     found = page_context.ask(second_recording, second, main=first, bands=BANDS).tables["host"].rows
     noise = dataclasses.replace(SHIPPED, num_timed=(3, 3), is_of_these=True)  # as the page takes its bands
-    made = compare(of_recording(first), of_recording(second), noise)
+    made = compare(make_recording_side(first), make_recording_side(second), noise)
     assert len(found) == len(made.pairs)
     for row, pair in zip(found.to_dict("records"), made.pairs, strict=True):
         assert row["run_id"] == pair.case.second[0]

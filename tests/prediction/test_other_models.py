@@ -11,7 +11,7 @@ from profiler_job.analysis.prediction.known import list_known_runs
 from profiler_job.analysis.prediction.predict import GPU, HOST, Abstention, select_advised
 from profiler_job.analysis.prediction.sweep_changes import Abstains
 from profiler_job.analysis.recording import store
-from profiler_job.analysis.reference.track_record import AS_SCRIPT, SWEEP, kind_of
+from profiler_job.analysis.reference.track_record import AS_SCRIPT, SWEEP, choose_kind
 from profiler_job.jobs.contract.layout import SCRIPT
 
 DATA = Path(__file__).parents[2] / "site" / "data"
@@ -97,7 +97,7 @@ def test_fused_attention_in_fp32_is_not_advised_where_it_may_give_nothing(record
 
 
 def test_they_have_the_track_record_of_scripts(baseline):
-    assert kind_of(baseline.run) == SCRIPT
+    assert choose_kind(baseline.run) == SCRIPT
 
 
 @pytest.mark.parametrize(("names", "value"), [(["compile"], "default"), (["cuda_graphs"], "cudagraphs")])
@@ -116,10 +116,15 @@ def test_the_reference_compiled_without_bf16_and_fused_attention_is_predicted_as
 
 def test_how_the_reference_is_predicted_depends_on_the_changes(baseline):
     run = {"workload": "transformer", "mode": "train_step", "precision": "fp32", "attention": "naive"}
-    assert kind_of(run) == kind_of(run, ["tf32"]) == kind_of(run, ["bf16", "fused_attention", "compile"]) == SWEEP
-    assert kind_of(run, ["compile"]) == kind_of(run, ["tf32", "cuda_graphs"]) == AS_SCRIPT
-    assert kind_of(run | {"precision": "bf16", "attention": "sdpa"}, ["compile"]) == SWEEP
-    assert kind_of(run | {"mode": "forward"}, ["compile"]) == SWEEP, "of which it abstains"
+    assert (
+        choose_kind(run)
+        == choose_kind(run, ["tf32"])
+        == choose_kind(run, ["bf16", "fused_attention", "compile"])
+        == SWEEP
+    )
+    assert choose_kind(run, ["compile"]) == choose_kind(run, ["tf32", "cuda_graphs"]) == AS_SCRIPT
+    assert choose_kind(run | {"precision": "bf16", "attention": "sdpa"}, ["compile"]) == SWEEP
+    assert choose_kind(run | {"mode": "forward"}, ["compile"]) == SWEEP, "of which it abstains"
 
 
 @pytest.mark.parametrize("with_it", ["bf16", "fused_attention", "fused_adamw", "foreach", "larger_batch"])

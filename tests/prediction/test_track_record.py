@@ -8,7 +8,7 @@ import pytest
 from profiler_job.analysis.prediction import development, ledger, predict, score_ledgers, script_rates, scripts
 from profiler_job.analysis.prediction.baseline import read_run
 from profiler_job.analysis.recording import store
-from profiler_job.analysis.reference.track_record import AS_SCRIPT, SWEEP, Record, in_words, read
+from profiler_job.analysis.reference.track_record import AS_SCRIPT, SWEEP, Record, format_record, read
 from profiler_job.analysis.site.combine import join_recordings
 from profiler_job.jobs.contract.integrity import find_folders
 from profiler_job.jobs.contract.layout import SCRIPT
@@ -100,7 +100,7 @@ def test_the_shipped_record_is_that_of_the_shipped_recordings():
     ],
 )
 def test_it_is_said_in_words(record, words):
-    assert in_words(record) == words
+    assert format_record(record) == words
 
 
 @pytest.mark.long

@@ -15,7 +15,7 @@ from profiler_job.__main__ import app
 from profiler_job.analysis.recording import allowed, publish_data, store
 from profiler_job.analysis.recording.ingest import ingest
 from profiler_job.analysis.recording.publish_data import PublishError
-from profiler_job.analysis.recording.scan import texts_of
+from profiler_job.analysis.recording.scan import read_texts
 from profiler_job.jobs.contract.integrity import read_facts
 from profiler_job.jobs.contract.privacy import hash_names
 from tests.doses import sampled
@@ -155,7 +155,7 @@ def test_nothing_of_a_key_of_many_lines_is_recorded(tmp_path):
 
 def published_of(folder, planted):
     """Which of the texts are in the published files, as texts or as bytes."""
-    texts = "\n".join(text for file in sorted(folder.iterdir()) for _, text in texts_of(file))
+    texts = "\n".join(text for file in sorted(folder.iterdir()) for _, text in read_texts(file))
     content = b"".join(file.read_bytes() for file in folder.iterdir())
     return [text for text in planted if text in texts or text.encode() in content]
 

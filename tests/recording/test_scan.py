@@ -77,7 +77,7 @@ def test_nothing_of_the_shipped_recordings_looks_private():
 
 
 def test_every_detector_that_is_named_exists():
-    assert len(scan._detectors()) == len(scan.DETECTORS)
+    assert len(scan._load_detectors()) == len(scan.DETECTORS)
 
 
 def write(table: pa.Table, file: Path) -> Path:
@@ -104,7 +104,7 @@ COLUMNS = {
 
 @pytest.mark.parametrize("kind", COLUMNS)
 def test_every_type_of_a_column_is_read(tmp_path, kind):
-    texts = dict(map(reversed, scan.texts_of(write(pa.table({"x": COLUMNS[kind]}), tmp_path / "t.parquet"))))
+    texts = dict(map(reversed, scan.read_texts(write(pa.table({"x": COLUMNS[kind]}), tmp_path / "t.parquet"))))
     assert texts[SECRET] == "column x"
 
 
@@ -176,7 +176,7 @@ def test_secrets_of_the_environment_are_found_and_not_repeated(tmp_path):
 @pytest.mark.parametrize("number", ["12345678901234567890", "-1,234.567", "+.5e-12", "0" * 40, "1e40", "98.3%", " 7 "])
 def test_of_a_number_no_pattern_tells(number):
     assert privacy.find_private(number) == {}
-    assert not [kind for kind, detect in scan._detectors().items() if [*detect(number)]]
+    assert not [kind for kind, detect in scan._load_detectors().items() if [*detect(number)]]
 
 
 def test_a_number_that_is_a_known_secret_or_name_is_found(tmp_path):
@@ -189,7 +189,7 @@ def test_what_repeats_in_json_is_read_once_and_with_each_key(tmp_path):
     (tmp_path / "a.json").write_text(
         json.dumps([{"a": "x y", "b": ["x y", 1], "token": 1}, {"a": "x y", "token": True}])
     )
-    assert [*scan.texts_of(tmp_path / "a.json")] == [
+    assert [*scan.read_texts(tmp_path / "a.json")] == [
         *(("a key", "a"), ("a", "a: x y"), ("a key", "b"), ("b", "b: x y")),
         *(("a key", "token"), ("token", "token: 1"), ("token", "token: True")),
     ]
@@ -282,7 +282,7 @@ def test_the_work_of_a_long_text_grows_with_its_length(unit):
     def search() -> None:
         privacy.find_private(text)
         scan._NUMBER(text + "x")
-        list(scan._texts_of_markup(text))
+        list(scan._read_markup(text))
 
     assert end_within(10, search)
 
@@ -291,7 +291,7 @@ def test_the_work_of_a_long_text_grows_with_its_length(unit):
 def test_no_detector_takes_long_for_a_piece_of_a_text(unit):
     """They get pieces, because some take the square of the length; one took its cube: 0.2 s for a piece."""
     piece = (unit * scan._PIECE)[: scan._PIECE]
-    assert end_within(1, lambda: [list(detect(piece)) for _ in range(20) for detect in scan._detectors().values()])
+    assert end_within(1, lambda: [list(detect(piece)) for _ in range(20) for detect in scan._load_detectors().values()])
 
 
 def test_what_the_keywords_of_detect_secrets_find_is_found():
@@ -312,7 +312,7 @@ def test_neighbouring_cells_are_no_address_and_no_secret(tmp_path, end):
 
 
 def test_words_of_tags_without_an_end_are_read():
-    texts = list(scan._texts_of_markup(f"<p>a <b title='{SECRET}' href=/there>b</b> <i c"))
+    texts = list(scan._read_markup(f"<p>a <b title='{SECRET}' href=/there>b</b> <i c"))
     assert texts == ["a b <i c", SECRET, "there"]
 
 
@@ -338,6 +338,6 @@ def test_hand_written_pages_pass():
     site = DATA.parent
     pages = [*site.glob("*.md"), *(site / "guide").glob("*.md"), *(site / "notebooks").glob("*.ipynb")]
     pages += (site / "examples").iterdir()
-    texts = [(page.name, place, text) for page in pages for place, text in scan.texts_of(page)]
+    texts = [(page.name, place, text) for page in pages for place, text in scan.read_texts(page)]
     found = [(name, place, what) for name, place, text in texts if (what := Scanner(environment={}).search(text))]
     assert len(pages) > 7 and not found

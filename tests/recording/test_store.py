@@ -78,7 +78,7 @@ def _written_by_an_older_version(folder):
 def test_family_is_told_when_loading_and_never_stored(tmp_path):
     name = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x8_stage3_execute_kernel__5x_cublas"
     found = _written(tmp_path, kernels__kernel_name=name)
-    assert set(found.kernels["family"]) == {kernel_families.family(name)}
+    assert set(found.kernels["family"]) == {kernel_families.find_family(name)}
     assert "family" not in pd.read_parquet(tmp_path / "kernels.parquet")
 
 

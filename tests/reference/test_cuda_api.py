@@ -2,7 +2,7 @@ import sqlite3
 
 import pytest
 
-from profiler_job.analysis.reference.cuda_api import API_CALLS, GROUPS, base_name, explain, group
+from profiler_job.analysis.reference.cuda_api import API_CALLS, GROUPS, explain, find_group, strip_version
 
 
 @pytest.mark.parametrize(
@@ -45,11 +45,11 @@ from profiler_job.analysis.reference.cuda_api import API_CALLS, GROUPS, base_nam
     ],
 )
 def test_call_is_explained(name, expected, in_group):
-    assert (explain(name).name, group(name)) == (expected, in_group)
+    assert (explain(name).name, find_group(name)) == (expected, in_group)
 
 
 def test_unknown_call_is_none():
-    assert explain("hipLaunchKernel") is None and group("hipLaunchKernel") is None
+    assert explain("hipLaunchKernel") is None and find_group("hipLaunchKernel") is None
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_unknown_call_is_none():
     ],
 )
 def test_no_version_of_an_entry_point_is_left(name, base):
-    assert base_name(name) == base
+    assert strip_version(name) == base
 
 
 @pytest.mark.parametrize("call", API_CALLS, ids=[call.name for call in API_CALLS])

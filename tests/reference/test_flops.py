@@ -3,12 +3,14 @@
 import pytest
 
 from profiler_job.analysis.reference import flops
-from profiler_job.analysis.reference.flops import Cost, Shape, matmul_flops, num_matmuls, step_flops
+from profiler_job.analysis.reference.flops import Cost, StepShape, matmul_flops, num_matmuls, step_flops
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.workloads import annotation
 
-SMALL = Shape(batch_size=4, context_length=512, d_model=768, d_ff=3072, num_layers=12, num_heads=12, vocab_size=10_000)
-TINY = Shape(batch_size=2, context_length=16, d_model=24, d_ff=40, num_layers=3, num_heads=4, vocab_size=50)
+SMALL = StepShape(
+    batch_size=4, context_length=512, d_model=768, d_ff=3072, num_layers=12, num_heads=12, vocab_size=10_000
+)
+TINY = StepShape(batch_size=2, context_length=16, d_model=24, d_ff=40, num_layers=3, num_heads=4, vocab_size=50)
 
 
 def test_query_key_of_the_small_size():

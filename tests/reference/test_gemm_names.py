@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from profiler_job.analysis.reference.gemm_names import EXPECTED_LAYOUTS, MATH_PATHS, GemmName, alignment, parse
+from profiler_job.analysis.reference.gemm_names import EXPECTED_LAYOUTS, MATH_PATHS, GemmName, parse, parse_alignment
 from profiler_job.analysis.reference.gpus import PRECISIONS
 from profiler_job.analysis.reference.kernel_families import is_main_gemm
 
@@ -154,7 +154,7 @@ def test_other_names_are_not_read(name):
     ],
 )
 def test_alignment_is_that_of_the_operands(name, elements):
-    assert alignment(name) == elements
+    assert parse_alignment(name) == elements
 
 
 def test_what_cublas_does_not_document_is_marked_inferred():

@@ -18,11 +18,11 @@ from profiler_job.analysis.reference.kernel_families import (
     OTHER,
     RULES,
     UNCLASSIFIED,
+    add_user_rules,
     classify,
-    family,
+    find_family,
     is_main_gemm,
     load_user_rules,
-    with_user_rules,
 )
 
 with (Path(__file__).parent / "kernel_names.tsv").open(encoding="utf-8", newline="") as file:
@@ -56,7 +56,7 @@ def test_real_name_has_its_family_and_part(row):
 def test_each_rule_catches_its_own_example_and_explains_itself(rule):
     assert classify(rule.example).rule == rule.name
     assert rule.family in FAMILIES and rule.part and rule.explanation.endswith((".", "]"))
-    assert kernel_families.rule(classify(rule.example)) is rule
+    assert kernel_families.find_rule(classify(rule.example)) is rule
 
 
 def test_rule_names_are_unique():
@@ -72,9 +72,9 @@ def test_families_have_labels_and_explanations_in_a_stable_order():
 @pytest.mark.parametrize("name", ["", "my_kernel", "void f(int)", "<script>alert(1)</script>", "🚀\n|`"])
 def test_unknown_name_is_other(name):
     assert classify(name) == UNCLASSIFIED
-    assert family(name) == OTHER
+    assert find_family(name) == OTHER
     assert not is_main_gemm(name)
-    assert kernel_families.rule(classify(name)) is None
+    assert kernel_families.find_rule(classify(name)) is None
 
 
 def test_hand_written_softmax_and_norm_cannot_be_told_from_names():
@@ -82,14 +82,14 @@ def test_hand_written_softmax_and_norm_cannot_be_told_from_names():
         "void at::native::reduce_kernel<(int)512, (int)1, at::native::ReduceOp<float, at::native::MaxOps<float>>>",
         "void at::native::vectorized_elementwise_kernel<(int)4, at::native::exp_kernel_cuda(at::TensorIteratorBase &)>",
     ]
-    assert [family(name) for name in parts] == ["reduce", "elementwise"]
+    assert [find_family(name) for name in parts] == ["reduce", "elementwise"]
 
 
 def test_split_k_kernels_are_not_gemms_of_their_own():
     main = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x8_stage3_warpsize1x4x1_ffma_execute_{}__5x_cublas"
     assert is_main_gemm(main.format("kernel"))
     assert not is_main_gemm(main.format("split_k_kernel"))
-    assert family(main.format("split_k_kernel")) == "gemm"
+    assert find_family(main.format("split_k_kernel")) == "gemm"
     # nvjet's own splitK is one kernel and is the GEMM
     assert is_main_gemm("nvjet_sm90_tst_96x128_64x6_2x1_v_bz_splitK_NNN")
 
@@ -107,7 +107,7 @@ def test_spelling_of_nsys_and_of_the_pytorch_profiler_agree():
 
 @given(st.text())
 def test_any_text_gets_a_known_family(name):
-    assert family(name) in FAMILIES
+    assert find_family(name) in FAMILIES
 
 
 def test_long_hostile_names_take_no_time():
@@ -122,7 +122,7 @@ def test_no_kernel_time_of_the_shared_profiles_is_unclassified(shared_profiles):
     totals = defaultdict(Counter)
     for path in shared_profiles.glob("*.sqlite"):
         for name, duration in kernels_of(path):
-            totals[path.stem][family(name)] += duration
+            totals[path.stem][find_family(name)] += duration
     assert len(totals) >= 7
     assert {profile: total[OTHER] for profile, total in totals.items() if total[OTHER]} == {}
 
@@ -160,12 +160,12 @@ def test_user_rules_come_before_the_built_in_ones(tmp_path):
         '[[rule]]\nname = "mine"\nfamily = "norm"\npattern = "duplicateWithKeys"\n',
         encoding="utf-8",
     )
-    mine = with_user_rules(path)
-    assert family("my_special_gemm_kernel", mine) == "attention"
-    assert family("my_special_gemm_kernel") == "gemm"
+    mine = add_user_rules(path)
+    assert find_family("my_special_gemm_kernel", mine) == "attention"
+    assert find_family("my_special_gemm_kernel") == "gemm"
     assert classify("duplicateWithKeys(int)", mine) == ("norm", "", "mine", 1)
     assert not is_main_gemm("my_special_gemm_kernel", mine)
-    assert family("ampere_sgemm_128x64_tn", mine) == "gemm"
+    assert find_family("ampere_sgemm_128x64_tn", mine) == "gemm"
 
 
 @pytest.mark.parametrize(

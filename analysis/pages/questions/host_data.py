@@ -126,7 +126,7 @@ def _summarise_runs(
 
 def group_calls(api: pd.DataFrame) -> pd.DataFrame:
     calls = api[api["phase"].astype(str) != ""].astype({"run_id": str, "name": str})
-    groups = {name: cuda_api.group(name) or "" for name in calls["name"].unique()}
+    groups = {name: cuda_api.find_group(name) or "" for name in calls["name"].unique()}
     return calls.assign(group=calls["name"].map(groups))
 
 

@@ -7,11 +7,11 @@ from typing import Any
 import pandas as pd
 
 from profiler_job.analysis.comparison.align import Case, align
-from profiler_job.analysis.comparison.errors import NotComparable
-from profiler_job.analysis.comparison.judge import WITHIN, Measured, judge, measure
+from profiler_job.analysis.comparison.errors import NotComparableError
+from profiler_job.analysis.comparison.judge import WITHIN, MeasuredCase, judge, measure
 from profiler_job.analysis.comparison.noise import SHIPPED, Noise
-from profiler_job.analysis.comparison.sides import Side, of_tables
-from profiler_job.analysis.comparison.totals import KERNEL, Totals, with_same_modules
+from profiler_job.analysis.comparison.sides import Side, make_tables_side
+from profiler_job.analysis.comparison.totals import KERNEL, Totals, match_modules
 from profiler_job.analysis.metrics import kernel_time, run_grid, timing
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.pages.case_columns import band_column, case_headings, spread_column
@@ -221,18 +221,18 @@ def _measure_side(
     label: str, runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame
 ) -> Side:
     """A recording's finished runs that were timed and profiled."""
-    side = of_tables(label, runs, steps, kernels, memops)
+    side = make_tables_side(label, runs, steps, kernels, memops)
     timed = (steps["collector"].astype(str) == "timer") & (steps["phase"].astype(str) == ranges.STEP)
     both = {*steps.loc[timed, "run_id"].astype(str)} & {*map(str, timing.select_steps(kernels)["run_id"].unique())}
     side.runs = side.runs[side.runs["run_id"].isin(both)]
     return side
 
 
-def _pairs(first: Side, second: Side) -> list[tuple[Case, Measured, Measured]]:
+def _pairs(first: Side, second: Side) -> list[tuple[Case, MeasuredCase, MeasuredCase]]:
     """The runs that both have, as each measured them; none where there is no such run."""
     try:
         alignment = align(first, second)
-    except NotComparable:
+    except NotComparableError:
         return []
     if alignment.differences:
         return []
@@ -252,7 +252,7 @@ _COLUMNS = (
 )
 
 
-def _row(case: Case, first: Measured, second: Measured, noise: Noise | None) -> dict[str, Any]:
+def _row(case: Case, first: MeasuredCase, second: MeasuredCase, noise: Noise | None) -> dict[str, Any]:
     """_COLUMNS of a pair: what `compare` prints of its metrics; launches of a step, the part of it in which the GPU is
     busy, and `unlike`, the launches that only one side has; never_waits_ns, half the noise band of a step in which the
     GPU never waits."""
@@ -271,7 +271,7 @@ def _row(case: Case, first: Measured, second: Measured, noise: Noise | None) -> 
     return row | {"never_waits_ns": noise.width("wall", mean, 0.0, processes) if noise else None}
 
 
-def _noise(bands: Bands, pairs: list[tuple[Case, Measured, Measured]]) -> Noise:
+def _noise(bands: Bands, pairs: list[tuple[Case, MeasuredCase, MeasuredCase]]) -> Noise:
     """The bands for runs that as many processes timed as these."""
     _, first, second = pairs[0]
     num_timed = first.num_processes, second.num_processes
@@ -280,7 +280,7 @@ def _noise(bands: Bands, pairs: list[tuple[Case, Measured, Measured]]) -> Noise:
 
 def _unlike(first: Totals, second: Totals) -> float:
     """Launches of a step that only one of the two has, by phase, module where both know it, and kernel name."""
-    kernels = with_same_modules(first.kernels, second.kernels)
+    kernels = match_modules(first.kernels, second.kernels)
     calls = [of.set_index(KERNEL)["calls"] / num for of, num in zip(kernels, (first.num, second.num))]
     return float(calls[0].sub(calls[1], fill_value=0).abs().sum())
 

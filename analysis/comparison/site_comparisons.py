@@ -10,10 +10,10 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from profiler_job.analysis.comparison.align import Alignment, align
-from profiler_job.analysis.comparison.errors import NotComparable
+from profiler_job.analysis.comparison.errors import NotComparableError
 from profiler_job.analysis.comparison.judge import Comparison, compare
-from profiler_job.analysis.comparison.noise import choose
-from profiler_job.analysis.comparison.sides import Side, of_recording
+from profiler_job.analysis.comparison.noise import choose_noise
+from profiler_job.analysis.comparison.sides import Side, make_recording_side
 from profiler_job.analysis.recording import store
 from profiler_job.jobs.contract.studies import AGAIN
 
@@ -23,29 +23,31 @@ WITHIN_STUDIES = {"precision": ("precision", "fp32", "bf16")}
 """Of recordings of a study: an axis, and its values of A and of B."""
 
 
-def comparisons_of(recordings: Sequence[store.Recording]) -> dict[str, Comparison]:
+def make_comparisons(recordings: Sequence[store.Recording]) -> dict[str, Comparison]:
     """The comparisons of recordings that a site has, by a name for a file."""
     made = {}
-    for name, first, second in _sides(recordings):
+    for name, first, second in _iterate_sides(recordings):
         try:
             alignment = align(first, second)
             if _is_repetition(alignment, second) or len(alignment.cases) < SHARED * len(first.runs):
                 continue
-            made[name] = compare(first, second, choose(None, (first, second), alignment.runs), alignment)
-        except NotComparable:  # recordings of other work, or without profiles, are of one site all the same
+            made[name] = compare(first, second, choose_noise(None, (first, second), alignment.runs), alignment)
+        except NotComparableError:  # recordings of other work, or without profiles, are of one site all the same
             continue
     return made
 
 
-def _sides(recordings: Sequence[store.Recording]) -> Iterator[tuple[str, Side, Side]]:
+def _iterate_sides(recordings: Sequence[store.Recording]) -> Iterator[tuple[str, Side, Side]]:
     """Each two sides that may be compared, with the name of it: of whole recordings, and within studies."""
-    main, *others = sorted(recordings, key=lambda rec: (bool(_study(rec)), str(rec.manifest.get("recorded_from", ""))))
+    main, *others = sorted(
+        recordings, key=lambda rec: (bool(_get_study(rec)), str(rec.manifest.get("recorded_from", "")))
+    )
     for other in others:
-        yield other.label, of_recording(main), of_recording(other)
+        yield other.label, make_recording_side(main), make_recording_side(other)
     for rec in recordings:
-        if (study := _study(rec)) in WITHIN_STUDIES:
+        if (study := _get_study(rec)) in WITHIN_STUDIES:
             axis, *values = WITHIN_STUDIES[study]
-            side = of_recording(rec)
+            side = make_recording_side(rec)
             first, second = (
                 dataclasses.replace(side, runs=side.runs[side.runs[axis].astype(str) == value], unfinished={})
                 for value in values
@@ -55,9 +57,9 @@ def _sides(recordings: Sequence[store.Recording]) -> Iterator[tuple[str, Side, S
 
 def _is_repetition(alignment: Alignment, second: Side) -> bool:
     """Whether B has the axes of A and was made to repeat it, or by the same programs on the same kind of GPU."""
-    repeats = second.recording is not None and _study(second.recording) == AGAIN
+    repeats = second.recording is not None and _get_study(second.recording) == AGAIN
     return not alignment.differences and (repeats or not alignment.settings)
 
 
-def _study(rec: store.Recording) -> str:
+def _get_study(rec: store.Recording) -> str:
     return str(rec.manifest.get("study", ""))
