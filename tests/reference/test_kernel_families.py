@@ -22,7 +22,7 @@ from profiler_job.analysis.reference.kernel_families import (
     classify,
     find_family,
     is_main_gemm,
-    load_user_rules,
+    load_rules,
 )
 
 with (Path(__file__).parent / "kernel_names.tsv").open(encoding="utf-8", newline="") as file:
@@ -189,10 +189,10 @@ def test_wrong_user_rules_say_file_rule_and_remedy(tmp_path, text, complaint):
     path = tmp_path / "rules.toml"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match=r"rules\.toml") as error:
-        load_user_rules(path)
+        load_rules(path)
     assert complaint in str(error.value)
 
 
 def test_missing_rule_file_says_so(tmp_path):
     with pytest.raises(ValueError, match="cannot be read"):
-        load_user_rules(tmp_path / "none.toml")
+        load_rules(tmp_path / "none.toml")
