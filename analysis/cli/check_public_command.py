@@ -1,4 +1,4 @@
-"""The command `check-public`: whether folders may become public."""
+"""The command `check-public`: check that folders may become public."""
 
 import os
 from pathlib import Path
@@ -15,9 +15,9 @@ from profiler_job.jobs.contract.words import format_count
 def check_public(
     folders: Annotated[list[Path], typer.Argument(metavar="FOLDER...", help="Recordings, or a built site.")],
 ) -> None:
-    """Check folders that are to become public: nothing in them looks private, and no link of a page leads nowhere.
+    """Check folders before they become public: nothing looks private, and every link leads somewhere.
 
-    Links that begin with / are those of SITE_URL. Exit code: 0 all is well, 1 something was found, 2 a folder is
+    Links that begin with / are relative to SITE_URL. Exit code: 0 all is well, 1 something was found, 2 a folder is
     missing or a file in it cannot be read.
     """
     from profiler_job.analysis.recording import scan

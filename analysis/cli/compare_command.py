@@ -1,4 +1,4 @@
-"""The command `compare`: two recordings or captures side by side."""
+"""The command `compare`: compare two recordings or captures."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from profiler_job.analysis.cli.shared_options import NoisePair, RunsOfA, RunsOfB, Skip
-from profiler_job.analysis.cli.terminal import show_what_can_be
+from profiler_job.analysis.cli.terminal import escape_unencodable
 from profiler_job.analysis.comparison import print_comparison as comparing
 from profiler_job.analysis.recording import ingest as ingesting
 
@@ -31,9 +31,9 @@ def compare(
 ) -> None:
     """Compare B with A: is it faster, by how much, and why?
 
-    Exit code: 0, or with --fail-if 1 beyond a limit, 3 not enough data to tell; 2 these cannot be compared.
+    Exit code: 0, or with --fail-if 1 a limit is exceeded, 3 there is not enough data; 2 these cannot be compared.
     """
-    show_what_can_be()
+    escape_unencodable()
     request = comparing.Request(
         first=first,
         second=second,

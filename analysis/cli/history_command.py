@@ -1,4 +1,4 @@
-"""The command `history`: one metric over many recordings."""
+"""The command `history`: follow one metric over many recordings."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from profiler_job.analysis.cli.shared_options import NoisePair, Skip
-from profiler_job.analysis.cli.terminal import is_given, show_what_can_be
+from profiler_job.analysis.cli.terminal import escape_unencodable, is_given
+from profiler_job.analysis.comparison import history as following
 from profiler_job.analysis.comparison import print_history as histories
 from profiler_job.analysis.recording import ingest as ingesting
 from profiler_job.jobs.contract.exit_codes import ExitCode
@@ -21,13 +22,13 @@ def history(
             metavar="FOLDER...", help="Holds recordings, results of sweeps or captures; or these themselves."
         ),
     ],
-    metric: Annotated[histories.Followed, typer.Option(help="What is followed.")] = "step",
+    metric: Annotated[following.Followed, typer.Option(help="What is followed.")] = "step",
     part: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE,...", help="Only kernels of this phase, module or family; of --metric kernel."),
+        typer.Option(metavar="KEY=VALUE,...", help="Kernels of this phase, module or family; for --metric kernel."),
     ] = None,
     by: Annotated[
-        histories.By, typer.Option(help="Order of the entries; commits in the order of their dates.")
+        following.By, typer.Option(help="Order of the entries; commits in the order of their dates.")
     ] = "date",
     runs: Annotated[
         list[str] | None, typer.Option("--run", metavar="KEY=VALUE,...", help="Some of the runs: axes, or run_id.")
@@ -37,15 +38,15 @@ def history(
     form: Annotated[histories.Format, typer.Option("--format", "-f", help="How to print it.")] = "text",
     html: Annotated[Path | None, typer.Option(help="Instead of printing, write a page with charts there.")] = None,
 ) -> None:
-    """Follow one metric over many recordings or captures, and mark changes that exceed the noise band.
+    """Follow one metric over many recordings or captures, and mark measurable changes.
 
-    Exit code: 0, or 2 where an entry cannot be read (the others are shown), or nothing can be shown.
+    Exit code: 0, or 2 if an entry cannot be read (the others are shown), or if nothing can be shown.
     """
-    show_what_can_be()
+    escape_unencodable()
     if html:
         check_extra("site")
     if html and is_given(context, "form"):
-        ingesting.print_line("error: --html writes a page, and --format is of what is printed: leave one out")
+        ingesting.print_line("error: --html writes a page, and --format is for printing: leave one out")
         raise typer.Exit(ExitCode.USAGE)
     request = histories.Request(
         paths=paths,

@@ -1,11 +1,11 @@
-"""The command `ingest`: from the results of a sweep to a recording."""
+"""The command `ingest`: turn the results of a sweep into a recording."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from profiler_job.analysis.cli.terminal import describe_error, exit_code_of
+from profiler_job.analysis.cli.terminal import describe_error, find_exit_code
 from profiler_job.analysis.recording import ingest as ingesting
 from profiler_job.analysis.recording.store import RecordingError
 from profiler_job.jobs.contract.exit_codes import ExitCode
@@ -16,7 +16,7 @@ def ingest(
     results: Annotated[Path, typer.Argument(help="Results folder of one sweep, as the profiling job wrote it.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the recording to write.")],
     label: Annotated[
-        str, typer.Option(help="Tells it from other recordings of the same runs. Default: the folder's name.")
+        str, typer.Option(help="Distinguishes it from other recordings of the same runs. Default: the folder's name.")
     ] = "",
 ) -> None:
     """Turn the results of a sweep into a recording: tidy Parquet tables and a manifest.
@@ -28,7 +28,7 @@ def ingest(
         manifest = ingesting.ingest(results, out, emit=ingesting.print_line, label=label)
     except (ingesting.ResultsError, RecordingError, OSError) as error:
         ingesting.print_line(f"error: {describe_error(error)}")
-        raise typer.Exit(exit_code_of(error)) from error
+        raise typer.Exit(find_exit_code(error)) from error
     size = sum(table["bytes"] for table in manifest["tables"].values())
     num_ok = sum(run["status"] == "ok" for run in manifest["runs"])
     kernels = manifest["tables"]["kernels"]["rows"]

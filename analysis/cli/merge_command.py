@@ -1,11 +1,11 @@
-"""The command `merge`: one folder of results from those of several machines."""
+"""The command `merge`: join the results of several machines."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from profiler_job.analysis.cli.terminal import describe_error, exit_code_of
+from profiler_job.analysis.cli.terminal import describe_error, find_exit_code
 from profiler_job.analysis.recording import ingest as ingesting
 from profiler_job.analysis.recording import merge as merging
 from profiler_job.jobs.contract.exit_codes import ExitCode
@@ -21,7 +21,7 @@ def merge(
         bool, typer.Option("--allow-mix", help="Join shards that were measured with different versions, too.")
     ] = False,
 ) -> None:
-    """Join the results that several machines measured of one sweep.
+    """Join the results of one sweep from several machines.
 
     Exit code: 0 every run is there, 1 runs are missing (the others are merged), 2 these folders cannot be merged, or
     only with --allow-mix: runs were measured with different versions.
@@ -30,7 +30,7 @@ def merge(
         merged = merging.merge(shards, out, emit=ingesting.print_line, allow_mix=allow_mix)
     except (ingesting.ResultsError, OSError) as error:
         ingesting.print_line(f"error: {describe_error(error)}")
-        raise typer.Exit(exit_code_of(error)) from error
+        raise typer.Exit(find_exit_code(error)) from error
     num_runs = format_count(len(merged.runs), "run")
     print(f"{out}: {num_runs}, {len(merged.missing)} missing, {len(merged.copies)} held more than once")
     raise typer.Exit(ExitCode.FAILED if merged.missing else ExitCode.OK)

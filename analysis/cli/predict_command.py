@@ -1,11 +1,11 @@
-"""The command `predict`: what changes would give."""
+"""The command `predict`: predict what changes would give."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from profiler_job.analysis.cli.terminal import show_what_can_be
+from profiler_job.analysis.cli.terminal import escape_unencodable
 from profiler_job.analysis.recording import ingest as ingesting
 
 
@@ -22,13 +22,13 @@ def predict(
         Path | None, typer.Option(metavar="FILE", help="Keep the predictions there; the file must be new.")
     ] = None,
 ) -> None:
-    """Predict a step of recorded runs with a change, such as BF16, fused attention, CUDA graphs or a larger batch.
+    """Predict how long a step takes with a change, such as BF16, fused attention or CUDA graphs.
 
-    Exit code: 0, or 2 where nothing can be predicted of this recording.
+    Exit code: 0, or 2 if nothing can be predicted from this recording.
     """
     from profiler_job.analysis.prediction import print_predictions as predicting
 
-    show_what_can_be()
+    escape_unencodable()
     request = predicting.Request(recording=recording, sets=change or (), only=runs or (), ledger=ledger)
     if code := predicting.run(request, print, ingesting.print_line):
         raise typer.Exit(code)

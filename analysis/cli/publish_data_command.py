@@ -1,11 +1,11 @@
-"""The command `publish-data`: a recording becomes public."""
+"""The command `publish-data`: publish a recording."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from profiler_job.analysis.cli.terminal import describe_error, exit_code_of
+from profiler_job.analysis.cli.terminal import describe_error, find_exit_code
 from profiler_job.analysis.recording import ingest as ingesting
 from profiler_job.analysis.recording.store import RecordingError
 from profiler_job.jobs.contract.exit_codes import ExitCode
@@ -35,7 +35,7 @@ def publish_data(
         )
     except (publishing.PublishError, ingesting.ResultsError, RecordingError, OSError) as error:
         ingesting.print_line(f"error: {describe_error(error)}")
-        raise typer.Exit(exit_code_of(error)) from error
+        raise typer.Exit(find_exit_code(error)) from error
     if folder is None:
         ingesting.print_line("nothing was published")
         raise typer.Exit(ExitCode.FAILED)

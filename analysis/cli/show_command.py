@@ -1,4 +1,4 @@
-"""The command `show`: what a capture holds."""
+"""The command `show`: summarise captures."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,7 +8,7 @@ import typer
 from profiler_job.analysis import show as showing
 from profiler_job.analysis.capture import nsys_reports
 from profiler_job.analysis.capture import selection as selecting
-from profiler_job.analysis.cli.terminal import is_given, show_what_can_be
+from profiler_job.analysis.cli.terminal import escape_unencodable, is_given
 from profiler_job.analysis.recording import ingest as ingesting
 from profiler_job.analysis.show import explain as explaining
 from profiler_job.jobs.contract.exit_codes import ExitCode
@@ -55,8 +55,8 @@ def show(
         typer.Option(help="Instead of printing, write a page there; of several profiles a folder of pages."),
     ] = None,
 ) -> None:
-    """Summarise nsys profiles of any program: kernels, ranges, phases, API calls, copies, and what is missing."""
-    show_what_can_be()
+    """Summarise nsys captures of any program: where does the GPU time go, and what to change first?"""
+    escape_unencodable()
     of_summaries = {"form": "--format", "top": "--top", "rules": "--rules", "phase": "--phase"}
     of_summaries |= {"section": "--section", "in_range": "--range", "gpu": "--gpu", "between": "--between"}
     of_summaries |= {"html": "--html"}
@@ -69,10 +69,10 @@ def show(
         ingesting.print_line("error: no PROFILE: give an .nsys-rep, an .sqlite or a parquetdir export")
         raise typer.Exit(ExitCode.USAGE)
     if report and given:
-        ingesting.print_line(f"error: {given[0]} is of summaries, and --report prints nsys's CSV: leave one out")
+        ingesting.print_line(f"error: {given[0]} is for summaries, and --report prints nsys's CSV: leave one out")
         raise typer.Exit(ExitCode.USAGE)
     if html and "--format" in given:
-        ingesting.print_line("error: --html writes pages, and --format is of what is printed: leave one out")
+        ingesting.print_line("error: --html writes pages, and --format is for printing: leave one out")
         raise typer.Exit(ExitCode.USAGE)
     profiles = profiles or []
     if explain is not None:

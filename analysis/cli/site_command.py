@@ -1,4 +1,4 @@
-"""The command `site`: the pages of recordings, and the site built of them."""
+"""The command `site`: write the pages of recordings, and build their site."""
 
 from pathlib import Path
 from typing import Annotated
@@ -23,7 +23,7 @@ def site(
     results: ResultsFolder = Path("results"),
     recording: Annotated[
         list[Path] | None,
-        typer.Option(help="Recording to show; repeat for several. Default: those in RESULTS/recordings."),
+        typer.Option(help="Recording to show; repeatable. Default: all in RESULTS/recordings."),
     ] = None,
     shipped: Annotated[
         bool, typer.Option("--shipped", help="Show the recordings that come with this program; replaces no site.")
@@ -31,7 +31,7 @@ def site(
     pages_only: Annotated[
         bool, typer.Option("--pages-only", help="Write the Markdown into --docs and build nothing, for `mkdocs`.")
     ] = False,
-    docs: Annotated[Path, typer.Option(help="Of --pages-only: MkDocs folder to write to; shows DOCS/data.")] = DOCS,
+    docs: Annotated[Path, typer.Option(help="MkDocs folder for --pages-only; has DOCS/data.")] = DOCS,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if a check of the numbers fails.")] = False,
     compared: Annotated[
         tuple[Path, Path] | None,
@@ -42,10 +42,10 @@ def site(
     noise: NoisePair = None,
     skip: Skip = 0,
     per_token: Annotated[
-        bool, typer.Option("--per-token", help="Of --compare: compare the time of a token, as `compare` does.")
+        bool, typer.Option("--per-token", help="Compare the time of a token, as `compare` does.")
     ] = False,
     price_per_hour: Annotated[
-        float | None, typer.Option(min=0, help="Price of the GPUs of one run, to show that of tokens.")
+        float | None, typer.Option(min=0, help="Price of the GPUs of one run, to price tokens.")
     ] = None,
     log_format: LogFormat = "text",
 ) -> None:
@@ -55,7 +55,7 @@ def site(
     compared, 74 the site cannot be written, 75 another job makes its site there.
     """
     if compared is None and (a or b or noise or skip or per_token):
-        raise ProfilerError("--a, --b, --noise, --skip and --per-token are of --compare A B: give it or leave them out")
+        raise ProfilerError("--a, --b, --noise, --skip and --per-token need --compare A B: give it or leave them out")
     request = None
     if compared is not None:
         request = comparing.Request(
@@ -69,10 +69,10 @@ def site(
         )
     if pages_only:
         if shipped:
-            raise ProfilerError("--shipped and --pages-only: the pages are of DOCS/data, or of --recording")
+            raise ProfilerError("--shipped and --pages-only: pages are written from DOCS/data or --recording")
         write_pages(recording or [], docs, request, price_per_hour, strict)
     elif is_given(context, "docs"):
-        raise ProfilerError("--docs is of --pages-only; --results names the folder that receives the site")
+        raise ProfilerError("--docs needs --pages-only; --results names the folder that receives the site")
     else:
         options = describe_pages(request, price_per_hour, strict)
         if not build_results_site(results, recording or [], shipped, log_format, options):

@@ -1,4 +1,4 @@
-"""What the commands share about what is given and what is printed."""
+"""The options, errors and output of commands, in functions that they share."""
 
 import sys
 
@@ -8,13 +8,14 @@ from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.exit_codes import ExitCode
 
 
-def exit_code_of(error: Exception) -> ExitCode:
-    """Return the exit code of a command that ends with an error; one of the operating system is of its output."""
+def find_exit_code(error: Exception) -> ExitCode:
+    """Return the exit code of a command that ends with an error; an error of the operating system means that its
+    output cannot be written."""
     return error.exit_code if isinstance(error, ProfilerError) else ExitCode.CANNOT_WRITE
 
 
 def describe_error(error: Exception) -> str:
-    """What an error says; of one of the operating system which file, why and what to do."""
+    """Return the message of an error; for one of the operating system which file, why and what to do."""
     if not isinstance(error, OSError):
         return str(error)
     return (
@@ -22,14 +23,14 @@ def describe_error(error: Exception) -> str:
     )
 
 
-def show_what_can_be() -> None:
-    """A terminal of another encoding shows what it can, and the rest as escapes."""
+def escape_unencodable() -> None:
+    """Print characters that the encoding of the terminal lacks as escapes."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
 
 
 def is_given(context: typer.Context, name: str) -> bool:
-    """Whether a parameter of the command was given, and not left at its default."""
+    """Return whether a parameter of the command was given, and not left at its default."""
     source = context.get_parameter_source(name)
     return source is not None and source.name != "DEFAULT"

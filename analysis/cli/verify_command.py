@@ -1,4 +1,4 @@
-"""The command `verify`: whether results and recordings are what was written."""
+"""The command `verify`: check that results and recordings are what was written."""
 
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +14,7 @@ from profiler_job.jobs.contract.words import format_count
 def verify(
     folder: Annotated[Path, typer.Argument(help="Results folder of jobs, or one of its sweeps, or a recording.")],
 ) -> None:
-    """Check that results and recordings are what was written: every file of finished runs, every table.
+    """Check that results and recordings are undamaged: every file of finished runs, every table.
 
     Exit code: 0 all are, 1 some are damaged (it names them), 2 there is no run and no recording.
     """

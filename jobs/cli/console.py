@@ -1,4 +1,4 @@
-"""What the commands print on, and how they end."""
+"""The consoles that commands print on, and the ways in which they end."""
 
 import signal
 from collections.abc import Callable
@@ -11,12 +11,13 @@ out, err = Console(highlight=False), Console(stderr=True, highlight=False, soft_
 
 
 def fail(message: str, code: int) -> typer.Exit:
+    """Print an error, and return the exception that ends the program with `code`."""
     err.print(f"error: {message}", style="red", markup=False)
     return typer.Exit(code)
 
 
-def when_terminated(handler: Callable[[int, Any], None]) -> None:
-    """Have `handler` called when this program is told to end. A hang-up that is ignored stays so: nohup asks for it."""
+def handle_termination(handler: Callable[[int, Any], None]) -> None:
+    """Call `handler` when a signal asks this program to end. A hang-up that is ignored stays so: nohup asks for it."""
     numbers = [signal.SIGTERM, signal.SIGINT]
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         numbers.append(signal.SIGHUP)

@@ -1,10 +1,19 @@
-"""The command `doctor`: whether this machine can measure."""
+"""The command `doctor`: check that this machine can measure."""
 
 from pathlib import Path
 
 import typer
 
-from profiler_job.jobs.cli.sweep_options import Device, Gpus, Only, ResultsFolder, Retry, ShardOption, SweepFile, chosen
+from profiler_job.jobs.cli.sweep_options import (
+    Device,
+    Gpus,
+    Only,
+    ResultsFolder,
+    Retry,
+    ShardOption,
+    SweepFile,
+    choose_runs,
+)
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.executor.events import EventSink, Terminal
@@ -23,7 +32,7 @@ def doctor(
     gpus: Gpus = 0,
 ) -> None:
     """Check that this machine can measure: GPU, torch, nsys, memory, disk. Exit code 69 if it cannot."""
-    planned, runs, part, _ = chosen(sweep, only, shard)
+    planned, runs, part, _ = choose_runs(sweep, only, shard)
     if not can_measure(Results(results, planned.name, part.folder), planned, runs, device, gpus, retry, Terminal()):
         raise typer.Exit(ExitCode.MISSING)
 
@@ -31,6 +40,7 @@ def doctor(
 def can_measure(
     folder: Results, sweep: Sweep, runs: list[Run], device: str, gpus: int, retry: bool, emit: EventSink
 ) -> bool:
+    """Emit one event for each check, and return whether none failed."""
     left = [run for run in runs if folder.final(run, sweep.protocol, retry) is None]
     outcomes = run_checks(folder, left, sweep.protocol, device, gpus)
     for check in outcomes:

@@ -1,4 +1,4 @@
-"""What follows a sweep: its recording, the report's pages and the site, all below the results folder.
+"""The steps after a sweep: its recording, its pages and its site, all below the results folder.
 
 RESULTS/recordings/<name>/   the tidy tables of a sweep
 RESULTS/site/                the built site; open index.html
@@ -35,44 +35,42 @@ NOTEBOOK_PLUGIN = re.compile(r"^  mkdocs-jupyter:\n(?:    .*\n)*", re.MULTILINE)
 """What renders notebooks, in mkdocs.yml. To import it is half of the build of a site that has none."""
 
 
-class StepFailed(ProfilerError):
+class StepError(ProfilerError):
     """A step after the measurements failed; the message says which."""
 
     exit_code = ExitCode.BUG
 
 
-OF_STEPS = {ExitCode.DAMAGED, ExitCode.MISSING, ExitCode.CANNOT_WRITE, ExitCode.LOCKED}
-"""Exit codes of a step that are those of the whole command; others mean nothing there."""
+PASSED_ON = {ExitCode.DAMAGED, ExitCode.MISSING, ExitCode.CANNOT_WRITE, ExitCode.LOCKED}
+"""Exit codes of a step that become the exit code of the whole command; others mean nothing there."""
 
 
-def fail_step(name: str, module: Sequence[str], code: int) -> StepFailed:
+def fail_step(name: str, module: Sequence[str], code: int) -> StepError:
     """Return the error of a step that ended with an exit code that it should not have."""
-    exit_code = ExitCode(code) if code in OF_STEPS else ExitCode.BUG
-    return StepFailed(
-        f"the step `{name}` failed ({module[0]} {module[1]}, exit {code}), see above", exit_code=exit_code
-    )
+    exit_code = ExitCode(code) if code in PASSED_ON else ExitCode.BUG
+    return StepError(f"the step `{name}` failed ({module[0]} {module[1]}, exit {code}), see above", exit_code=exit_code)
 
 
-def shipped_recordings() -> list[Path]:
-    """The recordings that come with the program."""
+def find_shipped_recordings() -> list[Path]:
+    """Return the folders of the recordings that come with the program."""
     return find_folders(find_shipped_data(), MANIFEST)
 
 
-def own_recordings(results: Path) -> list[Path]:
-    """The recordings that jobs made below `results`, as of `find_folders`."""
+def find_own_recordings(results: Path) -> list[Path]:
+    """Return the folders of the recordings that jobs made below `results`."""
     return find_folders(results / "recordings", MANIFEST)
 
 
 def ingest(sweep: Path, recording: Path, emit: Emit) -> bool:
     """Turn the results of a sweep into a recording, in place of an older one, and return whether every run that was
-    measured is in it. Raises StepFailed."""
+    measured is in it. Raises StepError."""
     restore(recording)
     draft = recording.absolute().parent / ".draft" / recording.name
     clear(draft)  # of a job that was killed
     command = ["profiler_job", "ingest", str(sweep.absolute()), "--out", str(draft)]
-    code = _step("recording", command, emit, allowed=(ExitCode.OK, ExitCode.FAILED))
-    if not draft.is_dir():  # 1 is also what a crash of Python gives
-        raise StepFailed(f"the step `recording` failed (jobs ingest, exit {code}) and left no recording, see above")
+    code = _run_step("recording", command, emit, allowed=(ExitCode.OK, ExitCode.FAILED))
+    if not draft.is_dir():  # a crash of Python gives 1, too
+        raise StepError(f"the step `recording` failed (`ingest`, exit {code}) and left no recording, see above")
     replace(draft, recording)
     with suppress(OSError):  # not empty: a job of another sweep makes its recording, or was killed when it did
         draft.parent.rmdir()
@@ -81,9 +79,9 @@ def ingest(sweep: Path, recording: Path, emit: Emit) -> bool:
 
 def summarise_captures(folder: Path, emit: Emit) -> None:
     """Print a summary of the captures in the results of a sweep or script, as `show` does. It needs no extra. Raises
-    StepFailed."""
+    StepError."""
     captures = sorted(map(str, folder.absolute().rglob(CAPTURE)))
-    _step("summary", ["profiler_job", "show", "--top", "5", *captures], emit)
+    _run_step("summary", ["profiler_job", "show", "--top", "5", *captures], emit)
 
 
 def build_site(
@@ -97,7 +95,7 @@ def build_site(
     whether no check that `page_options` make strict fails.
 
     price_per_hour: of the GPU of a run, to show the price of tokens. page_options: further options of the step that
-    writes the pages; their paths are absolute. Raises StepFailed.
+    writes the pages; their paths are absolute. Raises StepError.
     """
     sources = find_site_sources()
     restore(site)
@@ -105,7 +103,7 @@ def build_site(
     with create_temporary_folder("site-") as work:
         docs = work / "site"
         (work / "analysis").symlink_to(PACKAGE / "analysis")  # mkdocs.yml names files of it, relative to itself
-        # The report on a script has no questions, so the guide, which speaks of them, stays out.
+        # The site of a script has no questions, so the guide, which explains them, stays out.
         of_scripts = all(is_of_script(recording) for recording in recordings)
         left_out = ("data", "report", *(("guide", "notebooks", "extend.md") if of_scripts else ()))
         shutil.copytree(sources / "site", docs, ignore=shutil.ignore_patterns(*left_out))
@@ -117,22 +115,22 @@ def build_site(
         prices = [] if price_per_hour is None else ["--price-per-hour", str(price_per_hour)]
         module = ["profiler_job", "site", "--pages-only", "--docs", str(docs), *prices, *page_options]
         allowed = (ExitCode.OK, ExitCode.FAILED) if "--strict" in page_options else (ExitCode.OK,)
-        code = _step("pages", module, emit, copies=copies, allowed=allowed)
+        code = _run_step("pages", module, emit, copies=copies, allowed=allowed)
         settings = (sources / "mkdocs.yml").read_text(encoding="utf-8")
         if of_scripts:
             settings = NOTEBOOK_PLUGIN.sub("", settings)
-        (work / "mkdocs.yml").write_text(without_missing_pages(settings, docs), encoding="utf-8")
+        (work / "mkdocs.yml").write_text(remove_missing_pages(settings, docs), encoding="utf-8")
         draft = site.absolute().with_name(f".{site.name}.draft")
         clear(draft)  # of a job that was killed
         options = ["--config-file", str(work / "mkdocs.yml"), "--site-dir", str(draft)]
-        _step("site", ["mkdocs", "build", "--quiet", *options], emit)
+        _run_step("site", ["mkdocs", "build", "--quiet", *options], emit)
     replace(draft, site)
     emit("site_built", path=str(site / "index.html"))
     return code == ExitCode.OK
 
 
 def ask(name: str, module: Sequence[str]) -> Any:
-    """What a Python module answers, which is JSON on its standard output. Raises StepFailed."""
+    """Run a Python module, and return the JSON that it prints. Raises StepError."""
     command = [sys.executable, "-P", "-m", *module]
     done = subprocess.run(command, cwd=PROGRAM, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
     if code := done.returncode:
@@ -145,12 +143,12 @@ def is_of_script(recording: Path) -> bool:
     try:
         return bool(json.loads((recording / MANIFEST).read_text(encoding="utf-8")).get(SCRIPT))
     except (OSError, ValueError, AttributeError):
-        return False  # `report` says what is wrong with it
+        return False  # `site` says what is wrong with it
 
 
-def without_missing_pages(settings: str, docs: Path) -> str:
-    """The text of mkdocs.yml without the entries of its navigation that have no page below `docs`, and without
-    headings that none is left below."""
+def remove_missing_pages(settings: str, docs: Path) -> str:
+    """Return the text of mkdocs.yml without the entries of its navigation that have no page below `docs`, and without
+    headings that have no entry left."""
     before, nav, after = settings.partition("\nnav:\n")
     kept: list[str] = []
     for line in reversed(after.splitlines(keepends=True)):
@@ -162,7 +160,7 @@ def without_missing_pages(settings: str, docs: Path) -> str:
     return before + nav + "".join(reversed(kept))
 
 
-def _step(
+def _run_step(
     name: str,
     module: Sequence[str],
     emit: Emit,
@@ -171,8 +169,8 @@ def _step(
     allowed: Sequence[int] = (0,),
 ) -> int:
     """Run a Python module and return its exit code, which is one of those `allowed`. What it prints goes to standard
-    error, which leaves standard output to the events, through a pipe, since the module would fail where nobody reads
-    standard error. Of `copies` that it names, the originals are named."""
+    error, since standard output is for events. It goes through a pipe, because the module would fail if nobody reads
+    standard error. Paths of `copies` become the paths of the originals. Raises StepError."""
     emit("step_started", step=name)
     started = time.monotonic()
     with subprocess.Popen(
@@ -188,7 +186,7 @@ def _step(
         assert process.stdout is not None  # a pipe
         try:
             for line in process.stdout:
-                for copy in sorted(copies, reverse=True):  # that of `tiny-2` before that of `tiny`
+                for copy in sorted(copies, reverse=True):  # `tiny-2` before `tiny`
                     line = line.replace(str(copy), str(copies[copy]))
                 sys.stderr.write(line)
         except BaseException:

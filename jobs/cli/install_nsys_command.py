@@ -1,4 +1,4 @@
-"""The command `install-nsys`: gives this machine an nsys, without root, or says where it already has one."""
+"""The command `install-nsys`: give this machine an nsys, without root, or name the one that it has."""
 
 from pathlib import Path
 from typing import Annotated
@@ -19,7 +19,7 @@ def install_nsys(
     key: Annotated[str, typer.Option(help="Fingerprint of the key that signs the repository.")] = KEY,
     force: Annotated[bool, typer.Option("--force", help="Install it even if this machine has an nsys.")] = False,
 ) -> None:
-    """Install the command line of NVIDIA Nsight Systems, without root. Exit code 69 if it cannot be had.
+    """Install the nsys command line of NVIDIA Nsight Systems; needs no root. Exit code 69 if it cannot be installed.
 
     For Debian and Ubuntu, in a container, too. If a CUDA toolkit or Nsight Compute has brought one, nothing is
     installed: profiler-job finds it there. The repository's signature and the package's SHA-256 are checked.

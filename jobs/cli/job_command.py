@@ -8,8 +8,8 @@ import typer
 from profiler_job.jobs.cli.console import fail
 from profiler_job.jobs.cli.doctor_command import can_measure
 from profiler_job.jobs.cli.follow_up import build_site, ingest
-from profiler_job.jobs.cli.measure_sweep import gpus_to_use, measure, telling
-from profiler_job.jobs.cli.report_lock import reporting, reports
+from profiler_job.jobs.cli.measure_sweep import measure, open_event_sink, select_gpus
+from profiler_job.jobs.cli.report_lock import find_report_folder, hold_report_folder
 from profiler_job.jobs.cli.status_command import check_measured
 from profiler_job.jobs.cli.sweep_options import (
     AllowMix,
@@ -22,7 +22,7 @@ from profiler_job.jobs.cli.sweep_options import (
     Retry,
     ShardOption,
     SweepFile,
-    chosen,
+    choose_runs,
 )
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.executor.result_store import Results
@@ -42,22 +42,23 @@ def job(
     gpus: Gpus = 0,
     price_per_hour: PricePerHour = None,
     log_format: LogFormat = "text",
-    render_only: Annotated[bool, typer.Option("--render-only", help="Only the report of what was measured.")] = False,
+    render_only: Annotated[
+        bool, typer.Option("--render-only", help="Measure nothing; make the recording and site.")
+    ] = False,
 ) -> None:
-    """Everything: check this machine, measure the sweep, make its recording and the site, all below --results.
+    """Check this machine, measure the sweep, and make its recording and its site, all below --results.
 
-    Exit code: as of `run`; 2 also when there are no results for --render-only; 70 when everything was measured and the
-    recording or the site could not be made; 75 also when another job makes its report there, which one that has
-    measured waits for.
+    Exit code: like `run`; also 2 when --render-only finds no results, 70 when the recording or the site could
+    not be made, and 75 when another job makes its site there. A job that has measured waits for the other one.
     """
-    planned, runs, part, of_all_shards = chosen(sweep, only, shard)
-    with telling(log_format, price_per_hour, len(gpus_to_use(device, gpus))) as emit:
+    planned, runs, part, of_all_shards = choose_runs(sweep, only, shard)
+    with open_event_sink(log_format, price_per_hour, len(select_gpus(device, gpus))) as emit:
         measured = Results(results, planned.name, part.folder)
         if render_only:
             check_measured(measured)
         elif not can_measure(measured, planned, runs, device, gpus, retry, emit):
             raise fail(
-                "this machine cannot measure: see the checks that failed. The report of the recording that comes with "
+                "this machine cannot measure: see the checks that failed. The site of the recordings that come with "
                 "this program needs no GPU: `profiler-job site --shipped`",
                 ExitCode.MISSING,
             )
@@ -65,11 +66,13 @@ def job(
         recording = results / "recordings" / "-".join(filter(None, (planned.name, part.folder)))
         kept = f"what was measured is kept in {measured.folder}; `profiler-job job --render-only` tries again"
         # Shards that end together have a recording each, and no site to share.
-        held, wait_s = (measured, 0) if part.count > 1 else (reports(results), 0 if render_only else REPORT_S)
-        with reporting(held, kept, wait_s):
+        held, wait_s = (
+            (measured, 0) if part.count > 1 else (find_report_folder(results), 0 if render_only else REPORT_S)
+        )
+        with hold_report_folder(held, kept, wait_s):
             good &= ingest(measured.folder, recording, emit)
             if part.count == 1:
-                num_gpus = max(1, len(gpus_to_use(device, gpus)))
+                num_gpus = max(1, len(select_gpus(device, gpus)))
                 price = None if price_per_hour is None else price_per_hour / num_gpus
                 build_site([recording], results / "site", emit, price)
         if not good:

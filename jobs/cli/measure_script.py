@@ -1,4 +1,4 @@
-"""What `profile` and `try` share: their options, the measuring of a script, and its recording."""
+"""The code that `profile` and `try` share: their options, the measuring of a script, and its recording."""
 
 import re
 import shlex
@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from profiler_job.jobs.cli.console import fail, when_terminated
+from profiler_job.jobs.cli.console import fail, handle_termination
 from profiler_job.jobs.cli.follow_up import ingest
-from profiler_job.jobs.cli.report_lock import reporting, reports
+from profiler_job.jobs.cli.report_lock import find_report_folder, hold_report_folder
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.layout import RESERVED_NAMES, SCRIPT, SWEEP
 from profiler_job.jobs.executor import script
@@ -25,7 +25,7 @@ NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")
 ScriptCommand = Annotated[
     list[str], typer.Argument(metavar="COMMAND...", help="The script as you start it: python train.py ...")
 ]
-Name = Annotated[str, typer.Option("--name", "-n", help="Name of its results. Default: that of the script.")]
+Name = Annotated[str, typer.Option("--name", "-n", help="Name of its results. Default: the name of the script.")]
 SkippedSteps = Annotated[int, typer.Option("--skip", "--warmup", min=1, help="Steps before the first timed one.")]
 MeasuredSteps = Annotated[
     int, typer.Option("--steps", min=2, help="Steps that are timed, and steps that are captured.")
@@ -36,7 +36,7 @@ EndOfStep = Annotated[
 
 
 def check_name(name: str, results: Path) -> None:
-    """Ends the program where results of that name cannot be kept, or would replace others."""
+    """End the program if results of that name cannot be kept, or would replace others."""
     if not NAME.fullmatch(name) or name in RESERVED_NAMES:
         raise fail(
             f"--name {name}: letters, digits, dots and dashes make a name; not {', '.join(RESERVED_NAMES)}",
@@ -48,23 +48,23 @@ def check_name(name: str, results: Path) -> None:
         )
 
 
-def measure(followed: script.Script, results: Path) -> tuple[Path, dict]:
-    """As `script.measure`; ends the program where it cannot."""
+def measure(followed: script.Script, results: Path) -> tuple[Path, dict[str, Any]]:
+    """Measure as `script.measure` does; end the program if that fails."""
     try:
         return attempt(followed, results)
     except script.ScriptFailed as error:
         raise fail(str(error), ExitCode.FAILED) from None
 
 
-def attempt(followed: script.Script, results: Path) -> tuple[Path, dict]:
-    """As `script.measure`. Raises ScriptFailed; ends the program where it cannot for another reason."""
+def attempt(followed: script.Script, results: Path) -> tuple[Path, dict[str, Any]]:
+    """Measure as `script.measure` does. Raises ScriptFailed; any other error ends the program."""
     received: list[int] = []
 
-    def terminate(number: int, frame) -> None:
+    def terminate(number: int, frame: object) -> None:
         received.append(number)
         raise KeyboardInterrupt
 
-    when_terminated(terminate)
+    handle_termination(terminate)
     try:
         with Results(results, f".{followed.name}").lock():
             return script.measure(followed, results)
@@ -81,30 +81,32 @@ def attempt(followed: script.Script, results: Path) -> tuple[Path, dict]:
 
 
 @contextmanager
-def recorded(folder: Path, results: Path, emit: Emit) -> Iterator[tuple[Path, bool]]:
-    """The recording of a script that was measured, and whether all of it is in it. Ends the program where it, or what
-    is made of it within this, cannot be made."""
+def make_recording(folder: Path, results: Path, emit: Emit) -> Iterator[tuple[Path, bool]]:
+    """Make the recording of a script that was measured. Yield it, and whether it holds all that was measured. Ends the
+    program if it cannot be made, or if what the caller makes from it fails."""
     recording = results / "recordings" / folder.name
     ingesting = f"`profiler-job ingest {shlex.quote(str(folder))} --out {shlex.quote(str(recording))}`"
-    again = f"{ingesting}, then `{build_command(recording)}`"
-    advice = f"what was measured is kept in {folder}; {again} makes its report"
-    with reporting(reports(results), advice, wait_s=600):
+    again = f"{ingesting}, then `{format_site_command(recording)}`"
+    advice = f"what was measured is kept in {folder}; {again} makes its site"
+    with hold_report_folder(find_report_folder(results), advice, wait_s=600):
         yield recording, ingest(folder, recording, emit)
 
 
-def build_command(recording: Path) -> str:
+def format_site_command(recording: Path) -> str:
+    """Return the command that builds the site of a recording."""
     return f"profiler-job site --recording {shlex.quote(str(recording))}"
 
 
-def overhead(noted: dict) -> str:
-    """What following costs: a step of the script alone, captured, and with its modules followed, on the host."""
+def describe_overhead(noted: dict[str, Any]) -> str:
+    """Return one line on what profiling costs: the time of a step on the CPU alone, captured, and with its modules
+    followed."""
     alone = median(step["host_ns"] for step in noted["steps"])
     kinds = {"captured": noted["captured_ns"], "with its modules followed": noted["followed_ns"]}
     slower = [f"{median(walls) / 1e6:.1f} ms {kind}" for kind, walls in kinds.items() if walls]
-    return f"a step takes the host {', '.join([f'{alone / 1e6:.1f} ms alone', *slower])}"
+    return f"a step takes the CPU {', '.join([f'{alone / 1e6:.1f} ms alone', *slower])}"
 
 
 def may_replace(folder: Path) -> bool:
-    """Whether nothing is lost with a folder but an older profile: a sweep may have the name of a script."""
+    """Return whether a folder holds nothing but an older profile: a sweep may have the name of a script."""
     is_script = (read_json(folder / SWEEP, dict) or {}).get(SCRIPT)
     return bool(is_script) or not folder.exists() or not any(folder.iterdir())

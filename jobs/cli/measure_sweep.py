@@ -8,30 +8,30 @@ from contextlib import contextmanager
 
 import typer
 
-from profiler_job.jobs.cli.console import fail, when_terminated
+from profiler_job.jobs.cli.console import fail, handle_termination
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.executor.events import EventSink, JsonEvents, Meter, Terminal
 from profiler_job.jobs.executor.failures import CollectorError
 from profiler_job.jobs.executor.preflight import check_writable
 from profiler_job.jobs.executor.result_store import Locked, Results
-from profiler_job.jobs.executor.sweep_runner import MixedVersions, Stopped, SweepRunner
+from profiler_job.jobs.executor.sweep_runner import MixedVersions, StoppedError, SweepRunner
 from profiler_job.jobs.executor.sweep_state import SIGNAL_S
 from profiler_job.jobs.executor.visible_gpus import find_visible_gpus
 from profiler_job.jobs.sweep.plan import Sweep
 
 
 @contextmanager
-def telling(log_format: str, price_per_hour: float | None, num_gpus: int) -> Iterator[EventSink]:
-    """The report of a job, from its start; last of all it tells how the job ended, how long it took and its cost."""
+def open_event_sink(log_format: str, price_per_hour: float | None, num_gpus: int) -> Iterator[EventSink]:
+    """Yield the event sink of a job. The last event has the exit code, the time and the cost of the job."""
     meter = Meter(price_per_hour)
     emit: EventSink = JsonEvents() if log_format == "json" else Terminal(meter, num_gpus)
 
-    def terminate(number: int, frame) -> None:
+    def terminate(number: int, frame: object) -> None:
         raise fail("terminated before it began to measure", 128 + number)
 
     try:
-        when_terminated(terminate)
+        handle_termination(terminate)
         yield emit
     except typer.Exit as ended:
         emit("job_finished", exit_code=ended.exit_code, **meter.read())
@@ -39,8 +39,8 @@ def telling(log_format: str, price_per_hour: float | None, num_gpus: int) -> Ite
     emit("job_finished", exit_code=0, **meter.read())
 
 
-def gpus_to_use(device: str, gpus: int) -> list[int]:
-    """Their indices; fewer than `gpus` where fewer are visible."""
+def select_gpus(device: str, gpus: int) -> list[int]:
+    """Return the indices of the GPUs to use; fewer than `gpus` if fewer are visible."""
     return (find_visible_gpus() if device == "cuda" else [0])[: gpus or None]
 
 
@@ -57,7 +57,7 @@ def measure(
 ) -> bool:
     """Measure what is not finished, and return whether every run is ok or out of memory. Ends the program if it
     cannot go on."""
-    used = gpus_to_use(device, gpus)
+    used = select_gpus(device, gpus)
     if not used:
         raise fail("no NVIDIA GPU is visible; `doctor` says what is missing", ExitCode.MISSING)
     if gpus > len(used):
@@ -78,7 +78,7 @@ def measure(
     received: list[int] = []
     first_at = 0.0
 
-    def terminate(number: int, frame) -> None:
+    def terminate(number: int, frame: object) -> None:
         nonlocal first_at
         if not received:
             first_at = time.monotonic()
@@ -88,14 +88,14 @@ def measure(
         received.append(number)
         runner.stop()
 
-    when_terminated(terminate)
+    handle_termination(terminate)
     try:
         with folder.lock():
             folder.save_sweep(sweep, runs, of_all_shards)
             statuses = runner.run(runs)
     except Locked as error:
         raise fail(f"{error}; wait for it, or choose another --results", ExitCode.LOCKED) from None
-    except Stopped:
+    except StoppedError:
         raise typer.Exit(128 + received[0]) from None
     except MixedVersions as error:
         raise fail(str(error), ExitCode.USAGE) from None
@@ -104,7 +104,7 @@ def measure(
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         writable = check_writable(*folder.written)
-        advice = "free some space" if full else writable.fix or "mend this"
+        advice = "free some space" if full else writable.fix or "fix this"
         message = f"{error.filename or folder.folder}: {error.strerror or error}{' (disk full)' if full else ''}"
         kept = f"what was measured so far is kept. To resume, {advice} and run again"
         raise fail(f"{message}; {kept}", ExitCode.CANNOT_WRITE) from None

@@ -1,4 +1,4 @@
-"""Standard streams whose reader may go away."""
+"""Standard streams that lose their reader without an error."""
 
 import errno
 import os
@@ -10,8 +10,8 @@ from profiler_job.jobs.contract.errors import OutputError
 
 
 class Output:
-    """A standard stream whose reader may go away, such as a terminal or a log shipper: the rest goes nowhere. Raises
-    OutputError once where it cannot be written for another reason, such as a full disk."""
+    """A standard stream whose reader may go away, such as a terminal or a log shipper: the rest is dropped. Raises
+    OutputError once if it cannot be written for another reason, such as a full disk."""
 
     def __init__(self, stream: TextIO):
         self.stream = stream

@@ -1,4 +1,4 @@
-"""The command `plan`: the runs of a sweep, and what they need."""
+"""The command `plan`: print the runs of a sweep, and what they need."""
 
 from collections import Counter
 from typing import Annotated
@@ -7,7 +7,7 @@ import typer
 from rich.progress import track
 
 from profiler_job.jobs.cli.console import err, fail, out
-from profiler_job.jobs.cli.sweep_options import Only, ShardOption, SweepFile, chosen
+from profiler_job.jobs.cli.sweep_options import Only, ShardOption, SweepFile, choose_runs
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.words import format_count
@@ -39,7 +39,7 @@ def plan(
 ) -> None:
     """Print the runs of a sweep with their parameters, predicted memory and time. Needs no GPU and no torch; the
     memory of models of your own is simulated, and that needs torch."""
-    planned, runs, *_ = chosen(sweep, only, shard)
+    planned, runs, *_ = choose_runs(sweep, only, shard)
     workloads = " and ".join(sorted({run.workload for run in runs}))
     shapes = {infer_shape(run) for run in runs if is_predictable(run)}
     seconds = estimate_prediction_seconds(shapes)
@@ -79,8 +79,8 @@ def plan(
 
 
 def simulate_own(runs: list[Run], patient: bool) -> dict[Run, Simulation]:
-    """The simulations of runs of one GPU that are not of the reference Transformer. Ends the program where the workload
-    does not take what the sweep says."""
+    """Return the simulations of runs on one GPU that do not measure the reference Transformer. Ends the program if the
+    workload refuses the options of the sweep."""
     own = [run for run in runs if not is_reference(run) and run.gpus == 1]
     try:
         return dict(zip(own, simulate_runs(own, patient))) if own else {}

@@ -1,7 +1,7 @@
-"""The command `profile`: a training script as it is, from its steps to a site."""
+"""The command `profile`: measure a training script as it is, and make its site."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,13 +14,13 @@ from profiler_job.jobs.cli.measure_script import (
     Name,
     ScriptCommand,
     SkippedSteps,
-    build_command,
     check_name,
+    describe_overhead,
+    format_site_command,
+    make_recording,
     measure,
-    overhead,
-    recorded,
 )
-from profiler_job.jobs.cli.script_name import default_name
+from profiler_job.jobs.cli.script_name import choose_default_name
 from profiler_job.jobs.cli.sweep_options import ResultsFolder
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.extras import find_missing, install_command
@@ -38,14 +38,14 @@ def profile(
     step: EndOfStep = "auto",
     go_on: Annotated[bool, typer.Option("--go-on", help="Let the script go on afterwards.")] = False,
 ) -> None:
-    """Profile a training script as it is: which module each kernel is of, backward included.
+    """Profile a training script as it is, and find the module of each kernel, in the backward pass, too.
 
     Exit code: 1 the script ended before enough steps or launched no kernel, 2 usage, 69 nsys is missing, 70 the
     recording or the site could not be made, 74 results cannot be written, 75 another job holds the folder, 130
     interrupted, 143 terminated.
     """
     node = find_node(command)
-    chosen, site = (name or default_name(command), "site")
+    chosen, site = (name or choose_default_name(command), "site")
     if node is not None:  # each machine is given the same command, and may write to the same disk
         of_node = f"-node-{node}"
         chosen, site = chosen[: LONGEST_NAME - len(of_node)] + of_node, site + of_node
@@ -55,18 +55,18 @@ def profile(
         err.print(f"no site will be built; this installs what it needs: {install_command('site')}", markup=False)
     followed = script.Script(command=command, name=chosen, skip=skip, steps=steps, step=step, goes_on=go_on)
     folder, noted = measure(followed, results)
-    out.print(overhead(noted), soft_wrap=True)
+    out.print(describe_overhead(noted), soft_wrap=True)
     if noted["world"] > noted["ranks"]:
-        out.print(part_of_ranks(noted), soft_wrap=True)
+        out.print(describe_ranks(noted), soft_wrap=True)
     emit = Terminal()
-    with recorded(folder, results, emit) as (recording, good):
+    with make_recording(folder, results, emit) as (recording, good):
         if with_site:
             build_site([recording], results / site, emit)
         else:
             summarise_captures(folder, emit)
     emit.close()
     if not with_site:
-        then = f"{install_command('site')}, then {build_command(recording)}"
+        then = f"{install_command('site')}, then {format_site_command(recording)}"
         out.print(f"no site was built; to build it: {then}", markup=False, soft_wrap=True)
     if code := noted["exit_code"]:
         err.print(f"the script ended with exit code {code}, after its steps were captured", style="yellow")
@@ -74,8 +74,8 @@ def profile(
         raise typer.Exit(ExitCode.FAILED)
 
 
-def part_of_ranks(noted: dict) -> str:
-    """Which of all ranks were measured here, where the others are on other machines."""
+def describe_ranks(noted: dict[str, Any]) -> str:
+    """Return one line on which ranks were measured here, if other machines have the others."""
     first, size = noted["rank"], noted["ranks"]
     here = f"rank {first}" if size == 1 else f"ranks {first} to {first + size - 1}"
     return (

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import typer
 
-from profiler_job.jobs.cli.measure_sweep import gpus_to_use, measure, telling
+from profiler_job.jobs.cli.measure_sweep import measure, open_event_sink, select_gpus
 from profiler_job.jobs.cli.sweep_options import (
     AllowMix,
     Device,
@@ -16,7 +16,7 @@ from profiler_job.jobs.cli.sweep_options import (
     Retry,
     ShardOption,
     SweepFile,
-    chosen,
+    choose_runs,
 )
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.executor.result_store import Results
@@ -41,8 +41,8 @@ def run(
     with other versions (GPU, driver, CUDA, torch, nsys, commit) than this machine has, 69 this machine cannot measure,
     74 results cannot be written, 75 another job holds the folder, 129 hung up, 130 interrupted, 143 terminated.
     """
-    planned, runs, part, of_all_shards = chosen(sweep, only, shard)
+    planned, runs, part, of_all_shards = choose_runs(sweep, only, shard)
     folder = Results(results, planned.name, part.folder)
-    with telling(log_format, price_per_hour, len(gpus_to_use(device, gpus))) as emit:
+    with open_event_sink(log_format, price_per_hour, len(select_gpus(device, gpus))) as emit:
         if not measure(folder, planned, runs, of_all_shards, device, gpus, retry, allow_mix, emit):
             raise typer.Exit(ExitCode.FAILED)

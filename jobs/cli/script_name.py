@@ -10,15 +10,15 @@ LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.co
 """Modules that start the script, with values of their own options before it."""
 
 
-def default_name(command: list[str]) -> str:
-    """That of the script, as `script_name` has it, without what `--name` may not hold: my-train of "my train.py"."""
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", script_name(command)).strip("._-")[:LONGEST_NAME] or SCRIPT
+def choose_default_name(command: list[str]) -> str:
+    """Return the name of the script without the characters that `--name` refuses: my-train for "my train.py"."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", find_script_name(command)).strip("._-")[:LONGEST_NAME] or SCRIPT
     return f"{name}-{SCRIPT}" if name in RESERVED_NAMES else name
 
 
-def script_name(command: list[str]) -> str:
-    """train of `python -u path/train.py --lr 1` and of `torchrun --nproc-per-node 2 train.py`, package of `python -m
-    package`, nothing of code on the command line."""
+def find_script_name(command: list[str]) -> str:
+    """Return train for `python -u path/train.py --lr 1` and for `torchrun --nproc-per-node 2 train.py`, package for
+    `python -m package`, and "" for code on the command line."""
     words = command[1:] or command
     for before, word in zip(["", *words], words):
         if before == "-m" and word not in LAUNCHERS:

@@ -1,10 +1,10 @@
-"""The command `status`: how far a sweep is."""
+"""The command `status`: show how far a sweep is."""
 
 from collections import Counter
 from pathlib import Path
 
 from profiler_job.jobs.cli.console import fail, out
-from profiler_job.jobs.cli.sweep_options import Only, ResultsFolder, ShardOption, SweepFile, chosen
+from profiler_job.jobs.cli.sweep_options import Only, ResultsFolder, ShardOption, SweepFile, choose_runs
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.layout import RunRecord
 from profiler_job.jobs.contract.words import format_count
@@ -13,15 +13,15 @@ from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP
 
 
 def check_measured(folder: Results) -> None:
-    """Ends the program where no job wrote results."""
+    """End the program if no job wrote results."""
     try:
         folder.check_exists()
     except NoResults as error:
         raise fail(str(error), ExitCode.USAGE) from None
 
 
-def timed_so_far(record: RunRecord) -> str:
-    """How far a run is that is not finished: `timed`, or `timed by 1 of 3 processes`."""
+def describe_timed(record: RunRecord) -> str:
+    """Return the state of a run that is not finished: `timed`, or `timed by 1 of 3 processes`."""
     num_timed = len(record.timed)
     return "timed" if record.is_timed else f"timed by {num_timed} of {format_count(record.processes, 'process')}"
 
@@ -32,8 +32,8 @@ def status(
     only: Only = "",
     shard: ShardOption = "",
 ) -> None:
-    """Show how far a running or finished sweep is. Exit code 2 where no job wrote results of it."""
-    planned, runs, part, _ = chosen(sweep, only, shard)
+    """Show how far a running or finished sweep is. Exit code 2 if no job wrote results of it."""
+    planned, runs, part, _ = choose_runs(sweep, only, shard)
     folder = Results(results, planned.name, part.folder)
     check_measured(folder)
     counts: Counter[str] = Counter()
@@ -42,7 +42,7 @@ def status(
         record = folder.finished(run, planned.protocol)
         timed = folder.timed(run, planned.protocol)
         damage = "" if record else folder.damage(run)
-        begun = folder.read_in_flight(run) or (timed_so_far(timed) if timed else "waiting")
+        begun = folder.read_in_flight(run) or (describe_timed(timed) if timed else "waiting")
         state = record.status if record else "damaged" if damage else begun
         counts[state] += 1
         known = record or timed

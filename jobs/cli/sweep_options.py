@@ -1,4 +1,4 @@
-"""Options that several commands share, and the runs that they choose of a sweep."""
+"""Options that several commands share, and the runs of a sweep that they select."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -13,15 +13,13 @@ from profiler_job.jobs.sweep.plan import Sweep, SweepError, load_sweep, select_r
 from profiler_job.jobs.sweep.shards import Shard, detect_shard, parse_shard, select_shard_runs
 
 SweepFile = Annotated[Path, typer.Option("--sweep", help="Sweep file.", show_default="jobs/sweep.yaml")]
-ResultsFolder = Annotated[
-    Path, typer.Option("--results", "-o", envvar=RESULTS_OF_IMAGE, help="Folder that receives the results.")
-]
+ResultsFolder = Annotated[Path, typer.Option("--results", "-o", envvar=RESULTS_OF_IMAGE, help="Folder of the results.")]
 Only = Annotated[str, typer.Option(help="Only these runs, e.g. size=small,mode=forward; repeat a key for more values.")]
 ShardOption = Annotated[str, typer.Option("--shard", help="Part I/N of the sweep; detected from batch engines.")]
 Device = Annotated[Literal["cuda", "cpu"], typer.Option(help="cuda, or cpu to try things out without a GPU.")]
 Retry = Annotated[bool, typer.Option("--retry", help="Measure failed runs and timeouts again.")]
 AllowMix = Annotated[
-    bool, typer.Option("--allow-mix", help="Go on where finished runs were measured with other versions.")
+    bool, typer.Option("--allow-mix", help="Go on if finished runs were measured with other versions.")
 ]
 Gpus = Annotated[int, typer.Option(min=0, help="How many GPUs to use; 0 for all visible ones.")]
 PricePerHour = Annotated[
@@ -30,9 +28,9 @@ PricePerHour = Annotated[
 LogFormat = Annotated[Literal["text", "json"], typer.Option(help="text or json (one event a line).")]
 
 
-def chosen(sweep_file: Path, only: str, shard_text: str) -> tuple[Sweep, list[Run], Shard, list[Run] | None]:
-    """The sweep, its runs after --only and --shard, the shard, and the runs of all shards if there are several. Ends
-    the program on a configuration error."""
+def choose_runs(sweep_file: Path, only: str, shard_text: str) -> tuple[Sweep, list[Run], Shard, list[Run] | None]:
+    """Return the sweep, its runs after --only and --shard, the shard, and the runs of all shards if there are several.
+    Ends the program on a configuration error."""
     try:
         sweep = load_sweep(sweep_file)
         selected = select_runs(sweep, only)

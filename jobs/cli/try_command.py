@@ -1,4 +1,4 @@
-"""The command `try`: changes given to a training script as it is, each measured, and held against what was expected."""
+"""The command `try`: measure changes on a training script as it is, and compare each with its prediction."""
 
 import dataclasses
 import json
@@ -20,11 +20,11 @@ from profiler_job.jobs.cli.measure_script import (
     SkippedSteps,
     attempt,
     check_name,
+    describe_overhead,
+    make_recording,
     measure,
-    overhead,
-    recorded,
 )
-from profiler_job.jobs.cli.script_name import default_name
+from profiler_job.jobs.cli.script_name import choose_default_name
 from profiler_job.jobs.cli.sweep_options import ResultsFolder
 from profiler_job.jobs.contract.changes import TRIABLE, Refused, parse_sets
 from profiler_job.jobs.contract.exit_codes import ExitCode
@@ -35,7 +35,7 @@ from profiler_job.jobs.executor.nodes import find_node
 
 WIDTH = 80
 OTHER_NUMBERS = 0.2
-"""Part of it by which the loss of a first step differs where not a change is the reason, but other random numbers."""
+"""Relative difference of the losses of the first step above which other random numbers are the reason."""
 
 
 def try_changes(
@@ -53,8 +53,8 @@ def try_changes(
     """Try changes on a training script as it is: was it faster, and was that expected?
 
     The script is measured as `profile` does, without changes and then with each set of them. Exit code: 1 the script
-    failed, or a set of changes could not be tried (the others are), 2 usage, or a change needs other code; the others
-    as of `profile`.
+    failed, or a set of changes could not be tried (the others are), 2 usage, or a change needs other code; other codes
+    are like those from `profile`.
     """
     try:
         sets = parse_sets(change)
@@ -64,15 +64,15 @@ def try_changes(
         raise fail(
             "`try` starts a script again and again on this machine alone: give it one that trains here", ExitCode.USAGE
         )
-    chosen = name or default_name(command)
+    chosen = name or choose_default_name(command)
     names = [name_changed(chosen, changes) for changes in sets]
     for each in (chosen, *names):
         check_name(each, results)
     plain = script.Script(command=command, name=chosen, skip=skip, steps=steps, step=step, goes_on=False)
     emit = Terminal()
     folder, noted = measure(plain, results)
-    out.print(overhead(noted), soft_wrap=True)
-    with recorded(folder, results, emit) as (before, _):
+    out.print(describe_overhead(noted), soft_wrap=True)
+    with make_recording(folder, results, emit) as (before, _):
         question = [
             "profiler_job.analysis.prediction.judge_tries",
             "expect",
@@ -81,49 +81,52 @@ def try_changes(
         ]
         expected = ask("what is expected", question)
     tries = [{"changes": changes, "name": each, "expected": said} for changes, each, said in zip(sets, names, expected)]
-    keep(tries, plain, results)
-    tell("expected, before any of it is tried:", *map(expectation_of, tries))
+    save_tries(tries, plain, results)
+    print_wrapped("expected, before any of it is tried:", *map(format_expectation, tries))
     for entry in tries:
         entry |= try_set(plain, entry, noted, results, emit)
-        keep(tries, plain, results)
+        save_tries(tries, plain, results)
     emit.close()
-    tell(f"`profiler-job site --results {results}` makes pages of all that was measured")
+    print_wrapped(f"`profiler-job site --results {results}` makes pages of all that was measured")
     if any("failed" in entry for entry in tries):
         raise typer.Exit(ExitCode.FAILED)
 
 
-def keep(tries: list[dict[str, Any]], plain: script.Script, results: Path) -> None:
-    """RESULTS/<name>-tries.json: what was expected of each set is in it before the set is tried."""
+def save_tries(tries: list[dict[str, Any]], plain: script.Script, results: Path) -> None:
+    """Write RESULTS/<name>-tries.json. It has the prediction for each set before the set is tried."""
     script.write_json(results / f"{plain.name}-tries.json", {"baseline": plain.name, "tries": tries})
 
 
-def expectation_of(entry: dict[str, Any]) -> str:
+def format_expectation(entry: dict[str, Any]) -> str:
+    """Return what is expected of a set of changes, in one line."""
     return f"{','.join(entry['changes'])}: {'; '.join(entry['expected']['lines'])}"
 
 
-def try_set(plain: script.Script, entry: dict[str, Any], noted: dict, results: Path, emit: Emit) -> dict[str, Any]:
-    """Measure the script with a set of changes, and print what they gave: `measured` and `losses`, or why it `failed`.
-    noted: of the script without them."""
+def try_set(
+    plain: script.Script, entry: dict[str, Any], noted: dict[str, Any], results: Path, emit: Emit
+) -> dict[str, Any]:
+    """Measure the script with a set of changes, print what they gave, and return `measured` and `losses`, or why it
+    `failed`. noted: what was noted in the script without changes."""
     changes, label = entry["changes"], ",".join(entry["changes"])
     followed = dataclasses.replace(plain, name=entry["name"], changes=changes)
     try:
-        check_news(changes, noted)
+        check_is_new(changes, noted)
         folder, with_changes = attempt(followed, results)
     except script.ScriptFailed as error:
         how = "not tried" if isinstance(error, script.NotApplied) else "failed"
         err.print(f"{label}: {how}: {str(error).removeprefix(f'{label}: ')}", style="yellow", markup=False)
         return {"failed": str(error)}
-    with recorded(folder, results, emit) as (after, _):
+    with make_recording(folder, results, emit) as (after, _):
         before = after.with_name(plain.name)
         question = [*map(str, (before.absolute(), after.absolute())), json.dumps(entry["expected"])]
         measured = ask("what it gave", ["profiler_job.analysis.prediction.judge_tries", "judge", *question])
     losses = compare_losses(noted, with_changes)
-    tell(f"{label}: {measured['lines'][0]}", *measured["lines"][1:], say_losses(losses))
+    print_wrapped(f"{label}: {measured['lines'][0]}", *measured["lines"][1:], describe_losses(losses))
     return {"measured": measured, "losses": losses}
 
 
-def check_news(changes: Sequence[str], noted: dict) -> None:
-    """Raises NotApplied where the script has a change already, as far as its steps without it show that."""
+def check_is_new(changes: Sequence[str], noted: dict[str, Any]) -> None:
+    """Raise NotApplied if the script already has a change, as far as its steps without changes show that."""
     precision, autocast = noted["float32_matmul_precision"], noted["autocast"].removeprefix("torch.")
     if "bf16" in changes and autocast not in ("", "bfloat16"):
         raise script.NotApplied(f"bf16: the script opens autocast itself, in {autocast}: change its type there")
@@ -134,9 +137,12 @@ def check_news(changes: Sequence[str], noted: dict) -> None:
 
 
 class Losses(TypedDict):
-    """Of the script without and with changes. num: how many losses both have; first, largest: relative differences of
-    those of the first step and the largest, of which `step` is (from 1), or the first step that has a loss which is not
-    finite, as `not_finite` says of whom. None where that loss is not known."""
+    """The losses of a script without and with changes, compared.
+
+    num: how many losses both have. first: the relative difference in the first step. largest: the largest relative
+    difference, in `step` (from 1). If a loss is not finite, `step` is the first such step, and `not_finite` names the
+    side. None: not known.
+    """
 
     num: int
     first: float | None
@@ -145,9 +151,9 @@ class Losses(TypedDict):
     not_finite: str
 
 
-def compare_losses(without: dict, with_changes: dict) -> Losses:
-    """What the losses of a script differ by, by what was noted of it. A loss of each backward pass: of a step there may
-    be several."""
+def compare_losses(without: dict[str, Any], with_changes: dict[str, Any]) -> Losses:
+    """Compare the losses that were noted in a script without and with changes. Each backward pass has a loss, so a step
+    may have several."""
     pairs = [
         (number, float(first), float(second))
         for number, (first, second) in enumerate(zip(without["losses"], with_changes["losses"]))
@@ -159,35 +165,35 @@ def compare_losses(without: dict, with_changes: dict) -> Losses:
         if whose:
             step = int(number / per_step) + 1
             return Losses(num=len(pairs), first=None, largest=None, step=step, not_finite=" and ".join(whose))
-    apart = [(abs(second - first) / (abs(first) or 1.0), number) for number, first, second in pairs]
-    if not apart:
+    differences = [(abs(second - first) / (abs(first) or 1.0), number) for number, first, second in pairs]
+    if not differences:
         return Losses(num=0, first=None, largest=None, step=None, not_finite="")
-    largest, number = max(apart, key=lambda pair: pair[0])
-    first_apart = apart[0][0] if pairs[0][0] == 0 else None  # else it was overwritten, as by a CUDA graph
-    return Losses(num=len(pairs), first=first_apart, largest=largest, step=int(number / per_step) + 1, not_finite="")
+    largest, number = max(differences, key=lambda pair: pair[0])
+    of_first = differences[0][0] if pairs[0][0] == 0 else None  # else it was overwritten, as by a CUDA graph
+    return Losses(num=len(pairs), first=of_first, largest=largest, step=int(number / per_step) + 1, not_finite="")
 
 
-def say_losses(losses: Losses) -> str:
-    """One sentence."""
+def describe_losses(losses: Losses) -> str:
+    """Return one sentence on the losses."""
     if not losses["num"]:
-        return "losses: none is known on both sides"
+        return "losses: no loss is known on both sides"
     if losses["not_finite"]:
         return f"losses: not finite in step {losses['step']}, {losses['not_finite']} the change"
     first, largest = losses["first"], losses["largest"] or 0.0
     if first is not None and first > OTHER_NUMBERS:
         return (
-            f"losses: those of the first step differ by {100 * first:.0f}%: the script seems to draw other random "
-            "numbers each time, and needs a seed to be compared"
+            f"losses: the first step differs by {100 * first:.0f}%: the script seems to draw other random numbers each "
+            "time; set a seed to compare them"
         )
     compared = f"losses: {losses['num']} compared"
     if not largest:
         return f"{compared}, all the same"
-    start = "that of the first step is not known" if first is None else f"{100 * first:.2g}% apart in the first"
-    return f"{compared}: {start}, at most {100 * largest:.2g}% apart, in step {losses['step']}"
+    start = "the first step is not known" if first is None else f"{100 * first:.2g}% difference in the first step"
+    return f"{compared}: {start}, at most {100 * largest:.2g}%, in step {losses['step']}"
 
 
-def tell(heading: str, *lines: str) -> None:
-    """Print them for a terminal of 80 columns, the lines below their heading."""
+def print_wrapped(heading: str, *lines: str) -> None:
+    """Print a heading, and lines indented below it, wrapped at 80 columns."""
     for line, indent in ((heading, ""), *((line, "  ") for line in lines)):
         wrapped = textwrap.wrap(
             line, WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False

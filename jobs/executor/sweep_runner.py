@@ -7,6 +7,7 @@ from random import Random
 
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.errors import ProfilerError
+from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.layout import CALIBRATION, Machine, Protocol
 from profiler_job.jobs.contract.versions import compare_machines, format_differences
 from profiler_job.jobs.executor.collectors import Timer
@@ -26,8 +27,10 @@ def shuffle_pass(runs: Sequence[Run], seed: int, process: int) -> list[Run]:
     return Random(f"{seed}-{process}").sample(list(runs), len(runs))
 
 
-class Stopped(Exception):
-    """The sweep was told to stop."""
+class StoppedError(ProfilerError):
+    """A signal stopped the sweep."""
+
+    exit_code = ExitCode.TERMINATED
 
 
 class MixedVersions(ProfilerError):
@@ -65,7 +68,7 @@ class SweepRunner:
         """Measure and return the status of every run by run_id (finished ones included).
 
         Raises CollectorError when the machine cannot measure, MixedVersions when it has other versions than finished
-        runs and something is to be measured, OSError when results cannot be written, Stopped after `stop`.
+        runs and something is to be measured, OSError when results cannot be written, StoppedError after `stop`.
         """
         self.orders = [shuffle_pass(runs, self.protocol.seed, process) for process in range(self.protocol.processes)]
         pending = self._pending(runs)
@@ -86,7 +89,7 @@ class SweepRunner:
         if pending:
             self._drive(pending)
         if self.state.stopping.is_set():
-            raise Stopped
+            raise StoppedError
         self.emit("sweep_finished", statuses=self.state.statuses)
         return self.state.statuses
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from difflib import get_close_matches
+from functools import partial
 from importlib import import_module, metadata
 from typing import Annotated, Any, NamedTuple, cast
 
@@ -39,7 +40,7 @@ COMMANDS = {
     "install-nsys": Entry(
         MEASURE,
         "jobs.cli.install_nsys_command:install_nsys",
-        "Install the command line of NVIDIA Nsight Systems, without root, too.",
+        "Install the nsys command line of NVIDIA Nsight Systems; needs no root.",
     ),
     "plan": Entry(
         MEASURE,
@@ -51,38 +52,38 @@ COMMANDS = {
     "job": Entry(
         MEASURE,
         "jobs.cli.job_command:job",
-        "Everything: check this machine, measure the sweep, make its recording and the site.",
+        "Check this machine, measure the sweep, and make its recording and its site.",
     ),
     "merge": Entry(
-        MEASURE, "analysis.cli.merge_command:merge", "Join the results that several machines measured of one sweep."
+        MEASURE, "analysis.cli.merge_command:merge", "Join the results of one sweep from several machines."
     ),
     "verify": Entry(
-        MEASURE, "analysis.cli.verify_command:verify", "Check that results and recordings are what was written."
+        MEASURE, "analysis.cli.verify_command:verify", "Check that results and recordings are undamaged."
     ),
     "ingest": Entry(MEASURE, "analysis.cli.ingest_command:ingest", "Turn the results of a sweep into a recording."),
     "profile": Entry(
         SCRIPT,
         "jobs.cli.profile_command:profile",
-        "Profile a training script as it is: which module each kernel is of, backward included.",
+        "Profile a training script as it is, and find the module of each kernel, in the backward pass, too.",
     ),
     "try": Entry(
         SCRIPT,
         "jobs.cli.try_command:try_changes",
         "Try changes on a training script as it is: was it faster, and was that expected?",
     ),
-    "show": Entry(READ, "analysis.cli.show_command:show", "Summarise nsys profiles of any program."),
+    "show": Entry(READ, "analysis.cli.show_command:show", "Summarise nsys captures of any program: where does the GPU time go, and what to change first?"),
     "compare": Entry(
         READ, "analysis.cli.compare_command:compare", "Compare B with A: is it faster, by how much, and why?"
     ),
     "history": Entry(
         READ,
         "analysis.cli.history_command:history",
-        "Follow one metric over many recordings or captures, and mark changes that exceed the noise band.",
+        "Follow one metric over many recordings or captures, and mark measurable changes.",
     ),
     "predict": Entry(
         READ,
         "analysis.cli.predict_command:predict",
-        "Predict a step of recorded runs with a change, such as BF16, fused attention, CUDA graphs or a larger batch.",
+        "Predict how long a step takes with a change, such as BF16, fused attention or CUDA graphs.",
     ),
     "site": Entry(
         PUBLISH, "analysis.cli.site_command:site", "Write the pages of recordings and build their site."
@@ -95,7 +96,7 @@ COMMANDS = {
     "check-public": Entry(
         PUBLISH,
         "analysis.cli.check_public_command:check_public",
-        "Check folders that are to become public: nothing in them looks private, and no link of a page leads nowhere.",
+        "Check folders before they become public: nothing looks private, and every link leads somewhere.",
     ),
 }
 """Subcommands by name, in the order of the help."""
@@ -104,12 +105,12 @@ OLD_NAMES = {"report": "site --pages-only", "render": "site"}
 """Names of commands that are gone, and what took their place."""
 
 WITH_SCRIPTS = ("profile", "try")
-"""Commands that are given a script with its options: all from the first word that is no option is the script's."""
+"""Commands that start a script: the first word that is not an option begins the command of the script."""
 
 SETTINGS = {"help_option_names": ["-h", "--help"]}
 
 NEED_SITE = {"job", "site", "publish-data", "check-public"}
-"""Subcommands that cannot do without the extra `site`, which is checked before they begin."""
+"""Subcommands that need the extra `site`, which is checked before they begin."""
 
 Context = Any
 """The context of a command, whose class typer does not export."""
@@ -159,12 +160,21 @@ class Subcommands(TyperGroup):
             raise ProfilerError(f"there is no command {args[0]!r}: {advice}")
         return super().resolve_command(ctx, args)
 
-    def main(self, args: Sequence[str] | None = None, *more: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        run = partial(super().main, args, prog_name, complete_var, standalone_mode, windows_expand_args, **extra)
         if not standalone_mode:
-            return super().main(args, *more, standalone_mode=False, **extra)
+            return run()
         code: Any = ExitCode.OK
         try:
-            super().main(args, *more, standalone_mode=True, **extra)
+            run()
         except SystemExit as ended:
             code = ended.code
         except Exception as error:
@@ -202,7 +212,7 @@ app = typer.Typer(
 
 
 def print_version(wanted: bool) -> None:
-    """Print the version of the program and what is known of its commit."""
+    """Print the version of the program, and its commit if it is known."""
     if wanted:
         from profiler_job.jobs.contract.program import find_commit
 
@@ -219,7 +229,7 @@ def prepare(
 ) -> None:
     """Find nsys when it is not on PATH, and go on when nobody reads what is printed."""
     add_nsys_to_path()
-    if sys.stdout is not None:  # as where a shell closed it
+    if sys.stdout is not None:  # None if a shell closed it
         sys.stdout = Output(sys.stdout)
     if sys.stderr is not None:
         sys.stderr = Output(sys.stderr)

@@ -403,7 +403,7 @@ def test_what_cannot_be_written_for_another_reason_is_not_called_a_full_disk(run
     folder.mkdir()
     done = run(env=os.environ | {"TMPDIR": str(folder)})
     assert done.returncode == 74
-    assert "AF_UNIX path too long; what was measured so far is kept. To resume, mend this and run again" in done.stderr
+    assert "AF_UNIX path too long; what was measured so far is kept. To resume, fix this and run again" in done.stderr
 
 
 @pytest.mark.long

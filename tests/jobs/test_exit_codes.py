@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from profiler_job import __main__
 from profiler_job.__main__ import app
-from profiler_job.jobs.cli.follow_up import StepFailed, fail_step
+from profiler_job.jobs.cli.follow_up import StepError, fail_step
 from profiler_job.jobs.contract.errors import OutputError, ProfilerError, describe_bug
 from profiler_job.jobs.contract.exit_codes import MEANINGS, ExitCode
 from tests.jobs.conftest import ROOT, command
@@ -47,7 +47,7 @@ def with_a_bug(monkeypatch, tmp_path):
     def break_down(*arguments):
         raise ZeroDivisionError("a mistake\nof two lines")
 
-    monkeypatch.setattr("profiler_job.jobs.cli.status_command.chosen", break_down)
+    monkeypatch.setattr("profiler_job.jobs.cli.status_command.choose_runs", break_down)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     return tmp_path
 
@@ -72,7 +72,7 @@ def test_an_error_for_the_user_that_no_command_handles_is_one_line(monkeypatch):
     def refuse(*arguments):
         raise ProfilerError("no such thing; give another", exit_code=ExitCode.DAMAGED)
 
-    monkeypatch.setattr("profiler_job.jobs.cli.status_command.chosen", refuse)
+    monkeypatch.setattr("profiler_job.jobs.cli.status_command.choose_runs", refuse)
     done = CliRunner().invoke(app, ["status"])
     assert done.exit_code == ExitCode.DAMAGED and done.stderr == "error: no such thing; give another\n"
 
@@ -117,7 +117,7 @@ def test_a_damaged_capture_is_not_a_mistake_of_the_user(tmp_path):
 @pytest.mark.parametrize("code, expected", [(74, ExitCode.CANNOT_WRITE), (65, ExitCode.DAMAGED), (2, ExitCode.BUG)])
 def test_a_step_that_fails_ends_the_job_with_its_code(code, expected):
     error = fail_step("site", ["mkdocs", "build"], code)
-    assert isinstance(error, StepFailed) and error.exit_code == expected
+    assert isinstance(error, StepError) and error.exit_code == expected
 
 
 def test_an_output_error_is_an_error_of_the_operating_system():
@@ -174,7 +174,7 @@ def test_ctrl_c_is_130():
     program = (
         "import profiler_job.jobs.cli.status_command as status\n"
         "def interrupt(*arguments): raise KeyboardInterrupt\n"
-        "status.chosen = interrupt\n"
+        "status.choose_runs = interrupt\n"
         "import sys; sys.argv = ['profiler-job', 'status']\n"
         "from profiler_job.__main__ import app; app()"
     )

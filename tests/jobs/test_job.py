@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from profiler_job.jobs.cli import follow_up
-from profiler_job.jobs.cli.follow_up import replace, shipped_recordings
+from profiler_job.jobs.cli.follow_up import find_shipped_recordings, replace
 from profiler_job.jobs.cli.job_command import job as job_command
-from profiler_job.jobs.cli.results_site import build_results_site, recordings_to_show
+from profiler_job.jobs.cli.results_site import build_results_site, select_recordings
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.executor.result_store import Results
 from tests.jobs.conftest import FAST_MKDOCS, ROOT, command, eventually, jobs, write_no_pages
@@ -128,7 +128,7 @@ def test_termination_while_the_report_is_made_ends_at_once_with_143(arguments, m
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=HANGS_S)
     assert process.returncode == 143
-    assert "terminated while the report was made; what was measured is kept in" in err
+    assert "terminated while the recording or the site was made; what was measured is kept in" in err
     assert not (tmp_path / "results" / "site").exists()
 
 
@@ -213,7 +213,7 @@ def test_a_shard_makes_its_recording_and_leaves_the_site_to_the_merge(arguments,
 
 
 @pytest.mark.long
-def test_a_machine_that_cannot_measure_is_told_of_the_build_results_site(tiny, tmp_path):
+def test_a_machine_that_cannot_measure_shows_how_to_build_the_shipped_site(tiny, tmp_path):
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PATH": "/usr/bin:/bin"}
     done = jobs("job", "--sweep", tiny(), "--results", tmp_path / "results", env=environment)
     assert done.returncode == 69
@@ -297,7 +297,7 @@ def test_the_folder_that_one_is_in_is_a_recording_with_a_name(tmp_path, monkeypa
     folder.mkdir()
     (folder / "manifest.json").touch()
     monkeypatch.chdir(folder)
-    assert recordings_to_show(tmp_path / "results", [Path(".")], shipped=False) == [folder]
+    assert select_recordings(tmp_path / "results", [Path(".")], shipped=False) == [folder]
 
 
 def test_a_crash_while_the_recording_is_made_keeps_the_last_one_and_is_told(tmp_path, monkeypatch):
@@ -306,8 +306,8 @@ def test_a_crash_while_the_recording_is_made_keeps_the_last_one_and_is_told(tmp_
     for folder in (recording, left):  # a draft that a killed job left
         folder.mkdir(parents=True)
         (folder / "manifest.json").write_text(folder.parent.name)
-    monkeypatch.setattr(follow_up, "_step", lambda *arguments, **options: ExitCode.FAILED)
-    with pytest.raises(follow_up.StepFailed, match="left no recording, see above"):
+    monkeypatch.setattr(follow_up, "_run_step", lambda *arguments, **options: ExitCode.FAILED)
+    with pytest.raises(follow_up.StepError, match="left no recording, see above"):
         follow_up.ingest(tmp_path, recording, lambda event, **fields: None)
     assert (recording / "manifest.json").read_text() == "recordings"
 
@@ -334,7 +334,7 @@ def test_shipped_recordings_are_shown_on_request_where_they_replace_nothing(mkdo
         lambda recordings, site, report, page_options: built.append((recordings, site)),
     )
     build_results_site(tmp_path / "new", shipped=True)
-    assert built == [(shipped_recordings(), tmp_path / "new" / "site")]
+    assert built == [(find_shipped_recordings(), tmp_path / "new" / "site")]
     for own in ("site", "recordings/mine"):
         results = tmp_path / own.partition("/")[0]
         (results / own).mkdir(parents=True)
@@ -348,7 +348,7 @@ def test_shipped_recordings_are_shown_on_request_where_they_replace_nothing(mkdo
 
 
 def test_a_recording_is_shipped():
-    assert shipped_recordings()
+    assert find_shipped_recordings()
 
 
 def test_replace_leaves_only_the_new_folder(tmp_path):

@@ -8,7 +8,7 @@ from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.ingest import ingest
 from profiler_job.jobs.executor import gpu_executor, gpu_sampler
 from profiler_job.jobs.executor.result_store import Results
-from profiler_job.jobs.executor.sweep_runner import Stopped, shuffle_pass
+from profiler_job.jobs.executor.sweep_runner import StoppedError, shuffle_pass
 from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP, load_sweep
 from tests.jobs.conftest import jobs
 from tests.jobs.test_sweep_runner import stop_when
@@ -77,7 +77,7 @@ def test_a_resume_in_the_second_stage_measures_only_what_lacks(session, fake_wor
     before = (1, orders(one)[1][place - 1]) if place else (0, orders(one)[0][-1])
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Results, "keep_timings", keep)
-        assert isinstance(stop_when(one, lambda one: begun in one.events), Stopped)
+        assert isinstance(stop_when(one, lambda one: begun in one.events), StoppedError)
     assert one.named("run_interrupted") == [run]
     kept = {path: path.read_bytes() for path in one.results.folder.glob("*/timings*.json")}
     assert len(kept) == len(RUNS) + place
@@ -150,7 +150,7 @@ def test_status_tells_by_how_many_processes_a_run_was_timed(session, tiny, tmp_p
         return written
 
     monkeypatch.setattr(Results, "keep_timed", stop)
-    with pytest.raises(Stopped):
+    with pytest.raises(StoppedError):
         one.run()
     told = jobs("status", "--sweep", tiny(**THREE), "--results", tmp_path / "results").stdout.splitlines()
     states = {line.split(maxsplit=1)[0]: line.split(maxsplit=1)[1] for line in told[: len(RUNS)]}

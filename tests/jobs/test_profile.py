@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from profiler_job.__main__ import app
 from profiler_job.analysis.recording import store
-from profiler_job.jobs.cli.follow_up import StepFailed
+from profiler_job.jobs.cli.follow_up import StepError
 from profiler_job.jobs.contract.extras import install_command
 from profiler_job.jobs.executor import script
 from tests.jobs.conftest import ROOT, write_no_pages
@@ -120,7 +120,7 @@ def test_a_report_that_cannot_be_made_says_how_to_make_it_later(tmp_path, monkey
         "profiler_job.jobs.cli.profile_command.measure", lambda followed, results: (results / followed.name, noted)
     )
     monkeypatch.setattr(
-        "profiler_job.jobs.cli.measure_script.ingest", lambda *_: (_ for _ in ()).throw(StepFailed("no space"))
+        "profiler_job.jobs.cli.measure_script.ingest", lambda *_: (_ for _ in ()).throw(StepError("no space"))
     )
     done = CliRunner().invoke(app, ["profile", "--results", str(tmp_path / "re sults"), "--", "python", "train.py"])
     assert done.exit_code == 70

@@ -2,7 +2,7 @@
 
 import pytest
 
-from profiler_job.jobs.cli.script_name import default_name
+from profiler_job.jobs.cli.script_name import choose_default_name
 from profiler_job.jobs.executor.nodes import find_node
 
 SLURM = {"SLURM_NODEID": "3", "SLURM_NNODES": "4"}
@@ -50,4 +50,4 @@ def test_which_of_several_machines_this_is_comes_from_the_launcher_or_the_engine
     ],
 )
 def test_results_are_named_after_the_script(command, name):
-    assert default_name(command) == name
+    assert choose_default_name(command) == name

@@ -11,7 +11,7 @@ from profiler_job.jobs.executor.collectors import Nsys
 from profiler_job.jobs.executor.failures import CollectorError
 from profiler_job.jobs.executor.nsys_cli import run_nsys
 from profiler_job.jobs.executor.result_store import Results
-from profiler_job.jobs.executor.sweep_runner import Stopped
+from profiler_job.jobs.executor.sweep_runner import StoppedError
 from tests.jobs.conftest import eventually
 from tests.jobs.tiny_runs import FIRST, LAST, ORDER, RUNS, SECOND, THIRD, OnGpu
 
@@ -133,7 +133,7 @@ def test_a_capture_lost_while_the_sweep_stops_is_interrupted_and_not_repeated(se
     one = session()
     set_aside = Results.set_capture_aside
     monkeypatch.setattr(Results, "set_capture_aside", lambda *a: (set_aside(*a), one.runner.stop()))
-    with pytest.raises(Stopped):
+    with pytest.raises(StoppedError):
         one.run()
     assert one.named("run_repeated") == []
     assert FIRST in one.named("run_interrupted")

@@ -17,7 +17,7 @@ from profiler_job.jobs.executor import attempt, collectors, gpu_executor, nsys_c
 from profiler_job.jobs.executor.collectors import Nsys, Timer
 from profiler_job.jobs.executor.failures import CollectorError
 from profiler_job.jobs.executor.result_store import Locked, Results
-from profiler_job.jobs.executor.sweep_runner import Stopped
+from profiler_job.jobs.executor.sweep_runner import StoppedError
 from tests.jobs.conftest import eventually
 from tests.jobs.tiny_runs import FIRST, LAST, ORDER, RUNS, SECOND, THIRD, OnGpu
 from tests.waiting import HANGS_S
@@ -395,7 +395,7 @@ def test_a_stop_marks_the_run_in_flight_and_keeps_the_others(session, fake_worke
     third, last = order[2:]
     fake_worker.fail({f"{third}/{collector}": ("measured", "hang")})
     one = session()
-    assert isinstance(stop_when(one, in_stage(third, collector)), Stopped)
+    assert isinstance(stop_when(one, in_stage(third, collector)), StoppedError)
     assert one.named("run_interrupted") == [third]
     runs = sorted(one.sweep.runs, key=lambda run: order.index(run.run_id))
     assert [one.results.read_in_flight(run) for run in runs] == [None, None, "interrupted", None]
@@ -426,7 +426,7 @@ def test_a_stop_lets_the_export_in_progress_finish(session, fake_worker, monkeyp
     one = session()
     stop = one.runner.stop
     monkeypatch.setattr(one.runner, "stop", lambda: (stop(), stopped.set()))
-    assert isinstance(stop_when(one, lambda _: f"{SECOND}/nsys" in fake_worker.measured_at), Stopped)
+    assert isinstance(stop_when(one, lambda _: f"{SECOND}/nsys" in fake_worker.measured_at), StoppedError)
     assert one.record(FIRST)["status"] == "ok"
     assert one.named("run_finished") == [FIRST]
     assert one.named("run_interrupted") == [SECOND]
@@ -441,7 +441,7 @@ def test_a_stop_while_a_worker_starts_does_not_wait_for_it(session, fake_worker)
         "    time.sleep(3600)\n"
     )
     one = session()
-    assert isinstance(stop_when(one, lambda _: (fake_worker.folder / "starting").exists()), Stopped)
+    assert isinstance(stop_when(one, lambda _: (fake_worker.folder / "starting").exists()), StoppedError)
 
 
 def test_several_gpus_share_one_queue(session, fake_worker):

@@ -162,7 +162,7 @@ def test_a_change_of_code_is_refused_with_the_line_of_code(tried, change):
 @pytest.mark.parametrize(
     "text, said",
     [
-        ("warp_speed", "these are: tf32, bf16, fused_adamw, compile, cuda_graphs"),
+        ("warp_speed", "the known ones are: tf32, bf16, fused_adamw, compile, cuda_graphs"),
         ("tf32,", "an empty name"),
         ("bf16, tf32", "tf32 and bf16 are one choice"),
         ("compile,cuda_graphs", "compile and cuda_graphs are one choice"),
@@ -199,23 +199,23 @@ def test_results_of_a_sweep_are_not_replaced_by_those_of_a_change(tried, tmp_pat
         (
             [2.0, 1.0, 1.0, 1.0],
             [2.0, 1.0, 1.0, 1.01],
-            "losses: 4 compared: 0% apart in the first, at most 1% apart, in step 2",
+            "losses: 4 compared: 0% difference in the first step, at most 1%, in step 2",
         ),
-        ([2.0, 1.0], [3.0, 1.0], "losses: those of the first step differ by 50%: the script seems to draw other"),
+        ([2.0, 1.0], [3.0, 1.0], "losses: the first step differs by 50%: the script seems to draw other"),
         ([2.0, 1.0], [2.0, "nan"], "losses: not finite in step 2, with the change"),
         ([2.0, "inf"], [2.0, "inf"], "losses: not finite in step 2, without and with the change"),
         (
             [2.0, 1.0],
             [None, 1.5],
-            "losses: 1 compared: that of the first step is not known, at most 50% apart, in step 2",
+            "losses: 1 compared: the first step is not known, at most 50%, in step 2",
         ),
         ([2.0, 1.0], [None, 1.0], "losses: 1 compared, all the same"),
-        ([], [2.0], "losses: none is known on both sides"),
+        ([], [2.0], "losses: no loss is known on both sides"),
     ],
 )
 def test_losses_are_compared_in_a_sentence(without, with_changes, said):
     losses = tries.compare_losses(noted(losses=without), noted(losses=with_changes))
-    assert tries.say_losses(losses).startswith(said)
+    assert tries.describe_losses(losses).startswith(said)
 
 
 def step(second: float, band: float = 0.5) -> Judgement:

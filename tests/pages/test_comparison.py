@@ -209,7 +209,7 @@ def test_names_inside_captures_are_inert(captures, tmp_path):
     ("arguments", "what"),
     [
         (["--compare", "nowhere", "nowhere"], "nowhere: does not exist"),
-        (["--a", "size=small"], "are of --compare A B"),
+        (["--a", "size=small"], "need --compare A B"),
     ],
 )
 def test_what_cannot_be_compared_writes_no_report(tmp_path, arguments, what):
