@@ -6,8 +6,8 @@ wins. Patterns ignore case and match anywhere in the name. So they hold for dema
 names.
 
 Names lie, so the order matters: fused attention says `cutlass` and `wgmma`, a convolution says `gemm`, `splitKreduce`
-says `reduce`, a hand-written softmax says nothing at all. NVTX ranges find
-what a name cannot show: a hand-written norm, a plain AdamW.
+says `reduce`, a hand-written softmax says nothing at all. NVTX ranges find what a name cannot
+show: a hand-written norm, a plain AdamW.
 """
 
 import re
