@@ -41,7 +41,8 @@ import pandas as pd
 
 from profiler_job.analysis.capture import limits, pytorch_ranges
 from profiler_job.analysis.capture.blocks import split_into_blocks
-from profiler_job.analysis.capture.nsys_export import UNKNOWN_THREAD, Capture, find_distinct, make_limit_error
+from profiler_job.analysis.capture.capture_data import UNKNOWN_THREAD, Capture, make_limit_error
+from profiler_job.analysis.capture.distinct_values import find_distinct
 from profiler_job.analysis.capture.phase_names import find_phase, is_step, parse_module
 from profiler_job.jobs.contract import ranges as vocabulary
 

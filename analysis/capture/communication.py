@@ -5,8 +5,9 @@ import pandas as pd
 
 from profiler_job.analysis.capture import collective_time
 from profiler_job.analysis.capture.attribution import Attribution
+from profiler_job.analysis.capture.capture_data import Capture
+from profiler_job.analysis.capture.distinct_values import encode
 from profiler_job.analysis.capture.limit_of_capture import find_syncs
-from profiler_job.analysis.capture.nsys_export import Capture, encode
 from profiler_job.analysis.reference import kernel_families
 from profiler_job.jobs.contract.ranges import SAID_RANK
 

@@ -16,7 +16,8 @@ import pandas as pd
 from profiler_job.analysis.capture import intervals
 from profiler_job.analysis.capture.attribution import Attribution
 from profiler_job.analysis.capture.blocks import count_by, sum_by
-from profiler_job.analysis.capture.nsys_export import Capture, encode, find_distinct, get_process_id
+from profiler_job.analysis.capture.capture_data import Capture, get_process_id
+from profiler_job.analysis.capture.distinct_values import encode, find_distinct
 from profiler_job.analysis.reference import cuda_api, gemm_names
 from profiler_job.analysis.reference.kernel_families import Classification, Taxonomy
 from profiler_job.analysis.reference.kernel_names import shorten

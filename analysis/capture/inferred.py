@@ -31,7 +31,8 @@ import numpy as np
 import pandas as pd
 
 from profiler_job.analysis.capture.attribution import ATTRIBUTIONS, EARLY, EXACT, INFERRED, NONE, Attribution
-from profiler_job.analysis.capture.nsys_export import Capture, find_distinct
+from profiler_job.analysis.capture.capture_data import Capture
+from profiler_job.analysis.capture.distinct_values import find_distinct
 from profiler_job.analysis.reference import kernel_families
 from profiler_job.jobs.contract import ranges as vocabulary
 

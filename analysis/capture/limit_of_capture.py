@@ -18,7 +18,8 @@ import pandas as pd
 from profiler_job.analysis.capture import idle_time, intervals
 from profiler_job.analysis.capture.attribution import Attribution, have_shared_launch
 from profiler_job.analysis.capture.blocks import sum_by
-from profiler_job.analysis.capture.nsys_export import Capture, find_distinct
+from profiler_job.analysis.capture.capture_data import Capture
+from profiler_job.analysis.capture.distinct_values import find_distinct
 from profiler_job.analysis.reference import cuda_api, kernel_families
 from profiler_job.jobs.contract.ranges import ALL_PHASES
 

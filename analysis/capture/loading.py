@@ -16,8 +16,9 @@ import numpy as np
 import pandas as pd
 
 from profiler_job.analysis.capture.attribution import Attribution, attribute
+from profiler_job.analysis.capture.capture_data import Capture, get_process_id, get_thread_id
 from profiler_job.analysis.capture.inferred import infer_phases
-from profiler_job.analysis.capture.nsys_export import Capture, get_process_id, get_thread_id, read
+from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.capture.phase_names import parse_phases
 from profiler_job.analysis.capture.selection import Selection, find_first_event, find_gpus, select
 from profiler_job.analysis.capture.summary import Summary, summarise
@@ -113,7 +114,7 @@ def load(
     gpu, range, between_ns: only a part of it, as `--gpu`, `--range` and `--between` of `profiler-job show` choose it;
     between_ns are nanoseconds from the first event. phases: ranges that mark phases, such as `optimizer=my_opt`, as
     `--phase` has them. rules: TOML file of further kernel families' rules.
-    Raises analysis.capture.nsys_export.ExportError, a ValueError of one line, where it cannot be read or lacks what is
+    Raises analysis.capture.capture_data.ExportError, a ValueError of one line, where it cannot be read or lacks what is
     asked for; ValueError where phases or rules are wrong.
     """
     taxonomy = kernel_families.add_user_rules(Path(rules)) if rules else kernel_families.BUILT_IN

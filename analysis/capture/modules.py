@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from profiler_job.analysis.capture.attribution import Attribution
-from profiler_job.analysis.capture.nsys_export import Capture
+from profiler_job.analysis.capture.capture_data import Capture
 from profiler_job.jobs.contract import ranges as vocabulary
 
 LAUNCH, LINKED, UNKNOWN = "launch", "linked", ""

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from profiler_job.analysis.capture.attribution import Attribution, attribute
-from profiler_job.analysis.capture.nsys_export import UNKNOWN_THREAD, Capture, get_process_id, get_thread_id
+from profiler_job.analysis.capture.capture_data import UNKNOWN_THREAD, Capture, get_process_id, get_thread_id
 
 _STATISTICS = ["Avg (ns)", "Med (ns)", "Min (ns)", "Max (ns)", "StdDev (ns)"]
 

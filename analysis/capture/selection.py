@@ -12,7 +12,8 @@ import numpy as np
 import pandas as pd
 
 from profiler_job.analysis.capture.attribution import Attribution, Nesting, find_launches, split_by_depth
-from profiler_job.analysis.capture.nsys_export import MOST_DEVICES, Capture, ExportError, encode, get_process_id
+from profiler_job.analysis.capture.capture_data import MOST_DEVICES, Capture, ExportError, get_process_id
+from profiler_job.analysis.capture.distinct_values import encode
 from profiler_job.jobs.contract.exit_codes import ExitCode
 
 _UNITS_NS = {"s": 1e9, "ms": 1e6, "us": 1e3, "µs": 1e3, "ns": 1}

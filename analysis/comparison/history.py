@@ -14,7 +14,7 @@ from typing import Literal, cast
 import numpy as np
 import pandas as pd
 
-from profiler_job.analysis.capture.nsys_export import ExportError
+from profiler_job.analysis.capture.capture_data import ExportError
 from profiler_job.analysis.comparison import noise as noises
 from profiler_job.analysis.comparison.align import Alignment, Case, align, compare_settings
 from profiler_job.analysis.comparison.compare_formats import format_cause

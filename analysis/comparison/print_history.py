@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from profiler_job.analysis.capture.nsys_export import ExportError
+from profiler_job.analysis.capture.capture_data import ExportError
 from profiler_job.analysis.comparison.errors import NotComparableError
 from profiler_job.analysis.comparison.history import By, Followed, History, make_history, parse_part
 from profiler_job.analysis.comparison.history_forms import as_csv, as_json, as_markdown, as_text

@@ -10,7 +10,8 @@ import pandas as pd
 
 from profiler_job.analysis.capture import modules
 from profiler_job.analysis.capture.attribution import Attribution, attribute
-from profiler_job.analysis.capture.nsys_export import Capture, read
+from profiler_job.analysis.capture.capture_data import Capture
+from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.comparison.errors import NotComparableError
 from profiler_job.analysis.metrics.run_grid import explain_unmeasured
 from profiler_job.analysis.recording import ingest, store

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from profiler_job.analysis.capture.nsys_export import ExportError
+from profiler_job.analysis.capture.capture_data import ExportError
 from profiler_job.analysis.comparison import print_comparison as comparing
 from profiler_job.analysis.comparison.compare_formats import format_verdict
 from profiler_job.analysis.comparison.errors import NotComparableError

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from profiler_job.analysis.capture.nsys_export import ExportError
+from profiler_job.analysis.capture.capture_data import ExportError
 from profiler_job.analysis.comparison.errors import NotComparableError
 from profiler_job.analysis.comparison.sides import is_capture, load_side
 from profiler_job.analysis.prediction import ledger, rates, script_rates, scripts, sweep_changes

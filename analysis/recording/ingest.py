@@ -13,7 +13,8 @@ from pydantic import BaseModel, ValidationError
 
 from profiler_job.analysis.capture import communication, inferred, modules
 from profiler_job.analysis.capture.attribution import NOT_BELIEVED, Attribution, attribute
-from profiler_job.analysis.capture.nsys_export import Capture, ExportError, read
+from profiler_job.analysis.capture.capture_data import Capture, ExportError
+from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.scan import HASHED_NAMES
 from profiler_job.jobs.contract import ranges

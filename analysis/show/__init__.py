@@ -40,7 +40,8 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from profiler_job.analysis.capture import nsys_reports
-from profiler_job.analysis.capture.nsys_export import ExportError, read
+from profiler_job.analysis.capture.capture_data import ExportError
+from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.capture.phase_names import parse_phases
 from profiler_job.analysis.capture.selection import ALL, Selection
 from profiler_job.analysis.capture.summary import SECTIONS, Predict, Summary

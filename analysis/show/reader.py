@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from profiler_job.analysis.capture.nsys_export import ExportError, read
+from profiler_job.analysis.capture.capture_data import ExportError
+from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.capture.selection import Selection
 from profiler_job.analysis.capture.summary import Predict, Summary, summarise
 from profiler_job.analysis.reference import kernel_families

@@ -13,7 +13,8 @@ tests/data/h200_captures: whole processes, start-up included, without environmen
 import lzma
 from pathlib import Path
 
-from profiler_job.analysis.capture.nsys_export import Capture, read
+from profiler_job.analysis.capture.capture_data import Capture
+from profiler_job.analysis.capture.nsys_export import read
 
 FOLDER = Path(__file__).parents[1] / "data" / "h200_captures"
 

@@ -18,7 +18,9 @@ import pytest
 
 from profiler_job.analysis.capture import limits
 from profiler_job.analysis.capture.attribution import attribute
-from profiler_job.analysis.capture.nsys_export import KERNEL, NVTX, ExportError, read
+from profiler_job.analysis.capture.capture_data import ExportError
+from profiler_job.analysis.capture.export_schema import KERNEL, NVTX
+from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.recording.ingest import ResultsError, ingest
 from profiler_job.analysis.show import show_report
 

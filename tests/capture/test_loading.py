@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from profiler_job.analysis import load
+from profiler_job.analysis.capture.capture_data import ExportError
 from profiler_job.analysis.capture.loading import COLUMNS
-from profiler_job.analysis.capture.nsys_export import ExportError
 
 from .nsys_files import Export
 from .profiles import profile

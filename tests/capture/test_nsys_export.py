@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from profiler_job.analysis.capture import nsys_export
-from profiler_job.analysis.capture.nsys_export import ExportError, read
+from profiler_job.analysis.capture import export_files, export_schema
+from profiler_job.analysis.capture.capture_data import ExportError
+from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.jobs.executor.nsys_cli import scrub
 from tests.waiting import eventually
 
@@ -68,7 +69,11 @@ def test_real_exports_are_read_whole():
         assert capture.gpus[0]["name"] == "NVIDIA H200"
         assert capture.schema_version == "3.20.3"
         connection = sqlite3.connect(profile(name))
-        for frame, table in (("kernels", nsys_export.KERNEL), ("api", nsys_export.API), ("ranges", nsys_export.NVTX)):
+        for frame, table in (
+            ("kernels", export_schema.KERNEL),
+            ("api", export_schema.API),
+            ("ranges", export_schema.NVTX),
+        ):
             (rows,) = connection.execute(f'SELECT count(*) FROM "{table}"').fetchone()
             assert len(getattr(capture, frame)) == rows
         connection.close()
@@ -107,12 +112,12 @@ def test_entry_points_of_one_function_are_one_function(export, tmp_path):
     assert (two == "cudaLaunchKernel").sum() == (one == "cudaLaunchKernel").sum() + 1
 
 
-@pytest.mark.parametrize("table", nsys_export.CONSEQUENCES)
+@pytest.mark.parametrize("table", export_schema.CONSEQUENCES)
 @pytest.mark.parametrize("container", ["sqlite", "parquetdir"])
 def test_a_missing_table_is_listed_with_what_it_makes_unanswerable(export, tmp_path, table, container):
     export.drop(table)
     capture = read(getattr(export, container)(tmp_path / "x"))
-    assert capture.missing[table] == nsys_export.CONSEQUENCES[table]
+    assert capture.missing[table] == export_schema.CONSEQUENCES[table]
 
 
 _OLD = [
@@ -214,14 +219,14 @@ def test_a_fraction_is_not_cut_to_a_whole_number(export, tmp_path, container, co
 def _halve(path, column):
     """Add a half to a column of the kernels."""
     if path.is_dir():
-        file = path / f"{nsys_export.KERNEL}.parquet"
+        file = path / f"{export_schema.KERNEL}.parquet"
         table = pq.read_table(file)
         place = table.column_names.index(column)
         halves = pa.array([value + 0.5 for value in table.column(place).to_pylist()])
         pq.write_table(table.set_column(place, column, halves), file)
     else:
         with closing(sqlite3.connect(path)) as connection, connection:
-            connection.execute(f'UPDATE {nsys_export.KERNEL} SET "{column}" = "{column}" + 0.5')
+            connection.execute(f'UPDATE {export_schema.KERNEL} SET "{column}" = "{column}" + 0.5')
 
 
 @pytest.mark.parametrize("container", ["sqlite", "parquetdir"])
@@ -246,7 +251,7 @@ def test_names_stored_as_bytes_are_read_as_text(export, tmp_path, container):
 def test_whole_numbers_as_floats_are_read(export, tmp_path):
     path = export.parquetdir(tmp_path / "x")
     whole = read(path).kernels
-    file = path / f"{nsys_export.KERNEL}.parquet"
+    file = path / f"{export_schema.KERNEL}.parquet"
     table = pq.read_table(file)
     floats = table.column("correlationId").cast(pa.float64())
     pq.write_table(table.set_column(table.column_names.index("correlationId"), "correlationId", floats), file)
@@ -284,7 +289,7 @@ def test_an_export_that_is_being_written_says_so(export, tmp_path, mode):
     path = export.sqlite(tmp_path / "x.sqlite")
     with closing(sqlite3.connect(path)) as connection:
         connection.execute(f"PRAGMA journal_mode = {mode}")
-        connection.execute(f"DELETE FROM {nsys_export.KERNEL}")
+        connection.execute(f"DELETE FROM {export_schema.KERNEL}")
         if mode == "WAL":
             connection.commit()
         assert "is being written" in _problem(path)
@@ -367,7 +372,7 @@ def test_an_nsys_that_cannot_start_says_so(tmp_path, monkeypatch):
 
 
 def test_an_nsys_that_hangs_is_ended_with_what_it_started(tmp_path, monkeypatch):
-    monkeypatch.setattr(nsys_export, "EXPORT_LIMIT_S", 0.5)
+    monkeypatch.setattr(export_files, "EXPORT_LIMIT_S", 0.5)
     report = _fake_nsys(tmp_path, monkeypatch, f"sleep 600 & echo $! > {tmp_path}/child; wait")
     assert "nsys had not exported it after 0.5 s" in _problem(report)
     child = int((tmp_path / "child").read_text())
@@ -377,7 +382,7 @@ def test_an_nsys_that_hangs_is_ended_with_what_it_started(tmp_path, monkeypatch)
 
 def test_what_nsys_leaves_running_is_not_waited_for(export, tmp_path, monkeypatch):
     made = export.sqlite(tmp_path / "made.sqlite")
-    monkeypatch.setattr(nsys_export, "EXPORT_LIMIT_S", 100)
+    monkeypatch.setattr(export_files, "EXPORT_LIMIT_S", 100)
     report = _fake_nsys(tmp_path, monkeypatch, f'sleep 120 & {_TO_OUTPUT} cp {made} "$2"')
     assert len(read(report).kernels) == 5
 

@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 
 from profiler_job.__main__ import app
 from profiler_job.analysis.capture.attribution import attribute
-from profiler_job.analysis.capture.nsys_export import ExportError, read
+from profiler_job.analysis.capture.capture_data import ExportError
+from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.capture.selection import Selection, parse_moments, select
 from profiler_job.analysis.capture.summary import SECTIONS, summarise
 

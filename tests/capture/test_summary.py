@@ -4,7 +4,15 @@ import random
 
 import pytest
 
-from profiler_job.analysis.capture import attribution, blocks, nsys_export, nsys_reports, summary
+from profiler_job.analysis.capture import (
+    attribution,
+    blocks,
+    export_columns,
+    nsys_reports,
+    parquet_tables,
+    sqlite_tables,
+    summary,
+)
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.capture.summary import SECTIONS, summarise
 
@@ -121,9 +129,9 @@ def test_the_size_of_a_block_changes_nothing(tmp_path, monkeypatch, seed, contai
     export = _random_capture(seed, longest=10)
     path = getattr(export, container)(tmp_path / "x")
     whole = summarise(read(path)).as_json()
-    for module in (blocks, nsys_export, summary):
+    for module in (blocks, export_columns, parquet_tables, sqlite_tables, summary):
         monkeypatch.setattr(module, "BLOCK", 3)
-    monkeypatch.setattr(nsys_export._SqliteTables, "CHUNK", 3)
+    monkeypatch.setattr(sqlite_tables.SqliteTables, "CHUNK", 3)
     in_blocks = summarise(read(path))
     assert in_blocks.as_json() == whole
     assert _fast_ranges(in_blocks.sections["ranges"]) == _slow_ranges(export)

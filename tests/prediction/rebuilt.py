@@ -8,7 +8,7 @@ of its phase, where the host waits in such a step, and each copy or fill takes i
 import numpy as np
 import pandas as pd
 
-from profiler_job.analysis.capture.nsys_export import Capture
+from profiler_job.analysis.capture.capture_data import Capture
 from profiler_job.analysis.recording.store import Recording
 
 _INTEGERS = ("start_ns", "end_ns", "process", "device", "stream", "correlation", "graph")
