@@ -39,7 +39,7 @@ def check_extra(extra: Extra) -> None:
 
 
 def find_missing(extra: Extra) -> list[str]:
-    """Return the modules of an extra that are not installed. A folder without `__init__.py` is no such module."""
+    """Return the modules of an extra that are not installed. A folder without `__init__.py` does not count."""
     specs = {module: find_spec(module) for module in MODULES[extra]}
     return [module for module, spec in specs.items() if spec is None or spec.origin is None]
 

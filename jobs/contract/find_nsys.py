@@ -29,7 +29,7 @@ def own_folder() -> Path:
 
 
 def find_nsys(root: Path = Path("/")) -> Path | None:
-    """Return the path of nsys: that of PATH, else the one of `install-nsys`, else the newest of NVIDIA's packages.
+    """Return the path of nsys: from PATH, else the one of `install-nsys`, else the newest of NVIDIA's packages.
     root: of the file system; tests give another."""
     if on_path := shutil.which("nsys"):
         return Path(on_path)

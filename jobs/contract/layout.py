@@ -4,7 +4,7 @@ RESULTS/<sweep>/sweep.json            the sweep as planned
                /lock                  held by the job that writes, with its pid and host
                /calibration.json      peak rates of the GPU, if the sweep asks for them
                /<run_id>/run.json     the record, written last: a run without it is not finished; it has the size and
-                                      SHA-256 of each file beside it, and a digest of itself
+                                      SHA-256 of each file next to it, and its own digest
                         /timed.json   the record so far, when only the timer has measured; removed in the end
                         /timings.json tables that the first unprofiled process measured; the other processes write
                                       timings-1.json, timings-2.json ...

@@ -107,7 +107,7 @@ class Busy(TypedDict):
 
 
 class Measured(TypedDict):
-    """A run was measured. Its tables are those of timings.json. host_loop_ns: measured by
+    """What a worker sends when it has measured a run: the tables of timings.json. host_loop_ns: measured by
     `jobs.worker.host_speed` before the run was built, if probes run. busy: if requested."""
 
     event: Literal["measured"]

@@ -67,7 +67,7 @@ _KEYWORD = (
     r"(?:(?:api|auth|service|account|db|database|priv|private|client)_?key|(?:db|database|key)_?pass|passw(?:or)?d|pwd"
     r"|secret|contrase[nñ]a)"
 )
-"""Those of detect-secrets, whose own rule takes the cube of a text's length. What they name is in quotes."""
+"""Names of secrets, from detect-secrets, whose own rule takes the cube of a text's length. The secret is in quotes."""
 
 _ROOTS = (
     r"(?:home|Users|root|mnt|media|data|scratch|export|opt|srv|var|tmp|private|workspace|work|gpfs|lustre|nfs|net|efs"
@@ -163,14 +163,19 @@ PRIVATE = {
     "user and host": r"\w[.-]*@(?!v\d+\b|[0-9a-f]{40}\b)[\w-]+|\b(?i:user_?name|log_?name)['\"]?\s*[=:]\s*['\"]?\w"
     r"|\b[ug]id=\d+\(\w",
 }
-"""What never belongs into a recording, as patterns over its text. A line may have 60 kB without a space: none of them
-looks on from each letter of a word.
+"""Patterns of text that must not be in a recording, by kind. A line may have 60 kB without a space, so no pattern
+starts a search at each letter of a word.
 
-Not seen: a host that is called by its name alone, without a domain, a port or a word that says so (names of the
-machines that measured are searched for by their hashes); one in a domain that is neither public, nor reserved for
-private use (RFC 6762, RFC 8375, ICANN's .internal), nor usual in clusters; a MAC address in one piece where nothing
-calls it so; a key of 40 hexadecimal digits behind the word commit, and one of 32 that nothing calls a key; a password
-of which a sentence tells; what is encoded in another way than per cent.
+They do not find:
+
+- a host by its name alone, without a domain, a port or a word such as "host" (the hashes of `hash_machine_names` find
+  the names of the machines that measured)
+- a host in a domain that is not public, not reserved for private use (RFC 6762, RFC 8375, ICANN's .internal), and not
+  usual in clusters
+- a MAC address without separators, unless a word calls it one
+- a key of 40 hexadecimal digits after the word commit, and one of 32 digits, unless a word calls it a key
+- a password inside a sentence
+- text in other encodings than percent-encoding
 """
 
 _PATTERNS = {kind: re.compile(pattern) for kind, pattern in PRIVATE.items()}
@@ -202,8 +207,8 @@ SECRET_VARIABLE = re.compile(_SECRET, re.IGNORECASE)
 
 
 def scrub_text(text: str) -> str:
-    """`text` without what tells of the machine it came from: folders, and user@host; and without PyTorch's advice on
-    its environment variables after an out of memory; at most 1000 characters."""
+    """Return the first 1000 characters of `text` without folders and user@host, which identify the machine, and
+    without PyTorch's advice on environment variables after an out-of-memory error."""
     text = text.partition(" If reserved but unallocated memory is large")[0]
     text = re.sub(r"(?<![\w/.])(?:file:/*|(?:~[\w.-]*|[A-Za-z]:)?)[/\\](?:[\w.+@-]+[/\\])*(?=[\w.+@-])", "", text)
     # Each word is read once, with a user in it or not: to look for the @ from each of its letters takes their square.

@@ -50,8 +50,8 @@ PHASES = (FORWARD, LOSS, BACKWARD, OPTIMIZER)
 
 SETUP, DATA, CLIP, ZERO_GRAD = "setup", "data", "clip", "zero_grad"
 ALL_PHASES = (SETUP, DATA, FORWARD, LOSS, BACKWARD, CLIP, OPTIMIZER, ZERO_GRAD)
-"""Those of anyone's training script, too: what comes before its first step, waiting for the next batch, clipping of
-gradients, and setting them to zero."""
+"""The phases of any training script: also what comes before its first step (`setup`), waiting for the next batch
+(`data`), clipping gradients, and setting them to zero."""
 
 FOLLOWED = "modules:"
 """Begins the names of the outermost ranges of a step in which modules are followed."""

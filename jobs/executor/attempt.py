@@ -29,8 +29,8 @@ from profiler_job.jobs.sweep.prediction import compute_timeout, name_stage
 
 
 class Attempt:
-    """`record` is what is known of the run so far: timed.json after a stage of the timer, run.json in the end. `stage`
-    is the stage by name, as of `name_stage`."""
+    """One attempt to measure a stage of a run. `record`: the record so far, saved as timed.json after a stage of the
+    timer, and as run.json at the end. `stage`: the name of the stage, from `name_stage`."""
 
     def __init__(self, state: SweepState, run: Run, collector: Collector, folder: Path, record: RunRecord):
         self.state, self.run, self.collector, self.folder, self.record = state, run, collector, folder, record
@@ -43,7 +43,7 @@ class Attempt:
 
     @classmethod
     def begin(cls, state: SweepState, run: Run, collector: Collector, machine: Machine) -> "Attempt":
-        """The first stage of a run, in a folder without anything of an earlier attempt."""
+        """Begin the first stage of a run, in a folder without files of an earlier attempt."""
         folder = state.results.begin(run)
         record = RunRecord(
             schema_version=SCHEMA_VERSION,
@@ -60,12 +60,12 @@ class Attempt:
 
     @classmethod
     def resume(cls, state: SweepState, run: Run, collector: Collector) -> "Attempt":
-        """A later stage of a run, of which the timer has measured something."""
+        """Begin a later stage of a run that the timer has measured at least once."""
         record = state.timed[run.run_id].model_copy(deep=True)
         return cls(state, run, collector, state.results.resume(run, record), record)
 
     def measure(self, steps: int, **options: Any) -> Measured:
-        """Measure with the collector, as of `Collector.measure`, and note the settings and how long it took."""
+        """Measure with the collector (see `Collector.measure`), and note the settings and the seconds it took."""
         protocol = self.state.protocol
         measured = self.collector.measure(
             self.run,
@@ -83,7 +83,7 @@ class Attempt:
         self.record = self.record.model_copy(update=known)
 
     def keep_timings(self, tables: dict[str, list[Any]], position: int) -> None:
-        """From here on the run is timed by one more process; by the last it is finished, too, if no step is to be
+        """Save the timings of one more process. After the last process, finish the run, unless steps are to be
         profiled."""
         self.state.results.keep_timings(self.run, tables, len(self.record.timed))
         self.update(timed=[*self.record.timed, TimedProcess(position=position, seconds=self.seconds)])
@@ -109,7 +109,7 @@ class Attempt:
             self.finish("ok")
 
     def check(self, database: Path) -> None:
-        """Raises CaptureLost unless a capture holds kernels and every profiled step."""
+        """Check that a capture holds kernels and every profiled step. Raises CaptureLost."""
         try:
             num_kernels, _ = count_kernels_and_steps(database)
             num_steps = count_steps_of_processes(database)
@@ -137,8 +137,8 @@ class Attempt:
         self.state.emit("stage_finished", run=self.run.run_id, **named, wall_s=wall_s)
 
     def fail(self, failure: RunFailed) -> None:
-        """Finish a run that could not be measured. One that was given up because the sweep stops is interrupted, one
-        whose capture was lost is profiled again."""
+        """Finish a run that could not be measured. A run that was given up because the sweep stops is marked as
+        interrupted; a run whose capture was lost is profiled again."""
         lost = isinstance(failure, CaptureLost)
         if lost:
             said = " ".join(self.collector.complaints)[:LONGEST_DIAGNOSTIC]
@@ -158,7 +158,7 @@ class Attempt:
             self.finish(failure.status, Detail(**failure.detail))
 
     def finish(self, status: Status, detail: Detail | None = None) -> None:
-        """Write the run's record. Raises OSError when the run failed because the disk is full: so would all others."""
+        """Write the run's record. Raises OSError if the run failed because the disk is full: all others would, too."""
         if status in ("failed", "machine") and detail is not None:
             self.state.results.check_space(detail.message)
         wall_s = self.add_wall()

@@ -1,4 +1,4 @@
-"""What a running sweep tells: a bar in a terminal, plain lines elsewhere, or JSON events."""
+"""Progress of a running sweep: a bar in a terminal, plain lines elsewhere, or JSON events."""
 
 import json
 import sys
@@ -17,10 +17,10 @@ from profiler_job.jobs.contract.versions import Difference, format_differences
 from profiler_job.jobs.contract.words import format_count
 
 Emit = Callable[..., None]
-"""Is told what happens: emit(event, **fields)."""
+"""Function that receives each event: emit(event, **fields)."""
 
 RunStage = tuple[str, str]
-"""A run and one of its stages."""
+"""Id of a run and name of one of its stages."""
 
 
 class EventSink(Protocol):
@@ -117,7 +117,7 @@ class JsonEvents:
 
 
 class Terminal:
-    """A progress bar of stages on a terminal, a line a stage elsewhere. Elapsed time and cost are those of `meter`."""
+    """A progress bar of stages on a terminal, a line a stage elsewhere. `meter` gives elapsed time and cost."""
 
     def __init__(self, meter: Meter | None = None, num_gpus: int = 1):
         self.meter, self.num_gpus = meter or Meter(), num_gpus

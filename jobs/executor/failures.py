@@ -1,4 +1,4 @@
-"""What can go wrong while a run is measured: with the run, with its capture, or with the machine."""
+"""Errors while a run is measured: of the run, of its capture, or of the machine."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from profiler_job.jobs.contract.layout import Status
 
 
 class RunFailed(ProfilerError):
-    """A run that could not be measured: `status` is a status of the runs table, `detail` says phase and message."""
+    """Error of a run that could not be measured. `status`: as in the runs table. `detail`: phase and message."""
 
     exit_code = ExitCode.FAILED
 
@@ -18,18 +18,18 @@ class RunFailed(ProfilerError):
 
 
 class WorkerDied(RunFailed):
-    """The process that measured the run died."""
+    """Error when the process that measured the run died."""
 
 
 class CaptureLost(RunFailed):
-    """nsys, not the run, failed: another capture of the run may be whole."""
+    """Error of nsys, not of the run: another capture of the run may be complete."""
 
     def __init__(self, phase: str, message: str, status: Status = "failed"):
         super().__init__(status, phase=phase, message=message, collector="nsys")
 
 
 class CollectorError(ProfilerError):
-    """The collector itself cannot work on this machine; no later run would fare better."""
+    """Error of the collector on this machine: every later run would fail, too."""
 
     exit_code = ExitCode.MISSING
 
@@ -42,19 +42,19 @@ LOST_GPU = (
     "no CUDA-capable device",  # cudaErrorNoDevice
     "driver shutting down",  # cudaErrorCudartUnloading
     "CUDA driver initialization failed",  # PyTorch's own words for cudaErrorInitializationError when it counts devices
-    "CUDA error: unknown error",  # cudaErrorUnknown, behind PyTorch's prefix: alone the words say too little
+    "CUDA error: unknown error",  # cudaErrorUnknown, with PyTorch's prefix: the words alone are too common
     "CUDA error: initialization error",  # cudaErrorInitializationError, the same
 )
-"""What is said where no run can go on. Other errors of CUDA's context, such as an illegal memory access, are a run's.
+"""Parts of error messages after which no run can go on. Other errors of CUDA's context, such as an illegal memory
+access, concern one run.
 
-Each is part of a message that was looked up: those of `cuda...` are what cudaGetErrorString of CUDA 13.0 returns (its
-codes are in the CUDA Runtime API, Data types, cudaError), which PyTorch puts behind `CUDA error: `
-(c10/cuda/CUDAException.cpp); NVML's is what nvmlErrorString returns, as in nvidia-ml-py; PyTorch's own is in
-c10/cuda/CUDAFunctions.cpp."""
+Sources: for codes `cuda...`, cudaGetErrorString of CUDA 13.0 (CUDA Runtime API, Data types, cudaError), to which
+PyTorch adds the prefix `CUDA error: ` (c10/cuda/CUDAException.cpp); for NVML, nvmlErrorString, as in nvidia-ml-py; for
+PyTorch, c10/cuda/CUDAFunctions.cpp."""
 
 
 def infer_status(event: str, message: str) -> Status:
-    """The status of a run whose worker told that it ended as `event` (oom or failed)."""
+    """Return the status of a run whose worker sent `event` (oom or failed) with a message."""
     if event == "oom":
         return "oom"
     return "machine" if any(sign in message for sign in LOST_GPU) else "failed"

@@ -1,6 +1,6 @@
 """One GPU of a sweep, or as many as a run needs together, and the runs that are measured there.
 
-A GPU executor has warm workers inside nsys, each in a session of its own, and a process that forks a fresh worker for
+A GPU executor has warm workers inside nsys, each in a separate session, and a process that forks a fresh worker for
 each run without a profiler. A sweep has two stages: every run without a profiler, in several passes, and then, when no
 executor measures unprofiled steps any more, every run under nsys. Ending a capture takes nsys seconds and the GPU
 nothing, so it goes on, export included, while the next runs are profiled.
@@ -29,7 +29,7 @@ NSYS_WORKERS = 4
 
 class GpuExecutor:
     """The GPUs of one run at a time, a rank for each; on the CPU `gpus` is empty. In each stage it takes runs from the
-    common queue until that is empty."""
+    common queue until the queue is empty."""
 
     def __init__(self, state: SweepState, gpus: Sequence[int], ranks: int = 1):
         self.state = state
@@ -44,7 +44,7 @@ class GpuExecutor:
         self.sensor = GpuSensor(gpus, state.results.salt())
 
     def start(self) -> None:
-        """Start every worker: those of nsys, too, since their start would disturb unprofiled steps."""
+        """Start every worker, the nsys workers, too: to start them later would disturb unprofiled steps."""
         with ThreadPoolExecutor(len(self.collectors)) as pool:
             starts = [pool.submit(collector.start) for collector in self.collectors]
         for start in starts:
@@ -67,13 +67,13 @@ class GpuExecutor:
             collector.kill()
 
     def time_runs(self, process: int, positions: Mapping[str, int]) -> None:
-        """A pass of the first stage: process number `process` of each run; `positions` are those of the pass, by run
-        id."""
+        """Time each run in the queue in its process number `process`. `positions`: place of each run in this pass of
+        the first stage, by run id."""
         while run := self.state.next_run():
             self.time(run, process, positions[run.run_id])
 
     def profile_runs(self) -> None:
-        """The second stage."""
+        """Profile each run in the queue under nsys: the second stage."""
         with ThreadPoolExecutor(len(self.free), thread_name_prefix="export") as pool:
             try:
                 while not self.state.stopping.is_set():
@@ -100,8 +100,8 @@ class GpuExecutor:
             time.sleep(max(0.0, self.cooling_since + self.state.cooldown_s - time.monotonic()))
 
     def time(self, run: Run, process: int, position: int) -> None:
-        """Measure a run without a profiler, in a fresh process. Whatever happens to it becomes its record; only a
-        broken machine raises."""
+        """Measure a run without a profiler, in a fresh process, and write the outcome into its record. Raises
+        CollectorError when the machine is broken."""
         if process == 0:
             attempt = Attempt.begin(self.state, run, self.timer, self.machine)
         else:
@@ -116,9 +116,10 @@ class GpuExecutor:
                 attempt.keep_timings(tables | watch.tables(measured), position)
 
     def measure_in_fresh_process(self, attempt: Attempt, watch: Watch, is_first: bool) -> Measured:
-        """`Attempt.measure` by the timer; the first process compares the loss with that of the plain run, whose steps
-        it does before. A run is not lost by them: they may break the CUDA context for good, so where a process that
-        does them fails before the run is built, another measures without."""
+        """Measure with the timer (see `Attempt.measure`) in a fresh process.
+
+        The first process of a run also trains the plain run before, to compare the losses. These extra steps may break
+        the CUDA context. If a process fails before the run is built, another process measures without them."""
         protocol, busy_s = self.state.protocol, self.sensor.busy_s
         compares = is_first and count_plain_steps(attempt.run.model_dump(), protocol.warmup_steps) > 0
         self.timer.renew()
@@ -128,13 +129,13 @@ class GpuExecutor:
             is_early = failure.status == "failed" and failure.detail["phase"] in ("build", WARM_UP)
             if not compares or not is_early or self.state.is_stopping(failure.status):
                 raise
-            why = f"{failure.detail['message']}, where its loss was to be compared with that of the plain run"
+            why = f"{failure.detail['message']}, while its loss was to be compared with the loss of the plain run"
         self.state.emit("run_repeated", run=attempt.run.run_id, why=why)
         self.timer.renew()
         return attempt.measure(protocol.measured_steps, busy_s=busy_s, between=watch)
 
     def profile(self, run: Run, pool: ThreadPoolExecutor) -> None:
-        """Measure a timed run under nsys, with a capture of its own. Raises as `time`."""
+        """Measure a timed run under nsys, in one capture. Raises as `time` does."""
         self.nsys = nsys = self.free.popleft()
         attempt = Attempt.resume(self.state, run, nsys)
         try:

@@ -54,9 +54,10 @@ READINGS: dict[str, Callable[[Any], int | str]] = {
 
 
 class GpuSensor:
-    """The GPUs of a run, as NVML reads them: `gpus` are their indices as CUDA counts, none on the CPU. Energy is
-    that of all of them, everything else of the first. `gpu_id` is its UUID, hashed with a salt: it tells the GPUs of a
-    recording apart, and nobody which they are. `problems` says by name what cannot be read, and why."""
+    """The GPUs of a run, read through NVML. `gpus`: their indices as CUDA counts them, none on the CPU.
+
+    Energy is the sum over all GPUs; other readings are of the first. `gpu_id`: UUID of the first, hashed with a salt,
+    so that a recording distinguishes its GPUs without identifying them. `problems`: why a reading failed, by name."""
 
     def __init__(self, gpus: Sequence[int], salt: str):
         self.problems: dict[str, str] = {}
@@ -74,11 +75,11 @@ class GpuSensor:
 
     @property
     def handle(self) -> Any:
-        """NVML's of the first GPU, None without one."""
+        """NVML handle of the first GPU, None without one."""
         return self.handles[0] if self.handles else None
 
     def read(self, name: str, ask: Callable[[Any], Any]) -> Any:
-        """What NVML answers of the first GPU, or None."""
+        """Return what NVML answers for the first GPU, or None."""
         try:
             return None if self.handle is None else ask(self.handle)
         except pynvml.NVMLError as error:
@@ -86,17 +87,17 @@ class GpuSensor:
             return None
 
     def read_energy(self) -> int | None:
-        """Millijoules of all GPUs since the driver was loaded."""
+        """Return the energy of all GPUs since the driver was loaded, in mJ."""
         return self.read("energy_mj", lambda first: sum(map(pynvml.nvmlDeviceGetTotalEnergyConsumption, self.handles)))
 
     def sample(self) -> Row:
-        """A value for each of READINGS, or None."""
+        """Return a value or None for each of READINGS."""
         return {name: self.read(name, ask) for name, ask in READINGS.items()}
 
 
 class Watch:
-    """What is read beside one process that measures unprofiled steps. It is called with the events of
-    `Collector.measure`; then `tables` has the rows. Use it in `with`: a thread samples while the GPU is kept busy."""
+    """Readings of the GPU while one process measures unprofiled steps. Call it with the events of `Collector.measure`;
+    then `tables` has the rows. Use it in `with`: a thread samples while the GPU is kept busy."""
 
     def __init__(self, sensor: GpuSensor, position: int):
         self.sensor, self.position = sensor, position
@@ -116,8 +117,8 @@ class Watch:
             self._thread.join()
 
     def __call__(self, event: str) -> None:
-        """`ready`: the steps are about to be measured. `timed`: they are, and the GPU is about to be kept busy.
-        `measured`: all is done."""
+        """Note an event. `ready`: the steps are about to be measured. `timed`: they were measured, and the GPU is about
+        to be kept busy. `measured`: all is done."""
         if event == "ready":
             self._sample("before")
         elif event == "timed":
@@ -133,7 +134,7 @@ class Watch:
             self._ended.set()
 
     def tables(self, measured: Measured) -> dict[str, list[Row]]:
-        """The one row of `processes`, and those of `telemetry`."""
+        """Return the rows of the tables `processes` (one) and `telemetry`."""
         busy = measured.get("busy")
         row = {
             "position": self.position,
@@ -161,7 +162,7 @@ class Watch:
 
 @cache
 def read_cpu_model() -> str | None:
-    """What the processor calls itself; None where the system does not say."""
+    """Return the name of the CPU; None if the system does not give it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""nsys's commands, what they say, and what an export of its report may keep."""
+"""Commands of nsys, their output, and what an export of its report may keep."""
 
 import math
 import os
@@ -26,20 +26,20 @@ MOST_PRINTED = 32 * 2**20  # bytes kept of the beginning, and of the end, of wha
 KEPT_OF_COMMAND = 2**17  # the same, in the log
 MOST_DIAGNOSTICS, LONGEST_DIAGNOSTIC = 100, 1000  # texts of a capture about itself, and characters of one
 NUMBERS_OF_THREADS = 2**24
-"""What each process has of the numbers of threads, `globalTid`."""
+"""How many values of `globalTid` each process has for its threads."""
 
 PAYLOADS = "--include-json=true"
-"""Option of `nsys export` that writes what NVTX ranges carry; of NCCL's it is kept: the size of a message."""
+"""Option of `nsys export` that writes the payloads of NVTX ranges. NCCL's payloads, the message sizes, are kept."""
 OF_NCCL = '{"NCCL communicator ID"%'
-"""Beginning of what NCCL's ranges carry, for LIKE."""
+"""Beginning of the payloads of NCCL's ranges, for LIKE."""
 
 SEVERITIES = {2: "warning", 3: "error"}  # of the rows of DIAGNOSTIC_EVENT; the others inform
 
 
 class NsysLog:
-    """What nsys says of the captures of a run, kept in a file beside the run without folders of the machine.
+    """Log of nsys's output about the captures of a run, in a file next to the run, without folders of the machine.
 
-    `complaints` are its warnings and errors about the last capture.
+    `complaints`: warnings and errors about the last capture.
     """
 
     def __init__(self, path: Path):
@@ -47,7 +47,7 @@ class NsysLog:
         self.complaints: list[str] = []
 
     def __call__(self, command: str, said: str) -> None:
-        """Append what `command` said until now, a line each; of a progress bar its end."""
+        """Append each line of the output of `command`; of a progress bar only its end."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         said = FOLDERS.sub("", shorten(said, KEPT_OF_COMMAND))
         lines = [line.strip().rpartition("\r")[2] for line in said.split("\n")]
@@ -55,8 +55,8 @@ class NsysLog:
             file.writelines(f"{now} {command}: {line}\n" for line in lines if line)
 
     def diagnose(self, database: Path) -> None:
-        """Append what an export says of its own capture: how many events were produced and collected, and what may be
-        missing. An export without the table says nothing."""
+        """Append nsys's diagnostics of a capture, from its export: how many events were produced and collected, and
+        what may be missing. Append nothing if the export has no such table."""
         query = f"""SELECT severity, substr(text, 1, {LONGEST_DIAGNOSTIC}) AS said FROM DIAGNOSTIC_EVENT
                     GROUP BY severity, said ORDER BY min(timestamp) LIMIT {MOST_DIAGNOSTICS}"""
         with suppress(sqlite3.Error), closing(sqlite3.connect(database)) as connection:
@@ -73,14 +73,14 @@ def run_nsys(
     timeout_s: float = TIMEOUT_S,
     left_s: Callable[[], float] = lambda: math.inf,
 ) -> str:
-    """Run an nsys command and return what it printed; `log` is told, too. It finds sessions only in the environment
-    they were started in. It is killed after `timeout_s`, and when `left_s()` is 0.
+    """Run an nsys command, append its output to `log`, and return it. nsys finds sessions only in the environment
+    they were started in. The command is killed after `timeout_s`, and when `left_s()` is 0.
 
     Raises CollectorError with nsys's last line.
     """
     command, failure = arguments[0], ""
     try:
-        # In a session of its own: what it started ends with it, and a signal to this program's group is not to it.
+        # In a new session: what it started ends with it, and a signal to this program's group does not reach it.
         process = subprocess.Popen(
             ["nsys", *arguments],
             stdin=subprocess.DEVNULL,
@@ -98,7 +98,7 @@ def run_nsys(
             ended = _read(process, outputs, POLL_S)
             while not ended and (rest := min(deadline - time.monotonic(), left_s())) > 0:
                 ended = _read(process, outputs, min(rest, POLL_S))
-        except BaseException:  # this program is told to end
+        except BaseException:  # a signal ends this program
             kill_group(process.pid)
             raise
         if not ended:
@@ -150,8 +150,8 @@ def export(
     log: NsysLog | None = None,
     left_s: Callable[[], float] = lambda: math.inf,
 ) -> Path:
-    """Export a report to SQLite beside it, without what names the machine, and what nsys's own statistics say, for the
-    reconciliation. `left_s` as of `nsys`. Raises CollectorError."""
+    """Export a report to SQLite next to it, without what names the machine, and return its path. Also write nsys's
+    statistics, for the reconciliation. `left_s`: see `run_nsys`. Raises CollectorError."""
     database = report.with_suffix(".sqlite")
     options = ["--type=sqlite", "--force-overwrite=true", "--quiet=true", f"--output={database}"]
     settings: dict[str, Any] = {"environment": environment, "log": log, "left_s": left_s}
@@ -210,8 +210,8 @@ def scrub(database: Path) -> None:
 
 
 def count_kernels_and_steps(database: Path) -> tuple[int, int]:
-    """How many kernels an export holds since its first step began (warm-up is in the capture, too), and how many
-    complete ranges named `step`."""
+    """Count the kernels of an export since its first step began (warm-up is in the capture, too), and its complete
+    ranges named `step`."""
     steps = """SELECT count(*), coalesce(min(start), 0) FROM NVTX_EVENTS LEFT JOIN StringIds ON textId = StringIds.id
                WHERE coalesce(text, value) = ? AND "end" IS NOT NULL"""
     kernels = "SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE start >= ?"
@@ -226,7 +226,7 @@ def count_kernels_and_steps(database: Path) -> tuple[int, int]:
 
 
 def count_steps_of_processes(database: Path) -> list[int]:
-    """How many complete ranges named `step` an export holds of each process that has one."""
+    """Count the complete ranges named `step` of each process in an export that has one."""
     query = f"""SELECT count(*) FROM NVTX_EVENTS LEFT JOIN StringIds ON textId = StringIds.id
                 WHERE coalesce(text, value) = ? AND "end" IS NOT NULL GROUP BY globalTid / {NUMBERS_OF_THREADS}"""
     with closing(sqlite3.connect(database)) as connection:

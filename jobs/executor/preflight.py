@@ -175,7 +175,7 @@ def format_run_options(workload: str, runs: Sequence[Run]) -> list[str]:
 
 
 def explain_unpredicted(runs: Sequence[Run]) -> list[str]:
-    """The workloads of runs of which nothing is predicted."""
+    """List the workloads of runs without a prediction."""
     return list(dict.fromkeys(run.workload for run in runs if not is_reference(run)))
 
 
@@ -215,7 +215,7 @@ def check_temporary(runs: Sequence[Run], protocol: Protocol, gpus: int = 0) -> C
 
 
 def check_gpu_memory(runs: Sequence[Run], with_nsys: bool = True, gpus: int = 0) -> Check:
-    """Whether every run is predicted to fit beside the idle workers, each with a CUDA context of its own."""
+    """Check that every run is predicted to fit in the memory that the CUDA contexts of idle workers leave."""
     idle = min(NSYS_WORKERS, len(runs)) * CUDA_CONTEXT_BYTES if with_nsys else 0
     memory = []
     with suppress(pynvml.NVMLError):

@@ -44,7 +44,7 @@ from profiler_job.jobs.contract.layout import (
 from profiler_job.jobs.sweep.plan import Sweep
 
 LEAST_FREE_BYTES = 32 * 2**20  # less, and a failed run failed for lack of space
-FULL = ("No space left on device", "disk is full", "Disk quota exceeded")  # what programs say of it
+FULL = ("No space left on device", "disk is full", "Disk quota exceeded")  # messages of programs about it
 KEPT_OF_LOG = 2 * 2**20  # bytes of its beginning, and as many of its end
 DRAFT = ".draft"  # ending of a file that is being written
 REMOVED_LAST = (IN_FLIGHT, TIMED)  # after the record of a finished run is written
@@ -189,14 +189,15 @@ class Results:
             raise OSError(errno.ENOSPC, said)
 
     def save_sweep(self, sweep: Sweep, runs: Iterable[Run], of_all_shards: Iterable[Run] | None = None) -> None:
-        """Write the sweep as planned: `runs` are measured here; of a shard, `of_all_shards` are those of all."""
+        """Write the sweep as planned. `runs`: measured here. `of_all_shards`: if this is a shard, the runs of all
+        shards."""
         plan = {**sweep.describe(), "runs": [run.run_id for run in runs]}
         if of_all_shards is not None:
             plan["runs_of_all_shards"] = [run.run_id for run in of_all_shards]
         write_json(self.folder / SWEEP, plan)
 
     def salt(self) -> str:
-        """What identities of GPUs are hashed with: the same for all that is measured into this folder."""
+        """Return the salt of hashed GPU identities, the same for all that is measured into this folder."""
         file = self.folder / SALT
         if not file.is_file():
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -321,7 +322,8 @@ class Results:
             (self.folder / run.run_id / name).unlink(missing_ok=True)
 
     def _write_record(self, path: Path, record: RunRecord, files: Iterable[Path]) -> RunRecord:
-        """Write a record with the facts of files beside it, after they are on the disk. Returns it with these."""
+        """Write a record with the facts of the files next to it, after these are on the disk. Return the record
+        written."""
         known = read_all_facts(files)
         for name in known:
             sync(path.parent / name)

@@ -1,6 +1,6 @@
-"""Measures somebody's own training script: starts it as it is, follows it from inside (see `jobs.follow.follow`),
-and captures some of its steps with nsys. What it leaves is that of a sweep of one run, so that everything which reads
-results reads these, too."""
+"""Measure a user's training script: start it unchanged, follow it from inside (see `jobs.follow.follow`), and capture
+some of its steps with nsys. It leaves the files of a sweep of one run, so that everything that reads results reads
+these, too."""
 
 import json
 import os
@@ -283,7 +283,7 @@ def build_run(script: Script, noted: dict[str, Any]) -> dict[str, Any]:
 
 
 def infer_precision(noted: dict[str, Any]) -> str:
-    """That of autocast, or else of most parameters."""
+    """Return the precision of autocast, or else of most parameters."""
     dtypes = noted["parameter_dtypes"]
     dtype = noted["autocast"] or max(dtypes, key=dtypes.__getitem__, default="")
     plain = "fp32" if noted["float32_matmul_precision"] == "highest" else "tf32"

@@ -8,8 +8,8 @@ import threading
 import time
 
 CAPTURE_S = 8.0
-"""What nsys gets to end and export a capture; on an H200 the end took 3.0 to 3.7 s, and how long exports of large
-captures take there was not measured. A capture that is not ended is lost, and its run is profiled again."""
+"""Time for nsys to end and export a capture. On an H200 the end took 3.0 to 3.7 s; how long exports of large captures
+take there was not measured. A capture that is not ended is lost, and its run is profiled again."""
 SHUTDOWN_S = 12.0
 """When, after a stop, the last session of nsys is given up and its processes are killed."""
 STOP_S = 25.0
@@ -17,7 +17,7 @@ STOP_S = 25.0
 
 
 class Stop:
-    """Whether the sweep was told to stop, and how long what goes on may still take."""
+    """The request to stop a sweep, and how long what goes on may still take."""
 
     def __init__(self) -> None:
         self._event, self._at = threading.Event(), math.inf
@@ -31,9 +31,9 @@ class Stop:
         return self._event.is_set()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for it, and return whether it came."""
+        """Wait for the request, and return whether it came."""
         return self._event.wait(timeout_s)
 
     def left(self, allowed_s: float) -> float:
-        """Seconds left to something that may go on for `allowed_s` after a stop; without end before one."""
+        """Return the seconds left to work that may go on for `allowed_s` after a stop; infinity before one."""
         return max(0.0, self._at + allowed_s - time.monotonic()) if self.is_set() else math.inf

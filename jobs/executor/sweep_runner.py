@@ -28,19 +28,19 @@ def shuffle_pass(runs: Sequence[Run], seed: int, process: int) -> list[Run]:
 
 
 class StoppedError(ProfilerError):
-    """A signal stopped the sweep."""
+    """Error when a signal stopped the sweep."""
 
     exit_code = ExitCode.TERMINATED
 
 
 class MixedVersions(ProfilerError):
-    """Finished runs, which stay, were measured with other versions than this machine has."""
+    """Error when finished runs, which stay, were measured with other versions than this machine has."""
 
 
 class SweepRunner:
-    """Measures the runs of a sweep that are not finished yet.
+    """Runner of the runs of a sweep that are not finished yet.
 
-    `emit(event, **fields)` is told what happens. `gpus` are the device indices to use, one executor each. `calibrate`
+    `emit(event, **fields)` receives each event. `gpus` are the device indices to use, one executor each. `calibrate`
     measures the first GPU's peak rates before the first run, into CALIBRATION. With `allow_mix` the other runs may be
     measured with other versions than those that are finished.
     """
@@ -94,7 +94,7 @@ class SweepRunner:
         return self.state.statuses
 
     def _pending(self, runs: Sequence[Run]) -> list[Run]:
-        """The runs that are not finished; what is known of the others goes into the state."""
+        """Return the runs that are not finished, and put what is known about the others into the state."""
         pending = []
         for run in runs:
             record = self.results.final(run, self.protocol, self.retry)
@@ -122,8 +122,8 @@ class SweepRunner:
         remove_abandoned()
 
     def _drive_together(self, pending: Sequence[Run], ranks: int) -> None:
-        """Measure runs of so many GPUs each, as many at once as there are GPUs for. Runs of other numbers of GPUs come
-        before or after: what is idle would have to wait for them."""
+        """Measure runs of `ranks` GPUs each, as many at once as there are GPUs for. Runs of other numbers of GPUs come
+        before or after, so that no idle GPU waits for them."""
         groups = [self.gpus[first : first + ranks] for first in range(0, len(self.gpus) - ranks + 1, ranks)]
         on_cpu = self.state.device != "cuda"
         self.executors = [GpuExecutor(self.state, () if on_cpu else gpus, ranks) for gpus in groups or [()]]
@@ -135,8 +135,8 @@ class SweepRunner:
                 list(pool.map(GpuExecutor.stop, self.executors))
 
     def _run_stages(self, pool: ThreadPoolExecutor, pending: Sequence[Run]) -> None:
-        """No capture opens before the last executor has ended the first stage: the start and the end of one disturb the
-        host of every GPU."""
+        """Run both stages. No capture opens before the last executor has ended the first stage: the start and the end
+        of a capture disturb the CPU side of every GPU."""
         try:
             self._on_every_gpu(pool, GpuExecutor.start)
             self._compare_machines()
@@ -176,23 +176,21 @@ class SweepRunner:
             ended.result()
 
     def _compare_machines(self) -> None:
-        """Both stages of a run belong to one machine, one kind of GPU and one version of its software. Raises
-        CollectorError where the GPUs are of several kinds: any of them may profile what another has timed. What was
-        only timed elsewhere is timed again. Raises MixedVersions as `run`."""
+        """Check that both stages of each run have one kind of machine, GPU and software. Queue runs that were only
+        timed elsewhere to be timed again. Raises CollectorError if the GPUs are of several kinds, since any GPU may
+        profile what another has timed; and MixedVersions as `run` does."""
         machines = [executor.machine for executor in self.executors]
         kinds = sorted({machine.gpu_name for machine in machines})
         if len(kinds) > 1:
-            raise CollectorError(
-                f"the GPUs differ ({', '.join(kinds)}): name those of one kind in CUDA_VISIBLE_DEVICES"
-            )
+            raise CollectorError(f"the GPUs differ ({', '.join(kinds)}): name GPUs of one kind in CUDA_VISIBLE_DEVICES")
         self._compare_finished(machines[0].model_dump())
         for run_id in [run_id for run_id, timed in self.state.timed.items() if timed.machine not in machines]:
             del self.state.timed[run_id]
             self.emit("run_repeated", run=run_id, why="it was timed on another machine or with other software")
 
     def _compare_finished(self, here: Mapping[str, str]) -> None:
-        """Finished runs stay as they are: where they were measured with other versions than those `here`, what is
-        measured now makes a mix with them."""
+        """Compare the versions of finished runs, which stay as they are, with the versions `here`. Raises MixedVersions
+        if they differ, unless `allow_mix`."""
         kept = [machine.model_dump() for machine in self.kept]
         others = [machine for machine in kept if compare_machines([machine], here)]
         if not others:
@@ -208,7 +206,7 @@ class SweepRunner:
         )
 
     def _calibrate(self, executor: GpuExecutor) -> None:
-        """Measure the peak rates of a GPU, unless those in the results are of a GPU of this name."""
+        """Measure the peak rates of a GPU, unless the results have rates of a GPU of this name."""
         if not self.calibrate or self.state.device != "cuda":
             return
         file = self.results.folder / CALIBRATION

@@ -1,4 +1,4 @@
-"""What the GPU executors of a sweep share: what is left to do, what is done, and whether to stop."""
+"""State that the GPU executors of a sweep share: runs left to do, runs done, and whether to stop."""
 
 from collections import Counter
 from queue import Empty, SimpleQueue
@@ -12,15 +12,16 @@ from profiler_job.jobs.executor.stop import Stop
 
 MAX_REPEATS = 2
 MAX_MACHINE_FAILURES = 3  # in a row: then the machine is broken, and every other run would fail, too
-SIGNAL_S = 1.0  # batch engines signal every process of a job: a worker's death may be noticed before the own signal
+SIGNAL_S = 1.0  # batch engines signal every process of a job: a worker may be seen to die before our signal comes
 # For tenths of a second after a capture began or began to end, nsys slows the host: on an H200, launch-bound steps of
 # any process took up to half as long again. Kernels take no longer.
 COOLDOWN_S = 1.0
 
 
 class SweepState:
-    """`timed` are the records of runs that only the timer has measured, by all of its processes or some, `statuses`
-    those of finished runs, by run id. `compiled` is the folder of what workers compile, while there are workers."""
+    """Shared state of a sweep. `timed`: records of runs that only the timer has measured, in all or some of its
+    processes, by run id. `statuses`: statuses of finished runs, by run id. `compiled`: folder of what workers compile,
+    while there are workers."""
 
     def __init__(self, results: Results, protocol: Protocol, emit: Emit, device: str):
         self.results, self.protocol, self.emit, self.device = results, protocol, emit, device
@@ -35,7 +36,7 @@ class SweepState:
         self.machine_failures: Counter[int | None] = Counter()  # in a row, by GPU
 
     def next_run(self) -> Run | None:
-        """None when the queue is empty or the sweep was told to stop."""
+        """Take the next run; None when the queue is empty or the sweep stops."""
         if self.stopping.is_set():
             return None
         try:
@@ -44,8 +45,9 @@ class SweepState:
             return None
 
     def try_again(self, run: Run, why: str) -> bool:
-        """Queue a run to be profiled once more, unless it had its MAX_REPEATS, or all runs had them and no capture was
-        ever whole. Raises OSError when the disk is full, as `why` may say, which would end the next capture, too."""
+        """Queue a run to be profiled once more, and return whether it was queued. It is not after MAX_REPEATS, which
+        count over all runs until a first capture is complete. Raises OSError when the disk is full, as `why` may say:
+        the next capture would fail, too."""
         self.results.check_space(why)
         self.repeats[run.run_id] += 1
         some_whole = "ok" in self.statuses.values()
@@ -55,11 +57,12 @@ class SweepState:
         return True
 
     def is_stopping(self, status: str) -> bool:
-        """Whether the sweep was told to stop, or is within SIGNAL_S of a run that did not fail by itself, perhaps."""
+        """Return whether the sweep stops. After a failed run wait up to SIGNAL_S for the signal that may have ended
+        it."""
         return self.stopping.wait(SIGNAL_S if status in ("failed", "machine") else 0)
 
     def count_machine_failures(self, gpu: int | None, status: str, message: str = "") -> None:
-        """Raises CollectorError when the machine failed MAX_MACHINE_FAILURES runs of a GPU in a row."""
+        """Count failures of the machine in a row, by GPU. Raises CollectorError after MAX_MACHINE_FAILURES."""
         self.machine_failures[gpu] = self.machine_failures[gpu] + 1 if status == "machine" else 0
         if self.machine_failures[gpu] >= MAX_MACHINE_FAILURES:
             raise CollectorError(f"the machine failed {MAX_MACHINE_FAILURES} runs in a row, the last one: {message}")

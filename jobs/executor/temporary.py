@@ -1,4 +1,4 @@
-"""Temporary folders of a job, which end with it, or when the next job looks for those of dead ones."""
+"""Temporary folders of a job. They are removed with the job, or by the next job if this one was killed."""
 
 import fcntl
 import os
@@ -11,8 +11,8 @@ from pathlib import Path
 
 PREFIX = "profiler-"
 HELD = ".held"
-"""In each temporary folder: a file that is locked as long as its job lives. The lock ends with the process, and is
-seen by other containers on the same machine, where a process number says nothing."""
+"""Name of a file in each temporary folder that is locked while its job runs. The lock ends with the process. Other
+containers on the same machine see it, which is not so for a process number."""
 
 
 class TemporaryFolder:
@@ -32,7 +32,7 @@ class TemporaryFolder:
 
 @contextmanager
 def create_temporary_folder(kind: str) -> Iterator[Path]:
-    """A TemporaryFolder for a while."""
+    """Create a TemporaryFolder, and remove it at the end."""
     folder = TemporaryFolder(kind)
     try:
         yield folder.path

@@ -1,9 +1,9 @@
-"""Changes that a script can be given from outside, as it is: what somebody would write into it, done around what
-PyTorch offers. Each says in the end whether it was applied, and if not, why.
+"""Changes to a script that are applied from outside, by wrapping functions of PyTorch; the file stays unchanged. Each
+change reports at the end whether it was applied, and if not, why.
 
 - `tf32`: `torch.set_float32_matmul_precision("high")`, before the script's first line after `import torch`
 - `bf16`: autocast around forward pass and loss. It is on from the first call of a model, and off in the backward pass
-  and in steps of optimizers; what it keeps of weights is dropped as where `with torch.autocast(...)` ends
+  and in steps of optimizers; its cache of cast weights is dropped as at the end of `with torch.autocast(...)`
 - `fused_adamw`: `fused=True` for torch's Adam, AdamW and SGD
 - `compile`, `cuda_graphs`: `model.compile()`, with mode="reduce-overhead" of the latter, before the first call
 
@@ -31,20 +31,20 @@ BACKEND = "inductor"
 
 
 class Change:
-    """reason: why it is not applied; "" once it is."""
+    """A change to a script. reason: why it is not applied; "" once it is."""
 
     needs_calls = False
-    """Whether it is told of the first calls of models."""
+    """Whether `before_call` is needed."""
     reason = "no model was called"
 
     def apply(self) -> None:
         """Have PyTorch do it, as soon as it is imported."""
 
     def before_call(self, model: nn.Module) -> None:
-        """The script calls a model, for the first time or again."""
+        """Act before the script calls a model, for the first time or again."""
 
     def outcome(self) -> str:
-        """`reason`, as it is when the script ends."""
+        """Return `reason` as it is when the script ends."""
         return self.reason
 
 
@@ -66,8 +66,8 @@ class TF32(Change):
 
 
 def read_matmul_precision() -> str:
-    """As of `torch.get_float32_matmul_precision`, which raises where TF32 is on by `torch.backends.fp32_precision`, as
-    the Trainer of Transformers has it."""
+    """Return `torch.get_float32_matmul_precision()`, which raises if TF32 is on through
+    `torch.backends.fp32_precision`, as the Trainer of Transformers sets it; then "high"."""
     try:
         return torch.get_float32_matmul_precision()
     except RuntimeError:
@@ -75,7 +75,7 @@ def read_matmul_precision() -> str:
 
 
 class Autocast(Change):
-    """In BF16, on the thread that calls the model first, which must be the main one."""
+    """Autocast in BF16, on the thread that calls the model first, which must be the main thread."""
 
     needs_calls = True
 
@@ -223,9 +223,9 @@ def compile_in_place(model: nn.Module, **options: Any) -> None:
 
 
 class FirstCalls:
-    """Tells of calls of models by the script until the first backward pass begins: later ones cost what they cost
-    without this. In a call `nn.Module.__call__` is that of PyTorch, so that whatever is compiled then is compiled
-    with it, and not again when it changes."""
+    """Observer of the script's calls of models until the first backward pass begins; later calls cost nothing extra.
+    During a call `nn.Module.__call__` is PyTorch's original, so that torch.compile compiles with it, and does not
+    compile again when the observer is gone."""
 
     def __init__(self, tell: Callable[[nn.Module], None]):
         self.tell = tell
@@ -269,7 +269,7 @@ KINDS: dict[str, Callable[[], Change]] = {
 
 
 class Changes:
-    """Those of a script, by name. To be applied before the script goes on, and before anything else is wrapped."""
+    """The changes of a script, by name. Apply them before the script goes on, and before anything else is wrapped."""
 
     def __init__(self, names: Iterable[str]):
         self.changes = {name: KINDS[name]() for name in names}
@@ -291,12 +291,12 @@ class Changes:
         return called(*args, **options)
 
     def settle(self) -> None:
-        """Models have been called by now."""
+        """End the observation of calls: models have been called by now."""
         if self.first_calls is not None:
             self.first_calls.end()
 
     def facts(self) -> dict[str, Any]:
-        """applied: names; not_applied: why, by name."""
+        """Return `applied`, a list of names, and `not_applied`, the reasons by name."""
         outcomes = {name: change.outcome() for name, change in self.changes.items()}
         return {
             "applied": [name for name, reason in outcomes.items() if not reason],

@@ -1,18 +1,18 @@
-"""Follows a training script from inside, which knows nothing of it.
+"""Follow a training script from inside, without changes to the script.
 
-A step ends when the script's optimizer has stepped; in a script without one, when its model has been called. After
-some steps in which nothing is done (`skip`) come four kinds, told apart by `Stage`: steps are timed as the script runs
-alone; then nsys captures some with a range for each phase, and some more with a range for each module, too, which are
-slower and only tell which module launches which kernel. Then the script is stopped, or goes on alone.
+A step ends when the script's optimizer has stepped; in a script without one, when its model has been called. The
+steps have stages (`Stage`): some are skipped; some are timed without a profiler; nsys captures some with a range for
+each phase; and nsys captures some more with a range for each module. These last steps are slower and serve only to find
+which module launches which kernel. Then the script is stopped, or goes on alone.
 
 Phases are opened around what PyTorch itself offers: `next` of a DataLoader, calls of the outermost module,
 `torch.autograd.backward`, clipping, `zero_grad` and `step` of an optimizer, a gradient scaler. What the script computes
 stays the same to the bit: nothing is cast, copied or reordered, and no random number is drawn, unless the plan has
-changes for it (see `changes`).
+changes for it (see `apply_changes`).
 
-Of several ranks each follows itself; they enter and leave the captured steps together (see `ranks`).
+Each rank of a script follows itself; all enter and leave the captured steps together (see `script_ranks`).
 
-Loaded by its path, see `sitecustomize`; it needs torch, and the files beside it.
+Loaded by its path (see `sitecustomize`). It needs torch and the other files of this folder.
 """
 
 import atexit
@@ -43,20 +43,22 @@ FOLLOW = "PROFILER_JOB_FOLLOW"
 """Environment variable with a `Plan` as JSON."""
 
 SELDOM = 10
-"""An optimizer that has not stepped while another did so this many times as often as steps are skipped is not waited
-for."""
+"""A step does not wait for an optimizer that has not stepped while another stepped SELDOM times the skipped steps."""
 
 ALIGNED = 8
-"""Numbers of 16 bits that a matmul loads at once."""
+"""How many 16-bit numbers a matmul loads at once."""
 
 Stage = Enum("Stage", "SKIPPED TIMED CAPTURED FOLLOWED DONE")
 
 
 class Plan(NamedTuple):
-    """out: folder that gets what is known of the steps of each rank. skip: steps before the first timed one. steps: how
-    many are timed, and how many captured. followed: how many more with modules. step: what makes a step: `auto`,
-    `optimizer`, `forward`, or the name of an NVTX range of the script. goes_on: whether the script goes on
-    afterwards. changes: names of what the script is given, as of `changes.KINDS`."""
+    """How to follow a script.
+
+    out: folder for a file about the steps of each rank. skip: number of steps before the first timed one. steps: number
+    of timed steps, and of captured steps. followed: number of further captured steps with a range for each module.
+    step: what ends a step: `auto`, `optimizer`, `forward`, or the name of an NVTX range of the script. goes_on: whether
+    the script goes on afterwards. changes: names of changes to the script, from `apply_changes.KINDS`.
+    """
 
     out: str
     skip: int = 10
@@ -68,7 +70,7 @@ class Plan(NamedTuple):
 
 
 class Follower:
-    """Where a script is, and what is known of it so far."""
+    """State of a script that is followed, and what was noted of it so far."""
 
     def __init__(self, plan: Plan, ranges: ModuleRanges):
         self.plan, self.ranges = plan, ranges
@@ -376,7 +378,8 @@ class Follower:
     def before_update(
         self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], options: dict[str, Any]
     ) -> tuple[Any, ...] | None:
-        """An optimizer begins to step. A closure, in which the script computes loss and gradients, is no part of it."""
+        """Begin the update of an optimizer. A closure, in which the script computes loss and gradients, does not
+        count."""
         if self.process != os.getpid():
             return None
         replaced = replace_closure(args, options, lambda closure: self.outside_update(optimizer, closure))
@@ -508,14 +511,14 @@ def read_machine() -> dict[str, Any]:
 
 
 def install(plan: Plan, push: Callable[..., Any] | None = None, pop: Callable[..., Any] | None = None) -> Follower:
-    """Follow this process's script. `push` and `pop` open and close ranges; those of NVTX where there is a GPU."""
+    """Follow this process's script. `push` and `pop` open and close ranges; default: NVTX ranges if there is a GPU."""
     from torch.optim import optimizer
     from torch.utils.data import dataloader
 
     follower = Follower(plan, ModuleRanges(push or wrap_nvtx("range_push"), pop or wrap_nvtx("range_pop")))
     follower.changes.apply()
 
-    def in_phase(phase: str) -> Callable[..., Any]:
+    def build_phase_wrapper(phase: str) -> Callable[..., Any]:
         def around(called: Callable[..., Any], *args: Any, **options: Any) -> Any:
             with follower.phase(phase):
                 return called(*args, **options)
@@ -532,15 +535,15 @@ def install(plan: Plan, push: Callable[..., Any] | None = None, pop: Callable[..
     wrap(torch.autograd, "backward", follower.backward)
     wrap(torch.autocast, "__init__", follower.make_autocast)
     wrap(optimizer.Optimizer, "__init__", constructed)
-    wrap(optimizer.Optimizer, "zero_grad", in_phase("zero_grad"))
-    wrap(nn.Module, "zero_grad", in_phase("zero_grad"))
-    wrap(dataloader._BaseDataLoaderIter, "__next__", in_phase("data"))
+    wrap(optimizer.Optimizer, "zero_grad", build_phase_wrapper("zero_grad"))
+    wrap(nn.Module, "zero_grad", build_phase_wrapper("zero_grad"))
+    wrap(dataloader._BaseDataLoaderIter, "__next__", build_phase_wrapper("data"))
     for name in ("clip_grad_norm_", "clip_grad_value_"):
-        wrap(nn.utils.clip_grad, name, in_phase("clip"))
+        wrap(nn.utils.clip_grad, name, build_phase_wrapper("clip"))
         setattr(nn.utils, name, getattr(nn.utils.clip_grad, name))
     # Of a scaler's step nothing but the optimizer's is one: a step ends within it.
     for name in ("unscale_", "update"):
-        wrap(torch.amp.GradScaler, name, in_phase("optimizer"))
+        wrap(torch.amp.GradScaler, name, build_phase_wrapper("optimizer"))
     optimizer.register_optimizer_step_pre_hook(follower.before_update)
     optimizer.register_optimizer_step_post_hook(follower.after_update)
     if plan.step not in ("auto", "optimizer", "forward"):

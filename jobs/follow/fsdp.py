@@ -1,6 +1,6 @@
-"""What FSDP does for a unit of modules beside the nodes of autograd's graph: it gathers the unit's parameters before
-its backward, and sends its gradients off after it. Both forms of it: `fully_shard`, and `FullyShardedDataParallel`,
-which lays out the parameters of a unit as one flat one.
+"""Work of FSDP outside the nodes of autograd's graph: before the backward pass of a unit of modules it gathers the
+unit's parameters, and afterwards it reduces the gradients. Covers `fully_shard`, and `FullyShardedDataParallel`, which
+stores the parameters of a unit as one flat parameter.
 
 Needs torch and nothing else of this program, see `module_ranges`.
 """
@@ -17,7 +17,7 @@ MODULES = (
     "torch.distributed._composable.fsdp._fsdp_param_group",  # until torch 2.5
 )
 METHODS = ("unshard", "wait_for_unshard", "post_backward")
-"""Of the parameters of a unit: begin to gather them and copy them together; take them apart; reduce the gradients."""
+"""Methods of a unit: begin to gather its parameters; wait and split them into tensors; reduce the gradients."""
 FLAT = "torch.distributed.fsdp._runtime_utils"
 FUNCTIONS = ("_unshard", "_reduce_grad", "_reduce_grad_no_shard")
 """The same for a unit with one flat parameter, whose handle is one of the arguments."""
@@ -25,8 +25,8 @@ FUNCTIONS = ("_unshard", "_reduce_grad", "_reduce_grad_no_shard")
 
 @contextmanager
 def follow_units(around: Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]) -> Iterator[None]:
-    """Within this, `around(function, args, options)` is called in place of each of METHODS and FUNCTIONS. Nothing where
-    the program has not loaded FSDP."""
+    """Call `around(function, args, options)` in place of each of METHODS and FUNCTIONS while the context is open. Do
+    nothing if the program has not loaded FSDP."""
     kinds = [kind for name in MODULES if (kind := getattr(sys.modules.get(name), "FSDPParamGroup", None))]
     places = [(kind, name) for kind in kinds for name in METHODS]
     places += [(sys.modules.get(FLAT), name) for name in FUNCTIONS]
@@ -50,15 +50,15 @@ def call_within(
 
 
 def list_parameters(args: tuple[Any, ...]) -> list[tuple[Tensor, Tensor | None]]:
-    """Of each parameter of the unit that one of METHODS is called for, what the optimizer updates, and what modules
-    compute with: None before that. Empty where a unit has a flat parameter."""
+    """List the parameters of the unit that one of METHODS is called for: the shard that the optimizer updates, and the
+    tensor that modules compute with (None before it is gathered). Empty if the unit has a flat parameter."""
     held = getattr(args[0], "fsdp_params", ()) if args else ()
     return [(parameter.sharded_param, getattr(parameter, "_unsharded_param", None)) for parameter in held]
 
 
 def find_flat_unit(args: tuple[Any, ...]) -> tuple[nn.Module | None, list[tuple[Tensor, nn.Module]]]:
-    """The module that one of FUNCTIONS is called for, and of its parameters that were made a flat one those which the
-    optimizer has all the same (`use_orig_params`), each with the module that it is of."""
+    """Find the module that one of FUNCTIONS is called for, and the original parameters in its flat one that the
+    optimizer still has (`use_orig_params`), each with its module."""
     for handle in args:
         if type(handle).__name__ == "FlatParamHandle":
             flat = handle.flat_param

@@ -1,5 +1,5 @@
-"""The losses of a script: what each backward pass starts from. Nothing is launched and nothing waits until they are
-asked for. Loaded into other people's scripts, as `follow` is."""
+"""The losses of a script: the tensors from which its backward passes start. No kernel is launched and nothing waits
+until `values` is called. Loaded into other people's scripts, as `follow` is."""
 
 import math
 from typing import Any
@@ -11,22 +11,22 @@ MOST = 4096
 
 
 class Losses:
-    """Those of the backward passes from one number, in their order."""
+    """The losses of backward passes that start from one number, in order."""
 
     def __init__(self) -> None:
         self.kept: list[Tensor] = []
         self.known: list[float | str | None] = []
 
     def note(self, roots: Any) -> None:
-        """A backward pass starts from `roots`, as `torch.autograd.backward` takes them."""
+        """Note that a backward pass starts from `roots`, as `torch.autograd.backward` takes them."""
         if isinstance(roots, tuple | list) and len(roots) == 1:
             roots = roots[0]
         if isinstance(roots, Tensor) and roots.numel() == 1 and len(self.kept) < MOST:
             self.kept.append(roots.detach())
 
     def values(self) -> list[float | str | None]:
-        """Their values, which are waited for: what is not finite as a string that `float` reads, None for what the
-        script has overwritten, as a CUDA graph does with its outputs."""
+        """Wait for the values and return them: a value that is not finite as a string that `float` reads, None for a
+        tensor that the script has overwritten, as a CUDA graph does with its outputs."""
         kept, self.kept = self.kept, []
         last: dict[int, int] = {}  # number of the last loss at an address
         for number, loss in enumerate(kept):
@@ -38,7 +38,7 @@ class Losses:
 
 
 def find_address(loss: Tensor) -> int:
-    """Where it is; 0 where that is not known any more."""
+    """Return the address of a loss; 0 if it is not known any more."""
     try:
         return loss.data_ptr()
     except RuntimeError:

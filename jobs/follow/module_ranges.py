@@ -1,13 +1,13 @@
-"""Opens a range for each module, in forward and in backward, on whatever thread runs it.
+"""Ranges for each module, in forward and backward, on whatever thread runs it.
 
 Forward: `torch.nn.Module.__call__` is wrapped while modules are followed. Backward: PyTorch numbers the nodes of the
-autograd graph in the order in which forward makes them, so the number at which a module call begins and ends tells
-which nodes are its own. Before backward each node gets two hooks, which open and close the range of its module.
+autograd graph in the order in which forward makes them, so the numbers at which a module call begins and ends identify
+its nodes. Before backward each node gets two hooks, which open and close the range of its module.
 
-Nothing here changes what is computed: hooks return None, and no tensor is kept. They cost time on the host (about
-7 ms a step for 1,300 nodes), so steps followed like this say which module, and other steps say how long.
+Nothing here changes what is computed: hooks return None, and no tensor is kept. They cost CPU time (about 7 ms a step
+for 1,300 nodes), so these steps show which module launches a kernel, and other steps are timed.
 
-Needs torch, the file beside it and nothing else of this program: it is loaded into other people's scripts.
+Needs torch, `fsdp.py` and nothing else of this program: it is loaded into other people's scripts.
 """
 
 import threading
@@ -24,9 +24,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from .fsdp import find_flat_unit, follow_units, list_parameters
 
 PREFIX = "modules:"
-"""Begins the names of the outermost ranges of a step in which modules are followed: its times are not to be used."""
+"""Prefix of the outermost ranges of a step in which modules are followed. Do not use the times of such a step."""
 BACKWARD = f"{PREFIX}backward/"
-"""Begins the names of ranges in backward; the path of the module comes after it."""
+"""Prefix of ranges in backward, before the path of the module."""
 OPTIMIZER = f"{PREFIX}optimizer/"
 LOSS = "(loss)"
 ACCUMULATION = "(gradient accumulation)"
@@ -37,7 +37,8 @@ ALL_PARAMETERS = "(all parameters)"
 
 
 class ModuleRanges:
-    """Opens and closes ranges with `push(name)` and `pop()`, as of `torch.cuda.nvtx`."""
+    """Ranges of modules. `push(name)` opens a range and `pop()` closes it, as `range_push` of `torch.cuda.nvtx`
+    does."""
 
     def __init__(self, push: Callable[[str], Any], pop: Callable[[], Any]):
         self.push, self.pop = push, pop
@@ -51,7 +52,7 @@ class ModuleRanges:
 
     @contextmanager
     def range(self, name: str) -> Iterator[None]:
-        """The range `name`, inside those that are open on this thread."""
+        """Open the range `name` inside the open ranges of this thread."""
         above = self._path()
         self._enter(name, f"{above}/{name}" if above else name)
         try:
@@ -61,7 +62,8 @@ class ModuleRanges:
 
     @contextmanager
     def outermost(self, name: str, path: str | None = None) -> Iterator[None]:
-        """A step or a phase. What forward makes in it and in no module is of `path`; None: of the loss."""
+        """Open the range of a step or a phase. Nodes made in it outside any module belong to `path`; None: to the
+        loss."""
         self._enter(f"{PREFIX}{name}", path)
         try:
             yield
@@ -69,7 +71,7 @@ class ModuleRanges:
             self._leave()
 
     def follow_calls(self) -> None:
-        """From here on each module call has a range."""
+        """Open a range for each module call from now on."""
         if self._call is not None:
             return
         called = self._call = nn.Module.__call__
@@ -90,7 +92,7 @@ class ModuleRanges:
     def call(
         self, called: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]
     ) -> Any:
-        """What `called(module, *args, **options)` returns, in the range of the module."""
+        """Return `called(module, *args, **options)`, called in the range of the module."""
         path = self._path_of(module)
         above = self._path()
         self._enter(path.removeprefix(f"{above}/") if above else path, path)
@@ -100,7 +102,7 @@ class ModuleRanges:
             self._leave()
 
     def _path_of(self, module: nn.Module) -> str:
-        """The class of the outermost module that was called, and the names below it as `named_modules` has them."""
+        """Return the path of a module: class of the outermost called module, then the names of `named_modules`."""
         if id(module) not in self._names:
             # What its caller does not hold as a part, such as the model itself, is named by its class.
             above, name = self._path(), type(getattr(module, "_orig_mod", module)).__name__
@@ -108,7 +110,7 @@ class ModuleRanges:
         return self._names[id(module)]
 
     def paths_of(self, module: nn.Module) -> dict[int, str]:
-        """Of the module and its parts, by id, the path that their calls have."""
+        """Return the paths of calls of the module and its parts, by id."""
         self._path_of(module)
         return self._names
 
@@ -147,17 +149,18 @@ class ModuleRanges:
         return self._local.stack
 
     def _path(self) -> str | None:
-        """Of the innermost range on this thread: "" at the top of a phase, None outside."""
+        """Return the path of the innermost range on this thread: "" at the top of a phase, None outside."""
         stack = self._stack()
         return stack[-1] if stack else None
 
     def _mark(self, path: str | None) -> None:
-        """Note that nodes made on this thread from here on are of `path`. Each thread has numbers of its own."""
+        """Note that nodes made on this thread from now on belong to `path`. Each thread numbers its nodes
+        separately."""
         self._local.numbers.append(torch.autograd._get_sequence_nr())
         self._local.marks.append(path)
 
     def forget(self) -> None:
-        """A new step: what was noted of the last one on this thread is not needed any more."""
+        """Forget what this thread noted of the last step."""
         self._stack()
         self._local.numbers.clear()
         self._local.marks.clear()
@@ -167,7 +170,8 @@ class ModuleRanges:
 
     @contextmanager
     def labelling(self, roots: Iterable[Any]) -> Iterator[None]:
-        """Within this, the backward pass from `roots` (tensors) opens the range of the module that each node is of."""
+        """Have the backward pass from `roots` (tensors) open the range of each node's module, while the context is
+        open."""
         handles = []
         for node, label in self._labelled(roots):
             handles.append(node.register_prehook(partial(self._open_node, label)))
@@ -182,7 +186,7 @@ class ModuleRanges:
                 handle.remove()
 
     def _labelled(self, roots: Iterable[Any]) -> Iterator[tuple[Any, str]]:
-        """The nodes of the graph, each with the name of its range."""
+        """Yield the nodes of the graph, each with the name of its range."""
         self._stack()
         numbers, marks = self._local.numbers, self._local.marks
         waiting: list[Any] = [root.grad_fn for root in roots if isinstance(root, Tensor) and root.grad_fn is not None]
@@ -211,8 +215,8 @@ class ModuleRanges:
         self.pop()
 
     def _call_of_unit(self, function: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """What `function(*args, **options)` returns, in a range of FSDP's, below the module that all parameters of the
-        unit are of."""
+        """Return `function(*args, **options)`, called in a range of FSDP below the module that has all parameters of
+        the unit."""
         known = []
         for sharded, unsharded in list_parameters(args):
             if (path := self.paths.get(id(unsharded))) is not None:
@@ -232,14 +236,15 @@ class ModuleRanges:
     # ----------------------------------------------------------------------------------------------- optimizer
 
     def label_optimizer(self, groups: Iterable[Iterable[Tensor]]) -> "ParameterRanges":
-        """Within this, what an optimizer does to one parameter has a range of the module that used it. `groups`: for
-        each parameter the tensors that are of it alone, itself first."""
+        """Return a context in which the work of an optimizer on one parameter has the range of the module that used it.
+        `groups`: for each parameter, itself and then the tensors that belong to it alone."""
         return ParameterRanges(self, groups)
 
 
 class ParameterRanges(TorchDispatchMode):
-    """Sees every operation. One on the tensors of one parameter has the range of its module, one on those of several
-    has ALL_PARAMETERS, and one on nothing but intermediate results stays with the operation before."""
+    """Ranges for the operations of an optimizer. An operation on tensors of one parameter has the range of its module,
+    an operation on tensors of several parameters has ALL_PARAMETERS, and an operation on intermediate results alone has
+    the range of the operation before."""
 
     def __init__(self, ranges: ModuleRanges, groups: Iterable[Iterable[Tensor]]):
         super().__init__()
@@ -268,7 +273,7 @@ class ParameterRanges(TorchDispatchMode):
 
 
 def list_tensors(values: Iterable[Any]) -> Iterator[Tensor]:
-    """The tensors among arguments, and in lists of them."""
+    """Yield the tensors among arguments, and in lists of arguments."""
     for value in values:
         if isinstance(value, Tensor):
             yield value
@@ -277,7 +282,7 @@ def list_tensors(values: Iterable[Any]) -> Iterator[Tensor]:
 
 
 def find_common_path(paths: Iterable[str]) -> str:
-    """The module that all of these are parts of: "" at the top."""
+    """Return the path of the module that all of these are parts of: "" at the top."""
     shared = []
     for names in zip(*(path.split("/") for path in paths)):
         if len(set(names)) > 1:
@@ -287,10 +292,10 @@ def find_common_path(paths: Iterable[str]) -> str:
 
 
 def is_leaf(node: Any) -> bool:
-    """Whether a node of the graph adds to the gradient of a parameter, which it has as `variable`."""
+    """Return whether a node of the graph adds to the gradient of a parameter, its `variable`."""
     return type(node).__name__ == "AccumulateGrad"
 
 
 def is_compiled(module: nn.Module) -> bool:
-    """Whether torch.compile runs it as a whole: no module inside is called then."""
+    """Return whether torch.compile runs a module as a whole: no module inside is called then."""
     return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None

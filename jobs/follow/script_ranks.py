@@ -1,8 +1,8 @@
-"""The processes of a script that step together, one for each GPU, as `torchrun` starts them. A capture has them all, so
-they begin it at the same step and end it at the same step.
+"""The processes of a script that step together, one for each GPU, as `torchrun` starts them. One capture covers all
+ranks of a machine, so they begin it at the same step and end it at the same step.
 
-They meet by files and not by a collective: that would be one more in what is measured, and hang where one has ended.
-Those of several machines meet by the store that torch.distributed met by, each machine in a capture of its own.
+They meet by files and not by a collective, which would add to what is measured, and hang if a rank has ended. Ranks of
+several machines meet by the store of torch.distributed; each machine has a separate capture.
 
 Loaded into other people's scripts, as `follow` is.
 """
@@ -19,16 +19,16 @@ from typing import Any
 from torch import distributed
 
 WAIT_S = 120.0
-"""How long a rank waits for the others, which are a part of a step away; nsys takes seconds to begin a capture."""
+"""How long a rank waits for the others, which are part of a step away; nsys takes seconds to begin a capture."""
 
 
 class CannotFollow(Exception):
-    """The message says why, and what to do."""
+    """Error when a script cannot be followed. The message gives the reason and what to do."""
 
 
 class Ranks:
-    """This process, number `rank` of `world`; on this machine are `size` of them, from `first`. `folder` has a file of
-    each of these with what is known of it."""
+    """The rank of this process and how it meets the others. `rank`: its number among `world` ranks. `size`: number of
+    ranks on this machine, from number `first`. `folder`: has a file of facts for each rank of this machine."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -37,8 +37,8 @@ class Ranks:
         self.shared_id = ""  # what ranks of several machines call what they do together
 
     def join(self) -> bool:
-        """Take the place of its rank, unless another process of the script has had it: whether this one has it. Called
-        late, as a script makes itself a rank. Raises CannotFollow."""
+        """Take the place of this process's rank, and return whether it has it: another process of the script may have
+        had it before. Called late, since a script makes itself a rank. Raises CannotFollow."""
         if self.has_joined or self.is_refused:
             return self.has_joined
         is_joined = distributed.is_available() and distributed.is_initialized()
@@ -71,7 +71,7 @@ class Ranks:
         draft.replace(self.file)
 
     def meet(self, where: str) -> None:
-        """Wait until all ranks are here. Raises CannotFollow where one does not come."""
+        """Wait until all ranks are here. Raises CannotFollow if one does not come."""
         if self.size > 1:
             self.meet_on_machine(where)
         if self.world > self.size:
@@ -106,7 +106,7 @@ class Ranks:
             have_come = self.count(where, 0)
 
     def leave(self) -> None:
-        """The last that ranks do together. Rank 0 ends last: the others may meet by what is in its process."""
+        """End the meetings of ranks. Rank 0 ends last: its process may hold the store by which the others meet."""
         if self.world == self.size:
             return
         has_left = self.count("has left")
@@ -116,19 +116,19 @@ class Ranks:
             has_left = self.count("has left", 0)
 
     def count(self, where: str, more: int = 1) -> int:
-        """How many ranks of all machines are there, with `more` from here. Raises CannotFollow."""
+        """Add `more` ranks, and return how many ranks of all machines are there. Raises CannotFollow."""
         with open_common_store() as store:
             return store.add(f"profiler-job: {where}", more)
 
     def agree(self) -> str:
-        """What the first rank of all machines to ask has drawn. Raises CannotFollow."""
+        """Return the id that the first rank to ask has drawn, on any machine. Raises CannotFollow."""
         with open_common_store() as store:
             return store.compare_set("profiler-job: shared id", "", secrets.token_hex(8)).decode()
 
 
 @contextmanager
 def open_common_store() -> Iterator[Any]:
-    """The store that torch.distributed met by. Raises CannotFollow where it is out of reach within this."""
+    """Yield the store of torch.distributed. Raises CannotFollow if it is out of reach while the context is open."""
     try:
         yield distributed.distributed_c10d._get_default_store()
     except (RuntimeError, ValueError) as error:  # torch's own errors, of a connection above all

@@ -1,4 +1,4 @@
-"""How functions of PyTorch are had to call something of ours. Loaded into other people's scripts, as `follow` is."""
+"""Wrappers around functions of PyTorch. Loaded into other people's scripts, as `follow` is."""
 
 import functools
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def wrap(holder: Any, name: str, around: Callable[..., Any]) -> None:
-    """Have `around(called, *args)` called in place of the function `name` of `holder`."""
+    """Replace the function `name` of `holder` by `around(called, ...)`, where `called` is the original."""
     called = getattr(holder, name)
 
     @functools.wraps(called)
@@ -19,8 +19,8 @@ def wrap(holder: Any, name: str, around: Callable[..., Any]) -> None:
 def replace_closure(
     args: tuple[Any, ...], options: dict[str, Any], around: Callable[[Callable[..., Any]], Callable[..., Any]]
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """The arguments of an optimizer's step, of which `around(closure)` takes the place of its closure; None where the
-    script gives none."""
+    """Return the arguments of an optimizer's step with `around(closure)` in place of the closure; None without a
+    closure."""
     closure = options.get("closure", args[1] if len(args) > 1 else None)
     if closure is None:
         return None

@@ -1,10 +1,10 @@
 """Device memory that a run will need, by step and phase, and where it will run out. Needs no GPU and no torch, so that
-`analysis` may hold it against measurements.
+`analysis` can compare it with measurements.
 
 A prediction, never shown as a measurement: two steps of the model are run on sizes (`jobs.memory.simulated_step`) in a
-replay of PyTorch's allocator (`jobs.memory.caching_allocator`), since the sizes of tensors alone do not tell: a block
-may be longer than its tensor. It is of the operations of the reference Transformer as they are written; a compiled
-model keeps less. Of models of others `simulate_runs` says what their tensors take. `run` is a `jobs.contract.axes.Run`,
+replay of PyTorch's allocator (`jobs.memory.caching_allocator`). The sizes of tensors alone do not suffice: a block may
+be longer than its tensor. The prediction covers the operations of the reference Transformer as written; a compiled
+model keeps less. For other models, `simulate_runs` gives the sizes of their tensors. `run`: a `jobs.contract.axes.Run`,
 or a row of the `runs` table, which has the same fields.
 """
 
@@ -142,12 +142,12 @@ def predict_memory_bytes(run: "Run") -> int | None:
 
 
 def estimate_usable_bytes(sold_gb: float) -> float:
-    """What a GPU sold with so many GB leaves to the allocator beside the CUDA context, in bytes."""
+    """Estimate what a GPU sold with so many GB leaves to the allocator next to the CUDA context, in bytes."""
     return USABLE_GIB.get(sold_gb, sold_gb * 15 / 16) * GIB - CUDA_CONTEXT_BYTES
 
 
 def find_failure(shape: Shape, limit_bytes: float) -> Failure | None:
-    """Step and phase in which a shape needs more than `limit_bytes` of the allocator; None where it fits."""
+    """Find the step and phase in which a shape needs more than `limit_bytes` of the allocator; None if it fits."""
     return predict_outcome(shape, limit_bytes).failure if predict_outcome(shape).reserved > limit_bytes else None
 
 

@@ -1,11 +1,10 @@
-"""PyTorch's CUDA caching allocator replayed: which block a tensor gets, and so how many bytes count as allocated.
+"""Replay of PyTorch's CUDA caching allocator: which block a tensor gets, and so how many bytes count as allocated.
 
-The rules are those of c10/cuda/CUDACachingAllocator.cpp with its default settings and one stream. A tensor's size is
+The rules are from c10/cuda/CUDACachingAllocator.cpp with its default settings and one stream. A tensor's size is
 rounded up to 512 B. Up to 1 MiB it comes from segments of 2 MiB, below 10 MiB from segments of 20 MiB, and otherwise
-from typing import Any
-from a segment of its own, a multiple of 2 MiB. It gets the smallest free block that holds it, of equal ones that with
-the lowest address. What the block has over is split off where it is 512 B (small) or more than 1 MiB (large); if not,
-the block is handed out whole, and counts whole. A block given back joins its free neighbours.
+from a separate segment, a multiple of 2 MiB. It gets the smallest free block that holds it; among equal blocks, the one
+with the lowest address. The rest of the block is split off if it has 512 B (small) or more than 1 MiB (large); if not,
+the whole block is handed out, and counts. A block given back joins its free neighbours.
 """
 
 from bisect import bisect_left, insort
@@ -19,7 +18,7 @@ LEAST_OWN, OWN_MULTIPLE = 10 * MIB, 2 * MIB
 
 
 class OutOfMemory(Exception):
-    """No block is free, and a new segment would exceed the limit."""
+    """Error when no block is free and a new segment would exceed the limit."""
 
 
 class Block:
@@ -90,7 +89,8 @@ class CachingAllocator:
             pool[:] = [entry for entry in pool if entry[2].before or entry[2].after]
 
     def free(self, block: Block) -> None:
-        """Called for every tensor there ever was, so that all of it stands here."""
+        """Give a block back, and join it with its free neighbours. Written in one piece: it runs once for every
+        tensor."""
         pool, before, after = block.pool, block.before, block.after
         self.allocated -= block.size
         if after and after.free:

@@ -85,9 +85,9 @@ class Leaf:
 
 
 class Node:
-    """An operation as backward sees it: the inputs that have a gradient (node, size, element, temporaries needed), in
-    the order of computation, and the storages kept until then. Gradients of a `wide` one have the size of its output
-    and are summed to that of the input."""
+    """An operation of the backward pass: its inputs that have a gradient (node, size, element, temporaries needed), in
+    the order of computation, and the storages kept until then. `wide`: whether gradients have the size of the output
+    and are summed to the size of the input."""
 
     __slots__ = ("inputs", "saved", "wide")
 
@@ -190,7 +190,8 @@ class Device:
         return self.record(loss, [(log_softmax, 0)], (log_softmax, total_weight))
 
     def backward(self, loss: Tensor) -> None:
-        """Latest operation first. Gradients of one tensor add up in a new one, those of parameters end in its leaf."""
+        """Run the operations backwards. Gradients of a tensor add up in a new tensor; gradients of a parameter, in its
+        leaf."""
         of_loss = self.new(1)
         arrived = {loss.node: of_loss}
         while self.nodes:
@@ -203,7 +204,7 @@ class Device:
             del gradient
             node.saved.clear()
             for target, *_ in reversed(node.inputs):
-                if isinstance(target, Leaf):  # that of a later micro-batch is added to it and given back
+                if isinstance(target, Leaf):  # the gradient of a later micro-batch is added to it and given back
                     arriving = gradients.pop()
                     target.gradient = target.gradient or arriving
                     del arriving

@@ -32,7 +32,7 @@ def probe_memory(stepper) -> dict[str, list[dict[str, Any]]]:
     kept = KeptBytes(stepper.device)
     phases: dict[str, dict[str, Any]] = {}
 
-    def of_phase(phase: str, work: Callable[[], None]) -> None:
+    def measure_phase(phase: str, work: Callable[[], None]) -> None:
         device = stepper.device
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
@@ -48,12 +48,12 @@ def probe_memory(stepper) -> dict[str, list[dict[str, Any]]]:
             row[peak] = max(bytes_, row.get(peak, 0))
         row["allocated_after_bytes"] = torch.cuda.memory_allocated(device)
 
-    stepper.step(of_phase)
+    stepper.step(measure_phase)
     return {"memory": list(phases.values()), "module_memory": kept.rows, "figures": measure_memory_by_use(stepper)}
 
 
 class KeptBytes:
-    """Opener of ranges that notes the bytes each of them left allocated on the device."""
+    """Opener of ranges that notes the bytes that each range left allocated on the device."""
 
     def __init__(self, device: torch.device):
         self.device = device
@@ -99,20 +99,23 @@ def measure_memory_by_use(stepper) -> list[dict[str, Any]]:
 
 
 LINK_BYTES = {"cuda": 2**30, "cpu": 2**20}
-"""Of one message at most, by device: more than any layer or bucket has, so that a rate is the link's and not that of
-starts. Where a GPU has too little free memory it is half of that, or a quarter; with less nothing is measured."""
+"""Largest size of a message, by device: more than any layer or bucket has, so that the rate is the link's and not set
+by latency. A GPU with too little free memory uses half of it, or a quarter; with less nothing is measured."""
 LINK_ROOM = 4
-"""So many times the message must be free: the run comes first, and NCCL takes memory of its own."""
+"""How many times the message must be free: the run comes first, and NCCL allocates memory, too."""
 LINK_REPEATS, LINK_CALLS = 5, 3
 LINK_COLLECTIVES = {"ddp": ("AllReduce",), "fsdp": ("AllGather", "ReduceScatter")}
-"""What a run makes itself: for others NCCL might keep memory that the run has no need of."""
+"""Collectives that a run uses. For other collectives NCCL might keep memory that the run does not need."""
 
 
 def measure_link_rates(device: torch.device, how: str) -> list[dict[str, Any]]:
-    """What the link between the ranks gives to the collectives of a run that is parallel in this way, when they do
-    nothing else: bytes of messages a second, as NCCL counts them (of an all-gather and a reduce-scatter, the part of
-    one rank), and the bytes of all ranks' parts together. Median of LINK_REPEATS, each LINK_CALLS in a row, after as
-    many as warm-up. Empty where a GPU has no room for it. Every rank must call it; it leaves no memory allocated."""
+    """Measure the rate of the link between ranks for the collectives of a run that is parallel in this way (`how`).
+
+    The rate is in bytes of messages a second, as NCCL counts them (for an all-gather and a reduce-scatter, the part of
+    one rank), while the ranks do nothing else. It is the median of LINK_REPEATS, each LINK_CALLS in a row, after as
+    many calls as warm-up. A further row has the bytes of all ranks' parts together. Empty if a GPU has no room for it.
+    Every rank must call it; it leaves no memory allocated.
+    """
     messages = _allocate_messages(device)
     rows = _build_rates(*messages, how, device) if messages else []
     del messages
@@ -122,7 +125,7 @@ def measure_link_rates(device: torch.device, how: str) -> list[dict[str, Any]]:
 
 
 def _allocate_messages(device: torch.device) -> tuple[Tensor, Tensor] | None:
-    """Of all ranks and the part of one, as large as every rank has room for; None where one has none."""
+    """Allocate a message of all ranks and the part of one rank, as large as fits on every rank; None if none fits."""
     most = LINK_BYTES[device.type]
     for size in (most, most // 2, most // 4):
         messages = _allocate(size, device) if has_room(size, device) else None
@@ -133,12 +136,12 @@ def _allocate_messages(device: torch.device) -> tuple[Tensor, Tensor] | None:
 
 
 def has_room(size: int, device: torch.device) -> bool:
-    """Whether a message of so many bytes may be taken for a moment."""
+    """Return whether a message of so many bytes may be allocated for a moment."""
     return device.type != "cuda" or torch.cuda.mem_get_info(device)[0] >= LINK_ROOM * size
 
 
 def _allocate(size: int, device: torch.device) -> tuple[Tensor, Tensor] | None:
-    """None where the allocator is held to less than there is."""
+    """Allocate a message of all ranks and the part of one; None if the limit of the allocator is below it."""
     ranks = distributed.get_world_size()
     try:
         part = torch.ones(size // 4 // ranks, device=device)
@@ -162,7 +165,7 @@ def _build_rates(of_all: Tensor, part: Tensor, how: str, device: torch.device) -
 
 
 def measure_seconds(call: Callable[[], object], device: torch.device) -> float:
-    """Of LINK_CALLS in a row, by the host's clock, the ranks having met before."""
+    """Measure the seconds of LINK_CALLS in a row by the CPU's clock, after all ranks have met."""
     distributed.barrier()
     synchronize(device)
     start = time.perf_counter()
@@ -173,8 +176,8 @@ def measure_seconds(call: Callable[[], object], device: torch.device) -> float:
 
 
 def draws_masks(model: nn.Module) -> bool:
-    """Whether a model drops out at random, by its modules, or by what its configuration says of attention, which may be
-    no module: then two passes from the same weights have other losses, whatever they compute in."""
+    """Return whether a model uses dropout: in its modules, or in attention by its configuration, since attention may
+    not be a module. Then two passes from the same weights have different losses in any precision."""
     config: Any = getattr(model, "config", None)
     named = config.to_dict() if hasattr(config, "to_dict") else {}
     rates = [rate for name, rate in named.items() if "att" in name and "drop" in name and isinstance(rate, float)]
@@ -183,8 +186,8 @@ def draws_masks(model: nn.Module) -> bool:
 
 
 def probe_numerics(stepper) -> list[dict[str, Any]]:
-    """Loss, and output where it is one tensor (logits), of one forward pass in the run's precision against the same
-    weights in float32."""
+    """Compare one forward pass in the run's precision with one in float32 from the same weights: the loss, and the
+    output if it is one tensor (logits)."""
     output, loss = compute_outputs(stepper, stepper.run["precision"])
     exact, exact_loss = compute_outputs(stepper, BASE_PRECISION)
     figures = {"loss": loss, "loss_fp32": exact_loss}
@@ -199,7 +202,7 @@ def probe_numerics(stepper) -> list[dict[str, Any]]:
 
 
 def measure_trained_loss(stepper, steps: int) -> float:
-    """Loss of the training step that comes after so many others; it is taken, too."""
+    """Run `steps` training steps and one more, and return the loss of the last."""
     losses: list[float] = []
 
     def note(phase: str, work: Callable[[], None]) -> None:
@@ -214,13 +217,13 @@ def measure_trained_loss(stepper, steps: int) -> float:
 
 
 def measure_losses(trained: float, plain: float) -> list[dict[str, Any]]:
-    """The figures of both, as of `measure_trained_loss`."""
+    """Build the rows of both losses of `measure_trained_loss`."""
     figures = {"loss_trained": trained, "loss_trained_plain": plain}
     return [{"figure": figure, "unit": "", "value": value} for figure, value in figures.items()]
 
 
 def compute_outputs(stepper, precision: str) -> tuple[Tensor | None, float]:
-    """Output in float64 (None where it is no tensor) and loss of one forward pass in a precision."""
+    """Compute the output in float64 (None if it is not a tensor) and the loss of one forward pass in a precision."""
     stepper.where = FORWARD
     with stepper.use_precision(precision), annotation.no_ranges():
         stepper.forward()

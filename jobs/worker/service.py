@@ -1,8 +1,8 @@
-"""The process that is measured: builds a model, warms up, runs annotated steps and reports. Under nsys one process
-serves many runs, so that imports and the CUDA context are paid once; without, each run has processes of its own, which
+"""The process that is measured: it builds a model, warms up, runs annotated steps and reports. Under nsys one process
+serves many runs, so that imports and the CUDA context are paid once; without nsys each run has fresh processes, which
 are forked after the imports (`jobs.worker.fork`). It imports torch and the standard library, nothing else.
 
-It is spawned with the address of a listening socket and is told what to do by messages (see `serve`). It does not know
+It is spawned with the address of a listening socket, and receives its tasks as messages (see `serve`). It does not know
 whether nsys is attached: the runner starts the capture before a task, and stops it after.
 """
 
@@ -99,7 +99,7 @@ class Stepper:
 
     def backward(self) -> None:
         assert self.loss_value is not None  # loss came before
-        # Gradients add up to those of the mean over all micro-batches.
+        # Gradients add up to the gradient of the mean over all micro-batches.
         self.loss_value.backward(torch.full_like(self.loss_value, 1 / self.run["accumulation"]))
         self.loss_value = None
 
@@ -215,7 +215,7 @@ def release(device: torch.device, was_compiled: bool) -> None:
 
 
 def limit_memory(limit_gib: float, device: torch.device) -> None:
-    """Let the allocator hold at most `limit_gib` GiB; 0 is no limit."""
+    """Let the allocator hold at most `limit_gib` GiB; 0: without limit."""
     if device.type == "cuda":
         total = torch.cuda.mem_get_info(device)[1]
         torch.cuda.set_per_process_memory_fraction(min(1.0, limit_gib * 2**30 / total) if limit_gib else 1.0, device)
@@ -271,7 +271,7 @@ def measure_plain_loss(run: dict[str, Any], device: torch.device) -> float | Non
     try:
         loss = train()
     except Exception:
-        traceback.print_exc()  # a probe is no reason for the run to fail
+        traceback.print_exc()  # a failed probe must not fail the run
     release(device, was_compiled=False)
     return loss
 
@@ -294,11 +294,11 @@ def perform(
     followed_by: ModuleRanges | None = None,
     place: Place = Place(),  # noqa: B008  a constant
 ) -> None:
-    """Carry out one task: warm up, send `ready`, wait for `go`, run `steps` steps, send `measured`; before that, where
-    `busy_s` is asked for, send `timed`, wait for `go`, and keep the GPU busy.
+    """Carry out one task: warm up, send `ready`, wait for `go`, run `steps` steps, send `measured`. If the task has
+    `busy_s`, before `measured` send `timed`, wait for `go`, and keep the GPU busy.
 
     Warm-up steps have no ranges: a capture may be open, and only what lies in a `step` counts. Without warm-up the
-    first measured step is the first of all. With `followed_by` comes one more step, as of `Stepper.follow_modules`.
+    first measured step is the first of all. With `followed_by` run one more step (see `Stepper.follow_modules`).
     A failure is sent as `oom` or `failed` with the phase, the step (from 0, warm-up included) and memory in bytes.
     """
     stepper = None
@@ -387,7 +387,7 @@ def perform(
             "settings": read_settings(),
         }
         answer(connection, failed | (read_memory_state(device) | before if out_of_memory else {}))
-        # Any error but the allocator's own may have broken the CUDA context for good.
+        # Any error but one of the allocator may have broken the CUDA context for good.
         if not allocator:
             sys.exit(1)
 
@@ -397,7 +397,7 @@ def answer(connection: Connection, message: Answer) -> None:
 
 
 def read_facts(device: torch.device) -> Facts:
-    """What this process knows of the machine."""
+    """Return what this process knows about the machine."""
     cuda = device.type == "cuda"
     return {
         "gpu_name": torch.cuda.get_device_name(device) if cuda else "CPU (no GPU)",
@@ -472,12 +472,12 @@ def main() -> None:
             fork_workers(control, lambda address: connect(address, arguments))
         shutil.rmtree(home, ignore_errors=True)
     else:
-        # Of a rank the folder is that of the process between it and the runner.
+        # The folder of a rank belongs to the process between it and the runner.
         connect(arguments.address, arguments, home if arguments.ranks == 1 else "")
 
 
 def connect(address: str, arguments: argparse.Namespace, home: str = "") -> None:
-    """Serve whoever listens at an address; `home` as of `end_with_runner`."""
+    """Serve whoever listens at an address. `home`: see `end_with_runner`."""
     # Backward on the thread that runs forward, so that its kernels are launched inside the `backward` range.
     torch.autograd.set_multithreading_enabled(False)
     followed_by = None

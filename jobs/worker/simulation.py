@@ -1,13 +1,14 @@
-"""Two steps of a run on tensors without data: what they would hold in memory. No GPU, and next to no memory.
+"""Simulation of two steps of a run on tensors without data, to find the memory that they need. It needs no GPU, and
+hardly any memory.
 
-The steps are those that are measured (`jobs.worker.service.Stepper`), under PyTorch's FakeTensorMode: its tensors are
-on the meta device, and say that they are on the CPU, so that what asks for a device gets on. Storages are counted when
-an operation makes them and when nothing refers to them any more. What libraries take inside a kernel is not seen, nor
-what the allocator rounds up.
+The steps are the measured ones (`jobs.worker.service.Stepper`), under PyTorch's FakeTensorMode: its tensors are on the
+meta device, but report the CPU as their device, so that code which asks for a device works. A storage counts from the
+operation that makes it until nothing refers to it any more. Workspaces of libraries inside a kernel are not counted,
+nor what the allocator rounds up.
 
-Started with runs as a list of JSON on standard input; answers a line of JSON for each, in order: `peaks`, bytes by
-phase of each step, and `num_parameters`; or `problem`, why there are none; or `refused`, an option that the workload
-does not take.
+Reads runs as a JSON list from standard input, and writes a line of JSON for each, in order: `peaks`, bytes by phase of
+each step, and `num_parameters`; or `problem`, why there are none; or `refused`, an option that the workload does not
+take.
 """
 
 import json
@@ -30,7 +31,7 @@ from profiler_job.jobs.worker.service import Stepper, count_parameters
 from profiler_job.jobs.workloads import OptionError
 
 NUM_STEPS = 2
-"""The first has no optimizer state yet; all later ones need what the second needs."""
+"""The first step has no optimizer state yet; all later steps need as much as the second."""
 
 IN_FP32 = {
     *("pow", "__pow__", "rsqrt", "exp", "log", "softmax", "log_softmax", "layer_norm", "group_norm", "norm", "sum"),
@@ -42,8 +43,8 @@ NEEDS_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 
 
 class LiveBytes(TorchDispatchMode):
-    """Counts the bytes of the storages that live, each once, from the operation that made it on; `peak` is the largest
-    count since it was set."""
+    """Counter of the bytes of live storages, each once, from the operation that made it on. `peak`: the largest count
+    since it was set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,12 +73,13 @@ class LiveBytes(TorchDispatchMode):
 
 
 class AsOnGpu(TorchFunctionMode):
-    """Has operations keep what their CUDA kernels keep, where those of the CPU differ: fused attention with dropout
-    stores no scores, dropout keeps a mask of bytes, and autocast has the operations of IN_FP32 compute so.
+    """Mode in which operations keep the tensors that their CUDA kernels keep, when CPU kernels differ: fused attention
+    with dropout stores no scores, dropout keeps a mask of bytes, and autocast computes the operations of IN_FP32 in
+    FP32.
 
-    On an H200, training steps of GPT-2 (124 M) and of a Llama (207 M) at 4 x 512 tokens peak within 1.4% of what is
-    simulated, in both precisions and with either attention; but for the Llama in FP32 with sdpa, which needs 15% more:
-    with fewer heads of keys than of queries there is no fused kernel for it.
+    On an H200, the peaks of training steps of GPT-2 (124 M) and of a Llama (207 M) at 4 x 512 tokens are within 1.4% of
+    the simulation, in both precisions and with either attention. The exception is the Llama in FP32 with sdpa, which
+    needs 15% more: there is no fused kernel with fewer key heads than query heads.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -102,8 +104,8 @@ def cast_to_fp32(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def convert(module: nn.Module, change: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:
-    """In place of `nn.Module._apply`, on which `to` is built and which cannot put one tensor without data in the place
-    of another: here the module gets the new one."""
+    """Convert the tensors of a module by `change`, in place of `nn.Module._apply`, on which `to` is built. `_apply`
+    cannot replace one tensor without data by another; here the module gets the new tensor."""
     for part in module.modules() if recurse else [module]:
         for name, parameter in part._parameters.items():
             if parameter is not None and (changed := change(parameter.detach())).dtype != parameter.dtype:
@@ -114,8 +116,8 @@ def convert(module: nn.Module, change: Callable[[torch.Tensor], torch.Tensor], r
 
 
 def simulate(run: dict[str, Any]) -> dict[str, Any]:
-    """Peaks in bytes by phase of each step, and the number of parameters. As written: a compiled model is not compiled
-    here."""
+    """Return the peaks in bytes by phase of each step, and the number of parameters. The model is simulated as written,
+    not compiled."""
     peaks: list[dict[str, int]] = []
     with patch.object(nn.Module, "_apply", convert), FakeTensorMode(), AsOnGpu(), LiveBytes() as counted:
 
@@ -146,7 +148,7 @@ def answer(run: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a workload prints is no answer
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a workload prints is not an answer
     torch.autograd.set_multithreading_enabled(False)
     for run in json.load(sys.stdin):
         print(json.dumps(answer(run)), file=answers, flush=True)
