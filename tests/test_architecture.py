@@ -41,11 +41,10 @@ MAY_SEE = {
 }
 """What of the GPU side they may import, too: the contract, the simulated step, which needs no torch, and
 for commands of both sides those of the other."""
-SMALL = {"jobs.garbage": {"site"}}
 
 ROOMS |= {
     f"analysis.{room}": {f"analysis.{before}" for before in ORDER[:place]}
-    | {other for other, rooms in (MAY_SEE | SMALL).items() if room in rooms}
+    | {other for other, rooms in MAY_SEE.items() if room in rooms}
     for place, room in enumerate(ORDER)
 }
 """What each room may import from the others. A room is a package or a module beside them."""

@@ -23,10 +23,8 @@ from profiler_job.analysis.site.combine import select_runs
 from profiler_job.analysis.site.page_context import RunPages, ask, identify_runs, make_site, name_folder
 from profiler_job.analysis.site.run_pages import write_run_pages, write_timelines
 from profiler_job.analysis.site.site_writer import Site
-from profiler_job.jobs.garbage import without_collection
 
 
-@without_collection()
 def write_comparisons(
     rec: store.Recording, docs: Path, compared: Mapping[str, Comparison], gains: pd.DataFrame | None = None
 ) -> None:

@@ -25,11 +25,13 @@ HEADING = re.compile("^# (.*)\n", re.MULTILINE)
 
 
 def split(page: str) -> tuple[dict[str, Any], str]:
-    """Return the front matter of a page and the Markdown below it."""
+    """Return the front matter of a page and the Markdown below it. YAML makes two halves of what JSON writes as a pair
+    of surrogates: pairs are joined, and a lone half, which no file can hold, is replaced."""
     if not page.startswith(FENCE):
         return {}, page
     front, _, body = page.removeprefix(FENCE).partition(f"\n{FENCE}")
-    return yaml.safe_load(front), body
+    loaded = json.dumps(yaml.safe_load(front), ensure_ascii=False, default=str)
+    return json.loads(loaded.encode("utf-16", "surrogatepass").decode("utf-16", "replace")), body
 
 
 def join(front: Mapping[str, Any], body: str) -> str:

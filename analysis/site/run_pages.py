@@ -26,10 +26,8 @@ from profiler_job.analysis.site.page_context import ask, describe_conditions, ma
 from profiler_job.analysis.site.site_writer import Site
 from profiler_job.jobs.contract.axes import find_value_words
 from profiler_job.jobs.contract.layout import SCRIPT
-from profiler_job.jobs.garbage import without_collection
 
 
-@without_collection()
 def write_runs(
     rec: store.Recording,
     docs: Path,
@@ -45,7 +43,6 @@ def write_runs(
     )
 
 
-@without_collection()
 def write_runs_of_study(study: str, studied: store.Recording, docs: Path) -> None:
     """Write the pages of the runs of a study, with strips of the timeline. Whole ones would be too many bytes: they are
     of one run of several GPUs for each way to share the work."""

@@ -43,7 +43,6 @@ from profiler_job.analysis.site.run_pages import write_runs, write_runs_of_study
 from profiler_job.analysis.site.site_writer import put_file
 from profiler_job.jobs.contract.layout import SCRIPT
 from profiler_job.jobs.contract.studies import AGAIN, GPUS, LOSSES
-from profiler_job.jobs.garbage import without_collection
 
 WITH_RUN_PAGES = (GPUS,)
 """Studies whose runs have pages, too: what each rank does, no other page tells."""
@@ -120,7 +119,7 @@ def write(
     question fails the last report stays.
     """
     # Whatever fails, the helper has written its last file before the draft is removed.
-    with tempfile.TemporaryDirectory() as draft, closing(helper or Later()) as helper, without_collection():
+    with tempfile.TemporaryDirectory() as draft, closing(helper or Later()) as helper:
 
         def compare() -> dict[str, Comparison]:
             return ({"": compared} if compared else {}) | dict(compare_others())

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from profiler_job.jobs.contract.axes import AXES, find_default
 from profiler_job.jobs.contract.precisions import PRECISIONS
-from profiler_job.jobs.garbage import without_collection
 from profiler_job.jobs.memory.caching_allocator import MIB, CachingAllocator, OutOfMemory
 from profiler_job.jobs.memory.failure import Failure
 from profiler_job.jobs.memory.fake_steps import Refused as Refused
@@ -63,7 +62,6 @@ class Outcome(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-@without_collection()
 def predict_outcome(shape: Shape, limit_bytes: float = inf) -> Outcome:
     allocator = CachingAllocator(limit_bytes)
     peaks: list[dict[str, int]] = [{} for _ in range(NUM_STEPS)]

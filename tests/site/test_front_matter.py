@@ -24,6 +24,11 @@ def test_a_page_is_split_and_joined():
     assert front_matter.split("# A\n") == ({}, "# A\n") and front_matter.join({}, "# A\n") == "# A\n"
 
 
+def test_surrogates_are_joined_or_replaced():
+    front, _ = front_matter.split('---\ntitle: "\\ud83d\\ude00 \\ud800"\n---\n')
+    assert front["title"].startswith("\U0001f600 ") and front_matter.join(front, "").encode("utf-8")
+
+
 def test_a_description_is_safe_in_an_attribute():
     assert describe({"description": '"a" <b> R&D'}) == "&quot;a&quot; &lt;b&gt; R&amp;D"
 
