@@ -23,6 +23,7 @@ from profiler_job.analysis.capture.summary import SECTIONS, summarise
 from profiler_job.analysis.comparison import print_comparison as comparing
 from profiler_job.analysis.comparison.judge import METRICS
 from profiler_job.jobs.contract import axes, exit_codes
+from profiler_job.jobs.contract.json_format import FORMAT_VERSION, add_format_version
 
 ROOT = Path(__file__).parents[1]
 GUIDE = sorted((ROOT / "site" / "guide").glob("*.md"))
@@ -172,12 +173,16 @@ def test_the_columns_of_show_are_those_of_its_sections():
 
 
 def test_the_keys_of_show_are_those_of_its_json():
-    summary = summarise(read(ROOT / "tests" / "data" / "h200_parquetdir")).as_json()
+    summary = add_format_version(summarise(read(ROOT / "tests" / "data" / "h200_parquetdir")).as_json())
     for key in ("capture", "launches"):
         assert {name for row in rows_below(SHOW, f"key of `{key}`") for name in marked(row[0])} == set(summary[key])
     keys = dict(rows_below(SHOW, "key"))
     assert set(marked(keys["`coverage`"])) == set(summary["coverage"])
     assert {marked(key)[0] for key in keys if key.startswith("`")} == set(summary) - set(SECTIONS)
+
+
+def test_the_guide_has_the_version_of_the_json():
+    assert f"The version is now {FORMAT_VERSION}." in MEASURE.read_text()
 
 
 def test_the_kinds_of_findings_are_those_of_the_program():

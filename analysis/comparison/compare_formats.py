@@ -27,6 +27,7 @@ from profiler_job.analysis.metrics.differences import is_beyond_chance
 from profiler_job.analysis.show.show_formats import escape_markdown
 from profiler_job.analysis.show.values import format_energy, format_size, format_time, make_printable, shorten_text
 from profiler_job.jobs.contract.axes import find_label
+from profiler_job.jobs.contract.json_format import FORMAT_VERSION
 from profiler_job.jobs.contract.words import format_count
 
 WIDTH = 80
@@ -409,6 +410,7 @@ def as_json(comparison: Comparison, checked: Checked, code: int) -> str:
     alignment = comparison.alignment
     return json.dumps(
         {
+            "format_version": FORMAT_VERSION,
             "first": _make_side(comparison.first.label, comparison.first.notes, alignment.only_first),
             "second": _make_side(comparison.second.label, comparison.second.notes, alignment.only_second),
             "differences": _make_differences(alignment),

@@ -28,6 +28,7 @@ from profiler_job.analysis.show.values import (
     wrap_text,
 )
 from profiler_job.jobs.contract.axes import find_label
+from profiler_job.jobs.contract.json_format import FORMAT_VERSION
 from profiler_job.jobs.contract.words import format_count
 
 WIDTH = 80
@@ -367,6 +368,7 @@ def as_json(history: History, code: int) -> str:
     part = {name: value for name, value in vars(history.part).items() if value}
     return json.dumps(
         {
+            "format_version": FORMAT_VERSION,
             "metric": history.metric,
             "part": part,
             "by": history.by,

@@ -3,6 +3,7 @@
 The JSON form (`--format json`) is a stable interface: one object for one PROFILE, an array of them for several. Its
 keys:
 
+- `format_version`: as in `jobs.contract.json_format`
 - `capture`: facts of the capture (source, selection (what was chosen of it: gpu, range, start_ns, end_ns, sections;
   empty where all of it was; all keys but duration_ns speak of what was chosen), nsys_version, schema_version,
   duration_ns (how long nsys collected; events_ns where the export does not say), events_ns (from the start of the first
@@ -52,6 +53,7 @@ from profiler_job.analysis.show.reader import Reader
 from profiler_job.analysis.show.show_formats import as_csv, as_markdown, as_text, section_as_csv
 from profiler_job.analysis.show.values import make_printable, measure_terminal
 from profiler_job.jobs.contract.exit_codes import ExitCode
+from profiler_job.jobs.contract.json_format import add_format_version
 
 Format = Literal["text", "json", "csv", "md"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -117,7 +119,7 @@ def _check_sections(names: Sequence[str], form: str) -> None:
 
 def _join_summaries(summaries: list[Summary], form: str, width: int, selection: Selection, several: bool) -> str:
     if form == "json":
-        objects = [summary.as_json() for summary in summaries]
+        objects = [add_format_version(summary.as_json()) for summary in summaries]
         return json.dumps(objects if several else objects[0], indent=2)
     if form == "csv" and selection.sections:
         return section_as_csv(summaries, selection.sections[0], several)

@@ -28,6 +28,7 @@ from profiler_job.jobs.cli.script_name import choose_default_name
 from profiler_job.jobs.cli.sweep_options import ResultsFolder
 from profiler_job.jobs.contract.changes import TRIABLE, Refused, parse_sets
 from profiler_job.jobs.contract.exit_codes import ExitCode
+from profiler_job.jobs.contract.json_format import add_format_version
 from profiler_job.jobs.contract.layout import name_changed
 from profiler_job.jobs.executor import script
 from profiler_job.jobs.executor.events import Emit, Terminal
@@ -94,7 +95,8 @@ def try_changes(
 
 def save_tries(tries: list[dict[str, Any]], plain: script.Script, results: Path) -> None:
     """Write RESULTS/<name>-tries.json. It has the prediction for each set before the set is tried."""
-    script.write_json(results / f"{plain.name}-tries.json", {"baseline": plain.name, "tries": tries})
+    content = add_format_version({"baseline": plain.name, "tries": tries})
+    script.write_json(results / f"{plain.name}-tries.json", content)
 
 
 def format_expectation(entry: dict[str, Any]) -> str:

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from profiler_job.jobs.contract.json_format import add_format_version
 from profiler_job.jobs.contract.versions import Difference, format_differences
 from profiler_job.jobs.contract.words import format_count
 
@@ -103,14 +104,15 @@ def format_cost(cost: float | None) -> str:
 
 
 class JsonEvents:
-    """One JSON object a line on standard output: `event`, `time` (Unix seconds) and the event's fields."""
+    """Print one JSON object a line: `format_version`, `event`, `time` (Unix seconds) and the fields of the event."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
 
     def __call__(self, event: str, /, **fields: Any) -> None:
         with self.lock:
-            print(json.dumps({"event": event, "time": round(time.time(), 3)} | fields), flush=True)
+            content = {"event": event, "time": round(time.time(), 3)} | fields
+            print(json.dumps(add_format_version(content)), flush=True)
 
     def close(self) -> None:
         pass

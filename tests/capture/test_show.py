@@ -63,7 +63,7 @@ def test_text_is_a_readable_summary(capture):
 
 def test_json_is_the_documented_interface(capture):
     found = json.loads(_show(capture, "--format", "json").stdout)
-    assert set(found) == _KEYS
+    assert set(found) == {"format_version"} | _KEYS
     assert found["coverage"] == {"exact": 0.5, "early": 0, "linked": 0, "phase": 0.5, "inferred": 0, "none": 0}
     assert all(key in show.__doc__ for key in found["capture"])
     assert found["capture"]["kernel_share"] == 1

@@ -1,0 +1,45 @@
+"""Every JSON output has the version of its format."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from profiler_job.__main__ import app
+from profiler_job.jobs.cli.try_command import save_tries
+from profiler_job.jobs.contract.json_format import FORMAT_VERSION
+from profiler_job.jobs.executor.events import JsonEvents
+from profiler_job.jobs.executor.script import Script
+
+CAPTURE = Path(__file__).parent / "data" / "h200_parquetdir"
+
+
+def print_json(*arguments: object):
+    done = CliRunner().invoke(app, [*map(str, arguments), "--format", "json"])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("command", ["compare", "history"])
+def test_two_captures(command, tmp_path):
+    again = shutil.copytree(CAPTURE, tmp_path / "again")
+    options = ("--metric", "kernel") if command == "history" else ()
+    assert print_json(command, CAPTURE, again, *options)["format_version"] == FORMAT_VERSION
+
+
+def test_each_summary_of_captures():
+    assert print_json("show", CAPTURE)["format_version"] == FORMAT_VERSION
+    assert [each["format_version"] for each in print_json("show", CAPTURE, CAPTURE)] == [FORMAT_VERSION] * 2
+
+
+def test_each_event(capsys):
+    JsonEvents()("step_started", step="recording")
+    assert json.loads(capsys.readouterr().out)["format_version"] == FORMAT_VERSION
+
+
+def test_the_file_of_tries(tmp_path):
+    plain = Script(command=["train"], name="train", skip=1, steps=2, step="auto", goes_on=False)
+    save_tries([], plain, tmp_path)
+    assert json.loads((tmp_path / "train-tries.json").read_text())["format_version"] == FORMAT_VERSION
