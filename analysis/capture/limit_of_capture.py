@@ -16,7 +16,8 @@ import numpy as np
 import pandas as pd
 
 from profiler_job.analysis.capture import idle_time, intervals
-from profiler_job.analysis.capture.attribution import Attribution, have_shared_launch
+from profiler_job.analysis.capture.attribution import Attribution
+from profiler_job.analysis.capture.believed_launches import have_shared_launch
 from profiler_job.analysis.capture.blocks import sum_by
 from profiler_job.analysis.capture.capture_data import Capture
 from profiler_job.analysis.capture.distinct_values import find_distinct

@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from profiler_job.analysis.capture.attribution import Attribution, Nesting, find_launches, split_by_depth
+from profiler_job.analysis.capture.attribution import Attribution
+from profiler_job.analysis.capture.believed_launches import find_launches
 from profiler_job.analysis.capture.capture_data import MOST_DEVICES, Capture, ExportError, get_process_id
 from profiler_job.analysis.capture.distinct_values import encode
+from profiler_job.analysis.capture.range_nesting import Nesting, split_by_depth
 from profiler_job.jobs.contract.exit_codes import ExitCode
 
 _UNITS_NS = {"s": 1e9, "ms": 1e6, "us": 1e3, "µs": 1e3, "ns": 1}

@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 
 from profiler_job.analysis.capture import capture_advice, collective_time, findings, intervals, limit_of_capture
-from profiler_job.analysis.capture.attribution import ATTRIBUTIONS, NO_CALL, Attribution, attribute, split_by_depth
+from profiler_job.analysis.capture.attribution import ATTRIBUTIONS, Attribution, attribute
+from profiler_job.analysis.capture.believed_launches import NO_CALL
 from profiler_job.analysis.capture.blocks import BLOCK, count_by, split_into_blocks, sum_by
 from profiler_job.analysis.capture.capture_data import UNKNOWN_PROCESS, Capture, get_process_id
 from profiler_job.analysis.capture.communication import measure
@@ -19,6 +20,7 @@ from profiler_job.analysis.capture.distinct_values import encode, find_distinct
 from profiler_job.analysis.capture.inferred import infer_phases
 from profiler_job.analysis.capture.operations import summarise_operations
 from profiler_job.analysis.capture.phase_names import parse_module
+from profiler_job.analysis.capture.range_nesting import split_by_depth
 from profiler_job.analysis.capture.selection import ALL, Selection, find_first_event, find_gpus, select
 from profiler_job.analysis.reference import kernel_families
 from profiler_job.jobs.contract.ranges import ALL_PHASES

@@ -12,7 +12,8 @@ import pandas as pd
 from pydantic import BaseModel, ValidationError
 
 from profiler_job.analysis.capture import communication, inferred, modules
-from profiler_job.analysis.capture.attribution import NOT_BELIEVED, Attribution, attribute
+from profiler_job.analysis.capture.attribution import Attribution, attribute
+from profiler_job.analysis.capture.believed_launches import NOT_BELIEVED
 from profiler_job.analysis.capture.capture_data import Capture, ExportError
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.recording import store
