@@ -119,6 +119,16 @@ def test_every_import_goes_down():
     assert not wrong_of(MODULES, going_up)
 
 
+def test_the_rooms_of_contributing_are_these_in_this_order():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    packages = [room.replace(".", "/") for room in ROOMS if (ROOT / room.replace(".", "/")).is_dir()]
+    assert re.findall(r"^\| `((?:jobs|analysis)/\w+)/`", text, re.MULTILINE) == packages
+    folders = {path.parent.relative_to(ROOT).as_posix() for path in MODULES if path.name == "__init__.py"}
+    assert {folder for folder in folders if folder.count("/") == 1} == set(packages)
+    (order,) = re.findall(r"Imports run one way: ([^.]+)\.", text)
+    assert tuple(order.split(", ")) == ORDER
+
+
 def test_the_memory_simulation_has_one_entrance():
     inside = {module_of(path) for path in MODULES if module_of(path).startswith("jobs.memory.")}
     others = [path for path in MODULES if room_of(module_of(path)) != "jobs.memory"]
