@@ -268,7 +268,7 @@ def test_facts_of_a_gpu_that_are_no_numbers_are_one_clear_line(tmp_path, form, f
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute(f"UPDATE TARGET_INFO_GPU SET {fact} = ?", (value,))
     done = _show(path, "--format", form)
-    assert (done.exit_code, done.stdout) == (2, "")
+    assert (done.exit_code, done.stdout) == (65, "")
     assert len(done.stderr.strip().splitlines()) == 1
     assert "holds values that no nsys writes" in done.stderr
 
