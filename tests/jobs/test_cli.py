@@ -32,6 +32,13 @@ def test_every_command_and_option_has_help(name):
     assert all(parameter.help for parameter in command_.params if parameter.name != "help")
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_a_command_fits_one_screen(name):
+    """Of 120 columns and 50 lines."""
+    done = CliRunner(env={"COLUMNS": "120", "TERMINAL_WIDTH": "120"}).invoke(app, [name, "-h"])
+    assert done.exit_code == 0 and len(done.output.splitlines()) <= 50
+
+
 def test_help_needs_neither_torch_nor_pandas():
     program = (
         "import sys\nfrom profiler_job.__main__ import app\nsys.argv = ['profiler-job', '--help']\n"

@@ -294,3 +294,18 @@ def test_what_is_expected_is_said_with_its_interval_or_why_there_is_none():
         "no prediction: no pair",
         "not advised: R",
     ]
+
+
+@pytest.mark.parametrize("separator", [(), ("--",)])
+@pytest.mark.parametrize("command", ["try", "profile"])
+def test_all_words_after_the_first_that_is_not_an_option_are_the_scripts(monkeypatch, tmp_path, command, separator):
+    """Its options may have the names of ours."""
+    given = []
+    module = f"profiler_job.jobs.cli.{command}_command.measure"
+    monkeypatch.setattr(module, lambda followed, results: given.append(followed) or sys.exit(0))
+    script = ["python", "train.py", "--steps", "3", "--change", "x", "-o", "out", "--help", "--", "rest"]
+    options = ["--results", str(tmp_path), "--steps", "7", *(["--change", "tf32"] if command == "try" else [])]
+    done = CliRunner().invoke(app, [command, *options, *separator, *script])
+    assert done.exit_code == 0, done.output
+    (followed,) = given
+    assert list(followed.command) == script and followed.steps == 7
