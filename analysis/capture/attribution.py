@@ -1,33 +1,35 @@
-"""Attribute GPU work to the NVTX ranges it was launched in: kernel -> launch API call -> innermost range of the same
-thread.
+"""Attribute GPU work to the NVTX ranges it was launched in.
 
-An operation belongs to where the host *launched* it, never to where it ran: kernels run after the host has left the
+A kernel belongs to the API call that launched it, and to the innermost range of that call's thread.
+
+An operation belongs to where the CPU *launched* it, never to where it ran: kernels run after the CPU has left the
 range. The launch is the API call with the operation's correlation id in the operation's process (the id is unique per
-process only); every kernel of a CUDA graph belongs to the call that launched the graph. Push/pop ranges belong to the
-thread that pushed them, and nest per domain. What a thread without ranges launches (autograd's backward thread) gets
-its phase and step from the ranges open at that time on the process's other threads. Where a step has a forward and a
-backward range and no loss range, what is launched between the two is the loss. Where
-PyTorch's operations are ranges, what a process launches from the first of them to its first phase, outside every step,
-is set-up, if that phase is one that a step begins with. The label says how the phase is known:
+process only). Every kernel of a CUDA graph belongs to the call that launched the graph. Push/pop ranges belong to the
+thread that pushed them, and nest per domain. A thread without ranges (autograd's backward thread) gets its phase and
+step from the ranges that are open at that time on the other threads of the process. If a step has a forward and a
+backward range and no loss range, everything launched between the two is the loss. If PyTorch's operations are ranges,
+everything that a process launches outside steps from the first operation to its first phase is set-up, provided that a
+step can begin with that phase. The label shows how the phase is known:
 
-- `exact`: the launching thread itself was inside the phase (or, where the capture names no phase, inside a range)
-- `early`: so it was, but the operation seems to begin before its launch. The clocks of host and GPU disagree, and the
-  correlation id alone says that this call launched it
-- `linked`: so it was, inside a node of autograd's graph whose number tells the operation of forward that made it; the
-  module is that operation's
+- `exact`: the launching thread was inside the phase (or inside a range, if the capture names no phase)
+- `early`: like `exact`, but the operation seems to begin before its launch: the clocks of CPU and GPU disagree, and
+  only the correlation id links it to this call
+- `linked`: like `exact`, inside a node of autograd's graph whose number identifies the forward operation that made it;
+  the module is that operation's module
 - `phase`: the phase was found by time, across the threads of the process
-- `inferred`: from what it is and who launched it, without a range (`analysis.capture.inferred` only)
-- `none`:  none of these, or the launch is not in the capture or not to be believed, or the threads disagree about the
-  phase
+- `inferred`: inferred without a range, from the kernel and the thread that launched it (`analysis.capture.inferred`
+  only)
+- `none`: none of these, or the capture lacks the launch, or the launch is not trusted, or the threads disagree about
+  the phase
 
-An operation that PyTorch numbers (see `analysis.capture.pytorch_ranges`) outside every other phase is of forward, where
-no other range of the process marks forward. Its module is the path of the other ranges around it, or else its name. A
-phase within an optimizer counts as itself: an optimizer may call a closure that runs forward and backward. So what
-PyTorch marks in an optimizer is of forward where backward follows in the same optimizer.
+An operation that PyTorch numbers (see `analysis.capture.pytorch_ranges`) outside every other phase belongs to forward,
+if no other range of the process marks forward. Its module is the path of the other ranges around it, or else its name.
+A phase within an optimizer counts as itself: an optimizer may call a closure that runs forward and backward. So
+PyTorch's operations in an optimizer belong to forward if backward follows in the same optimizer.
 
-A launch is not to be believed where it is one of several calls with the operation's correlation id, where the call
-launches one kernel and several have its id, and where the operation begins too long before it (`compute_most_early`).
-`Attribution.problems` tells of how many operations that is.
+A launch is not trusted in three cases: several calls have the operation's correlation id; the call launches one kernel
+and several have its id; the operation begins too long before it (`compute_most_early`). `Attribution.problems` counts
+these operations.
 """
 
 from collections.abc import Mapping

@@ -9,9 +9,9 @@ from profiler_job.analysis.capture.blocks import split_into_blocks
 from profiler_job.analysis.capture.distinct_values import find_distinct
 
 MOST_EARLY_NS, MOST_EARLY_SHARE = 5_000_000, 0.1
-"""An operation may begin so long before its launch, and never more than this share of the capture: nsys brings the
-clocks of host and GPU together only approximately. Of 2.8 M kernels that were recorded on H200s 3.5% seem to begin
-before their launch, by up to 2.23 ms, and by up to 0.5% of the time of their run's events."""
+"""How long an operation may begin before its launch, and the largest share of the capture that this may be. nsys aligns
+the clocks of CPU and GPU only approximately: on H200s, 3.5% of 2.8 M recorded kernels seem to begin before their
+launch, by up to 2.23 ms, and by up to 0.5% of the time of their run's events."""
 NO_CALL, NOT_BELIEVED = -1, -2
 _LAUNCHES_ONE = re.compile(r"cu(da)?Launch(Cooperative)?Kernel(Ex|ExC)?")
 
@@ -24,8 +24,8 @@ def compute_most_early(events_ns: int) -> float:
 def find_believed_launches(
     operations: pd.DataFrame, api: pd.DataFrame, events_ns: int, shown: str, problems: dict[str, str]
 ) -> np.ndarray:
-    """Row of `api` that launched each operation, NO_CALL where that is not to be believed; `problems` says of how many
-    operations, which are called `shown`."""
+    """Find the row of `api` that launched each operation; NOT_BELIEVED if not trusted. Add to `problems` how many
+    operations (called `shown`) that affects."""
     row = find_launches(operations, api)
     several_calls = row == NOT_BELIEVED
     most = compute_most_early(events_ns)
@@ -80,7 +80,7 @@ def find_launches(operations: pd.DataFrame, api: pd.DataFrame) -> np.ndarray:
     span = high - low + 1
 
     def make_keys(rows: slice) -> tuple[np.ndarray, np.ndarray]:
-        """Keys of operations, and which of them can be those of a call."""
+        """Compute keys of operations, and whether a call can have each key."""
         code = np.minimum(np.searchsorted(processes, process[rows]), len(processes) - 1)
         wanted = correlation[rows]
         known = (processes[code] == process[rows]) & (wanted >= max(low, 0)) & (wanted <= high)

@@ -22,7 +22,7 @@ def count_by(code: np.ndarray, num_groups: int) -> np.ndarray:
 
 
 def sum_by(code: np.ndarray, values: np.ndarray, num_groups: int) -> np.ndarray:
-    """Sum of the whole numbers `values` in each of the groups 0..num_groups-1 (int64); that of a block is exact up to
+    """Sum the whole numbers `values` in each of the groups 0..num_groups-1 (int64). The sum of a block is exact up to
     2**53."""
     total = np.zeros(num_groups, np.int64)
     for rows in split_into_blocks(len(code)):

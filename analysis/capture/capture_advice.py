@@ -19,7 +19,7 @@ from profiler_job.jobs.contract.ranges import OPTIMIZER
 
 COLUMNS = {
     "change": "name of the change",
-    "time_ns": "time behind it, on all GPUs; null where it is not advised",
+    "time_ns": "time that it could save, on all GPUs; null where it is not advised",
     "share": "part of the time from first to last operation, summed over GPUs; with start-up in it, of their busy time",
     "ceiling_ns": "more than this it cannot save of these times",
     "do": "line of code or flag",
@@ -76,17 +76,20 @@ class ChangeEvidence:
 
 
 def advise(capture: Mapping, sections: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """What to change first: a row each, columns as of COLUMNS, without gains. First what is advised, the most time
-    behind it first, then what is not, with the reason. No rows where no GPU worked. capture: facts, as of
-    `Summary.capture`; is_slowed: False where the idle times are of steps without nsys; memory_used: part of the GPU's
-    memory, where it is known."""
+    """List what to change first, without gains: a row per change with COLUMNS. Advised changes come first, sorted by
+    the time they could save, then the others with the reason. No rows if no GPU worked.
+
+    capture: facts, like `Summary.capture`. is_slowed: False if the idle times come from steps without nsys.
+    memory_used: share of the GPU's memory, if known.
+    """
     seen = CaptureEvidence(capture, sections)
     rows = list(_make_advice(seen)) if seen.whole_ns else []
     return make_advice_table(rows)
 
 
 def make_advice_table(rows: list[Advice]) -> pd.DataFrame:
-    """Columns as of COLUMNS: the largest predicted gain first, and then the most time behind it."""
+    """Make the table of advice with COLUMNS: the largest predicted gain first, then the most time that could be
+    saved."""
     rows = sorted(rows, key=lambda row: (-(row.gain_ns or 0), -(row.time_ns or 0)))
     table = pd.DataFrame([asdict(row) for row in rows], columns=list(COLUMNS))
     return table.astype({name: "Int64" for name in COLUMNS if name.endswith("_ns")} | {"share": "Float64"})

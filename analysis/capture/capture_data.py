@@ -36,7 +36,7 @@ class Capture:
     graphs:  start_ns, end_ns, process, device, stream, correlation, graph
              whole CUDA graph executions (traced with --cuda-graph-trace=graph: the kernels inside are not visible)
     memops:  start_ns, end_ns, process, device, stream, correlation, graph_node, operation, bytes,
-             host_memory (of a copy from or to the host: pageable | pinned | managed; empty where it is not said)
+             host_memory (of a copy from or to the host: pageable | pinned | managed; empty if not known)
     api:     start_ns, end_ns, process, thread, correlation, name (as cuda_api.strip_version gives it); sorted by start
     ranges:  start_ns, end_ns (an open range ends with the capture, `is_open`), process, thread, domain, name,
              style (PushPop | StartEnd)
@@ -45,10 +45,10 @@ class Capture:
              (number of the group of ranks, the same on all of them)
     gpus:    facts of each GPU of the machine; gpu_of: (process id, device) -> id in gpus
     events_ns: from the start of the first to the end of the last of the events above
-    duration_ns: how long nsys collected, which may be long before and after the events; events_ns where it does not say
-    recorded_at: when nsys began to collect, as of `datetime.isoformat` in UTC; "" where it does not say
-    missing: table, column or event that is absent -> what cannot be said without it
-    problems: what is wrong with what is there -> what was made of it
+    duration_ns: how long nsys collected, which may be long before and after the events; events_ns if not known
+    recorded_at: when nsys began to collect, in the form of `datetime.isoformat` in UTC; "" if not known
+    missing: table, column or event that is absent -> what is unknown without it
+    problems: what is wrong with the data -> how it was handled
     path: the export or report itself
     """
 

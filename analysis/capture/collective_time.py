@@ -1,16 +1,16 @@
-"""Communication between GPUs: what of it computation hides, and what is waiting for the other ranks.
+"""Communication between GPUs: how much of it computation hides, and how much is waiting for other ranks.
 
 A collective begins on each rank when that rank's kernel begins, and moves data once the last rank has arrived. So the
-time of a communication kernel is waiting, until the last rank's kernel has begun, and transfer, after that; the two add
-up to it. Both need kernels of all ranks on one clock: how well the ranks' clocks agree is seen in the ends of their
-all-reduces, which no rank can end before all have given what they have.
+time of a communication kernel has two parts: waiting until the last rank's kernel begins, and transfer after that. Both
+need the kernels of all ranks on one clock. The ends of all-reduces show how well the clocks agree, since no rank can
+end one before every rank has given its data.
 
-A time of communication is hidden as far as a compute kernel runs on the same GPU meanwhile, and exposed otherwise.
-Exposed time costs nothing while the host is late, because nothing that could have run was launched yet. The critical
-part of the exposed time is how much earlier the work would have ended without communication (`compute_critical_time`).
+Communication is hidden while a compute kernel runs on the same GPU, and exposed otherwise. Exposed time costs nothing
+while the CPU is late, because nothing that could have run was launched yet. The critical part of the exposed time is
+how much earlier the work would have ended without communication (`compute_critical_time`).
 
-Which kernels of several ranks belong together is told by their order: the third all-reduce of one rank meets the third
-of the others. Where numbers or times contradict that, nothing is said of waiting, but why.
+Kernels of several ranks are matched by their order: the third all-reduce of one rank meets the third of the others. If
+counts or times contradict that, the waiting is unknown and the reason is given.
 """
 
 import re
@@ -28,20 +28,21 @@ OTHER = "other"
 ENDS_TOGETHER = ("AllReduce", "AllGather", "ReduceScatter")
 """Collectives in which every rank needs something of every other, so that none can end before all have begun."""
 POINT_TO_POINT = ("SendRecv", OTHER)
-"""Kernels of which is not known with which rank they exchange data: no waiting is told of them."""
+"""Kernels whose partner rank is unknown: no waiting is computed for them."""
 
 MOST_APART_NS = 100_000
-"""Waiting is told where all-reduces (or the like) end within this time of one another on all ranks, in the median: the
-clocks agree so well, at least."""
+"""Largest median distance between the ends of one all-reduce (or the like) on all ranks at which waiting is reported:
+up to this, the clocks agree well enough."""
 LEAST_TOGETHER = 0.99
-"""Share of the collectives that must be possible: no rank ends before the last has begun, as far as clocks agree."""
+"""Share of the collectives that must be possible: no rank ends before the last has begun, as far as the clocks
+agree."""
 
 
 def compute_bus_factor(collective: str, num_ranks: int) -> float | None:
-    """Bytes over each rank's link for each byte of the message (the bus bandwidth of nccl-tests is made of these);
-    None where that is not known, and of broadcasts and the like: one rank may have sent or begun before another one
-    has, so that no kernel shows how long the transfer took. The message of NCCL's all-gather and reduce-scatter is one
-    rank's part."""
+    """Compute the bytes over each rank's link per byte of the message, which the bus bandwidth of nccl-tests uses. None
+    if that is not known, and for broadcasts and the like: one rank may have sent or begun before another one has, so
+    that no kernel shows how long the transfer took. The message of NCCL's all-gather and reduce-scatter is one rank's
+    part."""
     if collective == "AllReduce":
         return 2 * (num_ranks - 1) / num_ranks
     if collective in ("AllGather", "ReduceScatter"):
@@ -50,25 +51,25 @@ def compute_bus_factor(collective: str, num_ranks: int) -> float | None:
 
 
 def parse_collective(kernel_name: str) -> str:
-    """The collective of a communication kernel, as NCCL names it (AllReduce, AllGather ...); OTHER where its name does
-    not tell."""
+    """Parse the collective of a communication kernel, as NCCL names it (AllReduce, AllGather ...); OTHER if the name
+    does not show it."""
     match = _COLLECTIVE.search(kernel_name)
     return match[1] if match else OTHER
 
 
 MESSAGES = "message_"
-"""Begins the figures of an older recording that say how many bytes the messages of a collective have in the profiled
-steps of a rank; its name follows. Others have the message of each kernel."""
+"""Prefix of the scalars in older recordings that give the bytes of a collective's messages in the profiled steps of a
+rank; the collective's name follows. Newer recordings have the message of each kernel."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Meetings:
     """Which communication kernels belong together.
 
-    number: of the meeting of each kernel, the same for all ranks; -1 where that is not known. last_ns: when the last
-    rank's kernel of its meeting began (its own start where there is no meeting). num_ranks: how many have communication
-    kernels. why_not: why nothing is said of waiting; "" where it is. apart_ns: how far the ends of the same
-    all-reduce, or the like, lie apart on the ranks in the median; None where there is none.
+    number: of the meeting of each kernel, the same for all ranks; -1 if not known. last_ns: when the last rank's kernel
+    of its meeting began (the kernel's own start if it has no meeting). num_ranks: how many ranks have communication
+    kernels. why_not: why the waiting is unknown; "" if it is known. apart_ns: median distance between the ends of one
+    all-reduce, or the like, on the ranks; None if there is none.
     """
 
     number: np.ndarray
@@ -79,8 +80,8 @@ class Meetings:
 
 
 def find_meetings(kernels: pd.DataFrame, world: int = 0, num_nodes: int = 1) -> Meetings:
-    """Match communication kernels of all ranks: rank, collective, stream, start_ns, end_ns, communicator (any order).
-    Where the communicator of all of them is known, each has its own order. world: the number of all ranks, where some
+    """Match the communication kernels of all ranks: rank, collective, stream, start_ns, end_ns, communicator (any
+    order). If every communicator is known, each communicator has its own order. world: the number of all ranks, if some
     may be on other machines; 0: not known. num_nodes: the number of machines whose ranks are here."""
     ranks = kernels["rank"].nunique()
     apart = None
@@ -102,7 +103,7 @@ def find_meetings(kernels: pd.DataFrame, world: int = 0, num_nodes: int = 1) -> 
     if (rows["communicator"] < 0).any():
         rows = rows.assign(communicator=-1)
         if ranks > 2 and rows.groupby("rank")["stream"].nunique().max() > 1:
-            return refuse("several groups of ranks may communicate, and which kernel is of which is not known")
+            return refuse("several groups of ranks may communicate, and the group of each kernel is not known")
     for (_, name), mine in rows.groupby(["communicator", "collective"]):
         counts = mine["rank"].value_counts()
         if counts.min() != counts.max() or (len(counts) < ranks and (rows["communicator"] < 0).any()):
@@ -130,8 +131,8 @@ def find_meetings(kernels: pd.DataFrame, world: int = 0, num_nodes: int = 1) -> 
 @dataclass(kw_only=True)
 class Communication:
     """of_gpus: a row for each GPU with communication kernels (columns GPU_COLUMNS). collectives: a row for each GPU and
-    collective (COLLECTIVE_COLUMNS). messages: a row for each GPU, collective and size of a message, of kernels whose
-    message is known (MESSAGE_COLUMNS). why_not, apart_ns, num_ranks: as of Meetings."""
+    collective (COLLECTIVE_COLUMNS). messages: a row for each GPU, collective and message size, of kernels whose message
+    is known (MESSAGE_COLUMNS). why_not, apart_ns, num_ranks: see Meetings."""
 
     of_gpus: pd.DataFrame
     collectives: pd.DataFrame
@@ -142,7 +143,7 @@ class Communication:
     rows: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     def select_gpu(self, gpu: int) -> "Communication":
-        """The rows of one GPU; the rest is of all of them."""
+        """Select the rows of one GPU; the other fields still cover all GPUs."""
         tables = {name: getattr(self, name) for name in ("of_gpus", "collectives", "messages", "rows")}
         return replace(self, **{name: rows[rows["gpu"] == gpu].reset_index(drop=True) for name, rows in tables.items()})
 
@@ -164,8 +165,8 @@ GPU_COLUMNS = {
     "known",
     "kept_computing_ns": "part of kept_waiting_ns in which this GPU ran compute kernels meanwhile",
     "kept_late_ns": "part in which it ran none, and its host had not launched the collective yet",
-    "beside_ns": "time of matmul kernels of which at least half ran beside communication, of kinds that also ran alone",
-    "alone_ns": "what as many of the same kernels take alone: the median of those that ran beside none",
+    "beside_ns": "time of matmuls that overlap communication for at least half of it, of kinds that also ran alone",
+    "alone_ns": "what as many of the same kernels take alone: the median of the kernels that overlap none",
 }
 COLLECTIVE_COLUMNS = {
     "gpu": "number of the GPU",
@@ -184,21 +185,22 @@ MESSAGE_COLUMNS = {
     "message_bytes": "bytes of the message of each of them, as NCCL's ranges say",
     "bus_bytes_per_s": COLLECTIVE_COLUMNS["bus_bytes_per_s"],
 }
-"""Of a kernel whose message is not known there is no row."""
+"""Columns of the messages; a kernel whose message is unknown has no row."""
 LEAST_ALONE = 3
-"""Kernels of a kind that must have run alone, to say what they take so."""
+"""Least number of kernels of a kind that ran alone, to know what they take alone."""
 MOST_BESIDE = 0.02
-"""Share of its time that a kernel may have run beside communication and still count as alone."""
+"""Share of its time that a kernel may overlap communication and still count as alone."""
 MOST_UNEVEN = 0.1
-"""By so much of the median the middle 80% of those alone may differ, and the quickest beside communication may take
-less: where a name stands for GEMMs of several sizes they differ by more, and what one takes alone is not known."""
+"""Share of the median by which the middle 80% of the kernels alone may differ, and by which the quickest kernel during
+communication may be faster. One name may cover GEMMs of several sizes: those differ by more, and what one of them takes
+alone is unknown."""
 
 
 def measure(
     kernels: pd.DataFrame, world: int = 0, num_nodes: int = 1, host_waits: pd.DataFrame | None = None
 ) -> Communication:
-    """What communication costs each GPU. world, num_nodes: as of `find_meetings`. host_waits: when a host waited for a
-    GPU (gpu, start_ns, end_ns); None: not known. kernels: of all GPUs, by start, with
+    """Measure what communication costs each GPU. world, num_nodes: see `find_meetings`. host_waits: when the CPU waited
+    for a GPU (gpu, start_ns, end_ns); None: not known. kernels: of all GPUs, by start, with
 
     gpu, rank (int), stream, start_ns, end_ns, launch_ns (start of the call that launched it; below 0: not known),
     collective ("" for a compute kernel), bytes and communicator (of the message; below 0: not known), is_matmul (bool),
@@ -248,7 +250,7 @@ def _make_row(mine: pd.DataFrame, own: pd.DataFrame, computing: Union, all_known
     row |= {"hidden_ns": hidden, "exposed_ns": busy - hidden}
     if all_known:
         waiting = mine["waiting_ns"].to_numpy()
-        # Where several kernels run at once, time in which one of them transfers is no waiting.
+        # If several kernels run at once, time in which one of them transfers does not count as waiting.
         transferring = Union(start + waiting, end)
         only = Union(start, start + waiting)
         waits = only.end - only.start - transferring.measure_covered(only.start, only.end)
@@ -264,14 +266,14 @@ def _measure_covered_by_either(first: Union, second: Union, asked: Union) -> np.
 
 
 def compute_critical_time(compute: pd.DataFrame, exchanging: Union, host_waits: pd.DataFrame) -> int | None:
-    """By how much the work of a GPU would have ended earlier, had communication taken no time and had the host
-    launched, and waited for the GPU, as it did. None where launches are not known.
+    """Compute by how much the work of a GPU would have ended earlier, had communication taken no time and had the CPU
+    launched, and waited for the GPU, as it did. None if launches are not known.
 
-    The `compute` kernels (by start) are gone through, and `earlier` is by how much the last of them could have begun
-    earlier. The next one could by as much, and by what is exposed between its launch and its start, for which it was
-    there and waited. But it could not before its launch: so `earlier` is at most the time from launch to start, and
-    what is won on a GPU that then waits for a late host is lost. A host that waits for the GPU goes on earlier itself,
-    and launches all that follows earlier. Launches are on the GPU's clock as in `analysis.capture.idle_time`.
+    The loop goes through the `compute` kernels by start; `earlier` is how much earlier the last of them could have
+    begun. The next kernel could begin earlier by as much, plus the exposed time between its launch and its start. It
+    cannot begin before its launch, so `earlier` is at most the time from launch to start: time gained on a GPU that
+    then waits for a late CPU is lost. A CPU that waits for the GPU continues earlier, too, and launches everything
+    after it earlier. Launches are on the GPU's clock as in `analysis.capture.idle_time`.
     """
     start, launch = (compute[name].to_numpy(np.int64) for name in ("start_ns", "launch_ns"))
     if (launch < 0).any():
@@ -297,7 +299,7 @@ def compute_critical_time(compute: pd.DataFrame, exchanging: Union, host_waits: 
 
 
 def _measure_slowdown(own: pd.DataFrame, exchanging: Union) -> dict[str, int]:
-    """Matmuls beside communication against the same kernels alone."""
+    """Compare matmuls during communication with the same kernels alone."""
     matmuls = own[own["is_matmul"].to_numpy()]
     start, end = matmuls["start_ns"].to_numpy(), matmuls["end_ns"].to_numpy()
     duration = end - start
@@ -319,7 +321,7 @@ def _measure_slowdown(own: pd.DataFrame, exchanging: Union) -> dict[str, int]:
 
 
 def _sum_exchange(exchange: pd.DataFrame, by: list[str], columns: Mapping[str, str]) -> pd.DataFrame:
-    """The kernels of communication, summed `by` these columns; those of a GPU by their time, longest first."""
+    """Sum the communication kernels `by` these columns; on each GPU the longest first."""
     rows = []
     for key, group in exchange.groupby(by, sort=True):
         total = int((group["end_ns"] - group["start_ns"]).sum())

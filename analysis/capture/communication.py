@@ -71,8 +71,8 @@ def _read_world_size(capture: Capture) -> int:
 
 
 def find_messages(capture: Capture, attribution: Attribution) -> pd.DataFrame:
-    """Bytes and communicator of the message of each kernel: those of NCCL's range around its launch; -1 where there is
-    none that says them."""
+    """Find the bytes and the communicator of each kernel's message, from NCCL's range around its launch; -1 if no range
+    gives them."""
     ranges, range_id = attribution.ranges, attribution.kernels["range_id"].to_numpy()
     unknown = pd.DataFrame(-1, index=range(len(range_id)), columns=["bytes", "communicator"])
     if not len(capture.messages) or not len(ranges):

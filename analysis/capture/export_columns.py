@@ -14,8 +14,8 @@ from profiler_job.analysis.capture.export_schema import API, GPU_OPERATION, MOST
 def gather_columns(
     table: str, columns: Sequence[str], rows: int, chunks: Iterable[np.ndarray | Sequence[np.ndarray]]
 ) -> list[np.ndarray]:
-    """Whole columns of `rows` values from chunks of them: int64, and int32 of those of SMALL_COLUMNS that fit. Raises
-    ValueError where there are more or fewer rows."""
+    """Gather whole columns of `rows` values from chunks: int64, and int32 for columns of SMALL_COLUMNS whose values
+    fit. Raises ValueError if there are more or fewer rows."""
     arrays = [np.empty(rows, np.int32 if column in SMALL_COLUMNS else np.int64) for column in columns]
     low = 0
     for chunk in chunks:
@@ -60,7 +60,7 @@ def _explain_missing_column(column: str) -> str:
         "correlationId": "the launch of these operations is unknown, so they cannot be attributed to ranges",
         "globalPid": "the process of these operations is unknown, so they cannot be attributed to ranges",
         "globalTid": "the thread of these events is unknown, so ranges cannot hold them",
-        "graphNodeId": "operations inside CUDA graphs cannot be told from others",
+        "graphNodeId": "operations inside CUDA graphs cannot be distinguished from others",
     }.get(column, f"{column} is unknown")
 
 

@@ -44,7 +44,7 @@ def open_export(path: Path) -> Iterator["SqliteTables | ParquetTables"]:
 
 
 def _export(report: Path, folder: Path) -> Path:
-    """Let nsys export a report afresh: an export that lies beside it may be older than the report."""
+    """Let nsys export a report afresh: an existing export next to it may be older than the report."""
     if report.stat().st_size == 0:
         raise ExportError(report, "is empty", "record it again")
     nsys = find_nsys()

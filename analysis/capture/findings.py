@@ -1,9 +1,9 @@
-"""What stands out in a capture: times that a user may not expect, each with the kernels, calls or copies behind it.
+"""Find times in a capture that a user may not expect, each with the kernels, calls or copies that cause it.
 
 A finding states what the capture holds, not what to do. Each has at least `LEAST_SHARE` of what it is a share of. A
-kernel is behind one finding at most: those of unfused attention and of a per-tensor optimizer first, the others by
-name. Times of the host are of the process with most of them, since those of several processes pass at the same time,
-and unions within it, so that threads that wait together count once.
+kernel counts for one finding at most: first for unfused attention and for a per-tensor optimizer, then by its name.
+Times of the CPU come from the process with most of them, since several processes run at the same time, and are unions
+within it, so that threads that wait together count once.
 """
 
 import re
@@ -50,10 +50,10 @@ OF_IDLE_TIME = ("idle", "tiny_kernels")
 COLUMNS = {
     "kind": "kind of finding",
     "what": "what such a finding is about",
-    "time_ns": "time behind it: on all GPUs, or on the host in the process with most of it",
+    "time_ns": "time that it takes: on all GPUs, or on the host in the process with most of it",
     "share": "part of what `of` names",
     "of": f"{KERNEL_TIME}, {GPU_SPAN} (summed over GPUs), or {ELAPSED} (of all events)",
-    "count": "kernels, copies, sets, calls or GPUs behind it",
+    "count": "kernels, copies, sets, calls or GPUs that take it",
     "evidence": "those with most time, as `name: count in time`, and further facts, separated by semicolons",
 }
 LEAST_SHARE = 0.01
@@ -86,10 +86,7 @@ class Finding:
 
 
 def find_findings(capture: Capture, attribution: Attribution, gpus: pd.DataFrame, taxonomy: Taxonomy) -> pd.DataFrame:
-    """The findings of `capture`, those with most time first; columns as of COLUMNS.
-
-    gpus: the section of that name.
-    """
+    """Find what takes time in `capture`, the most time first; columns: COLUMNS."""
     num_updates = _num_optimizer_ranges(attribution.ranges)
     return make_findings_table(
         [
@@ -103,7 +100,7 @@ def find_findings(capture: Capture, attribution: Attribution, gpus: pd.DataFrame
 
 
 def make_findings_table(findings: Iterable[Finding]) -> pd.DataFrame:
-    """Those of `findings` with time enough, the most first; columns as of COLUMNS."""
+    """Make the table of `findings` that take enough time, the most first; columns: COLUMNS."""
     findings = [finding for finding in findings if finding.time_ns >= max(LEAST_SHARE * finding.whole_ns, 1)]
     findings.sort(key=lambda finding: -finding.time_ns)
     rows = [
@@ -220,11 +217,11 @@ class AttentionSpans:
 
 
 def find_attention_spans(kernels: pd.DataFrame, names: KernelNames) -> AttentionSpans:
-    """Where kernels stand between the two matmuls of an attention that is not fused.
+    """Find the kernels between the two matmuls of an attention that is not fused.
 
-    Kernels between two GEMMs of a stream are those of attention where they are few, there is a softmax among them, of
-    a library or written by hand (maximum, exp and sum), and nothing that a loss, a router or a sampler has. A softmax
-    written by hand has no exp in its backward pass: there a masked fill and a sum stand for it.
+    Kernels between two GEMMs of a stream belong to attention under three conditions: they are few; there is a softmax
+    among them, of a library or written by hand (maximum, exp and sum); and none of them occurs only in a loss, a router
+    or a sampler. A hand-written softmax has no exp in its backward pass: a masked fill and a sum mark it there.
     """
     nothing = AttentionSpans(first=np.empty(0, np.int64), after=np.empty(0, np.int64))
     softmax = names.mark(_is_softmax)
@@ -399,8 +396,8 @@ def _find_waiting_copies(capture: Capture, attribution: Attribution) -> np.ndarr
 
 
 def _select_longest_process(api: pd.DataFrame, rows: np.ndarray) -> tuple[np.ndarray, int, list[str]]:
-    """Of these calls (rows ascend) those of the process that is in them for longest, on any thread; how long that is;
-    and the evidence which process it is, where several have calls."""
+    """Select the calls of the process that spends most time in `rows` (ascending), on any thread. Also return that
+    time, and the evidence which process it is, if several have calls."""
     start, end = api["start_ns"].to_numpy(), api["end_ns"].to_numpy()
     processes, process = encode(api["process"].to_numpy()[rows])
     of_each = [rows[process == number] for number in range(len(processes))]
@@ -412,7 +409,7 @@ def _select_longest_process(api: pd.DataFrame, rows: np.ndarray) -> tuple[np.nda
 
 
 def _find_tiny_kernels(capture: Capture, attribution: Attribution, gpus: pd.DataFrame) -> Iterator[Finding]:
-    """Launches that take the host longer than the kernels run, where the GPU waits for them."""
+    """Find launches that take the CPU longer than the kernels run, if the GPU waits for them."""
     api, launch = capture.api, attribution.kernels["api"].to_numpy()
     span = int(gpus["span_ns"].sum())
     if not (launch >= 0).any() or span - int(gpus["busy_ns"].sum()) < LEAST_IDLE * span:

@@ -1,25 +1,23 @@
-"""Phases of kernels that no range tells, inferred from what a capture has in any case: the kernels' names, and who
-launched them when.
+"""Infer the phases of kernels that no range covers, from kernel names and from the threads and times of their launches.
 
-Without these traces nothing is inferred. Each process stands alone.
+Without these traces nothing is inferred. Each process is treated alone.
 
-- Where PyTorch's operations are ranges: what is launched beside them, on a thread that runs forward, is of forward,
-  too, when forward or backward comes next; where the user marks forward, only what lies between it and backward is
-  inferred, as the loss. Between backward and the optimizer it is the clipping, if a norm is computed
-  there.
-- A thread that launches kernels of backward (their names say so) and none of an optimizer is autograd's, and all that
-  it launches is backward. What other threads launch between two runs of it is first the optimizer (with the clipping of
-  gradients before), up to its last kernel: one of multi_tensor_apply, of a fused optimizer, or addcdiv, which ends
-  Adam's update of a tensor; or else a long run of elementwise kernels. The rest is forward. Before the first run only
-  as many kernels are forward as come before the next: the others may make the model.
-- Where one thread launches all, kernels whose names say what they are divide it: forward from an optimizer to the
-  first kernel of backward, if one of forward lies there, and backward from there to the optimizer. Forward that comes
-  after backward without an optimizer between may be a checkpoint's: it stays unknown, and so does all that does not
-  lie between two such kernels.
-- A process that launches kernels of forward which have a counterpart in backward (attention, softmax, losses), and
-  neither such a counterpart nor an optimizer, only runs forward, as inference does. What a thread launches from the
-  first of them to the last is forward, and before and after them as many kernels as lie between two of them at most:
-  the others may make the model, or use what it says.
+- If PyTorch's operations are ranges, and a thread runs forward: what it launches outside operations is forward, too,
+  when forward or backward comes next. If the user marks forward, only what is launched between it and backward is
+  inferred, as the loss. Between backward and the optimizer it is the clipping, if a norm is computed there.
+- A thread that launches kernels of backward (known by their names) and none of an optimizer is autograd's: all that it
+  launches is backward. What other threads launch between two such runs is first the optimizer (after the clipping of
+  gradients), up to its last kernel: one of multi_tensor_apply, of a fused optimizer, or addcdiv, which ends Adam's
+  update of a tensor; or else a long run of elementwise kernels. The rest is forward. Before the first run only as many
+  kernels are forward as come before the next: the others may make the model.
+- If one thread launches everything, kernels with telling names divide it: forward from an optimizer to the first kernel
+  of backward, if one of forward is between them, and backward from there to the optimizer. Forward after backward
+  without an optimizer between them may be a checkpoint's: it stays unknown, and so does all that is not between two
+  such kernels.
+- A process only runs forward, as inference does, if it launches forward kernels that have a counterpart in backward
+  (attention, softmax, losses), but neither such a counterpart nor an optimizer. What a thread launches from the first
+  of them to the last is forward, and before and after them at most as many kernels as come between two of them: the
+  others may make the model, or use its output.
 
 A phase that a range of the process marks is not inferred there: what is outside its ranges is something else.
 """
@@ -139,13 +137,14 @@ def _classify(name: str) -> int:
 
 
 def _find_input_copies(capture: Capture, attribution: Attribution, process: int) -> np.ndarray:
-    """When the process launched copies from host to device, sorted: that of a batch ends an optimizer's run."""
+    """Return when the process launched copies from host to device, sorted: the copy of a batch ends an optimizer's
+    run."""
     memops = capture.memops
     to_device = (memops["operation"] == _TO_DEVICE).to_numpy() & (memops["process"] == process).to_numpy()
     return np.sort(attribution.memops["launch_ns"].to_numpy()[to_device])
 
 
-# ------------------------------------------------------------------------------------- beside the operations of PyTorch
+# ------------------------------------------------------------------------------------ outside the operations of PyTorch
 
 
 def _infer_between_operations(

@@ -53,11 +53,11 @@ PHASES = (*ALL_PHASES, "")
 def split_elapsed(
     capture: Capture, attribution: Attribution, gpus: dict[str, np.ndarray], taxonomy: kernel_families.Taxonomy
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Elapsed time and its PARTS (int64): of each GPU (gpu, elapsed_ns, parts), and by phase (gpu, phase, elapsed_ns,
-    parts; no rows where no phase is known).
+    """Split the elapsed time into its PARTS (int64): for each GPU (gpu, elapsed_ns, parts), and by phase (gpu, phase,
+    elapsed_ns, parts; no rows if no phase is known).
 
-    gpus: the GPU of each row of kernels, graphs and memops. An idle time has the phase of the operation that ends it,
-    and a time in which several operations of one kind run that of the one that started first.
+    gpus: the GPU of each row of kernels, graphs and memops. An idle time has the phase of the operation that ends it.
+    If several operations of one kind run at once, the time has the phase of the one that started first.
     """
     timelines = _Timelines(capture, attribution, gpus, taxonomy)
     by_phase = {int(number): timelines.split(number) for number in find_distinct(np.concatenate([*gpus.values()]))}
@@ -190,7 +190,7 @@ def _add_idle(table: np.ndarray, ops: Operations, calls: Calls) -> None:
 
 
 def _find_ready(ops: Operations, calls: Calls, gaps: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Of the operations `gaps`, whose launches are known: when they are ready, whether they are later ones of their
+    """Find when the operations `gaps`, whose launches are known, are ready, whether they are later ones of their
     launch, and the shortest way from launch to start."""
     known = np.flatnonzero(ops.call >= 0)
     gaps = np.searchsorted(known, gaps)
@@ -203,8 +203,8 @@ def _find_ready(ops: Operations, calls: Calls, gaps: np.ndarray) -> tuple[np.nda
     least = idle_time.find_least_lag(start, launch, launch_end, is_node, is_later, drifts=True)[gaps]
     usual = int(np.median(launch_end - launch))
     start, kind, launch, launch_end, is_node = (values[gaps] for values in (start, kind, launch, launch_end, is_node))
-    # A call of a kernel that takes longer than usual (it loads code) launches it later by as much. That of a copy
-    # may take long because it waits for the copy.
+    # A call of a kernel that takes longer than usual (it loads code) launches it later by as much. The call of a
+    # copy may take long because it waits for the copy.
     launch += np.where(kind == COPIES, 0, np.maximum(launch_end - launch - usual, 0))
     return idle_time.compute_ready_times(start, launch, launch_end, is_node, least), is_later[gaps], least
 

@@ -14,7 +14,7 @@ from profiler_job.jobs.contract.errors import ProfilerError
 
 
 class LimitError(ProfilerError, ValueError):
-    """A capture that is beyond a limit. The message says of what it has how much, and how much is read."""
+    """A capture that exceeds a limit. The message names the quantity, its value and the limit."""
 
 
 class Limit(NamedTuple):
@@ -31,7 +31,7 @@ class Limit(NamedTuple):
 
 
 ROWS = Limit("rows in the tables that are read", 50_000_000)
-"""Three times those of a capture of 5 M kernels (15.8 M), which takes 1.5 GB."""
+"""Three times the rows of a capture of 5 M kernels (15.8 M), which takes 1.5 GB."""
 
 FACT_ROWS = Limit("rows in a table of facts", 100_000)
 """GPUs, their numbers in each process, facts of the export: tens in reality."""
@@ -49,7 +49,7 @@ ROW_BYTES = Limit("bytes in a row", 1 << 20)
 """Some hundreds lie in memory at once. The payloads of NVTX events are the longest values that nsys writes."""
 
 NAME_BYTES = Limit("bytes in one name", 64 << 10)
-"""The longest names are those of kernels that are templates of templates: several kB."""
+"""The longest names are kernels whose templates have templates as parameters: several kB."""
 
 NAMES_BYTES = Limit("bytes of different strings", 256 << 20)
 """As they lie in memory. PyTorch's own ranges have names of one instance: 90 bytes each, for 3 M ranges."""

@@ -39,7 +39,8 @@ class ModuleLinks(NamedTuple):
 
 
 def link_modules(capture: Capture, attribution: Attribution) -> ModuleLinks:
-    """The module of each operation: that of the operation at its place in a followed step, or else of its own range."""
+    """Link each operation to a module: the module of the operation at its place in a followed step, or else of its
+    range."""
     followed = _find_followed_steps(attribution.ranges)
     problems: list[dict] = []
     linked: dict[str, pd.DataFrame] = {}

@@ -251,7 +251,7 @@ def _read_ranges(tables, strings: _Strings, last_ns: int, missing: dict[str, str
 
 
 def _read_messages(tables, ranges: pd.DataFrame) -> pd.DataFrame:
-    """Of the ranges of NCCL that have a payload, what it says, with columns MESSAGE_COLUMNS; see `--include-json`."""
+    """Read the payloads of NCCL's ranges, with columns MESSAGE_COLUMNS; see `--include-json`."""
     rows = []
     if NCCL in set(ranges["domain"].cat.categories) and "jsonText" in tables.list_columns(NVTX):
         (texts,) = tables.read_objects(NVTX, ["jsonText"])
@@ -358,7 +358,7 @@ def _check_gpu_fact(name: str, value) -> str | int | None:
     if value is None or name == "name":
         return None if value is None else str(value)
     if not isinstance(value, (int, float)):
-        raise ValueError(f"{GPU_COLUMNS[name]} in TARGET_INFO_GPU is no number")
+        raise ValueError(f"{GPU_COLUMNS[name]} in TARGET_INFO_GPU is not a number")
     if not 0 <= value <= MOST_EXACT:
         raise ValueError(f"{GPU_COLUMNS[name]} in TARGET_INFO_GPU is out of range")
     return int(value)
@@ -375,7 +375,7 @@ def _read_gpu_numbers(tables) -> dict[tuple[int, int], int]:
 
 
 def _read_duration(tables, events_ns: int) -> tuple[int, dict[str, str]]:
-    """How long nsys collected, and what is wrong with what it says of it."""
+    """Read how long nsys collected, and the problems of that value."""
     table = "ANALYSIS_DETAILS"
     said = tables.read_integers(table, ["duration"])[0] if "duration" in tables.list_columns(table) else []
     if not len(said) or said[0] in (0, NO_VALUE):

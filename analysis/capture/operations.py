@@ -1,10 +1,10 @@
-"""What the GPUs of a capture do, by phase and name, with the matmuls of attention told from those of linear layers:
-what a prediction starts from.
+"""Summarise what the GPUs of a capture do, by phase and name: a prediction starts from this.
 
-PyTorch's own ranges say it, where a capture has them: `aten::bmm` and `aten::baddbmm` multiply two tensors of
-activations. Elsewhere it is told from kernels: those between the two matmuls of an attention that is not fused have one
-of its matmuls on either side, and a second one beside each in the backward pass, which has two for each of forward.
-Where attention is fused, no matmul is of it.
+Matmuls of attention are separated from the matmuls of linear layers. If a capture has PyTorch's ranges, they show it:
+`aten::bmm` and `aten::baddbmm` multiply two tensors of activations. Otherwise kernels show it. The kernels between the
+two matmuls of an attention that is not fused have one of its matmuls on either side. In the backward pass each of these
+has a second one next to it, since backward has two matmuls for each one of forward. If attention is fused, no matmul
+belongs to it.
 """
 
 import numpy as np
@@ -20,7 +20,8 @@ from profiler_job.jobs.contract.ranges import ALL_PHASES, BACKWARD
 
 COLUMNS = ("process", "phase", "name", "family", "rule", "of_attention", "launches", "time_ns", "blocked_ns")
 FULL_QUEUE = 1000
-"""Launches that a GPU holds; a call that comes then waits until it begins the next, which is no work for the host."""
+"""Launches that a GPU holds. A call that comes then waits until the GPU begins the next one; that wait is not work of
+the CPU."""
 _PHASES = [*ALL_PHASES, ""]
 _OF_ATTENTION, _OF_LAYERS = ("aten::bmm", "aten::baddbmm"), ("aten::mm", "aten::addmm", "aten::linear")
 COPIES = "copies"

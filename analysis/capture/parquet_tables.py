@@ -76,7 +76,7 @@ class ParquetTables:
         numbers = [i for i in range(about.num_columns) if about.schema.column(i).path in columns]
         for column in map(about.schema.column, numbers):
             if column.physical_type not in kinds or column.max_repetition_level or column.max_definition_level > 1:
-                raise ValueError(f"{table} has a value that is no whole number in column {column.path}")
+                raise ValueError(f"{table} has a value that is not a whole number in column {column.path}")
         with self._files[table].open("rb") as file:
             parquet_pages.check(file, about, numbers, table)
 
@@ -85,9 +85,9 @@ _NUMBERS = ("INT32", "INT64", "BOOLEAN", "FLOAT", "DOUBLE")
 
 
 def _read_footer(file: Path, table: str, folder: Path) -> pq.FileMetaData:
-    """What a table's footer says. Raises ExportError for what is no file, and LimitError."""
+    """Read the footer of a table. Raises ExportError if `file` is not a regular file, and LimitError."""
     if not stat.S_ISREG(file.stat().st_mode):
-        raise ExportError(folder, f"holds {file.name}, which is no file", "give the folder that nsys export wrote")
+        raise ExportError(folder, f"holds {file.name}, which is not a file", "give the folder that nsys export wrote")
     size = file.stat().st_size
     with file.open("rb") as opened:
         opened.seek(max(size - 8, 0))
@@ -108,4 +108,4 @@ def _convert_integers(column: pa.Array, table: str) -> np.ndarray:
     try:
         return column.cast(pa.int64()).fill_null(NO_VALUE).to_numpy()
     except pa.ArrowInvalid as error:
-        raise ValueError(f"{table} has a value that is no whole number") from error
+        raise ValueError(f"{table} has a value that is not a whole number") from error

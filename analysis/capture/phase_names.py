@@ -1,4 +1,4 @@
-"""Names of ranges that mark a phase or a training step: PyTorch's own, those of libraries, and those people choose.
+"""Names of ranges that mark a phase or a training step: names of PyTorch, of libraries, and names that people choose.
 
 `NAMES` is the one table of them. The guide's page on `show` lists it, and a test compares the two.
 """

@@ -100,8 +100,8 @@ def _encode_pairs(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 def link_calls_of_nodes(
     made_by: np.ndarray, parent: np.ndarray, is_node: np.ndarray, plain: np.ndarray, names: list[str]
 ) -> None:
-    """Fill `made_by`, in place, of what autograd calls for a node beside it: the sum over a dimension that was
-    broadcast. Where it adds the gradients of branches that join, these are of several operations."""
+    """Fill `made_by`, in place, for the sums over a broadcast dimension that autograd calls in addition to a node. If
+    autograd adds the gradients of branches that join, these are of several operations."""
     nodes = np.flatnonzero(is_node & (parent >= 0))
     of_call = np.full(len(parent), -1, np.int64)
     of_call[parent[nodes]] = made_by[nodes]

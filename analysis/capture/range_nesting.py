@@ -77,7 +77,7 @@ class Nesting:
         return innermost
 
     def find_innermost(self, chains: list[np.ndarray], size: int) -> np.ndarray:
-        """Of the domains' innermost ranges the one that started last (int32 row numbers, -1 none)."""
+        """Find the range that started last among the innermost ranges of the domains (int32 row numbers, -1 none)."""
         if not chains:
             return np.full(size, -1, np.int32)
         best = chains[0]

@@ -49,7 +49,7 @@ def place_ranges(ranges: pd.DataFrame, nesting: Nesting, chosen: Mapping[str, st
     depth = np.zeros(count, np.int32)
     path, module = np.zeros(count, np.int64), np.full(count, -1, np.int64)
     phase, in_step = np.full(count, NO_PHASE, np.int8), np.full(count, -1, np.int64)
-    around = np.full(count, -1, np.int64)  # path of what is no operation of PyTorch, from the phase on
+    around = np.full(count, -1, np.int64)  # path of the ranges that are not PyTorch operations, from the phase on
     until, ends = np.zeros(count, np.int64), ranges["end_ns"].to_numpy()  # of the optimizer's range
     paths, modules = _JoinedNames(), _JoinedNames()
     by_depth = split_by_depth(parent)
@@ -157,8 +157,8 @@ def _find_numbered_forward(
 
 
 def _fill_started_steps(ranges: pd.DataFrame, in_step: np.ndarray) -> np.ndarray:
-    """`in_step` with the step of what lies in one that is a start/end range: it holds what its process pushes in it,
-    and is no part of a stack."""
+    """Return `in_step` with the ranges inside start/end steps filled in. Such a step holds what its process pushes
+    during it, but is not part of a stack."""
     start, end, process = (ranges[column].to_numpy() for column in ("start_ns", "end_ns", "process"))
     steps = np.flatnonzero((ranges["style"] == "StartEnd").to_numpy() & (in_step == np.arange(len(ranges))))
     if not len(steps):

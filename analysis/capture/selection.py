@@ -58,7 +58,7 @@ def parse_moments(text: str) -> tuple[int, int]:
     """The two moments of `START,END` in ns; a number without a unit is in milliseconds. Raises ValueError."""
     moments = [_MOMENT.fullmatch(part) for part in text.split(",")]
     if len(moments) != 2 or not all(moments):
-        raise ValueError(f"{text!r} is no START,END: give two moments after the first event, such as 10,20 or 1.5s,2s")
+        raise ValueError(f"{text!r} is not START,END: give two moments after the first event, such as 10,20 or 1.5s,2s")
     start, end = (round(float(moment[1]) * _UNITS_NS[moment[2] or "ms"]) for moment in moments if moment)
     if start >= end:
         raise ValueError(f"{text!r} ends before it starts: give START,END with the earlier moment first")
@@ -179,7 +179,7 @@ def _take(values: np.ndarray, row: np.ndarray) -> np.ndarray:
 
 
 def _is_called(ranges: pd.DataFrame, name: str) -> np.ndarray:
-    """Whether each range has that name, alone or behind that of its domain."""
+    """Whether each range has that name, alone or after the name of its domain."""
     called = np.array([str(known) == name for known in ranges["name"].cat.categories], bool)
     if not len(ranges):
         return np.zeros(0, bool)

@@ -22,7 +22,7 @@ class SqliteTables:
     """Columns of an export in SQLite. Python's own sqlite3, read in flat chunks: 1 M rows of seven columns take a
     second."""
 
-    CHUNK = 1 << 9  # what is no number takes memory until it is refused: half a GiB of limits.ROW_BYTES
+    CHUNK = 1 << 9  # values that are not numbers take memory until they are refused: half a GiB of limits.ROW_BYTES
 
     def __init__(self, connection: sqlite3.Connection, shown: Path):
         self._connection = connection
@@ -103,7 +103,7 @@ class SqliteTables:
                     yield _split_columns(flat, num_columns)
                     flat = array("q")
         except TypeError as error:
-            raise ValueError(f"{table} has a value that is no whole number") from error
+            raise ValueError(f"{table} has a value that is not a whole number") from error
         if flat:
             yield _split_columns(flat, num_columns)
 
@@ -151,7 +151,7 @@ def _check_sqlite_file(path: Path, shown: Path) -> None:
     for ending in ("-wal", "-journal"):
         beside = path.with_name(path.name + ending)
         if beside.exists() and beside.stat().st_size:
-            problem = f"is being written, or its writing was broken off ({beside.name} lies beside it)"
+            problem = f"is being written, or its writing was broken off ({beside.name} is next to it)"
             raise ExportError(shown, problem, "wait until nsys is done, or " + EXPORT_AGAIN)
     page = int.from_bytes(header[16:18], "big")
     expected = (65536 if page == 1 else page) * int.from_bytes(header[28:32], "big")

@@ -34,7 +34,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "rule": "rule of the taxonomy that says so; empty where none does",
         "calls": "kernels",
         "total_ns": "sum of their durations",
-        "share": "of all kernel time",
+        "share": "part of all kernel time",
         "mean_ns": "mean duration of a kernel",
         "min_ns": "the shortest",
         "max_ns": "the longest",
@@ -43,7 +43,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "family": "kernel family",
         "calls": "kernels",
         "total_ns": "sum of their durations",
-        "share": "of all kernel time",
+        "share": "part of all kernel time",
     },
     "ranges": {
         "name": "NVTX name, without the numbers of PyTorch; domain:name outside the default domain",
@@ -59,7 +59,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "phase": f"{', '.join(ALL_PHASES)}; empty for kernels of no phase",
         "kernel_calls": "kernels",
         "kernel_ns": "sum of their durations",
-        "share": "of all kernel time",
+        "share": "part of all kernel time",
         "busy_ns": "time in which at least one of them ran, summed over GPUs",
         "host_ns": "host time of the phase's outermost ranges, in the process that has most; null where it has none",
         "exact_share": "part of kernel_ns whose phase is known from the launching thread itself",
@@ -262,10 +262,10 @@ def _find_work(capture: Capture, zero: int) -> dict[str, int | None]:
 
 
 class _Overlaps:
-    """Which kernels run at the same time as another of their GPU. Kernels are given by start.
+    """The kernels that run at the same time as another kernel of their GPU. Kernels are given by start.
 
-    GPU busy is that of `intervals`, kernels only. Time without overlap is a sum, which is fast for any grouping, so
-    that only kernels which run beside others need the union.
+    GPU busy is the union of `intervals`, kernels only. Time without overlap is a sum, which is fast for any grouping,
+    so only overlapping kernels need the union.
     """
 
     def __init__(self, gpu: np.ndarray, start: np.ndarray, end: np.ndarray):
@@ -287,8 +287,8 @@ class _Overlaps:
             self.blocks += [block for block in np.split(rows, ends[np.unique(cuts)]) if len(block)]
 
     def discount(self, busy: np.ndarray, group: np.ndarray, rows: np.ndarray) -> None:
-        """Take from the sums of each group, in place, the time that kernels of one group and GPU ran beside an earlier
-        one. `rows`: all of the groups' kernels, or those of one block; by start on each GPU."""
+        """Subtract from the sums of each group, in place, the time that kernels of one group and GPU overlap an earlier
+        one. `rows`: all kernels of the groups, or of one block, by start on each GPU."""
         if not len(rows):
             return
         key = group.astype(np.int64) * self.num_gpus + self.gpu[rows]
@@ -429,8 +429,8 @@ class _PushPopSums:
 
 
 def _measure_push_pop_busy(attribution, group, outermost, time, overlaps: _Overlaps) -> np.ndarray:
-    """Busy time of each group; NaN where kernels that run beside others lie in too many ranges to tell. Only for such
-    kernels it is not the sum that `time` already is."""
+    """Measure the busy time of each group; NaN if overlapping kernels are in too many ranges to compute it. It differs
+    from the sum `time` only for overlapping kernels."""
     busy = time.copy()
     parent = attribution.nesting.stack_parent
     counted, _ = _count_ranges(parent, outermost)
@@ -450,15 +450,15 @@ def _measure_push_pop_busy(attribution, group, outermost, time, overlaps: _Overl
                     above = np.where(chain >= 0, parent[chain], -1)
                     chain = np.where(above >= 0, innermost[above], -1)
             if held_in:
-                ranges = np.column_stack(held_in).ravel()  # those of a kernel together, so that kernels stay in order
+                ranges = np.column_stack(held_in).ravel()  # grouped by kernel, so that kernels stay in order
                 held = np.flatnonzero(ranges >= 0)
                 overlaps.discount(busy, group[ranges[held]], rows[held // len(held_in)])
     return busy.astype("float64")
 
 
 def _count_ranges(parent: np.ndarray, outermost: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of each range: how many that are outermost of their name hold it, itself included, and the innermost of them (-1
-    none)."""
+    """Count, for each range, how many ranges that are outermost of their name hold it, itself included. Also return the
+    innermost of them (-1 none)."""
     counted = outermost.astype(np.int64)
     innermost = np.where(outermost, np.arange(len(parent)), -1)
     for rows in split_by_depth(parent)[1:]:
@@ -567,8 +567,8 @@ def _summarise_phases(attribution: Attribution, duration: np.ndarray, overlaps: 
 
 
 def _measure_host_of_phases(ranges: pd.DataFrame, num: int) -> tuple[np.ndarray, np.ndarray]:
-    """Host time of each phase's outermost ranges, without that of other phases inside them, and whether it has any. Of
-    several processes that with the most: their times pass together, and have no sum."""
+    """Measure the CPU time of each phase's outermost ranges, without other phases inside them, and whether the phase
+    has any. Among several processes the largest counts: they run at the same time, so a sum has no meaning."""
     phase, parent = ranges["phase"].cat.codes.to_numpy(), ranges["parent_id"].to_numpy()
     own = np.array([parse_module(str(name)) is None for name in ranges["plain_name"].cat.categories], bool)
     around = np.where(parent >= 0, phase[parent], num - 1) if len(ranges) else phase
@@ -758,7 +758,7 @@ def _find_unmatched_ranges(attribution: Attribution, duration: np.ndarray) -> li
     parent, plain = ranges["parent_id"].to_numpy(), ranges["plain_name"].cat
     code = plain.codes.to_numpy()
     matches = ((ranges["phase"] == "") & ~ranges["is_operation"] & ~ranges["is_step"]).to_numpy()
-    matches = matches & (ranges["domain"] == "").to_numpy()  # those of a library are not the user's to name
+    matches = matches & (ranges["domain"] == "").to_numpy()  # users do not name ranges of a library
     by_depth = split_by_depth(parent)
     unmatched: list[str] = []
     for _ in range(_MOST_AROUND):

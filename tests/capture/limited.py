@@ -1,10 +1,9 @@
-"""Shows one capture after another, each in a process of its own that has 10 s of processor time, and tells what came
-of it and how much memory it took.
+"""Show one capture after another, each in a process with 10 s of processor time, and report the result and the memory.
 
     python -m tests.capture.limited < PATHS     one path a line; prints one line of JSON for each
 
-A process that only waits is ended after HANGS_S. Memory is that of the process at its highest (VmHWM), interpreter and
-libraries included.
+A process that only waits is ended after HANGS_S. Memory is the peak of the process (VmHWM), interpreter and libraries
+included.
 """
 
 import json

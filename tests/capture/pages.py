@@ -1,4 +1,4 @@
-"""What a page of `show` may be made of, whatever stands in the profile."""
+"""The elements that a page of `show` may have, whatever the profile contains."""
 
 from html.parser import HTMLParser
 

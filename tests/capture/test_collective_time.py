@@ -34,7 +34,7 @@ def kernels(*rows: tuple, **more) -> pd.DataFrame:
     return frame.sort_values("start_ns", kind="stable", ignore_index=True)
 
 
-def of_gpu(measured: collective_time.Communication, gpu: int) -> pd.Series:
+def select_gpu(measured: collective_time.Communication, gpu: int) -> pd.Series:
     return measured.of_gpus.set_index("gpu").loc[gpu]
 
 
@@ -44,7 +44,7 @@ def ms(value) -> float:
 
 def test_the_wait_for_the_last_rank_is_no_transfer():
     measured = measure(kernels((0, "AllReduce", 0, 10), (1, "AllReduce", 7, 10)))
-    early, late = of_gpu(measured, 0), of_gpu(measured, 1)
+    early, late = select_gpu(measured, 0), select_gpu(measured, 1)
     assert [ms(early[name]) for name in ("kernel_ns", "waiting_ns", "transfer_ns")] == [10, 7, 3]
     assert [ms(late[name]) for name in ("kernel_ns", "waiting_ns", "transfer_ns")] == [3, 0, 3]
     assert [ms(late["kept_waiting_ns"]), ms(early["kept_waiting_ns"])] == [7, 0]
@@ -54,22 +54,22 @@ def test_computation_on_the_same_gpu_hides_communication():
     measured = measure(
         kernels((0, "AllReduce", 0, 10), (1, "AllReduce", 0, 10), (0, COMPUTE, 2, 6), (1, COMPUTE, 20, 30))
     )
-    assert [ms(of_gpu(measured, 0)[name]) for name in ("hidden_ns", "exposed_ns")] == [4, 6]
-    assert [ms(of_gpu(measured, 1)[name]) for name in ("hidden_ns", "exposed_ns")] == [0, 10]
+    assert [ms(select_gpu(measured, 0)[name]) for name in ("hidden_ns", "exposed_ns")] == [4, 6]
+    assert [ms(select_gpu(measured, 1)[name]) for name in ("hidden_ns", "exposed_ns")] == [0, 10]
 
 
 def test_of_exposed_communication_the_part_is_known_in_which_it_only_waits():
-    """GPU 0 waits from 0 to 6, of which 0 to 2 is hidden, and transfers from 6 to 10, of which 8 to 10 is."""
+    """GPU 0 waits from 0 to 6, hidden from 0 to 2, and transfers from 6 to 10, hidden from 8 to 10."""
     measured = measure(
         kernels((0, "AllReduce", 0, 10), (1, "AllReduce", 6, 10), (0, COMPUTE, 0, 2), (0, COMPUTE, 8, 10))
     )
-    row = of_gpu(measured, 0)
+    row = select_gpu(measured, 0)
     assert [ms(row[name]) for name in ("exposed_ns", "exposed_waiting_ns")] == [6, 4]
 
 
 def critical_ms(exchanges: list[tuple], computes: list[tuple], waits: tuple = ()) -> float:
-    """Of exchanges (start, end), compute kernels (launch, start, end) and waits of the host (start, end), in ms, what
-    is critical of GPU 0. A kernel before all of them, launched as it starts, sets the clock."""
+    """Compute the critical ms of GPU 0 from exchanges (start, end), compute kernels (launch, start, end) and waits of
+    the host (start, end). A kernel before all of them, launched as it starts, sets the clock."""
     exchanges, computes, waits = (
         [tuple(10 + time for time in times) for times in of] for of in (exchanges, computes, waits)
     )
@@ -81,7 +81,7 @@ def critical_ms(exchanges: list[tuple], computes: list[tuple], waits: tuple = ()
     launches = {start: launch for launch, start, _ in computes}
     frame["launch_ns"] = [launches.get(start / 1e6, start / 1e6) * 1e6 for start in frame["start_ns"]]
     host_waits = (pd.DataFrame(waits, columns=["start_ns", "end_ns"]) * 1e6).assign(gpu=0)
-    row = of_gpu(measure(frame.astype({"launch_ns": "int64"}), host_waits=host_waits), 0)
+    row = select_gpu(measure(frame.astype({"launch_ns": "int64"}), host_waits=host_waits), 0)
     assert 0 <= row["critical_ns"] <= row["exposed_ns"]
     return ms(row["critical_ns"])
 
@@ -152,7 +152,7 @@ def test_critical_is_how_much_earlier_the_same_launches_would_end_without_commun
 def test_what_is_critical_is_not_known_without_the_launches_and_waits_of_the_host(launch_ns, waits):
     frame = kernels((0, "AllReduce", 0, 10), (1, "AllReduce", 0, 10), (0, COMPUTE, 10, 12), launch_ns=launch_ns)
     host_waits = pd.DataFrame(columns=["gpu", "start_ns", "end_ns"], dtype="int64")
-    row = of_gpu(measure(frame, host_waits=host_waits if waits else None), 0)
+    row = select_gpu(measure(frame, host_waits=host_waits if waits else None), 0)
     assert pd.isna(row["critical_ns"]) and ms(row["exposed_ns"]) == 10
 
 
@@ -160,7 +160,7 @@ def test_what_the_last_rank_did_meanwhile_is_said():
     """It computed from 1 to 4, and its host launched the collective at 6: it idled for it from 0 to 1 and 4 to 6."""
     frame = kernels((0, "AllReduce", 0, 10), (1, COMPUTE, 1, 4), (1, "AllReduce", 7, 10))
     frame.loc[(frame["gpu"] == 1) & (frame["collective"] != ""), "launch_ns"] = 6_000_000
-    row = of_gpu(measure(frame), 1)
+    row = select_gpu(measure(frame), 1)
     assert [ms(row[name]) for name in ("kept_waiting_ns", "kept_computing_ns", "kept_late_ns")] == [7, 3, 3]
 
 
@@ -233,24 +233,24 @@ def test_bytes_and_transfer_give_the_rate_of_a_link():
 def test_matmuls_beside_communication_are_held_against_the_same_ones_alone():
     alone = [(0, COMPUTE, start, start + 1) for start in (0, 2, 4)]
     rows = [*alone, (0, COMPUTE, 10, 12), (0, "AllReduce", 10, 13), (1, "AllReduce", 10, 13)]
-    row = of_gpu(measure(kernels(*rows, is_matmul=True)), 0)
+    row = select_gpu(measure(kernels(*rows, is_matmul=True)), 0)
     assert [ms(row[name]) for name in ("beside_ns", "alone_ns")] == [2, 1]
 
 
 def test_a_name_that_stands_for_matmuls_of_several_sizes_is_held_against_nothing():
     alone = [(0, COMPUTE, start, start + length) for start, length in ((0, 1), (2, 3), (6, 1))]
     rows = [*alone, (0, COMPUTE, 10, 12), (0, "AllReduce", 10, 13), (1, "AllReduce", 10, 13)]
-    row = of_gpu(measure(kernels(*rows, is_matmul=True)), 0)
+    row = select_gpu(measure(kernels(*rows, is_matmul=True)), 0)
     assert [row[name] for name in ("beside_ns", "alone_ns")] == [0, 0]
 
 
 def test_matmuls_quicker_beside_communication_than_alone_are_other_ones():
-    """One name and grid may stand for several depths of the product: few alone, all of them deep, say nothing of the
-    shallow ones beside communication."""
+    """One name and grid may cover several depths of the product. If only deep ones run alone, that shows nothing about
+    the shallow ones that overlap communication."""
     alone = [(0, COMPUTE, start, start + 3) for start in (0, 4, 8)]
     beside = [(0, COMPUTE, 12, 13), (0, COMPUTE, 13, 17)]
     rows = [*alone, *beside, (0, "AllReduce", 12, 17), (1, "AllReduce", 12, 17)]
-    row = of_gpu(measure(kernels(*rows, is_matmul=True)), 0)
+    row = select_gpu(measure(kernels(*rows, is_matmul=True)), 0)
     assert [row[name] for name in ("beside_ns", "alone_ns")] == [0, 0]
 
 

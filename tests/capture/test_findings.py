@@ -62,7 +62,7 @@ def _find(export: Export, tmp_path: Path) -> dict[str, dict]:
     return {row["kind"]: row for row in summary.as_json()["findings"]}
 
 
-def _said(export: Export, tmp_path: Path) -> list[str]:
+def _describe(export: Export, tmp_path: Path) -> list[str]:
     number = len(list(tmp_path.iterdir()))
     return describe_findings(
         summarise(read(export.sqlite(tmp_path / f"{number}.sqlite"), details=False)).sections["findings"]
@@ -359,7 +359,7 @@ def test_a_capture_without_gpu_work_or_calls_has_no_findings(tmp_path):
 def test_a_sentence_has_numbers_and_evidence(tmp_path):
     export = _kernels("\x1b[2J" + CAST, CAST, FILL, NCCL, CONTIGUOUS, FFMA, _cutlass("75_tensorop_f16_gemm_align1"))
     export.launch(0, start=2 * MS, end=2 * MS + US, name=MUL)
-    lines = _said(export, tmp_path)
+    lines = _describe(export, tmp_path)
     assert len(lines) == MOST
     assert lines[0].startswith(
         "Finding: kernels only convert the data type: 20.0 µs, 28.2% of kernel time, 2 kernels ("
@@ -372,7 +372,7 @@ def test_a_sentence_names_two_kernels_that_differ_in_few_characters(tmp_path):
         "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize{}x64x8_stage3_warpsize1x4x1_ffma_aligna4_alignc4_execute_kernel"
     )
     names = [tile.format(size) + "__5x_cublas" for size in (64, 128, 256)]
-    (line,) = _said(_kernels(*names), tmp_path)
+    (line,) = _describe(_kernels(*names), tmp_path)
     first, second = line.split("(")[1].rstrip(")").split("; ")
     assert first != second and first.endswith(": 1 in 0.01 ms")
     assert len(line) <= 2 * 116
@@ -380,8 +380,8 @@ def test_a_sentence_names_two_kernels_that_differ_in_few_characters(tmp_path):
 
 def test_small_findings_are_said_only_among_the_first(tmp_path):
     kinds = [FFMA] * 50 + [FILL] * 40 + [NCCL] * 30 + [CAST] * 3
-    assert len(_said(_kernels(*kinds), tmp_path)) == 3, "of the casts there are 2.4%"
-    assert len(_said(_kernels(*kinds, CAST), tmp_path)) == 4
+    assert len(_describe(_kernels(*kinds), tmp_path)) == 3, "the casts take 2.4%"
+    assert len(_describe(_kernels(*kinds, CAST), tmp_path)) == 4
 
 
 def test_every_kind_has_a_sentence_but_idle_of_which_the_verdict_says_more():

@@ -267,7 +267,7 @@ def _check(path: Path) -> bool:
     assert (code, err) == (0, [])
     check_inert(page.read_text())
     _check_controls(printed)
-    found = json.loads(printed["json"], parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    found = json.loads(printed["json"], parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     _check_csv(printed["csv"], found)
     expected = _plain_totals(path)
     assert {key: found["capture"][key] for key in expected} == expected

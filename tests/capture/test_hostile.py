@@ -81,7 +81,7 @@ def _with_ranges(path: Path, rows) -> Path:
     return _with_rows(path, NVTX, "start, end, eventType, text, globalTid, domainId", rows)
 
 
-# ----------------------------------------------------------------------------------------------------- what is no file
+# ---------------------------------------------------------------------------------------------------------- not a file
 
 
 def _fifo(path):
@@ -106,7 +106,7 @@ def test_what_is_no_file_in_a_parquetdir_is_not_opened(tmp_path, assert_refused,
     folder = _export().parquetdir(tmp_path / "x")
     (folder / f"{table}.parquet").unlink()
     make(folder / f"{table}.parquet")
-    assert_refused(folder, f"{table}.parquet, which is no file")
+    assert_refused(folder, f"{table}.parquet, which is not a file")
 
 
 @pytest.mark.parametrize("make", [_fifo, _socket, _link_to_zeros])
@@ -187,7 +187,7 @@ def _many_columns(folder):
         (_a_string_under_many_rows, "bytes in one name of a range"),
         pytest.param(_a_large_page, "bytes in a page", marks=pytest.mark.long),
         pytest.param(_strings_that_are_differences, "differences of strings", marks=pytest.mark.long),
-        (_strings_for_numbers, "no whole number in column deviceId"),
+        (_strings_for_numbers, "not a whole number in column deviceId"),
         (_lists_for_numbers, "no column start"),
         (_a_large_footer, "bytes in the footer"),
         (_many_columns, "columns in a table"),
@@ -301,7 +301,7 @@ def test_blobs_for_times_are_refused(tmp_path, assert_refused):
     path = _export().sqlite(tmp_path / "x.sqlite")
     rows = ((b"x" * 1_000_000, 1, PUSH_POP, "x", global_tid(1, 1), 0) for _ in range(1_500))
     _with_rows(path, NVTX, "start, end, eventType, text, globalTid, domainId", rows)
-    assert_refused(path, "no whole number")
+    assert_refused(path, "not a whole number")
 
 
 # ----------------------------------------------------------------------------------------------- names, depth, numbers
@@ -487,7 +487,7 @@ def test_as_many_ranges_as_autograd_writes_are_read(tmp_path, show_limited):
 
 
 def _small(monkeypatch, limit: str, most: int) -> str:
-    """Set a limit that a test cannot reach in time; what is said of it then."""
+    """Set a limit that a test cannot reach in time; return the message about it."""
     known = getattr(limits, limit)
     monkeypatch.setattr(limits, limit, known._replace(most=most))
     return rf"{known.what}.*at most {most} are read"
@@ -533,7 +533,7 @@ def test_what_is_on_the_disk_earns_the_check_more_time(tmp_path):
 
 @pytest.mark.long
 def test_the_check_of_a_large_file_takes_no_longer(tmp_path, assert_refused):
-    """Rows of nine bytes, each of which has the default of 199 columns to be checked: 100 MB are 20 s of work."""
+    """Rows of nine bytes, each with the default of 199 columns to be checked: 100 MB are 20 s of work."""
     path = tmp_path / "x.sqlite"
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
         database.execute("PRAGMA journal_mode = OFF")

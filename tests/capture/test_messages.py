@@ -16,7 +16,7 @@ STARTS = (110, 130, 150, 310)
 """Of NCCL's ranges: three in a step, the last of them the only all-gather, and one after it."""
 
 
-def kept(tmp_path, sizes: list[int]) -> list[int]:
+def find_message_bytes(tmp_path, sizes: list[int]) -> list[int]:
     """The messages of the kernels of a capture, a matmul last, whose ranges at STARTS say these sizes, as far as there
     are some."""
     export = Export()
@@ -35,4 +35,4 @@ def kept(tmp_path, sizes: list[int]) -> list[int]:
 
 @pytest.mark.parametrize("sizes", [[4, 8, 16, 1000], [4, 8], []])
 def test_each_kernel_has_the_message_of_the_range_around_its_launch_and_none_is_guessed(tmp_path, sizes):
-    assert kept(tmp_path, sizes) == sizes + [-1] * (5 - len(sizes))
+    assert find_message_bytes(tmp_path, sizes) == sizes + [-1] * (5 - len(sizes))

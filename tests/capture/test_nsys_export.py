@@ -213,7 +213,7 @@ def test_impossible_values_are_damage(export, tmp_path, table, column, value, sa
 def test_a_fraction_is_not_cut_to_a_whole_number(export, tmp_path, container, column):
     path = getattr(export, container)(tmp_path / "x")
     _halve(path, column)
-    assert "KERNEL has a value that is no whole number" in _problem(path)
+    assert "KERNEL has a value that is not a whole number" in _problem(path)
 
 
 def _halve(path, column):
@@ -330,11 +330,11 @@ def test_a_report_is_exported_through_nsys_afresh(export, tmp_path, monkeypatch)
         monkeypatch,
         f'echo "$@" > {tmp_path}/arguments; {_TO_OUTPUT} cp {made} "$2"',
     )
-    (tmp_path / "x.sqlite").write_text("a stale export beside the report")
+    (tmp_path / "x.sqlite").write_text("a stale export next to the report")
     assert len(read(report).kernels) == 5
     said = (tmp_path / "arguments").read_text()
     assert "export --type sqlite --force-overwrite=true" in said
-    assert (tmp_path / "x.sqlite").read_text() == "a stale export beside the report"
+    assert (tmp_path / "x.sqlite").read_text() == "a stale export next to the report"
 
 
 def test_a_report_that_nsys_cannot_export_says_what_nsys_said(tmp_path, monkeypatch):
@@ -395,7 +395,7 @@ def test_an_export_on_a_read_only_folder_is_read(export, tmp_path):
 
 
 def test_a_shipped_real_export_is_read(tmp_path):
-    """Whole real captures lie beside the repository; this small one is always here."""
+    """Whole real captures are next to the repository; this small one is always here."""
     path = tmp_path / "graph_node.sqlite"
     with gzip.open(DATA / "graph_node.sqlite.gz") as packed, path.open("wb") as plain:
         shutil.copyfileobj(packed, plain)
@@ -405,7 +405,7 @@ def test_a_shipped_real_export_is_read(tmp_path):
 
 
 def test_a_real_parquetdir_export_is_read():
-    """Exported by nsys 2025.3 on an H200, three training steps; the totals are those of its SQLite export."""
+    """Exported by nsys 2025.3 on an H200, three training steps; the totals equal the SQLite export."""
     capture = read(DATA / "h200_parquetdir")
     assert capture.missing == {}
     assert len(capture.kernels) == 8664

@@ -34,7 +34,8 @@ def _keyed(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _without_versions(printed: pd.DataFrame) -> pd.DataFrame:
-    """What nsys printed, its API functions called as ours are; those of other names would be two rows of one key."""
+    """Return what nsys printed, with its API functions under our names; two rows with other names would have one
+    key."""
     of_functions = "Name" if "Num Calls" in printed else "API Name"
     if of_functions not in printed:
         return printed

@@ -150,7 +150,7 @@ def test_sums_of_gradients_are_backward_without_a_link(export, tmp_path):
 
 
 def test_sums_that_autograd_takes_for_a_node_are_linked_and_joined_branches_are_not(export, tmp_path):
-    """The gradient of what was broadcast is summed beside the node, within the engine's range."""
+    """The gradient of a broadcast tensor is summed outside the node, within the engine's range."""
     _operation(export, "aten::add", 10, seq=7)
     _operation(export, f"{_EVALUATE}AddBackward0", 100, thread=2, kernel=False, long=90)
     _operation(export, "AddBackward0", 102, seq=7, thread=2, kernel=False, long=20)

@@ -1,4 +1,4 @@
-"""What `show` says of unmodified programs, recorded on real GPUs."""
+"""The results of `show` for unmodified programs, recorded on real GPUs."""
 
 from dataclasses import replace
 from functools import cache
@@ -37,7 +37,7 @@ def shares(summary):
 def test_pytorchs_ranges_give_each_kernel_a_phase(summary, name):
     coverage = summary(name).coverage
     assert coverage["exact"] + coverage["linked"] + coverage["inferred"] == pytest.approx(1)
-    assert coverage["inferred"] <= 0.03, "what is launched beside PyTorch's operations, such as clipping"
+    assert coverage["inferred"] <= 0.03, "what is launched outside PyTorch's operations, such as clipping"
 
 
 def test_what_ddp_does_before_the_first_step_is_set_up(summary):
@@ -91,7 +91,7 @@ def test_the_parts_of_the_verdict_add_up(summary, name):
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("ddp")])
 def test_communication_is_told_apart_from_kernels_that_compute(summary, name):
-    """NCCL's kernels take about half of all kernel time here, most of it waiting or beside backward."""
+    """NCCL's kernels take about half of all kernel time here, most of it waiting or during backward."""
     families = summary(name).sections["families"].set_index("family")
     verdict = summary(name).sections["verdict"]
     exposed = verdict["communication_ns"].sum()

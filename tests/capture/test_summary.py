@@ -1,4 +1,4 @@
-"""The fast summaries equal slow, plain ones on random captures, and facts are told apart from gaps."""
+"""The fast summaries equal slow, plain ones on random captures, and facts differ from gaps."""
 
 import random
 

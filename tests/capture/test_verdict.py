@@ -1,5 +1,4 @@
-"""Where the time of each GPU goes adds up to the nanosecond, each cause is told from the others, and the sentences say
-it."""
+"""The time of each GPU adds up to the nanosecond, causes are separate, and the sentences name them."""
 
 import random
 
@@ -34,7 +33,7 @@ def _parts(summary: Summary, gpu: int = 0) -> dict[str, int]:
     return {name: int(row[name]) for name in PARTS if row[name]}
 
 
-def _of(export: Export, tmp_path, gpu: int = 0) -> dict[str, int]:
+def _sum_parts(export: Export, tmp_path, gpu: int = 0) -> dict[str, int]:
     return _parts(_summary(export, tmp_path), gpu)
 
 
@@ -45,7 +44,7 @@ def test_a_gap_before_a_late_launch_is_the_hosts(tmp_path):
     export = Export()
     export.launch(0)  # runs from 10 to 15: the shortest way
     export.launch(100)
-    assert _of(export, tmp_path) == {"kernels_ns": 10, "late_launch_ns": 95, "no_work_ns": 10}
+    assert _sum_parts(export, tmp_path) == {"kernels_ns": 10, "late_launch_ns": 95, "no_work_ns": 10}
 
 
 def test_as_long_as_the_host_waits_a_launch_is_late_for_a_synchronisation(tmp_path):
@@ -54,7 +53,7 @@ def test_as_long_as_the_host_waits_a_launch_is_late_for_a_synchronisation(tmp_pa
     export.call(12, 60, name="cudaStreamSynchronize_v3020", thread=2)
     export.call(50, 70, name="cudaEventSynchronize_v3020")
     export.launch(100)
-    assert _of(export, tmp_path) == {"kernels_ns": 10, "late_launch_ns": 37, "sync_ns": 58, "no_work_ns": 10}
+    assert _sum_parts(export, tmp_path) == {"kernels_ns": 10, "late_launch_ns": 37, "sync_ns": 58, "no_work_ns": 10}
 
 
 def test_what_another_process_waits_for_is_no_synchronisation(tmp_path):
@@ -62,7 +61,7 @@ def test_what_another_process_waits_for_is_no_synchronisation(tmp_path):
     export.launch(0)
     export.call(12, 60, name="cudaStreamSynchronize_v3020", process=2)
     export.launch(100)
-    assert _of(export, tmp_path) == {"kernels_ns": 10, "late_launch_ns": 95, "no_work_ns": 10}
+    assert _sum_parts(export, tmp_path) == {"kernels_ns": 10, "late_launch_ns": 95, "no_work_ns": 10}
 
 
 def test_what_is_launched_and_not_started_waits_between_operations(tmp_path):
@@ -70,14 +69,19 @@ def test_what_is_launched_and_not_started_waits_between_operations(tmp_path):
     export.launch(0)
     export.launch(5, start=40)
     export.launch(20, start=60)  # ready at 30
-    assert _of(export, tmp_path) == {"kernels_ns": 15, "between_ns": 40, "no_work_ns": 10}
+    assert _sum_parts(export, tmp_path) == {"kernels_ns": 15, "between_ns": 40, "no_work_ns": 10}
 
 
 def test_a_gap_is_late_until_the_launch_and_between_operations_after_it(tmp_path):
     export = Export()
     export.launch(0)
     export.launch(50, start=100)  # ready at 60
-    assert _of(export, tmp_path) == {"kernels_ns": 10, "late_launch_ns": 45, "between_ns": 40, "no_work_ns": 10}
+    assert _sum_parts(export, tmp_path) == {
+        "kernels_ns": 10,
+        "late_launch_ns": 45,
+        "between_ns": 40,
+        "no_work_ns": 10,
+    }
 
 
 def test_a_call_that_takes_longer_than_usual_launches_late(tmp_path):
@@ -86,7 +90,7 @@ def test_a_call_that_takes_longer_than_usual_launches_late(tmp_path):
     for at in (0, 20, 40, 60):
         export.launch(at)
     export.kernel(510, 515, export.call(80, 502))
-    assert _of(export, tmp_path) == {"kernels_ns": 25, "late_launch_ns": 480, "no_work_ns": 10}
+    assert _sum_parts(export, tmp_path) == {"kernels_ns": 25, "late_launch_ns": 480, "no_work_ns": 10}
 
 
 @pytest.mark.parametrize("lead", [3, 12, 40])
@@ -97,7 +101,7 @@ def test_kernels_that_begin_before_their_launch_change_no_cause(tmp_path, lead):
     export.launch(1000, start=1000 - lead)
     export.launch(1050, start=1100 - lead)
     export.launch(1200, start=1200 - lead)
-    found = _of(export, tmp_path)
+    found = _sum_parts(export, tmp_path)
     assert found == {"kernels_ns": 15, "late_launch_ns": 45 + 95, "between_ns": 50, "no_work_ns": 2795}
 
 
@@ -105,7 +109,7 @@ def test_clocks_that_drift_apart_do_not_hide_late_launches(tmp_path):
     export = Export()
     for at in range(1, 10**10, 10**8):
         export.launch(at, start=at + 5000 + at // 250_000, end=at + 6000 + at // 250_000)
-    found = _of(export, tmp_path)
+    found = _sum_parts(export, tmp_path)
     assert "between_ns" not in found
     assert found["late_launch_ns"] == pytest.approx(99 * 10**8, rel=1e-4)
 
@@ -126,7 +130,7 @@ def test_one_operation_of_unknown_launch_is_unknown_alone(tmp_path):
     export.launch(0)
     export.kernel(30, 35, 999)
     export.launch(100)
-    found = _of(export, tmp_path)
+    found = _sum_parts(export, tmp_path)
     assert found == {"kernels_ns": 15, "unknown_idle_ns": 15, "late_launch_ns": 75, "no_work_ns": 10}
 
 
@@ -138,7 +142,7 @@ def test_copies_beside_kernels_are_hidden(tmp_path):
     export.launch(0, start=10, end=50)
     export.copy(30, 90, export.call(2, 4, name="cudaMemcpyAsync"))
     export.memset(40, 100, export.call(5, 6, name="cudaMemsetAsync"))
-    assert _of(export, tmp_path) == {"kernels_ns": 40, "copies_ns": 50, "no_work_ns": 10}
+    assert _sum_parts(export, tmp_path) == {"kernels_ns": 40, "copies_ns": 50, "no_work_ns": 10}
 
 
 def test_communication_counts_where_no_kernel_hides_it(tmp_path):
@@ -147,7 +151,7 @@ def test_communication_counts_where_no_kernel_hides_it(tmp_path):
     export.launch(1, start=30, end=50)
     export.launch(2, start=90, end=200)
     export.copy(20, 40, export.call(3, 4, name="cudaMemcpyAsync"))
-    assert _of(export, tmp_path) == {"kernels_ns": 130, "communication_ns": 60, "no_work_ns": 10}
+    assert _sum_parts(export, tmp_path) == {"kernels_ns": 130, "communication_ns": 60, "no_work_ns": 10}
 
 
 def test_kernels_of_streams_that_overlap_count_once(tmp_path):
@@ -156,7 +160,7 @@ def test_kernels_of_streams_that_overlap_count_once(tmp_path):
     export.launch(1, start=20, end=40, stream=2)
     export.launch(2, start=30, end=130, stream=3)
     export.launch(3, start=130, end=140, stream=2)
-    assert _of(export, tmp_path) == {"kernels_ns": 130, "no_work_ns": 10}
+    assert _sum_parts(export, tmp_path) == {"kernels_ns": 130, "no_work_ns": 10}
 
 
 def test_whole_graph_executions_count_as_graphs(tmp_path):
@@ -179,7 +183,12 @@ def test_gaps_inside_a_graph_are_the_gpus_own(tmp_path):
     call = export.call(50, 90, name="cudaGraphLaunch_v10000")
     for start in (100, 110, 130):
         export.kernel(start, start + 5, call, graph_node=start)
-    assert _of(export, tmp_path) == {"kernels_ns": 20, "late_launch_ns": 85, "between_ns": 20, "no_work_ns": 10}
+    assert _sum_parts(export, tmp_path) == {
+        "kernels_ns": 20,
+        "late_launch_ns": 85,
+        "between_ns": 20,
+        "no_work_ns": 10,
+    }
 
 
 def test_every_gpu_has_the_same_elapsed_time(tmp_path):
