@@ -19,7 +19,7 @@ from profiler_job.jobs.contract.precisions import BASE_PRECISION, PRECISIONS
 
 @dataclass(frozen=True, kw_only=True)
 class Detail:
-    """What a field of `Run` means. dtype, unit: of its column, as in the data dictionary."""
+    """Meaning of a field of `Run`. dtype, unit: of its column, as in the data dictionary."""
 
     meaning: str
     dtype: Literal["category", "string", "int64", "float64", "bool"] = "category"

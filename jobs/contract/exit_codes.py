@@ -4,7 +4,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """How a command ended."""
+    """Exit codes of commands."""
 
     OK = 0
     FAILED = 1
@@ -39,4 +39,4 @@ MEANINGS = {
     ExitCode.INTERRUPTED: "interrupted by Ctrl-C",
     ExitCode.TERMINATED: "terminated; runs in flight are marked, the others are kept",
 }
-"""What each exit code means, in the words of the guide."""
+"""Meaning of each exit code, in the words of the guide."""

@@ -22,7 +22,7 @@ MODULES: dict[Extra, tuple[str, ...]] = {
     "gpu": ("torch",),
     "hf": ("transformers",),
 }
-"""By extra the modules that this program imports of it."""
+"""Modules that this program imports, by extra."""
 
 
 class MissingExtraError(ProfilerError, ImportError):
@@ -52,8 +52,8 @@ def install_command(*extras: Extra) -> str:
 
 
 def _requirement(extras: str) -> str:
-    """This program with extras as pip takes it: the checkout, file or repository that it comes from (PEP 610), or its
-    name in an index of packages."""
+    """Return the requirement of this program with extras for pip: the checkout, file or repository that it comes from
+    (PEP 610), or its name in an index of packages."""
     if (PROGRAM / "pyproject.toml").is_file():
         return f"--editable {shlex.quote(f'{PROGRAM}[{extras}]')}"
     origin: dict = {}

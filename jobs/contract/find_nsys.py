@@ -15,10 +15,10 @@ OTHER_PLACES = (
     "/opt/nvidia/nsight-compute/*/host/target-linux-*/nsys",
     "/usr/local/cuda*/nsight-compute*/host/target-linux-*/nsys",
 )
-"""Where NVIDIA's packages put nsys, as patterns below the root of the file system, the best place first."""
+"""Places of nsys in NVIDIA's packages, as patterns below the root of the file system, the best first."""
 
 HOW_TO_INSTALL = "`profiler-job install-nsys` installs it, without root, too"
-"""What every message that misses nsys says."""
+"""Advice in every message about a missing nsys."""
 NSYS_MISSING = f"nsys, the command line of NVIDIA Nsight Systems, is not on this machine: {HOW_TO_INSTALL}"
 
 

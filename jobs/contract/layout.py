@@ -71,8 +71,7 @@ MERGED = "merged.json"
 """Marks a folder that `merge` wrote, so that merging again may replace it."""
 
 Status = Literal["ok", "oom", "timeout", "failed", "no_kernels", "machine"]
-"""How a run ended; `machine`: what failed was the machine (a lost GPU, a killed process), so another job measures it
-again."""
+"""Outcome of a run. `machine`: the machine failed (a lost GPU, a killed process), so another job measures it again."""
 STATUSES: tuple[Status, ...] = get_args(Status)
 
 
@@ -101,7 +100,7 @@ def name_timings_file(process: int) -> str:
 
 
 class Protocol(BaseModel):
-    """How each run is measured. A finished run counts as done if this is equal.
+    """Protocol of measurement of each run. A finished run counts as done if its protocol is equal.
 
     processes: fresh processes that measure unprofiled steps, each warmup_steps and measured_steps. seed: seed of the
     order of the runs, which differs between processes.
@@ -151,7 +150,7 @@ class Settings(BaseModel):
 
 
 class Detail(BaseModel):
-    """Where and why a run failed, with the other fields of its failure (memory in bytes, step)."""
+    """Place and reason of a run's failure, with the other fields of the failure (memory in bytes, step)."""
 
     model_config = ConfigDict(extra="allow")
 

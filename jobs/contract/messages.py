@@ -15,11 +15,11 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 GO = "go"
 UNPADDED = "unpadded/"
-"""Begins figures of a script: of the module of this path, whose matrix is not padded, the dimension."""
+"""Prefix of figures of a script, before the path of a module whose matrix is not padded; value: the dimension."""
 UNPADDED_MODULES = "unpadded_modules"
-"""How many there are; older recordings do not say."""
+"""Number of these modules; older recordings lack it."""
 LINK_RATE = "link_"
-"""Begins the figures of what the link between several GPUs gives; the name of a collective follows."""
+"""Prefix of figures of the link between GPUs, before the name of a collective."""
 LINK_MESSAGE = f"{LINK_RATE}message"
 """Bytes of such a collective, the parts of all ranks together."""
 
@@ -107,7 +107,7 @@ class Busy(TypedDict):
 
 
 class Measured(TypedDict):
-    """What a worker sends when it has measured a run: the tables of timings.json. host_loop_ns: measured by
+    """Message of a worker that has measured a run: the tables of timings.json. host_loop_ns: measured by
     `jobs.worker.host_speed` before the run was built, if probes run. busy: if requested."""
 
     event: Literal["measured"]

@@ -1,4 +1,4 @@
-"""What one step of a run does."""
+"""Modes: the phases in one step of a run."""
 
 from profiler_job.jobs.contract.ranges import BACKWARD, FORWARD, LOSS, OPTIMIZER, PHASES
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 @dataclass(frozen=True, kw_only=True)
 class PrecisionRecord:
-    """How a run computes in a precision.
+    """Facts about a precision.
 
     label: its name on pages. name: what sentences call it. element_bytes: bytes of an element that a matmul reads.
     fraction_bits: bits that the element stores after the point. autocast: torch's dtype of autocast, "" without

@@ -1,4 +1,4 @@
-"""What may leave the machine that measures: the one place for rules about it.
+"""Rules about what may leave the machine that measures, all in this file.
 
 A worker gets an allow-listed environment, since nsys stores all of it in every report. An export of nsys keeps
 allow-listed tables. Text that is recorded loses folders, users and hosts. What is published is searched for anything
@@ -61,7 +61,7 @@ PRIVATE_LINE = re.compile(
 _BUT_TOKEN = r"secret|passw(?:or)?d|passphrase|passcode|credential|api[ _-]?key|access_?key|account_?key|client_?secret"
 _SECRET = rf"(?:{_BUT_TOKEN}|token)"
 _SAID_SECRET = rf"(?:{_BUT_TOKEN}|token(?!s(?![a-z])|iz))"
-"""In a text, where tokens are what a model reads."""
+"""Names of secrets in a text, where tokens are what a model reads."""
 
 _KEYWORD = (
     r"(?:(?:api|auth|service|account|db|database|priv|private|client)_?key|(?:db|database|key)_?pass|passw(?:or)?d|pwd"
@@ -182,7 +182,7 @@ _PATTERNS = {kind: re.compile(pattern) for kind, pattern in PRIVATE.items()}
 
 
 def find_private(text: str) -> dict[str, str]:
-    """What in `text` looks private, in any of its readings: by kind of PRIVATE the first match."""
+    """Find what looks private in `text`, in any of its readings: the first match by kind of PRIVATE."""
     return {
         kind: match.group()
         for reading in list_readings(text)
@@ -235,7 +235,7 @@ _LONGEST_NAME = 12  # pieces: a name cannot have more and be found, which bounds
 
 
 def collect_machine_names(environment: Mapping[str, str] = os.environ) -> set[str]:
-    """What this machine and its user are called, in small letters; without GENERIC_NAMES and names of less than three
+    """Collect the names of this machine and its user, in lower case; without GENERIC_NAMES and names of less than three
     letters, also where a number follows them (node12, gpu-3, h200)."""
     host = socket.gethostname()
     names = {host, host.partition(".")[0], os.path.basename(os.path.expanduser("~"))}

@@ -54,10 +54,10 @@ ALL_PHASES = (SETUP, DATA, FORWARD, LOSS, BACKWARD, CLIP, OPTIMIZER, ZERO_GRAD)
 (`data`), clipping gradients, and setting them to zero."""
 
 FOLLOWED = "modules:"
-"""Begins the names of the outermost ranges of a step in which modules are followed."""
+"""Prefix of the outermost ranges of a step in which modules are followed."""
 FOLLOWED_STEP = f"{FOLLOWED}{STEP}"
 RANK = f"{FOLLOWED}rank "
-"""Begins the name of the range in which a process says its rank."""
+"""Prefix of the range that marks the rank of a process."""
 SAID_RANK = rf"^{RANK}(?P<rank>\d{{1,9}})(?: of (?P<world>\d{{1,9}}))?$"
 """Matches that name: the rank, and the number of all of them where it is said."""
 
@@ -66,9 +66,9 @@ ACCUMULATION = "(gradient accumulation)"
 RECOMPUTED = "(recomputed)"
 ALL_PARAMETERS = "(all parameters)"
 FSDP = "(FSDP)"
-"""What stands for a module where none launched a kernel: the loss in backward; sums of gradients where branches join;
-the parts of forward that backward computes again, before their path; updates of many parameters at once; and, after
-the path of the module whose parameters they are, what FSDP gathers, copies and reduces in backward."""
+"""Names in place of a module when no module launched a kernel: the loss in backward; sums of gradients where branches
+join; parts of forward that backward computes again (before their path); updates of many parameters at once; and work of
+FSDP in backward (after the path of the module that has the parameters): gathers, copies and reductions."""
 
 EMBEDDING = "embedding"
 NORM = "norm"

@@ -23,19 +23,19 @@ RELEASE_TIMEOUT_S = 60
 CALIBRATE_TIMEOUT_S = 300
 SHUTDOWN_TIMEOUT_S = 60
 WARM_UP = "build or warm-up"
-"""Where a worker is that ended without a word before its first measured step."""
+"""Phase of a worker that ended without a message before its first measured step."""
 SESSION_NUMBERS = count(1)
 TRACED = ("--trace=cuda,nvtx", "--cuda-graph-trace=node", "--resolve-symbols=false")
 NOT_SAMPLED = ("--sample=none", "--cpuctxsw=none")
 
 
 class Collector:
-    """Measures runs in a worker process of its own, which stays warm until it is renewed. Of several `ranks` each has a
-    GPU of `gpus`; on the CPU there are none.
+    """Collector that measures runs in a worker process, which stays warm until it is renewed. Each of several `ranks`
+    has a GPU of `gpus`; on the CPU there are none.
 
     annotate: whether the worker opens NVTX ranges. probes: whether it also looks at memory, numerics and the speed of
     the host. can_fork: whether a process that has imported everything forks workers of one rank. launcher: the command
-    that starts it, before its own. capturing: whether nsys collects.
+    that starts the worker, before the worker's command. capturing: whether nsys collects.
     """
 
     name = ""
@@ -199,7 +199,7 @@ def build_failure(failed: Failed) -> RunFailed:
 
 
 class Timer(Collector):
-    """Measures without a profiler: Python's clock, device synchronised at phase boundaries."""
+    """Collector without a profiler: Python's clock, device synchronised at phase boundaries."""
 
     name = "timer"
     probes = True
@@ -220,7 +220,7 @@ class Timer(Collector):
 
 
 class Nsys(Collector):
-    """Measures under Nsight Systems, tracing CUDA and NVTX; CPU sampling is off, so no privilege is needed.
+    """Collector with Nsight Systems, tracing CUDA and NVTX; CPU sampling is off, so no privilege is needed.
 
     The worker lives in an nsys session. A capture begins before a run is measured and ends after it; until then the
     session serves no other run.
@@ -262,7 +262,7 @@ class Nsys(Collector):
 
     @property
     def report(self) -> Path:
-        """Where nsys leaves the report of a capture, whichever run it will be for."""
+        """Path at which nsys leaves the report of a capture of any run."""
         return self.running.home / REPORT
 
     def begin_capture(self, folder: Path) -> None:

@@ -25,7 +25,7 @@ RunStage = tuple[str, str]
 
 
 class EventSink(Protocol):
-    """Shows what happens, or writes it down."""
+    """Receiver of events, which shows them or writes them down."""
 
     def __call__(self, event: str, /, **fields: Any) -> None: ...
 

@@ -95,7 +95,7 @@ class GpuExecutor:
         self.free.extend(export.result() for export in ended)
 
     def cool_down(self, event: str) -> None:
-        """Before measured steps, wait until no capture of this GPU disturbs them."""
+        """Wait before measured steps until no capture of this GPU disturbs them."""
         if event == "ready":
             time.sleep(max(0.0, self.cooling_since + self.state.cooldown_s - time.monotonic()))
 

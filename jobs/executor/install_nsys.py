@@ -29,11 +29,11 @@ KEY = "AE09FE4BBD223A84B2CCFCE3F60F4B3D7FA2AF80"
 LIBRARIES = {"libdw.so.1": "libdw1", "libelf.so.1": "libelf1"}
 """Libraries that nsys's importer needs and that small images lack, with the system's packages that hold them."""
 TIMEOUT_S = 60
-"""Of a connection to the repository that sends nothing."""
+"""Timeout of a connection to the repository that sends nothing."""
 
 
 class InstallError(Exception):
-    """Why nsys was not installed, and what to do, in one line."""
+    """Error when nsys was not installed, with what to do, in one line."""
 
 
 def install_nsys(
@@ -73,7 +73,7 @@ def install_nsys(
 
 
 def check_tools() -> None:
-    """Raises InstallError without the two programs that check and unpack a package."""
+    """Check that the two programs that verify and unpack a package exist. Raises InstallError."""
     missing = [tool for tool in ("gpgv", "dpkg-deb") if shutil.which(tool) is None]
     if missing:
         raise InstallError(
@@ -214,7 +214,7 @@ def download(url: str, path: Path) -> Path:
 
 
 def check_sum(path: Path, sha256: str) -> None:
-    """Raises InstallError unless a file has the SHA-256 that its index names."""
+    """Check that a file has the SHA-256 that its index names. Raises InstallError."""
     if hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
         raise InstallError(f"{path.name} is not what the signed index names: it was changed on its way; try again")
 

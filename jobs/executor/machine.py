@@ -1,4 +1,4 @@
-"""What is recorded of the machine and the programs that measure. No host, user or path."""
+"""Facts of the machine and the programs that measure, as recorded. No host, user or path."""
 
 import secrets
 from collections.abc import Mapping
@@ -36,5 +36,5 @@ def read_nsys_version() -> str:
 
 @cache
 def hash_machine_names() -> list[str]:
-    """Names of this machine and its user, hashed with a salt of this process."""
+    """Hash the names of this machine and its user with a salt of this process."""
     return hash_names(collect_machine_names(), secrets.token_hex(8))

@@ -1,4 +1,4 @@
-"""Which of several machines this one is, when `torchrun` or `accelerate launch` trains on them together."""
+"""Number of this machine among several, when `torchrun` or `accelerate launch` trains on them together."""
 
 import os
 from collections.abc import Mapping, Sequence

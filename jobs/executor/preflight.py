@@ -54,7 +54,7 @@ class Check(NamedTuple):
 
 
 def check_gpu(needed: int = 1) -> Check:
-    """Whether there are as many GPUs as the run with most of them needs."""
+    """Check that there are as many GPUs as the run with most of them needs."""
     try:
         names = [pynvml.nvmlDeviceGetName(handle) for handle in open_visible_handles()]
     except pynvml.NVMLError as error:
@@ -72,7 +72,7 @@ def check_gpu(needed: int = 1) -> Check:
 
 
 def check_torch() -> Check:
-    """Whether torch is a CUDA build and the driver is new enough for it; asked of a process of its own."""
+    """Check, in a new process, that torch is a CUDA build and the driver is new enough for it."""
     program = (
         "import torch, sys\n"
         "print('torch', torch.__version__, 'for CUDA', torch.version.cuda)\n"
@@ -100,8 +100,8 @@ def find_no_torch() -> Check:
 
 
 def check_workload(workload: str, options: Sequence[str] = ("",)) -> Check:
-    """Whether a workload that is not this program's can be imported, and takes the options of its runs; tried in a
-    process of its own, as workers do."""
+    """Check that a workload from outside can be imported, and takes the options of its runs; in a new process, as
+    workers do."""
     program = (
         "import sys\n"
         "from profiler_job.jobs.contract.options import parse_options\n"
@@ -128,7 +128,7 @@ def check_workload(workload: str, options: Sequence[str] = ("",)) -> Check:
 
 
 def check_nsys() -> Check:
-    """Whether nsys runs and can make a report of what it collects (its importer is there)."""
+    """Check that nsys runs and can make a report of what it collects (its importer is there)."""
     try:
         version = run_nsys("--version").strip()
     except CollectorError as error:
@@ -149,7 +149,7 @@ def check_nsys() -> Check:
 
 
 def format_amount(size: float) -> str:
-    """Bytes as a person reads them."""
+    """Format bytes for a reader."""
     return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / MIB:.0f} MiB"
 
 
@@ -180,8 +180,8 @@ def explain_unpredicted(runs: Sequence[Run]) -> list[str]:
 
 
 def check_writable(folder: Path, *below: Path) -> Check:
-    """Whether results can be written, to folders `below`, too, and outlive the container where this program runs in its
-    image."""
+    """Check that results can be written, also to folders `below`, and outlive the container if this program runs in
+    its image."""
     for parent in map(find_existing_parent, (folder, *below)):
         if parent.is_dir() and os.access(parent, os.W_OK):
             continue
@@ -196,8 +196,8 @@ def check_writable(folder: Path, *below: Path) -> Check:
 
 
 def check_temporary(runs: Sequence[Run], protocol: Protocol, gpus: int = 0) -> Check:
-    """Whether the temporary folder can hold a worker's socket, and the largest capture of every worker at once; `gpus`
-    are used, or all (0)."""
+    """Check that the temporary folder can hold a worker's socket, and the largest capture of every worker at once;
+    `gpus` are used, or all (0)."""
     try:
         folder = gettempdir()
     except FileNotFoundError:

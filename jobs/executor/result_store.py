@@ -113,12 +113,12 @@ def try_lock(file: IO[Any], how: int) -> bool:
 
 
 def list_sweeps(root: Path) -> list[str]:
-    """Names of the sweeps that a results folder has something of."""
+    """List the names of the sweeps that have files in a results folder."""
     return sorted(folder.name for folder in root.iterdir() if (folder / SWEEP).exists() or list_shards(folder))
 
 
 def list_shards(folder: Path) -> list[str]:
-    """Names of the folders of shards in the folder of a sweep."""
+    """List the names of the folders of shards in the folder of a sweep."""
     names = [plan.parent.name for plan in folder.glob(f"shard-*-of-*/{SWEEP}")]
     return sorted(names, key=lambda name: (len(name), name))
 
@@ -160,7 +160,7 @@ class Results:
                 file.truncate(0)  # a host's name stays no longer than needed
 
     def check_exists(self) -> None:
-        """Raises NoResults where no job made this folder, or where jobs made folders of shards in it instead."""
+        """Check that a job made this folder. Raises NoResults if not, or if jobs made folders of shards in it."""
         if not self.root.is_dir():
             raise NoResults(f"{self.root}: no such folder; give the results folder of a job with --results")
         sweep, *shard = self.folder.relative_to(self.root).parts
@@ -180,8 +180,9 @@ class Results:
             return not try_lock(file, fcntl.LOCK_SH)
 
     def check_space(self, said: str = "") -> None:
-        """Raises OSError (ENOSPC) naming the folder when the results or the temporary files have no room left, or with
-        what something that failed `said` of it: by now it may have removed what filled the disk."""
+        """Check that there is space. Raises OSError (ENOSPC) with the folder when the results or the temporary files
+        have no room left, or with what something that failed `said` of it: by now it may have removed what filled the
+        disk."""
         for folder in (self.folder, Path(tempfile.gettempdir())):
             if shutil.disk_usage(folder).free < LEAST_FREE_BYTES:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
@@ -209,7 +210,7 @@ class Results:
         return find_record(self.folder / run.run_id / RECORD)
 
     def damage(self, run: Run) -> str:
-        """What is wrong with the files of a run that was finished, or timed; "" where nothing is."""
+        """Return what is wrong with the files of a run that was finished or timed; "" if nothing is."""
         folder = self.folder / run.run_id
         for file in (folder / RECORD, folder / TIMED):
             try:
@@ -265,8 +266,8 @@ class Results:
         write_json(self.folder / run.run_id / name_timings_file(process), tables)
 
     def keep_timed(self, run: Run, record: RunRecord) -> RunRecord:
-        """From here on the run is timed by the processes that its record has, whose timings are written. Returns the
-        record as written."""
+        """Save the record of a run that is timed by the processes in it, whose timings are written. Return the record
+        as written."""
         folder = self.folder / run.run_id
         files = [folder / name_timings_file(process) for process in range(len(record.timed))]
         written = self._write_record(folder / TIMED, record, files)

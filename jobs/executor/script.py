@@ -76,7 +76,7 @@ class Script:
 
 
 class ScriptFailed(ProfilerError):
-    """Nothing can be recorded of a script. The message says why, and what to do."""
+    """Error when nothing of a script can be recorded, with the reason and what to do."""
 
     exit_code = ExitCode.FAILED
 
@@ -192,13 +192,13 @@ def end_group(process: subprocess.Popen[bytes], followed: str) -> None:
 
 
 def read_noted(folder: Path) -> list[dict[str, Any]]:
-    """What was noted inside the script by each of its ranks, in their order; empty where nothing was."""
+    """Read what each rank of the script noted, in the order of ranks; empty if nothing was noted."""
     noted = [read_json(file, dict) for file in folder.glob("*.json")]
     return sorted(filter(None, noted), key=itemgetter("rank"))
 
 
 def explain_shortage(script: Script, run: Path, ranks: list[dict[str, Any]], code: int) -> None:
-    """Raises ScriptFailed where there is no capture to read, with the reason."""
+    """Check that there is a capture to read. Raises ScriptFailed with the reason."""
     ended = f"`{shlex.join(script.command)}` ended ({f'exit code {code}' if code else 'no error'})"
     if refused := next((noted["refused"] for noted in ranks if "refused" in noted), ""):
         raise ScriptFailed(f"`{shlex.join(script.command)}` cannot be profiled: {refused}")
@@ -218,7 +218,7 @@ def explain_shortage(script: Script, run: Path, ranks: list[dict[str, Any]], cod
 
 
 def check_applied(ranks: list[dict[str, Any]]) -> None:
-    """Raises NotApplied where a change was not: what was measured is not what was to be tried."""
+    """Check that all changes were applied, so that the measured script is the one to try. Raises NotApplied."""
     why: dict[str, str] = {}
     for noted in ranks:
         why |= noted["not_applied"]
@@ -254,8 +254,8 @@ def build_timings(ranks: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]
 
 
 def infer_batch(noted: dict[str, Any]) -> tuple[int, int]:
-    """Sequences (or samples) and tokens of one step: of the model's first input, in all its calls. 0 where that is not
-    known; tokens are known of inputs of whole numbers, [sequences, tokens]."""
+    """Infer the sequences (or samples) and tokens of one step, from the model's first input in all its calls. 0 if not
+    known; tokens are known for inputs of integers, [sequences, tokens]."""
     shape = noted["inputs"][0]["shape"] if noted["inputs"] else []
     if not shape:
         return 0, 0

@@ -1,4 +1,4 @@
-"""How a sweep stops: measuring at once, a capture that is being ended within seconds, and all of it within STOP_S.
+"""Stop of a sweep: measuring stops at once, the end of a capture within seconds, and everything within STOP_S.
 
 The engines that stop a job give it 30 s or more before they kill it.
 """
@@ -11,7 +11,7 @@ CAPTURE_S = 8.0
 """Time for nsys to end and export a capture. On an H200 the end took 3.0 to 3.7 s; how long exports of large captures
 take there was not measured. A capture that is not ended is lost, and its run is profiled again."""
 SHUTDOWN_S = 12.0
-"""When, after a stop, the last session of nsys is given up and its processes are killed."""
+"""Time after a stop at which the last session of nsys is given up and its processes are killed."""
 STOP_S = 25.0
 """The most that a stop may take, whatever hangs."""
 

@@ -1,4 +1,4 @@
-"""Runs a sweep: order, statuses, resume, several GPUs, each with an executor of its own."""
+"""Runner of a sweep: order, statuses, resume, and an executor for each GPU."""
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -161,7 +161,7 @@ class SweepRunner:
             raise
 
     def _is_next(self, run: Run, process: int) -> bool:
-        """Whether a process of this number is the next thing to measure of a run."""
+        """Return whether a process of this number is the next to measure of a run."""
         timed = self.state.timed.get(run.run_id)
         return run.run_id not in self.state.statuses and process == (len(timed.timed) if timed else 0)
 

@@ -9,8 +9,8 @@ import pynvml
 
 
 def list_visible_names() -> list[str] | None:
-    """Indices or UUIDs of the GPUs that CUDA_VISIBLE_DEVICES leaves, up to the first that is neither, as CUDA reads it;
-    None where it is not set: all of them."""
+    """List indices or UUIDs of the GPUs in CUDA_VISIBLE_DEVICES, up to the first that is neither, as CUDA reads it;
+    None if it is not set: all GPUs."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return None
@@ -19,7 +19,7 @@ def list_visible_names() -> list[str] | None:
 
 
 def find_visible_gpus() -> list[int]:
-    """Indices of the GPUs this process may use, counted as CUDA counts them; [] without a driver."""
+    """Find the indices of the GPUs this process may use, counted as CUDA counts them; [] without a driver."""
     if (names := list_visible_names()) is not None:
         return list(range(len(names)))
     with suppress(pynvml.NVMLError):
@@ -29,7 +29,7 @@ def find_visible_gpus() -> list[int]:
 
 
 def open_visible_handles(gpus: int = 0) -> list[Any]:
-    """NVML's handles of these GPUs, or of the first `gpus`: it counts all of a machine, and knows nothing of
+    """Open NVML's handles of these GPUs, or of the first `gpus`: NVML counts all GPUs of a machine, and ignores
     CUDA_VISIBLE_DEVICES. Raises NVMLError."""
     pynvml.nvmlInit()
     names = list_visible_names()

@@ -44,7 +44,7 @@ def allowed_environment(
 
 
 def processes_with(name: str, value: str) -> list[int]:
-    """Those that were started with an environment variable of this value."""
+    """List the processes that were started with an environment variable of this value."""
     processes, mark = [], f"{name}={value}".encode()
     for environment in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):
@@ -70,7 +70,7 @@ def kill_processes_with(name: str, value: str) -> None:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process was stopped from outside, as by SIGSTOP or a frozen container."""
+    """Return whether a process was stopped from outside, as by SIGSTOP or a frozen container."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
     except OSError:
@@ -250,7 +250,7 @@ class WorkerProcess:
         return read_excerpt(self.home / "log.txt", KEPT_OF_OUTPUT)
 
     def died(self) -> bool:
-        """Whether an idle worker is gone: it has nothing to say before it is asked, and then closes the connection."""
+        """Return whether an idle worker is gone: it sends nothing before it is asked, so its connection is closed."""
         with suppress(OSError):
             return self.connection.poll(0)
         return True

@@ -1,1 +1,1 @@
-"""What runs inside a training script that knows nothing of this program; see `follow`."""
+"""Code that runs inside an unchanged training script; see `follow`."""

@@ -27,7 +27,7 @@ from .wrapping import replace_closure, wrap
 
 HAS_IT = "the script has it already"
 BACKEND = "inductor"
-"""Of torch.compile."""
+"""Backend of torch.compile."""
 
 
 class Change:
@@ -209,8 +209,8 @@ class Compiled(Change):
 
 
 def compile_in_place(model: nn.Module, **options: Any) -> None:
-    """As `model.compile(...)`. PyTorch compiles no function that is its own, such as `forward` of `nn.Sequential`,
-    unless another calls it."""
+    """Compile a model as `model.compile(...)` does. PyTorch compiles no function of PyTorch, such as `forward` of
+    `nn.Sequential`, unless another function calls it."""
     if not type(model).forward.__module__.startswith("torch."):
         model.compile(**options)
         return

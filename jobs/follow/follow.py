@@ -46,13 +46,13 @@ SELDOM = 10
 """A step does not wait for an optimizer that has not stepped while another stepped SELDOM times the skipped steps."""
 
 ALIGNED = 8
-"""How many 16-bit numbers a matmul loads at once."""
+"""Number of 16-bit values that a matmul loads at once."""
 
 Stage = Enum("Stage", "SKIPPED TIMED CAPTURED FOLLOWED DONE")
 
 
 class Plan(NamedTuple):
-    """How to follow a script.
+    """Plan for following a script.
 
     out: folder for a file about the steps of each rank. skip: number of steps before the first timed one. steps: number
     of timed steps, and of captured steps. followed: number of further captured steps with a range for each module.
@@ -116,7 +116,7 @@ class Follower:
             raise SystemExit(1) from None
 
     def advance(self) -> None:
-        """To the next step, which may be of another stage."""
+        """Advance to the next step, which may be of another stage."""
         self.facts["seen"] += 1
         self.num_steps += 1
         if self.stage is Stage.SKIPPED:
@@ -163,7 +163,7 @@ class Follower:
                     self.hooks.append(model.register_forward_hook(self.after_call, always_call=True))
 
     def now(self) -> tuple[int, Any]:
-        """This moment on the host, and in the order of what was launched."""
+        """Return this moment on the CPU, and in the order of what was launched."""
         event = None
         if torch.cuda.is_initialized():
             event = torch.cuda.Event(enable_timing=True)
@@ -261,7 +261,8 @@ class Follower:
             self.note_memory(name, before)
 
     def allocated(self) -> int | None:
-        """Bytes allocated before a phase of the last followed step, whose peak is asked for. None in other steps."""
+        """Return the bytes allocated before a phase of the last followed step, and reset the peak. None in other
+        steps."""
         if self.stage is Stage.FOLLOWED and self.is_last and torch.cuda.is_initialized():
             torch.cuda.reset_peak_memory_stats()
             return torch.cuda.memory_allocated()
@@ -279,7 +280,7 @@ class Follower:
     # --------------------------------------------------------------------------------------- what PyTorch calls
 
     def watch_calls(self) -> None:
-        """From here on `call` sees every call of a module."""
+        """Have `call` see every call of a module from now on."""
         while self.hooks:
             self.hooks.pop().remove()
         if self.uncalled is not None:
@@ -334,7 +335,7 @@ class Follower:
             self.end_step()
 
     def note_call(self, module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
-        """What the model is and what it is given, once nsys captures."""
+        """Note the model and its inputs, once nsys captures."""
         self.forwards += 1
         if self.stage is not Stage.CAPTURED or self.forwards > 1 or self.num_steps:
             return
@@ -471,8 +472,9 @@ def unwrap(module: nn.Module) -> nn.Module:
 
 
 def find_unpadded(model: nn.Module) -> dict[str, int] | None:
-    """Of each module with a matrix of weights that is not padded, by its path, the dimension: in BF16 the matmuls of a
-    row of so many numbers cannot load 16 bytes at once. Embeddings multiply nothing. None where weights do not tell."""
+    """Find the modules with a weight matrix that is not padded: the dimension by path of the module. In BF16, matmuls
+    with rows of so many numbers cannot load 16 bytes at once. Embeddings multiply nothing, so they do not count. None
+    if the weights do not show it."""
     paths = ModuleRanges(print, print).paths_of(model)
     try:
         return {
@@ -496,7 +498,7 @@ def is_called_plainly(called: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def read_machine() -> dict[str, Any]:
-    """What this process knows of the machine and of PyTorch's settings."""
+    """Read what this process knows about the machine and PyTorch's settings."""
     cuda = torch.cuda.is_initialized()
     return {
         "gpu_name": torch.cuda.get_device_name() if cuda else "CPU (no GPU)",

@@ -12,7 +12,7 @@ HERE = Path(__file__).resolve().parent
 
 
 PACKAGE = "profiler_job_injected"
-"""What this folder is called in the script: a name that none of its own modules has."""
+"""Name of this folder inside the script: no module of the script has it."""
 
 
 def run_own_sitecustomize() -> None:

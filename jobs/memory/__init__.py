@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 GIB = 1024 * MIB
 CUDA_CONTEXT_BYTES = 689 * MIB  # context and loaded kernels of one process, as seen on an H200
 USABLE_GIB: dict[float, float] = {24: 22.5, 80: 79.1, 141: 139.8}
-"""What a GPU sold with so many GB has for its processes. Of other sizes a sixteenth is set aside, as on 24 GB."""
+"""Memory in GiB that a GPU sold with so many GB has for its processes. Other sizes reserve a sixteenth, as 24 GB do."""
 NUM_STEPS = 2
 """The first step has no Adam state yet; all later ones need what the second needs."""
 
@@ -119,15 +119,15 @@ def predict_peak_bytes(run: "Run") -> int:
 
 
 def is_predictable(run: "Run") -> bool:
-    """Whether it is a run of the reference Transformer on one GPU, whose operations are simulated: what DDP and FSDP
-    keep for communication is not, nor what an axis or a precision changes that the simulated step does not know."""
+    """Return whether memory of a run can be predicted: a run of the reference Transformer on one GPU. The simulated
+    step does not cover buffers of DDP and FSDP, nor changes by axes and precisions that it does not know."""
     if PRECISIONS[run.precision].element_bytes not in SIMULATED_BYTES:
         return False
     return is_reference(run) and run.gpus == 1 and all(getattr(run, axis, value) == value for axis, value in _UNKNOWN)
 
 
 def is_reference(run: "Run") -> bool:
-    """Whether it is a run of the reference Transformer."""
+    """Return whether a run is of the reference Transformer."""
     return run.workload == REFERENCE
 
 
@@ -150,8 +150,8 @@ def find_failure(shape: Shape, limit_bytes: float) -> Failure | None:
 
 
 def compute_allocator_limit(run: "Run", sold_gb: float = 0) -> float:
-    """What PyTorch's allocator may hold in bytes: the run's own cap, or what the CUDA context leaves on a GPU sold with
-    `sold_gb` GB if that is less (0: any GPU)."""
+    """Return the bytes that PyTorch's allocator may hold: the cap of the run, or what the CUDA context leaves on a GPU
+    sold with `sold_gb` GB if that is less (0: any GPU)."""
     limits = [run.memory_limit_gib * GIB] if run.memory_limit_gib else []
     if sold_gb:
         limits.append(estimate_usable_bytes(sold_gb))

@@ -1,4 +1,4 @@
-"""Where a run runs out of memory."""
+"""Step and phase in which a run exceeds its memory."""
 
 from typing import NamedTuple
 

@@ -76,7 +76,7 @@ class Tensor:
 
 
 class Leaf:
-    """Where the gradient of a parameter ends."""
+    """Place of the gradient of a parameter."""
 
     __slots__ = ("gradient",)
 

@@ -1,1 +1,1 @@
-"""From a sweep file to runs, shards and predicted times."""
+"""Plans of sweeps: runs, shards and predicted times from a sweep file."""

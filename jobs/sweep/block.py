@@ -212,8 +212,8 @@ class Block(BlockAxes):
         return list(dict.fromkeys(runs))
 
     def _shape(self, size: str) -> dict[str, Any]:
-        """Sizes of a model of the reference Transformer, and the configuration of one of Hugging Face; of other
-        workloads nothing is known."""
+        """Return the sizes of a reference Transformer, or the configuration of a model of Hugging Face; nothing for
+        other workloads."""
         if self.hf:
             return {"workload_config": self.hf.configs[size]}
         if self.workload != REFERENCE:

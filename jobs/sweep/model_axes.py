@@ -52,8 +52,8 @@ OptionAxes = Annotated[dict[str, Values], AfterValidator(_check_names)]
 
 
 def derive_config_name(file: str) -> str:
-    """What a model is called: by its file, or by the folder of a file that is called config.json. A dash becomes `_`:
-    it joins the parts of a run id."""
+    """Derive the name of a model from its file, or from the folder of a file config.json. A dash becomes `_`, since
+    dashes join the parts of a run id."""
     path = Path(file)
     name = path.parent.name if path.stem == "config" else path.stem
     return re.sub(r"[^A-Za-z0-9._]", "_", name)[:64].lstrip("._") or "model"

@@ -1,4 +1,4 @@
-"""From a sweep file to a validated list of runs."""
+"""Plan of a sweep: a validated list of runs from a sweep file."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ LARGEST_FILE = 2**20  # bytes
 BLOCKS, BLOCK = "blocks", "block"
 """The key of a sweep file that lists its blocks, and the key of --only that chooses some of them."""
 OF_REFERENCE = ("size", "custom_sizes", "workload", "workload_axes")
-"""What a block with `hf` does not take from the top of its file."""
+"""Keys that a block with `hf` does not take from the top of its file."""
 
 LIKE_A_SHARD = re.compile(r"(^|-)shard-\d+-of-\d+$")  # the recording of a shard is <sweep>-shard-I-of-N
 Steps = Annotated[int, Field(le=1_000_000), Number]
@@ -129,8 +129,7 @@ def fill_block(block: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str,
 
 
 class SweepLoader(yaml.SafeLoader):
-    """Reads YAML in which no key is given twice and nothing is an alias of something else: a few of them can stand for
-    more than memory holds."""
+    """Loader of YAML without duplicate keys and without aliases: a few aliases can expand to more than memory holds."""
 
     def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node:
         if self.check_event(yaml.AliasEvent):

@@ -18,7 +18,7 @@ UNKNOWN = "n/a"  # of a workload that says and predicts nothing
 
 
 def format_gib(num_bytes: int) -> str:
-    """To a tenth, and smaller ones to two digits."""
+    """Format GiB to a tenth, and smaller values to two digits."""
     gib = num_bytes / 2**30
     return f"{gib:.1f}" if gib >= 0.1 else f"{gib:.2g}"
 
@@ -71,7 +71,7 @@ class PlanTable:
         return (self.line(row, widths) for row in rows)
 
     def line(self, row: Sequence[str], widths: Sequence[int]) -> str:
-        """Words to the left, numbers to the right."""
+        """Format a line with words to the left and numbers to the right."""
         cells = [
             cell.ljust(width) if heading in ("run", "will not fit") else cell.rjust(width)
             for cell, width, heading in zip(row, widths, self.headings)

@@ -24,7 +24,7 @@ def name_stage(collector: str, process: int) -> str:
 
 
 def count_stage_steps(protocol: Protocol) -> dict[str, int]:
-    """Steps of each stage of a run, in their order; one more for what is probed or followed."""
+    """Count the steps of each stage of a run, in order; one more for probes or followed modules."""
     timed = protocol.warmup_steps + 1 + protocol.measured_steps
     steps = {name_stage("timer", process): timed for process in range(protocol.processes)}
     return steps | ({"nsys": protocol.warmup_steps + 1 + protocol.profiled_steps} if protocol.profiled_steps else {})

@@ -25,8 +25,8 @@ class Shard:
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """How a batch engine tells a task its number: the variables of its index, of the number of tasks and, where tasks
-    are not numbered 0, 1, 2..., of the first index and the distance between two."""
+    """Environment variables in which a batch engine gives a task its number: the index, the number of tasks and, if
+    tasks are not numbered 0, 1, 2..., the first index and the distance between two."""
 
     name: str
     index: str

@@ -20,7 +20,7 @@ LAUNCHES = 1000  # fewer than the queue holds, so that the host never waits for 
 
 
 def measure_rates(device: torch.device) -> list[Rate]:
-    """Rows of figure, unit, value (median), low, high, repeats and gpu_name.
+    """Measure peak rates. Return rows of figure, unit, value (median), low, high, repeats and gpu_name.
 
     gemm_*: FLOP/s of a square matmul of GEMM_SIZE; copy: bytes read and written per second by a device copy; read:
     bytes read per second by a sum; launch: seconds of host time for one small PyTorch operation.
@@ -63,7 +63,7 @@ def build_row(figure: str, unit: str, values: list[float]) -> Rate:
 
 
 def time_calls(work: Callable[[], object]) -> list[float]:
-    """Seconds of `work` on the device, REPEATS times, after three warm-ups."""
+    """Measure seconds of `work` on the device, REPEATS times, after three warm-ups."""
     for _ in range(3):
         work()
     seconds = []
@@ -78,7 +78,7 @@ def time_calls(work: Callable[[], object]) -> list[float]:
 
 
 def measure_host_seconds(work: Callable[[], object]) -> list[float]:
-    """Seconds of host time for one `work`, the mean of LAUNCHES in a row, REPEATS times."""
+    """Measure seconds of CPU time for one `work`, the mean of LAUNCHES in a row, REPEATS times."""
     seconds = []
     for _ in range(REPEATS):
         torch.cuda.synchronize()

@@ -1,4 +1,4 @@
-"""How fast the host is at the moment, by a loop of plain Python: what issues kernels is plain Python, too."""
+"""Speed of the CPU at the moment, by a loop of plain Python, since plain Python issues the kernels, too."""
 
 import statistics
 import time

@@ -9,7 +9,7 @@ from torch import Tensor, distributed, nn
 
 
 class Place(NamedTuple):
-    """Which of several ranks this process is, and the file of torch.distributed's store by which they meet."""
+    """Rank of this process among several, and the file of torch.distributed's store by which they meet."""
 
     rank: int = 0
     num_ranks: int = 1
@@ -43,7 +43,7 @@ def parallelise(model: nn.Module, how: str, device: torch.device) -> nn.Module:
 
 
 def find_layers(model: nn.Module) -> Iterator[nn.Module]:
-    """What is gathered as a unit: the layers of each list of modules of one class, the outermost lists first met."""
+    """Find the units that FSDP gathers: the layers of each outermost list of modules of one class."""
     inside: set[nn.Module] = set()
     for module in model.modules():
         if module in inside or not isinstance(module, nn.ModuleList) or len({type(part) for part in module}) != 1:
@@ -54,12 +54,13 @@ def find_layers(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def take_local_part(tensor: Tensor) -> Tensor:
-    """What this rank holds of a tensor that is shared among several; any other tensor itself."""
+    """Return the part of a sharded tensor that this rank holds; any other tensor itself."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def agree_on_steps(at_least_s: float, step_ns: float, device: torch.device) -> int:
-    """How many steps take so long at least, the same number for all ranks: each waits for the others in every step."""
+    """Return the number of steps that take at least so long, equal on all ranks: each waits for the others in a
+    step."""
     return -find_least(-max(1, ceil(at_least_s * 1e9 / step_ns)), device)
 
 

@@ -1,5 +1,5 @@
-"""What is probed of a workload outside its timed steps: device memory by phase, by module and by use, how far its
-arithmetic is from float32, and what the link between its GPUs gives."""
+"""Probes of a workload outside its timed steps: device memory by phase, by module and by use, the difference of its
+results from float32, and the rate of the link between its GPUs."""
 
 import statistics
 import time
@@ -72,8 +72,8 @@ class KeptBytes:
 
 
 def measure_memory_by_use(stepper) -> list[dict[str, Any]]:
-    """Bytes of the allocator's blocks that hold parameters, gradients and optimizer state, and of all others, from a
-    snapshot of the allocator."""
+    """Measure the bytes of the allocator's blocks that hold parameters, gradients and optimizer state, and of all
+    others, from a snapshot of the allocator."""
     blocks = {
         block["address"]: block["size"]
         for segment in torch.cuda.memory_snapshot()

@@ -28,7 +28,7 @@ MEETING = "meeting"
 """The file of torch.distributed's store by which the ranks meet. A port that is free now may be taken before they do:
 NCCL opens dozens of sockets."""
 DEATH_S = 0.3
-"""How long after one rank's failure it shows that another had died."""
+"""Time after one rank's failure in which the death of another becomes visible."""
 
 
 class RankDiedError(Exception):

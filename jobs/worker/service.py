@@ -55,8 +55,8 @@ COMPILE_MODE = {"default": "default", "cudagraphs": "reduce-overhead"}
 
 
 class HostTime(NamedTuple):
-    """Of a phase, or of a step, in nanoseconds. issue: without the waits for the device at the ends of phases; what
-    the host takes to issue the work, unless the queue of launches is full."""
+    """CPU time of a phase or a step, in nanoseconds. issue: without the waits for the device at the ends of phases; the
+    time to issue the work, unless the queue of launches is full."""
 
     wall: int
     issue: int
@@ -117,7 +117,7 @@ class Stepper:
 
     @contextmanager
     def use_precision(self, precision: str) -> Iterator[None]:
-        """Within this, forward and loss compute in another precision."""
+        """Compute forward and loss in another precision while the context is open."""
         self.set_precision(precision)
         try:
             yield
@@ -130,7 +130,7 @@ class Stepper:
         return (tensor for state in states for tensor in state if tensor.device.type == self.device.type)
 
     def read_state(self, parameter: torch.nn.Parameter) -> tuple[torch.Tensor, ...]:
-        """What the optimizer keeps of a parameter; nothing before its first step."""
+        """Return what the optimizer keeps of a parameter; nothing before its first step."""
         if isinstance(self.optimizer, AdamW):
             return self.optimizer.moments.get(parameter, ())
         return tuple(self.optimizer.state[parameter].values()) if parameter in self.optimizer.state else ()
@@ -222,8 +222,8 @@ def limit_memory(limit_gib: float, device: torch.device) -> None:
 
 
 def allocated_before(device: torch.device) -> MemoryOf:
-    """Bytes that earlier runs left allocated, asked for before a run is built: the workspace that cuBLAS keeps, or else
-    they outlived their run. {} without CUDA."""
+    """Return the bytes that earlier runs left allocated, before a run is built: the workspace that cuBLAS keeps, or
+    tensors that outlived their run. {} without CUDA."""
     return {"allocated_before_bytes": torch.cuda.memory_allocated(device)} if device.type == "cuda" else {}
 
 
@@ -245,7 +245,7 @@ def count_parameters(model: torch.nn.Module) -> int:
 
 
 def read_settings() -> Settings:
-    """PyTorch's global settings in force that change what is launched."""
+    """Read PyTorch's global settings in force that change what is launched."""
     return {
         "autograd_multithreading": torch.autograd.is_multithreading_enabled(),
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
@@ -253,7 +253,7 @@ def read_settings() -> Settings:
 
 
 def compares_with_fp32(run: dict[str, Any]) -> bool:
-    """Whether numerics are probed: fused attention has backends without float32, a compiled model would compile
+    """Return whether numerics are probed: fused attention has backends without float32, a compiled model would compile
     again."""
     return bool(run["precision"] != BASE_PRECISION and run["attention"] == "naive" and run["compile"] == "off")
 

@@ -1,10 +1,9 @@
-"""What can be measured: a workload is a function `build(run, device, **options)` that gives a model, its batch and its
-loss.
+"""Workloads: functions `build(run, device, **options)` that return a model, its batch and its loss.
 
 `run` holds the fields of `jobs.contract.axes.Run`; its `workload` names the function: `transformer` is the reference
 Transformer, `hf` a model of Hugging Face by its configuration, and `my_package.models:build` any other that the worker
-can import. Its `workload_options` are the keyword arguments. What a workload predicts of itself, its costs, is
-optional: see `jobs.workloads.costs_by_name`.
+can import. Its `workload_options` are the keyword arguments. The predicted costs of a workload are optional: see
+`jobs.workloads.costs_by_name`.
 
 Importing this package imports no torch: planning needs none.
 """
@@ -77,8 +76,8 @@ def find_build(workload: str) -> Build:
 
 
 def check_options(build: Build, options: Mapping[str, Option], workload: str) -> None:
-    """Raises OptionError where `build` does not take one of the options or its type, or needs one that is missing. A
-    type is known where the parameter is annotated with bool, int, float or str."""
+    """Check that `build` takes the options and their types, and that none it needs is missing. Raises OptionError. A
+    type is known if the parameter is annotated with bool, int, float or str."""
     parameters = list(signature(build).parameters.values())[2:]
     known = {
         parameter.name: parameter
@@ -98,8 +97,8 @@ def check_options(build: Build, options: Mapping[str, Option], workload: str) ->
 
 
 def check_type(key: str, value: Option, wanted: Any, where: str) -> None:
-    """Raises OptionError where `value` is not of the type `wanted`, itself or by its name; any other annotation says
-    nothing."""
+    """Check that `value` has the type `wanted`, given as the type or its name; ignore any other annotation. Raises
+    OptionError."""
     accepted: dict[str, set[type]] = {"bool": {bool}, "int": {int}, "float": {int, float}, "str": {str}}
     kind = wanted if isinstance(wanted, str) else getattr(wanted, "__name__", "")
     if kind in accepted and type(value) not in accepted[kind]:

@@ -27,7 +27,7 @@ def use(open_range: Callable[[str], AbstractContextManager[Any]]) -> None:
 
 @contextmanager
 def opened_by(open_range: Callable[[str], AbstractContextManager[Any]]) -> Iterator[None]:
-    """Within this, `annotate` opens ranges with `open_range`."""
+    """Have `annotate` open ranges with `open_range` while the context is open."""
     opener = _open_range
     use(open_range)
     try:
@@ -37,5 +37,5 @@ def opened_by(open_range: Callable[[str], AbstractContextManager[Any]]) -> Itera
 
 
 def no_ranges() -> AbstractContextManager[Any]:
-    """Within this, `annotate` opens nothing."""
+    """Have `annotate` open nothing while the context is open."""
     return opened_by(_open_nothing)

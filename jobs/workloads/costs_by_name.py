@@ -1,5 +1,5 @@
-"""What a workload can predict of itself before it runs. Optional: for a workload that offers nothing, every prediction
-is absent, and whoever asked does without: there is no memory in a plan, one timeout for all runs, no expected count."""
+"""Costs that a workload can predict before it runs. They are optional. Without them a plan shows no memory, all runs
+have one timeout, and there is no expected count of events."""
 
 from typing import Protocol
 
@@ -15,7 +15,7 @@ class Costs(Protocol):
         """One step on a modest GPU, in seconds."""
 
     def step_events(self, run: Run) -> float:
-        """Events that a capture holds of one step: kernels, API calls, copies and ranges."""
+        """Predict the events in a capture of one step: kernels, API calls, copies and ranges."""
 
 
 def find_costs(workload: str) -> Costs | None:

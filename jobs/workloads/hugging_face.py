@@ -23,7 +23,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers are imported
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedConfig
 
 ATTENTION = {"naive": "eager", "sdpa": "sdpa"}
-"""What transformers call the values of the axis `attention`."""
+"""Names in Transformers of the values of the axis `attention`."""
 
 
 def build(run: Mapping[str, Any], device: torch.device, **changes: Option) -> Built:
@@ -68,7 +68,7 @@ def read_config(said: str) -> PreTrainedConfig:
 
 
 def change_config(config: PreTrainedConfig, changes: Mapping[str, Option]) -> None:
-    """Raises OptionError where the configuration has no such key, or a value of another type."""
+    """Change the configuration. Raises OptionError if it has no such key, or a value of another type."""
     keys = {*config.to_dict(), *config.attribute_map} - {"model_type", "transformers_version"}
     for name, value in changes.items():
         if name not in keys:

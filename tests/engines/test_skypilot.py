@@ -24,7 +24,7 @@ print(task.name, task.num_nodes, resources.use_spot, resources.accelerators, sto
 
 
 def load(file, home):
-    """What SkyPilot read, in a process with a home of its own: the library writes settings and logs there."""
+    """Return what SkyPilot read, in a process with a temporary home: the library writes settings and logs there."""
     environment = os.environ | {"HOME": str(home), "SKYPILOT_DISABLE_USAGE_COLLECTION": "1"}
     return subprocess.run([sys.executable, "-c", LOAD, str(file)], env=environment, capture_output=True, text=True)
 

@@ -73,7 +73,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def slurm():
-    """Runs a Slurm command and returns what it printed; munged, slurmctld and slurmd live as long as the module."""
+    """Run a Slurm command and return what it printed; munged, slurmctld and slurmd live as long as the module."""
     folder = Path(tempfile.mkdtemp(prefix="slurm-"))  # short: the path of a socket has 107 characters at most
     key = folder / "munge.key"
     key.write_bytes(os.urandom(128))
@@ -141,14 +141,14 @@ def task(slurm, name):
     return dict(field.split("=", 1) for field in slurm("scontrol", "show", "job", name).split() if "=" in field)
 
 
-def in_the_middle(shard):
-    """Whether a shard has finished a pass of a run, and is measuring another."""
+def is_in_the_middle(shard):
+    """Return whether a shard has finished a pass of a run, and is measuring another."""
     finished = [*shard.glob("*/timed.json"), *shard.glob("*/run.json")]
     return bool(finished) and any(shard.glob("*/in_flight.json"))
 
 
 def measured(results):
-    """What two measurements of a sweep have in common: all but times, and where one run was interrupted."""
+    """Return what two measurements of a sweep have in common: all but times and the place of an interruption."""
     records = {}
     for run_id in json.loads((results / "sweep.json").read_text())["runs"]:
         record = json.loads((results / run_id / "run.json").read_text())
@@ -178,7 +178,7 @@ def test_a_sweep_over_four_tasks_with_three_interruptions_equals_one_machine(slu
         return sharded / f"shard-{index}-of-{NUM_SHARDS}"
 
     for index in (2, 3, 4):
-        eventually(lambda: in_the_middle(shard(index)), f"shard {index} in the middle", logs)  # noqa: B023
+        eventually(lambda: is_in_the_middle(shard(index)), f"shard {index} in the middle", logs)  # noqa: B023
         done_before = {file: file.read_bytes() for file in shard(index).glob("*/run.json")}
         if index == 2:  # preempted, or its node is drained: SIGTERM to every process of the task
             slurm("scontrol", "requeue", f"{job}_{index}")
@@ -187,7 +187,7 @@ def test_a_sweep_over_four_tasks_with_three_interruptions_equals_one_machine(slu
             ended = lambda: task(slurm, f"{job}_{index}")["JobState"] in ENDED  # noqa: B023, E731
             eventually(ended, f"the end of task {index}", logs)
             slurm("scontrol", "requeue", f"{job}_{index}")
-        else:  # its time is nearly up: the script is told, stops and queues itself again
+        else:  # its time is nearly up: the script gets a signal, stops and queues itself again
             slurm("scancel", "--batch", "--signal=USR1", f"{job}_{index}")
         assert len(done_before) < NUM_RUNS / NUM_SHARDS
         for file, content in done_before.items():

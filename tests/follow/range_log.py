@@ -1,4 +1,4 @@
-"""Where ranges go that are opened without a GPU."""
+"""Log of ranges that are opened without a GPU."""
 
 import threading
 
@@ -24,6 +24,6 @@ class Log:
         return [name for _, name in self.ranges]
 
     def backward(self) -> list[str]:
-        """Modules of the nodes, in the order in which they ran."""
+        """Return the modules of the nodes, in the order in which they ran."""
         labels = (name.rsplit(module_ranges.PREFIX, 1)[-1] for name in self.names() if module_ranges.BACKWARD in name)
         return [label.removeprefix("backward/") for label in labels]

@@ -35,7 +35,7 @@ CHANGED = [
 
 @pytest.fixture
 def given(monkeypatch):
-    """Gives this process changes; afterwards PyTorch is as before."""
+    """Apply changes in this process, and restore PyTorch afterwards."""
     for holder, name in CHANGED:
         monkeypatch.setattr(holder, name, getattr(holder, name))
     for hooks in ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks"):
@@ -65,12 +65,13 @@ class Model(nn.Module):
         return self.down(checkpoint(self.twice, x, use_reentrant=False))
 
 
-def by_hand():
+def build_autocast():
     return torch.autocast("cpu", torch.bfloat16)
 
 
 def train(around=nullcontext, seen=lambda: None) -> list[str]:
-    """Losses and the sum of the weights, to the bit, of steps with accumulated gradients and validation between."""
+    """Return losses and the sum of the weights, to the bit, of steps with accumulated gradients and validation
+    between."""
     torch.manual_seed(0)
     model = Model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
@@ -112,7 +113,7 @@ def fit(around=nullcontext) -> list[str]:
 
 @pytest.mark.parametrize("compute", [train, fit])
 def test_autocast_from_outside_computes_what_autocast_by_hand_does(given, compute):
-    plain, expected = compute(), compute(by_hand)
+    plain, expected = compute(), compute(build_autocast)
     bf16 = given("bf16")
     assert compute() == expected != plain
     assert bf16.facts() == {"applied": ["bf16"], "not_applied": {}}
@@ -136,7 +137,7 @@ def test_autocast_is_off_in_backward_and_in_steps_of_optimizers(given):
 @pytest.mark.parametrize(
     "around, expected",
     [
-        (by_hand, {"bf16": HAS_IT}),
+        (build_autocast, {"bf16": HAS_IT}),
         (
             lambda: torch.autocast("cpu", torch.bfloat16, enabled=False),
             {"bf16": "the script turns autocast off itself"},
@@ -151,7 +152,7 @@ def test_autocast_of_the_script_is_no_change(given, around, expected):
 
 
 def test_a_part_of_a_model_may_turn_autocast_off(given):
-    """As libraries do for what needs FP32."""
+    """Libraries do this for operations that need FP32."""
 
     class Partly(nn.Linear):
         def forward(self, x):
@@ -190,7 +191,7 @@ def test_tf32_is_a_change_unless_the_script_sets_it_otherwise(given, script, rea
 
 @pytest.fixture
 def matmul():
-    """PyTorch's settings of matmuls, which are afterwards as before."""
+    """PyTorch's settings of matmuls, restored afterwards."""
     settings = torch.backends.cuda.matmul
     before = settings.fp32_precision
     yield settings

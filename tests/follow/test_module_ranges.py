@@ -92,7 +92,7 @@ def test_nodes_outside_every_module_are_the_loss_and_leaves_accumulate_gradients
 
 
 def test_backward_on_a_thread_of_its_own_has_the_same_modules(log, ranges):
-    """As autograd's own thread of a GPU: the ranges are opened where the nodes run."""
+    """Autograd has such a thread for each GPU: ranges are opened on the thread that runs the nodes."""
     train(ranges, model := Model())
     expected = log.backward()
     log.ranges.clear()
@@ -220,8 +220,8 @@ os._exit(0)  # gloo's threads abort a process that ends by itself, once in twent
 """
 
 
-def of_first_rank(tmp_path, how: str) -> tuple[list[list[str]], str]:
-    """Of FSDP_STEPS: each operation of backward with its range, and the ranges of the optimizer."""
+def run_first_rank(tmp_path, how: str) -> tuple[list[list[str]], str]:
+    """Run FSDP_STEPS, and return each operation of backward with its range, and the ranges of the optimizer."""
     (tmp_path / "steps.py").write_text(FSDP_STEPS)
     root = Path(__file__).parents[2]
     done = subprocess.run(
@@ -239,7 +239,7 @@ def of_first_rank(tmp_path, how: str) -> tuple[list[list[str]], str]:
 
 @pytest.mark.long
 def test_what_fsdp_does_in_backward_is_of_the_module_whose_parameters_it_is_for(tmp_path):
-    launches, updates = of_first_rank(tmp_path, "fully_shard")
+    launches, updates = run_first_rank(tmp_path, "fully_shard")
     for part in ("all_gather_copy_in", "allgather", "split_with_sizes_copy", "chunk_cat", "reduce_scatter"):
         of = [name for operation, name in launches if part in operation]
         assert of and all(name.endswith(f"/{module_ranges.FSDP}") for name in of), (part, of)
@@ -256,7 +256,7 @@ def test_what_fsdp_does_in_backward_is_of_the_module_whose_parameters_it_is_for(
 def test_what_fsdp_with_flat_parameters_does_in_backward_is_of_its_module(tmp_path, how, updated):
     top = "FullyShardedDataParallel/_fsdp_wrapped_module"
     units = {top, *(f"{top}/layers.{number}/_fsdp_wrapped_module" for number in (0, 1))}
-    launches, updates = of_first_rank(tmp_path, how)
+    launches, updates = run_first_rank(tmp_path, how)
     of_units = {
         part: {name for operation, name in launches if part in operation} for part in ("allgather", "reduce_scatter")
     }

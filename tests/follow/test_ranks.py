@@ -59,7 +59,7 @@ def test_only_the_first_process_of_a_rank_is_followed(process):
 
 @pytest.fixture
 def machines(process, monkeypatch, tmp_path):
-    """Makes rank `number` of two machines with two each, which met by one store."""
+    """Make rank `number` of two machines with two ranks each, which met by one store."""
     store = distributed.HashStore()
     monkeypatch.setattr(distributed.distributed_c10d, "_get_default_store", lambda: store)
 

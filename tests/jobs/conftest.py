@@ -37,7 +37,7 @@ TINY = {
 
 @pytest.fixture
 def tiny(tmp_path) -> "callable":
-    """Writes a sweep file of tiny runs, with changes, and returns its path."""
+    """Write a sweep file of tiny runs, with changes, and return its path."""
 
     def write(**changes) -> Path:
         path = tmp_path / "tiny.yaml"
@@ -60,7 +60,7 @@ def fake_nsys(tmp_path, monkeypatch):
 
 @pytest.fixture
 def scripted_nsys(tmp_path, monkeypatch):
-    """Writes a program called nsys that does what the test says."""
+    """Write a program called nsys that does what the test says."""
 
     def write(body: str) -> None:
         path = tmp_path / "bin" / "nsys"
@@ -72,13 +72,13 @@ def scripted_nsys(tmp_path, monkeypatch):
     return write
 
 
-def said_in(log: Path) -> list[str]:
-    """The lines of an nsys.log without their times."""
+def read_nsys_log(log: Path) -> list[str]:
+    """Return the lines of an nsys.log without their times."""
     return [line.split(" ", 1)[1] for line in log.read_text().splitlines()]
 
 
 class FakeWorker:
-    """Where the faults of `tests/jobs/fake_worker.py` are written and its tasks are read."""
+    """Control of `tests/jobs/fake_worker.py`: writes its faults and reads its tasks."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -94,7 +94,7 @@ class FakeWorker:
 
     @property
     def measured_at(self) -> dict[str, float]:
-        """When the measured steps of `<run_id>/<collector>` began, on the clock of time.monotonic."""
+        """Return when the measured steps of `<run_id>/<collector>` began, on the clock of time.monotonic."""
         return {name: float(moment) for name, _, moment in self._noted("measured")}
 
     def _noted(self, what: str) -> list[list[str]]:
@@ -104,7 +104,8 @@ class FakeWorker:
 
 @pytest.fixture
 def fake_worker(tmp_path, monkeypatch, fake_nsys) -> FakeWorker:
-    """Workers are `tests/jobs/fake_worker.py`: Python imports sitecustomize before `-P -m profiler_job.jobs.worker`."""
+    """Make `tests/jobs/fake_worker.py` the worker: Python imports sitecustomize before `-P -m
+    profiler_job.jobs.worker`."""
     folder = tmp_path / "fake_worker"
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(
@@ -132,7 +133,7 @@ def is_alive(pid: int) -> bool:
 
 @pytest.fixture
 def no_worker_is_left(fake_worker):
-    """Fails if a fake worker outlives its test."""
+    """Fail if a fake worker outlives its test."""
     yield
     eventually(lambda: not [pid for _, pid in fake_worker.tasks if is_alive(pid)], what="a worker is left")
 
@@ -151,7 +152,7 @@ if sys.orig_argv[1:6] == ['-P', '-m', 'profiler_job', 'site', '--pages-only']:
 
 
 def write_no_pages(folder: Path) -> None:
-    """With this folder on PYTHONPATH a site is a single file, and no pages are written for it: both take seconds."""
+    """Make a folder for PYTHONPATH with which a site is one file without pages, since writing them takes seconds."""
     with open(folder / "sitecustomize.py", "a") as file:
         file.write(NO_PAGES)
     (folder / "mkdocs.py").write_text(FAST_MKDOCS)
@@ -186,7 +187,7 @@ class Session:
 
 @pytest.fixture
 def session(tmp_path, tiny):
-    """Makes a Session of the tiny sweep, with changes, on one results folder."""
+    """Make a Session of the tiny sweep, with changes, on one results folder."""
 
     def make(changes: dict | None = None, **options) -> Session:
         return Session(tmp_path / "results", tiny(**(changes or {})), **options)
@@ -205,7 +206,7 @@ def jobs(*arguments: str | Path, **options) -> subprocess.CompletedProcess:
 
 @pytest.fixture
 def followed(tmp_path):
-    """Runs a script as `profile` does, without nsys: what it printed, its exit code, and what was noted."""
+    """Run a script as `profile` does, without nsys. Return its output, its exit code, and what was noted."""
 
     def run(source: str, *command: str, **plan) -> tuple[str, int, dict]:
         (tmp_path / "train.py").write_text(source)
@@ -231,7 +232,7 @@ def followed(tmp_path):
 
 @pytest.fixture
 def profile(tmp_path, fake_nsys):
-    """Starts `profile` of a script in a folder of its own."""
+    """Start `profile` of a script in a new folder."""
 
     def start(source: str, *options: str, launcher: tuple[str, ...] = (), program: Path = ROOT) -> subprocess.Popen:
         (tmp_path / "train.py").write_text(source)

@@ -1,4 +1,4 @@
-"""An axis of the sweep stands in one place: run ids, sweep files, columns and labels derive from it."""
+"""An axis of the sweep is defined in one place: run ids, sweep files, columns and labels derive from it."""
 
 import shutil
 import subprocess

@@ -21,12 +21,12 @@ from tests.waiting import HANGS_S
 FEW = ["tree", "runner", "SIGTERM"]
 MANY = ["tree"] * 10 + ["runner"] * 10 + ["SIGTERM"] * 5
 HARMS = MANY if "CHAOS" in os.environ else FEW
-"""In the suite one of each: all of them take minutes (make test-chaos)."""
+"""The suite takes one of each kind: all of them take minutes (make test-chaos)."""
 SEED = int(os.environ.get("CHAOS_SEED", "20"))
 
 
 def processes(mark: str) -> list[int]:
-    """Pids of all processes with `mark` in their environment, orphans included."""
+    """Return the pids of all processes with `mark` in their environment, orphans included."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -74,11 +74,11 @@ class Sweep:
             return subprocess.Popen(self.command, cwd=ROOT, env=environment, stdout=out, stderr=err)
 
     def num_passes(self) -> int:
-        """How many passes are kept on disk."""
+        """Return how many passes are on disk."""
         return len(list(self.results.glob("*/timed.json"))) + 2 * len(list(self.results.glob("*/run.json")))
 
     def check(self) -> None:
-        """After every session: nothing runs, every record is whole, no pass kept before was lost or measured again."""
+        """Check after a session: nothing runs, every record is whole, no earlier pass was lost or measured again."""
         eventually(lambda: not processes(str(self.mark)), "processes are left behind")
         records = {path.parent.name: path.read_bytes() for path in self.results.glob("*/run.json")}
         for run, record in records.items():

@@ -61,7 +61,7 @@ def test_every_exit_code_of_run_is_documented():
 
 @pytest.fixture
 def run(tiny, tmp_path, fake_worker):
-    """Runs the tiny sweep, with changes, on the CPU."""
+    """Run the tiny sweep, with changes, on the CPU."""
 
     def start(*arguments, changes=None, results=tmp_path / "results", **options):
         sweep = tiny(**(changes or {}))
@@ -72,7 +72,7 @@ def run(tiny, tmp_path, fake_worker):
 
 @pytest.fixture
 def started(tiny, tmp_path, fake_worker):
-    """Starts `run` of the tiny sweep without waiting for it."""
+    """Start `run` of the tiny sweep without waiting for it."""
     processes = []
 
     def start(*arguments) -> subprocess.Popen:
@@ -291,7 +291,7 @@ def test_a_second_job_on_one_folder_is_exit_75(run, started, fake_worker):
 
 @contextmanager
 def hang_ups(handler: signal.Handlers):
-    """What a process inherits that is started meanwhile: that they end it, or are ignored, as under nohup."""
+    """Set what a process that is started meanwhile inherits: SIGHUP ends it, or is ignored, as under nohup."""
     before = signal.signal(signal.SIGHUP, handler)
     try:
         yield
@@ -381,7 +381,7 @@ def test_results_that_cannot_be_written_are_exit_74(run, tmp_path):
 
 @pytest.fixture
 def mount(tmp_path):
-    """Mounts a small file system at a new folder and returns it."""
+    """Mount a small file system at a new folder and return the folder."""
     mounted = []
 
     def make(options: str):

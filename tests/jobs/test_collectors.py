@@ -1,4 +1,4 @@
-"""What surrounds a measured process: its environment, and the nsys session that it lives in."""
+"""Environment and nsys session of a measured process."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ from profiler_job.jobs.contract import privacy
 from profiler_job.jobs.executor.collectors import Nsys, Timer
 from profiler_job.jobs.executor.failures import CaptureLost
 from profiler_job.jobs.executor.worker_process import allowed_environment
-from tests.jobs.conftest import said_in
+from tests.jobs.conftest import read_nsys_log
 
 
 def test_a_worker_gets_an_allow_listed_environment():
@@ -92,7 +92,7 @@ def test_what_nsys_says_of_a_capture_is_beside_the_run_and_names_no_folder(nsys_
     collector.begin_capture(tmp_path)
     with pytest.raises(CaptureLost, match=r"nsys stop failed \(exit 1\): import failed"):
         collector.end_capture()
-    assert said_in(tmp_path / "nsys.log") == [
+    assert read_nsys_log(tmp_path / "nsys.log") == [
         "start: [2/2] profile.nsys-rep",
         "start: done",
         "stop: Generating profile.nsys-rep",
@@ -109,7 +109,7 @@ def test_a_capture_that_cannot_begin_is_lost_and_ends_its_worker(nsys_worker, tm
         collector.begin_capture(tmp_path)
     assert lost.value.detail["phase"] == "start of capture"
     assert collector.worker is None
-    assert "start: no session" in said_in(tmp_path / "nsys.log")
+    assert "start: no session" in read_nsys_log(tmp_path / "nsys.log")
 
 
 def test_a_real_worker_starts_says_what_it_is_and_leaves_nothing():

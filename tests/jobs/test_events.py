@@ -1,4 +1,4 @@
-"""What a sweep tells while it runs: the estimate, JSON events, lines without a terminal."""
+"""Progress that a sweep shows while it runs: the estimate, JSON events, lines without a terminal."""
 
 import errno
 import io
@@ -23,7 +23,7 @@ RECORDING = Path(__file__).parents[2] / "site" / "data" / "h200-fp32"
 
 @pytest.fixture
 def at(monkeypatch):
-    """Sets the clock of `jobs.executor.events` to so many seconds after the start."""
+    """Set the clock of `jobs.executor.events` to so many seconds after the start."""
     now = [0.0]
     monkeypatch.setattr(events.time, "monotonic", lambda: now[0])
 

@@ -1,4 +1,4 @@
-"""Of long outputs the beginning and the end are kept, in whole lines, and what was cut is said."""
+"""Excerpts keep the beginning and the end of long outputs, in whole lines, and say what was cut."""
 
 import pytest
 

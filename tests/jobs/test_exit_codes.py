@@ -1,4 +1,4 @@
-"""How commands end: one table of exit codes, and no traceback, whatever happens."""
+"""Ends of commands: one table of exit codes, and no traceback, whatever happens."""
 
 import subprocess
 import sys

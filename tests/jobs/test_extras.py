@@ -1,4 +1,4 @@
-"""Which extras are installed, and how a missing one is named."""
+"""Installed extras, and the message about a missing one."""
 
 import json
 import shlex

@@ -15,10 +15,10 @@ from profiler_job.jobs.executor.result_store import read_json, write_json
 from tests.jobs.conftest import ROOT
 
 SAMPLE = 12
-"""In the suite each so many of the points are struck: all of them take half an hour (make test-faults)."""
+"""The suite takes one point of so many: all of them take half an hour (make test-faults)."""
 
 OUT = os.environ.get("FAULTS_OUT")
-"""Where the counts go, beside those of other steps, such as site/data/benchmarks/faults.json."""
+"""File for the counts, such as site/data/benchmarks/faults.json; it keeps the counts of other steps."""
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""A workload that is not the reference Transformer, from the sweep file to the recording: that of the *Extend* page."""
+"""A workload that is not the reference Transformer, from the sweep file to the recording, as on the *Extend* page."""
 
 import json
 import os
@@ -23,7 +23,7 @@ RUN = "base-ctx8-fp32-naive-forward-my_models.build-width64-dropout0.0"
 
 @pytest.fixture
 def started_in(tmp_path, fake_nsys):
-    """Runs a program of the project in a folder that has `my_models.py`, on the sweep with changes."""
+    """Run a program of the project in a folder that has `my_models.py`, on the sweep with changes."""
     (tmp_path / "my_models.py").write_text(MODULE)
 
     def start(command, *arguments, **changes):

@@ -301,7 +301,7 @@ def test_the_folder_that_one_is_in_is_a_recording_with_a_name(tmp_path, monkeypa
 
 
 def test_a_crash_while_the_recording_is_made_keeps_the_last_one_and_is_told(tmp_path, monkeypatch):
-    """Python's own exit code after a crash is that of `ingest` where results are damaged."""
+    """Python's exit code after a crash is also the code of `ingest` for damaged results."""
     recording, left = tmp_path / "recordings" / "tiny", tmp_path / "recordings" / ".draft" / "tiny"
     for folder in (recording, left):  # a draft that a killed job left
         folder.mkdir(parents=True)

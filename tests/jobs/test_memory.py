@@ -37,8 +37,8 @@ def change(run: Run, **fields) -> Run:
 
 
 def finished(runs) -> list:
-    """Runs with a peak to predict: those of the reference Transformer that are not compiled, and did not follow
-    compiled ones in their process."""
+    """Select the runs with a peak to predict: runs of the reference Transformer that are not compiled, and did not
+    follow compiled runs in their process."""
     runs = runs[(runs["status"].astype(str) == "ok") & runs["peak_memory_bytes"].notna()]
     if "compile" in runs:
         compiled = runs["compile"].astype(str) != "off"
@@ -160,7 +160,7 @@ def test_the_runs_that_need_most_are_predicted_first():
     assert first[0] == shapes[-1]
     needed = [max(memory.predict_outcome(shape).peaks[1].values()) for shape in first]
     larger = [before / now for before, now in pairwise(needed)]
-    assert min(larger) > 0.5, "the order is about that of the memory"
+    assert min(larger) > 0.5, "the order is about the order by memory"
 
 
 @pytest.mark.parametrize("run", SWEEP.runs[2::9], ids=lambda run: run.run_id)

@@ -1,4 +1,4 @@
-"""The messages between the job and its worker are those of the contract, whoever sends them."""
+"""The messages between the job and its worker follow the contract, whoever sends them."""
 
 import ast
 from pathlib import Path

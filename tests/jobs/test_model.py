@@ -125,7 +125,7 @@ def test_softmax_equals_torchs_and_survives_large_scores():
 
 
 class Operations(TorchDispatchMode):
-    """Counts the operations that reach a device."""
+    """Counter of the operations that reach a device."""
 
     def __init__(self):
         super().__init__()

@@ -17,7 +17,7 @@ from profiler_job.jobs.executor.nsys_cli import (
     scrub,
 )
 from tests.capture.nsys_files import Export
-from tests.jobs.conftest import said_in
+from tests.jobs.conftest import read_nsys_log
 
 
 def test_an_error_of_nsys_is_its_last_line(scripted_nsys):
@@ -44,9 +44,9 @@ def test_what_an_nsys_that_hangs_said_is_kept(scripted_nsys, tmp_path):
         log = tmp_path / f"{timeout_s}.log"
         with pytest.raises(CollectorError):
             run_nsys("stop", log=NsysLog(log), timeout_s=float(timeout_s))
-        if len(said_in(log)) > 1:
+        if len(read_nsys_log(log)) > 1:
             break
-    assert said_in(log) == ["stop: Generating", f"stop: did not end within {timeout_s} s"]
+    assert read_nsys_log(log) == ["stop: Generating", f"stop: did not end within {timeout_s} s"]
 
 
 def test_an_nsys_that_speaks_no_utf8_is_understood_all_the_same(scripted_nsys):
@@ -129,7 +129,7 @@ def test_an_export_without_kernels_counts_as_none(tmp_path):
 def test_what_an_export_says_of_its_capture_is_told_once_each_in_order_of_time(capture, tmp_path):
     log = NsysLog(tmp_path / "nsys.log")
     log.diagnose(capture)
-    assert said_in(log.path) == [
+    assert read_nsys_log(log.path) == [
         "information: Process was launched, see pid_8_stdout.log",
         "warning: Not all CUDA events might have been collected.",
         "error: Buffer lost:",
@@ -152,7 +152,7 @@ def test_of_much_that_a_command_prints_both_ends_are_kept(scripted_nsys, tmp_pat
     log = NsysLog(tmp_path / "nsys.log")
     printed = run_nsys("stop", log=log)
     assert len(printed) < 20_100 and printed.startswith("line 0\n") and printed.endswith("line 99999\n")
-    said = said_in(log.path)
+    said = read_nsys_log(log.path)
     assert said[0] == "stop: line 0" and said[-2:] == ["stop: an error", "stop: done"]
     assert len(said) < 30 and len([line for line in said if "bytes were cut here" in line]) == 1
     with pytest.raises(CollectorError, match="nsys stats printed more than"):

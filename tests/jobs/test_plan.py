@@ -1,4 +1,4 @@
-"""From a sweep file to runs, and what is said about a file that is wrong."""
+"""Plans from a sweep file, and messages about a wrong file."""
 
 import re
 

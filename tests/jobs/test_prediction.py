@@ -74,7 +74,7 @@ def test_more_work_is_predicted_to_take_longer(run):
 
 
 def largest_part_of_predicted(folder: Path) -> dict[str, float]:
-    """By mode, the most events in one profiled step of any run of a recording, as a part of those predicted of it."""
+    """Return, by mode, the largest ratio of measured to predicted events in one profiled step of a recording."""
     runs = parquet.read_table(folder / "runs.parquet").to_pandas().astype({"run_id": str}).set_index("run_id")
     runs = run_grid.select_known_shapes(runs[(runs["status"] == "ok") & (runs["profiled_steps"] > 0)])
     rows = {name: parquet.read_table(folder / f"{name}.parquet", columns=["run_id"]) for name in TABLES_OF_EVENTS}
@@ -88,7 +88,7 @@ def largest_part_of_predicted(folder: Path) -> dict[str, float]:
 
 
 def test_no_recorded_step_has_more_events_than_predicted_and_some_has_nearly_as_many():
-    """Of other models than the reference Transformer the number of layers is not known before."""
+    """The number of layers is known before only for the reference Transformer."""
     found = [largest_part_of_predicted(file.parent) for file in DATA.glob("*/manifest.json")]
     for mode in EVENTS_PER_LAYER:
         assert 0.9 < max(one.get(mode, 0) for one in found) <= 1, mode

@@ -159,7 +159,7 @@ def test_status_tells_by_how_many_processes_a_run_was_timed(session, tiny, tmp_p
 
 
 class FakeNvml:
-    """What NVML answers; `lacking` are the functions that this GPU does not support."""
+    """Fake of NVML. `lacking`: the functions that this GPU does not support."""
 
     def __init__(self, monkeypatch, lacking=()):
         self.energy_mj = 1_000
@@ -188,7 +188,7 @@ class FakeNvml:
 
 @pytest.fixture
 def with_gpu(monkeypatch):
-    """Sensors are of GPU 0, though workers are on the CPU."""
+    """Have sensors read GPU 0, though workers are on the CPU."""
     sensor = gpu_sampler.GpuSensor
     monkeypatch.setattr(gpu_executor, "GpuSensor", lambda gpus, salt, **part: sensor([0], salt))
 

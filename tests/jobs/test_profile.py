@@ -54,14 +54,14 @@ RANGED = (
     .replace("    loss =", "    torch.cuda.nvtx.range_push('my_step')\n    loss =")
     .replace("    optimizer.step()", "    optimizer.step()\n    torch.cuda.nvtx.range_pop()")
 )
-"""With a range of its own around each step; where there is no CUDA, PyTorch has no NVTX, and this stands in for it."""
+"""A script with an NVTX range around each step, and a fake of NVTX, which PyTorch lacks without CUDA."""
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_commands_of_the_page_end_with_a_recording_and_a_site(tmp_path, fake_nsys, command):
-    """As they stand there, but for two processes in place of eight; `torchrun` stands in for `accelerate launch`. What
-    such a site shows is told of one script, and of one with two ranks, above and below."""
+    """The commands run as on the page, but with two processes in place of eight, and `torchrun` in place of `accelerate
+    launch`. Other tests check what such a site shows."""
     is_of_ranks = "torchrun" in command or "accelerate" in command
     trains = ddp() if is_of_ranks else RANGED if "my_step" in command else LONGER
     for name, source in {"train.py": trains, "generate.py": ASKS, "my/train.py": trains}.items():
@@ -97,7 +97,7 @@ def test_the_commands_of_the_page_end_with_a_recording_and_a_site(tmp_path, fake
 
 @pytest.mark.long
 def test_without_what_a_site_needs_it_ends_with_a_summary_and_names_the_command(profile, tmp_path):
-    """As in an environment without extra `site`."""
+    """The environment lacks extra `site`."""
     hidden = tmp_path / "hidden"
     hidden.mkdir()
     (hidden / "sitecustomize.py").write_text(

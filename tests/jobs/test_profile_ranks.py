@@ -63,7 +63,7 @@ distributed.destroy_process_group()
 
 @pytest.mark.long
 def test_ranks_that_accumulate_gradients_draw_and_compute_what_they_do_alone(followed, tmp_path):
-    """To the bit, before, between and after all kinds of steps: losses, weights and the state of random numbers."""
+    """Losses, weights and the state of random numbers are equal to the bit, in and between all kinds of steps."""
     command = (sys.executable, *TORCHRUN, "train.py")
     printed, code, _ = followed(ACCUMULATING, *command, goes_on=True)
     assert code == 0, printed
@@ -90,7 +90,7 @@ def test_two_ranks_end_with_a_recording_of_both(profile, tmp_path, monkeypatch):
 
 @pytest.mark.long
 def test_each_of_two_machines_ends_with_a_recording_of_its_own_ranks(profile, tmp_path, monkeypatch):
-    """Both are this one, with a rank each: the same command but for the number of the machine."""
+    """This machine plays both, with a rank each: the same command but for the number of the machine."""
     rendezvous = ("--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", str(*find_free_ports(1)))
     started = []
     for node in range(2):

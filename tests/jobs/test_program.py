@@ -1,4 +1,4 @@
-"""What names the program that measured: its commit, or the version that was installed."""
+"""Identity of the program that measured: its commit, or the installed version."""
 
 import subprocess
 

@@ -1,4 +1,4 @@
-"""What the command of a script says: the name of its results, and which of several machines this is."""
+"""Facts inferred from the command of a script: the name of its results, and the number of this machine."""
 
 import pytest
 

@@ -102,7 +102,7 @@ def test_no_secret_and_no_name_reaches_results_or_recording(fake_worker, tiny, t
 
 
 def test_the_leaky_fake_nsys_leaks_what_it_is_given(fake_worker, tiny, tmp_path, leaky_nsys, monkeypatch):
-    """Guards the test above: without the allow-list and the scrubbing everything would be found."""
+    """Guard of the test above: without the allow-list and the scrubbing everything would be found."""
     from profiler_job.jobs.executor import nsys_cli, worker_process
     from tests.jobs.conftest import Session
 

@@ -1,5 +1,5 @@
-"""Runs of several GPUs, with two processes on the CPU: what a sweep plans, what the ranks measure together, and how a
-run ends of which one rank does not."""
+"""Runs of several GPUs, with two processes on the CPU: the plan of a sweep, what the ranks measure together, and the
+end of a run when one rank does not end."""
 
 import os
 import signal
@@ -114,8 +114,8 @@ def alone(tmp_path):
     distributed.destroy_process_group()
 
 
-def held_to(num_bytes: int):
-    """`torch.ones` of an allocator that is held to so much."""
+def limit_ones(num_bytes: int):
+    """Return `torch.ones` with an allocator that is limited to so many bytes."""
     ones = torch.ones
 
     def allocate(size: int, **options) -> torch.Tensor:
@@ -131,7 +131,7 @@ def test_the_link_is_measured_with_what_memory_there_is_and_a_run_is_never_out_o
     alone, monkeypatch, part, measured
 ):
     whole = probes.LINK_BYTES["cpu"]
-    monkeypatch.setattr(torch, "ones", held_to(whole // part))
+    monkeypatch.setattr(torch, "ones", limit_ones(whole // part))
     figures = {row["figure"]: row["value"] for row in probes.measure_link_rates(CPU, "fsdp")}
     assert figures.get(LINK_MESSAGE) == (whole // measured if measured else None)
     assert len(figures) == (3 if measured else 0)
@@ -221,7 +221,7 @@ def test_a_rank_that_fails_says_which_it_is(tmp_path):
     folder.mkdir()
     try:
         with pytest.raises(RunFailed, match=r"rank [01]: "):
-            run = run_of_two(num_heads=3)  # d_model is no multiple of it
+            run = run_of_two(num_heads=3)  # it does not divide d_model
             timer.measure(run, warmup_steps=2, steps=2, folder=folder, timeout_s=120)
     finally:
         timer.stop()

@@ -21,7 +21,7 @@ SCALAR = 8
 
 
 class Events(TorchDispatchMode):
-    """Sizes of the tensors that operations make, and minus those of the tensors that are gone."""
+    """Log of tensors: the sizes of new tensors, and minus the sizes of tensors that are gone."""
 
     def __init__(self):
         super().__init__()
@@ -67,8 +67,8 @@ class Replay(CachingAllocator):
         super().free(block)
 
 
-def in_order(events: list[int]) -> list:
-    """Tensors given back between two new ones are told in any order."""
+def sort_freed(events: list[int]) -> list:
+    """Sort the tensors given back between two new ones, since their order varies."""
     found, gone = [], []
     for size in (event for event in events if abs(event) > SCALAR):
         if size < 0:
@@ -87,7 +87,7 @@ def run_of(**fields) -> Run:
 def measured(run: Run, num_steps: int) -> list:
     exp = torch.exp
 
-    def exp_on_cuda(x):  # whose autocast lets `exp` compute in float32, unlike that of the CPU
+    def exp_on_cuda(x):  # whose autocast lets `exp` compute in float32, unlike autocast on the CPU
         return exp(x.float() if torch.is_autocast_enabled("cpu") else x)
 
     # Importing it takes a second, so not above; it sees which functions are torch's, so not while one is replaced.
@@ -103,7 +103,7 @@ def measured(run: Run, num_steps: int) -> list:
             events = list(seen.events)
     finally:
         torch.autograd.set_multithreading_enabled(before)
-    return in_order(events)
+    return sort_freed(events)
 
 
 def predicted(run: Run, num_steps: int) -> list:
@@ -114,7 +114,7 @@ def predicted(run: Run, num_steps: int) -> list:
         stepper.zero_grad()
         for _, work in stepper.phases:
             work()
-    return in_order(list(allocator.events))
+    return sort_freed(list(allocator.events))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

@@ -54,7 +54,7 @@ def is_running(pid: int) -> bool:
 
 @pytest.fixture
 def started(tiny, tmp_path):
-    """Starts a sweep of one run."""
+    """Start a sweep of one run."""
     processes = []
     arguments = ["run", "--device", "cpu", "--sweep", tiny(mode=["forward"], context_length=[8])]
     arguments += ["--results", tmp_path / "results"]

@@ -71,7 +71,7 @@ def losing_nsys(monkeypatch):
     def lose(failing, run, times, why="/opt/nsys/lost"):
         left = [times]
 
-        def said(command, *options, log=None, **environment):
+        def run_or_lose(command, *options, log=None, **environment):
             if command == failing and log and log.path.parent.name == run and left[0]:
                 left[0] -= 1
                 log(command, "Importing /opt/nsys/x: lost")
@@ -82,8 +82,8 @@ def losing_nsys(monkeypatch):
                 raise CollectorError(f"nsys {command} failed: {why}")
             return run_nsys(command, *options, log=log, **environment)
 
-        monkeypatch.setattr(collectors, "run_nsys", said)
-        monkeypatch.setattr(nsys_cli, "run_nsys", said)
+        monkeypatch.setattr(collectors, "run_nsys", run_or_lose)
+        monkeypatch.setattr(nsys_cli, "run_nsys", run_or_lose)
 
     return lose
 
@@ -169,7 +169,7 @@ class NsysCalls:
         self.calls.append((command, options[0], began, time.monotonic()))
         return said
 
-    def of(self, command):
+    def find(self, command):
         return sorted((call for call in self.calls if call[0] == command), key=lambda call: call[2])
 
 
@@ -210,10 +210,10 @@ def test_nsys_does_nothing_while_unprofiled_steps_are_measured(session, fake_wor
 def test_a_capture_ends_while_the_next_run_is_measured(session, fake_worker, nsys_calls):
     nsys_calls.before_stop = lambda: eventually(lambda: f"{SECOND}/nsys" in fake_worker.measured_at)
     assert session().run() == dict.fromkeys(RUNS, "ok")
-    sessions = [session for _, session, *_ in nsys_calls.of("start")]
+    sessions = [session for _, session, *_ in nsys_calls.find("start")]
     assert sessions[0] != sessions[1]
     assert len(set(sessions)) == gpu_executor.NSYS_WORKERS
-    _, _, stop_began, stop_ended = next(call for call in nsys_calls.of("stop") if call[1] == sessions[0])
+    _, _, stop_began, stop_ended = next(call for call in nsys_calls.find("stop") if call[1] == sessions[0])
     assert stop_began < fake_worker.measured_at[f"{SECOND}/nsys"] < stop_ended
 
 
@@ -222,7 +222,7 @@ def test_measured_steps_wait_until_a_capture_has_settled(session, fake_worker, n
     one = session()
     one.runner.state.cooldown_s = 0.4
     assert one.run() == dict.fromkeys(RUNS, "ok")
-    disturbed = [ended for *_, ended in nsys_calls.of("start")] + [began for *_, began, _ in nsys_calls.of("stop")]
+    disturbed = [ended for *_, ended in nsys_calls.find("start")] + [began for *_, began, _ in nsys_calls.find("stop")]
     assert len(disturbed) == 8
     assert len(fake_worker.measured_at) == 8
     waits = [at - before for at in fake_worker.measured_at.values() for before in disturbed if before < at]
@@ -232,7 +232,7 @@ def test_measured_steps_wait_until_a_capture_has_settled(session, fake_worker, n
 def test_a_run_that_fails_unprofiled_opens_no_capture(session, fake_worker, nsys_calls):
     fake_worker.fail({f"{FIRST}/timer": ("warm-up", "oom"), f"{SECOND}/timer": ("measured", "segfault")})
     assert session().run() == {FIRST: "oom", SECOND: "failed", THIRD: "ok", LAST: "ok"}
-    assert len(nsys_calls.of("start")) == len(nsys_calls.of("stop")) == 2
+    assert len(nsys_calls.find("start")) == len(nsys_calls.find("stop")) == 2
 
 
 def test_a_worker_that_fails_in_a_capture_is_replaced_with_its_session(session, fake_worker, nsys_calls):
@@ -240,8 +240,8 @@ def test_a_worker_that_fails_in_a_capture_is_replaced_with_its_session(session, 
     one = session({"context_length": [8]})
     one.runner.state.cooldown_s = 0.4
     assert one.run() == {FIRST: "oom", SECOND: "ok"}
-    assert len(nsys_calls.of("start")) == 2
-    assert len(nsys_calls.of("stop")) == 1
+    assert len(nsys_calls.find("start")) == 2
+    assert len(nsys_calls.find("stop")) == 1
     assert (one.results.folder / FIRST / "timings.json").exists()
 
 

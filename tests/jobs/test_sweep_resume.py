@@ -12,7 +12,7 @@ pytestmark = pytest.mark.usefixtures("no_worker_is_left")
 
 
 class Killed(BaseException):
-    """Ends a session where a kill would, with nothing tidied up in the results."""
+    """Error that ends a session as a kill would, with nothing tidied up in the results."""
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_a_run_timed_on_another_machine_is_timed_again(session, killed_between_t
 
 
 def measure_elsewhere(folder, run_ids, **facts):
-    """As if finished runs had been measured on a machine with other facts."""
+    """Change the records of finished runs to a machine with other facts."""
     for run_id in run_ids:
         path = folder / run_id / "run.json"
         rewrite(path, machine=json.loads(path.read_text())["machine"] | facts)

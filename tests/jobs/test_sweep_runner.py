@@ -159,7 +159,7 @@ def test_a_run_is_not_lost_by_the_plain_run_that_its_loss_is_compared_with(sessi
 @pytest.mark.long
 @pytest.mark.parametrize("collector", ["timer", "nsys"])
 def test_a_hang_becomes_a_timeout_and_only_its_worker_is_killed(session, fake_worker, monkeypatch, collector):
-    """The timeout is that of the run: here it is short for the runs that hang."""
+    """Each run has a timeout: here it is short for the runs that hang."""
     hangs = {FIRST: "warm-up", SECOND: "measured", THIRD: "released"}
     monkeypatch.setattr(attempt, "compute_timeout", lambda run, protocol: 1.0 if run.run_id in hangs else HANGS_S)
     fake_worker.fail({f"{run}/{collector}": (moment, "hang") for run, moment in hangs.items()})
@@ -385,7 +385,7 @@ def stop_when(one, condition):
     return ended[0]
 
 
-def in_stage(run, stage):
+def has_begun_stage(run, stage):
     return lambda one: {"event": "stage_started", "run": run, "stage": stage} in one.events
 
 
@@ -395,7 +395,7 @@ def test_a_stop_marks_the_run_in_flight_and_keeps_the_others(session, fake_worke
     third, last = order[2:]
     fake_worker.fail({f"{third}/{collector}": ("measured", "hang")})
     one = session()
-    assert isinstance(stop_when(one, in_stage(third, collector)), StoppedError)
+    assert isinstance(stop_when(one, has_begun_stage(third, collector)), StoppedError)
     assert one.named("run_interrupted") == [third]
     runs = sorted(one.sweep.runs, key=lambda run: order.index(run.run_id))
     assert [one.results.read_in_flight(run) for run in runs] == [None, None, "interrupted", None]

@@ -74,7 +74,7 @@ def test_what_fails_with_a_change_leaves_the_other_changes_to_be_tried(tmp_path,
 
 
 def noted(**changed) -> dict:
-    """What is noted of a script that has no change yet."""
+    """Return what is noted of a script without changes."""
     plain = {"steps": [{"host_ns": 1}], "captured_ns": [1], "followed_ns": [1], "exit_code": 0, "seen": 2}
     plain |= {"float32_matmul_precision": "highest", "autocast": "", "compiled": False, "losses": [2.0, 1.0]}
     return plain | changed
@@ -91,7 +91,7 @@ class Told:
 
 @pytest.fixture
 def tried(tmp_path, monkeypatch):
-    """Runs the command where measuring and judging are replaced."""
+    """Run the command with fakes of measuring and judging."""
 
     def run(*options: str, script: dict | None = None) -> Told:
         order: list[str] = []

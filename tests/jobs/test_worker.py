@@ -52,7 +52,7 @@ def make(**changes) -> Stepper:
 
 @pytest.fixture
 def opened():
-    """Names of the ranges opened since."""
+    """List the names of the ranges opened since."""
     names = []
 
     @contextmanager

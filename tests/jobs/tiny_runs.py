@@ -7,11 +7,11 @@ from profiler_job.jobs.executor import gpu_executor
 RUNS = [f"tiny-ctx{t}-fp32-naive-{mode}" for t in (8, 16) for mode in ("forward", "train_step")]
 FIRST, SECOND, THIRD, LAST = RUNS
 ORDER = Random("0-0").sample(RUNS, len(RUNS))
-"""In which the first unprofiled process of each run is measured, whose seed is 0."""
+"""Order in which the first unprofiled process of each run is measured (seed 0)."""
 
 
 class OnGpu:
-    """Makes the judgement of a capture what it is on a GPU, with workers on the CPU."""
+    """State with which a capture is checked as on a GPU, with workers on the CPU."""
 
     def __init__(self, one):
         self.runner = one.runner

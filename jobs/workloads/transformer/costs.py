@@ -1,4 +1,4 @@
-"""What the reference Transformer costs, from its shape: time on a modest GPU and events in a capture. Plain arithmetic.
+"""Costs of the reference Transformer, from its shape: time on a modest GPU and events in a capture. Plain arithmetic.
 
 A prediction, never shown as a measurement.
 """
@@ -9,7 +9,7 @@ from profiler_job.jobs.contract.precisions import PRECISIONS
 BYTES_FP32 = 4
 
 SUSTAINED_BYTES_PER_S = 0.3e12
-"""What a modest data-centre GPU sustains; deliberately low, so that a timeout means trouble."""
+"""Bytes per second that a modest data-centre GPU sustains; deliberately low, so that a timeout means trouble."""
 LAUNCH_S = 20e-6
 
 # The most kernels, API calls, copies and ranges of a layer in one step that any recording in site/data has.
@@ -31,6 +31,6 @@ def step_seconds(run: Run) -> float:
 
 
 def step_events(run: Run) -> float:
-    """Events that a capture holds of one step, of all ranks."""
+    """Predict the events in a capture of one step, of all ranks."""
     of_micro_batches = EVENTS_PER_LAYER["forward_backward"] * (run.accumulation - 1)
     return (EVENTS_PER_LAYER[run.mode] + of_micro_batches) * run.num_layers * run.gpus
