@@ -8,10 +8,12 @@ import pytest
 from typer.testing import CliRunner
 
 from profiler_job.__main__ import app
+from profiler_job.analysis.recording import store
 from profiler_job.jobs.cli.try_command import save_tries
 from profiler_job.jobs.contract.json_format import FORMAT_VERSION
 from profiler_job.jobs.executor.events import JsonEvents
 from profiler_job.jobs.executor.script import Script
+from tests import synthetic
 
 CAPTURE = Path(__file__).parent / "data" / "h200_parquetdir"
 
@@ -32,6 +34,28 @@ def test_two_captures(command, tmp_path):
 def test_each_summary_of_captures():
     assert print_json("show", CAPTURE)["format_version"] == FORMAT_VERSION
     assert [each["format_version"] for each in print_json("show", CAPTURE, CAPTURE)] == [FORMAT_VERSION] * 2
+
+
+def test_a_plan():
+    plan = print_json("plan", "--only", "size=small,mode=forward", "--gpu-memory", "80")
+    assert plan["format_version"] == FORMAT_VERSION and plan["sweep"]
+    first = plan["runs"][0]
+    assert first["num_parameters"] > 1e8 and first["memory_bytes"] > 4 * first["num_parameters"]
+    assert first["time_s"] > 0 and first["will_not_fit"] is None
+
+
+def test_predictions(tmp_path):
+    recording = synthetic.recording(sizes=("small",), contexts=(128,))
+    tables = {name: getattr(recording, name) for name in store.TABLES}
+    store.write(
+        tmp_path / "made-up", tables, {key: each for key, each in recording.manifest.items() if key != "tables"}
+    )
+    options = ("--run", "mode=train_step", "--change", "fused_adamw", "--change", "bf16")
+    made = print_json("predict", tmp_path / "made-up", *options)
+    assert made["format_version"] == FORMAT_VERSION
+    fused, bf16 = made["runs"][0]["predictions"]
+    assert fused["changes"] == ["fused_adamw"] and fused["low_ns"] <= fused["step_ns"] <= fused["high_ns"]
+    assert bf16["no_prediction_because"]
 
 
 def test_each_event(capsys):

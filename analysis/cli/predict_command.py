@@ -1,7 +1,7 @@
 """The command `predict`: predict what changes would give."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -21,6 +21,7 @@ def predict(
     ledger: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Keep the predictions there; the file must be new.")
     ] = None,
+    form: Annotated[Literal["text", "json"], typer.Option("--format", "-f", help="How to print it.")] = "text",
 ) -> None:
     """Predict how long a step takes with a change, such as BF16, fused attention or CUDA graphs.
 
@@ -29,6 +30,6 @@ def predict(
     from profiler_job.analysis.prediction import print_predictions as predicting
 
     escape_unencodable()
-    request = predicting.Request(recording=recording, sets=change or (), only=runs or (), ledger=ledger)
+    request = predicting.Request(recording=recording, sets=change or (), only=runs or (), ledger=ledger, form=form)
     if code := predicting.run(request, print, ingesting.print_line):
         raise typer.Exit(code)

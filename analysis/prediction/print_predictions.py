@@ -1,9 +1,11 @@
 """From a recording to its predictions: printed, and kept in a ledger."""
 
+import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from profiler_job.analysis.capture.capture_data import ExportError
 from profiler_job.analysis.comparison.errors import NotComparableError
@@ -14,10 +16,13 @@ from profiler_job.analysis.prediction.predict import Abstention, Prediction, sel
 from profiler_job.analysis.recording.ingest import ResultsError
 from profiler_job.analysis.recording.store import RecordingError
 from profiler_job.analysis.reference import track_record
+from profiler_job.jobs.contract.json_format import add_format_version
 from profiler_job.jobs.contract.layout import SCRIPT
 
 RATES = {track_record.SWEEP: rates.FILE, track_record.AS_SCRIPT: script_rates.FILE, SCRIPT: script_rates.FILE}
 """By the way in which a step is predicted, as of `track_record.choose_kind`."""
+
+Format = Literal["text", "json"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +34,7 @@ class Request:
     sets: Sequence[str] = ()
     only: Sequence[str] = ()
     ledger: Path | None = None
+    form: Format = "text"
 
 
 def run(request: Request, out: Callable[[str], None], err: Callable[[str], None]) -> int:
@@ -56,6 +62,17 @@ def run(request: Request, out: Callable[[str], None], err: Callable[[str], None]
     except (NotComparableError, RecordingError, ResultsError, ExportError, sweep_changes.Abstains) as error:
         err(f"error: {error}")
         return error.exit_code
+    if request.form == "json":
+        runs = [
+            {
+                "run_id": str(one_run.run["run_id"]),
+                "step_ns": float(one_run.step_ns),
+                "predictions": [describe_prediction(guess) for predicted, guess in said if predicted is one_run],
+            }
+            for one_run in known
+        ]
+        out(json.dumps(add_format_version({"runs": runs}), indent=2))
+        return 0
     for one_run in known:
         out(f"{one_run.run['run_id']}: {one_run.step_ns / 1e6:.2f} ms a step, measured")
         of_run = [one_said for said_of, one_said in said if said_of is one_run]
@@ -66,6 +83,16 @@ def run(request: Request, out: Callable[[str], None], err: Callable[[str], None]
         for line in advice(of_run, one_run.run):
             out(f"  {line}")
     return 0
+
+
+def describe_prediction(said: Prediction | Abstention) -> dict[str, Any]:
+    """Return a prediction, or why there is none, as the JSON has it: times in ns, null for what is not known."""
+    if isinstance(said, Abstention):
+        return {"changes": list(said.changes), "no_prediction_because": said.reason}
+    times = {name: float(getattr(said, name)) for name in ("step_ns", "low_ns", "high_ns", "ceiling_ns")}
+    frees_bytes = None if math.isnan(said.frees_bytes) else float(said.frees_bytes)
+    facts = {"limited_by": said.limited_by, "work": float(said.work), "frees_bytes": frees_bytes}
+    return {"changes": list(said.changes)} | times | facts
 
 
 def advice(said: Sequence[Prediction | Abstention], run: Mapping[str, Any]) -> list[str]:

@@ -1,7 +1,8 @@
 """The command `plan`: print the runs of a sweep, and what they need."""
 
+import json
 from collections import Counter
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.progress import track
@@ -10,6 +11,7 @@ from profiler_job.jobs.cli.console import err, fail, out
 from profiler_job.jobs.cli.sweep_options import Only, ShardOption, SweepFile, choose_runs
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.exit_codes import ExitCode
+from profiler_job.jobs.contract.json_format import add_format_version
 from profiler_job.jobs.contract.words import format_count
 from profiler_job.jobs.executor.events import format_clock
 from profiler_job.jobs.memory import (
@@ -36,6 +38,7 @@ def plan(
     memory: Annotated[
         bool, typer.Option("--memory", help="Predict memory however long it takes; --gpu-memory does so, too.")
     ] = False,
+    form: Annotated[Literal["text", "json"], typer.Option("--format", "-f", help="How to print it.")] = "text",
 ) -> None:
     """Print the runs of a sweep with their parameters, predicted memory and time. Needs no GPU and no torch; the
     memory of models of your own is simulated, and that needs torch."""
@@ -53,6 +56,10 @@ def plan(
     if with_memory and seconds > QUICK_S:
         err.print(slow)
     bar = track(runs, slow, console=err, transient=True, disable=not (err.is_terminal and seconds > QUICK_S))
+    if form == "json":
+        content = {"sweep": planned.name, "runs": [table.describe(run) for run in bar]}
+        print(json.dumps(add_format_version(content), indent=2))
+        return
     heading, *rows = table.lines(bar)
     out.print(heading, style="bold", soft_wrap=True)
     for row in rows:

@@ -1,6 +1,7 @@
 """The runs of a sweep as a table of text."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.layout import Protocol
@@ -58,6 +59,19 @@ class PlanTable:
             self.num_too_large += failure is not None
             row.append(f"{('first', 'second')[failure.step]} step, {failure.phase}" if failure else "")
         return row
+
+    def describe(self, run: Run) -> dict[str, Any]:
+        """Return what is predicted for a run: bytes, seconds, and where it will not fit; None for what is not known."""
+        simulated = self.simulated.get(run)
+        facts: dict[str, Any] = {"run_id": run.run_id, "batch_size": run.batch_size}
+        facts["num_parameters"] = run.num_parameters or (simulated.num_parameters if simulated else None) or None
+        if self.with_memory:
+            facts["memory_bytes"] = simulated.peak_bytes if simulated else predict_memory_bytes(run)
+        facts["time_s"] = predict_seconds(run, self.protocol)
+        if self.with_limits:
+            failure = self.failure(run)
+            facts["will_not_fit"] = {"step": failure.step + 1, "phase": failure.phase} if failure else None
+        return facts
 
     def failure(self, run: Run) -> Failure | None:
         limit_bytes = compute_allocator_limit(run, self.gpu_memory)
