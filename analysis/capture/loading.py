@@ -86,7 +86,7 @@ class LoadedCapture:
     ranges:  one row an NVTX range on the host
     api:     one row a call of the CUDA API on the host
     memops:  one row a memory copy or set on a GPU
-    phases:  one row a phase: calls, times and shares, as `SECTIONS["phases"]` of analysis.capture.summary has them
+    phases:  one row a phase: calls, times and shares, as `section_columns.SECTIONS["phases"]` explains them
     summary: all that `profiler-job show` prints: `summary.capture` (facts), `summary.coverage`, `summary.launches`,
              `summary.sections` (frames by name), `summary.as_json()`
     """

@@ -6,7 +6,8 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.capture.summary import SECTIONS, Summary
+from profiler_job.analysis.capture.section_columns import SECTIONS
+from profiler_job.analysis.capture.summary import Summary
 from profiler_job.analysis.reference import track_record
 from profiler_job.analysis.show.values import format_brief_time, format_value
 from profiler_job.jobs.contract.changes import LABELS

@@ -2,7 +2,8 @@
 
 from shlex import quote
 
-from profiler_job.analysis.capture.summary import SECTIONS, Summary
+from profiler_job.analysis.capture.section_columns import SECTIONS
+from profiler_job.analysis.capture.summary import Summary
 from profiler_job.analysis.show.communication_lines import describe_communication as communication_of
 from profiler_job.analysis.show.finding_lines import describe_findings as findings_of
 from profiler_job.analysis.show.values import format_time, format_value, make_printable

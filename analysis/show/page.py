@@ -10,7 +10,8 @@ import pandas as pd
 from markupsafe import Markup
 
 from profiler_job.analysis.capture.limit_of_capture import BUSY, IDLE
-from profiler_job.analysis.capture.summary import NUM_MOMENTS, SECTIONS, Summary
+from profiler_job.analysis.capture.section_columns import SECTIONS
+from profiler_job.analysis.capture.summary import NUM_MOMENTS, Summary
 from profiler_job.analysis.reference.kernel_families import FAMILIES
 from profiler_job.analysis.render.tables import family_chip
 from profiler_job.analysis.show.advice_lines import TITLE, choose_advice_note, format_advice

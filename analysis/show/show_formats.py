@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from profiler_job.analysis.capture.summary import SECTIONS, Summary
+from profiler_job.analysis.capture.section_columns import SECTIONS
+from profiler_job.analysis.capture.summary import Summary
 from profiler_job.analysis.show.advice_lines import TITLE, choose_advice_note, format_advice
 from profiler_job.analysis.show.facts import format_heads, format_note
 from profiler_job.analysis.show.table_columns import fit_table

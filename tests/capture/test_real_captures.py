@@ -7,8 +7,9 @@ import pytest
 from rich.cells import cell_len
 
 from profiler_job.analysis.capture.attribution import attribute
+from profiler_job.analysis.capture.section_columns import SECTIONS
 from profiler_job.analysis.capture.selection import Selection
-from profiler_job.analysis.capture.summary import SECTIONS, summarise
+from profiler_job.analysis.capture.summary import summarise
 from profiler_job.analysis.show.communication_lines import describe_communication as communication_sentences
 from profiler_job.analysis.show.finding_lines import describe_findings as findings_of
 from profiler_job.analysis.show.index import tabulate_captures

@@ -18,7 +18,8 @@ from typer.testing import CliRunner
 from profiler_job.__main__ import app
 from profiler_job.analysis.capture import intervals
 from profiler_job.analysis.capture.nsys_export import read
-from profiler_job.analysis.capture.summary import SECTIONS, summarise
+from profiler_job.analysis.capture.section_columns import SECTIONS
+from profiler_job.analysis.capture.summary import summarise
 from profiler_job.analysis.reference.kernel_families import FAMILIES
 from profiler_job.analysis.show.index import COLUMNS
 from profiler_job.analysis.show.names import shorten

@@ -8,13 +8,15 @@ from profiler_job.analysis.capture import (
     attribution,
     blocks,
     export_columns,
+    kernel_overlaps,
     nsys_reports,
     parquet_tables,
+    range_times,
     sqlite_tables,
-    summary,
 )
 from profiler_job.analysis.capture.nsys_export import read
-from profiler_job.analysis.capture.summary import SECTIONS, summarise
+from profiler_job.analysis.capture.section_columns import SECTIONS
+from profiler_job.analysis.capture.summary import summarise
 
 from .nsys_files import Export
 from .profiles import NAMES, profile
@@ -129,7 +131,7 @@ def test_the_size_of_a_block_changes_nothing(tmp_path, monkeypatch, seed, contai
     export = _random_capture(seed, longest=10)
     path = getattr(export, container)(tmp_path / "x")
     whole = summarise(read(path)).as_json()
-    for module in (blocks, export_columns, parquet_tables, sqlite_tables, summary):
+    for module in (blocks, export_columns, parquet_tables, sqlite_tables, kernel_overlaps):
         monkeypatch.setattr(module, "BLOCK", 3)
     monkeypatch.setattr(sqlite_tables.SqliteTables, "CHUNK", 3)
     in_blocks = summarise(read(path))
@@ -141,7 +143,7 @@ def test_the_size_of_a_block_changes_nothing(tmp_path, monkeypatch, seed, contai
 def test_push_pop_ranges_worked_out_in_parts_give_the_same(tmp_path, monkeypatch, seed):
     export = _random_capture(seed)
     plain = {key: value for key, value in _slow_ranges(export).items() if key[1] == 59}
-    monkeypatch.setattr(summary, "_MOST_PAIRS", 100)
+    monkeypatch.setattr(range_times, "_MOST_PAIRS", 100)
     section = summarise(read(export.sqlite(tmp_path / "x.sqlite"))).sections["ranges"]
     assert _fast_ranges(section[section["style"] == "PushPop"]) == plain
 
@@ -149,7 +151,7 @@ def test_push_pop_ranges_worked_out_in_parts_give_the_same(tmp_path, monkeypatch
 @pytest.mark.parametrize("seed", range(6))
 def test_start_end_ranges_worked_out_in_parts_give_the_same(tmp_path, monkeypatch, seed):
     export = _random_capture(seed)
-    monkeypatch.setattr(summary, "_MOST_PAIRS", 120)
+    monkeypatch.setattr(range_times, "_MOST_PAIRS", 120)
     section = summarise(read(export.sqlite(tmp_path / "x.sqlite"))).sections["ranges"]
     plain = _slow_ranges(export)
     for row in section[section["style"] == "StartEnd"].dropna().to_dict("records"):
@@ -274,7 +276,7 @@ def test_busy_time_of_too_many_ranges_is_not_guessed(tmp_path, monkeypatch):
     for i in range(100):
         export.push(f"step_{i}", 10 * i, None)
         export.launch(10 * i + 1, start=10 * i + 5, end=10 * i + 20)
-    monkeypatch.setattr(summary, "_MOST_PAIRS", 400)
+    monkeypatch.setattr(range_times, "_MOST_PAIRS", 400)
     rows = summarise(read(export.sqlite(tmp_path / "x.sqlite"))).sections["ranges"]
     assert rows["busy_ns"].isna().all()
     assert rows["kernel_ns"].max() == 1500
