@@ -122,7 +122,7 @@ test-reading: $(TO_READ) ## Run the tests of what reads captures and recordings,
 merge: $(TO_REPORT) ## Join the shards below SHARDS=folder into MERGED=results/merged
 	$(BIN)/python -m profiler_job merge $(SHARDS) --out $(or $(MERGED),results/merged) $(if $(ALLOW_MIX),--allow-mix)
 
-publish-data: $(TO_REPORT) ## Show FROM=results or a recording, ask, and put it into site/data/NAME=name (STUDY=again)
+publish-data: $(TO_REPORT) ## Show FROM=results or a recording, ask, and put it into site/data as NAME=name (STUDY=again)
 	$(BIN)/python -m profiler_job publish-data $(FROM) $(NAME) $(if $(STUDY),--study $(STUDY)) $(if $(YES),--yes)
 
 check-public: $(TO_REPORT) ## Look for anything private and for broken links in site/data and build/html

@@ -1,15 +1,14 @@
 """The module of each kernel of backward, in the recordings of the default sweep and of its twin in BF16."""
 
 import re
-from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from profiler_job.analysis.reference import kernel_families
 from profiler_job.jobs.contract import ranges
+from tests.shipped_data import locate
 
-DATA = Path(__file__).parents[1] / "site" / "data"
 BLOCK = re.compile(r"block_\d+")
 ATTENTION = ("attention_scores", "attention_output", "fused_attention", "softmax")
 
@@ -18,7 +17,7 @@ ATTENTION = ("attention_scores", "attention_output", "fused_attention", "softmax
 def kernels(request):
     """Kernel time and launches of each run, phase, module and kernel name, over its steps."""
     columns = ["run_id", "step", "phase", "module", "kernel_name", "duration_ns"]
-    rows = pd.read_parquet(DATA / request.param / "kernels.parquet", columns=columns)
+    rows = pd.read_parquet(locate(request.param) / "kernels.parquet", columns=columns)
     rows = rows[rows["step"] >= 0].rename(columns={"duration_ns": "time_ns"})
     by = ["run_id", "phase", "module", "kernel_name"]
     return rows.groupby(by, observed=True)["time_ns"].agg(["size", "sum"]).reset_index().astype(dict.fromkeys(by, str))

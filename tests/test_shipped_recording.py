@@ -1,14 +1,11 @@
 """What the recordings in site/data promise, checked over every run of them."""
 
-from pathlib import Path
-
 import pytest
 
 from profiler_job.analysis.metrics import run_grid
 from profiler_job.analysis.pages import reconciliation
 from profiler_job.analysis.recording import store
-
-FOLDERS = sorted(path.parent for path in (Path(__file__).parents[1] / "site" / "data").glob("*/manifest.json"))
+from tests.shipped_data import RECORDINGS as FOLDERS
 
 pytestmark = pytest.mark.skipif(not FOLDERS, reason="no recording in site/data")
 

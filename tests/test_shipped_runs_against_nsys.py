@@ -3,7 +3,6 @@ here, and of every run of the shipped recordings, which hold the sums that nsys 
 
 import functools
 import io
-import lzma
 import tarfile
 from pathlib import Path
 
@@ -15,9 +14,10 @@ from profiler_job.analysis.capture.attribution import attribute
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP, load_sweep
 from tests.capture.test_nsys_reports import assert_agrees
+from tests.packed import unpack
+from tests.shipped_data import locate
 
 ROOT = Path(__file__).resolve().parents[1]
-DATA = ROOT / "site" / "data"
 RUNS = sorted(path.parent for path in (ROOT / "tests" / "data" / "h200_runs").glob("*/profile.sqlite.xz"))
 
 
@@ -28,8 +28,7 @@ def exports(tmp_path_factory):
 
     @functools.cache
     def export(folder: Path):
-        database = unpacked / f"{folder.name}.sqlite"
-        database.write_bytes(lzma.decompress((folder / "profile.sqlite.xz").read_bytes()))
+        database = unpack(folder / "profile.sqlite.xz", unpacked / f"{folder.name}.sqlite")
         capture = read(database)
         return capture, attribute(capture)
 
@@ -61,7 +60,7 @@ def test_the_export_agrees_with_nsys_to_the_nanosecond(exports, folder, report):
 @pytest.mark.parametrize(("name", "num_runs"), [("h200-fp32", 60), ("h200-bf16", 60), ("precision", 15)])
 def test_a_recording_agrees_with_nsys_to_the_nanosecond(name, num_runs):
     """Kernel calls and time by name inside the steps and inside each phase, against nsys's rows for those ranges."""
-    kernels, nsys = (pd.read_parquet(DATA / name / f"{table}.parquet") for table in ("kernels", "nsys_sums"))
+    kernels, nsys = (pd.read_parquet(locate(name) / f"{table}.parquet") for table in ("kernels", "nsys_sums"))
     assert nsys["run_id"].nunique() == num_runs
     kernels = kernels[kernels["step"] >= 0]
     total = kernels.rename(columns={"duration_ns": "total_ns"})

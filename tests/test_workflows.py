@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from profiler_job.analysis.recording import store
+from tests.shipped_data import locate
 
 ROOT = Path(__file__).parents[1]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -106,7 +107,7 @@ CALM, WAITING = "small-ctx512-fp32-naive-forward-compile_cudagraphs", "small-ctx
 
 def keep_run(folder, run_id, times_as_long=1):
     """A recording of one shipped run, all of which takes so many times as long, on the host and on the GPU."""
-    shipped = store.load(ROOT / "site" / "data" / "compile")
+    shipped = store.load(locate("compile"))
     tables = {name: getattr(shipped, name) for name in store.TABLES}
     tables = {name: rows[rows["run_id"].astype(str) == run_id] for name, rows in tables.items()}
     for name in ("steps", "ranges", "kernels", "memops"):

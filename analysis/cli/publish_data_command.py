@@ -23,20 +23,23 @@ def publish_data(
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Put a recording into site/data, after showing what becomes public.
+    """Put a recording into the folder of its study in site/data, after showing what becomes public.
 
     Exit code: 0 it is there, 1 not confirmed, 2 it cannot be published (something private in it, too large, not whole).
     """
     from profiler_job.analysis.recording import publish_data as publishing
+    from profiler_job.analysis.site import data_readme
 
     try:
         folder = publishing.publish_data(
             source, name, data, lambda text: yes or typer.confirm(text), study=study, with_captures=not without_captures
         )
+        if folder is not None:
+            data_readme.write_readme(data)
     except (publishing.PublishError, ingesting.ResultsError, RecordingError, OSError) as error:
         ingesting.print_line(f"error: {describe_error(error)}")
         raise typer.Exit(find_exit_code(error)) from error
     if folder is None:
         ingesting.print_line("nothing was published")
         raise typer.Exit(ExitCode.FAILED)
-    print(f"{folder} is ready: commit it, and the site shows it after the next push")
+    print(f"{folder} is ready: commit it with {data / data_readme.NAME}, and the site shows it after the next push")

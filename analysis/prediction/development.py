@@ -23,8 +23,7 @@ from profiler_job.analysis.reference import flops
 from profiler_job.analysis.reference.track_record import SWEEP
 from profiler_job.jobs.contract import axes, ranges
 from profiler_job.jobs.contract.changes import COMPILED
-from profiler_job.jobs.contract.integrity import find_folders
-from profiler_job.jobs.contract.layout import MANIFEST
+from profiler_job.jobs.contract.studies import find_recordings
 
 DATA = Path(__file__).resolve().parents[2] / "site" / "data"
 AXES = {"precision": {"tf32": "tf32", "bf16": "bf16"}, "attention": {"sdpa": "fused_attention"}}
@@ -287,7 +286,7 @@ def _has_host_times(run: Baseline) -> bool:
 def errors_of_tests(data: Path, known: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The tested predictions of sweeps in the ledgers below `data`, but for `known` pairs, which have their
     kernels, too: what an error has without its interval."""
-    recordings = [store.load(folder) for folder in find_folders(data, MANIFEST)]
+    recordings = [store.load(folder) for folder in find_recordings(data)]
     held = ledger.compare_with_measured(ledger.read_all(data / ledger.FOLDER), [*recordings, *ledger.recordings(data)])
     case = ["changes", "size", "context_length"]
     measured: dict[tuple[Any, ...], list[float]] = {}

@@ -12,8 +12,8 @@ import pandas as pd
 from profiler_job.analysis.prediction import ledger, predict, rates, script_rates
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.reference.track_record import AS_SCRIPT, CLOSE, FILE, SWEEP, Record
-from profiler_job.jobs.contract.integrity import find_folders
-from profiler_job.jobs.contract.layout import MANIFEST, SCRIPT
+from profiler_job.jobs.contract.layout import SCRIPT
+from profiler_job.jobs.contract.studies import find_recordings
 
 
 def records(predicted: pd.DataFrame, developed: pd.DataFrame) -> dict[str, Record]:
@@ -31,7 +31,7 @@ def records(predicted: pd.DataFrame, developed: pd.DataFrame) -> dict[str, Recor
 
 
 def score_folder(data: Path) -> dict[str, dict[str, Record]]:
-    recordings = [store.load(folder) for folder in find_folders(data, MANIFEST)] + ledger.recordings(data)
+    recordings = [store.load(folder) for folder in find_recordings(data)] + ledger.recordings(data)
     predicted = ledger.compare_with_measured(ledger.read_all(data / ledger.FOLDER), recordings)
     of_kind = {kind: predicted[predicted["kind"] == kind] for kind in (SWEEP, AS_SCRIPT, SCRIPT)}
     scripts = pd.DataFrame(script_rates.load().errors).assign(error=lambda pairs: 1 / pairs["ratio"] - 1)

@@ -92,13 +92,15 @@ def rewrite(source: Path, target: Path, manifest: dict, with_captures: bool = Tr
     target.mkdir()
     for name in store.TABLES:
         file = source / f"{name}.parquet"
-        if not file.is_file() and name in store.OPTIONAL_TABLES:
+        if store.is_left_out(source, name, manifest):
             continue
         table = store.read_table(name, file)
         if not with_captures:
             table = _drop_capture(name, table)
         kept = {column: _convert_column(table, name, column, file) for column in table.column_names}
         left_out += [f"{file.name}: column {column}" for column, values in kept.items() if values is None]
+        if not store.has_file(name, table.num_rows):
+            continue
         written = pa.table({column: values for column, values in kept.items() if values is not None})
         store.write_table(name, written, target / file.name)
         tables[name] = {"rows": table.num_rows, **read_facts(target / file.name).model_dump()}

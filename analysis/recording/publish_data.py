@@ -12,7 +12,7 @@ from profiler_job.analysis.recording import allowed, ingest, store
 from profiler_job.analysis.recording.scan import HASHED_NAMES, Scanner
 from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.integrity import clear, replace, restore
-from profiler_job.jobs.contract.studies import STUDIES
+from profiler_job.jobs.contract.studies import STUDIES, find_study_folder
 
 LARGEST_BYTES = 25 * 2**20
 """Recordings live in git and are loaded by browsers."""
@@ -66,9 +66,9 @@ def publish_data(
     study: str | None = None,
     with_captures: bool = True,
 ) -> Path | None:
-    """Put the recording `source` (or the one made from results folder `source`) into `data/name`; returns that folder.
-    `study` files it under another study than its sweep names. Without captures it holds what was timed, and is a
-    fraction as large.
+    """Put the recording `source` (or the one made from results folder `source`) into `data/STUDY/name`, where STUDY is
+    `main` for a default sweep; returns that folder. `study` files it under another study than its sweep names. Without
+    captures it holds what was timed, and is a fraction as large.
 
     Shows what it holds first, then asks `confirm`, and returns None when that says no. Raises PublishError for a name
     that cannot be a folder, a study that no question is about, a recording with anything private in it, one too large,
@@ -86,6 +86,7 @@ def publish_data(
         manifest = store.read_manifest(recording)
         folder = draft / name
         changed = {"name": name} | ({} if study is None else {"study": study})
+        target = data / find_study_folder(study if study is not None else manifest.get("study", "")) / name
         left_out = allowed.rewrite(recording, folder, manifest | changed, with_captures)
         run_ids = set(store.load(folder).runs["run_id"].astype(str))
         for line in contents(folder):
@@ -94,12 +95,13 @@ def publish_data(
             show("left out, as asked: what nsys recorded")
         for what in left_out:
             show(f"left out, since no recording has it: {what}")
-        _check(folder, Scanner(manifest.get(HASHED_NAMES, ())), run_ids, data / name)
-        there = f" in place of the recording of {_created(data / name)}" if (data / name).exists() else ""
-        if not confirm(f"Put this into {data / name}{there}, to be published with the site?"):
+        _check(folder, Scanner(manifest.get(HASHED_NAMES, ())), run_ids, target)
+        there = f" in place of the recording of {_created(target)}" if target.exists() else ""
+        if not confirm(f"Put this into {target}{there}, to be published with the site?"):
             return None
-        replace(folder, data / name)
-    return data / name
+        target.parent.mkdir(exist_ok=True)
+        replace(folder, target)
+    return target
 
 
 @contextmanager

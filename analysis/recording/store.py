@@ -1,9 +1,10 @@
 """A recording: the tidy tables that everything after reading works from, and what each of their columns means.
 
 `TABLES` is the one place that names columns, types, units and meanings: writing, checking, loading and the data
-dictionary all come from it. A recording is a folder with one Parquet file a table and `manifest.json`. Integers are
-nanoseconds and bytes; times count from the start of a run's first step. Files hold starts and ends as differences, or
-as times where an older version wrote them; see `times`.
+dictionary all come from it. A recording is a folder with `manifest.json` and one Parquet file for each table that has
+rows. Integers are nanoseconds and bytes; times count from the start of a run's first step. Times of launches are
+rounded, all others are exact. Files hold starts and ends as differences, or as times where an older version wrote them;
+see `times`.
 """
 
 import json
@@ -32,7 +33,6 @@ from profiler_job.jobs.contract.integrity import (
     add_digest,
     clear,
     find_damage,
-    find_folders,
     is_intact,
     load_json,
     read_facts,
@@ -40,6 +40,7 @@ from profiler_job.jobs.contract.integrity import (
     restore,
 )
 from profiler_job.jobs.contract.layout import MANIFEST, STATUSES
+from profiler_job.jobs.contract.studies import find_recordings
 
 pd.set_option("mode.string_storage", "python")
 """Tables here are many and most are small: pyarrow's strings, the default, take longer for each of them."""
@@ -104,7 +105,10 @@ _ATTRIBUTION = Column(
 )
 _DEVICE = Column("device", "int32", "", "CUDA device as its rank numbers it: a GPU of the run is (rank, device)")
 _LAUNCH = Column(
-    "launch_ns", "int64", "ns", "start of the API call that launched it (its own start where that is unknown)"
+    "launch_ns",
+    "int64",
+    "ns",
+    f"start of the API call that launched it, to the nearest {times.TICK_NS} ns (its own start where that is unknown)",
 )
 _START = Column("start_ns", "int64", "ns", "start, after the start of the run's first step")
 _END = Column("end_ns", "int64", "ns", "end, after the start of the run's first step")
@@ -223,7 +227,12 @@ TABLES: dict[str, tuple[Column, ...]] = {
         _ATTRIBUTION,
         Column("kernel_name", "category", "", "full demangled name"),
         _LAUNCH,
-        Column("launch_end_ns", "int64", "ns", "end of the API call that launched it"),
+        Column(
+            "launch_end_ns",
+            "int64",
+            "ns",
+            f"end of the API call that launched it, to the nearest {times.TICK_NS} ns",
+        ),
         _START,
         _END,
         _DEVICE,
@@ -423,7 +432,14 @@ def dictionary() -> pd.DataFrame:
 
 def _stored(table: str) -> list[Column]:
     """The columns that only its file has."""
-    return [Column(name, "int64", "ns", meaning) for pair in _pairs(table) for name, meaning in times.meanings(pair)]
+    names = [column.name for column in TABLES[table]]
+    step = Column(times.RANGE_STEP, "int64", "", times.MEANING_OF_RANGE_STEP)
+    launches = times.meanings_of_launches(names)
+    return [
+        *([step] if times.has_range_steps(names) else []),
+        *(Column(name, "int64", f"{times.TICK_NS} ns", meaning) for name, meaning in launches),
+        *(Column(name, "int64", "ns", meaning) for pair in _pairs(table) for name, meaning in times.meanings(pair)),
+    ]
 
 
 def _pairs(table: str) -> list[times.Pair]:
@@ -434,8 +450,8 @@ def _pairs(table: str) -> list[times.Pair]:
 
 
 def write(folder: Path | str, tables: Mapping[str, pd.DataFrame], manifest: dict) -> None:
-    """Write a recording, sorted, and its manifest with rows, bytes and SHA-256 of each table, in place of the one that
-    may be in `folder`: as a whole, or not at all.
+    """Write a recording, sorted, and its manifest with rows, bytes and SHA-256 of each table that has rows, in place of
+    the one that may be in `folder`: as a whole, or not at all. Times of launches are rounded as of `times`.
 
     Raises RecordingError where the tables break what `TABLES` promises, where `folder` holds anything else, and where
     it cannot be written.
@@ -446,15 +462,16 @@ def write(folder: Path | str, tables: Mapping[str, pd.DataFrame], manifest: dict
             f"{folder} holds {others[0]}, which is of no recording: give another folder", exit_code=ExitCode.USAGE
         )
     run_ids = list(tables["runs"]["run_id"].astype(str))
-    checked = {name: _checked(name, _ordered(name, tables[name], run_ids)) for name in TABLES}
+    checked = {name: _checked(name, _ordered(name, _rounded(tables[name]), run_ids)) for name in TABLES}
     draft = folder.with_name(f".{folder.name}.draft")
     try:
         clear(draft)
         draft.mkdir(parents=True)
         written = {}
         for name, frame in checked.items():
-            write_table(name, _arrow(name, frame), file := draft / f"{name}.parquet")
-            written[name] = {"rows": len(frame), **read_facts(file).model_dump()}
+            if has_file(name, len(frame)):
+                write_table(name, _arrow(name, frame), file := draft / f"{name}.parquet")
+                written[name] = {"rows": len(frame), **read_facts(file).model_dump()}
         write_manifest(draft, manifest | {"tables": written})
         replace(draft, folder)
     except OSError as error:
@@ -463,6 +480,28 @@ def write(folder: Path | str, tables: Mapping[str, pd.DataFrame], manifest: dict
         ) from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+
+
+def has_file(table: str, num_rows: int) -> bool:
+    """Whether a table of so many rows is written: one without rows is not, but for `runs`."""
+    return num_rows > 0 or table == "runs"
+
+
+def _rounded(frame: pd.DataFrame) -> pd.DataFrame:
+    """`frame` with the launches that its file will have, for it is sorted by them."""
+    start, end = times.LAUNCHES[:2]
+    columns = [name for name in (start, end, "start_ns") if name in frame]
+    if not {start, "start_ns"} <= {*columns} or not all(is_whole(frame[name]) for name in columns):
+        return frame
+    launch, launch_end = times.round_launches(
+        *(frame[name].to_numpy(np.int64) if name in frame else None for name in (start, end, "start_ns"))
+    )
+    return frame.assign(**{start: launch}, **({} if launch_end is None else {end: launch_end}))
+
+
+def is_whole(values: pd.Series) -> bool:
+    """Whether all values are there and are integers."""
+    return pd.api.types.is_integer_dtype(values) and not values.isna().any()
 
 
 def files_of(folder: Path) -> list[Path]:
@@ -477,9 +516,10 @@ def write_manifest(folder: Path, manifest: dict) -> None:
 
 
 def recordings_in(folder: Path) -> list[Path]:
-    """The recordings below `folder`, by name, as of `find_folders`. Raises RecordingError."""
+    """The recordings in `folder` and in its folders of studies, by name, as of `find_folders`. Raises
+    RecordingError."""
     try:
-        return find_folders(folder, MANIFEST)
+        return find_recordings(folder)
     except OSError as error:
         raise _not_restored(error) from error
 
@@ -499,7 +539,7 @@ def _not_restored(error: OSError) -> RecordingError:
 
 
 class _Written(BaseModel):
-    """A table, as a manifest tells of it. Older ones have no SHA-256."""
+    """A table, as a manifest describes it. Older ones have no SHA-256."""
 
     rows: int
     bytes: int
@@ -690,7 +730,7 @@ def load(folder: Path | str) -> Recording:
     folder = Path(folder)
     manifest = read_manifest(folder)
     check_files(folder, manifest)
-    tables = {name: _load_table(folder / f"{name}.parquet", name) for name in TABLES}
+    tables = {name: load_table(folder, name, manifest) for name in TABLES}
     run_ids = list(tables["runs"]["run_id"].astype(str))
     for name, frame in tables.items():
         unknown = set(frame["run_id"].astype(str).unique()) - set(run_ids)
@@ -743,10 +783,20 @@ def _with_early(table: pa.Table) -> pa.Table:
     return table.set_column(place, "attribution", attribution.dictionary_encode())
 
 
-def _load_table(file: Path, name: str) -> pd.DataFrame:
-    if not file.is_file() and name in OPTIONAL_TABLES:
-        return empty(name)
-    table = read_table(name, file)
+def is_left_out(folder: Path, table: str, manifest: Mapping[str, Any]) -> bool:
+    """Whether a recording has no file of a table, because the table has no rows or the recording is older."""
+    written = manifest.get("tables", {})
+    without_rows = bool(written) and table not in written and table != "runs"
+    return (without_rows or table in OPTIONAL_TABLES) and not (folder / f"{table}.parquet").exists()
+
+
+def load_table(folder: Path, name: str, manifest: Mapping[str, Any] | None = None) -> pd.DataFrame:
+    """Read one table of a recording. Raises RecordingError."""
+    file = folder / f"{name}.parquet"
+    if is_left_out(folder, name, read_manifest(folder) if manifest is None else manifest):
+        table = pa.schema(arrow_types(name).items()).empty_table()
+    else:
+        table = read_table(name, file)
     lacking = _lacking(name, table.column_names)
     if lacking:
         raise RecordingError(f"{file} lacks column {', '.join(lacking)}: it is from another version; ingest again")

@@ -94,7 +94,11 @@ def publish(
             " choose those of one study with --recording"
         )
     data = (docs / "data").resolve()
-    downloads = {folder.name: rec.manifest for folder, rec in zip(folders, loaded) if folder.resolve().parent == data}
+    downloads = {
+        folder.resolve().relative_to(data).as_posix(): rec.manifest
+        for folder, rec in zip(folders, loaded)
+        if folder.resolve().is_relative_to(data)
+    }
     downloads = downloads if len(downloads) == len(folders) else {}
     price = None if price_per_hour is None else telemetry.Price(price_per_hour, date.today())
     with helping(sum(len(rec.runs) for rec in loaded) >= MANY) as helper:

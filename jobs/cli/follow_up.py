@@ -26,6 +26,7 @@ from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.integrity import clear, find_folders, replace, restore
 from profiler_job.jobs.contract.layout import CAPTURE, MANIFEST, SCRIPT
 from profiler_job.jobs.contract.program import PACKAGE, PROGRAM, find_shipped_data, find_site_sources
+from profiler_job.jobs.contract.studies import STUDIES, find_recordings, find_study_folder
 from profiler_job.jobs.executor.events import Emit
 from profiler_job.jobs.executor.temporary import create_temporary_folder, remove_abandoned
 
@@ -53,7 +54,7 @@ def fail_step(name: str, module: Sequence[str], code: int) -> StepError:
 
 def find_shipped_recordings() -> list[Path]:
     """Return the folders of the recordings that come with the program."""
-    return find_folders(find_shipped_data(), MANIFEST)
+    return find_recordings(find_shipped_data())
 
 
 def find_own_recordings(results: Path) -> list[Path]:
@@ -109,7 +110,10 @@ def build_site(
         shutil.copytree(sources / "site", docs, ignore=shutil.ignore_patterns(*left_out))
         for folder in (docs, *docs.rglob("*/")):
             folder.chmod(0o755)  # the sources may be read-only, which copies are, too
-        copies = {docs / "data" / recording.name: recording for recording in recordings}
+        copies = {
+            docs / "data" / find_study_folder(_study_of(recording)) / recording.name: recording
+            for recording in recordings
+        }
         for copy, recording in copies.items():
             shutil.copytree(recording, copy)
         prices = [] if price_per_hour is None else ["--price-per-hour", str(price_per_hour)]
@@ -140,10 +144,22 @@ def ask(name: str, module: Sequence[str]) -> Any:
 
 def is_of_script(recording: Path) -> bool:
     """Whether a recording is of somebody's own script."""
+    return bool(_about(recording).get(SCRIPT))
+
+
+def _about(recording: Path) -> dict[str, Any]:
+    """The manifest of a recording; {} if it cannot be read, which `report` explains."""
     try:
-        return bool(json.loads((recording / MANIFEST).read_text(encoding="utf-8")).get(SCRIPT))
-    except (OSError, ValueError, AttributeError):
-        return False  # `site` says what is wrong with it
+        manifest = json.loads((recording / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return manifest if isinstance(manifest, dict) else {}
+
+
+def _study_of(recording: Path) -> str:
+    """The study of a recording; "" if it names none that exists."""
+    study = _about(recording).get("study", "")
+    return study if study in STUDIES else ""
 
 
 def remove_missing_pages(settings: str, docs: Path) -> str:

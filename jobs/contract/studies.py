@@ -1,6 +1,11 @@
-"""The studies: questions that the default sweep does not answer. Sweeps name the study that they belong to."""
+"""The studies: questions that the default sweep does not answer. Sweeps name the study that they belong to; a study's
+recordings are in a folder of its own."""
 
+from pathlib import Path
 from typing import Literal, get_args
+
+from profiler_job.jobs.contract.integrity import find_folders
+from profiler_job.jobs.contract.layout import MANIFEST
 
 Study = Literal[
     "accumulation",
@@ -35,3 +40,18 @@ LOSSES = "losses"
 """The study of what changes do to the loss; its times are not reported."""
 
 STUDIES: tuple[Study, ...] = get_args(Study)
+
+MAIN = "main"
+"""The folder of the recordings of no study: those of default sweeps."""
+
+
+def find_study_folder(study: str) -> str:
+    """The name of the folder that holds the recordings of a study, or of none ("")."""
+    return study or MAIN
+
+
+def find_recordings(folder: Path) -> list[Path]:
+    """The recordings in `folder` and in its folders of studies, sorted by name. Raises OSError."""
+    places = (folder, *(folder / find_study_folder(study) for study in ("", *STUDIES)))
+    recordings = [recording for place in places for recording in find_folders(place, MANIFEST)]
+    return sorted(recordings, key=lambda recording: (recording.name, recording))

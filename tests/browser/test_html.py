@@ -14,6 +14,7 @@ from profiler_job.analysis.recording.scan import scan_public
 from profiler_job.analysis.render import links
 from profiler_job.jobs.contract.studies import LOSSES
 from tests.browser.serving import BASE_PATH, different_pages, pages_of
+from tests.shipped_data import MANIFESTS
 from tests.site_builder import ROOT, RUN_ID, cards_of, run_ids_shown
 
 DESCRIPTIONS = (("name", "description"), ("property", "og:description"))
@@ -151,9 +152,8 @@ def test_runs_are_called_by_words_wherever_a_reader_looks(built):
 def test_explore_leads_from_each_run_of_each_recording_to_its_page_or_section(built):
     """437 runs had neither: their rows led to themselves."""
     rows = re.findall(r'<tr id="([^"]+)"><td><a href="([^"]+)"', (built / "report" / "explore.html").read_text())
-    shipped = [file for file in (ROOT / "site" / "data").glob("*/manifest.json")]
-    of_losses = [file for file in shipped if json.loads(file.read_text()).get("study") == LOSSES]
-    num_runs = {file: len(json.loads(file.read_text())["runs"]) for file in shipped}
+    of_losses = [file for file in MANIFESTS if json.loads(file.read_text()).get("study") == LOSSES]
+    num_runs = {file: len(json.loads(file.read_text())["runs"]) for file in MANIFESTS}
     assert len(rows) == sum(num_runs.values()) - sum(num_runs[file] for file in of_losses)
     ids = {}
     for row, link in rows:

@@ -13,7 +13,7 @@ from profiler_job.analysis.recording import store
 from profiler_job.analysis.render import text
 from profiler_job.jobs import memory
 from profiler_job.jobs.workloads.transformer.sizes import VOCAB_SIZE
-from tests.recorded_studies import DATA
+from tests.shipped_data import RECORDINGS, locate
 
 WIDTHS = (1280, 390)
 MOST_CLICKS = 3
@@ -24,7 +24,7 @@ LARGE = "large-ctx512-bf16-sdpa-train_step-adamw_fused"
 @cache
 def table(recording: str, name: str) -> pd.DataFrame:
     """A table of a shipped recording, run ids as text."""
-    return pd.read_parquet(DATA / recording / f"{name}.parquet").astype({"run_id": str})
+    return pd.read_parquet(locate(recording) / f"{name}.parquet").astype({"run_id": str})
 
 
 def timed(recording: str, phase: str = "step") -> pd.Series:
@@ -90,7 +90,7 @@ def say_backward() -> list[str]:
 def say_bounds() -> list[str]:
     """In FP32 all matmuls lie above the ridge point, so a run is memory-bound where all else takes the largest part of
     its step."""
-    rec = store.load(DATA / "h200-fp32")
+    rec = store.load(locate("h200-fp32"))
     kernels = rec.kernels.astype({"run_id": str})
     kernels["duration_ns"] = kernels["end_ns"] - kernels["start_ns"]
     num_steps = kernels.groupby("run_id")["step"].nunique()
@@ -131,15 +131,15 @@ def say_optimizer() -> list[str]:
 def say_warm_up() -> list[str]:
     """The step of small at 128 in all recordings that timed more than one step of it."""
     medians = []
-    for file in DATA.glob("*/runs.parquet"):
-        runs = table(file.parent.name, "runs").set_index("run_id")
+    for folder in RECORDINGS:
+        runs = table(folder.name, "runs").set_index("run_id")
         if SMALL in runs.index and runs.loc[SMALL, "measured_steps"] > 1:
-            medians.append(timed(file.parent.name)[SMALL])
+            medians.append(timed(folder.name)[SMALL])
     return [f"{text.ms(min(medians))} to {text.ms(max(medians))} in {len(medians)} recordings"]
 
 
 def say_checked() -> list[str]:
-    finished = [(table(file.parent.name, "runs")["status"] == "ok").sum() for file in DATA.glob("*/runs.parquet")]
+    finished = [(table(folder.name, "runs")["status"] == "ok").sum() for folder in RECORDINGS]
     return [f"checks of {sum(finished)} runs hold"]
 
 

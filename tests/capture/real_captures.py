@@ -10,20 +10,18 @@ tests/data/h200_captures: whole processes, start-up included, without environmen
 - `infer_plain`: 5 forward passes of an HF Llama, no ranges
 """
 
-import lzma
 from pathlib import Path
 
 from profiler_job.analysis.capture.capture_data import Capture
 from profiler_job.analysis.capture.nsys_export import read
+from tests import packed
 
 FOLDER = Path(__file__).parents[1] / "data" / "h200_captures"
 
 
 def unpack(name: str, folder: Path) -> Path:
     """The capture as a file in `folder`."""
-    path = folder / f"{name}.sqlite"
-    path.write_bytes(lzma.decompress((FOLDER / f"{name}.sqlite.xz").read_bytes()))
-    return path
+    return packed.unpack(FOLDER / f"{name}.sqlite.xz", folder / f"{name}.sqlite")
 
 
 def read_capture(name: str, folder: Path) -> Capture:

@@ -3,10 +3,8 @@ else."""
 
 import gzip
 import json
-import lzma
 import os
 import re
-import shutil
 from functools import cache
 from pathlib import Path
 
@@ -27,6 +25,7 @@ from profiler_job.analysis.show.page import render_page
 from profiler_job.analysis.show.show_formats import as_text
 from profiler_job.analysis.show.table_columns import DROPPED, NAMES
 from tests.capture import profiles
+from tests.packed import unpack
 
 from .nsys_files import Export
 from .pages import check_inert
@@ -35,7 +34,7 @@ DATA = Path(__file__).parents[1] / "data"
 ROOT = DATA.parents[1]
 WIDTHS = (80, 120, 200)
 PACKED = [
-    *sorted(DATA.glob("h200_scripts/*/*/profile.sqlite.xz")),
+    *sorted(DATA.glob("h200_scripts/*/*/profile.sqlite.*")),
     *sorted(DATA.glob("h200_runs/*/profile.sqlite.xz")),
     DATA / "graph_node.sqlite.gz",
 ]
@@ -54,8 +53,10 @@ def unpacked(tmp_path_factory):
     def summary(path: Path):
         target = folder / f"{path.parent.name}.sqlite"
         if not target.exists():
-            with (lzma if path.suffix == ".xz" else gzip).open(path) as packed, target.open("wb") as plain:
-                shutil.copyfileobj(packed, plain)
+            if path.suffix == ".gz":
+                target.write_bytes(gzip.decompress(path.read_bytes()))
+            else:
+                unpack(path, target)
         return _summary(target)
 
     return summary

@@ -2,11 +2,10 @@
 
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 from profiler_job.analysis.comparison import judge, sides
+from tests.shipped_data import locate
 
-DATA = Path(__file__).parents[2] / "site" / "data"
 AXES = {
     "precision": ("precision",),
     "optimizer": ("optimizer",),
@@ -18,7 +17,7 @@ AXES = {
 
 @cache
 def side(name: str) -> sides.Side:
-    return sides.load_side(DATA / name)
+    return sides.load_side(locate(name))
 
 
 @cache
@@ -33,7 +32,7 @@ def measured(name: str, run_id: str) -> judge.MeasuredCase:
 
 
 def select(name: str, *only: str) -> sides.Side:
-    return sides.select_runs(replace(side(name)), only, DATA / name)
+    return sides.select_runs(replace(side(name)), only, locate(name))
 
 
 def pairs_along(axis: str):

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import lzma
 import re
 import shutil
 from pathlib import Path
@@ -15,11 +14,13 @@ from profiler_job.analysis.comparison import compare_formats, gate, judge, noise
 from profiler_job.analysis.comparison.align import align
 from profiler_job.analysis.comparison.errors import NotComparableError
 from tests.capture.test_summary import _random_capture
+from tests.packed import unpack, unpack_all
+from tests.shipped_data import DATA, locate
 
 from .conftest import export
-from .shipped import DATA, measured, select
+from .shipped import measured, select
 
-PRECISION, COMPILE = (str(DATA / name) for name in ("precision", "compile"))
+PRECISION, COMPILE = (str(locate(name)) for name in ("precision", "compile"))
 FP32, BF16 = "size=medium,precision=fp32", "size=medium,precision=bf16"
 ALL_MEMORY = "small-ctx128-fp32-naive-train_step"
 HOSTILE = "evil \x1b[31m</td><script>alert(1)</script> | `x` [a](javascript:1)\n# head \u202e"
@@ -220,7 +221,7 @@ def test_what_is_no_condition_is_refused(text):
             "needs 20 pairs of times",
         ),
         (
-            [DATA / "memory"] * 2 + ["--a", f"run_id={ALL_MEMORY}", "--b", f"run_id={ALL_MEMORY}-limit78.5"],
+            [locate("memory")] * 2 + ["--a", f"run_id={ALL_MEMORY}", "--b", f"run_id={ALL_MEMORY}-limit78.5"],
             "not profiled",
         ),
     ],
@@ -282,8 +283,7 @@ def test_training_is_not_held_against_inference_where_no_phase_is_named_and_a_ga
     files = []
     for name in ("gpt2_plain", "infer_plain")[::order]:
         packed = Path(__file__).parents[1] / "data" / "h200_captures" / f"{name}.sqlite.xz"
-        files.append(tmp_path / f"{name}.sqlite")
-        files[-1].write_bytes(lzma.decompress(packed.read_bytes()))
+        files.append(unpack(packed, tmp_path / f"{name}.sqlite"))
     done = run(*files, "--fail-if", "kernel > 3%")
     trains, other = "AB"[::order]
     assert done.exit_code == 2 and done.output.count("\n") == 1
@@ -305,7 +305,7 @@ def test_a_copy_is_said_to_be_one(tmp_path, capture):
 def test_the_part_that_is_printed_goes_the_way_of_the_verdict():
     """The step under nsys waits longer for launches, the unprofiled one is faster: by its matmuls."""
     case = "size=medium,context_length=512,mode=forward_backward,mode=forward"
-    done = run(DATA / "h200-fp32", DATA / "h200-bf16", "--a", case)
+    done = run(locate("h200-fp32"), locate("h200-bf16"), "--a", case)
     of_forward = done.stdout.split("medium context 512 forward\n")[1].split("\n\n")[0]
     assert "B is faster" in of_forward
     assert re.findall(r"^ +([-+])\S+ ms  (\w+, \w+)", of_forward, re.MULTILINE)[0] == ("-", "forward, block")
@@ -339,7 +339,7 @@ def test_kernels_that_vanished_and_appeared_are_named_in_all_forms():
 
 
 def test_of_many_runs_without_a_partner_few_are_named_in_text_and_all_in_json():
-    arguments = [DATA / "h200-fp32", DATA / "again", "--a", "size=small,context_length=128,mode=forward"]
+    arguments = [locate("h200-fp32"), locate("again"), "--a", "size=small,context_length=128,mode=forward"]
     text, made = " ".join(run(*arguments).stdout.split()), json.loads(run(*arguments, "--format", "json").stdout)
     assert "without a partner in B, 59 runs: " in text and "and 54 others" in text
     assert len(made["second"]["without_partner"]) == 59
@@ -347,7 +347,7 @@ def test_of_many_runs_without_a_partner_few_are_named_in_text_and_all_in_json():
 
 def test_why_a_run_has_no_numbers_is_said_where_it_is_chosen():
     oom = "small-ctx8192-bf16-naive-train_step"
-    name = str(DATA / "attention_bf16_long")
+    name = str(locate("attention_bf16_long"))
     done = run(name, name, "--a", f"run_id={oom}")
     assert done.exit_code == 2 and f"{oom} (OOM" in done.output and "has no numbers: choose another" in done.output
 
@@ -447,9 +447,7 @@ def h200_results(tmp_path):
     """A results folder with the one run that comes with the tests."""
     folder = tmp_path / "followed"
     shutil.copytree(Path(__file__).parents[1] / "data" / "h200_followed", folder)
-    for packed in folder.glob("*/*.xz"):
-        packed.with_suffix("").write_bytes(lzma.decompress(packed.read_bytes()))
-        packed.unlink()
+    unpack_all(folder)
     return folder
 
 
@@ -484,7 +482,7 @@ def test_of_several_pairs_those_whose_parts_are_apart_are_named():
 
 def test_parts_of_the_other_sign_are_said_to_be_apart_within_the_noise_band_as_well():
     """Else the only part that is printed contradicts the step above it."""
-    done = run(DATA / "h200-fp32", DATA / "again", "--a", "size=medium,context_length=128,mode=train_step")
+    done = run(locate("h200-fp32"), locate("again"), "--a", "size=medium,context_length=128,mode=train_step")
     said = "Unprofiled, a step differs by +2.679 ms; under nsys, which slows the host, by -36.036 ms"
     assert "not beyond the noise band" in done.stdout and said in " ".join(done.stdout.split())
 
@@ -511,7 +509,7 @@ def test_of_many_pairs_a_few_that_chance_puts_beyond_a_limit_do_not_fail(seconds
 
 
 def test_values_are_listed_in_their_order():
-    wanted = run(DATA / "h200-fp32", COMPILE, "--a", "context_length=64")
+    wanted = run(locate("h200-fp32"), COMPILE, "--a", "context_length=64")
     assert wanted.exit_code == 2
     contexts = re.search(r"it has ([\d, ]+)", wanted.output)[1].split(", ")
     assert len(contexts) > 2 and contexts == sorted(contexts, key=int)

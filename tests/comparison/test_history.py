@@ -4,7 +4,6 @@ import csv
 import dataclasses
 import io
 import json
-import lzma
 import re
 import shutil
 import sqlite3
@@ -19,9 +18,10 @@ from profiler_job.analysis.comparison import history, history_forms
 from profiler_job.analysis.comparison.errors import NotComparableError
 from profiler_job.analysis.recording import store
 from tests.capture.nsys_files import Export
+from tests.packed import unpack, unpack_all
+from tests.shipped_data import DATA, locate
 
 from .conftest import export
-from .shipped import DATA
 from .test_compare import HOSTILE
 
 RUN = "small-ctx128-fp32-naive-forward"
@@ -47,7 +47,7 @@ def changed(made):
 
 @pytest.fixture(scope="module")
 def shipped():
-    return store.load(DATA / "compile")
+    return store.load(locate("compile"))
 
 
 @pytest.fixture
@@ -235,10 +235,9 @@ def test_captures_of_other_phases_have_a_line_of_their_own(tmp_path):
 
 @pytest.mark.parametrize("name", ["gpt2_plain", pytest.param("ddp_plain", marks=pytest.mark.long)])
 def test_real_captures_show_what_was_planted_in_them(tmp_path, name):
-    packed = (CAPTURES / f"{name}.sqlite.xz").read_bytes()
+    packed = CAPTURES / f"{name}.sqlite.xz"
     for file, change in (("a", 0.0), ("b", 0.002), ("c", 0.03)):
-        target = tmp_path / f"{file}.sqlite"
-        target.write_bytes(lzma.decompress(packed))
+        target = unpack(packed, tmp_path / f"{file}.sqlite")
         with sqlite3.connect(target) as connection:
             longer = f"end = start + CAST((end - start) * {1 + change} AS INTEGER)"
             connection.execute(f"UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET {longer}")
@@ -294,9 +293,7 @@ def test_results_of_sweeps_and_recordings_stand_side_by_side(record, tmp_path):
     folder = record("a", at="01")
     for entry in (DATA.parents[1] / "tests" / "data" / "h200_followed").iterdir():
         shutil.copytree(entry, folder / "results" / entry.name)
-    for packed in (folder / "results").glob("*/*.xz"):
-        packed.with_suffix("").write_bytes(lzma.decompress(packed.read_bytes()))
-        packed.unlink()
+    unpack_all(folder / "results")
     made = as_json(folder)
     assert sorted(entry["name"] for entry in made["entries"]) == ["a", "results"]
     assert len(made["groups"]) == 2
@@ -311,7 +308,7 @@ def test_a_part_is_chosen_once():
 
 @pytest.mark.long
 def test_the_shipped_recordings_of_the_same_runs_are_a_history():
-    made = as_json(DATA / "h200-fp32", DATA / "again", "--metric", "kernel")
+    made = as_json(locate("h200-fp32"), locate("again"), "--metric", "kernel")
     (group,) = made["groups"]
     assert [entry["name"] for entry in made["entries"]] == ["h200-fp32", "again"]
     assert len(group["lines"]) == 60
@@ -386,10 +383,10 @@ def test_energy_of_one_process_is_followed_without_a_band(record, tmp_path):
 
 @pytest.mark.long
 def test_every_name_is_printed_whole_and_no_change_is_said():
-    done = run(DATA / "again", DATA / "h200-fp32")
+    done = run(locate("again"), locate("h200-fp32"))
     lines = done.stdout.splitlines()
     assert max(map(len, lines)) <= 80 and "…" not in done.stdout
-    names = store.load(DATA / "again").runs
+    names = store.load(locate("again")).runs
     for size, context, mode in names[["size", "context_length", "mode"]].itertuples(index=False):
         assert sum(line.startswith(f"{size} context {context} {mode} ") for line in lines) == 1
     assert "No change beyond the noise band, of 60" in lines

@@ -17,9 +17,10 @@ from profiler_job.analysis.comparison.errors import NotComparableError
 from profiler_job.analysis.comparison.sides import load_side
 from profiler_job.analysis.metrics import differences
 from profiler_job.analysis.recording import store
+from tests.shipped_data import DATA, RECORDINGS, locate
 
 from .conftest import export
-from .shipped import DATA, measured, select, side
+from .shipped import measured, select, side
 
 FIRST, SECOND = "h200-fp32", "again"
 FOLDS = 5
@@ -77,7 +78,7 @@ def test_repetitions_are_a_band_of_their_own():
 @pytest.mark.parametrize("other", [SECOND, FIRST])
 def test_repetitions_of_one_session_make_no_band_narrower_than_that_between_sessions(other, monkeypatch):
     """Two recordings of one program, of which one has 20 pairs of repetitions, as `compare` itself judges them."""
-    request = print_comparison.Request(first=DATA / "warm_up", second=DATA / other, conditions=["step > 5%"])
+    request = print_comparison.Request(first=locate("warm_up"), second=locate(other), conditions=["step > 5%"])
     made = print_comparison.load(request)
     assert made.noise_source.startswith("the larger of what the processes of a run")
     assert (
@@ -313,8 +314,8 @@ def peaks_of_the_same_axes():
     """Peak allocated of each two shipped runs of the same axes which held as much before their step: a process that
     kept what the run before it made is another measurement."""
     runs = []
-    for folder in sorted(path.parent for path in DATA.glob(f"*/{store.MANIFEST}")):
-        of_all, memory = (store._load_table(folder / f"{name}.parquet", name) for name in ("runs", "memory"))
+    for folder in RECORDINGS:
+        of_all, memory = (store.load_table(folder, name) for name in ("runs", "memory"))
         finished = of_all[of_all["status"].astype(str) == "ok"]
         before = memory.groupby(memory["run_id"].astype(str), sort=False)["allocated_before_bytes"].first()
         runs.append(finished.assign(before=finished["run_id"].astype(str).map(before).astype(float)))

@@ -14,6 +14,7 @@ import yaml
 from tests.image.conftest import ROOT, build
 from tests.image.engine import shown
 from tests.image.package_repository import package_repository
+from tests.shipped_data import MANIFESTS, locate
 
 pytestmark = pytest.mark.image
 
@@ -133,14 +134,16 @@ def test_without_a_gpu_it_says_so_and_ends_with_69(container, results):
 
 
 def test_it_holds_every_shipped_recording(engine, image):
-    inside = engine.output("run", "--rm", "--network=none", "--entrypoint", "ls", image, "/app/site/data")
-    assert {path.parent.name for path in (ROOT / "site" / "data").glob("*/manifest.json")} <= set(inside.split())
+    inside = engine.output(
+        "run", "--rm", "--network=none", "--entrypoint", "find", image, "/app/site/data", "-name", "*.json"
+    )
+    assert {str(Path("/app") / file.relative_to(ROOT)) for file in MANIFESTS} <= set(inside.split())
 
 
 def test_it_renders_the_shipped_recordings_without_a_gpu_in_a_read_only_container(container, results, tmp_path):
     """Of one, which takes seconds: `make run` renders them all."""
     shipped = tmp_path / "shipped"
-    shutil.copytree(ROOT / "site" / "data" / "memory", shipped / "memory")
+    shutil.copytree(locate("memory"), shipped / "memory" / "memory")
     data = ("-v", f"{shipped}:/app/site/data:ro")
     code, _ = container(*READ_ONLY, *data, "-v", f"{results}:/results", command=["site", "--shipped"])
     assert code == 0
@@ -157,7 +160,7 @@ def test_read_only_without_a_temporary_folder_says_what_to_add(container, result
 def test_a_folder_the_user_cannot_write_is_refused_with_the_fix(container, tmp_path):
     folder = tmp_path / "root-only"
     folder.mkdir(mode=0o755)
-    shutil.copytree(ROOT / "site" / "data" / "memory", folder / "recordings" / "memory")
+    shutil.copytree(locate("memory"), folder / "recordings" / "memory")
     for command, code_wanted in ((), 69), (("site",), 74):
         code, said = container("-v", f"{folder}:/results", command=command)
         assert code == code_wanted
@@ -185,7 +188,7 @@ def test_the_whole_job_with_the_fake_nsys_as_any_user_in_a_read_only_container(c
     assert len(manifest["runs"]) == 2 and manifest["commit"] == "0123456789ab"
     assert "(fake)" in manifest["nsys"]
     assert (results / "site" / "index.html").is_file()
-    assert (results / "site" / "data" / "tiny" / "kernels.parquet").is_file()
+    assert (results / "site" / "data" / "main" / "tiny" / "kernels.parquet").is_file()
     assert sorted(path.name for path in results.iterdir()) == ["raw", "recordings", "site", "tiny"]
 
 

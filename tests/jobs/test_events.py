@@ -6,7 +6,6 @@ import json
 import os
 import pty
 from itertools import accumulate
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -17,8 +16,9 @@ from profiler_job.jobs.executor import events
 from profiler_job.jobs.executor.events import Estimate, JsonEvents, Meter, Terminal, format_clock
 from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP, load_sweep
 from profiler_job.jobs.sweep.prediction import predict_seconds
+from tests.shipped_data import locate
 
-RECORDING = Path(__file__).parents[2] / "site" / "data" / "h200-fp32"
+RECORDING = locate("h200-fp32")
 
 
 @pytest.fixture

@@ -59,7 +59,7 @@ def test_one_command_measures_and_makes_the_recording_and_the_site(arguments, tm
     manifest = json.loads((results / "recordings" / "tiny" / "manifest.json").read_text())
     assert [run["status"] for run in manifest["runs"]] == ["ok"]
     assert "tiny-ctx8-fp32-naive-forward" in (results / "site" / "report" / "runs.html").read_text()
-    assert names(results / "site" / "data") == ["tiny"]
+    assert names(results / "site" / "data" / "main") == ["tiny"]
     events = [json.loads(line) for line in done.stdout.splitlines()]
     steps = [event["step"] for event in events if event["event"] == "step_finished"]
     assert steps == ["recording", "pages", "site"]
@@ -248,7 +248,7 @@ def test_site_shows_what_jobs_recorded_and_not_the_shipped_recordings(measured):
     shutil.copytree(measured / "recordings" / "tiny", measured / "recordings" / ".tiny.old")  # as a kill leaves it
     done = jobs("site", "--results", measured)
     assert done.returncode == 0, done.stderr
-    assert names(measured / "site" / "data") == ["tiny"]
+    assert names(measured / "site" / "data" / "main") == ["tiny"]
     assert "tiny-ctx8-fp32-naive-forward" in (measured / "site" / "report" / "runs.html").read_text()
 
 
@@ -276,7 +276,7 @@ def test_recordings_of_the_same_runs_are_named_and_one_can_be_chosen(measured):
     assert (measured / "site" / "index.html").read_text() == before
     done = jobs("site", "--results", measured, "--recording", recordings / "older")
     assert done.returncode == 0, done.stderr
-    assert names(measured / "site" / "data") == ["older"]
+    assert names(measured / "site" / "data" / "main") == ["older"]
 
 
 def test_two_recordings_of_one_name_are_exit_2_and_both_are_named(tmp_path):

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from itertools import pairwise
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -13,19 +12,19 @@ from profiler_job.analysis.recording import store
 from profiler_job.jobs import memory
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP, load_sweep
+from tests import shipped_data
 from tests.doses import sampled
 
-DATA = Path(__file__).parents[2] / "site" / "data"
 STUDY = DEFAULT_SWEEP.parent / "sweeps" / "memory.yaml"
 SWEEP = load_sweep(DEFAULT_SWEEP)
-RECORDINGS = sorted(manifest.parent.name for manifest in DATA.glob("*/manifest.json"))
+RECORDINGS = [folder.name for folder in shipped_data.RECORDINGS]
 
 
 def table_of(name, table="runs") -> pd.DataFrame:
     """A table of a recording in site/data: all of its tables take far longer."""
     if name not in RECORDINGS:
         pytest.skip(f"the recording {name} is not in site/data")
-    return store._load_table(DATA / name / f"{table}.parquet", table)
+    return store.load_table(shipped_data.locate(name), table)
 
 
 def run_of(row) -> Run:

@@ -1,6 +1,5 @@
 """Predicted time and output against the shipped recordings and captures of an H200."""
 
-import lzma
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -21,9 +20,10 @@ from profiler_job.jobs.sweep.prediction import (
     predict_stages,
 )
 from profiler_job.jobs.workloads.transformer.costs import EVENTS_PER_LAYER, step_events, step_seconds
+from tests.packed import unpack
+from tests.shipped_data import RECORDINGS, locate
 
-DATA = Path(__file__).parents[2] / "site" / "data"
-RECORDING = DATA / "h200-fp32"
+RECORDING = locate("h200-fp32")
 CAPTURES = sorted((Path(__file__).parents[1] / "data" / "h200_runs").glob("*/profile.sqlite.xz"))
 TABLES_OF_EVENTS = ("kernels", "memops", "ranges")
 SWEEP = load_sweep(DEFAULT_SWEEP)
@@ -89,15 +89,14 @@ def largest_part_of_predicted(folder: Path) -> dict[str, float]:
 
 def test_no_recorded_step_has_more_events_than_predicted_and_some_has_nearly_as_many():
     """The number of layers is known before only for the reference Transformer."""
-    found = [largest_part_of_predicted(file.parent) for file in DATA.glob("*/manifest.json")]
+    found = [largest_part_of_predicted(folder) for folder in RECORDINGS]
     for mode in EVENTS_PER_LAYER:
         assert 0.9 < max(one.get(mode, 0) for one in found) <= 1, mode
 
 
 @pytest.mark.parametrize("file", CAPTURES, ids=lambda file: file.parent.name)
 def test_a_real_export_is_as_large_as_its_events_say(file, tmp_path):
-    path = tmp_path / "profile.sqlite"
-    path.write_bytes(lzma.decompress(file.read_bytes()))
+    path = unpack(file, tmp_path / "profile.sqlite")
     with closing(sqlite3.connect(path)) as connection:
         tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         kept = [name for name in tables if name.startswith(("CUPTI_", "NVTX_"))]

@@ -2,7 +2,6 @@
 and on frames small enough to work out by hand."""
 
 import dataclasses
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -10,14 +9,14 @@ import pytest
 
 from profiler_job.analysis.metrics import differences
 from profiler_job.analysis.recording import store
+from tests.shipped_data import locate
 
-DATA = Path(__file__).parents[2] / "site" / "data"
 RUN, FAMILY = ["run_id"], ["run_id", "family"]
 
 
 @pytest.fixture(scope="module")
 def recordings():
-    return [store.load(DATA / name) for name in ("h200-fp32", "again")]
+    return [store.load(locate(name)) for name in ("h200-fp32", "again")]
 
 
 @pytest.fixture(scope="module")

@@ -1,14 +1,11 @@
 """What is read of the machine of each run becomes host speed, clocks, energy and the price of tokens."""
 
-from pathlib import Path
-
 import pandas as pd
 import pytest
 
 from profiler_job.analysis.metrics import gpu_samples
 from profiler_job.analysis.recording import store
-
-DATA = Path(__file__).parents[2] / "site" / "data"
+from tests.shipped_data import locate
 
 RUNS = ("small-ctx128-fp32-naive-train_step", "small-ctx256-fp32-naive-train_step")
 
@@ -95,7 +92,7 @@ def test_samples_of_an_idle_gpu_are_left_out():
 
 
 def tables() -> tuple[pd.DataFrame, pd.DataFrame]:
-    rec = store.load(DATA / "again")
+    rec = store.load(locate("again"))
     return tuple(frame[frame["run_id"].astype(str).isin(RUNS)] for frame in (rec.runs, rec.steps))
 
 

@@ -16,8 +16,8 @@ from profiler_job.analysis.render import chart_parts, charts, line_charts
 from profiler_job.analysis.site import combine, page_context
 from profiler_job.jobs.contract.words import NOT_MEASURED
 from tests import synthetic
+from tests.shipped_data import locate
 
-DATA = Path(__file__).parents[2] / "site" / "data"
 NONE = combine.find_rates([])
 RATES = pd.DataFrame(
     [
@@ -34,12 +34,12 @@ RATES = pd.DataFrame(
 
 @pytest.fixture(scope="module")
 def shipped():
-    rec = combine.select_finished_runs(store.load(DATA / "h200-fp32"))
+    rec = combine.select_finished_runs(store.load(locate("h200-fp32")))
     return page_context.ask(bounds, rec, calibration=shipped_rates())
 
 
 def shipped_rates():
-    return combine.find_rates([store.load(DATA / "precision")])
+    return combine.find_rates([store.load(locate("precision"))])
 
 
 def made_up(**options):
@@ -50,7 +50,7 @@ def test_every_kernel_of_a_real_forward_pass_belongs_to_one_operation(shipped):
     rows = shipped.tables["every"].rows
     forward = rows[rows["phase"] == "forward"]
     named = forward.groupby("run_id")["time_ns"].sum()
-    totals = kernel_time.kernel_totals(store.load(DATA / "h200-fp32").kernels)
+    totals = kernel_time.kernel_totals(store.load(locate("h200-fp32")).kernels)
     kernels = totals[totals["run_id"].isin(named.index)].groupby("run_id")["time_ns"].sum()
     assert len(named) == len(kernels) == 20
     assert (named / kernels.loc[named.index]).between(0.98, 1.02).all()

@@ -24,8 +24,8 @@ from profiler_job.analysis.site import combine, comparison_pages, run_pages, wri
 from profiler_job.analysis.site.site_writer import Site
 from tests import synthetic
 from tests.comparison.conftest import export
-from tests.comparison.shipped import DATA
 from tests.comparison.test_compare import HOSTILE
+from tests.shipped_data import MANIFESTS, RECORDINGS
 
 
 def recorded(label, slower=1.0, size="small"):
@@ -279,10 +279,9 @@ def test_of_two_gpus_every_pair_has_a_page_and_the_first_says_which_gpus(tmp_pat
 
 @pytest.mark.long
 def test_the_shipped_site_compares_precisions_and_no_repetition():
-    folders = sorted(path.parent for path in DATA.glob(f"*/{store.MANIFEST}"))
-    manifests = [json.loads((folder / store.MANIFEST).read_text()) for folder in folders]
+    manifests = [json.loads(file.read_text()) for file in MANIFESTS]
     wanted = {"", "again", "bf16", "precision"}
-    recordings = [store.load(folder) for folder, of in zip(folders, manifests) if of.get("study", "") in wanted]
+    recordings = [store.load(folder) for folder, of in zip(RECORDINGS, manifests) if of.get("study", "") in wanted]
     assert set(make_comparisons(recordings)) == {"h200-bf16", "precision-bf16"}
 
 

@@ -9,12 +9,12 @@ from profiler_job.analysis.pages.questions import STUDIES
 from profiler_job.analysis.pages.telemetry import Price
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.site import question_pages
-from tests.recorded_studies import DATA
+from tests.shipped_data import locate
 
 
 @pytest.fixture(scope="module")
 def rec():
-    return store.load(DATA / "fourth_optimizer")
+    return store.load(locate("fourth_optimizer"))
 
 
 def with_costs(rec, price=None):
@@ -44,7 +44,7 @@ def test_every_study_that_holds_steps_against_steps_has_the_table():
 
 
 def test_a_page_of_a_study_says_the_price_that_its_report_was_given(rec, tmp_path):
-    study = store.load(DATA / "accumulation")
+    study = store.load(locate("accumulation"))
     price = Price(3.6, date(2026, 1, 2))
     question_pages.write_questions(study, tmp_path, {"accumulation": study}, price=price)
     page = (tmp_path / "report" / "gradient-accumulation.md").read_text()

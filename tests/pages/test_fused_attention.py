@@ -16,13 +16,9 @@ from profiler_job.analysis.site import combine, page_context
 from profiler_job.analysis.site.site_writer import Site
 from profiler_job.jobs.contract.words import NOT_MEASURED
 from tests import synthetic
+from tests.shipped_data import MANIFESTS, locate
 
-DATA = Path(__file__).parents[2] / "site" / "data"
-FOLDERS = [
-    path.parent
-    for path in sorted(DATA.glob("*/manifest.json"))
-    if json.loads(path.read_text()).get("study") == "attention"
-]
+FOLDERS = [path.parent for path in MANIFESTS if json.loads(path.read_text()).get("study") == "attention"]
 NONE = combine.find_rates([])
 FAST = pd.DataFrame([{"figure": "gemm_bf16", "unit": "FLOP/s", "value": 1e30, "gpu_name": ""}])
 
@@ -46,7 +42,7 @@ def few(shipped):
 
 @pytest.fixture(scope="module")
 def answer(shipped):
-    return ask(shipped, combine.find_rates([store.load(DATA / "precision")]))
+    return ask(shipped, combine.find_rates([store.load(locate("precision"))]))
 
 
 @pytest.fixture(scope="module")

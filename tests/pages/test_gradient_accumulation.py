@@ -1,7 +1,6 @@
 """A batch in micro-batches against the same batch in one piece: on made-up runs that can be worked out by hand."""
 
 import dataclasses
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -12,8 +11,8 @@ from profiler_job.analysis.recording import store
 from profiler_job.analysis.site import page_context, question_pages
 from profiler_job.jobs.contract import ranges
 from tests import synthetic
+from tests.shipped_data import locate
 
-DATA = Path(__file__).parents[2] / "site" / "data"
 TABLES = ("runs", "steps", "kernels", "memops", "memory", "processes", "telemetry")
 CASES = [("small", 512), ("2.7B", 512)]
 
@@ -83,7 +82,7 @@ def test_runs_that_were_never_cut_say_nothing_of_it(rec):
 
 @pytest.fixture(scope="module")
 def shipped():
-    return store.load(DATA / "accumulation")
+    return store.load(locate("accumulation"))
 
 
 def test_on_an_h200_four_micro_batches_launch_four_times_as_much_and_take_as_much_longer(shipped):

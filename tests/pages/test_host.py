@@ -1,7 +1,6 @@
 """When the GPU waits for the host: gaps have a cause, and the queue is on one clock."""
 
 import dataclasses
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -11,8 +10,7 @@ from profiler_job.analysis.pages.questions import host, host_data
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.site import combine, page_context, write_site
 from tests import synthetic
-
-DATA = Path(__file__).parents[2] / "site" / "data"
+from tests.shipped_data import DATA, locate
 
 
 def operations(*rows, phase="forward") -> pd.DataFrame:
@@ -77,8 +75,8 @@ def test_no_kernels_no_causes():
 
 @pytest.fixture(scope="module")
 def shipped():
-    rec = combine.select_finished_runs(store.load(DATA / "compile"))
-    return page_context.ask(host, rec, main=combine.select_finished_runs(store.load(DATA / "h200-fp32")))
+    rec = combine.select_finished_runs(store.load(locate("compile")))
+    return page_context.ask(host, rec, main=combine.select_finished_runs(store.load(locate("h200-fp32"))))
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +85,7 @@ def every():
     folders = [
         folder for folder in write_site.recordings_in(DATA) if store.read_manifest(folder)["study"] == host.STUDY
     ]
-    main = combine.select_finished_runs(store.load(DATA / "h200-fp32"))
+    main = combine.select_finished_runs(store.load(locate("h200-fp32")))
     return page_context.ask(host, combine.join_recordings([store.load(folder) for folder in folders]), main=main)
 
 
@@ -113,7 +111,7 @@ def test_steps_of_small_and_large_models_are_drawn_as_parts_of_those_without_com
 
 
 def test_without_a_step_without_compile_bars_are_times():
-    rec = combine.select_finished_runs(store.load(DATA / "compile"))
+    rec = combine.select_finished_runs(store.load(locate("compile")))
     rec = dataclasses.replace(rec, runs=rec.runs[rec.runs["compile"].astype(str) != "off"])
     chart = page_context.ask(host, rec, main=rec).charts["times"]
     assert chart.options["value"] == "time_ns" and len(chart.rows) == 8 and "of_base" not in chart.rows

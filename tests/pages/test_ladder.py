@@ -5,7 +5,6 @@ import re
 import statistics
 import subprocess
 from collections import defaultdict
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -20,12 +19,12 @@ from profiler_job.analysis.site import combine, page_context, write_site
 from profiler_job.jobs.contract.plain import PLAIN
 from profiler_job.jobs.contract.studies import AGAIN, LOSSES
 from profiler_job.jobs.sweep.plan import load_sweep, select_runs
+from tests.shipped_data import DATA, locate
 
-DATA = Path(__file__).parents[2] / "site" / "data"
 NO_KERNELS = ("ranges", "kernels", "api", "memops", "nsys_sums")
 SIZES = ["small", "medium", "large", "xl", "2.7B"]
 
-pytestmark = pytest.mark.skipif(not (DATA / "ladder_precision").is_dir(), reason="no recording of the study")
+pytestmark = pytest.mark.skipif(not (locate("ladder_precision")).is_dir(), reason="no recording of the study")
 
 
 def light(rec):

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -11,21 +10,20 @@ from profiler_job.analysis.pages.questions import memory_use
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.render import chart_parts, charts, text
 from profiler_job.analysis.site import combine, page_context
-
-DATA = Path(__file__).parents[2] / "site" / "data"
+from tests.shipped_data import locate
 
 
 @pytest.fixture(scope="module")
 def recorded():
-    if not (DATA / "memory").exists():
+    if not (locate("memory")).exists():
         pytest.skip("the recording memory is not in site/data")
-    return tuple(combine.select_finished_runs(store.load(DATA / name)) for name in ("memory", "h200-fp32"))
+    return tuple(combine.select_finished_runs(store.load(locate(name))) for name in ("memory", "h200-fp32"))
 
 
 @pytest.fixture(scope="module")
 def answer(recorded):
     study, main = recorded
-    folders = [DATA / name for name in ("attention_bf16", "optimizer", "compile")]
+    folders = [locate(name) for name in ("attention_bf16", "optimizer", "compile")]
     others = {folder.name: store.load(folder) for folder in folders if folder.exists()}
     return page_context.ask(memory_use, study, main=main, studies=others)
 

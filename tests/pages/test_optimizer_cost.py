@@ -13,9 +13,9 @@ from profiler_job.analysis.reference import flops
 from profiler_job.analysis.site import combine, page_context
 from profiler_job.analysis.site.site_writer import Site
 from profiler_job.jobs.contract.words import NOT_MEASURED
+from tests.shipped_data import locate
 
-DATA = Path(__file__).parents[2] / "site" / "data"
-FOLDER = DATA / "optimizer"
+FOLDER = locate("optimizer")
 
 pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="no recording of the study in site/data")
 
@@ -27,7 +27,7 @@ def shipped():
 
 @pytest.fixture(scope="module")
 def rates():
-    return combine.find_rates(store.load(folder) for folder in (FOLDER, DATA / "precision"))
+    return combine.find_rates(store.load(folder) for folder in (FOLDER, locate("precision")))
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@ of the shipped one."""
 
 import dataclasses
 from itertools import chain, pairwise
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -13,10 +12,10 @@ from profiler_job.analysis.pages import reconciliation_checks, run_list
 from profiler_job.analysis.pages.questions import QUESTIONS
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.site import page_context
+from tests.shipped_data import locate
 
 pytestmark = pytest.mark.long
 
-DATA = Path(__file__).parents[2] / "site" / "data"
 MEASURED = ("steps", "ranges", "kernels", "api", "memops", "memory", "nsys_sums")
 SHORT, LONG = (f"medium-ctx{context}-fp32-naive-train_step" for context in (512, 1024))
 
@@ -33,7 +32,7 @@ def only(rec, run_ids):
 
 @pytest.fixture(scope="module")
 def two():
-    return only(store.load(DATA / "h200-fp32"), [SHORT, LONG])
+    return only(store.load(locate("h200-fp32")), [SHORT, LONG])
 
 
 def breached(rec):
@@ -82,7 +81,7 @@ def exchanged(rec, *pairs):
 
 @pytest.fixture(scope="module", params=["h200-bf16", "attention_bf16"])
 def fused(request):
-    return store.load(DATA / request.param)
+    return store.load(locate(request.param))
 
 
 def test_tables_of_another_context_or_backend_are_no_tables_of_a_fused_run(fused):
@@ -144,7 +143,7 @@ def run_of(name, size, context, mode):
 @pytest.fixture(scope="module", params=RUN_IDS)
 def several(request):
     kept = [run_of(request.param, *case, mode) for case in CASES for mode in MODES]
-    return only(store.load(DATA / request.param), kept)
+    return only(store.load(locate(request.param)), kept)
 
 
 def read_sentences(rec):

@@ -15,8 +15,9 @@ from profiler_job.analysis.reference import element_types, flops, kernel_familie
 from profiler_job.analysis.site import combine, page_context
 from profiler_job.analysis.site.site_writer import Site
 from profiler_job.jobs.contract.words import NOT_MEASURED
+from tests.shipped_data import locate
 
-FOLDER = Path(__file__).parents[2] / "site" / "data" / "precision"
+FOLDER = locate("precision")
 NONE = combine.find_rates([])
 FFMA = (
     "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x128x8_stage3_warpsize2x2x1_ffma_aligna4_alignc4_execute_kernel"

@@ -1,7 +1,6 @@
 """Two recordings of the same runs: what they share, what they do not, and that none is compared with itself."""
 
 import dataclasses
-from pathlib import Path
 
 import pytest
 
@@ -12,19 +11,19 @@ from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.pages.questions import second_recording
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.site import page_context, question_pages
+from tests.shipped_data import locate
 
-DATA = Path(__file__).parents[2] / "site" / "data"
 ONE = "medium-ctx128-fp32-naive-train_step"
 
 
 @pytest.fixture(scope="module")
 def first():
-    return select_runs(store.load(DATA / "h200-fp32"), "medium-ctx128", "small-ctx512")
+    return select_runs(store.load(locate("h200-fp32")), "medium-ctx128", "small-ctx512")
 
 
 @pytest.fixture(scope="module")
 def second():
-    return select_runs(store.load(DATA / "again"), "medium-ctx128", "small-ctx512")
+    return select_runs(store.load(locate("again")), "medium-ctx128", "small-ctx512")
 
 
 def select_runs(rec, *beginnings):

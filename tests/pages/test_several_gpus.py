@@ -19,7 +19,7 @@ from profiler_job.analysis.render import tables, timeline
 from profiler_job.analysis.site import page_context, question_pages, write_site
 from profiler_job.jobs.contract import ranges
 from tests import synthetic
-from tests.recorded_studies import DATA
+from tests.shipped_data import locate
 
 STALLED = Path(__file__).parents[1] / "data" / "h200_stall"
 TABLES = ("runs", "steps", "ranges", "kernels")
@@ -341,7 +341,7 @@ def test_what_a_run_page_says_of_communication_is_of_each_rank(rec):
 
 @pytest.fixture(scope="module")
 def recorded():
-    return store.load(DATA / "gpus")
+    return store.load(locate("gpus"))
 
 
 @pytest.fixture(scope="module")

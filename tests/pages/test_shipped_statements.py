@@ -1,7 +1,5 @@
 """What the site says about the shipped recordings: statements that were wrong once, computed again."""
 
-from pathlib import Path
-
 import pandas as pd
 import pytest
 
@@ -22,20 +20,19 @@ from profiler_job.analysis.pages.questions import (
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.reference import gpus
 from profiler_job.analysis.site import combine, list_pages, page_context
+from tests.shipped_data import RECORDINGS, locate
 
 pytestmark = pytest.mark.long
-
-DATA = Path(__file__).parents[2] / "site" / "data"
 
 
 @pytest.fixture(scope="module")
 def main():
-    return store.load(DATA / "h200-fp32")
+    return store.load(locate("h200-fp32"))
 
 
 @pytest.fixture(scope="module")
 def again():
-    return store.load(DATA / "again")
+    return store.load(locate("again"))
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +45,8 @@ def ask(main, bands):
     """A question's answer with the noise bands, from the recordings with the given names."""
 
     def answer(question, *names):
-        rec = combine.select_finished_runs(combine.join_recordings([store.load(DATA / name) for name in names]))
-        rates = combine.find_rates([store.load(DATA / "precision")])
+        rec = combine.select_finished_runs(combine.join_recordings([store.load(locate(name)) for name in names]))
+        rates = combine.find_rates([store.load(locate("precision"))])
         return page_context.ask(question, rec, main=main, calibration=rates, bands=bands)
 
     return answer
@@ -75,7 +72,7 @@ def test_half_a_microsecond_of_44_ms_is_no_gain(ask):
 
 
 def test_a_deeper_model_of_fewer_parameters_is_slower_where_the_host_is_the_limit(main, bands):
-    twin = store.load(DATA / "h200-bf16")
+    twin = store.load(locate("h200-bf16"))
     rows = depth.pairs(depth.list_steps_by_depth(twin, bands.wall), bands.wall)
     assert (len(rows), rows["slower"].sum(), rows["apart"].sum()) == (24, 11, 4)
     assert rows["differs"].sum() == 5, "the band between recordings is wide where the GPU waits"
@@ -215,8 +212,8 @@ def test_conditions_are_those_of_the_runs(main):
 
 
 def test_a_number_that_holds_within_a_session_is_not_said_to_hold_between_them(main, again):
-    study, others = store.load(DATA / "warm_up"), {"host": store.load(DATA / "compile"), "again": again}
-    others["memory"] = store.load(DATA / "memory")  # one step of each run, which is no number of a case
+    study, others = store.load(locate("warm_up")), {"host": store.load(locate("compile")), "again": again}
+    others["memory"] = store.load(locate("memory"))  # one step of each run, which is no number of a case
     found = page_context.ask(warm_up, study, main=main, studies=others)
     said = found.claims["sessions"].values
     assert found.facts["session_s"] < 60
@@ -228,13 +225,13 @@ def test_a_number_that_holds_within_a_session_is_not_said_to_hold_between_them(m
 
 
 def test_a_recording_on_another_gpu_is_no_other_recording_of_a_run(main):
-    study = store.load(DATA / "attention_fp32")
+    study = store.load(locate("attention_fp32"))
     assert set(study.runs["run_id"].astype(str)) & set(main.runs["run_id"].astype(str))
     assert differences.select_repeated_runs(main.runs, study.runs).empty
 
 
 def test_runs_whose_clock_was_held_down_are_counted_beside_their_numbers():
-    parts = [store.load(DATA / name) for name in ("attention_bf16_long", "attention_fp32")]
+    parts = [store.load(locate(name)) for name in ("attention_bf16_long", "attention_fp32")]
     states = [pd.concat([getattr(part, name) for part in parts]) for name in ("runs", "processes", "telemetry")]
     said = environment.machines(*states)
     # The loop of the fastest process of either recording is the measure of both.
@@ -247,7 +244,7 @@ def test_runs_whose_clock_was_held_down_are_counted_beside_their_numbers():
 
 
 def test_every_gpu_that_was_recorded_on_has_all_its_checks():
-    names = {name for file in DATA.glob("*/runs.parquet") for name in pd.read_parquet(file)["gpu_name"].astype(str)}
+    names = {name for folder in RECORDINGS for name in store.load_table(folder, "runs")["gpu_name"].astype(str)}
     assert names == {"NVIDIA H200", "NVIDIA H100 80GB HBM3"}
     assert all(gpus.lookup(name).l2_bytes for name in names)
 
@@ -260,5 +257,5 @@ def test_the_profiler_stretches_the_span_of_runs_whose_gpu_waits(main):
 
 
 def test_how_many_runs_have_the_steps_of_the_main_recording_is_counted(main):
-    study = store.load(DATA / "warm_up")
+    study = store.load(locate("warm_up"))
     assert list_pages._num_usual(main, [main, study]) == (60, 60 + len(study.runs))

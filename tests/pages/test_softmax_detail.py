@@ -1,7 +1,6 @@
 """The five kernels of softmax, on the shipped recording and where they are not five."""
 
 import dataclasses
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -11,9 +10,9 @@ from profiler_job.analysis.recording import store
 from profiler_job.analysis.site import combine, page_context
 from profiler_job.jobs.contract.words import NOT_MEASURED
 from tests.pages.test_bounds import NONE, RATES
+from tests.shipped_data import locate
 from tests.synthetic import recording as made_up
 
-DATA = Path(__file__).parents[2] / "site" / "data"
 WORD = {
     "max": "MaxOps",
     "subtract": "CUDAFunctor_add",
@@ -25,7 +24,7 @@ WORD = {
 
 @pytest.fixture(scope="module")
 def rec():
-    return combine.select_finished_runs(store.load(DATA / "h200-fp32"))
+    return combine.select_finished_runs(store.load(locate("h200-fp32")))
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +38,7 @@ def few(rec):
 
 @pytest.fixture(scope="module")
 def answer(rec):
-    return page_context.ask(softmax_detail, rec, calibration=combine.find_rates([store.load(DATA / "precision")]))
+    return page_context.ask(softmax_detail, rec, calibration=combine.find_rates([store.load(locate("precision"))]))
 
 
 def test_the_order_of_launches_names_each_kernel_as_its_own_name_does(answer):

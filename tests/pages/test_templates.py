@@ -10,8 +10,8 @@ from profiler_job.analysis.recording import store
 from profiler_job.analysis.site import combine, page_context, write_site
 from tests.doses import sampled
 from tests.recorded_studies import RECORDED
+from tests.shipped_data import RECORDINGS
 
-DATA = Path(__file__).parents[2] / "site" / "data"
 BLOCK = re.compile(r'\{%-? *call\(f\) *(?:claim|sentence)\("(\w+)"\)(.*?)endcall', re.S)
 
 
@@ -19,8 +19,8 @@ BLOCK = re.compile(r'\{%-? *call\(f\) *(?:claim|sentence)\("(\w+)"\)(.*?)endcall
 def recorded():
     """The shipped recordings, together by study; the sweep under ""."""
     parts = {}
-    for manifest in sorted(DATA.glob("*/manifest.json")):
-        one = store.load(manifest.parent)
+    for folder in RECORDINGS:
+        one = store.load(folder)
         parts.setdefault(one.manifest.get("study", ""), []).append(one)
     return {study: combine.select_finished_runs(combine.join_recordings(of_study)) for study, of_study in parts.items()}
 

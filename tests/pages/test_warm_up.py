@@ -1,7 +1,5 @@
 """How many steps a number needs: what the first steps are worth, from recordings and from made-up steps."""
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,8 +8,7 @@ from profiler_job.analysis.metrics import first_steps
 from profiler_job.analysis.pages.questions import warm_up
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.site import combine, page_context
-
-DATA = Path(__file__).parents[2] / "site" / "data"
+from tests.shipped_data import locate
 
 
 def timed(*processes) -> pd.DataFrame:
@@ -74,8 +71,8 @@ def test_processes_that_differ_are_told_from_steps_that_do():
 
 @pytest.fixture(scope="module")
 def shipped():
-    rec = combine.select_finished_runs(store.load(DATA / "warm_up"))
-    return page_context.ask(warm_up, rec, main=store.load(DATA / "h200-fp32"))
+    rec = combine.select_finished_runs(store.load(locate("warm_up")))
+    return page_context.ask(warm_up, rec, main=store.load(locate("h200-fp32")))
 
 
 def test_shipped_anatomy_adds_up_to_the_extra_time(shipped):
@@ -109,7 +106,7 @@ def test_shipped_cases_stand_beside_the_main_recording(shipped):
 
 
 def test_warmed_up_runs_say_nothing_of_first_steps():
-    rec = combine.select_finished_runs(store.load(DATA / "warm_up"))
+    rec = combine.select_finished_runs(store.load(locate("warm_up")))
     runs = rec.runs.assign(warmup_steps=3)
     main = store.Recording(manifest=rec.manifest, **{name: store.empty(name) for name in store.TABLES})
     found = warm_up.answer(runs=runs, steps=rec.steps, kernels=rec.kernels, memops=rec.memops, api=rec.api, main=main)
@@ -117,9 +114,9 @@ def test_warmed_up_runs_say_nothing_of_first_steps():
 
 
 def test_processes_too_short_for_a_number_answer_nothing():
-    rec = combine.select_finished_runs(store.load(DATA / "warm_up"))
+    rec = combine.select_finished_runs(store.load(locate("warm_up")))
     steps = rec.steps[rec.steps["step"] < 4]
-    main = store.load(DATA / "h200-fp32")
+    main = store.load(locate("h200-fp32"))
     found = warm_up.answer(runs=rec.runs, steps=steps, kernels=rec.kernels, memops=rec.memops, api=rec.api, main=main)
     assert not found.facts["known"]
     assert not any(found.claims[key].holds for key in ("answered", "unanswered", "too_fine", "main_number"))

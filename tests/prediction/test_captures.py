@@ -1,7 +1,6 @@
 """Gains predicted from a capture alone: where the GPU limits it, and where it abstains."""
 
 import json
-import lzma
 from functools import partial
 from pathlib import Path
 
@@ -25,9 +24,10 @@ from profiler_job.analysis.recording import store
 from profiler_job.analysis.reference.kernel_families import BUILT_IN
 from profiler_job.analysis.show.show_formats import as_text
 from profiler_job.jobs.contract.changes import LABELS
-from profiler_job.jobs.contract.integrity import find_folders
 from profiler_job.jobs.contract.layout import name_changed
 from profiler_job.jobs.contract.ranges import BACKWARD, FORWARD, OPTIMIZER
+from tests import packed as packing
+from tests import shipped_data
 
 from ..capture.nsys_files import Export
 from ..capture.real_captures import unpack
@@ -37,7 +37,6 @@ from .rebuilt import capture_of
 from .test_scripts import script  # noqa: F401
 
 DATA = Path(__file__).parents[1] / "data" / "h200_runs"
-SHIPPED = Path(__file__).parents[2] / "site" / "data"
 XL, FORWARD_BACKWARD = "xl-ctx256-fp32-naive-train_step", "xl-ctx512-fp32-naive-forward_backward"
 SMALL = "small-ctx512-fp32-naive-train_step"
 H200 = "NVIDIA H200"
@@ -53,7 +52,7 @@ def exported(tmp_path_factory):
     def path(name):
         target = folder / f"{name}.sqlite"
         if not target.exists():
-            target.write_bytes(lzma.decompress((DATA / name / "profile.sqlite.xz").read_bytes()))
+            packing.unpack(DATA / name / "profile.sqlite.xz", target)
         return target
 
     return path
@@ -115,7 +114,8 @@ def summed(export, folder, **selection):
 def test_in_hindsight_what_was_measured_lies_in_the_interval_of_a_capture(exported, change, sweep, after):
     """The rates were fitted to these runs, too."""
     medians = {
-        name: ledger.spans_of_steps(store.load(SHIPPED / name).steps)["measured_ns"] for name in (sweep, "h200-fp32")
+        name: ledger.spans_of_steps(store.load(shipped_data.locate(name)).steps)["measured_ns"]
+        for name in (sweep, "h200-fp32")
     }
     measured = 1 - medians[sweep][after] / medians["h200-fp32"][XL]
     summary = summary_of_steps(exported(XL))
@@ -138,8 +138,7 @@ def test_the_capture_of_a_script_says_what_its_recording_says(script, tmp_path):
     recording, rates = script("graphs"), script_rates.load()
     of_recording = scripts.step_of(recording, rates)
     packed = Path(__file__).parents[1] / "data/h200_scripts/graphs/graphed_parts/profile.sqlite.xz"
-    file = tmp_path / "graphs.sqlite"
-    file.write_bytes(lzma.decompress(packed.read_bytes()))
+    file = packing.unpack(packed, tmp_path / "graphs.sqlite")
     summary = summarise(read(file, details=False), predict=add_gains)
     captured_ns = summary.capture["work_end_ns"] - summary.capture["work_start_ns"]
     for change in ("tf32", "bf16"):
@@ -167,7 +166,7 @@ def predict_measured(recording, run_id, measured, after) -> pd.DataFrame:
 @pytest.mark.long
 def test_in_hindsight_captures_of_recorded_runs_tell_what_was_measured():
     """The guide gives these figures. The rates were fitted to most of these runs."""
-    recordings = {folder.name: store.load(folder) for folder in find_folders(SHIPPED, store.MANIFEST)}
+    recordings = {folder.name: store.load(folder) for folder in shipped_data.RECORDINGS}
     not_alike = ("again", "warm_up", "gpus", "memory")
     rows = [
         ledger.spans_of_steps(rec.steps)["measured_ns"] for name, rec in recordings.items() if name not in not_alike
@@ -186,7 +185,7 @@ def test_in_hindsight_captures_of_recorded_runs_tell_what_was_measured():
 
 @pytest.mark.long
 def test_in_hindsight_captures_of_scripts_tell_what_was_measured():
-    recording = store.load(SHIPPED / ledger.FOLDER / "run-clm")
+    recording = store.load(shipped_data.DATA / ledger.FOLDER / "run-clm")
     measured = ledger.spans_of_steps(recording.steps)["measured_ns"].to_dict()
     tables = [
         predict_measured(recording, run_id, measured, lambda change, run_id=run_id: name_changed(run_id, (change,)))
@@ -485,8 +484,7 @@ nsys profile --pytorch=autograd-nvtx; without environment, paths and what no cod
 def test_gains_said_of_a_capture_of_a_script_held_when_they_were_measured(tmp_path):
     """BF16 is predicted 23% short: in FP32 no kernel says that the vocabulary is not padded."""
     packed = Path(__file__).parents[1] / "data" / "clm_fp32.sqlite.xz"
-    file = tmp_path / "clm.sqlite"
-    file.write_bytes(lzma.decompress(packed.read_bytes()))
+    file = packing.unpack(packed, tmp_path / "clm.sqlite")
     shown = json.loads(run(str(file), "--format", "json"))
     whole_ns = shown["capture"]["work_end_ns"] - shown["capture"]["work_start_ns"]
     gains = {row["change"]: row for row in shown["advice"] if row["gain_ns"]}

@@ -1,7 +1,6 @@
 """Runs of a sweep with models of Hugging Face, as they were captured on an H200."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -13,8 +12,7 @@ from profiler_job.analysis.prediction.sweep_changes import Abstains
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.reference.track_record import AS_SCRIPT, SWEEP, choose_kind
 from profiler_job.jobs.contract.layout import SCRIPT
-
-DATA = Path(__file__).parents[2] / "site" / "data"
+from tests.shipped_data import DATA, locate
 
 
 @pytest.fixture(scope="module", params=["llama", "gpt2"])
@@ -57,7 +55,7 @@ def _gpu(step, phase):
 
 def test_rungs_that_the_gpu_limits_are_told_within_what_such_models_were_off(recording, model):
     """No rate was fitted to them: they take up to a third longer than expected."""
-    ladder = store.load(DATA / f"ladder_{model}")
+    ladder = store.load(locate(f"ladder_{model}"))
     steps = ladder.steps[ladder.steps["phase"].astype(str) == "step"]
     measured = steps.groupby(steps["run_id"].astype(str))["wall_ns"].median()
     [known] = list_known_runs(recording)
@@ -90,7 +88,7 @@ def test_fused_attention_in_fp32_is_not_advised_where_it_may_give_nothing(record
     alone, in_bf16 = known.predict(["fused_attention"]), known.predict(["bf16", "fused_attention"])
     assert select_advised([alone]) == [] and select_advised([in_bf16]) == [in_bf16]
     if model == "llama":
-        steps = store.load(DATA / "ladder_llama").steps
+        steps = store.load(locate("ladder_llama")).steps
         of_run = steps["run_id"].astype(str) == ledger.run_id_after(known.run, ["fused_attention"])
         measured_ns = steps.loc[of_run & (steps["phase"].astype(str) == "step"), "wall_ns"].median()
         assert measured_ns > known.step_ns
@@ -103,7 +101,7 @@ def test_they_have_the_track_record_of_scripts(baseline):
 @pytest.mark.parametrize(("names", "value"), [(["compile"], "default"), (["cuda_graphs"], "cudagraphs")])
 def test_the_reference_compiled_without_bf16_and_fused_attention_is_predicted_as_they_are(names, value):
     """Of it the model of sweeps abstained. With rates of the small model alone the larger ones were as near: 1.2%."""
-    beside = store.load(DATA / "compile_larger")
+    beside = store.load(locate("compile_larger"))
     steps = beside.steps[(beside.steps["phase"].astype(str) == "step")]
     measured = steps[steps["collector"].astype(str) == "timer"].groupby(steps["run_id"].astype(str))["wall_ns"].median()
     known = [run for run in list_known_runs(beside) if run.run["compile"] == "off"]
@@ -130,6 +128,6 @@ def test_how_the_reference_is_predicted_depends_on_the_changes(baseline):
 @pytest.mark.parametrize("with_it", ["bf16", "fused_attention", "fused_adamw", "foreach", "larger_batch"])
 def test_what_no_test_told_of_compiled_steps_of_the_reference_is_not_predicted(with_it):
     """BF16 with compile was to be faster than both with fused attention, at 17.5 against 24.1 ms, and advised first."""
-    main = store.load(DATA / "h200-fp32")
+    main = store.load(locate("h200-fp32"))
     known = next(run for run in list_known_runs(main) if run.run["run_id"] == "small-ctx128-fp32-naive-train_step")
     assert isinstance(known.predict([with_it, "compile"]), Abstention)

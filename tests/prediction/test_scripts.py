@@ -1,7 +1,6 @@
 """What a change would give in training scripts of others, as they were recorded on an H200: see
 tests/recording/test_scripts.py."""
 
-import lzma
 import shutil
 from dataclasses import replace
 from functools import cache
@@ -19,6 +18,7 @@ from profiler_job.analysis.prediction.predict import GPU, HOST, Abstention, Pred
 from profiler_job.analysis.prediction.script_changes import Behind
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.ingest import ingest
+from tests.packed import unpack_all
 
 DATA = Path(__file__).parents[1] / "data" / "h200_scripts"
 SHIPPED = Path(__file__).parents[2] / "site" / "data" / ledger.FOLDER
@@ -30,9 +30,7 @@ def script(tmp_path_factory):
     def record(name: str) -> store.Recording:
         folder = tmp_path_factory.mktemp(name)
         shutil.copytree(DATA / name, folder / "results")
-        for file in (folder / "results").rglob("*.xz"):
-            file.with_suffix("").write_bytes(lzma.decompress(file.read_bytes()))
-            file.unlink()
+        unpack_all(folder / "results")
         ingest(folder / "results", folder / name, emit=lambda line: None)
         return store.load(folder / name)
 

@@ -1,7 +1,5 @@
 """The track record in advice is what ledgers and recordings hold."""
 
-from pathlib import Path
-
 import pandas as pd
 import pytest
 
@@ -10,10 +8,8 @@ from profiler_job.analysis.prediction.baseline import read_run
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.reference.track_record import AS_SCRIPT, SWEEP, Record, format_record, read
 from profiler_job.analysis.site.combine import join_recordings
-from profiler_job.jobs.contract.integrity import find_folders
 from profiler_job.jobs.contract.layout import SCRIPT
-
-DATA = Path(__file__).parents[2] / "site" / "data"
+from tests.shipped_data import DATA, RECORDINGS, locate
 
 
 def test_predictions_count_by_change_and_abstentions_apart():
@@ -58,7 +54,7 @@ def test_scripts_have_a_record_of_their_own():
 def read_test(name):
     """The predictions of a test of sweeps with its runs, joined as for the site."""
     ledgers = [ledger.read(file) for file in sorted((DATA / ledger.FOLDER).glob(f"{name}_*.json"))]
-    recordings = [store.load(folder) for folder in find_folders(DATA, store.MANIFEST) if name in folder.name]
+    recordings = [store.load(folder) for folder in RECORDINGS if name in folder.name]
     return ledger.compare_with_measured(ledgers, [join_recordings(recordings)])
 
 
@@ -79,7 +75,7 @@ def test_later_intervals_know_the_errors_of_the_third_test(shipped):
     assert mine == pytest.approx(sorted(tested["measured_ns"] / tested["predicted_ns"]), rel=1e-4)
     unknown = development.errors_of_tests(DATA, [*shipped.errors, *shipped.tested])
     fourth = read_test("fourth").dropna(subset="error")["measured_ns"]
-    [alone] = ledger.spans_of_steps(store.load(DATA / "attention_alone").steps)["measured_ns"]
+    [alone] = ledger.spans_of_steps(store.load(locate("attention_alone")).steps)["measured_ns"]
     assert sorted(error["measured_ns"] for error in unknown) == sorted([*fourth, alone])
 
 

@@ -2,7 +2,6 @@
 context 512), in FP32, and in BF16 with autograd's own threads; and feed-forward blocks with a Triton kernel of a user's
 own, those of site/examples/triton_norm.py."""
 
-import lzma
 import shutil
 from pathlib import Path
 
@@ -14,9 +13,11 @@ from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.ingest import ingest
 from profiler_job.analysis.reference import kernel_families
 from profiler_job.jobs.contract import ranges
+from tests.packed import unpack_all
+from tests.shipped_data import locate
 
 DATA = Path(__file__).parents[1] / "data"
-SHIPPED = Path(__file__).parents[2] / "site" / "data" / "h200-bf16"
+SHIPPED = locate("h200-bf16")
 NUM_LAYERS = 12
 
 
@@ -27,9 +28,7 @@ def recorded(tmp_path_factory):
     def record(name: str) -> store.Recording:
         folder = tmp_path_factory.mktemp(name)
         shutil.copytree(DATA / name, folder / "results")
-        for file in (folder / "results").rglob("*.xz"):
-            file.with_suffix("").write_bytes(lzma.decompress(file.read_bytes()))
-            file.unlink()
+        unpack_all(folder / "results")
         said = []
         ingest(folder / "results", folder / "recording", emit=said.append)
         assert said == []

@@ -20,9 +20,9 @@ from profiler_job.jobs.contract.integrity import read_facts
 from profiler_job.jobs.contract.privacy import hash_names
 from tests.doses import sampled
 from tests.recording.planted import ALL, NAMES, PLANTED
+from tests.shipped_data import RECORDINGS, locate
 
 RUN = "small-ctx128-fp32-naive-forward"
-SHIPPED = sorted(path.parent for path in (Path(__file__).parents[2] / "site" / "data").glob("*/manifest.json"))
 
 
 HASHED = hash_names(NAMES, "salt")
@@ -56,14 +56,14 @@ def publish(source, data, name="h200", answer=True):
 
 def test_results_are_shown_confirmed_and_published(tmp_path):
     folder, shown, asked = publish(results(tmp_path / "results"), tmp_path / "data")
-    assert folder == tmp_path / "data" / "h200"
+    assert folder == tmp_path / "data" / "main" / "h200"
     assert store.load(folder).manifest["name"] == "h200"
-    for table in store.TABLES:
+    for table in store.read_manifest(folder)["tables"]:
         assert table in shown
     assert all(text in shown for text in ("gpu: NVIDIA H200", f"{RUN} ", "oom forward out of memory", "bytes in"))
     assert len(asked) == 1 and str(folder) in asked[0]
     assert b"planted" not in b"".join(file.read_bytes() for file in folder.iterdir())
-    assert [path.name for path in (tmp_path / "data").iterdir()] == ["h200"]
+    assert [path.name for path in (tmp_path / "data").iterdir()] == ["main"]
 
 
 def test_a_second_recording_of_the_same_runs_is_published_as_the_study_of_them(tmp_path):
@@ -73,7 +73,7 @@ def test_a_second_recording_of_the_same_runs_is_published_as_the_study_of_them(t
     arguments = ["publish-data", str(tmp_path / "results"), "again", "--data", str(tmp_path / "data"), "--yes"]
     done = CliRunner().invoke(app, [*arguments, "--study", "again"])
     assert done.exit_code == 0 and "  study: again" in done.output
-    assert store.load(tmp_path / "data" / "again").manifest["study"] == "again"
+    assert store.load(tmp_path / "data" / "again" / "again").manifest["study"] == "again"
 
 
 def test_a_study_that_no_question_is_about_is_refused(tmp_path):
@@ -98,7 +98,7 @@ def test_a_recording_of_that_name_is_replaced_after_saying_so(tmp_path):
     publish(results(tmp_path / "one"), tmp_path / "data")
     _, _, asked = publish(results(tmp_path / "two", run_id="other"), tmp_path / "data")
     assert "in place of the recording of 20" in asked[0]
-    assert list(store.load(tmp_path / "data" / "h200").runs["run_id"]) == ["other"]
+    assert list(store.load(tmp_path / "data" / "main" / "h200").runs["run_id"]) == ["other"]
 
 
 SECRET = "s3cr3t-of-this-test-0123456789"
@@ -132,10 +132,10 @@ def test_nothing_private_of_a_log_is_recorded(tmp_path):
     lines = [line for text in ALL for line in (text, f"[rank0] it said '{text}'")]
     (folder / RUN / "log.txt").write_text("\n".join([*lines, "Error: it died"]))
     publish(folder, tmp_path / "data")
-    log = store.load(tmp_path / "data" / "h200").runs["log"].iloc[0].splitlines()
+    log = store.load(tmp_path / "data" / "main" / "h200").runs["log"].iloc[0].splitlines()
     assert log[-1] == "Error: it died"
     assert not [text for text in ALL for line in log if text in line]
-    assert published_of(tmp_path / "data" / "h200", ALL) == []
+    assert published_of(tmp_path / "data" / "main" / "h200", ALL) == []
 
 
 def test_nothing_of_a_key_of_many_lines_is_recorded(tmp_path):
@@ -150,7 +150,7 @@ def test_nothing_of_a_key_of_many_lines_is_recorded(tmp_path):
     ]
     (folder / RUN / "log.txt").write_text("\n".join(["it began", *key, "it died", *("Zz9x" * 16 for _ in range(3))]))
     publish(folder, tmp_path / "data")
-    assert store.load(tmp_path / "data" / "h200").runs["log"].iloc[0] == "it began\nit died"
+    assert store.load(tmp_path / "data" / "main" / "h200").runs["log"].iloc[0] == "it began\nit died"
 
 
 def published_of(folder, planted):
@@ -205,7 +205,7 @@ def test_what_no_recording_has_stays_behind(tmp_path):
     assert len(published_of(folder, ALL)) == len(ALL)
 
     _, shown, _ = publish(folder, tmp_path / "data")
-    published = tmp_path / "data" / "h200"
+    published = tmp_path / "data" / "main" / "h200"
     assert published_of(published, ALL) == [] and published_of(published, HASHED) == []
     assert "left out, since no recording has it: runs.parquet: column x_struct" in shown
     assert "left out, since no recording has it: manifest.json: told" in shown
@@ -228,8 +228,8 @@ def test_a_word_that_no_row_uses_stays_behind(tmp_path):
     manifest["tables"]["runs"] |= read_facts(folder / "runs.parquet").model_dump()
     store.write_manifest(folder, manifest)
     publish(folder, tmp_path / "data")
-    assert published_of(tmp_path / "data" / "h200", ALL) == []
-    assert store.load(tmp_path / "data" / "h200").runs["gpu_name"].tolist() == ["H200"]
+    assert published_of(tmp_path / "data" / "main" / "h200", ALL) == []
+    assert store.load(tmp_path / "data" / "main" / "h200").runs["gpu_name"].tolist() == ["H200"]
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ def test_a_field_of_another_type_is_refused(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("folder", SHIPPED, ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", RECORDINGS, ids=lambda folder: folder.name)
 def test_the_shipped_recordings_lose_nothing(tmp_path, folder):
     manifest = store.read_manifest(folder)
     assert allowed.rewrite(folder, tmp_path / "new", manifest) == []
@@ -271,7 +271,7 @@ def test_the_shipped_recordings_lose_nothing(tmp_path, folder):
 
 
 def test_without_captures_what_was_timed_stays_and_nsys_has_no_part_in_it(tmp_path):
-    source = SHIPPED[0].parent / "compile"
+    source = locate("compile")
     whole = store.load(source)
     shown: list[str] = []
     folder = publish_data.publish_data(
@@ -308,7 +308,7 @@ def test_what_a_killed_publication_left_is_removed(tmp_path):
     (tmp_path / "data" / ".h200.draft").mkdir(parents=True)
     (tmp_path / "data" / ".h200.draft" / "private.txt").write_text("x")
     publish(results(tmp_path / "results"), tmp_path / "data")
-    assert [path.name for path in (tmp_path / "data").iterdir()] == ["h200"]
+    assert [path.name for path in (tmp_path / "data").iterdir()] == ["main"]
 
 
 def test_git_takes_nothing_that_a_killed_publication_left():
@@ -320,11 +320,11 @@ def test_git_takes_nothing_that_a_killed_publication_left():
 
 def test_a_damaged_recording_can_be_replaced(tmp_path):
     publish(results(tmp_path / "results"), tmp_path / "data")
-    manifest = tmp_path / "data" / "h200" / "manifest.json"
+    manifest = tmp_path / "data" / "main" / "h200" / "manifest.json"
     manifest.write_text(manifest.read_text()[:-20])
     _, _, asked = publish(tmp_path / "results", tmp_path / "data")
     assert "in place of the recording of an unknown time" in asked[0]
-    assert len(store.load(tmp_path / "data" / "h200").runs) == 1
+    assert len(store.load(tmp_path / "data" / "main" / "h200").runs) == 1
 
 
 def test_runs_cannot_be_on_the_site_twice(tmp_path):
@@ -351,7 +351,7 @@ def test_the_command_asks_unless_told_not_to(tmp_path, arguments, typed, code):
     command = ["publish-data", source, "h200", "--data", str(tmp_path / "data"), *arguments]
     done = CliRunner().invoke(app, command, input=typed)
     assert done.exit_code == code, done.output
-    assert (tmp_path / "data" / "h200").exists() == (code == 0)
+    assert (tmp_path / "data" / "main" / "h200").exists() == (code == 0)
 
 
 def test_a_recording_that_is_not_whole_is_not_published(tmp_path):

@@ -19,9 +19,9 @@ from profiler_job.analysis.recording.scan import HASHED_NAMES, Scanner, scan_pub
 from profiler_job.jobs.contract import privacy
 from tests.doses import sampled
 from tests.recording.planted import ALL, NAMES, PLANTED
+from tests.shipped_data import DATA
 
 WORDS = ("my_password", "passwd", "db_pass_2", "pwd", "API_KEY", "authkey", "private_key_file", "secret", "contraseña")
-DATA = Path(__file__).parents[2] / "site" / "data"
 SECRET = "no route to 10.1.2.3"
 HASHED = privacy.hash_names(NAMES, "salt")
 SCANNER = Scanner(HASHED, environment={})

@@ -3,7 +3,6 @@ under the Trainer (gradient accumulation, checkpointing), a Lightning module, in
 (gradient accumulation), a loop whose blocks are CUDA graphs that the script captured, and an HF GPT-2 of two ranks
 under `accelerate launch` (gradient accumulation). The scripts are those of tests/follow/scripts."""
 
-import lzma
 import shutil
 from functools import cache
 from pathlib import Path
@@ -16,6 +15,7 @@ from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.ingest import ingest
 from profiler_job.analysis.site.write_site import publish
 from profiler_job.jobs.contract import ranges
+from tests.packed import unpack_all
 
 SCRIPTS = sorted(Path(__file__).parents[1].joinpath("data", "h200_scripts").iterdir())
 TWO_RANKS = next(script for script in SCRIPTS if script.name == "acc2")
@@ -33,9 +33,7 @@ def recorded(tmp_path_factory):
         folder = tmp_path_factory.mktemp("scripts")
         results, said = folder / "results", []
         shutil.copytree(script, results)
-        for file in results.rglob("*.xz"):
-            file.with_suffix("").write_bytes(lzma.decompress(file.read_bytes()))
-            file.unlink()
+        unpack_all(results)
         ingest(results, folder / script.name, emit=said.append)
         return store.load(folder / script.name), said
 

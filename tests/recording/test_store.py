@@ -1,8 +1,10 @@
 """A recording keeps what was written, checks it, and explains each of its columns."""
 
 import json
+import shutil
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from profiler_job.analysis.recording import store
@@ -65,9 +67,9 @@ def test_rows_come_in_the_order_of_the_runs(tmp_path):
 
 def test_kernels_are_sorted_by_launch(tmp_path):
     tables = _tables()
-    tables["kernels"] = pd.concat([tables["kernels"].assign(launch_ns=launch) for launch in (5, 3, 9)])
+    tables["kernels"] = pd.concat([tables["kernels"].assign(launch_ns=launch) for launch in (640, 384, 1152)])
     store.write(tmp_path, tables, {})
-    assert list(store.load(tmp_path).kernels["launch_ns"]) == [3, 5, 9] * 2
+    assert list(store.load(tmp_path).kernels["launch_ns"]) == [384, 640, 1152] * 2
 
 
 def _written_by_an_older_version(folder):
@@ -133,6 +135,25 @@ def test_absent_values_of_runs_stay_absent(tmp_path):
     found = _written(tmp_path, runs__peak_memory_bytes=[None, 5], runs__status_phase=[None, "backward"])
     assert found.runs["peak_memory_bytes"].isna().tolist() == [True, False]
     assert found.runs["status_phase"].isna().tolist() == [True, False]
+
+
+def test_a_table_without_rows_has_no_file_and_one_that_is_lost_is_missed(tmp_path):
+    tables = _tables() | {"memops": store.empty("memops")}
+    store.write(tmp_path, tables, {})
+    assert not (tmp_path / "memops.parquet").exists() and "memops" not in store.read_manifest(tmp_path)["tables"]
+    found = store.load(tmp_path)
+    assert found.memops.empty and list(found.memops) == [column.name for column in store.TABLES["memops"]]
+    (tmp_path / "steps.parquet").unlink()
+    with pytest.raises(RecordingError, match=r"steps\.parquet is missing"):
+        store.load(tmp_path)
+
+
+def test_columns_of_a_table_without_a_file_have_the_types_of_those_of_an_empty_file(tmp_path):
+    store.write(tmp_path / "now", _tables() | {"kernels": store.empty("kernels")}, {})
+    shutil.copytree(tmp_path / "now", tmp_path / "former")
+    nothing = pa.schema(store.arrow_types("kernels").items()).empty_table()
+    store.write_table("kernels", nothing, tmp_path / "former" / "kernels.parquet")
+    pd.testing.assert_frame_equal(store.load(tmp_path / "former").kernels, store.load(tmp_path / "now").kernels)
 
 
 def test_an_empty_table_is_a_table(tmp_path):

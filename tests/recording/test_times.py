@@ -1,4 +1,4 @@
-"""Starts and ends are stored as gaps and durations, and are the same times when they are loaded."""
+"""Starts and ends are stored as gaps and durations, and are the same when they are loaded. Launches are rounded."""
 
 import re
 from pathlib import Path
@@ -28,7 +28,9 @@ def _in_the_former_form(folder):
     """As an older version wrote it, whose manifest tells no SHA-256: with the times in its files."""
     loaded = _recording(folder)
     for name in store.TABLES:
-        pq.write_table(store.read_table(name, file := folder / f"{name}.parquet"), file)
+        file = folder / f"{name}.parquet"
+        nothing = pa.schema(store.arrow_types(name).items()).empty_table()
+        pq.write_table(store.read_table(name, file) if file.exists() else nothing, file)
     store.write_manifest(folder, {"name": "test"})
     return loaded
 
@@ -67,7 +69,94 @@ def test_files_hold_gaps_and_durations(tmp_path):
         assert stored["gap_ns"].equals(frame["start_ns"] - before), name
         assert stored["duration_ns"].equals(frame["end_ns"] - frame["start_ns"]), name
     stored = pd.read_parquet(tmp_path / "kernels.parquet")
-    assert stored["launch_duration_ns"].equals(loaded.kernels["launch_end_ns"] - loaded.kernels["launch_ns"])
+    calls = loaded.kernels["launch_end_ns"] - loaded.kernels["launch_ns"]
+    assert (stored["launch_duration_ticks"] * times.TICK_NS).equals(calls)
+    summed = stored["range_step"].groupby(stored["run_id"], observed=True).cumsum()
+    assert summed.tolist() == loaded.kernels["range_id"].tolist()
+
+
+def _launches(num: int = 20_000):
+    """Times of calls and starts, some of them unknown, some before their launch, many close to it."""
+    draw = np.random.default_rng(0)
+    start = draw.integers(-(2**40), 2**40, num)
+    launch = start - draw.integers(-300, 3000, num)
+    launch[::7] = start[::7]
+    end = launch + draw.integers(0, 5000, num)
+    end[::14] = start[::14]
+    return launch, end, start
+
+
+@pytest.mark.parametrize("has_ends", [True, False])
+def test_launches_are_rounded_to_the_nearest_tick_and_stay_on_their_side_of_the_start(has_ends):
+    launch, end, start = _launches()
+    rounded, ends = times.round_launches(launch, end if has_ends else None, start)
+    unknown = (launch == start) & ((end == start) | (not has_ends))
+    assert (rounded[unknown] == start[unknown]).all()
+    known = ~unknown
+    assert not (rounded[known] % times.TICK_NS).any()
+    off = rounded - launch
+    assert abs(off).max() < times.TICK_NS
+    nearest = (launch + times.TICK_NS // 2) // times.TICK_NS * times.TICK_NS
+    stays = np.where(launch <= start, nearest < start, nearest > start)
+    assert (rounded == nearest)[known & stays].all()
+    assert ((rounded <= start) >= (launch <= start)).all() and ((rounded > start) == (launch > start)).all()
+    assert not ((rounded == start) & (launch != start)).any(), "no known launch becomes unknown"
+    if has_ends:
+        assert (ends >= rounded).all()
+        assert abs((ends - end)[ends > rounded]).max() <= times.TICK_NS // 2
+
+
+def test_rounding_has_no_bias_and_is_done_once():
+    launch = np.arange(-(10**5), 10**5)
+    start = launch + 10**6
+    rounded, ends = times.round_launches(launch, launch + 1000, start)
+    assert abs((rounded - launch).mean()) < 1 and abs((ends - launch - 1000).mean()) < 1
+    again, ends_again = times.round_launches(rounded, ends, start)
+    assert (again == rounded).all() and (ends_again == ends).all()
+
+
+@pytest.mark.parametrize("has_ends", [True, False])
+def test_rounded_launches_come_back_from_ticks(has_ends):
+    launch, end, start = _launches()
+    runs = pa.array(np.repeat(["a", "b", "c", "a"], len(start) // 4)).dictionary_encode()
+    columns = {"run_id": runs, "launch_ns": launch, **({"launch_end_ns": end} if has_ends else {}), "start_ns": start}
+    table = pa.table(columns)
+    stored = times.to_differences(table, [])
+    assert stored["launch_gap_ticks"].null_count > 0, "of unknown launches"
+    rounded, ends = times.round_launches(launch, end if has_ends else None, start)
+    loaded = times.to_times(stored, [])
+    assert loaded["launch_ns"].to_numpy().tolist() == rounded.tolist()
+    assert not has_ends or loaded["launch_end_ns"].to_numpy().tolist() == ends.tolist()
+    assert times.to_differences(loaded, []).equals(stored)
+
+
+def test_a_table_whose_launches_are_all_unknown_comes_back():
+    start = np.array([5, 17, 300])
+    table = pa.table({"run_id": ["a", "a", "b"], "launch_ns": start, "launch_end_ns": start, "start_ns": start})
+    stored = times.to_differences(table, [])
+    assert stored["launch_gap_ticks"].null_count == stored["launch_duration_ticks"].null_count == 3
+    assert times.to_times(stored, []).equals(table)
+
+
+def test_what_is_written_twice_is_the_same(tmp_path):
+    first = _recording(tmp_path / "first")
+    store.write(tmp_path / "second", {name: getattr(first, name) for name in store.TABLES}, {"name": "test"})
+    second = store.load(tmp_path / "second")
+    for name in TABLES:
+        written = getattr(first, name)
+        pd.testing.assert_frame_equal(getattr(second, name)[[*written]], written)
+
+
+def test_launches_that_older_versions_wrote_exactly_are_read(tmp_path):
+    table = pa.table(
+        {
+            "run_id": ["a", "a", "b"],
+            "launch_gap_ns": [5, 7, 9],
+            "launch_duration_ns": [1, 1, 1],
+            "start_ns": [50, 70, 90],
+        }
+    )
+    assert times.to_times(table, [])["launch_ns"].to_pylist() == [5, 13, 9]
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -107,7 +196,7 @@ def _with(column, make):
         (_with("gap_ns", lambda values: [[value + 0.5 for value in values]]), "gap_ns is double"),
         (_with("gap_ns", lambda values: pa.array([2**64 - 1] * len(values), pa.uint64())), "cannot be read"),
         (lambda table: table.append_column("gap_ns", table["gap_ns"]), "cannot be read"),
-        (lambda table: table.drop_columns("duration_ns"), "lacks column start_ns, end_ns"),
+        (lambda table: table.drop_columns("duration_ns"), "lacks column launch_ns, launch_end_ns, start_ns, end_ns"),
         (lambda table: table.drop_columns("run_id"), "lacks column run_id"),
     ],
 )
@@ -148,8 +237,7 @@ def test_kernels_before_their_launch_are_early_in_recordings_that_call_them_exac
 
     def change(table):
         table = _with("attribution", lambda _: pa.array(told).dictionary_encode())(table)
-        table = _with("launch_gap_ns", lambda gaps: [[gaps[0] + 10 * abs(starts[0]) + 100, *gaps[1:]]])(table)
-        return table
+        return _with("launch_gap_ticks", lambda gaps: [[gaps[0] + 10 * abs(starts[0]) + 100, *gaps[1:]]])(table)
 
     _changed(tmp_path / "old", "kernels", change)
     kernels = store.load(tmp_path / "old").kernels

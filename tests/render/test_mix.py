@@ -2,7 +2,6 @@
 
 import html
 import re
-from pathlib import Path
 
 import pytest
 
@@ -12,11 +11,11 @@ from profiler_job.analysis.pages import environment
 from profiler_job.analysis.recording import store as reading
 from profiler_job.analysis.site import write_site
 from tests.pages.test_comparison import recorded
+from tests.shipped_data import locate
 from tests.synthetic import recording
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
-DATA = Path(__file__).parents[2] / "site" / "data"
 NOTE = re.compile(
     r"^# .*\n\n(<div class=\"note\" data-search-exclude><strong>A mix:</strong> .*</div>)\n\n", re.MULTILINE
 )
@@ -68,7 +67,7 @@ def test_another_python_or_no_nsys_in_some_runs_is_no_mix(tmp_path, different):
 
 @pytest.mark.long
 def test_of_a_study_that_is_a_mix_its_page_says_so(tmp_path):
-    study = reading.load(DATA / "memory")
+    study = reading.load(locate("memory"))
     study.runs["driver"] = ["1"] + ["2"] * (len(study.runs) - 1)
     write_site.write(recording(("small",), (128,)), tmp_path, {"memory": study})
     found = {path: said for path, said in notes(tmp_path).items() if said}
@@ -89,7 +88,7 @@ def test_pages_of_a_comparison_say_which_side_is_a_mix(tmp_path):
 
 @pytest.mark.long
 def test_a_study_alone_says_so_once(tmp_path):
-    study = reading.load(DATA / "memory")
+    study = reading.load(locate("memory"))
     study.runs["driver"] = ["1"] + ["2"] * (len(study.runs) - 1)
     write_site.write(study, tmp_path, {"memory": study})
     assert {len(said) for said in notes(tmp_path).values()} == {1}

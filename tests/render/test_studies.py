@@ -2,7 +2,6 @@
 
 import dataclasses
 import shutil
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -15,10 +14,9 @@ from profiler_job.analysis.render.answer import Claim, assemble
 from profiler_job.analysis.site import combine, question_pages, write_site
 from profiler_job.analysis.site.site_writer import Site, first_sentence
 from tests.recorded_studies import RECORDED
+from tests.shipped_data import DATA, locate
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("undrawn")]
-
-DATA = Path(__file__).parents[2] / "site" / "data"
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +24,7 @@ def memory_alone(undrawn, built_once):
     """Folder of the report of the study `memory` alone, in which no check was broken."""
 
     def write(docs):
-        shutil.copytree(DATA / "memory", docs / "data" / "memory")
+        shutil.copytree(locate("memory"), docs / "data" / "memory")
         assert write_site.publish([docs / "data" / "memory"], docs).breaches == 0
         return docs
 
@@ -40,7 +38,7 @@ def test_the_study_of_memory_alone_makes_a_report(memory_alone):
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["compile", "optimizer"])
 def test_a_study_alone_makes_a_report(tmp_path, name):
-    assert write_site.publish([DATA / name], tmp_path).breaches == 0
+    assert write_site.publish([locate(name)], tmp_path).breaches == 0
     assert (tmp_path / "index.md").is_file()
 
 
@@ -115,7 +113,7 @@ def test_a_section_without_a_finding_has_no_list(tmp_path):
 
 
 def test_recordings_are_taken_together_though_only_one_ran_out_of_memory(tmp_path):
-    parts = [store.load(DATA / name) for name in ("attention_bf16", "attention_bf16_long")]
+    parts = [store.load(locate(name)) for name in ("attention_bf16", "attention_bf16_long")]
     assert ["status_step" in part.runs for part in parts] == [False, True]
     runs = combine.join_recordings(parts).runs
     assert runs["status_step"].notna().sum() == (runs["status"].astype(str) == "oom").sum() > 0
@@ -123,7 +121,7 @@ def test_recordings_are_taken_together_though_only_one_ran_out_of_memory(tmp_pat
 
 def test_studies_without_a_main_recording_need_one(tmp_path):
     with pytest.raises(RecordingError, match="give the recording of a sweep"):
-        write_site.publish([DATA / "compile", DATA / "memory"], tmp_path)
+        write_site.publish([locate("compile"), locate("memory")], tmp_path)
 
 
 def test_a_study_that_was_not_recorded_says_how_to_record_it(memory_alone):
@@ -161,7 +159,7 @@ def none_finished(rec):
 def test_without_a_capture_only_what_was_timed_is_told(main, beside, change, tmp_path, monkeypatch):
     """Studies next to the main recording, and one alone, of whose runs the questions are asked, too."""
     monkeypatch.setattr(charts, "render", draft_of)
-    rec, *others = (change(store.load(DATA / name)) for name in (main, *beside))
+    rec, *others = (change(store.load(locate(name))) for name in (main, *beside))
     studies = {of.manifest["study"]: of for of in (rec, *others) if of.manifest.get("study")}
     question_pages.write_questions(rec, tmp_path, studies)
     pages = {path.stem: path.read_text() for path in tmp_path.rglob("*.md")}

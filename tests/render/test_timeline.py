@@ -10,9 +10,10 @@ import pytest
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.render import timeline
 from tests import synthetic
+from tests.shipped_data import locate
 
 ROOT = Path(__file__).parents[2]
-SHIPPED = ROOT / "site" / "data" / "h200-fp32"
+SHIPPED = locate("h200-fp32")
 RUNS = ("small-ctx128-fp32-naive-forward", "medium-ctx1024-fp32-naive-train_step")
 
 

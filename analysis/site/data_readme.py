@@ -1,0 +1,111 @@
+"""Writes the README of a folder of published recordings: what each is, of which GPU, and for which page.
+
+python -m profiler_job.analysis.site.data_readme site/data
+"""
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from profiler_job.analysis.pages import benchmarks, predictions
+from profiler_job.analysis.pages.questions import QUESTIONS
+from profiler_job.analysis.pages.questions import STUDIES as OF_STUDIES
+from profiler_job.analysis.prediction import ledger
+from profiler_job.analysis.recording import store
+from profiler_job.jobs.contract.integrity import create, find_folders
+from profiler_job.jobs.contract.studies import LADDER, LOSSES, STUDIES, find_study_folder
+
+NAME = "README.md"
+BENCHMARKS = "benchmarks"
+
+_WHAT = {
+    "": "The default sweep: FP32 with nothing fused.",
+    "accumulation": "A batch split into micro-batches.",
+    "again": "The runs of the default sweep, recorded a second time.",
+    "attention": "Eager against fused attention.",
+    "bf16": "The runs of the default sweep in BF16, with fused attention and fused AdamW.",
+    "gpus": "One GPU against several.",
+    "host": "Steps with and without `torch.compile`, each next to its base on one machine.",
+    "losses": "The loss after three training steps with and without each change. No times are compared.",
+    "memory": "What fits: peak memory and out of memory.",
+    "optimizer": "The reference AdamW against fused and other forms.",
+    "precision": "FP32, TF32 and BF16.",
+    "prediction": f"Changes on top of each other, measured after they were predicted (`{ledger.FOLDER}`).",
+    "warm_up": "The first steps of a process.",
+}
+"""By study."""
+
+
+def write_readme(data: Path) -> Path:
+    """Write the README of the recordings in `data` and return its path. Raises RecordingError and OSError."""
+    file = data / NAME
+    with create(file) as written:
+        written.write(describe_recordings(data))
+    return file
+
+
+def describe_recordings(data: Path) -> str:
+    """The text of the README. Raises RecordingError."""
+    lines = [
+        "# Recordings",
+        "",
+        "Written by `profiler-job publish-data`: do not edit. Each study has a folder of its recordings. A recording is"
+        " a folder with one Parquet file for each table that has rows, and `manifest.json`. The page"
+        " *Data* of the site explains each column. The study of a recording decides which pages show it.",
+    ]
+    recordings = store.recordings_in(data)
+    manifests = {folder: store.read_manifest(folder) for folder in recordings}
+    for study in ("", *STUDIES):
+        folders = [folder for folder in recordings if manifests[folder].get("study", "") == study]
+        if folders:
+            lines += ["", f"## {find_study_folder(study)}", "", f"{_WHAT[study]} For {_pages_of(study)}.", ""]
+            lines += _table(data, {folder: manifests[folder] for folder in folders})
+    others = find_folders(data / ledger.FOLDER, store.MANIFEST)
+    if others:
+        lines += [
+            "",
+            f"## {ledger.FOLDER}",
+            "",
+            "Predictions, each file written before the runs that test it were measured, and recordings that do nothing"
+            f" but test predictions or are their starting point. For *{predictions.TITLE}*.",
+            "",
+            *_table(data, {folder: store.read_manifest(folder) for folder in others}),
+        ]
+    if (data / BENCHMARKS).is_dir():
+        lines += ["", f"## {BENCHMARKS}", "", f"Times of this project's own programs. For *{benchmarks.TITLE}*."]
+    return "\n".join(lines) + "\n"
+
+
+def _pages_of(study: str) -> str:
+    """The titles of the pages of a study."""
+    answered = [*(QUESTIONS.values() if not study else ()), *OF_STUDIES.values()]
+    of = LADDER if study == LOSSES else study
+    titles = [page.TITLE for page in answered if getattr(page, "STUDY", "") == of]
+    return ", ".join(f"*{title}*" for title in titles)
+
+
+def _table(data: Path, manifests: dict[Path, dict[str, Any]]) -> Iterator[str]:
+    yield "| recording | sweep | GPU | runs | recorded | KiB |"
+    yield "| --- | --- | --- | ---: | --- | ---: |"
+    for folder, manifest in manifests.items():
+        size = sum(table["bytes"] for table in manifest.get("tables", {}).values())
+        cells: Iterable[object] = (
+            f"[{folder.name}]({folder.relative_to(data).as_posix()})",
+            manifest.get("sweep", ""),
+            manifest.get("gpu", ""),
+            len(manifest.get("runs", ())),
+            _days(str(manifest.get("recorded_from", "")), str(manifest.get("recorded_to", ""))),
+            f"{size / 1024:,.0f}",
+        )
+        yield "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
+
+
+def _days(begin: str, end: str) -> str:
+    """The dates of two times, ISO 8601; one if they are of one day."""
+    days = [time.partition("T")[0] for time in (begin, end) if time]
+    return " to ".join(dict.fromkeys(days))
+
+
+if __name__ == "__main__":
+    print(write_readme(Path(sys.argv[1])))
