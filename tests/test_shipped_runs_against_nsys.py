@@ -18,7 +18,7 @@ from tests.packed import unpack
 from tests.shipped_data import locate
 
 ROOT = Path(__file__).resolve().parents[1]
-RUNS = sorted(path.parent for path in (ROOT / "tests" / "data" / "h200_runs").glob("*/profile.sqlite.xz"))
+RUNS = sorted(path.parent for path in (ROOT / "tests" / "data" / "h200_runs").glob("*/profile.sqlite.packed"))
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def exports(tmp_path_factory):
 
     @functools.cache
     def export(folder: Path):
-        database = unpack(folder / "profile.sqlite.xz", unpacked / f"{folder.name}.sqlite")
+        database = unpack(folder / "profile.sqlite.packed", unpacked / f"{folder.name}.sqlite")
         capture = read(database)
         return capture, attribute(capture)
 

@@ -21,7 +21,7 @@ FOLDER = Path(__file__).parents[1] / "data" / "h200_captures"
 
 def unpack(name: str, folder: Path) -> Path:
     """The capture as a file in `folder`."""
-    return packed.unpack(FOLDER / f"{name}.sqlite.xz", folder / f"{name}.sqlite")
+    return packed.unpack(FOLDER / f"{name}.sqlite.packed", folder / f"{name}.sqlite")
 
 
 def read_capture(name: str, folder: Path) -> Capture:

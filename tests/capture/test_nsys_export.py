@@ -421,14 +421,14 @@ def test_nsys_is_never_needed_for_an_export(export, tmp_path, monkeypatch):
 
 def test_what_nccls_ranges_say_of_their_messages_is_read(tmp_path):
     """An export with `--include-json=true`, of one H200: DDP in a world of one, 8.4 M FP32 parameters, three steps."""
-    file = unpack(DATA / "nccl_messages.sqlite.xz", tmp_path / "nccl_messages.sqlite")
+    file = unpack(DATA / "nccl_messages.sqlite.packed", tmp_path / "nccl_messages.sqlite")
     messages = read(file).messages
     assert messages["bytes"].sum() == 3 * 4 * 8_398_848, "each step sends all gradients once"
     assert messages["communicator"].tolist() == [0] * len(messages)
 
 
 def test_what_ranges_of_programs_carry_is_not_kept(tmp_path):
-    file = unpack(DATA / "nccl_messages.sqlite.xz", tmp_path / "nccl_messages.sqlite")
+    file = unpack(DATA / "nccl_messages.sqlite.packed", tmp_path / "nccl_messages.sqlite")
     with closing(sqlite3.connect(file)) as connection:
         connection.execute('INSERT INTO NVTX_EVENTS (start, eventType, jsonText) VALUES (1, 59, \'{"path": "/x"}\')')
         connection.commit()

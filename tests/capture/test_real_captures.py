@@ -19,7 +19,7 @@ from profiler_job.analysis.show.values import format_heading
 from profiler_job.analysis.show.verdict_lines import describe_verdict
 from tests.capture.real_captures import FOLDER, read_capture
 
-NAMES = sorted(path.name.removesuffix(".sqlite.xz") for path in FOLDER.glob("*.xz"))
+NAMES = sorted(path.name.removesuffix(".sqlite.packed") for path in FOLDER.glob("*.packed"))
 TOLD_BY_PYTORCH = ("gpt2_emit", "light_autograd")
 
 

@@ -35,7 +35,7 @@ ROOT = DATA.parents[1]
 WIDTHS = (80, 120, 200)
 PACKED = [
     *sorted(DATA.glob("h200_scripts/*/*/profile.sqlite.*")),
-    *sorted(DATA.glob("h200_runs/*/profile.sqlite.xz")),
+    *sorted(DATA.glob("h200_runs/*/profile.sqlite.packed")),
     DATA / "graph_node.sqlite.gz",
 ]
 

@@ -282,7 +282,7 @@ def test_training_is_not_held_against_inference_where_no_phase_is_named_and_a_ga
     """Public captures without ranges: a GPT-2 that trains, and a Llama that does not."""
     files = []
     for name in ("gpt2_plain", "infer_plain")[::order]:
-        packed = Path(__file__).parents[1] / "data" / "h200_captures" / f"{name}.sqlite.xz"
+        packed = Path(__file__).parents[1] / "data" / "h200_captures" / f"{name}.sqlite.packed"
         files.append(unpack(packed, tmp_path / f"{name}.sqlite"))
     done = run(*files, "--fail-if", "kernel > 3%")
     trains, other = "AB"[::order]

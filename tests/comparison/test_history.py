@@ -235,7 +235,7 @@ def test_captures_of_other_phases_have_a_line_of_their_own(tmp_path):
 
 @pytest.mark.parametrize("name", ["gpt2_plain", pytest.param("ddp_plain", marks=pytest.mark.long)])
 def test_real_captures_show_what_was_planted_in_them(tmp_path, name):
-    packed = CAPTURES / f"{name}.sqlite.xz"
+    packed = CAPTURES / f"{name}.sqlite.packed"
     for file, change in (("a", 0.0), ("b", 0.002), ("c", 0.03)):
         target = unpack(packed, tmp_path / f"{file}.sqlite")
         with sqlite3.connect(target) as connection:

@@ -24,7 +24,7 @@ from tests.packed import unpack
 from tests.shipped_data import RECORDINGS, locate
 
 RECORDING = locate("h200-fp32")
-CAPTURES = sorted((Path(__file__).parents[1] / "data" / "h200_runs").glob("*/profile.sqlite.xz"))
+CAPTURES = sorted((Path(__file__).parents[1] / "data" / "h200_runs").glob("*/profile.sqlite.packed"))
 TABLES_OF_EVENTS = ("kernels", "memops", "ranges")
 SWEEP = load_sweep(DEFAULT_SWEEP)
 
