@@ -16,6 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from profiler_job.jobs.contract.integrity import add_digest, read_facts
+from profiler_job.jobs.contract.layout import RECORD
+
 SUFFIX = ".packed"
 """Of a packed database, after `.sqlite`."""
 FEW_ROWS = 200
@@ -81,10 +84,19 @@ def unpack(packed: Path, database: Path) -> Path:
 
 
 def unpack_all(folder: Path) -> None:
-    """Put each packed file below `folder` in its place, .xz files too."""
+    """Put each packed file below `folder` in its place, .xz files too.
+
+    A rebuilt database has other bytes than nsys wrote: the record of the run gets its SHA-256.
+    """
     for packed in [*folder.rglob(f"*{SUFFIX}"), *folder.rglob("*.xz")]:
-        unpack(packed, packed.with_suffix(""))
+        database = unpack(packed, packed.with_suffix(""))
         packed.unlink()
+        record = database.with_name(RECORD)
+        if packed.suffix == SUFFIX and record.is_file():
+            content = json.loads(record.read_text())
+            if database.name in content.get("files", {}):
+                content["files"][database.name] = read_facts(database).model_dump()
+                record.write_text(json.dumps(add_digest(content)))
 
 
 def content_of(database: Path) -> tuple[list[tuple], dict[str, list[list[tuple[type, Any]]]]]:

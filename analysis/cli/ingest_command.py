@@ -31,7 +31,7 @@ def ingest(
         raise typer.Exit(find_exit_code(error)) from error
     size = sum(table["bytes"] for table in manifest["tables"].values())
     num_ok = sum(run["status"] == "ok" for run in manifest["runs"])
-    kernels = manifest["tables"]["kernels"]["rows"]
+    kernels = manifest["tables"].get("kernels", {}).get("rows", 0)
     num_runs, num_kernels = format_count(len(manifest["runs"]), "run"), format_count(kernels, "kernel")
     print(f"{out}: {num_runs}, {num_ok} ok, {num_kernels}, {size / 2**20:.1f} MiB")
     if lost := ingesting.lost_runs(manifest):

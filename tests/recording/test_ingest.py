@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from profiler_job.__main__ import app
 from profiler_job.analysis.metrics import timing
 from profiler_job.analysis.recording import ingest as ingesting
-from profiler_job.analysis.recording import store
+from profiler_job.analysis.recording import store, times
 from profiler_job.analysis.recording.ingest import ResultsError, ingest
 from profiler_job.jobs.contract.privacy import scrub_text
 from tests.capture.nsys_files import Export
@@ -148,8 +148,10 @@ def test_times_count_from_the_first_step(results, tmp_path):
     found, _ = _ingested(results(), tmp_path)
     first = found.ranges[found.ranges["name"].astype(str) == "step"].iloc[0]
     assert (first["start_ns"], first["end_ns"]) == (0, 900)
-    assert found.kernels["launch_ns"].tolist() == [30, 500, 1030, 1500]
-    assert found.kernels["launch_end_ns"].tolist() == [32, 502, 1032, 1502]
+    launches = found.kernels["launch_ns"]
+    assert (launches % times.TICK_NS == 0).all(), "rounded"
+    assert launches.tolist() == pytest.approx([30, 500, 1030, 1500], abs=times.TICK_NS)
+    assert found.kernels["launch_end_ns"].tolist() == pytest.approx([32, 502, 1032, 1502], abs=times.TICK_NS)
 
 
 def test_host_times_of_phases_come_from_ranges(results, tmp_path):
@@ -199,7 +201,7 @@ def test_a_file_that_is_no_record_is_one_line_with_its_path_and_what_to_do(resul
     assert done.exit_code == 65
     [line] = done.output.splitlines()
     assert line.startswith(f"error: {file} is not a valid record of a run (") and reason in line
-    assert line.endswith(": run the sweep again, which measures it anew")
+    assert line.endswith(": run the sweep again to measure it anew")
     assert not (tmp_path / "out").exists()
 
 

@@ -192,7 +192,9 @@ def test_what_no_recording_has_stays_behind(tmp_path):
     ingest(results(tmp_path / "results", hashed_names=HASHED), folder)
     manifest = store.read_manifest(folder)
     told = {f"key {number}": text for number, text in enumerate(ALL)} | {text: "x" for text in ALL}
-    for name in store.TABLES:
+    written = [name for name in store.TABLES if (folder / f"{name}.parquet").is_file()]
+    assert "runs" in written
+    for name in written:
         table = pq.read_table(folder / f"{name}.parquet")
         for kind, values in UNKNOWN.items():
             table = table.append_column(f"x_{kind}", values if len(table) else values.slice(1))
@@ -209,7 +211,8 @@ def test_what_no_recording_has_stays_behind(tmp_path):
     assert published_of(published, ALL) == [] and published_of(published, HASHED) == []
     assert "left out, since no recording has it: runs.parquet: column x_struct" in shown
     assert "left out, since no recording has it: manifest.json: told" in shown
-    for name, columns in store.TABLES.items():
+    for name in written:
+        columns = store.TABLES[name]
         schema = pq.read_schema(published / f"{name}.parquet")
         assert not {*schema.names} & {*ALL, *(f"x_{kind}" for kind in UNKNOWN)} and not schema.metadata
         table = store.read_table(name, published / f"{name}.parquet")
@@ -356,8 +359,8 @@ def test_the_command_asks_unless_told_not_to(tmp_path, arguments, typed, code):
 
 def test_a_recording_that_is_not_whole_is_not_published(tmp_path):
     ingest(results(tmp_path / "results"), tmp_path / "recording")
-    (tmp_path / "recording" / "steps.parquet").unlink()
-    with pytest.raises(store.RecordingError, match=r"steps\.parquet is missing"):
+    (tmp_path / "recording" / "runs.parquet").unlink()
+    with pytest.raises(store.RecordingError, match=r"runs\.parquet is missing"):
         publish(tmp_path / "recording", tmp_path / "data")
 
 
