@@ -15,6 +15,7 @@ import pandas as pd
 
 from profiler_job.analysis.reference import gemm_names, gpus
 from profiler_job.jobs.contract.changes import DO
+from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.ranges import OPTIMIZER
 
 COLUMNS = {
@@ -61,7 +62,7 @@ class Advice:
     no_gain_because: str = ""
 
 
-class WithheldError(ValueError):
+class WithheldError(ProfilerError, ValueError):
     """Why a change is not advised though the capture has something of it, in one line."""
 
 
@@ -184,7 +185,7 @@ class CaptureEvidence:
             )
 
     def need_gpu_limited(self) -> str:
-        """How sure an advice is that makes kernels faster, and launches no fewer. Raises Withheld where the GPU waits
+        """How sure an advice is that makes kernels faster, and launches no fewer. Raises WithheldError if the GPU waits
         for the host longer than its kernels run."""
         if self.has_startup:
             return "low: start-up is in these numbers, so it is not known how far the host limits"
@@ -202,7 +203,7 @@ class CaptureEvidence:
         return "medium: how much faster these kernels get depends on their shapes"
 
     def need_memory(self) -> float:
-        """Peak allocated as part of the GPU's memory. Raises Withheld."""
+        """Peak allocated as part of the GPU's memory. Raises WithheldError."""
         if self.memory_used is None:
             raise WithheldError("it is not known how much memory is left")
         return self.memory_used

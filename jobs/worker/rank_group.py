@@ -1,6 +1,6 @@
 """A run on several GPUs: a process for each, its rank, and this one between them and the job. To the job it is one
 worker: what the job says goes to every rank, and what the ranks answer is put together. Being none of them, it still
-answers when a rank hangs in a collective that another one never joins. Needs the standard library alone.
+answers when a rank hangs in a collective that another one never joins. Needs the standard library and the contract.
 
 `python -m profiler_job.jobs.worker.rank_group ADDRESS --device cuda --ranks 2` starts it, and it starts the ranks: its
 children, so that nsys records all of them in one capture, on one clock.
@@ -19,6 +19,9 @@ from multiprocessing.connection import Client, Connection, Listener, wait
 from pathlib import Path
 from typing import Any
 
+from profiler_job.jobs.contract.errors import ProfilerError
+from profiler_job.jobs.contract.exit_codes import ExitCode
+
 Answer = dict[str, Any]
 """A message of a rank (see `jobs.contract.messages`)."""
 
@@ -31,8 +34,10 @@ DEATH_S = 0.3
 """Time after one rank's failure in which the death of another becomes visible."""
 
 
-class RankDiedError(Exception):
-    """A rank has ended by itself; the message says which, and how."""
+class RankDiedError(ProfilerError):
+    """A rank ended by itself; the message names the rank and its exit code."""
+
+    exit_code = ExitCode.FAILED
 
     def __init__(self, rank: int, code: int | None):
         super().__init__(f"rank {rank} died (exit {code})")
