@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from profiler_job.__main__ import app
-from profiler_job.analysis.recording import store
+from profiler_job.analysis.recording import store, table_schema
 from profiler_job.jobs.cli.try_command import save_tries
 from profiler_job.jobs.contract.json_format import FORMAT_VERSION
 from profiler_job.jobs.executor.events import JsonEvents
@@ -46,7 +46,7 @@ def test_a_plan():
 
 def test_predictions(tmp_path):
     recording = synthetic.recording(sizes=("small",), contexts=(128,))
-    tables = {name: getattr(recording, name) for name in store.TABLES}
+    tables = {name: getattr(recording, name) for name in table_schema.TABLES}
     store.write(
         tmp_path / "made-up", tables, {key: each for key, each in recording.manifest.items() if key != "tables"}
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from profiler_job.analysis.recording import store
+from profiler_job.analysis.recording import store, table_schema
 from tests.shipped_data import locate
 
 ROOT = Path(__file__).parents[1]
@@ -108,7 +108,7 @@ CALM, WAITING = "small-ctx512-fp32-naive-forward-compile_cudagraphs", "small-ctx
 def keep_run(folder, run_id, times_as_long=1):
     """A recording of one shipped run, all of which takes so many times as long, on the host and on the GPU."""
     shipped = store.load(locate("compile"))
-    tables = {name: getattr(shipped, name) for name in store.TABLES}
+    tables = {name: getattr(shipped, name) for name in table_schema.TABLES}
     tables = {name: rows[rows["run_id"].astype(str) == run_id] for name, rows in tables.items()}
     for name in ("steps", "ranges", "kernels", "memops"):
         times = [column for column in tables[name] if column.endswith("_ns")]

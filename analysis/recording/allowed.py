@@ -1,5 +1,6 @@
-"""Of a recording what may be published, written anew: the columns and types of `store.TABLES` and the fields of a
-manifest. Whatever else its files hold (metadata of pandas, of tables and columns, of the files) stays behind."""
+"""The part of a recording that may be published, written anew: the columns and types of `table_schema.TABLES` and the
+fields of a manifest. Whatever else its files hold (metadata of pandas, of tables and columns, of the files) stays
+behind."""
 
 import re
 from pathlib import Path
@@ -9,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from profiler_job.analysis.recording import store
+from profiler_job.analysis.recording import store, table_schema
 from profiler_job.analysis.recording.scan import HASHED_NAMES, is_text
 from profiler_job.analysis.recording.store import RecordingError
 from profiler_job.jobs.contract.integrity import DIGEST, read_facts
@@ -90,7 +91,7 @@ def rewrite(source: Path, target: Path, manifest: dict, with_captures: bool = Tr
         allowed |= {"without_captures": True, "protocol": allowed.get("protocol", {}) | {"profiled_steps": [0]}}
     tables = {}
     target.mkdir()
-    for name in store.TABLES:
+    for name in table_schema.TABLES:
         file = source / f"{name}.parquet"
         if store.is_left_out(source, name, manifest):
             continue

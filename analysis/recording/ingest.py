@@ -16,7 +16,7 @@ from profiler_job.analysis.capture.attribution import Attribution, attribute
 from profiler_job.analysis.capture.believed_launches import NOT_BELIEVED
 from profiler_job.analysis.capture.capture_data import Capture, ExportError
 from profiler_job.analysis.capture.nsys_export import read
-from profiler_job.analysis.recording import store
+from profiler_job.analysis.recording import store, table_schema
 from profiler_job.analysis.recording.scan import HASHED_NAMES
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.errors import ProfilerError
@@ -78,7 +78,7 @@ def ingest(
         )
     run_ids = [run_id for run_id in order if run_id in present] + [run_id for run_id in present if run_id not in order]
     records = {run_id: read_finished(folder / run_id) for run_id in run_ids}
-    parts: dict[str, list[pd.DataFrame]] = {name: [] for name in store.TABLES}
+    parts: dict[str, list[pd.DataFrame]] = {name: [] for name in table_schema.TABLES}
     schemas: set[str] = set()
     problems: dict[str, list[str]] = {}
     for run_id, record in records.items():
@@ -232,7 +232,7 @@ def _run_tables(folder: Path, run_id: str, record: FinishedRecord) -> tuple[dict
             damage = str(error)
     if damage:
         detail = {"phase": READING_FILES, "message": f"{damage}; run the sweep again, which measures it anew"}
-        empty = {name: store.empty(name) for name in store.TABLES}
+        empty = {name: store.empty(name) for name in table_schema.TABLES}
         return empty | {"runs": _run_row(record, run_id, "failed", detail, empty["memory"]).assign(log=None)}, "", []
     status: str = record.status
     detail = record.status_detail.model_dump(exclude_unset=True) if record.status_detail else {}
@@ -364,7 +364,7 @@ def _run_row(record: FinishedRecord, run_id: str, status: str, detail: dict, mem
         "wall_s": record.wall_s,
         **{f"status_{key}": value for key, value in detail.items() if isinstance(value, int | float)},
     }
-    for column in store.TABLES["runs"]:
+    for column in table_schema.TABLES["runs"]:
         value = row.setdefault(column.name, None)
         if column.dtype == "string" and value is not None:
             row[column.name] = str(value)  # a record may say anything
@@ -399,7 +399,7 @@ def _log(file: Path, hashed_names: list[str]) -> str | None:
 def _rows(table: str, timings: dict, run_id: str, **known: str | int) -> pd.DataFrame:
     """What timings.json holds of a table of the same name; `known` is the same in each row. Rows without a rank are of
     rank 0. Raises ValueError where it is not of the table's types."""
-    columns = [column for column in store.TABLES[table] if column.name not in ("run_id", *known)]
+    columns = [column for column in table_schema.TABLES[table] if column.name not in ("run_id", *known)]
     names = [column.name for column in columns]
     needed = [column.name for column in columns if not column.optional and column.name != "rank"]
     rows = timings.get(table, [])
@@ -509,7 +509,7 @@ def _said_rank(placed: pd.DataFrame) -> pd.Series:
 def _with_run(name: str, frame: pd.DataFrame, run_id: str) -> pd.DataFrame:
     run = pd.Categorical.from_codes([0] * len(frame), [run_id])
     frame = frame.reset_index(drop=True)
-    return frame.assign(run_id=run)[[column.name for column in store.TABLES[name]]]
+    return frame.assign(run_id=run)[[column.name for column in table_schema.TABLES[name]]]
 
 
 def nsys_steps(placed: pd.DataFrame, rank) -> pd.DataFrame:

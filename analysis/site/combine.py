@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from profiler_job.analysis.recording import store
+from profiler_job.analysis.recording import store, table_schema
 from profiler_job.jobs.contract.studies import AGAIN
 
 
@@ -39,7 +39,7 @@ def join_recordings(recordings: list[store.Recording]) -> store.Recording:
     if not others:
         return first
     run_ids = pd.concat([rec.runs["run_id"].astype(str) for rec in recordings])
-    tables = {name: join_tables([getattr(rec, name) for rec in recordings]) for name in store.TABLES}
+    tables = {name: join_tables([getattr(rec, name) for rec in recordings]) for name in table_schema.TABLES}
     missing = dict.fromkeys(run for rec in recordings for run in rec.manifest.get("not_run", ()))
     not_run = [run for run in missing if run not in set(run_ids)]
     name = ", ".join(dict.fromkeys(str(rec.manifest.get("name", "")) for rec in recordings))
@@ -71,7 +71,7 @@ def select_finished_runs(rec: store.Recording) -> store.Recording:
 def select_runs(rec: store.Recording, run_ids: list[str]) -> store.Recording:
     """`rec` with these runs and no others."""
     tables = {}
-    for name in store.TABLES:
+    for name in table_schema.TABLES:
         frame = getattr(rec, name)
         if "run_id" in frame:
             tables[name] = frame[frame["run_id"].astype(str).isin(run_ids)].reset_index(drop=True)

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from profiler_job.__main__ import app
 from profiler_job.analysis.comparison import history, history_forms
 from profiler_job.analysis.comparison.errors import NotComparableError
-from profiler_job.analysis.recording import store
+from profiler_job.analysis.recording import store, table_schema
 from tests.capture.nsys_files import Export
 from tests.packed import unpack, unpack_all
 from tests.shipped_data import DATA, locate
@@ -55,7 +55,7 @@ def record(shipped, tmp_path):
     """Writes a recording of one run, whose kernels are longer by `change`."""
 
     def write(name, change=0.0, at="", commit="aaaaaaa", runs=(RUN,), energies=(), **columns):
-        tables = {table: getattr(shipped, table) for table in store.TABLES}
+        tables = {table: getattr(shipped, table) for table in table_schema.TABLES}
         tables = {table: rows[rows["run_id"].astype(str).isin(runs)] for table, rows in tables.items()}
         kernels = tables["kernels"].drop(columns="family")
         longer = ((kernels["end_ns"] - kernels["start_ns"]) * (1 + change)).round().astype("int64")

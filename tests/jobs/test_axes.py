@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import get_args
 
-from profiler_job.analysis.recording.store import TABLES
+from profiler_job.analysis.recording.table_schema import TABLES
 from profiler_job.jobs.contract import axes
 from profiler_job.jobs.contract.axes import AXES, Run, find_default, find_listed_axes, find_value_label, order_axes
 from profiler_job.jobs.contract.modes import MODES
@@ -76,7 +76,7 @@ def test_a_new_axis_is_one_field_and_everything_but_the_work_follows(tmp_path):
     program = (
         "from profiler_job.jobs.sweep.plan import Sweep, select\n"
         "from profiler_job.jobs.contract.axes import AXES, find_label\n"
-        "from profiler_job.analysis.recording.store import TABLES\n"
+        "from profiler_job.analysis.recording.table_schema import TABLES\n"
         "from profiler_job.analysis.metrics.run_grid import VARIANT_AXES\n"
         "sweep = Sweep.model_validate({'name': 'x', 'size': ['small'], 'context_length': [8], 'mode': ['forward'],"
         " 'activation': ['swiglu', 'relu']})\n"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from profiler_job.analysis.metrics.differences import is_beyond_chance
 from profiler_job.analysis.pages import overview
 from profiler_job.analysis.pages.questions import QUESTIONS, forward_time, top_kernel, training_mix
-from profiler_job.analysis.recording.store import TABLES
+from profiler_job.analysis.recording.table_schema import TABLES
 from profiler_job.analysis.render import charts
 from profiler_job.analysis.site import combine, page_context, question_pages, write_site
 from profiler_job.analysis.site.site_writer import first_sentence

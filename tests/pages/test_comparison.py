@@ -18,7 +18,7 @@ from profiler_job.analysis.comparison.noise import SHIPPED
 from profiler_job.analysis.comparison.sides import load_side, make_tables_side
 from profiler_job.analysis.comparison.site_comparisons import make_comparisons
 from profiler_job.analysis.pages import comparison
-from profiler_job.analysis.recording import store
+from profiler_job.analysis.recording import store, table_schema
 from profiler_job.analysis.render import charts
 from profiler_job.analysis.site import combine, comparison_pages, run_pages, write_site
 from profiler_job.analysis.site.site_writer import Site
@@ -233,14 +233,14 @@ def recorded_as(name, precision, at, study="", modes=("forward", "train_step")):
     for table in ("kernels", "ranges"):
         frame = getattr(rec, table)
         frame["run_id"] = frame["run_id"].astype("category")
-    for table in store.TABLES:
+    for table in table_schema.TABLES:
         frame = getattr(rec, table)
         if "run_id" in frame:
             renamed = frame["run_id"].astype(str).str.replace("fp32", precision)
             frame["run_id"] = renamed.astype("category") if table in ("kernels", "ranges") else renamed
     rec.runs["precision"], rec.runs["started_at"] = precision, name
     manifest = rec.manifest | {"name": name, "recorded_from": at, "study": study}
-    return store.Recording(manifest=manifest, **{table: getattr(rec, table) for table in store.TABLES})
+    return store.Recording(manifest=manifest, **{table: getattr(rec, table) for table in table_schema.TABLES})
 
 
 def test_the_site_compares_the_recordings_that_have_the_same_cells_with_other_axes():

@@ -7,7 +7,7 @@ import pytest
 
 from profiler_job.analysis.metrics import queue
 from profiler_job.analysis.pages.questions import host, host_data
-from profiler_job.analysis.recording import store
+from profiler_job.analysis.recording import store, table_schema
 from profiler_job.analysis.site import combine, page_context, write_site
 from tests import synthetic
 from tests.shipped_data import DATA, locate
@@ -155,7 +155,7 @@ def test_runs_without_compile_and_an_empty_main_recording_are_answered():
     rec = synthetic.recording(("small",), (128,), num_profiled=2, num_timed=2, oom={})
     runs = rec.runs.assign(compile="off")
     frames = {name: getattr(rec, name) for name in ("steps", "kernels", "memops", "api")}
-    empty = store.Recording(manifest=rec.manifest, **{name: store.empty(name) for name in store.TABLES})
+    empty = store.Recording(manifest=rec.manifest, **{name: store.empty(name) for name in table_schema.TABLES})
     found = host.answer(runs=runs, main=empty, **frames)
     assert not any(found.claims[key].holds for key in ("helped", "faster", "slower", "same", "grid", "full"))
     assert found.claims["idle_only"].holds

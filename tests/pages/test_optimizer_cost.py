@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from profiler_job.analysis.pages.questions import optimizer_cost
-from profiler_job.analysis.recording import store
+from profiler_job.analysis.recording import store, table_schema
 from profiler_job.analysis.reference import flops
 from profiler_job.analysis.site import combine, page_context
 from profiler_job.analysis.site.site_writer import Site
@@ -46,7 +46,7 @@ def ask(rec, rates):
 
 def with_runs(rec, keep):
     runs = set(rec.runs.loc[keep, "run_id"].astype(str))
-    frames = {name: getattr(rec, name) for name in store.TABLES}
+    frames = {name: getattr(rec, name) for name in table_schema.TABLES}
     kept = {name: frame[frame["run_id"].astype(str).isin(runs)] for name, frame in frames.items()}
     return dataclasses.replace(rec, **{name: frame.reset_index(drop=True) for name, frame in kept.items()})
 

@@ -10,7 +10,7 @@ import pytest
 from profiler_job.analysis.metrics import precisions
 from profiler_job.analysis.metrics.differences import Band, Bands
 from profiler_job.analysis.pages.questions import precision
-from profiler_job.analysis.recording import store
+from profiler_job.analysis.recording import store, table_schema
 from profiler_job.analysis.reference import element_types, flops, kernel_families
 from profiler_job.analysis.site import combine, page_context
 from profiler_job.analysis.site.site_writer import Site
@@ -53,7 +53,7 @@ def ask(rec, calibrated=True):
 
 def with_runs(rec, keep):
     runs = set(rec.runs.loc[keep, "run_id"].astype(str))
-    frames = {name: getattr(rec, name) for name in store.TABLES}
+    frames = {name: getattr(rec, name) for name in table_schema.TABLES}
     kept = {name: frame[frame["run_id"].astype(str).isin(runs)] for name, frame in frames.items()}
     return dataclasses.replace(rec, **{name: frame.reset_index(drop=True) for name, frame in kept.items()})
 

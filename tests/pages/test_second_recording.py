@@ -9,7 +9,7 @@ from profiler_job.analysis.comparison.noise import SHIPPED
 from profiler_job.analysis.comparison.sides import make_recording_side
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.pages.questions import second_recording
-from profiler_job.analysis.recording import store
+from profiler_job.analysis.recording import store, table_schema
 from profiler_job.analysis.site import page_context, question_pages
 from tests.shipped_data import locate
 
@@ -29,7 +29,7 @@ def second():
 def select_runs(rec, *beginnings):
     """A recording with the runs whose names begin so, and no others."""
     tables = {}
-    for name in store.TABLES:
+    for name in table_schema.TABLES:
         frame = getattr(rec, name)
         if "run_id" in frame:
             frame = frame[frame["run_id"].astype(str).str.startswith(beginnings)].reset_index(drop=True)

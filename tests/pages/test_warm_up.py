@@ -6,7 +6,7 @@ import pytest
 
 from profiler_job.analysis.metrics import first_steps
 from profiler_job.analysis.pages.questions import warm_up
-from profiler_job.analysis.recording import store
+from profiler_job.analysis.recording import store, table_schema
 from profiler_job.analysis.site import combine, page_context
 from tests.shipped_data import locate
 
@@ -108,7 +108,7 @@ def test_shipped_cases_stand_beside_the_main_recording(shipped):
 def test_warmed_up_runs_say_nothing_of_first_steps():
     rec = combine.select_finished_runs(store.load(locate("warm_up")))
     runs = rec.runs.assign(warmup_steps=3)
-    main = store.Recording(manifest=rec.manifest, **{name: store.empty(name) for name in store.TABLES})
+    main = store.Recording(manifest=rec.manifest, **{name: store.empty(name) for name in table_schema.TABLES})
     found = warm_up.answer(runs=runs, steps=rec.steps, kernels=rec.kernels, memops=rec.memops, api=rec.api, main=main)
     assert not [key for key, claim in found.claims.items() if claim.holds]
 

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from profiler_job.__main__ import app
 from profiler_job.analysis.prediction import ledger, rates, script_rates
-from profiler_job.analysis.recording import store
+from profiler_job.analysis.recording import store, table_schema
 from tests import synthetic
 from tests.prediction.test_scripts import script  # noqa: F401
 
@@ -16,7 +16,7 @@ from tests.prediction.test_scripts import script  # noqa: F401
 def folder(tmp_path_factory):
     recording = synthetic.recording(sizes=("small",), contexts=(128,))
     folder = tmp_path_factory.mktemp("recording") / "made-up"
-    tables = {name: getattr(recording, name) for name in store.TABLES}
+    tables = {name: getattr(recording, name) for name in table_schema.TABLES}
     store.write(folder, tables, {key: value for key, value in recording.manifest.items() if key != "tables"})
     return folder
 
@@ -25,7 +25,7 @@ def folder(tmp_path_factory):
 def unaligned(script, tmp_path_factory):  # noqa: F811
     """A script in TF32 whose vocabulary of 50257 tokens is not padded."""
     recording = script("gpt2")
-    tables = {name: getattr(recording, name) for name in store.TABLES}
+    tables = {name: getattr(recording, name) for name in table_schema.TABLES}
     tables["runs"] = tables["runs"].astype({"precision": str}).assign(precision="tf32")
     folder = tmp_path_factory.mktemp("unaligned") / "gpt2"
     store.write(folder, tables, {key: value for key, value in recording.manifest.items() if key != "tables"})

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from profiler_job.__main__ import app
-from profiler_job.analysis.recording import allowed, publish_data, store
+from profiler_job.analysis.recording import allowed, publish_data, store, table_schema
 from profiler_job.analysis.recording.ingest import ingest
 from profiler_job.analysis.recording.publish_data import PublishError
 from profiler_job.analysis.recording.scan import read_texts
@@ -192,7 +192,7 @@ def test_what_no_recording_has_stays_behind(tmp_path):
     ingest(results(tmp_path / "results", hashed_names=HASHED), folder)
     manifest = store.read_manifest(folder)
     told = {f"key {number}": text for number, text in enumerate(ALL)} | {text: "x" for text in ALL}
-    written = [name for name in store.TABLES if (folder / f"{name}.parquet").is_file()]
+    written = [name for name in table_schema.TABLES if (folder / f"{name}.parquet").is_file()]
     assert "runs" in written
     for name in written:
         table = pq.read_table(folder / f"{name}.parquet")
@@ -212,7 +212,7 @@ def test_what_no_recording_has_stays_behind(tmp_path):
     assert "left out, since no recording has it: runs.parquet: column x_struct" in shown
     assert "left out, since no recording has it: manifest.json: told" in shown
     for name in written:
-        columns = store.TABLES[name]
+        columns = table_schema.TABLES[name]
         schema = pq.read_schema(published / f"{name}.parquet")
         assert not {*schema.names} & {*ALL, *(f"x_{kind}" for kind in UNKNOWN)} and not schema.metadata
         table = store.read_table(name, published / f"{name}.parquet")

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from profiler_job.analysis.metrics import kernel_time
-from profiler_job.analysis.recording import store
+from profiler_job.analysis.recording import store, table_schema
 from profiler_job.analysis.recording.ingest import ingest
 from profiler_job.analysis.site.write_site import publish
 from profiler_job.jobs.contract import ranges
@@ -151,7 +151,7 @@ def test_each_rank_has_a_phase_and_a_module_for_all_that_it_launches(recorded):
 def test_its_report_has_an_overview_of_the_script_and_no_breach(recorded, script, tmp_path):
     recording, _ = recorded(script)
     folder = tmp_path / "recordings" / script.name
-    store.write(folder, {name: getattr(recording, name) for name in store.TABLES}, recording.manifest)
+    store.write(folder, {name: getattr(recording, name) for name in table_schema.TABLES}, recording.manifest)
     published = publish([folder], tmp_path / "docs")
     assert published.breaches == 0
     assert "\nWhat to change first:\n- " in published.verdict

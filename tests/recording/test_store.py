@@ -7,7 +7,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from profiler_job.analysis.recording import store
+from profiler_job.analysis.recording import store, table_schema
 from profiler_job.analysis.recording.store import RecordingError
 from profiler_job.analysis.reference import kernel_families
 from tests import synthetic
@@ -18,7 +18,7 @@ _VALUES = {"category": "x", "string": "x", "int32": 1, "int64": 1, "float64": 1.
 
 def _tables(**changes) -> dict[str, pd.DataFrame]:
     tables = {}
-    for name, columns in store.TABLES.items():
+    for name, columns in table_schema.TABLES.items():
         rows = [{c.name: _VALUES[c.dtype] for c in columns} | {"run_id": run, "status": "ok"} for run in reversed(RUNS)]
         frame = pd.DataFrame(rows)[[c.name for c in columns]]
         tables[name] = frame
@@ -36,7 +36,7 @@ def _written(folder, **changes):
 
 def test_what_is_written_is_loaded(tmp_path):
     found = _written(tmp_path)
-    for name, columns in store.TABLES.items():
+    for name, columns in table_schema.TABLES.items():
         frame = getattr(found, name)
         expected = [column.name for column in columns]
         if name == "kernels":
@@ -49,7 +49,7 @@ def test_what_is_written_is_loaded(tmp_path):
 
 def test_types_are_those_of_the_dictionary(tmp_path):
     found = _written(tmp_path)
-    for name, columns in store.TABLES.items():
+    for name, columns in table_schema.TABLES.items():
         for column in columns:
             kind = getattr(found, name)[column.name].dtype
             if column.dtype == "category":
@@ -60,7 +60,7 @@ def test_types_are_those_of_the_dictionary(tmp_path):
 
 def test_rows_come_in_the_order_of_the_runs(tmp_path):
     found = _written(tmp_path)
-    for name in store.TABLES:
+    for name in table_schema.TABLES:
         assert list(getattr(found, name)["run_id"].astype(str)) == list(RUNS), name
         assert list(getattr(found, name)["run_id"].cat.categories) == list(RUNS), name
 
@@ -92,7 +92,7 @@ def test_api_names_of_older_recordings_are_those_of_newer_ones(tmp_path):
     assert list(api["name"].cat.categories) == ["cudaGraphLaunch"]
     assert api["calls"].tolist() == [1 + 3, 1 + 3]
     assert api["run_id"].tolist() == list(RUNS)
-    assert list(api.columns) == [column.name for column in store.TABLES["api"]]
+    assert list(api.columns) == [column.name for column in table_schema.TABLES["api"]]
     assert api.dtypes["calls"] == api.dtypes["total_ns"] == "int64"
     assert api.dtypes["step"] == "int32"
 
@@ -109,13 +109,13 @@ def test_an_older_recording_has_what_every_run_had_before_a_column_or_table_came
     tables = _tables()
     store.write(tmp_path, tables, {})
     _written_by_an_older_version(tmp_path)
-    for name in store.OPTIONAL_TABLES:
+    for name in table_schema.OPTIONAL_TABLES:
         (tmp_path / f"{name}.parquet").unlink()
     runs = pd.read_parquet(tmp_path / "runs.parquet")
-    later = [column.name for column in store.TABLES["runs"] if column.before is not None]
+    later = [column.name for column in table_schema.TABLES["runs"] if column.before is not None]
     runs.drop(columns=later, errors="ignore").to_parquet(tmp_path / "runs.parquet")
-    ranked = [name for name, columns in store.TABLES.items() if "rank" in {column.name for column in columns}]
-    for file in (tmp_path / f"{name}.parquet" for name in ranked if name not in store.OPTIONAL_TABLES):
+    ranked = [name for name, columns in table_schema.TABLES.items() if "rank" in {column.name for column in columns}]
+    for file in (tmp_path / f"{name}.parquet" for name in ranked if name not in table_schema.OPTIONAL_TABLES):
         pd.read_parquet(file).drop(columns="rank").to_parquet(file)
     found = store.load(tmp_path)
     for name in ranked:
@@ -142,7 +142,7 @@ def test_a_table_without_rows_has_no_file_and_one_that_is_lost_is_missed(tmp_pat
     store.write(tmp_path, tables, {})
     assert not (tmp_path / "memops.parquet").exists() and "memops" not in store.read_manifest(tmp_path)["tables"]
     found = store.load(tmp_path)
-    assert found.memops.empty and list(found.memops) == [column.name for column in store.TABLES["memops"]]
+    assert found.memops.empty and list(found.memops) == [column.name for column in table_schema.TABLES["memops"]]
     (tmp_path / "steps.parquet").unlink()
     with pytest.raises(RecordingError, match=r"steps\.parquet is missing"):
         store.load(tmp_path)
@@ -157,7 +157,7 @@ def test_columns_of_a_table_without_a_file_have_the_types_of_those_of_an_empty_f
 
 
 def test_an_empty_table_is_a_table(tmp_path):
-    tables = _tables() | {name: store.empty(name) for name in store.TABLES if name != "runs"}
+    tables = _tables() | {name: store.empty(name) for name in table_schema.TABLES if name != "runs"}
     store.write(tmp_path, tables, {})
     found = store.load(tmp_path)
     assert found.kernels.empty
@@ -214,7 +214,7 @@ def test_a_column_of_an_older_recording_is_named(tmp_path):
 def test_the_dictionary_explains_every_column():
     dictionary = store.dictionary()
     assert dictionary["meaning"].str.len().min() > 3
-    assert set(dictionary["table"]) == set(store.TABLES)
+    assert set(dictionary["table"]) == set(table_schema.TABLES)
     assert ("kernels", "family") in set(zip(dictionary["table"], dictionary["column"]))
     assert not dictionary.duplicated(["table", "column"]).any()
     times = dictionary[dictionary["column"].str.endswith("_ns")]
@@ -228,7 +228,7 @@ def test_the_manifest_is_kept(tmp_path):
 
 def test_two_recordings_of_the_same_runs_stand_side_by_side_by_label():
     made = synthetic.recording(("small",), (128,))
-    tables = {name: getattr(made, name) for name in store.TABLES}
+    tables = {name: getattr(made, name) for name in table_schema.TABLES}
     first, second = (store.Recording(manifest={"name": name}, **tables) for name in ("before", "after"))
     tables = store.side_by_side([first, second])
     assert len(tables["kernels"]) == 2 * len(first.kernels)

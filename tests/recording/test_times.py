@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from profiler_job.analysis import pages
-from profiler_job.analysis.recording import allowed, store, times
+from profiler_job.analysis.recording import allowed, store, table_schema, times
 from profiler_job.analysis.recording.store import RecordingError
 from tests import synthetic
 
@@ -20,14 +20,14 @@ TABLES = ("kernels", "memops", "ranges")
 
 def _recording(folder):
     made = synthetic.recording(("small",), (128, 256))
-    store.write(folder, {name: getattr(made, name) for name in store.TABLES}, {"name": "test"})
+    store.write(folder, {name: getattr(made, name) for name in table_schema.TABLES}, {"name": "test"})
     return store.load(folder)
 
 
 def _in_the_former_form(folder):
     """As an older version wrote it, whose manifest tells no SHA-256: with the times in its files."""
     loaded = _recording(folder)
-    for name in store.TABLES:
+    for name in table_schema.TABLES:
         file = folder / f"{name}.parquet"
         nothing = pa.schema(store.arrow_types(name).items()).empty_table()
         pq.write_table(store.read_table(name, file) if file.exists() else nothing, file)
@@ -36,7 +36,7 @@ def _in_the_former_form(folder):
 
 
 def _assert_the_same(one, other):
-    for name in store.TABLES:
+    for name in table_schema.TABLES:
         pd.testing.assert_frame_equal(getattr(one, name), getattr(other, name))
 
 
@@ -140,7 +140,7 @@ def test_a_table_whose_launches_are_all_unknown_comes_back():
 
 def test_what_is_written_twice_is_the_same(tmp_path):
     first = _recording(tmp_path / "first")
-    store.write(tmp_path / "second", {name: getattr(first, name) for name in store.TABLES}, {"name": "test"})
+    store.write(tmp_path / "second", {name: getattr(first, name) for name in table_schema.TABLES}, {"name": "test"})
     second = store.load(tmp_path / "second")
     for name in TABLES:
         written = getattr(first, name)

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from profiler_job.__main__ import app
-from profiler_job.analysis.recording import ingest, merge, publish_data, store
+from profiler_job.analysis.recording import ingest, merge, publish_data, store, table_schema
 from profiler_job.analysis.recording.verify import verify
 from profiler_job.analysis.site.write_site import recordings_in
 from profiler_job.jobs.contract.axes import Run
@@ -97,7 +97,7 @@ def change_last_digit(file: Path) -> None:
 
 WITHOUT_ROWS = {"figures", "module_memory", "nsys_sums", "processes", "telemetry"}
 """Tables that have no rows in the small recording of these tests, and so no file."""
-WITH_ROWS = [name for name in store.TABLES if name not in WITHOUT_ROWS]
+WITH_ROWS = [name for name in table_schema.TABLES if name not in WITHOUT_ROWS]
 
 FAULTS = {
     "truncated": lambda file: file.write_bytes(file.read_bytes()[:-2]),

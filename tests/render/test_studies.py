@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from profiler_job.analysis.pages.questions import QUESTIONS, STUDIES, second_recording
-from profiler_job.analysis.recording import store
+from profiler_job.analysis.recording import store, table_schema
 from profiler_job.analysis.recording.store import RecordingError
 from profiler_job.analysis.render import chart_parts, charts
 from profiler_job.analysis.render.answer import Claim, assemble
@@ -149,7 +149,7 @@ def timed_only(rec):
 
 def none_finished(rec):
     kept = ("runs", "memory")
-    none = {name: getattr(rec, name).head(0) for name in store.TABLES if name not in kept}
+    none = {name: getattr(rec, name).head(0) for name in table_schema.TABLES if name not in kept}
     return dataclasses.replace(rec, runs=rec.runs.assign(status="failed", status_phase="forward"), **none)
 
 

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from profiler_job.analysis.recording import store
+from profiler_job.analysis.recording import store, table_schema
 from profiler_job.analysis.site import write_first, write_site
 from tests.synthetic import recording
 
@@ -13,7 +13,7 @@ from tests.synthetic import recording
 def config(tmp_path):
     """Of docs that hold a recording and no report."""
     made = recording(("small",), (128,), num_timed=2, num_profiled=1)
-    store.write(tmp_path / "data" / "one", {name: getattr(made, name) for name in store.TABLES}, made.manifest)
+    store.write(tmp_path / "data" / "one", {name: getattr(made, name) for name in table_schema.TABLES}, made.manifest)
     return SimpleNamespace(docs_dir=str(tmp_path))
 
 
