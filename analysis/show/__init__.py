@@ -1,37 +1,37 @@
-"""Any nsys profile, summarised in a terminal or for a machine.
+"""Summarise any nsys profile in a terminal or for a machine.
 
 The JSON form (`--format json`) is a stable interface: one object for one PROFILE, an array of them for several. Its
 keys:
 
-- `format_version`: as in `jobs.contract.json_format`
 - `capture`: facts of the capture (source, selection (what was chosen of it: gpu, range, start_ns, end_ns, sections;
-  empty where all of it was; all keys but duration_ns speak of what was chosen), nsys_version, schema_version,
-  duration_ns (how long nsys collected; events_ns where the export does not say), events_ns (from the start of the first
-  GPU operation, API call, range or synchronisation to the end of the last), processes, work_start_ns and work_end_ns
-  (of all GPU operations) and loading_end_ns (when meanwhile the last call ends that loads kernels' code), all three
-  from the first event of the whole capture and null where there is nothing of the kind, num_gpus, num_kernels,
+  empty if the whole capture was; all keys but duration_ns describe what was chosen), nsys_version, schema_version,
+  duration_ns (how long nsys collected; events_ns if the export does not have it), events_ns (from the start of the
+  first GPU operation, API call, range or synchronisation to the end of the last), processes, work_start_ns and
+  work_end_ns (of all GPU operations) and loading_end_ns (when the last call ends that loads kernels' code meanwhile),
+  all three from the first event of the whole capture and null if there is nothing of the kind, num_gpus, num_kernels,
   num_graph_executions, num_api_calls, num_ranges, num_open_ranges, kernel_ns, graph_ns (whole graph executions, whose
-  kernels are not visible), kernel_share (kernel_ns of kernel_ns and graph_ns together; null where both are 0),
-  unclassified_share, unmatched_ranges (names of the largest ranges that match no phase, though a phase of their
-  kernels is not known from another range), communication_ranks (ranks that have communication kernels),
-  ranks_apart_ns (how far the ends of the same collectives lie apart on them, in the median), no_waiting_because (why
-  it is not known how much of communication is waiting; empty where it is), no_gain_because (why no gain of any change
-  is predicted; empty where they are; null where advice is not asked for))
-- `coverage`: {exact, early, linked, phase, inferred, none}, shares of kernel time by how its phase is known; null
-  where there are no kernels. It speaks of kernel_share of the GPU time, not of what graph executions hide
+  kernels are not visible), kernel_share (kernel_ns as a part of kernel_ns + graph_ns; null if both are 0),
+  unclassified_share, unmatched_ranges (names of the largest ranges that match no phase, if no other range gives the
+  phase of their kernels), communication_ranks (ranks that have communication kernels), ranks_apart_ns (median distance
+  between the ends of the same collectives on them), no_waiting_because (why it is not known how much of communication
+  is waiting; empty if it is), no_gain_because (why no gain of any change is predicted; empty if gains are; null if
+  advice is not asked for))
+- `coverage`: {exact, early, linked, phase, inferred, none}, shares of kernel time by how its phase is known; null if
+  there are no kernels. It covers kernel_share of the GPU time, and not the kernels that graph executions hide
 - `launches`: launch latency (API start to kernel start) and queue depth over all kernels; dry_ns, how long GPUs idled
   because nothing was launched
-- `verdict`: where the time of each GPU goes, to the nanosecond: `elapsed_ns` is the sum of the other times, and the
+- `verdict`: the time of each GPU by its cause, to the nanosecond: `elapsed_ns` is the sum of the other times, and the
   same for all GPUs of a capture (its `events_ns`). A moment counts for the first of kernels, graphs, communication and
-  copies that runs then, or for why nothing does. `verdict_phases`: the same by phase, with the sums of `verdict`
+  copies that runs then, or for the reason why nothing does. `verdict_phases`: the same by phase, with the sums of
+  `verdict`
 - `kernels`, `families`, `ranges`, `phases`, `api`, `syncs`, `memops`, `gpus`, `communication`, `collectives`,
   `messages`, `findings`, `advice`, `problems`, `missing`: arrays of objects, whose keys are the columns of
-  `analysis.capture.section_columns.SECTIONS`, largest first. The gains of `advice` are of the time from work_start_ns
+  `analysis.capture.section_columns.SECTIONS`, largest first. The gains of `advice` refer to the time from work_start_ns
   to work_end_ns
 
 Times are integer nanoseconds, sizes bytes, shares 0 to 1, and null means not known. Keys may be added, never renamed.
-The CSV form is long: profile, section, row, column, value; where one section is chosen it has that section's columns.
-Names are made harmless in every form: what is inside a profile is not trusted.
+The CSV form is long: profile, section, row, column, value; if one section is chosen, it has that section's columns.
+Names are made harmless in every form: the content of a profile is not trusted.
 """
 
 import json
@@ -77,9 +77,9 @@ def show(
 
     profiles: files, parquetdirs, or folders that hold some; the profiles of a folder are printed as a table with a row
     each, unless sections are chosen. form: one of FORMATS. top: rows of a section in text and md, 0 for all. rules:
-    TOML file of further kernel families' rules. phases: ranges that mark phases, as PHASE=RANGE. selection: what of a
-    capture is summarised. html: write pages there instead, see `write_pages`. predict: adds gains to the advice.
-    Returns the exit code: 0, or that of a profile, the rules or the phases that could not be read.
+    TOML file with rules of further kernel families. phases: ranges that mark phases, as PHASE=RANGE. selection: the
+    part of a capture to summarise. html: write pages there instead, see `write_pages`. predict: adds gains to the
+    advice. Returns the exit code: 0, or the code of the error if a profile, the rules or the phases could not be read.
     """
     try:
         chosen = parse_phases(phases)
@@ -110,7 +110,7 @@ def show(
 
 
 def _check_sections(names: Sequence[str], form: str) -> None:
-    """Raises ValueError where a section is unknown, or where CSV is to have several in their own columns."""
+    """Raise ValueError if a section is unknown, or if CSV is asked for with several sections in their own columns."""
     for name in names:
         if name not in SECTIONS:
             raise ValueError(f"there is no section {name!r}: choose from {', '.join(SECTIONS)}")
@@ -130,9 +130,9 @@ def _join_summaries(summaries: list[Summary], form: str, width: int, selection: 
 
 
 def show_report(profiles: Sequence[Path], report: str, out: Callable[[str], None], err: Callable[[str], None]) -> int:
-    """Give a table of `nsys stats` to `out` for each profile, as CSV with nsys's columns; names and numbers as of
-    `analysis.capture.nsys_reports`. Of several profiles, a line before each table says what it is, and an empty line
-    comes between two. Errors and exit code as of `show`."""
+    """Give a table of `nsys stats` to `out` for each profile, as CSV with nsys's columns; names and numbers follow
+    `analysis.capture.nsys_reports`. With several profiles, a line before each table names it, and an empty line comes
+    between two. Errors and exit code: see `show`."""
     num_read, code = 0, ExitCode.OK
     profiles = [profile for path in profiles for profile in find_profiles(path) or [path]]
     for profile in profiles:

@@ -29,7 +29,7 @@ NOTHING = "Nothing that is known here: the capture has no evidence for it"
 
 
 def format_advice(summary: Summary) -> list[list[str]]:
-    """Of each advice its lines, the first with the times; then a line for each reason not to advise. No lines where
+    """Format the lines of each advice, the first with the times; then a line for each reason not to advise. No lines if
     some sections are chosen, or no GPU worked."""
     table = summary.sections["advice"]
     if len(summary.shown) < len(SECTIONS) or not len(table):

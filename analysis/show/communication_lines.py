@@ -9,13 +9,13 @@ from profiler_job.jobs.contract.words import format_count
 MOST_GPUS = 8
 """So many GPUs have a sentence each; of more the tables tell."""
 LEAST_SHARE = 0.1
-"""Of the communication kernels' time, that others must have waited for a GPU to be worth a sentence."""
+"""Share of the communication kernels' time that others must have waited for a GPU to be worth a sentence."""
 LEAST_SLOWED = 1.05
-"""By so many times matmuls beside communication must take longer than alone to be worth a sentence."""
+"""Least ratio of a matmul's time during communication to its time alone that is worth a sentence."""
 
 
 def describe_communication(summary: Summary) -> list[str]:
-    """Lines of plain text; none where no kernel communicates."""
+    """Format lines of plain text; none if no kernel communicates."""
     rows, facts = summary.sections["communication"], summary.capture
     if not len(rows):
         return []
@@ -48,7 +48,7 @@ def _describe_gpu(row: pd.Series) -> str:
 
 
 def _describe_last(row: pd.Series) -> str:
-    """Of a GPU that others waited for long enough, what it did meanwhile."""
+    """Describe what a GPU did while others waited for it, if they waited long enough."""
     kept = row["kept_waiting_ns"]
     if pd.isna(kept) or kept < LEAST_SHARE * row["kernel_ns"] or not kept:
         return ""
@@ -64,6 +64,6 @@ def _describe_matmuls(row: pd.Series) -> str:
         return ""
     times, alone = row["beside_ns"] / row["alone_ns"], format_brief_time(row["alone_ns"])
     return (
-        f"GPU {row['gpu']}: matmuls beside communication take {times:.2f} times as long as the same kernels alone "
+        f"GPU {row['gpu']}: matmuls during communication take {times:.2f} times as long as the same kernels alone "
         f"({format_brief_time(row['beside_ns'])} against {alone})"
     )

@@ -44,7 +44,8 @@ def explain(
     for each profile that cannot be read.
 
     name: a kernel, an API call, a kernel family or rule; with profiles also a part of the name of a kernel or call in
-    them, of which several are listed, `top` at most (0: all). Returns the exit code: of several errors the largest.
+    them. If several match, they are listed, at most `top` (0: all). Returns the exit code: the largest one of several
+    errors.
     """
     width = measure_terminal()
     try:
@@ -64,7 +65,7 @@ def explain(
             err(make_printable(f"error: {error}"))
             code = max(code, error.exit_code)
             continue
-        except Exception as error:  # as of `show`: a user sees no traceback, whatever a profile holds
+        except Exception as error:  # like `show`: a user sees no traceback, whatever a profile holds
             err(make_printable(f"error: {profile}: could not be summarised: {describe_bug(error)}"))
             code = ExitCode.BUG
             continue
@@ -84,8 +85,8 @@ def _print_lines(lines: list[str], problem: str, out: Callable[[str], None], err
 
 
 def describe(name: str, taxonomy: Taxonomy = kernel_families.BUILT_IN, width: int = WIDTH) -> list[str]:
-    """What the reference data say of `name`, a kernel, an API call, a family or a rule, in a terminal of so many
-    columns; nothing where they know none of that name. Names and patterns stay in one piece, to be copied."""
+    """Describe `name`, a kernel, an API call, a family or a rule, from the reference data, in a terminal of so many
+    columns; nothing if they do not have the name. Names and patterns stay in one piece, to be copied."""
     if family := _find_family(name):
         return _describe_family(family, taxonomy, width)
     if rule := next((rule for rule in taxonomy.rules if rule.name == name), None):
@@ -96,7 +97,7 @@ def describe(name: str, taxonomy: Taxonomy = kernel_families.BUILT_IN, width: in
 
 
 def describe_in(name: str, summary: Summary, taxonomy: Taxonomy, top: int, width: int = WIDTH) -> list[str]:
-    """What `name` is and what the profile has of it; where it is a part of several names, these; nothing where neither
+    """Describe `name` and what the profile has of it. If it is a part of several names, list them; nothing if neither
     the profile nor the reference data have it."""
     source = summary.capture["source"]
     kernels, api, families = (summary.sections[section] for section in ("kernels", "api", "families"))
@@ -193,7 +194,8 @@ def _describe_gemm(gemm: gemm_names.GemmName) -> list[str]:
 
 
 def _find_matching(name: str, names: pd.Series) -> pd.Index:
-    """Rows whose name is `name`, else those that have it as a part, in full or shortened as findings have it."""
+    """Select the rows whose name is `name`, or else the rows whose name contains it, in full or shortened as in
+    findings."""
     exact = names.index[(names == name) | (names == cuda_api.strip_version(name))]
     if len(exact):
         return exact
@@ -208,7 +210,7 @@ def _count_kernels(source: str, row: pd.Series) -> str:
 
 
 def _list_names(rows: pd.DataFrame, top: int) -> list[str]:
-    """A line for each name with its calls and time, those with most time first."""
+    """Format a line for each name with its calls and time, the longest time first."""
     rows = rows.sort_values("total_ns", ascending=False, kind="stable")
     shown_rows = rows.head(top) if top else rows
     columns = (shown_rows[column] for column in ("name", "calls", "total_ns"))
@@ -226,4 +228,4 @@ def _explain_unknown(name: str, taxonomy: Taxonomy, summary: Summary | None = No
     close = [by_fold[text] for text in get_close_matches(name.casefold(), by_fold, MOST_CLOSE, 0.5)]
     where = f" in {summary.capture['source']}" if summary else ""
     closest = f"the closest names are {', '.join(close)}" if close else f"families are {', '.join(FAMILIES)}"
-    return f"error: {name!r} is no kernel, API call, family or rule that is known{where}; {closest}"
+    return f"error: {name!r} is not a known kernel, API call, family or rule{where}; {closest}"

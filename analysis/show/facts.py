@@ -1,4 +1,4 @@
-"""What stands above the tables: facts of the capture, how much is attributed, and what is wrong with it."""
+"""The lines above the tables: facts of the capture, how much is attributed, and its problems."""
 
 from shlex import quote
 
@@ -13,13 +13,13 @@ from profiler_job.jobs.contract.words import format_count, inflect
 LEAST_SAID = 0.0005
 """A share that would be shown as 0.0% is not worth a word."""
 LONG_COLLECTION = 2
-"""A collection is named beside its events where it lasts more than this many times as long."""
+"""The collection is shown in addition to its events if it lasts more than this many times as long."""
 
 
 def format_heads(summary: Summary) -> list[list[str]]:
-    """What stands above the tables, in groups: what was chosen of the capture and where the time of each GPU goes; what
-    communication costs; what stands out; the facts. Where sections are chosen, only what was chosen, and what is wrong
-    with the capture."""
+    """Format the lines above the tables, in groups: what was chosen of the capture and where the time of each GPU goes;
+    what communication costs; findings; the facts. If sections are chosen, only what was chosen, and the problems of the
+    capture."""
     chosen = describe_selection(summary.capture["selection"])
     only = [f"only: {chosen}"] * bool(chosen)
     if len(summary.shown) < len(SECTIONS):
@@ -34,7 +34,7 @@ def format_heads(summary: Summary) -> list[list[str]]:
 
 
 def format_note(summary: Summary, section: str) -> str:
-    """What is said below the table of a section; "" where nothing needs saying."""
+    """Format the hint below the table of a section; "" if none is needed."""
     notes = []
     other_threads = sum(summary.coverage[name] or 0 for name in ("linked", "phase"))
     if section == "ranges" and other_threads >= LEAST_SAID:
@@ -42,7 +42,7 @@ def format_note(summary: Summary, section: str) -> str:
         notes.append(f"{what}. A phase has more: what autograd launched for it from other threads")
     processes = len(summary.capture["processes"])
     if section in _WITH_HOST_TIMES and processes > 1:
-        hint = ": --gpu 0 shows those of one" if summary.capture["num_gpus"] > 1 else ""
+        hint = ": --gpu 0 shows one GPU" if summary.capture["num_gpus"] > 1 else ""
         notes.append(f"Times on the host are sums over {processes} processes, for which they pass together{hint}")
     return ". ".join(notes)
 
@@ -101,14 +101,14 @@ def _format_counts(facts: dict) -> str:
 
 
 def _format_dry(dry_ns: int | None, num_gpus: int) -> str:
-    """How long the queue was empty while a GPU idled; nothing where that is not known, as of a range."""
+    """Format how long the queue was empty while a GPU idled; nothing if that is not known, as for a range."""
     if dry_ns is None:
         return ""
     return f"; empty for {format_time(dry_ns)} while a GPU idled" + f", summed over {num_gpus} GPUs" * (num_gpus > 1)
 
 
 def describe_selection(selection: dict) -> str:
-    """What was chosen of the capture; "" where all of it was."""
+    """Describe what was chosen of the capture; "" if all of it was."""
     parts = []
     if "gpu" in selection:
         parts.append(f"GPU {selection['gpu']}")
@@ -123,8 +123,8 @@ def describe_selection(selection: dict) -> str:
 
 
 def _format_span(facts: dict) -> str:
-    """How long the events last, and how long nsys collected where that says something else: nsys may have waited long
-    for them, or gone on after them."""
+    """Format how long the events last, and how long nsys collected if that differs: nsys may have waited long for them,
+    or continued after them."""
     events, collection = facts["events_ns"], facts["duration_ns"]
     if collection <= LONG_COLLECTION * events:
         return f"{format_time(events)} of events"
@@ -132,8 +132,8 @@ def _format_span(facts: dict) -> str:
 
 
 def describe_coverage(coverage: dict, facts: dict, has_phases: bool = True) -> str:
-    """The sentence that says how much of the kernel time is attributed, and how; and of how much GPU time that speaks
-    where graph executions hide their kernels."""
+    """Format the sentence about how much of the kernel time is attributed, and how. If graph executions hide their
+    kernels, it also gives the share of the GPU time that this covers."""
     if any(value is None for value in coverage.values()):
         line = "Coverage: no kernels to attribute"
     else:

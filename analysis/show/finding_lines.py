@@ -10,11 +10,11 @@ from profiler_job.jobs.contract.words import format_count
 
 FINDING = "Finding: "
 MOST, LEAST = 5, 3
-"""Findings that are said at most, and whatever their share."""
+"""Number of findings that are shown at most, and the number shown whatever their share."""
 LEAST_SHARE = 0.03
-"""Part of its whole that a finding after the first LEAST must have to be said."""
+"""Least share of its whole that a finding after the first LEAST needs to be shown."""
 MOST_NAMES, NAME_WIDTH = 2, 36
-"""Of the evidence: so many names are said, in so little room."""
+"""Number of names shown as evidence, and the width of each."""
 _ITEM = re.compile(r"(.+): (\d+ in [\d.]+ ms)")
 SENTENCES = {
     "fp32_gemms": "FP32 GEMMs run without tensor cores: {time}, {share} of kernel time, {kernels}",
@@ -41,7 +41,7 @@ SENTENCES = {
         "launching takes longer than running, for {kernels}: {time}, {share} of elapsed time, in launch calls"
     ),
 }
-"""What is said of each kind of finding: what it means, then its numbers. Of idle time the verdict says more."""
+"""The text of each kind of finding: its meaning, then its numbers. The verdict has more about idle time."""
 
 
 def describe_findings(table: pd.DataFrame) -> list[str]:

@@ -14,7 +14,7 @@ _DECORATION = re.compile(
     r"|\((?:unsigned )?(?:int|long|char|bool)\)(?=\d)|\(at::TensorIterator(?:Base)? &(?:, const [\w:]+ &)?\)"
     r"|(?<=>)\([^()]*\)$"
 )
-"""What stands in thousands of names of kernels and says nothing of what they do."""
+"""Parts that thousands of kernel names contain and that do not show what the kernel does."""
 _TELLING = re.compile(
     r"[nt]{2,3}|[NT]{3}|\w*\d+x\d+\w*|split|bf16|f16|tf32|BFloat16|Half|double|flash|[fb]prop|[fb]wd|(For|Back)ward",
     re.ASCII,
@@ -27,10 +27,10 @@ _CAMEL = re.compile(r"[A-Z]?[^A-Z]+|[A-Z]+(?![^A-Z])|[A-Z]")
 _WORD = 16
 """Longest part of a name that is kept or left out as one."""
 _MOST_READ = 2_000
-"""Of a longer name only the ends are looked at: names that do not differ there get numbers."""
+"""Of a longer name only the ends are compared: names that do not differ there get numbers."""
 
 Parts = list[tuple[str, str]]
-"""What stands before a word, and the word."""
+"""Pairs of the text before a word, and the word."""
 
 
 def shorten(names: Iterable[str], width: int) -> dict[str, str]:

@@ -1,6 +1,6 @@
-"""A summary as one HTML page that needs nothing else: no script, no file beside it, no request.
+"""A summary as one HTML page that needs nothing else: no script, no other file, no request.
 
-What is inside a profile is not trusted: every text is escaped, and the page forbids itself to load or run anything.
+The content of a profile is not trusted: every text is escaped, and the page forbids itself to load or run anything.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -71,7 +71,7 @@ def render_index(summaries: Sequence[Summary], files: Sequence[str]) -> str:
 
 
 def render_document(title: str, parts: Iterable[Markup], maker: str = "show") -> str:
-    """A page of these parts, which the subcommand `maker` made."""
+    """Make a page of these parts; `maker` is the subcommand that made it."""
     style = Markup(resources.files(__package__).joinpath("page.css").read_text(encoding="utf-8") + _style_swatches())
     body = Markup("\n").join(part for part in parts if part)
     return _PAGE.format(title=title, style=style, body=body, maker=maker)
@@ -91,7 +91,7 @@ def render_list(lines: Sequence[str], kind: str) -> Markup:
 
 
 def _render_bar(title: str, label: str, pieces: Iterable[tuple[str, str, str, float]]) -> Markup:
-    """A bar of shares, without those that would read 0.0%. pieces: class, style, words, share."""
+    """Draw a bar of shares, without shares that would read 0.0%. pieces: class, style, words, share."""
     spans, words = [], []
     for kind, style, name, share in pieces:
         if share < LEAST_SAID:
@@ -133,7 +133,7 @@ def _label_phase(row: dict) -> str:
 
 
 def _render_verdict_bars(summary: Summary) -> Iterator[Markup]:
-    """Of each of a few GPUs, what its elapsed time is made of."""
+    """Draw the parts of the elapsed time of each of a few GPUs."""
     rows = summary.sections["verdict"]
     if len(rows) > MOST_GPUS or len(summary.shown) < len(SECTIONS):
         return

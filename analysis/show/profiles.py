@@ -1,4 +1,4 @@
-"""Which profiles are meant where somebody gives a folder."""
+"""Find the profiles that a path means when it is a folder."""
 
 from pathlib import Path
 
@@ -6,8 +6,8 @@ REPORTS, EXPORTS = (".nsys-rep", ".qdrep"), (".sqlite",)
 
 
 def find_profiles(path: Path) -> list[Path]:
-    """The profiles in a folder by name; of a report and its export the export, unless it is older. None where `path` is
-    a profile itself, or no folder, or holds none."""
+    """List the profiles in a folder by name. Of a report and its export, the export counts, unless it is older. None if
+    `path` is a profile itself, is not a folder, or holds no profile."""
     if not path.is_dir() or _is_parquetdir(path):
         return []
     try:

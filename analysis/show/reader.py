@@ -1,4 +1,4 @@
-"""Summaries of many profiles, of which some cannot be read."""
+"""Summaries of many profiles, some of them unreadable."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path

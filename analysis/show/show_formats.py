@@ -30,9 +30,9 @@ TITLES = {
 }
 """In the order in which they are printed; a section without a title comes after them."""
 ALWAYS_WHOLE = ("missing",)
-"""Sections of which no row is left out."""
+"""Sections that keep all rows."""
 _IN_SENTENCES = ("verdict", "verdict_phases", "findings", "advice", "problems")
-"""Sections that stand above or below the tables, as sentences."""
+"""Sections that are printed above or below the tables, as sentences."""
 
 
 def list_sections(summary: Summary) -> Iterator[tuple[str, str, pd.DataFrame]]:
@@ -81,12 +81,12 @@ def _format_advice(summary: Summary, width: int) -> list[str]:
 
 
 def _has_rows(summary: Summary, name: str) -> bool:
-    """Of a section that the user asked for: of the others nothing is said where they are empty."""
+    """Whether a section is shown: it has rows, or the user asked for it."""
     return len(summary.shown) == len(SECTIONS) or len(summary.sections[name]) > 0
 
 
 def describe_left_out(narrow: Sequence[str], width: int) -> list[str]:
-    """What is said of columns that have no room; `narrow`: those of each table."""
+    """Describe the columns that have no room; `narrow`: their names, for each table."""
     if not narrow:
         return []
     return ["", *wrap_text(f"Not in {width} columns (--top 0 shows all): {'; '.join(narrow)}", width)]

@@ -28,18 +28,17 @@ DROPPED = {
     ),
     "findings": ("what", "of"),
 }
-"""Columns that a section does without in a narrow terminal, the first ones first; before them those with nothing in
-them."""
+"""Columns that a section drops in a narrow terminal, the first ones first; columns without values go before them."""
 NAMES = ("name", "source")
 """Columns of names: they come last, and get what room is left."""
 _NAME_PART = 0.38
-"""Of the width, what names are to have before columns are left out for them."""
+"""Share of the width that names get before columns are left out for them."""
 _GAP = 2
 _SENTENCE = 16
-"""Room that a sentence is to have before columns are left out for it."""
+"""Room that a sentence gets before columns are left out for it."""
 _NOTHING = {"0 ns", "n/a"}
 _LEAST = 12
-"""Room of a sentence at least, and a name's where even the most important columns leave less."""
+"""Least width of a sentence, and of a name if even the most important columns leave less."""
 
 
 def fit_table(section: str, frame: pd.DataFrame, width: int, is_whole: bool = False) -> tuple[list[str], list[str]]:
@@ -74,7 +73,7 @@ def _measure_name_room(width: int) -> int:
 
 
 def _drop(section: str, cells: dict[str, list[str]], texts: set[str], width: int) -> list[str]:
-    """Takes columns out of `cells` until names and sentences have room; gives those left out, in their own order."""
+    """Take columns out of `cells` until names and sentences have room; return the removed ones in their order."""
     natural = {column: _measure_natural(column, values) for column, values in cells.items()}
     most = dict.fromkeys(texts, _SENTENCE) | dict.fromkeys(NAMES, _measure_name_room(width))
     wanted = {column: min(size, most.get(column, size)) for column, size in natural.items()}
@@ -89,7 +88,7 @@ def _drop(section: str, cells: dict[str, list[str]], texts: set[str], width: int
 
 
 def _share_room(cells: dict[str, list[str]], texts: set[str], width: int, least: int) -> dict[str, int]:
-    """Width of each column: what it needs; where that is too much, names and then the widest texts give way."""
+    """Compute the width of each column: what it needs; if that is too much, names and then the widest texts are cut."""
     room = {column: _measure_natural(column, values) for column, values in cells.items()}
     yielding = [column for column in room if column in NAMES] + [column for column in room if column in texts]
     for column in dict.fromkeys(yielding):
@@ -106,7 +105,7 @@ def _share_room(cells: dict[str, list[str]], texts: set[str], width: int, least:
 
 
 def _break_row(row: dict[str, str], room: dict[str, int], texts: set[str]) -> Iterator[str]:
-    """A row, on several lines where a sentence needs them."""
+    """Format a row, on several lines if a sentence needs them."""
     parts = {column: break_text(text, room[column]) for column, text in row.items()}
     for number in range(max(map(len, parts.values()))):
         yield _join_row({c: lines[number] if number < len(lines) else "" for c, lines in parts.items()}, room, texts)

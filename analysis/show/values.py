@@ -7,7 +7,7 @@ import pandas as pd
 from rich.cells import cell_len, chop_cells, set_cell_size
 
 WIDTH, LEAST_WIDTH = 120, 60
-"""Columns where nobody says how many the terminal has, and fewest."""
+"""Number of columns if the terminal does not give it, and the least number."""
 
 _HEADINGS = {
     "total_ns": "total",
@@ -68,7 +68,7 @@ _HEADINGS = {
     "kept_waiting_ns": "kept waiting",
     "kept_computing_ns": "computing then",
     "kept_late_ns": "late then",
-    "beside_ns": "matmuls beside",
+    "beside_ns": "matmuls then",
     "alone_ns": "the same alone",
     "bus_bytes_per_s": "bus",
 }
@@ -138,7 +138,7 @@ def is_text(frame: pd.DataFrame, column: str) -> bool:
 
 
 def break_text(text: str, width: int) -> list[str]:
-    """`text` in lines of at most `width` cells, broken between words, and within those that are longer."""
+    """Break `text` into lines of at most `width` cells, between words, and within words that are longer."""
     if cell_len(text) <= width:
         return [text]
     lines = [""]
@@ -153,7 +153,7 @@ def break_text(text: str, width: int) -> list[str]:
 
 
 def shorten_text(text: str, width: int) -> str:
-    """A text of at most `width` columns: names are often told apart by their ends."""
+    """Shorten a text to at most `width` columns; both ends stay, because names often differ only there."""
     if cell_len(text) <= width:
         return text
     end = text[-(width // 2) :]
@@ -166,6 +166,6 @@ def measure_terminal() -> int:
 
 
 def wrap_text(text: str, width: int, indent: str = "") -> list[str]:
-    """`text` in lines of at most `width` cells, each behind `indent`, further ones a little more."""
+    """Break `text` into lines of at most `width` cells, each after `indent`, further ones a little more."""
     first, *more = break_text(text, width - len(indent) - 2)
     return [indent + first, *(f"{indent}  {line}" for line in more)]

@@ -13,14 +13,14 @@ from profiler_job.jobs.contract.words import format_count
 MOST_GPUS = 8
 """So many GPUs have a line each; of more there is one summary."""
 INFERRED_SHARE = 0.5
-"""A phase is labelled inferred where more than this part of its kernel time is."""
+"""A phase is labelled inferred if more than this part of its kernel time is."""
 NEXT_SHARE = 0.2
-"""A second limit is named where it takes at least this part of the time."""
+"""A second limit is named if it takes at least this part of the time."""
 
 _NO_WORK = "before its first and after its last operation"
 LONG_NO_WORK = 0.05
-"""From this part of the time on, what comes before the first and after the last operation of a GPU is told apart, and
-shares are of the time between them."""
+"""From this part of the time on, the time before the first and after the last operation of a GPU is shown separately,
+and shares refer to the time between them."""
 _LIMITS = {
     "kernels": (["kernels_ns"], "they run {share}"),
     "CUDA graphs": (["graphs_ns"], "they hide their kernels, and run {share}"),
@@ -32,16 +32,17 @@ _LIMITS = {
 }
 """What may limit a GPU: its parts of the time, and the statement that is made of them."""
 LEAST_PART = 0.001
-"""Of what runs, parts of less time are left to the tables."""
+"""Running parts that take less time are only in the tables."""
 LEAST_SAID = 0.01
-"""Causes of idle time and phases that take less than this part are left to the tables."""
+"""Causes of idle time and phases that take less than this part are only in the tables."""
 STEADY_SHARE = 0.02
-"""Of the time from first to last operation this part at least must lie before the end of loading, and behind it, to
-speak of start-up."""
+"""Least part of the time from first to last operation, both before and after the end of loading, to report a
+start-up."""
 
 
 def describe_verdict(summary: Summary) -> list[str]:
-    """Lines of plain text: what limits a GPU and where its time goes, by GPU and by phase; and where start-up ends."""
+    """Format lines of plain text: what limits a GPU and where its time goes, by GPU and by phase; and when start-up
+    ends."""
     rows = summary.sections["verdict"]
     if "range" in summary.capture["selection"]:
         return ["Of a range only its own work is here: why the GPU waited, the whole capture tells"]
@@ -57,8 +58,8 @@ def describe_verdict(summary: Summary) -> list[str]:
 
 
 def describe_gpus(rows: pd.DataFrame) -> list[str]:
-    """What limits each GPU and where its time goes: three lines of one GPU, one each of a few, a summary of many. rows:
-    gpu, elapsed_ns, and its PARTS, of which some may not be there."""
+    """Describe what limits each GPU and where its time goes: three lines for one GPU, one each for a few, a summary for
+    many. rows: gpu, elapsed_ns, and any of its PARTS."""
     rows = _add_missing_parts(rows)
     if len(rows) > MOST_GPUS:
         return _describe_many(rows)
@@ -71,8 +72,8 @@ def describe_gpus(rows: pd.DataFrame) -> list[str]:
 
 
 def name_limit(summary: Summary) -> str | None:
-    """What takes most of the time of all GPUs together, and how much of it, as `host 94%`; None where the causes of
-    idle time are not known, or nothing runs."""
+    """Name what takes most of the time of all GPUs together, and its share, as `host 94%`. None if the causes of idle
+    time are not known, or nothing runs."""
     rows = summary.sections["verdict"]
     if "range" in summary.capture["selection"] or not len(rows):
         return None
@@ -81,8 +82,8 @@ def name_limit(summary: Summary) -> str | None:
 
 
 def describe_phases(rows: pd.DataFrame, inferred: Collection[str] = ()) -> list[str]:
-    """How long each phase takes, of several GPUs in the mean, and what limits it; those that are inferred are labelled
-    so. rows: those of `describe_gpus`, by phase."""
+    """Describe how long each phase takes, as a mean over GPUs, and what limits it; phases that are inferred are
+    labelled so. rows: like `describe_gpus`, by phase."""
     num_gpus = rows["gpu"].nunique()
     rows = _add_missing_parts(rows[rows["phase"] != ""])
     phases = rows.groupby("phase", sort=False)[["elapsed_ns", *PARTS]].sum()
@@ -101,7 +102,8 @@ def _add_missing_parts(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _measure_worked(row: pd.Series) -> int:
-    """What shares are of: the time between a GPU's first and last operation, or all of it where the rest is short."""
+    """Return the time that shares refer to: between a GPU's first and last operation, or all of it if the rest is
+    short."""
     elapsed, no_work = row["elapsed_ns"], row["no_work_ns"]
     return elapsed - no_work if elapsed > no_work > LONG_NO_WORK * elapsed else elapsed
 
@@ -136,7 +138,7 @@ def _sort_largest_first(row: pd.Series, labels: dict[str, str]) -> list[tuple[st
 
 
 def _describe_limit(row: pd.Series) -> str:
-    """What takes most of the time, and what comes next."""
+    """Name what takes most of the time, and what comes next."""
     worked = _measure_worked(row)
     takes = _sum_limits(row)
     first, second, *_ = takes
@@ -153,7 +155,7 @@ def _describe_limit(row: pd.Series) -> str:
 
 
 def _name_largest(row: pd.Series, time_ns: int) -> str:
-    """The largest limit and its part of a time; "" where nothing takes any."""
+    """Return the largest limit and its part of a time; "" if nothing takes any."""
     name, takes = next(iter(_sum_limits(row).items()))
     return f"{name.removeprefix('the ')} {_format_percent(takes, time_ns)}" if takes else ""
 
@@ -183,7 +185,7 @@ def _describe_many(rows: pd.DataFrame) -> list[str]:
 
 
 def _describe_startup(facts: dict) -> list[str]:
-    """Where start-up ends, in a capture that has it and something after it."""
+    """Describe when start-up ends, in a capture that has it and something after it."""
     start, end, loaded = (facts[name] for name in ("work_start_ns", "work_end_ns", "loading_end_ns"))
     if loaded is None or facts["selection"] or not STEADY_SHARE <= (end - loaded) / (end - start) <= 1 - STEADY_SHARE:
         return []

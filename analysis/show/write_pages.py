@@ -22,8 +22,9 @@ def write_pages(
     out: Callable[[str], None],
     err: Callable[[str], None],
 ) -> int:
-    """Write a page of each profile: of one the file `target`; of `several`, or where `target` is a folder, a page each
-    in that folder, and INDEX with a row and a link each. Gives what was written to `out`. Returns the exit code."""
+    """Write a page for each profile. One profile is written to the file `target`. With `several`, or if `target` is a
+    folder, each profile gets a page in that folder, and INDEX a row and a link each. Gives the written paths to `out`.
+    Returns the exit code."""
     in_folder = several or target.is_dir()
     link = INDEX if in_folder else ""
     made = list(reader.make_each(profiles, lambda summary: (summary, render_page(summary, top, link))))

@@ -131,7 +131,7 @@ def test_a_part_of_kernel_time_is_followed(record):
         (["--part", "family=gemm"], "--part is of kernel time: give --metric kernel with it"),
         (["--run", "precission=fp32"], "precission=fp32 chooses no runs"),
         (["--run", "size=huge"], "has nothing to show"),
-        (["--format", "md", "--html", "x.html"], "--html writes a page, and --format is of what is printed"),
+        (["--format", "md", "--html", "x.html"], "--html writes a page, and --format is for printing"),
     ],
 )
 def test_what_cannot_be_shown_is_one_line_and_exit_code_2(capture, arguments, what):
