@@ -1,8 +1,8 @@
-"""Which runs of two sides are compared, what differs between the sides, and what is refused.
+"""Align the runs of two sides: which are compared, what differs between the sides, and what is refused.
 
-Runs are cases by their axes. An axis of FIXED must be equal; another one may differ, where each side has one value of
-it, and so may those of TOKENS where runs are compared per token. Runs that differ in their repetition alone are one
-case: processes that measured the same.
+Runs are cases by their axes. An axis of FIXED must be equal. Another axis may differ if each side has one value of it,
+and so may the axes in TOKENS if runs are compared per token. Runs that differ only in their repetition are one case:
+processes that measured the same.
 """
 
 from dataclasses import dataclass
@@ -19,18 +19,18 @@ from profiler_job.jobs.contract.axes import find_label, find_value_label, order_
 FIXED = ("size", "context_length", "batch_size", "mode")
 """Axes that say how much work a step is."""
 TOKENS = ("context_length", "batch_size")
-"""Those of FIXED whose product is the number of tokens of a step."""
+"""The axes in FIXED whose product is the number of tokens of a step."""
 VARIANTS = (*(name for name in order_axes() if name not in (*FIXED, "repeat")), "fresh_process")
 SETTINGS = ("gpu_name", "driver", "cuda", "torch", "nsys", "python", "commit")
 """What else may have changed between the two, of the machine and the programs."""
 
 NO_SHAPES = "captures name no shapes: look to it that these are of the same work"
-"""What to know wherever a capture is held against something."""
+"""Caution for every comparison with a capture."""
 
 UNLIKE = 0.1
 """Part of the blocks from which on the same kernels work on other shapes; a batch of sentences may vary by less."""
 MOST = 0.5
-"""Part of the time of elementwise kernels that must lie in such kernels, as other programs share a few names."""
+"""Share of the time of elementwise kernels that such kernels must take, since other programs share a few names."""
 
 MODE_PHASES = {ranges.FORWARD, ranges.BACKWARD, ranges.OPTIMIZER}
 """Phases that tell one mode from another."""
@@ -38,7 +38,7 @@ MODE_PHASES = {ranges.FORWARD, ranges.BACKWARD, ranges.OPTIMIZER}
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """Runs that are compared: the run_ids of A and of B, which are repetitions where there are several."""
+    """Runs that are compared: the run_ids of A and of B; several run_ids are repetitions."""
 
     label: str
     first: tuple[str, ...]
@@ -48,8 +48,8 @@ class Case:
 @dataclass(frozen=True, kw_only=True)
 class Alignment:
     """differences: axis -> its value in A and in B. settings: the same for SETTINGS. only_first, only_second: runs
-    without a partner, and why (not finished, another number of parameters, or ""). per_token: whether a token of one
-    is held against a token of the other, and not a step against a step."""
+    without a partner, and why (not finished, another number of parameters, or ""). per_token: whether tokens are
+    compared, and not steps."""
 
     cases: list[Case]
     differences: dict[str, tuple[str, str]]
@@ -65,7 +65,8 @@ class Alignment:
 
 
 def align(first: Side, second: Side, per_token: bool = False) -> Alignment:
-    """The cases of two sides. Raises NotComparable where there is none, and per_token where tokens are not known."""
+    """Find the cases of two sides. Raises NotComparableError if there is none, or if per_token is set and tokens are
+    not known."""
     if per_token:
         _check_tokens(first, second)
     if first.is_capture or second.is_capture:
@@ -109,7 +110,7 @@ def align(first: Side, second: Side, per_token: bool = False) -> Alignment:
 
 
 def _check_tokens(first: Side, second: Side) -> None:
-    """Raises NotComparable where a side does not know how many tokens its steps have."""
+    """Raise NotComparableError if a side does not know how many tokens its steps have."""
     for letter, side in (("A", first), ("B", second)):
         if side.is_capture:
             raise NotComparableError(f"--per-token: {letter} is a capture, which knows no tokens; compare recordings")
@@ -146,8 +147,8 @@ def _align_captures(first: Side, second: Side) -> Alignment:
 
 
 def _check_blocks(first: Side, second: Side) -> None:
-    """Raises NotComparable where both are captures, and most time of their elementwise kernels is in those that both
-    launch as often, but with other numbers of blocks: their tensors are of another size."""
+    """Raise NotComparableError if both sides are captures with tensors of different sizes: most time of their
+    elementwise kernels is in kernels that both launch as often, but with other numbers of blocks."""
     if first.blocks is None or second.blocks is None:
         return
     both = first.blocks.merge(second.blocks, left_index=True, right_index=True, suffixes=("_a", "_b"))
@@ -163,7 +164,7 @@ def _check_blocks(first: Side, second: Side) -> None:
 
 
 def _find_phases(side: Side) -> set[str]:
-    """Those of MODE_PHASES in which a side launches kernels; none where it names no phase."""
+    """Find the phases in MODE_PHASES in which a side launches kernels; none if it names no phase."""
     kernels = side.kernels[side.kernels["run_id"].isin(side.runs["run_id"])]
     return set(kernels["phase"].unique().astype(str)) & MODE_PHASES
 
@@ -193,7 +194,7 @@ def _pair_values(name: str, first: pd.DataFrame, second: pd.DataFrame) -> tuple[
 
 
 def _label_value(name: str, value: object) -> str:
-    """A value of an axis as pages call it, alone where it says what it is of."""
+    """Label a value of an axis as pages do; the value alone if it is clear without the name of the axis."""
     text = str(find_value_label(name, value))
     return text if name in ("size", "mode", "precision", "attention") else f"{find_label(name)} {text}"
 
@@ -209,7 +210,7 @@ def _make_refusal(first: Side, second: Side, refused: dict[str, str], fixed: tup
             continue
         said = f"{find_label(name)} is {', '.join(values[0])} in A and {', '.join(values[1])} in B"
         if name in fixed:
-            how = "; --per-token holds a token against a token" if name in TOKENS else ""
+            how = "; --per-token compares tokens" if name in TOKENS else ""
             return NotComparableError(f"{said}: a step is another amount of work, and these cannot be compared", how)
         return NotComparableError(said, f": choose one of each with --a {name}=VALUE and --b {name}=VALUE")
     named = ", ".join(map(find_label, fixed))
@@ -218,7 +219,7 @@ def _make_refusal(first: Side, second: Side, refused: dict[str, str], fixed: tup
 
 
 def compare_settings(first: pd.DataFrame, second: pd.DataFrame) -> dict[str, tuple[str, str]]:
-    """Those of SETTINGS that differ: the values of A, and of B."""
+    """Find the SETTINGS that differ, with the values of A and of B."""
     said = {}
     for name in SETTINGS:
         if name in first and name in second:

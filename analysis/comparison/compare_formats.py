@@ -39,7 +39,7 @@ Checked = Sequence[tuple[Condition, Sequence[GateOutcome]]]
 """The conditions of the gate, each with its outcome for each pair."""
 UNIT = f"{TOKENS:,} tokens"
 BAND_WORDS = {WITHIN: "within the noise band"}
-"""How verdicts are said where they are counted, if not by their own word."""
+"""Words for verdicts in counts, if they differ from the verdict itself."""
 
 
 # ---------------------------------------------------------------------------------------------------------------- words
@@ -62,7 +62,7 @@ def format_headline(pair: ComparedPair) -> str:
 
 
 def format_verdict(judged: Judgement) -> str:
-    """The verdict in a sentence. A difference within its noise band may be large, if the band is."""
+    """Format the verdict for a sentence. A difference within its noise band may be large, if the band is."""
     if judged.verdict != WITHIN:
         return judged.verdict
     band = f"{100 * judged.band / judged.first:.1f}%" if judged.first else _format_value(judged, judged.band)
@@ -137,12 +137,12 @@ def describe_sides(comparison: Comparison, *, with_alone: bool = True) -> list[s
 
 
 def list_cautions(comparison: Comparison) -> list[str]:
-    """What speaks against a comparison that is made all the same."""
+    """List the reasons to doubt a comparison that is made all the same."""
     said = []
     if comparison.first.is_capture or comparison.second.is_capture:
         said.append(NO_SHAPES)
     if all(pair.is_of_one_measurement for pair in comparison.pairs):
-        said.append("every time of A is that of B to the nanosecond: one is a copy of the other, not a measurement")
+        said.append("A and B have the same times to the nanosecond: one is a copy of the other, not a measurement")
     return said
 
 
@@ -158,8 +158,8 @@ def format_total(pair: ComparedPair) -> str:
 
 
 def explain_unequal_sum(pair: ComparedPair) -> str:
-    """That the parts sum to another difference than that of the step, and which one to believe; "" where they do
-    not."""
+    """Explain that the parts sum to another difference than the step's, and which one to believe; "" if they sum to the
+    same."""
     if not pair.has_parts_apart:
         return ""
     step, waterfall = pair.judgements["step"], pair.waterfall
@@ -173,7 +173,7 @@ def explain_unequal_sum(pair: ComparedPair) -> str:
 
 
 def list_unequal_sums(pairs: Sequence[ComparedPair]) -> str:
-    """Of several pairs, those whose parts sum to another difference than that of the step; "" where there is none."""
+    """List the pairs whose parts sum to another difference than the step's; "" if there is none."""
     apart = [pair.case.label for pair in pairs if pair.has_parts_apart]
     if not apart:
         return ""
@@ -195,7 +195,7 @@ def format_cause(cause: Cause) -> str:
 
 
 def format_counts(pairs: Sequence[ComparedPair], metric: Metric) -> str:
-    """How many pairs are of which verdict, and whether that many may differ by chance."""
+    """Count the pairs by verdict, and note whether that many may differ by chance."""
     known = [pair.judgements[metric] for pair in pairs if metric in pair.judgements]
     verdicts = [judged.verdict for judged in known]
     words = [
@@ -286,7 +286,7 @@ def _format_causes(pair: ComparedPair, top: int) -> list[str]:
 
 
 def _list_one_sided_names(pair: ComparedPair) -> Iterator[tuple[str, list[Any], str, str]]:
-    """Of kernels that vanished, and of those that appeared: how many names and how much time, their rows of
+    """List kernels that vanished and kernels that appeared: how many names and how much time, their rows of
     Waterfall.names, and the columns of their calls and time."""
     names, num = pair.waterfall.names, pair.waterfall.num
     for said, side, other in (("vanished: A has", "first", "second"), ("appeared: B has", "second", "first")):
@@ -316,12 +316,12 @@ def _format_line(waterfall: Waterfall, ns: int, text: str) -> list[str]:
 
 
 def list_metrics(pairs: Sequence[ComparedPair]) -> list[Metric]:
-    """Those that are known of any pair."""
+    """List the metrics that any pair has."""
     return [metric for metric in METRICS if any(metric in pair.judgements for pair in pairs)]
 
 
 def list_counted_metrics(pairs: Sequence[ComparedPair]) -> list[Metric]:
-    """Those whose verdicts are counted: throughput has that of the step."""
+    """List the metrics whose verdicts are counted; throughput has the same verdict as the step."""
     return [metric for metric in list_metrics(pairs) if metric != "throughput"]
 
 
@@ -406,7 +406,8 @@ def _format_markdown_table(pair: ComparedPair) -> list[str]:
 
 
 def as_json(comparison: Comparison, checked: Checked, code: int) -> str:
-    """Keys are those of the guide's page. Times are nanoseconds, sizes bytes, energy J, throughput tokens a second."""
+    """Return JSON with the keys of the guide's page. Times are nanoseconds, sizes bytes, energy J, throughput tokens a
+    second."""
     alignment = comparison.alignment
     return json.dumps(
         {

@@ -15,7 +15,7 @@ from profiler_job.jobs.contract.exit_codes import ExitCode
 WITHIN, BEYOND, UNKNOWN = ExitCode.OK, ExitCode.FAILED, ExitCode.UNKNOWN
 """Exit codes. 2 is for what cannot be compared."""
 LIMITED = [metric for metric in METRICS if metric != "throughput"]
-"""Metrics of which more is worse."""
+"""Metrics for which more is worse."""
 _MORE_OF: dict[str, tuple[str, str]] = {
     "processes": ("processes of each", "`processes` of a sweep"),
     "repeats": ("profiled repetitions of each", "`repeats` of a sweep"),
@@ -24,19 +24,19 @@ _MORE_OF: dict[str, tuple[str, str]] = {
 }
 """What makes a noise band narrower, by `Width.of`, and how a sweep file says it."""
 _MORE_THAN_ANYONE_MEASURES = 30
-"""Of processes, repetitions or steps."""
+"""Number of processes, repetitions or steps."""
 _TIMES = {"ns": 1.0, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9}
 _UNITS: dict[Metric, dict[str, float]] = {
     "memory": {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30},
     "energy": {"mJ": 1e-3, "J": 1.0, "kJ": 1e3},
 }
-"""Those of limits, by metric; of others _TIMES."""
+"""Units of limits, by metric; other metrics have _TIMES."""
 _CONDITION = re.compile(r"\s*(\w+)\s*>\s*(\d+(?:\.\d+)?)\s*(%|\w+)\s*")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Condition:
-    """Fails where `metric` grows by more than `limit`: a share of A, or ns, bytes or J."""
+    """Fails if `metric` grows by more than `limit`: a share of A, or ns, bytes or J."""
 
     text: str
     metric: Metric
@@ -56,7 +56,7 @@ class GateOutcome:
 
 
 def parse_condition(text: str) -> Condition:
-    """Raises NotComparable where it is no condition."""
+    """Parse a condition. Raises NotComparableError if `text` is not one."""
     match = _CONDITION.fullmatch(text)
     how = f'give METRIC > LIMIT such as "step > 3%" or "memory > 100 MiB"; metrics are {", ".join(LIMITED)}'
     if not match or match[1] not in METRICS:
@@ -66,14 +66,14 @@ def parse_condition(text: str) -> Condition:
     metric, number, unit = cast(Metric, match[1]), float(match[2]), match[3]
     units = _UNITS.get(metric, _TIMES)
     if unit != "%" and unit not in units:
-        raise NotComparableError(f"--fail-if {text}: {unit} is no unit of {metric}; use % or {', '.join(units)}")
+        raise NotComparableError(f"--fail-if {text}: {unit} is not a unit of {metric}; use % or {', '.join(units)}")
     factor = 0.01 if unit == "%" else units[unit]
     return Condition(text=text.strip(), metric=metric, limit=number * factor, is_share=unit == "%")
 
 
 def check(condition: Condition, pairs: list[ComparedPair]) -> list[GateOutcome]:
-    """The outcome of each pair. Of several pairs, no more than may be by chance are beyond only if one is clearly so.
-    Raises NotComparable where the metric is not known of one."""
+    """Check the condition on each pair. If no more pairs exceed the limit than chance allows, they count only if one of
+    them clearly exceeds it. Raises NotComparableError if a pair lacks the metric."""
     outcomes = [_check_pair(condition, pair) for pair in pairs]
     beyond = [pair.judgements[condition.metric] for pair, made in zip(pairs, outcomes) if made.code == BEYOND]
     if len(pairs) < 2 or is_beyond_chance(len(beyond), len(pairs)) or any(judged.is_clear for judged in beyond):
@@ -100,8 +100,8 @@ def _check_pair(condition: Condition, pair: ComparedPair) -> GateOutcome:
 
 
 def _suggest_remedy(judged: Judgement, limit: float, pair: ComparedPair) -> str:
-    """What would make the band as narrow as the limit: more of what it is from, or where that does not help, what
-    else."""
+    """Suggest how to make the band as narrow as the limit: more of the data it comes from, or something else if that
+    does not help."""
     if not limit:
         return "no more data makes it 0: give a limit"
     is_of_captures = not (pair.first.num_steps and pair.second.num_steps)
@@ -113,7 +113,7 @@ def _suggest_remedy(judged: Judgement, limit: float, pair: ComparedPair) -> str:
         return "it is what measurements of one run were seen to differ by: give a larger limit"
     if "range" in kinds:
         return (
-            "it is how far the steps of a capture lie apart, which more steps do not change: leave uneven ones out with"
+            "the steps of a capture differ by that much, and more steps do not change it: leave uneven ones out with"
             " --skip N, or compare recordings of sweeps"
         )
     needed = {of: [width.num_for(wanted) for width in wide if width.of == of] for of in kinds}
@@ -129,7 +129,7 @@ def _suggest_remedy(judged: Judgement, limit: float, pair: ComparedPair) -> str:
 
 
 def _suggest_alternatives(judged: Judgement, limit: float, pair: ComparedPair) -> str:
-    """What else helps where more data does not: a metric whose band is narrow enough, a larger limit, a busier GPU."""
+    """Suggest what helps if more data does not: a metric with a narrow band, a larger limit, a busier GPU."""
     band = f"{100 * judged.band / judged.first:.1f}%" if judged.first else "the noise band"
     ways = [f"give a limit above {band}"]
     kernel = pair.judgements.get("kernel")

@@ -1,8 +1,8 @@
-"""One metric over many recordings, results or captures: lines of points, and which of these are changes.
+"""One metric over many recordings, results or captures: lines of points, and the points that are changes.
 
-Each entry of a line is held against its reference: the first entry, or the last one that was a change. So a slow drift
-is a change once it exceeds the noise band, and each change is one that `compare REFERENCE ENTRY` tells. Entries whose
-runs cannot be compared, or have other axes, are groups of their own.
+Each entry of a line is compared with its reference: the first entry, or the last one that was a change. So a slow drift
+is a change once it exceeds the noise band, and `compare REFERENCE ENTRY` shows each change, too. Entries whose runs
+cannot be compared, or have other axes, are separate groups.
 """
 
 import itertools
@@ -80,7 +80,7 @@ class KernelPart:
 
 @dataclass(frozen=True, kw_only=True)
 class PartTime:
-    """Kernel time of a part in a step, how many kernels, and how wide the middle 95% of steps lie."""
+    """Kernel time of a part in a step, how many kernels, and the width of the middle 95% of steps."""
 
     time_ns: float
     num_kernels: float
@@ -89,9 +89,8 @@ class PartTime:
 
 @dataclass(kw_only=True)
 class HistoryEntry:
-    """A recording, the results of a sweep, or a capture. recorded_at: in UTC to the second, None where it is not
-    recorded. commit: "" where there is none. number: its place in the history, from 1. measured, parts: by the run_ids
-    of a case."""
+    """A recording, the results of a sweep, or a capture. recorded_at: in UTC to the second, None if not recorded.
+    commit: "" if there is none. number: its place in the history, from 1. measured, parts: by the run_ids of a case."""
 
     path: Path
     label: str
@@ -133,9 +132,9 @@ class HistoryLine:
 
 @dataclass(kw_only=True)
 class Group:
-    """Entries whose runs are comparable. reason: why they are not of the group before. clock: that of `step`.
-    settings: entry -> what changed since the one before it, of versions and GPUs. not_in_all: entry -> its runs that
-    others lack. noise: what the noise bands are from."""
+    """Entries whose runs are comparable. reason: why they are not in the group before. clock: the clock of `step`.
+    settings: entry -> versions and GPUs that changed since the entry before. not_in_all: entry -> its runs that others
+    lack. noise: sources of the noise bands."""
 
     entries: list[HistoryEntry]
     reason: str
@@ -164,7 +163,7 @@ class History:
 
 
 def parse_part(given: Iterable[str]) -> KernelPart:
-    """KEY=VALUE of PART_KEYS. Raises NotComparable."""
+    """KEY=VALUE of PART_KEYS. Raises NotComparableError."""
     chosen: dict[str, str] = {}
     for text in (text.strip() for texts in given for text in texts.split(",")):
         key, _, value = text.partition("=")
@@ -193,8 +192,9 @@ def make_history(
     noise: Noise | None = None,
     skip: int = 0,
 ) -> History:
-    """The history of `metric` over the entries of `paths`. only: KEY=VALUE of runs. noise: that of recordings that the
-    user names. skip: steps of captures to leave out. Raises NotComparable where nothing can be shown."""
+    """Compute the history of `metric` over the entries of `paths`. only: KEY=VALUE of runs. noise: the noise of
+    recordings that the user names. skip: steps of captures to leave out. Raises NotComparableError if nothing can be
+    shown."""
     unreadable: dict[str, str] = {}
     left_out: dict[str, str] = {}
     entries = []
@@ -243,8 +243,7 @@ def _shorten_path(parts: tuple[str, ...], others: Sequence[tuple[str, ...]]) -> 
 
 
 def _sort_entries(entries: list[HistoryEntry], by: By) -> list[HistoryEntry]:
-    """By date, those without one last; by commit in the order in which commits were first measured, those without
-    one last."""
+    """Sort by date, or by commit in the order in which commits were first measured; entries without one come last."""
     never = pd.Timestamp.max.tz_localize("UTC")
 
     def when(entry: HistoryEntry) -> pd.Timestamp:
@@ -295,7 +294,7 @@ def _measure_entry(path: Path, label: str, side: Side, part: KernelPart) -> Hist
 
 
 def _slim(side: Side) -> Side:
-    """Without the rows of what was measured, of which there may be millions."""
+    """Drop the rows of the measurements: there may be millions."""
     kernels = side.kernels[["run_id", "phase", "kernel_name"]].drop_duplicates()
     return Side(
         label=side.label,
@@ -311,7 +310,8 @@ def _slim(side: Side) -> Side:
 
 
 def _measure_part(side: Side, run_ids: Runs, part: KernelPart, totals: Totals) -> PartTime:
-    """The median over steps and ranks, then over processes, as of `measure`; a step without such a kernel has 0."""
+    """Compute the median over steps and ranks, then over processes, like `measure`; a step without such a kernel has
+    0."""
     kernels = keep_runs(side.kernels, run_ids)
     kernels = kernels[part.holds(kernels)]
     rows = kernels[["run_id", "rank", "step"]].assign(time_ns=kernels["end_ns"] - kernels["start_ns"])
@@ -324,7 +324,7 @@ def _measure_part(side: Side, run_ids: Runs, part: KernelPart, totals: Totals) -
 
 
 def _check_part(part: KernelPart, entries: list[HistoryEntry]) -> None:
-    """Raises NotComparable where no entry has such kernels."""
+    """Raise NotComparableError if no entry has such kernels."""
     if not part or any(time.num_kernels for entry in entries for time in entry.parts.values()):
         return
     key = next(key for key in reversed(PART_KEYS) if getattr(part, key))
@@ -378,7 +378,7 @@ def _join(group: Group, entry: HistoryEntry) -> str:
 
 
 def _find_shared(alignments: Sequence[Alignment]) -> list[list[Case]]:
-    """The cases that all alignments have, each as of the entries in their order."""
+    """Find the cases that all alignments have, each with the run_ids of the entries in their order."""
     by_first = [{case.first: case for case in made.cases} for made in alignments]
     return [[cases[first] for cases in by_first] for first in by_first[0] if all(first in cases for cases in by_first)]
 
@@ -406,7 +406,7 @@ def _draw_lines(group: Group, metric: Followed, part: KernelPart, named: Noise |
         for place, entry in enumerate(group.entries):
             against, runs = group.entries[reference], (cases[reference].second, cases[place].second)
             both = of_line[reference], of_line[place]
-            noise = bands.find_noise(against, entry) if place else noises.SHIPPED  # nothing is held against the first
+            noise = bands.find_noise(against, entry) if place else noises.SHIPPED  # the first is compared with nothing
             judged = _judge(both, (against, entry), runs, group.clock, metric, part, noise)
             if not place:
                 line.points.append(Point(entry=entry, value=judged.second))
@@ -468,7 +468,7 @@ def _judge(
 def _find_cause(
     both: tuple[MeasuredCase, MeasuredCase], noise: Noise, metric: Followed, part: KernelPart, judged: Judgement
 ) -> tuple[str, float]:
-    """The first part that explains a change, and its time in a step; ("", 0.0) where there is none."""
+    """Return the first part that explains a change, and its time in a step; ("", 0.0) if there is none."""
     first, second = both
     num_layers = first.num_layers if first.num_layers == second.num_layers else 0
     num_runs = first.num_runs, second.num_runs

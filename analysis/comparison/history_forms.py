@@ -33,12 +33,12 @@ from profiler_job.jobs.contract.words import format_count
 
 WIDTH = 80
 CHART, LEAST_CHART = 14, 6
-"""Columns of a chart in a terminal, and where names need the room."""
+"""Columns of a chart in a terminal, and the least number if names need the room."""
 LEVELS = "▁▂▃▄▅▆▇█"
 SAME, CHANGED = "●", "◆"
 NEVER, UNKNOWN = "not recorded", "not known"
 COLUMNS = ("group", "run", "entry", "name", "recorded", "commit", "value", "against", "difference", "band", "verdict")
-"""Of CSV: a row for each entry on each line. entry, against: numbers of entries. band: half its width."""
+"""Columns of CSV: a row for each entry on each line. entry, against: numbers of entries. band: half its width."""
 
 
 # ---------------------------------------------------------------------------------------------------------------- words
@@ -62,7 +62,7 @@ def format_history_value(history: History, value: float) -> str:
 
 
 def format_difference(history: History, point: Point) -> str:
-    """A difference as a share of its reference, or as it is where that is 0."""
+    """Format a difference as a share of its reference, or as it is if the reference is 0."""
     if point.judged is None:
         return ""
     if point.judged.share is None:
@@ -105,21 +105,22 @@ def format_cause(history: History, point: Point) -> str:
 
 
 def format_counts(group: Group) -> str:
-    """How many changes there are, and whether so many may be chance."""
+    """Count the changes, and note whether so many may be chance."""
     changed = [point.judged for line in group.lines for point in line.changes if point.judged]
     changes = len(changed)
     num_judged = sum(len(line.points) - 1 for line in group.lines)
     if not num_judged:
         return f"{format_count(len(group.lines), 'run')} in one entry: nothing to compare it with yet"
     if not changes:
-        return f"No change beyond the noise band, of {num_judged}"
+        return f"No measurable change in {format_count(num_judged, 'point')}"
     is_clear = is_beyond_chance(changes, num_judged) or any(judged.is_clear for judged in changed)
     chance = "" if is_clear else " (so many may differ by chance)"
-    return f"{format_count(changes, 'change')} beyond the noise band, of {num_judged}{chance}:"
+    return f"{format_count(changes, 'measurable change')} in {format_count(num_judged, 'point')}{chance}:"
 
 
 def list_notes(history: History, group: Group) -> Iterator[str]:
-    """What to know of a group: what changed beside the metric, what is not shown, what the noise bands are from."""
+    """List notes about a group: other changes than the metric, what is not shown, and the sources of the noise
+    bands."""
     for number, settings in group.settings.items():
         for name, (before, after) in settings.items():
             yield f"#{number}: {find_label(name)} was {before or 'none'}, is {after or 'none'}"
@@ -140,14 +141,14 @@ def list_notes(history: History, group: Group) -> Iterator[str]:
     if len(group.entries) > 1 and group.entries[0].side.is_capture:
         yield NO_SHAPES
     if history.metric == "energy" and len(group.entries) > 1:
-        known = f"the larger of how far the processes of an entry lie apart, and those of {ENERGY.source}"
-        yield f"noise band: {known}; not known where there is one of each"
+        known = f"the spread of the processes of an entry, at least the noise bands of {ENERGY.source}"
+        yield f"noise band: {known}; not known if both entries have one process"
     else:
         yield from (f"noise band: {source}" for source in group.noise)
 
 
 def is_drawn(history: History, group: Group) -> bool:
-    """Whether its lines are shown: points without any other are of use only where there is nothing else."""
+    """Whether the lines of a group are shown: single points are of use only if there is nothing else."""
     return bool(group.lines) and (len(group.entries) > 1 or len(history.groups) == 1)
 
 
@@ -204,13 +205,13 @@ def _format_points(history: History, group: Group, line: HistoryLine) -> list[st
     columns = min(CHART, max(LEAST_CHART, spare - 2))
     for cells, point, place in zip(rows[1:], line.points, place_values(line, columns)):
         cells.append("·" * place + (CHANGED if point.is_change else SAME) + "·" * (columns - place - 1))
-    note = [f"{CHANGED} a change beyond the noise band"] if line.changes else []
+    note = [f"{CHANGED} a change that exceeds the noise band"] if line.changes else []
     return [*_format_table(rows, "rllLrrrl"), *note]
 
 
 def place_values(line: HistoryLine, num: int) -> list[int]:
-    """Where each value stands, from 0 to num - 1. The scale is at least as wide as a noise band, so that noise looks
-    small."""
+    """Compute the place of each value, from 0 to num - 1. The scale is at least as wide as a noise band, so that noise
+    looks small."""
     values = [point.value for point in line.points]
     low, high = compute_scale(line)
     return [round((num - 1) * (value - low) / (high - low)) if high > low else (num - 1) // 2 for value in values]
@@ -247,8 +248,8 @@ def draw_sparkline(line: HistoryLine) -> str:
 
 
 def _format_table(rows: Sequence[Sequence[str]], align: str, *, cut: bool = True) -> list[str]:
-    """Rows of cells, without columns that are empty. align: l, r or L of each; L is cut where the line has no room, or,
-    where names would then be the same, stands on a line above."""
+    """Format rows of cells, without columns that are empty. align: l, r or L for each; L is cut if the line has no
+    room, or put on a line above if names would then be the same."""
     kept = [i for i in range(len(align)) if any(row[i] for row in rows[1:])]
     cells = [[make_printable(row[i]) for i in kept] for row in rows]
     how = [align[i] for i in kept]
@@ -350,7 +351,7 @@ def as_csv(history: History) -> str:
 
 
 def as_json(history: History, code: int) -> str:
-    """Keys are those of the guide's page. Times are nanoseconds, sizes bytes, energy J."""
+    """Return JSON with the keys of the guide's page. Times are nanoseconds, sizes bytes, energy J."""
     groups = [
         {
             "reason": group.reason,

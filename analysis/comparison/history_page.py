@@ -30,7 +30,7 @@ from profiler_job.analysis.show.values import make_printable
 
 MOST_CHARTS = 100
 """Lines that are drawn."""
-LEGEND = "Grey: the noise band around the entry that a point is held against. A diamond is a change beyond it."
+LEGEND = "Grey: the noise band around the entry that a point is compared with. A diamond is a change that exceeds it."
 _UNITS = (("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1.0))
 _SCALES = {
     "memory": (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10), ("B", 1.0)),
@@ -126,7 +126,7 @@ def _render_chart(history: History, line: HistoryLine, prefix: str) -> Markup:
 
 
 def _find_edge(point: Point, sign: int) -> float:
-    """An end of the noise band around the reference; NaN where none is known."""
+    """Return an end of the noise band around the reference; NaN if none is known."""
     if point.judged is None or math.isinf(point.judged.band):
         return math.nan
     return point.judged.first + sign * point.judged.band

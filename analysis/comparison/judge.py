@@ -1,18 +1,18 @@
-"""Is a difference real? A, B, difference, noise band and verdict of each metric of a pair.
+"""Judge whether a difference is real: A, B, difference, noise band and verdict of each metric of a pair.
 
-- `step`: wall time of an unprofiled step, the slowest rank; where a side has none (a capture), that of its range under
+- `step`: wall time of an unprofiled step, the slowest rank; if a side has none (a capture), the range of the step under
   nsys, on both sides
-- `throughput`: tokens a second of such steps, where both sides know their tokens; its verdict and band are those of
-  `step` in other words
+- `throughput`: tokens a second of such steps, if both sides know their tokens; it repeats the verdict and the band of
+  `step`
 - `kernel`: sum of kernel durations of a step of a rank
 - `busy`: GPU busy of a step of a rank: the union of kernels, copies and fills on each device, summed over its devices
-- `idle`: what is left of `step` beside `busy` of one device, at least 0
-- `energy`: of a step of all ranks, by the counter of each GPU, where both sides have it. Its band is from how far the
-  processes of a side lie apart, at least as wide as those of shipped runs do, and not known where neither has two
-- `memory`: peak allocated memory; where a side does not know it (a capture), it is left out
+- `idle`: the rest of `step` without `busy` of one device, at least 0
+- `energy`: of a step of all ranks, by the counter of each GPU, if both sides have it. Its band is the spread of the
+  processes of a side, at least as wide as for shipped runs, and unknown if neither side has two processes
+- `memory`: peak allocated memory; left out if a side does not know it (a capture)
 
 Times are the median over steps (of all processes) and ranks, and then over the runs of a case. Differences are B - A.
-Per token, times are those of TOKENS tokens, with their bands, and memory is that of a whole step.
+Per token, times and their bands are for TOKENS tokens, and memory is for a whole step.
 """
 
 import dataclasses
@@ -51,17 +51,18 @@ MIDDLE = (0.025, 0.975)
 WITHIN = "within"
 """The verdict on a difference that does not exceed its noise band, however large the band."""
 CLEAR = 2
-"""Noise bands that a difference is large which nobody would take for chance."""
+"""Number of noise bands from which on nobody would take a difference for chance."""
 Sampled = Literal["processes", "measured_steps", "profiled_steps"]
 APART = 0.1
-"""Part of the larger one from which on the differences of the step and of its parts are not of one size."""
+"""Share of the larger difference by which the differences of the step and of its parts may differ and still count as
+equal."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
     """first, second, band: nanoseconds, tokens a second of `throughput`, bytes of `memory` or J of `energy`; band is
-    half the width of the noise band, infinite where none is known; widths: why it is as wide. per_token: whether they
-    are those of TOKENS tokens, and not of a step."""
+    half the width of the noise band, infinite if none is known. widths: the reasons for the width. per_token: whether
+    they refer to TOKENS tokens, and not to a step."""
 
     metric: Metric
     first: float
@@ -76,7 +77,7 @@ class Judgement:
 
     @property
     def share(self) -> float | None:
-        """The difference as part of A; None where A has nothing."""
+        """The difference as a share of A; None if A is 0."""
         return self.difference / self.first if self.first else None
 
     @property
@@ -86,7 +87,7 @@ class Judgement:
 
     @property
     def is_clear(self) -> bool:
-        """Whether it is no chance, of however many differences it is one."""
+        """Whether chance cannot explain the difference, even among many differences."""
         return abs(self.difference) > CLEAR * self.band
 
     @property
@@ -103,12 +104,12 @@ class Judgement:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredCase:
-    """A case on one side. clocks: wall time of a step by `timer` and by `nsys`, where there is one. num_runs: how often
-    it was profiled. num_processes: fresh processes that timed it, or else num_runs. num_steps and num_profiled:
-    unprofiled and profiled steps of all of these. samples: times of unprofiled steps (`measured_steps`) and their
-    median in each process (`processes`), and `kernel` and `busy` of each profiled step. spread: how wide the middle 95%
-    of profiled steps lie, by metric. num_tokens: of a step, and num_layers, 0 where that is not known. energies: J of a
-    step, of each process that has it. has_graphs: whether CUDA graphs are replayed: peaks leave out what these hold."""
+    """A case on one side. clocks: wall time of a step by `timer` and by `nsys`, if known. num_runs: how often it was
+    profiled. num_processes: fresh processes that timed it, or else num_runs. num_steps and num_profiled: unprofiled and
+    profiled steps of all of these. samples: times of unprofiled steps (`measured_steps`) and their median in each
+    process (`processes`), and `kernel` and `busy` of each profiled step. spread: width of the middle 95% of profiled
+    steps, by metric. num_tokens: of a step, and num_layers, 0 if not known. energies: J of a step, for each process
+    that has it. has_graphs: whether CUDA graphs are replayed: peaks leave out the memory that graphs hold."""
 
     totals: Totals
     clocks: dict[str, float]
@@ -143,8 +144,8 @@ class ComparedPair:
 
     @property
     def has_parts_apart(self) -> bool:
-        """Whether the parts sum to another difference than that of the step: in sign, or, where not both are within
-        the noise band of the step, by more than APART of the larger one."""
+        """Whether the parts sum to another difference than the step's: in sign, or by more than APART of the larger one
+        unless both are within the noise band of the step."""
         step, of_parts = self.judgements["step"], self.waterfall.difference_ns / self.waterfall.num
         larger = max(abs(step.difference), abs(of_parts))
         if step.difference * of_parts < 0:
@@ -187,7 +188,7 @@ STEPS_OF_RUN = (
 
 
 def compare(first: Side, second: Side, noise: Noise, alignment: Alignment | None = None) -> Comparison:
-    """What B is against A. Raises NotComparable."""
+    """What B is against A. Raises NotComparableError."""
     alignment = alignment or align(first, second)
     cases = alignment.cases
     firsts, seconds = measure(first, [case.first for case in cases]), measure(second, [case.second for case in cases])
@@ -236,8 +237,8 @@ def _compare_pair(
 def judge(
     a: MeasuredCase, b: MeasuredCase, clock: str, noise: Noise, has_capture: bool, per_token: bool = False
 ) -> list[Judgement]:
-    """What B is against A, by metric. A band is at least as wide as the steps of a capture lie apart, and, where the
-    noise is not that of these runs, as what their own processes or steps say."""
+    """Compare B with A, by metric. A band is at least as wide as the spread of a capture's steps. If the noise does not
+    come from these runs, it is also at least as wide as the spread of their processes or steps."""
     runs = a.num_runs, b.num_runs
     processes = (a.num_processes, b.num_processes) if clock == "timer" else runs
     scales = [TOKENS / side.num_tokens if per_token else 1.0 for side in (a, b)]
@@ -284,7 +285,8 @@ def judge(
 
 
 def _measure_own_width(metric: Metric, a: MeasuredCase, b: MeasuredCase, scales: Sequence[float]) -> tuple[Width, ...]:
-    """What the samples of both sides say of a band: processes, or else steps. Nothing where there is one of each."""
+    """Measure the width of a band from the samples of both sides: processes, or else steps. Nothing if there is one of
+    each."""
     of: Sampled = "profiled_steps"
     if metric == "step":
         of = "processes" if max(a.num_processes, b.num_processes) > 1 else "measured_steps"
@@ -310,8 +312,7 @@ def _judge_idle(idle: list[float], step: Judgement, busy: Judgement, num_devices
 
 
 def _judge_throughput(step: Judgement, num_tokens: int) -> Judgement:
-    """Tokens a second of steps of so many tokens each. Its band is as wide against the difference as that of the
-    step."""
+    """Judge tokens a second of steps with so many tokens each. The ratio of band to difference equals the step's."""
     first, second = (1e9 * num_tokens / time for time in (step.first, step.second))
     band = step.band * first / step.second
     return Judgement(metric="throughput", first=first, second=second, band=band)
@@ -326,7 +327,7 @@ def _compute_idle(side: MeasuredCase, clock: str) -> float:
 
 
 def measure(side: Side, cases: Sequence[tuple[str, ...]]) -> list[MeasuredCase]:
-    """What a side measured of each case, given by its run_ids. Raises NotComparable where its runs were not
+    """Collect what a side measured for each case, given by its run_ids. Raises NotComparableError if its runs were not
     profiled."""
     run_ids = tuple(run for case in cases for run in case)
     steps, kernels, memops = (keep_runs(frame, run_ids) for frame in (side.steps, side.kernels, side.memops))
@@ -388,21 +389,21 @@ def measure(side: Side, cases: Sequence[tuple[str, ...]]) -> list[MeasuredCase]:
 
 
 def keep_runs(frame: pd.DataFrame, run_ids: tuple[str, ...]) -> pd.DataFrame:
-    """The rows of these runs, without a copy where they are all."""
+    """Select the rows of these runs, without a copy if they are all rows."""
     if set(frame["run_id"].unique()) <= set(run_ids):
         return frame
     return frame[frame["run_id"].isin(run_ids)]
 
 
 def _num_tokens(side: Side, run_ids: tuple[str, ...]) -> int:
-    """Tokens of a step of runs that are one case; 0 where that is not known."""
+    """Return the tokens of a step of runs that are one case; 0 if not known."""
     if not set(TOKEN_AXES) <= set(side.runs):
         return 0
     return int(side.runs.loc[side.runs["run_id"].isin(run_ids), [*TOKEN_AXES]].prod(axis=1).iloc[0])
 
 
 def _num_layers(side: Side, run_ids: tuple[str, ...]) -> int:
-    """Layers of the model of runs that are one case; 0 where that is not known."""
+    """Return the layers of the model of runs that are one case; 0 if not known."""
     if "num_layers" not in side.runs:
         return 0
     counts = side.runs.loc[side.runs["run_id"].isin(run_ids), "num_layers"].dropna()

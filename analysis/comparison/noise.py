@@ -1,8 +1,8 @@
-"""What two measurements of the same runs differ by, for each metric: the noise bands that a difference has to exceed.
+"""Noise bands: how much two measurements of the same runs differ, for each metric. A difference has to exceed them.
 
-Where they come from: a pair of recordings that the user names; the repetitions of the runs that are compared; or else
-the two shipped recordings of the default sweep, whose bands are kept here (a test fits them again). Repetitions are of
-one session, and say nothing of what another one brings: between two of them the shipped bands are the least.
+They come from a pair of recordings that the user names; or from the repetitions of the compared runs; or else from the
+two shipped recordings of the default sweep, whose bands are kept here (a test fits them again). Repetitions come from
+one session and do not show how sessions differ: between two sessions the shipped bands are the least.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from profiler_job.analysis.metrics import differences
 from profiler_job.analysis.metrics.differences import LEAST_PAIRS, Band
 
 MEDIAN = math.pi / 2
-"""Variance of a median of many times against that of their mean."""
+"""Ratio of the variance of a median of many times to the variance of their mean."""
 STUDENT = (12.71, 4.31, 3.19, 2.78, 2.58, 2.45, 2.37, 2.31, 2.27, 2.23)
 """Student's t that holds 95% of both sides, for 1 to 10 degrees of freedom; the last is near enough for more."""
 
@@ -30,15 +30,15 @@ Kind = Literal["kernel", "wall"]
 NumOf = tuple[int, int]
 """How many A has of something, and B."""
 MOST = 10_000
-"""Of processes or steps: more are no advice."""
+"""Number of processes or steps above which more of them is not advised."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Noise:
-    """kernel: the band of kernel time and GPU busy. wall: that of unprofiled steps. memory_share: half width of that of
-    peak allocated memory, as a part of it. source: what they are from. num_timed: processes that timed each of the runs
-    which `wall` is from. is_of_these: whether it is of the runs that are compared, or was chosen for them. least: what
-    no band is narrower than."""
+    """kernel: the band of kernel time and GPU busy. wall: the band of unprofiled steps. memory_share: half the width of
+    the band of peak allocated memory, as a share of it. source: where the bands come from. num_timed: processes that
+    timed each of the runs that `wall` comes from. is_of_these: whether it comes from the compared runs, or was chosen
+    for them. least: the lower limit of every band."""
 
     kernel: Band
     wall: Band
@@ -55,7 +55,7 @@ class Noise:
         return max(half, self.least.width(kind, time_ns, parts, num)) if self.least else half
 
     def widen_to(self, least: "Noise") -> "Noise":
-        """The larger of these bands and those of other runs."""
+        """Return the larger of these bands and the bands of other runs."""
         return dataclasses.replace(
             self,
             memory_share=max(self.memory_share, least.memory_share),
@@ -72,8 +72,8 @@ def compute_energy_width(joules: float, waiting: float, num: NumOf) -> float:
 
 
 def compute_spread_width(first: Sequence[float], second: Sequence[float]) -> float:
-    """Half width of a band around the medians of processes (or of steps) of two sides, from how far those of each side
-    lie apart; infinite where neither has two."""
+    """Compute the half width of a band around the medians of processes (or of steps) of two sides, from the spread
+    within each side; infinite if neither has two."""
     freedom = len(first) + len(second) - 2
     if freedom < 1:
         return math.inf
@@ -86,16 +86,17 @@ def _look_up_student(freedom: int) -> float:
 
 
 def _compute_deviation(num: NumOf) -> float:
-    """Standard deviation of the difference of two medians of so many times, against that of one time."""
+    """Compute the standard deviation of the difference of two medians of so many times, as a multiple of the deviation
+    of one time."""
     return math.sqrt(sum((MEDIAN if one_side > 2 else 1) / one_side for one_side in num))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Width:
-    """A reason why a noise band is as wide as it is. half: half its width, at most that of the band. of: what more of
-    makes it narrower: the processes that time a run, the times that a run is profiled, or steps; or that none does,
-    since it is how far the steps of a capture lie apart, or the largest difference that was seen. num: how many there
-    are of these. is_from_spread: whether it is from how far these lie apart, or from a band that was known before."""
+    """A reason for the width of a noise band. half: half its width, at most the half width of the band. of: what
+    narrows it if there is more of it: the processes that time a run, the times that a run is profiled, or steps.
+    Nothing narrows the spread of a capture's steps (`range`) and the largest difference seen (`seen`). num: how many
+    there are. is_from_spread: whether the width comes from their spread, or from a band that was known before."""
 
     of: Literal["processes", "repeats", "measured_steps", "profiled_steps", "range", "seen"]
     half: float
@@ -103,8 +104,8 @@ class Width:
     is_from_spread: bool = False
 
     def num_for(self, wanted: float) -> int | None:
-        """How many of each side make it as narrow as `wanted`; None where MOST are not enough. Of a spread that is not
-        known, the fewest that tell it."""
+        """Compute how many of each side make the width as narrow as `wanted`; None if MOST are not enough. If the
+        spread is unknown, the fewest that show it."""
         if math.isinf(self.half):
             return 2
         freedom = sum(self.num) - 2
@@ -117,7 +118,7 @@ class Width:
 
 
 def fit_recordings(first: Side, second: Side) -> Noise:
-    """The noise of two recordings of the same runs. Raises NotComparable where they share too few."""
+    """Fit the noise of two recordings of the same runs. Raises NotComparableError if they share too few."""
     shared = sorted(set(first.runs["run_id"]) & set(second.runs["run_id"]))
     if not shared:
         raise NotComparableError(
@@ -128,8 +129,8 @@ def fit_recordings(first: Side, second: Side) -> Noise:
 
 
 def fit_repetitions(sides: Sequence[Side], cases: Sequence[Sequence[tuple[str, ...]]]) -> Noise | None:
-    """The noise of runs that were repeated: `cases` has the run_ids of each case of each side. None where they are too
-    few pairs."""
+    """Fit the noise of runs that were repeated: `cases` has the run_ids of each case of each side. None if there are
+    too few pairs."""
     pairs = [
         (side, run, side, run_again)
         for side, of_side in zip(sides, cases)
@@ -185,7 +186,7 @@ def _measure_times(side: Side) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def _compare_memory(first: Side, run: str, second: Side, run_again: str) -> float:
-    """By which part of the larger one the peaks of two runs differ; 0 where one is not known."""
+    """Compute by what share of the larger one the peaks of two runs differ; 0 if one is not known."""
     peaks = [
         side.runs.loc[side.runs["run_id"] == name, "peak_memory_bytes"]
         for side, name in ((first, run), (second, run_again))
@@ -197,8 +198,8 @@ def _compare_memory(first: Side, run: str, second: Side, run_again: str) -> floa
 
 
 def choose_noise(named: Noise | None, sides: Sequence[Side], runs: Sequence[Sequence[tuple[str, ...]]]) -> Noise:
-    """The noise that the user names, or that of the repetitions within the sides, of whose cases `runs` has the
-    run_ids, or the shipped one, which is the least between two sessions."""
+    """Choose the noise that the user names; or the noise of the repetitions within the sides (`runs` has the run_ids of
+    their cases); or the shipped one, which is the least between two sessions."""
     if named:
         return named
     repeated = fit_repetitions(sides, runs)
@@ -214,9 +215,9 @@ def _are_from_one_session(sides: Sequence[Side]) -> bool:
 
 
 MEMORY = 0.00021
-"""Half a noise band of peak allocated memory, as a part of it: what 97.5% of 216 pairs of shipped runs of the same axes
-differ by at most, which held as much before their step (a test counts them again). Where the allocator puts a block
-says how much of the rest of it counts."""
+"""Half the noise band of peak allocated memory, as a share of it: 97.5% of 216 pairs of shipped runs with the same axes
+and the same memory before their step differ by at most this (a test counts them again). The rest depends on where the
+allocator puts a block."""
 
 SHIPPED = Noise(
     kernel=Band(kind="kernel", relative=0.00269256120108, ratio=89125.0938, factor=2.80150298287, num_pairs=450),
@@ -236,5 +237,5 @@ ENERGY = Band(
     num_pairs=360,
     source="h200-fp32 and h200-bf16 (3 processes of each of 120 runs)",
 )
-"""What two processes of one run differ by in energy, which is more than three of them show: two may have run on one
-GPU and the third on another. In J, of the energy itself and of that of waiting (a test fits it again)."""
+"""Difference in energy between two processes of one run. It exceeds what three of them show: two may have run on one
+GPU and the third on another. In J, of the energy and of the energy of waiting (a test fits it again)."""

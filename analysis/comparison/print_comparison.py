@@ -24,7 +24,7 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """first, second: paths of A and B; only_first, only_second: KEY=VALUE of their runs. noise: a pair of recordings of
-    the same runs. skip: steps of captures that are left out. per_token: whether a token is held against a token.
+    the same runs. skip: steps of captures that are left out. per_token: whether tokens are compared, and not steps.
     conditions: of the gate. top: causes of a pair in text and Markdown, 0 for all."""
 
     first: Path
@@ -40,10 +40,10 @@ class Request:
 
 
 def run(request: Request, out: Callable[[str], None], err: Callable[[str], None]) -> int:
-    """Compare, and give the result to `out`, or one line to `err` where it cannot be compared.
+    """Compare, and give the result to `out`, or one line to `err` if it cannot be compared.
 
-    Returns the exit code: 0, or with conditions BEYOND where one is broken, else UNKNOWN where one cannot be told;
-    that of the error where the two, or a condition, cannot be used.
+    Returns the exit code: 0, or with conditions BEYOND if one is broken, else UNKNOWN if one cannot be decided; the
+    code of the error if the two, or a condition, cannot be used.
     """
     done = attempt(request, err, lambda: _checked(request))
     if isinstance(done, ExitCode):
@@ -65,7 +65,7 @@ def _checked(request: Request) -> tuple[Comparison, Checked]:
 
 
 def load(request: Request) -> Comparison:
-    """The comparison of what is at the paths of a request. Raises NotComparable, and what reading it raises."""
+    """The comparison of what is at the paths of a request. Raises NotComparableError, and what reading it raises."""
     skips = [request.skip if is_capture(path) else 0 for path in (request.first, request.second)]
     if request.skip and not any(skips):
         raise NotComparableError("--skip is for captures: the steps of a recording are measured ones; leave it out")
@@ -82,7 +82,7 @@ def load(request: Request) -> Comparison:
 
 
 def attempt(request: Request, err: Callable[[str], None], work: Callable[[], Result]) -> Result | ExitCode:
-    """Return what `work` gives; the exit code of the error, and one line to `err`, where these cannot be compared."""
+    """Return what `work` gives; the exit code of the error, and one line to `err`, if these cannot be compared."""
     try:
         return work()
     except ProfilerError as error:

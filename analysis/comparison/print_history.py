@@ -40,7 +40,7 @@ class Request:
 
 def run(request: Request, out: Callable[[str], None], err: Callable[[str], None]) -> int:
     """Give the history to `out`, and a line to `err` for each entry that cannot be read. Returns the exit code: 0, or
-    DAMAGED where there is such an entry, or that of the error where nothing can be shown."""
+    DAMAGED if there is such an entry, or the code of the error if nothing can be shown."""
     try:
         if request.part and request.metric != "kernel":
             raise NotComparableError("--part is of kernel time: give --metric kernel with it")

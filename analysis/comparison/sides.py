@@ -29,11 +29,11 @@ GRAPH = "CUDA graph execution, whose kernels are not visible"
 
 @dataclass(kw_only=True)
 class Side:
-    """One of the two that are compared. Tables are those of a recording, with the runs that finished; of a capture with
-    the columns that are needed, without `timer` steps and without processes. has_steps: whether a capture has ranges of
-    steps; without, all of it is one. recorded_at: when, in UTC, as the recording or the capture has it; "" where it
-    does not. blocks: of a capture, what its elementwise kernels launch (`_count_blocks`). unfinished: why a run has no
-    numbers. notes: what to know of it. recording: what it was made of; None of a capture."""
+    """One of the two sides of a comparison. A recording has its tables, with the runs that finished. A capture has the
+    needed columns, without `timer` steps and without processes. has_steps: whether a capture has ranges of steps; if
+    not, all of it is one step. recorded_at: when, in UTC, as in the recording or the capture; "" if not known. blocks:
+    of a capture, what its elementwise kernels launch (`_count_blocks`). unfinished: why a run has no numbers. notes:
+    notes for the reader. recording: what it was made of; None for a capture."""
 
     label: str
     is_capture: bool = False
@@ -53,8 +53,8 @@ class Side:
 def load_side(path: Path, only: Iterable[str] = (), skip: int = 0) -> Side:
     """The side at `path`: a folder of a recording or of the results of a sweep, or a capture.
 
-    only: KEY=VALUE of the runs to take. skip: steps of a capture to leave out, the first ones. Raises NotComparable,
-    and what reading it raises (RecordingError, ResultsError, ExportError).
+    only: KEY=VALUE of the runs to take. skip: number of first steps of a capture to leave out. Raises
+    NotComparableError, and what reading it raises (RecordingError, ResultsError, ExportError).
     """
     selection = parse_selection(only)
     if is_capture(path):
@@ -71,7 +71,7 @@ def load_side(path: Path, only: Iterable[str] = (), skip: int = 0) -> Side:
 
 
 def _refuse_folder_of_others(path: Path) -> None:
-    """Raises NotComparable where `path` is a folder that is none of what can be compared, but may hold some."""
+    """Raise NotComparableError if `path` is a folder that cannot be compared, but may hold some that can."""
     if not path.is_dir() or any(path.glob("*.parquet")):
         return
     recordings, captures = store.recordings_in(path), find_profiles(path)
@@ -86,7 +86,7 @@ def _refuse_folder_of_others(path: Path) -> None:
 
 
 def select_runs(side: Side, only: Iterable[str], path: Path) -> Side:
-    """The side at `path` with the runs of `only`, KEY=VALUE. Raises NotComparable."""
+    """The side at `path` with the runs of `only`, KEY=VALUE. Raises NotComparableError."""
     selection = parse_selection(only)
     if side.is_capture and selection:
         raise NotComparableError(f"{path} is a capture of one run: leave {next(iter(selection))}=... out")
@@ -114,7 +114,7 @@ def _holds_results(path: Path) -> bool:
 
 
 def parse_selection(only: Iterable[str]) -> dict[str, set[str]]:
-    """The wanted values by axis or run_id. Raises NotComparable where KEY=VALUE is none."""
+    """Parse the wanted values by axis or run_id. Raises NotComparableError if one is not KEY=VALUE."""
     wanted: dict[str, set[str]] = {}
     for part in (part.strip() for text in only for part in text.split(",")):
         name, equals, value = part.partition("=")
@@ -169,8 +169,8 @@ def make_tables_side(
 
 
 def make_capture_side(capture: Capture, skip: int = 0) -> Side:
-    """A capture as a side. Where it has no range of a step, all of it is one step. Raises NotComparable where no step
-    is left, or no GPU work in the steps."""
+    """Make a side of a capture. If it has no range of a step, all of it is one step. Raises NotComparableError if no
+    step is left, or no GPU work in the steps."""
     attribution = attribute(capture)
     notes = [f"{what}: {consequence}" for what, consequence in (capture.problems | attribution.problems).items()]
     is_whole = not bool((attribution.ranges["step"] >= 0).any())
@@ -239,7 +239,7 @@ def _make_operations(capture: Capture, attribution: Attribution, is_whole: bool)
                 **{column: operations[column].to_numpy() for column in ("start_ns", "end_ns", "device")},
             }
         )
-        if is_whole:  # a process's device 0 may be another GPU than that of the next
+        if is_whole:  # device 0 of two processes may be different GPUs
             frame["device"] = pd.factorize(pd.MultiIndex.from_frame(operations[["process", "device"]]))[0]
         frames[name] = frame
     named = capture.kernels["kernel_name"].cat
@@ -261,8 +261,9 @@ def _make_operations(capture: Capture, attribution: Attribution, is_whole: bool)
 
 
 def _count_blocks(kernels: pd.DataFrame, num_steps: int) -> pd.DataFrame | None:
-    """calls, blocks and nanoseconds (ns) of a step, by phase and kernel_name: of elementwise kernels, whose blocks grow
-    with the tensors, and not of the optimizer, whose tensors are those of the model. None where grids are not known."""
+    """Count calls, blocks and nanoseconds (ns) of a step, by phase and kernel_name. Only elementwise kernels count,
+    because their blocks grow with the tensors, and not the optimizer's, whose tensors have the size of the model. None
+    if grids are not known."""
     if "blocks" not in kernels:
         return None
     is_meant = (kernels["family"] == "elementwise") & (kernels["phase"] != ranges.OPTIMIZER) & (kernels["blocks"] > 0)
@@ -273,6 +274,6 @@ def _count_blocks(kernels: pd.DataFrame, num_steps: int) -> pd.DataFrame | None:
 
 
 def _make_categories(codes: np.ndarray, values: list[str]) -> pd.Categorical:
-    """The value of each code, where several codes may have one value."""
+    """Return the value of each code; several codes may have one value."""
     number, names = pd.factorize(np.array(values, dtype=object)) if values else (np.empty(0, np.int64), [])
     return pd.Categorical.from_codes(number[codes] if values else codes, pd.Index(names, dtype=object))

@@ -1,9 +1,9 @@
-"""The comparisons that the site of several recordings has: which of them are held against which.
+"""Choose the pairs of recordings that a site compares.
 
-The first recording is held against each other one that has the most of its cells with other axes, such as its twin in
-another precision, or that was made with other SETTINGS: on another GPU, or by another version of a program. A
-repetition is no such, since it is what a noise band is from: a recording of the study AGAIN, whatever its commit, or
-one that differs in nothing. Of a study of precision, FP32 is held against BF16.
+The first recording is compared with each other one that has most of its cells with other axes, such as the same runs in
+another precision, or that was made with other SETTINGS: on another GPU, or with another version of a program.
+Repetitions are left out, since noise bands come from them: a recording of the study AGAIN, whatever its commit, or one
+that differs in nothing. In a study of precision, FP32 is compared with BF16.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from profiler_job.jobs.contract.studies import AGAIN
 SHARED = 0.5
 """Part of the runs of the first recording that must have a counterpart in another one."""
 WITHIN_STUDIES = {"precision": ("precision", "fp32", "bf16")}
-"""Of recordings of a study: an axis, and its values of A and of B."""
+"""Axis of a study, and its values of A and of B."""
 
 
 def make_comparisons(recordings: Sequence[store.Recording]) -> dict[str, Comparison]:

@@ -21,7 +21,7 @@ IDLE = {
     "own": "between operations that were ready",
     "ends": "before the first and after the last operation of a step",
 }
-"""Idle time by cause, as in `metrics.queue`. Time at the ends is negative where the GPU works on after the range."""
+"""Idle time by cause, as in `metrics.queue`. Time at the ends is negative if the GPU continues after the range."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class Totals:
 
 
 def sum_totals(kernels: pd.DataFrame, memops: pd.DataFrame, steps: pd.DataFrame) -> Totals:
-    """Totals of the runs whose rows these are; their steps are those with a range under nsys."""
+    """Sum the totals of the runs with these rows; their steps are the steps with a range under nsys."""
     (totals,) = sum_totals_by_case(kernels, memops, steps, [tuple(steps["run_id"].astype(str).unique())])
     return totals
 
@@ -54,7 +54,7 @@ def sum_totals(kernels: pd.DataFrame, memops: pd.DataFrame, steps: pd.DataFrame)
 def sum_totals_by_case(
     kernels: pd.DataFrame, memops: pd.DataFrame, steps: pd.DataFrame, cases: Sequence[Collection[str]]
 ) -> list[Totals]:
-    """Totals of each case, given by its run_ids; rows are of these runs and no others."""
+    """Sum the totals of each case, given by its run_ids; rows belong to these runs and no others."""
     walls = queue.step_ranges(steps)
     runs = pd.Index(walls["run_id"].unique())
     phases = _list_phases(kernels, memops)
@@ -77,8 +77,8 @@ def sum_totals_by_case(
 
 
 def match_modules(first: pd.DataFrame, second: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Kernels of both sides, without modules in the phases in which only one of them knows any: where modules were not
-    followed, backward and the optimizer have none but ranges that libraries open, and their kernels would all seem to
+    """Return the kernels of both sides, without modules in the phases in which only one side knows any. If modules were
+    not followed, backward and the optimizer have only ranges that libraries open, and all their kernels would seem to
     be launched elsewhere."""
     sides = (first, second)
     known = [{*of["phase"][of["module"] != ""]} for of in sides]

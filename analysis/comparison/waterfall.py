@@ -1,10 +1,10 @@
-"""Why a profiled step takes another time: parts in integer nanoseconds that sum exactly to the difference.
+"""Explain why a profiled step takes another time: parts in integer nanoseconds that sum exactly to the difference.
 
-The total is the range of a step under nsys, on each device of its rank, which is kernel time + copies and fills - what
-runs at once + idle time by cause. Where both sides have the same number of steps, the parts are sums over these steps;
-otherwise both are scaled to the least common multiple of the two numbers (`Waterfall.num`), so that all stays exact.
-Per token, times are scaled to a common number of tokens instead; kernels are still counted by step, since a step of
-more tokens launches as many.
+The total is the range of a step under nsys, on each device of its rank: kernel time + copies and fills - what runs at
+once + idle time by cause. If both sides have the same number of steps, the parts are sums over these steps; otherwise
+both are scaled to the least common multiple of the two numbers (`Waterfall.num`), so that all stays exact. Per token,
+times are scaled to a common number of tokens instead; kernels are still counted by step, since a step of more tokens
+launches as many.
 """
 
 import dataclasses
@@ -24,22 +24,22 @@ from profiler_job.jobs.contract.words import format_count, inflect
 
 GROUP = ["phase", "module", "family"]
 PARTS = ("vanished_ns", "appeared_ns", "calls_ns", "per_call_ns")
-"""Of a group's difference: kernels of names that only A has; that only B has; that both have, and not as often (all of
-their difference, since which of the calls these are is not known); that both have as often, each of another length."""
+"""Parts of a group's difference: kernels of names that only A has; that only B has; that both have, but not as often
+(their whole difference, since the additional calls are not known); that both have as often, with another duration."""
 
 FUSED, GEMM = "triton", "gemm"
 """Families: kernels that a compiler made of others, and matmuls, which it leaves as they are."""
 TOKENS = 1000
-"""What times are given for where they are compared per token."""
+"""Number of tokens that times refer to if they are compared per token."""
 LEAST_SHARE = 0.005
-"""Of the largest part: what is smaller is no news, even beyond noise."""
+"""Share of the largest part below which a part is not shown first, even if it exceeds noise."""
 MANY = 3
-"""Noise bands that a part must exceed to count where as many operations are launched on both sides. Such parts come by
-the dozen, and of two recordings of one program some exceed a band that one part in twenty may; with this few do (the
-guide has the rates). That a program launches other operations is no chance, whatever these take."""
+"""Number of noise bands that a part must exceed to count if both sides launch as many operations. There are dozens of
+such parts, and between two recordings of one program some exceed a band that one part in twenty may exceed; few exceed
+this many (the guide has the rates). Launching other operations is never chance, whatever they take."""
 
 EXPLAINS = 0.1
-"""Of a difference of the step: so large a part of it that goes its way explains some of it, even within noise."""
+"""Share of the step's difference from which on a part in the same direction explains some of it, even within noise."""
 
 AS_MANY, REGROUPED = 1.1, 2
 """Operations up to so many times as many are about as many; launches from so many times as many on are far more."""
@@ -57,9 +57,9 @@ SORTS: dict[Kind, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """A line of the waterfall: what changed, and by how much. ns, and band_ns, what it must exceed to count: of
-    `Waterfall.num` units. is_regrouped: of idle time, whether about as many operations come by far fewer or far more
-    launches, as those of a CUDA graph do: that is no chance, whatever the wait for them."""
+    """A line of the waterfall: what changed, and by how much. ns, and band_ns, which it must exceed to count: for
+    `Waterfall.num` units. is_regrouped: of idle time, whether about as many operations come in far fewer or far more
+    launches, as in a CUDA graph: that is never chance, whatever the wait for them."""
 
     kind: Kind
     text: str
@@ -87,12 +87,12 @@ class Cause:
 
 @dataclass(frozen=True, kw_only=True)
 class Waterfall:
-    """num: units that the times are of: steps, or per_token TOKENS tokens. num_steps: steps that calls are of.
+    """num: units that the times refer to: steps, or per_token TOKENS tokens. num_steps: steps that calls refer to.
     first_ns, second_ns: the ranges of so many units. groups: GROUP, first_calls, second_calls, first_ns, second_ns,
     PARTS, whose sums are second_ns - first_ns. names: kernels that only one side has, in any phase and module:
-    kernel_name, family, first_calls, second_calls, first_ns, second_ns; those of most time first. causes: what counts
-    first (`_order`), whose ns sum to second_ns - first_ns of the waterfall. by_phase, by_module: the kernels by phase,
-    and by phase and module: first_calls, second_calls, first_ns, second_ns, band_ns; the most changed first."""
+    kernel_name, family, first_calls, second_calls, first_ns, second_ns; the longest first. causes: what counts first
+    (`_order`), whose ns sum to second_ns - first_ns of the waterfall. by_phase, by_module: the kernels by phase, and by
+    phase and module: first_calls, second_calls, first_ns, second_ns, band_ns; the most changed first."""
 
     num: int
     num_steps: int
@@ -119,8 +119,7 @@ class Waterfall:
 
     @property
     def first_causes(self) -> list[Cause]:
-        """The first cause, and the largest where that is another one: it is within noise. None where nothing
-        differs."""
+        """The first cause, and the largest if it is another one, within noise. None if nothing differs."""
         if not self.causes:
             return []
         first, largest = self.causes[0], max(self.causes, key=lambda cause: abs(cause.ns))
@@ -145,8 +144,8 @@ class Waterfall:
 
 @dataclass(frozen=True, kw_only=True)
 class _Scales:
-    """Integer factors that make both sides the same amount of work: calls, of A and of B, those of num_steps steps; ns,
-    their times those of `num` units."""
+    """Integer factors that make both sides the same amount of work. calls: for the calls of A and of B, to num_steps
+    steps; ns: for their times, to `num` units."""
 
     num: int
     num_steps: int
@@ -155,7 +154,7 @@ class _Scales:
 
     @property
     def steps_per_unit(self) -> float:
-        """The larger of both sides: 1 where the unit is a step."""
+        """The larger of both sides: 1 if the unit is a step."""
         return max(self.num_steps // calls * ns / self.num for ns, calls in zip(self.ns, self.calls))
 
 
@@ -179,9 +178,9 @@ def explain(
     num_layers: int = 0,
     step_off_ns: float = 0.0,
 ) -> Waterfall:
-    """The waterfall from A to B, whose times are of so many profiled runs. tokens: how many a step of A and of B has,
-    where a token is held against a token. num_layers: of the model of both, 0 where that is not known. step_off_ns: by
-    how much the step of B differs beyond noise, for which parts are looked; 0 where it does not."""
+    """Make the waterfall from A to B, whose times cover so many profiled runs. tokens: how many a step of A and of B
+    has, if tokens are compared. num_layers: of the model of both, 0 if not known. step_off_ns: by how much the step of
+    B differs beyond noise, which the parts should explain; 0 if it does not."""
     scales = _make_scales(first, second, tokens)
     kernels = _join_sides(*match_modules(first.kernels, second.kernels), KERNEL, scales)
     kernels = _add_parts(kernels)
@@ -212,8 +211,9 @@ def explain(
 
 
 def _order(causes: list[Cause], step_off_ns: float) -> list[Cause]:
-    """What explains the difference of the step, where there is one, then what is beyond noise or regrouped, then what
-    is within it; of each the largest first. What is tiny against the largest, or against the step, is not first."""
+    """Sort causes: first what explains the difference of the step, if there is one, then what exceeds noise or is
+    regrouped, then what is within noise; in each the largest first. A cause that is tiny compared with the largest, or
+    with the step, is not first."""
     largest = max((abs(cause.ns) for cause in causes), default=0)
     least, least_of_step = LEAST_SHARE * largest, LEAST_SHARE * max(largest, abs(step_off_ns))
 
@@ -225,7 +225,8 @@ def _order(causes: list[Cause], step_off_ns: float) -> list[Cause]:
 
 
 def _join_sides(first: pd.DataFrame, second: pd.DataFrame, by: list[str], scales: _Scales) -> pd.DataFrame:
-    """by, first_calls, first_ns, second_calls, second_ns (0 where a side has none), of the same number of steps."""
+    """Join the sides to columns by, first_calls, first_ns, second_calls, second_ns (0 if a side has none), for the same
+    number of steps."""
     sides = []
     for side, rows, calls, ns in zip(("first", "second"), (first, second), scales.calls, scales.ns):
         scaled = rows.assign(calls=rows["calls"] * calls, time_ns=rows["time_ns"] * ns)
@@ -268,8 +269,9 @@ def _sum_by(groups: pd.DataFrame, by: list[str], bands: "_PartBands") -> pd.Data
 
 
 class _PartBands:
-    """Noise bands of parts: of operations as of kernel time, of idle time as of the waiting time in a step; MANY times
-    as wide unless both sides launch others (`are_others`). Times and calls are as `scales` makes them."""
+    """Noise bands of parts: operations have the band of kernel time, idle time the band of the waiting time in a step.
+    They are MANY times as wide unless the sides launch other operations (`are_others`). Times and calls are as `scales`
+    makes them."""
 
     def __init__(self, noise: Noise, num_runs: NumOf, scales: _Scales):
         self._noise, self._num_runs, self._scales = noise, num_runs, scales
@@ -287,9 +289,9 @@ class _PartBands:
 
 
 def _explain_replaced(kernels: pd.DataFrame, num: int, bands: _PartBands, num_layers: int) -> Iterator[Cause]:
-    """Kernels that are launched otherwise, of each phase and module. What goes in one module and comes in another
-    beside it is of the module around both: one fused attention takes the place of three modules. Where kernels of
-    Triton come or go, matmuls beside them are a part of their own: what a compiler fuses is not these."""
+    """Explain kernels that are launched otherwise, for each phase and module. If kernels go in one module and come in a
+    neighbour, they belong to the module around both: one fused attention replaces three modules. If kernels of Triton
+    come or go, matmuls next to them are a separate part: a compiler does not fuse them."""
     changed = kernels[kernels["first_calls"] != kernels["second_calls"]]
     changed = changed.assign(calls_off=changed["second_calls"] - changed["first_calls"])
     changed = changed.assign(scope=_find_scopes(changed))
@@ -344,7 +346,7 @@ def _find_scopes(changed: pd.DataFrame) -> list[str]:
 
 
 def _list_ancestors(module: str) -> list[str]:
-    """A module and those around it, from the inside outwards; none for the top of a phase."""
+    """List a module and the modules around it, from the inside outwards; none for the top of a phase."""
     names = module.split("/") if module else []
     return ["/".join(names[:depth]) for depth in range(len(names), 0, -1)]
 
@@ -409,18 +411,19 @@ def _format_place(phase: str, module: str) -> str:
 
 
 def _count_layers(scope: str, calls: tuple[int, int], num: int, num_layers: int) -> int:
-    """By how many layers kernels are counted: 1 where they are of no module, or not as many in each layer."""
+    """Return the number of layers by which kernels are counted: 1 if they belong to no module, or differ between
+    layers."""
     of_layers = num * num_layers
     return num_layers if scope and num_layers and all(number % of_layers == 0 for number in calls) else 1
 
 
 def _format_kernels(number: str, families: list[str], unit: str = "") -> str:
-    """unit: " a layer" where they are counted by layer."""
+    """Format a number of kernels and their families. unit: " a layer" if they are counted by layer."""
     return f"{number} {inflect(float(number.replace(',', '')), 'kernel')}{unit} ({', '.join(families)})"
 
 
 def _name_families(rows: list[Any]) -> list[str]:
-    """Families of kernels that go or come, by the time of these, without those that are less than a tenth."""
+    """Name the families of kernels that go or come, by their time, without families below a tenth of it."""
     time: Counter[str] = Counter()
     for row in rows:
         time[row.family] += abs(int(row.second_ns - row.first_ns))

@@ -3,6 +3,7 @@
 The JSON form (`--format json`) is a stable interface: one object for one PROFILE, an array of them for several. Its
 keys:
 
+- `format_version`: as in `jobs.contract.json_format`
 - `capture`: facts of the capture (source, selection (what was chosen of it: gpu, range, start_ns, end_ns, sections;
   empty if the whole capture was; all keys but duration_ns describe what was chosen), nsys_version, schema_version,
   duration_ns (how long nsys collected; events_ns if the export does not have it), events_ns (from the start of the

@@ -68,7 +68,7 @@ def test_fixed_axes_must_be_equal(axis, other):
 def test_per_token_the_tokens_of_a_step_may_differ(axis):
     first = select("precision", "size=small,precision=fp32")
     second = dataclasses.replace(first, runs=first.runs.assign(**{axis: 64}))
-    with pytest.raises(NotComparableError, match="cannot be compared; --per-token holds a token against a token"):
+    with pytest.raises(NotComparableError, match="cannot be compared; --per-token compares tokens"):
         align(first, second)
     made = align(first, second, per_token=True)
     assert made.differences == {axis: (str(first.runs[axis].iloc[0]), "64")}

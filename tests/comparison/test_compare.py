@@ -80,7 +80,7 @@ def test_json_sums_exactly():
 
 @pytest.fixture(scope="module")
 def longer_context():
-    """Of one program, context 512 held against 128, per token."""
+    """One program, context 512 compared with 128, per token."""
     first, second = (select("compile", f"compile=off,mode=forward,context_length={number}") for number in (128, 512))
     return judge.compare(first, second, noise.SHIPPED, align(first, second, per_token=True))
 
@@ -250,7 +250,7 @@ WITH_MASK = [("forward", MASKED_FILL, 80), ("forward", "gemm", 90), ("optimizer"
 
 @pytest.mark.parametrize("option", [(), ("--format", "json"), ("--fail-if", "kernel > 3%")])
 def test_captures_whose_elementwise_kernels_have_other_grids_are_refused(tmp_path, option):
-    """Context 128 against 512 is no slowdown."""
+    """A context of 512 instead of 128 does not count as a slowdown."""
     short, long = (export(WITH_MASK, blocks=n).sqlite(tmp_path / f"{n}.sqlite") for n in (3072, 49152))
     done = run(short, long, *option)
     assert done.exit_code == 2 and done.output.count("\n") == 1
@@ -294,7 +294,7 @@ def test_training_is_not_held_against_inference_where_no_phase_is_named_and_a_ga
 
 
 def test_a_copy_is_said_to_be_one(tmp_path, capture):
-    said = "every time of A is that of B to the nanosecond: one is a copy of the other"
+    said = "A and B have the same times to the nanosecond: one is a copy of the other"
     shutil.copytree(COMPILE, tmp_path / "compile")
     for first, second in ((COMPILE, tmp_path / "compile"), (capture, copy_of(capture))):
         arguments = [first, second, "--fail-if", "step > 1s"]

@@ -85,7 +85,7 @@ def test_a_planted_slowdown_is_marked_and_a_small_change_is_not(record):
     assert done.exit_code == 0, done.output
     assert re.search(r"^2 +2026-11-02 10:00 +aaaaaaa +r1 +5.07 ms +\+0.2% +±0.8% +·●·+$", done.stdout, re.MULTILINE)
     assert re.search(r"^3 +.* r2 +5.21 ms +\+3.0% +±0.8% +·+◆$", done.stdout, re.MULTILINE)
-    assert "1 change beyond the noise band, of 2:" in done.stdout
+    assert "1 measurable change in 2 points:" in done.stdout
     assert "#3 r2 against #1, small context 128 forward: 5.06 ms -> 5.21 ms" in done.stdout
     assert "forward, block/ffn: 48 kernels (gemm), 3.0% slower" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
@@ -389,7 +389,7 @@ def test_every_name_is_printed_whole_and_no_change_is_said():
     names = store.load(locate("again")).runs
     for size, context, mode in names[["size", "context_length", "mode"]].itertuples(index=False):
         assert sum(line.startswith(f"{size} context {context} {mode} ") for line in lines) == 1
-    assert "No change beyond the noise band, of 60" in lines
+    assert "No measurable change in 60 points" in lines
 
 
 def test_names_that_are_the_same_once_cut_stand_above_their_rows():

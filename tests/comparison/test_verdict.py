@@ -1,4 +1,5 @@
-"""What is the same is called the same, what was planted is seen, and the kept bands are those of the shipped pair."""
+"""Equal runs are called equal, planted differences are found, and the kept bands equal the bands of the shipped
+pair."""
 
 import dataclasses
 import functools
@@ -77,7 +78,7 @@ def test_repetitions_are_a_band_of_their_own():
 
 @pytest.mark.parametrize("other", [SECOND, FIRST])
 def test_repetitions_of_one_session_make_no_band_narrower_than_that_between_sessions(other, monkeypatch):
-    """Two recordings of one program, of which one has 20 pairs of repetitions, as `compare` itself judges them."""
+    """Two recordings of one program, one with 20 pairs of repetitions, as `compare` itself judges them."""
     request = print_comparison.Request(first=locate("warm_up"), second=locate(other), conditions=["step > 5%"])
     made = print_comparison.load(request)
     assert made.noise_source.startswith("the larger of what the processes of a run")
@@ -170,7 +171,7 @@ def test_the_gate_knows_energy(one_run, condition, code):
     _, made = energy_of(with_energy(one_run, [50_000, 50_100, 50_200]), with_energy(one_run, [80_000, 80_100, 80_200]))
     (outcome,) = gate.check(gate.parse_condition(condition), made.pairs)
     assert outcome.code == code and " J" in outcome.text
-    with pytest.raises(NotComparableError, match="MiB is no unit of energy; use % or mJ, J, kJ"):
+    with pytest.raises(NotComparableError, match="MiB is not a unit of energy; use % or mJ, J, kJ"):
         gate.parse_condition("energy > 3 MiB")
 
 
@@ -380,7 +381,7 @@ def energies_of(name):
 
 
 def other_processes(name):
-    """Of each process that is held against the two others of its run, whether its energy is called different."""
+    """Return for each process, compared with the two others of its run, whether its energy is called different."""
     for of_run, _ in energies_of(name):
         for place, alone in enumerate(of_run.energies):
             others = (*of_run.energies[:place], *of_run.energies[place + 1 :])
@@ -477,9 +478,9 @@ def first_parts(pairs, change=None):
 
 
 @pytest.fixture(scope="module")
-def of_repeated(held_out):
-    """of_repeated(change): `first_parts` of the shipped pair, each run with the noise of others. Each takes seconds,
-    and the guide says what tests ask."""
+def judge_repetitions(held_out):
+    """Return a function of a change: `first_parts` of the shipped pair, each run with the noise of others. Each takes
+    seconds, and the guide has the results."""
     pairs = [(*with_largest_part(measured(FIRST, run), measured(SECOND, run)), band) for run, band in held_out]
     return functools.cache(lambda change=None: first_parts(pairs, change))
 
@@ -490,16 +491,16 @@ def first_parts_of_processes(processes):
 
 
 @pytest.mark.long
-def test_at_most_one_in_twenty_identical_pairs_has_a_part_beyond_noise(of_repeated, first_parts_of_processes):
-    assert of_repeated() <= 0.05
+def test_at_most_one_in_twenty_identical_pairs_has_a_part_beyond_noise(judge_repetitions, first_parts_of_processes):
+    assert judge_repetitions() <= 0.05
     assert first_parts_of_processes <= 0.05
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("change", "least"), [(0.03, 0.95)])
-def test_a_change_planted_in_one_part_is_the_first_one_named(of_repeated, change, least):
+def test_a_change_planted_in_one_part_is_the_first_one_named(judge_repetitions, change, least):
     for sign in (1, -1):
-        assert of_repeated(sign * change) >= least
+        assert judge_repetitions(sign * change) >= least
 
 
 def verdicts(first, second):
@@ -575,7 +576,7 @@ def test_at_most_one_in_twenty_splits_of_the_same_steps_is_called_different(halv
 
 @pytest.mark.long
 def test_the_guide_says_how_many_changes_are_seen_and_how_many_are_none(
-    held_out, processes, halves, of_repeated, first_parts_of_processes
+    held_out, processes, halves, judge_repetitions, first_parts_of_processes
 ):
     guide = (DATA.parent / "guide" / "compare.md").read_text()
 
@@ -592,11 +593,11 @@ def test_the_guide_says_how_many_changes_are_seen_and_how_many_are_none(
     assert row("half of the steps of a run against the other half: step, GPU idle", of_halves[2]) in guide
     of_energy = [np.mean([*other_processes(name)]) for name in (FIRST, "h200-bf16", "precision")]
     assert row("one process of a run against its two others: energy, of three recordings", *of_energy) in guide
-    assert row("second recording, as it is: any part of the difference", of_repeated()) in guide
+    assert row("second recording, as it is: any part of the difference", judge_repetitions()) in guide
     any_part = "another process of the warm-up study, as it is: any part of the difference"
     assert row(any_part, first_parts_of_processes) in guide
     for change in (0.01, 0.02, 0.03):
-        shares, what = [of_repeated(sign * change) for sign in (1, -1)], f"{change:.0%} longer, or shorter"
+        shares, what = [judge_repetitions(sign * change) for sign in (1, -1)], f"{change:.0%} longer, or shorter"
         assert row(f"second recording, its largest part {what}: is named first", *shares) in guide
         for metric, words in (("kernel", "kernel time"), ("busy", "GPU busy"), ("step", "step")):
             shares = [share_called_different(held_out, metric, sign * change) for sign in (1, -1)]

@@ -72,7 +72,7 @@ def test_kernels_that_are_launched_otherwise_count_beyond_one_noise_band():
 
 
 def test_what_is_tiny_against_the_largest_part_does_not_come_first():
-    """A kernel of another name, beyond noise, beside a wait for launches that is a hundred times as long."""
+    """A kernel of another name exceeds noise, next to a wait for launches that is a hundred times as long."""
     small, wait = ("loss", "", "reduce", "sum", 10_000), 4_000_000
     for gain, is_first in ((1000, False), (40_000, True)):
         other = ("loss", "", "reduce", "mean", 10_000 + gain)
@@ -203,8 +203,9 @@ WAITS_FOR_OTHERS = r"^idle, .*: the GPU waits for a launch; [\d,]+ launches beca
 
 
 def names_the_axis(axis, pair, made):
-    """Whether the first part of a difference is what the axis changes: where the host is slower than the GPU it may be
-    the wait for launches, of which the axis makes more or fewer, and then it is the first part of the GPU's work."""
+    """Whether the first part of a difference is what the axis changes. If the CPU is slower than the GPU, the first
+    part may be the wait for launches, since the axis makes more or fewer of them; then it is the first part of the
+    GPU's work."""
     first = made.causes[0]
     if not all("compile" in run for run in pair) and re.search(WAITS_FOR_OTHERS, first.text):
         first = next(cause for cause in made.causes if not cause.text.startswith("idle"))
@@ -222,8 +223,8 @@ def names_the_axis(axis, pair, made):
 
 
 def check_axis(axis, pairs):
-    """How many pairs there are. The first part is that of the axis by itself, and as `compare` has it, too, for which
-    the step counts."""
+    """Count the pairs. The axis alone explains the first part, and also as `compare` orders the parts, for which the
+    step counts."""
     num = 0
     for name, a, b in pairs:
         first, second = measured(name, a), measured(name, b)
