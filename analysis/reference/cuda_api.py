@@ -331,8 +331,8 @@ _VERSION = re.compile(r"(?:_v\d+|_ptsz|_ptds)+$")
 
 
 def strip_version(name: str) -> str:
-    """`name` as CUDA's documentation has it, without what tells its entry points apart: a version, and `_ptsz` or
-    `_ptds` where the default stream is one of each thread. `cudaLaunchKernel_v7000`, `cudaLaunchKernel_ptsz_v7000` and
+    """Return `name` as in CUDA's documentation, without the suffixes of its entry points: a version, and `_ptsz` or
+    `_ptds` if each thread has its own default stream. `cudaLaunchKernel_v7000`, `cudaLaunchKernel_ptsz_v7000` and
     `cudaLaunchKernel` are one."""
     return _VERSION.sub("", name)
 

@@ -1,7 +1,7 @@
-"""What the name of an element-wise PyTorch kernel says of the type of the elements that it moves.
+"""Parse the element type from the name of an element-wise PyTorch kernel.
 
-ATen compiles a kernel for each type and names it in the template: `float`, `c10::BFloat16`. Where the operands have
-several types the name says that it converts while it loads and stores; such a kernel that copies is a cast.
+ATen compiles a kernel for each type and names it in the template: `float`, `c10::BFloat16`. If the operands have
+several types, the name shows that the kernel converts while it loads and stores; such a kernel that copies is a cast.
 """
 
 import re

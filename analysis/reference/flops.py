@@ -236,9 +236,10 @@ def step_flops(shape: StepShape, mode: str) -> int:
 
 
 def forward_costs(shape: StepShape, attention: str = "naive", element_bytes: int = FP32_BYTES) -> dict[str, Cost]:
-    """Cost of one forward pass by module, summed over the layers; keys are the names of the innermost NVTX ranges.
+    """Compute the cost of one forward pass by module, summed over the layers; keys are the names of the innermost NVTX
+    ranges.
 
-    Residual additions stand in no module's range and are under `block`. Scaling the scores is in `attention_scores`.
+    Residual additions belong to no module's range and are under `block`. Scaling the scores is in `attention_scores`.
     """
     n, d, f, layers = shape.num_tokens, shape.d_model, shape.d_ff, shape.num_layers
     projection = linear(n, d, d, element_bytes)
@@ -269,11 +270,11 @@ def forward_costs(shape: StepShape, attention: str = "naive", element_bytes: int
 
 
 def kernel_costs(shape: StepShape) -> dict[tuple[str, str], Cost]:
-    """Cost of one float32 forward pass as the model is written, attention eager and nothing fused: by innermost
-    NVTX range and kernel family, summed over the layers.
+    """Compute the cost of one float32 forward pass as the model is written, with eager attention and nothing fused: by
+    innermost NVTX range and kernel family, summed over the layers.
 
-    Each kernel reads its operands once and writes its result once, so that whatever passes from kernel to kernel goes
-    through memory. The operations are those of `forward_costs`, the bytes more.
+    Each kernel reads its operands once and writes its result once, so everything that passes from kernel to kernel goes
+    through memory. The operations equal `forward_costs`; the bytes are more.
     """
     n, d, f, layers, scores = shape.num_tokens, shape.d_model, shape.d_ff, shape.num_layers, shape.num_scores
     soft = softmax_kernels(shape)

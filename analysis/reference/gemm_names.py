@@ -40,13 +40,13 @@ EXPECTED_LAYOUTS = {
 
 
 class GemmName(NamedTuple):
-    """The fields of a kernel name; None where the name does not say.
+    """The fields of a kernel name; None if the name does not show them.
 
     library: `cuBLAS`, `CUTLASS`, ...
-    architecture: as the name has it, `sm80` or `ampere`. Code for an older architecture may run on a newer GPU.
+    architecture: as in the name, `sm80` or `ampere`. Code for an older architecture may run on a newer GPU.
     math_path: a key of `MATH_PATHS`: the unit and the type that multiply.
     layout: `tn`, `nn`, `nt` or `tt`.
-    tile: (M, N, K) of the output tile of one block and the step along K; K is 0 where the name does not say.
+    tile: (M, N, K) of the output tile of one block and the step along K; K is 0 if the name does not show it.
     stages: tiles in flight along K.
     split_k: True if K is split over blocks, or if the kernel adds the parts; False if the name rules it out.
     inferred: names of the fields above that no documentation backs.
@@ -124,9 +124,9 @@ def parse(name: str) -> GemmName | None:
 
 
 def parse_alignment(name: str) -> int | None:
-    """Elements that the loads of the operands of the GEMM kernel `name` are aligned to; None where it does not say.
-    From 1 on any shape will do, but each load moves less. CUTLASS documents it; of cuBLAS, which has one for operands
-    (`aligna4`) and one for the result, it is an inference."""
+    """Parse how many elements the operand loads of the GEMM kernel `name` are aligned to; None if the name does not
+    show it. With 1 any shape works, but each load moves less. CUTLASS documents it. cuBLAS has one for operands
+    (`aligna4`) and one for the result; there it is an inference."""
     match = _ALIGNMENT.search(name)
     return int(match[1]) if match else None
 

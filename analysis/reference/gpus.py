@@ -14,7 +14,7 @@ PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp8")
 """Keys of `Gpu.peak_flops`: fp32 on CUDA cores, the others on tensor cores, dense."""
 
 HOW_TO_ADD = "add a row to GPUS in analysis/reference/gpus.py, from the vendor's datasheet, dense rates"
-"""What a report says beside "n/a" for a GPU that is not listed."""
+"""What a report shows next to "n/a" for a GPU that is not listed."""
 
 
 class Gpu(NamedTuple):
@@ -41,7 +41,7 @@ class Gpu(NamedTuple):
     l2_mib: float | None = None
 
     def peak_flops(self, precision: str) -> float | None:
-        """Dense peak in FLOP/s for a key of `PRECISIONS`; None where the hardware has no unit for it."""
+        """Return the dense peak in FLOP/s for a key of `PRECISIONS`; None if the hardware has no unit for it."""
         if precision not in PRECISIONS:
             raise ValueError(f"precision {precision!r} is unknown; choose one of {', '.join(PRECISIONS)}")
         rate = getattr(self, precision)

@@ -43,7 +43,7 @@ class Rule(NamedTuple):
 
 
 class Classification(NamedTuple):
-    """What the taxonomy says of a kernel name; `rule_index` is the rule's place in the order, -1 if none matched."""
+    """The class of a kernel name by the taxonomy; `rule_index` is the rule's place in the order, -1 if none matched."""
 
     family: str
     part: str

@@ -1,5 +1,5 @@
-"""How predictions of each change have done so far: of those that were kept before the measurement that tests them, and
-of the pairs that the models were developed on.
+"""How predictions of each change have done so far. They are predictions kept before the measurement that tests them,
+and the pairs that the models were developed on.
 
 The numbers are in track_record.json; `python -m profiler_job.analysis.prediction.score_ledgers` makes it anew from the
 ledgers and recordings in site/data.
@@ -20,15 +20,15 @@ FILE = Path(__file__).resolve().with_suffix(".json")
 SWEEP = "sweep"
 AS_SCRIPT = "sweep, as a script"
 TOGETHER = {*COMPILED, "tf32"}
-"""Changes of a step of the reference Transformer that is told AS_SCRIPT."""
+"""Changes whose step of the reference Transformer is predicted AS_SCRIPT."""
 CLOSE = 0.1
 """An error up to which a prediction counts as close."""
 
 
 class Record(NamedTuple):
-    """Of one set of changes: predictions and abstentions in the ledgers, predictions that were tested since, those of
-    them within CLOSE; and the pairs its model was developed on, each predicted with the rates of other sizes, and those
-    within CLOSE."""
+    """The record of one set of changes: predictions and abstentions in the ledgers, predictions tested since, and how
+    many of them are within CLOSE; and the pairs its model was developed on, each predicted with the rates of other
+    sizes, and how many of them are within CLOSE."""
 
     kept: int = 0
     abstained: int = 0
@@ -40,17 +40,17 @@ class Record(NamedTuple):
 
 @cache
 def read(file: Path = FILE) -> dict[str, dict[str, Record]]:
-    """Of SWEEP, where shapes and modules are known, of AS_SCRIPT and of scripts (layout.SCRIPT), by the names of the
-    changes, joined by +."""
+    """Read the records of SWEEP, with known shapes and modules, of AS_SCRIPT and of scripts (layout.SCRIPT), by the
+    names of the changes, joined by +."""
     parts = json.loads(file.read_text(encoding="utf-8"))
     return {of: {names: Record(**row) for names, row in rows.items()} for of, rows in parts.items()}
 
 
 def choose_kind(run: Mapping[str, Any], changes: Collection[str] = ()) -> str:
-    """SWEEP, AS_SCRIPT or layout.SCRIPT: how the step of this run is predicted with these changes. Of other models than
-    the reference Transformer as little is known as of a script. The pairs that tell of its compiled steps shape by
-    shape have BF16 with fused attention. A training step in FP32 or TF32 with eager attention that is compiled is told
-    as that of a script, and was tested so; its record is one of its own."""
+    """Choose how the step of this run is predicted with these changes: SWEEP, AS_SCRIPT or layout.SCRIPT. Models other
+    than the reference Transformer are predicted like a script. The compiled steps that were measured shape by shape
+    have BF16 with fused attention. A compiled training step in FP32 or TF32 with eager attention is predicted like a
+    script's, and was tested so; it has a separate record."""
     if run.get("workload", find_default("workload")) != find_default("workload"):
         return SCRIPT
     is_compiled = run.get("mode") == "train_step" and not {*changes}.isdisjoint(COMPILED)
@@ -59,7 +59,7 @@ def choose_kind(run: Mapping[str, Any], changes: Collection[str] = ()) -> str:
 
 
 def describe_record(names: Iterable[str], of: str) -> str:
-    """The record of these changes together, in words. of: as of `choose_kind`."""
+    """Describe the record of these changes together. of: the result of `choose_kind`."""
     return format_record(read()[of].get("+".join(names), Record()))
 
 
