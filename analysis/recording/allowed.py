@@ -1,6 +1,6 @@
-"""The part of a recording that may be published, written anew: the columns and types of `table_schema.TABLES` and the
-fields of a manifest. Whatever else its files hold (metadata of pandas, of tables and columns, of the files) stays
-behind."""
+"""Write anew the part of a recording that may be published: the columns and types of `table_schema.TABLES` and the
+fields of a manifest. Whatever else its files hold (metadata of pandas, of tables and columns, of the files) is left
+out."""
 
 import re
 from pathlib import Path
@@ -48,7 +48,7 @@ class PublishedRate(_Allowed):
 
 
 class Manifest(_Allowed):
-    """What a published manifest tells, beside its tables. Older ones tell less."""
+    """The fields of a published manifest, without its tables. Older ones have fewer."""
 
     name: str
     created: str = ""
@@ -75,10 +75,10 @@ class Manifest(_Allowed):
 
 def rewrite(source: Path, target: Path, manifest: dict, with_captures: bool = True) -> list[str]:
     """Write what may be published of the recording `source` into the folder `target`, which holds nothing else then;
-    returns a line for each thing that was left out. Without captures, what nsys recorded stays behind, too.
+    returns a line for each thing that was left out. Without captures, what nsys recorded is left out, too.
 
-    Raises RecordingError where a table is missing or cannot be read, where a column that belongs there has a type that
-    it cannot have, and where a field of the manifest has.
+    Raises RecordingError if a table is missing or cannot be read, or if a column or a field of the manifest has a wrong
+    type.
     """
     try:
         allowed = Manifest.model_validate(manifest).model_dump(exclude_unset=True)
@@ -135,7 +135,7 @@ def _convert_column(table: pa.Table, name: str, column: str, file: Path) -> pa.A
 
 
 def _cast(values: Any, kind: pa.DataType) -> pa.Array:
-    """`values` as `kind`. Raises TypeError where text is to become of what is no text, or the other way round."""
+    """Cast `values` to `kind`. Raises TypeError if text would come from something else, or something else from text."""
     stored = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
     wanted = kind.value_type if pa.types.is_dictionary(kind) else kind
     if is_text(stored) != is_text(wanted) and not pa.types.is_null(stored):

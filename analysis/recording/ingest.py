@@ -44,12 +44,12 @@ _PROTOCOL = ("protocol_version", "processes", "seed", "warmup_steps", "measured_
 _ABOUT_RUN = ("autograd_multithreading", "float32_matmul_precision", *_PROTOCOL)
 LOG_LINES, LOG_BYTES = 12, 2**20  # of the end of a log: what is kept, and where that is looked for
 READING_FILES, READING_CAPTURE = "reading the files", "reading the capture"
-"""Phases of runs that were measured well, and of which no recording can be made."""
+"""Phases of runs that were measured, but from which no recording can be made."""
 CALIBRATED = ("figure", "unit", "value", "low", "high", "repeats")
 
 
 class ResultsError(ProfilerError, ValueError):
-    """A results folder that cannot be ingested. The message says where, what is wrong and what to do."""
+    """A results folder that cannot be ingested. The message names the place, the fault and the remedy."""
 
     exit_code = ExitCode.DAMAGED
 
@@ -57,13 +57,13 @@ class ResultsError(ProfilerError, ValueError):
 def ingest(
     results: Path | str, out: Path | str, emit: Callable[[str], None] = lambda line: None, label: str = ""
 ) -> dict:
-    """Turn the sweep in `results` into a recording in `out`; returns its manifest. `label` tells it from other
+    """Turn the sweep in `results` into a recording in `out`; returns its manifest. `label` distinguishes it from other
     recordings of the same runs; by default it is the name of `out`.
 
-    A run whose files are not what was written, or that says ok and whose capture is missing, broken, without kernels
-    or without its steps, is recorded as what it is; `lost_runs` names these. `emit` gets one line for each run that
-    is not ok, and for what is wrong with the capture of one that is; the manifest has these under `problems`. Raises
-    ResultsError when there is no sweep to read.
+    A run whose files are not what was written, or whose status is ok and whose capture is missing, broken, without
+    kernels or without its steps, is recorded as such; `lost_runs` names these. `emit` gets one line for each run that
+    is not ok, and for each problem of the capture of a run that is ok; the manifest has these under `problems`. Raises
+    ResultsError if there is no sweep to read.
     """
     restore(Path(out))
     folder = _sweep_folder(Path(results))
@@ -111,11 +111,11 @@ def ingest(
 
 
 def check_files_only(folder: Path) -> None:
-    """Raises ResultsError where a sweep holds anything but folders and files: to read a pipe, or a device that a link
-    leads to, may never end."""
+    """Raise ResultsError if a sweep holds anything but folders and files: to read a pipe, or a device that a link leads
+    to, may never end."""
     for path in (*folder.glob("*"), *folder.glob("*/*")):
         if path.exists() and not path.is_file() and not path.is_dir():
-            raise ResultsError(f"{path} is no file (a pipe, a socket or a device): remove it")
+            raise ResultsError(f"{path} is not a file (a pipe, a socket or a device): remove it")
 
 
 def lost_runs(manifest: dict) -> list[str]:
@@ -124,8 +124,8 @@ def lost_runs(manifest: dict) -> list[str]:
 
 
 def _calibration(file: Path) -> list[dict]:
-    """Peak rates of the GPU, measured before the runs; empty where the sweep did not ask for them. Older ones do not
-    name their GPU."""
+    """Read the peak rates of the GPU, measured before the runs; empty if the sweep did not ask for them. Older ones do
+    not name their GPU."""
     if not file.is_file():
         return []
     try:
@@ -262,7 +262,7 @@ def _run_tables(folder: Path, run_id: str, record: FinishedRecord) -> tuple[dict
 
 
 class _Captured(NamedTuple):
-    """What is recorded of a capture, what is wrong with it, and its schema version ("" where it cannot be read)."""
+    """The tables of a capture, its problems, and its schema version ("" if it cannot be read)."""
 
     tables: Mapping[str, pd.DataFrame] = MappingProxyType({})
     problems: Sequence[str] = ()
@@ -270,8 +270,8 @@ class _Captured(NamedTuple):
 
 
 def _read_capture(file: Path, node: int, run_id: str, record: FinishedRecord) -> tuple[str, str, _Captured]:
-    """The capture of machine `node` of a run: the status of the run by it, what is wrong where that is not ok, and what
-    is recorded of it."""
+    """Read the capture of machine `node` of a run: the run's status by it, the problem if that is not ok, and what is
+    recorded of it."""
     try:
         capture = read(file)
         status, problem = _judge(capture, attribution := attribute(capture), record.profiled_steps)
@@ -313,8 +313,8 @@ def _joined(captures: Sequence[Mapping[str, pd.DataFrame]]) -> dict[str, pd.Data
 
 
 def _timer_tables(folder: Path, run_id: str, num_processes: int) -> dict[str, pd.DataFrame]:
-    """What the unprofiled processes of a run measured; memory and numerics are those of the first. Raises ValueError
-    naming the file that is not of the types of its tables."""
+    """Read what the unprofiled processes of a run measured; memory and numerics come from the first. Raises ValueError
+    with the name of a file whose values have wrong types."""
     parts: dict[str, list[pd.DataFrame]] = {}
     for process in range(num_processes):
         file = folder / name_timings_file(process)
@@ -373,8 +373,8 @@ def _run_row(record: FinishedRecord, run_id: str, status: str, detail: dict, mem
 
 
 def _log(file: Path, hashed_names: list[str]) -> str | None:
-    """The last lines of what the run printed, scrubbed, without any that may hold a secret or a name of the machine;
-    None where none is left."""
+    """Read the last lines that the run printed, scrubbed, without any that may hold a secret or a name of the machine;
+    None if none is left."""
     if not file.is_file():
         return None
     with open(file, "rb") as opened:
@@ -397,14 +397,14 @@ def _log(file: Path, hashed_names: list[str]) -> str | None:
 
 
 def _rows(table: str, timings: dict, run_id: str, **known: str | int) -> pd.DataFrame:
-    """What timings.json holds of a table of the same name; `known` is the same in each row. Rows without a rank are of
-    rank 0. Raises ValueError where it is not of the table's types."""
+    """Read the rows of a table in timings.json; `known` is the same in each row. Rows without a rank belong to rank 0.
+    Raises ValueError if the values do not have the table's types."""
     columns = [column for column in table_schema.TABLES[table] if column.name not in ("run_id", *known)]
     names = [column.name for column in columns]
     needed = [column.name for column in columns if not column.optional and column.name != "rank"]
     rows = timings.get(table, [])
     if not isinstance(rows, list) or not all(isinstance(row, dict) and row.keys() >= set(needed) for row in rows):
-        raise ValueError(f"{table} is no list of rows with {', '.join(needed)}")
+        raise ValueError(f"{table} is not a list of rows with {', '.join(needed)}")
     values = [[_scrubbed(({"rank": 0} | row).get(column.name, column.before)) for column in columns] for row in rows]
     frame = pd.DataFrame(values, columns=names, dtype=object)
     if misfit := store.find_misfit(table, frame):
@@ -417,8 +417,7 @@ def _scrubbed(value: Any) -> Any:
 
 
 def _nsys_sums(folder: Path, run_id: str) -> pd.DataFrame:
-    """What nsys's own statistics say of the step and the phases, on all machines of the run; empty where one of
-    them has none."""
+    """Read nsys's statistics of the step and the phases, on all machines of the run; empty if one of them has none."""
     parts: list[pd.DataFrame] = []
     for node in range(len(list_captures(folder))):
         try:
@@ -488,21 +487,21 @@ def _capture_tables(
 
 
 def processes_by_rank(placed: pd.DataFrame) -> pd.Index:
-    """The processes with ranges, by rank: those with steps first, as they say themselves, or else by their first range
-    and by process id. What is recorded lies in steps, so it is of these."""
-    ranges_of = placed.assign(outside=placed["step"] < 0, said=_said_rank(placed)).groupby("process", as_index=False)
+    """List the processes with ranges, by rank: those with steps first, by the rank in their ranges, or else by their
+    first range and by process id. Everything that is recorded is inside steps, so it belongs to these."""
+    ranges_of = placed.assign(outside=placed["step"] < 0, said=_read_rank(placed)).groupby("process", as_index=False)
     first = ranges_of.agg(outside=("outside", "min"), said=("said", "min"), start_ns=("start_ns", "min"))
     return pd.Index(first.sort_values(["outside", "said", "start_ns", "process"])["process"])
 
 
 def first_rank(placed: pd.DataFrame) -> int:
-    """Number of the first rank here: above 0 where those before it are on other machines."""
-    said = _said_rank(placed)
+    """Return the number of the first rank here: above 0 if the ranks before it are on other machines."""
+    said = _read_rank(placed)
     return int(said.min()) if said.notna().any() else 0
 
 
-def _said_rank(placed: pd.DataFrame) -> pd.Series:
-    """The rank that each range says its process is."""
+def _read_rank(placed: pd.DataFrame) -> pd.Series:
+    """Read the rank that the name of each range gives."""
     return placed["name"].astype(str).str.extract(ranges.SAID_RANK)["rank"].astype("Int64")
 
 
@@ -575,8 +574,8 @@ def _manifest(name: str, sweep: str, runs: pd.DataFrame, schemas: set[str], not_
 
 
 def _ended(run_id: str, record: FinishedRecord, emit: Callable[[str], None]) -> str:
-    """When a run ended, "" if its record does not say. Its stages may lie far apart, so that only older records end
-    `wall_s` after their start, and those whose clock was set back, which is told."""
+    """Return when a run ended, "" if its record does not have it. Stages may be far apart, so only older records end
+    `wall_s` after their start, and records whose clock was set back, with a line to `emit`."""
     try:
         start = datetime.fromisoformat(record.started_at) if record.started_at else None
         end = datetime.fromisoformat(record.ended_at) if record.ended_at else None

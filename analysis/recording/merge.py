@@ -43,12 +43,12 @@ def merge(
 ) -> Merged:
     """Join the shards in `folders` (shard folders, or folders that hold them) into the results folder `out`.
 
-    The result equals what one machine writes: the same sweep.json, and the folder of each finished run. Of a script
-    that `profile` measured on several machines, the result has the ranks of all of them in one run. A run that no
-    shard finished is missing; equal copies of a run are kept once. `emit` gets a line for each of them, and for
-    facts in which machines differ. Raises ResultsError where shards are of different sweeps, where two shards hold
-    different measurements of a run, where runs were measured with different versions unless `allow_mix`, where ranks
-    of a script are missing or twice there, and where `out` cannot be replaced.
+    The result equals what one machine writes: the same sweep.json, and the folder of each finished run. If `profile`
+    measured a script on several machines, the result has the ranks of all of them in one run. A run that no shard
+    finished is missing; equal copies of a run are kept once. `emit` gets a line for each of them, and for facts that
+    differ between machines. Raises ResultsError if shards belong to different sweeps, if two shards hold different
+    measurements of a run, if runs were measured with different versions (unless `allow_mix`), if ranks of a script are
+    missing or there twice, and if `out` cannot be replaced.
     """
     restore(out)
     shards = _find_shards(folders)
@@ -96,7 +96,7 @@ def merge(
 
 
 def _find_shards(folders: Sequence[Path]) -> list[Path]:
-    """The folders that hold runs: those given, or the shards below them."""
+    """Find the folders that hold runs: the given ones, or the shards below them."""
     shards: list[Path] = []
     for folder in folders:
         if not folder.is_dir():
@@ -174,7 +174,7 @@ def _find_other_parameter(record: FinishedRecord, plan: dict) -> str:
 
 
 def _lost_its_capture(record: FinishedRecord, run: Path) -> bool:
-    """As where a copy was cut short."""
+    """Whether a run lacks its capture, as when a copy was cut short."""
     return record.status == "ok" and (record.profiled_steps or 0) > 0 and not (run / CAPTURE).is_file()
 
 
@@ -202,7 +202,8 @@ def _check_copies(run_id: str, places: list[Path]) -> None:
 
 
 def _compare_machines(machines: list[Machine], allow_mix: bool, emit: Callable[[str], None]) -> None:
-    """Tell the facts of machines that are not the same for all runs. Raises ResultsError where they make a mix."""
+    """Compare the facts of machines, and report those that differ between runs. Raises ResultsError if they make a
+    mix."""
     by_name = find_mixed_facts([machine.model_dump() for machine in machines], MACHINE_FIELDS)
     different = {name: f"{name}: {format_counts(values)}" for name, values in by_name.items()}
     mixed = [words for name, words in different.items() if name in COMPARED]
@@ -217,7 +218,7 @@ def _compare_machines(machines: list[Machine], allow_mix: bool, emit: Callable[[
 
 
 def _write(out: Path, plan: dict, runs: dict[str, Path], shards: list[Path]) -> None:
-    """Write to a draft beside `out` first, so that `out` is whole or not there."""
+    """Write to a draft next to `out` first, so that `out` is whole or not there."""
     draft = out.with_name(out.name + ".draft")
     clear(draft)
     draft.mkdir(parents=True)

@@ -27,7 +27,7 @@ from profiler_job.jobs.contract.layout import (
 
 _OF_NODE = re.compile(r"-node-\d+$")
 _OF_EACH = (CAPTURE, NSYS_SUMS_FILE, LOG, NSYS_LOG)
-"""Files of a run of which each machine's is kept."""
+"""Files of a run that are kept for each machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ def are_nodes(folders: Sequence[Path]) -> bool:
 
 
 def read_nodes(folders: Sequence[Path]) -> list[_Part]:
-    """What the machines recorded, by rank. Raises ResultsError where that is not all of one run."""
+    """Read what the machines recorded, by rank. Raises ResultsError if that is not all of one run."""
     parts = sorted((_read(folder) for folder in folders), key=lambda part: part.ranks)
     first = parts[0]
     for part in parts[1:]:
@@ -69,7 +69,8 @@ def read_nodes(folders: Sequence[Path]) -> list[_Part]:
     if missing := sorted({*range(int(first.record.run.get("gpus") or 1))} - {*here}):
         listed = ", ".join(map(str, missing))
         raise ResultsError(
-            f"no folder has rank {listed}: give those of all machines of {first.folder.name}", exit_code=ExitCode.USAGE
+            f"no folder has rank {listed}: give the folders of all machines of {first.folder.name}",
+            exit_code=ExitCode.USAGE,
         )
     return parts
 
@@ -91,7 +92,7 @@ def _read(folder: Path) -> _Part:
 
 
 def name_of(parts: Sequence[_Part], out: Path) -> str:
-    """Of the run: what its parts are called without the number of a machine."""
+    """Return the name of the run: the name of its parts without the number of a machine."""
     names = {_OF_NODE.sub("", part.record.run_id) for part in parts}
     return names.pop() if len(names) == 1 else out.name
 

@@ -1,5 +1,5 @@
-"""Searches what is to become public for anything private: by the rules of `jobs.contract.privacy`, by those of
-detect-secrets, for secrets in the environment, and for names of the machines that measured and of this one."""
+"""Search what is to become public for anything private: by the rules of `jobs.contract.privacy` and of detect-secrets,
+for secrets in the environment, and for names of the machines that measured and of this one."""
 
 import codecs
 import csv
@@ -71,7 +71,7 @@ OF_OTHERS = tuple(f"assets/{name}/" for name in ("javascripts", "stylesheets", "
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateText:
-    """A text that looks private: of which kind, where it is first, and how it begins."""
+    """A text that looks private: its kind, its first place, and its beginning."""
 
     kind: str
     where: str
@@ -82,7 +82,7 @@ class PrivateText:
 
 
 class Scanner:
-    """Knows what is private here: names that records keep hashed, those of this machine, and the secrets in its
+    """The private texts known here: names that records keep hashed, names of this machine, and the secrets in its
     environment."""
 
     def __init__(self, hashed_names: Iterable[str] = (), environment: Mapping[str, str] = os.environ):
@@ -171,7 +171,7 @@ _NUMBER = re.compile(r"\s*[+-]?[\d,]*+(?:\.\d*)?(?:e[+-]?\d+)?\s*%?\s*").fullmat
 """Numbers are most of what there is."""
 
 
-_MARKS = {  # of 32 bits first: they begin as those of 16 do
+_MARKS = {  # 32 bits first: they begin like 16 bits
     codecs.BOM_UTF32_LE: "utf-32",
     codecs.BOM_UTF32_BE: "utf-32",
     codecs.BOM_UTF16_LE: "utf-16",
@@ -217,7 +217,7 @@ _LINKS = ("href", "xlink:href", "src", "action")
 
 
 _CELL = re.compile(r"(?=</?t[dh]\b)")
-"""Where a cell of a table begins or ends: an end may be left out."""
+"""The start or the end of a table's cell; an end may be left out."""
 
 
 def _read_markup(line: str) -> Iterator[str]:
@@ -225,7 +225,7 @@ def _read_markup(line: str) -> Iterator[str]:
     attributes = re.finditer(r"(?<![\w:-])(?!d=)([\w:-]+)=(?:\"([^\"]*+)\"|'([^']*+)'|(?![\"'])([^\s<>]++))", line)
     values = (match[match.lastindex or 0].removeprefix("/" * (match[1] in _LINKS)) for match in attributes)
     # A tag that has no end is taken at once, and stays: looked for from each <, its end takes the square of the length.
-    # Two cells of a table are no word: 0.19 beside 0.0 and 0.188 is no address.
+    # Two cells of a table are not one word: 0.19 next to 0.0 and 0.188 is not an address.
     cells = _CELL.sub(" ", line)
     words = re.sub(r"</?\w[^>]*+>?", lambda tag: "" if tag[0].endswith(">") else tag[0], cells)
     for text in (words, *values):

@@ -3,7 +3,7 @@
 `table_schema.TABLES` is the one place that names columns, types, units and meanings: writing, checking, loading and the
 data dictionary all come from it. A recording is a folder with `manifest.json` and one Parquet file for each table that
 has rows. Integers are nanoseconds and bytes; times count from the start of a run's first step. Times of launches are
-rounded, all others are exact. Files hold starts and ends as differences, or as times where an older version wrote them;
+rounded, all others are exact. Files hold starts and ends as differences, or as times if an older version wrote them;
 see `times`.
 """
 
@@ -101,9 +101,10 @@ class Recording:
 
 
 def side_by_side(recordings: Sequence[Recording]) -> dict[str, pd.DataFrame]:
-    """The tables of several recordings, each with the column `label` first: (label, run_id) names a run among them.
+    """Join the tables of several recordings, each with the column `label` first: (label, run_id) names a run among
+    them.
 
-    Raises RecordingError where two have one label.
+    Raises RecordingError if two have one label.
     """
     labels = [recording.label for recording in recordings]
     if twice := sorted({label for label in labels if labels.count(label) > 1}):
@@ -151,11 +152,11 @@ def _pairs(table: str) -> list[times.Pair]:
 
 
 def write(folder: Path | str, tables: Mapping[str, pd.DataFrame], manifest: dict) -> None:
-    """Write a recording, sorted, and its manifest with rows, bytes and SHA-256 of each table that has rows, in place of
-    the one that may be in `folder`: as a whole, or not at all. Times of launches are rounded as of `times`.
+    """Write a recording, sorted, and its manifest with rows, bytes and SHA-256 of each table that has rows. It replaces
+    the one that may be in `folder` as a whole, or not at all. Times of launches are rounded; see `times`.
 
-    Raises RecordingError where the tables break what `TABLES` promises, where `folder` holds anything else, and where
-    it cannot be written.
+    Raises RecordingError if the tables break what `TABLES` promises, if `folder` holds anything else, or if it cannot
+    be written.
     """
     folder = Path(folder).absolute()
     if others := [file.name for file in files_of(folder) if file.name not in FILES]:
@@ -217,7 +218,7 @@ def write_manifest(folder: Path, manifest: dict) -> None:
 
 
 def recordings_in(folder: Path) -> list[Path]:
-    """The recordings in `folder` and in its folders of studies, by name, as of `find_folders`. Raises
+    """List the recordings in `folder` and in its folders of studies, by name, as `find_folders` finds them. Raises
     RecordingError."""
     try:
         return find_recordings(folder)
@@ -240,7 +241,7 @@ def _not_restored(error: OSError) -> RecordingError:
 
 
 class _Written(BaseModel):
-    """A table, as a manifest describes it. Older ones have no SHA-256."""
+    """A table in a manifest. Older ones have no SHA-256."""
 
     rows: int
     bytes: int
@@ -255,8 +256,8 @@ class _Parts(BaseModel):
 
 
 def read_manifest(folder: Path) -> dict:
-    """The manifest of a recording, which is put back where a program that replaced it was killed. Raises RecordingError
-    where there is none, and where it is not what was written."""
+    """Read the manifest of a recording. It is put back if a program that replaced it was killed. Raises RecordingError
+    if there is none, or if it is not what was written."""
     file = folder / MANIFEST
     _restore(folder)
     if not file.is_file():
@@ -280,13 +281,13 @@ def read_manifest(folder: Path) -> dict:
 
 
 def check_files(folder: Path, manifest: dict) -> None:
-    """Raises RecordingError where a table is not the one that the manifest tells of. Older manifests tell its bytes."""
+    """Raise RecordingError if a table differs from its entry in the manifest. Older manifests have only its bytes."""
     for name, written in manifest.get("tables", {}).items():
         file = folder / f"{name}.parquet"
         damage = ""
         if "sha256" in written:
             damage = find_damage(folder, {file.name: FileFacts.model_validate(written)})
-        elif file.is_file() and file.stat().st_size != written.get("bytes"):  # a missing one is told when it is read
+        elif file.is_file() and file.stat().st_size != written.get("bytes"):  # reading reports a missing one
             damage = f"{file.name} has not the {written.get('bytes')} bytes that were written"
         if damage:
             raise RecordingError(f"{folder}: {damage}; the recording is not whole: ingest again")
@@ -321,7 +322,7 @@ def _series(values: pd.Series, column: Column) -> pd.Series:
 
 
 def find_misfit(table: str, frame: pd.DataFrame) -> str:
-    """The first column with a value that is not of its type, and that value; "" where there is none."""
+    """Find the first column with a value of a wrong type, and that value; "" if there is none."""
     columns = {column.name: column for column in TABLES[table]}
     for name, values in frame.items():
         column = columns.get(str(name))
@@ -364,7 +365,7 @@ def _checked(name: str, frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _starts_and_ends(frame: pd.DataFrame) -> list[str]:
-    """The columns of start and end, where it has both."""
+    """List the columns of start and end, if it has both."""
     both = ["start_ns", "end_ns"]
     return both if {*both} <= {*frame.columns} else []
 
@@ -397,7 +398,7 @@ def _arrow(name: str, frame: pd.DataFrame) -> pa.Table:
 
 
 def arrow_types(name: str) -> dict[str, pa.DataType]:
-    """Of what types the columns of a table are, in memory."""
+    """Return the types of a table's columns, in memory."""
     return {column.name: _ARROW[column.dtype] for column in TABLES[name]}
 
 

@@ -1,11 +1,11 @@
-"""How the times of a table are stored: as the differences that a run repeats, in fewer bytes than the times. So is the
-range of a kernel.
+"""How the times of a table are stored: as the differences that a run repeats, in fewer bytes than the times. The range
+of a kernel is stored in the same way.
 
 A row's gap is its start after the end of the row before, or after 0 in the first row of a run; its duration is its end
-after its start. Arithmetic is that of 64 bits, so every pair of times comes back.
+after its start. Arithmetic has 64 bits, so every pair of times comes back.
 
-Launches are calls on the CPU. They are stored in ticks of `TICK_NS`: how the clock of the CPU relates to that of the
-GPU is known less exactly. All other times are exact to the nanosecond.
+Launches are calls on the CPU. They are stored in ticks of `TICK_NS`, since the offset between the clocks of CPU and GPU
+is known less exactly. All other times are exact to the nanosecond.
 """
 
 from collections.abc import Collection, Iterator
@@ -34,7 +34,7 @@ LAUNCHES = Pair("launch_ns", "launch_end_ns", "launch_gap_ticks", "launch_durati
 
 RANGE, RANGE_STEP = "range_id", "range_step"
 """The range of a kernel, and what is stored in its place."""
-MEANING_OF_RANGE_STEP = f"only in the file: {RANGE} less that of the row before (less 0 in a run's first row)"
+MEANING_OF_RANGE_STEP = f"only in the file: {RANGE} less the range of the row before (less 0 in a run's first row)"
 
 _FORMER = Pair("launch_ns", "launch_end_ns", "launch_gap_ns", "launch_duration_ns")
 """As older versions stored launches: exact."""
@@ -58,7 +58,7 @@ def meanings_of_launches(columns: Collection[str]) -> Iterator[tuple[str, str]]:
 
 
 def has_range_steps(columns: Collection[str]) -> bool:
-    """Whether a table with these columns in memory, which is that of kernels, stores steps in place of ranges."""
+    """Whether a table with these columns in memory (the kernels) stores steps in place of ranges."""
     return {"run_id", RANGE, LAUNCHES.start} <= {*columns}
 
 
@@ -93,7 +93,7 @@ def _is_unknown(launch: np.ndarray, launch_end: np.ndarray | None, start: np.nda
 
 
 def to_differences(table: pa.Table, pairs: Collection[Pair]) -> pa.Table:
-    """`table` as it is stored. A pair stays as it is where one of its columns lacks a value or is not there."""
+    """Convert `table` to its stored form. A pair stays as it is if one of its columns lacks a value or is not there."""
     table = _launches_to_ticks(_ranges_to_steps(table))
     for start, end, gap, duration in pairs:
         if not {"run_id", start, end} <= {*table.column_names} or table[start].null_count or table[end].null_count:
@@ -140,9 +140,9 @@ def _with_gaps(known: np.ndarray, values: np.ndarray) -> pa.Array:
 
 
 def to_times(table: pa.Table, pairs: Collection[Pair]) -> pa.Table:
-    """`table` as it is in memory; one that holds the times, as older recordings do, as it is.
+    """Convert `table` to its form in memory; a table with times, as in older recordings, stays as it is.
 
-    Raises ValueError where a difference is not a whole number, KeyError where a column is there twice.
+    Raises ValueError if a difference is not a whole number, KeyError if a column is there twice.
     """
     for start, end, gap, duration in (*pairs, _FORMER):
         if not {"run_id", gap, duration} <= {*table.column_names} or {start, end} & {*table.column_names}:

@@ -11,9 +11,9 @@ from profiler_job.jobs.contract.layout import RAW, RECORD, SWEEP, VERIFIED, Fini
 
 @dataclass(kw_only=True)
 class Verified:
-    """What `verify` looked at, finished runs and recordings: what is wrong with which; those that are `unsealed`: an
-    older version wrote them, without SHA-256 of their files; and the runs of sweeps that are `unfinished`: they have no
-    record, whether they were not measured or it was lost."""
+    """The finished runs and recordings that `verify` checked: the damage of each; those that are `unsealed`: an older
+    version wrote them, without SHA-256 of their files; and the runs of sweeps that are `unfinished`: they have no
+    record, since they were not measured or it was lost."""
 
     num_runs: int = 0
     num_recordings: int = 0
@@ -23,7 +23,7 @@ class Verified:
 
 
 def verify(folder: Path) -> Verified:
-    """Compare every finished run and every recording in `folder`, or below it, with what its record says of it."""
+    """Compare every finished run and every recording in `folder`, or below it, with its record."""
     verified = Verified()
     for file in sorted(folder.rglob(RECORD)):
         if RAW not in file.relative_to(folder).parts[:1]:
@@ -64,9 +64,9 @@ def _verify_recording(folder: Path, verified: Verified) -> None:
         damage.append(str(error))
     tables = manifest.get("tables", {})
     unknown = sorted({file.stem for file in folder.glob("*.parquet")} - tables.keys())
-    if unknown and (tables or store.DIGEST in manifest):  # the oldest manifests tell of none
+    if unknown and (tables or store.DIGEST in manifest):  # the oldest manifests list none
         names = ", ".join(f"{name}.parquet" for name in unknown)
-        damage.append(f"{folder / store.MANIFEST} does not tell of {names}; delete what does not belong there")
+        damage.append(f"{folder / store.MANIFEST} does not list {names}; delete what does not belong there")
     if damage:
         verified.damage[folder] = "; ".join(damage)
     elif store.DIGEST not in manifest or not all("sha256" in table for table in tables.values()):

@@ -1,6 +1,6 @@
 """Training steps on an H200, with the step in which their modules were followed: the reference Transformer (12 layers,
-context 512), in FP32, and in BF16 with autograd's own threads; and feed-forward blocks with a Triton kernel of a user's
-own, those of site/examples/triton_norm.py."""
+context 512), in FP32, and in BF16 with autograd's own threads; and feed-forward blocks with a Triton kernel of a user,
+from site/examples/triton_norm.py."""
 
 import shutil
 from pathlib import Path
@@ -23,7 +23,7 @@ NUM_LAYERS = 12
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
-    """Gives the recording of a folder of results below DATA, of which nothing had to be said."""
+    """Return the recording of a folder of results below DATA that ingest had nothing to report about."""
 
     def record(name: str) -> store.Recording:
         folder = tmp_path_factory.mktemp(name)

@@ -57,7 +57,7 @@ def test_the_merged_folder_is_what_one_machine_writes(sweep, tmp_path):
 @pytest.mark.parametrize("plant", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["pipe", "endless"])
 def test_what_is_no_file_is_not_copied(sweep, tmp_path, plant):
     plant(sweep / "shard-1-of-2" / RUNS[0] / "more.csv")
-    with pytest.raises(ResultsError, match=r"more\.csv is no file"):
+    with pytest.raises(ResultsError, match=r"more\.csv is not a file"):
         merge([sweep], tmp_path / "merged")
     assert not (tmp_path / "merged").exists()
 

@@ -1,4 +1,4 @@
-"""A run whose ranks were on several machines: a capture of each, one recording, and nothing said by two clocks."""
+"""A run with ranks on several machines: a capture of each, one recording, and no result that mixes two clocks."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ from tests.capture.nsys_files import Export
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<(unsigned long)4096>)"
 LATER = 7_000_000
-"""Of the second machine's clock."""
+"""Offset of the second machine's clock."""
 
 
 def capture(rank: int, world: int = 2) -> Export:

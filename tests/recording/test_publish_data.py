@@ -139,7 +139,7 @@ def test_nothing_private_of_a_log_is_recorded(tmp_path):
 
 
 def test_nothing_of_a_key_of_many_lines_is_recorded(tmp_path):
-    """Its first line tells that it is one; the others are base64, of which the last may be short."""
+    """Its first line shows that it is a key; the other lines are base64, and the last may be short."""
     folder = results(tmp_path / "results")
     key = [
         "-----BEGIN RSA PRIVATE" + " KEY-----",

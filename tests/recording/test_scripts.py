@@ -1,7 +1,7 @@
-"""Training scripts that know nothing of this program, as they were profiled on an H200: an HF GPT-2 loop, an HF Llama
-under the Trainer (gradient accumulation, checkpointing), a Lightning module, inference, a loop in the manner of nanoGPT
+"""Training scripts that do not know this program, as they were profiled on an H200: an HF GPT-2 loop, an HF Llama under
+the Trainer (gradient accumulation, checkpointing), a Lightning module, inference, a loop in the manner of nanoGPT
 (gradient accumulation), a loop whose blocks are CUDA graphs that the script captured, and an HF GPT-2 of two ranks
-under `accelerate launch` (gradient accumulation). The scripts are those of tests/follow/scripts."""
+under `accelerate launch` (gradient accumulation). The scripts are in tests/follow/scripts."""
 
 import shutil
 from functools import cache
@@ -26,7 +26,7 @@ CLIPPED = [script for script in TRAINING if script != GRAPHS]
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
-    """Gives the recording of a script, and what `ingest` had to say of it."""
+    """Return the recording of a script, and what `ingest` reported about it."""
 
     @cache
     def record(script: Path) -> tuple[store.Recording, list[str]]:
@@ -72,8 +72,8 @@ def test_gradients_are_clipped_in_a_phase_of_its_own(recorded, script):
 
 @pytest.mark.parametrize("script", TRAINING, ids=lambda script: script.name)
 def test_batches_are_copied_to_the_gpu_in_the_phase_of_data(recorded, script):
-    """`batch.to(device)` stands in no range: it is known from what it copies, outside every phase; in the manner of
-    nanoGPT between forward and backward."""
+    """`batch.to(device)` is in no range: it is known from what it copies, outside every phase; in the manner of nanoGPT
+    between forward and backward."""
     memops = recorded(script)[0].memops
     copies = memops[memops["operation"] == "memcpy Host-to-Device"]
     assert set(copies["phase"]) == {"data"} and set(copies["attribution"]) == {"inferred"}

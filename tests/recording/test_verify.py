@@ -72,7 +72,7 @@ def results(tmp_path) -> Results:
 
 @pytest.fixture(scope="module")
 def ingested(tmp_path_factory) -> Path:
-    """A recording of such results, of which each test that needs one has a copy."""
+    """A recording of such results; each test that needs one has a copy."""
     folder = tmp_path_factory.mktemp("ingested")
     ingest.ingest(write_results(folder).folder, folder / "tiny")
     return folder / "tiny"
@@ -361,7 +361,7 @@ def test_a_table_that_is_in_no_manifest_is_named_beside_one_that_is_damaged(reco
     """It passed as a recording of an older version."""
     shutil.copy(recording / "steps.parquet", recording / "extra.parquet")
     shown = run("verify", recording)
-    assert shown.exit_code == 1 and "manifest.json does not tell of extra.parquet" in shown.output
+    assert shown.exit_code == 1 and "manifest.json does not list extra.parquet" in shown.output
     assert "1 damaged, 0 cannot be checked" in shown.output
     flip_bit(recording / "kernels.parquet")
     shown = run("verify", recording)

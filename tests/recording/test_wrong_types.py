@@ -1,4 +1,4 @@
-"""Values of wrong types in the files of a run are told in one line, whichever they are."""
+"""Values of wrong types in the files of a run are reported in one line, whichever they are."""
 
 import copy
 import json
@@ -51,7 +51,7 @@ def write(results, name, at, new):  # noqa: F811
 
 
 def ingest(results, out):  # noqa: F811
-    """Ingest; whatever happens is told in lines, and nothing damaged passes as good. Returns what was said."""
+    """Ingest, and return the lines that it printed; every problem is in a line, and nothing damaged passes as good."""
     done = CliRunner().invoke(app, ["ingest", str(results.folder), "--out", str(out)])
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     assert done.exit_code in (0, 1, 65)
@@ -71,12 +71,12 @@ def ingest(results, out):  # noqa: F811
         ),
         (RECORD, ("run", "d_model"), "x", '(run.d_model is "x", where int64 should be)'),
         (RECORD, ("run", "d_model"), 1e308, "(run.d_model is 1e+308, where int64 should be)"),
-        (TIMINGS, ("steps",), None, "timings.json: steps is no list of rows with step, phase, wall_ns"),
-        (TIMINGS, ("steps", 0), {}, "timings.json: steps is no list of rows with step, phase, wall_ns"),
+        (TIMINGS, ("steps",), None, "timings.json: steps is not a list of rows with step, phase, wall_ns"),
+        (TIMINGS, ("steps", 0), {}, "timings.json: steps is not a list of rows with step, phase, wall_ns"),
         (TIMINGS, ("steps", 0, "step"), "x", 'timings.json: steps: step is "x", where int32 should be'),
         (TIMINGS, ("steps", 0, "phase"), [], "timings.json: steps: phase is [], where category should be"),
-        (TIMINGS, ("memory",), None, "timings.json: memory is no list of rows with "),
-        (TIMINGS, ("memory", 0), 1, "timings.json: memory is no list of rows with "),
+        (TIMINGS, ("memory",), None, "timings.json: memory is not a list of rows with "),
+        (TIMINGS, ("memory", 0), 1, "timings.json: memory is not a list of rows with "),
         (TIMINGS, ("memory", 0, "peak_allocated_bytes"), "x", 'peak_allocated_bytes is "x", where int64 should be'),
         (SWEEP, ("runs",), None, "sweep.json: runs is not what a sweep has"),
         (SWEEP, ("runs", 0), 1.5, "sweep.json: runs.0 is not what a sweep has"),
