@@ -12,10 +12,11 @@ BEFORE_HTML = 24
 
 
 class StoreFigures(Preprocessor):  # type: ignore[misc]
-    """Store each figure in Python-Markdown's stash of raw HTML, and leave its placeholder."""
+    """Store each figure in Python-Markdown's stash of raw HTML, and leave its placeholder, a block
+    of its own."""
 
     def run(self, lines: list[str]) -> list[str]:
-        page = FIGURE.sub(lambda figure: self.md.htmlStash.store(figure[0]), "\n".join(lines))
+        page = FIGURE.sub(lambda figure: f"\n\n{self.md.htmlStash.store(figure[0])}\n\n", "\n".join(lines))
         return page.split("\n")
 
 

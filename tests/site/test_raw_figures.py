@@ -7,6 +7,9 @@ import markdown
 FIGURE = '<figure class="chart" id="chart-{0}">\n<figcaption>{0} *is* 1</figcaption>\n\n<svg><g></g></svg>\n</figure>'
 TEXT = f"""# A page
 
+A line right above.
+{FIGURE.format("zeroth")}
+
 {FIGURE.format("first")}
 
 <details class="folded"><summary>rows</summary>
@@ -28,7 +31,7 @@ def render(text: str, *more: str) -> str:
 def test_a_page_is_as_if_its_figures_had_been_parsed():
     plain = render(TEXT)
     assert render(TEXT, "profiler_job.analysis.site.raw_figures").split() == plain.split()
-    assert len(re.findall("<figure", plain)) == 3
+    assert len(re.findall("<figure", plain)) == 4
 
 
 def test_a_figure_in_a_listing_is_still_a_listing():
