@@ -38,6 +38,7 @@ from profiler_job.analysis.recording.ingest import ResultsError
 from profiler_job.analysis.recording.store import RecordingError
 from profiler_job.analysis.show.profiles import find_profiles
 from profiler_job.jobs.contract.axes import find_label
+from profiler_job.jobs.contract.layout import MANIFEST
 from profiler_job.jobs.contract.words import format_count
 
 By = Literal["date", "commit"]
@@ -175,7 +176,7 @@ def parse_part(given: Iterable[str]) -> KernelPart:
 
 def find_paths(folder: Path) -> list[Path]:
     """The entries of a folder: its recordings, results of sweeps and captures. A path that is itself one stays."""
-    if not folder.is_dir() or (folder / store.MANIFEST).is_file() or is_sweep(folder):
+    if not folder.is_dir() or (folder / MANIFEST).is_file() or is_sweep(folder):
         return [folder]
     recordings = store.recordings_in(folder)
     sweeps = [child for child in sorted(folder.iterdir()) if child not in recordings and is_sweep(child)]

@@ -19,7 +19,7 @@ from profiler_job.analysis.reference import kernel_families
 from profiler_job.analysis.show.profiles import find_profiles
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.axes import AXES, find_value_label
-from profiler_job.jobs.contract.layout import RECORD, SWEEP
+from profiler_job.jobs.contract.layout import MANIFEST, RECORD, SWEEP
 from profiler_job.jobs.contract.words import format_count
 
 CAPTURE_RUN = "capture"
@@ -62,7 +62,7 @@ def load_side(path: Path, only: Iterable[str] = (), skip: int = 0) -> Side:
         if selection:
             raise NotComparableError(f"{path} is a capture of one run: leave {next(iter(selection))}=... out")
         return make_capture_side(read(path, details=False, grids=True), skip)
-    if (path / store.MANIFEST).is_file():
+    if (path / MANIFEST).is_file():
         return _select(make_recording_side(store.load(path)), selection, path)
     with tempfile.TemporaryDirectory() as folder:
         recording = Path(folder) / (path.resolve().name or "results")
@@ -95,7 +95,7 @@ def select_runs(side: Side, only: Iterable[str], path: Path) -> Side:
 
 def is_capture(path: Path) -> bool:
     """Whether a path is read as a capture: neither a folder of a recording nor of results."""
-    return not (path.is_dir() and ((path / store.MANIFEST).is_file() or _holds_results(path)))
+    return not (path.is_dir() and ((path / MANIFEST).is_file() or _holds_results(path)))
 
 
 def is_sweep(path: Path) -> bool:

@@ -14,6 +14,7 @@ from profiler_job.analysis.recording import store, table_schema
 from profiler_job.analysis.recording.scan import HASHED_NAMES, is_text
 from profiler_job.analysis.recording.store import RecordingError
 from profiler_job.jobs.contract.integrity import DIGEST, read_facts
+from profiler_job.jobs.contract.layout import MANIFEST
 
 STATUS_NUMBER = re.compile(r"status_[a-z]+(_[a-z]+)*")
 """Columns of `runs` that only some failures have (`status_step`, bytes of an out of memory): numbers."""
@@ -73,7 +74,7 @@ class Manifest(_Allowed):
     runs: list[RunStatus] = []
 
 
-def rewrite(source: Path, target: Path, manifest: dict, with_captures: bool = True) -> list[str]:
+def rewrite(source: Path, target: Path, manifest: dict[str, Any], with_captures: bool = True) -> list[str]:
     """Write what may be published of the recording `source` into the folder `target`, which holds nothing else then;
     returns a line for each thing that was left out. Without captures, what nsys recorded is left out, too.
 
@@ -85,8 +86,8 @@ def rewrite(source: Path, target: Path, manifest: dict, with_captures: bool = Tr
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
-        raise RecordingError(f"{source / store.MANIFEST}: {key}: {first['msg']}; ingest again") from error
-    left_out = [f"{store.MANIFEST}: {key}" for key in manifest if key not in {*Manifest.model_fields, *_NOT_SAID}]
+        raise RecordingError(f"{source / MANIFEST}: {key}: {first['msg']}; ingest again") from error
+    left_out = [f"{MANIFEST}: {key}" for key in manifest if key not in {*Manifest.model_fields, *_NOT_SAID}]
     if not with_captures:
         allowed |= {"without_captures": True, "protocol": allowed.get("protocol", {}) | {"profiled_steps": [0]}}
     tables = {}

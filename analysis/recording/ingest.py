@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ValidationError
 
@@ -56,7 +57,7 @@ class ResultsError(ProfilerError, ValueError):
 
 def ingest(
     results: Path | str, out: Path | str, emit: Callable[[str], None] = lambda line: None, label: str = ""
-) -> dict:
+) -> dict[str, Any]:
     """Turn the sweep in `results` into a recording in `out`; returns its manifest. `label` distinguishes it from other
     recordings of the same runs; by default it is the name of `out`.
 
@@ -118,12 +119,12 @@ def check_files_only(folder: Path) -> None:
             raise ResultsError(f"{path} is not a file (a pipe, a socket or a device): remove it")
 
 
-def lost_runs(manifest: dict) -> list[str]:
+def lost_runs(manifest: dict[str, Any]) -> list[str]:
     """The runs of a recording that were measured, and whose files are damaged or whose capture cannot be used."""
     return [run["run_id"] for run in manifest["runs"] if run["phase"] in (READING_FILES, READING_CAPTURE)]
 
 
-def _calibration(file: Path) -> list[dict]:
+def _calibration(file: Path) -> list[dict[str, Any]]:
     """Read the peak rates of the GPU, measured before the runs; empty if the sweep did not ask for them. Older ones do
     not name their GPU."""
     if not file.is_file():
@@ -149,7 +150,7 @@ def _sweep_folder(results: Path) -> Path:
     raise ResultsError(f"{results} {held}: give the folder of one sweep, with its sweep.json", exit_code=ExitCode.USAGE)
 
 
-def read_json(file: Path) -> dict:
+def read_json(file: Path) -> dict[str, Any]:
     """The object in a JSON file. Raises ResultsError."""
     try:
         data = load_json(file)
@@ -176,7 +177,7 @@ class _Plan(BaseModel):
     blocks: list[_Block] = []
 
 
-def read_plan(file: Path) -> dict:
+def read_plan(file: Path) -> dict[str, Any]:
     """A sweep as planned. Raises ResultsError."""
     plan = read_json(file)
     try:
@@ -319,7 +320,7 @@ def _timer_tables(folder: Path, run_id: str, num_processes: int) -> dict[str, pd
     for process in range(num_processes):
         file = folder / name_timings_file(process)
         timings = read_json(file) if file.is_file() else {}
-        known: dict[str, dict] = {"steps": {"process": process, "collector": "timer"}}
+        known: dict[str, dict[str, Any]] = {"steps": {"process": process, "collector": "timer"}}
         known |= {name: {"process": process} for name in ("processes", "telemetry")}
         known |= {name: {} for name in ("memory", "module_memory", "figures") if process == 0}
         for name, constant in known.items():
@@ -347,7 +348,9 @@ def _judge(capture: Capture, attribution: Attribution, expected: int | None) -> 
     return "ok", ""
 
 
-def _run_row(record: FinishedRecord, run_id: str, status: str, detail: dict, memory: pd.DataFrame) -> pd.DataFrame:
+def _run_row(
+    record: FinishedRecord, run_id: str, status: str, detail: dict[str, Any], memory: pd.DataFrame
+) -> pd.DataFrame:
     machine = record.machine.model_dump(exclude_unset=True)
     peak = memory["peak_allocated_bytes"].max() if len(memory) else None
     row = {
@@ -396,7 +399,7 @@ def _log(file: Path, hashed_names: list[str]) -> str | None:
     return "\n".join(kept) or None
 
 
-def _rows(table: str, timings: dict, run_id: str, **known: str | int) -> pd.DataFrame:
+def _rows(table: str, timings: dict[str, Any], run_id: str, **known: str | int) -> pd.DataFrame:
     """Read the rows of a table in timings.json; `known` is the same in each row. Rows without a rank belong to rank 0.
     Raises ValueError if the values do not have the table's types."""
     columns = [column for column in table_schema.TABLES[table] if column.name not in ("run_id", *known)]
@@ -441,8 +444,9 @@ def _capture_tables(
     origin = int(placed["start_ns"].to_numpy()[in_steps].min())
     processes, first = processes_by_rank(placed), first_rank(placed)
 
-    def rank(frame: pd.DataFrame):
-        return processes.get_indexer(frame["process"]) + first
+    def rank(frame: pd.DataFrame) -> np.ndarray:
+        places: np.ndarray = processes.get_indexer(frame["process"])
+        return places + first
 
     ranges_table = pd.DataFrame(
         {
@@ -511,7 +515,7 @@ def _with_run(name: str, frame: pd.DataFrame, run_id: str) -> pd.DataFrame:
     return frame.assign(run_id=run)[[column.name for column in table_schema.TABLES[name]]]
 
 
-def nsys_steps(placed: pd.DataFrame, rank) -> pd.DataFrame:
+def nsys_steps(placed: pd.DataFrame, rank: np.ndarray) -> pd.DataFrame:
     """Host time of each step of each rank, and of each phase in it, from the outermost range of each."""
     phase, parent = placed["phase"].astype(str).to_numpy(), placed["parent_id"].to_numpy()
     has = parent >= 0
@@ -529,7 +533,7 @@ def nsys_steps(placed: pd.DataFrame, rank) -> pd.DataFrame:
     return totals.assign(collector="nsys", process=0, issue_ns=None)
 
 
-def _api_totals(capture: Capture, attribution: Attribution, rank) -> pd.DataFrame:
+def _api_totals(capture: Capture, attribution: Attribution, rank: np.ndarray) -> pd.DataFrame:
     calls = pd.DataFrame(
         {
             "rank": rank,
@@ -546,7 +550,7 @@ def _api_totals(capture: Capture, attribution: Attribution, rank) -> pd.DataFram
 # --------------------------------------------------------------------------------------------------------- the manifest
 
 
-def _manifest(name: str, sweep: str, runs: pd.DataFrame, schemas: set[str], not_run: list[str]) -> dict:
+def _manifest(name: str, sweep: str, runs: pd.DataFrame, schemas: set[str], not_run: list[str]) -> dict[str, Any]:
     def values(column: str) -> str:
         return ", ".join(sorted({str(value) for value in runs[column].dropna()}))
 

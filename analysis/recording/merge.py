@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from profiler_job.analysis.recording.ingest import ResultsError, check_files_only, read_finished, read_plan
 from profiler_job.analysis.recording.merge_nodes import are_nodes, name_of, read_nodes, write_nodes
@@ -123,7 +124,7 @@ def _find_shards(folders: Sequence[Path]) -> list[Path]:
     return list(unique.values())
 
 
-def _make_sort_key(shard: Path) -> tuple:
+def _make_sort_key(shard: Path) -> tuple[int | str, ...]:
     return tuple(int(part) if part.isdigit() else part for part in [str(shard.parent), *shard.name.split("-")])
 
 
@@ -139,7 +140,7 @@ def _check_out(out: Path, shards: list[Path]) -> None:
         )
 
 
-def _read_common_plan(shards: list[Path]) -> dict:
+def _read_common_plan(shards: list[Path]) -> dict[str, Any]:
     """The sweep that all shards are part of, as one machine would write it to sweep.json."""
     first, *others = plans = [read_plan(shard / SWEEP) for shard in shards]
     for shard, plan in zip(shards, plans):
@@ -158,7 +159,7 @@ def _read_common_plan(shards: list[Path]) -> dict:
     return first
 
 
-def _find_other_parameter(record: FinishedRecord, plan: dict) -> str:
+def _find_other_parameter(record: FinishedRecord, plan: dict[str, Any]) -> str:
     """Return a parameter of a run that no block of the sweep asks for, as in a run of an earlier sweep; "" if there is
     none."""
     measured, wrong = record.parameters(), ""
@@ -217,7 +218,7 @@ def _compare_machines(machines: list[Machine], allow_mix: bool, emit: Callable[[
         emit(f"shards were measured with different {words}")
 
 
-def _write(out: Path, plan: dict, runs: dict[str, Path], shards: list[Path]) -> None:
+def _write(out: Path, plan: dict[str, Any], runs: dict[str, Path], shards: list[Path]) -> None:
     """Write to a draft next to `out` first, so that `out` is whole or not there."""
     draft = out.with_name(out.name + ".draft")
     clear(draft)

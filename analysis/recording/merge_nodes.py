@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from profiler_job.analysis.recording.ingest import ResultsError, check_files_only, read_finished, read_json, read_plan
 from profiler_job.jobs.contract.exit_codes import ExitCode
@@ -36,7 +37,7 @@ class _Part:
 
     folder: Path
     record: FinishedRecord
-    timings: dict[str, list[dict]]
+    timings: dict[str, list[dict[str, Any]]]
 
     @property
     def ranks(self) -> list[int]:

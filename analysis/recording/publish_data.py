@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow.parquet as pq
@@ -12,6 +13,7 @@ from profiler_job.analysis.recording import allowed, ingest, store
 from profiler_job.analysis.recording.scan import HASHED_NAMES, Scanner
 from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.integrity import clear, replace, restore
+from profiler_job.jobs.contract.layout import MANIFEST
 from profiler_job.jobs.contract.studies import STUDIES, find_study_folder
 
 LARGEST_BYTES = 25 * 2**20
@@ -31,7 +33,7 @@ def contents(folder: Path) -> list[str]:
     for name, size in manifest["tables"].items():
         columns = pq.read_schema(folder / f"{name}.parquet").names
         lines.append(f"{name:12} {size['rows']:>12,} {size['bytes']:>12,}  {', '.join(columns)}")
-    lines += ["", store.MANIFEST]
+    lines += ["", MANIFEST]
     for key, value in manifest.items():
         if key == "runs":
             lines += [f"  runs: {len(value)}", *(f"    {_status(run)}" for run in value)]
@@ -52,7 +54,7 @@ def _logs(runs: pd.DataFrame) -> list[str]:
     return lines
 
 
-def _status(run: dict) -> str:
+def _status(run: dict[str, Any]) -> str:
     detail = " ".join(str(run[key]) for key in ("phase", "message") if run.get(key))
     return f"{run['run_id']:44} {run['status']} {detail}".rstrip()
 
@@ -118,7 +120,7 @@ def _draft(folder: Path) -> Iterator[Path]:
 def _recording(source: Path, draft: Path) -> Path:
     """`source` itself, or the recording in `draft` that is made of its results."""
     restore(source)
-    if not (source / store.MANIFEST).is_file():
+    if not (source / MANIFEST).is_file():
         if lost := ingest.lost_runs(ingest.ingest(source, draft, emit=ingest.print_line)):
             raise PublishError(f"{source}: measured and cannot be recorded, see above: {', '.join(lost)}")
         return draft
@@ -129,7 +131,7 @@ def _recording(source: Path, draft: Path) -> Path:
 def _created(folder: Path) -> str:
     """When the recording that is to be replaced was made."""
     try:
-        return store.read_manifest(folder).get("created", "an unknown time")
+        return str(store.read_manifest(folder).get("created", "an unknown time"))
     except store.RecordingError:
         return "an unknown time"
 

@@ -323,7 +323,7 @@ def _iterate_leaves(value: Any) -> Iterator[Any]:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    return any(test(kind) for test in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view))
 
 
 def is_bytes(kind: pa.DataType) -> bool:

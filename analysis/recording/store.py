@@ -80,7 +80,7 @@ class RecordingError(ProfilerError, ValueError):
 class Recording:
     """The tables of one recording, as `TABLES` describes them, and its manifest. `kernels` also has `family`."""
 
-    manifest: dict
+    manifest: dict[str, Any]
     runs: pd.DataFrame
     steps: pd.DataFrame
     processes: pd.DataFrame
@@ -151,7 +151,7 @@ def _pairs(table: str) -> list[times.Pair]:
     return times.pairs_of([column.name for column in TABLES[table]])
 
 
-def write(folder: Path | str, tables: Mapping[str, pd.DataFrame], manifest: dict) -> None:
+def write(folder: Path | str, tables: Mapping[str, pd.DataFrame], manifest: dict[str, Any]) -> None:
     """Write a recording, sorted, and its manifest with rows, bytes and SHA-256 of each table that has rows. It replaces
     the one that may be in `folder` as a whole, or not at all. Times of launches are rounded; see `times`.
 
@@ -196,7 +196,9 @@ def _rounded(frame: pd.DataFrame) -> pd.DataFrame:
     if not {start, "start_ns"} <= {*columns} or not all(is_whole(frame[name]) for name in columns):
         return frame
     launch, launch_end = times.round_launches(
-        *(frame[name].to_numpy(np.int64) if name in frame else None for name in (start, end, "start_ns"))
+        frame[start].to_numpy(np.int64),
+        frame[end].to_numpy(np.int64) if end in frame else None,
+        frame["start_ns"].to_numpy(np.int64),
     )
     return frame.assign(**{start: launch}, **({} if launch_end is None else {end: launch_end}))
 
@@ -211,7 +213,7 @@ def files_of(folder: Path) -> list[Path]:
     return sorted(folder.iterdir()) if folder.is_dir() else []
 
 
-def write_manifest(folder: Path, manifest: dict) -> None:
+def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
     """Write the manifest of a recording, with a digest of itself."""
     text = json.dumps(add_digest(manifest), indent=2, ensure_ascii=False)
     (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
@@ -255,7 +257,7 @@ class _Parts(BaseModel):
     runs: list[dict[str, Any]] = []
 
 
-def read_manifest(folder: Path) -> dict:
+def read_manifest(folder: Path) -> dict[str, Any]:
     """Read the manifest of a recording. It is put back if a program that replaced it was killed. Raises RecordingError
     if there is none, or if it is not what was written."""
     file = folder / MANIFEST
@@ -280,7 +282,7 @@ def read_manifest(folder: Path) -> dict:
     return manifest
 
 
-def check_files(folder: Path, manifest: dict) -> None:
+def check_files(folder: Path, manifest: dict[str, Any]) -> None:
     """Raise RecordingError if a table differs from its entry in the manifest. Older manifests have only its bytes."""
     for name, written in manifest.get("tables", {}).items():
         file = folder / f"{name}.parquet"

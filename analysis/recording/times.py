@@ -89,7 +89,8 @@ def _nearest(times: np.ndarray) -> np.ndarray:
 
 
 def _is_unknown(launch: np.ndarray, launch_end: np.ndarray | None, start: np.ndarray) -> np.ndarray:
-    return (launch == start) & (True if launch_end is None else launch_end == start)
+    unknown: np.ndarray = (launch == start) & (True if launch_end is None else launch_end == start)
+    return unknown
 
 
 def to_differences(table: pa.Table, pairs: Collection[Pair]) -> pa.Table:
@@ -180,14 +181,15 @@ def _sum_by_run(values: np.ndarray, firsts: np.ndarray) -> np.ndarray:
     """Running sums that begin again in each run."""
     sums = np.cumsum(values)
     of_runs_before = np.concatenate([[0], sums[firsts[1:] - 1]])[: len(firsts)]
-    return sums - np.repeat(of_runs_before, np.diff(firsts, append=len(sums)))
+    since_first: np.ndarray = sums - np.repeat(of_runs_before, np.diff(firsts, append=len(sums)))
+    return since_first
 
 
 def _integers(table: pa.Table, column: str) -> np.ndarray:
     values = table[column]
     if values.null_count or not pa.types.is_integer(values.type):
         raise ValueError(f"{column} is {values.type}, {values.null_count} of it absent: it should be int64, whole")
-    return values.cast(pa.int64()).to_numpy()
+    return np.asarray(values.cast(pa.int64()).to_numpy())
 
 
 def _firsts(table: pa.Table) -> np.ndarray:

@@ -5,8 +5,17 @@ from pathlib import Path
 
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.ingest import ResultsError, read_plan
-from profiler_job.jobs.contract.integrity import find_damage
-from profiler_job.jobs.contract.layout import RAW, RECORD, SWEEP, VERIFIED, FinishedRecord, RecordError, read_record
+from profiler_job.jobs.contract.integrity import DIGEST, find_damage
+from profiler_job.jobs.contract.layout import (
+    MANIFEST,
+    RAW,
+    RECORD,
+    SWEEP,
+    VERIFIED,
+    FinishedRecord,
+    RecordError,
+    read_record,
+)
 
 
 @dataclass(kw_only=True)
@@ -36,7 +45,7 @@ def verify(folder: Path) -> Verified:
             verified.damage[file.parent] = str(error)
             continue
         verified.unfinished += [file.parent / run for run in planned if not (file.parent / run / RECORD).is_file()]
-    for file in sorted(folder.rglob(store.MANIFEST)):
+    for file in sorted(folder.rglob(MANIFEST)):
         verified.num_recordings += 1
         _verify_recording(file.parent, verified)
     return verified
@@ -64,10 +73,10 @@ def _verify_recording(folder: Path, verified: Verified) -> None:
         damage.append(str(error))
     tables = manifest.get("tables", {})
     unknown = sorted({file.stem for file in folder.glob("*.parquet")} - tables.keys())
-    if unknown and (tables or store.DIGEST in manifest):  # the oldest manifests list none
+    if unknown and (tables or DIGEST in manifest):  # the oldest manifests list none
         names = ", ".join(f"{name}.parquet" for name in unknown)
-        damage.append(f"{folder / store.MANIFEST} does not list {names}; delete what does not belong there")
+        damage.append(f"{folder / MANIFEST} does not list {names}; delete what does not belong there")
     if damage:
         verified.damage[folder] = "; ".join(damage)
-    elif store.DIGEST not in manifest or not all("sha256" in table for table in tables.values()):
+    elif DIGEST not in manifest or not all("sha256" in table for table in tables.values()):
         verified.unsealed.append(folder)

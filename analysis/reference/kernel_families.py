@@ -15,7 +15,7 @@ import tomllib
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Family(NamedTuple):
@@ -213,7 +213,7 @@ def load_rules(path: Path | str) -> tuple[Rule, ...]:
     return tuple(_parse_rule(path, number, table) for number, table in enumerate(tables, start=1))
 
 
-def _parse_rule(path: Path, number: int, table: dict) -> Rule:
+def _parse_rule(path: Path, number: int, table: dict[str, Any]) -> Rule:
     where = f"{path}: rule {number}"
     for key in table:
         if key not in _REQUIRED + _OPTIONAL:

@@ -1,6 +1,7 @@
 """The lines above the tables: facts of the capture, how much is attributed, and its problems."""
 
 from shlex import quote
+from typing import Any
 
 from profiler_job.analysis.capture.section_columns import SECTIONS
 from profiler_job.analysis.capture.summary import Summary
@@ -85,7 +86,7 @@ def _format_problems(summary: Summary) -> list[str]:
     return [f"Wrong: {what}; {consequence}" for what, consequence in problems]
 
 
-def _format_counts(facts: dict) -> str:
+def _format_counts(facts: dict[str, Any]) -> str:
     """How much there is of everything that is there at all."""
     parts = [f"{format_count(facts['num_kernels'], 'kernel')} ({format_time(facts['kernel_ns'])})"]
     if facts["num_graph_executions"]:
@@ -107,7 +108,7 @@ def _format_dry(dry_ns: int | None, num_gpus: int) -> str:
     return f"; empty for {format_time(dry_ns)} while a GPU idled" + f", summed over {num_gpus} GPUs" * (num_gpus > 1)
 
 
-def describe_selection(selection: dict) -> str:
+def describe_selection(selection: dict[str, Any]) -> str:
     """Describe what was chosen of the capture; "" if all of it was."""
     parts = []
     if "gpu" in selection:
@@ -122,7 +123,7 @@ def describe_selection(selection: dict) -> str:
     return "; ".join(parts)
 
 
-def _format_span(facts: dict) -> str:
+def _format_span(facts: dict[str, Any]) -> str:
     """Format how long the events last, and how long nsys collected if that differs: nsys may have waited long for them,
     or continued after them."""
     events, collection = facts["events_ns"], facts["duration_ns"]
@@ -131,7 +132,7 @@ def _format_span(facts: dict) -> str:
     return f"{format_time(events)} of events in a collection of {format_time(collection)}"
 
 
-def describe_coverage(coverage: dict, facts: dict, has_phases: bool = True) -> str:
+def describe_coverage(coverage: dict[str, Any], facts: dict[str, Any], has_phases: bool = True) -> str:
     """Format the sentence about how much of the kernel time is attributed, and how. If graph executions hide their
     kernels, it also gives the share of the GPU time that this covers."""
     if any(value is None for value in coverage.values()):

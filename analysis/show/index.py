@@ -1,6 +1,7 @@
 """Many captures side by side: a row each."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import pandas as pd
 
@@ -30,7 +31,7 @@ def tabulate_captures(summaries: Iterable[Summary]) -> pd.DataFrame:
     return pd.DataFrame([_make_row(summary) for summary in summaries], columns=list(COLUMNS))
 
 
-def _make_row(summary: Summary) -> dict:
+def _make_row(summary: Summary) -> dict[str, Any]:
     facts, coverage = summary.capture, summary.coverage
     elapsed = facts["events_ns"] * facts["num_gpus"]
     families = summary.sections["families"]

@@ -115,7 +115,7 @@ def _number_words(parts: Parts) -> list[tuple[str, int]]:
     return counted
 
 
-def _rate_parts(parts: Parts, common: Counter, num_names: int, rarity: float) -> list[float]:
+def _rate_parts(parts: Parts, common: Counter[tuple[str, int]], num_names: int, rarity: float) -> list[float]:
     return [
         rarity * math.log(num_names / common[word])
         + bool(_TELLING.fullmatch(word[0]))

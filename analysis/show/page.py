@@ -5,6 +5,7 @@ The content of a profile is not trusted: every text is escaped, and the page for
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
+from typing import Any
 
 import pandas as pd
 from markupsafe import Markup
@@ -127,7 +128,7 @@ def _render_phases_bar(summary: Summary) -> Markup:
     return _render_bar("Kernel time by phase", "Shares of kernel time by phase", pieces)
 
 
-def _label_phase(row: dict) -> str:
+def _label_phase(row: dict[str, Any]) -> str:
     inferred = " (inferred)" if row["phase"] and row["inferred_share"] > INFERRED_SHARE else ""
     return f"{row['phase'] or 'no phase'}{inferred}"
 

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from typing import Any
 
 import pandas as pd
 from rich.cells import cell_len, chop_cells, set_cell_size
@@ -111,7 +112,7 @@ def format_energy(joules: float) -> str:
     return f"{1e3 * joules:.1f} mJ"
 
 
-def format_value(column: str, value) -> str:
+def format_value(column: str, value: Any) -> str:
     if value is None or value is pd.NA or (isinstance(value, float) and pd.isna(value)):
         return _NOTHING
     if column.endswith("_ns"):

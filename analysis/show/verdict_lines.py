@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection
+from typing import Any
 
 import pandas as pd
 
@@ -104,7 +105,7 @@ def _add_missing_parts(rows: pd.DataFrame) -> pd.DataFrame:
 def _measure_worked(row: pd.Series) -> int:
     """Return the time that shares refer to: between a GPU's first and last operation, or all of it if the rest is
     short."""
-    elapsed, no_work = row["elapsed_ns"], row["no_work_ns"]
+    elapsed, no_work = int(row["elapsed_ns"]), int(row["no_work_ns"])
     return elapsed - no_work if elapsed > no_work > LONG_NO_WORK * elapsed else elapsed
 
 
@@ -184,7 +185,7 @@ def _describe_many(rows: pd.DataFrame) -> list[str]:
     return lines
 
 
-def _describe_startup(facts: dict) -> list[str]:
+def _describe_startup(facts: dict[str, Any]) -> list[str]:
     """Describe when start-up ends, in a capture that has it and something after it."""
     start, end, loaded = (facts[name] for name in ("work_start_ns", "work_end_ns", "loading_end_ns"))
     if loaded is None or facts["selection"] or not STEADY_SHARE <= (end - loaded) / (end - start) <= 1 - STEADY_SHARE:

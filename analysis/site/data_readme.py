@@ -14,6 +14,7 @@ from profiler_job.analysis.pages.questions import STUDIES as OF_STUDIES
 from profiler_job.analysis.prediction import ledger
 from profiler_job.analysis.recording import store
 from profiler_job.jobs.contract.integrity import create, find_folders
+from profiler_job.jobs.contract.layout import MANIFEST
 from profiler_job.jobs.contract.studies import LADDER, LOSSES, STUDIES, find_study_folder
 
 NAME = "README.md"
@@ -61,7 +62,7 @@ def describe_recordings(data: Path) -> str:
         if folders:
             lines += ["", f"## {find_study_folder(study)}", "", f"{_WHAT[study]} For {_pages_of(study)}.", ""]
             lines += _table(data, {folder: manifests[folder] for folder in folders})
-    others = find_folders(data / ledger.FOLDER, store.MANIFEST)
+    others = find_folders(data / ledger.FOLDER, MANIFEST)
     if others:
         lines += [
             "",

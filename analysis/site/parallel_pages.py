@@ -94,7 +94,7 @@ def _serve(pipe: Connection) -> None:
         pipe.send(result)
 
 
-def _receive(pipe: Connection, given: SimpleQueue) -> None:
+def _receive(pipe: Connection, given: SimpleQueue[Any]) -> None:
     """Takes what is given while work goes on, so that giving does not wait. Ends the process with its parent."""
     while True:
         try:

@@ -4,7 +4,7 @@ Answer."""
 import json
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -90,7 +90,7 @@ class Site:
     properties: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     has_glossary: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self.env = jinja2.Environment(
             loader=jinja2.FileSystemLoader([*self.template_folders, TEMPLATES]),
             undefined=jinja2.StrictUndefined,
@@ -242,15 +242,15 @@ class _Page:
         }
         return env
 
-    def sentence(self, key: str, caller) -> Markup:
+    def sentence(self, key: str, caller: Callable[..., str]) -> Markup:
         """The sentence of a claim if it holds, otherwise nothing."""
         return self._said(self.answer.claims[key], caller, {})
 
-    def _said(self, claim: Claim, caller, read: findings.Read) -> Markup:
+    def _said(self, claim: Claim, caller: Callable[..., str], read: findings.Read) -> Markup:
         """The sentence; `read` gains the facts in it, by their names."""
         return Markup(caller(findings.noted(claim.values, read))).strip() + Markup(" ") if claim.holds else Markup("")
 
-    def claim(self, key: str, caller) -> Markup:
+    def claim(self, key: str, caller: Callable[..., str]) -> Markup:
         """A finding: the sentence and a link to the rows behind it."""
         read: findings.Read = {}
         words = self._said(self.answer.claims[key], caller, read)

@@ -9,7 +9,7 @@ import sys
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.exit_codes import ExitCode
@@ -56,7 +56,7 @@ def _requirement(extras: str) -> str:
     (PEP 610), or its name in an index of packages."""
     if (PROGRAM / "pyproject.toml").is_file():
         return f"--editable {shlex.quote(f'{PROGRAM}[{extras}]')}"
-    origin: dict = {}
+    origin: dict[str, Any] = {}
     for distribution in metadata.distributions(name="profiler-job", path=[str(PROGRAM.parent)]):
         origin = json.loads(distribution.read_text("direct_url.json") or "{}")
     url = origin.get("url", "")
