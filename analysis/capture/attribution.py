@@ -103,8 +103,8 @@ class Attribution:
         return self.nesting.find_chains(operations["thread"].to_numpy(), operations["launch_ns"].to_numpy())
 
     def pair_with_ranges(self, operations: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-        """Every (operation, range) where a push/pop range holds the launch of a row of kernels, memops or graphs: row
-        numbers (int64, int32), innermost ranges first. Raises ExportError where there are too many."""
+        """Find every (operation, range) for which a push/pop range holds the launch of a row of kernels, memops or
+        graphs: row numbers (int64, int32), innermost ranges first. Raises ExportError if there are too many."""
         chains = self.find_chains(operations)
         try:
             limits.HELD_IN.check(sum(int(self.nesting.depth[chain[chain >= 0]].sum()) for chain in chains))
@@ -125,8 +125,8 @@ class Attribution:
 
 
 def attribute(capture: Capture, chosen: Mapping[str, str] | None = None) -> Attribution:
-    """Attribution of every GPU operation and API call of `capture`; `chosen`: phases of ranges that the user names.
-    Raises ExportError where its ranges are beyond the limits."""
+    """Attribute every GPU operation and API call of `capture`; `chosen`: phases of ranges that the user names. Raises
+    ExportError if its ranges exceed the limits."""
     try:
         nesting = Nesting(capture.ranges)
         ranges, made_by = place_ranges(capture.ranges, nesting, chosen or {})
@@ -151,7 +151,7 @@ def attribute(capture: Capture, chosen: Mapping[str, str] | None = None) -> Attr
 
 
 class _Places:
-    """Where the host was at many moments: range, step, phase and module, and how that is known."""
+    """The range, step, phase and module of the CPU at many moments, and how they are known."""
 
     def __init__(self, ranges: pd.DataFrame, nesting: Nesting, made_by: np.ndarray):
         self._ranges, self._nesting, self._made_by = ranges, nesting, made_by
@@ -191,7 +191,7 @@ class _Places:
         return pd.DataFrame(frame | {name: place[name] for name in place}, copy=False)
 
     def place_moments(self, process, thread, time, launched: np.ndarray | None) -> pd.DataFrame:
-        """Place of the host at `time` on `thread` of `process`; where `launched` is False there is none."""
+        """Find the place of the CPU at `time` on `thread` of `process`; none if `launched` is False."""
         process, thread, time = np.asarray(process), np.asarray(thread), np.asarray(time)
         count = len(time)
         wanted = np.ones(count, bool) if launched is None else launched
@@ -273,7 +273,7 @@ class _Places:
 
 
 def _mark_forward_operations(ranges: pd.DataFrame) -> np.ndarray:
-    """Which ranges are operations of PyTorch in forward: between two of them lies no loss."""
+    """Mark the ranges that are operations of PyTorch in forward: there is no loss between two of them."""
     return (ranges["is_operation"] & (ranges["phase"] == vocabulary.FORWARD)).to_numpy()
 
 
@@ -291,7 +291,8 @@ def _find_implied_losses(ranges: pd.DataFrame, phase: np.ndarray, roots: np.ndar
 
 
 def _find_setups(ranges: pd.DataFrame, phase: np.ndarray) -> dict[int, tuple[int, int]]:
-    """Process -> start of its first operation of PyTorch and of its first phase, where a step begins with that."""
+    """Find for each process the start of its first operation of PyTorch and of its first phase, if a step begins with
+    that phase."""
     setups = {}
     process, start = ranges["process"].to_numpy(), ranges["start_ns"].to_numpy()
     is_operation, has_phase = ranges["is_operation"].to_numpy(bool), phase != NO_PHASE

@@ -67,8 +67,8 @@ def have_shared_launch(row: np.ndarray, num_calls: int) -> np.ndarray:
 
 
 def find_launches(operations: pd.DataFrame, api: pd.DataFrame) -> np.ndarray:
-    """Row of `api` that launched each operation, joined on process and correlation id; NO_CALL where there is none,
-    NOT_BELIEVED where there are several (int64)."""
+    """Find the row of `api` that launched each operation, joined on process and correlation id; NO_CALL if there is
+    none, NOT_BELIEVED if there are several (int64)."""
     if not len(api) or not len(operations):
         return np.full(len(operations), NO_CALL, np.int64)
     api_process, process = api["process"].to_numpy(), operations["process"].to_numpy()

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 BLOCK = 1 << 16
-"""Rows at once where whole columns need not be."""
+"""Number of rows in a block, for work that does not need whole columns."""
 
 
 def split_into_blocks(num_rows: int) -> Iterator[slice]:

@@ -1,11 +1,11 @@
-"""What to change first, told from one capture: changes that it has evidence for, with the time behind each.
+"""Advise what to change first, from one capture: changes that it has evidence for, with the time that each could save.
 
-A capture holds no unprofiled step, so nothing here is a prediction: `time_ns` is what the capture itself spends on what
-the change does away with, and `ceiling_ns` what goes at most if all of it and all that the GPU waits go. Where the GPU
-limits what was captured, `analysis.prediction.captures` adds a gain. Where launches vanish, the host's part of the
-waiting counts by their number. Where start-up is in a capture, its GPUs idle for that, and no idle time counts. Gains
-do not add up: several changes are of the same kernels. Where the capture cannot tell, a change is not advised, and the
-reason says why.
+A capture holds no unprofiled step, so nothing here is a prediction. `time_ns` is the time that the capture spends on
+what the change removes. `ceiling_ns` is the most that the change could save: all of that time and all the time that the
+GPU waits. If the GPU limits what was captured, `analysis.prediction.captures` adds a gain. If launches vanish, the
+CPU's part of the waiting counts by their number. If start-up is in a capture, its GPUs idle for that, and no idle time
+counts. Gains do not add up: several changes concern the same kernels. If the capture does not show enough, a change is
+not advised, and the reason explains why.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -68,7 +68,7 @@ class WithheldError(ProfilerError, ValueError):
 
 @dataclass(frozen=True)
 class ChangeEvidence:
-    """Of a change that the capture has evidence for; times in ns."""
+    """The evidence of a capture for a change; times in ns."""
 
     time_ns: float
     ceiling_ns: float
@@ -152,7 +152,7 @@ class CaptureEvidence:
 
     @property
     def waiting_ns(self) -> float:
-        """All that a GPU idles between its first and its last operation, where start-up is not in it."""
+        """The time that a GPU idles between its first and its last operation, if start-up is not in it."""
         return 0.0 if self.has_startup else self.sum_parts("late_launch", "sync", "between", "unknown_idle")
 
     def estimate_launching(self, num_launches: float) -> float:
@@ -161,7 +161,7 @@ class CaptureEvidence:
         return late_ns * num_launches / max(self.num_kernels, 1)
 
     def measure_phase(self, name: str) -> tuple[float, float]:
-        """Kernel time and elapsed time of a phase that ranges tell; 0 where none does."""
+        """Measure the kernel time and the elapsed time of a phase that ranges mark; 0 if none does."""
         phases, parts = self.sections["phases"], self.sections["verdict_phases"]
         known = phases[(phases["phase"] == name) & (phases["inferred_share"].fillna(0) < 0.5)]
         if known.empty:
@@ -262,7 +262,8 @@ def _advise_fused_adamw(seen: CaptureEvidence) -> ChangeEvidence | None:
 
 
 def _advise_foreach(seen: CaptureEvidence) -> ChangeEvidence | None:
-    """Lists of tensors move the same bytes: only launches vanish, which gives nothing where the GPU limits."""
+    """Advise foreach: lists of tensors move the same bytes, and only launches vanish, which saves nothing if the GPU is
+    the limit."""
     said = _advise_fused_adamw(seen)
     if said is None:
         return None
@@ -282,7 +283,7 @@ def _advise_casts(seen: CaptureEvidence) -> ChangeEvidence | None:
 
 
 def _advise_without_kernels(seen: CaptureEvidence, kind: str, evidence: str) -> ChangeEvidence | None:
-    """Of a change that does away with the kernels of a finding, and so with their launches."""
+    """Advise a change that removes the kernels of a finding, and so their launches."""
     if kind not in seen.findings.index:
         return None
     finding = seen.findings.loc[kind]

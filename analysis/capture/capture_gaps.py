@@ -47,8 +47,8 @@ _WHOLE_SHARE, _MOST_AROUND = 0.9, 5
 
 
 def find_unmatched_ranges(attribution: Attribution, duration: np.ndarray) -> list[str]:
-    """Names of the largest ranges that match no phase, though kernels in them have none from a range. Of a range around
-    (nearly) all of them, those inside."""
+    """Find the names of the largest ranges that match no phase, if no range gives the phase of their kernels. If a
+    range is around (nearly) all of them, the ranges inside it."""
     ranges, place = attribution.ranges, attribution.kernels
     unknown = (place["range_id"] >= 0) & place["attribution"].isin(["exact", "early", "inferred", "none"])
     unknown &= (place["phase"] == "") | (place["attribution"] == "inferred")

@@ -65,7 +65,7 @@ def _find_host_waits(capture: Capture, gpu: np.ndarray) -> pd.DataFrame:
 
 
 def _read_world_size(capture: Capture) -> int:
-    """The number of all ranks, on all machines, as they say themselves; 0 where they do not."""
+    """Read the number of all ranks, on all machines, from the ranks' ranges; 0 if they do not give it."""
     said = pd.Series(capture.ranges["name"].cat.categories.astype(str)).str.extract(SAID_RANK)["world"]
     return int(said.astype("Int64").max()) if said.notna().any() else 0
 

@@ -9,8 +9,8 @@ from profiler_job.analysis.capture.blocks import split_into_blocks
 
 
 def encode(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct values in order, and each value's place among them: np.unique, and without sorting where they lie
-    close together, as ids do."""
+    """Return the distinct values in order, and each value's place among them: like np.unique, but without sorting if
+    the values are close together, as ids are."""
     if len(values) == 0:
         return values, np.empty(0, np.int32)
     low, high = int(values.min()), int(values.max())
@@ -25,7 +25,8 @@ def encode(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def find_distinct(values: np.ndarray) -> np.ndarray:
-    """The distinct values in order: np.unique, and without sorting where they lie close together, as ids do."""
+    """Return the distinct values in order: like np.unique, but without sorting if they are close together, as ids
+    are."""
     if len(values) == 0:
         return values
     low, high = int(values.min()), int(values.max())
@@ -35,7 +36,7 @@ def find_distinct(values: np.ndarray) -> np.ndarray:
 
 
 def _mark_present(values: np.ndarray, low: int, high: int) -> np.ndarray:
-    """Of each number from `low` to `high` whether it is one of the values."""
+    """Mark for each number from `low` to `high` whether it is one of the values."""
     present = np.zeros(high - low + 1, bool)
     for rows in split_into_blocks(len(values)):
         present[values[rows] - low] = True

@@ -70,7 +70,7 @@ def fill_neutral(values: np.ndarray, value: int = 0) -> np.ndarray:
 
 
 def narrow_to_int32(values: np.ndarray, value: int = 0) -> np.ndarray:
-    """int32 of `values`, NULL as `value`. Raises ValueError where one does not fit."""
+    """Convert `values` to int32, NULL to `value`. Raises ValueError if one does not fit."""
     values = fill_neutral(values, value)
     if len(values) and (values.max() > 2**32 - 1 or values.min() < -(2**31)):
         raise ValueError("an id or size is out of range")
@@ -106,8 +106,8 @@ def sort_frame(arrays: dict) -> pd.DataFrame:
 
 
 def _find_order(start: np.ndarray, end: np.ndarray) -> tuple[slice | np.ndarray, np.ndarray]:
-    """Places to fill and the rows that belong there, by start, then end. nsys mostly writes rows in order, and then
-    only those that start together can be in a wrong place."""
+    """Find the places to fill and the rows that belong there, by start, then end. nsys mostly writes rows in order, and
+    then only rows that start together can be in a wrong place."""
     if (start[1:] < start[:-1]).any():
         return slice(None), np.lexsort((end, start))
     same = np.flatnonzero(start[1:] == start[:-1])
@@ -131,6 +131,6 @@ def read_operations(tables, table: str, more: dict[str, str], missing: dict[str,
 
 
 def decode_process(serialised: np.ndarray) -> np.ndarray:
-    """Process part of a serialised process or thread id; UNKNOWN_PROCESS where the export does not say."""
+    """Return the process part of a serialised process or thread id; UNKNOWN_PROCESS if the export does not have it."""
     absent = serialised == NO_VALUE
     return np.where(absent, UNKNOWN_PROCESS, serialised >> 24) if absent.any() else serialised >> 24

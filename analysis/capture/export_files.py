@@ -82,8 +82,8 @@ def _export(report: Path, folder: Path) -> Path:
 
 
 def _run(command: Sequence[str], log: Path, limit_s: float) -> tuple[int, str]:
-    """Exit code of a program without input, and the end of what it said on one line. Where it is not done in `limit_s`
-    seconds (subprocess.TimeoutExpired) or the user interrupts, it ends with all that it has started."""
+    """Run a program without input; return its exit code and the end of its output on one line. If it is not done in
+    `limit_s` seconds (subprocess.TimeoutExpired) or the user interrupts, it ends with all processes that it started."""
     with log.open("wb") as said:  # a file, because a pipe stays open as long as any process that the program started
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, process_group=0)
         try:

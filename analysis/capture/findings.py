@@ -45,7 +45,7 @@ KINDS = {
 }
 """What each kind of finding is about."""
 OF_IDLE_TIME = ("idle", "tiny_kernels")
-"""Those that need to know all that a GPU did."""
+"""Findings that need the whole time line of a GPU."""
 
 COLUMNS = {
     "kind": "kind of finding",
@@ -137,14 +137,14 @@ class KernelNames:
         self.classes = [taxonomy.classify(name) for name in self.names]
 
     def mark(self, holds: Callable[[str, Classification], bool]) -> np.ndarray:
-        """Of each name whether `holds(name, classification)`."""
+        """Mark each name for which `holds(name, classification)` is true."""
         return np.array([holds(name, known) for name, known in zip(self.names, self.classes)], bool)
 
     def mark_rule(self, *rules: str) -> np.ndarray:
         return self.mark(lambda _, known: known.rule in rules)
 
     def sum_by_name(self, rows: np.ndarray | slice = slice(None)) -> tuple[np.ndarray, np.ndarray]:
-        """Of each name how many of the kernels in `rows` there are, and their time (int64)."""
+        """Count for each name the kernels in `rows`, and sum their time (int64)."""
         code = self.code[rows]
         return count_by(code, len(self.names)), sum_by(code, self.duration[rows], len(self.names))
 
@@ -177,7 +177,7 @@ def find_in_kernels(kernels: pd.DataFrame, phase: pd.Series, num_updates: int, t
 
 
 def _classify_kernel(name: str, known: Classification) -> str:
-    """The kind of finding that a kernel's name alone makes it part of; empty where none."""
+    """Return the kind of finding that a kernel belongs to by its name alone; empty if none."""
     if known.family == "gemm" and known.part != "gemv":
         gemm = gemm_names.parse(name)
         if gemm and gemm.math_path == "fp32":
@@ -198,15 +198,15 @@ def is_unaligned(name: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionSpans:
-    """Kernels between the two matmuls of attentions that are not fused: the slices first:after, where the kernels of
-    each stream stand together. order: the kernels in that order, None where it is their own."""
+    """Kernels between the two matmuls of attentions that are not fused: the slices first:after, with the kernels of
+    each stream grouped. order: the kernels in that order, None if it is their own order."""
 
     first: np.ndarray
     after: np.ndarray
     order: np.ndarray | None = None
 
     def mark(self, first: np.ndarray, after: np.ndarray, num_kernels: int) -> np.ndarray:
-        """Which kernels lie in the slices first:after, which do not overlap; bool, in the kernels' own order."""
+        """Mark the kernels in the slices first:after, which do not overlap; bool, in the kernels' own order."""
         edges = np.zeros(num_kernels + 1, np.int8)
         np.add.at(edges, first, 1)
         np.subtract.at(edges, after, 1)
@@ -270,7 +270,8 @@ def _may_be_in_attention(name: str, known: Classification) -> bool:
 
 
 def _order_by_stream(kernels: pd.DataFrame) -> tuple[np.ndarray | None, np.ndarray]:
-    """Order in which the kernels of a stream stand together, None where they do; and the stream of each in it."""
+    """Return an order that groups the kernels of each stream, None if they are grouped; and the stream of each kernel
+    in it."""
     key = np.zeros(len(kernels), np.int64)
     for column in ("process", "device", "stream"):
         values, code = encode(kernels[column].to_numpy())
@@ -282,10 +283,10 @@ def _order_by_stream(kernels: pd.DataFrame) -> tuple[np.ndarray | None, np.ndarr
 
 
 def _find_per_tensor(phase: pd.Series, steps: int, names: KernelNames) -> tuple[np.ndarray, str]:
-    """Which kernels are an optimizer's that works tensor by tensor (bool), and how many there are a step.
+    """Find the kernels of an optimizer that works tensor by tensor (bool), and how many there are a step.
 
-    Where the capture has the phase: its elementwise kernels, where most launches of the phase are such. Elsewhere
-    those that only Adam's update has: addcdiv, addcmul and lerp.
+    If the capture has the phase, these are its elementwise kernels, provided that most launches of the phase are
+    elementwise. Otherwise they are the kernels that only Adam's update has: addcdiv, addcmul and lerp.
     """
     elementwise = names.mark(lambda _, known: known.family == "elementwise")
     in_phase = (phase == OPTIMIZER).to_numpy()
@@ -299,7 +300,7 @@ def _find_per_tensor(phase: pd.Series, steps: int, names: KernelNames) -> tuple[
 
 
 def _num_optimizer_ranges(ranges: pd.DataFrame) -> int:
-    """How many ranges are an optimizer phase and lie in no other."""
+    """Count the ranges that are an optimizer phase and are inside no other one."""
     of_phase = (ranges["phase"] == OPTIMIZER).to_numpy()
     parent = ranges["parent_id"].to_numpy()
     return int((of_phase & ~((parent >= 0) & of_phase[parent])).sum()) if len(ranges) else 0

@@ -26,10 +26,12 @@ def find_least_lag(
     is_later: np.ndarray,
     drifts: bool = False,
 ) -> np.ndarray:
-    """The shortest way from launch to start, for each operation (int64). The same for all, unless the clocks drift.
+    """Find the shortest way from launch to start, for each operation (int64). It is the same for all, unless the clocks
+    drift.
 
-    is_node: shares its launch with others, or is a whole graph; is_later: and is not the first of them. The way is that
-    of the others; where there are none, from the end of the call to the first node.
+    is_node: the operation shares its launch with others, or is a whole graph. is_later: it is a node and not the first
+    one. Nodes have the shortest way of the other operations; if there are none, the way from the end of the call to the
+    first node.
     """
     lag = start - launch
     lag[is_node] = _NOT_COUNTED

@@ -63,7 +63,7 @@ _KINDS = (
 )
 _KIND_PATTERNS = [(kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _KINDS]
 _UPDATE_FAMILIES = {"elementwise", "fill", "copy", "reduce", "optimizer"}
-"""Of what an optimizer without kernels of its own consists: one operation on each tensor after the other."""
+"""Kernel families of an optimizer without kernels of its own: one operation on each tensor after the other."""
 _FEWEST_UPDATES = 30
 _TO_DEVICE = "memcpy Host-to-Device"
 _NORMS = {"aten::_foreach_norm", "aten::linalg_vector_norm", "aten::norm", "aten::_foreach_pow"}
@@ -186,7 +186,7 @@ def _infer_between_operations(
 def _infer_from_kernels(
     thread: np.ndarray, launch: np.ndarray, kind: np.ndarray, is_update: np.ndarray, copies: np.ndarray
 ) -> np.ndarray:
-    """Phase of each kernel of a process, by the order of their launch; _NO_PHASE where nothing tells."""
+    """Infer the phase of each kernel of a process from the order of the launches; _NO_PHASE if nothing shows it."""
     threads, code = np.unique(thread, return_inverse=True)
     num_backward, num_optimizer = (
         np.bincount(code[kind == of], minlength=len(threads)) for of in (_OF_BACKWARD, _OF_OPTIMIZER)
@@ -211,7 +211,7 @@ def _infer_from_kernels(
 def _infer_around_autograd(
     of_autograd: np.ndarray, launch: np.ndarray, kind: np.ndarray, is_update: np.ndarray, copies: np.ndarray
 ) -> np.ndarray:
-    """Phases where autograd has threads of its own."""
+    """Infer the phases of a process whose autograd has threads of its own."""
     phase = np.where(of_autograd, _BACKWARD, _FORWARD).astype(np.int8)
     edges = np.flatnonzero(np.diff(of_autograd)) + 1
     begins, ends = np.r_[0, edges], np.r_[edges, len(phase)]
@@ -235,7 +235,7 @@ def _infer_around_autograd(
 
 
 def _forget_model_setup(phase: np.ndarray, kind: np.ndarray, num_forward: list[int]) -> None:
-    """Of what comes before the first backward, leave in place only what a forward has, and no random weights."""
+    """Keep before the first backward only kernels that a forward has, and no random weights."""
     random = np.flatnonzero(kind == _OF_RANDOM)
     first = random[-1] + 1 if len(random) else 0
     if num_forward:
@@ -244,7 +244,7 @@ def _forget_model_setup(phase: np.ndarray, kind: np.ndarray, num_forward: list[i
 
 
 def _find_end_of_optimizer(launch: np.ndarray, kind: np.ndarray, is_update: np.ndarray, copies: np.ndarray) -> int:
-    """How many of these kernels, which follow backward, are of the optimizer."""
+    """Count the kernels of the optimizer among these kernels, which follow backward."""
     own = np.flatnonzero(kind == _OF_OPTIMIZER)
     if len(own):
         return int(own[-1]) + 1
@@ -262,7 +262,7 @@ def _find_end_of_clip(kind: np.ndarray) -> int:
 
 
 def _infer_between_markers(kind: np.ndarray) -> np.ndarray:
-    """Phases where one thread launches all."""
+    """Infer the phases of a process in which one thread launches everything."""
     phase = np.full(len(kind), _NO_PHASE, np.int8)
     markers = np.flatnonzero(np.isin(kind, (_OF_FORWARD, _OF_BACKWARD, _OF_OPTIMIZER)))
     if not len(markers):
@@ -294,7 +294,7 @@ def _infer_between_markers(kind: np.ndarray) -> np.ndarray:
 
 
 def _find_lone_forward(kind: np.ndarray) -> slice:
-    """Which kernels of a thread are forward, where its process has no other phase."""
+    """Find the forward kernels of a thread whose process has no other phase."""
     markers = np.flatnonzero(kind == _OF_FORWARD)
     if not len(markers):
         return slice(0)
@@ -305,7 +305,7 @@ def _find_lone_forward(kind: np.ndarray) -> slice:
 
 
 def _find_begin_of_updates(markers: np.ndarray, low: int, first: int) -> int:
-    """Where the optimizer begins whose first own kernel is `first`: an update of a tensor has as many kernels before
-    its own as the next has."""
+    """Find the begin of the optimizer whose first own kernel is `first`: the update of a tensor has as many kernels
+    before its own as the next update has."""
     following = markers[markers > first]
     return max(low, 2 * first + 1 - int(following[0])) if len(following) else first

@@ -41,7 +41,7 @@ def make_keys(group: np.ndarray, time: np.ndarray) -> np.ndarray:
 
 
 def measure_new(group: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """The part of each interval that no earlier one of its group covers: the union is the sum of these (int64).
+    """Measure the part of each interval that no earlier one of its group covers (int64): their sum is the union.
     Intervals are sorted by group and start."""
     return np.maximum(end - np.maximum(start, find_covered_before(group, start, end)), 0)
 
@@ -107,6 +107,6 @@ def measure_busy_shares(start: np.ndarray, end: np.ndarray, edges: np.ndarray) -
     until = np.r_[0, np.cumsum(new)]
     begun = np.searchsorted(start, edges, side="right")
     last = np.maximum(begun - 1, 0)
-    # Of the last interval that has begun at an edge, what comes after the edge is not yet there.
+    # The last interval that has begun at an edge counts only up to the edge.
     busy = until[begun] - np.where(begun > 0, np.clip(end[last] - edges, 0, new[last]), 0)
     return np.diff(busy) / np.maximum(np.diff(edges), 1e-9)

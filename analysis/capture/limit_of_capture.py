@@ -1,12 +1,13 @@
-"""Where the time of each GPU goes, to the nanosecond: what runs on it, and why nothing does.
+"""Divide the time of each GPU, to the nanosecond, into what runs on it and why nothing runs.
 
 Elapsed is the same for all GPUs of a capture: from the start of its first event, of whatever kind, to the end of its
-last. Each moment of it counts once. Of what runs at the same time the first of these counts: compute kernels, whole
-graph executions, communication kernels, copies and fills. So communication and copies are those that nothing hides.
+last. Each moment of it counts once. If several operations run at the same time, the first of these counts: compute
+kernels, whole graph executions, communication kernels, copies and fills. So communication and copies are the ones that
+nothing hides.
 
-Idle time before an operation is late until the host has launched it (`idle_time`), and synchronisation as far as a
-thread of the launching process is in a synchronisation call meanwhile. In the rest of it the operation waits for what
-was launched before, or for the GPU itself. Before its first and after its last operation a GPU has no work.
+Idle time before an operation is late until the CPU has launched it (`idle_time`), and synchronisation while a thread of
+the launching process is in a synchronisation call. In the rest of it the operation waits for earlier launches, or for
+the GPU itself. Before its first and after its last operation a GPU has no work.
 """
 
 from collections.abc import Iterable, Mapping
@@ -111,7 +112,7 @@ class Calls:
 
 
 def classify_families(families: Iterable[str]) -> np.ndarray:
-    """The kind of kernels of these families (int8)."""
+    """Return the kind of kernels of these families (int8)."""
     communicates = [name == kernel_families.COMMUNICATION for name in families]
     return np.where(communicates, _COMMUNICATION, _KERNELS).astype(np.int8)
 

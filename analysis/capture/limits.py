@@ -1,6 +1,6 @@
-"""What a capture may hold at most: captures come from anybody, and one that is beyond these is refused with a line.
+"""Limits of what a capture may hold: captures come from anybody, and one that exceeds these is refused with a line.
 
-Each limit lies far beyond what nsys writes (5 M kernels with 10 M API calls, 90,432 ranges of `autograd-nvtx`, names of
+Each limit is far above what nsys writes (5 M kernels with 10 M API calls, 90,432 ranges of `autograd-nvtx`, names of
 several kB, paths 40 deep) and is checked before the memory or the time is spent. The guide's page about `show` lists
 them; a test compares the two.
 """
@@ -24,7 +24,7 @@ class Limit(NamedTuple):
     most: int
 
     def check(self, number: int, where: str = "") -> None:
-        """Raises LimitError where `number` is more."""
+        """Raise LimitError if `number` exceeds the limit."""
         if number > self.most:
             of = f" of {where}" if where else ""
             raise LimitError(f"has {number:,} {self.what}{of}, and at most {self.most:,} are read")
@@ -46,13 +46,13 @@ DEFINITION_BYTES = Limit("bytes in the definition of a table", 64 << 10)
 """nsys's longest has 4,373, comments included."""
 
 ROW_BYTES = Limit("bytes in a row", 1 << 20)
-"""Some hundreds lie in memory at once. The payloads of NVTX events are the longest values that nsys writes."""
+"""Some hundreds are in memory at once. The payloads of NVTX events are the longest values that nsys writes."""
 
 NAME_BYTES = Limit("bytes in one name", 64 << 10)
 """The longest names are kernels whose templates have templates as parameters: several kB."""
 
 NAMES_BYTES = Limit("bytes of different strings", 256 << 20)
-"""As they lie in memory. PyTorch's own ranges have names of one instance: 90 bytes each, for 3 M ranges."""
+"""Their size in memory. PyTorch's own ranges have names of one instance: 90 bytes each, for 3 M ranges."""
 
 KERNEL_NAMES = Limit("different kernel names", 50_000)
 """Each is looked up in the taxonomy; a model that is compiled has some thousands."""
@@ -90,11 +90,11 @@ PAGES = Limit("pages in the Parquet columns that are read", 100_000)
 """A page of writers of today has 20,000 rows or 1 MiB."""
 
 PAGE_BYTES = Limit("bytes in a page of a Parquet file", 16 << 20)
-"""Unpacked: one page of each column lies in memory at a time. Writers make pages of 1 MiB."""
+"""Unpacked: one page of each column is in memory at a time. Writers make pages of 1 MiB."""
 
 FREE_ROWS, FEWEST_ROW_BYTES = 20_000, 4
-"""Of more than so many rows each has at least so many bytes in a Parquet file. nsys needs 12 and more, because no two
-events have the same times; equal rows would be a billion in 26 KB."""
+"""Number of rows from which on each row must have at least so many bytes in a Parquet file. nsys needs 12 and more,
+because no two events have the same times; equal rows would be a billion in 26 KB."""
 
 CHECK_S, CHECKED_BYTES = 7.0, 100_000_000
 """The check of an SQLite file for damage ends after so many seconds of processor time, and one more for so many bytes
@@ -109,13 +109,13 @@ def check_s(file: os.stat_result) -> float:
 
 
 def check_density(rows: int, file_bytes: int, table: str) -> None:
-    """Raises LimitError where a Parquet file is too small for the rows that it says it has."""
+    """Raise LimitError if a Parquet file is too small for its stated number of rows."""
     if rows > FREE_ROWS + file_bytes // FEWEST_ROW_BYTES:
         raise LimitError(f"has {rows:,} rows of {table} in {file_bytes:,} bytes, and a row needs {FEWEST_ROW_BYTES}")
 
 
 class UniqueNames:
-    """The different strings of a capture, each once. Raises LimitError where they are too much memory."""
+    """The different strings of a capture, each once. Raises LimitError if they take too much memory."""
 
     def __init__(self) -> None:
         self._seen: dict[str, str] = {}

@@ -1,9 +1,9 @@
-"""Says which module launched an operation of a measured step, from a step in which modules were followed.
+"""Find the module that launched an operation of a measured step, from a step in which modules were followed.
 
-Following modules (see `jobs.follow.module_ranges`) slows the host, so the steps that say how long are others. What
-both launch is the same: in each phase, thread by thread, an operation of a measured step is linked to the one at its
-place in a followed step, provided that all of them are the same there, in the same order. Where they are not, none of
-that phase is linked.
+Following modules (see `jobs.follow.module_ranges`) slows the CPU, so times come from other steps. Both launch the same:
+in each phase, thread by thread, an operation of a measured step is linked to the one at its place in a followed step,
+provided that all operations there are the same, in the same order. If they are not, no operation of that phase is
+linked.
 """
 
 from typing import NamedTuple
@@ -76,8 +76,8 @@ def _find_followed_steps(ranges: pd.DataFrame) -> pd.DataFrame:
 def _link_sequences(
     operations: pd.DataFrame, followed: pd.DataFrame, same: list[str], module: np.ndarray, by: np.ndarray
 ) -> list[dict]:
-    """Fill `module` and `by` in place where a followed step says another module, or the only one: a range inside
-    backward may be of a library. Returns what could not be linked, and why."""
+    """Fill `module` and `by` in place if a followed step gives another module, or the only one: a range inside backward
+    may belong to a library. Returns what could not be linked, and why."""
     rows = operations.assign(row=np.arange(len(operations))).sort_values(["launch_ns", "start_ns"], kind="stable")
     known: dict[tuple, list[pd.DataFrame]] = {}
     for process, start, end in followed.itertuples(index=False):
@@ -100,8 +100,8 @@ def _link_sequences(
 
 
 def _name_modules(sequence: pd.DataFrame, name: str) -> np.ndarray:
-    """The modules of a followed step's operations. Autograd launches some of backward outside its nodes: first the
-    gradient of the loss, on the thread of the script, and later the sums where branches of the graph join."""
+    """Return the modules of a followed step's operations. Autograd launches some of backward outside its nodes: first
+    the gradient of the loss, on the thread of the script, and later the sums of branches that join in the graph."""
     module = sequence["module"].to_numpy(dtype=object).copy()
     if len(module) and str(sequence["phase"].iloc[0]) == vocabulary.BACKWARD:
         between = module == ""
@@ -113,7 +113,7 @@ def _name_modules(sequence: pd.DataFrame, name: str) -> np.ndarray:
 
 
 def _describe_difference(sequence: pd.DataFrame, other: pd.DataFrame, same: list[str]) -> str:
-    """Where two sequences of operations differ; "" where they are the same."""
+    """Describe the first difference of two sequences of operations; "" if they are the same."""
     shorter = min(len(sequence), len(other))
     differs = np.zeros(shorter, bool)
     for column in same:

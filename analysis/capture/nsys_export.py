@@ -169,7 +169,7 @@ def _read_memops(tables, missing: dict[str, str]) -> pd.DataFrame:
 
 
 def _find_host_memory(kinds: np.ndarray, source: np.ndarray, destination: np.ndarray) -> pd.Categorical:
-    """The kind of host memory that each copy reads or writes; empty where neither side is the host."""
+    """Find the kind of host memory that each copy reads or writes; empty if neither side is the host."""
     at_host = np.select([np.isin(kinds, (1, 3, 11)), np.isin(kinds, (2, 4, 12))], [source, destination], NO_VALUE)
     codes = np.zeros(len(kinds), np.int8)
     for value, name in HOST_MEMORY.items():
@@ -265,8 +265,9 @@ def _read_messages(tables, ranges: pd.DataFrame) -> pd.DataFrame:
 
 
 def _name_ranges(texts: list, text_ids: np.ndarray, strings: _Strings) -> pd.Categorical:
-    """Names of ranges: their own text where there is one, else the registered string. Raises LimitError once there
-    are more names than paths are read, for each is a path: to place two million ranges first took 20 s and 1.1 GB."""
+    """Return the names of ranges: their own text if there is one, else the registered string. Raises LimitError if
+    there are more names than the limit of paths, for each is a path: to place two million ranges first took 20 s and
+    1.1 GB."""
     plain: set[str] = set()
     values: list[str] = []
 
@@ -318,8 +319,8 @@ def _read_syncs(tables, missing: dict[str, str]) -> pd.DataFrame:
 
 
 def _fill_process(operations: Sequence[pd.DataFrame], hosts: Sequence[pd.DataFrame], missing: dict[str, str]) -> None:
-    """Operations whose process the export does not say belong to the capture's only process, where it has only one.
-    Raises LimitError where it has too many, or too many GPUs."""
+    """Assign operations without a process in the export to the capture's only process, if it has only one. Raises
+    LimitError if it has too many, or too many GPUs."""
     frames = (*operations, *hosts)
     known = {int(owner) for frame in frames for owner in find_distinct(frame["process"].to_numpy())} - {UNKNOWN_PROCESS}
     limits.PROCESSES.check(len(known))

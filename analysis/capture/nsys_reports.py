@@ -19,8 +19,8 @@ _STATISTICS = ["Avg (ns)", "Med (ns)", "Min (ns)", "Max (ns)", "StdDev (ns)"]
 
 
 def compute_statistics(group: np.ndarray, values: np.ndarray, num_groups: int) -> pd.DataFrame:
-    """count, total, avg, med, min, max, std of `values` (int64) in each group 0..num_groups-1; NaN where a group is
-    empty."""
+    """Compute count, total, avg, med, min, max, std of `values` (int64) in each group 0..num_groups-1; NaN if a group
+    is empty."""
     order = np.lexsort((values, group))
     ordered = values[order]
     count = np.bincount(group, minlength=num_groups)
@@ -215,9 +215,9 @@ def nvtx_gpu_proj_sum(capture: Capture, attribution: Attribution | None = None) 
 
 
 def cuda_kern_exec_sum(capture: Capture, attribution: Attribution | None = None) -> pd.DataFrame:
-    """From launch call to the end of the kernel, by thread, device, API function and kernel: T from the start of the
-    call to the end of the later of call and kernel, A the call, Q from the end of the call to the start of the kernel
-    where the kernel did not start before (QCount of them), K the kernel."""
+    """Measure from launch call to the end of the kernel, by thread, device, API function and kernel: T from the start
+    of the call to the end of the later of call and kernel, A the call, Q from the end of the call to the start of the
+    kernel if the kernel did not start before (QCount of them), K the kernel."""
     attribution = attribution or attribute(capture)
     place = attribution.kernels
     row = np.flatnonzero((place["api"] >= 0).to_numpy() & (place["thread"] != UNKNOWN_THREAD).to_numpy())

@@ -29,9 +29,10 @@ COPIES = "copies"
 
 
 def summarise_operations(capture: Capture, attribution: Attribution, taxonomy: Taxonomy) -> pd.DataFrame:
-    """Kernels, and copies and fills, of all GPUs: COLUMNS. process: its number among those that have any; name: of the
-    kernel or the operation; of_attention: whether it is a matmul of attention, of two tensors; time_ns: the sum of
-    their durations; blocked_ns: how long calls that launch them wait because FULL_QUEUE others have not begun."""
+    """Summarise the kernels, copies and fills of all GPUs, with COLUMNS. process: its number among processes that have
+    any; name: of the kernel or the operation; of_attention: whether it is a matmul of attention, with two tensors;
+    time_ns: the sum of their durations; blocked_ns: how long calls that launch them wait because FULL_QUEUE others have
+    not begun."""
     kernels = capture.kernels
     names = KernelNames(kernels, taxonomy)
     known = pd.DataFrame(
@@ -50,8 +51,8 @@ def summarise_operations(capture: Capture, attribution: Attribution, taxonomy: T
 
 
 def _measure_blocked_launches(capture: Capture, attribution: Attribution) -> tuple[np.ndarray, np.ndarray]:
-    """Of each kernel, and of each copy or fill, how long its call waits because the queue of its GPU is full, beyond
-    what other calls take. Of several operations of one call, as of a graph, the first has it."""
+    """Measure for each kernel, copy or fill how long its call waits because the queue of its GPU is full, beyond the
+    time that other calls take. If a call has several operations, as for a graph, the first one gets the wait."""
     frames, places = (capture.kernels, capture.memops), (attribution.kernels, attribution.memops)
     api, launch, end = (
         np.concatenate([place[name].to_numpy() for place in places]) for name in ("api", "launch_ns", "launch_end_ns")
@@ -68,8 +69,8 @@ def _measure_blocked_launches(capture: Capture, attribution: Attribution) -> tup
 
 
 def measure_blocked(launch: np.ndarray, launch_end: np.ndarray, start: np.ndarray) -> np.ndarray:
-    """Of each launch of a device how long its call waits because the queue is full, beyond what other calls take.
-    Start and end of its call, and start of what it launches, in ns; one row for each call."""
+    """Measure for each launch of a device how long its call waits because the queue is full, beyond the time that other
+    calls take. Start and end of its call, and start of what it launches, in ns; one row for each call."""
     is_full = is_queue_full(launch, start)
     took = launch_end - launch
     blocked = np.zeros(len(took), np.int64)
@@ -137,7 +138,7 @@ def _mark_neighbours(spans: AttentionSpans, gemms: np.ndarray, is_backward: np.n
         return np.zeros(len(gemms), bool)
     order = np.arange(len(gemms)) if spans.order is None else spans.order
     place = np.flatnonzero(gemms[order])
-    number = np.searchsorted(place, spans.after)  # of the matmul behind a span, among matmuls
+    number = np.searchsorted(place, spans.after)  # place of the matmul after a span, among matmuls
     in_backward = is_backward[order][spans.after]
     beyond = np.clip(np.r_[number[in_backward] - 2, number[in_backward] + 1], 0, len(place) - 1)
     sides = np.zeros(len(gemms), bool)

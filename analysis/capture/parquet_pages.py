@@ -1,8 +1,8 @@
-"""How much memory the columns of a Parquet file take, told by the headers of their pages before any is decoded.
+"""Check how much memory the columns of a Parquet file take, from the headers of their pages, before any is decoded.
 
-The footer says it too, and may lie; a decoder makes room for what the header of a page says. A header is a struct in
-Thrift's compact protocol (PageHeader of parquet-format): fields 2 and 3 are the sizes of the page, 5, 7 and 8 describe
-a data page, a dictionary page and a data page of version 2.
+The footer has a size, too, but it may be wrong; a decoder allocates the size in the header of a page. A header is a
+struct in Thrift's compact protocol (PageHeader of parquet-format): fields 2 and 3 are the sizes of the page, 5, 7 and 8
+describe a data page, a dictionary page and a data page of version 2.
 """
 
 from collections.abc import Collection
@@ -21,8 +21,8 @@ DELTA_BYTE_ARRAY = 7
 
 
 def check(file: BinaryIO, metadata: pq.FileMetaData, columns: Collection[int], table: str) -> None:
-    """Walk the pages of the columns with these numbers. Raises LimitError where there are too many, or one is too
-    large, and ValueError where a page is not what the format says."""
+    """Walk the pages of the columns with these numbers. Raises LimitError if there are too many, or one is too large,
+    and ValueError if a page does not follow the format."""
     num_pages = 0
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
@@ -39,7 +39,7 @@ def check(file: BinaryIO, metadata: pq.FileMetaData, columns: Collection[int], t
 
 
 def _check_page(file: BinaryIO, start: int, table: str) -> int:
-    """Where the page after the one at `start` begins."""
+    """Check the page at `start`; return where the next one begins."""
     file.seek(start)
     header = _Header(file)
     fields = header.read_struct()

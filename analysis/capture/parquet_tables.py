@@ -70,8 +70,8 @@ class ParquetTables:
         return self._names(value) if isinstance(value, str) else value
 
     def _check(self, table: str, columns: Sequence[str], kinds: Sequence[str]) -> None:
-        """Raises ValueError where the columns are not plain ones of these physical types, or their pages are beyond
-        the limits."""
+        """Raise ValueError if the columns are not plain ones of these physical types, or their pages exceed the
+        limits."""
         about = self._about[table]
         numbers = [i for i in range(about.num_columns) if about.schema.column(i).path in columns]
         for column in map(about.schema.column, numbers):

@@ -27,11 +27,12 @@ _MOST_DIGITS = 18
 
 
 class ParsedNames(NamedTuple):
-    """What the names of ranges say; the first three by category of the capture's names, the others by plain name.
+    """The content of the names of ranges; the first three by category of the capture's names, the others by plain name.
 
-    code: of its plain name. number: `seq`, NO_NUMBER where there is none. is_operation: whether PyTorch marks an
-    operation, a node or a module with it; what `torch.profiler.record_function` marks has numbers, and is the user's.
-    plain: names without numbers. is_node: whether it is a node of autograd's graph, if it has a number."""
+    code: of its plain name. number: `seq`, NO_NUMBER if there is none. is_operation: whether PyTorch marks an
+    operation, a node or a module with it; ranges of `torch.profiler.record_function` have numbers, and belong to the
+    user. plain: names without numbers. is_node: whether it is a node of autograd's graph, if it has a number.
+    """
 
     code: np.ndarray
     number: np.ndarray
@@ -74,9 +75,10 @@ def parse_names(names: list[str]) -> ParsedNames:
 
 
 def link_nodes(ranges: pd.DataFrame, number: np.ndarray, is_node: np.ndarray, plain: np.ndarray, names: list[str]):
-    """Row of the operation that made each node, -1 for other ranges and where there is none (int64).
+    """Find the row of the operation that made each node, -1 for other ranges and if there is none (int64).
 
-    ranges: start_ns, process, thread. number, is_node, plain (code in `names`): of each row."""
+    ranges: start_ns, process, thread. number, is_node, plain (code in `names`): of each row.
+    """
     start, process = ranges["start_ns"].to_numpy(), ranges["process"].to_numpy()
     nodes, operations = np.flatnonzero(is_node), np.flatnonzero((number >= 0) & ~is_node)
     rows = np.r_[operations, nodes]
@@ -111,7 +113,7 @@ def link_calls_of_nodes(
 
 
 def _find_last_before(key: np.ndarray, start: np.ndarray, wanted: np.ndarray, time: np.ndarray) -> np.ndarray:
-    """For each `wanted` key: place of the last that has it and starts before its time, -1 where none does."""
+    """Find for each `wanted` key the place of the last row that has it and starts before its time, -1 if none does."""
     count = len(key)
     later = np.r_[np.ones(count), np.zeros(len(wanted))]  # at one moment it is not before
     order = np.lexsort((later, np.r_[start, time], np.r_[key, wanted]))

@@ -9,7 +9,7 @@ from profiler_job.analysis.capture.blocks import split_into_blocks
 
 class Nesting:
     """The push/pop stacks of a capture's ranges, one per thread and domain, for looking up many moments at once. Raises
-    LimitError where a stack is too deep."""
+    LimitError if a stack is too deep."""
 
     def __init__(self, ranges: pd.DataFrame):
         self._start = ranges["start_ns"].to_numpy()

@@ -27,7 +27,7 @@ PHASE_CATEGORIES = [*vocabulary.ALL_PHASES, ""]
 
 
 def place_ranges(ranges: pd.DataFrame, nesting: Nesting, chosen: Mapping[str, str]) -> tuple[pd.DataFrame, np.ndarray]:
-    """The ranges with their place, and for each the row of the numbered operation that made the node it lies in (-1
+    """Place the ranges; return also, for each range, the row of the numbered operation that made the node around it (-1
     none)."""
     parent = merge_parents(ranges, nesting)
     count = len(ranges)
@@ -109,7 +109,7 @@ def place_ranges(ranges: pd.DataFrame, nesting: Nesting, chosen: Mapping[str, st
 
 
 def _parse_modules(names: list[str]) -> tuple[np.ndarray, list[str]]:
-    """Of each name whether it names a module (bool), and what the path of a module has of it."""
+    """Return for each name whether it names a module (bool), and its part of a module's path."""
     own_module = [parse_module(text) for text in names]
     below_phase = [text if own is None else own for text, own in zip(names, own_module)]
     return np.array([own is not None for own in own_module], bool), below_phase
@@ -123,8 +123,8 @@ def _spread_links(made_by: np.ndarray, parent: np.ndarray, by_depth: list[np.nda
 
 
 def _find_next_backward(ranges: pd.DataFrame, own_phase: np.ndarray) -> np.ndarray:
-    """When the process's next range of backward starts after the start of each range; the largest time where none
-    does."""
+    """Find the start of the process's next range of backward after the start of each range; the largest time if there
+    is none."""
     process, start = ranges["process"].to_numpy(), ranges["start_ns"].to_numpy()
     following = np.empty(len(ranges), np.int64)
     for owner in np.unique(process):
@@ -137,8 +137,8 @@ def _find_next_backward(ranges: pd.DataFrame, own_phase: np.ndarray) -> np.ndarr
 def _find_numbered_forward(
     ranges: pd.DataFrame, number: np.ndarray, is_node: np.ndarray, users_phase: np.ndarray, own_phase: np.ndarray
 ) -> np.ndarray:
-    """Which ranges are numbered operations of forward: in a process in which the user's ranges do not mark forward, and
-    not between backward and the optimizer, where gradients are clipped by hand."""
+    """Find the ranges that are numbered operations of forward: in a process whose user does not mark forward, and not
+    between backward and the optimizer, when gradients are clipped by hand."""
     process, start = ranges["process"].to_numpy(), ranges["start_ns"].to_numpy()
     is_forward = (number >= 0) & ~is_node
     for owner in np.unique(process[is_forward]):
@@ -175,7 +175,7 @@ def _fill_started_steps(ranges: pd.DataFrame, in_step: np.ndarray) -> np.ndarray
 
 
 def _number_steps(ranges: pd.DataFrame, in_step: np.ndarray) -> np.ndarray:
-    """Number of the step each range lies in: the steps of a process counted from 0 in the order they start."""
+    """Number the step of each range: the steps of a process count from 0 in the order they start."""
     number = np.full(len(ranges), -1, np.int32)
     roots = np.unique(in_step[in_step >= 0])
     process = ranges["process"].to_numpy()[roots]
@@ -214,7 +214,7 @@ class _JoinedNames:
         return codes[inverse]
 
     def _check_lengths(self, names: list[str]) -> None:
-        """Raises LimitError where a string would be too long, or all together, before any is made."""
+        """Raise LimitError if a string would be too long, or all together, before any is made."""
         name_bytes = [len(name.encode("utf-8", "replace")) for name in names]
         num_names: list[int] = []
         num_bytes: list[int] = []

@@ -48,7 +48,8 @@ def summarise_ranges(
 
 
 def _mark_outermost(ranges: pd.DataFrame, group: np.ndarray) -> np.ndarray:
-    """Rows that lie in no other row of their group: push/pop ranges of one thread, and every start/end range."""
+    """Mark the rows that are inside no other row of their group: push/pop ranges of one thread, and every start/end
+    range."""
     outermost = np.ones(len(ranges), bool)
     rows = np.flatnonzero(ranges["style"] == "PushPop")
     if not len(rows):
@@ -136,7 +137,7 @@ _MOST_PARTS = 4  # more than a second each
 
 
 def _sum_start_end(capture: Capture, attribution: Attribution, group, rows, overlaps: KernelOverlaps):
-    """calls, time, busy (NaN where too much overlaps) and projected time of each group of the start/end ranges `rows`:
+    """Sum calls, time, busy (NaN if too much overlaps) and projected time of each group of the start/end ranges `rows`:
     what their process launched while they were open. A kernel in two ranges of a group counts once."""
     ranges, place = attribution.ranges, attribution.kernels
     num_groups = int(group.max()) + 1
@@ -187,7 +188,7 @@ def _expand_slices(low: np.ndarray, high: np.ndarray) -> np.ndarray:
 
 
 def _measure_projected(start: np.ndarray, end: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Latest end - earliest start of each slice low:high, 0 where it is empty. Doubling windows, so that long slices
+    """Measure latest end - earliest start of each slice low:high, 0 if it is empty. Windows double, so that long slices
     cost no more."""
     size, width = high - low, 1
     projected = np.zeros(len(low), np.int64)

@@ -44,7 +44,7 @@ class Selection:
         return (self.gpu, self.range, self.between) != (None, None, None)
 
     def as_json(self) -> dict[str, Any]:
-        """What was chosen, by name; nothing where all of the capture is."""
+        """Return what was chosen, by name; nothing if all of the capture is."""
         start, end = self.between or (None, None)
         chosen: dict[str, Any] = {"gpu": self.gpu, "range": self.range, "start_ns": start, "end_ns": end}
         chosen["sections"] = list(self.sections) or None
@@ -80,7 +80,7 @@ def find_first_event(capture: Capture) -> int:
 
 
 def select(capture: Capture, attribution: Attribution, selection: Selection) -> tuple[Capture, Attribution]:
-    """What `selection` leaves of both. Raises ExportError where the capture lacks what is asked for."""
+    """Apply `selection` to both. Raises ExportError if the capture lacks what is asked for."""
     if not selection.restricts():
         return capture, attribution
     kept = _find_kept_rows(capture, attribution, selection)
@@ -102,7 +102,7 @@ def _select_rows(frame: pd.DataFrame, kept: np.ndarray) -> pd.DataFrame:
 
 
 def _find_kept_rows(capture: Capture, attribution: Attribution, selection: Selection) -> dict[str, np.ndarray]:
-    """Of each frame of the capture, which rows are kept."""
+    """Find the rows of each frame of the capture that are kept."""
     names = (*_OPERATIONS, "api", "ranges", "syncs")
     kept = {name: np.ones(len(getattr(capture, name)), bool) for name in names}
     if selection.between:
@@ -194,7 +194,7 @@ def _is_called(ranges: pd.DataFrame, name: str) -> np.ndarray:
 
 
 class _Inside:
-    """Which moments lie inside ranges that are `named`."""
+    """The moments inside ranges that are `named`."""
 
     def __init__(self, ranges: pd.DataFrame, nesting: Nesting, named: np.ndarray):
         self.named, self._nesting = named, nesting
@@ -205,7 +205,7 @@ class _Inside:
         self._spans = {int(process): rows for process, rows in spans.groupby("process")}
 
     def holds(self, process: pd.Series, thread: pd.Series, time: pd.Series) -> np.ndarray:
-        """Of moments on a thread of a process."""
+        """Whether each moment on a thread of a process is inside."""
         moments = time.to_numpy()
         held = np.zeros(len(moments), bool)
         for chain in self._nesting.find_chains(thread.to_numpy(), moments):

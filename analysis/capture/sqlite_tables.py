@@ -65,8 +65,8 @@ class SqliteTables:
         return self._names(raw.decode("utf-8", "replace"))  # what is not UTF-8 must not stop all the rest
 
     def _list_plain_columns(self, table: str, shown: Path) -> list[str]:
-        """Names of the columns; none where there is no such table. What computes is refused: a view, a virtual table,
-        a generated column."""
+        """List the names of the columns; none if there is no such table. Anything that computes is refused: a view, a
+        virtual table, a generated column."""
         query = "SELECT type, rootpage FROM sqlite_master WHERE name = ? COLLATE NOCASE AND type IN ('table', 'view')"
         kind, root = self._connection.execute(query, (table,)).fetchone() or ("", 0)
         if not kind:

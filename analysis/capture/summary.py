@@ -35,9 +35,9 @@ NUM_MOMENTS = 240
 @dataclass(kw_only=True)
 class Summary:
     """capture: facts; coverage: shares of kernel time by attribution; sections: a frame for each of SECTIONS; shown:
-    the sections that are asked for; busy: of each GPU the share of NUM_MOMENTS equal pieces of the events' time in
-    which it is busy, where `summarise` was asked for it; phases_ns: kernel time by phase without --between, where that
-    leaves a part and gains are to be predicted."""
+    the sections that are asked for; busy: for each GPU the busy share of NUM_MOMENTS equal pieces of the events' time,
+    if `summarise` was asked for it; phases_ns: kernel time by phase without --between, if that leaves a part and gains
+    are to be predicted."""
 
     capture: dict
     coverage: dict[str, float | None]
@@ -72,9 +72,9 @@ def summarise(
     with_moments: bool = False,
     predict: Predict | None = None,
 ) -> Summary:
-    """Summary of what `selection` leaves of `capture`, its kernels classified by `taxonomy`. chosen: phases of ranges
-    that the user names; with_moments: `busy`, too, which is for drawing; predict: adds gains to the advice, where that
-    is shown. Raises ExportError."""
+    """Summarise what `selection` leaves of `capture`, with kernels classified by `taxonomy`. chosen: phases of ranges
+    that the user names; with_moments: `busy`, too, which is for drawing; predict: adds gains to the advice, if that is
+    shown. Raises ExportError."""
     attribution = attribution or infer_phases(capture, attribute(capture, chosen))
     zero = find_first_event(capture)
     of_all_gpus = capture, attribution
