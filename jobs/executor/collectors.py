@@ -9,6 +9,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.find_nsys import NSYS_MISSING
@@ -255,7 +256,7 @@ class Nsys(Collector):
             self.capturing = False
         super().stop()
 
-    def control(self, command: str, *options: str, allowed_s: float = 0.0, **settings) -> None:
+    def control(self, command: str, *options: str, allowed_s: float = 0.0, **settings: Any) -> None:
         """Run an nsys command on the session, which may go on for `allowed_s` after a stop. settings: of `run_nsys`."""
         settings |= {"environment": self.running.environment, "left_s": partial(self.stopping.left, allowed_s)}
         run_nsys(command, f"--session={self.session}", *options, **settings)

@@ -88,7 +88,9 @@ class GpuSensor:
 
     def read_energy(self) -> int | None:
         """Return the energy of all GPUs since the driver was loaded, in mJ."""
-        return self.read("energy_mj", lambda first: sum(map(pynvml.nvmlDeviceGetTotalEnergyConsumption, self.handles)))
+        ask = pynvml.nvmlDeviceGetTotalEnergyConsumption
+        energy_mj: int | None = self.read("energy_mj", lambda first: sum(map(ask, self.handles)))
+        return energy_mj
 
     def sample(self) -> Row:
         """Return a value or None for each of READINGS."""

@@ -25,7 +25,8 @@ def read_driver_version() -> str:
 
     try:
         pynvml.nvmlInit()
-        return pynvml.nvmlSystemGetDriverVersion()
+        version: str = pynvml.nvmlSystemGetDriverVersion()
+        return version
     except pynvml.NVMLError:
         return ""
 

@@ -285,7 +285,7 @@ def run_checks(
             for workload in explain_unpredicted(runs)
         ),
     ]
-    on_gpu = [
+    on_gpu: list[Callable[[], Check]] = [
         lambda: check_gpu(max((run.gpus for run in runs), default=1)),
         check_torch,
         lambda: check_gpu_memory(runs, with_nsys, gpus),

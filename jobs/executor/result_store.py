@@ -61,7 +61,7 @@ class NoResults(ProfilerError, ValueError):
     """There is no such folder of results; the message says what there is instead."""
 
 
-Kind = TypeVar("Kind", dict, list)
+Kind = TypeVar("Kind", dict[str, Any], list[Any])
 
 
 def write_json(path: Path, content: dict[str, Any] | list[Any]) -> None:

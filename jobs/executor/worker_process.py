@@ -182,7 +182,7 @@ class WorkerProcess:
         if self._control is not None:
             with suppress(EOFError, OSError):
                 if self._control.poll(END_TIMEOUT_S):
-                    code = self._control.recv()
+                    code: int | None = self._control.recv()
                     self.pid = None
                     return code
                 return None
@@ -236,7 +236,8 @@ class WorkerProcess:
                 raise RunFailed("timeout", phase="", message=f"no answer within {timeout_s:.0f} s")
             was_stopped = stopped
         try:
-            return self.connection.recv()
+            received: Answer = self.connection.recv()
+            return received
         except (EOFError, OSError):
             code = self._exit_code()
             message = f"worker process died (exit {code})"

@@ -214,7 +214,7 @@ def compile_in_place(model: nn.Module, **options: Any) -> None:
     if not type(model).forward.__module__.startswith("torch."):
         model.compile(**options)
         return
-    called = model._call_impl
+    called: Callable[..., Any] = model._call_impl
 
     def call(*args: Any, **named: Any) -> Any:
         return called(*args, **named)

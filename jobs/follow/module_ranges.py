@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C._autograd import _get_sequence_nr
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .fsdp import find_flat_unit, follow_units, list_parameters
@@ -146,7 +147,8 @@ class ModuleRanges:
     def _stack(self) -> list[str | None]:
         if not hasattr(self._local, "stack"):
             self._local.stack, self._local.numbers, self._local.marks = [], [], []
-        return self._local.stack
+        stack: list[str | None] = self._local.stack
+        return stack
 
     def _path(self) -> str | None:
         """Return the path of the innermost range on this thread: "" at the top of a phase, None outside."""
@@ -156,7 +158,7 @@ class ModuleRanges:
     def _mark(self, path: str | None) -> None:
         """Note that nodes made on this thread from now on belong to `path`. Each thread numbers its nodes
         separately."""
-        self._local.numbers.append(torch.autograd._get_sequence_nr())
+        self._local.numbers.append(_get_sequence_nr())
         self._local.marks.append(path)
 
     def forget(self) -> None:
@@ -247,7 +249,7 @@ class ParameterRanges(TorchDispatchMode):
     the range of the operation before."""
 
     def __init__(self, ranges: ModuleRanges, groups: Iterable[Iterable[Tensor]]):
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.ranges = ranges
         self.owner: dict[int, int] = {}
         self.path: dict[int, str] = {}

@@ -118,12 +118,14 @@ class Ranks:
     def count(self, where: str, more: int = 1) -> int:
         """Add `more` ranks, and return how many ranks of all machines are there. Raises CannotFollow."""
         with open_common_store() as store:
-            return store.add(f"profiler-job: {where}", more)
+            num_come: int = store.add(f"profiler-job: {where}", more)
+        return num_come
 
     def agree(self) -> str:
         """Return the id that the first rank to ask has drawn, on any machine. Raises CannotFollow."""
         with open_common_store() as store:
-            return store.compare_set("profiler-job: shared id", "", secrets.token_hex(8)).decode()
+            drawn: bytes = store.compare_set("profiler-job: shared id", "", secrets.token_hex(8))
+        return drawn.decode()
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec, module_from_spec
 from pathlib import Path
+from types import ModuleType
 
 HERE = Path(__file__).resolve().parent
 
@@ -28,7 +29,7 @@ class AfterTorch:
 
     is_asking = False
 
-    def find_spec(self, name, path=None, target=None):
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         if name != "torch" or self.is_asking:
             return None
         self.is_asking = True
@@ -39,7 +40,7 @@ class AfterTorch:
         if spec is not None and spec.loader is not None:
             import_torch = spec.loader.exec_module
 
-            def import_and_follow(module):
+            def import_and_follow(module: ModuleType) -> None:
                 import_torch(module)
                 sys.meta_path.remove(self)
                 follow()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from profiler_job.jobs.contract.axes import AXES, find_default
 from profiler_job.jobs.contract.precisions import PRECISIONS
 from profiler_job.jobs.memory.caching_allocator import MIB, CachingAllocator, OutOfMemory
-from profiler_job.jobs.memory.failure import Failure
+from profiler_job.jobs.memory.failure import Failure as Failure
 from profiler_job.jobs.memory.fake_steps import Refused as Refused
 from profiler_job.jobs.memory.fake_steps import Simulation as Simulation
 from profiler_job.jobs.memory.fake_steps import simulate_runs as simulate_runs

@@ -1,7 +1,7 @@
 """Steps of the model on tensors that have a size and nothing else: what PyTorch would allocate and give back, and in
 which order. No GPU, no torch.
 
-`SimulatedStepper` follows `jobs/workloads/transformer/model.py`, `jobs/workloads/adamw.py` and `jobs/worker/service.py`
+`SimulatedStepper` follows `jobs/workloads/transformer/model.py`, `jobs/workloads/adamw.py` and `jobs/worker/stepper.py`
 operation by operation. `Device` has the operations: what they keep for backward, and what they need in it, with one
 autograd thread. As in PyTorch, a tensor lives as long as something refers to it. What libraries take inside a kernel is
 left out, but for cuBLAS's workspace and the accumulators of fused attention.
@@ -241,7 +241,7 @@ class Layer(NamedTuple):
 
 
 class SimulatedStepper:
-    """A model with its data and optimizer, ready to run steps, as `jobs.worker.service.Stepper`."""
+    """A model with its data and optimizer, ready to run steps, as `jobs.worker.stepper.Stepper`."""
 
     def __init__(self, shape: Shape, allocator: CachingAllocator):
         self.shape, self.device = shape, Device(allocator)

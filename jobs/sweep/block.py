@@ -179,7 +179,8 @@ class Block(BlockAxes):
         """The values of one of `find_listed_axes`, or of `workload_options`."""
         if axis == "workload_options":
             return [format_options(dict(zip(self.options, values))) for values in product(*self.options.values())]
-        return getattr(self, axis)
+        values: list[Any] = getattr(self, axis)
+        return values
 
     @property
     def options(self) -> dict[str, list[Option]]:

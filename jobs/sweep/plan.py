@@ -128,7 +128,7 @@ def fill_block(block: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str,
     return {key: value for key, value in shared.items() if key not in left_out} | dict(block)
 
 
-class SweepLoader(yaml.SafeLoader):
+class SweepLoader(yaml.SafeLoader):  # type: ignore[misc]  # yaml has no types
     """Loader of YAML without duplicate keys and without aliases: a few aliases can expand to more than memory holds."""
 
     def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node:
@@ -138,7 +138,7 @@ class SweepLoader(yaml.SafeLoader):
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=alias.start_mark)
         return super().compose_node(parent, index)
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         lines: dict[str, int] = {}
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
             if key.tag == "tag:yaml.org,2002:merge":
@@ -148,7 +148,8 @@ class SweepLoader(yaml.SafeLoader):
                 problem = f"{key.value}: given twice, first in line {lines[key.value]}; keep one of them"
                 raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
             lines[key.value] = key.start_mark.line + 1
-        return super().construct_mapping(node, deep)
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        return mapping
 
 
 def load_sweep(path: Path) -> Sweep:

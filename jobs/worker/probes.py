@@ -3,7 +3,7 @@ results from float32, and the rate of the link between its GPUs."""
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,13 +15,14 @@ from profiler_job.jobs.contract.precisions import BASE_PRECISION
 from profiler_job.jobs.contract.ranges import FORWARD, LOSS
 from profiler_job.jobs.worker import parallel
 from profiler_job.jobs.worker.parallel import synchronize, take_local_part
+from profiler_job.jobs.worker.stepper import Stepper
 from profiler_job.jobs.workloads import annotation
 
 DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 
-def probe_memory(stepper) -> dict[str, list[dict[str, Any]]]:
-    """Memory in one more step of a `jobs.worker.service.Stepper`, without CUDA only the empty list of `memory`.
+def probe_memory(stepper: Stepper) -> dict[str, list[dict[str, Any]]]:
+    """Memory in one more step of a `Stepper`, without CUDA only the empty list of `memory`.
 
     memory: allocator's peaks and levels in bytes, a row for each phase: over all micro-batches its highest peak, and
     the levels before the first and after the last. module_memory: bytes that each range of the first forward left
@@ -71,7 +72,7 @@ class KeptBytes:
         self.path.pop()
 
 
-def measure_memory_by_use(stepper) -> list[dict[str, Any]]:
+def measure_memory_by_use(stepper: Stepper) -> list[dict[str, Any]]:
     """Measure the bytes of the allocator's blocks that hold parameters, gradients and optimizer state, and of all
     others, from a snapshot of the allocator."""
     blocks = {
@@ -81,7 +82,7 @@ def measure_memory_by_use(stepper) -> list[dict[str, Any]]:
         if block["state"] == "active_allocated"
     }
     parameters = list(stepper.model.parameters())
-    uses = {
+    uses: dict[str, Sequence[Tensor]] = {
         "parameters": parameters,
         "gradients": [parameter.grad for parameter in parameters if parameter.grad is not None],
         "optimizer_state": list(stepper.optimizer_state()),
@@ -185,7 +186,7 @@ def draws_masks(model: nn.Module) -> bool:
     return model.training and any(rate > 0 for rate in rates)
 
 
-def probe_numerics(stepper) -> list[dict[str, Any]]:
+def probe_numerics(stepper: Stepper) -> list[dict[str, Any]]:
     """Compare one forward pass in the run's precision with one in float32 from the same weights: the loss, and the
     output if it is one tensor (logits)."""
     output, loss = compute_outputs(stepper, stepper.run["precision"])
@@ -201,13 +202,14 @@ def probe_numerics(stepper) -> list[dict[str, Any]]:
     return [{"figure": figure, "unit": "", "value": value} for figure, value in figures.items()]
 
 
-def measure_trained_loss(stepper, steps: int) -> float:
+def measure_trained_loss(stepper: Stepper, steps: int) -> float:
     """Run `steps` training steps and one more, and return the loss of the last."""
     losses: list[float] = []
 
     def note(phase: str, work: Callable[[], None]) -> None:
         work()
         if phase == LOSS:
+            assert stepper.loss_value is not None  # the phase computes it
             losses.append(stepper.loss_value.item())
 
     with annotation.no_ranges():
@@ -222,13 +224,14 @@ def measure_losses(trained: float, plain: float) -> list[dict[str, Any]]:
     return [{"figure": figure, "unit": "", "value": value} for figure, value in figures.items()]
 
 
-def compute_outputs(stepper, precision: str) -> tuple[Tensor | None, float]:
+def compute_outputs(stepper: Stepper, precision: str) -> tuple[Tensor | None, float]:
     """Compute the output in float64 (None if it is not a tensor) and the loss of one forward pass in a precision."""
     stepper.where = FORWARD
     with stepper.use_precision(precision), annotation.no_ranges():
         stepper.forward()
         output = stepper.output.detach().double() if isinstance(stepper.output, Tensor) else None
         stepper.loss()
+        assert stepper.loss_value is not None  # `loss` computes it
         loss = stepper.loss_value.item()
     stepper.loss_value = None
     return output, loss

@@ -17,10 +17,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from multiprocessing.connection import Client, Connection
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -32,177 +30,20 @@ from profiler_job.jobs.contract.messages import (
     Failed,
     Measured,
     MemoryOf,
+    Seconds,
     Settings,
 )
-from profiler_job.jobs.contract.modes import list_phases
 from profiler_job.jobs.contract.plain import PLAIN, TRAINED_STEPS, count_plain_steps
-from profiler_job.jobs.contract.precisions import BASE_PRECISION, PRECISIONS
-from profiler_job.jobs.contract.ranges import BACKWARD, FORWARD, LOSS, OPTIMIZER, PHASES, RANK, STEP
+from profiler_job.jobs.contract.precisions import BASE_PRECISION
+from profiler_job.jobs.contract.ranges import RANK, STEP
 from profiler_job.jobs.follow.module_ranges import ModuleRanges
 from profiler_job.jobs.worker import calibration, parallel, probes
 from profiler_job.jobs.worker.fork import fork_workers
 from profiler_job.jobs.worker.host_speed import measure_host_loop
 from profiler_job.jobs.worker.parallel import Place
-from profiler_job.jobs.workloads import REFERENCE, annotation, build_workload
-from profiler_job.jobs.workloads.adamw import AdamW, build_optimizer
+from profiler_job.jobs.worker.stepper import HostTime, Stepper, count_parameters
+from profiler_job.jobs.workloads import annotation
 from profiler_job.jobs.workloads.annotation import annotate
-
-SEED = 0
-
-OUTERMOST = (STEP, *PHASES)
-
-COMPILE_MODE = {"default": "default", "cudagraphs": "reduce-overhead"}
-
-
-class HostTime(NamedTuple):
-    """CPU time of a phase or a step, in nanoseconds. issue: without the waits for the device at the ends of phases; the
-    time to issue the work, unless the queue of launches is full."""
-
-    wall: int
-    issue: int
-
-
-class Stepper:
-    """A model with its data, ready to run steps.
-
-    `run` holds the fields of `jobs.contract.axes.Run`, `place` says which rank this process is. `where` names the phase
-    in progress, in which a failure happens.
-    """
-
-    def __init__(self, run: dict[str, Any], device: torch.device, place: Place = Place()):  # noqa: B008  a constant
-        self.run, self.device, self.place = run, device, place
-        self.where = "build"
-        self.num_steps = 0
-        torch.manual_seed(SEED)
-        self.set_precision(run["precision"])
-        limit_memory(run["memory_limit_gib"], device)
-        parallel.join(place, device)
-        micro_batch = run | {"batch_size": run["batch_size"] // run["accumulation"]}
-        self.model, self.batch, self.loss_of = build_workload(micro_batch, device)
-        self.model = parallel.parallelise(self.model, run["parallel"], device)
-        self.apply = compile_model(self.model, run["compile"])
-        self.optimizer = build_optimizer(run["optimizer"], self.model.parameters())
-        work = {FORWARD: self.forward, LOSS: self.loss, BACKWARD: self.backward, OPTIMIZER: self.optimizer.step}
-        self.phases = [(name, work[name]) for name in list_phases(run["mode"], run["accumulation"])]
-        self.output: torch.Tensor | None = None
-        self.loss_value: torch.Tensor | None = None
-
-    def forward(self) -> None:
-        self.output = None
-        with torch.set_grad_enabled(self.run["mode"] != "forward"), self.autocast(), self.inner_ranges():
-            self.output = self.apply(*self.batch)
-
-    def loss(self) -> None:
-        with self.autocast():
-            self.loss_value = self.loss_of(self.output)
-        self.output = None
-
-    def backward(self) -> None:
-        assert self.loss_value is not None  # loss came before
-        # Gradients add up to the gradient of the mean over all micro-batches.
-        self.loss_value.backward(torch.full_like(self.loss_value, 1 / self.run["accumulation"]))
-        self.loss_value = None
-
-    def inner_ranges(self) -> AbstractContextManager[Any]:
-        """A compiled model has no ranges inside: its kernels span modules, and opening a range would split it."""
-        return nullcontext() if self.run["compile"] == "off" else annotation.no_ranges()
-
-    def autocast(self) -> torch.autocast:
-        name = PRECISIONS[self.precision].autocast
-        return torch.autocast(self.device.type, getattr(torch, name or "bfloat16"), enabled=bool(name))
-
-    def set_precision(self, precision: str) -> None:
-        self.precision = precision
-        torch.set_float32_matmul_precision(PRECISIONS[precision].matmul)
-
-    @contextmanager
-    def use_precision(self, precision: str) -> Iterator[None]:
-        """Compute forward and loss in another precision while the context is open."""
-        self.set_precision(precision)
-        try:
-            yield
-        finally:
-            self.set_precision(self.run["precision"])
-
-    def optimizer_state(self) -> Iterator[torch.Tensor]:
-        """The tensors that the optimizer keeps on the device."""
-        states = (self.read_state(parameter) for parameter in self.model.parameters())
-        return (tensor for state in states for tensor in state if tensor.device.type == self.device.type)
-
-    def read_state(self, parameter: torch.nn.Parameter) -> tuple[torch.Tensor, ...]:
-        """Return what the optimizer keeps of a parameter; nothing before its first step."""
-        if isinstance(self.optimizer, AdamW):
-            return self.optimizer.moments.get(parameter, ())
-        return tuple(self.optimizer.state[parameter].values()) if parameter in self.optimizer.state else ()
-
-    def step(self, around: Callable[[str, Callable[[], None]], None] | None = None) -> dict[str, HostTime]:
-        """One step, its phases separated by device synchronisation so that none leaks into the next.
-
-        Returns the times of each phase, all micro-batches together, and of the step. `around(phase, work)` may wrap
-        each phase.
-        """
-        times: dict[str, HostTime] = {}
-        waited = 0
-        step_start = time.perf_counter_ns()
-        with annotate(STEP):
-            self.optimizer.zero_grad()
-            if self.run["compile"] == "cudagraphs":
-                torch.compiler.cudagraph_mark_step_begin()
-            for name, work in self.phases:
-                self.where = name
-                start = time.perf_counter_ns()
-                with annotate(name):
-                    around(name, work) if around else work()
-                    issued = time.perf_counter_ns()
-                    self.synchronize()
-                end = time.perf_counter_ns()
-                before = times.get(name, HostTime(0, 0))
-                times[name] = HostTime(before.wall + end - start, before.issue + issued - start)
-                waited += end - issued
-        wall = time.perf_counter_ns() - step_start
-        times[STEP] = HostTime(wall, wall - waited)
-        self.num_steps += 1
-        return times
-
-    def follow_modules(self, ranges: ModuleRanges) -> None:
-        """One more step, which opens the range of a module in backward and in the optimizer, too, and in forward where
-        the workload opens none. That costs time on the host, so the step has other names: it tells which module
-        launches which kernel, and not how long that takes."""
-
-        def open_range(name: str) -> AbstractContextManager[Any]:
-            if name in OUTERMOST:
-                return ranges.outermost(name, "" if name == FORWARD else None)
-            return ranges.range(name)
-
-        def follow(phase: str, work: Callable[[], None]) -> None:
-            if phase == BACKWARD:
-                assert self.loss_value is not None  # loss came before
-                with ranges.labelling([self.loss_value]):
-                    work()
-            elif phase == OPTIMIZER:
-                with ranges.label_optimizer(
-                    (p, p.grad, *self.read_state(p)) for p in self.model.parameters() if p.grad is not None
-                ):
-                    work()
-            else:
-                work()
-
-        ranges.forget()
-        if self.run["workload"] != REFERENCE:
-            ranges.follow_calls()
-        with annotation.opened_by(open_range):
-            self.step(follow)
-        ranges.unfollow_calls()
-
-    def synchronize(self) -> None:
-        parallel.synchronize(self.device)
-
-
-def compile_model(model: torch.nn.Module, how: str) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The model as `how` says: off, default, or cudagraphs (a CUDA graph replays its kernels)."""
-    if how == "off":
-        return model
-    return torch.compile(model, mode=COMPILE_MODE[how], dynamic=False)
 
 
 def release(device: torch.device, was_compiled: bool) -> None:
@@ -212,13 +53,6 @@ def release(device: torch.device, was_compiled: bool) -> None:
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
-
-
-def limit_memory(limit_gib: float, device: torch.device) -> None:
-    """Let the allocator hold at most `limit_gib` GiB; 0: without limit."""
-    if device.type == "cuda":
-        total = torch.cuda.mem_get_info(device)[1]
-        torch.cuda.set_per_process_memory_fraction(min(1.0, limit_gib * 2**30 / total) if limit_gib else 1.0, device)
 
 
 def allocated_before(device: torch.device) -> MemoryOf:
@@ -238,10 +72,6 @@ def read_memory_state(device: torch.device) -> MemoryOf:
         "free_bytes": free,
         "total_bytes": total,
     }
-
-
-def count_parameters(model: torch.nn.Module) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def read_settings() -> Settings:
@@ -305,7 +135,6 @@ def perform(
     host_loop_ns = measure_host_loop() if task["probe"] else None
     before: MemoryOf = {}
     try:
-        has_probes = task["probe"] and task["warmup_steps"] > 0
         compares = task["compare"] and count_plain_steps(task["run"], task["warmup_steps"])
         plain = measure_plain_loss(task["run"], device) if compares else None
         before = allocated_before(device)  # the plain model's workspace, too
@@ -313,24 +142,7 @@ def perform(
         stepper = Stepper(task["run"], device, place)
         stepper.synchronize()
         built = time.perf_counter()
-        probed: dict[str, list[dict[str, Any]]] = {"memory": [], "figures": []}
-        if task["probe"]:
-            of_run = {"figure": "allocated_before_build", "unit": "bytes"}
-            probed["figures"] += [of_run | {"value": value} for value in before.values()]
-            if place.num_ranks > 1:
-                probed["figures"] += probes.measure_link_rates(device, task["run"]["parallel"])
-        with annotation.no_ranges():
-            if has_probes and compares_with_fp32(task["run"]) and not probes.draws_masks(stepper.model):
-                probed["figures"] += probes.probe_numerics(stepper)
-            steps = task["warmup_steps"] - 1
-            if plain is not None:
-                probed["figures"] += probes.measure_losses(probes.measure_trained_loss(stepper, TRAINED_STEPS), plain)
-                steps -= TRAINED_STEPS + 1
-            for _ in range(steps):
-                stepper.step()
-            if has_probes:
-                for name, rows in probes.probe_memory(stepper).items():
-                    probed[name] = probed.get(name, []) + rows
+        probed = warm_up(stepper, task, plain, before)
         warm = time.perf_counter()
         answer(connection, {"event": "ready"})
         if connection.recv() != GO:
@@ -353,23 +165,8 @@ def perform(
             busy = keep_busy(stepper, task["busy_s"], statistics.median(step[STEP].wall for step in times))
         if followed_by and task["run"]["compile"] == "off":
             stepper.follow_modules(followed_by)
-        message: Measured = {
-            "event": "measured",
-            "steps": [
-                {"step": step, "phase": phase, "wall_ns": host.wall, "issue_ns": host.issue}
-                for step, by_phase in enumerate(times)
-                for phase, host in by_phase.items()
-            ],
-            "memory": probed["memory"],
-            "figures": probed["figures"],
-            "module_memory": probed.get("module_memory", []),
-            "settings": read_settings() | {"num_parameters": count_parameters(stepper.model)},
-            "seconds": {
-                "build": built - started,
-                "warm_up": warm - built,
-                "measure": measured - measuring,
-            },
-        }
+        seconds: Seconds = {"build": built - started, "warm_up": warm - built, "measure": measured - measuring}
+        message = build_measured(stepper, times, probed, seconds)
         if host_loop_ns is not None:
             message["host_loop_ns"] = host_loop_ns
         if busy:
@@ -377,19 +174,77 @@ def perform(
         answer(connection, message)
     except Exception as error:
         traceback.print_exc()
-        allocator = isinstance(error, torch.OutOfMemoryError)
-        out_of_memory = allocator or any(sign in str(error) for sign in ("out of memory", "ALLOC_FAILED"))
-        failed: Failed = {
-            "event": "oom" if out_of_memory else "failed",
-            "phase": stepper.where if stepper else "build",
-            "step": stepper.num_steps if stepper else 0,
-            "message": str(error).split("\n")[0] if out_of_memory else f"{type(error).__name__}: {error}",
-            "settings": read_settings(),
-        }
-        answer(connection, failed | (read_memory_state(device) | before if out_of_memory else {}))
+        answer(connection, build_failed(error, stepper, device, before))
         # Any error but one of the allocator may have broken the CUDA context for good.
-        if not allocator:
+        if not isinstance(error, torch.OutOfMemoryError):
             sys.exit(1)
+
+
+def warm_up(
+    stepper: Stepper, task: dict[str, Any], plain: float | None, before: MemoryOf
+) -> dict[str, list[dict[str, Any]]]:
+    """Run the warm-up steps but the last, and the probes that the task asks for. Return the rows of probes by table.
+
+    plain: loss of the plain run, to compare with. before: bytes allocated before the run was built.
+    """
+    has_probes = task["probe"] and task["warmup_steps"] > 0
+    probed: dict[str, list[dict[str, Any]]] = {"memory": [], "figures": []}
+    if task["probe"]:
+        of_run = {"figure": "allocated_before_build", "unit": "bytes"}
+        probed["figures"] += [of_run | {"value": value} for value in before.values()]
+        if stepper.place.num_ranks > 1:
+            probed["figures"] += probes.measure_link_rates(stepper.device, task["run"]["parallel"])
+    with annotation.no_ranges():
+        if has_probes and compares_with_fp32(task["run"]) and not probes.draws_masks(stepper.model):
+            probed["figures"] += probes.probe_numerics(stepper)
+        steps = task["warmup_steps"] - 1
+        if plain is not None:
+            probed["figures"] += probes.measure_losses(probes.measure_trained_loss(stepper, TRAINED_STEPS), plain)
+            steps -= TRAINED_STEPS + 1
+        for _ in range(steps):
+            stepper.step()
+        if has_probes:
+            for name, rows in probes.probe_memory(stepper).items():
+                probed[name] = probed.get(name, []) + rows
+    return probed
+
+
+def build_measured(
+    stepper: Stepper,
+    times: list[dict[str, HostTime]],
+    probed: dict[str, list[dict[str, Any]]],
+    seconds: Seconds,
+) -> Measured:
+    """Build the message about a measured run. times: for each step, by phase. probed: rows by table."""
+    return {
+        "event": "measured",
+        "steps": [
+            {"step": step, "phase": phase, "wall_ns": host.wall, "issue_ns": host.issue}
+            for step, by_phase in enumerate(times)
+            for phase, host in by_phase.items()
+        ],
+        "memory": probed["memory"],
+        "figures": probed["figures"],
+        "module_memory": probed.get("module_memory", []),
+        "settings": {**read_settings(), "num_parameters": count_parameters(stepper.model)},
+        "seconds": seconds,
+    }
+
+
+def build_failed(error: Exception, stepper: Stepper | None, device: torch.device, before: MemoryOf) -> Failed:
+    """Build the message about a failed run; with bytes of memory if it ran out. stepper: None if it failed while the
+    run was built."""
+    is_oom = isinstance(error, torch.OutOfMemoryError)
+    is_oom = is_oom or any(sign in str(error) for sign in ("out of memory", "ALLOC_FAILED"))
+    memory: MemoryOf = {**read_memory_state(device), **before} if is_oom else {}
+    return {
+        **memory,
+        "event": "oom" if is_oom else "failed",
+        "phase": stepper.where if stepper else "build",
+        "step": stepper.num_steps if stepper else 0,
+        "message": str(error).split("\n")[0] if is_oom else f"{type(error).__name__}: {error}",
+        "settings": read_settings(),
+    }
 
 
 def answer(connection: Connection, message: Answer) -> None:

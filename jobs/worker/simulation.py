@@ -1,7 +1,7 @@
 """Simulation of two steps of a run on tensors without data, to find the memory that they need. It needs no GPU, and
 hardly any memory.
 
-The steps are the measured ones (`jobs.worker.service.Stepper`), under PyTorch's FakeTensorMode: its tensors are on the
+The steps are the measured ones (`jobs.worker.stepper.Stepper`), under PyTorch's FakeTensorMode: its tensors are on the
 meta device, but report the CPU as their device, so that code which asks for a device works. A storage counts from the
 operation that makes it until nothing refers to it any more. Workspaces of libraries inside a kernel are not counted,
 nor what the allocator rounds up.
@@ -27,7 +27,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map_only
 
-from profiler_job.jobs.worker.service import Stepper, count_parameters
+from profiler_job.jobs.worker.stepper import Stepper, count_parameters
 from profiler_job.jobs.workloads import OptionError
 
 NUM_STEPS = 2
@@ -47,7 +47,7 @@ class LiveBytes(TorchDispatchMode):
     since it was set."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.live = self.peak = 0
         self.known: dict[int, Any] = {}
 
@@ -92,10 +92,20 @@ class AsOnGpu(TorchFunctionMode):
             args, kwargs = tree_map_only(torch.Tensor, cast_to_fp32, (args, kwargs))
         return func(*args, **kwargs)
 
-    def attention(self, query, key, value, attn_mask=None, dropout_p=0.0, **options) -> torch.Tensor:
+    def attention(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0,
+        **options: Any,
+    ) -> torch.Tensor:
         return scaled_dot_product_attention(query, key, value, attn_mask, 0.0, **options)
 
-    def dropout(self, input, p=0.5, training=True, inplace=False) -> torch.Tensor:
+    def dropout(
+        self, input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+    ) -> torch.Tensor:
         return torch.native_dropout(input, p, True)[0] if training and p else input
 
 

@@ -66,7 +66,7 @@ def find_build(workload: str) -> Build:
     if workload not in BUILDS and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # at its end: a file there hides nothing that is installed
     try:
-        build = getattr(import_module(module), name)
+        build: Build = getattr(import_module(module), name)
     except (Exception, SystemExit) as error:  # a script that ends when it is imported
         fix = "give MODULE:FUNCTION, with the module in the folder where the job is started or on PYTHONPATH"
         if workload == HUGGING_FACE:

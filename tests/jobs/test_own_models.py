@@ -133,8 +133,8 @@ def peaks_of(run: dict) -> list[dict[str, int]]:
     """Live bytes of tensors on the CPU at the peak of each phase of two steps."""
     import torch
 
-    from profiler_job.jobs.worker.service import Stepper
     from profiler_job.jobs.worker.simulation import LiveBytes
+    from profiler_job.jobs.worker.stepper import Stepper
 
     peaks: list[dict[str, int]] = []
     with LiveBytes() as counted:
@@ -192,7 +192,8 @@ def test_without_dropout_the_losses_of_gpt2_on_the_ladder_can_be_compared(folder
 
     from profiler_job.jobs.contract.plain import TRAINED_STEPS
     from profiler_job.jobs.worker import probes
-    from profiler_job.jobs.worker.service import Stepper, measure_plain_loss
+    from profiler_job.jobs.worker.service import measure_plain_loss
+    from profiler_job.jobs.worker.stepper import Stepper
 
     importlib.invalidate_caches()
     off = {name: rate for name, rate in parse_options(find_runs("ladder_losses_gpt2")[0].workload_options).items()}

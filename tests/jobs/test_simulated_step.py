@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.memory import simulated_step
 from profiler_job.jobs.memory.caching_allocator import CachingAllocator
-from profiler_job.jobs.worker.service import Stepper
+from profiler_job.jobs.worker.stepper import Stepper
 from profiler_job.jobs.workloads import annotation
 from profiler_job.jobs.workloads.transformer import model
 

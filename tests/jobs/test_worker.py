@@ -18,7 +18,8 @@ from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.plain import TRAINED_STEPS, count_plain_steps
 from profiler_job.jobs.follow.module_ranges import ModuleRanges
 from profiler_job.jobs.worker import probes, service
-from profiler_job.jobs.worker.service import Stepper, perform
+from profiler_job.jobs.worker.service import perform
+from profiler_job.jobs.worker.stepper import Stepper
 from profiler_job.jobs.workloads import annotation
 from tests.follow.range_log import Log
 from tests.jobs.test_model import Operations
@@ -222,7 +223,7 @@ def test_a_workload_without_ranges_has_the_names_of_its_modules():
 @pytest.mark.parametrize("phase", ["forward", "loss", "backward", "optimizer"])
 def test_out_of_memory_names_phase_step_and_bytes_and_leaves_the_process_usable(monkeypatch, phase):
     method = {"optimizer": "profiler_job.jobs.workloads.adamw.AdamW.step"}.get(
-        phase, f"profiler_job.jobs.worker.service.Stepper.{phase}"
+        phase, f"profiler_job.jobs.worker.stepper.Stepper.{phase}"
     )
 
     def fail(self):

@@ -89,7 +89,8 @@ class CausalSelfAttention(nn.Module):
         self.register_buffer("future", future, persistent=False)
 
     def split_heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # [B, T, D] -> [B, H, T, K]
+        heads: Tensor = x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # [B, T, D] -> [B, H, T, K]
+        return heads
 
     def forward(self, x: Tensor) -> Tensor:
         with annotate(ranges.ATTENTION):
@@ -99,7 +100,8 @@ class CausalSelfAttention(nn.Module):
                 q, k = self.rope(q), self.rope(k)
             heads = self.attend(q, k, v)
             with annotate(ranges.O_PROJ):
-                return self.o_proj(heads.transpose(1, 2).flatten(-2))
+                output: Tensor = self.o_proj(heads.transpose(1, 2).flatten(-2))
+            return output
 
     def attend_naive(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         with annotate(ranges.ATTENTION_SCORES):
@@ -126,7 +128,8 @@ class SwiGLU(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         with annotate(ranges.FFN):
             gate = self.w1(x)
-            return self.w2(gate * torch.sigmoid(gate) * self.w3(x))
+            output: Tensor = self.w2(gate * torch.sigmoid(gate) * self.w3(x))
+        return output
 
 
 class Block(nn.Module):
@@ -139,7 +142,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.attention_norm(x))
-        return x + self.ffn(self.ffn_norm(x))
+        x = x + self.ffn(self.ffn_norm(x))
+        return x
 
 
 class TransformerLM(nn.Module):
@@ -172,7 +176,8 @@ class TransformerLM(nn.Module):
                 x = block(x)
         x = self.final_norm(x)
         with annotate(ranges.LM_HEAD):
-            return self.lm_head(x)
+            logits: Tensor = self.lm_head(x)
+        return logits
 
 
 def compute_loss(logits: Tensor, targets: Tensor) -> Tensor:

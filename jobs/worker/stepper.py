@@ -1,0 +1,186 @@
+"""The steps that are measured: a model with its data, and its phases, separated by device synchronisation."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, NamedTuple
+
+import torch
+
+from profiler_job.jobs.contract.modes import list_phases
+from profiler_job.jobs.contract.precisions import PRECISIONS
+from profiler_job.jobs.contract.ranges import BACKWARD, FORWARD, LOSS, OPTIMIZER, PHASES, STEP
+from profiler_job.jobs.follow.module_ranges import ModuleRanges
+from profiler_job.jobs.worker import parallel
+from profiler_job.jobs.worker.parallel import Place
+from profiler_job.jobs.workloads import REFERENCE, annotation, build_workload
+from profiler_job.jobs.workloads.adamw import AdamW, build_optimizer
+from profiler_job.jobs.workloads.annotation import annotate
+
+SEED = 0
+
+OUTERMOST = (STEP, *PHASES)
+
+COMPILE_MODE = {"default": "default", "cudagraphs": "reduce-overhead"}
+
+
+class HostTime(NamedTuple):
+    """CPU time of a phase or a step, in nanoseconds. issue: without the waits for the device at the ends of phases; the
+    time to issue the work, unless the queue of launches is full."""
+
+    wall: int
+    issue: int
+
+
+class Stepper:
+    """A model with its data, ready to run steps.
+
+    `run` holds the fields of `jobs.contract.axes.Run`, `place` says which rank this process is. `where` names the phase
+    in progress, in which a failure happens.
+    """
+
+    def __init__(self, run: dict[str, Any], device: torch.device, place: Place = Place()):  # noqa: B008  a constant
+        self.run, self.device, self.place = run, device, place
+        self.where = "build"
+        self.num_steps = 0
+        torch.manual_seed(SEED)
+        self.set_precision(run["precision"])
+        limit_memory(run["memory_limit_gib"], device)
+        parallel.join(place, device)
+        micro_batch = run | {"batch_size": run["batch_size"] // run["accumulation"]}
+        self.model, self.batch, self.loss_of = build_workload(micro_batch, device)
+        self.model = parallel.parallelise(self.model, run["parallel"], device)
+        self.apply = compile_model(self.model, run["compile"])
+        self.optimizer = build_optimizer(run["optimizer"], self.model.parameters())
+        work = {FORWARD: self.forward, LOSS: self.loss, BACKWARD: self.backward, OPTIMIZER: self.optimizer.step}
+        self.phases = [(name, work[name]) for name in list_phases(run["mode"], run["accumulation"])]
+        self.output: torch.Tensor | None = None
+        self.loss_value: torch.Tensor | None = None
+
+    def forward(self) -> None:
+        self.output = None
+        with torch.set_grad_enabled(self.run["mode"] != "forward"), self.autocast(), self.inner_ranges():
+            self.output = self.apply(*self.batch)
+
+    def loss(self) -> None:
+        with self.autocast():
+            self.loss_value = self.loss_of(self.output)
+        self.output = None
+
+    def backward(self) -> None:
+        assert self.loss_value is not None  # loss came before
+        # Gradients add up to the gradient of the mean over all micro-batches.
+        self.loss_value.backward(torch.full_like(self.loss_value, 1 / self.run["accumulation"]))
+        self.loss_value = None
+
+    def inner_ranges(self) -> AbstractContextManager[Any]:
+        """A compiled model has no ranges inside: its kernels span modules, and opening a range would split it."""
+        return nullcontext() if self.run["compile"] == "off" else annotation.no_ranges()
+
+    def autocast(self) -> torch.autocast:
+        name = PRECISIONS[self.precision].autocast
+        return torch.autocast(self.device.type, getattr(torch, name or "bfloat16"), enabled=bool(name))
+
+    def set_precision(self, precision: str) -> None:
+        self.precision = precision
+        torch.set_float32_matmul_precision(PRECISIONS[precision].matmul)
+
+    @contextmanager
+    def use_precision(self, precision: str) -> Iterator[None]:
+        """Compute forward and loss in another precision while the context is open."""
+        self.set_precision(precision)
+        try:
+            yield
+        finally:
+            self.set_precision(self.run["precision"])
+
+    def optimizer_state(self) -> Iterator[torch.Tensor]:
+        """The tensors that the optimizer keeps on the device."""
+        states = (self.read_state(parameter) for parameter in self.model.parameters())
+        return (tensor for state in states for tensor in state if tensor.device.type == self.device.type)
+
+    def read_state(self, parameter: torch.nn.Parameter) -> tuple[torch.Tensor, ...]:
+        """Return what the optimizer keeps of a parameter; nothing before its first step."""
+        if isinstance(self.optimizer, AdamW):
+            return self.optimizer.moments.get(parameter, ())
+        return tuple(self.optimizer.state[parameter].values()) if parameter in self.optimizer.state else ()
+
+    def step(self, around: Callable[[str, Callable[[], None]], None] | None = None) -> dict[str, HostTime]:
+        """One step, its phases separated by device synchronisation so that none leaks into the next.
+
+        Returns the times of each phase, all micro-batches together, and of the step. `around(phase, work)` may wrap
+        each phase.
+        """
+        times: dict[str, HostTime] = {}
+        waited = 0
+        step_start = time.perf_counter_ns()
+        with annotate(STEP):
+            self.optimizer.zero_grad()
+            if self.run["compile"] == "cudagraphs":
+                torch.compiler.cudagraph_mark_step_begin()
+            for name, work in self.phases:
+                self.where = name
+                start = time.perf_counter_ns()
+                with annotate(name):
+                    around(name, work) if around else work()
+                    issued = time.perf_counter_ns()
+                    self.synchronize()
+                end = time.perf_counter_ns()
+                before = times.get(name, HostTime(0, 0))
+                times[name] = HostTime(before.wall + end - start, before.issue + issued - start)
+                waited += end - issued
+        wall = time.perf_counter_ns() - step_start
+        times[STEP] = HostTime(wall, wall - waited)
+        self.num_steps += 1
+        return times
+
+    def follow_modules(self, ranges: ModuleRanges) -> None:
+        """One more step, which opens the range of a module in backward and in the optimizer, too, and in forward where
+        the workload opens none. That costs time on the host, so the step has other names: it tells which module
+        launches which kernel, and not how long that takes."""
+
+        def open_range(name: str) -> AbstractContextManager[Any]:
+            if name in OUTERMOST:
+                return ranges.outermost(name, "" if name == FORWARD else None)
+            return ranges.range(name)
+
+        def follow(phase: str, work: Callable[[], None]) -> None:
+            if phase == BACKWARD:
+                assert self.loss_value is not None  # loss came before
+                with ranges.labelling([self.loss_value]):
+                    work()
+            elif phase == OPTIMIZER:
+                with ranges.label_optimizer(
+                    (p, p.grad, *self.read_state(p)) for p in self.model.parameters() if p.grad is not None
+                ):
+                    work()
+            else:
+                work()
+
+        ranges.forget()
+        if self.run["workload"] != REFERENCE:
+            ranges.follow_calls()
+        with annotation.opened_by(open_range):
+            self.step(follow)
+        ranges.unfollow_calls()
+
+    def synchronize(self) -> None:
+        parallel.synchronize(self.device)
+
+
+def compile_model(model: torch.nn.Module, how: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The model as `how` says: off, default, or cudagraphs (a CUDA graph replays its kernels)."""
+    if how == "off":
+        return model
+    return torch.compile(model, mode=COMPILE_MODE[how], dynamic=False)
+
+
+def limit_memory(limit_gib: float, device: torch.device) -> None:
+    """Let the allocator hold at most `limit_gib` GiB; 0: without limit."""
+    if device.type == "cuda":
+        total = torch.cuda.mem_get_info(device)[1]
+        torch.cuda.set_per_process_memory_fraction(min(1.0, limit_gib * 2**30 / total) if limit_gib else 1.0, device)
+
+
+def count_parameters(model: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
