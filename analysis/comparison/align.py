@@ -123,7 +123,8 @@ def _check_tokens(first: Side, second: Side) -> None:
 
 
 def _align_captures(first: Side, second: Side) -> Alignment:
-    """A capture says nothing of axes but the phases of its steps: it has one run, and so must the other side."""
+    """Align two sides with a capture. It has one run and no axes but the phases of its steps, so the other side must
+    have one run, too."""
     for letter, side in (("A", first), ("B", second)):
         if len(side.runs) != 1:
             option = f"--{letter.lower()}"
@@ -188,7 +189,7 @@ def _differs(name: str, first: pd.DataFrame, second: pd.DataFrame) -> bool:
 
 
 def _pair_values(name: str, first: pd.DataFrame, second: pd.DataFrame) -> tuple[str, str]:
-    """The one value of an axis on each side."""
+    """Return the one value of an axis on each side."""
     before, after = (str(find_value_label(name, runs[name].iloc[0])) for runs in (first, second))
     return before, after
 

@@ -46,7 +46,7 @@ BAND_WORDS = {WITHIN: "within the noise band"}
 
 
 def format_headline(pair: ComparedPair) -> str:
-    """The verdict in a sentence: the step, the GPU's work and the host apart."""
+    """Format the verdict as a sentence: the step, and separately the GPU's work and the CPU."""
     step = pair.judgements["step"]
     clock = "" if pair.clock == "timer" else " (under nsys)"
     if step.is_real:
@@ -104,7 +104,7 @@ def _count_processes(measured: MeasuredCase) -> str:
 
 
 def describe_sides(comparison: Comparison, *, with_alone: bool = True) -> list[str]:
-    """What is compared, one fact a line. with_alone: also which runs have no partner."""
+    """Describe what is compared, one fact a line. with_alone: also the runs without a partner."""
     alignment, pairs = comparison.alignment, comparison.pairs
     each = " in each run" if len(pairs) > 1 else ""
     lines = [
@@ -183,7 +183,7 @@ def list_unequal_sums(pairs: Sequence[ComparedPair]) -> str:
 
 
 def format_metric(judged: Judgement) -> str:
-    """A metric of both sides, and whether it differs."""
+    """Format a metric of both sides, and whether it differs."""
     first, second, band = (_format_value(judged, value) for value in (judged.first, judged.second, judged.band))
     where = "beyond" if judged.is_real else "within"
     said = f"{METRICS[judged.metric]}{_format_unit(judged)} {first} in A, {second} in B, {where} the noise band"
@@ -298,7 +298,7 @@ def _list_one_sided_names(pair: ComparedPair) -> Iterator[tuple[str, list[Any], 
 
 
 def _format_count(calls: int, waterfall: Waterfall) -> str:
-    """How often in a step."""
+    """Format how often something happens in a step."""
     return f"{calls / waterfall.num_steps:,.1f}".removesuffix(".0")
 
 

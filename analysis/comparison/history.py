@@ -68,7 +68,7 @@ class KernelPart:
         return ", ".join(f"{key} {getattr(self, key)}" for key in PART_KEYS if getattr(self, key))
 
     def holds(self, kernels: pd.DataFrame) -> np.ndarray:
-        """Which rows are of the part: a bool for each."""
+        """Mark the rows that belong to the part: a bool for each."""
         chosen = np.ones(len(kernels), bool)
         for key in PART_KEYS:
             if wanted := getattr(self, key):
@@ -175,7 +175,7 @@ def parse_part(given: Iterable[str]) -> KernelPart:
 
 
 def find_paths(folder: Path) -> list[Path]:
-    """The entries of a folder: its recordings, results of sweeps and captures. A path that is itself one stays."""
+    """Find the entries of a folder: its recordings, results of sweeps and captures. A path that is itself one stays."""
     if not folder.is_dir() or (folder / MANIFEST).is_file() or is_sweep(folder):
         return [folder]
     recordings = store.recordings_in(folder)
@@ -225,7 +225,7 @@ def make_history(
 
 
 def _label_paths(paths: Sequence[Path]) -> dict[Path, str]:
-    """What each is called: its name; of several that share it, the folders that tell them apart."""
+    """Label each path by its name; if several share it, by the folders that distinguish them."""
     parts_of = {path: path.resolve().parts for path in paths}
     names = [parts[-1] for parts in parts_of.values()]
     sharing = {name: [parts for parts in parts_of.values() if parts[-1] == name] for name in set(names)}
@@ -236,7 +236,7 @@ def _label_paths(paths: Sequence[Path]) -> dict[Path, str]:
 
 
 def _shorten_path(parts: tuple[str, ...], others: Sequence[tuple[str, ...]]) -> str:
-    """A path without the folders that all of `others`, and it, begin and end with."""
+    """Shorten a path by the folders that it and all of `others` begin and end with."""
     shortest = min(map(len, others))
     begin = next((n for n in range(shortest) if len({path[n] for path in others}) > 1), shortest - 1)
     end = next((n for n in range(1, shortest + 1) if len({path[-n] for path in others}) > 1), shortest)
@@ -269,7 +269,7 @@ def _list_commits(entries: list[HistoryEntry]) -> set[str]:
 
 
 def _measure_entry(path: Path, label: str, side: Side, part: KernelPart) -> HistoryEntry:
-    """The entry, with what it measured of each of its cases; of its tables only what is still needed stays."""
+    """Measure the cases of an entry; only the tables that are still needed stay."""
     if not side.is_capture:
         profiled = set(side.kernels["run_id"].unique())
         if not (len(side.runs) and side.runs["run_id"].isin(profiled).any()):
@@ -338,7 +338,7 @@ def _check_part(part: KernelPart, entries: list[HistoryEntry]) -> None:
 
 
 def _group_entries(entries: list[HistoryEntry]) -> list[Group]:
-    """Each entry in the first group that it can be compared with, or else in one of its own."""
+    """Put each entry in the first group that it can be compared with, or else in a new one."""
     groups: list[Group] = []
     for entry in entries:
         reason = ""
@@ -385,7 +385,7 @@ def _find_shared(alignments: Sequence[Alignment]) -> list[list[Case]]:
 
 
 def _draw_lines(group: Group, metric: Followed, part: KernelPart, named: Noise | None) -> None:
-    """The lines of a group, and what to know of it."""
+    """Draw the lines of a group, with its notes."""
     lines = _find_shared(group._alignments)
     used = {run for cases in lines for case in cases for run in (*case.first, *case.second)}
     for before, entry in itertools.pairwise(group.entries):
@@ -454,7 +454,7 @@ def _judge(
     part: KernelPart,
     noise: Noise,
 ) -> Judgement:
-    """What the second is against the first."""
+    """Compare the second with the first."""
     has_capture = any(entry.side.is_capture for entry in entries)
     if not part:
         return next(made for made in judge(*both, clock, noise, has_capture) if made.metric == metric)

@@ -45,7 +45,7 @@ COLUMNS = ("group", "run", "entry", "name", "recorded", "commit", "value", "agai
 
 
 def format_title(history: History, group: Group) -> str:
-    """What the values of a group are."""
+    """Name the values of a group."""
     what = METRICS[history.metric]
     what = what[0].upper() + what[1:] + (f" ({history.part})" if history.part else "")
     if history.metric == "memory":
@@ -87,7 +87,7 @@ def format_date(entry: HistoryEntry) -> str:
 
 
 def format_change(history: History, line: HistoryLine, point: Point) -> str:
-    """A change in a sentence."""
+    """Format a change as a sentence."""
     assert point.judged and point.against
     before, after = (format_history_value(history, value) for value in (point.judged.first, point.judged.second))
     band = format_history_value(history, point.judged.band)
@@ -98,7 +98,7 @@ def format_change(history: History, line: HistoryLine, point: Point) -> str:
 
 
 def format_cause(history: History, point: Point) -> str:
-    """The part that made a change; "" of metrics that have none."""
+    """Format the part that made a change; "" for metrics without parts."""
     if point.cause:
         return f"{point.cause_ns / 1e6:+.3f} ms  {point.cause}"
     return "" if history.metric in ("memory", "energy") else "no part of the profiled step explains it"
@@ -191,7 +191,7 @@ def _wrap(text: str, indent: str = "") -> list[str]:
 
 
 def _format_points(history: History, group: Group, line: HistoryLine) -> list[str]:
-    """A row for each entry, with its place between the least and the greatest value."""
+    """Format a row for each entry, with its place between the least and the greatest value."""
     rows = [["#", "recorded", "commit", "entry", "value", "change", "band", ""]]
     for point in line.points:
         cells = [str(point.entry.number), format_date(point.entry), point.entry.commit[:7], point.entry.label]
@@ -233,7 +233,8 @@ def _format_entries(entries: Sequence[HistoryEntry]) -> list[str]:
 
 
 def _format_sparklines(history: History, group: Group) -> list[str]:
-    """A row for each line, with its first and last values and a small chart of up to CHART entries, the last ones."""
+    """Format a row for each line, with its first and last values and a small chart of up to CHART entries, the last
+    ones."""
     rows = [["run", "first", "last", "", "marks", "chart"]]
     for line in group.lines:
         first, last = line.points[0].value, line.points[-1].value

@@ -188,7 +188,7 @@ STEPS_OF_RUN = (
 
 
 def compare(first: Side, second: Side, noise: Noise, alignment: Alignment | None = None) -> Comparison:
-    """What B is against A. Raises NotComparableError."""
+    """Compare B with A. Raises NotComparableError."""
     alignment = alignment or align(first, second)
     cases = alignment.cases
     firsts, seconds = measure(first, [case.first for case in cases]), measure(second, [case.second for case in cases])
@@ -204,7 +204,7 @@ def compare(first: Side, second: Side, noise: Noise, alignment: Alignment | None
 
 
 def describe_source(first: Side, second: Side, noise: Noise) -> str:
-    """What the noise bands between two sides are from, in words."""
+    """Describe the source of the noise bands between two sides."""
     if first.is_capture or second.is_capture:
         return STEPS_OF_CAPTURE + noise.source
     return noise.source if noise.is_of_these else STEPS_OF_RUN + noise.source

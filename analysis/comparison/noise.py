@@ -170,7 +170,7 @@ def _fit(pairs: list[tuple[Side, str, Side, str]], source: str) -> Noise:
 
 
 def num_timed(steps: pd.DataFrame) -> dict[str, int]:
-    """How many processes timed each run, by run_id."""
+    """Count the processes that timed each run, by run_id."""
     timed = steps[steps["collector"].astype(str) == "timer"]
     if "process" not in timed:
         return dict.fromkeys(timed["run_id"].astype(str).unique(), 1)

@@ -65,7 +65,7 @@ def _checked(request: Request) -> tuple[Comparison, Checked]:
 
 
 def load(request: Request) -> Comparison:
-    """The comparison of what is at the paths of a request. Raises NotComparableError, and what reading it raises."""
+    """Load and compare the paths of a request. Raises NotComparableError, and what reading them raises."""
     skips = [request.skip if is_capture(path) else 0 for path in (request.first, request.second)]
     if request.skip and not any(skips):
         raise NotComparableError("--skip is for captures: the steps of a recording are measured ones; leave it out")

@@ -51,7 +51,7 @@ class Side:
 
 
 def load_side(path: Path, only: Iterable[str] = (), skip: int = 0) -> Side:
-    """The side at `path`: a folder of a recording or of the results of a sweep, or a capture.
+    """Read the side at `path`: a folder of a recording or of the results of a sweep, or a capture.
 
     only: KEY=VALUE of the runs to take. skip: number of first steps of a capture to leave out. Raises
     NotComparableError, and what reading it raises (RecordingError, ResultsError, ExportError).
@@ -86,7 +86,7 @@ def _refuse_folder_of_others(path: Path) -> None:
 
 
 def select_runs(side: Side, only: Iterable[str], path: Path) -> Side:
-    """The side at `path` with the runs of `only`, KEY=VALUE. Raises NotComparableError."""
+    """Select the runs of `only`, KEY=VALUE, of the side at `path`. Raises NotComparableError."""
     selection = parse_selection(only)
     if side.is_capture and selection:
         raise NotComparableError(f"{path} is a capture of one run: leave {next(iter(selection))}=... out")
@@ -104,7 +104,7 @@ def is_sweep(path: Path) -> bool:
 
 
 def shortlist(names: Sequence[str], num: int = 3) -> str:
-    """The first of many names, and how many others there are."""
+    """List the first of many names, and how many others there are."""
     others = len(names) - num
     return ", ".join(names[:num]) + (f" and {format_count(others, 'other')}" if others > 0 else "")
 
@@ -145,7 +145,7 @@ def _select(side: Side, selection: dict[str, set[str]], path: Path) -> Side:
 
 
 def make_recording_side(recording: store.Recording) -> Side:
-    """A recording as a side, with all its finished runs."""
+    """Make a side of a recording, with all its finished runs."""
     tables = (recording.runs, recording.steps, recording.kernels, recording.memops)
     side = make_tables_side(recording.label, *tables)
     side.recording = recording
@@ -217,7 +217,8 @@ def _make_whole_step(capture: Capture) -> pd.DataFrame:
 
 
 def _make_operations(capture: Capture, attribution: Attribution, is_whole: bool) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The kernels and memops of the steps, as a recording has them. A graph that was traced as a whole is a kernel."""
+    """Make the kernels and memops of the steps, as a recording has them. A graph that was traced as a whole counts as a
+    kernel."""
     if modules.is_followed(attribution.ranges).any():
         links = modules.link_modules(capture, attribution)
         linked = {"kernels": links.kernels["module"], "memops": links.memops["module"]}

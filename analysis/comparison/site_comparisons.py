@@ -24,7 +24,7 @@ WITHIN_STUDIES = {"precision": ("precision", "fp32", "bf16")}
 
 
 def make_comparisons(recordings: Sequence[store.Recording]) -> dict[str, Comparison]:
-    """The comparisons of recordings that a site has, by a name for a file."""
+    """Make the comparisons of recordings that a site has, by a name for a file."""
     made = {}
     for name, first, second in _iterate_sides(recordings):
         try:
@@ -38,7 +38,7 @@ def make_comparisons(recordings: Sequence[store.Recording]) -> dict[str, Compari
 
 
 def _iterate_sides(recordings: Sequence[store.Recording]) -> Iterator[tuple[str, Side, Side]]:
-    """Each two sides that may be compared, with the name of it: of whole recordings, and within studies."""
+    """Yield each two sides that may be compared, with the name of the pair: of whole recordings, and within studies."""
     main, *others = sorted(
         recordings, key=lambda rec: (bool(_get_study(rec)), str(rec.manifest.get("recorded_from", "")))
     )

@@ -94,7 +94,7 @@ def _merge(kernels: pd.DataFrame) -> pd.DataFrame:
 
 
 def _split_by_case(rows: pd.DataFrame, column: str, case_of: dict[str, int], num: int) -> list[pd.DataFrame]:
-    """The rows of each case, by the run in `column`."""
+    """Split the rows by case, by the run in `column`."""
     if num == 1:
         return [rows]
     numbers = rows[column].map(case_of).to_numpy()
@@ -122,7 +122,7 @@ def _make_totals(
 
 
 def _sum_queues(walls: pd.DataFrame, runs: pd.Index, gaps: pd.DataFrame) -> pd.DataFrame:
-    """Each step on each device of its rank: what its operations and the gaps between them come to."""
+    """Sum the operations and the gaps between them, for each step on each device of its rank."""
     of_queue = gaps.groupby(queue.QUEUE, sort=False).agg(
         kernel_ns=("kernel_ns", "sum"),
         time_ns=("time_ns", "sum"),
@@ -187,7 +187,7 @@ def _list_names(values: pd.Series) -> list[str]:
 
 
 def _encode(values: pd.Series, index: pd.Index) -> np.ndarray:
-    """The place of each value in `index`; the values are a category, so that few texts are looked up."""
+    """Return the place of each value in `index`; the values are a category, so that few texts are looked up."""
     values = values.astype("category")
     return index.get_indexer([str(name) for name in values.cat.categories])[values.cat.codes.to_numpy()]
 

@@ -126,8 +126,8 @@ class Waterfall:
         return [first] if abs(first.ns) == abs(largest.ns) else [first, largest]
 
     def shorten(self, num_causes: int) -> list[Cause]:
-        """The first cause and the largest others, so many together, in their order, then one called rest of all others
-        of each sort; all of them for 0."""
+        """Shorten the causes to the first one and the largest others, so many together, in their order, then one called
+        rest for all others of each sort; all of them for 0."""
         if not num_causes or len(self.causes) < num_causes + 2:
             return self.causes
         others = sorted(self.causes[1:], key=lambda cause: -abs(cause.ns))[: num_causes - 1]
@@ -329,7 +329,7 @@ def _explain_replaced(kernels: pd.DataFrame, num: int, bands: _PartBands, num_la
 
 
 def _find_scopes(changed: pd.DataFrame) -> list[str]:
-    """The module of each row, or the nearest one around it in whose modules kernels both go and come."""
+    """Find the module of each row, or the nearest one around it in whose modules kernels both go and come."""
     goes: dict[tuple[str, str], set[bool]] = {}
     at_top: dict[str, set[bool]] = {}
     for phase, module, off in zip(changed["phase"], changed["module"], changed["calls_off"]):
@@ -431,5 +431,5 @@ def _name_families(rows: list[Any]) -> list[str]:
 
 
 def _format_per_step(number: int, num: int) -> str:
-    """How many of a step, on average."""
+    """Format how many a step has, on average."""
     return f"{number // num:,}" if number % num == 0 else f"{number / num:,.1f}"

@@ -111,7 +111,7 @@ def rewrite(source: Path, target: Path, manifest: dict[str, Any], with_captures:
 
 
 def _drop_capture(name: str, table: pa.Table) -> pa.Table:
-    """What was measured without nsys."""
+    """Keep what was measured without nsys."""
     if name in OF_CAPTURES:
         return table.slice(0, 0)
     if name == "steps":
@@ -123,7 +123,7 @@ def _drop_capture(name: str, table: pa.Table) -> pa.Table:
 
 
 def _convert_column(table: pa.Table, name: str, column: str, file: Path) -> pa.Array | None:
-    """The values of a column in the type that it is to have; None for a column that is not allowed."""
+    """Convert the values of a column to the type that it must have; None for a column that is not allowed."""
     values = table[column].unify_dictionaries().combine_chunks()
     kind = store.arrow_types(name).get(column)
     if kind is None:

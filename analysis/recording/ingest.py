@@ -120,7 +120,7 @@ def check_files_only(folder: Path) -> None:
 
 
 def lost_runs(manifest: dict[str, Any]) -> list[str]:
-    """The runs of a recording that were measured, and whose files are damaged or whose capture cannot be used."""
+    """List the measured runs of a recording whose files are damaged or whose capture cannot be used."""
     return [run["run_id"] for run in manifest["runs"] if run["phase"] in (READING_FILES, READING_CAPTURE)]
 
 
@@ -151,7 +151,7 @@ def _sweep_folder(results: Path) -> Path:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """The object in a JSON file. Raises ResultsError."""
+    """Read the object in a JSON file. Raises ResultsError."""
     try:
         data = load_json(file)
     except (OSError, ValueError) as error:
@@ -178,7 +178,7 @@ class _Plan(BaseModel):
 
 
 def read_plan(file: Path) -> dict[str, Any]:
-    """A sweep as planned. Raises ResultsError."""
+    """Read a sweep as planned. Raises ResultsError."""
     plan = read_json(file)
     try:
         _Plan.model_validate(plan)
@@ -190,7 +190,7 @@ def read_plan(file: Path) -> dict[str, Any]:
 
 
 def read_finished(run: Path) -> FinishedRecord:
-    """The record of the finished run in a folder. Raises ResultsError."""
+    """Read the record of the finished run in a folder. Raises ResultsError."""
     try:
         record = read_record(run / RECORD, FinishedRecord)
         if misfit := store.find_misfit("runs", pd.DataFrame({name: [value] for name, value in record.run.items()})):
@@ -221,7 +221,8 @@ def _concat(name: str, frames: list[pd.DataFrame]) -> pd.DataFrame:
 
 
 def _run_tables(folder: Path, run_id: str, record: FinishedRecord) -> tuple[dict[str, pd.DataFrame], str, list[str]]:
-    """The tables of one run, the schema version of its capture ("" without one), and what is wrong with the capture."""
+    """Read the tables of one run, the schema version of its capture ("" without one), and the problems of the
+    capture."""
     damage = find_damage(folder, record.files)
     tables: dict[str, pd.DataFrame] = {}
     if not damage:
@@ -299,7 +300,7 @@ def _share_a_rank(captured: Sequence[_Captured]) -> bool:
 
 
 def _joined(captures: Sequence[Mapping[str, pd.DataFrame]]) -> dict[str, pd.DataFrame]:
-    """The tables of one or several captures of a run, ranges and threads numbered on from one to the next."""
+    """Join the tables of one or several captures of a run; ranges and threads are numbered on from one to the next."""
     num_ranges = num_threads = 0
     parts: list[dict[str, pd.DataFrame]] = []
     for tables in captures:

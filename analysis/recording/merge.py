@@ -141,7 +141,7 @@ def _check_out(out: Path, shards: list[Path]) -> None:
 
 
 def _read_common_plan(shards: list[Path]) -> dict[str, Any]:
-    """The sweep that all shards are part of, as one machine would write it to sweep.json."""
+    """Read the sweep that all shards belong to, as one machine would write it to sweep.json."""
     first, *others = plans = [read_plan(shard / SWEEP) for shard in shards]
     for shard, plan in zip(shards, plans):
         if "sweep" not in plan:

@@ -27,7 +27,7 @@ class PublishError(ProfilerError, ValueError):
 
 
 def contents(folder: Path) -> list[str]:
-    """What a recording holds, in lines for a person to read before it becomes public."""
+    """List what a recording holds, in lines for a person to read before it becomes public."""
     manifest = store.read_manifest(folder)
     lines = [f"{'table':12} {'rows':>12} {'bytes':>12}  columns"]
     for name, size in manifest["tables"].items():
@@ -45,7 +45,7 @@ def contents(folder: Path) -> list[str]:
 
 
 def _logs(runs: pd.DataFrame) -> list[str]:
-    """The text of logs, each distinct one once."""
+    """Return the text of logs, each distinct one once."""
     lines = []
     for log, run_ids in runs.groupby("log", sort=False)["run_id"]:
         others = f" and {len(run_ids) - 1} more" if len(run_ids) > 1 else ""
@@ -108,7 +108,7 @@ def publish_data(
 
 @contextmanager
 def _draft(folder: Path) -> Iterator[Path]:
-    """A folder to write in, which is removed in the end; and before, since a killed publication leaves it."""
+    """Give a folder to write in. It is removed in the end, and also before, since a killed publication leaves it."""
     clear(folder)
     folder.mkdir()
     try:
@@ -118,7 +118,7 @@ def _draft(folder: Path) -> Iterator[Path]:
 
 
 def _recording(source: Path, draft: Path) -> Path:
-    """`source` itself, or the recording in `draft` that is made of its results."""
+    """Return `source` itself, or the recording in `draft` that is made from its results."""
     restore(source)
     if not (source / MANIFEST).is_file():
         if lost := ingest.lost_runs(ingest.ingest(source, draft, emit=ingest.print_line)):
@@ -129,7 +129,7 @@ def _recording(source: Path, draft: Path) -> Path:
 
 
 def _created(folder: Path) -> str:
-    """When the recording that is to be replaced was made."""
+    """Return when the recording that is to be replaced was made."""
     try:
         return str(store.read_manifest(folder).get("created", "an unknown time"))
     except store.RecordingError:

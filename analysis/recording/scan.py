@@ -94,8 +94,8 @@ class Scanner:
         }
 
     def search(self, text: str) -> dict[str, str]:
-        """What in `text` looks private, in any of its readings: by kind the first match. Of a number no pattern tells,
-        but it may be a value or a name that is known."""
+        """Find what looks private in `text`, in any of its readings: the first match of each kind. No pattern finds a
+        number, but it may be a known value or name."""
         text = KNOWN.sub("", text)
         is_number = bool(_NUMBER(text))
         matches = {} if is_number else find_private(text)
@@ -108,7 +108,7 @@ class Scanner:
         return matches
 
     def scan(self, folder: Path) -> list[PrivateText]:
-        """What in the files below a folder looks private, their names included; each distinct text once."""
+        """Find what looks private in the files below a folder, their names included; each distinct text once."""
         first: dict[str, str] = {}
         for file in sorted(file for file in folder.rglob("*") if file.is_file()):
             name = file.relative_to(folder).as_posix()
@@ -127,8 +127,8 @@ class Scanner:
 
 
 def scan_public(folder: Path) -> list[PrivateText]:
-    """What looks private in a folder that is to become public; manifests know what the machines are called, and by
-    that must not become public themselves. Raises OSError, and ValueError for a file that cannot be read."""
+    """Find what looks private in a folder that is to become public. Manifests contain the names of the machines, which
+    must not become public through them. Raises OSError, and ValueError for a file that cannot be read."""
     if not folder.is_dir():
         raise FileNotFoundError("no such folder")
     findings: list[PrivateText] = []
@@ -152,15 +152,16 @@ _PIECE, _OVERLAP = 1024, 256
 
 
 def _detect(detect: Callable[[str], Iterable[str]], text: str) -> list[str]:
-    """The first match of a detector, if there is one. Some take the square of a text's length, so a long one comes in
-    pieces that overlap."""
+    """Return the first match of a detector, if there is one. The time of some grows with the square of a text's length,
+    so a long text comes in pieces that overlap."""
     pieces = (text[i : i + _PIECE] for i in range(0, max(len(text) - _OVERLAP, 1), _PIECE - _OVERLAP))
     return next((matches[:1] for piece in pieces if (matches := list(detect(piece)))), [])
 
 
 @cache
 def _load_detectors() -> dict[str, Callable[[str], Iterable[str]]]:
-    """By the kind of secret. Imported when something is published: nothing else needs them."""
+    """Load the detectors by kind of secret. They are imported only when something is published: nothing else needs
+    them."""
     plugins = [getattr(import_module(f"detect_secrets.plugins.{module}"), name)() for module, name in DETECTORS.items()]
     return {plugin.secret_type: plugin.analyze_string for plugin in plugins}
 

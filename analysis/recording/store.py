@@ -122,13 +122,13 @@ def side_by_side(recordings: Sequence[Recording]) -> dict[str, pd.DataFrame]:
 
 
 def empty(table: str) -> pd.DataFrame:
-    """A frame of `table` without rows."""
+    """Make a frame of `table` without rows."""
     return pd.DataFrame({column.name: _series(pd.Series([], dtype=object), column) for column in TABLES[table]})
 
 
 def dictionary() -> pd.DataFrame:
-    """The data dictionary: table, column, dtype, unit, meaning; one row for each column of each table, in memory and
-    then in its file only."""
+    """Return the data dictionary: table, column, dtype, unit, meaning; one row for each column of each table, in memory
+    and then in its file only."""
     rows = [(table, *column[:4]) for table, columns in TABLES.items() for column in (*columns, *_stored(table))]
     position = max(i for i, row in enumerate(rows) if row[:2] == ("kernels", "kernel_name"))
     rows.insert(position + 1, ("kernels", *FAMILY[:4]))
@@ -136,7 +136,7 @@ def dictionary() -> pd.DataFrame:
 
 
 def _stored(table: str) -> list[Column]:
-    """The columns that only its file has."""
+    """Return the columns that only its file has."""
     names = [column.name for column in TABLES[table]]
     step = Column(times.RANGE_STEP, "int64", "", times.MEANING_OF_RANGE_STEP)
     launches = times.meanings_of_launches(names)
@@ -190,7 +190,7 @@ def has_file(table: str, num_rows: int) -> bool:
 
 
 def _rounded(frame: pd.DataFrame) -> pd.DataFrame:
-    """`frame` with the launches that its file will have, for it is sorted by them."""
+    """Return `frame` with the launches that its file will have, for it is sorted by them."""
     start, end = times.LAUNCHES[:2]
     columns = [name for name in (start, end, "start_ns") if name in frame]
     if not {start, "start_ns"} <= {*columns} or not all(is_whole(frame[name]) for name in columns):
@@ -209,7 +209,7 @@ def is_whole(values: pd.Series) -> bool:
 
 
 def files_of(folder: Path) -> list[Path]:
-    """What there is in a folder, which need not exist."""
+    """List the content of a folder, which need not exist."""
     return sorted(folder.iterdir()) if folder.is_dir() else []
 
 
@@ -311,7 +311,7 @@ def _ordered(name: str, frame: pd.DataFrame, run_ids: list[str]) -> pd.DataFrame
 
 
 def _series(values: pd.Series, column: Column) -> pd.Series:
-    """`values` in the type of the column; integers stay free of gaps unless a value is truly absent."""
+    """Convert `values` to the type of the column; integers stay free of gaps unless a value is truly absent."""
     if column.dtype == "category":
         return values if isinstance(values.dtype, pd.CategoricalDtype) else values.astype("category")
     if column.dtype == "string":
@@ -462,7 +462,7 @@ def _named_alike(api: pd.DataFrame) -> pd.DataFrame:
 
 
 def read_table(name: str, file: Path) -> pa.Table:
-    """What the Parquet file of a table holds, with its times. Raises RecordingError."""
+    """Read the Parquet file of a table, with its times. Raises RecordingError."""
     if not file.is_file():
         raise RecordingError(f"{file} is missing: the recording is not whole; ingest again")
     try:

@@ -41,13 +41,13 @@ _FORMER = Pair("launch_ns", "launch_end_ns", "launch_gap_ns", "launch_duration_n
 
 
 def meanings(pair: Pair) -> Iterator[tuple[str, str]]:
-    """The stored columns of a pair, each with what it means."""
+    """Return the stored columns of a pair, each with its meaning."""
     yield pair.gap, f"only in the file: {pair.start}, after {pair.end} of the row before (after 0 in a run's first row)"
     yield pair.duration, f"only in the file: {pair.end} - {pair.start}"
 
 
 def meanings_of_launches(columns: Collection[str]) -> Iterator[tuple[str, str]]:
-    """The stored columns of the launches in a table with these columns in memory, each with what it means."""
+    """Return the stored columns of the launches in a table with these columns in memory, each with its meaning."""
     start, end, gap, duration = LAUNCHES
     before = end if end in columns else start
     if start in columns:
@@ -63,7 +63,7 @@ def has_range_steps(columns: Collection[str]) -> bool:
 
 
 def pairs_of(columns: Collection[str]) -> list[Pair]:
-    """The pairs whose times are among the columns of a table in memory."""
+    """Return the pairs whose times are among the columns of a table in memory."""
     return [pair for pair in PAIRS if pair.start in columns and pair.end in columns]
 
 
@@ -134,7 +134,7 @@ def _launches_to_ticks(table: pa.Table) -> pa.Table:
 
 
 def _with_gaps(known: np.ndarray, values: np.ndarray) -> pa.Array:
-    """An array with the values in the places that are known, and none in the others."""
+    """Return an array with the values in the places that are known, and none in the others."""
     every = np.zeros(len(known), np.int64)
     every[known] = values
     return pa.array(every, mask=None if known.all() else ~known)

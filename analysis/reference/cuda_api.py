@@ -339,7 +339,7 @@ def strip_version(name: str) -> str:
 
 @lru_cache(maxsize=10_000)
 def explain(name: str) -> ApiCall | None:
-    """What the API call `name`, with or without a version, is; None for a call that is not described here."""
+    """Explain the API call `name`, with or without a version; None for a call that is not described here."""
     base = strip_version(name)
     for call, pattern in zip(API_CALLS, _PATTERNS, strict=True):
         if pattern.fullmatch(base):

@@ -127,7 +127,7 @@ _BY_NAME = {_normalise(name): gpu for gpu in GPUS for name in gpu.names}
 
 
 def lookup(gpu_name: str) -> Gpu | None:
-    """The GPU that nvidia-smi calls `gpu_name`; None if it is not listed (see `HOW_TO_ADD`).
+    """Find the GPU that nvidia-smi calls `gpu_name`; None if it is not listed (see `HOW_TO_ADD`).
 
     Only full names match: variants of one model differ in rates, and a MIG slice has only part of them.
     """

@@ -272,7 +272,7 @@ def is_main_gemm(name: str, taxonomy: Taxonomy = BUILT_IN) -> bool:
 
 
 def find_rule(classification: Classification, taxonomy: Taxonomy = BUILT_IN) -> Rule | None:
-    """The rule behind a classification made by the same `taxonomy`; None if nothing matched."""
+    """Find the rule of a classification made by the same `taxonomy`; None if nothing matched."""
     return taxonomy.rules[classification.rule_index] if classification.rule_index >= 0 else None
 
 

@@ -21,7 +21,7 @@ _SAME_TYPES = re.compile(r"\b((?:float|double|BFloat16|Half), )\1+")
 
 
 def shorten(name: str, most: int = 72) -> str:
-    """What tells kernel `name` from most others, in at most `most` characters."""
+    """Return the part of kernel `name` that distinguishes it from most others, in at most `most` characters."""
     if len(name) > _MOST_READ:
         return elide(name, most)
     if match := _CUTLASS.search(name):
@@ -31,7 +31,7 @@ def shorten(name: str, most: int = 72) -> str:
 
 
 def elide(text: str, most: int) -> str:
-    """`text` in `most` characters: names that begin alike often end differently, so something in the middle goes."""
+    """Shorten `text` to `most` characters in the middle: names that begin alike often end differently."""
     if len(text) <= most:
         return text
     head = (most - 1) * 4 // 5

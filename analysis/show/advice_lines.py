@@ -43,7 +43,7 @@ def format_advice(summary: Summary) -> list[list[str]]:
 
 
 def choose_advice_note(summary: Summary) -> str:
-    """What all of it is of."""
+    """Return the note about what all advice refers to."""
     return NOTE if summary.sections["advice"]["gain_ns"].isna().all() else NOTE_OF_GAINS
 
 
@@ -71,7 +71,7 @@ def _format_withheld(table: pd.DataFrame) -> Iterator[str]:
 
 
 def _format_reasons(reasons: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """A line for each reason, with all changes that have it."""
+    """Format a line for each reason, with all changes that have it."""
     by_reason: dict[str, list[str]] = {}
     for name, reason in reasons:
         by_reason.setdefault(reason, []).append(LABELS[name])

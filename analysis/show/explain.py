@@ -172,7 +172,7 @@ def _describe_kernel(name: str, taxonomy: Taxonomy, width: int) -> list[str]:
 
 
 def _describe_gemm(gemm: gemm_names.GemmName) -> list[str]:
-    """The fields that the name of a GEMM says, a line each."""
+    """Describe the fields in the name of a GEMM, a line each."""
     fields = {
         "architecture": gemm.architecture,
         "math_path": gemm.math_path and gemm_names.MATH_PATHS[gemm.math_path],
@@ -220,7 +220,7 @@ def _list_names(rows: pd.DataFrame, top: int) -> list[str]:
 
 
 def _explain_unknown(name: str, taxonomy: Taxonomy, summary: Summary | None = None) -> str:
-    """The error for a name that nothing has."""
+    """Return the error for a name that nothing has."""
     pool = [*FAMILIES, *(rule.name for rule in taxonomy.rules), *(call.name for call in cuda_api.API_CALLS)]
     if summary is not None:
         pool += [*summary.sections["api"]["name"], *map(shorten, summary.sections["kernels"]["name"])]

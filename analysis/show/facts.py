@@ -87,7 +87,7 @@ def _format_problems(summary: Summary) -> list[str]:
 
 
 def _format_counts(facts: dict[str, Any]) -> str:
-    """How much there is of everything that is there at all."""
+    """Format the number of everything that the capture has."""
     parts = [f"{format_count(facts['num_kernels'], 'kernel')} ({format_time(facts['kernel_ns'])})"]
     if facts["num_graph_executions"]:
         parts.append(

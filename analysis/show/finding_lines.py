@@ -45,7 +45,7 @@ SENTENCES = {
 
 
 def describe_findings(table: pd.DataFrame) -> list[str]:
-    """A sentence for each of the findings with most time behind them, MOST at most, with its numbers and evidence."""
+    """Format a sentence for each of the findings that take most time, MOST at most, with its numbers and evidence."""
     lines: list[str] = []
     for finding in table[table["kind"].isin(list(SENTENCES))].head(MOST).itertuples():
         if len(lines) >= LEAST and finding.share < LEAST_SHARE:
@@ -58,7 +58,7 @@ def describe_findings(table: pd.DataFrame) -> list[str]:
 
 
 def _shorten_evidence(evidence: str) -> str:
-    """The evidence with its first names alone, in little room but still different; and its other facts."""
+    """Shorten the evidence to its first names, in little room but still different; and its other facts."""
     parts = evidence.split("; ")
     items = [item for item in map(_ITEM.fullmatch, parts) if item][:MOST_NAMES]
     names = shorten([item[1] for item in items], NAME_WIDTH)

@@ -34,10 +34,10 @@ Parts = list[tuple[str, str]]
 
 
 def shorten(names: Iterable[str], width: int) -> dict[str, str]:
-    """Each of `names` in at most `width` cells of a terminal (at least 16), different names differently.
+    """Shorten each of `names` to at most `width` cells of a terminal (at least 16), different names differently.
 
-    What fits stays as it is. Of a longer name the beginning stays and the words that few of the others have; what is
-    left out between them is an ellipsis. Names that would still read the same get a number at their end.
+    Names that fit stay as they are. A longer name keeps its beginning and the words that few of the others have; an
+    ellipsis replaces what is left out between them. Names that would still read the same get a number at their end.
     """
     width = max(width, 16)
     names = list(dict.fromkeys(names))
@@ -76,7 +76,7 @@ def _keep_ends(name: str) -> str:
 
 
 def _cut(text: str, width: int, end: str = GAP) -> str:
-    """The beginning of `text`, and `end`, in `width` cells."""
+    """Return the beginning of `text`, and `end`, in `width` cells."""
     text = text[:width]
     while text and _count_cells(text) + _count_cells(end) > width:
         text = text[:-1]
@@ -84,8 +84,8 @@ def _cut(text: str, width: int, end: str = GAP) -> str:
 
 
 def _keep_words(texts: dict[str, str], width: int, rarity: float = 1) -> dict[str, str]:
-    """The text of each name in `width` cells, by the words that tell it from the others; `rarity`: how much it counts
-    that few others have a word."""
+    """Return the text of each name in `width` cells, with the words that distinguish it from the others; `rarity`: how
+    much it counts that few others have a word."""
     parts = {name: _split_parts(text) for name, text in texts.items()}
     common = Counter(word for of_name in parts.values() for word in set(_number_words(of_name)))
     return {
@@ -106,7 +106,7 @@ def _split_parts(text: str) -> Parts:
 
 
 def _number_words(parts: Parts) -> list[tuple[str, int]]:
-    """Each word, and how often it came before: names may differ in how often they say something."""
+    """Return each word, and how often it came before: names may differ in how often they repeat something."""
     seen: Counter[str] = Counter()
     counted = []
     for _, word in parts:
@@ -126,7 +126,8 @@ def _rate_parts(parts: Parts, common: Counter[tuple[str, int]], num_names: int, 
 
 
 def _fit(parts: Parts, worth: Sequence[float], width: int) -> str:
-    """The first word and the others that are worth most, as many as fit; the last part is always there, it is empty."""
+    """Choose the first word and the others that are worth most, as many as fit; the last part is always there, it is
+    empty."""
     last = len(parts) - 1
     before = [_count_cells(text) for text, _ in parts]
     kept = [position in (0, last) for position in range(len(parts))]

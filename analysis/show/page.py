@@ -41,8 +41,8 @@ _PAGE = Markup(
 
 
 def render_page(summary: Summary, top: int = 20, index: str = "") -> str:
-    """The page of one capture. top: rows of a table that are not folded, 0 for all; index: link to the page that lists
-    this one."""
+    """Render the page of one capture. top: rows of a table that are not folded, 0 for all; index: link to the page that
+    lists this one."""
     back = Markup('<p><a href="{}">All captures</a></p>').format(index) if index else Markup("")
     source = make_printable(summary.capture["source"])
     parts = [back, Markup("<h1>{}</h1>").format(source)]
@@ -65,7 +65,7 @@ def render_page(summary: Summary, top: int = 20, index: str = "") -> str:
 
 
 def render_index(summaries: Sequence[Summary], files: Sequence[str]) -> str:
-    """The page that lists captures, each with a link to its file."""
+    """Render the page that lists captures, each with a link to its file."""
     rows = tabulate_captures(summaries)
     table = render_table(rows, dict(zip(range(len(files)), files)))
     return render_document("Captures", [Markup("<h1>{}</h1>").format(format_count(len(rows), "capture")), table])
@@ -160,14 +160,14 @@ _COLOURS = {
 
 
 def _choose_phase_colour(phase: str) -> str:
-    """A phase has one colour on every page; what is none is grey."""
+    """Choose the colour of a phase, the same on every page; grey if it is not a phase."""
     order = ("forward", "backward", "optimizer", "loss", "data", "clip", "zero_grad", "setup")
     assert set(order) == set(ALL_PHASES)
     return f"var(--series-{order.index(phase)})" if phase in order else "var(--family-fill)"
 
 
 def _render_timeline(summary: Summary) -> Markup:
-    """A row for each GPU: how much of each moment it was busy."""
+    """Render a row for each GPU: how much of each moment it was busy."""
     if not summary.busy:
         return Markup("")
     rows = Markup("\n").join(
@@ -184,7 +184,7 @@ def _render_timeline(summary: Summary) -> Markup:
 
 
 def _draw_outline(shares: Iterable[float]) -> str:
-    """An SVG path around bars of 0 to 100, one a pixel."""
+    """Draw an SVG path around bars of 0 to 100, one a pixel."""
     steps = "".join(f"V{100 - 100 * min(share, 1):.4g}h1" for share in shares)
     return f"M0 100{steps}V100z"
 
@@ -209,7 +209,7 @@ def _render_section(name: str, title: str, frame: pd.DataFrame, unfolded: int, i
 
 
 def render_table(frame: pd.DataFrame, links: Mapping[int, str] | None = None) -> Markup:
-    """A table of all rows; links: what the first cell of a row leads to."""
+    """Render a table of all rows; links: the target of the first cell of each row."""
     texts = {column: is_text(frame, column) for column in frame.columns}
     columns = sorted(frame.columns, key=lambda column: (column != frame.columns[0] and column != "name", texts[column]))
     names = shorten([make_printable(name) for name in frame["name"]], _NAME_WIDTH) if "name" in frame else {}

@@ -51,7 +51,7 @@ def _limit_sections(summary: Summary, top: int) -> Iterator[tuple[str, str, pd.D
 
 
 def as_text(summary: Summary, top: int, width: int) -> str:
-    """A readable summary for a terminal of so many columns. With top 0 no column is left out, and lines may be
+    """Format a readable summary for a terminal of so many columns. With top 0 no column is left out, and lines may be
     longer."""
     lines = wrap_text(make_printable(summary.capture["source"]), width)
     for number, group in enumerate(format_heads(summary)):
@@ -99,7 +99,7 @@ def escape_markdown(text: str) -> str:
 
 
 def as_markdown(summary: Summary, top: int) -> str:
-    """The same as Markdown tables, with all columns and names."""
+    """Format the same as Markdown tables, with all columns and names."""
     lines = [f"# {escape_markdown(make_printable(summary.capture['source']))}", ""]
     lines += [f"- {escape_markdown(line)}" for group in format_heads(summary) for line in group]
     for name, title, frame, left_out in _limit_sections(summary, top):
@@ -150,8 +150,8 @@ def section_as_csv(summaries: Sequence[Summary], section: str, names_profiles: b
 
 
 def escape_csv_cell(value: object) -> object:
-    """A value as it is, without what could drive a terminal, or a spreadsheet that takes it for a formula; values of a
-    list side by side."""
+    """Return a value without characters that could drive a terminal, or a spreadsheet that takes it for a formula;
+    values of a list side by side."""
     if isinstance(value, dict):
         value = [f"{name}={escape_csv_cell(part)}" for name, part in value.items()]
     if isinstance(value, list):

@@ -42,7 +42,7 @@ _LEAST = 12
 
 
 def fit_table(section: str, frame: pd.DataFrame, width: int, is_whole: bool = False) -> tuple[list[str], list[str]]:
-    """The lines of a table, headings first, and the headings of the columns that have no room in it.
+    """Format the lines of a table, headings first, and return the headings of the columns that have no room in it.
 
     No line is longer than `width`, unless all columns are wanted (`is_whole`). Names are shortened, sentences broken.
     """

@@ -77,7 +77,7 @@ _NOTHING = "n/a"
 
 
 def make_printable(text: str) -> str:
-    """`text` on one line, without the control characters that could drive a terminal."""
+    """Return `text` on one line, without the control characters that could drive a terminal."""
     flat = re.sub(r"[\r\n\t]+", " ", str(text))
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in flat)
 
@@ -90,7 +90,7 @@ def format_time(ns: float) -> str:
 
 
 def format_brief_time(ns: float) -> str:
-    """A time for a sentence: three digits say enough there."""
+    """Format a time for a sentence, with three digits."""
     for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
         if abs(ns) >= size:
             value = abs(ns) / size

@@ -198,7 +198,7 @@ def _describe_startup(facts: dict[str, Any]) -> list[str]:
 
 
 def _format_moment(ns: int) -> str:
-    """A moment for --between, not before `ns`."""
+    """Format a moment for --between, not before `ns`."""
     return f"{math.ceil(ns / 1e6)}ms" if ns >= 1e8 else f"{math.ceil(ns / 1e3)}us"
 
 

@@ -51,7 +51,8 @@ def write_pages(
 
 
 def _choose_file_names(sources: Sequence[str]) -> list[str]:
-    """A file for each source, no two the same and none INDEX, whatever the file system makes of capitals."""
+    """Choose a file for each source, no two the same and none INDEX, whether or not the file system distinguishes
+    capitals."""
     used = {INDEX}
     names = []
     for source in sources:
