@@ -42,7 +42,7 @@ LOSSES = "losses"
 STUDIES: tuple[Study, ...] = get_args(Study)
 
 MAIN = "main"
-"""The folder of the recordings of no study: those of default sweeps."""
+"""Folder of the recordings of default sweeps, which belong to no study."""
 
 
 def find_study_folder(study: str) -> str:

@@ -48,7 +48,7 @@ from profiler_job.jobs.workloads.annotation import annotate
 
 def release(device: torch.device, was_compiled: bool) -> None:
     """Give back what a run leaves behind, so that the next one begins as the first did."""
-    if was_compiled:  # the code holds the memory of its CUDA graphs, and to a later run it is its own with other shapes
+    if was_compiled:  # compiled code keeps its CUDA graphs, and compiles again for other shapes
         torch.compiler.reset()
     gc.collect()
     if device.type == "cuda":
