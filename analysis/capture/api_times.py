@@ -1,5 +1,7 @@
 """Times of CUDA API calls, and how long kernels wait in the launch queue."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
@@ -42,7 +44,9 @@ def summarise_api(capture: Capture, attribution: Attribution) -> pd.DataFrame:
     return frame[frame["calls"] > 0].reset_index(drop=True)
 
 
-def summarise_launches(attribution: Attribution, kernels: pd.DataFrame, gpu: np.ndarray, of_gpus: pd.DataFrame) -> dict:
+def summarise_launches(
+    attribution: Attribution, kernels: pd.DataFrame, gpu: np.ndarray, of_gpus: pd.DataFrame
+) -> dict[str, Any]:
     """Launch latency and queue depth over all kernels: how many launched kernels of that GPU had not begun when one
     was launched. A mean says nothing of the time in which nothing is launched, which dry_ns is."""
     place = attribution.kernels

@@ -190,7 +190,13 @@ class _Places:
         frame = {"api": row, "launch_ns": launch, "launch_end_ns": launch_end, "thread": thread}
         return pd.DataFrame(frame | {name: place[name] for name in place}, copy=False)
 
-    def place_moments(self, process, thread, time, launched: np.ndarray | None) -> pd.DataFrame:
+    def place_moments(
+        self,
+        process: pd.Series,
+        thread: pd.Series | np.ndarray,
+        time: pd.Series | np.ndarray,
+        launched: np.ndarray | None,
+    ) -> pd.DataFrame:
         """Find the place of the CPU at `time` on `thread` of `process`; none if `launched` is False."""
         process, thread, time = np.asarray(process), np.asarray(thread), np.asarray(time)
         count = len(time)
@@ -220,7 +226,15 @@ class _Places:
             copy=False,
         )
 
-    def _fill_by_thread(self, range_id, chains, phase, step, module, attribution) -> None:
+    def _fill_by_thread(
+        self,
+        range_id: np.ndarray,
+        chains: list[np.ndarray],
+        phase: np.ndarray,
+        step: np.ndarray,
+        module: np.ndarray,
+        attribution: np.ndarray,
+    ) -> None:
         """Fill the last four, in place, from the ranges of the launching thread."""
         # The innermost range knows; where domains overlap without nesting, another domain's range may know instead.
         for chain in [range_id, *chains] if len(chains) > 1 else chains:
@@ -235,7 +249,15 @@ class _Places:
             attribution[linked] = LINKED
             module[linked] = self._module[self._made_by[range_id[linked]]]
 
-    def _fill_by_time(self, process, time, wanted, phase, step, attribution) -> None:
+    def _fill_by_time(
+        self,
+        process: np.ndarray,
+        time: np.ndarray,
+        wanted: np.ndarray,
+        phase: np.ndarray,
+        step: np.ndarray,
+        attribution: np.ndarray,
+    ) -> None:
         """Fill phase and step, in place, from what was open at that time on any thread of the process."""
         ranges = self._ranges
         start, end = ranges["start_ns"].to_numpy(), ranges["end_ns"].to_numpy()

@@ -10,6 +10,7 @@ not advised, and the reason explains why.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -76,7 +77,7 @@ class ChangeEvidence:
     sure: str
 
 
-def advise(capture: Mapping, sections: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+def advise(capture: Mapping[str, Any], sections: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """List what to change first, without gains: a row per change with COLUMNS. Advised changes come first, sorted by
     the time they could save, then the others with the reason. No rows if no GPU worked.
 
@@ -122,7 +123,7 @@ def _make_advice(seen: "CaptureEvidence") -> Iterator[Advice]:
 class CaptureEvidence:
     """What is read of a capture. Times are sums over its GPUs, in ns."""
 
-    def __init__(self, capture: Mapping, sections: Mapping[str, pd.DataFrame]):
+    def __init__(self, capture: Mapping[str, Any], sections: Mapping[str, pd.DataFrame]):
         self.sections = sections
         self.parts = sections["verdict"].sum(numeric_only=True)
         self.findings = sections["findings"].set_index("kind")

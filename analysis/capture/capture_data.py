@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -63,7 +64,7 @@ class Capture:
     messages: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=list(MESSAGE_COLUMNS), dtype=np.int64))
     nsys_version: str = ""
     schema_version: str = ""
-    gpus: list[dict] = field(default_factory=list)
+    gpus: list[dict[str, Any]] = field(default_factory=list)
     gpu_of: dict[tuple[int, int], int] = field(default_factory=dict)
     events_ns: int = 0
     duration_ns: int = 0

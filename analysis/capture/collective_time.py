@@ -16,6 +16,7 @@ counts or times contradict that, the waiting is unknown and the reason is given.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -214,7 +215,7 @@ def measure(
     waiting = np.clip(meetings.last_ns - start, 0, end - start)
     exchange["waiting_ns"], exchange["meeting"], exchange["known"] = waiting, meetings.number, known
     exchange["num_ranks"] = exchange.groupby("meeting")["rank"].transform("nunique")
-    rows: list[dict] = []
+    rows: list[dict[str, Any]] = []
     for gpu, mine in exchange.groupby("gpu", sort=True):
         own = kernels[(kernels["gpu"] == gpu).to_numpy()]
         compute = own[(own["collective"] == "").to_numpy()]
@@ -241,12 +242,12 @@ def measure(
     )
 
 
-def _make_row(mine: pd.DataFrame, own: pd.DataFrame, computing: Union, all_known: bool) -> dict:
+def _make_row(mine: pd.DataFrame, own: pd.DataFrame, computing: Union, all_known: bool) -> dict[str, Any]:
     start, end = mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy()
     exchanging = Union(start, end)
     hidden = int(computing.measure_covered(exchanging.start, exchanging.end).sum())
     busy, total = int((exchanging.end - exchanging.start).sum()), int((end - start).sum())
-    row: dict = {"rank": int(mine["rank"].iloc[0]), "calls": len(mine), "kernel_ns": total, "busy_ns": busy}
+    row: dict[str, Any] = {"rank": int(mine["rank"].iloc[0]), "calls": len(mine), "kernel_ns": total, "busy_ns": busy}
     row |= {"hidden_ns": hidden, "exposed_ns": busy - hidden}
     if all_known:
         waiting = mine["waiting_ns"].to_numpy()
@@ -325,7 +326,7 @@ def _sum_exchange(exchange: pd.DataFrame, by: list[str], columns: Mapping[str, s
     rows = []
     for key, group in exchange.groupby(by, sort=True):
         total = int((group["end_ns"] - group["start_ns"]).sum())
-        row: dict = dict(zip(by, key)) | {"calls": len(group), "kernel_ns": total}
+        row: dict[str, Any] = dict(zip(by, key)) | {"calls": len(group), "kernel_ns": total}
         row["hidden_ns"] = int(group["hidden_ns"].sum())
         size = int(group["bytes"].sum()) if (group["bytes"] >= 0).all() else None
         row["bytes"] = size

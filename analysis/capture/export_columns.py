@@ -1,6 +1,7 @@
 """From columns of an nsys export to checked arrays with neutral values and sorted frames."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
@@ -9,6 +10,25 @@ from profiler_job.analysis.capture.blocks import BLOCK
 from profiler_job.analysis.capture.capture_data import MOST_DEVICES, UNKNOWN_PROCESS
 from profiler_job.analysis.capture.distinct_values import encode, make_categorical
 from profiler_job.analysis.capture.export_schema import API, GPU_OPERATION, MOST_EXACT, NO_VALUE, NVTX, SMALL_COLUMNS
+
+
+class ExportTables(Protocol):
+    """The tables of an export, whatever contains them."""
+
+    def list_tables(self) -> set[str]:
+        """Return the names of the tables that are there, of those in `READ`."""
+
+    def list_columns(self, table: str) -> list[str]:
+        """Return the columns of a table; none if there is no such table."""
+
+    def num_rows(self, table: str) -> int:
+        """Return the number of rows of a table that is there."""
+
+    def read_integers(self, table: str, columns: Sequence[str]) -> list[np.ndarray]:
+        """Return the named columns, int64 or int32, with NULL as `NO_VALUE`, in the table's own order."""
+
+    def read_objects(self, table: str, columns: Sequence[str]) -> list[list[Any]]:
+        """Return the named columns as lists of Python values, in the table's own order."""
 
 
 def gather_columns(
@@ -38,7 +58,9 @@ def name_constants(codes: np.ndarray, texts: dict[int, str], form: str) -> pd.Ca
     return make_categorical(inverse, [form.format(texts.get(int(code), f"kind {code}")) for code in unique])
 
 
-def read_columns(tables, table: str, wanted: dict[str, str], missing: dict[str, str]) -> dict[str, np.ndarray]:
+def read_columns(
+    tables: ExportTables, table: str, wanted: dict[str, str], missing: dict[str, str]
+) -> dict[str, np.ndarray]:
     """`wanted` (our name -> nsys column) of `table` as int64 arrays without gaps in the frame; columns that this
     export does not have are listed in `missing` and come back as NO_VALUE. start and end are indispensable."""
     have = set(tables.list_columns(table))
@@ -96,7 +118,7 @@ def check_times(start: np.ndarray, end: np.ndarray, table: str) -> None:
         raise ValueError(f"{table} has events that take years")
 
 
-def sort_frame(arrays: dict) -> pd.DataFrame:
+def sort_frame(arrays: dict[str, Any]) -> pd.DataFrame:
     """Frame of the arrays by start, then end; moves their values in place."""
     rows, order = _find_order(arrays["start_ns"], arrays["end_ns"])
     if len(order):
@@ -115,7 +137,9 @@ def _find_order(start: np.ndarray, end: np.ndarray) -> tuple[slice | np.ndarray,
     return rows, rows[np.lexsort((end[rows], start[rows]))]
 
 
-def read_operations(tables, table: str, more: dict[str, str], missing: dict[str, str]) -> dict[str, np.ndarray]:
+def read_operations(
+    tables: ExportTables, table: str, more: dict[str, str], missing: dict[str, str]
+) -> dict[str, np.ndarray]:
     """Columns that every kind of GPU operation has, and `more`, as arrays."""
     if table not in tables.list_tables():
         return {name: np.empty(0, np.int64) for name in (GPU_OPERATION | more)}

@@ -129,7 +129,13 @@ def split(ops: Operations, calls: Calls) -> np.ndarray:
 class _Timelines:
     """The operations of a capture, GPU by GPU."""
 
-    def __init__(self, capture, attribution, gpus, taxonomy):
+    def __init__(
+        self,
+        capture: Capture,
+        attribution: Attribution,
+        gpus: dict[str, np.ndarray],
+        taxonomy: kernel_families.Taxonomy,
+    ):
         self._gpus = gpus
         self._frames = {name: getattr(capture, name) for name in gpus}
         self._call = {name: getattr(attribution, name)["api"].to_numpy() for name in gpus}
@@ -221,7 +227,7 @@ def find_syncs(capture: Capture) -> dict[int, intervals.Union]:
     }
 
 
-def _add_busy(table, start, end, kind, phase) -> None:
+def _add_busy(table: np.ndarray, start: np.ndarray, end: np.ndarray, kind: np.ndarray, phase: np.ndarray) -> None:
     """Add, by kind and phase, the time in which operations of that kind run and none of an earlier kind."""
     earlier = intervals.Union(start[:0], end[:0])
     present = [number for number in (_KERNELS, _GRAPHS, _COMMUNICATION, COPIES) if (kind == number).any()]

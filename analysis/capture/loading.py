@@ -8,9 +8,10 @@
 Columns and names stay as they are; columns may be added.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -154,7 +155,9 @@ def _make_categorical(of_category: list[str], names: pd.Series) -> pd.Categorica
     return pd.Categorical.from_codes(codes[names.cat.codes] if len(names) else [], pd.Index(categories, dtype=object))
 
 
-def _load_operations(table: str, capture: Capture, attribution: Attribution, zero: int, words: dict) -> pd.DataFrame:
+def _load_operations(
+    table: str, capture: Capture, attribution: Attribution, zero: int, words: dict[str, Any]
+) -> pd.DataFrame:
     rows, place = getattr(capture, table), getattr(attribution, table)
     columns = {name: rows[name] for name in rows} | {name: place[name] for name in place} | words
     columns |= _shift_times(rows, zero) | {
@@ -170,7 +173,7 @@ def _shift_times(rows: pd.DataFrame, zero: int) -> dict[str, pd.Series]:
     return {"start_ns": start - zero, "end_ns": end - zero, "duration_ns": end - start}
 
 
-def _decode_ids(serialised: pd.Series, id_of) -> np.ndarray:
+def _decode_ids(serialised: pd.Series, id_of: Callable[[int], int]) -> np.ndarray:
     known, code = np.unique(serialised.to_numpy(), return_inverse=True)
     return np.array([id_of(value) for value in known], np.int64)[code]
 

@@ -6,7 +6,7 @@ provided that all operations there are the same, in the same order. If they are 
 linked.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -42,7 +42,7 @@ def link_modules(capture: Capture, attribution: Attribution) -> ModuleLinks:
     """Link each operation to a module: the module of the operation at its place in a followed step, or else of its
     range."""
     followed = _find_followed_steps(attribution.ranges)
-    problems: list[dict] = []
+    problems: list[dict[str, Any]] = []
     linked: dict[str, pd.DataFrame] = {}
     for kind, same in _SAME.items():
         place = getattr(attribution, kind)
@@ -75,11 +75,11 @@ def _find_followed_steps(ranges: pd.DataFrame) -> pd.DataFrame:
 
 def _link_sequences(
     operations: pd.DataFrame, followed: pd.DataFrame, same: list[str], module: np.ndarray, by: np.ndarray
-) -> list[dict]:
+) -> list[dict[str, Any]]:
     """Fill `module` and `by` in place if a followed step gives another module, or the only one: a range inside backward
     may belong to a library. Returns what could not be linked, and why."""
     rows = operations.assign(row=np.arange(len(operations))).sort_values(["launch_ns", "start_ns"], kind="stable")
-    known: dict[tuple, list[pd.DataFrame]] = {}
+    known: dict[tuple[Any, ...], list[pd.DataFrame]] = {}
     for process, start, end in followed.itertuples(index=False):
         inside = (rows["process"] == process) & (rows["launch_ns"] >= start) & (rows["launch_ns"] < end)
         for place, sequence in rows[inside].groupby(_PLACE, observed=True, sort=False):

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import compress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -31,6 +32,7 @@ from profiler_job.analysis.capture.capture_data import (
 )
 from profiler_job.analysis.capture.distinct_values import encode, find_distinct, make_categorical
 from profiler_job.analysis.capture.export_columns import (
+    ExportTables,
     check_times,
     decode_process,
     fill_neutral,
@@ -99,7 +101,7 @@ def read(path: Path | str, *, details: bool = True, grids: bool = False) -> Capt
 class _Strings:
     """The export's string table: ids to names."""
 
-    def __init__(self, tables):
+    def __init__(self, tables: ExportTables) -> None:
         self._ids, self._values = np.empty(0, np.int64), []
         self.known = STRINGS in tables.list_tables() and {"id", "value"} <= set(tables.list_columns(STRINGS))
         if self.known:
@@ -126,7 +128,7 @@ class _Strings:
 
 
 def _read_kernels(
-    tables, strings: _Strings, details: bool, shapes: dict[str, str], missing: dict[str, str]
+    tables: ExportTables, strings: _Strings, details: bool, shapes: dict[str, str], missing: dict[str, str]
 ) -> pd.DataFrame:
     have = set(tables.list_columns(KERNEL))
     name = next((column for column in ("demangledName", "shortName", "mangledName") if column in have), "demangledName")
@@ -144,7 +146,7 @@ def _read_kernels(
     return sort_frame(arrays)
 
 
-def _read_memops(tables, missing: dict[str, str]) -> pd.DataFrame:
+def _read_memops(tables: ExportTables, missing: dict[str, str]) -> pd.DataFrame:
     frames = []
     for table, kind in ((MEMCPY, "copyKind"), (MEMSET, None)):
         more = {"graph_node": "graphNodeId", "bytes": "bytes"}
@@ -177,7 +179,7 @@ def _find_host_memory(kinds: np.ndarray, source: np.ndarray, destination: np.nda
     return pd.Categorical.from_codes(codes, HOST_MEMORIES)
 
 
-def _read_api(tables, strings: _Strings, missing: dict[str, str]) -> pd.DataFrame:
+def _read_api(tables: ExportTables, strings: _Strings, missing: dict[str, str]) -> pd.DataFrame:
     wanted = {
         "start_ns": "start",
         "end_ns": "end",
@@ -198,7 +200,7 @@ def _read_api(tables, strings: _Strings, missing: dict[str, str]) -> pd.DataFram
     return sort_frame(arrays)
 
 
-def _read_ranges(tables, strings: _Strings, last_ns: int, missing: dict[str, str]) -> pd.DataFrame:
+def _read_ranges(tables: ExportTables, strings: _Strings, last_ns: int, missing: dict[str, str]) -> pd.DataFrame:
     wanted = {
         "start_ns": "start",
         "end_ns": "end",
@@ -209,7 +211,7 @@ def _read_ranges(tables, strings: _Strings, last_ns: int, missing: dict[str, str
     }
     if NVTX not in tables.list_tables():
         arrays = {name: np.empty(0, np.int64) for name in wanted}
-        texts: list = []
+        texts: list[Any] = []
     else:
         arrays = read_columns(tables, NVTX, wanted, missing)
         texts = (
@@ -250,7 +252,7 @@ def _read_ranges(tables, strings: _Strings, last_ns: int, missing: dict[str, str
     return pd.DataFrame({name: values[order] for name, values in frame.items()}, copy=False)
 
 
-def _read_messages(tables, ranges: pd.DataFrame) -> pd.DataFrame:
+def _read_messages(tables: ExportTables, ranges: pd.DataFrame) -> pd.DataFrame:
     """Read the payloads of NCCL's ranges, with columns MESSAGE_COLUMNS; see `--include-json`."""
     rows = []
     if NCCL in set(ranges["domain"].cat.categories) and "jsonText" in tables.list_columns(NVTX):
@@ -264,7 +266,7 @@ def _read_messages(tables, ranges: pd.DataFrame) -> pd.DataFrame:
     return messages.astype(np.int64)
 
 
-def _name_ranges(texts: list, text_ids: np.ndarray, strings: _Strings) -> pd.Categorical:
+def _name_ranges(texts: list[Any], text_ids: np.ndarray, strings: _Strings) -> pd.Categorical:
     """Return the names of ranges: their own text if there is one, else the registered string. Raises LimitError if
     there are more names than the limit of paths, for each is a path: to place two million ranges first took 20 s and
     1.1 GB."""
@@ -295,7 +297,7 @@ def _name_ranges(texts: list, text_ids: np.ndarray, strings: _Strings) -> pd.Cat
     return make_categorical(codes, values)
 
 
-def _name_domains(process: np.ndarray, domain: np.ndarray, names: dict) -> pd.Categorical:
+def _name_domains(process: np.ndarray, domain: np.ndarray, names: dict[tuple[int, int], str]) -> pd.Categorical:
     """Domain names; the default domain (0) has the empty name."""
     of_process, process_code = encode(process)
     of_domain, domain_code = encode(domain)
@@ -308,11 +310,11 @@ def _name_domains(process: np.ndarray, domain: np.ndarray, names: dict) -> pd.Ca
     return make_categorical(inverse, values)
 
 
-def _read_graphs(tables, missing: dict[str, str]) -> pd.DataFrame:
+def _read_graphs(tables: ExportTables, missing: dict[str, str]) -> pd.DataFrame:
     return sort_frame(read_operations(tables, GRAPH, {"graph": "graphId"}, missing))
 
 
-def _read_syncs(tables, missing: dict[str, str]) -> pd.DataFrame:
+def _read_syncs(tables: ExportTables, missing: dict[str, str]) -> pd.DataFrame:
     arrays = read_operations(tables, SYNC, {"kind": "syncType"}, missing)
     arrays["kind"] = name_constants(arrays["kind"], SYNC_TYPES, "{}")
     return sort_frame(arrays)
@@ -340,13 +342,13 @@ def _fill_process(operations: Sequence[pd.DataFrame], hosts: Sequence[pd.DataFra
             missing[column] = "these operations are taken to be of the capture's only process"
 
 
-def _read_key_values(tables, table: str, key: str, value: str) -> dict:
+def _read_key_values(tables: ExportTables, table: str, key: str, value: str) -> dict[str, Any]:
     if not {key, value} <= set(tables.list_columns(table)):
         return {}
     return dict(zip(*tables.read_objects(table, [key, value])))
 
 
-def _read_gpu_facts(tables) -> list[dict]:
+def _read_gpu_facts(tables: ExportTables) -> list[dict[str, Any]]:
     have = {ours: theirs for ours, theirs in GPU_COLUMNS.items() if theirs in tables.list_columns("TARGET_INFO_GPU")}
     if not have:
         return []
@@ -355,7 +357,7 @@ def _read_gpu_facts(tables) -> list[dict]:
     return sorted(rows, key=lambda gpu: str(gpu.get("id")))
 
 
-def _check_gpu_fact(name: str, value) -> str | int | None:
+def _check_gpu_fact(name: str, value: object) -> str | int | None:
     if value is None or name == "name":
         return None if value is None else str(value)
     if not isinstance(value, (int, float)):
@@ -365,7 +367,7 @@ def _check_gpu_fact(name: str, value) -> str | int | None:
     return int(value)
 
 
-def _read_gpu_numbers(tables) -> dict[tuple[int, int], int]:
+def _read_gpu_numbers(tables: ExportTables) -> dict[tuple[int, int], int]:
     """Number of the GPU by (process id, CUDA device)."""
     if not {"gpuId", "cudaId", "pid"} <= set(tables.list_columns("TARGET_INFO_CUDA_DEVICE")):
         return {}
@@ -375,25 +377,27 @@ def _read_gpu_numbers(tables) -> dict[tuple[int, int], int]:
     return {(int(p), int(d)): int(g) for p, d, g in zip(process, device, gpu) if g is not None}
 
 
-def _read_duration(tables, events_ns: int) -> tuple[int, dict[str, str]]:
+def _read_duration(tables: ExportTables, events_ns: int) -> tuple[int, dict[str, str]]:
     """Read how long nsys collected, and the problems of that value."""
     table = "ANALYSIS_DETAILS"
-    said = tables.read_integers(table, ["duration"])[0] if "duration" in tables.list_columns(table) else []
-    if not len(said) or said[0] in (0, NO_VALUE):
+    has_duration = "duration" in tables.list_columns(table)
+    said = tables.read_integers(table, ["duration"])[0].tolist() if has_duration else []
+    if not said or said[0] in (0, NO_VALUE):
         return events_ns, {}
     if said[0] < 0:
         return events_ns, {f"a collection of {said[0]} ns": "how long nsys collected is unknown"}
-    return int(said[0]), {}
+    return said[0], {}
 
 
-def _read_recorded_at(tables) -> str:
-    said = tables.read_integers(SESSION, ["utcEpochNs"])[0] if "utcEpochNs" in tables.list_columns(SESSION) else []
-    if not len(said) or not 0 < said[0] < LAST_MOMENT:
+def _read_recorded_at(tables: ExportTables) -> str:
+    has_start = "utcEpochNs" in tables.list_columns(SESSION)
+    said = tables.read_integers(SESSION, ["utcEpochNs"])[0].tolist() if has_start else []
+    if not said or not 0 < said[0] < LAST_MOMENT:
         return ""
-    return datetime.fromtimestamp(int(said[0]) // 10**9, UTC).isoformat()
+    return datetime.fromtimestamp(said[0] // 10**9, UTC).isoformat()
 
 
-def _read_capture(tables, path: Path, details: bool, shapes: dict[str, str]) -> Capture:
+def _read_capture(tables: ExportTables, path: Path, details: bool, shapes: dict[str, str]) -> Capture:
     known = set(CONSEQUENCES) & tables.list_tables()
     if not known:
         problem = "has none of the tables of an nsys export"

@@ -7,7 +7,7 @@ deviations (of the sample; 0 for one value) are not rounded here.
 """
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -41,7 +41,7 @@ def compute_statistics(group: np.ndarray, values: np.ndarray, num_groups: int) -
     )
 
 
-def _name_statistics(stats: pd.DataFrame, prefix: str = "") -> dict:
+def _name_statistics(stats: pd.DataFrame, prefix: str = "") -> dict[str, Any]:
     names = [f"{prefix}{name}" for name in _STATISTICS]
     integral = stats.astype({"min": "Int64", "max": "Int64"})  # as nsys prints them; missing where a group is empty
     return dict(zip(names, (integral[statistic] for statistic in ("avg", "med", "min", "max", "std"))))

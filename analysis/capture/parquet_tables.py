@@ -4,6 +4,7 @@ import stat
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -51,21 +52,21 @@ class ParquetTables:
             chunks = ([_convert_integers(batch.column(name), table) for name in columns] for batch in batches)
             return gather_columns(table, columns, self.num_rows(table), chunks)
 
-    def read_objects(self, table: str, columns: Sequence[str]) -> list[list]:
+    def read_objects(self, table: str, columns: Sequence[str]) -> list[list[Any]]:
         self._check(table, columns, (*_NUMBERS, "BYTE_ARRAY"))
         # Strings stay with their numbers: one string under a million rows is one string.
         with pq.ParquetFile(self._files[table], read_dictionary=list(columns)) as file:
             data = file.read(columns=list(columns))
         return [[*chain.from_iterable(map(self._unpack, data.column(name).chunks))] for name in columns]
 
-    def _unpack(self, chunk: pa.Array) -> Iterable:
+    def _unpack(self, chunk: pa.Array) -> Iterable[Any]:
         if not pa.types.is_dictionary(chunk.type):
             return chunk.to_pylist()
         limits.NAMES_BYTES.check(chunk.dictionary.nbytes)
         values = [*map(self._decode_object, chunk.dictionary.to_pylist()), None]
         return map(values.__getitem__, pc.fill_null(chunk.indices, -1).to_pylist())
 
-    def _decode_object(self, value):
+    def _decode_object(self, value: Any) -> Any:
         value = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
         return self._names(value) if isinstance(value, str) else value
 

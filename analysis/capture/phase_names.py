@@ -16,7 +16,7 @@ class PhaseNames(NamedTuple):
 
     phase: str
     source: str
-    pattern: re.Pattern
+    pattern: re.Pattern[str]
     examples: tuple[str, ...]
 
 

@@ -74,7 +74,9 @@ def parse_names(names: list[str]) -> ParsedNames:
     return ParsedNames(code, number, is_operation, list(codes), np.array(is_node, bool))
 
 
-def link_nodes(ranges: pd.DataFrame, number: np.ndarray, is_node: np.ndarray, plain: np.ndarray, names: list[str]):
+def link_nodes(
+    ranges: pd.DataFrame, number: np.ndarray, is_node: np.ndarray, plain: np.ndarray, names: list[str]
+) -> np.ndarray:
     """Find the row of the operation that made each node, -1 for other ranges and if there is none (int64).
 
     ranges: start_ns, process, thread. number, is_node, plain (code in `names`): of each row.

@@ -194,7 +194,7 @@ class _JoinedNames:
 
     MOST_NAMES = 100  # what lies deeper shares one text: a push that is never popped would make them grow without end
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._pairs: list[tuple[int, int]] = []
         self._codes: dict[tuple[int, int], int] = {}
 

@@ -28,8 +28,8 @@ def summarise_ranges(
     span = np.bincount(group[outermost], sums.projected[outermost], num_groups).astype(np.int64)
     busy = _measure_push_pop_busy(attribution, group, outermost, time, overlaps)
     if not pushed.all():
-        sums = _sum_start_end(capture, attribution, group, np.flatnonzero(~pushed), overlaps)
-        calls, time, busy, span = (own + other for own, other in zip((calls, time, busy, span), sums))
+        started = _sum_start_end(capture, attribution, group, np.flatnonzero(~pushed), overlaps)
+        calls, time, busy, span = (own + other for own, other in zip((calls, time, busy, span), started))
     host = (ranges["end_ns"] - ranges["start_ns"]).to_numpy()
     domain, name, style = (ranges[c].cat.categories[unique[c]] for c in ("domain", "plain_name", "style"))
     columns = {
@@ -92,7 +92,9 @@ class _PushPopSums:
         self.projected = np.where(last >= first, last - np.where(last >= first, first, 0), 0)
 
 
-def _measure_push_pop_busy(attribution, group, outermost, time, overlaps: KernelOverlaps) -> np.ndarray:
+def _measure_push_pop_busy(
+    attribution: Attribution, group: np.ndarray, outermost: np.ndarray, time: np.ndarray, overlaps: KernelOverlaps
+) -> np.ndarray:
     """Measure the busy time of each group; NaN if overlapping kernels are in too many ranges to compute it. It differs
     from the sum `time` only for overlapping kernels."""
     busy = time.copy()
@@ -136,7 +138,9 @@ _MOST_PAIRS = 5_000_000  # of kernel and range, worked out at once: half a GiB
 _MOST_PARTS = 4  # more than a second each
 
 
-def _sum_start_end(capture: Capture, attribution: Attribution, group, rows, overlaps: KernelOverlaps):
+def _sum_start_end(
+    capture: Capture, attribution: Attribution, group: np.ndarray, rows: np.ndarray, overlaps: KernelOverlaps
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Sum calls, time, busy (NaN if too much overlaps) and projected time of each group of the start/end ranges `rows`:
     what their process launched while they were open. A kernel in two ranges of a group counts once."""
     ranges, place = attribution.ranges, attribution.kernels

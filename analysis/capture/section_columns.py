@@ -1,5 +1,7 @@
 """The sections of a summary and what each of their columns holds."""
 
+from typing import Any
+
 import pandas as pd
 
 from profiler_job.analysis.capture import capture_advice, collective_time, findings, limit_of_capture
@@ -90,6 +92,6 @@ def compute_share(values: pd.Series) -> pd.Series:
     return values / total if total else values.astype("float64")
 
 
-def make_frame(section: str, columns: dict, by: str | None = None) -> pd.DataFrame:
+def make_frame(section: str, columns: dict[str, Any], by: str | None = None) -> pd.DataFrame:
     frame = pd.DataFrame(columns)[list(SECTIONS[section])]
     return frame.sort_values(by, ascending=False, kind="stable", ignore_index=True) if by else frame

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -107,10 +108,10 @@ class SqliteTables:
         if flat:
             yield _split_columns(flat, num_columns)
 
-    def read_objects(self, table: str, columns: Sequence[str]) -> list[list]:
+    def read_objects(self, table: str, columns: Sequence[str]) -> list[list[Any]]:
         """The named columns as lists of Python values, in the table's own order."""
         wanted = ", ".join(f'"{column}"' for column in columns)
-        lists: list[list] = [[] for _ in columns]
+        lists: list[list[Any]] = [[] for _ in columns]
         cursor = self._connection.execute(f'SELECT {wanted} FROM "{table}" NOT INDEXED')
         while rows := list(chain.from_iterable(islice(cursor, self.CHUNK))):
             flat = [self._decode_text(value) if isinstance(value, bytes) else value for value in rows]
@@ -119,7 +120,7 @@ class SqliteTables:
         return lists
 
 
-def _split_columns(flat: array, num_columns: int) -> np.ndarray:
+def _split_columns(flat: "array[int]", num_columns: int) -> np.ndarray:
     return np.frombuffer(flat, np.int64).reshape(-1, num_columns).T
 
 

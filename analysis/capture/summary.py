@@ -6,6 +6,7 @@ explains each column in one line. Everything is vectorised: a capture of a milli
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -39,15 +40,15 @@ class Summary:
     if `summarise` was asked for it; phases_ns: kernel time by phase without --between, if that leaves a part and gains
     are to be predicted."""
 
-    capture: dict
+    capture: dict[str, Any]
     coverage: dict[str, float | None]
-    launches: dict
+    launches: dict[str, Any]
     sections: dict[str, pd.DataFrame] = field(default_factory=dict)
     shown: tuple[str, ...] = tuple(SECTIONS)
     busy: dict[int, np.ndarray] = field(default_factory=dict)
     phases_ns: dict[str, int] = field(default_factory=dict)
 
-    def as_json(self) -> dict:
+    def as_json(self) -> dict[str, Any]:
         """The stable interface: capture, coverage, launches, and one list of objects for each section that is shown."""
         rows = {name: _make_records(self.sections[name]) for name in self.shown}
         return {"capture": self.capture, "coverage": self.coverage, "launches": self.launches} | rows
@@ -58,7 +59,7 @@ Predict = Callable[[Summary, Callable[[], pd.DataFrame]], Summary]
 capture."""
 
 
-def _make_records(frame: pd.DataFrame) -> list[dict]:
+def _make_records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     plain = frame.astype(object).where(frame.notna(), None)
     return plain.to_dict("records")
 
@@ -146,7 +147,7 @@ def _collect_facts(
     sections: Mapping[str, pd.DataFrame],
     exchanged: Communication,
     zero: int,
-) -> dict:
+) -> dict[str, Any]:
     """The facts of what is selected of a capture, whose first event starts at `zero`."""
     duration = (capture.kernels["end_ns"] - capture.kernels["start_ns"]).to_numpy()
     total = int(duration.sum())
@@ -235,7 +236,7 @@ def _sum_unclassified(families: pd.DataFrame) -> float | None:
     return float(families["share"][families["family"] == kernel_families.OTHER].sum())
 
 
-def _sum_by_category(frame: pd.DataFrame, column: str, sums: dict[str, np.ndarray]) -> dict:
+def _sum_by_category(frame: pd.DataFrame, column: str, sums: dict[str, np.ndarray]) -> dict[str, Any]:
     names = frame[column].cat.categories
     code = frame[column].cat.codes.to_numpy()
     counted = {name: np.bincount(code, values, len(names)).astype(np.int64) for name, values in sums.items()}

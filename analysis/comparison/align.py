@@ -6,6 +6,7 @@ processes that measured the same.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -175,9 +176,9 @@ def _has_backward(side: Side) -> bool:
     return any(is_backward_kernel(str(name)) for name in side.kernels["kernel_name"].unique())
 
 
-def _group_runs(runs: pd.DataFrame, axes: list[str]) -> dict[tuple, list[str]]:
+def _group_runs(runs: pd.DataFrame, axes: list[str]) -> dict[tuple[Any, ...], list[str]]:
     """run_ids by the values of `axes`, in model order."""
-    groups: dict[tuple, list[str]] = {}
+    groups: dict[tuple[Any, ...], list[str]] = {}
     for row in sort_runs(runs)[[*axes, "run_id"]].itertuples(index=False):
         groups.setdefault(tuple(map(str, row[:-1])), []).append(row[-1])
     return groups

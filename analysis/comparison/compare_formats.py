@@ -431,7 +431,7 @@ def as_json(comparison: Comparison, checked: Checked, code: int) -> str:
     )
 
 
-def _make_side(label: str, notes: list[str], alone: dict[str, str]) -> dict:
+def _make_side(label: str, notes: list[str], alone: dict[str, str]) -> dict[str, Any]:
     return {"label": label, "notes": notes, "without_partner": alone}
 
 

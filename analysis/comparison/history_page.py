@@ -5,6 +5,7 @@ What is inside recordings and captures is not trusted: every text is escaped, an
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import pandas as pd
 from markupsafe import Markup
@@ -74,7 +75,7 @@ def _render_group(history: History, group: Group, number: int) -> Iterator[Marku
     yield render_list(list(list_notes(history, group)), "facts")
 
 
-def _describe_entry(entry: HistoryEntry) -> dict:
+def _describe_entry(entry: HistoryEntry) -> dict[str, Any]:
     return {"entry": f"#{entry.number}", "recorded": format_date(entry), "commit": entry.commit or NEVER} | {
         "name": entry.label
     }

@@ -174,7 +174,8 @@ def num_timed(steps: pd.DataFrame) -> dict[str, int]:
     timed = steps[steps["collector"].astype(str) == "timer"]
     if "process" not in timed:
         return dict.fromkeys(timed["run_id"].astype(str).unique(), 1)
-    return timed.groupby(timed["run_id"].astype(str))["process"].nunique().to_dict()
+    counted: dict[str, int] = timed.groupby(timed["run_id"].astype(str))["process"].nunique().to_dict()
+    return counted
 
 
 def _measure_times(side: Side) -> tuple[pd.DataFrame, pd.DataFrame]:

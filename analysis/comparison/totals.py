@@ -189,7 +189,8 @@ def _list_names(values: pd.Series) -> list[str]:
 def _encode(values: pd.Series, index: pd.Index) -> np.ndarray:
     """Return the place of each value in `index`; the values are a category, so that few texts are looked up."""
     values = values.astype("category")
-    return index.get_indexer([str(name) for name in values.cat.categories])[values.cat.codes.to_numpy()]
+    places: np.ndarray = index.get_indexer([str(name) for name in values.cat.categories])
+    return np.asarray(places[values.cat.codes.to_numpy()])
 
 
 def simplify_modules(modules: pd.Series) -> pd.Series:

@@ -297,7 +297,9 @@ def _explain_replaced(kernels: pd.DataFrame, num: int, bands: _PartBands, num_la
     changed = changed.assign(scope=_find_scopes(changed))
     compiled = (changed["family"] == FUSED).groupby([changed["phase"], changed["scope"]]).transform("any")
     changed = changed.assign(is_beside=compiled & (changed["family"] == GEMM))
-    groups: dict[tuple, list[Any]] = {}  # there are many, of a few rows each: frames would take most of the time
+    groups: dict[
+        tuple[Any, ...], list[Any]
+    ] = {}  # there are many, of a few rows each: frames would take most of the time
     for row in changed.itertuples(index=False):
         groups.setdefault((row.phase, row.scope, row.is_beside), []).append(row)
     for (phase, scope, _), rows in groups.items():
@@ -403,7 +405,7 @@ def _explain_idle(first: Totals, second: Totals, scales: _Scales, bands: _PartBa
 def _is_regrouped(row: Any) -> bool:
     """Whether a phase has about as many operations on both sides, and far fewer or far more launches."""
     operations, launches = ((row[name], row[f"{name}_second"]) for name in ("operations", "launches"))
-    return max(operations) <= AS_MANY * min(operations) and max(launches) >= REGROUPED * max(min(launches), 1)
+    return bool(max(operations) <= AS_MANY * min(operations) and max(launches) >= REGROUPED * max(min(launches), 1))
 
 
 def _format_place(phase: str, module: str) -> str:
