@@ -51,9 +51,8 @@ def _format_entry(place: int, row: pd.Series, summary: Summary) -> list[str]:
     facts = summary.capture
     ceiling = format_brief_time(row["ceiling_ns"])
     if pd.isna(row["gain_ns"]):
-        times = (
-            f"{format_brief_time(row['time_ns'])} behind it ({format_value('share', row['share'])}), ceiling {ceiling}"
-        )
+        share = format_value("share", row["share"])
+        times = f"concerns {format_brief_time(row['time_ns'])} ({share}), could save up to {ceiling}"
     else:
         gain, least, most = (format_brief_time(row[name]) for name in ("gain_ns", "gain_least_ns", "gain_most_ns"))
         captured = format_brief_time(facts["work_end_ns"] - facts["work_start_ns"])

@@ -209,7 +209,7 @@ def test_without_work_on_a_gpu_there_is_no_advice(summary):
 def test_show_ends_with_it_and_says_that_it_is_no_prediction(summary):
     said = summary(GIVEN["tf32"])
     text = as_text(said, 20, 120).split("\nWhat to change first\n")[1]
-    assert "TF32: 100 µs behind it (50.0%), ceiling 100 µs" in text
+    assert "TF32: concerns 100 µs (50.0%), could save up to 100 µs" in text
     assert 'do: torch.set_float32_matmul_precision("high")' in text
     assert "evidence: GEMMs run in FP32" in text
     assert f"track record: {track_record.describe_record(['tf32'], SCRIPT)}" in " ".join(text.split())
