@@ -1,5 +1,5 @@
-"""What to change first, in lines: times behind changes, and ceilings; of a recorded run, and of a capture that the GPU
-limits, predictions, too."""
+"""Format the advice on what to change first: the time that each change concerns and what it could save at most. For a
+recorded run, and for a capture that the GPU limits, predictions, too."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -15,13 +15,13 @@ from profiler_job.jobs.contract.layout import SCRIPT
 
 TITLE = "What to change first"
 NOTE = (
-    "Times of this capture, not predictions: behind a change is what it does away with or makes faster, and no gain is "
-    "larger than its ceiling; gains do not add up"
+    "Times of this capture, not predictions: a change concerns the time that it removes or makes faster, and could "
+    "save no more than shown; gains do not add up"
 )
 NOTE_OF_GAINS = (
     "Predicted gains are of the time from first to last operation of this capture, which the GPU limits. Their models "
-    "were tested on recordings of scripts, and on few captures. Times behind a change are of this capture, and no "
-    "prediction; gains do not add up"
+    "were tested on recordings of scripts, and on few captures. The time that a change concerns is a time of this "
+    "capture, not a prediction; gains do not add up"
 )
 MOST = 4
 """Advices on the page of a run."""
