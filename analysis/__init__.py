@@ -16,6 +16,6 @@ def __getattr__(name: str) -> Any:
 
 if __name__ != "profiler_job.analysis":
     raise ImportError(
-        "import profiler_job.analysis: the folder analysis/ of the checkout is no package of its own, "
+        "import profiler_job.analysis: the folder analysis/ of the checkout is not a package by itself, "
         "so that it never hides a folder of this name in somebody's repository"
     )

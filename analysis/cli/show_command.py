@@ -57,23 +57,7 @@ def show(
 ) -> None:
     """Summarise nsys captures of any program: where does the GPU time go, and what to change first?"""
     escape_unencodable()
-    of_summaries = {"form": "--format", "top": "--top", "rules": "--rules", "phase": "--phase"}
-    of_summaries |= {"section": "--section", "in_range": "--range", "gpu": "--gpu", "between": "--between"}
-    of_summaries |= {"html": "--html"}
-    given = [option for name, option in of_summaries.items() if is_given(context, name)]
-    not_explained = [option for option in given if option not in ("--top", "--rules")] + ["--report"] * bool(report)
-    if explain is not None and not_explained:
-        ingesting.print_line(f"error: --explain prints text and no tables: leave out {not_explained[0]}")
-        raise typer.Exit(ExitCode.USAGE)
-    if explain is None and not profiles:
-        ingesting.print_line("error: no PROFILE: give an .nsys-rep, an .sqlite or a parquetdir export")
-        raise typer.Exit(ExitCode.USAGE)
-    if report and given:
-        ingesting.print_line(f"error: {given[0]} is for summaries, and --report prints nsys's CSV: leave one out")
-        raise typer.Exit(ExitCode.USAGE)
-    if html and "--format" in given:
-        ingesting.print_line("error: --html writes pages, and --format is for printing: leave one out")
-        raise typer.Exit(ExitCode.USAGE)
+    refuse_contradictions(context, bool(profiles), explain is not None, bool(report), bool(html))
     profiles = profiles or []
     if explain is not None:
         code = explaining.explain(explain, profiles, top, print, ingesting.print_line, rules)
@@ -83,8 +67,7 @@ def show(
         try:
             moments = selecting.parse_moments(between) if between is not None else None
         except ValueError as error:
-            ingesting.print_line(f"error: --between {error}")
-            raise typer.Exit(ExitCode.USAGE) from error
+            raise refuse(f"--between {error}") from error
         selection = selecting.Selection(
             gpu=gpu, range=in_range, between=moments, sections=(*dict.fromkeys(section or ()),)
         )
@@ -104,3 +87,27 @@ def show(
         )
     if code:
         raise typer.Exit(code)
+
+
+def refuse_contradictions(
+    context: typer.Context, has_profiles: bool, explains: bool, has_report: bool, has_html: bool
+) -> None:
+    """Raises typer.Exit, after a line that says why, if options contradict each other or no profile is given."""
+    options = {"form": "--format", "top": "--top", "rules": "--rules", "phase": "--phase", "section": "--section"}
+    options |= {"in_range": "--range", "gpu": "--gpu", "between": "--between", "html": "--html"}
+    given = [option for name, option in options.items() if is_given(context, name)]
+    not_explained = [option for option in given if option not in ("--top", "--rules")] + ["--report"] * has_report
+    if explains and not_explained:
+        raise refuse(f"--explain prints text and no tables: leave out {not_explained[0]}")
+    if not explains and not has_profiles:
+        raise refuse("no PROFILE: give an .nsys-rep, an .sqlite or a parquetdir export")
+    if has_report and given:
+        raise refuse(f"{given[0]} is for summaries, and --report prints nsys's CSV: leave one out")
+    if has_html and "--format" in given:
+        raise refuse("--html writes pages, and --format is for printing: leave one out")
+
+
+def refuse(reason: str) -> typer.Exit:
+    """Print why the command line is refused, and return the exit to raise."""
+    ingesting.print_line(f"error: {reason}")
+    return typer.Exit(ExitCode.USAGE)
