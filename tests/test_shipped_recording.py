@@ -6,6 +6,7 @@ from profiler_job.analysis.metrics import run_grid
 from profiler_job.analysis.pages import reconciliation
 from profiler_job.analysis.recording import store
 from tests.shipped_data import RECORDINGS as FOLDERS
+from tests.shipped_data import locate
 
 pytestmark = pytest.mark.skipif(not FOLDERS, reason="no recording in site/data")
 
@@ -48,12 +49,12 @@ def test_no_kernel_is_unclassified(loaded):
     assert "other" not in set(loaded.kernels["family"].astype(str))
 
 
-def test_all_together_stay_below_60_mib():
-    assert sum(path.stat().st_size for folder in FOLDERS for path in folder.iterdir()) <= 60 * 2**20
+def test_all_together_stay_below_40_mib():
+    assert sum(path.stat().st_size for folder in FOLDERS for path in folder.iterdir()) <= 40 * 2**20
 
 
 def test_that_of_several_gpus_stays_below_6_mib():
-    assert sum(path.stat().st_size for path in (FOLDERS[0].parent / "gpus").iterdir()) <= 6 * 2**20
+    assert sum(path.stat().st_size for path in locate("gpus").iterdir()) <= 6 * 2**20
 
 
 def test_it_stays_small():

@@ -91,7 +91,7 @@ COMMANDS = {
     "publish-data": Entry(
         PUBLISH,
         "analysis.cli.publish_data_command:publish_data",
-        "Put a recording into site/data, after showing what becomes public.",
+        "Put a recording into the folder of its study in site/data, after showing what becomes public.",
     ),
     "check-public": Entry(
         PUBLISH,

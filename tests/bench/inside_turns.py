@@ -60,14 +60,14 @@ class Turns:
         sys.modules[PACKAGE] = module_from_spec(package)
         follow = import_module(f"{PACKAGE}.follow")
         optimizer = import_module("torch.optim.optimizer")
-        follow.wrapped = self.switched(follow.wrapped)
+        follow.wrap = self.switched(follow.wrap)
         for name in ("register_optimizer_step_pre_hook", "register_optimizer_step_post_hook"):
             setattr(optimizer, name, self.kept(getattr(optimizer, name)))
         plan = follow.Plan(out=f"{self.settings.out}.ranks", skip=WARM_UP - 5, steps=sys.maxsize)
         self.follower = follow.install(plan)
 
     def switched(self, wrapped: Callable) -> Callable:
-        """`wrapped`, where the function comes back in the steps that are left alone."""
+        """`wrapped`, but the bare function is called in the steps that are left alone."""
 
         def switch(holder: Any, name: str, around: Callable) -> None:
             bare = getattr(holder, name)

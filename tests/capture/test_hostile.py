@@ -23,6 +23,7 @@ from profiler_job.analysis.capture.export_schema import KERNEL, NVTX
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.recording.ingest import ResultsError, ingest
 from profiler_job.analysis.show import show_report
+from profiler_job.jobs.contract.exit_codes import ExitCode
 
 from .nsys_files import PUSH_POP, Export, global_tid
 
@@ -50,7 +51,7 @@ def assert_refused(show_limited):
     def check(path: Path, said: str) -> None:
         answer = show_limited(path)
         assert "ended_by" not in answer, answer
-        assert answer["code"] == 2, "it is refused"
+        assert answer["code"] == ExitCode.DAMAGED, "it is refused"
         (line,) = answer["err"]
         assert line.startswith(f"error: {path}: ") and "\n" not in line
         assert said in line
@@ -120,7 +121,7 @@ def test_a_pipe_in_the_results_of_a_sweep_does_not_hang_ingest(tmp_path):
     run = tmp_path / "results" / "small"
     run.mkdir(parents=True)
     os.mkfifo(run / "run.json")
-    with pytest.raises(ResultsError, match="no file"):
+    with pytest.raises(ResultsError, match="is not a file"):
         ingest(tmp_path / "results", tmp_path / "out")
 
 

@@ -128,7 +128,7 @@ def test_several_are_taken_together_and_said_on_top(capture):
     arguments = ("--gpu", 1, "--range", "step", "--between", "2ms,3ms", "--section", "kernels", "--section", "api")
     found = _json(capture, *arguments)
     assert _names(found["kernels"]) == {"fwd_1"}
-    assert set(found) == {"capture", "coverage", "launches", "kernels", "api"}
+    assert set(found) == {"format_version", "capture", "coverage", "launches", "kernels", "api"}
     chosen = {"gpu": 1, "range": "step", "start_ns": 2_000_000, "end_ns": 3_000_000, "sections": ["kernels", "api"]}
     assert found["capture"]["selection"] == chosen
     lines = _show(capture, *arguments).stdout.splitlines()

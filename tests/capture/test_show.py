@@ -301,7 +301,7 @@ def test_numbers_whose_sums_would_overflow_are_one_clear_line(tmp_path, recwarn,
     export.launch(5)
     damage(export)
     done = _show(export.sqlite(tmp_path / "x.sqlite"))
-    assert (done.exit_code, done.stdout) == (2, "")
+    assert (done.exit_code, done.stdout) == (65, "")
     assert "holds values that no nsys writes" in done.stderr
     assert not recwarn.list
 

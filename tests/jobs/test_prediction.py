@@ -77,10 +77,17 @@ def largest_part_of_predicted(folder: Path) -> dict[str, float]:
     """Return, by mode, the largest ratio of measured to predicted events in one profiled step of a recording."""
     runs = parquet.read_table(folder / "runs.parquet").to_pandas().astype({"run_id": str}).set_index("run_id")
     runs = run_grid.select_known_shapes(runs[(runs["status"] == "ok") & (runs["profiled_steps"] > 0)])
-    rows = {name: parquet.read_table(folder / f"{name}.parquet", columns=["run_id"]) for name in TABLES_OF_EVENTS}
+    rows = {
+        name: parquet.read_table(folder / f"{name}.parquet", columns=["run_id"])
+        for name in TABLES_OF_EVENTS
+        if (folder / f"{name}.parquet").is_file()  # a table without rows has no file
+    }
     counts = [table.to_pandas()["run_id"].astype(str).value_counts() for table in rows.values()]
-    calls = parquet.read_table(folder / "api.parquet", columns=["run_id", "calls"]).to_pandas().astype({"run_id": str})
-    counts.append(calls.groupby("run_id")["calls"].sum())
+    if (folder / "api.parquet").is_file():
+        calls = parquet.read_table(folder / "api.parquet", columns=["run_id", "calls"]).to_pandas()
+        counts.append(calls.astype({"run_id": str}).groupby("run_id")["calls"].sum())
+    if not counts:
+        return {}
     events = sum(count.reindex(runs.index, fill_value=0) for count in counts)
     fields = [name for name in Run.model_fields if name in runs]
     predicted = [step_events(Run(**run)) for run in runs[fields].to_dict("records")]
