@@ -6,6 +6,7 @@ from pathlib import Path
 from profiler_job.analysis.pages import benchmarks
 from profiler_job.analysis.site.site_writer import Site
 from tests.bench.site_speed import targets
+from tests.page_words import read_page
 
 SHIPPED = Path(__file__).parents[2] / "site" / "data" / "benchmarks"
 
@@ -46,7 +47,7 @@ def test_the_page_says_on_which_machine_and_what_was_lost_as_far_as_a_file_has_i
     del job["process_per_run"]["machine"], job["process_per_run"]["warm_lost"]
     site = Site(tmp_path, (), {}, ("size",))
     site.write("benchmarks.md", "benchmarks.md", benchmarks.answer(job, {}))
-    page = (tmp_path / "benchmarks.md").read_text()
+    page = read_page(tmp_path / "benchmarks.md")
     assert "at commit abc, on a machine with 8 cores and 2 A and B." in page
     assert "On one GPU, 2 captures had to be taken again." in page
     assert "one was lost (no &#60;b&#62;) and does not count" in page
@@ -86,7 +87,7 @@ def test_faults_are_counted_by_kind_and_by_how_they_ended(tmp_path):
     assert answer.tables["faults"].rows.to_dict("records") == [row]
     site = Site(tmp_path, (), {}, ("size",))
     site.write("benchmarks.md", "benchmarks.md", answer)
-    page = (tmp_path / "benchmarks.md").read_text()
+    page = read_page(tmp_path / "benchmarks.md")
     assert "was ended at points at which it changes files" in page and "abc" in page
 
 
@@ -101,4 +102,4 @@ def test_what_pages_take_to_be_painted_stands_with_the_promise_for_the_slowest(t
     assert answer.tables["targets"].rows["met"].tolist() == [True, False]
     assert answer.tables["pages"].rows["paint_s"].tolist() == [0.2, 1.2]
     Site(tmp_path, (), {}, ("size",)).write("benchmarks.md", "benchmarks.md", answer)
-    assert "5 loads of each page; 2 cores of a processor" in (tmp_path / "benchmarks.md").read_text()
+    assert "5 loads of each page; 2 cores of a processor" in read_page(tmp_path / "benchmarks.md")

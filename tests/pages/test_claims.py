@@ -16,6 +16,7 @@ from profiler_job.analysis.render import charts
 from profiler_job.analysis.site import combine, page_context, question_pages, write_site
 from profiler_job.analysis.site.site_writer import first_sentence
 from profiler_job.jobs.contract.words import NOT_MEASURED
+from tests.page_words import read_page
 from tests.synthetic import Recording, nsys_sums, recording
 
 BASE = recording(("small", "xl"), (128, 512), num_profiled=2, num_timed=3, oom={})
@@ -127,7 +128,7 @@ def words(tmp_path_factory):
         monkey.setattr(charts, "render", lambda *arguments, **options: "<svg></svg>")
         docs = tmp_path_factory.mktemp("docs")
         question_pages.write_questions(rec, docs)
-        return {path.stem: path.read_text() for path in docs.rglob("*.md")}
+        return {path.stem: read_page(path) for path in docs.rglob("*.md")}
 
     with pytest.MonkeyPatch.context() as monkey:
         yield render
@@ -182,7 +183,7 @@ def test_no_number_comes_from_a_run_that_ran_out_of_memory_even_where_some_were_
     write_site.write(combine.select_finished_runs(rec), tmp_path / "without")
 
     def words_of(folder: str, page: str) -> str:
-        return (tmp_path / folder / page).read_text()
+        return read_page(tmp_path / folder / page)
 
     pages = ["index.md", *(f"report/{question.SLUG}.md" for question in QUESTIONS.values()), "report/cuda-calls.md"]
     for page in pages:

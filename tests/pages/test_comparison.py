@@ -25,6 +25,7 @@ from profiler_job.analysis.site.site_writer import Site
 from tests import synthetic
 from tests.comparison.conftest import export
 from tests.comparison.test_compare import HOSTILE
+from tests.page_words import read_page
 from tests.shipped_data import MANIFESTS, RECORDINGS
 
 
@@ -73,7 +74,7 @@ def written(compared, folder, rec):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(charts, "render", lambda *arguments, **options: "<svg></svg>")
         comparison_pages.write_comparison(site, sides, comparison.counterparts(compared, sides.links))
-    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*.md")}
+    return {str(path.relative_to(folder)): read_page(path) for path in folder.rglob("*.md")}
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +199,7 @@ def test_names_inside_captures_are_inert(captures, tmp_path):
     links = links_of(synthetic.recording(("small",), (128,), modes=("forward",)), captures)
     site = Site(tmp_path, (), {}, ("size",))
     site.write("report/comparison.md", "comparison.md", comparison.answer(captures, links))
-    page = (tmp_path / "report" / "comparison.md").read_text()
+    page = read_page(tmp_path / "report" / "comparison.md")
     assert "evil" in page and "alert(1)" in page.replace("&#40;", "(").replace("&#41;", ")")
     made = markdown.markdown(page, extensions=["attr_list", "md_in_html", "tables"])
     assert "<script" not in made and "<b>" not in made and 'href="javascript' not in made
@@ -311,15 +312,15 @@ def test_the_page_of_a_cell_leads_to_that_of_the_other_recording_and_the_overvie
             main, tmp_path, compared=compare(recorded("x"), recorded("y"), SHIPPED), compare_others=lambda: shipped
         )
     names = {precision: f"small-ctx128-{precision}-naive-forward" for precision in ("fp32", "bf16")}
-    mine = (tmp_path / "report" / "runs" / f"{names['fp32']}.md").read_text()
+    mine = read_page(tmp_path / "report" / "runs" / f"{names['fp32']}.md")
     assert f'<a href="../../report/runs-bf16-b/{names["bf16"]}.html">bf16</a> (B; this run is A): step ' in mine
     assert f'<a href="../../report/comparison-bf16/{names["fp32"]}.html">why</a>' in mine
-    theirs = (tmp_path / "report" / "runs-bf16-b" / f"{names['bf16']}.md").read_text()
+    theirs = read_page(tmp_path / "report" / "runs-bf16-b" / f"{names['bf16']}.md")
     assert f'<a href="../../report/runs/{names["fp32"]}.html">fp32</a> (A; this run is B): step ' in theirs
-    overview = (tmp_path / "index.md").read_text()
+    overview = read_page(tmp_path / "index.md")
     assert 'href="report/comparison.html">Comparison: x against y</a>' in overview
     assert 'href="report/comparison-bf16.html">Comparison: fp32 (fp32) against bf16 (bf16)</a>' in overview
-    pair = (tmp_path / "report" / "comparison-bf16" / f"{names['fp32']}.md").read_text()
+    pair = read_page(tmp_path / "report" / "comparison-bf16" / f"{names['fp32']}.md")
     assert '<a href="../../report/comparison-bf16.html">Comparison</a>' in pair
 
 

@@ -9,6 +9,7 @@ from profiler_job.analysis.pages.questions import STUDIES
 from profiler_job.analysis.pages.telemetry import Price
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.site import question_pages
+from tests.page_words import read_page
 from tests.shipped_data import locate
 
 
@@ -47,8 +48,8 @@ def test_a_page_of_a_study_says_the_price_that_its_report_was_given(rec, tmp_pat
     study = store.load(locate("accumulation"))
     price = Price(3.6, date(2026, 1, 2))
     question_pages.write_questions(study, tmp_path, {"accumulation": study}, price=price)
-    page = (tmp_path / "report" / "gradient-accumulation.md").read_text()
+    page = read_page(tmp_path / "report" / "gradient-accumulation.md")
     assert (
         "## Tokens and energy" in page and "price of 1M tokens" in page and "2026-01-02" in page.replace("&#45;", "-")
     )
-    assert "## Tokens and energy" not in (tmp_path / "report" / "warm-up.md").read_text()
+    assert "## Tokens and energy" not in read_page(tmp_path / "report" / "warm-up.md")

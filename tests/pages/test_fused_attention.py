@@ -16,6 +16,7 @@ from profiler_job.analysis.site import combine, page_context
 from profiler_job.analysis.site.site_writer import Site
 from profiler_job.jobs.contract.words import NOT_MEASURED
 from tests import synthetic
+from tests.page_words import read_page
 from tests.shipped_data import MANIFESTS, locate
 
 FOLDERS = [path.parent for path in MANIFESTS if json.loads(path.read_text()).get("study") == "attention"]
@@ -86,7 +87,7 @@ def page(answer, rec, tmp_path):
     questions = Path(fused_attention.__file__).parent
     site = Site(tmp_path, (questions,), labels, tuple(run_grid.case_columns(rec.runs)))
     site.write("report/f.md", "fused_attention.md", answer, letter="f", title=fused_attention.TITLE)
-    return (tmp_path / "report" / "f.md").read_text()
+    return read_page(tmp_path / "report" / "f.md")
 
 
 # ---------------------------------------------------------------- the recordings of the study

@@ -11,6 +11,7 @@ from profiler_job.analysis.recording import store
 from profiler_job.analysis.site import page_context, question_pages
 from profiler_job.jobs.contract import ranges
 from tests import synthetic
+from tests.page_words import read_page
 from tests.shipped_data import locate
 
 TABLES = ("runs", "steps", "kernels", "memops", "memory", "processes", "telemetry")
@@ -107,6 +108,6 @@ def test_the_shipped_runs_in_micro_batches_hold_all_checks(shipped):
 def test_a_page_shows_it(tmp_path, rec):
     study = dataclasses.replace(rec, manifest=rec.manifest | {"study": gradient_accumulation.STUDY})
     question_pages.write_questions(rec, tmp_path, {gradient_accumulation.STUDY: study})
-    page = (tmp_path / "report" / "gradient-accumulation.md").read_text()
+    page = read_page(tmp_path / "report" / "gradient-accumulation.md")
     assert "Cut into 2 micro-batches" in page and "**1.20×** the time of the whole batch" in page
     assert "batch 4 in 1 and 2 micro-batches" in page

@@ -19,6 +19,7 @@ from profiler_job.analysis.site import combine, page_context, write_site
 from profiler_job.jobs.contract.plain import PLAIN
 from profiler_job.jobs.contract.studies import AGAIN, LOSSES
 from profiler_job.jobs.sweep.plan import load_sweep, select_runs
+from tests.page_words import read_page
 from tests.shipped_data import DATA, locate
 
 NO_KERNELS = ("ranges", "kernels", "api", "memops", "nsys_sums")
@@ -380,7 +381,7 @@ def test_without_such_losses_the_page_says_nothing_of_dropout_turned_off(shipped
 
 def page_of(said, main, folder):
     page_context.make_site(main, folder).write("report/ladder.md", "ladder.md", said, letter="u", title=ladder.TITLE)
-    return (folder / "report" / "ladder.md").read_text()
+    return read_page(folder / "report" / "ladder.md")
 
 
 def test_runs_that_compare_losses_of_a_model_with_dropout_off_have_sections(losses_of_gpt2):
@@ -509,4 +510,4 @@ def test_without_a_base_nothing_is_said(shipped, tmp_path):
     assert not any(claim.holds for claim in empty.claims.values())
     site = page_context.make_site(main, tmp_path)
     site.write("report/ladder.md", "ladder.md", empty, letter="u", title=ladder.TITLE)
-    assert "not measured" in (tmp_path / "report" / "ladder.md").read_text()
+    assert "not measured" in read_page(tmp_path / "report" / "ladder.md")

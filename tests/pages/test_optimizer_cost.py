@@ -13,6 +13,7 @@ from profiler_job.analysis.reference import flops
 from profiler_job.analysis.site import combine, page_context
 from profiler_job.analysis.site.site_writer import Site
 from profiler_job.jobs.contract.words import NOT_MEASURED
+from tests.page_words import read_page
 from tests.shipped_data import locate
 
 FOLDER = locate("optimizer")
@@ -31,7 +32,7 @@ def rates():
 
 
 @pytest.fixture(scope="module")
-def select_small(shipped):
+def small_recording(shipped):
     return with_runs(shipped, shipped.runs["size"].astype(str) == "small")
 
 
@@ -72,7 +73,7 @@ def page(tmp_path, answer):
     folder = Path(optimizer_cost.__file__).parent
     site = Site(tmp_path, (folder,), {}, ("size", "context_length", "optimizer"))
     site.write("report/optimizer-cost.md", "optimizer_cost.md", answer, letter="l", title=optimizer_cost.TITLE)
-    return (tmp_path / "report" / "optimizer-cost.md").read_text()
+    return read_page(tmp_path / "report" / "optimizer-cost.md")
 
 
 def list_holding(answer):
@@ -136,13 +137,13 @@ def test_implementations_stand_in_one_order(answer):
     assert list(answer.tables["cost"].rows["optimizer"].head(4)) == list(optimizer_cost.LABELS)
 
 
-def test_a_fused_step_that_is_not_faster_is_not_called_so(of_small, rates):
-    slow = ask(stretched(of_small, "fused", 100), rates)
+def test_a_fused_step_that_is_not_faster_is_not_called_so(small_recording, rates):
+    slow = ask(stretched(small_recording, "fused", 100), rates)
     assert "fused" not in list_holding(slow) and "fused_not_always" in list_holding(slow)
 
 
-def test_the_verdict_is_of_kernels_and_not_of_a_timer_that_the_host_sets(of_small, rates):
-    late = ask(timed(of_small, "fused", 100), rates)
+def test_the_verdict_is_of_kernels_and_not_of_a_timer_that_the_host_sets(small_recording, rates):
+    late = ask(timed(small_recording, "fused", 100), rates)
     assert "fused" in list_holding(late) and not {"timer", "step"} & list_holding(late)
 
 
@@ -156,25 +157,25 @@ def test_an_optimizer_of_nine_launches_is_not_blamed_for_launches(answer):
     assert "fused_prepares" in list_holding(answer)
 
 
-def test_loop_is_called_slower_only_beyond_the_spread(of_small, rates):
-    kernels = of_small.kernels.astype({"run_id": str})
+def test_loop_is_called_slower_only_beyond_the_spread(small_recording, rates):
+    kernels = small_recording.kernels.astype({"run_id": str})
     own = kernels[kernels["run_id"].str.endswith("train_step")]
     loop = own.assign(run_id=own["run_id"] + "-adamw_loop")
     others = kernels[~kernels["run_id"].str.endswith("loop")]
-    same = dataclasses.replace(of_small, kernels=pd.concat([others, loop], ignore_index=True))
+    same = dataclasses.replace(small_recording, kernels=pd.concat([others, loop], ignore_index=True))
     assert not {"loop_slower", "loop_faster"} & list_holding(ask(same, rates))
     assert "loop_slower" in list_holding(ask(stretched(same, "loop", 10), rates))
     assert "loop_faster" in list_holding(ask(stretched(same, "loop", 0.1), rates))
 
 
-def test_memory_that_is_not_taken_is_not_spoken_of(of_small, rates):
-    memory = of_small.memory.copy()
+def test_memory_that_is_not_taken_is_not_spoken_of(small_recording, rates):
+    memory = small_recording.memory.copy()
     memory["peak_allocated_bytes"] = memory["allocated_before_bytes"]
-    assert "foreach_memory" not in list_holding(ask(dataclasses.replace(of_small, memory=memory), rates))
+    assert "foreach_memory" not in list_holding(ask(dataclasses.replace(small_recording, memory=memory), rates))
 
 
-def test_without_measured_rates_nothing_is_said_of_them(tmp_path, of_small):
-    answer = ask(of_small, combine.find_rates([]))
+def test_without_measured_rates_nothing_is_said_of_them(tmp_path, small_recording):
+    answer = ask(small_recording, combine.find_rates([]))
     assert "rate" not in list_holding(answer)
     assert answer.tables["cost"].rows["rate"].notna().all()
     assert "n/a: not calibrated" in page(tmp_path, answer)
@@ -192,7 +193,7 @@ def test_a_run_out_of_memory_keeps_its_place_and_gives_no_number(tmp_path, shipp
     assert "OOM in optimizer" in page(tmp_path, answer)
 
 
-def test_without_reference_adamw_there_is_nothing_to_compare(tmp_path, of_small, rates):
-    answer = ask(with_runs(of_small, of_small.runs["optimizer"].astype(str) == "fused"), rates)
+def test_without_reference_adamw_there_is_nothing_to_compare(tmp_path, small_recording, rates):
+    answer = ask(with_runs(small_recording, small_recording.runs["optimizer"].astype(str) == "fused"), rates)
     assert not {"fused", "fused_not_always", "step", "share", "bytes"} & list_holding(answer)
     page(tmp_path, answer)

@@ -15,6 +15,7 @@ from profiler_job.analysis.reference import element_types, flops, kernel_familie
 from profiler_job.analysis.site import combine, page_context
 from profiler_job.analysis.site.site_writer import Site
 from profiler_job.jobs.contract.words import NOT_MEASURED
+from tests.page_words import read_page
 from tests.shipped_data import locate
 
 FOLDER = locate("precision")
@@ -32,12 +33,12 @@ def shipped():
 
 
 @pytest.fixture(scope="module")
-def select_small(shipped):
+def small_recording(shipped):
     return with_runs(shipped, shipped.runs["size"].astype(str) == "small")
 
 
 @pytest.fixture(scope="module")
-def select_large(shipped):
+def large_recording(shipped):
     return with_runs(shipped, shipped.runs["size"].astype(str) == "large")
 
 
@@ -90,7 +91,7 @@ def page(tmp_path, answer):
     labels = {key: family.label for key, family in kernel_families.FAMILIES.items()}
     site = Site(tmp_path, (folder,), labels, ("size", "context_length", "precision"))
     site.write("report/precision.md", "precision.md", answer, letter="j", title=precision.TITLE)
-    return (tmp_path / "report" / "precision.md").read_text()
+    return read_page(tmp_path / "report" / "precision.md")
 
 
 def list_holding(answer):
@@ -154,8 +155,8 @@ def test_a_run_out_of_memory_keeps_its_place_and_gives_no_number(tmp_path, shipp
     assert "OOM in backward" in page(tmp_path, answer)
 
 
-def test_a_step_within_the_spread_is_not_called_faster(of_large):
-    slow = slower(of_large, "tf32", 2.5)
+def test_a_step_within_the_spread_is_not_called_faster(large_recording):
+    slow = slower(large_recording, "tf32", 2.5)
     steps = slow.steps.copy()
     base = steps[select_run(steps, "fp32")].reset_index(drop=True)
     steps.loc[select_run(steps, "tf32"), "wall_ns"] = base["wall_ns"].to_numpy()
@@ -163,8 +164,8 @@ def test_a_step_within_the_spread_is_not_called_faster(of_large):
     assert "large-ctx512-tf32-naive-train_step" in set(answer.claims["not_faster"].rows["run_id"])
 
 
-def test_a_slower_step_is_not_called_faster(of_large):
-    answer = ask(slower(of_large, "tf32|bf16", 3.5))
+def test_a_slower_step_is_not_called_faster(large_recording):
+    answer = ask(slower(large_recording, "tf32|bf16", 3.5))
     assert "faster" not in list_holding(answer)
     assert len(answer.claims["not_faster"].rows) == 2
 
@@ -175,13 +176,13 @@ def test_the_wait_for_launches_is_said_by_its_value(answer):
     assert 0 < found["high"]["launch_wait_fp32"] < found["high"]["launch_wait"] < 1
 
 
-def test_a_step_is_told_from_fp32s_the_less_the_longer_the_gpu_waits(of_large):
+def test_a_step_is_told_from_fp32s_the_less_the_longer_the_gpu_waits(large_recording):
     bands = Bands(
         kernel=Band(kind="kernel", relative=0.01, ratio=1.0, factor=1.0, num_pairs=20),
         wall=Band(kind="wall", relative=0.01, ratio=100.0, factor=1.0, num_pairs=20),
     )
     for factor, said in ((1, {"faster"}), (1.9, {"not_faster"})):
-        rec = combine.select_finished_runs(timed(of_large, "tf32|bf16", factor))
+        rec = combine.select_finished_runs(timed(large_recording, "tf32|bf16", factor))
         rates = combine.find_rates([rec])
         answer = page_context.ask(precision, rec, main=rec, calibration=rates, bands=bands)
         assert {"faster", "not_faster"} & list_holding(answer) == said
@@ -195,52 +196,54 @@ def test_families_that_gain_are_named_only_beyond_the_spread(answer):
     assert "copy" in set(answer.claims["families_slower"].rows["family"])
 
 
-def test_a_family_that_gains_in_tf32_ends_the_claim_that_only_gemms_do(of_small):
-    kernels = of_small.kernels
+def test_a_family_that_gains_in_tf32_ends_the_claim_that_only_gemms_do(small_recording):
+    kernels = small_recording.kernels
     fills = select_run(kernels, "tf32") & (kernels["family"].astype(str) == "fill")
-    assert "tf32_bytes" in list_holding(ask(of_small))
-    assert "tf32_bytes" not in list_holding(ask(stretched(of_small, fills, 0.5)))
+    assert "tf32_bytes" in list_holding(ask(small_recording))
+    assert "tf32_bytes" not in list_holding(ask(stretched(small_recording, fills, 0.5)))
 
 
 @pytest.mark.parametrize("family, factor, key", [("gemm", 100, "gemms_not_always"), ("elementwise", 0.1, "rest_too")])
-def test_the_verdict_is_never_blank(tmp_path, of_small, family, factor, key):
-    those = select_run(of_small.kernels, "tf32|bf16") & (of_small.kernels["family"].astype(str) == family)
-    answer = ask(stretched(of_small, those, factor))
+def test_the_verdict_is_never_blank(tmp_path, small_recording, family, factor, key):
+    those = select_run(small_recording.kernels, "tf32|bf16") & (small_recording.kernels["family"].astype(str) == family)
+    answer = ask(stretched(small_recording, those, factor))
     assert {"rest_as_long", "rest_too", "gemms_not_always"} & list_holding(answer) == {key}
     assert "Not measured." not in page(tmp_path, answer)
 
 
-def test_a_gemm_on_another_path_is_reported(of_small):
-    kernels = of_small.kernels.astype({"kernel_name": str})
+def test_a_gemm_on_another_path_is_reported(small_recording):
+    kernels = small_recording.kernels.astype({"kernel_name": str})
     first = (select_run(kernels, "bf16") & (kernels["family"].astype(str) == "gemm")).idxmax()
     kernels.loc[first, "kernel_name"] = FFMA
-    answer = ask(dataclasses.replace(of_small, kernels=kernels))
+    answer = ask(dataclasses.replace(small_recording, kernels=kernels))
     assert "not_as_declared" in list_holding(answer) and "proven" not in list_holding(answer)
 
 
-def test_casts_in_fp32_silence_what_is_said_of_autocast(of_small):
-    kernels = of_small.kernels.astype({"kernel_name": str})
+def test_casts_in_fp32_silence_what_is_said_of_autocast(small_recording):
+    kernels = small_recording.kernels.astype({"kernel_name": str})
     cast = kernels["kernel_name"][kernels["kernel_name"].map(element_types.is_cast)].iloc[0]
     kernels.loc[(select_run(kernels, "fp32")).idxmax(), "kernel_name"] = cast
-    assert "casts" not in list_holding(ask(dataclasses.replace(of_small, kernels=kernels)))
+    assert "casts" not in list_holding(ask(dataclasses.replace(small_recording, kernels=kernels)))
 
 
-def test_other_kernels_that_gain_are_not_said_to_stay(of_small):
-    others = select_run(of_small.kernels, "tf32|bf16") & (of_small.kernels["family"].astype(str) != "gemm")
-    assert "rest_as_long" in list_holding(ask(of_small))
-    assert "rest_as_long" not in list_holding(ask(stretched(of_small, others, 0.5)))
+def test_other_kernels_that_gain_are_not_said_to_stay(small_recording):
+    others = select_run(small_recording.kernels, "tf32|bf16") & (
+        small_recording.kernels["family"].astype(str) != "gemm"
+    )
+    assert "rest_as_long" in list_holding(ask(small_recording))
+    assert "rest_as_long" not in list_holding(ask(stretched(small_recording, others, 0.5)))
 
 
-def test_without_measured_peaks_nothing_is_said_of_them(tmp_path, of_small):
-    answer = ask(of_small, calibrated=False)
+def test_without_measured_peaks_nothing_is_said_of_them(tmp_path, small_recording):
+    answer = ask(small_recording, calibrated=False)
     assert not {"mfu", "rate_agrees"} & list_holding(answer)
     assert answer.tables["use"].rows["mfu_sheet"].notna().all()
     assert "n/a: not calibrated" in page(tmp_path, answer)
 
 
 @pytest.mark.parametrize("only", ["fp32", "tf32"])
-def test_one_precision_alone_is_compared_with_nothing(tmp_path, of_small, only):
-    answer = ask(with_runs(of_small, of_small.runs["precision"].astype(str) == only))
+def test_one_precision_alone_is_compared_with_nothing(tmp_path, small_recording, only):
+    answer = ask(with_runs(small_recording, small_recording.runs["precision"].astype(str) == only))
     assert not {"faster", "not_faster", "rest", "casts", "ceiling", "coarser"} & list_holding(answer)
     page(tmp_path, answer)
 

@@ -11,6 +11,7 @@ from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.pages.questions import second_recording
 from profiler_job.analysis.recording import store, table_schema
 from profiler_job.analysis.site import page_context, question_pages
+from tests.page_words import read_page
 from tests.shipped_data import locate
 
 ONE = "medium-ctx128-fp32-naive-train_step"
@@ -85,7 +86,7 @@ def test_a_page_with_nothing_to_compare_shows_nothing(tmp_path, others, first):
         none = {name: getattr(rec, name).head(0) for name in ("kernels", "memops", "api", "ranges", "nsys_sums")}
         rec = dataclasses.replace(rec, runs=rec.runs.assign(started_at="2027"), **none)
     question_pages.write_questions(first if others else rec, tmp_path, {"again": rec})
-    page = (tmp_path / "report" / "second-recording.md").read_text()
+    page = read_page(tmp_path / "report" / "second-recording.md")
     assert "Nobody knows yet" in page
     assert "<table" not in page and "is of the same runs" not in page
 

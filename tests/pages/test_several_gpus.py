@@ -19,6 +19,7 @@ from profiler_job.analysis.render import tables, timeline
 from profiler_job.analysis.site import page_context, question_pages, write_site
 from profiler_job.jobs.contract import ranges
 from tests import synthetic
+from tests.page_words import read_page
 from tests.shipped_data import locate
 
 STALLED = Path(__file__).parents[1] / "data" / "h200_stall"
@@ -244,7 +245,7 @@ def test_a_second_gpu_that_brings_no_exposed_communication_is_said_to_hide_it(re
 def test_the_page_says_what_two_gpus_give_and_what_their_memory_is(rec, tmp_path):
     study = dataclasses.replace(rec, manifest=rec.manifest | {"study": several_gpus.STUDY})
     question_pages.write_questions(rec, tmp_path, {several_gpus.STUDY: study})
-    page = (tmp_path / "report" / "several-gpus.md").read_text()
+    page = read_page(tmp_path / "report" / "several-gpus.md")
     assert (
         "With 2 GPUs a training step does **1.60×** the tokens a second of one GPU with FSDP" in page
         and "80.0%" in page
@@ -283,7 +284,7 @@ def test_sets_of_gpus_that_timed_runs_at_the_same_time_are_no_machine_after_anot
     assert page_context.ask(several_gpus, timed_by(rec, ["a", "b", "a"])).claims["places"].values["at_once"] == 2
     assert shipped.claims["places"].values["at_once"] == 3
     question_pages.write_questions(rec, tmp_path, {several_gpus.STUDY: recorded})
-    page = (tmp_path / "report" / "several-gpus.md").read_text()
+    page = read_page(tmp_path / "report" / "several-gpus.md")
     assert "3 sets of GPUs, up to 3 sets at the same time" in page and "machine goes on" not in page
 
 
@@ -316,7 +317,7 @@ def test_each_run_has_a_page_that_tells_its_ranks_apart(rec, tmp_path):
         assert ("Communication kernels in a step of each rank" in page) is several
         assert ("Trace for Perfetto" in page) is (run_id in shared)
         for table in ("several-gpus", "explore"):
-            assert f"runs-gpus/{run_id}" in (tmp_path / "report" / f"{table}.md").read_text()
+            assert f"runs-gpus/{run_id}" in read_page(tmp_path / "report" / f"{table}.md")
 
 
 def test_the_whole_timeline_of_a_run_has_both_ranks(recorded):

@@ -14,6 +14,7 @@ from profiler_job.analysis.recording import store
 from profiler_job.analysis.site import page_context, run_pages, write_site
 from profiler_job.analysis.site.site_writer import Site
 from tests import synthetic
+from tests.page_words import read_page
 
 RUNS = ("small-ctx128-fp32-naive-train_step", "small-ctx256-fp32-naive-train_step")
 
@@ -35,7 +36,7 @@ def recording(loops_ms: tuple[int, ...] = (30, 30, 60), reason: str = "sw_power_
 def page(rec: store.Recording, tmp_path: Path, price: Price | None = None) -> str:
     site = Site(tmp_path, (), {}, ("size", "context_length"))
     site.write("report/telemetry.md", "telemetry.md", page_context.ask(telemetry, rec, price=price))
-    return (tmp_path / "report/telemetry.md").read_text()
+    return read_page(tmp_path / "report/telemetry.md")
 
 
 def test_slow_hosts_clocks_and_energy_are_said(tmp_path):

@@ -10,6 +10,7 @@ from profiler_job.analysis.comparison.noise import SHIPPED
 from profiler_job.analysis.pages import environment
 from profiler_job.analysis.recording import store as reading
 from profiler_job.analysis.site import write_site
+from tests.page_words import read_page
 from tests.pages.test_comparison import recorded
 from tests.shipped_data import locate
 from tests.synthetic import recording
@@ -31,7 +32,7 @@ def a_mix():
 
 def notes(docs):
     """The note on a mix below the heading of each page."""
-    pages = {path.relative_to(docs).as_posix(): path.read_text() for path in docs.rglob("*.md")}
+    pages = {path.relative_to(docs).as_posix(): read_page(path) for path in docs.rglob("*.md")}
     return {path: [html.unescape(note) for note in NOTE.findall(words)] for path, words in pages.items()}
 
 

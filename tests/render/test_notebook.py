@@ -10,6 +10,7 @@ from nbclient import NotebookClient
 from profiler_job.analysis.metrics import run_grid
 from profiler_job.analysis.site.site_writer import Site
 from tests import synthetic
+from tests.page_words import read_page
 from tests.shipped_data import RECORDINGS
 from tests.waiting import HANGS_S
 
@@ -68,7 +69,7 @@ def test_the_question_that_it_describes_becomes_a_page(tmp_path):
     site = Site(tmp_path / "docs", (tmp_path,), {}, ("size", "context_length"))
     found = names["answer"](names["rec"].runs, names["rec"].kernels)
     site.write("report/short-kernels.md", "short_kernels.md", found, letter="f", title=names["TITLE"])
-    page = (tmp_path / "docs" / "report" / "short-kernels.md").read_text()
+    page = read_page(tmp_path / "docs" / "report" / "short-kernels.md")
     assert "Kernels shorter than 10 µs" in page
     assert "cases, most launches" in page
 

@@ -12,6 +12,7 @@ from profiler_job.analysis.pages import benchmarks
 from profiler_job.analysis.pages.questions import QUESTIONS, SECTIONS, STUDIES, group_by_section
 from profiler_job.analysis.reference import kernel_families
 from profiler_job.analysis.site.site_writer import Site, first_sentence
+from tests.page_words import read_page
 from tests.site_builder import cards_of, run_ids_shown
 
 ROOT = Path(__file__).parents[2]
@@ -215,5 +216,5 @@ def test_the_peak_of_a_real_capture_is_given_or_missing_with_a_word(tmp_path, mo
     timed = {"kernels": 7, "nsys_stats_wall_s": 2.0, "ours_wall_s": 1.0, "agrees": True}
     site = Site(tmp_path, (), {}, ("size",))
     site.write("benchmarks.md", "benchmarks.md", benchmarks.answer({}, {"nsys_stats": timed | more}))
-    page = (tmp_path / "benchmarks.md").read_text()
+    page = read_page(tmp_path / "benchmarks.md")
     assert said in page and page.count("peak") == 1

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from profiler_job.analysis.site import combine, write_site
+from tests.page_words import read_page
 from tests.synthetic import recording
 
 PLURALS = r"(?:run|case|step|kernel|pass|model|size|context length|row|check|call|time|layer|core)(?:e?s)\b"
@@ -91,7 +92,7 @@ def test_without_forward_passes_their_question_says_so(written):
 
 def test_runs_of_the_sweep_that_were_never_run_are_named(written):
     docs = written("a run missing")
-    text = (docs / "index.md").read_text()
+    text = read_page(docs / "index.md")
     assert "1 run of the sweep was never run." in text and "4 of 5" in text
     assert "medium-ctx128-fp32-naive-forward" in text
     assert "finished." not in words(docs)["index.md"]

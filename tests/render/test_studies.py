@@ -13,6 +13,7 @@ from profiler_job.analysis.render import chart_parts, charts
 from profiler_job.analysis.render.answer import Claim, assemble
 from profiler_job.analysis.site import combine, question_pages, write_site
 from profiler_job.analysis.site.site_writer import Site, first_sentence
+from tests.page_words import read_page
 from tests.recorded_studies import RECORDED
 from tests.shipped_data import DATA, locate
 
@@ -72,13 +73,13 @@ def pages(request, built_once):
 
 @pytest.mark.parametrize("question", RECORDED.values(), ids=lambda question: question.SLUG)
 def test_every_chart_of_a_study_has_something_to_draw(pages, question):
-    page = (pages / f"{question.SLUG}.md").read_text()
+    page = read_page(pages / f"{question.SLUG}.md")
     assert '<figure class="chart"' in page and ": not measured</p>" not in page
 
 
 @pytest.mark.parametrize("question", RECORDED.values(), ids=lambda question: question.SLUG)
 def test_a_study_shows_its_chart_first_and_few_findings_at_once(pages, question):
-    first, *sections = (pages / f"{question.SLUG}.md").read_text().split("\n## ")
+    first, *sections = read_page(pages / f"{question.SLUG}.md").split("\n## ")
     chart, findings = first.index('<figure class="chart"'), first.index("\n- ")
     assert first.index('class="verdict"') < chart < findings
     assert first.count("\n- ") <= 7
@@ -87,7 +88,7 @@ def test_a_study_shows_its_chart_first_and_few_findings_at_once(pages, question)
 
 @pytest.mark.parametrize("question", QUESTIONS.values(), ids=lambda question: question.SLUG)
 def test_a_question_is_answered_for_both_recordings(pages, question):
-    main, twin = ((pages / f"{name}.md").read_text() for name in (question.SLUG, f"bf16-{question.SLUG}"))
+    main, twin = (read_page(pages / f"{name}.md") for name in (question.SLUG, f"bf16-{question.SLUG}"))
     assert f'<a href="bf16-{question.SLUG}.html">' in main and f'<a href="{question.SLUG}.html">' in twin
     assert "BF16 autocast" in twin and "FP32 without tensor cores" in main
     assert "runs/" in main and "runs/" not in twin, "runs of a study have no pages"
@@ -96,7 +97,7 @@ def test_a_question_is_answered_for_both_recordings(pages, question):
 
 
 def test_the_overview_leads_with_what_changes_in_bf16(pages):
-    overview = (pages.parent / "index.md").read_text()
+    overview = read_page(pages.parent / "index.md")
     lead = overview.index("In BF16 with everything fused, GEMMs take only")
     assert lead < overview.index('id="chart-step"') < overview.index("## Answers")
 
@@ -109,7 +110,7 @@ def test_a_section_without_a_finding_has_no_list(tmp_path):
         site = Site(tmp_path, (tmp_path,), {}, ("size",))
         claim = Claim("one", pd.DataFrame({"size": rows}))
         site.write("out.md", "page.md", assemble({}, [claim], [], []))
-        assert (tmp_path / "out.md").read_text().split("<")[0].strip() == told
+        assert read_page(tmp_path / "out.md").split("<")[0].strip() == told
 
 
 def test_recordings_are_taken_together_though_only_one_ran_out_of_memory(tmp_path):
@@ -127,14 +128,14 @@ def test_studies_without_a_main_recording_need_one(tmp_path):
 def test_a_study_that_was_not_recorded_says_how_to_record_it(memory_alone):
     missing = [question for question in STUDIES.values() if question.STUDY not in ("", "memory")]
     for question in missing:
-        page = (memory_alone / "report" / f"{question.SLUG}.md").read_text()
+        page = read_page(memory_alone / "report" / f"{question.SLUG}.md")
         assert "Not measured in this recording." in page
         by_what = f"STUDY={question.STUDY}" if question is second_recording else f"study: {question.STUDY}"
         assert by_what.replace("_", "&#95;") in page
 
 
 def test_of_a_recording_made_without_nsys_every_page_says_so(memory_alone):
-    pages = {path.stem: path.read_text() for path in memory_alone.rglob("*.md")}
+    pages = {path.stem: read_page(path) for path in memory_alone.rglob("*.md")}
     assert "<dt>Nsight Systems</dt><dd>not recorded</dd>" in pages["index"]
     assert " without Nsight Systems, by commit" in pages["data"]
     assert ", no Nsight Systems; started" in pages["small-ctx128-fp32-naive-train_step"]
@@ -162,7 +163,7 @@ def test_without_a_capture_only_what_was_timed_is_told(main, beside, change, tmp
     rec, *others = (change(store.load(locate(name))) for name in (main, *beside))
     studies = {of.manifest["study"]: of for of in (rec, *others) if of.manifest.get("study")}
     question_pages.write_questions(rec, tmp_path, studies)
-    pages = {path.stem: path.read_text() for path in tmp_path.rglob("*.md")}
+    pages = {path.stem: read_page(path) for path in tmp_path.rglob("*.md")}
     words = "".join(pages.values())
     assert "waits for launches for" not in words and "the GPU **waits for launches**" not in words
     assert "unprofiled timer overlap" not in words and "nan" not in words.split()

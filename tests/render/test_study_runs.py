@@ -11,6 +11,7 @@ from profiler_job.analysis.pages import study_runs
 from profiler_job.analysis.pages.explore import Part
 from profiler_job.analysis.site import write_site
 from profiler_job.jobs.contract.studies import LOSSES
+from tests.page_words import read_page
 from tests.synthetic import recording as made_up
 
 ROW = re.compile(r'<tr id="([^"]+)"><td><a href="([^"]+)"')
@@ -36,16 +37,16 @@ def report(tmp_path_factory, undrawn):
 
 
 def test_explore_leads_from_each_run_to_its_page_or_section(report):
-    rows = ROW.findall((report / "explore.md").read_text())
+    rows = ROW.findall(read_page(report / "explore.md"))
     assert sum(row.startswith("optimizer-") for row, _ in rows) == 4
     for row, link in rows:
         page, _, anchor = link.partition("#")
-        text = (report / page.replace(".html", ".md")).read_text()
+        text = read_page(report / page.replace(".html", ".md"))
         assert anchor and f'id="{anchor}"' in text if row.startswith("optimizer-") else "## Time" in text
 
 
 def test_a_section_has_the_numbers_of_a_run_with_their_conditions(report):
-    page = (report / "runs-of-optimizer.md").read_text()
+    page = read_page(report / "runs-of-optimizer.md")
     (section,) = [part for part in SECTION.findall(page) if 'id="small-ctx512-fp32-naive-train_step"' in part]
     assert ">small · 512 · training step · FP32</span>" in section
     for said in ("<dt>step</dt>", "<dt>peak allocated</dt>", "By phase: forward ", "unfused (eager) attention"):
@@ -65,14 +66,14 @@ def test_the_peak_of_cuda_graphs_is_not_shown():
 
 
 def test_a_run_that_did_not_finish_says_why_and_has_no_numbers(report):
-    page = (report / "runs-of-optimizer.md").read_text()
+    page = read_page(report / "runs-of-optimizer.md")
     (section,) = [part for part in SECTION.findall(page) if 'id="2.7B-ctx512-fp32-naive-train_step"' in part]
     assert "OOM in backward" in section and "<dt>" not in section and "By phase" not in section
 
 
 def test_runs_that_compare_losses_have_sections_without_times(report):
-    assert "[sections](runs-of-losses.md)" in (report / "explore.md").read_text()
-    page = (report / "runs-of-losses.md").read_text()
+    assert "[sections](runs-of-losses.md)" in read_page(report / "explore.md")
+    page = read_page(report / "runs-of-losses.md")
     assert len(SECTION.findall(page)) == 4 and "loss 6.5000" in page
     sections = "".join(SECTION.findall(page))
     assert " ms" not in sections and "timer" not in sections and "explore.html#" not in page
@@ -84,5 +85,5 @@ def test_many_runs_are_folded_by_model_where_there_are_several(monkeypatch, tmp_
     study = study_of("optimizer")
     runs = study.runs[study.runs["size"].isin(sizes)]
     write_site.write(made_up(("small",), (512,)), tmp_path, {"optimizer": replace(study, runs=runs)})
-    page = (tmp_path / "report" / "runs-of-optimizer.md").read_text()
+    page = read_page(tmp_path / "report" / "runs-of-optimizer.md")
     assert ("\nfolded: true\n" in page) == folds

@@ -6,6 +6,7 @@ import pytest
 
 from profiler_job.analysis.recording import store, table_schema
 from profiler_job.analysis.site import write_first, write_site
+from tests.page_words import read_page
 from tests.synthetic import recording
 
 
@@ -20,7 +21,7 @@ def config(tmp_path):
 @pytest.mark.long
 def test_where_no_report_was_written_it_is_written_first(config, tmp_path):
     write_first.on_config(config)
-    assert "# Where the GPU time of" in (tmp_path / "index.md").read_text()
+    assert "# Where the GPU time of" in read_page(tmp_path / "index.md")
     assert (tmp_path / "report" / "bounds.md").exists()
 
 
@@ -28,4 +29,4 @@ def test_a_report_that_is_there_stays(config, tmp_path, monkeypatch):
     (tmp_path / "index.md").write_text("mine")
     monkeypatch.setattr(write_site, "publish", None)
     write_first.on_config(config)
-    assert (tmp_path / "index.md").read_text() == "mine"
+    assert read_page(tmp_path / "index.md") == "mine"
