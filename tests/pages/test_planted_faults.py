@@ -170,7 +170,7 @@ def rounded(value):
 
 
 @pytest.fixture(scope="module")
-def read_first_sentences(several):
+def first_sentences(several):
     return read_sentences(several)
 
 
@@ -254,11 +254,11 @@ def few(several, run):
 
 @pytest.mark.parametrize("name", HURT)
 def test_whatever_is_done_to_the_tables_of_a_run_breaches_a_check_or_says_another_thing(
-    several, said_at_first, run, few, name
+    several, first_sentences, run, few, name
 ):
     tables, change = HURT[name]
     seen = breaches(change_one_run(few, tables, change, run))
     if "optimizer" in name and "train_step" not in run:
         assert not seen, "it has none, so nothing was done"
         return
-    assert seen or read_sentences(change_one_run(several, tables, change, run)) != said_at_first
+    assert seen or read_sentences(change_one_run(several, tables, change, run)) != first_sentences
