@@ -102,10 +102,11 @@ def _add_missing_parts(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(**{part: 0 for part in PARTS if part not in rows})
 
 
-def _measure_worked(row: pd.Series) -> int:
+def _measure_worked(row: pd.Series) -> float:
     """Return the time that shares refer to: between a GPU's first and last operation, or all of it if the rest is
-    short."""
-    elapsed, no_work = int(row["elapsed_ns"]), int(row["no_work_ns"])
+    short. In means over steps, nanoseconds have fractions."""
+    elapsed: float = row["elapsed_ns"]
+    no_work: float = row["no_work_ns"]
     return elapsed - no_work if elapsed > no_work > LONG_NO_WORK * elapsed else elapsed
 
 
@@ -155,7 +156,7 @@ def _describe_limit(row: pd.Series) -> str:
     return f"limited by {statements[first]}{next_text}"
 
 
-def _name_largest(row: pd.Series, time_ns: int) -> str:
+def _name_largest(row: pd.Series, time_ns: float) -> str:
     """Return the largest limit and its part of a time; "" if nothing takes any."""
     name, takes = next(iter(_sum_limits(row).items()))
     return f"{name.removeprefix('the ')} {_format_percent(takes, time_ns)}" if takes else ""

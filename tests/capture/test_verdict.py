@@ -15,7 +15,7 @@ from profiler_job.analysis.capture.section_columns import SECTIONS
 from profiler_job.analysis.capture.summary import Summary, summarise
 from profiler_job.analysis.reference import cuda_api, kernel_families
 from profiler_job.analysis.show.show_formats import as_markdown, as_text
-from profiler_job.analysis.show.verdict_lines import describe_phases, describe_verdict
+from profiler_job.analysis.show.verdict_lines import describe_gpus, describe_phases, describe_verdict
 
 from .nsys_files import Export
 from .profiles import NAMES, profile
@@ -514,3 +514,10 @@ def test_the_verdict_stands_before_all_other_facts(tmp_path):
     assert as_text(summary, 20, 120).splitlines()[1].startswith("  GPU 0: limited by kernels")
     assert as_markdown(summary, 20).splitlines()[2].startswith("- GPU 0: limited by kernels")
     assert list(SECTIONS)[:2] == ["verdict", "verdict_phases"]
+
+
+def test_a_mean_over_steps_with_a_fraction_of_a_nanosecond_has_no_time_without_work():
+    rows = pd.DataFrame({"gpu": [0], "elapsed_ns": [300.5], "kernels_ns": [200.25], "between_ns": [100.25]})
+    limit, parts, _ = describe_gpus(rows)
+    assert "67% of the time" in limit
+    assert parts == "300 ns = kernels 200 ns (67%) + idle 100 ns (33%)"
