@@ -22,7 +22,7 @@ def words(folder):
     """Text of each page as a reader sees it, on one line."""
     found = {}
     for path in sorted(folder.rglob("*.md")):
-        text = re.sub(r"<figure.*?</figure>|<dl.*?</dl>", "", path.read_text(), flags=re.DOTALL)
+        text = re.sub(r"<figure.*?</figure>|<dl.*?</dl>", "", read_page(path), flags=re.DOTALL)
         text = re.sub(r"<[^>]*>", "", text)
         found[str(path.relative_to(folder))] = " ".join(html.unescape(text).replace("**", "").split())
     return found
