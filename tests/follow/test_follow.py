@@ -69,7 +69,7 @@ class Model(torch.nn.Module):
         self.head = torch.nn.Linear(16, 50257, bias=False)
         self.head.weight = self.tokens.weight
 
-print(json.dumps(follow.unpadded(Model())))
+print(json.dumps(follow.find_unpadded(Model())))
 """
 
 
@@ -96,7 +96,7 @@ model = torch.nn.ModuleDict(halves | {"odd": Odd(), "lazy": torch.nn.LazyLinear(
 torch.nn.utils.parametrize.register_parametrization(model["tied"], "weight", Drawn())
 del drawn[:]
 model["attention"] = torch.nn.MultiheadAttention(12, 2)
-print(json.dumps([follow.unpadded(model), drawn]))
+print(json.dumps([follow.find_unpadded(model), drawn]))
 """
 
 
