@@ -105,7 +105,7 @@ class User:
             (folder / name).mkdir(parents=True)
             (folder / name / "mine.py").touch()
             for ours in ("cli", "contract", "worker", "site"):  # were these imported, the program would end
-                (folder / name / f"{ours}.py").write_text("raise SystemExit('of the user')\n")
+                (folder / name / f"{ours}.py").write_text("raise SystemExit('imported instead of ours')\n")
             if package:
                 (folder / name / "__init__.py").touch()
         inherited = [path for path in [os.environ.get("PYTHONPATH", "")] if path]
@@ -127,7 +127,7 @@ class User:
             timeout=HANGS_S,
         )
         assert done.returncode == 0, f"{arguments}: {done.stdout}"
-        assert "of the user" not in done.stdout
+        assert "imported instead of ours" not in done.stdout
         return done.stdout
 
 

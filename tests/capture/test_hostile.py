@@ -48,10 +48,10 @@ def show_limited():
 
 @pytest.fixture
 def assert_refused(show_limited):
-    def check(path: Path, said: str) -> None:
+    def check(path: Path, said: str, exit_code: ExitCode = ExitCode.DAMAGED) -> None:
         answer = show_limited(path)
         assert "ended_by" not in answer, answer
-        assert answer["code"] == ExitCode.DAMAGED, "it is refused"
+        assert answer["code"] == exit_code, "it is refused"
         (line,) = answer["err"]
         assert line.startswith(f"error: {path}: ") and "\n" not in line
         assert said in line
@@ -114,7 +114,7 @@ def test_what_is_no_file_in_a_parquetdir_is_not_opened(tmp_path, assert_refused,
 @pytest.mark.parametrize("name", ["x.sqlite", "x.nsys-rep"])
 def test_what_is_no_file_is_not_opened(tmp_path, assert_refused, make, name):
     make(tmp_path / name)
-    assert_refused(tmp_path / name, "is neither a file nor a folder")
+    assert_refused(tmp_path / name, "is neither a file nor a folder", ExitCode.USAGE)
 
 
 def test_a_pipe_in_the_results_of_a_sweep_does_not_hang_ingest(tmp_path):

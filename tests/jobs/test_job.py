@@ -270,7 +270,7 @@ def test_recordings_of_the_same_runs_are_named_and_one_can_be_chosen(measured):
     recordings = measured / "recordings"
     shutil.copytree(recordings / "tiny", recordings / "older")
     done = jobs("site", "--results", measured)
-    assert done.returncode == 70
+    assert done.returncode == 65
     (line,) = [line for line in done.stderr.splitlines() if "tiny-ctx8" in line]
     assert "recordings older, tiny hold the same runs" in line and "choose one with --recording" in line
     assert (measured / "site" / "index.html").read_text() == before
@@ -320,7 +320,7 @@ def test_a_damaged_recording_is_named_by_its_own_folder(tmp_path):
         (folder / "manifest.json").write_text(manifest)
     for folder in given:
         done = jobs("site", "--results", tmp_path / "results", "--recording", folder)
-        assert done.returncode == 70
+        assert done.returncode == 65
         assert f"error: {folder}/" in done.stderr and "profiler-site-" not in done.stderr
     done = jobs("site", "--results", tmp_path / "results", *("--recording", given[0], "--recording", given[1]))
     assert f"error: {given[0]}/" in done.stderr and "profiler-site-" not in done.stderr

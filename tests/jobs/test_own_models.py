@@ -267,8 +267,10 @@ def test_a_change_that_a_configuration_does_not_have_is_refused(folder, changes,
 
 @pytest.mark.long
 def test_without_transformers_one_line_says_what_to_install(folder):
-    (folder / "transformers.py").write_text("raise ModuleNotFoundError(\"No module named 'transformers'\")")
+    first = folder / "first"
+    first.mkdir()
+    (first / "transformers.py").write_text("raise ModuleNotFoundError(\"No module named 'transformers'\")")
     hugging_face(folder)
-    done = start(folder, "plan", "--sweep", "changed.yaml")
+    done = start(folder, "plan", "--sweep", "changed.yaml", PYTHONPATH=f"{first}{os.pathsep}{ROOT}")
     said = " ".join(done.stdout.split())
     assert done.returncode == 0 and f"No module named 'transformers'); {install_command('hf')}" in said

@@ -85,10 +85,10 @@ def test_the_commands_of_the_page_end_with_a_recording_and_a_site(tmp_path, fake
     assert done.returncode == 0, done.stdout + done.stderr
     (manifest,) = (tmp_path / "results" / "recordings").glob("[!.]*/manifest.json")
     recording = manifest.parent
-    said = {name: int(number) for name, number in re.findall(r"--(skip|steps) (\d+)", command)}
+    said = {name: int(number) for name, number in re.findall(r"--(skip|warmup|steps) (\d+)", command)}
     loaded = store.load(recording)
     assert loaded.runs["run_id"].tolist() == [recording.name]
-    assert loaded.runs["warmup_steps"].tolist() == [said.get("skip", 10)]
+    assert loaded.runs["warmup_steps"].tolist() == [said.get("skip", said.get("warmup", 10))]
     timed = loaded.steps.query("collector == 'timer' and rank == 0")
     assert timed["step"].nunique() == said.get("steps", 5)
     assert (tmp_path / "results" / "site" / "index.html").is_file()

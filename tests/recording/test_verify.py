@@ -80,7 +80,7 @@ def ingested(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def recording(ingested, tmp_path) -> Path:
-    return shutil.copytree(ingested, tmp_path / "recordings" / "tiny")
+    return shutil.copytree(ingested, tmp_path / "recordings" / "main" / "tiny")
 
 
 def flip_bit(file: Path) -> None:
@@ -280,7 +280,7 @@ def test_a_recording_that_a_killed_replacement_hid_is_put_back(results, recordin
             assert run("ingest", tmp_path / "missing", "--out", recording).exit_code == 2
         case "publish another":
             with pytest.raises(publish_data.PublishError, match="cannot show a run twice"):
-                publish_data.publish_data(results.folder, "other", recording.parent, lambda text: True)
+                publish_data.publish_data(results.folder, "other", recording.parents[1], lambda text: True)
         case "publish it":
             publish_data.publish_data(recording, "tiny", tmp_path / "data", lambda text: True)
     assert {file.name: file.read_bytes() for file in recording.iterdir()} == before
