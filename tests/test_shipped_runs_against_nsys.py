@@ -15,7 +15,7 @@ from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP, load_sweep
 from tests.capture.test_nsys_reports import assert_agrees
 from tests.packed import unpack
-from tests.shipped_data import locate
+from tests.shipped.recordings import locate
 
 ROOT = Path(__file__).resolve().parents[1]
 RUNS = sorted(path.parent for path in (ROOT / "tests" / "data" / "h200_runs").glob("*/profile.sqlite.packed"))

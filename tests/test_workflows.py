@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from profiler_job.analysis.recording import store, table_schema
-from tests.shipped_data import locate
+from tests.shipped.recordings import locate
 
 ROOT = Path(__file__).parents[1]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))

@@ -14,7 +14,7 @@ from profiler_job.analysis.recording.scan import scan_public
 from profiler_job.analysis.render import links
 from profiler_job.jobs.contract.studies import LOSSES
 from tests.browser.serving import BASE_PATH, different_pages, pages_of
-from tests.shipped_data import MANIFESTS
+from tests.shipped.recordings import MANIFESTS
 from tests.site_builder import ROOT, RUN_ID, cards_of, run_ids_shown
 
 DESCRIPTIONS = (("name", "description"), ("property", "og:description"))

@@ -13,7 +13,7 @@ from profiler_job.analysis.recording import store
 from profiler_job.analysis.render import text
 from profiler_job.jobs import memory
 from profiler_job.jobs.workloads.transformer.sizes import VOCAB_SIZE
-from tests.shipped_data import RECORDINGS, locate
+from tests.shipped.recordings import RECORDINGS, locate
 
 WIDTHS = (1280, 390)
 MOST_CLICKS = 3

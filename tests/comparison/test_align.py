@@ -8,8 +8,7 @@ import pytest
 from profiler_job.analysis.comparison.align import align
 from profiler_job.analysis.comparison.errors import NotComparableError
 from profiler_job.analysis.comparison.sides import load_side
-
-from .shipped import select, side
+from tests.shipped.sides import select, side
 
 
 def test_the_same_runs_are_paired():

@@ -15,10 +15,10 @@ from profiler_job.analysis.comparison.align import align
 from profiler_job.analysis.comparison.errors import NotComparableError
 from tests.capture.test_summary import _random_capture
 from tests.packed import unpack, unpack_all
-from tests.shipped_data import DATA, locate
+from tests.shipped.recordings import DATA, locate
+from tests.shipped.sides import measured, select
 
 from .conftest import export
-from .shipped import measured, select
 
 PRECISION, COMPILE = (str(locate(name)) for name in ("precision", "compile"))
 FP32, BF16 = "size=medium,precision=fp32", "size=medium,precision=bf16"

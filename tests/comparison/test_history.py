@@ -19,7 +19,7 @@ from profiler_job.analysis.comparison.errors import NotComparableError
 from profiler_job.analysis.recording import store, table_schema
 from tests.capture.nsys_files import Export
 from tests.packed import unpack, unpack_all
-from tests.shipped_data import DATA, locate
+from tests.shipped.recordings import DATA, locate
 
 from .conftest import export
 from .test_compare import HOSTILE

@@ -12,10 +12,10 @@ from profiler_job.analysis.comparison import compare_formats, gate, judge, noise
 from profiler_job.analysis.comparison.align import align
 from profiler_job.analysis.comparison.errors import NotComparableError
 from profiler_job.analysis.comparison.sides import load_side
-from tests.shipped_data import locate
+from tests.shipped.recordings import locate
+from tests.shipped.sides import select, side
 
 from .conftest import export
-from .shipped import select, side
 
 FIRST, SECOND = "h200-fp32", "again"
 

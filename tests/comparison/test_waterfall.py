@@ -9,9 +9,8 @@ import pandas as pd
 import pytest
 
 from profiler_job.analysis.comparison import judge, noise, totals, waterfall
-from tests.shipped_data import DATA
-
-from .shipped import AXES, measured, pairs_along, side
+from tests.shipped.recordings import DATA
+from tests.shipped.sides import AXES, measured, pairs_along, side
 
 
 def sides_of(kernels, num_steps=1, copies=(), wall_ns=1000):

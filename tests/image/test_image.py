@@ -14,7 +14,7 @@ import yaml
 from tests.image.conftest import ROOT, build
 from tests.image.engine import shown
 from tests.image.package_repository import package_repository
-from tests.shipped_data import MANIFESTS, locate
+from tests.shipped.recordings import MANIFESTS, locate
 
 pytestmark = pytest.mark.image
 

@@ -5,20 +5,13 @@ import io
 import json
 import os
 import pty
-from itertools import accumulate
 
 import pytest
 from rich.console import Console
 
-from profiler_job.analysis.recording import store
 from profiler_job.jobs.cli.output import Output
 from profiler_job.jobs.executor import events
 from profiler_job.jobs.executor.events import Estimate, JsonEvents, Meter, Terminal, format_clock
-from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP, load_sweep
-from profiler_job.jobs.sweep.prediction import predict_seconds
-from tests.shipped_data import locate
-
-RECORDING = locate("h200-fp32")
 
 
 @pytest.fixture
@@ -65,20 +58,6 @@ def test_a_run_that_finishes_faster_than_a_smaller_one_does_no_harm(at):
     estimate.finish("a", 10)
     estimate.finish("b", 2)
     assert 0 < estimate.remaining_s < 30
-
-
-def test_the_estimate_is_within_a_fifth_from_the_tenth_run_of_the_shipped_recording(at):
-    if not RECORDING.exists():
-        pytest.skip("the recording h200-fp32 is not in site/data")
-    walls = store.load(RECORDING).runs.set_index("run_id")["wall_s"]
-    sweep = load_sweep(DEFAULT_SWEEP)
-    estimate = Estimate({run.run_id: predict_seconds(run, sweep.protocol) for run in sweep.runs})
-    total = walls.sum()
-    for number, (run, elapsed) in enumerate(zip(sweep.runs, accumulate(walls[run.run_id] for run in sweep.runs)), 1):
-        at(elapsed)
-        estimate.finish(run.run_id, walls[run.run_id])
-        if 10 <= number < 60:
-            assert estimate.remaining_s == pytest.approx(total - elapsed, rel=0.2)
 
 
 PREDICTED = {run: {"timer": 6.0, "nsys": 4.0} for run in "bc"}

@@ -9,7 +9,7 @@ import pytest
 
 from profiler_job.analysis.metrics import differences
 from profiler_job.analysis.recording import store
-from tests.shipped_data import locate
+from tests.shipped.recordings import locate
 
 RUN, FAMILY = ["run_id"], ["run_id", "family"]
 

@@ -5,7 +5,7 @@ import pytest
 
 from profiler_job.analysis.metrics import gpu_samples
 from profiler_job.analysis.recording import store
-from tests.shipped_data import locate
+from tests.shipped.recordings import locate
 
 RUNS = ("small-ctx128-fp32-naive-train_step", "small-ctx256-fp32-naive-train_step")
 

@@ -16,7 +16,7 @@ from profiler_job.analysis.render import chart_parts, charts, line_charts
 from profiler_job.analysis.site import combine, page_context
 from profiler_job.jobs.contract.words import NOT_MEASURED
 from tests import synthetic
-from tests.shipped_data import locate
+from tests.shipped.recordings import locate
 
 NONE = combine.find_rates([])
 RATES = pd.DataFrame(

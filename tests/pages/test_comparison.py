@@ -26,7 +26,7 @@ from tests import synthetic
 from tests.comparison.conftest import export
 from tests.comparison.test_compare import HOSTILE
 from tests.page_words import read_page
-from tests.shipped_data import MANIFESTS, RECORDINGS
+from tests.shipped.recordings import MANIFESTS, RECORDINGS
 
 
 def recorded(label, slower=1.0, size="small"):

@@ -10,7 +10,7 @@ from profiler_job.analysis.pages.telemetry import Price
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.site import question_pages
 from tests.page_words import read_page
-from tests.shipped_data import locate
+from tests.shipped.recordings import locate
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from profiler_job.analysis.site.site_writer import Site
 from profiler_job.jobs.contract.words import NOT_MEASURED
 from tests import synthetic
 from tests.page_words import read_page
-from tests.shipped_data import MANIFESTS, locate
+from tests.shipped.recordings import MANIFESTS, locate
 
 FOLDERS = [path.parent for path in MANIFESTS if json.loads(path.read_text()).get("study") == "attention"]
 NONE = combine.find_rates([])

@@ -12,7 +12,7 @@ from profiler_job.analysis.site import page_context, question_pages
 from profiler_job.jobs.contract import ranges
 from tests import synthetic
 from tests.page_words import read_page
-from tests.shipped_data import locate
+from tests.shipped.recordings import locate
 
 TABLES = ("runs", "steps", "kernels", "memops", "memory", "processes", "telemetry")
 CASES = [("small", 512), ("2.7B", 512)]

@@ -10,7 +10,7 @@ from profiler_job.analysis.pages.questions import host, host_data
 from profiler_job.analysis.recording import store, table_schema
 from profiler_job.analysis.site import combine, page_context, write_site
 from tests import synthetic
-from tests.shipped_data import DATA, locate
+from tests.shipped.recordings import DATA, locate
 
 
 def operations(*rows, phase="forward") -> pd.DataFrame:

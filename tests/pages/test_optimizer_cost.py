@@ -14,7 +14,7 @@ from profiler_job.analysis.site import combine, page_context
 from profiler_job.analysis.site.site_writer import Site
 from profiler_job.jobs.contract.words import NOT_MEASURED
 from tests.page_words import read_page
-from tests.shipped_data import locate
+from tests.shipped.recordings import locate
 
 FOLDER = locate("optimizer")
 

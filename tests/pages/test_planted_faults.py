@@ -12,7 +12,7 @@ from profiler_job.analysis.pages import reconciliation_checks, run_list
 from profiler_job.analysis.pages.questions import QUESTIONS
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.site import page_context
-from tests.shipped_data import locate
+from tests.shipped.recordings import locate
 
 pytestmark = pytest.mark.long
 

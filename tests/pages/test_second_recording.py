@@ -12,7 +12,7 @@ from profiler_job.analysis.pages.questions import second_recording
 from profiler_job.analysis.recording import store, table_schema
 from profiler_job.analysis.site import page_context, question_pages
 from tests.page_words import read_page
-from tests.shipped_data import locate
+from tests.shipped.recordings import locate
 
 ONE = "medium-ctx128-fp32-naive-train_step"
 

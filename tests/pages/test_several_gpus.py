@@ -20,7 +20,7 @@ from profiler_job.analysis.site import page_context, question_pages, write_site
 from profiler_job.jobs.contract import ranges
 from tests import synthetic
 from tests.page_words import read_page
-from tests.shipped_data import locate
+from tests.shipped.recordings import locate
 
 STALLED = Path(__file__).parents[1] / "data" / "h200_stall"
 TABLES = ("runs", "steps", "ranges", "kernels")

@@ -10,7 +10,7 @@ from profiler_job.analysis.recording import store
 from profiler_job.analysis.site import combine, page_context
 from profiler_job.jobs.contract.words import NOT_MEASURED
 from tests.pages.test_bounds import NONE, RATES
-from tests.shipped_data import locate
+from tests.shipped.recordings import locate
 from tests.synthetic import recording as made_up
 
 WORD = {

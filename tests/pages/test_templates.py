@@ -9,8 +9,8 @@ from profiler_job.analysis.pages.questions import QUESTIONS, STUDIES
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.site import combine, page_context, write_site
 from tests.doses import sampled
-from tests.recorded_studies import RECORDED
-from tests.shipped_data import RECORDINGS
+from tests.shipped.recorded_studies import RECORDED
+from tests.shipped.recordings import RECORDINGS
 
 BLOCK = re.compile(r'\{%-? *call\(f\) *(?:claim|sentence)\("(\w+)"\)(.*?)endcall', re.S)
 

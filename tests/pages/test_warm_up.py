@@ -8,7 +8,7 @@ from profiler_job.analysis.metrics import first_steps
 from profiler_job.analysis.pages.questions import warm_up
 from profiler_job.analysis.recording import store, table_schema
 from profiler_job.analysis.site import combine, page_context
-from tests.shipped_data import locate
+from tests.shipped.recordings import locate
 
 
 def timed(*processes) -> pd.DataFrame:

@@ -27,7 +27,7 @@ from profiler_job.jobs.contract.changes import LABELS
 from profiler_job.jobs.contract.layout import name_changed
 from profiler_job.jobs.contract.ranges import BACKWARD, FORWARD, OPTIMIZER
 from tests import packed as packing
-from tests import shipped_data
+from tests.shipped import recordings as shipped_data
 
 from ..capture.nsys_files import Export
 from ..capture.real_captures import unpack

@@ -14,7 +14,7 @@ from profiler_job.analysis.recording.ingest import ingest
 from profiler_job.analysis.reference import kernel_families
 from profiler_job.jobs.contract import ranges
 from tests.packed import unpack_all
-from tests.shipped_data import locate
+from tests.shipped.recordings import locate
 
 DATA = Path(__file__).parents[1] / "data"
 SHIPPED = locate("h200-bf16")

@@ -20,7 +20,7 @@ from profiler_job.jobs.contract.integrity import read_facts
 from profiler_job.jobs.contract.privacy import hash_names
 from tests.doses import sampled
 from tests.recording.planted import ALL, NAMES, PLANTED
-from tests.shipped_data import RECORDINGS, locate
+from tests.shipped.recordings import RECORDINGS, locate
 
 RUN = "small-ctx128-fp32-naive-forward"
 

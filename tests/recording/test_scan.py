@@ -19,7 +19,7 @@ from profiler_job.analysis.recording.scan import HASHED_NAMES, Scanner, scan_pub
 from profiler_job.jobs.contract import privacy
 from tests.doses import sampled
 from tests.recording.planted import ALL, NAMES, PLANTED
-from tests.shipped_data import DATA
+from tests.shipped.recordings import DATA
 
 WORDS = ("my_password", "passwd", "db_pass_2", "pwd", "API_KEY", "authkey", "private_key_file", "secret", "contraseña")
 SECRET = "no route to 10.1.2.3"

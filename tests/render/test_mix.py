@@ -12,7 +12,7 @@ from profiler_job.analysis.recording import store as reading
 from profiler_job.analysis.site import write_site
 from tests.page_words import read_page
 from tests.pages.test_comparison import recorded
-from tests.shipped_data import locate
+from tests.shipped.recordings import locate
 from tests.synthetic import recording
 
 pytestmark = pytest.mark.usefixtures("undrawn")

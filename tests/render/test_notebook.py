@@ -11,7 +11,7 @@ from profiler_job.analysis.metrics import run_grid
 from profiler_job.analysis.site.site_writer import Site
 from tests import synthetic
 from tests.page_words import read_page
-from tests.shipped_data import RECORDINGS
+from tests.shipped.recordings import RECORDINGS
 from tests.waiting import HANGS_S
 
 ROOT = Path(__file__).parents[2]

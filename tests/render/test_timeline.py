@@ -10,7 +10,7 @@ import pytest
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.render import timeline
 from tests import synthetic
-from tests.shipped_data import locate
+from tests.shipped.recordings import locate
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = locate("h200-fp32")

@@ -5,8 +5,8 @@ import pytest
 from profiler_job.analysis.metrics import run_grid
 from profiler_job.analysis.pages import reconciliation
 from profiler_job.analysis.recording import store
-from tests.shipped_data import RECORDINGS as FOLDERS
-from tests.shipped_data import locate
+from tests.shipped.recordings import RECORDINGS as FOLDERS
+from tests.shipped.recordings import locate
 
 pytestmark = pytest.mark.skipif(not FOLDERS, reason="no recording in site/data")
 
@@ -35,8 +35,8 @@ def test_every_check_of_every_finished_run_holds(loaded):
 
 
 def test_what_was_timed_was_timed_by_three_processes(loaded):
-    """But losses after a few steps, of which no time is said; and warm-up, where processes are what is compared: each
-    of its runs is one, of five with the same settings."""
+    """Except runs that compare losses, whose times are not reported, and those of warm-up: each of these is one process
+    of five with the same settings."""
     known = loaded.processes["run_id"].astype(str).value_counts()
     ok = loaded.runs[loaded.runs["status"].astype(str) == "ok"].astype({"run_id": str})
     if loaded.manifest["study"] == "warm_up":

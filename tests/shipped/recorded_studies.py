@@ -1,9 +1,9 @@
-"""The studies of which a recording ships: the pages of the others say that they are not measured."""
+"""The studies that ship a recording: the pages of the others say that they are not measured."""
 
 import json
 
 from profiler_job.analysis.pages.questions import STUDIES
-from tests.shipped_data import MANIFESTS
+from tests.shipped.recordings import MANIFESTS
 
 _SHIPPED = {json.loads(file.read_text()).get("study", "") for file in MANIFESTS}
 

@@ -10,7 +10,7 @@ from profiler_job.analysis.pages.questions import memory_use
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.render import chart_parts, charts, text
 from profiler_job.analysis.site import combine, page_context
-from tests.shipped_data import locate
+from tests.shipped.recordings import locate
 
 
 @pytest.fixture(scope="module")

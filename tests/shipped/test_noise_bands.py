@@ -13,9 +13,8 @@ from profiler_job.analysis.comparison import judge, noise, totals, waterfall
 from profiler_job.analysis.comparison.align import FIXED, VARIANTS, align
 from profiler_job.analysis.metrics import differences
 from profiler_job.analysis.recording import store
-from tests.shipped_data import DATA, RECORDINGS
-
-from .shipped import measured, side
+from tests.shipped.recordings import DATA, RECORDINGS
+from tests.shipped.sides import measured, side
 
 FIRST, SECOND = "h200-fp32", "again"
 FOLDS = 5

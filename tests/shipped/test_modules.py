@@ -7,7 +7,7 @@ import pytest
 
 from profiler_job.analysis.reference import kernel_families
 from profiler_job.jobs.contract import ranges
-from tests.shipped_data import locate
+from tests.shipped.recordings import locate
 
 BLOCK = re.compile(r"block_\d+")
 ATTENTION = ("attention_scores", "attention_output", "fused_attention", "softmax")

@@ -5,7 +5,7 @@ from pathlib import Path
 from profiler_job.jobs.contract.layout import MANIFEST
 from profiler_job.jobs.contract.studies import find_recordings
 
-DATA = Path(__file__).parents[1] / "site" / "data"
+DATA = Path(__file__).parents[2] / "site" / "data"
 RECORDINGS = find_recordings(DATA)
 """The folders of all recordings, by name."""
 MANIFESTS = [folder / MANIFEST for folder in RECORDINGS]

@@ -12,7 +12,7 @@ from profiler_job.analysis.prediction.sweep_changes import Abstains
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.reference.track_record import AS_SCRIPT, SWEEP, choose_kind
 from profiler_job.jobs.contract.layout import SCRIPT
-from tests.shipped_data import DATA, locate
+from tests.shipped.recordings import DATA, locate
 
 
 @pytest.fixture(scope="module", params=["llama", "gpt2"])

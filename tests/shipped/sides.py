@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import cache
 
 from profiler_job.analysis.comparison import judge, sides
-from tests.shipped_data import locate
+from tests.shipped.recordings import locate
 
 AXES = {
     "precision": ("precision",),

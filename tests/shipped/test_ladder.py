@@ -20,7 +20,7 @@ from profiler_job.jobs.contract.plain import PLAIN
 from profiler_job.jobs.contract.studies import AGAIN, LOSSES
 from profiler_job.jobs.sweep.plan import load_sweep, select_runs
 from tests.page_words import read_page
-from tests.shipped_data import DATA, locate
+from tests.shipped.recordings import DATA, locate
 
 NO_KERNELS = ("ranges", "kernels", "api", "memops", "nsys_sums")
 SIZES = ["small", "medium", "large", "xl", "2.7B"]

@@ -14,8 +14,8 @@ from profiler_job.analysis.render.answer import Claim, assemble
 from profiler_job.analysis.site import combine, question_pages, write_site
 from profiler_job.analysis.site.site_writer import Site, first_sentence
 from tests.page_words import read_page
-from tests.recorded_studies import RECORDED
-from tests.shipped_data import DATA, locate
+from tests.shipped.recorded_studies import RECORDED
+from tests.shipped.recordings import DATA, locate
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("undrawn")]
 

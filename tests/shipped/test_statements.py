@@ -20,7 +20,7 @@ from profiler_job.analysis.pages.questions import (
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.reference import gpus
 from profiler_job.analysis.site import combine, list_pages, page_context
-from tests.shipped_data import RECORDINGS, locate
+from tests.shipped.recordings import RECORDINGS, locate
 
 pytestmark = pytest.mark.long
 
@@ -213,7 +213,7 @@ def test_conditions_are_those_of_the_runs(main):
 
 def test_a_number_that_holds_within_a_session_is_not_said_to_hold_between_them(main, again):
     study, others = store.load(locate("warm_up")), {"host": store.load(locate("compile")), "again": again}
-    others["memory"] = store.load(locate("memory"))  # one step of each run, which is no number of a case
+    others["memory"] = store.load(locate("memory"))  # one step of each run, which gives no number of a case
     found = page_context.ask(warm_up, study, main=main, studies=others)
     said = found.claims["sessions"].values
     assert found.facts["session_s"] < 60
