@@ -23,7 +23,7 @@ from profiler_job.analysis.prediction.predict import Abstention, Prediction
 from profiler_job.analysis.prediction.script_changes import WAITS, Behind, Step
 from profiler_job.analysis.prediction.script_rates import ATTENTION_GEMMS, LINEAR, REST, ScriptRates
 from profiler_job.analysis.prediction.scripts import GPU_LIMITED, UNDER_NSYS, predict_step
-from profiler_job.analysis.prediction.sweep_changes import PASSES, Abstains
+from profiler_job.analysis.prediction.sweep_changes import PASSES, AbstentionError
 from profiler_job.analysis.reference import gemm_names
 from profiler_job.jobs.contract import ranges
 
@@ -51,7 +51,7 @@ def add_gains(summary: Summary, operations: Callable[[], pd.DataFrame], rates: S
     rates = rates or script_rates.load()
     try:
         step, why = step_of(summary, operations, rates), ""
-    except Abstains as reason:
+    except AbstentionError as reason:
         step, why = None, str(reason)
     table = summary.sections["advice"].astype({"no_gain_because": object})
     for row in table.index[table["reason"] == ""]:
@@ -92,12 +92,12 @@ def _why_uncertain(step: Step, said: Prediction, rates: ScriptRates) -> str:
 
 
 def step_of(summary: Summary, operations: Callable[[], pd.DataFrame], rates: ScriptRates) -> Step:
-    """All that was captured, as a step that the GPU limits. Raises Abstains."""
+    """All that was captured, as a step that the GPU limits. Raises AbstentionError."""
     seen = CaptureEvidence(summary.capture, summary.sections)
     _need_gpu_limited(summary, seen, rates)
     work = operations()
     if work.loc[work["family"] != COPIES, "process"].nunique() > 1:
-        raise Abstains("several processes share its GPU, and each has a host of its own")
+        raise AbstentionError("several processes share its GPU, and each has a host of its own")
     _need_phases(work)
     _need_whole_steps(summary)
     precision = precision_of(work)
@@ -126,26 +126,26 @@ def step_of(summary: Summary, operations: Callable[[], pd.DataFrame], rates: Scr
 
 
 def _need_gpu_limited(summary: Summary, seen: CaptureEvidence, rates: ScriptRates) -> None:
-    """Raises Abstains where the GPU need not limit what was captured, or where no recorded pair is of such a GPU."""
+    """Raise AbstentionError where the GPU need not limit what was captured, or no recorded pair is of such a GPU."""
     gpus = summary.sections["gpus"]
     if not len(gpus):
-        raise Abstains("no GPU worked")
+        raise AbstentionError("no GPU worked")
     if len(gpus) > 1:
-        raise Abstains(f"it has {len(gpus)} GPUs, and the recorded pairs are of one GPU")
+        raise AbstentionError(f"it has {len(gpus)} GPUs, and the recorded pairs are of one GPU")
     if "range" in summary.capture["selection"]:
-        raise Abstains("what else the GPU did meanwhile is left out with --range")
+        raise AbstentionError("what else the GPU did meanwhile is left out with --range")
     name = str(gpus["name"].iloc[0] or "a GPU that is not named")
     if name != rates.gpu:
-        raise Abstains(f"the recorded pairs are of {rates.gpu}, and this capture is of {name}")
+        raise AbstentionError(f"the recorded pairs are of {rates.gpu}, and this capture is of {name}")
     if seen.sum_parts("graphs"):
-        raise Abstains("graph executions hide their kernels: record with --cuda-graph-trace=node")
+        raise AbstentionError("graph executions hide their kernels: record with --cuda-graph-trace=node")
     if seen.sum_parts("communication") or seen.families.get("communication"):
-        raise Abstains("it exchanges data with other GPUs, and waits for them")
+        raise AbstentionError("it exchanges data with other GPUs, and waits for them")
     if seen.has_startup:
-        raise Abstains("start-up is in it: leave it out with --between")
+        raise AbstentionError("start-up is in it: leave it out with --between")
     idle = 1 - seen.sum_parts("kernels", "copies") / max(seen.work_ns, 1.0)
     if idle > 1 - GPU_LIMITED:
-        raise Abstains(
+        raise AbstentionError(
             f"under nsys the GPU idles {idle:.0%} of the time, and nsys slows the host; `profiler-job profile` times "
             "steps without it"
         )
@@ -154,15 +154,15 @@ def _need_gpu_limited(summary: Summary, seen: CaptureEvidence, rates: ScriptRate
 def _need_phases(work: pd.DataFrame) -> None:
     unknown = work.loc[~work["phase"].isin(_OF_STEPS), "time_ns"].sum() / work["time_ns"].sum()
     if unknown > MOST_UNKNOWN:
-        raise Abstains(
+        raise AbstentionError(
             f"{unknown:.0%} of the GPU's work is of no phase that is known: mark phases with NVTX ranges, record with "
             "nsys --pytorch=autograd-nvtx, or leave out with --between what is outside of them"
         )
 
 
 def _need_whole_steps(summary: Summary) -> None:
-    """Raises Abstains where --between leaves a part of a step: a pass or the optimizer, as far as the whole capture has
-    it, has another part of the kernel time of known phases in the window than in the whole capture."""
+    """Raise AbstentionError where --between leaves a part of a step: a pass or the optimizer, as far as the whole
+    capture has it, has another part of the kernel time of known phases in the window than in the whole capture."""
     named = summary.sections["phases"]
     window, capture = (
         {phase: int(ns) for phase, ns in times if phase in _OF_STEPS}
@@ -173,7 +173,7 @@ def _need_whole_steps(summary: Summary) -> None:
             continue
         ratio = window.get(phase, 0) / max(sum(window.values()), 1) * sum(capture.values()) / capture[phase]
         if not 1 / AS_LARGE <= ratio <= AS_LARGE:
-            raise Abstains("it is a part of a step: give --between whole steps")
+            raise AbstentionError("it is a part of a step: give --between whole steps")
 
 
 def parts_of(work: pd.DataFrame) -> pd.DataFrame:
@@ -184,7 +184,7 @@ def parts_of(work: pd.DataFrame) -> pd.DataFrame:
 
 
 def precision_of(work: pd.DataFrame) -> str:
-    """The precision of its matmuls, by the names of their kernels. Raises Abstains where they have none or several."""
+    """The precision of its matmuls, by the names of kernels. Raises AbstentionError if they have none or several."""
     gemms = work[work["family"] == GEMM]
     times: dict[str, float] = {}
     for name, time_ns in gemms[["name", "time_ns"]].itertuples(index=False):
@@ -193,13 +193,13 @@ def precision_of(work: pd.DataFrame) -> str:
             times[gemm.math_path] = times.get(gemm.math_path, 0.0) + time_ns
     total = sum(times.values())
     if not total or total < LEAST_READ * gemms["time_ns"].sum():
-        raise Abstains("the names of its matmuls do not tell their precision")
+        raise AbstentionError("the names of its matmuls do not tell their precision")
     path = max(times, key=times.__getitem__)
     if times[path] < SAME_PATH * total:
         mixed = " and ".join(sorted(name.upper() for name, ns in times.items() if ns > (1 - SAME_PATH) / 2 * total))
-        raise Abstains(f"its matmuls are in {mixed}, and those of each recorded run in one precision")
+        raise AbstentionError(f"its matmuls are in {mixed}, and those of each recorded run in one precision")
     if path not in _RECORDED:
-        raise Abstains(f"its matmuls are in {path.upper()}, and those of recorded pairs in FP32, TF32 or BF16")
+        raise AbstentionError(f"its matmuls are in {path.upper()}, and those of recorded pairs in FP32, TF32 or BF16")
     return path
 
 

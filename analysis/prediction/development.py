@@ -250,7 +250,7 @@ def _error(pair: Pair, made: Rates) -> dict[str, Any]:
     row |= {"mode": str(run["mode"]), "baseline_ns": pair.before.step_ns, "measured_ns": pair.after.step_ns}
     try:
         state = predict.apply_changes(pair.before, pair.changes, made)
-    except changes.Abstains as reason:
+    except changes.AbstentionError as reason:
         return row | {"reason": str(reason)}
     said = predict.estimate_step(pair.before, pair.changes, made, state)
     row |= {"predicted_ns": said.step_ns, "ceiling_ns": said.ceiling_ns, "limited_by": said.limited_by}

@@ -22,8 +22,8 @@ class Known:
 
 
 def list_known_runs(recording: Tables) -> Iterator[Known]:
-    """Every finished run that was timed and profiled, in its order. Raises changes.Abstains if the recording of a
-    script shows nothing."""
+    """Every finished run that was timed and profiled, in its order. Raises AbstentionError if the recording of a script
+    shows nothing."""
     of_script = script_rates.load()
     if recording.manifest.get(SCRIPT):
         only = scripts.step_of(recording, of_script)
@@ -58,5 +58,5 @@ def _predict(
         return predict(baseline, names, rates=made)
     try:
         return scripts.predict_step(step(), names, of_script)
-    except sweep_changes.Abstains as reason:
+    except sweep_changes.AbstentionError as reason:
         return Abstention(changes=tuple(names), reason=str(reason))

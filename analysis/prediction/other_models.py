@@ -14,17 +14,17 @@ from profiler_job.analysis.prediction.predict import between_ns, host_key, own_h
 from profiler_job.analysis.prediction.rates import Rates
 from profiler_job.analysis.prediction.script_changes import Behind, Step, measure_savable
 from profiler_job.analysis.prediction.script_rates import ScriptRates
-from profiler_job.analysis.prediction.sweep_changes import PASSES, Abstains
+from profiler_job.analysis.prediction.sweep_changes import PASSES, AbstentionError
 
 
 def step_of(baseline: Baseline, recording: Tables, rates: ScriptRates, known: Rates) -> Step:
     """The step of a run of `recording`. known: what hosts of recorded runs needed, where the run's own waited for the
-    GPU. Raises Abstains."""
+    GPU. Raises AbstentionError."""
     run = baseline.run
     if str(run["gpu_name"]) != rates.gpu:
-        raise Abstains(f"the recorded pairs are of {rates.gpu}, and this run is of {run['gpu_name']}")
+        raise AbstentionError(f"the recorded pairs are of {rates.gpu}, and this run is of {run['gpu_name']}")
     if run.get("gpus", 1) > 1:
-        raise Abstains("its GPUs wait for each other, and the recorded pairs are of one GPU")
+        raise AbstentionError("its GPUs wait for each other, and the recorded pairs are of one GPU")
     mine = read_run(recording, str(run["run_id"]))
     parts, behind = scripts.parts_of(mine), _measure_savable(mine)
     sums = parts.groupby("phase").sum()

@@ -18,7 +18,7 @@ from profiler_job.analysis.metrics.run_advice import GAP_NS, HOST_LIMITED, Clock
 from profiler_job.analysis.prediction import sweep_changes as changes
 from profiler_job.analysis.prediction.baseline import GEMM, Baseline
 from profiler_job.analysis.prediction.rates import Rates
-from profiler_job.analysis.prediction.sweep_changes import Abstains, Change, State
+from profiler_job.analysis.prediction.sweep_changes import AbstentionError, Change, State
 from profiler_job.analysis.reference import flops
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.changes import COMPILED
@@ -100,7 +100,7 @@ def predict(baseline: Baseline, names: Iterable[str], rates: Rates) -> Predictio
         state = apply_changes(baseline, names, rates)
         estimate = estimate_step(baseline, names, rates, state)
         low_ns, high_ns = interval(baseline, state, rates, [*rates.errors, *rates.tested])
-    except Abstains as reason:
+    except AbstentionError as reason:
         return Abstention(changes=names, reason=str(reason))
     return Prediction(
         **vars(estimate),
@@ -111,12 +111,12 @@ def predict(baseline: Baseline, names: Iterable[str], rates: Rates) -> Predictio
 
 
 def apply_changes(baseline: Baseline, names: Iterable[str], rates: Rates) -> State:
-    """The step with the changes. Raises Abstains."""
+    """The step with the changes. Raises AbstentionError."""
     wanted = changes.sort_changes(names)
     if str(baseline.run["gpu_name"]) != rates.gpu:
-        raise Abstains(f"the recorded pairs are of {rates.gpu}, and this run is of {baseline.run['gpu_name']}")
+        raise AbstentionError(f"the recorded pairs are of {rates.gpu}, and this run is of {baseline.run['gpu_name']}")
     if baseline.run.get("gpus", 1) > 1:
-        raise Abstains("its GPUs wait for each other, and the recorded pairs are of one GPU")
+        raise AbstentionError("its GPUs wait for each other, and the recorded pairs are of one GPU")
     state = changes.baseline_state(baseline)
     for change in wanted:
         state = change(state, rates)
@@ -167,7 +167,7 @@ def phase_time(baseline: Baseline, state: State, phase: str, rates: Rates) -> Ph
         return PhaseTime(phase=phase, gpu_ns=busy_ns, host_ns=launches * rates.host["fused_adamw"], is_sum=True)
     key = host_key(state.run, phase)
     if key not in rates.host:
-        raise Abstains(f"no recorded run tells what the host needs for {phase} with these changes")
+        raise AbstentionError(f"no recorded run tells what the host needs for {phase} with these changes")
     host_ns = launches * rates.host[key] * host_speed(baseline, rates)
     return PhaseTime(phase=phase, gpu_ns=busy_ns + launches * gap_ns(clock, before), host_ns=host_ns)
 
@@ -217,7 +217,7 @@ def interval(
 ) -> tuple[float, float]:
     """Where the step is expected, in ns: what the GPU needs and what the host needs, each so much shorter or longer as
     recorded pairs of other sizes were, whichever limits; kernels that a compiler made, as its kernels were. Raises
-    Abstains."""
+    AbstentionError."""
     others = [error for error in errors if error["size"] != str(baseline.run["size"]) and "ratio" in error]
     is_compiled = str(state.run["compile"]) != "off"
     alike = [error for error in others if bool({*error["changes"].split("+")} & {*COMPILED}) == is_compiled]
@@ -229,11 +229,11 @@ def interval(
 
 def spread(errors: Sequence[Mapping[str, Any]], limited_by: str) -> tuple[float, float]:
     """Quantiles COVERED of measured over predicted time of pairs that the same thing limits, or of all where these are
-    few. Raises Abstains."""
+    few. Raises AbstentionError."""
     alike = [error["ratio"] for error in errors if error["limited_by"] == limited_by]
     ratios = alike if len(alike) >= FEWEST else [error["ratio"] for error in errors]
     if len(ratios) < FEWEST:
-        raise Abstains("too few recorded pairs of other sizes for an interval")
+        raise AbstentionError("too few recorded pairs of other sizes for an interval")
     low, high = np.quantile(ratios, COVERED)
     return float(min(low, 1.0)), float(max(high, 1.0))
 

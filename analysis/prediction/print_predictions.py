@@ -59,7 +59,7 @@ def run(request: Request, out: Callable[[str], None], err: Callable[[str], None]
             kinds = {track_record.choose_kind(one_run.run, names) for one_run in known for names in sets}
             files = dict.fromkeys(file for kind, file in RATES.items() if kind in kinds)
             ledger.write(request.ledger, ledger.made_now(side.recording.manifest, files, entries))
-    except (NotComparableError, RecordingError, ResultsError, ExportError, sweep_changes.Abstains) as error:
+    except (NotComparableError, RecordingError, ResultsError, ExportError, sweep_changes.AbstentionError) as error:
         err(f"error: {error}")
         return error.exit_code
     if request.form == "json":

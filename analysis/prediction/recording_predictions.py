@@ -37,7 +37,7 @@ def predictions(recording: Tables) -> pd.DataFrame:
             for known in list_known_runs(recording)
             for names in usual_sets(recording)
         ]
-    except sweep_changes.Abstains:  # of a script that tells nothing
+    except sweep_changes.AbstentionError:  # of a script that tells nothing
         rows = []
     return pd.DataFrame(rows, columns=list(COLUMNS))
 

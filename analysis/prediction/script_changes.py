@@ -23,7 +23,7 @@ from profiler_job.analysis.prediction.script_rates import (
     name_rate_kind,
     width_of,
 )
-from profiler_job.analysis.prediction.sweep_changes import PASSES, TIMES_BATCH, Abstains, need_memory
+from profiler_job.analysis.prediction.sweep_changes import PASSES, TIMES_BATCH, AbstentionError, need_memory
 from profiler_job.jobs.contract import ranges
 
 LEAST, EXPECTED, MOST = 0, 1, 2
@@ -187,10 +187,10 @@ def measure_savable(recording: Tables) -> dict[str, Behind]:
 
 
 def _need(step: Step, kind: str, why: str) -> Behind:
-    """What the step spends on `kind`. Raises Abstains where that is next to nothing."""
+    """What the step spends on `kind`. Raises AbstentionError where that is next to nothing."""
     behind = (step.behind or {}).get(kind, Behind())
     if max(behind.time_ns, behind.host_ns / step.slower) < LEAST_PART * step.step_ns:
-        raise Abstains(why)
+        raise AbstentionError(why)
     return behind
 
 
@@ -212,15 +212,15 @@ def _remove_operations(step: Step, kinds: tuple[str, ...], time_ns: float, launc
 
 def _pad(step: Step, rates: ScriptRates, how: int) -> Step:
     if str(step.run["compile"]) != "off":  # GPT-2 in CUDA graphs got 2% faster of it, eager 8%
-        raise Abstains("no recorded pair shows beyond noise what padding gives under torch.compile")
+        raise AbstentionError("no recorded pair shows beyond noise what padding gives under torch.compile")
     precision = str(step.run["precision"])
     if knows_unpadded(step.parts) and precision in ("bf16", "tf32"):  # from FP32: all rates are of aligned matmuls
         return step
     if (step.behind or {}).get("unaligned_gemms") is NOT_SEEN:
-        raise Abstains("a step in FP32 does not tell which matmuls are unaligned in BF16: record it in BF16")
+        raise AbstentionError("a step in FP32 does not tell which matmuls are unaligned in BF16: record it in BF16")
     behind = _need(step, "unaligned_gemms", "its unaligned matmuls of layers, on tensor cores, take next to nothing")
     if precision != "bf16":
-        raise Abstains("how much faster aligned matmuls are is known of BF16 alone")
+        raise AbstentionError("how much faster aligned matmuls are is known of BF16 alone")
     return _remove_operations(step, MATMULS, (1.0 - UNALIGNED_FASTER[how]) * behind.time_ns, 0.0)
 
 
@@ -261,7 +261,7 @@ def knows_unpadded(parts: pd.DataFrame) -> bool:
 
 def _leave_casts(step: Step, rates: ScriptRates, how: int) -> Step:
     if str(step.run["compile"]) != "off":
-        raise Abstains("compiling fuses casts with other kernels")
+        raise AbstentionError("compiling fuses casts with other kernels")
     behind = _need(step, "casts", "its kernels convert next to nothing")
     gone = 1.0 - CASTS_LEFT[how]
     after = _remove_operations(step, (REST,), gone * behind.time_ns, gone * behind.launches)
@@ -291,7 +291,7 @@ def _pin(step: Step, rates: ScriptRates, how: int) -> Step:
 def _leave_synchronisations(step: Step, rates: ScriptRates, how: int) -> Step:
     behind = (step.behind or {}).get("synchronisations", Behind())
     if behind.launches <= 1:
-        raise Abstains("its steps synchronise once at most, as the timer does at their end")
+        raise AbstentionError("its steps synchronise once at most, as the timer does at their end")
     _need(step, "synchronisations", "its host waits next to nothing in synchronisations")
     if how == MOST:  # the host was late all the same
         return step
@@ -324,7 +324,7 @@ def _enlarge_batch(step: Step, rates: ScriptRates, how: int) -> Step:
 def _checkpoint(step: Step, rates: ScriptRates, how: int) -> Step:
     forward = step.parts.index.get_level_values("phase") == ranges.FORWARD
     if not forward.any() or ranges.BACKWARD not in step.parts.index.get_level_values("phase"):
-        raise Abstains("it has no backward pass, so it keeps no activations")
+        raise AbstentionError("it has no backward pass, so it keeps no activations")
     again = step.parts[forward].rename(index={ranges.FORWARD: ranges.BACKWARD}, level="phase") * RECOMPUTED[how]
     host = dict(step.host_ns)
     host[ranges.BACKWARD] = host.get(ranges.BACKWARD, 0.0) + RECOMPUTED[how] * host.get(ranges.FORWARD, 0.0)
@@ -334,12 +334,12 @@ def _checkpoint(step: Step, rates: ScriptRates, how: int) -> Step:
 def _fuse_attention(step: Step, rates: ScriptRates, how: int) -> Step:
     precision = str(step.run["precision"])
     if precision not in rates.attention:
-        raise Abstains(f"no recorded pair tells what fused attention gives in {precision.upper()}")
+        raise AbstentionError(f"no recorded pair tells what fused attention gives in {precision.upper()}")
     behind = _need(step, "unfused_attention", "it has no matmuls of attention with kernels between them")
     kinds = step.parts.index.get_level_values("kind")
     gemms = step.parts[kinds == ATTENTION_GEMMS]
     if gemms.empty:
-        raise Abstains("it is not known which of its matmuls are of attention")
+        raise AbstentionError("it is not known which of its matmuls are of attention")
     after = _remove_operations(step, (REST,), behind.time_ns, behind.launches)
     rows = gemms.assign(time_ns=gemms["time_ns"] + behind.time_ns * gemms["time_ns"] / gemms["time_ns"].sum())
     factor = rates.attention[precision][how]

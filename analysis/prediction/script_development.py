@@ -39,7 +39,15 @@ from profiler_job.analysis.prediction.script_rates import (
     name_of,
     width_of,
 )
-from profiler_job.analysis.prediction.sweep_changes import BATCHED, EAGER, FUSED, PASSES, TIMES_BATCH, USUAL, Abstains
+from profiler_job.analysis.prediction.sweep_changes import (
+    BATCHED,
+    EAGER,
+    FUSED,
+    PASSES,
+    TIMES_BATCH,
+    USUAL,
+    AbstentionError,
+)
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.reference import flops
 from profiler_job.jobs.contract import ranges
@@ -201,7 +209,7 @@ def errors_of_other_models(recordings: Iterable[Tables], made: ScriptRates, know
             measured = times.get(ledger.run_id_after(baseline.run, names))
             try:
                 after = scripts.apply_changes(step, names, made)
-            except Abstains:
+            except AbstentionError:
                 continue
             if measured and after.work == 1:
                 measured_ns, predicted_ns = measured[ranges.STEP].wall_ns, after.take()
@@ -294,7 +302,7 @@ def error_of(pair: Pair, rates: ScriptRates, hosts: Mapping[str, float]) -> dict
         )
         try:
             after = scripts.apply_changes(step, [pair.change], rates)
-        except Abstains:
+        except AbstentionError:
             return None
         predicted += after.take()
         by_host += after.take() if after.limited_by == HOST else 0.0

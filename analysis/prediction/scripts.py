@@ -29,7 +29,7 @@ from profiler_job.analysis.prediction.script_rates import (
     name_rate_kind,
     width_of,
 )
-from profiler_job.analysis.prediction.sweep_changes import OWN_ADAMW_KERNELS, PASSES, Abstains
+from profiler_job.analysis.prediction.sweep_changes import OWN_ADAMW_KERNELS, PASSES, AbstentionError
 from profiler_job.analysis.reference import flops
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.changes import CHOICES, COMPILED, LABELS
@@ -47,15 +47,15 @@ OUTSIDE = ""
 
 
 def sort_changes(names: Iterable[str]) -> tuple[str, ...]:
-    """The changes in the order in which they are applied. Raises Abstains where one is not known or two exclude each
-    other."""
+    """The changes in the order in which they are applied. Raises AbstentionError where one is not known or two exclude
+    each other."""
     asked = tuple(dict.fromkeys(names))
     for name in asked:
         if name not in LABELS:
-            raise Abstains(f"no change is called {name}: choose of {', '.join(LABELS)}")
+            raise AbstentionError(f"no change is called {name}: choose of {', '.join(LABELS)}")
     for first, second in CHOICES:
         if {first, second} <= {*asked}:
-            raise Abstains(f"{first} and {second} are one choice: leave one out")
+            raise AbstentionError(f"{first} and {second} are one choice: leave one out")
     return tuple(name for name in LABELS if name in asked)
 
 
@@ -64,7 +64,7 @@ def predict_script(recording: Tables, names: Iterable[str]) -> Prediction | Abst
     names, rates = tuple(names), script_rates.load()
     try:
         return predict_step(step_of(recording, rates), names, rates)
-    except Abstains as reason:
+    except AbstentionError as reason:
         return Abstention(changes=names, reason=str(reason))
 
 
@@ -87,7 +87,7 @@ def predict_step(step: Step, names: Iterable[str], rates: ScriptRates) -> Predic
             for how, on_gpu, by_host, known in zip((LEAST, MOST), gpu, host, after.host_span)
             for end in [apply_changes(step, names, rates, how)]
         )
-    except Abstains as reason:
+    except AbstentionError as reason:
         return Abstention(changes=names, reason=str(reason))
     ceiling_ns = compute_ceiling(step, names)
     expected_ns = max(after.take(), ceiling_ns)
@@ -124,14 +124,14 @@ def share_of_changed(before: Step, after: Step) -> float:
 
 
 def step_of(recording: Tables, rates: ScriptRates) -> Step:
-    """The step that was recorded. Raises Abstains."""
+    """The step that was recorded. Raises AbstentionError."""
     if len(recording.runs) != 1 or str(recording.runs["status"].iloc[0]) != "ok":
-        raise Abstains("it is not the recording of one script")
+        raise AbstentionError("it is not the recording of one script")
     run = recording.runs.astype({"run_id": str}).to_dict("records")[0]
     if str(run["gpu_name"]) != rates.gpu:
-        raise Abstains(f"the recorded pairs are of {rates.gpu}, and this run is of {run['gpu_name']}")
+        raise AbstentionError(f"the recorded pairs are of {rates.gpu}, and this run is of {run['gpu_name']}")
     if recording.kernels["rank"].nunique() > 1 or run.get("gpus", 1) > 1:  # the others may be on other machines
-        raise Abstains("it has several ranks, which wait for each other")
+        raise AbstentionError("it has several ranks, which wait for each other")
     parts = parts_of(recording)
     steps = recording.steps.astype({"collector": str, "phase": str})
     medians = steps.groupby(["collector", "phase"])["wall_ns"].median()
@@ -139,7 +139,7 @@ def step_of(recording: Tables, rates: ScriptRates) -> Step:
     phases = {str(phase): float(wall) for phase, wall in medians["nsys"].items() if phase != ranges.STEP}
     busy_ns, launches = float(parts["time_ns"].sum()), max(float(parts["launches"].sum()), 1.0)
     if not phases:
-        raise Abstains("none of its phases was recorded")
+        raise AbstentionError("none of its phases was recorded")
     behind = script_changes.measure_savable(recording)
     if is_all_padded(recording):
         behind.setdefault("unaligned_gemms", Behind())
@@ -224,7 +224,7 @@ def is_all_padded(recording: Tables) -> bool:
 
 def apply_changes(step: Step, names: Iterable[str], rates: ScriptRates, how: int = EXPECTED) -> Step:
     """The step with these changes, one after the other. how: LEAST or MOST where a change has its own span. Raises
-    Abstains."""
+    AbstentionError."""
     names, after = tuple(names), step
     for name in names:
         if apply := script_changes.CHANGES.get(name):
@@ -239,7 +239,9 @@ def _speed_up(step: Step, change: str, rates: ScriptRates) -> Step:
     precision = str(step.run["precision"])
     axis, old, new = script_rates.AXES[change]
     if str(step.run[axis]) not in old:
-        raise Abstains("it is compiled already" if axis == "compile" else f"it computes in {precision.upper()} already")
+        raise AbstentionError(
+            "it is compiled already" if axis == "compile" else f"it computes in {precision.upper()} already"
+        )
     name, rows, host = script_rates.name_of(change, precision), {}, dict(step.host_ns)
     casts_ns = fusion.casts_ns(step.run, rates.bandwidth) if step.casts_weights else 0.0
     parts = step.parts
@@ -254,7 +256,7 @@ def _speed_up(step: Step, change: str, rates: ScriptRates) -> Step:
             rows[phase, kind] = row
             continue
         if factors is None:
-            raise Abstains(f"no recorded pair tells what it does to {kind} kernels of {phase}")
+            raise AbstentionError(f"no recorded pair tells what it does to {kind} kernels of {phase}")
         launches = row["launches"] * rates.launches[known]
         time_ns = factors[0] * row["time_ns"] + factors[1] * 1e3 * row["launches"]
         if axis == "compile" and kind == REST:
@@ -291,16 +293,16 @@ def _fuse_adamw(step: Step, rates: ScriptRates, how: int = EXPECTED) -> Step:
     optimizer, host = str(step.run["optimizer"]), dict(step.host_ns)
     mine = step.parts.index.get_level_values("phase") == ranges.OPTIMIZER
     if optimizer not in ("Adam", "AdamW", "own") or not mine.any():
-        raise Abstains(f"its optimizer is {optimizer or 'not known'}, and recorded pairs are of AdamW")
+        raise AbstentionError(f"its optimizer is {optimizer or 'not known'}, and recorded pairs are of AdamW")
     if step.limited_by == HOST and not step.is_in_phases:
-        raise Abstains("the host limits the step, and what it saves the host is not known")
+        raise AbstentionError("the host limits the step, and what it saves the host is not known")
     if has_own_span(step, "fused_adamw"):
         fused_ns = rates.per_tensor[how] * float(step.parts.loc[mine, "time_ns"].sum())
     else:
         traffic_ns = flops.adamw(int(step.run["num_parameters"])).bytes / rates.bandwidth * 1e9
         fused_ns = rates.adamw * traffic_ns
     if step.parts.loc[mine, "time_ns"].sum() < 1.3 * fused_ns:
-        raise Abstains("its optimizer is as fast as a fused one already")
+        raise AbstentionError("its optimizer is as fast as a fused one already")
     if step.is_in_phases:  # it sorts all tensors before it launches: the host's part adds to the GPU's
         fused_ns += host[ranges.OPTIMIZER] / OWN_ADAMW_KERNELS
         host[ranges.OPTIMIZER] = 0.0

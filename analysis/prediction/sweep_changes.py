@@ -37,11 +37,11 @@ MOST_MEMORY = 0.9
 """Part of the GPU's memory that a step may be predicted to need."""
 
 
-class Abstains(ProfilerError, ValueError):
+class AbstentionError(ProfilerError, ValueError):
     """Why there is no prediction, in one line."""
 
 
-class NoModel(Abstains):
+class NoModelError(AbstentionError):
     """Reason for a change that is known and that no model covers."""
 
 
@@ -72,7 +72,7 @@ class Change:
 
     def __call__(self, state: State, rates: Rates) -> State:
         if self.sets and all(str(state.run.get(axis)) == value for axis, value in self.sets.items()):
-            raise Abstains(f"the run has {self.label} already")
+            raise AbstentionError(f"the run has {self.label} already")
         return self.apply(state, rates)
 
     def settings(self, run: Mapping[str, Any]) -> dict[str, Any]:
@@ -113,32 +113,32 @@ def key_of(name: str, phase: str, leaf: str, kind: str) -> str:
 
 
 def need_reference(state: State) -> None:
-    """Raises Abstains for any other program: its shapes and its optimizer are not known."""
+    """Raises AbstentionError for any other program: its shapes and its optimizer are not known."""
     if not run_grid.has_known_shape(state.run):
-        raise Abstains(
+        raise AbstentionError(
             "it is not the reference Transformer: neither the shapes of its matmuls nor its optimizer is known"
         )
 
 
 def need_modules(state: State) -> None:
-    """Raises Abstains where a matmul cannot be distinguished from others."""
+    """Raises AbstentionError where a matmul cannot be distinguished from others."""
     need_reference(state)
     if str(state.run.get("compile", "off")) != "off":
-        raise Abstains("its kernels are torch.compile's, of which no recorded pair tells")
+        raise AbstentionError("its kernels are torch.compile's, of which no recorded pair tells")
     if run_grid.micro_batches_of(state.run) > 1:
-        raise Abstains("its gradients add up over micro-batches, of which no recorded pair tells")
+        raise AbstentionError("its gradients add up over micro-batches, of which no recorded pair tells")
     kernels = state.parts[state.parts["kind"] == GEMM]
     if (kernels["leaf"] == "").any():
-        raise Abstains("it is not known which module launched its matmuls: record it anew")
+        raise AbstentionError("it is not known which module launched its matmuls: record it anew")
 
 
 def _use_precision(precision: str) -> Callable[[State, Rates], State]:
     def apply(state: State, rates: Rates) -> State:
         need_modules(state)
         if str(state.run["precision"]) != "fp32":
-            raise Abstains("its matmuls are not FP32")
+            raise AbstentionError("its matmuls are not FP32")
         if str(state.run["attention"]) != "naive":
-            raise Abstains("no recorded pair has fused attention in FP32 before it")
+            raise AbstentionError("no recorded pair has fused attention in FP32 before it")
         run = dict(state.run) | {"precision": precision}
         return apply_change(precision, replace(state, run=run), rates)
 
@@ -177,9 +177,9 @@ def _fuse_attention(state: State, rates: Rates) -> State:
     need_modules(state)
     precision = str(state.run["precision"])
     if precision not in FUSED_IN:
-        raise Abstains(f"no recorded pair tells what fused attention gives in {precision.upper()}")
+        raise AbstentionError(f"no recorded pair tells what fused attention gives in {precision.upper()}")
     if str(state.run["attention"]) != "naive":
-        raise Abstains("its attention is fused already")
+        raise AbstentionError("its attention is fused already")
     name = FUSED_IN[precision]
     run = dict(state.run) | {"attention": "sdpa"}
     after = apply_change(name, replace(state, run=run), rates, lost=EAGER)
@@ -187,7 +187,9 @@ def _fuse_attention(state: State, rates: Rates) -> State:
     for phase in sorted(set(after.parts["phase"]) & set(PASSES)):
         key = f"{name}/{phase}/{FUSED}/{ATTENTION}"
         if key not in rates.times:
-            raise Abstains(f"no recorded pair of another size tells what fused attention gives in {precision.upper()}")
+            raise AbstentionError(
+                f"no recorded pair of another size tells what fused attention gives in {precision.upper()}"
+            )
         rows.append(
             {
                 "phase": phase,
@@ -213,9 +215,9 @@ def _fuse_adamw(state: State, rates: Rates) -> State:
     need_reference(state)
     optimizer = state.parts["phase"] == ranges.OPTIMIZER
     if str(state.run["mode"]) != "train_step" or not optimizer.any():
-        raise Abstains("the run has no optimizer")
+        raise AbstentionError("the run has no optimizer")
     if str(state.run.get("optimizer", "own")) != "own":
-        raise Abstains("only from reference AdamW it is known what it gives")
+        raise AbstentionError("only from reference AdamW it is known what it gives")
     tensors = state.parts.loc[optimizer, "launches"].sum() / OWN_ADAMW_KERNELS
     work = flops.adamw(int(state.run["num_parameters"])).bytes / (rates.peaks["copy"] / 1e9)
     fused = {
@@ -238,37 +240,39 @@ def _enlarge_batch(state: State, rates: Rates) -> State:
     passes = state.parts[state.parts["phase"].isin(PASSES) & state.parts["kind"].isin([GEMM, ATTENTION])]
     for row in passes.to_dict("records"):
         if key_of(name, row["phase"], row["leaf"], row["kind"]) not in rates.times:
-            raise Abstains(f"no recorded pair tells how {row['leaf']} grows with the batch in this precision")
+            raise AbstentionError(f"no recorded pair tells how {row['leaf']} grows with the batch in this precision")
     return replace(apply_change(name, replace(state, run=run), rates), work=state.work * TIMES_BATCH)
 
 
 def need_memory(run: Mapping[str, Any]) -> None:
-    """run: with the larger batch, and the peak of the one that was measured. Raises Abstains."""
+    """run: with the larger batch, and the peak of the one that was measured. Raises AbstentionError."""
     known = [run.get(name) for name in ("peak_memory_bytes", "gpu_memory_bytes")]
     peak, gpu = (math.nan if fact is None or pd.isna(fact) else float(fact) for fact in known)
     if math.isnan(peak + gpu):
-        raise Abstains("it is not known how much memory is left")
+        raise AbstentionError("it is not known how much memory is left")
     kept = STATE_BYTES * int(run["num_parameters"])
     needed = kept + TIMES_BATCH * max(peak - kept, 0.0)
     if needed > MOST_MEMORY * gpu:
-        raise Abstains(f"it would need about {needed / 2**30:.0f} GiB of the GPU's {gpu / 2**30:.0f}")
+        raise AbstentionError(f"it would need about {needed / 2**30:.0f} GiB of the GPU's {gpu / 2**30:.0f}")
 
 
 def _compile(name: str, value: str) -> Callable[[State, Rates], State]:
     def apply(state: State, rates: Rates) -> State:
         need_reference(state)
         if str(state.run["compile"]) != "off":
-            raise Abstains("it is compiled already")
+            raise AbstentionError("it is compiled already")
         if (str(state.run["precision"]), str(state.run["attention"])) != ("bf16", "sdpa"):
-            raise Abstains("compiled steps are known in BF16 with fused attention, and else with nothing but TF32")
+            raise AbstentionError(
+                "compiled steps are known in BF16 with fused attention, and else with nothing but TF32"
+            )
         if str(state.run["mode"]) != "train_step":
-            raise Abstains("the recorded pairs are of training steps")
+            raise AbstentionError("the recorded pairs are of training steps")
         of_model = state.parts["phase"].isin(PASSES)
         rows = []
         for (phase, kind), group in state.parts[of_model].groupby(["phase", "kind"]):
             key = f"{name}/{phase}//{kind}"
             if key not in rates.times:
-                raise Abstains("no recorded pair of another size tells what compiling gives")
+                raise AbstentionError("no recorded pair of another size tells what compiling gives")
             time_ns, launches = (float(group[column].sum()) for column in ("time_ns", "launches"))
             row = {"phase": phase, "leaf": "", "kind": kind, "launches": rates.launches[key] * launches}
             rows.append(row | {"time_ns": rates.time_ns(key, [time_ns])})
@@ -368,20 +372,22 @@ def work_of(names: Any) -> int:
 
 
 def sort_changes(names: Any) -> list[Change]:
-    """The changes of these names, as they are applied. Raises Abstains where one is not known or two exclude each
-    other."""
+    """The changes of these names, as they are applied. Raises AbstentionError where one is not known or two exclude
+    each other."""
     asked = dict.fromkeys(names)
     for name in asked:
         if name not in LABELS:
-            raise Abstains(f"no change is called {name}: choose of {', '.join(CHANGES)}")
+            raise AbstentionError(f"no change is called {name}: choose of {', '.join(CHANGES)}")
     if not asked:
-        raise Abstains("no change was named")
+        raise AbstentionError("no change was named")
     for first, second in CHOICES:
         if {first, second} <= set(asked):
-            raise Abstains(f"{first} and {second} are one choice: leave one out")
+            raise AbstentionError(f"{first} and {second} are one choice: leave one out")
     for name in asked:
         if name not in CHANGES:
-            raise NoModel(f"no model says what {LABELS[name]} would give in a sweep: choose of {', '.join(CHANGES)}")
+            raise NoModelError(
+                f"no model says what {LABELS[name]} would give in a sweep: choose of {', '.join(CHANGES)}"
+            )
     return [change for name, change in CHANGES.items() if name in asked]
 
 

@@ -19,7 +19,7 @@ _MARKDOWN = re.compile(r"[^0-9A-Za-z .,;:/·…×−–%÷\u0080-\U0010ffff]")
 _NOT_FILE = re.compile(r"[^0-9A-Za-z._-]+")
 
 
-class Unformatted(TypeError):
+class FormatError(TypeError):
     """A template prints a value without saying how."""
 
 
@@ -48,7 +48,7 @@ def finalize(value: object) -> object:
     """Jinja2 hook: refuses whatever no filter has formatted, numbers above all."""
     if isinstance(value, Markup):
         return value
-    raise Unformatted(f"{value!r} needs a filter (ms, percent, count, text ...)")
+    raise FormatError(f"{value!r} needs a filter (ms, percent, count, text ...)")
 
 
 # ---------------------------------------------------------------- numbers

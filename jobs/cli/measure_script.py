@@ -18,7 +18,7 @@ from profiler_job.jobs.contract.layout import RESERVED_NAMES, SCRIPT, SWEEP
 from profiler_job.jobs.executor import script
 from profiler_job.jobs.executor.events import Emit
 from profiler_job.jobs.executor.failures import CollectorError
-from profiler_job.jobs.executor.result_store import Locked, Results, read_json
+from profiler_job.jobs.executor.result_store import LockedError, Results, read_json
 
 LONGEST_NAME = 64
 NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")
@@ -52,12 +52,12 @@ def measure(followed: script.Script, results: Path) -> tuple[Path, dict[str, Any
     """Measure as `script.measure` does; end the program if that fails."""
     try:
         return attempt(followed, results)
-    except script.ScriptFailed as error:
+    except script.ScriptFailedError as error:
         raise fail(str(error), ExitCode.FAILED) from None
 
 
 def attempt(followed: script.Script, results: Path) -> tuple[Path, dict[str, Any]]:
-    """Measure as `script.measure` does. Raises ScriptFailed; any other error ends the program."""
+    """Measure as `script.measure` does. Raises ScriptFailedError; any other error ends the program."""
     received: list[int] = []
 
     def terminate(number: int, frame: object) -> None:
@@ -70,7 +70,7 @@ def attempt(followed: script.Script, results: Path) -> tuple[Path, dict[str, Any
             return script.measure(followed, results)
     except KeyboardInterrupt:
         raise typer.Exit(128 + (received or [2])[0]) from None
-    except Locked as error:
+    except LockedError as error:
         raise fail(f"{error}; wait for it, or choose another --name", ExitCode.LOCKED) from None
     except CollectorError as error:
         raise fail(str(error), ExitCode.MISSING) from None

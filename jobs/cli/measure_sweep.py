@@ -14,8 +14,8 @@ from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.executor.events import EventSink, JsonEvents, Meter, Terminal
 from profiler_job.jobs.executor.failures import CollectorError
 from profiler_job.jobs.executor.preflight import check_writable
-from profiler_job.jobs.executor.result_store import Locked, Results
-from profiler_job.jobs.executor.sweep_runner import MixedVersions, StoppedError, SweepRunner
+from profiler_job.jobs.executor.result_store import LockedError, Results
+from profiler_job.jobs.executor.sweep_runner import MixedVersionsError, StoppedError, SweepRunner
 from profiler_job.jobs.executor.sweep_state import SIGNAL_S
 from profiler_job.jobs.executor.visible_gpus import find_visible_gpus
 from profiler_job.jobs.sweep.plan import Sweep
@@ -93,11 +93,11 @@ def measure(
         with folder.lock():
             folder.save_sweep(sweep, runs, of_all_shards)
             statuses = runner.run(runs)
-    except Locked as error:
+    except LockedError as error:
         raise fail(f"{error}; wait for it, or choose another --results", ExitCode.LOCKED) from None
     except StoppedError:
         raise typer.Exit(128 + received[0]) from None
-    except MixedVersions as error:
+    except MixedVersionsError as error:
         raise fail(str(error), ExitCode.USAGE) from None
     except CollectorError as error:
         raise fail(f"{error}; what was measured so far is kept", ExitCode.MISSING) from None

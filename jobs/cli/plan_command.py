@@ -16,7 +16,7 @@ from profiler_job.jobs.contract.words import format_count
 from profiler_job.jobs.executor.events import format_clock
 from profiler_job.jobs.memory import (
     QUICK_S,
-    Refused,
+    FakeStepError,
     Simulation,
     estimate_prediction_seconds,
     infer_shape,
@@ -91,5 +91,5 @@ def simulate_own(runs: list[Run], patient: bool) -> dict[Run, Simulation]:
     own = [run for run in runs if not is_reference(run) and run.gpus == 1]
     try:
         return dict(zip(own, simulate_runs(own, patient))) if own else {}
-    except Refused as error:
+    except FakeStepError as error:
         raise fail(str(error), ExitCode.USAGE) from None

@@ -7,7 +7,7 @@ from pathlib import Path
 from profiler_job.jobs.cli.console import err, fail, handle_termination
 from profiler_job.jobs.cli.follow_up import StepError
 from profiler_job.jobs.contract.exit_codes import ExitCode
-from profiler_job.jobs.executor.result_store import Locked, Results
+from profiler_job.jobs.executor.result_store import LockedError, Results
 
 
 def find_report_folder(results: Path) -> Results:
@@ -29,7 +29,7 @@ def hold_report_folder(held: Results, advice: str, wait_s: float = 0) -> Iterato
             err.print("another job makes its site there: waiting for it")
         with held.lock(wait_s):
             yield
-    except Locked as error:
+    except LockedError as error:
         raise fail(f"{error}; wait for it, then run this again: what was measured is kept", ExitCode.LOCKED) from None
     except StepError as error:
         raise fail(f"{error}; {advice}", error.exit_code) from None

@@ -8,7 +8,7 @@ from profiler_job.jobs.cli.sweep_options import Only, ResultsFolder, ShardOption
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.layout import RunRecord
 from profiler_job.jobs.contract.words import format_count
-from profiler_job.jobs.executor.result_store import NoResults, Results
+from profiler_job.jobs.executor.result_store import NoResultsError, Results
 from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP
 
 
@@ -16,7 +16,7 @@ def check_measured(folder: Results) -> None:
     """End the program if no job wrote results."""
     try:
         folder.check_exists()
-    except NoResults as error:
+    except NoResultsError as error:
         raise fail(str(error), ExitCode.USAGE) from None
 
 

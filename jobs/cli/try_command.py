@@ -26,7 +26,7 @@ from profiler_job.jobs.cli.measure_script import (
 )
 from profiler_job.jobs.cli.script_name import choose_default_name
 from profiler_job.jobs.cli.sweep_options import ResultsFolder
-from profiler_job.jobs.contract.changes import TRIABLE, Refused, parse_sets
+from profiler_job.jobs.contract.changes import TRIABLE, ChangeSetError, parse_sets
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.json_format import add_format_version
 from profiler_job.jobs.contract.layout import name_changed
@@ -59,7 +59,7 @@ def try_changes(
     """
     try:
         sets = parse_sets(change)
-    except Refused as error:
+    except ChangeSetError as error:
         raise fail(f"--change {error}", ExitCode.USAGE) from None
     if find_node(command) is not None:
         raise fail(
@@ -114,8 +114,8 @@ def try_set(
     try:
         check_is_new(changes, noted)
         folder, with_changes = attempt(followed, results)
-    except script.ScriptFailed as error:
-        how = "not tried" if isinstance(error, script.NotApplied) else "failed"
+    except script.ScriptFailedError as error:
+        how = "not tried" if isinstance(error, script.NotAppliedError) else "failed"
         err.print(f"{label}: {how}: {str(error).removeprefix(f'{label}: ')}", style="yellow", markup=False)
         return {"failed": str(error)}
     with make_recording(folder, results, emit) as (after, _):
@@ -128,14 +128,14 @@ def try_set(
 
 
 def check_is_new(changes: Sequence[str], noted: dict[str, Any]) -> None:
-    """Raise NotApplied if the script already has a change, as far as its steps without changes show that."""
+    """Raise NotAppliedError if the script already has a change, as far as its steps without changes show that."""
     precision, autocast = noted["float32_matmul_precision"], noted["autocast"].removeprefix("torch.")
     if "bf16" in changes and autocast not in ("", "bfloat16"):
-        raise script.NotApplied(f"bf16: the script opens autocast itself, in {autocast}: change its type there")
+        raise script.NotAppliedError(f"bf16: the script opens autocast itself, in {autocast}: change its type there")
     had = {"tf32": precision != "highest", "bf16": bool(autocast)}
     had |= dict.fromkeys(("compile", "cuda_graphs"), noted["compiled"])
     if known := [name for name in changes if had.get(name)]:
-        raise script.NotApplied(f"{known[0]}: the script has it already")
+        raise script.NotAppliedError(f"{known[0]}: the script has it already")
 
 
 class Losses(TypedDict):

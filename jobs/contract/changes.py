@@ -41,27 +41,27 @@ CHOICES = (("tf32", "bf16"), ("fused_adamw", "foreach"), COMPILED)
 """A set of changes has at most one change of each choice."""
 
 
-class Refused(ProfilerError, ValueError):
+class ChangeSetError(ProfilerError, ValueError):
     """Changes cannot be tried; the message gives the reason in one line."""
 
 
 def parse_sets(texts: Iterable[str]) -> list[tuple[str, ...]]:
     """Return sets of changes from texts of names joined by commas. Names are in the order in which they name runs;
-    repeated sets are dropped. Raises Refused."""
+    repeated sets are dropped. Raises ChangeSetError."""
     sets: dict[frozenset[str], tuple[str, ...]] = {}
     for text in texts:
         names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
         for name in names:
             if name not in LABELS:
-                raise Refused(
+                raise ChangeSetError(
                     f"{name or 'an empty name'} is not a known change; the known ones are: {', '.join(TRIABLE)}"
                 )
             if name not in TRIABLE:
-                raise Refused(
+                raise ChangeSetError(
                     f"{name} needs a change of code: {DO[name]}. Make it, and compare both with `profiler-job compare`"
                 )
         for choice in CHOICES:
             if set(choice) <= set(names):
-                raise Refused(f"{' and '.join(choice)} are one choice: give each a --change of its own")
+                raise ChangeSetError(f"{' and '.join(choice)} are one choice: give each a --change of its own")
         sets.setdefault(frozenset(names), tuple(name for name in TRIABLE if name in names))
     return list(sets.values())

@@ -21,7 +21,7 @@ from profiler_job.jobs.contract.layout import (
 from profiler_job.jobs.contract.messages import Measured
 from profiler_job.jobs.contract.privacy import FOLDERS
 from profiler_job.jobs.executor.collectors import Collector, Timer
-from profiler_job.jobs.executor.failures import CaptureLost, RunFailed
+from profiler_job.jobs.executor.failures import CaptureLostError, RunFailedError
 from profiler_job.jobs.executor.machine import hash_machine_names
 from profiler_job.jobs.executor.nsys_cli import LONGEST_DIAGNOSTIC, count_kernels_and_steps, count_steps_of_processes
 from profiler_job.jobs.executor.sweep_state import SweepState
@@ -101,7 +101,7 @@ class Attempt:
         stopping = time.monotonic()
         try:
             self.check(end_capture())
-        except CaptureLost as failure:
+        except CaptureLostError as failure:
             self.fail(failure)
         else:
             self.record.seconds[self.collector.name] = self.seconds
@@ -109,22 +109,22 @@ class Attempt:
             self.finish("ok")
 
     def check(self, database: Path) -> None:
-        """Check that a capture holds kernels and every profiled step. Raises CaptureLost."""
+        """Check that a capture holds kernels and every profiled step. Raises CaptureLostError."""
         try:
             num_kernels, _ = count_kernels_and_steps(database)
             num_steps = count_steps_of_processes(database)
         except sqlite3.Error as error:
-            raise CaptureLost("export", f"the export of nsys cannot be used: {error}") from None
+            raise CaptureLostError("export", f"the export of nsys cannot be used: {error}") from None
         profiled = self.state.protocol.profiled_steps
         if self.state.device == "cpu":  # nothing to trace: only a fake nsys can bring one here
             return
         if num_kernels == 0:
             message = "nsys recorded no kernel; where this is so for all runs, driver, container or nsys version do not"
-            raise CaptureLost("export", f"{message} allow CUDA tracing", status="no_kernels")
+            raise CaptureLostError("export", f"{message} allow CUDA tracing", status="no_kernels")
         if num_steps != [profiled] * self.run.gpus:
             recorded = " and ".join(map(str, num_steps or [0]))
             of_each = " of each rank" if self.run.gpus > 1 else ""
-            raise CaptureLost("export", f"nsys recorded {recorded} of {profiled} steps{of_each}")
+            raise CaptureLostError("export", f"nsys recorded {recorded} of {profiled} steps{of_each}")
 
     def add_wall(self) -> float:
         """Add the seconds of this stage to the record, and return them."""
@@ -136,10 +136,10 @@ class Attempt:
         named = {"stage": self.stage, "collector": self.collector.name}
         self.state.emit("stage_finished", run=self.run.run_id, **named, wall_s=wall_s)
 
-    def fail(self, failure: RunFailed) -> None:
+    def fail(self, failure: RunFailedError) -> None:
         """Finish a run that could not be measured. A run that was given up because the sweep stops is marked as
         interrupted; a run whose capture was lost is profiled again."""
-        lost = isinstance(failure, CaptureLost)
+        lost = isinstance(failure, CaptureLostError)
         if lost:
             said = " ".join(self.collector.complaints)[:LONGEST_DIAGNOSTIC]
             message = FOLDERS.sub("", failure.detail["message"]) + (f"; nsys said: {said}" if said else "")

@@ -15,7 +15,13 @@ from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.find_nsys import NSYS_MISSING
 from profiler_job.jobs.contract.layout import LOG, NSYS_LOG, REPORT
 from profiler_job.jobs.contract.messages import GO, Facts, Failed, Measured, Rate
-from profiler_job.jobs.executor.failures import CaptureLost, CollectorError, RunFailed, WorkerDied, infer_status
+from profiler_job.jobs.executor.failures import (
+    CaptureLostError,
+    CollectorError,
+    RunFailedError,
+    WorkerDiedError,
+    infer_status,
+)
 from profiler_job.jobs.executor.nsys_cli import NsysLog, export, run_nsys
 from profiler_job.jobs.executor.stop import CAPTURE_S, SHUTDOWN_S, Stop
 from profiler_job.jobs.executor.worker_process import WorkerProcess
@@ -82,7 +88,7 @@ class Collector:
         return []
 
     def start(self) -> None:
-        """Start the worker unless it is running. Raises CollectorError when it cannot, RunFailed when cancelled."""
+        """Start the worker unless it is running. Raises CollectorError if it cannot, RunFailedError if cancelled."""
         if self.worker is not None and not self.capturing and self.worker.died():
             self.stop()
         if self.worker is None:
@@ -107,7 +113,7 @@ class Collector:
         if not self.fresh:
             try:
                 self.running.renew()
-            except (CollectorError, RunFailed):
+            except (CollectorError, RunFailedError):
                 self.worker = None
                 raise
             self.fresh = True
@@ -139,7 +145,7 @@ class Collector:
         `ready` between warm-up and measured steps, and with `timed` between these and a busy block of `busy_s`: the
         worker waits until it returns. In the end it is called with `measured`.
 
-        Returns the `measured` message of `jobs.worker.service.perform`. Raises RunFailed; a worker that hangs or
+        Returns the `measured` message of `jobs.worker.service.perform`. Raises RunFailedError; a worker that hangs or
         breaks is killed, and the next run gets a new one.
         """
         self.start()
@@ -148,7 +154,7 @@ class Collector:
         reached = WARM_UP
         try:
             if self.stopping.is_set():
-                raise RunFailed("failed", message="the sweep was stopped")
+                raise RunFailedError("failed", message="the sweep was stopped")
             self.running.send(
                 {
                     "collector": self.name,
@@ -173,7 +179,7 @@ class Collector:
             between("measured")
             self.running.receive(deadline - time.monotonic())  # released
             return answer
-        except RunFailed as error:
+        except RunFailedError as error:
             failure = error
         failure.detail["phase"] = failure.detail.get("phase") or reached
         failure.detail["collector"] = self.name
@@ -181,7 +187,7 @@ class Collector:
             failure = self.give_up(failure)
         raise failure
 
-    def give_up(self, failure: RunFailed) -> RunFailed:
+    def give_up(self, failure: RunFailedError) -> RunFailedError:
         """Stop the worker. Returns how the run failed."""
         self.stop()
         return failure
@@ -189,14 +195,14 @@ class Collector:
     def _released(self) -> bool:
         try:
             return self.running.receive(RELEASE_TIMEOUT_S)["event"] == "released"
-        except RunFailed:
+        except RunFailedError:
             return False
 
 
-def build_failure(failed: Failed) -> RunFailed:
+def build_failure(failed: Failed) -> RunFailedError:
     """Return the failure of a run that its worker reported."""
     detail = {name: value for name, value in failed.items() if name != "event"}
-    return RunFailed(infer_status(failed["event"], failed["message"]), **detail)
+    return RunFailedError(infer_status(failed["event"], failed["message"]), **detail)
 
 
 class Timer(Collector):
@@ -215,7 +221,7 @@ class Timer(Collector):
             answer = self.running.receive(CALIBRATE_TIMEOUT_S)
             assert answer["event"] == "calibrated"
             self.running.receive(RELEASE_TIMEOUT_S)
-        except RunFailed as failure:
+        except RunFailedError as failure:
             raise CollectorError(f"the machine's rates cannot be measured: {failure} (see {log})") from None
         return answer["rates"]
 
@@ -267,8 +273,8 @@ class Nsys(Collector):
         return self.running.home / REPORT
 
     def begin_capture(self, folder: Path) -> None:
-        """Begin to collect for the run of `folder`, where NSYS_LOG gets what nsys says. Raises CaptureLost; the worker
-        is then stopped."""
+        """Begin to collect for the run of `folder`, where NSYS_LOG gets what nsys says. Raises CaptureLostError; the
+        worker is then stopped."""
         self.log = NsysLog(folder / NSYS_LOG)
         try:
             options = (*NOT_SAMPLED, "--force-overwrite=true", f"--output={self.report}")
@@ -279,7 +285,7 @@ class Nsys(Collector):
 
     def end_capture(self) -> Path:
         """Stop collecting, move the report into the folder of the run, and export it there (see `export`). Raises
-        CaptureLost; unless only the export failed, the worker is then stopped."""
+        CaptureLostError; unless only the export failed, the worker is then stopped."""
         try:
             self.control("stop", allowed_s=CAPTURE_S, log=self.log)
             self.capturing = False
@@ -292,18 +298,18 @@ class Nsys(Collector):
             left_s = partial(self.stopping.left, CAPTURE_S)
             return export(Path(report), self.running.environment, self.open_log, left_s)
         except CollectorError as error:
-            raise CaptureLost("export", str(error)) from None
+            raise CaptureLostError("export", str(error)) from None
 
-    def give_up(self, failure: RunFailed) -> RunFailed:
+    def give_up(self, failure: RunFailedError) -> RunFailedError:
         """A process that dies in a capture takes that with it: without nsys the run came to its end."""
-        if isinstance(failure, WorkerDied) and self.capturing:
+        if isinstance(failure, WorkerDiedError) and self.capturing:
             return self._lost(failure.detail["phase"], f"{failure} under nsys")
         return super().give_up(failure)
 
-    def _lost(self, phase: str, message: str) -> CaptureLost:
+    def _lost(self, phase: str, message: str) -> CaptureLostError:
         """Stop the worker, and keep what there is of the capture next to the run."""
         self.open_log("launch", self.running.read_printed())
         for left in self.running.home.glob(f"{self.report.stem}.*"):
             shutil.move(left, self.open_log.path.parent)
         self.stop()
-        return CaptureLost(phase, message)
+        return CaptureLostError(phase, message)

@@ -7,7 +7,7 @@ from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.layout import Status
 
 
-class RunFailed(ProfilerError):
+class RunFailedError(ProfilerError):
     """Error of a run that could not be measured. `status`: as in the runs table. `detail`: phase and message."""
 
     exit_code = ExitCode.FAILED
@@ -17,11 +17,11 @@ class RunFailed(ProfilerError):
         self.status, self.detail = status, detail
 
 
-class WorkerDied(RunFailed):
+class WorkerDiedError(RunFailedError):
     """Error when the process that measured the run died."""
 
 
-class CaptureLost(RunFailed):
+class CaptureLostError(RunFailedError):
     """Error of nsys, not of the run: another capture of the run may be complete."""
 
     def __init__(self, phase: str, message: str, status: Status = "failed"):

@@ -18,7 +18,7 @@ from profiler_job.jobs.contract.messages import Measured
 from profiler_job.jobs.contract.plain import count_plain_steps
 from profiler_job.jobs.executor.attempt import Attempt
 from profiler_job.jobs.executor.collectors import WARM_UP, Collector, Nsys, Timer
-from profiler_job.jobs.executor.failures import RunFailed
+from profiler_job.jobs.executor.failures import RunFailedError
 from profiler_job.jobs.executor.gpu_sampler import GpuSensor, Watch
 from profiler_job.jobs.executor.machine import read_machine_facts
 from profiler_job.jobs.executor.sweep_state import SweepState
@@ -109,7 +109,7 @@ class GpuExecutor:
         with Watch(self.sensor, position) as watch:
             try:
                 measured = self.measure_in_fresh_process(attempt, watch, is_first=process == 0)
-            except RunFailed as failure:
+            except RunFailedError as failure:
                 attempt.fail(failure)
             else:
                 tables = {name: rows for name, rows in measured.items() if isinstance(rows, list)}
@@ -125,7 +125,7 @@ class GpuExecutor:
         self.timer.renew()
         try:
             return attempt.measure(protocol.measured_steps, compare=compares, busy_s=busy_s, between=watch)
-        except RunFailed as failure:
+        except RunFailedError as failure:
             is_early = failure.status == "failed" and failure.detail["phase"] in ("build", WARM_UP)
             if not compares or not is_early or self.state.is_stopping(failure.status):
                 raise
@@ -145,7 +145,7 @@ class GpuExecutor:
             nsys.begin_capture(attempt.folder)
             self.cooling_since = time.monotonic()
             attempt.measure(self.state.protocol.profiled_steps, between=self.cool_down)
-        except RunFailed as failure:  # and the worker was stopped, its capture with it
+        except RunFailedError as failure:  # and the worker was stopped, its capture with it
             self.free.append(nsys)
             attempt.fail(failure)
         else:

@@ -51,13 +51,13 @@ REMOVED_LAST = (IN_FLIGHT, TIMED)  # after the record of a finished run is writt
 LOCK_S = 1.0  # `is_locked` holds the lock for an instant, too
 
 
-class Locked(ProfilerError, RuntimeError):
+class LockedError(ProfilerError, RuntimeError):
     """Another job writes to this results folder."""
 
     exit_code = ExitCode.LOCKED
 
 
-class NoResults(ProfilerError, ValueError):
+class NoResultsError(ProfilerError, ValueError):
     """There is no such folder of results; the message says what there is instead."""
 
 
@@ -141,7 +141,7 @@ class Results:
         """Hold the folder, after `wait_s` at most; the operating system releases it when the process ends, however it
         ends.
 
-        Raises Locked naming the holder, OSError where the folder cannot be written.
+        Raises LockedError naming the holder, OSError where the folder cannot be written.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         with open_lock(self.folder / LOCK) as file:
@@ -149,7 +149,7 @@ class Results:
             while not try_lock(file, fcntl.LOCK_EX):
                 if time.monotonic() > deadline:
                     file.seek(0)
-                    raise Locked(f"{self.folder} is being written by another job ({file.read().strip()})")
+                    raise LockedError(f"{self.folder} is being written by another job ({file.read().strip()})")
                 time.sleep(0.05)
             file.truncate(0)
             file.write(f"pid {os.getpid()} on {socket.gethostname()}")
@@ -160,17 +160,17 @@ class Results:
                 file.truncate(0)  # a host's name stays no longer than needed
 
     def check_exists(self) -> None:
-        """Check that a job made this folder. Raises NoResults if not, or if jobs made folders of shards in it."""
+        """Check that a job made this folder. Raises NoResultsError if not, or if jobs made folders of shards in it."""
         if not self.root.is_dir():
-            raise NoResults(f"{self.root}: no such folder; give the results folder of a job with --results")
+            raise NoResultsError(f"{self.root}: no such folder; give the results folder of a job with --results")
         sweep, *shard = self.folder.relative_to(self.root).parts
         for parent, name, others_in in zip((self.root, self.root / sweep), (sweep, *shard), (list_sweeps, list_shards)):
             if not (parent / name).is_dir():
                 others = ", ".join(others_in(parent))
                 there = f"it has {others}" if others else "no job has begun there"
-                raise NoResults(f"{parent}: has no results of {name}; {there}")
+                raise NoResultsError(f"{parent}: has no results of {name}; {there}")
         if (shards := list_shards(self.folder)) and not (self.folder / SWEEP).exists():
-            raise NoResults(f"{self.folder}: measured in shards; give --shard I/N; it has {', '.join(shards)}")
+            raise NoResultsError(f"{self.folder}: measured in shards; give --shard I/N; it has {', '.join(shards)}")
 
     def is_locked(self) -> bool:
         lock = self.folder / LOCK

@@ -75,13 +75,13 @@ class Script:
         return self.skip + 2 * self.steps + FOLLOWED_STEPS
 
 
-class ScriptFailed(ProfilerError):
+class ScriptFailedError(ProfilerError):
     """Error when nothing of a script can be recorded, with the reason and what to do."""
 
     exit_code = ExitCode.FAILED
 
 
-class NotApplied(ScriptFailed):
+class NotAppliedError(ScriptFailedError):
     """A change could not be given to a script. The message says which, and why."""
 
 
@@ -89,7 +89,7 @@ def measure(script: Script, results: Path) -> tuple[Path, dict[str, Any]]:
     """Run the script and leave RESULTS/<name> as a sweep of one run, in place of an older one. Returns that folder, and
     what was noted of the script by its first rank, with `exit_code`.
 
-    Raises ScriptFailed, CollectorError without nsys, KeyboardInterrupt when told to end, and OSError.
+    Raises ScriptFailedError, CollectorError without nsys, KeyboardInterrupt when told to end, and OSError.
     """
     if shutil.which("nsys") is None:
         raise CollectorError(NSYS_MISSING)
@@ -108,13 +108,15 @@ def measure(script: Script, results: Path) -> tuple[Path, dict[str, Any]]:
     try:
         database = export(run / REPORT, log=log)
     except CollectorError as error:
-        raise ScriptFailed(f"the capture cannot be read: {error} (see {run / NSYS_LOG})") from None
+        raise ScriptFailedError(f"the capture cannot be read: {error} (see {run / NSYS_LOG})") from None
     num_kernels, _ = count_kernels_and_steps(database)
     if not num_kernels:
-        raise ScriptFailed(f"nsys recorded no kernel: on {noted['gpu_name']} the script launched none in its steps")
+        raise ScriptFailedError(
+            f"nsys recorded no kernel: on {noted['gpu_name']} the script launched none in its steps"
+        )
     num_steps = count_steps_of_processes(database)
     if len(ranks) > 1 and len(num_steps) != len(ranks):
-        raise ScriptFailed(
+        raise ScriptFailedError(
             f"nsys recorded steps of {format_count(len(num_steps), 'process')}, and {len(ranks)} took them"
         )
     write_json(run / TIMINGS, build_timings(ranks))
@@ -198,12 +200,12 @@ def read_noted(folder: Path) -> list[dict[str, Any]]:
 
 
 def explain_shortage(script: Script, run: Path, ranks: list[dict[str, Any]], code: int) -> None:
-    """Check that there is a capture to read. Raises ScriptFailed with the reason."""
+    """Check that there is a capture to read. Raises ScriptFailedError with the reason."""
     ended = f"`{shlex.join(script.command)}` ended ({f'exit code {code}' if code else 'no error'})"
     if refused := next((noted["refused"] for noted in ranks if "refused" in noted), ""):
-        raise ScriptFailed(f"`{shlex.join(script.command)}` cannot be profiled: {refused}")
+        raise ScriptFailedError(f"`{shlex.join(script.command)}` cannot be profiled: {refused}")
     if not ranks:
-        raise ScriptFailed(
+        raise ScriptFailedError(
             f"{ended} and took no step that PyTorch knows of: no optimizer stepped and no model was called, or its "
             "Python does not read PYTHONPATH (options -I, -E); --step NAME takes an NVTX range of the script as a step"
         )
@@ -211,19 +213,19 @@ def explain_shortage(script: Script, run: Path, ranks: list[dict[str, Any]], cod
     if is_lacking or not (run / REPORT).is_file():
         seen = min(noted["seen"] for noted in ranks)
         parts = f"{script.skip} skipped, {script.steps} timed, {script.steps} captured, {FOLLOWED_STEPS} with modules"
-        raise ScriptFailed(
+        raise ScriptFailedError(
             f"{ended} after {seen} steps, and {script.num_needed} are needed ({parts}): let it run longer, or "
             "give smaller --skip and --steps"
         )
 
 
 def check_applied(ranks: list[dict[str, Any]]) -> None:
-    """Check that all changes were applied, so that the measured script is the one to try. Raises NotApplied."""
+    """Check that all changes were applied, so that the measured script is the one to try. Raises NotAppliedError."""
     why: dict[str, str] = {}
     for noted in ranks:
         why |= noted["not_applied"]
     if why:
-        raise NotApplied("; ".join(f"{name}: {reason}" for name, reason in why.items()))
+        raise NotAppliedError("; ".join(f"{name}: {reason}" for name, reason in why.items()))
 
 
 def build_timings(ranks: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:

@@ -12,7 +12,7 @@ from profiler_job.jobs.contract.layout import CALIBRATION, Machine, Protocol
 from profiler_job.jobs.contract.versions import compare_machines, format_differences
 from profiler_job.jobs.executor.collectors import Timer
 from profiler_job.jobs.executor.events import Emit
-from profiler_job.jobs.executor.failures import CollectorError, RunFailed
+from profiler_job.jobs.executor.failures import CollectorError, RunFailedError
 from profiler_job.jobs.executor.gpu_executor import NSYS_WORKERS, GpuExecutor
 from profiler_job.jobs.executor.result_store import Results, read_json, write_json
 from profiler_job.jobs.executor.sweep_state import SweepState
@@ -33,7 +33,7 @@ class StoppedError(ProfilerError):
     exit_code = ExitCode.TERMINATED
 
 
-class MixedVersions(ProfilerError):
+class MixedVersionsError(ProfilerError):
     """Error when finished runs, which stay, were measured with other versions than this machine has."""
 
 
@@ -67,8 +67,9 @@ class SweepRunner:
     def run(self, runs: Sequence[Run]) -> dict[str, str]:
         """Measure and return the status of every run by run_id (finished ones included).
 
-        Raises CollectorError when the machine cannot measure, MixedVersions when it has other versions than finished
-        runs and something is to be measured, OSError when results cannot be written, StoppedError after `stop`.
+        Raises CollectorError when the machine cannot measure, MixedVersionsError when it has other versions than
+        finished runs and something is to be measured, OSError when results cannot be written,
+        StoppedError after `stop`.
         """
         self.orders = [shuffle_pass(runs, self.protocol.seed, process) for process in range(self.protocol.processes)]
         pending = self._pending(runs)
@@ -150,7 +151,7 @@ class SweepRunner:
             if self.state.num_nsys_workers:
                 unprofiled = [run for run in pending if run.run_id not in self.state.statuses]
                 self._on_every_gpu(pool, GpuExecutor.profile_runs, unprofiled)
-        except RunFailed:  # the sweep was stopped while workers started
+        except RunFailedError:  # the sweep was stopped while workers started
             pass
         except CollectorError:
             if not self.state.is_stopping("failed"):
@@ -178,7 +179,7 @@ class SweepRunner:
     def _compare_machines(self) -> None:
         """Check that both stages of each run have one kind of machine, GPU and software. Queue runs that were only
         timed elsewhere to be timed again. Raises CollectorError if the GPUs are of several kinds, since any GPU may
-        profile what another has timed; and MixedVersions as `run` does."""
+        profile what another has timed; and MixedVersionsError as `run` does."""
         machines = [executor.machine for executor in self.executors]
         kinds = sorted({machine.gpu_name for machine in machines})
         if len(kinds) > 1:
@@ -189,8 +190,8 @@ class SweepRunner:
             self.emit("run_repeated", run=run_id, why="it was timed on another machine or with other software")
 
     def _compare_finished(self, here: Mapping[str, str]) -> None:
-        """Compare the versions of finished runs, which stay as they are, with the versions `here`. Raises MixedVersions
-        if they differ, unless `allow_mix`."""
+        """Compare the versions of finished runs, which stay as they are, with the versions `here`. Raises
+        MixedVersionsError if they differ, unless `allow_mix`."""
         kept = [machine.model_dump() for machine in self.kept]
         others = [machine for machine in kept if compare_machines([machine], here)]
         if not others:
@@ -199,7 +200,7 @@ class SweepRunner:
         if self.allow_mix:
             self.emit("mixed_versions", runs=len(others), differences=different)
             return
-        raise MixedVersions(
+        raise MixedVersionsError(
             f"{len(others)} of {len(kept)} finished runs in {self.results.folder} were measured with other versions: "
             f"{format_differences(different)}; give another --results, or --allow-mix (every page then says so), or "
             "remove the folders of those runs (run.json says with what each was measured) to measure them again"

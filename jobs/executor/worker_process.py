@@ -15,7 +15,7 @@ from signal import SIGKILL, SIGTERM
 from profiler_job.jobs.contract.excerpt import read_excerpt
 from profiler_job.jobs.contract.messages import Answer, Hello, Task
 from profiler_job.jobs.contract.privacy import COMPILED, ENVIRONMENT
-from profiler_job.jobs.executor.failures import CollectorError, RunFailed, WorkerDied
+from profiler_job.jobs.executor.failures import CollectorError, RunFailedError, WorkerDiedError
 from profiler_job.jobs.executor.temporary import TemporaryFolder
 
 START_TIMEOUT_S = 180
@@ -142,17 +142,17 @@ class WorkerProcess:
 
     def _greet(self, connection: Connection | None) -> None:
         """Begin to speak with a worker that has connected. Raises CollectorError where none has, or where it says
-        nothing, and RunFailed where the sweep was stopped meanwhile; nothing is left then."""
+        nothing, and RunFailedError where the sweep was stopped meanwhile; nothing is left then."""
         self._connection = connection
         try:
             hello = self._hear() if connection else None
-        except RunFailed:
+        except RunFailedError:
             hello = None
         if hello is None:
             said = self.read_printed().strip().splitlines()
             self.kill()
             if self._cancelled():
-                raise RunFailed("failed", message="the sweep was stopped")
+                raise RunFailedError("failed", message="the sweep was stopped")
             raise CollectorError("the worker process did not start: " + (said[-1] if said else "it said nothing"))
         self.pid, self.facts = hello["pid"], hello["facts"]
 
@@ -224,16 +224,16 @@ class WorkerProcess:
         """The worker's next message. A process that is stopped is not waited for: steps that it measures after somebody
         lets it go on would be as long as the stop.
 
-        Raises RunFailed with status `timeout`, or `machine` where somebody stopped the process, or WorkerDied.
+        Raises RunFailedError with status `timeout`, or `machine` if somebody stopped the process; WorkerDiedError.
         """
         deadline = time.monotonic() + timeout_s
         was_stopped = False
         while not self.connection.poll(max(0.0, min(LOOK_S, deadline - time.monotonic()))):
             stopped, late = self.pid is not None and is_stopped(self.pid), time.monotonic() >= deadline
             if stopped and (was_stopped or late):
-                raise RunFailed("machine", phase="", message="somebody stopped the worker process (SIGSTOP)")
+                raise RunFailedError("machine", phase="", message="somebody stopped the worker process (SIGSTOP)")
             if late:
-                raise RunFailed("timeout", phase="", message=f"no answer within {timeout_s:.0f} s")
+                raise RunFailedError("timeout", phase="", message=f"no answer within {timeout_s:.0f} s")
             was_stopped = stopped
         try:
             received: Answer = self.connection.recv()
@@ -243,7 +243,7 @@ class WorkerProcess:
             message = f"worker process died (exit {code})"
             if code in KILLED:
                 message += ": somebody, or the system for lack of memory, killed it"
-            raise WorkerDied("machine" if code in KILLED else "failed", phase="", message=message) from None
+            raise WorkerDiedError("machine" if code in KILLED else "failed", phase="", message=message) from None
 
     def read_printed(self) -> str:
         """Return the first and last KEPT_OF_OUTPUT bytes of what it printed before its first run. Raises OSError after

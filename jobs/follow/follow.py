@@ -36,7 +36,7 @@ from torch.utils.data import get_worker_info
 from .apply_changes import Changes, read_matmul_precision
 from .losses import Losses
 from .module_ranges import ModuleRanges, is_compiled, list_tensors
-from .script_ranks import CannotFollow, Ranks
+from .script_ranks import FollowError, Ranks
 from .wrapping import replace_closure, wrap
 
 FOLLOW = "PROFILER_JOB_FOLLOW"
@@ -109,7 +109,7 @@ class Follower:
             return
         try:
             self.advance()
-        except CannotFollow as error:
+        except FollowError as error:
             self.begin(Stage.DONE)
             self.facts["refused"] = str(error)
             self.write()
@@ -449,7 +449,7 @@ class Follower:
         waited for."""
         if self.process != os.getpid() or not self.facts["seen"]:
             return
-        with suppress(CannotFollow):
+        with suppress(FollowError):
             self.ranks.join()
         if self.ranks.has_joined:
             if is_last:

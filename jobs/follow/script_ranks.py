@@ -22,7 +22,7 @@ WAIT_S = 120.0
 """How long a rank waits for the others, which are part of a step away; nsys takes seconds to begin a capture."""
 
 
-class CannotFollow(Exception):
+class FollowError(Exception):
     """Error when a script cannot be followed. The message gives the reason and what to do."""
 
 
@@ -38,7 +38,7 @@ class Ranks:
 
     def join(self) -> bool:
         """Take the place of this process's rank, and return whether it has it: another process of the script may have
-        had it before. Called late, since a script makes itself a rank. Raises CannotFollow."""
+        had it before. Called late, since a script makes itself a rank. Raises FollowError."""
         if self.has_joined or self.is_refused:
             return self.has_joined
         is_joined = distributed.is_available() and distributed.is_initialized()
@@ -71,7 +71,7 @@ class Ranks:
         draft.replace(self.file)
 
     def meet(self, where: str) -> None:
-        """Wait until all ranks are here. Raises CannotFollow if one does not come."""
+        """Wait until all ranks are here. Raises FollowError if one does not come."""
         if self.size > 1:
             self.meet_on_machine(where)
         if self.world > self.size:
@@ -84,7 +84,7 @@ class Ranks:
         while missing := [rank for rank in missing if not (self.folder / f"{where}.{rank}").exists()]:
             if time.monotonic() > deadline:
                 others = ", ".join(map(str, missing))
-                raise CannotFollow(
+                raise FollowError(
                     f"rank {self.rank} waited {WAIT_S:g} s at the end of a step for rank {others}, and all {self.size} "
                     "ranks are captured at the same step: --step forward, or a range of the script, may end a step of "
                     "all"
@@ -97,7 +97,7 @@ class Ranks:
         self.shared_id = self.shared_id or self.agree()
         while have_come < self.world:
             if time.monotonic() > deadline:
-                raise CannotFollow(
+                raise FollowError(
                     f"rank {self.rank} waited {WAIT_S:g} s at the end of a step for the ranks of the other machines, "
                     f"and {have_come} of {self.world} came: the others have ended, or are not profiled; start the same "
                     "`profile` on each machine at the same time"
@@ -116,13 +116,13 @@ class Ranks:
             has_left = self.count("has left", 0)
 
     def count(self, where: str, more: int = 1) -> int:
-        """Add `more` ranks, and return how many ranks of all machines are there. Raises CannotFollow."""
+        """Add `more` ranks, and return how many ranks of all machines are there. Raises FollowError."""
         with open_common_store() as store:
             num_come: int = store.add(f"profiler-job: {where}", more)
         return num_come
 
     def agree(self) -> str:
-        """Return the id that the first rank to ask has drawn, on any machine. Raises CannotFollow."""
+        """Return the id that the first rank to ask has drawn, on any machine. Raises FollowError."""
         with open_common_store() as store:
             drawn: bytes = store.compare_set("profiler-job: shared id", "", secrets.token_hex(8))
         return drawn.decode()
@@ -130,8 +130,8 @@ class Ranks:
 
 @contextmanager
 def open_common_store() -> Iterator[Any]:
-    """Yield the store of torch.distributed. Raises CannotFollow if it is out of reach while the context is open."""
+    """Yield the store of torch.distributed. Raises FollowError if it is out of reach while the context is open."""
     try:
         yield distributed.distributed_c10d._get_default_store()
     except (RuntimeError, ValueError) as error:  # torch's own errors, of a connection above all
-        raise CannotFollow(f"the ranks of the other machines are out of reach ({error})") from None
+        raise FollowError(f"the ranks of the other machines are out of reach ({error})") from None

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from profiler_job.jobs.contract.axes import AXES, find_default
 from profiler_job.jobs.contract.precisions import PRECISIONS
-from profiler_job.jobs.memory.caching_allocator import MIB, CachingAllocator, OutOfMemory
+from profiler_job.jobs.memory.caching_allocator import MIB, CachingAllocator, SimulatedMemoryError
 from profiler_job.jobs.memory.failure import Failure as Failure
-from profiler_job.jobs.memory.fake_steps import Refused as Refused
+from profiler_job.jobs.memory.fake_steps import FakeStepError as FakeStepError
 from profiler_job.jobs.memory.fake_steps import Simulation as Simulation
 from profiler_job.jobs.memory.fake_steps import simulate_runs as simulate_runs
 from profiler_job.jobs.memory.simulated_step import Shape as Shape
@@ -74,7 +74,7 @@ def predict_outcome(shape: Shape, limit_bytes: float = inf) -> Outcome:
                 allocator.reset_peak()
                 work()
                 peaks[step][phase] = max(allocator.peak, peaks[step].get(phase, 0))
-    except OutOfMemory:
+    except SimulatedMemoryError:
         return Outcome(peaks, allocator.peak_reserved, Failure(step, phase))
     return Outcome(peaks, allocator.peak_reserved, None)
 

@@ -17,7 +17,7 @@ SMALL_SEGMENT, SHARED_SEGMENT = 2 * MIB, 20 * MIB
 LEAST_OWN, OWN_MULTIPLE = 10 * MIB, 2 * MIB
 
 
-class OutOfMemory(Exception):
+class SimulatedMemoryError(Exception):
     """Error when no block is free and a new segment would exceed the limit."""
 
 
@@ -75,7 +75,7 @@ class CachingAllocator:
         if self.reserved + segment_size > self.limit:
             self.release_free_segments()
         if self.reserved + segment_size > self.limit:
-            raise OutOfMemory
+            raise SimulatedMemoryError
         self.lowest_address -= segment_size
         block = Block(self.lowest_address, segment_size, pool)
         self.reserved += segment_size

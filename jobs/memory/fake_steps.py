@@ -22,7 +22,7 @@ SIMULATION = "profiler_job.jobs.worker.simulation"
 LONGEST_S, PATIENT_S = 60.0, 600.0  # for all runs of a plan, and where their memory is asked for
 
 
-class Refused(ProfilerError, ValueError):
+class FakeStepError(ProfilerError, ValueError):
     """A workload does not take an option of the sweep; the message says which and why."""
 
 
@@ -47,7 +47,7 @@ class Simulation:
 
 def simulate_runs(runs: Sequence["Run"], patient: bool = False) -> list[Simulation]:
     """The simulation of each run, as far as they come in LONGEST_S, or in PATIENT_S where one is `patient`. Raises
-    Refused."""
+    FakeStepError."""
     plain = [run.model_copy(update={"repeat": 0, "fresh_process": False, "memory_limit_gib": 0.0}) for run in runs]
     distinct = list(dict.fromkeys(plain))
     answers = dict(zip(distinct, _ask([run.model_dump() for run in distinct], PATIENT_S if patient else LONGEST_S)))
@@ -74,5 +74,5 @@ def _ask(runs: list[dict[str, Any]], limit_s: float) -> list[Simulation]:
     ended_lines, _, _ = lines.rpartition("\n")
     answers = [json.loads(line) for line in ended_lines.splitlines()]
     if refused := next((answer["refused"] for answer in answers if "refused" in answer), None):
-        raise Refused(refused)
+        raise FakeStepError(refused)
     return [Simulation(**answer) for answer in answers] + [Simulation(problem=problem)] * (len(runs) - len(answers))

@@ -29,7 +29,7 @@ from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.layout import Protocol
 from profiler_job.jobs.contract.program import find_commit
 from profiler_job.jobs.executor.collectors import NOT_SAMPLED, TRACED, Timer
-from profiler_job.jobs.executor.failures import CollectorError, RunFailed
+from profiler_job.jobs.executor.failures import CollectorError, RunFailedError
 from profiler_job.jobs.executor.nsys_cli import count_kernels_and_steps, export
 from profiler_job.jobs.executor.result_store import Results, read_json
 from profiler_job.jobs.executor.sweep_runner import SweepRunner
@@ -141,7 +141,7 @@ class ProcessPerRun(Timer):
     can_fork = False
 
     def profile(self, run: Run, protocol: Protocol, folder: Path) -> None:
-        """Raises RunFailed or CollectorError unless the capture holds all steps."""
+        """Raises RunFailedError or CollectorError unless the capture holds all steps."""
         report = folder / "profile.nsys-rep"
         self.launcher = ("nsys", "profile", *TRACED, *NOT_SAMPLED, f"--output={report}")
         self.measure(
@@ -155,7 +155,9 @@ class ProcessPerRun(Timer):
         self.worker.process.wait(120)
         num_kernels, num_steps = count_kernels_and_steps(export(report))
         if not num_kernels or num_steps != protocol.profiled_steps:
-            raise RunFailed("failed", message=f"{num_kernels} kernels, {num_steps} of {protocol.profiled_steps} steps")
+            raise RunFailedError(
+                "failed", message=f"{num_kernels} kernels, {num_steps} of {protocol.profiled_steps} steps"
+            )
 
 
 def by_hand(runs: list[Run], protocol: Protocol, folder: Path, device: str) -> tuple[Measured, float]:
@@ -172,7 +174,7 @@ def by_hand(runs: list[Run], protocol: Protocol, folder: Path, device: str) -> t
             profiling = time.monotonic()
             profiler.profile(run, protocol, one)
             profiled_s += time.monotonic() - profiling
-        except (RunFailed, CollectorError, TimeoutExpired) as error:
+        except (RunFailedError, CollectorError, TimeoutExpired) as error:
             lost[run.run_id] = str(error)
         finally:
             timer.stop()

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from profiler_job.jobs.executor.failures import CaptureLost
+from profiler_job.jobs.executor.failures import CaptureLostError
 from profiler_job.jobs.sweep.plan import load_sweep, select
 from tests.bench import sweep_speed
 from tests.jobs.conftest import fake_nsys, fake_worker, tiny  # noqa: F401  fixtures
@@ -111,4 +111,4 @@ def test_repeated_captures_are_counted(tiny, tmp_path, fake_worker, monkeypatch)
 
 
 def lose():
-    raise CaptureLost("export", "nsys recorded 2 of 3 steps")
+    raise CaptureLostError("export", "nsys recorded 2 of 3 steps")

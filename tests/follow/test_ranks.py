@@ -7,7 +7,7 @@ import pytest
 from torch import distributed
 
 from profiler_job.jobs.follow import script_ranks
-from profiler_job.jobs.follow.script_ranks import CannotFollow, Ranks
+from profiler_job.jobs.follow.script_ranks import FollowError, Ranks
 
 
 @pytest.fixture
@@ -116,11 +116,11 @@ def test_where_another_machine_is_not_profiled_that_is_said(machines, monkeypatc
     monkeypatch.setattr(script_ranks, "WAIT_S", 0.0)
     one = machines(0)
     one.size = 1
-    with pytest.raises(CannotFollow, match="and 1 of 4 came: the others have ended, or are not profiled"):
+    with pytest.raises(FollowError, match="and 1 of 4 came: the others have ended, or are not profiled"):
         one.meet("here")
     unreachable = RuntimeError("Broken pipe")
     monkeypatch.setattr(distributed.distributed_c10d, "_get_default_store", lambda: raised(unreachable))
-    with pytest.raises(CannotFollow, match=r"out of reach \(Broken pipe\)"):
+    with pytest.raises(FollowError, match=r"out of reach \(Broken pipe\)"):
         one.meet("there")
 
 
@@ -147,5 +147,5 @@ def test_a_rank_that_waits_for_ever_says_for_which(process, monkeypatch):
     monkeypatch.setattr(script_ranks, "WAIT_S", 0.0)
     one = process(rank=1, size=3)
     one.join()
-    with pytest.raises(CannotFollow, match="rank 1 waited 0 s at the end of a step for rank 0, 2"):
+    with pytest.raises(FollowError, match="rank 1 waited 0 s at the end of a step for rank 0, 2"):
         one.meet("here")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import leave_out
-from tests.image.engine import Engine, NoEngine, an_engine, shown
+from tests.image.engine import Engine, NoEngineError, an_engine, shown
 
 ROOT = Path(__file__).parents[2]
 CACHE = ROOT / "build" / "test-image"
@@ -34,7 +34,7 @@ def engine():
         with an_engine() as engine:
             engine("version")
             yield engine
-    except NoEngine as error:
+    except NoEngineError as error:
         pytest.skip(f"the image was not tested: {error}")
 
 

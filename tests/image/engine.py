@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.waiting import HANGS_S
 
 
-class NoEngine(Exception):
+class NoEngineError(Exception):
     """No engine runs here and none can be started; the message says why."""
 
 
@@ -65,18 +65,18 @@ def docker_with_buildkit() -> str:
     """The first docker on PATH that can build with BuildKit: version 20 has it inside, later ones need buildx."""
     found = [Path(folder, "docker") for folder in os.get_exec_path() if Path(folder, "docker").is_file()]
     if not found:
-        raise NoEngine("docker is not installed")
+        raise NoEngineError("docker is not installed")
     for docker in found:
         version = subprocess.run([docker, "--version"], capture_output=True, text=True).stdout.split()
         buildx = subprocess.run([docker, "buildx", "version"], capture_output=True).returncode == 0
         if buildx or (len(version) > 2 and 18 < int(version[2].split(".")[0]) < 23):
             return str(docker)
-    raise NoEngine("docker is installed without buildx, so it cannot build with BuildKit")
+    raise NoEngineError("docker is installed without buildx, so it cannot build with BuildKit")
 
 
 @contextmanager
 def an_engine() -> Iterator[Engine]:
-    """The engine that runs here, or one of our own with its data in a temporary folder. Raises NoEngine."""
+    """The engine that runs here, or one of our own with its data in a temporary folder. Raises NoEngineError."""
     docker = docker_with_buildkit()
     running = Engine(docker, {})
     if subprocess.run([docker, "info"], capture_output=True, env=running.environment).returncode == 0:
@@ -85,7 +85,7 @@ def an_engine() -> Iterator[Engine]:
         return
     if os.getuid() != 0 or not shutil.which("dockerd"):
         why = "dockerd is not installed" if os.getuid() == 0 else "only root can start one"
-        raise NoEngine(f"no engine runs here, and {why}")
+        raise NoEngineError(f"no engine runs here, and {why}")
     folder = Path(tempfile.mkdtemp(prefix="test-image-engine-"))
     address = f"unix://{folder}/socket"
     command = ["dockerd", "--data-root", folder / "data", "--exec-root", folder / "exec", "--pidfile", folder / "pid"]
@@ -99,7 +99,7 @@ def an_engine() -> Iterator[Engine]:
         while subprocess.run([docker, "info"], capture_output=True, env=engine.environment).returncode:
             if daemon.poll() is not None or time.monotonic() > deadline:
                 last = (folder / "log").read_text().strip().splitlines()[-1:]
-                raise NoEngine(f"dockerd does not start here: {' '.join(last)}")
+                raise NoEngineError(f"dockerd does not start here: {' '.join(last)}")
             time.sleep(0.5)
         yield engine
     finally:

@@ -26,7 +26,7 @@ RATES[0]["gpu_name"] = "none"
 FACTS = {"gpu_name": "none", "gpu_memory_bytes": 0, "cuda": "", "torch": "none", "python": "3"}
 
 
-class Abandoned(Exception):
+class AbandonedError(Exception):
     """The task ends here."""
 
 
@@ -81,7 +81,7 @@ class FakeService:
             "settings": SETTINGS,
         }
         self.connection.send(message | MEMORY)
-        raise Abandoned
+        raise AbandonedError
 
     def failed(self):
         self.connection.send(
@@ -139,7 +139,7 @@ class FakeService:
                 return
             self.note("measured", name)
             self.at("measured")
-        except Abandoned:
+        except AbandonedError:
             return
         if task["busy_s"]:
             self.connection.send({"event": "timed"})

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler_job.jobs.memory.caching_allocator import MIB, CachingAllocator, OutOfMemory
+from profiler_job.jobs.memory.caching_allocator import MIB, CachingAllocator, SimulatedMemoryError
 
 
 def test_a_small_tensor_counts_in_multiples_of_512_bytes_and_takes_a_segment_of_two_mib():
@@ -53,7 +53,7 @@ def test_free_segments_go_back_before_the_limit_is_an_error():
     allocator.free(allocator.allocate(30 * MIB))
     allocator.allocate(36 * MIB)
     assert allocator.reserved == allocator.peak_reserved == 36 * MIB
-    with pytest.raises(OutOfMemory):
+    with pytest.raises(SimulatedMemoryError):
         allocator.allocate(20 * MIB)
 
 

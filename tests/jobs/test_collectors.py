@@ -8,7 +8,7 @@ import pytest
 
 from profiler_job.jobs.contract import privacy
 from profiler_job.jobs.executor.collectors import Nsys, Timer
-from profiler_job.jobs.executor.failures import CaptureLost
+from profiler_job.jobs.executor.failures import CaptureLostError
 from profiler_job.jobs.executor.worker_process import allowed_environment
 from tests.jobs.conftest import read_nsys_log
 
@@ -78,7 +78,7 @@ def nsys_worker(scripted_nsys, tmp_path):
 def test_a_capture_that_leaves_no_report_is_lost_and_ends_its_worker(nsys_worker, tmp_path):
     collector = nsys_worker("")
     collector.begin_capture(tmp_path)
-    with pytest.raises(CaptureLost, match="nsys stop left no report") as lost:
+    with pytest.raises(CaptureLostError, match="nsys stop left no report") as lost:
         collector.end_capture()
     assert lost.value.detail["phase"] == "end of capture"
     assert collector.worker is None
@@ -90,7 +90,7 @@ def test_what_nsys_says_of_a_capture_is_beside_the_run_and_names_no_folder(nsys_
         "if command == 'stop': report.write_text('half'); sys.exit('Generating ' + str(report) + '\\nimport failed')"
     )
     collector.begin_capture(tmp_path)
-    with pytest.raises(CaptureLost, match=r"nsys stop failed \(exit 1\): import failed"):
+    with pytest.raises(CaptureLostError, match=r"nsys stop failed \(exit 1\): import failed"):
         collector.end_capture()
     assert read_nsys_log(tmp_path / "nsys.log") == [
         "start: [2/2] profile.nsys-rep",
@@ -105,7 +105,7 @@ def test_what_nsys_says_of_a_capture_is_beside_the_run_and_names_no_folder(nsys_
 
 def test_a_capture_that_cannot_begin_is_lost_and_ends_its_worker(nsys_worker, tmp_path):
     collector = nsys_worker("if command == 'start': sys.exit('no session')")
-    with pytest.raises(CaptureLost, match=r"nsys start failed \(exit 1\): no session") as lost:
+    with pytest.raises(CaptureLostError, match=r"nsys start failed \(exit 1\): no session") as lost:
         collector.begin_capture(tmp_path)
     assert lost.value.detail["phase"] == "start of capture"
     assert collector.worker is None

@@ -200,7 +200,7 @@ def test_a_planted_link_is_not_followed(tmp_path, monkeypatch):
     monkeypatch.setattr(script.shutil, "which", lambda name: name)
     monkeypatch.setattr(script, "run_under_nsys", lambda followed, folder: 1)
     followed = script.Script(command=["train"], name="train", skip=1, steps=2, step="auto", goes_on=False)
-    with pytest.raises(script.ScriptFailed):
+    with pytest.raises(script.ScriptFailedError):
         script.measure(followed, tmp_path / "results")
     assert not any((tmp_path / "victim").iterdir())
 

@@ -13,7 +13,7 @@ import pytest
 
 from profiler_job.jobs.contract.layout import PROTOCOL_VERSION, RunRecord, TimedProcess
 from profiler_job.jobs.executor import result_store as results_module
-from profiler_job.jobs.executor.result_store import Locked, Results, read_json, write_json
+from profiler_job.jobs.executor.result_store import LockedError, Results, read_json, write_json
 from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP, load_sweep
 from tests.waiting import HANGS_S
 
@@ -122,7 +122,7 @@ def test_the_lock_names_its_holder_and_ends_with_it_however_it_ends(results):
     holder.start()
     assert held.wait(HANGS_S)
     assert results.is_locked()
-    with pytest.raises(Locked, match=f"pid {holder.pid} on .+"), results.lock():
+    with pytest.raises(LockedError, match=f"pid {holder.pid} on .+"), results.lock():
         pass
     os.kill(holder.pid, signal.SIGKILL)
     holder.join()

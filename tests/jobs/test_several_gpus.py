@@ -20,7 +20,7 @@ from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.messages import LINK_MESSAGE, LINK_RATE
 from profiler_job.jobs.executor import worker_process
 from profiler_job.jobs.executor.collectors import Timer
-from profiler_job.jobs.executor.failures import RunFailed
+from profiler_job.jobs.executor.failures import RunFailedError
 from profiler_job.jobs.executor.worker_process import processes_with
 from profiler_job.jobs.sweep.plan import Sweep, SweepError, load_sweep
 from profiler_job.jobs.worker import parallel, probes
@@ -204,7 +204,7 @@ def test_a_rank_that_is_killed_or_stalls_ends_the_run_and_leaves_no_process(tmp_
             if event == "ready":
                 os.kill(pid_of_rank(timer, 1), sent)
 
-        with pytest.raises(RunFailed, match=said) as failed:
+        with pytest.raises(RunFailedError, match=said) as failed:
             timer.measure(run_of_two(), timeout_s=timeout_s, between=harm, **options)
         assert failed.value.status == status
         assert processes_with("TMPDIR", home) == []
@@ -220,7 +220,7 @@ def test_a_rank_that_fails_says_which_it_is(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
     try:
-        with pytest.raises(RunFailed, match=r"rank [01]: "):
+        with pytest.raises(RunFailedError, match=r"rank [01]: "):
             run = run_of_two(num_heads=3)  # it does not divide d_model
             timer.measure(run, warmup_steps=2, steps=2, folder=folder, timeout_s=120)
     finally:

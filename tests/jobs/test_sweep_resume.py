@@ -88,7 +88,7 @@ def test_runs_finished_with_another_version_are_refused_before_anything_is_measu
     (folder / FIRST / "run.json").unlink()
     before = contents(folder)
     again = session()
-    with pytest.raises(sweep_runner.MixedVersions) as refused:
+    with pytest.raises(sweep_runner.MixedVersionsError) as refused:
         again.run()
     here = first.record(LAST)["machine"][fact] or "unknown"
     said = str(refused.value)
@@ -125,7 +125,7 @@ def test_a_commit_that_is_not_known_equals_nothing_but_itself(session, monkeypat
     folder = first.results.folder
     measure_elsewhere(folder, RUNS[1:], commit="")
     (folder / FIRST / "run.json").unlink()
-    with pytest.raises(sweep_runner.MixedVersions, match=r"commit unknown \(3 runs\), here this"):
+    with pytest.raises(sweep_runner.MixedVersionsError, match=r"commit unknown \(3 runs\), here this"):
         session().run()
     monkeypatch.setenv("PROFILER_COMMIT", "")
     assert session().run() == dict.fromkeys(RUNS, "ok")

@@ -16,7 +16,7 @@ from profiler_job.jobs.contract.layout import Machine
 from profiler_job.jobs.executor import attempt, collectors, gpu_executor, nsys_cli
 from profiler_job.jobs.executor.collectors import Nsys, Timer
 from profiler_job.jobs.executor.failures import CollectorError
-from profiler_job.jobs.executor.result_store import Locked, Results
+from profiler_job.jobs.executor.result_store import LockedError, Results
 from profiler_job.jobs.executor.sweep_runner import StoppedError
 from tests.jobs.conftest import eventually
 from tests.jobs.tiny_runs import FIRST, LAST, ORDER, RUNS, SECOND, THIRD, OnGpu
@@ -361,7 +361,7 @@ def test_a_worker_that_cannot_start_is_reported_with_its_last_line(session, fake
 @pytest.mark.long
 def test_a_second_job_on_the_same_folder_is_refused(session):
     one, two = session(), session()
-    with one.results.lock(), pytest.raises(Locked, match=f"pid {os.getpid()} on "):
+    with one.results.lock(), pytest.raises(LockedError, match=f"pid {os.getpid()} on "):
         two.run()
     assert two.run() == dict.fromkeys(RUNS, "ok")
 

@@ -17,7 +17,7 @@ from profiler_job.analysis.prediction.judge_tries import Ceiling
 from profiler_job.analysis.prediction.predict import Abstention, Prediction
 from profiler_job.analysis.recording import store
 from profiler_job.jobs.cli import try_command as tries
-from profiler_job.jobs.contract.changes import DO, LABELS, TRIABLE, Refused, parse_sets
+from profiler_job.jobs.contract.changes import DO, LABELS, TRIABLE, ChangeSetError, parse_sets
 from tests.jobs.conftest import ROOT
 from tests.waiting import HANGS_S
 from tests.without_compiler import WITHOUT_COMPILER
@@ -169,7 +169,7 @@ def test_a_change_of_code_is_refused_with_the_line_of_code(tried, change):
     ],
 )
 def test_sets_that_cannot_be_are_refused(text, said):
-    with pytest.raises(Refused, match=said):
+    with pytest.raises(ChangeSetError, match=said):
         parse_sets([text])
 
 

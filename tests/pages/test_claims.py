@@ -233,10 +233,10 @@ def test_a_missing_fact_stops_the_build(tmp_path):
 @pytest.mark.parametrize("value", [3, 2.5, "name", pd.Timestamp("2026-01-01")])
 def test_a_template_prints_nothing_that_no_filter_formatted(tmp_path, value):
     from profiler_job.analysis.render.answer import assemble
-    from profiler_job.analysis.render.text import Unformatted
+    from profiler_job.analysis.render.text import FormatError
     from profiler_job.analysis.site.site_writer import Site
 
     (tmp_path / "bad.md").write_text("{{ facts.value }}")
     site = Site(tmp_path / "docs", (tmp_path,), {}, ("size",))
-    with pytest.raises(Unformatted):
+    with pytest.raises(FormatError):
         site.write("bad.md", "bad.md", assemble({"value": value}, [], [], []))

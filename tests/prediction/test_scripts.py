@@ -339,7 +339,7 @@ def test_several_ranks_are_refused(script):
 
 
 def test_another_gpu_is_refused(script, rates):
-    with pytest.raises(scripts.Abstains, match="the recorded pairs are of NVIDIA B200"):
+    with pytest.raises(scripts.AbstentionError, match="the recorded pairs are of NVIDIA B200"):
         scripts.step_of(script("gpt2"), replace(rates, gpu="NVIDIA B200"))
 
 

@@ -8,7 +8,7 @@ from profiler_job.analysis.prediction import ledger, other_models, rates, script
 from profiler_job.analysis.prediction.baseline import baselines
 from profiler_job.analysis.prediction.known import list_known_runs
 from profiler_job.analysis.prediction.predict import GPU, HOST, Abstention, select_advised
-from profiler_job.analysis.prediction.sweep_changes import Abstains
+from profiler_job.analysis.prediction.sweep_changes import AbstentionError
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.reference.track_record import AS_SCRIPT, SWEEP, choose_kind
 from profiler_job.jobs.contract.layout import SCRIPT
@@ -76,7 +76,7 @@ def test_what_no_pair_tells_of_is_not_predicted(baseline, recording):
     elsewhere = replace(baseline, run={**baseline.run, "gpu_name": "NVIDIA A100"})
     two = replace(baseline, run={**baseline.run, "gpus": 2})
     for run in (elsewhere, two):
-        with pytest.raises(Abstains):
+        with pytest.raises(AbstentionError):
             other_models.step_of(run, recording, script_rates.load(), rates.load())
     [known] = list_known_runs(recording)
     assert isinstance(known.predict(["synchronisations"]), Abstention), "those are the timer's"
