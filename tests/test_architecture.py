@@ -29,7 +29,19 @@ ROOMS = {
 }
 
 ORDER = (
-    *("reference", "capture", "recording", "metrics", "render", "show", "comparison", "prediction", "pages", "site"),
+    *(
+        "reference",
+        "changes",
+        "capture",
+        "recording",
+        "metrics",
+        "render",
+        "show",
+        "comparison",
+        "prediction",
+        "pages",
+        "site",
+    ),
     "cli",
 )
 """The rooms of the side that needs no GPU: each may import those before it."""
@@ -159,7 +171,7 @@ def test_the_contract_imports_neither_torch_nor_pandas():
     assert not wrong_of(contract, lambda path: {"torch", "pandas", "numpy", "pyarrow", "yaml"} & packages_of(path))
 
 
-INJECTED = sorted((ROOT / "jobs" / "follow").glob("*.py"))
+INJECTED = sorted((ROOT / "jobs" / "follow").rglob("*.py"))
 BESIDE = {path.stem for path in INJECTED}
 """What a file of `jobs.follow` may import of the others as if it were installed."""
 

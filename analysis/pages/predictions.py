@@ -13,7 +13,7 @@ TITLE = "Predictions"
 TARGETS = {"median": 0.08, "high": 0.20, "inside": 0.80, "abstained": 1 / 3}
 """Aims of the predictions: median and 90th percentile of the error, share of the intervals that hold the measured step,
 share that may abstain."""
-LABELS = {**changes.LABELS, "bf16": "BF16", "fused_adamw": "fused AdamW"}
+LABELS = {**changes.LABELS, changes.BF16: "BF16", changes.FUSED_ADAMW: "fused AdamW"}
 SWEEPS, SCRIPTS, ALL = "sweeps", "scripts", "all"
 CASE = (
     Column("changes", "change"),

@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from profiler_job.analysis.changes import join_code
 from profiler_job.analysis.metrics import differences, elapsed, kernel_time, run_advice, run_grid, timing, utilisation
 from profiler_job.analysis.metrics import gpu_samples as machine
 from profiler_job.analysis.metrics.exchange import sum_by_gpu
@@ -17,7 +18,7 @@ from profiler_job.analysis.pages.titles import attention_of
 from profiler_job.analysis.render.answer import Answer, Chart, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.axes import find_label, find_value_label, find_value_words
-from profiler_job.jobs.contract.changes import DO
+from profiler_job.jobs.contract.changes import FOREACH, FUSED_ADAMW
 
 TOP_KERNELS = 20
 AXES = (*run_grid.CASE_AXES, "mode", *run_grid.VARIANT_AXES)
@@ -439,7 +440,7 @@ def _what_first(advised: pd.DataFrame, predicted: pd.DataFrame, measured: pd.Dat
             others.append(gain | {"reason": "its predicted interval holds a step as long as now"})
     abstained = {row["changes"]: row["reason"] for row in said if row["reason"]}
     for name, row in evident.items():
-        if name == "foreach" and ("fused_adamw",) in known | {*predictions}:
+        if name == FOREACH and (FUSED_ADAMW,) in known | {*predictions}:
             continue  # another choice for the same kernels, and the lesser
         if (name,) not in known | {*predictions}:
             why = abstained.get((name,))
@@ -453,7 +454,7 @@ def _measured(measured: pd.DataFrame) -> tuple[list[dict[str, Any]], list[dict[s
     """What was measured: changes that make a step faster, and single ones that do not."""
     gains, others = [], []
     for row in measured.to_dict("records"):
-        entry = {"changes": row["changes"], "do": "; ".join(DO[name] for name in row["changes"]), "reason": ""}
+        entry = {"changes": row["changes"], "do": join_code(row["changes"]), "reason": ""}
         entry |= {
             "step_ns": row["before_ns"],
             "gain_ns": row["before_ns"] - row["after_ns"],

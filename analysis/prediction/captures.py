@@ -13,10 +13,11 @@ from dataclasses import replace
 
 import pandas as pd
 
-from profiler_job.analysis.capture.capture_advice import COLUMNS, LEAST, CaptureEvidence
+from profiler_job.analysis.capture.capture_advice import COLUMNS
 from profiler_job.analysis.capture.findings import is_unaligned
 from profiler_job.analysis.capture.operations import COPIES
 from profiler_job.analysis.capture.summary import Summary
+from profiler_job.analysis.changes.evidence import LEAST, CaptureEvidence
 from profiler_job.analysis.prediction import fusion, script_rates, scripts
 from profiler_job.analysis.prediction.baseline import ATTENTION, GEMM
 from profiler_job.analysis.prediction.predict import Abstention, Prediction
@@ -25,7 +26,7 @@ from profiler_job.analysis.prediction.script_rates import ATTENTION_GEMMS, LINEA
 from profiler_job.analysis.prediction.scripts import GPU_LIMITED, UNDER_NSYS, predict_step
 from profiler_job.analysis.prediction.sweep_changes import PASSES, AbstentionError
 from profiler_job.analysis.reference import gemm_names
-from profiler_job.jobs.contract import ranges
+from profiler_job.jobs.contract import changes, ranges
 
 MOST_UNKNOWN = 0.05
 """Part of the GPU's work that may be of no known phase; it is left as it is."""
@@ -255,12 +256,14 @@ def measure_savable(summary: Summary, work: pd.DataFrame) -> dict[str, Behind]:
         known["unaligned_gemms"] = Behind(launches=float(mine["launches"].sum()), time_ns=float(mine["time_ns"].sum()))
     calls, operations = api["name"].astype(str), memops["operation"].astype(str)  # an empty table has no type
     waits = api[calls.str.contains(WAITS)]
-    known["synchronisations"] = Behind(launches=float(waits["calls"].sum()), host_ns=float(waits["total_ns"].sum()))
+    known[changes.SYNCHRONISATIONS] = Behind(
+        launches=float(waits["calls"].sum()), host_ns=float(waits["total_ns"].sum())
+    )
     moved = memops[operations.str.startswith("memcpy")]
     of_host = memops[operations.str.startswith("memcpy") & operations.str.contains("Host")]
     part = float(of_host["count"].sum()) / max(float(moved["count"].sum()), 1.0)
     calls_ns = float(api.loc[calls.str.startswith("cudaMemcpy"), "total_ns"].sum())
-    known["copies"] = Behind(
+    known[changes.COPIES] = Behind(
         launches=float(of_host["count"].sum()), time_ns=float(of_host["total_ns"].sum()), host_ns=part * calls_ns
     )
     return known

@@ -22,12 +22,24 @@ from profiler_job.analysis.recording import store
 from profiler_job.analysis.reference import flops
 from profiler_job.analysis.reference.track_record import SWEEP
 from profiler_job.jobs.contract import axes, ranges
-from profiler_job.jobs.contract.changes import COMPILED
+from profiler_job.jobs.contract.changes import (
+    BF16,
+    CHANGES,
+    COMPILE,
+    COMPILED,
+    CUDA_GRAPHS,
+    FUSED_ADAMW,
+    FUSED_ATTENTION,
+    TF32,
+)
 from profiler_job.jobs.contract.studies import find_recordings
 
 DATA = Path(__file__).resolve().parents[2] / "site" / "data"
-AXES = {"precision": {"tf32": "tf32", "bf16": "bf16"}, "attention": {"sdpa": "fused_attention"}}
-AXES |= {"optimizer": {"fused": "fused_adamw"}, "compile": {"default": "compile", "cudagraphs": "cuda_graphs"}}
+CHANGED = (TF32, BF16, FUSED_ATTENTION, FUSED_ADAMW, COMPILE, CUDA_GRAPHS)
+AXES = {
+    axis: {CHANGES[name].value: name for name in CHANGED if CHANGES[name].axis == axis}
+    for axis in ("precision", "attention", "optimizer", "compile")
+}
 
 
 NO_MATTER = ("repeat", "fresh_process")
@@ -76,10 +88,10 @@ def fit_rates(every: list[Pair], runs: list[Baseline], peaks: Mapping[str, float
     """Rates of these pairs and runs."""
     made = Rates(gpu=gpu, peaks=peaks, host=_host(runs))
     uncompiled = [pair for pair in every if not {*pair.changes} & {*COMPILED}]
-    for name in ("tf32", "bf16"):
+    for name in (TF32, BF16):
         made = _add_times(made, name, [pair for pair in uncompiled if name in pair.changes])
     eager = [run for run in runs if str(run.run["compile"]) == "off"]
-    of_attention = [pair for pair in uncompiled if "fused_attention" in pair.changes and "bf16" not in pair.changes]
+    of_attention = [pair for pair in uncompiled if FUSED_ATTENTION in pair.changes and BF16 not in pair.changes]
     made = _add_attention(made, of_attention, eager)
     made = _add_batch(made, eager)
     made = _add_compile(made, every)
@@ -95,7 +107,7 @@ def _add_times(made: Rates, name: str, chosen: list[Pair]) -> Rates:
             continue
         alone = pair.changes == (name,)
         for (phase, leaf, kind), old, new in groups(pair):
-            if phase not in changes.PASSES or (name == "tf32" and kind != GEMM):
+            if phase not in changes.PASSES or (name == TF32 and kind != GEMM):
                 continue
             attends = leaf in (*changes.EAGER, changes.FUSED) or (kind != GEMM and leaf in changes.AROUND)
             if "::" in leaf or (attends and not alone):  # a library's own range: what sorts tokens is as before
@@ -211,8 +223,8 @@ def _add_adamw(made: Rates, runs: list[Baseline]) -> Rates:
     if not rows:
         return made
     matrix, target = zip(*rows)
-    times = dict(made.times) | {"fused_adamw/optimizer": rates.fit(matrix, target)}
-    return dataclasses.replace(made, times=times, host=dict(made.host) | {"fused_adamw": float(np.median(host))})
+    times = dict(made.times) | {f"{FUSED_ADAMW}/optimizer": rates.fit(matrix, target)}
+    return dataclasses.replace(made, times=times, host=dict(made.host) | {FUSED_ADAMW: float(np.median(host))})
 
 
 def _host(runs: list[Baseline]) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
     python -m profiler_job.analysis.prediction.judge_tries expect RECORDING SET...
     python -m profiler_job.analysis.prediction.judge_tries judge BEFORE AFTER EXPECTED
+    python -m profiler_job.analysis.prediction.judge_tries code CHANGE...
 
 Answers are JSON on standard output: times in ns, and `lines`, one fact each, for whoever reads along.
 """
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from profiler_job.analysis.capture.capture_data import ExportError
+from profiler_job.analysis.changes import join_code
 from profiler_job.analysis.comparison import print_comparison as comparing
 from profiler_job.analysis.comparison.compare_formats import format_verdict
 from profiler_job.analysis.comparison.errors import NotComparableError
@@ -150,6 +152,8 @@ def main(task: str, *arguments: str) -> None:
     if task == "expect":
         path, *sets = arguments
         said: Any = expect(Path(path), [tuple(text.split(",")) for text in sets])
+    elif task == "code":
+        said = join_code(arguments)
     else:
         before, after, expected = arguments
         said = judge(Path(before), Path(after), json.loads(expected))

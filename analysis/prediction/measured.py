@@ -11,6 +11,7 @@ from profiler_job.analysis.prediction import sweep_changes
 from profiler_job.analysis.prediction.ledger import run_id_after
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.axes import find_default
+from profiler_job.jobs.contract.changes import FUSED_ADAMW
 from profiler_job.jobs.contract.layout import SCRIPT
 from profiler_job.jobs.contract.modes import MODES
 
@@ -76,6 +77,6 @@ def _pair_runs(recordings: Any) -> Iterator[tuple[str, tuple[str, ...], str]]:
 def _is_change(run: Mapping[str, Any], name: str) -> bool:
     """Whether the run has none of this change yet, and would be another with it."""
     change = sweep_changes.CHANGES[name]
-    if change.scales or (name == "fused_adamw" and str(run["mode"]) != MODES[-1]):
+    if change.scales or (name == FUSED_ADAMW and str(run["mode"]) != MODES[-1]):
         return False  # a step of a larger batch does other work
     return all(str(run.get(axis, find_default(axis))) == str(find_default(axis)) for axis in change.sets)

@@ -15,6 +15,7 @@ from profiler_job.analysis.prediction.rates import Rates
 from profiler_job.analysis.prediction.script_changes import Behind, Step, measure_savable
 from profiler_job.analysis.prediction.script_rates import ScriptRates
 from profiler_job.analysis.prediction.sweep_changes import PASSES, AbstentionError
+from profiler_job.jobs.contract.changes import SYNCHRONISATIONS
 
 
 def step_of(baseline: Baseline, recording: Tables, rates: ScriptRates, known: Rates) -> Step:
@@ -53,4 +54,4 @@ def step_of(baseline: Baseline, recording: Tables, rates: ScriptRates, known: Ra
 
 def _measure_savable(recording: Tables) -> dict[str, Behind]:
     """What the step spends on what changes do away with; not its synchronisations, which come from the timer."""
-    return {name: behind for name, behind in measure_savable(recording).items() if name != "synchronisations"}
+    return {name: behind for name, behind in measure_savable(recording).items() if name != SYNCHRONISATIONS}

@@ -21,7 +21,7 @@ from profiler_job.analysis.prediction.rates import Rates
 from profiler_job.analysis.prediction.sweep_changes import AbstentionError, Change, State
 from profiler_job.analysis.reference import flops
 from profiler_job.jobs.contract import ranges
-from profiler_job.jobs.contract.changes import COMPILED
+from profiler_job.jobs.contract.changes import COMPILED, FUSED_ADAMW
 
 LONGEST_GAP_NS = 4000.0
 QUEUE = 1000
@@ -164,7 +164,7 @@ def phase_time(baseline: Baseline, state: State, phase: str, rates: Rates) -> Ph
     busy_ns, launches = float(after["time_ns"].sum()), float(after["launches"].sum())
     if phase == ranges.OPTIMIZER:
         # Fused AdamW sorts all tensors into groups before it launches its first kernel: the two add up.
-        return PhaseTime(phase=phase, gpu_ns=busy_ns, host_ns=launches * rates.host["fused_adamw"], is_sum=True)
+        return PhaseTime(phase=phase, gpu_ns=busy_ns, host_ns=launches * rates.host[FUSED_ADAMW], is_sum=True)
     key = host_key(state.run, phase)
     if key not in rates.host:
         raise AbstentionError(f"no recorded run tells what the host needs for {phase} with these changes")

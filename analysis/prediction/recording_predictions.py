@@ -5,12 +5,12 @@ from typing import Any
 
 import pandas as pd
 
+from profiler_job.analysis.changes import join_code
 from profiler_job.analysis.prediction import sweep_changes
 from profiler_job.analysis.prediction.baseline import Tables
 from profiler_job.analysis.prediction.known import Known, list_known_runs, usual_sets
 from profiler_job.analysis.prediction.ledger import run_id_after
 from profiler_job.analysis.prediction.predict import Abstention, Prediction
-from profiler_job.jobs.contract.changes import DO
 from profiler_job.jobs.contract.layout import SCRIPT
 
 COLUMNS = (
@@ -60,5 +60,5 @@ def predict_measured(recording: Tables, mode: str) -> pd.DataFrame:
 
 def _row(known: Known, names: Sequence[str], said: Prediction | Abstention) -> dict[str, Any]:
     row = {"run_id": str(known.run["run_id"]), "baseline_ns": known.step_ns}
-    row |= {"do": "; ".join(DO[name] for name in names)}
+    row |= {"do": join_code(tuple(names))}
     return row | ({} if isinstance(said, Abstention) else {"reason": ""}) | vars(said)

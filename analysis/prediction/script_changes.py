@@ -25,6 +25,16 @@ from profiler_job.analysis.prediction.script_rates import (
 )
 from profiler_job.analysis.prediction.sweep_changes import PASSES, TIMES_BATCH, AbstentionError, need_memory
 from profiler_job.jobs.contract import ranges
+from profiler_job.jobs.contract.changes import (
+    CASTS,
+    CHECKPOINTING,
+    COPIES,
+    FOREACH,
+    FUSED_ATTENTION,
+    LARGER_BATCH,
+    PADDING,
+    SYNCHRONISATIONS,
+)
 
 LEAST, EXPECTED, MOST = 0, 1, 2
 """A step as short as it may become, as expected, and as long."""
@@ -170,7 +180,7 @@ def measure_savable(recording: Tables) -> dict[str, Behind]:
     calls = recording.api[recording.api["step"] >= 0]
     names = calls["name"].astype(str)
     waits = calls[names.str.contains(WAITS)]
-    known["synchronisations"] = Behind(
+    known[SYNCHRONISATIONS] = Behind(
         launches=float(waits["calls"].sum()) / steps, host_ns=float(waits["total_ns"].sum()) / steps
     )
     moved = recording.memops[recording.memops["step"] >= 0]
@@ -178,7 +188,7 @@ def measure_savable(recording: Tables) -> dict[str, Behind]:
     of_host = moved[moved["operation"].astype(str).str.contains("Host")]
     # A call does not say what it copies: those between tensors take their part of the calls' time.
     part = len(of_host) / max(len(moved), 1) / steps
-    known["copies"] = Behind(
+    known[COPIES] = Behind(
         launches=len(of_host) / steps,
         time_ns=float((of_host["end_ns"] - of_host["start_ns"]).sum()) / steps,
         host_ns=part * float(calls.loc[names.str.startswith("cudaMemcpy"), "total_ns"].sum()),
@@ -262,7 +272,7 @@ def knows_unpadded(parts: pd.DataFrame) -> bool:
 def _leave_casts(step: Step, rates: ScriptRates, how: int) -> Step:
     if str(step.run["compile"]) != "off":
         raise AbstentionError("compiling fuses casts with other kernels")
-    behind = _need(step, "casts", "its kernels convert next to nothing")
+    behind = _need(step, CASTS, "its kernels convert next to nothing")
     gone = 1.0 - CASTS_LEFT[how]
     after = _remove_operations(step, (REST,), gone * behind.time_ns, gone * behind.launches)
     parts = after.parts.copy()
@@ -279,20 +289,20 @@ def _list_tensors(step: Step, rates: ScriptRates, how: int) -> Step:
 
 
 def _pin(step: Step, rates: ScriptRates, how: int) -> Step:
-    behind = _need(step, "copies", "its steps copy next to nothing from and to the host")
+    behind = _need(step, COPIES, "its steps copy next to nothing from and to the host")
     if how == MOST:  # they were pinned already, or are waited for all the same
         return step
     after = _shorter_calls(_remove_operations(step, (REST,), behind.time_ns, 0.0), behind)
-    of_copies, of_all = ((step.behind or {}).get(kind, Behind()) for kind in ("host_to_device", "synchronisations"))
+    of_copies, of_all = ((step.behind or {}).get(kind, Behind()) for kind in ("host_to_device", SYNCHRONISATIONS))
     part = min(of_copies.launches / of_all.launches, 1.0) if of_all.launches else 0.0
     return replace(after, waiting_ns=step.waiting_ns * (1.0 - NOT_AWAITED[how] * part))
 
 
 def _leave_synchronisations(step: Step, rates: ScriptRates, how: int) -> Step:
-    behind = (step.behind or {}).get("synchronisations", Behind())
+    behind = (step.behind or {}).get(SYNCHRONISATIONS, Behind())
     if behind.launches <= 1:
         raise AbstentionError("its steps synchronise once at most, as the timer does at their end")
-    _need(step, "synchronisations", "its host waits next to nothing in synchronisations")
+    _need(step, SYNCHRONISATIONS, "its host waits next to nothing in synchronisations")
     if how == MOST:  # the host was late all the same
         return step
     return replace(_shorter_calls(step, behind), waiting_ns=0.0)
@@ -311,7 +321,7 @@ def _enlarge_batch(step: Step, rates: ScriptRates, how: int) -> Step:
     for (phase, kind), row in step.parts.iterrows():
         time_ns, launches = row["time_ns"], row["launches"]
         if phase in PASSES or phase == ranges.LOSS:
-            known = f"larger_batch/{width_of(str(step.run['precision']))}/{phase}/{name_rate_kind(kind)}"
+            known = f"{LARGER_BATCH}/{width_of(str(step.run['precision']))}/{phase}/{name_rate_kind(kind)}"
             factor, of_launch = rates.times.get(known, (TIMES_BATCH, 0.0))
             longer_ns = max(factor * time_ns + of_launch * 1e3 * launches, time_ns) - time_ns
             time_ns += (TIMES_BATCH - 1) * time_ns if how == MOST else longer_ns if how else SLOW_GROWTH * longer_ns
@@ -356,21 +366,21 @@ def _fuse_attention(step: Step, rates: ScriptRates, how: int) -> Step:
 
 
 CHANGES: dict[str, Callable[[Step, ScriptRates, int], Step]] = {
-    "fused_attention": _fuse_attention,
-    "foreach": _list_tensors,
-    "padding": _pad,
-    "casts": _leave_casts,
-    "copies": _pin,
-    "synchronisations": _leave_synchronisations,
-    "larger_batch": _enlarge_batch,
-    "checkpointing": _checkpoint,
+    FUSED_ATTENTION: _fuse_attention,
+    FOREACH: _list_tensors,
+    PADDING: _pad,
+    CASTS: _leave_casts,
+    COPIES: _pin,
+    SYNCHRONISATIONS: _leave_synchronisations,
+    LARGER_BATCH: _enlarge_batch,
+    CHECKPOINTING: _checkpoint,
 }
 FREE: dict[str, Callable[[pd.Series, pd.Series], pd.Series]] = {
-    "fused_attention": lambda phase, kind: phase.isin([*PASSES]) & kind.isin([ATTENTION_GEMMS, REST]),
-    "padding": lambda phase, kind: kind.isin(MATMULS),
-    "foreach": lambda phase, kind: kind == REST,
-    "casts": lambda phase, kind: kind == REST,
-    "copies": lambda phase, kind: kind == REST,
+    FUSED_ATTENTION: lambda phase, kind: phase.isin([*PASSES]) & kind.isin([ATTENTION_GEMMS, REST]),
+    PADDING: lambda phase, kind: kind.isin(MATMULS),
+    FOREACH: lambda phase, kind: kind == REST,
+    CASTS: lambda phase, kind: kind == REST,
+    COPIES: lambda phase, kind: kind == REST,
 }
 """The kinds of operations that a change may make as short as nothing, for the ceiling; none where a change is not
 named: no kernel of a larger batch, or of a layer that is computed again, is shorter than before."""

@@ -51,7 +51,7 @@ from profiler_job.analysis.prediction.sweep_changes import (
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.reference import flops
 from profiler_job.jobs.contract import ranges
-from profiler_job.jobs.contract.changes import COMPILED
+from profiler_job.jobs.contract.changes import COMPILED, FUSED_ATTENTION
 
 DATA = Path(__file__).resolve().parents[2] / "site" / "data"
 OF_PAIRS = (*EAGER, FUSED, development.ACCUMULATION)
@@ -248,7 +248,7 @@ def _measure_fused(runs: Sequence[Baseline]) -> dict[str, list[float]]:
     """As in `ScriptRates.attention`, of passes that differ by attention alone."""
     known: dict[str, list[float]] = {}
     for pair in development.pairs(runs):
-        if pair.changes != ("fused_attention",) or str(pair.before.run["mode"]) != "train_step":
+        if pair.changes != (FUSED_ATTENTION,) or str(pair.before.run["mode"]) != "train_step":
             continue
         eager = pair.before.parts[pair.before.parts["leaf"].isin(EAGER)].groupby("phase")["time_ns"].sum()
         after = pair.after.parts[pair.after.parts["kind"] == ATTENTION].groupby("phase")["time_ns"].sum()

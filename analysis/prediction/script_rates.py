@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from profiler_job.analysis.prediction import rates
-from profiler_job.jobs.contract.changes import COMPILED
+from profiler_job.jobs.contract.changes import BF16, CHANGES, COMPILE, COMPILED, CUDA_GRAPHS, TF32
 
 FILE = Path(__file__).resolve().parent / "script_rates.json"
 LINEAR, UNPADDED_LINEAR, ATTENTION_GEMMS, REST = "linear", "unpadded", "gemms", "rest"
@@ -23,10 +23,10 @@ LINEAR, UNPADDED_LINEAR, ATTENTION_GEMMS, REST = "linear", "unpadded", "gemms", 
 two tensors, by a module around others; everything else."""
 MATMULS = (LINEAR, UNPADDED_LINEAR, ATTENTION_GEMMS)
 AXES = {
-    "tf32": ("precision", ("fp32",), "tf32"),
-    "bf16": ("precision", ("fp32", "tf32"), "bf16"),
-    "compile": ("compile", ("off",), "default"),
-    "cuda_graphs": ("compile", ("off",), "cudagraphs"),
+    TF32: ("precision", ("fp32",), CHANGES[TF32].value),
+    BF16: ("precision", ("fp32", "tf32"), CHANGES[BF16].value),
+    COMPILE: ("compile", ("off",), CHANGES[COMPILE].value),
+    CUDA_GRAPHS: ("compile", ("off",), CHANGES[CUDA_GRAPHS].value),
 }
 """Of each change the axis of a run, the values that it starts from, and the one that it leads to."""
 
@@ -77,7 +77,7 @@ def host_factor(rates: ScriptRates, change: str, precision: str, phase: str) -> 
     """What the host needs for a phase after a change, over before; None where no pair tells. A replayed graph is one
     launch, whatever numbers it computes with, so a pair of another precision covers it, too."""
     known = rates.host.get(f"{name_of(change, precision)}/{phase}")
-    if known is None and change == "cuda_graphs":
+    if known is None and change == CUDA_GRAPHS:
         known = next((rates.host.get(f"{change}/{width}/{phase}") for width in (16, 32)), None)
     return known
 

@@ -29,13 +29,25 @@ from profiler_job.analysis.prediction.script_rates import (
     name_rate_kind,
     width_of,
 )
-from profiler_job.analysis.prediction.sweep_changes import OWN_ADAMW_KERNELS, PASSES, AbstentionError
+from profiler_job.analysis.prediction.sweep_changes import OWN_ADAMW_KERNELS, PASSES, AbstentionError, NoModelError
 from profiler_job.analysis.reference import flops
 from profiler_job.jobs.contract import ranges
-from profiler_job.jobs.contract.changes import CHOICES, COMPILED, LABELS
+from profiler_job.jobs.contract.changes import (
+    BF16,
+    CASTS,
+    CHECKPOINTING,
+    COMPILE,
+    COMPILED,
+    FUSED_ADAMW,
+    LABELS,
+    PADDING,
+    SYNCHRONISATIONS,
+    TF32,
+    find_conflict,
+)
 from profiler_job.jobs.contract.messages import UNPADDED, UNPADDED_MODULES
 
-USUAL = (*((name,) for name in LABELS), ("bf16", "compile"))
+USUAL = (*((name,) for name in LABELS), (BF16, COMPILE))
 """The sets of changes that are predicted where none is named."""
 GPU_LIMITED = 0.9
 """Part of a step without nsys that the GPU's work takes, from which on the GPU limits it."""
@@ -53,9 +65,8 @@ def sort_changes(names: Iterable[str]) -> tuple[str, ...]:
     for name in asked:
         if name not in LABELS:
             raise AbstentionError(f"no change is called {name}: choose of {', '.join(LABELS)}")
-    for first, second in CHOICES:
-        if {first, second} <= {*asked}:
-            raise AbstentionError(f"{first} and {second} are one choice: leave one out")
+    if conflict := find_conflict(asked):
+        raise AbstentionError(f"{' and '.join(conflict)} are one choice: leave one out")
     return tuple(name for name in LABELS if name in asked)
 
 
@@ -100,7 +111,7 @@ def predict_step(step: Step, names: Iterable[str], rates: ScriptRates) -> Predic
         ceiling_ns=ceiling_ns,
         limited_by=after.limited_by,
         work=after.work,
-        frees_bytes=script_changes.frees_bytes(step.run) if "checkpointing" in names else 0.0,
+        frees_bytes=script_changes.frees_bytes(step.run) if CHECKPOINTING in names else 0.0,
         reasons=(),
     )
 
@@ -144,7 +155,7 @@ def step_of(recording: Tables, rates: ScriptRates) -> Step:
     if is_all_padded(recording):
         behind.setdefault("unaligned_gemms", Behind())
     passes_ns, is_cast = fusion.passes_ns(kernel_totals(recording.kernels)), casts_weights(run, behind, step_ns)
-    waits, idle_ns = behind["synchronisations"], max(step_ns - busy_ns, 0.0)
+    waits, idle_ns = behind[SYNCHRONISATIONS], max(step_ns - busy_ns, 0.0)
     # The one at the end of a step is the timer's. After others the GPU is idle until the host has launched anew.
     is_awaited = waits.launches > 1 and waits.host_ns >= (1 - GPU_LIMITED) * step_ns
     if busy_ns >= GPU_LIMITED * step_ns or is_awaited:
@@ -183,7 +194,7 @@ def step_of(recording: Tables, rates: ScriptRates) -> Step:
 
 def casts_weights(run: Mapping[str, Any], behind: Mapping[str, Behind], step_ns: float) -> bool:
     """Whether a step in BF16 has weights in FP32: such a step has casts. So would one in FP32 under autocast."""
-    casts = behind.get("casts", Behind())
+    casts = behind.get(CASTS, Behind())
     return width_of(str(run["precision"])) != 16 or casts.time_ns >= script_changes.LEAST_PART * step_ns
 
 
@@ -230,13 +241,15 @@ def apply_changes(step: Step, names: Iterable[str], rates: ScriptRates, how: int
         if apply := script_changes.CHANGES.get(name):
             after = apply(after, rates, how)
         else:
-            after = _fuse_adamw(after, rates, how) if name == "fused_adamw" else _speed_up(after, name, rates)
+            after = _fuse_adamw(after, rates, how) if name == FUSED_ADAMW else _speed_up(after, name, rates)
             after = script_changes.pad_compiled(after, how) if name in COMPILED else after
-    return after if "padding" in names else script_changes.slow_unpadded(step, after, how)
+    return after if PADDING in names else script_changes.slow_unpadded(step, after, how)
 
 
 def _speed_up(step: Step, change: str, rates: ScriptRates) -> Step:
     precision = str(step.run["precision"])
+    if change not in script_rates.AXES:
+        raise NoModelError(f"no model says what {LABELS[change]} would give in a script")
     axis, old, new = script_rates.AXES[change]
     if str(step.run[axis]) not in old:
         raise AbstentionError(
@@ -252,7 +265,7 @@ def _speed_up(step: Step, change: str, rates: ScriptRates) -> Step:
         known = f"{script_rates.name_of(change, 'fp32') if kind == ATTENTION else name}/{phase}/{name_rate_kind(kind)}"
         factors = rates.times.get(known)
         # What has one kernel already stays as it is but in BF16, and is in TF32 what it is in FP32.
-        if phase not in PASSES or (kind == ATTENTION and change != "bf16"):
+        if phase not in PASSES or (kind == ATTENTION and change != BF16):
             rows[phase, kind] = row
             continue
         if factors is None:
@@ -273,7 +286,7 @@ def _speed_up(step: Step, change: str, rates: ScriptRates) -> Step:
     if unaligned := behind.get("unaligned_gemms"):  # which they are is not known: they stay the same part of all
         faster = _gemms_ns(after) / max(_gemms_ns(parts), 1.0)
         behind["unaligned_gemms"] = replace(unaligned, time_ns=faster * unaligned.time_ns)
-    elif change == "bf16" and precision == "fp32" and not script_changes.knows_unpadded(after):
+    elif change == BF16 and precision == "fp32" and not script_changes.knows_unpadded(after):
         # None of its matmuls is on tensor cores, aligned or not.
         behind["unaligned_gemms"] = script_changes.NOT_SEEN
     return replace(step, run=dict(step.run) | {axis: new}, parts=after, host_ns=host, behind=behind)
@@ -286,7 +299,7 @@ def _gemms_ns(parts: pd.DataFrame) -> float:
 def has_own_span(step: Step, change: str) -> bool:
     """Whether a change that recorded pairs cover has a least and a most of its own in this step: fused AdamW, where
     nothing says how many parameters there are."""
-    return change == "fused_adamw" and step.run["num_parameters"] is None
+    return change == FUSED_ADAMW and step.run["num_parameters"] is None
 
 
 def _fuse_adamw(step: Step, rates: ScriptRates, how: int = EXPECTED) -> Step:
@@ -296,7 +309,7 @@ def _fuse_adamw(step: Step, rates: ScriptRates, how: int = EXPECTED) -> Step:
         raise AbstentionError(f"its optimizer is {optimizer or 'not known'}, and recorded pairs are of AdamW")
     if step.limited_by == HOST and not step.is_in_phases:
         raise AbstentionError("the host limits the step, and what it saves the host is not known")
-    if has_own_span(step, "fused_adamw"):
+    if has_own_span(step, FUSED_ADAMW):
         fused_ns = rates.per_tensor[how] * float(step.parts.loc[mine, "time_ns"].sum())
     else:
         traffic_ns = flops.adamw(int(step.run["num_parameters"])).bytes / rates.bandwidth * 1e9
@@ -316,18 +329,18 @@ def compute_ceiling(step: Step, changes: Iterable[str]) -> float:
     names = {*changes}
     free = pd.Series(False, index=step.parts.index)
     phase, kind = (step.parts.index.get_level_values(level) for level in ("phase", "kind"))
-    if "tf32" in names:
+    if TF32 in names:
         free |= kind.isin(MATMULS)
-    if "fused_adamw" in names:
+    if FUSED_ADAMW in names:
         free |= phase == ranges.OPTIMIZER
     if names & {*COMPILED}:
         free |= kind == REST
         if script_changes.pads_by_compiling(step):
-            names |= {"padding"}
+            names |= {PADDING}
     for name in names & {*script_changes.FREE}:
         free |= script_changes.FREE[name](phase, kind)
     left = (~free).astype(float)
-    if "bf16" in names:
+    if BF16 in names:
         is_halved = ~free & (kind == REST) & phase.isin(PASSES)
         left = left.mask(phase != ranges.OPTIMIZER, 0.0).mask(is_halved, 0.5)
     return SURE * float((left * step.parts["time_ns"]).sum())

@@ -13,13 +13,23 @@ from profiler_job.analysis.prediction.baseline import ATTENTION, GEMM, REST, Bas
 from profiler_job.analysis.prediction.rates import Rates
 from profiler_job.analysis.reference import flops
 from profiler_job.jobs.contract import ranges
-from profiler_job.jobs.contract.changes import CHOICES, LABELS
+from profiler_job.jobs.contract.changes import (
+    BF16,
+    COMPILE,
+    CUDA_GRAPHS,
+    FUSED_ADAMW,
+    FUSED_ATTENTION,
+    LABELS,
+    LARGER_BATCH,
+    TF32,
+    find_conflict,
+)
 from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.precisions import PRECISIONS
 
 EAGER = ("attention_scores", "softmax", "attention_output")
 """What fused attention replaces."""
-FUSED = "fused_attention"
+FUSED = ranges.FUSED_ATTENTION
 AROUND = ("qkv_proj", "rope", "o_proj", "(gradient accumulation)")
 """Modules whose copies and sums are others with fused attention."""
 BATCHED = ("attention_scores", "attention_output")
@@ -27,7 +37,7 @@ PASSES = {ranges.FORWARD: 1, ranges.BACKWARD: 2}
 """Matmuls of a phase for each matmul of forward."""
 OWN_ADAMW_KERNELS = 8
 """Kernels of reference AdamW for each tensor of parameters."""
-FUSED_IN = {"fp32": "fused_attention_fp32", "bf16": "fused_attention"}
+FUSED_IN = {"fp32": f"{FUSED_ATTENTION}_fp32", "bf16": FUSED_ATTENTION}
 """What the rates call fused attention in a precision."""
 TIMES_BATCH = 2
 """How many times as large a larger batch is."""
@@ -225,7 +235,7 @@ def _fuse_adamw(state: State, rates: Rates) -> State:
         "leaf": "(all parameters)",
         "kind": REST,
         "launches": tensors,
-        "time_ns": rates.time_ns("fused_adamw/optimizer", [work, 1e3 * tensors]),
+        "time_ns": rates.time_ns(f"{FUSED_ADAMW}/optimizer", [work, 1e3 * tensors]),
     }
     parts = pd.concat([state.parts[~optimizer], pd.DataFrame([fused])], ignore_index=True)
     run = dict(state.run) | {"optimizer": "fused"}
@@ -236,7 +246,7 @@ def _enlarge_batch(state: State, rates: Rates) -> State:
     need_modules(state)
     run = dict(state.run) | {"batch_size": TIMES_BATCH * int(state.run["batch_size"])}
     need_memory(run)
-    name = f"larger_batch_{run['precision']}"
+    name = f"{LARGER_BATCH}_{run['precision']}"
     passes = state.parts[state.parts["phase"].isin(PASSES) & state.parts["kind"].isin([GEMM, ATTENTION])]
     for row in passes.to_dict("records"):
         if key_of(name, row["phase"], row["leaf"], row["kind"]) not in rates.times:
@@ -287,7 +297,7 @@ CHANGES = {
     change.name: change
     for change in (
         Change(
-            "tf32",
+            TF32,
             "TF32",
             {"precision": "tf32"},
             ("only matmuls change, each as fast as matmuls of its class and phase were in recorded pairs",),
@@ -295,7 +305,7 @@ CHANGES = {
             lambda phase, leaf, kind: kind == GEMM,
         ),
         Change(
-            "bf16",
+            BF16,
             "BF16 autocast",
             {"precision": "bf16"},
             (
@@ -306,7 +316,7 @@ CHANGES = {
             lambda phase, leaf, kind: phase != ranges.OPTIMIZER,
         ),
         Change(
-            "fused_attention",
+            FUSED_ATTENTION,
             "fused attention",
             {"attention": "sdpa"},
             ("scores, softmax and their copies vanish, and one kernel a layer takes their place",),
@@ -314,7 +324,7 @@ CHANGES = {
             lambda phase, leaf, kind: phase in PASSES and (leaf in EAGER or kind == REST),
         ),
         Change(
-            "fused_adamw",
+            FUSED_ADAMW,
             "fused AdamW",
             {"optimizer": "fused"},
             ("its traffic is 28 bytes a parameter, at the rate of recorded runs", "the rest of the step is as before"),
@@ -322,7 +332,7 @@ CHANGES = {
             lambda phase, leaf, kind: phase == ranges.OPTIMIZER,
         ),
         Change(
-            "larger_batch",
+            LARGER_BATCH,
             "a larger batch",
             {},
             (
@@ -343,9 +353,9 @@ CHANGES = {
                 lambda phase, leaf, kind: phase in PASSES and kind != ATTENTION,
             )
             for name, label, value, host in (
-                ("compile", "torch.compile", "default", "a launch costs the host what it cost in compiled runs"),
+                (COMPILE, "torch.compile", "default", "a launch costs the host what it cost in compiled runs"),
                 (
-                    "cuda_graphs",
+                    CUDA_GRAPHS,
                     "CUDA graphs",
                     "cudagraphs",
                     "an operation of a graph costs the host what it cost in recorded graphs",
@@ -355,20 +365,20 @@ CHANGES = {
     )
 }
 """By name, in the order in which a set of them is applied."""
-_LADDER = ("bf16", "fused_attention", "fused_adamw")
+_LADDER = (BF16, FUSED_ATTENTION, FUSED_ADAMW)
 USUAL = (
     *((name,) for name in CHANGES),
-    ("bf16", "fused_attention"),
+    (BF16, FUSED_ATTENTION),
     _LADDER,
-    (*_LADDER, "compile"),
-    (*_LADDER, "cuda_graphs"),
+    (*_LADDER, COMPILE),
+    (*_LADDER, CUDA_GRAPHS),
 )
 """The sets of changes that are predicted where none is named."""
 
 
 def work_of(names: Any) -> int:
     """Tokens of a step with these changes over tokens of one without."""
-    return TIMES_BATCH if "larger_batch" in names else 1
+    return TIMES_BATCH if LARGER_BATCH in names else 1
 
 
 def sort_changes(names: Any) -> list[Change]:
@@ -380,9 +390,8 @@ def sort_changes(names: Any) -> list[Change]:
             raise AbstentionError(f"no change is called {name}: choose of {', '.join(CHANGES)}")
     if not asked:
         raise AbstentionError("no change was named")
-    for first, second in CHOICES:
-        if {first, second} <= set(asked):
-            raise AbstentionError(f"{first} and {second} are one choice: leave one out")
+    if conflict := find_conflict(asked):
+        raise AbstentionError(f"{' and '.join(conflict)} are one choice: leave one out")
     for name in asked:
         if name not in CHANGES:
             raise NoModelError(

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from profiler_job.jobs.contract.axes import Attention
-from profiler_job.jobs.contract.ranges import PHASES
+from profiler_job.jobs.contract.ranges import FUSED_ATTENTION, PHASES
 from profiler_job.jobs.workloads.transformer.sizes import ModelSize
 
 FP32_BYTES = 4
@@ -251,7 +251,7 @@ def forward_costs(shape: StepShape, attention: str = "naive", element_bytes: int
             "attention_output": attention_value(shape, element_bytes),
         }
     else:
-        attend = {"fused_attention": fused_attention(shape, element_bytes)}
+        attend = {FUSED_ATTENTION: fused_attention(shape, element_bytes)}
     ffn = linear(n, d, f, element_bytes) * 2 + swiglu_gate(n, f, element_bytes) + linear(n, f, d, element_bytes)
     layer = {
         "qkv_proj": projection * 3,

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from profiler_job.jobs.contract.axes import find_default
-from profiler_job.jobs.contract.changes import COMPILED
+from profiler_job.jobs.contract.changes import COMPILED, TF32
 from profiler_job.jobs.contract.layout import SCRIPT
 from profiler_job.jobs.contract.words import format_count
 
 FILE = Path(__file__).resolve().with_suffix(".json")
 SWEEP = "sweep"
 AS_SCRIPT = "sweep, as a script"
-TOGETHER = {*COMPILED, "tf32"}
+TOGETHER = {*COMPILED, TF32}
 """Changes whose step of the reference Transformer is predicted AS_SCRIPT."""
 CLOSE = 0.1
 """An error up to which a prediction counts as close."""

@@ -26,7 +26,7 @@ from profiler_job.jobs.cli.measure_script import (
 )
 from profiler_job.jobs.cli.script_name import choose_default_name
 from profiler_job.jobs.cli.sweep_options import ResultsFolder
-from profiler_job.jobs.contract.changes import TRIABLE, ChangeSetError, parse_sets
+from profiler_job.jobs.contract.changes import TRIABLE, ChangeSetError, RefusalCode, parse_sets
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.json_format import add_format_version
 from profiler_job.jobs.contract.layout import name_changed
@@ -34,6 +34,8 @@ from profiler_job.jobs.executor import script
 from profiler_job.jobs.executor.events import Emit, Terminal
 from profiler_job.jobs.executor.nodes import find_node
 
+JUDGE = "profiler_job.analysis.prediction.judge_tries"
+"""Module that answers what recordings and changes tell."""
 WIDTH = 80
 OTHER_NUMBERS = 0.2
 """Relative difference of the losses of the first step above which other random numbers are the reason."""
@@ -60,7 +62,10 @@ def try_changes(
     try:
         sets = parse_sets(change)
     except ChangeSetError as error:
-        raise fail(f"--change {error}", ExitCode.USAGE) from None
+        code = ""
+        if error.code is RefusalCode.NEEDS_CODE:
+            code = f": {ask('what to write', [JUDGE, 'code', *error.names])}"
+        raise fail(f"--change {error}{code}", ExitCode.USAGE) from None
     if find_node(command) is not None:
         raise fail(
             "`try` starts a script again and again on this machine alone: give it one that trains here", ExitCode.USAGE
@@ -75,7 +80,7 @@ def try_changes(
     out.print(describe_overhead(noted), soft_wrap=True)
     with make_recording(folder, results, emit) as (before, _):
         question = [
-            "profiler_job.analysis.prediction.judge_tries",
+            JUDGE,
             "expect",
             str(before.absolute()),
             *map(",".join, sets),
@@ -121,7 +126,7 @@ def try_set(
     with make_recording(folder, results, emit) as (after, _):
         before = after.with_name(plain.name)
         question = [*map(str, (before.absolute(), after.absolute())), json.dumps(entry["expected"])]
-        measured = ask("what it gave", ["profiler_job.analysis.prediction.judge_tries", "judge", *question])
+        measured = ask("what it gave", [JUDGE, "judge", *question])
     losses = compare_losses(noted, with_changes)
     print_wrapped(f"{label}: {measured['lines'][0]}", *measured["lines"][1:], describe_losses(losses))
     return {"measured": measured, "losses": losses}
@@ -129,13 +134,9 @@ def try_set(
 
 def check_is_new(changes: Sequence[str], noted: dict[str, Any]) -> None:
     """Raise NotAppliedError if the script already has a change, as far as its steps without changes show that."""
-    precision, autocast = noted["float32_matmul_precision"], noted["autocast"].removeprefix("torch.")
-    if "bf16" in changes and autocast not in ("", "bfloat16"):
-        raise script.NotAppliedError(f"bf16: the script opens autocast itself, in {autocast}: change its type there")
-    had = {"tf32": precision != "highest", "bf16": bool(autocast)}
-    had |= dict.fromkeys(("compile", "cuda_graphs"), noted["compiled"])
-    if known := [name for name in changes if had.get(name)]:
-        raise script.NotAppliedError(f"{known[0]}: the script has it already")
+    present: dict[str, str] = noted["present"]
+    if name := next((name for name in changes if name in present), ""):
+        raise script.NotAppliedError(f"{name}: {present[name]}")
 
 
 class Losses(TypedDict):

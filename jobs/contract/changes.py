@@ -1,48 +1,90 @@
-"""Changes that make a training script faster: the label of each, and its code."""
+"""The changes that make a training script faster, each with what both sides need to know of it.
+
+A new change is one entry here; `analysis/changes/NAME.py`, which says what shows that it would help, what it could save
+at most and the code to write; and, if it can be made without editing a script, `jobs/follow/changes/NAME.py`, which
+switches it on.
+"""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
 
 from profiler_job.jobs.contract.errors import ProfilerError
 
-LABELS = {
-    "tf32": "TF32",
-    "bf16": "BF16 autocast",
-    "fused_attention": "fused attention",
-    "fused_adamw": "fused optimizer",
-    "foreach": "foreach optimizer",
-    "compile": "torch.compile",
-    "cuda_graphs": "CUDA graphs",
-    "padding": "padded dimensions",
-    "casts": "fewer casts",
-    "copies": "pinned memory",
-    "synchronisations": "fewer synchronisations",
-    "larger_batch": "larger batch",
-    "checkpointing": "activation checkpointing",
+
+@dataclass(frozen=True, kw_only=True)
+class ChangeRecord:
+    """Facts about a change.
+
+    label: its name on pages. axis, value: the axis of a run that it sets, and to what; "" if it sets none. is_triable:
+    whether it can be made in a script from outside, without editing it.
+    """
+
+    label: str
+    axis: str = ""
+    value: str = ""
+    is_triable: bool = False
+
+
+TF32 = "tf32"
+BF16 = "bf16"
+FUSED_ATTENTION = "fused_attention"
+FUSED_ADAMW = "fused_adamw"
+FOREACH = "foreach"
+COMPILE = "compile"
+CUDA_GRAPHS = "cuda_graphs"
+PADDING = "padding"
+CASTS = "casts"
+COPIES = "copies"
+SYNCHRONISATIONS = "synchronisations"
+LARGER_BATCH = "larger_batch"
+CHECKPOINTING = "checkpointing"
+
+CHANGES = {
+    TF32: ChangeRecord(label="TF32", axis="precision", value="tf32", is_triable=True),
+    BF16: ChangeRecord(label="BF16 autocast", axis="precision", value="bf16", is_triable=True),
+    FUSED_ATTENTION: ChangeRecord(label="fused attention", axis="attention", value="sdpa"),
+    FUSED_ADAMW: ChangeRecord(label="fused optimizer", axis="optimizer", value="fused", is_triable=True),
+    FOREACH: ChangeRecord(label="foreach optimizer", axis="optimizer", value="foreach"),
+    COMPILE: ChangeRecord(label="torch.compile", axis="compile", value="default", is_triable=True),
+    CUDA_GRAPHS: ChangeRecord(label="CUDA graphs", axis="compile", value="cudagraphs", is_triable=True),
+    PADDING: ChangeRecord(label="padded dimensions"),
+    CASTS: ChangeRecord(label="fewer casts"),
+    COPIES: ChangeRecord(label="pinned memory"),
+    SYNCHRONISATIONS: ChangeRecord(label="fewer synchronisations"),
+    LARGER_BATCH: ChangeRecord(label="larger batch"),
+    CHECKPOINTING: ChangeRecord(label="activation checkpointing"),
 }
-DO = {
-    "tf32": 'torch.set_float32_matmul_precision("high")',
-    "bf16": 'with torch.autocast("cuda", dtype=torch.bfloat16): around forward pass and loss',
-    "fused_attention": "torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)",
-    "fused_adamw": "torch.optim.AdamW(..., fused=True)",
-    "foreach": "foreach=True, PyTorch's default, for an optimizer that has no fused=True",
-    "compile": "model = torch.compile(model)",
-    "cuda_graphs": 'torch.cuda.make_graphed_callables(...), or torch.compile(model, mode="reduce-overhead")',
-    "padding": "pad the dimension to a multiple of 64, such as a vocabulary of 50257 to 50304",
-    "casts": "keep weights and activations in one type, as model.to(torch.bfloat16) does, or use torch.compile",
-    "copies": "DataLoader(..., pin_memory=True) and tensor.to(device, non_blocking=True)",
-    "larger_batch": "twice the batch size, with a learning rate for it",
-    "synchronisations": "call .item(), .cpu() and print(loss) once in many steps",
-    "checkpointing": "torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False)",
-}
-TRIABLE = ("tf32", "bf16", "fused_adamw", "compile", "cuda_graphs")
-"""Changes that can be applied to a script from outside, without editing it."""
-COMPILED = ("compile", "cuda_graphs")
-CHOICES = (("tf32", "bf16"), ("fused_adamw", "foreach"), COMPILED)
-"""A set of changes has at most one change of each choice."""
+"""By name, in the order in which a set of them is applied and named."""
+LABELS = {name: record.label for name, record in CHANGES.items()}
+TRIABLE = tuple(name for name, record in CHANGES.items() if record.is_triable)
+COMPILED = tuple(name for name, record in CHANGES.items() if record.axis == "compile")
+
+
+class RefusalCode(StrEnum):
+    """Why changes cannot be tried."""
+
+    UNKNOWN = "unknown"
+    NEEDS_CODE = "needs_code"
+    ONE_CHOICE = "one_choice"
 
 
 class ChangeSetError(ProfilerError, ValueError):
-    """Changes cannot be tried; the message gives the reason in one line."""
+    """Changes cannot be tried: `code` and the changes' names say why, and the message says it in one line."""
+
+    def __init__(self, code: RefusalCode, names: tuple[str, ...], message: str):
+        super().__init__(message)
+        self.code, self.names = code, names
+
+
+def find_conflict(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the changes that set one axis, which a set may do once; () if none do."""
+    by_axis: dict[str, list[str]] = {}
+    wanted = {*names}
+    for name, record in CHANGES.items():
+        if name in wanted and record.axis:
+            by_axis.setdefault(record.axis, []).append(name)
+    return next((tuple(group) for group in by_axis.values() if len(group) > 1), ())
 
 
 def parse_sets(texts: Iterable[str]) -> list[tuple[str, ...]]:
@@ -52,16 +94,15 @@ def parse_sets(texts: Iterable[str]) -> list[tuple[str, ...]]:
     for text in texts:
         names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
         for name in names:
-            if name not in LABELS:
-                raise ChangeSetError(
-                    f"{name or 'an empty name'} is not a known change; the known ones are: {', '.join(TRIABLE)}"
-                )
+            if name not in CHANGES:
+                known = ", ".join(TRIABLE)
+                message = f"{name or 'an empty name'} is not a known change; the known ones are: {known}"
+                raise ChangeSetError(RefusalCode.UNKNOWN, (name,), message)
             if name not in TRIABLE:
-                raise ChangeSetError(
-                    f"{name} needs a change of code: {DO[name]}. Make it, and compare both with `profiler-job compare`"
-                )
-        for choice in CHOICES:
-            if set(choice) <= set(names):
-                raise ChangeSetError(f"{' and '.join(choice)} are one choice: give each a --change of its own")
+                message = f"{name} needs a change of code, to be compared with `profiler-job compare`"
+                raise ChangeSetError(RefusalCode.NEEDS_CODE, (name,), message)
+        if conflict := find_conflict(names):
+            message = f"{' and '.join(conflict)} are one choice: give each a --change of its own"
+            raise ChangeSetError(RefusalCode.ONE_CHOICE, conflict, message)
         sets.setdefault(frozenset(names), tuple(name for name in TRIABLE if name in names))
     return list(sets.values())

@@ -17,6 +17,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from profiler_job.jobs.contract.changes import CHANGES, COMPILE, COMPILED
 from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.find_nsys import NSYS_MISSING
@@ -277,11 +278,18 @@ def build_run(script: Script, noted: dict[str, Any]) -> dict[str, Any]:
         "mode": trains if noted["training"] else "forward",
         "precision": infer_precision(noted),
         "attention": "",
-        "compile": ("cudagraphs" if "cuda_graphs" in script.changes else "default") if noted["compiled"] else "off",
+        "compile": infer_compile(script, noted),
         "optimizer": ", ".join(noted["optimizers"]),
         "num_parameters": noted["num_parameters"],
         "workload": SCRIPT,
     }
+
+
+def infer_compile(script: Script, noted: dict[str, Any]) -> str:
+    """Return how the script was compiled: as by the change that compiled it, or else by torch.compile's default."""
+    if not noted["compiled"]:
+        return "off"
+    return next((CHANGES[name].value for name in script.changes if name in COMPILED), CHANGES[COMPILE].value)
 
 
 def infer_precision(noted: dict[str, Any]) -> str:

@@ -33,8 +33,9 @@ import torch
 from torch import nn
 from torch.utils.data import get_worker_info
 
-from .apply_changes import Changes, read_matmul_precision
+from .apply_changes import Changes, explain_presences
 from .losses import Losses
+from .matmul_precision import read_matmul_precision
 from .module_ranges import ModuleRanges, is_compiled, list_tensors
 from .script_ranks import FollowError, Ranks
 from .wrapping import replace_closure, wrap
@@ -57,7 +58,7 @@ class Plan(NamedTuple):
     out: folder for a file about the steps of each rank. skip: number of steps before the first timed one. steps: number
     of timed steps, and of captured steps. followed: number of further captured steps with a range for each module.
     step: what ends a step: `auto`, `optimizer`, `forward`, or the name of an NVTX range of the script. goes_on: whether
-    the script goes on afterwards. changes: names of changes to the script, from `apply_changes.KINDS`.
+    the script goes on afterwards. changes: names of changes to the script, of modules in `changes`.
     """
 
     out: str
@@ -454,7 +455,10 @@ class Follower:
         if self.ranks.has_joined:
             if is_last:
                 self.facts["losses"] = self.losses.values()
-            self.ranks.write(self.facts | self.changes.facts() | read_machine())
+            facts = self.facts | self.changes.facts() | read_machine()
+            if not self.plan.changes:
+                facts["present"] = explain_presences(facts)
+            self.ranks.write(facts)
 
 
 def find_autocast_dtype() -> str:

@@ -5,10 +5,11 @@ import pytest
 
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.capture.summary import summarise
+from profiler_job.analysis.changes import load_change
 from profiler_job.analysis.reference import track_record
 from profiler_job.analysis.show.advice_lines import format_advice
 from profiler_job.analysis.show.show_formats import as_markdown, as_text
-from profiler_job.jobs.contract.changes import DO, LABELS
+from profiler_job.jobs.contract.changes import CHANGES
 from profiler_job.jobs.contract.layout import SCRIPT
 
 from .nsys_files import Export
@@ -166,7 +167,7 @@ def summary(tmp_path):
 def test_it_is_advised_where_the_capture_has_evidence_for_it(summary, change):
     rows = summary(GIVEN[change]).sections["advice"].set_index("change")
     row = rows.loc[change]
-    assert row["reason"] == "" and row["do"] == DO[change] and row["evidence"]
+    assert row["reason"] == "" and row["do"] == load_change(change).CODE and row["evidence"]
     assert 0 < row["time_ns"] <= row["ceiling_ns"]
     assert 0 < row["share"] <= 1
     assert row["sure"].split(":")[0] in ("high", "medium", "low")
@@ -184,7 +185,7 @@ def test_it_is_not_advised_without_evidence_or_where_something_else_limits(summa
 
 
 def test_every_change_has_both():
-    assert [*GIVEN, "larger_batch", "checkpointing"] == [*NOT_GIVEN] == [*LABELS]
+    assert [*GIVEN, "larger_batch", "checkpointing"] == [*NOT_GIVEN] == [*CHANGES]
 
 
 def test_the_most_time_comes_first_and_reasons_come_last(summary):

@@ -15,8 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from profiler_job.jobs.contract.changes import TRIABLE
-from profiler_job.jobs.follow import apply_changes as injected
-from profiler_job.jobs.follow.apply_changes import HAS_IT, KINDS, Changes
+from profiler_job.jobs.follow.applied_change import HAS_IT
+from profiler_job.jobs.follow.apply_changes import Changes, explain_presences, load_change
+from profiler_job.jobs.follow.changes import compile as compiling
 from profiler_job.jobs.follow.follow import read_machine
 from profiler_job.jobs.follow.losses import Losses
 from tests.follow.test_follow import INJECTED
@@ -40,7 +41,7 @@ def given(monkeypatch):
         monkeypatch.setattr(holder, name, getattr(holder, name))
     for hooks in ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks"):
         monkeypatch.setattr(optimizers, hooks, getattr(optimizers, hooks).copy())
-    monkeypatch.setattr(injected, "BACKEND", "eager")
+    monkeypatch.setattr(compiling, "BACKEND", "eager")
 
     def give(*names: str) -> Changes:
         given = Changes(names)
@@ -279,7 +280,7 @@ spec = ModuleSpec("profiler_job_injected", None, is_package=True)
 spec.submodule_search_locations = [{str(INJECTED)!r}]
 sys.modules[spec.name] = module_from_spec(spec)
 follow = import_module("profiler_job_injected.follow")
-import_module("profiler_job_injected.apply_changes").BACKEND = "eager"
+import_module("profiler_job_injected.changes.compile").BACKEND = "eager"
 plan = follow.Plan(out=sys.argv[1], skip=2, steps=2, followed=2, goes_on=True, changes=["bf16", "compile"])
 follower = follow.install(plan, push=lambda name: None, pop=lambda: None)
 
@@ -345,8 +346,28 @@ def test_neither_losses_nor_transforms_are_compiled(given):
     assert compiled.facts()["not_applied"] == {"compile": "no model was called"}
 
 
-def test_every_change_that_can_be_tried_is_known_here():
-    assert tuple(KINDS) == TRIABLE
+@pytest.mark.parametrize(
+    "facts, present",
+    [
+        ({}, {}),
+        ({"float32_matmul_precision": "high"}, {"tf32": HAS_IT}),
+        ({"autocast": "torch.bfloat16"}, {"bf16": HAS_IT}),
+        (
+            {"autocast": "torch.float32"},
+            {"bf16": "the script opens autocast itself, in float32: change its type there"},
+        ),
+        ({"compiled": True}, {"compile": HAS_IT, "cuda_graphs": HAS_IT}),
+    ],
+)
+def test_what_a_script_has_already_is_known_from_its_steps_without_changes(facts, present):
+    plain = {"float32_matmul_precision": "highest", "autocast": ""}
+    assert explain_presences(plain | facts) == present
+
+
+def test_every_change_that_can_be_tried_has_a_module_here():
+    files = {file.stem for file in (INJECTED / "changes").glob("[!_]*.py")}
+    assert files == {*TRIABLE}
+    assert all(load_change(name) for name in files)
 
 
 class Launched(TorchDispatchMode):

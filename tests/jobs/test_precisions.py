@@ -13,7 +13,7 @@ from profiler_job.jobs.contract.precisions import BASE_PRECISION, PRECISIONS
 ROOT = Path(__file__).resolve().parents[2]
 
 MAY_COMPARE = {
-    "try_command", "apply_changes",  # changes of scripts, which are called as precisions are
+    "matmul_precision",  # the setting of PyTorch
     "findings", "gemm_names", "reconciliation_checks", "text",  # math paths of kernels
     "attention", "device_memory", "precisions", "precision", "track_record",  # comparisons of two given precisions
     "development", "predict", "script_changes", "script_rates", "scripts", "sweep_changes",  # fitted predictions

@@ -1,0 +1,29 @@
+"""What each change needs to see, what it could save at most, and the code to write: one module a change, by its name in
+`jobs.contract.changes`. Its twin in `jobs/follow/changes` switches it on."""
+
+from functools import cache
+from importlib import import_module
+from typing import Protocol, cast
+
+from profiler_job.analysis.changes.evidence import CaptureEvidence, ChangeEvidence
+
+
+class AdvisedChange(Protocol):
+    """A module of this package. CODE: the code to write, in one line."""
+
+    CODE: str
+
+    def find_evidence(self, seen: CaptureEvidence) -> ChangeEvidence | None:
+        """Return what a capture shows for the change, and the most that it could save; None if it shows nothing.
+        Raises WithheldError if it shows something, and a reason against the change."""
+
+
+@cache
+def load_change(name: str) -> AdvisedChange:
+    """Return the module of a change."""
+    return cast(AdvisedChange, import_module(f"{__name__}.{name}"))
+
+
+def join_code(names: tuple[str, ...]) -> str:
+    """Return the code to write for a set of changes."""
+    return "; ".join(load_change(name).CODE for name in names)

@@ -1,0 +1,29 @@
+"""BF16 autocast: matmuls in 16 bits."""
+
+from profiler_job.analysis.changes.evidence import (
+    LEAST_MATMULS,
+    CaptureEvidence,
+    ChangeEvidence,
+    WithheldCode,
+    WithheldError,
+)
+from profiler_job.jobs.contract.ranges import OPTIMIZER
+
+CODE = 'with torch.autocast("cuda", dtype=torch.bfloat16): around forward pass and loss'
+
+
+def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
+    seen.need_kernels()
+    times = seen.sum_matmuls()
+    time_ns = times.get("fp32", 0) + times.get("tf32", 0)
+    if time_ns < LEAST_MATMULS * seen.sum_parts("kernels"):
+        return None
+    if any(times.get(path) for path in ("bf16", "fp16", "fp8")):
+        raise WithheldError(
+            WithheldCode.ALREADY_MADE, "some of its GEMMs are in 16 bits already: the others may be in FP32 on purpose"
+        )
+    seen.need_precision("bf16")
+    sure = seen.need_gpu_limited()
+    other_ns = seen.sum_parts("kernels") - seen.measure_phase(OPTIMIZER)[0]
+    evidence = "GEMMs run in " + " and ".join(path.upper() for path in ("fp32", "tf32") if times.get(path))
+    return ChangeEvidence(time_ns, max(other_ns, time_ns), evidence, sure + ", and casts are added")

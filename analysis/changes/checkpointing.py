@@ -1,0 +1,20 @@
+"""Activation checkpointing: less memory for a longer step."""
+
+from profiler_job.analysis.changes.evidence import (
+    FULL_MEMORY,
+    CaptureEvidence,
+    ChangeEvidence,
+    WithheldCode,
+    WithheldError,
+)
+
+CODE = "torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False)"
+
+
+def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
+    if (used := seen.need_memory()) > FULL_MEMORY:
+        why = f"{used:.0%} of the GPU's memory is allocated: it frees some, and makes a step slower"
+        raise WithheldError(
+            WithheldCode.MEMORY_FULL, f"{why}; of a script, `predict --change checkpointing` says how much of either"
+        )
+    return None

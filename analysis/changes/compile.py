@@ -1,0 +1,33 @@
+"""torch.compile: elementwise kernels become one."""
+
+from profiler_job.analysis.changes.evidence import (
+    LEAST_UNFUSED,
+    CaptureEvidence,
+    ChangeEvidence,
+    WithheldCode,
+    WithheldError,
+)
+
+CODE = "model = torch.compile(model)"
+FUSIBLE = ("elementwise", "copy", "reduce", "softmax", "norm", "fill", "index")
+"""Families of kernels that could be fused."""
+
+
+def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
+    seen.need_kernels()
+    if seen.is_graphed:
+        return None
+    rows = seen.sections["families"]
+    fusible = rows[rows["family"].isin(FUSIBLE)]
+    time_ns, calls = fusible[["total_ns", "calls"]].sum()
+    if "per_tensor_optimizer" in seen.findings.index:  # the model is compiled, its optimizer is not
+        time_ns -= seen.findings.loc["per_tensor_optimizer", "time_ns"]
+        calls -= seen.findings.loc["per_tensor_optimizer", "count"]
+    if time_ns < LEAST_UNFUSED * seen.sum_parts("kernels"):
+        return None
+    if seen.families.get("triton"):
+        raise WithheldError(WithheldCode.ALREADY_MADE, "it is compiled already: it has Triton's kernels")
+    evidence = f"{calls} kernels move or map elements one after another"
+    sure = "low: which of them it fuses is not known before"
+    time_ns = float(time_ns) + seen.estimate_launching(calls)
+    return ChangeEvidence(time_ns, seen.sum_parts("kernels") + seen.waiting_ns, evidence, sure)

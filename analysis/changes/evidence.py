@@ -1,0 +1,178 @@
+"""What a capture shows for or against a change. Times are in ns, summed over the GPUs of the capture."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import pandas as pd
+
+from profiler_job.analysis.reference import gemm_names, gpus
+from profiler_job.jobs.contract.errors import ProfilerError
+
+LEAST = 0.01
+"""Part of its whole that must be behind a change."""
+LEAST_IDLE, LEAST_MATMULS, LEAST_UNFUSED = 0.1, 0.1, 0.2
+"""The same of idle time that the host causes, of matmuls that are not BF16 and of kernels that could be fused."""
+MOST_MEMORY, FULL_MEMORY = 0.45, 0.9
+"""Peak allocated, as part of the GPU's memory: up to which twice the batch fits; from which on little is left."""
+LEAST_LOADING = 0.02
+"""Part of the GPUs' work in which kernels' code is loaded, from which on start-up is in the numbers."""
+
+
+class WithheldCode(StrEnum):
+    """Why a change is not advised though a capture has something of it."""
+
+    STARTUP_INCLUDED = "startup_included"
+    KERNELS_HIDDEN = "kernels_hidden"
+    IDLE_UNEXPLAINED = "idle_unexplained"
+    CPU_LIMITS = "cpu_limits"
+    MEMORY_UNKNOWN = "memory_unknown"
+    MEMORY_FULL = "memory_full"
+    GPU_UNKNOWN = "gpu_unknown"
+    GPU_CANNOT = "gpu_cannot"
+    ALREADY_MADE = "already_made"
+    SAVES_LITTLE = "saves_little"
+
+
+class WithheldError(ProfilerError, ValueError):
+    """Why a change is not advised though the capture has something of it: a code, and one line."""
+
+    def __init__(self, code: WithheldCode, message: str):
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(frozen=True)
+class ChangeEvidence:
+    """The evidence of a capture for a change; times in ns."""
+
+    time_ns: float
+    ceiling_ns: float
+    evidence: str
+    sure: str
+
+
+class CaptureEvidence:
+    """What a capture shows, as far as evidence for changes needs it. Times are sums over its GPUs, in ns."""
+
+    def __init__(self, capture: Mapping[str, Any], sections: Mapping[str, pd.DataFrame]):
+        self.sections = sections
+        self.parts = sections["verdict"].sum(numeric_only=True)
+        self.findings = sections["findings"].set_index("kind")
+        self.num_kernels = capture["num_kernels"]
+        self.is_graphed = bool(
+            capture["num_graph_executions"] or sections["api"]["name"].astype(str).str.contains("GraphLaunch").any()
+        )
+        self.memory_used = capture.get("memory_used")
+        self.is_slowed = capture.get("is_slowed", True)
+        start, end, loaded = (capture[name] for name in ("work_start_ns", "work_end_ns", "loading_end_ns"))
+        self.has_startup = loaded is not None and loaded - start >= LEAST_LOADING * (end - start)
+        families = sections["families"].set_index("family")["total_ns"]
+        self.families = {str(name): int(time_ns) for name, time_ns in families.items()}
+
+    def sum_parts(self, *names: str) -> float:
+        """Return the time in which GPUs do these things, by the parts of the verdict."""
+        return sum(float(self.parts.get(f"{name}_ns", 0)) for name in names)
+
+    @property
+    def whole_ns(self) -> float:
+        """What shares are of."""
+        return self.sum_parts("kernels", "graphs", "communication", "copies") + self.waiting_ns
+
+    @property
+    def work_ns(self) -> float:
+        """From the first operation of each GPU to its last."""
+        return self.sum_parts("elapsed") - self.sum_parts("no_work")
+
+    @property
+    def waiting_ns(self) -> float:
+        """The time that a GPU idles between its first and its last operation, if start-up is not in it."""
+        return 0.0 if self.has_startup else self.sum_parts("late_launch", "sync", "between", "unknown_idle")
+
+    def estimate_launching(self, num_launches: float) -> float:
+        """Return the idle time that the host causes with so many of the launches."""
+        late_ns = 0.0 if self.has_startup else self.sum_parts("late_launch")
+        return late_ns * num_launches / max(self.num_kernels, 1)
+
+    def measure_phase(self, name: str) -> tuple[float, float]:
+        """Measure the kernel time and the elapsed time of a phase that ranges mark; 0 if none does."""
+        phases, parts = self.sections["phases"], self.sections["verdict_phases"]
+        known = phases[(phases["phase"] == name) & (phases["inferred_share"].fillna(0) < 0.5)]
+        if known.empty:
+            return 0.0, 0.0
+        return float(known["kernel_ns"].sum()), float(parts.loc[parts["phase"] == name, "elapsed_ns"].sum())
+
+    def sum_matmuls(self) -> dict[str, float]:
+        """Return the time of GEMMs by math path."""
+        rows = self.sections["kernels"]
+        times: dict[str, float] = {}
+        for name, time_ns in rows.loc[rows["family"] == "gemm", ["name", "total_ns"]].itertuples(index=False):
+            gemm = gemm_names.parse(name)
+            if gemm and gemm.math_path:
+                times[gemm.math_path] = times.get(gemm.math_path, 0.0) + time_ns
+        return times
+
+    def need_kernels(self) -> None:
+        """Raise WithheldError if the capture shows executions of graphs instead of most kernels."""
+        if self.sum_parts("graphs") > self.sum_parts("kernels"):
+            raise WithheldError(
+                WithheldCode.KERNELS_HIDDEN, "graph executions hide their kernels: record with --cuda-graph-trace=node"
+            )
+
+    def need_steady(self) -> None:
+        """Raise WithheldError if start-up is in the times."""
+        if self.has_startup:
+            raise WithheldError(
+                WithheldCode.STARTUP_INCLUDED,
+                "start-up is in these numbers, and idles for other reasons: leave it out with --between",
+            )
+
+    def need_gpu_limited(self) -> str:
+        """Return how sure an advice is that makes kernels faster, and launches no fewer. Raises WithheldError if the
+        GPU waits for the host longer than its kernels run."""
+        if self.has_startup:
+            return "low: start-up is in these numbers, so it is not known how far the host limits"
+        late_ns, unknown_ns = self.sum_parts("late_launch", "sync"), self.sum_parts("unknown_idle")
+        if unknown_ns > self.sum_parts("kernels"):
+            raise WithheldError(
+                WithheldCode.IDLE_UNEXPLAINED,
+                "the GPU idles longer than kernels run, and it is not known whether it waits for the host",
+            )
+        if late_ns > self.sum_parts("kernels"):
+            raise WithheldError(
+                WithheldCode.CPU_LIMITS,
+                f"the GPU waits for launches {late_ns / 1e6:.1f} ms, and kernels run "
+                f"{self.sum_parts('kernels') / 1e6:.1f} ms: faster kernels alone give little"
+                + ("; nsys slows the host, so time a step without it" if self.is_slowed else ""),
+            )
+        return "medium: how much faster these kernels get depends on their shapes"
+
+    def need_memory(self) -> float:
+        """Return peak allocated as part of the GPU's memory. Raises WithheldError."""
+        if self.memory_used is None:
+            raise WithheldError(WithheldCode.MEMORY_UNKNOWN, "it is not known how much memory is left")
+        return self.memory_used
+
+    def need_precision(self, precision: str) -> None:
+        """Raise WithheldError unless each GPU is known to have a precision."""
+        for name in self.sections["gpus"]["name"].fillna("").astype(str).unique():
+            gpu = gpus.lookup(name)
+            if gpu is None:
+                raise WithheldError(
+                    WithheldCode.GPU_UNKNOWN, f"it is not known whether the GPU ({name or 'not named'}) has it"
+                )
+            if gpu.peak_flops(precision) is None:
+                raise WithheldError(WithheldCode.GPU_CANNOT, f"the GPU ({name}) does not have it")
+
+
+def find_removable_kernels(seen: CaptureEvidence, kind: str, evidence: str) -> ChangeEvidence | None:
+    """Return the evidence for a change that removes the kernels of a finding, and so their launches."""
+    if kind not in seen.findings.index:
+        return None
+    finding = seen.findings.loc[kind]
+    time_ns = float(finding["time_ns"]) + seen.estimate_launching(finding["count"])
+    evidence = f"{evidence} ({finding['count']} launches)"
+    return ChangeEvidence(
+        time_ns, finding["time_ns"] + seen.waiting_ns, evidence, "medium: other kernels take their place"
+    )

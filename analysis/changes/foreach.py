@@ -1,0 +1,22 @@
+"""An optimizer in lists of tensors (foreach): fewer launches, which move the same bytes."""
+
+from profiler_job.analysis.changes import fused_adamw
+from profiler_job.analysis.changes.evidence import LEAST, CaptureEvidence, ChangeEvidence, WithheldCode, WithheldError
+
+CODE = "foreach=True, PyTorch's default, for an optimizer that has no fused=True"
+
+
+def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
+    seen.need_kernels()
+    known = fused_adamw.find_evidence(seen)
+    if known is None:
+        return None
+    seen.need_steady()
+    time_ns = seen.estimate_launching(seen.findings.loc["per_tensor_optimizer", "count"])
+    if time_ns < LEAST * seen.whole_ns:
+        raise WithheldError(
+            WithheldCode.SAVES_LITTLE,
+            "lists of tensors move as many bytes, and the GPU waits next to nothing for these launches",
+        )
+    sure = "low: where the GPU limited them, recorded optimizers were no faster in lists; a fused one gives more"
+    return ChangeEvidence(time_ns, known.ceiling_ns, known.evidence, sure)

@@ -1,0 +1,19 @@
+"""Fused attention: one kernel takes the place of two matmuls and the softmax between them."""
+
+from profiler_job.analysis.changes.evidence import CaptureEvidence, ChangeEvidence, find_removable_kernels
+
+CODE = "torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)"
+
+
+def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
+    seen.need_kernels()
+    known = find_removable_kernels(seen, "unfused_attention", "attention is not fused: kernels between its two matmuls")
+    if known is None:
+        return None
+    times = seen.sum_matmuls()
+    matmuls_ns = seen.families.get("gemm", 0)
+    is_fp32 = bool(times.get("fp32"))
+    sure = (
+        "low: in FP32 it gives little where contexts are short" if is_fp32 else "medium: one kernel takes their place"
+    )
+    return ChangeEvidence(known.time_ns, known.ceiling_ns + matmuls_ns, known.evidence, sure)

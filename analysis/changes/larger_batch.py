@@ -1,0 +1,23 @@
+"""A larger batch: more work for each launch."""
+
+from profiler_job.analysis.changes.evidence import (
+    LEAST_IDLE,
+    MOST_MEMORY,
+    CaptureEvidence,
+    ChangeEvidence,
+    WithheldCode,
+    WithheldError,
+)
+
+CODE = "twice the batch size, with a learning rate for it"
+
+
+def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
+    used = seen.need_memory()
+    late_ns = seen.sum_parts("late_launch")
+    if late_ns < LEAST_IDLE * seen.whole_ns:
+        return None
+    if used > MOST_MEMORY:
+        raise WithheldError(WithheldCode.MEMORY_FULL, f"peak allocated is {used:.0%} of the GPU's memory")
+    evidence = f"the GPU waits for the host, and peak allocated is {used:.0%} of its memory"
+    return ChangeEvidence(late_ns, seen.waiting_ns, evidence, "medium: a token takes less time, a step does not")

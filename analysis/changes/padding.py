@@ -1,0 +1,16 @@
+"""Padded dimensions: matmuls that load 16 bytes at once."""
+
+from profiler_job.analysis.changes.evidence import CaptureEvidence, ChangeEvidence
+
+CODE = "pad the dimension to a multiple of 64, such as a vocabulary of 50257 to 50304"
+
+
+def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
+    seen.need_kernels()
+    if "unaligned_gemms" not in seen.findings.index:
+        return None
+    sure = seen.need_gpu_limited()
+    time_ns = float(seen.findings.loc["unaligned_gemms", "time_ns"])
+    return ChangeEvidence(
+        time_ns, time_ns, "GEMMs load 4 bytes at once or fewer, as where a dimension is not padded", sure
+    )

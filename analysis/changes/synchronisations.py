@@ -1,0 +1,15 @@
+"""Fewer synchronisations: the CPU runs ahead of the GPU."""
+
+from profiler_job.analysis.changes.evidence import LEAST, CaptureEvidence, ChangeEvidence
+
+CODE = "call .item(), .cpu() and print(loss) once in many steps"
+
+
+def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
+    sync_ns = seen.sum_parts("sync")
+    if sync_ns < LEAST * seen.whole_ns:
+        return None
+    seen.need_steady()
+    ceiling_ns = seen.waiting_ns + seen.sum_parts("copies")
+    sure = "medium: a measured step ends in one, and the host must be fast enough to run ahead"
+    return ChangeEvidence(sync_ns, ceiling_ns, "the GPU idles while the host waits in a synchronisation", sure)

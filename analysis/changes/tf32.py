@@ -1,0 +1,15 @@
+"""TF32: matmuls of FP32 numbers on tensor cores."""
+
+from profiler_job.analysis.changes.evidence import CaptureEvidence, ChangeEvidence
+
+CODE = 'torch.set_float32_matmul_precision("high")'
+
+
+def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
+    seen.need_kernels()
+    if "fp32_gemms" not in seen.findings.index:
+        return None
+    seen.need_precision("tf32")
+    sure = seen.need_gpu_limited()
+    time_ns = float(seen.findings.loc["fp32_gemms", "time_ns"])
+    return ChangeEvidence(time_ns, time_ns, "GEMMs run in FP32, without tensor cores", sure)
