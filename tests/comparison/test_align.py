@@ -7,44 +7,55 @@ import pytest
 
 from profiler_job.analysis.comparison.align import align
 from profiler_job.analysis.comparison.errors import NotComparableError
-from profiler_job.analysis.comparison.sides import load_side
-from tests.shipped.sides import select, side
+from profiler_job.analysis.comparison.sides import load_side, make_recording_side
+from tests import frozen
+from tests.frozen import ATTENTION
+
+from .recorded_sides import load_recorded_side, repeat_run, select
+
+TRAIN = "size=small,mode=train_step,context_length=512"
+"""Training steps in three precisions."""
+FP32 = f"{TRAIN},precision=fp32"
 
 
 def test_the_same_runs_are_paired():
-    made = align(side("compile"), side("compile"))
-    assert len(made.cases) == 12 and not made.differences and not made.settings
+    made = align(load_recorded_side(), load_recorded_side())
+    assert len(made.cases) == 15 and not made.differences and not made.settings
     assert all(case.first == case.second for case in made.cases)
     assert not made.only_first and not made.only_second
 
 
 def test_an_axis_that_differs_is_named():
-    made = align(select("precision", "precision=fp32"), select("precision", "precision=bf16"))
-    assert made.differences == {"precision": ("fp32", "bf16")}
-    assert [case.label.split()[0] for case in made.cases] == ["small", "medium", "large", "xl", "2.7B"]
+    made = align(*(select(f"attention={name}", folder=ATTENTION) for name in ("naive", "flash")))
+    assert made.differences == {"attention": ("eager", "flash")}
+    assert [case.label for case in made.cases] == [
+        f"small context {context} {mode}" for context in (128, 512) for mode in ("forward", "train_step")
+    ]
 
 
 def test_a_value_may_be_given_as_pages_call_it():
-    assert set(select("attention_bf16", "attention=eager").runs["attention"]) == {"naive"}
+    assert set(select("attention=eager", folder=ATTENTION).runs["attention"]) == {"naive"}
 
 
 def test_versions_that_differ_are_named():
-    first = select("precision", "size=small")
+    first = select(TRAIN)
     second = dataclasses.replace(first, runs=first.runs.assign(torch="3.0"))
     assert align(first, second).settings == {"torch": ("2.11.0+cu130", "3.0")}
 
 
 def test_runs_without_a_partner_are_listed_with_those_that_did_not_finish():
-    made = align(side("attention_bf16_long"), select("attention_bf16_long", "attention=flash"))
+    lost = "small-ctx512-bf16-naive-train_step"
+    first = make_recording_side(frozen.lose_run(frozen.load("attention"), lost))
+    made = align(first, select("attention=flash", folder=ATTENTION))
     assert len(made.cases) == 4
-    assert len(made.only_first) == 12 and not [run for run in made.only_second if "flash" in run]
-    assert made.only_first["small-ctx8192-bf16-naive-train_step"].startswith("OOM")
+    assert len(made.only_first) == 8 and not [run for run in made.only_second if "flash" in run]
+    assert made.only_first[lost] == "OOM in backward"
 
 
 @pytest.mark.parametrize(
     ("first", "second", "what"),
     [
-        ("size=small", "size=large", "model is small in A and large in B"),
+        ("size=small", "size=2.7B", "model is small in A and 2.7B in B"),
         ("precision=fp32,run_id=none", "", "has no such finished run with run_id=none"),
         ("precission=fp32", "", "precission=fp32 chooses no runs: give KEY=VALUE"),
         ("precision", "", "precision chooses no runs"),
@@ -52,12 +63,12 @@ def test_runs_without_a_partner_are_listed_with_those_that_did_not_finish():
 )
 def test_other_work_and_wrong_choices_are_refused(first, second, what):
     with pytest.raises(NotComparableError, match=what):
-        align(select("precision", *[first]), select("precision", *filter(None, [second])))
+        align(select(first), select(*filter(None, [second])))
 
 
 @pytest.mark.parametrize(("axis", "other"), [("context_length", 256), ("batch_size", 8), ("mode", "forward")])
 def test_fixed_axes_must_be_equal(axis, other):
-    first = select("precision", "size=small")
+    first = select(TRAIN)
     second = dataclasses.replace(first, runs=first.runs.assign(**{axis: other}))
     with pytest.raises(NotComparableError, match=rf"is .* in A and {other} in B: a step is another amount of work"):
         align(first, second)
@@ -65,7 +76,7 @@ def test_fixed_axes_must_be_equal(axis, other):
 
 @pytest.mark.parametrize("axis", ["context_length", "batch_size"])
 def test_per_token_the_tokens_of_a_step_may_differ(axis):
-    first = select("precision", "size=small,precision=fp32")
+    first = select(FP32)
     second = dataclasses.replace(first, runs=first.runs.assign(**{axis: 64}))
     with pytest.raises(NotComparableError, match="cannot be compared; --per-token compares tokens"):
         align(first, second)
@@ -76,15 +87,15 @@ def test_per_token_the_tokens_of_a_step_may_differ(axis):
 
 @pytest.mark.parametrize(("axis", "other"), [("size", "large"), ("mode", "forward")])
 def test_per_token_other_work_stays_refused(axis, other):
-    first = select("precision", "size=small,precision=fp32")
+    first = select(FP32)
     second = dataclasses.replace(first, runs=first.runs.assign(**{axis: other}))
     with pytest.raises(NotComparableError, match=r"a step is another amount of work, and these cannot be compared$"):
         align(first, second, per_token=True)
 
 
 def test_per_token_needs_one_context_of_each_and_tokens(capture):
-    first = select("compile", "compile=off,context_length=128")
-    second = select("precision", "precision=fp32,size=small")
+    first = select("context_length=128,mode=train_step,optimizer=own")
+    second = select(FP32)
     several = dataclasses.replace(
         first, runs=pd.concat([first.runs.assign(context_length=number) for number in (7, 8)], ignore_index=True)
     )
@@ -102,7 +113,7 @@ def test_per_token_needs_one_context_of_each_and_tokens(capture):
 
 
 def test_a_side_without_a_finished_run_is_refused():
-    first = select("precision", "size=small")
+    first = select(TRAIN)
     with pytest.raises(NotComparableError, match="B has no finished run: measure it again"):
         align(first, dataclasses.replace(first, runs=first.runs[:0], unfinished={}))
     failed = dataclasses.replace(first, runs=first.runs[:0], unfinished={"xl": "OOM in backward"})
@@ -113,14 +124,14 @@ def test_a_side_without_a_finished_run_is_refused():
 
 
 def test_one_name_for_two_models_is_refused():
-    first = select("precision", "size=small")
+    first = select(TRAIN)
     second = dataclasses.replace(first, runs=first.runs.assign(num_parameters=7))
     with pytest.raises(NotComparableError, match="not the same model: model small has 7 and 128,625,408 parameters"):
         align(first, second)
 
 
 def test_an_axis_of_several_values_has_to_be_chosen():
-    first, second = select("precision", "precision=fp32"), select("precision", "precision=tf32,precision=bf16")
+    first, second = select(FP32), select(f"{TRAIN},precision=tf32,precision=bf16")
     with pytest.raises(
         NotComparableError, match="precision is fp32 in A and bf16, tf32 in B: choose one of each with --a"
     ):
@@ -128,14 +139,15 @@ def test_an_axis_of_several_values_has_to_be_chosen():
 
 
 def test_repetitions_are_one_case():
-    made = align(side("warm_up"), side("warm_up"))
-    assert [len(case.first) for case in made.cases] == [5, 5]
+    repeated = repeat_run(select(FP32), 5)
+    made = align(repeated, repeated)
+    assert [(len(case.first), len(case.second)) for case in made.cases] == [(5, 5)]
 
 
 def test_a_capture_is_held_against_one_run(capture):
     recorded = load_side(capture)
     with pytest.raises(NotComparableError, match="A has 15 runs and the other is a capture of one: choose with --a"):
-        align(side("precision"), recorded)
+        align(load_recorded_side(), recorded)
     with pytest.raises(NotComparableError, match="is a capture of one run: leave size="):
         load_side(capture, ["size=small"])
 
@@ -144,7 +156,7 @@ def test_a_capture_of_other_phases_is_refused(capture):
     with pytest.raises(
         NotComparableError, match="mode: steps have the phases backward, forward, optimizer in A and forward"
     ):
-        align(select("precision", "size=small,precision=fp32"), load_side(capture))
+        align(select(FP32), load_side(capture))
 
 
 def test_a_capture_of_a_whole_program_is_not_held_against_steps(capture):

@@ -8,20 +8,21 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from profiler_job.analysis.comparison import compare_formats, gate, judge, noise, print_comparison
+from profiler_job.analysis.comparison import compare_formats, gate, judge, noise
 from profiler_job.analysis.comparison.align import align
 from profiler_job.analysis.comparison.errors import NotComparableError
 from profiler_job.analysis.comparison.sides import load_side
-from tests.shipped.recordings import locate
-from tests.shipped.sides import select, side
+from tests.frozen import ATTENTION
 
 from .conftest import export
+from .recorded_sides import load_recorded_side, repeat_run, select
 
-FIRST, SECOND = "h200-fp32", "again"
+FORWARD = "compile=off,context_length=128,mode=forward"
+TRAIN = "context_length=512,mode=train_step,precision=fp32"
 
 
 def test_identical_recordings_differ_in_nothing():
-    same = select("compile", "context_length=128,mode=forward")
+    same = select("context_length=128,mode=forward")
     made = judge.compare(same, same, noise.SHIPPED)
     for pair in made.pairs:
         assert {judged.verdict for judged in pair.judgements.values()} == {"within"}
@@ -38,7 +39,7 @@ def test_identical_captures_differ_in_nothing(capture):
 
 def test_gpu_and_host_are_judged_apart():
     """Half the kernels, and a host as slow as before: the GPU is faster, and waits as much longer."""
-    run = select("precision", "size=large,precision=fp32")
+    run = select(TRAIN)
     kernels = run.kernels[run.kernels["run_id"].isin(run.runs["run_id"])]
     length = (kernels["end_ns"] - kernels["start_ns"]) // 2
     faster = dataclasses.replace(run, kernels=kernels.assign(end_ns=kernels["start_ns"] + length))
@@ -49,7 +50,7 @@ def test_gpu_and_host_are_judged_apart():
 
 
 def test_a_planted_slowdown_is_seen_and_named():
-    run = select("precision", "size=small,precision=fp32")
+    run = select(TRAIN)
     kernels = run.kernels[run.kernels["run_id"].isin(run.runs["run_id"])]
     length = ((kernels["end_ns"] - kernels["start_ns"]) * 1.03).astype("int64")
     slower = dataclasses.replace(run, kernels=kernels.assign(end_ns=kernels["start_ns"] + length))
@@ -60,38 +61,41 @@ def test_a_planted_slowdown_is_seen_and_named():
     assert first.text == "backward, block/ffn: 72 kernels (gemm), 3.0% slower", "two for each of three, in 12 blocks"
 
 
-def test_repetitions_are_a_band_of_their_own():
-    repeated = side("warm_up")
-    cases = [case.first for case in align(repeated, repeated).cases]
+@pytest.fixture(scope="module")
+def repeated():
+    """Two runs, each as five processes measured it."""
+    return repeat_run(select("compile=off,size=small,mode=forward"), 5)
+
+
+@pytest.fixture(scope="module")
+def cases(repeated):
+    return [case.first for case in align(repeated, repeated).cases]
+
+
+def test_repetitions_are_a_band_of_their_own(repeated, cases):
     made = noise.fit_repetitions([repeated], [cases])
     assert made.source == "20 pairs of repetitions within A and B"
     assert made.wall.num_pairs == 20
     assert noise.fit_repetitions([repeated], [cases[:1]]) is None
 
 
-@pytest.mark.parametrize("other", [SECOND, FIRST])
-def test_repetitions_of_one_session_make_no_band_narrower_than_that_between_sessions(other, monkeypatch):
-    """Two recordings of one program, one with 20 pairs of repetitions, as `compare` itself judges them."""
-    request = print_comparison.Request(first=locate("warm_up"), second=locate(other), conditions=["step > 5%"])
-    made = print_comparison.load(request)
+def test_repetitions_of_one_session_make_no_band_narrower_than_that_between_sessions(repeated):
+    """A side of 20 pairs of repetitions, and one of the same program from another session."""
+    other = dataclasses.replace(select("compile=off,size=small,mode=forward"), recorded_at="2001-01-01T00:00:00Z")
+    alignment = align(repeated, other)
+    bands = noise.choose_noise(None, [repeated, other], alignment.runs)
+    made, shipped = (judge.compare(repeated, other, one, alignment) for one in (bands, noise.SHIPPED))
     assert made.noise_source.startswith("the larger of what the processes of a run")
     assert (
         "20 pairs of repetitions within A and B, each of one session, and of h200-fp32 and again" in made.noise_source
     )
-    shipped = judge.compare(made.first, made.second, noise.SHIPPED, made.alignment)
     for pair, by_shipped in zip(made.pairs, shipped.pairs, strict=True):
         for metric, judged in pair.judgements.items():
-            if metric == "throughput":
-                continue  # the step in other words
             assert judged.band >= by_shipped.judgements[metric].band
             assert not judged.is_real, (metric, judged.share)
-    monkeypatch.setattr(print_comparison, "load", lambda _: made)  # which takes as long again
-    assert print_comparison.run(request, lambda _: None, lambda _: None) == gate.UNKNOWN
 
 
-def test_repetitions_of_both_sides_of_one_session_need_no_other_band():
-    repeated = side("warm_up")
-    cases = [case.first for case in align(repeated, repeated).cases]
+def test_repetitions_of_both_sides_of_one_session_need_no_other_band(repeated, cases):
     assert noise.choose_noise(None, [repeated, repeated], [cases, cases]).is_of_these
     later = dataclasses.replace(repeated, recorded_at="2001-01-01T00:00:00Z")
     assert noise.choose_noise(None, [repeated, later], [cases, cases]).least is noise.SHIPPED
@@ -112,7 +116,7 @@ def with_energy(run, millijoules, num_ranks=1):
 @pytest.fixture(scope="module")
 def one_run():
     """A run as if one process had timed it, with nothing known of its energy."""
-    run = select("compile", "compile=off,context_length=128,mode=forward")
+    run = select(FORWARD)
     of_one = run.steps["process"].fillna(0) == 0
     return dataclasses.replace(run, steps=run.steps[of_one], processes=None)
 
@@ -177,9 +181,9 @@ def test_at_most_one_in_twenty_identical_processes_differ_in_energy():
 
 def test_noise_needs_enough_runs_of_the_same_name():
     with pytest.raises(NotComparableError, match="needs 20 pairs of times of the same runs, and there are 15"):
-        noise.fit_recordings(side("precision"), side("precision"))
-    with pytest.raises(NotComparableError, match="compile and warm_up share no run"):
-        noise.fit_recordings(side("compile"), side("warm_up"))
+        noise.fit_recordings(load_recorded_side(), load_recorded_side())
+    with pytest.raises(NotComparableError, match="one_gpu and attention share no run"):
+        noise.fit_recordings(select("precision=fp32"), load_recorded_side(ATTENTION))
 
 
 def test_more_processes_make_a_narrower_band():
@@ -266,7 +270,11 @@ def test_the_gate_says_what_each_kind_of_band_needs(one_run, capture):
     assert re.match(r"10,000 .* would not be enough: give a limit above \d+\.\d%", said)
     assert "or measure larger steps" in said and "limit `kernel`" not in said, "whose band is wider than the limit"
     said = remedy(one_run, one_run, "step > 0.9%")
-    assert re.match(r"about 958 processes", said) and "; with fewer, give a limit above 22.2%" in said
+    judged = judge.compare(one_run, one_run, noise.SHIPPED).pairs[0].judgements["step"]
+    (processes,) = (width for width in judged.widths if width.of == "processes")
+    assert int(re.match(r"about (\d+) processes", said)[1]) == processes.num_for(0.009 * judged.first) > 100
+    limit = float(re.search(r"; with fewer, give a limit above ([\d.]+)%", said)[1])
+    assert limit == pytest.approx(100 * judged.band / judged.first, abs=0.1)
     assert re.search(r", or limit `kernel`, whose band is 0\.\d%", said)
     assert remedy(one_run, one_run, "step > 0%") == "no more data makes it 0: give a limit"
 

@@ -1,7 +1,6 @@
 """The parts of a difference sum to it exactly, and the first of them is the true cause."""
 
 import dataclasses
-import itertools
 import re
 from fractions import Fraction
 
@@ -9,8 +8,9 @@ import pandas as pd
 import pytest
 
 from profiler_job.analysis.comparison import judge, noise, totals, waterfall
-from tests.shipped.recordings import DATA
-from tests.shipped.sides import AXES, measured, pairs_along, side
+from tests.frozen import ATTENTION, ONE_GPU
+
+from .recorded_sides import measure, pairs_along
 
 
 def sides_of(kernels, num_steps=1, copies=(), wall_ns=1000):
@@ -178,7 +178,7 @@ def test_the_rest_sums_to_what_it_stands_for():
 @pytest.mark.parametrize("num", [1, 2, 5, 10])
 def test_no_part_of_a_rest_is_larger_than_what_is_shown(num):
     run = "small-ctx512-fp32-naive-train_step"
-    made = explain(measured("precision", run).totals, measured("precision", run.replace("fp32", "bf16")).totals)
+    made = explain(measure(run).totals, measure(run.replace("fp32", "bf16")).totals)
     shown = [cause for cause in made.shorten(num) if cause.kind != "rest"]
     hidden = [cause for cause in made.causes if cause not in shown]
     assert len(shown) == num and shown[0] == made.causes[0]
@@ -223,10 +223,10 @@ def names_the_axis(axis, pair, made):
 
 def check_axis(axis, pairs):
     """Count the pairs. The axis alone explains the first part, and also as `compare` orders the parts, for which the
-    step counts."""
+    step counts. pairs: folder of the recording, run_id of A and of B."""
     num = 0
-    for name, a, b in pairs:
-        first, second = measured(name, a), measured(name, b)
+    for folder, a, b in pairs:
+        first, second = measure(a, folder), measure(b, folder)
         step, *_ = judge.judge(first, second, "timer", noise.SHIPPED, False)
         for off_ns in (0.0, step.difference if step.is_real else 0.0):
             made = waterfall.explain(first.totals, second.totals, noise.SHIPPED, step_off_ns=off_ns)
@@ -236,25 +236,9 @@ def check_axis(axis, pairs):
     return num
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("axis", "num_pairs"), [("precision", 15), ("optimizer", 30), ("attention", 71), ("compile", 12)]
-)
-def test_what_an_axis_changes_is_named_and_sums_exactly(axis, num_pairs):
-    assert check_axis(axis, pairs_along(axis)) == num_pairs
-
-
-@pytest.mark.long
-def test_the_guide_says_how_many_pairs_are_held_against_it():
-    guide = (DATA.parent / "guide" / "compare.md").read_text()
-    counts = {axis: sum(1 for _ in pairs_along(axis)) for axis in AXES}
-    pairs = [f"{num}{' pairs' if not place else ''} of {axis}" for place, (axis, num) in enumerate(counts.items())]
-    assert f"{', '.join(pairs[:-1])} and {pairs[-1]}" in guide
-
-
 def test_from_compiled_kernels_to_a_cuda_graph_of_them_the_launches_are_named_and_not_the_copy_of_its_input():
     run = "small-ctx128-fp32-naive-forward-compile"
-    made = explain(*(measured("compile", f"{run}_{value}").totals for value in ("default", "cudagraphs")))
+    made = explain(*(measure(f"{run}_{value}").totals for value in ("default", "cudagraphs")))
     assert made.causes[0].text == "idle, forward: the GPU waits for a launch; 254 launches became 2"
     assert [cause.text for cause in made.causes if "copy" in cause.text] == ["forward: 1 kernel (copy) appeared"]
     assert is_exact(made)
@@ -281,33 +265,21 @@ def test_kernels_that_only_one_side_launches_are_named_with_their_calls_and_time
     assert made.names[columns].to_numpy().tolist() == [["sgemm", 4, 0, 400, 0], ["hgemm", 0, 2, 0, 80]], "add moved"
 
 
-@pytest.mark.parametrize("axis", sorted(AXES))
-def test_a_pair_of_each_axis_is_named(axis):
-    assert check_axis(axis, [next(iter(pairs_along(axis)))]) == 1
+@pytest.mark.parametrize(
+    ("axis", "folder", "num_pairs"),
+    [("precision", ONE_GPU, 3), ("optimizer", ONE_GPU, 6), ("compile", ONE_GPU, 4), ("attention", ATTENTION, 12)],
+)
+def test_what_an_axis_changes_is_named_and_sums_exactly(axis, folder, num_pairs):
+    assert check_axis(axis, pairs_along(axis, folder)) == num_pairs
 
 
-@pytest.mark.long
-def test_two_recordings_of_the_same_runs_sum_exactly():
-    runs = side("h200-fp32").runs["run_id"]
-    assert len(runs) == 60
-    for run in runs:
-        assert is_exact(explain(measured("h200-fp32", run).totals, measured("again", run).totals)), run
-
-
-@pytest.mark.long
-def test_the_parts_of_a_token_sum_to_the_nanosecond_on_every_two_contexts():
-    runs = side("h200-fp32").runs
-    num_pairs = 0
-    for _, group in runs.groupby(["size", "mode"]):
-        tokens = dict(zip(group["run_id"], group["context_length"] * group["batch_size"]))
-        for a, b in itertools.pairwise(tokens):
-            totals = [measured("h200-fp32", run).totals for run in (a, b)]
-            made = waterfall.explain(*totals, noise.SHIPPED, tokens=(int(tokens[a]), int(tokens[b])))
-            assert sum(cause.ns for cause in made.causes) == made.difference_ns, (a, b)
-            walls = [Fraction(of.wall_ns, of.num * int(tokens[run])) for of, run in zip(totals, (a, b))]
-            assert [Fraction(ns, made.num * 1000) for ns in (made.first_ns, made.second_ns)] == walls
-            num_pairs += 1
-    assert num_pairs == 45
+@pytest.mark.parametrize("mode", ["forward", "forward_backward"])
+def test_the_parts_of_a_token_sum_to_the_nanosecond(mode):
+    short, long = (measure(f"small-ctx{context}-fp32-naive-{mode}").totals for context in (128, 512))
+    made = waterfall.explain(short, long, noise.SHIPPED, tokens=(4 * 128, 4 * 512))
+    assert sum(cause.ns for cause in made.causes) == made.difference_ns
+    walls = [Fraction(of.wall_ns, of.num * tokens) for of, tokens in ((short, 4 * 128), (long, 4 * 512))]
+    assert [Fraction(ns, made.num * 1000) for ns in (made.first_ns, made.second_ns)] == walls
 
 
 def test_kernels_that_a_compiler_fused_are_named_apart_from_matmuls():
@@ -337,4 +309,4 @@ def test_kernels_are_counted_by_layer_where_these_are_known(num_layers, said):
 
 
 def test_a_pair_of_recordings_knows_its_layers():
-    assert measured("compile", "small-ctx128-fp32-naive-forward").num_layers == 12
+    assert measure("small-ctx128-fp32-naive-forward").num_layers == 12

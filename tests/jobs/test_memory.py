@@ -10,6 +10,7 @@ import pytest
 from profiler_job.jobs import memory
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP, load_sweep
+from tests import frozen
 
 SWEEP = load_sweep(DEFAULT_SWEEP)
 
@@ -78,3 +79,15 @@ def test_more_work_is_predicted_to_need_more(run):
     ):
         assert memory.predict_memory_bytes(bigger) > memory.predict_memory_bytes(run) * 0.999
     assert memory.predict_memory_bytes(change(run, attention="sdpa")) <= memory.predict_memory_bytes(run)
+
+
+def test_the_peaks_of_recorded_runs_are_predicted():
+    """Within one percent, and to the byte for forward passes. Compiled runs are not predicted."""
+    runs = frozen.load("one_gpu").runs.query("compile == 'off'")
+    errors = {}
+    for row in runs.itertuples():
+        run = Run(**{field: getattr(row, field) for field in Run.model_fields})
+        errors[row.run_id] = memory.predict_peak_bytes(run) / row.peak_memory_bytes - 1
+    assert len(errors) == 12 and max(map(abs, errors.values())) < 0.01
+    of_forward = [error for run_id, error in errors.items() if run_id.endswith("-forward")]
+    assert of_forward == [0, 0, 0]

@@ -1,4 +1,4 @@
-"""What AdamW costs: on the recording of the study, and on recordings that say something else."""
+"""What AdamW costs: on frozen runs, and on changes of them that say something else."""
 
 import dataclasses
 from pathlib import Path
@@ -8,48 +8,32 @@ import pandas as pd
 import pytest
 
 from profiler_job.analysis.pages.questions import optimizer_cost
-from profiler_job.analysis.recording import store, table_schema
 from profiler_job.analysis.reference import flops
 from profiler_job.analysis.site import combine, page_context
 from profiler_job.analysis.site.site_writer import Site
 from profiler_job.jobs.contract.words import NOT_MEASURED
+from tests import frozen
 from tests.page_words import read_page
-from tests.shipped.recordings import locate
-
-FOLDER = locate("optimizer")
-
-pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="no recording of the study in site/data")
 
 
 @pytest.fixture(scope="module")
-def shipped():
-    return store.load(FOLDER)
+def recorded():
+    """One training step of the small model with each implementation."""
+    return frozen.load_study("optimizer")
 
 
 @pytest.fixture(scope="module")
-def rates():
-    return combine.find_rates(store.load(folder) for folder in (FOLDER, locate("precision")))
+def rates(recorded):
+    return combine.find_rates([recorded])
 
 
 @pytest.fixture(scope="module")
-def small_recording(shipped):
-    return with_runs(shipped, shipped.runs["size"].astype(str) == "small")
-
-
-@pytest.fixture(scope="module")
-def answer(shipped, rates):
-    return ask(shipped, rates)
+def answer(recorded, rates):
+    return ask(recorded, rates)
 
 
 def ask(rec, rates):
     return page_context.ask(optimizer_cost, combine.select_finished_runs(rec), main=rec, calibration=rates)
-
-
-def with_runs(rec, keep):
-    runs = set(rec.runs.loc[keep, "run_id"].astype(str))
-    frames = {name: getattr(rec, name) for name in table_schema.TABLES}
-    kept = {name: frame[frame["run_id"].astype(str).isin(runs)] for name, frame in frames.items()}
-    return dataclasses.replace(rec, **{name: frame.reset_index(drop=True) for name, frame in kept.items()})
 
 
 def timed(rec, words, factor):
@@ -109,9 +93,9 @@ def test_operations_add_up_to_the_phase(answer):
         np.testing.assert_allclose(sums, costs.loc[sums.index, name], rtol=0.01)
 
 
-def test_reference_adamw_launches_eight_kernels_for_each_tensor(shipped, answer):
+def test_reference_adamw_launches_eight_kernels_for_each_tensor(recorded, answer):
     rows = answer.tables["cost"].rows.set_index("run_id")
-    layers = shipped.runs.astype({"run_id": str}).set_index("run_id")["num_layers"]
+    layers = recorded.runs.astype({"run_id": str}).set_index("run_id")["num_layers"]
     for run_id, row in rows[rows["optimizer"].isin(["own", "loop"])].iterrows():
         assert row["launches"] == 8 * (9 * layers[run_id] + 3)
 
@@ -137,13 +121,13 @@ def test_implementations_stand_in_one_order(answer):
     assert list(answer.tables["cost"].rows["optimizer"].head(4)) == list(optimizer_cost.LABELS)
 
 
-def test_a_fused_step_that_is_not_faster_is_not_called_so(small_recording, rates):
-    slow = ask(stretched(small_recording, "fused", 100), rates)
+def test_a_fused_step_that_is_not_faster_is_not_called_so(recorded, rates):
+    slow = ask(stretched(recorded, "fused", 100), rates)
     assert "fused" not in list_holding(slow) and "fused_not_always" in list_holding(slow)
 
 
-def test_the_verdict_is_of_kernels_and_not_of_a_timer_that_the_host_sets(small_recording, rates):
-    late = ask(timed(small_recording, "fused", 100), rates)
+def test_the_verdict_is_of_kernels_and_not_of_a_timer_that_the_host_sets(recorded, rates):
+    late = ask(timed(recorded, "fused", 100), rates)
     assert "fused" in list_holding(late) and not {"timer", "step"} & list_holding(late)
 
 
@@ -157,43 +141,41 @@ def test_an_optimizer_of_nine_launches_is_not_blamed_for_launches(answer):
     assert "fused_prepares" in list_holding(answer)
 
 
-def test_loop_is_called_slower_only_beyond_the_spread(small_recording, rates):
-    kernels = small_recording.kernels.astype({"run_id": str})
+def test_loop_is_called_slower_only_beyond_the_spread(recorded, rates):
+    kernels = recorded.kernels.astype({"run_id": str})
     own = kernels[kernels["run_id"].str.endswith("train_step")]
     loop = own.assign(run_id=own["run_id"] + "-adamw_loop")
     others = kernels[~kernels["run_id"].str.endswith("loop")]
-    same = dataclasses.replace(small_recording, kernels=pd.concat([others, loop], ignore_index=True))
+    same = dataclasses.replace(recorded, kernels=pd.concat([others, loop], ignore_index=True))
     assert not {"loop_slower", "loop_faster"} & list_holding(ask(same, rates))
     assert "loop_slower" in list_holding(ask(stretched(same, "loop", 10), rates))
     assert "loop_faster" in list_holding(ask(stretched(same, "loop", 0.1), rates))
 
 
-def test_memory_that_is_not_taken_is_not_spoken_of(small_recording, rates):
-    memory = small_recording.memory.copy()
+def test_memory_that_is_not_taken_is_not_spoken_of(recorded, rates):
+    memory = recorded.memory.copy()
     memory["peak_allocated_bytes"] = memory["allocated_before_bytes"]
-    assert "foreach_memory" not in list_holding(ask(dataclasses.replace(small_recording, memory=memory), rates))
+    assert "foreach_memory" not in list_holding(ask(dataclasses.replace(recorded, memory=memory), rates))
 
 
-def test_without_measured_rates_nothing_is_said_of_them(tmp_path, small_recording):
-    answer = ask(small_recording, combine.find_rates([]))
+def test_without_measured_rates_nothing_is_said_of_them(tmp_path, recorded):
+    answer = ask(recorded, combine.find_rates([]))
     assert "rate" not in list_holding(answer)
     assert answer.tables["cost"].rows["rate"].notna().all()
     assert "n/a: not calibrated" in page(tmp_path, answer)
 
 
 @pytest.mark.long
-def test_a_run_out_of_memory_keeps_its_place_and_gives_no_number(tmp_path, shipped, rates):
-    runs = shipped.runs.astype({"status": str, "status_phase": object})
-    gone = runs["run_id"].astype(str).str.contains("^2.7B.*foreach")
-    runs.loc[gone, ["status", "status_phase"]] = ["oom", "optimizer"]
-    answer = ask(dataclasses.replace(shipped, runs=runs), rates)
-    row = answer.tables["whole"].rows.set_index("run_id").loc["2.7B-ctx128-fp32-naive-train_step-adamw_foreach"]
+def test_a_run_out_of_memory_keeps_its_place_and_gives_no_number(tmp_path, recorded, rates):
+    gone = "small-ctx128-fp32-naive-train_step-adamw_foreach"
+    answer = ask(frozen.lose_run(recorded, gone, "optimizer"), rates)
+    row = answer.tables["whole"].rows.set_index("run_id").loc[gone]
     assert row[NOT_MEASURED] == "OOM in optimizer"
     assert row[["time_ns", "step_ns", "kernel_ns", "moved_bytes", "rate", "extra_bytes"]].isna().all()
     assert "OOM in optimizer" in page(tmp_path, answer)
 
 
-def test_without_reference_adamw_there_is_nothing_to_compare(tmp_path, small_recording, rates):
-    answer = ask(with_runs(small_recording, small_recording.runs["optimizer"].astype(str) == "fused"), rates)
+def test_without_reference_adamw_there_is_nothing_to_compare(tmp_path, recorded, rates):
+    answer = ask(frozen.keep_runs(recorded, recorded.runs["optimizer"].astype(str) == "fused"), rates)
     assert not {"fused", "fused_not_always", "step", "share", "bytes"} & list_holding(answer)
     page(tmp_path, answer)

@@ -1,4 +1,4 @@
-"""What lower precision makes faster: on the recording of the study, and on recordings that say something else."""
+"""What lower precision makes faster: on frozen runs, and on changes of them that say something else."""
 
 import dataclasses
 from pathlib import Path
@@ -10,53 +10,33 @@ import pytest
 from profiler_job.analysis.metrics import precisions
 from profiler_job.analysis.metrics.differences import Band, Bands
 from profiler_job.analysis.pages.questions import precision
-from profiler_job.analysis.recording import store, table_schema
 from profiler_job.analysis.reference import element_types, flops, kernel_families
 from profiler_job.analysis.site import combine, page_context
 from profiler_job.analysis.site.site_writer import Site
 from profiler_job.jobs.contract.words import NOT_MEASURED
+from tests import frozen
 from tests.page_words import read_page
-from tests.shipped.recordings import locate
 
-FOLDER = locate("precision")
 NONE = combine.find_rates([])
 FFMA = (
     "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x128x8_stage3_warpsize2x2x1_ffma_aligna4_alignc4_execute_kernel"
 )
 
-pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="no recording of the study in site/data")
+
+@pytest.fixture(scope="module")
+def recorded():
+    """One training step of the small model in each precision."""
+    return frozen.load_study("precision")
 
 
 @pytest.fixture(scope="module")
-def shipped():
-    return store.load(FOLDER)
-
-
-@pytest.fixture(scope="module")
-def small_recording(shipped):
-    return with_runs(shipped, shipped.runs["size"].astype(str) == "small")
-
-
-@pytest.fixture(scope="module")
-def large_recording(shipped):
-    return with_runs(shipped, shipped.runs["size"].astype(str) == "large")
-
-
-@pytest.fixture(scope="module")
-def answer(shipped):
-    return ask(shipped)
+def answer(recorded):
+    return ask(recorded)
 
 
 def ask(rec, calibrated=True):
     rates = combine.find_rates([rec]) if calibrated else NONE
     return page_context.ask(precision, combine.select_finished_runs(rec), main=rec, calibration=rates)
-
-
-def with_runs(rec, keep):
-    runs = set(rec.runs.loc[keep, "run_id"].astype(str))
-    frames = {name: getattr(rec, name) for name in table_schema.TABLES}
-    kept = {name: frame[frame["run_id"].astype(str).isin(runs)] for name, frame in frames.items()}
-    return dataclasses.replace(rec, **{name: frame.reset_index(drop=True) for name, frame in kept.items()})
 
 
 def select_run(frame, words):
@@ -98,10 +78,10 @@ def list_holding(answer):
     return {key for key, claim in answer.claims.items() if claim.holds}
 
 
-def test_every_matmul_has_a_math_path_and_none_is_missing(shipped, answer):
+def test_every_matmul_has_a_math_path_and_none_is_missing(recorded, answer):
     paths = answer.tables["paths"].rows
     gemms = paths.groupby("run_id")["gemms"].sum()
-    layers = shipped.runs.astype({"run_id": str}).set_index("run_id")["num_layers"]
+    layers = recorded.runs.astype({"run_id": str}).set_index("run_id")["num_layers"]
     assert (gemms == 3 * (9 * layers[gemms.index] + 1)).all()
     np.testing.assert_allclose(paths.groupby("run_id")["share"].sum(), 1)
     assert "proven" in list_holding(answer) and "not_as_declared" not in list_holding(answer)
@@ -123,10 +103,10 @@ def test_no_step_is_faster_than_its_limit_and_no_rate_above_its_peak(answer):
     assert (use["mfu_measured"] < use["gemm_use"]).all()
 
 
-def test_casts_are_what_autocast_adds_to_the_copies(shipped, answer):
+def test_casts_are_what_autocast_adds_to_the_copies(recorded, answer):
     table = answer.tables["unchanged"].rows.set_index("run_id")
-    copies = shipped.kernels[shipped.kernels["family"].astype(str) == "copy"]
-    copies = copies.groupby(copies["run_id"].astype(str)).size() / 5  # profiled steps
+    copies = recorded.kernels[recorded.kernels["family"].astype(str) == "copy"]
+    copies = copies.groupby(copies["run_id"].astype(str)).size() / frozen.NUM_STEPS
     for run_id, row in table[table["precision"] == "bf16"].iterrows():
         assert row["casts"] == copies[run_id] - copies[run_id.replace("bf16", "fp32")]
 
@@ -144,45 +124,43 @@ def test_the_page_says_what_was_measured(tmp_path, answer):
 
 
 @pytest.mark.long
-def test_a_run_out_of_memory_keeps_its_place_and_gives_no_number(tmp_path, shipped):
-    runs = shipped.runs.astype({"status": str, "status_phase": object})
-    gone = select_run(runs, "^2.7B-.*bf16")
-    runs.loc[gone, ["status", "status_phase"]] = ["oom", "backward"]
-    answer = ask(dataclasses.replace(shipped, runs=runs))
-    row = answer.tables["speed"].rows.set_index("run_id").loc["2.7B-ctx512-bf16-naive-train_step"]
+def test_a_run_out_of_memory_keeps_its_place_and_gives_no_number(tmp_path, recorded):
+    gone = "small-ctx512-bf16-naive-train_step"
+    answer = ask(frozen.lose_run(recorded, gone))
+    row = answer.tables["speed"].rows.set_index("run_id").loc[gone]
     assert row[NOT_MEASURED] == "OOM in backward"
     assert row[["step_ns", "step_speedup", "busy_share", "mfu_measured", "peak_memory_bytes"]].isna().all()
     assert "OOM in backward" in page(tmp_path, answer)
 
 
-def test_a_step_within_the_spread_is_not_called_faster(large_recording):
-    slow = slower(large_recording, "tf32", 2.5)
+def test_a_step_within_the_spread_is_not_called_faster(recorded):
+    slow = slower(recorded, "tf32", 2.5)
     steps = slow.steps.copy()
     base = steps[select_run(steps, "fp32")].reset_index(drop=True)
     steps.loc[select_run(steps, "tf32"), "wall_ns"] = base["wall_ns"].to_numpy()
     answer = ask(dataclasses.replace(slow, steps=steps))
-    assert "large-ctx512-tf32-naive-train_step" in set(answer.claims["not_faster"].rows["run_id"])
+    assert "small-ctx512-tf32-naive-train_step" in set(answer.claims["not_faster"].rows["run_id"])
 
 
-def test_a_slower_step_is_not_called_faster(large_recording):
-    answer = ask(slower(large_recording, "tf32|bf16", 3.5))
+def test_a_slower_step_is_not_called_faster(recorded):
+    answer = ask(slower(recorded, "tf32|bf16", 3.5))
     assert "faster" not in list_holding(answer)
     assert len(answer.claims["not_faster"].rows) == 2
 
 
 def test_the_wait_for_launches_is_said_by_its_value(answer):
     found = answer.claims["waits"].values
-    assert found["num_rows"] == 10
+    assert found["num_rows"] == 2
     assert 0 < found["high"]["launch_wait_fp32"] < found["high"]["launch_wait"] < 1
 
 
-def test_a_step_is_told_from_fp32s_the_less_the_longer_the_gpu_waits(large_recording):
+def test_a_step_is_told_from_fp32s_the_less_the_longer_the_gpu_waits(recorded):
     bands = Bands(
         kernel=Band(kind="kernel", relative=0.01, ratio=1.0, factor=1.0, num_pairs=20),
-        wall=Band(kind="wall", relative=0.01, ratio=100.0, factor=1.0, num_pairs=20),
+        wall=Band(kind="wall", relative=0.01, ratio=30.0, factor=1.0, num_pairs=20),
     )
-    for factor, said in ((1, {"faster"}), (1.9, {"not_faster"})):
-        rec = combine.select_finished_runs(timed(large_recording, "tf32|bf16", factor))
+    for factor, said in ((1, {"faster"}), (1.3, {"not_faster"})):
+        rec = combine.select_finished_runs(timed(recorded, "tf32|bf16", factor))
         rates = combine.find_rates([rec])
         answer = page_context.ask(precision, rec, main=rec, calibration=rates, bands=bands)
         assert {"faster", "not_faster"} & list_holding(answer) == said
@@ -196,61 +174,59 @@ def test_families_that_gain_are_named_only_beyond_the_spread(answer):
     assert "copy" in set(answer.claims["families_slower"].rows["family"])
 
 
-def test_a_family_that_gains_in_tf32_ends_the_claim_that_only_gemms_do(small_recording):
-    kernels = small_recording.kernels
+def test_a_family_that_gains_in_tf32_ends_the_claim_that_only_gemms_do(recorded):
+    kernels = recorded.kernels
     fills = select_run(kernels, "tf32") & (kernels["family"].astype(str) == "fill")
-    assert "tf32_bytes" in list_holding(ask(small_recording))
-    assert "tf32_bytes" not in list_holding(ask(stretched(small_recording, fills, 0.5)))
+    assert "tf32_bytes" in list_holding(ask(recorded))
+    assert "tf32_bytes" not in list_holding(ask(stretched(recorded, fills, 0.5)))
 
 
 @pytest.mark.parametrize("family, factor, key", [("gemm", 100, "gemms_not_always"), ("elementwise", 0.1, "rest_too")])
-def test_the_verdict_is_never_blank(tmp_path, small_recording, family, factor, key):
-    those = select_run(small_recording.kernels, "tf32|bf16") & (small_recording.kernels["family"].astype(str) == family)
-    answer = ask(stretched(small_recording, those, factor))
+def test_the_verdict_is_never_blank(tmp_path, recorded, family, factor, key):
+    those = select_run(recorded.kernels, "tf32|bf16") & (recorded.kernels["family"].astype(str) == family)
+    answer = ask(stretched(recorded, those, factor))
     assert {"rest_as_long", "rest_too", "gemms_not_always"} & list_holding(answer) == {key}
     assert "Not measured." not in page(tmp_path, answer)
 
 
-def test_a_gemm_on_another_path_is_reported(small_recording):
-    kernels = small_recording.kernels.astype({"kernel_name": str})
+def test_a_gemm_on_another_path_is_reported(recorded):
+    kernels = recorded.kernels.astype({"kernel_name": str})
     first = (select_run(kernels, "bf16") & (kernels["family"].astype(str) == "gemm")).idxmax()
     kernels.loc[first, "kernel_name"] = FFMA
-    answer = ask(dataclasses.replace(small_recording, kernels=kernels))
+    answer = ask(dataclasses.replace(recorded, kernels=kernels))
     assert "not_as_declared" in list_holding(answer) and "proven" not in list_holding(answer)
 
 
-def test_casts_in_fp32_silence_what_is_said_of_autocast(small_recording):
-    kernels = small_recording.kernels.astype({"kernel_name": str})
+def test_casts_in_fp32_silence_what_is_said_of_autocast(recorded):
+    kernels = recorded.kernels.astype({"kernel_name": str})
     cast = kernels["kernel_name"][kernels["kernel_name"].map(element_types.is_cast)].iloc[0]
     kernels.loc[(select_run(kernels, "fp32")).idxmax(), "kernel_name"] = cast
-    assert "casts" not in list_holding(ask(dataclasses.replace(small_recording, kernels=kernels)))
+    assert "casts" not in list_holding(ask(dataclasses.replace(recorded, kernels=kernels)))
 
 
-def test_other_kernels_that_gain_are_not_said_to_stay(small_recording):
-    others = select_run(small_recording.kernels, "tf32|bf16") & (
-        small_recording.kernels["family"].astype(str) != "gemm"
-    )
-    assert "rest_as_long" in list_holding(ask(small_recording))
-    assert "rest_as_long" not in list_holding(ask(stretched(small_recording, others, 0.5)))
+def test_other_kernels_that_gain_are_not_said_to_stay(recorded):
+    others = select_run(recorded.kernels, "tf32|bf16") & (recorded.kernels["family"].astype(str) != "gemm")
+    assert "rest_as_long" in list_holding(ask(recorded))
+    assert "rest_as_long" not in list_holding(ask(stretched(recorded, others, 0.5)))
 
 
-def test_without_measured_peaks_nothing_is_said_of_them(tmp_path, small_recording):
-    answer = ask(small_recording, calibrated=False)
+def test_without_measured_peaks_nothing_is_said_of_them(tmp_path, recorded):
+    answer = ask(recorded, calibrated=False)
     assert not {"mfu", "rate_agrees"} & list_holding(answer)
     assert answer.tables["use"].rows["mfu_sheet"].notna().all()
     assert "n/a: not calibrated" in page(tmp_path, answer)
 
 
 @pytest.mark.parametrize("only", ["fp32", "tf32"])
-def test_one_precision_alone_is_compared_with_nothing(tmp_path, small_recording, only):
-    answer = ask(with_runs(small_recording, small_recording.runs["precision"].astype(str) == only))
+def test_one_precision_alone_is_compared_with_nothing(tmp_path, recorded, only):
+    answer = ask(frozen.keep_runs(recorded, recorded.runs["precision"].astype(str) == only))
     assert not {"faster", "not_faster", "rest", "casts", "ceiling", "coarser"} & list_holding(answer)
     page(tmp_path, answer)
 
 
-def test_flops_of_a_step_are_the_numerator(shipped, answer):
+def test_flops_of_a_step_are_the_numerator(recorded, answer):
     row = answer.tables["use"].rows.iloc[0]
-    run = shipped.runs.astype({"run_id": str}).set_index("run_id").loc[row["run_id"]]
+    run = recorded.runs.astype({"run_id": str}).set_index("run_id").loc[row["run_id"]]
     names = ("batch_size", "context_length", "d_model", "d_ff", "num_layers", "num_heads", "vocab_size")
     work = flops.step_flops(flops.StepShape(**{name: int(run[name]) for name in names}), "train_step")
     wall = answer.tables["speed"].rows.set_index("run_id").loc[row["run_id"], "step_ns"]

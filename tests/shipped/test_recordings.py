@@ -35,7 +35,7 @@ def test_every_check_of_every_finished_run_holds(loaded):
 
 
 def test_what_was_timed_was_timed_by_three_processes(loaded):
-    """Except runs that compare losses, whose times are not reported, and those of warm-up: each of these is one process
+    """Except runs that compare losses, whose times are not reported, and runs of warm-up: each of these is one process
     of five with the same settings."""
     known = loaded.processes["run_id"].astype(str).value_counts()
     ok = loaded.runs[loaded.runs["status"].astype(str) == "ok"].astype({"run_id": str})

@@ -1,0 +1,22 @@
+"""`compare` on shipped recordings whose parts and verdicts once contradicted each other."""
+
+import re
+
+from tests.comparison.test_compare import run
+from tests.shipped.recordings import locate
+
+
+def test_the_part_that_is_printed_goes_the_way_of_the_verdict():
+    """The step under nsys waits longer for launches, the unprofiled one is faster: by its matmuls."""
+    case = "size=medium,context_length=512,mode=forward_backward,mode=forward"
+    done = run(locate("h200-fp32"), locate("h200-bf16"), "--a", case)
+    of_forward = done.stdout.split("medium context 512 forward\n")[1].split("\n\n")[0]
+    assert "B is faster" in of_forward
+    assert re.findall(r"^ +([-+])\S+ ms  (\w+, \w+)", of_forward, re.MULTILINE)[0] == ("-", "forward, block")
+
+
+def test_parts_of_the_other_sign_are_said_to_be_apart_within_the_noise_band_as_well():
+    """Else the only part that is printed contradicts the step above it."""
+    done = run(locate("h200-fp32"), locate("again"), "--a", "size=medium,context_length=128,mode=train_step")
+    said = "Unprofiled, a step differs by +2.679 ms; under nsys, which slows the host, by -36.036 ms"
+    assert "not beyond the noise band" in done.stdout and said in " ".join(done.stdout.split())
