@@ -1,7 +1,7 @@
 """Prints the software bill of materials of the system it runs on, in CycloneDX: `sbom.py BASE_IMAGE`.
 
-It lists the Python packages of the interpreter that runs it, and the packages of dpkg. It needs nothing but the
-standard library, and the same image gives the same file.
+It lists the Python packages of the interpreter that runs it, the packages of dpkg, and nsys, which is unpacked from
+a package into a folder. It needs nothing but the standard library, and the same image gives the same file.
 """
 
 import json
@@ -10,7 +10,11 @@ import re
 import subprocess
 import sys
 from importlib import metadata
+from pathlib import Path
 from urllib.parse import quote
+
+NSYS_CONTROL = Path("/opt/nsys/control")
+"""The fields of the package that nsys was unpacked from, as dpkg prints them."""
 
 
 def component(kind: str, name: str, version: str, qualifiers: str = "") -> dict[str, str]:
@@ -36,6 +40,13 @@ def system_packages() -> list[dict[str, str]]:
     ]
 
 
+def nsys_packages(control: Path = NSYS_CONTROL) -> list[dict[str, str]]:
+    if not control.is_file():
+        return []
+    fields = dict(re.findall(r"^([\w-]+): (.*)$", control.read_text(), re.MULTILINE))
+    return [component("deb/nvidia", fields["Package"], fields["Version"], f"?arch={fields['Architecture']}")]
+
+
 def bill_of_materials(base_image: str) -> dict:
     base = {"name": "org.opencontainers.image.base.name", "value": base_image}
     image = {"type": "container", "name": "profiler-job", "bom-ref": "profiler-job", "properties": [base]}
@@ -44,7 +55,7 @@ def bill_of_materials(base_image: str) -> dict:
         "specVersion": "1.6",
         "version": 1,
         "metadata": {"component": image},
-        "components": python_packages() + system_packages(),
+        "components": python_packages() + system_packages() + nsys_packages(),
     }
 
 

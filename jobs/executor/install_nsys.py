@@ -28,6 +28,8 @@ KEY = "AE09FE4BBD223A84B2CCFCE3F60F4B3D7FA2AF80"
 
 LIBRARIES = {"libdw.so.1": "libdw1", "libelf.so.1": "libelf1"}
 """Libraries that nsys's importer needs and that small images lack, with the system's packages that hold them."""
+CONTROL = "control"
+"""The file of the folder that says which package was installed: the package's own fields, as dpkg prints them."""
 TIMEOUT_S = 60
 """Timeout of a connection to the repository that sends nothing."""
 
@@ -62,6 +64,7 @@ def install_nsys(
         try:
             draft.mkdir(parents=True)
             run("dpkg-deb", "--extract", str(archive), str(draft))
+            (draft / CONTROL).write_text(run("dpkg-deb", "--field", str(archive)))
             link_program(draft, work, say)
             shutil.rmtree(folder, ignore_errors=True)
             draft.rename(folder)
@@ -124,7 +127,7 @@ def read_signed(release: Path, key_file: Path, key: str, url: str, work: Path) -
     if checked.returncode or not any(key in signer for signer in signers):
         names = ", ".join(signer[-1] for signer in signers) or "no valid key"
         raise InstallError(
-            f"{url} is signed by {names}, not by {key}; if NVIDIA announced a new key, give its fingerprint with --key"
+            f"{url} is signed by {names}, not by {key}; if NVIDIA announced a new key, give its fingerprint with --key (NSYS_KEY of the image)"
         )
     return text.read_text(encoding="utf-8")
 
@@ -174,7 +177,7 @@ def link_program(draft: Path, work: Path, say: Callable[[str], None]) -> None:
     if still := find_missing_libraries(importer, libraries):
         packages = " ".join(sorted(LIBRARIES.get(name, name) for name in still))
         raise InstallError(f"nsys's importer lacks {', '.join(still)}: apt-get install {packages}, then start again")
-    run(str(start), "--version")
+    say(run(str(start), "--version").strip())
 
 
 def find_missing_libraries(program: Path, folders: list[Path] | None = None) -> list[str]:

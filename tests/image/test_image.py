@@ -13,7 +13,7 @@ import yaml
 
 from tests.image.conftest import ROOT, build
 from tests.image.engine import shown
-from tests.image.package_repository import package_repository
+from tests.image.package_repository import PACKAGE, package_repository
 from tests.shipped.recordings import MANIFESTS, locate
 
 pytestmark = pytest.mark.image
@@ -51,7 +51,6 @@ def sweep(tmp_path) -> tuple[str, ...]:
 
 
 SCRIPTS = (
-    "docker/install_nsys.sh",
     "docker/pin_base_image.sh",
     "requirements/lock",
     "jobs/engines/slurm.sbatch",
@@ -249,8 +248,14 @@ def test_nsys_comes_from_a_signed_repository_and_the_build_fails_without_its_imp
     with package_repository(tmp_path, importer=importer) as arguments:
         code, said = build(engine, base_image, "profiler-job:nsys", TORCH="torch", **arguments)
     assert (code == 0) == built
-    assert "NVIDIA Nsight Systems version 0.0.0 (fake)" in said
-    assert built or "has no QdstrmImporter" in said
+    assert ("NVIDIA Nsight Systems version 0.0.0 (fake)" in said) == built
+    if not built:
+        assert "the package has no QdstrmImporter" in said
+        return
+    inside = ("run", "--rm", "--network=none", "--entrypoint")
+    assert "0.0.0 (fake)" in engine.output(*inside, "nsys", "profiler-job:nsys", "--version")
+    bom = json.loads(engine.output(*inside, "cat", "profiler-job:nsys", "/usr/share/profiler-job/sbom.cdx.json"))
+    assert f"pkg:deb/nvidia/{PACKAGE}@0.0.0?arch=all" in {one["purl"] for one in bom["components"]}
 
 
 def test_a_repository_with_another_key_than_the_pinned_one_is_not_trusted(engine, base_image, image, tmp_path):
@@ -258,7 +263,7 @@ def test_a_repository_with_another_key_than_the_pinned_one_is_not_trusted(engine
         key = arguments.pop("NSYS_KEY")
         code, said = build(engine, base_image, "profiler-job:nsys", TORCH="torch", **arguments)
     assert code != 0
-    assert f"holds the key {key}, not AE09FE4BBD223A84B2CCFCE3F60F4B3D7FA2AF80" in said and "NSYS_KEY" in said
+    assert f"is signed by {key}, not by AE09FE4BBD223A84B2CCFCE3F60F4B3D7FA2AF80" in said and "--key" in said
     assert "NVIDIA Nsight Systems version" not in said
 
 
