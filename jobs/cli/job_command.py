@@ -51,7 +51,7 @@ def job(
     Exit code: like `run`; also 2 when --render-only finds no results, 70 when the recording or the site could
     not be made, and 75 when another job makes its site there. A job that has measured waits for the other one.
     """
-    planned, runs, part, of_all_shards = choose_runs(sweep, only, shard)
+    planned, runs, part, of_all_shards = choose_runs(sweep, only, shard, device)
     with open_event_sink(log_format, price_per_hour, len(select_gpus(device, gpus))) as emit:
         measured = Results(results, planned.name, part.folder)
         if render_only:

@@ -1,11 +1,13 @@
 """The command `profile`: measure a training script as it is, and make its site."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from profiler_job.jobs.cli.console import err, out
+from profiler_job.jobs.cli.event_summary import print_summary
 from profiler_job.jobs.cli.follow_up import build_site, summarise_captures
 from profiler_job.jobs.cli.measure_script import (
     LONGEST_NAME,
@@ -29,6 +31,13 @@ from profiler_job.jobs.executor.events import Terminal
 from profiler_job.jobs.executor.nodes import find_node
 
 
+class CollectorName(StrEnum):
+    """What times the phases and modules of a script."""
+
+    NSYS = "nsys"
+    EVENTS = "events"
+
+
 def profile(
     command: ScriptCommand,
     results: ResultsFolder = Path("results"),
@@ -37,6 +46,10 @@ def profile(
     steps: MeasuredSteps = 5,
     step: EndOfStep = "auto",
     go_on: Annotated[bool, typer.Option("--go-on", help="Let the script go on afterwards.")] = False,
+    collector: Annotated[
+        CollectorName,
+        typer.Option(help="nsys captures each kernel; CUDA events need no nsys, and see phases and modules."),
+    ] = CollectorName.NSYS,
 ) -> None:
     """Profile a training script as it is, and find the module of each kernel, in the backward pass, too.
 
@@ -50,10 +63,13 @@ def profile(
         of_node = f"-node-{node}"
         chosen, site = chosen[: LONGEST_NAME - len(of_node)] + of_node, site + of_node
     check_name(chosen, results)
-    with_site = not find_missing("site")
-    if not with_site:
+    with_events = collector is CollectorName.EVENTS
+    with_site = not with_events and not find_missing("site")
+    if not with_site and not with_events:
         err.print(f"no site will be built; this installs what it needs: {install_command('site')}", markup=False)
-    followed = script.Script(command=command, name=chosen, skip=skip, steps=steps, step=step, goes_on=go_on)
+    followed = script.Script(
+        command=command, name=chosen, skip=skip, steps=steps, step=step, goes_on=go_on, events=with_events
+    )
     folder, noted = measure(followed, results)
     out.print(describe_overhead(noted), soft_wrap=True)
     if noted["world"] > noted["ranks"]:
@@ -62,10 +78,13 @@ def profile(
     with make_recording(folder, results, emit) as (recording, good):
         if with_site:
             build_site([recording], results / site, emit)
-        else:
+        elif not with_events:
             summarise_captures(folder, emit)
     emit.close()
-    if not with_site:
+    if with_events:
+        print_summary(noted, out)
+        out.print(f"recorded: {recording}", markup=False, soft_wrap=True)
+    elif not with_site:
         then = f"{install_command('site')}, then {format_site_command(recording)}"
         out.print(f"no site was built; to build it: {then}", markup=False, soft_wrap=True)
     if code := noted["exit_code"]:

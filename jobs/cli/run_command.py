@@ -41,7 +41,7 @@ def run(
     with other versions (GPU, driver, CUDA, torch, nsys, commit) than this machine has, 69 this machine cannot measure,
     74 results cannot be written, 75 another job holds the folder, 129 hung up, 130 interrupted, 143 terminated.
     """
-    planned, runs, part, of_all_shards = choose_runs(sweep, only, shard)
+    planned, runs, part, of_all_shards = choose_runs(sweep, only, shard, device)
     folder = Results(results, planned.name, part.folder)
     with open_event_sink(log_format, price_per_hour, len(select_gpus(device, gpus))) as emit:
         if not measure(folder, planned, runs, of_all_shards, device, gpus, retry, allow_mix, emit):

@@ -8,6 +8,7 @@ import typer
 from profiler_job.jobs.cli.console import err
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.exit_codes import ExitCode
+from profiler_job.jobs.contract.find_nsys import find_nsys
 from profiler_job.jobs.executor.preflight import RESULTS_OF_IMAGE
 from profiler_job.jobs.sweep.plan import Sweep, SweepError, load_sweep, select_runs
 from profiler_job.jobs.sweep.shards import Shard, detect_shard, parse_shard, select_shard_runs
@@ -28,11 +29,17 @@ PricePerHour = Annotated[
 LogFormat = Annotated[Literal["text", "json"], typer.Option(help="text or json (one event a line).")]
 
 
-def choose_runs(sweep_file: Path, only: str, shard_text: str) -> tuple[Sweep, list[Run], Shard, list[Run] | None]:
+def choose_runs(
+    sweep_file: Path, only: str, shard_text: str, device: str = "cuda"
+) -> tuple[Sweep, list[Run], Shard, list[Run] | None]:
     """Return the sweep, its runs after --only and --shard, the shard, and the runs of all shards if there are several.
-    Ends the program on a configuration error."""
+    On the CPU, which launches no kernels, nothing is captured if there is no nsys. Ends the program on a configuration
+    error."""
     try:
         sweep = load_sweep(sweep_file)
+        if device == "cpu" and sweep.profiled_steps and find_nsys() is None:
+            err.print("no nsys here: steps are timed and none is captured")
+            sweep = sweep.model_copy(update={"profiled_steps": 0})
         selected = select_runs(sweep, only)
         shard, engine = (parse_shard(shard_text), "") if shard_text else detect_shard()
         if engine:

@@ -127,7 +127,7 @@ def read_signed(release: Path, key_file: Path, key: str, url: str, work: Path) -
     if checked.returncode or not any(key in signer for signer in signers):
         names = ", ".join(signer[-1] for signer in signers) or "no valid key"
         raise InstallError(
-            f"{url} is signed by {names}, not by {key}; if NVIDIA announced a new key, give its fingerprint with --key (NSYS_KEY of the image)"
+            f"{url} is signed by {names}, not by {key}; if NVIDIA has a new one, give its fingerprint with --key"
         )
     return text.read_text(encoding="utf-8")
 

@@ -1,6 +1,6 @@
 """Measure a user's training script: start it unchanged, follow it from inside (see `jobs.follow.follow`), and capture
-some of its steps with nsys. It leaves the files of a sweep of one run, so that everything that reads results reads
-these, too."""
+some of its steps with nsys, or time them with CUDA events where there is no nsys. It leaves the files of a sweep of one
+run, so that everything that reads results reads these, too."""
 
 import json
 import os
@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -52,6 +52,8 @@ from profiler_job.jobs.executor.worker_process import kill_processes_with
 INJECTED = Path(__file__).resolve().parents[1] / "follow"
 FOLLOW = "PROFILER_JOB_FOLLOW"
 FOLLOWED = "followed"
+MODULES = "modules.json"
+"""File of a run with the times of its modules, if events timed them."""
 FOLLOWED_STEPS = 2
 """The first of them may differ from the measured steps, as where it loads what only following needs."""
 
@@ -60,8 +62,8 @@ DTYPES = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.float64": "f
 
 @dataclass(frozen=True, kw_only=True)
 class Script:
-    """command: as given. name: of its results. changes: names, of `contract.changes.TRIABLE`. The rest is as of
-    `jobs.follow.follow.Plan`."""
+    """command: as given. name: of its results. changes: names, of `contract.changes.TRIABLE`. events: CUDA events time
+    its phases and modules, in place of a capture. The rest is as of `jobs.follow.follow.Plan`."""
 
     command: Sequence[str]
     name: str
@@ -70,6 +72,7 @@ class Script:
     step: str
     goes_on: bool
     changes: tuple[str, ...] = ()
+    events: bool = False
 
     @property
     def num_needed(self) -> int:
@@ -92,49 +95,39 @@ def measure(script: Script, results: Path) -> tuple[Path, dict[str, Any]]:
 
     Raises ScriptFailedError, CollectorError without nsys, KeyboardInterrupt when told to end, and OSError.
     """
-    if shutil.which("nsys") is None:
-        raise CollectorError(NSYS_MISSING)
+    if not script.events and shutil.which("nsys") is None:
+        raise CollectorError(f"{NSYS_MISSING}; `profile --collector events` measures without it, but no single kernel")
     restore(results / script.name)
     draft = results / f".{script.name}.draft"
     clear(draft)
     run = draft / script.name
     run.mkdir(parents=True)
     started, began = datetime.now(UTC), time.monotonic()
-    code = run_under_nsys(script, run)
+    code = run_followed(script, run)
     ranks = read_noted(draft / FOLLOWED)
     explain_shortage(script, run, ranks, code)
     check_applied(ranks)
     noted = ranks[0]
-    log = NsysLog(run / NSYS_LOG)
-    try:
-        database = export(run / REPORT, log=log)
-    except CollectorError as error:
-        raise ScriptFailedError(f"the capture cannot be read: {error} (see {run / NSYS_LOG})") from None
-    num_kernels, _ = count_kernels_and_steps(database)
-    if not num_kernels:
-        raise ScriptFailedError(
-            f"nsys recorded no kernel: on {noted['gpu_name']} the script launched none in its steps"
-        )
-    num_steps = count_steps_of_processes(database)
-    if len(ranks) > 1 and len(num_steps) != len(ranks):
-        raise ScriptFailedError(
-            f"nsys recorded steps of {format_count(len(num_steps), 'process')}, and {len(ranks)} took them"
-        )
+    num_captured = 0
+    if not script.events:
+        num_captured = export_capture(run, ranks)
+        keep_report(run / REPORT, results / RAW / script.name)
+    else:
+        write_json(run / MODULES, [{"rank": noted["rank"]} | row for noted in ranks for row in noted["modules"]])
     write_json(run / TIMINGS, build_timings(ranks))
-    keep_report(run / REPORT, results / RAW / script.name)
     shutil.rmtree(draft / FOLLOWED)
     record = FinishedRecord(
         schema_version=SCHEMA_VERSION,
         run_id=script.name,
         status="ok",
         run=build_run(script, noted),
-        machine=read_machine_facts({name: noted[name] for name in MACHINE}, with_nsys=True),
+        machine=read_machine_facts({name: noted[name] for name in MACHINE}, with_nsys=not script.events),
         started_at=started.isoformat(timespec="seconds"),
         ended_at=datetime.now(UTC).isoformat(timespec="seconds"),
         wall_s=round(time.monotonic() - began, 3),
         warmup_steps=script.skip,
         measured_steps=len(noted["steps"]),
-        profiled_steps=max(num_steps, default=0),
+        profiled_steps=num_captured,
         num_parameters=noted["num_parameters"],
         autograd_multithreading=noted["autograd_multithreading"],
         float32_matmul_precision=noted["float32_matmul_precision"],
@@ -151,9 +144,29 @@ def measure(script: Script, results: Path) -> tuple[Path, dict[str, Any]]:
 MACHINE = ("gpu_name", "gpu_memory_bytes", "cuda", "torch", "python")
 
 
-def run_under_nsys(script: Script, folder: Path) -> int:
-    """Run the script in a capture that it begins and ends itself; its exit code. What it prints goes where this
-    program's output goes."""
+def export_capture(run: Path, ranks: list[dict[str, Any]]) -> int:
+    """Export the report of nsys in the folder of a run and return the number of captured steps. Raises
+    ScriptFailedError if it does not hold the steps of all ranks."""
+    try:
+        database = export(run / REPORT, log=NsysLog(run / NSYS_LOG))
+    except CollectorError as error:
+        raise ScriptFailedError(f"the capture cannot be read: {error} (see {run / NSYS_LOG})") from None
+    num_kernels, _ = count_kernels_and_steps(database)
+    if not num_kernels:
+        raise ScriptFailedError(
+            f"nsys recorded no kernel: on {ranks[0]['gpu_name']} the script launched none in its steps"
+        )
+    num_steps = count_steps_of_processes(database)
+    if len(ranks) > 1 and len(num_steps) != len(ranks):
+        raise ScriptFailedError(
+            f"nsys recorded steps of {format_count(len(num_steps), 'process')}, and {len(ranks)} took them"
+        )
+    return max(num_steps, default=0)
+
+
+def run_followed(script: Script, folder: Path) -> int:
+    """Run the script, in a capture that it begins and ends itself unless events time it; its exit code. What it prints
+    goes where this program's output goes."""
     plan = {
         "out": str((folder.parent / FOLLOWED).absolute()),
         "skip": script.skip,
@@ -162,18 +175,16 @@ def run_under_nsys(script: Script, folder: Path) -> int:
         "step": script.step,
         "goes_on": script.goes_on,
         "changes": script.changes,
+        "events": script.events,
     }
     path = os.pathsep.join(filter(None, (str(INJECTED), os.environ.get("PYTHONPATH"))))
     followed = json.dumps(plan)
     environment = os.environ | {FOLLOW: followed, "PYTHONPATH": path}
     ranged = ("--capture-range=cudaProfilerApi", "--capture-range-end=stop")
     output = ("--force-overwrite=true", f"--output={(folder / REPORT).absolute()}")
+    under_nsys = () if script.events else ("nsys", "profile", *TRACED, *NOT_SAMPLED, *ranged, *output)
     # A session of its own: a signal to this program's group reaches the script once, from here.
-    process = subprocess.Popen(
-        ["nsys", "profile", *TRACED, *NOT_SAMPLED, *ranged, *output, *script.command],
-        env=environment,
-        start_new_session=True,
-    )
+    process = subprocess.Popen([*under_nsys, *script.command], env=environment, start_new_session=True)
     try:
         return process.wait()
     except BaseException:
@@ -205,15 +216,21 @@ def explain_shortage(script: Script, run: Path, ranks: list[dict[str, Any]], cod
     ended = f"`{shlex.join(script.command)}` ended ({f'exit code {code}' if code else 'no error'})"
     if refused := next((noted["refused"] for noted in ranks if "refused" in noted), ""):
         raise ScriptFailedError(f"`{shlex.join(script.command)}` cannot be profiled: {refused}")
+    if code and not ranks:
+        raise ScriptFailedError(f"{ended} before its first step: what it printed says why")
     if not ranks:
         raise ScriptFailedError(
             f"{ended} and took no step that PyTorch knows of: no optimizer stepped and no model was called, or its "
             "Python does not read PYTHONPATH (options -I, -E); --step NAME takes an NVTX range of the script as a step"
         )
     is_lacking = len(ranks) < ranks[0]["ranks"] or not all(noted["captured_ns"] for noted in ranks)
-    if is_lacking or not (run / REPORT).is_file():
+    if is_lacking or not (script.events or (run / REPORT).is_file()):
         seen = min(noted["seen"] for noted in ranks)
-        parts = f"{script.skip} skipped, {script.steps} timed, {script.steps} captured, {FOLLOWED_STEPS} with modules"
+        if code:
+            raise ScriptFailedError(
+                f"{ended} after {seen} of the {script.num_needed} steps that are needed: what it printed says why"
+            )
+        parts = f"{script.skip} skipped, {script.steps} timed, {script.steps} profiled, {FOLLOWED_STEPS} with modules"
         raise ScriptFailedError(
             f"{ended} after {seen} steps, and {script.num_needed} are needed ({parts}): let it run longer, or "
             "give smaller --skip and --steps"
@@ -247,13 +264,24 @@ def build_timings(ranks: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]
                 known[name] = max(known[name], row[name])
             known["allocated_after_bytes"] = row["allocated_after_bytes"]
         rows = {
-            "steps": [{"step": i, "phase": "step", "wall_ns": wall} for i, wall in enumerate(walls)],
+            "steps": [{"step": i, "phase": "step", "wall_ns": wall} for i, wall in enumerate(walls)]
+            + add_up_phases(noted.get("phases", ())),
             "memory": memory.values(),
             "figures": [{"figure": name, "unit": "", "value": value} for name, value in scalars.items()],
         }
         for name, of_rank in rows.items():
             tables[name] += [{"rank": noted["rank"]} | row for row in of_rank]
     return tables
+
+
+def add_up_phases(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Add up what events timed of a phase that comes several times in a step, as where gradients are accumulated."""
+    times: dict[tuple[int, str], dict[str, Any]] = {}
+    for row in rows:
+        known = times.setdefault((row["step"], row["phase"]), {"wall_ns": 0, "issue_ns": 0})
+        for name in known:
+            known[name] += row[name]
+    return [{"step": step, "phase": phase} | known for (step, phase), known in times.items()]
 
 
 def infer_batch(noted: dict[str, Any]) -> tuple[int, int]:
@@ -306,6 +334,6 @@ def keep_report(report: Path, raw: Path) -> None:
     shutil.move(report, raw / f"{raw.name}{report.suffix}")
 
 
-def write_json(path: Path, content: dict[str, Any]) -> None:
+def write_json(path: Path, content: dict[str, Any] | list[dict[str, Any]]) -> None:
     path.write_text(json.dumps(content, indent=1), encoding="utf-8")
     sync(path)

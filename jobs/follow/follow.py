@@ -3,7 +3,8 @@
 A step ends when the script's optimizer has stepped; in a script without one, when its model has been called. The
 steps have stages (`Stage`): some are skipped; some are timed without a profiler; nsys captures some with a range for
 each phase; and nsys captures some more with a range for each module. These last steps are slower and serve only to find
-which module launches which kernel. Then the script is stopped, or goes on alone.
+which module launches which kernel. Then the script is stopped, or goes on alone. Without nsys, CUDA events time the
+same phases and modules (see `event_ranges`).
 
 Phases are opened around what PyTorch itself offers: `next` of a DataLoader, calls of the outermost module,
 `torch.autograd.backward`, clipping, `zero_grad` and `step` of an optimizer, a gradient scaler. What the script computes
@@ -34,6 +35,7 @@ from torch import nn
 from torch.utils.data import get_worker_info
 
 from .apply_changes import Changes, explain_presences
+from .event_ranges import EventRanges
 from .losses import Losses
 from .matmul_precision import read_matmul_precision
 from .module_ranges import ModuleRanges, is_compiled, list_tensors
@@ -58,7 +60,8 @@ class Plan(NamedTuple):
     out: folder for a file about the steps of each rank. skip: number of steps before the first timed one. steps: number
     of timed steps, and of captured steps. followed: number of further captured steps with a range for each module.
     step: what ends a step: `auto`, `optimizer`, `forward`, or the name of an NVTX range of the script. goes_on: whether
-    the script goes on afterwards. changes: names of changes to the script, of modules in `changes`.
+    the script goes on afterwards. changes: names of changes to the script, of modules in `changes`. events: whether
+    CUDA events time the captured steps, without nsys.
     """
 
     out: str
@@ -68,13 +71,14 @@ class Plan(NamedTuple):
     step: str = "auto"
     goes_on: bool = False
     changes: Sequence[str] = ()
+    events: bool = False
 
 
 class Follower:
     """State of a script that is followed, and what was noted of it so far."""
 
-    def __init__(self, plan: Plan, ranges: ModuleRanges):
-        self.plan, self.ranges = plan, ranges
+    def __init__(self, plan: Plan, ranges: ModuleRanges, events: EventRanges | None = None):
+        self.plan, self.ranges, self.events = plan, ranges, events
         self.changes, self.losses = Changes(plan.changes), Losses()
         self.ranks = Ranks(Path(plan.out))
         self.process = os.getpid()  # what forks from it, such as the workers of a DataLoader, is not followed
@@ -188,7 +192,9 @@ class Follower:
     def begin_capture(self) -> None:
         """Have nsys capture all ranks: the first to ask begins it, and the first to end it ends it for all."""
         self.ranks.meet("before the capture")
-        if torch.cuda.is_initialized():
+        if self.events is not None:
+            self.events.begin()
+        elif torch.cuda.is_initialized():
             torch.cuda.profiler.start()
         self.ranks.meet("in the capture")
         if self.ranks.world > 1:  # a capture numbers processes by the system's ids
@@ -198,7 +204,10 @@ class Follower:
     def end_capture(self) -> None:
         self.synchronize()
         self.ranks.meet("at the end of the capture")
-        if torch.cuda.is_initialized():
+        if self.events is not None:
+            self.facts["phases"] = self.events.list_phases(range(self.plan.steps))
+            self.facts["modules"] = self.events.list_modules(self.plan.steps + self.plan.followed - 1)
+        elif torch.cuda.is_initialized():
             torch.cuda.profiler.stop()
         self.ranks.meet("after the capture")
 
@@ -208,13 +217,17 @@ class Follower:
             self.is_last = self.num_steps == self.plan.followed - 1
         self.forwards = 0
         self.opened_at = time.perf_counter_ns()
-        if torch.cuda.is_initialized():
+        if self.events is not None:
+            self.events.step = self.num_steps + (self.plan.steps if self.stage is Stage.FOLLOWED else 0)
+        elif torch.cuda.is_initialized():
             self.open_step = torch.cuda.nvtx.range_start("modules:step" if self.stage is Stage.FOLLOWED else "step")
 
     def close_range(self, kind: str) -> None:
         """End the range of a step, and note how long the host took for it."""
         self.facts[kind].append(time.perf_counter_ns() - self.opened_at)
-        if self.open_step is not None:
+        if self.events is not None:
+            self.events.step = -1
+        elif self.open_step is not None:
             torch.cuda.nvtx.range_end(self.open_step)
         self.facts["forwards"] = self.forwards
 
@@ -521,7 +534,11 @@ def install(plan: Plan, push: Callable[..., Any] | None = None, pop: Callable[..
     from torch.optim import optimizer
     from torch.utils.data import dataloader
 
-    follower = Follower(plan, ModuleRanges(push or wrap_nvtx("range_push"), pop or wrap_nvtx("range_pop")))
+    events = EventRanges() if plan.events else None
+    if events is not None:
+        push, pop = events.push, events.pop
+    ranges = ModuleRanges(push or wrap_nvtx("range_push"), pop or wrap_nvtx("range_pop"))
+    follower = Follower(plan, ranges, events)
     follower.changes.apply()
 
     def build_phase_wrapper(phase: str) -> Callable[..., Any]:

@@ -134,7 +134,7 @@ def test_a_script_that_crashes_says_how_far_it_came(profile, tmp_path):
     printed, code = ended(profile(source))
     assert code == 1
     assert "AssertionError" in printed, "what the script prints is seen"
-    assert "ended (exit code 1) after 3 steps, and 22 are needed" in " ".join(printed.split())
+    assert "ended (exit code 1) after 3 of the 22 steps that are needed" in " ".join(printed.split())
     assert not (tmp_path / "results" / "train").exists()
 
 
@@ -198,7 +198,7 @@ def test_a_planted_link_is_not_followed(tmp_path, monkeypatch):
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / ".train.draft").symlink_to(tmp_path / "victim")
     monkeypatch.setattr(script.shutil, "which", lambda name: name)
-    monkeypatch.setattr(script, "run_under_nsys", lambda followed, folder: 1)
+    monkeypatch.setattr(script, "run_followed", lambda followed, folder: 1)
     followed = script.Script(command=["train"], name="train", skip=1, steps=2, step="auto", goes_on=False)
     with pytest.raises(script.ScriptFailedError):
         script.measure(followed, tmp_path / "results")

@@ -1,0 +1,127 @@
+"""Print what CUDA events measured of a followed script: its step, phases and modules."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from profiler_job.jobs.contract.find_nsys import HOW_TO_INSTALL
+from profiler_job.jobs.contract.words import format_count
+from profiler_job.jobs.executor.script import infer_batch
+
+AHEAD = 0.05
+"""A GPU limits a phase if it still has this share of the phase to do when the CPU has launched all of it."""
+MOST_MODULES = 12
+UNNAMED = "(outside any module)"
+NOT_SHOWN = (
+    "Not shown, since CUDA events see no kernel: kernels, the fraction of matmuls, and where within a phase the GPU"
+    f" waits. That takes nsys: {HOW_TO_INSTALL}."
+)
+
+
+def print_summary(noted: dict[str, Any], console: Console) -> None:
+    """Print the step of a script, its throughput, memory and limit, then its phases and modules. noted: what a rank
+    noted with events (see `jobs.follow.follow`)."""
+    walls = [step["wall_ns"] for step in noted["steps"]]
+    step_ns = median(walls)
+    clock = "the CPU's clock, since the script used no GPU" if not noted["gpu_memory_bytes"] else noted["gpu_name"]
+    spread = f"median of {len(walls)}, {format_ms(min(walls))} to {format_ms(max(walls))}"
+    console.print(f"A step takes {format_ms(step_ns)} ({spread}) on {clock}.", soft_wrap=True, markup=False)
+    sequences, tokens = infer_batch(noted)
+    if sequences:
+        amount, unit = (tokens, "tokens") if tokens else (sequences, "samples")
+        rate = f"{amount * 1e9 / step_ns:,.0f} {unit}/s"
+        console.print(f"Throughput: {rate}, {amount:,} {unit} a step.", soft_wrap=True, markup=False)
+    if peak := max((row["peak_allocated_bytes"] for row in noted["memory"]), default=0):
+        where = max(noted["memory"], key=lambda row: row["peak_allocated_bytes"])["phase"]
+        capacity = noted["gpu_memory_bytes"] / 2**30
+        text = f"Memory: {peak / 2**30:.2f} GiB allocated at most, in {where}, of {capacity:.0f} GiB."
+        console.print(text, soft_wrap=True, markup=False)
+    phases = average_phases(noted["phases"])
+    if noted["gpu_memory_bytes"]:
+        console.print(describe_limit(phases, step_ns), soft_wrap=True, markup=False)
+    console.print(build_phase_table(phases, step_ns, with_limit=bool(noted["gpu_memory_bytes"])))
+    console.print(build_module_table(noted["modules"]))
+    if noted["gpu_memory_bytes"]:
+        console.print(NOT_SHOWN, soft_wrap=True, markup=False)
+
+
+def average_phases(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the phases in the order of a step, each with the medians over steps: wall_ns, issue_ns, and lag_ns, how
+    far the GPU was behind at its end. Phases that come several times in a step are added up."""
+    steps: dict[str, dict[int, list[float]]] = {}
+    for row in rows:
+        sums = steps.setdefault(row["phase"], {}).setdefault(row["step"], [0.0, 0.0, 0.0])
+        sums[0] += row["wall_ns"]
+        sums[1] += row["issue_ns"]
+        sums[2] = row["lag_ns"]
+    return [
+        {"phase": phase} | dict(zip(("wall_ns", "issue_ns", "lag_ns"), map(median, zip(*of_steps.values()))))
+        for phase, of_steps in steps.items()
+    ]
+
+
+def is_gpu_limited(phase: dict[str, Any]) -> bool:
+    """Return whether the GPU still had work of the phase to do when the CPU had launched all of it."""
+    return bool(phase["lag_ns"] > AHEAD * phase["wall_ns"])
+
+
+def describe_limit(phases: list[dict[str, Any]], step_ns: float) -> str:
+    """Return one line on whether the GPU or the CPU limits the step, by phases."""
+    by_cpu = sum(phase["wall_ns"] for phase in phases if not is_gpu_limited(phase))
+    by_gpu = sum(phase["wall_ns"] for phase in phases if is_gpu_limited(phase))
+    rest = max(0.0, step_ns - by_cpu - by_gpu)
+    if by_gpu >= by_cpu + rest:
+        return f"Limit: the GPU, for {by_gpu / step_ns:.0%} of the step: the CPU launches its work earlier."
+    if by_cpu >= by_gpu + rest:
+        return (
+            f"Limit: the CPU, for {by_cpu / step_ns:.0%} of the step: the GPU is done with a phase as soon as the CPU"
+            " has launched it, or waited for it. Launch less: torch.compile, CUDA graphs, larger batches."
+        )
+    return f"Limit: none of the two for half of the step; {rest / step_ns:.0%} of it lie outside the phases."
+
+
+def build_phase_table(phases: list[dict[str, Any]], step_ns: float, with_limit: bool) -> Table:
+    """Return the table of phases. step_ns: of an unprofiled step, whose share each phase is."""
+    table = Table("phase", title="Phases", title_justify="left")
+    for heading in ("time", "share of step", "CPU"):
+        table.add_column(heading, justify="right")
+    if with_limit:
+        table.add_column("limit")
+    for phase in phases:
+        limit = ["GPU" if is_gpu_limited(phase) else "CPU"] if with_limit else []
+        share = f"{phase['wall_ns'] / step_ns:.1%}"
+        times = (format_ms(phase["wall_ns"]), share, format_ms(phase["issue_ns"]))
+        table.add_row(phase["phase"], *times, *limit)
+    return table
+
+
+def build_module_table(rows: Iterable[dict[str, Any]]) -> Table:
+    """Return the table of the modules that take most time; the layers of a list are one row."""
+    totals: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
+    for row in rows:
+        key = re.sub(r"\.\d+(?=/|$| )", ".*", row["module"]) or UNNAMED, row["phase"]
+        totals[key][0] += row["alone_ns"]
+        totals[key][1] += row["calls"]
+    all_ns = sum(alone for alone, _ in totals.values()) or 1
+    ranked = sorted(totals.items(), key=lambda item: -item[1][0])
+    title = "Modules, each without those inside it, in a step that times them, too"
+    table = Table("module", "phase", title=title, title_justify="left")
+    for heading in ("time", "share", "ranges"):
+        table.add_column(heading, justify="right")
+    for (module, phase), (alone, calls) in ranked[:MOST_MODULES]:
+        table.add_row(module, phase, format_ms(alone), f"{alone / all_ns:.1%}", f"{calls:,}")
+    if others := ranked[MOST_MODULES:]:
+        alone = sum(alone_ns for _, (alone_ns, _) in others)
+        table.add_row(f"{format_count(len(others), 'other')}", "", format_ms(alone), f"{alone / all_ns:.1%}", "")
+    return table
+
+
+def format_ms(ns: float) -> str:
+    """Return a time in ms with three significant digits at least."""
+    ms = ns / 1e6
+    return f"{ms:.3f} ms" if ms < 10 else f"{ms:.1f} ms"
