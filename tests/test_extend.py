@@ -5,8 +5,10 @@ import importlib.util
 import re
 from pathlib import Path
 
-from profiler_job.analysis.pages.questions import QUESTIONS, STUDIES
+from profiler_job.analysis.pages.question import Question, Section
+from profiler_job.analysis.pages.questions import ALL_QUESTIONS
 from profiler_job.analysis.reference import gpus, kernel_families
+from profiler_job.analysis.site import page_context
 from profiler_job.analysis.site.site_writer import Site
 from profiler_job.jobs.sweep.plan import load_sweep
 from tests import synthetic
@@ -20,46 +22,35 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
-def letter_of_the_question() -> str:
-    """Letter of the question that the page adds to QUESTIONS."""
-    return re.search(r'`"(\w)": peak_memory`', PAGE.read_text(encoding="utf-8"))[1]
+def load_the_question(folder: Path) -> Question:
+    """Return the question of the page, whose module and template are in a folder."""
+    (folder / "peak_memory.py").write_text(blocks("python")[0])
+    (folder / "peak_memory.md").write_text(blocks("jinja")[0])
+    spec = importlib.util.spec_from_file_location("peak_memory", folder / "peak_memory.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.QUESTION
 
 
-def test_letter_and_slug_of_the_new_question_are_free():
-    letter = letter_of_the_question()
-    source = blocks("python")[0]
-    assert source.startswith(f'"""({letter}) ')
-    registered = QUESTIONS | STUDIES
-    assert len(registered) == len(QUESTIONS) + len(STUDIES)
-    assert letter not in registered, f"({letter}) is {registered[letter].TITLE}"
-    slug = re.search(r'^SLUG = "(.+)"$', source, re.MULTILINE)[1]
-    assert slug not in {question.SLUG for question in registered.values()}
+def test_letter_and_slug_of_the_new_question_are_free(tmp_path):
+    new = load_the_question(tmp_path)
+    assert blocks("python")[0].startswith(f'"""({new.letter}) ')
+    assert new.letter not in ALL_QUESTIONS
+    assert new.slug not in {question.slug for question in ALL_QUESTIONS.values()}
 
 
-def test_the_readme_lists_every_question():
-    listed = re.findall(r"^\| ([a-z]) \| ", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
-    assert listed == [*QUESTIONS, *STUDIES]
-
-
-def test_the_readme_calls_no_study_unrecorded_whose_recording_is_shipped():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    unrecorded = re.findall(r"^\| ([a-z]) \| .*not recorded yet", readme, re.MULTILINE)
-    named = {letter: getattr(STUDIES.get(letter), "STUDY", "") for letter in unrecorded}
-    assert not [letter for letter, study in named.items() if (ROOT / "site" / "data" / study).is_dir()]
+def test_the_readme_has_every_section_of_questions():
+    """It has what each section answers, so that a question needs no line of it."""
+    listed = re.findall(r"^- \*\*(.+?)\.\*\* ", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert listed == [section.value for section in Section if section is not Section.MORE]
 
 
 def test_the_question_becomes_a_page(tmp_path):
-    module, template = blocks("python")[0], blocks("jinja")[0]
-    (tmp_path / "peak_memory.py").write_text(module)
-    (tmp_path / "peak_memory.md").write_text(template)
-    found = importlib.util.spec_from_file_location("peak_memory", tmp_path / "peak_memory.py")
-    question = importlib.util.module_from_spec(found)
-    found.loader.exec_module(question)
-    runs = synthetic.recording(("small", "2.7B"), (128, 1024)).runs
+    question = load_the_question(tmp_path)
+    answer = page_context.ask(question, synthetic.recording(("small", "2.7B"), (128, 1024)))
     site = Site(tmp_path / "docs", (tmp_path,), {}, ("size", "context_length"))
-    page = f"report/{question.SLUG}.md"
-    site.write(page, "peak_memory.md", question.answer(runs), letter=letter_of_the_question(), title=question.TITLE)
-    written = (tmp_path / "docs" / page).read_text()
+    site.write(question.page, question.template, answer, letter=question.letter, title=question.title)
+    written = (tmp_path / "docs" / question.page).read_text()
     assert "A training step needs **" in written and "The highest peak is " in written
     assert "OOM in forward" in written, "a run that did not finish says so"
     assert (tmp_path / "docs/report/csv/peak-memory/peaks.csv").is_file()

@@ -191,4 +191,4 @@ def _word_conditions(rows: pd.DataFrame) -> str:
 
 
 def _charts(runs: pd.DataFrame, kernels: pd.DataFrame) -> list[Chart]:
-    return [beyond_gemm.answer(runs, kernels).charts["families"]]
+    return beyond_gemm.draw_families(runs, kernels)

@@ -12,7 +12,6 @@ from profiler_job.analysis.comparison.sides import Side
 from profiler_job.analysis.pages import (
     comparison,
     environment,
-    reconciliation,
     titles,
 )
 from profiler_job.analysis.recording import store
@@ -20,7 +19,7 @@ from profiler_job.analysis.render.answer import Answer
 from profiler_job.analysis.render.tables import page_of_run
 from profiler_job.analysis.render.text import file_name
 from profiler_job.analysis.site.combine import select_runs
-from profiler_job.analysis.site.page_context import RunPages, ask, identify_runs, make_site, name_folder
+from profiler_job.analysis.site.page_context import RunPages, check_recording, identify_runs, make_site, name_folder
 from profiler_job.analysis.site.run_pages import write_run_pages, write_timelines
 from profiler_job.analysis.site.site_writer import Site
 
@@ -118,7 +117,7 @@ def write_comparison(
         here = [run for run in run_ids if links.runs.get((letter, run), "").startswith(folder)]
         if here and side.recording:
             rec = select_runs(side.recording, here)
-            checks = ask(reconciliation, rec, studies={}).tables["checks"].rows
+            checks = check_recording(rec).tables["checks"].rows
             of_side = replace(site, notes=(notes[letter],))
             strips = write_timelines(rec, of_side, in_full=())  # strips of every run would be too many bytes
             named = f"{letter}, {side.label}"

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from profiler_job.analysis.pages import benchmarks, predictions
-from profiler_job.analysis.pages.questions import QUESTIONS
-from profiler_job.analysis.pages.questions import STUDIES as OF_STUDIES
+from profiler_job.analysis.pages.questions import ALL_QUESTIONS
 from profiler_job.analysis.prediction import ledger
 from profiler_job.analysis.recording import store
 from profiler_job.jobs.contract.integrity import create, find_folders
@@ -80,9 +79,8 @@ def describe_recordings(data: Path) -> str:
 
 def _pages_of(study: str) -> str:
     """The titles of the pages of a study."""
-    answered = [*(QUESTIONS.values() if not study else ()), *OF_STUDIES.values()]
     of = LADDER if study == LOSSES else study
-    titles = [page.TITLE for page in answered if getattr(page, "STUDY", "") == of]
+    titles = [question.title for question in ALL_QUESTIONS.values() if (question.study or "") == of]
     return ", ".join(f"*{title}*" for title in titles)
 
 

@@ -31,7 +31,6 @@ from profiler_job.analysis.site.combine import join_recordings
 from profiler_job.analysis.site.page_context import (
     NOTHING,
     RunPages,
-    ask,
     describe_conditions,
     describe_version,
     find_run_pages,
@@ -56,16 +55,20 @@ def write_lists(
     """Write the pages that list runs, kernels, calls and data of a recording, and how it was measured. rec: what was
     measured of the finished runs of `published`."""
     measured_in = describe_conditions(rec)
-    site.write("report/runs.md", "run_list.md", ask(run_list, rec, price=price), **measured_in)
+    listed = run_list.answer(rec.runs, rec.steps, rec.kernels, rec.memops, rec.processes, rec.telemetry, price)
+    site.write("report/runs.md", "run_list.md", listed, **measured_in)
     linked = join_recordings([rec, studies[BF16]]) if BF16 in studies else rec
-    site.write("report/kernels.md", "kernel_glossary.md", ask(kernel_glossary, linked), **describe_conditions(linked))
-    site.write(f"report/{cuda_calls.SLUG}.md", "cuda_calls.md", ask(cuda_calls, rec), **measured_in)
-    about = ask(data_page, published, dictionary=store.dictionary(), downloads=downloads)
+    names = kernel_glossary.answer(linked.kernels)
+    site.write("report/kernels.md", "kernel_glossary.md", names, **describe_conditions(linked))
+    calls = cuda_calls.answer(rec.runs, rec.steps, rec.kernels, rec.api, rec.memops)
+    site.write(f"report/{cuda_calls.SLUG}.md", "cuda_calls.md", calls, **measured_in)
+    about = data_page.answer(store.dictionary(), downloads)
     site.write("report/data.md", "data_page.md", about)
     site.write("report/methods.md", "methods.md", NOTHING, **_constants(rec, studies), **measured_in)
-    of_place = ask(environment, rec, processes=rec.processes, telemetry=rec.telemetry)
+    of_place = environment.answer(rec.runs, rec.manifest, rec.processes, rec.telemetry)
     site.write("report/environment.md", "environment.md", of_place)
-    site.write(f"report/{telemetry.SLUG}.md", "telemetry.md", ask(telemetry, rec, price=price), **measured_in)
+    states = telemetry.answer(rec.runs, rec.steps, rec.processes, rec.telemetry, price)
+    site.write(f"report/{telemetry.SLUG}.md", "telemetry.md", states, **measured_in)
 
 
 def write_tested(site: Site, measured: Path, predicted: pd.DataFrame) -> None:
@@ -86,7 +89,7 @@ def write_explore(
 ) -> None:
     """Write the page of all runs, and the sections of those without a page in `known`. Runs that compare losses are not
     among all, since their times are not the times of plain steps."""
-    about = {question.STUDY: f"report/{question.SLUG}" for question in STUDIES.values() if question.STUDY}
+    about = {question.study: f"report/{question.slug}" for question in STUDIES.values() if question.study}
     about[LOSSES] = about[LADDER]
     main = {run: page_of_run(run[0]) for run in identify_runs(rec.runs)}
     parts = [explore.Part(name=str(rec.manifest.get("name", "main")), page="report/runs", run_pages=main, rec=rec)]

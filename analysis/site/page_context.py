@@ -1,19 +1,16 @@
 """What several kinds of pages need: questions asked of a recording, sites, paths and conditions of pages."""
 
-import inspect
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
 
 from profiler_job.analysis.metrics import run_grid
-from profiler_job.analysis.pages import (
-    environment,
-    study_runs,
-)
+from profiler_job.analysis.pages import environment, reconciliation, study_runs
+from profiler_job.analysis.pages.question import Inputs, Question
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.reference import kernel_families
 from profiler_job.analysis.render.answer import Answer, assemble
@@ -26,16 +23,14 @@ from profiler_job.jobs.contract.layout import SCRIPT
 NOTHING = assemble({}, [], [], [])
 
 
-def ask(question: ModuleType, rec: store.Recording, **more: Any) -> Answer:
-    """A question's answer: its parameters name the tables of the recording that it gets, and what else there is."""
-    given = {}
-    for name, parameter in inspect.signature(question.answer).parameters.items():
-        if name in more:
-            given[name] = more[name]
-        elif parameter.default is parameter.empty:
-            given[name] = getattr(rec, name)
-    answer: Answer = question.answer(**given)
-    return answer
+def ask(question: Question, rec: store.Recording, **more: Any) -> Answer:
+    """Return a question's answer from a recording. more: other fields of `Inputs`; `main` is `rec` unless given."""
+    return question.answer(Inputs(recording=rec, **{"main": rec} | more))
+
+
+def check_recording(rec: store.Recording, studies: Mapping[str, store.Recording] = MappingProxyType({})) -> Answer:
+    """Return the reconciliation of a recording, and of its numbers with those of the studies."""
+    return reconciliation.answer(rec.runs, rec.steps, rec.kernels, rec.memops, rec.nsys_sums, rec.api, studies)
 
 
 RunPages = Mapping[tuple[str, str], str]

@@ -1,10 +1,9 @@
 """The pages of questions and studies, the overview and the reconciliation."""
 
-import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
@@ -13,12 +12,12 @@ from profiler_job.analysis.metrics import differences
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.pages import (
     overview,
-    reconciliation,
     script_page,
     telemetry,
     token_costs,
 )
-from profiler_job.analysis.pages.questions import QUESTIONS, SEARCHED, STUDIES, group_by_section, section_of
+from profiler_job.analysis.pages.question import Inputs, Question
+from profiler_job.analysis.pages.questions import QUESTIONS, STUDIES, group_by_section
 from profiler_job.analysis.prediction import recording_predictions
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.render.answer import Answer, assemble
@@ -28,6 +27,7 @@ from profiler_job.analysis.site.combine import find_rates, select_rates
 from profiler_job.analysis.site.page_context import (
     RunPages,
     ask,
+    check_recording,
     describe_claim_conditions,
     describe_conditions,
     describe_question_conditions,
@@ -37,6 +37,7 @@ from profiler_job.analysis.site.page_context import (
     make_site_of_study,
 )
 from profiler_job.analysis.site.site_writer import Site
+from profiler_job.jobs.contract.modes import MODES
 from profiler_job.jobs.contract.studies import AGAIN, BF16
 
 
@@ -70,49 +71,60 @@ def write_questions(
             studies[BF16], replace(make_site_of_study(site, BF16, studies[BF16], rec.runs, known), run_links={})
         )
     calibration = find_rates([*studies.values(), rec])
-    checked = checked or ask(reconciliation, rec, studies=studies)
+    checked = checked or check_recording(rec, studies)
 
-    def write_question(letter: str, question: ModuleType) -> dict[str, Any]:
+    def write_question(question: Question) -> dict[str, Any]:
         answer = ask(question, rec, bands=bands, studies=studies)
-        of_twin = twin.write(letter, question, bands) if twin else {}
-        for name in getattr(question, "ALSO_AS", ()):
+        of_twin = twin.write(question, bands) if twin else {}
+        for name in question.also_as:
             site.write(f"report/{name}.md", f"{name}.md", answer, conditions=describe_question_conditions(rec))
-        return _write_question(site, letter, question, answer, rec, **of_twin)
+        return _write_question(site, question, answer, rec, **of_twin)
 
-    def answer_study(question: ModuleType, studied: store.Recording) -> Answer:
-        more = {"main": rec, "calibration": select_rates(studied.runs, calibration), "studies": studies, "bands": bands}
-        more |= {"losses": losses, "run_pages": run_pages}
-        if predicted is not None and "hindsight" in inspect.signature(question.answer).parameters:
-            more["hindsight"] = pd.concat(
-                recording_predictions.predict_measured(part, question.MODE) for part in (rec, *captured)
+    def answer_study(question: Question, studied: store.Recording) -> Answer:
+        hindsight = None
+        if predicted is not None and "hindsight" in question.needs:
+            hindsight = pd.concat(recording_predictions.predict_measured(part, MODES[-1]) for part in (rec, *captured))
+        return question.answer(
+            Inputs(
+                recording=studied,
+                main=rec,
+                studies=studies,
+                calibration=select_rates(studied.runs, calibration),
+                bands=bands,
+                predicted=predicted,
+                hindsight=hindsight,
+                losses=losses,
+                run_pages=run_pages,
             )
-        return ask(question, studied, **more, predicted=predicted)
+        )
 
-    def write_study(letter: str, question: ModuleType) -> dict[str, Any]:
-        studied = studies.get(question.STUDY) if question.STUDY else rec
+    def write_study(question: Question) -> dict[str, Any]:
+        studied = studies.get(question.study) if question.study else rec
         if studied is None:
-            return _write_question(site, letter, question, _answer_not_recorded(question), None, "not_recorded.md")
-        own = site if studied is rec else make_site_of_study(site, question.STUDY, studied, rec.runs, known)
-        answers[letter] = answer_study(question, studied)
-        return _write_question(own, letter, question, answers[letter], studied, price=price)
+            return _write_question(site, question, _answer_not_recorded(question), None, "not_recorded.md")
+        own = site if studied is rec else make_site_of_study(site, question.study or "", studied, rec.runs, known)
+        answers[question.letter] = answer_study(question, studied)
+        return _write_question(own, question, answers[question.letter], studied, price=price)
 
     answers: dict[str, Answer] = {}
-    said = {letter: write_question(letter, question) for letter, question in QUESTIONS.items()}
-    said |= {letter: write_study(letter, question) for letter, question in STUDIES.items()}
+    said = {letter: write_question(question) for letter, question in QUESTIONS.items()}
+    said |= {letter: write_study(question) for letter, question in STUDIES.items()}
     pages: dict[str, Any] = {"conditions": describe_question_conditions(rec)}
     leading, deciding = None, None
     claimed: tuple[str, ...] = ()
     for letter, question in STUDIES.items():
-        if question.STUDY == BF16 and twin:
+        if question.study == BF16 and twin:
             leading, pages["leading"], claimed = answers[letter], said[letter], (BF16, *claimed)
-        if getattr(question, "DECIDES", False) and letter in answers:
-            deciding, pages["deciding"], claimed = answers[letter], said[letter], (*claimed, *question.READS)
+        if question.decides_by and letter in answers:
+            deciding, pages["deciding"], claimed = answers[letter], said[letter], (*claimed, *question.decides_by)
     of_claims = [rec, *(studies[name] for name in claimed if name in studies)]
     pages["claimed_in"] = describe_claim_conditions(of_claims, deciding) if claimed else pages["conditions"]
     site.write("report/reconciliation.md", "reconciliation.md", checked, **describe_conditions(rec))
     agreement = site.block("index.md", "reconciliation.md", checked, "verdict")
     pages |= {"sections": group_by_section(said), "agreement": agreement, "compared": compared}
-    home = ask(overview, rec, leading=leading, deciding=deciding, twin=studies.get(BF16), run_pages=run_pages)
+    home = overview.answer(
+        rec.runs, rec.steps, rec.kernels, rec.manifest, leading, deciding, studies.get(BF16), run_pages
+    )
     site.write("index.md", "overview.md", home, **pages)
     return site
 
@@ -124,31 +136,23 @@ class _Twin:
     rec: store.Recording
     site: Site
 
-    def write(self, letter: str, question: ModuleType, bands: Bands | None) -> dict[str, Any]:
+    def write(self, question: Question, bands: Bands | None) -> dict[str, Any]:
         """Write the page of a question of the twin; gives what the page of the main recording and the overview show of
         it."""
         answer = ask(question, self.rec, bands=bands)
-        slug, template = f"bf16-{question.SLUG}", _template(question)
-        words = {**_words(letter, question), "twin_of": question.SLUG, "searched": []}
+        slug, template = f"bf16-{question.slug}", question.template
+        words = {**_words(question), "twin_of": question.slug, "searched": []}
         self.site.write(
             f"report/{slug}.md", template, answer, **words, conditions=describe_question_conditions(self.rec)
         )
-        verdicts = {page: self.site.block(page, template, answer, "verdict") for page in (_page(question), "index.md")}
-        return {"twin": {"slug": slug, "verdict": verdicts[_page(question)], "in_overview": verdicts["index.md"]}}
+        verdicts = {page: self.site.block(page, template, answer, "verdict") for page in (question.page, "index.md")}
+        return {"twin": {"slug": slug, "verdict": verdicts[question.page], "in_overview": verdicts["index.md"]}}
 
 
-def _words(letter: str, question: ModuleType) -> dict[str, Any]:
+def _words(question: Question) -> dict[str, Any]:
     """The head of a question's answer."""
-    searched = list(SEARCHED.get(letter, ()))
-    return {"letter": letter, "title": question.TITLE, "section": section_of(letter), "searched": searched}
-
-
-def _page(question: ModuleType) -> str:
-    return f"report/{question.SLUG}.md"
-
-
-def _template(question: ModuleType) -> str:
-    return question.__name__.rsplit(".", 1)[-1] + ".md"
+    searched = list(question.searched)
+    return {"letter": question.letter, "title": question.title, "section": question.section.value, "searched": searched}
 
 
 def write_overview_of_script(
@@ -158,19 +162,18 @@ def write_overview_of_script(
     compared: facts of the pages of comparisons."""
     site = make_site(rec, docs)
     site.write("report/reconciliation.md", "reconciliation.md", checked)
-    overview = ask(script_page, rec)
-    site.write("index.md", "script_page.md", overview, compared=compared)
-    return site, plain(site.block("index.md", "script_page.md", overview, "verdict"))
+    first = script_page.answer(rec.runs, rec.steps, rec.kernels, rec.memops, rec.figures)
+    site.write("index.md", "script_page.md", first, compared=compared)
+    return site, plain(site.block("index.md", "script_page.md", first, "verdict"))
 
 
-def _answer_not_recorded(question: ModuleType) -> Answer:
-    return assemble({"study": question.STUDY, "same_runs": question.STUDY == AGAIN}, [], [], [])
+def _answer_not_recorded(question: Question) -> Answer:
+    return assemble({"study": question.study, "same_runs": question.study == AGAIN}, [], [], [])
 
 
 def _write_question(
     site: Site,
-    letter: str,
-    question: ModuleType,
+    question: Question,
     answer: Answer,
     rec: store.Recording | None,
     template: str = "",
@@ -179,11 +182,11 @@ def _write_question(
 ) -> dict[str, Any]:
     """Write a question's page, with the conditions of the runs of `rec` and what `more` there is to say; gives what the
     overview shows of it."""
-    template = template or _template(question)
-    words = {**_words(letter, question), **more}
+    template = template or question.template
+    words = {**_words(question), **more}
     measured = {} if rec is None else {"conditions": describe_question_conditions(rec)}
-    if rec is not None and getattr(question, "STUDY", "") in token_costs.STUDIES:
+    if rec is not None and (question.study or "") in token_costs.STUDIES:
         answer = token_costs.with_costs(answer, rec.runs, rec.steps, rec.processes, rec.telemetry, price)
         words["costed"] = {"price": price}
-    site.write(_page(question), template, answer, **words, **measured)
-    return {**words, **measured, "slug": question.SLUG, "verdict": site.block("index.md", template, answer, "verdict")}
+    site.write(question.page, template, answer, **words, **measured)
+    return {**words, **measured, "slug": question.slug, "verdict": site.block("index.md", template, answer, "verdict")}

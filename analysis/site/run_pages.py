@@ -9,7 +9,6 @@ from typing import Any
 import pandas as pd
 
 from profiler_job.analysis.pages import (
-    reconciliation,
     run_page,
     telemetry,
     titles,
@@ -22,7 +21,7 @@ from profiler_job.analysis.render.text import file_name, inline, ms, plain
 from profiler_job.analysis.show.advice_lines import format_run_advice
 from profiler_job.analysis.show.finding_lines import FINDING, describe_findings
 from profiler_job.analysis.show.verdict_lines import describe_gpus, describe_phases
-from profiler_job.analysis.site.page_context import ask, describe_conditions, make_site, name_folder
+from profiler_job.analysis.site.page_context import check_recording, describe_conditions, make_site, name_folder
 from profiler_job.analysis.site.site_writer import Site
 from profiler_job.jobs.contract.axes import find_value_words
 from profiler_job.jobs.contract.layout import SCRIPT
@@ -47,7 +46,7 @@ def write_runs_of_study(study: str, studied: store.Recording, docs: Path) -> Non
     """Write the pages of the runs of a study, with strips of the timeline. Whole ones would be too many bytes: they are
     of one run of several GPUs for each way to share the work."""
     site = make_site(studied, docs)
-    checks = ask(reconciliation, studied, studies={}).tables["checks"].rows
+    checks = check_recording(studied).tables["checks"].rows
     strips = write_timelines(studied, site, in_full=_choose_smallest_runs(studied))
     write_run_pages(site, name_folder(study, ""), studied, checks, {}, traces=strips)
 

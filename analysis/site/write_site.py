@@ -19,7 +19,6 @@ from profiler_job.analysis.comparison.judge import Comparison
 from profiler_job.analysis.comparison.site_comparisons import make_comparisons
 from profiler_job.analysis.metrics import differences
 from profiler_job.analysis.pages import (
-    reconciliation,
     telemetry,
 )
 from profiler_job.analysis.prediction import ledger
@@ -36,7 +35,7 @@ from profiler_job.analysis.site.combine import (
 )
 from profiler_job.analysis.site.comparison_pages import assign_pages, list_counterparts, write_comparisons
 from profiler_job.analysis.site.list_pages import write_explore, write_lists, write_tested
-from profiler_job.analysis.site.page_context import RunPages, ask, identify_runs, name_folder
+from profiler_job.analysis.site.page_context import RunPages, check_recording, identify_runs, name_folder
 from profiler_job.analysis.site.parallel_pages import Helper, Later, helping
 from profiler_job.analysis.site.question_pages import write_overview_of_script, write_questions
 from profiler_job.analysis.site.run_pages import write_runs, write_runs_of_study
@@ -181,7 +180,7 @@ def _draft(
     helper.give(write_comparisons, rec, docs, compared, gains)
     known, sides = assign_pages(rec, compared)
     known = {**_run_pages_of(studies), **known}
-    checked = ask(reconciliation, rec, studies=every_study)  # before the questions, which share what it computes
+    checked = check_recording(rec, every_study)  # before the questions, which share what it computes
     helper.give(write_runs, rec, docs, checked.tables["checks"].rows, list_counterparts(sides), price, gains)
     summary = [side.said.facts for side in sides]
     is_script = bool(rec.manifest.get(SCRIPT))

@@ -8,6 +8,7 @@ import pytest
 from profiler_job.analysis.metrics import depth
 from profiler_job.analysis.metrics.differences import Band
 from profiler_job.analysis.pages.questions import host
+from profiler_job.analysis.site import page_context
 from tests.synthetic import recording
 
 MODES = ("forward", "train_step")
@@ -52,8 +53,7 @@ def test_processes_that_overlap_are_not_apart_and_a_wide_band_holds_both():
 
 
 def summarise_pairs(rec, twin):
-    frames = {name: getattr(rec, name) for name in ("runs", "steps", "kernels", "memops", "api")}
-    return host.answer(**frames, main=rec, studies={"bf16": twin})
+    return page_context.ask(host.QUESTION, rec, studies={"bf16": twin})
 
 
 def test_the_page_tells_it_of_the_precision_in_which_it_is_so():

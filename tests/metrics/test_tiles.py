@@ -7,6 +7,7 @@ import pytest
 from profiler_job.analysis.metrics import run_grid, tiles
 from profiler_job.analysis.pages.questions import top_kernel
 from profiler_job.analysis.reference import flops
+from profiler_job.analysis.site import page_context
 from tests.synthetic import GEMM, recording
 
 ONE = "small-ctx512-fp32-naive-train_step"
@@ -71,6 +72,8 @@ def test_a_small_tile_is_held_against_the_largest_of_the_same_pass(rec):
 
 
 def test_without_a_gemm_there_are_no_tiles(rec):
-    answer = top_kernel.answer(rec.runs, rec.kernels[rec.kernels["family"] != "gemm"])
+    answer = page_context.ask(
+        top_kernel.QUESTION, dataclasses.replace(rec, kernels=rec.kernels[rec.kernels["family"] != "gemm"])
+    )
     assert not len(answer.tables["tiles"].rows) and not len(answer.tables["tile_matrix"].rows)
     assert not any(answer.claims[key].holds for key in ("tile", "unaligned", "small_tiles"))

@@ -49,7 +49,7 @@ def row(answer, table, **where):
 
 
 def test_a_gives_each_clock_with_its_spread(rec):
-    found = row(ask(forward_time, rec), "times", size="small", context_length=512)
+    found = row(ask(forward_time.QUESTION, rec), "times", size="small", context_length=512)
     timed = rec.steps[(rec.steps["run_id"] == found["run_id"]) & (rec.steps["collector"] == "timer")]
     forward = timed[timed["phase"] == "forward"]["wall_ns"]
     assert (found["timer_ns"], found["timer_min_ns"], found["timer_max_ns"]) == (
@@ -64,7 +64,7 @@ def test_a_gives_each_clock_with_its_spread(rec):
 
 
 def test_a_gives_mean_and_deviation_of_all_timed_steps(rec):
-    answer = ask(forward_time, rec)
+    answer = ask(forward_time.QUESTION, rec)
     found = row(answer, "steps", size="small", context_length=512)
     timed = rec.steps[(rec.steps["run_id"] == found["run_id"]) & (rec.steps["collector"] == "timer")]
     forward = timed[timed["phase"] == "forward"]["wall_ns"]
@@ -82,9 +82,11 @@ def test_a_gives_the_interval_of_the_processes_that_timed_a_run(rec):
         rec.steps[timer].assign(process=number, wall_ns=rec.steps["wall_ns"] + 1_000_000 * number)
         for number in range(3)
     )
-    answer = ask(forward_time, dataclasses.replace(rec, steps=pd.concat([rec.steps[~timer].assign(process=0), steps])))
+    answer = ask(
+        forward_time.QUESTION, dataclasses.replace(rec, steps=pd.concat([rec.steps[~timer].assign(process=0), steps]))
+    )
     found, of_one = (
-        row(asked, "steps", size="small", context_length=512) for asked in (answer, ask(forward_time, rec))
+        row(asked, "steps", size="small", context_length=512) for asked in (answer, ask(forward_time.QUESTION, rec))
     )
     assert (found["timer_n"], found["num_processes"]) == (30, 3)
     assert found["of_processes_ns"] == of_one["timer_ns"] + 1_000_000
@@ -98,13 +100,13 @@ def test_t_gives_intervals_of_both_sides_where_both_have_three_processes():
     small = recording(("small",), (128,), ("train_step",), num_profiled=1, num_timed=2)
     steps = pd.concat(small.steps.assign(process=number) for number in range(3))
     of_three = dataclasses.replace(small, steps=steps[(steps["collector"] == "timer") | (steps["process"] == 0)])
-    rows = page_context.ask(in_bf16, of_three, main=of_three).tables["processes"].rows
+    rows = page_context.ask(in_bf16.QUESTION, of_three, main=of_three).tables["processes"].rows
     assert rows[["main_num_processes", "bf16_num_processes"]].values.tolist() == [[3, 3]]
-    assert not len(page_context.ask(in_bf16, small, main=of_three).tables["processes"].rows)
+    assert not len(page_context.ask(in_bf16.QUESTION, small, main=of_three).tables["processes"].rows)
 
 
 def test_a_gives_the_wait_for_launches_as_a_part_of_the_idle_time(rec):
-    answer = ask(forward_time, rec)
+    answer = ask(forward_time.QUESTION, rec)
     table = answer.tables["times"].rows.dropna(subset="busy_ratio")
     assert (table["launch_wait"] <= (1 - table["busy_ratio"]).clip(lower=0)).all()
     assert answer.claims["waits"].values["high"]["launch_wait"] == table["launch_wait"].max() > 0
@@ -112,7 +114,7 @@ def test_a_gives_the_wait_for_launches_as_a_part_of_the_idle_time(rec):
 
 
 def test_b_counts_calls_of_a_single_pass_under_the_full_name(rec):
-    found = row(ask(top_kernel, rec), "top", size="small", context_length=512, scope="forward")
+    found = row(ask(top_kernel.QUESTION, rec), "top", size="small", context_length=512, scope="forward")
     assert found["kernel_name"] == GEMM
     assert found["calls"] == 8 * NUM_LAYERS + 1, "AV has another layout, and so another kernel"
     assert set(found["modules"].split(", ")) >= {"block/ffn", "lm_head", "block/attention/attention_scores"}
@@ -123,7 +125,7 @@ def test_b_counts_calls_of_a_single_pass_under_the_full_name(rec):
 
 
 def test_b_says_whether_the_training_step_has_the_same_top_kernel(rec):
-    answer = ask(top_kernel, rec)
+    answer = ask(top_kernel.QUESTION, rec)
     found = row(answer, "top", size="small", context_length=128, scope="training step")
     step = [
         kernel
@@ -136,7 +138,7 @@ def test_b_says_whether_the_training_step_has_the_same_top_kernel(rec):
 
 
 def test_b_has_the_top_kernel_of_each_model_across_contexts(rec):
-    answer = ask(top_kernel, rec)
+    answer = ask(top_kernel.QUESTION, rec)
     found = row(answer, "matrix", size="2.7B", scope="forward + backward")
     assert list(answer.tables["matrix"].rows["scope"].unique()) == ["forward", "forward + backward"]
     for context in (128, 512):
@@ -146,7 +148,7 @@ def test_b_has_the_top_kernel_of_each_model_across_contexts(rec):
 
 
 def test_b_gives_tiles_and_alignment_of_both_passes(rec):
-    answer = ask(top_kernel, rec)
+    answer = ask(top_kernel.QUESTION, rec)
     rows = answer.tables["tiles"].rows.set_index(["phase", "tile"])
     assert set(rows.index) == {("forward", "256x128"), ("forward", "sums of split-K"), ("backward", "256x128")}
     assert rows.loc[("forward", "256x128"), "layouts"] == "nn, tn"
@@ -157,7 +159,7 @@ def test_b_gives_tiles_and_alignment_of_both_passes(rec):
 
 
 def test_c_puts_split_k_with_the_gemms_and_adds_up(rec):
-    answer = ask(beyond_gemm, rec)
+    answer = ask(beyond_gemm.QUESTION, rec)
     found = row(answer, "wide", size="small", context_length=512)
     kernels = forward_kernels("small", 512)
     gemm = sum(ns for _, name, ns in kernels if FAMILIES[name] == "gemm") / sum(ns for _, _, ns in kernels)
@@ -168,7 +170,7 @@ def test_c_puts_split_k_with_the_gemms_and_adds_up(rec):
 
 
 def test_d_shares_add_up_in_every_scope_and_phase(rec):
-    answer = ask(training_mix, rec)
+    answer = ask(training_mix.QUESTION, rec)
     compared = answer.tables["compared"].rows
     whole = (
         compared.dropna(subset=["forward", "train_step"])
@@ -184,7 +186,7 @@ def test_d_shares_add_up_in_every_scope_and_phase(rec):
 
 
 def test_e_compares_time_with_flops(rec):
-    found = row(ask(attention_cost, rec), "cost", size="small", context_length=512)
+    found = row(ask(attention_cost.QUESTION, rec), "cost", size="small", context_length=512)
     kernels = forward_kernels("small", 512)
     scores = sum(ns for module, name, ns in kernels if module.endswith("attention_scores") and name == GEMM)
     softmax = sum(ns for module, _, ns in kernels if module.endswith("softmax"))
@@ -196,7 +198,7 @@ def test_e_compares_time_with_flops(rec):
 
 
 def test_a_run_that_ran_out_of_memory_shows_no_number_and_says_why(rec):
-    answer = ask(training_mix, rec)
+    answer = ask(training_mix.QUESTION, rec)
     found = row(answer, "phase_shares", size="2.7B", context_length=1024)
     assert found[NOT_MEASURED] == "OOM in forward"
     assert found[["kernel_ns", "in_forward", "in_backward"]].isna().all()
@@ -447,7 +449,9 @@ def test_a_matrix_precision_that_goes_with_the_precision_of_a_run_is_no_differen
 
 
 def test_the_list_of_runs_gives_no_numbers_for_unfinished_ones(rec):
-    rows = ask(run_list, rec).tables["runs"].rows
+    rows = (
+        run_list.answer(rec.runs, rec.steps, rec.kernels, rec.memops, rec.processes, rec.telemetry).tables["runs"].rows
+    )
     unfinished = rows[rows["status"] != "ok"]
     assert len(unfinished) == 3
     assert unfinished[["timer_ns", "busy_ns", "peak_memory_bytes"]].isna().all(axis=None)

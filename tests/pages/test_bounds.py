@@ -35,7 +35,7 @@ RATES = pd.DataFrame(
 @pytest.fixture(scope="module")
 def shipped():
     rec = combine.select_finished_runs(store.load(locate("h200-fp32")))
-    return page_context.ask(bounds, rec, calibration=shipped_rates())
+    return page_context.ask(bounds.QUESTION, rec, calibration=shipped_rates())
 
 
 def shipped_rates():
@@ -97,8 +97,8 @@ def test_the_verdict_counts_every_run(shipped):
 def test_a_phase_waits_for_launches_for_as_long_here_as_in_question_a():
     """One definition for all pages, and none by a threshold on the time that the GPU is busy."""
     rec = made_up(oom={})
-    of_a = forward_time.answer(rec.runs, rec.steps, rec.kernels, rec.memops).tables["inside"].rows
-    here = page_context.ask(bounds, rec, calibration=RATES).tables["phases"].rows.query("phase == 'forward'")
+    of_a = page_context.ask(forward_time.QUESTION, rec).tables["inside"].rows
+    here = page_context.ask(bounds.QUESTION, rec, calibration=RATES).tables["phases"].rows.query("phase == 'forward'")
     both = here.merge(of_a, on="run_id", suffixes=("", "_of_a"))
     assert len(both) == len(here) > 0 and (both["launch_wait"] == both["launch_wait_of_a"]).all()
     assert both["launch_wait"].nunique() > 1
@@ -108,7 +108,7 @@ def test_what_bounds_a_run_is_said_with_its_precision():
     template = Path(bounds.__file__).with_suffix(".md").read_text()
     (words,) = re.findall(r'claim\("compute"\)(.*?)endcall', template, re.S)
     assert "facts.precisions" in words and "only" in words
-    assert page_context.ask(bounds, made_up(oom={}), calibration=RATES).facts["precisions"] == ["fp32"]
+    assert page_context.ask(bounds.QUESTION, made_up(oom={}), calibration=RATES).facts["precisions"] == ["fp32"]
 
 
 def test_another_recording_of_a_run_may_have_other_bounds():
@@ -117,7 +117,7 @@ def test_another_recording_of_a_run_may_have_other_bounds():
     again = dataclasses.replace(
         first, runs=first.runs.assign(started_at="2027-01-01"), steps=first.steps.assign(wall_ns=late)
     )
-    answer = page_context.ask(bounds, first, calibration=RATES, studies={"again": again})
+    answer = page_context.ask(bounds.QUESTION, first, calibration=RATES, studies={"again": again})
     rows = answer.tables["runs"].rows
     found = answer.claims["recordings"].values
     assert (rows["num_recordings"] == 2).all() and found["num_rows"] == len(rows)
@@ -126,7 +126,7 @@ def test_another_recording_of_a_run_may_have_other_bounds():
 
 
 def test_without_measured_peaks_nothing_is_said_of_compute_and_memory():
-    answer = page_context.ask(bounds, made_up(oom={}), calibration=NONE)
+    answer = page_context.ask(bounds.QUESTION, made_up(oom={}), calibration=NONE)
     assert set(answer.tables["runs"].rows["bound"].dropna()) <= {roofline.LAUNCHES}
     assert answer.tables["operations"].rows[["limit", "reached"]].isna().all(axis=None)
     assert not len(answer.charts["roofline"].rows)
@@ -137,7 +137,7 @@ def test_without_measured_peaks_nothing_is_said_of_compute_and_memory():
 
 def test_a_run_out_of_memory_has_no_derived_number():
     rec = combine.select_finished_runs(made_up())
-    rows = page_context.ask(bounds, rec, calibration=RATES).tables["runs"].rows
+    rows = page_context.ask(bounds.QUESTION, rec, calibration=RATES).tables["runs"].rows
     failed = rows[rows[NOT_MEASURED].str.startswith("OOM")]
     assert len(failed)
     assert failed[["busy_share", "above", "bound", "timer_ns"]].isna().all(axis=None)
@@ -147,7 +147,7 @@ def test_a_run_out_of_memory_has_no_derived_number():
 def test_kernels_without_a_formula_have_no_rate(column, value):
     rec = made_up(oom={})
     rec = dataclasses.replace(rec, runs=rec.runs.assign(**{column: value}))
-    answer = page_context.ask(bounds, rec, calibration=RATES)
+    answer = page_context.ask(bounds.QUESTION, rec, calibration=RATES)
     assert not len(answer.tables["every"].rows)
     assert answer.tables["runs"].rows["above"].isna().all()
     assert not answer.claims["unfused"].holds
@@ -158,7 +158,9 @@ def test_a_busy_gpu_that_mostly_moves_bytes_is_bound_by_memory():
     slow = rec.kernels["end_ns"].where(rec.kernels["family"] == "gemm", rec.kernels["end_ns"] * 2)
     steps = rec.steps.assign(wall_ns=1)
     answer = page_context.ask(
-        bounds, dataclasses.replace(rec, kernels=rec.kernels.assign(end_ns=slow), steps=steps), calibration=RATES
+        bounds.QUESTION,
+        dataclasses.replace(rec, kernels=rec.kernels.assign(end_ns=slow), steps=steps),
+        calibration=RATES,
     )
     assert set(answer.tables["runs"].rows["bound"]) == {roofline.MEMORY}
     assert answer.claims["memory"].holds
@@ -207,7 +209,7 @@ def test_backward_is_compared_within_one_run(shipped):
 
 def test_the_rates_name_their_gpu_or_say_that_it_is_not_recorded():
     def answer_for_gpu(gpu_name):
-        return page_context.ask(bounds, made_up(oom={}), calibration=RATES.assign(gpu_name=gpu_name)).facts[
+        return page_context.ask(bounds.QUESTION, made_up(oom={}), calibration=RATES.assign(gpu_name=gpu_name)).facts[
             "calibrated_on"
         ]
 

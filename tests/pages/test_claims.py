@@ -81,7 +81,7 @@ def test_at_most_one_of_opposite_claims_holds(rec):
 @modest
 @given(recordings)
 def test_counts_in_sentences_agree_with_the_table_beside_them(rec):
-    timed = ask(forward_time, rec)
+    timed = ask(forward_time.QUESTION, rec)
     table = timed.tables["times"].rows
     measured = table[(table[NOT_MEASURED] == "") & table["timer_ns"].notna()]
     claim = timed.claims["waits"]
@@ -101,7 +101,7 @@ def test_counts_in_sentences_agree_with_the_table_beside_them(rec):
 @modest
 @given(recordings)
 def test_the_top_kernel_is_the_top_kernel(rec):
-    for _, row in ask(top_kernel, rec).tables["top"].rows.dropna(subset="kernel_name").iterrows():
+    for _, row in ask(top_kernel.QUESTION, rec).tables["top"].rows.dropna(subset="kernel_name").iterrows():
         kernels = rec.kernels[rec.kernels["run_id"] == row["run_id"]]
         time = (kernels["end_ns"] - kernels["start_ns"]).groupby(kernels["kernel_name"]).sum()
         assert time[row["kernel_name"]] == time.max()
@@ -111,7 +111,7 @@ def test_the_top_kernel_is_the_top_kernel(rec):
 @modest
 @given(recordings)
 def test_changes_are_between_what_the_two_runs_say(rec):
-    for _, row in ask(training_mix, rec).tables["compared"].rows.dropna(subset="change").iterrows():
+    for _, row in ask(training_mix.QUESTION, rec).tables["compared"].rows.dropna(subset="change").iterrows():
         shares = []
         for mode in ("forward", "train_step"):
             kernels = rec.kernels[
@@ -185,7 +185,7 @@ def test_no_number_comes_from_a_run_that_ran_out_of_memory_even_where_some_were_
     def words_of(folder: str, page: str) -> str:
         return read_page(tmp_path / folder / page)
 
-    pages = ["index.md", *(f"report/{question.SLUG}.md" for question in QUESTIONS.values()), "report/cuda-calls.md"]
+    pages = ["index.md", *(f"report/{question.slug}.md" for question in QUESTIONS.values()), "report/cuda-calls.md"]
     for page in pages:
         assert words_of("partly", page) == words_of("without", page)
     assert "falls in all 3 cases" in words_of("partly", "report/training-mix.md")

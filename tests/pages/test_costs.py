@@ -39,7 +39,7 @@ def test_without_a_price_none_is_shown(rec):
 
 
 def test_every_study_that_holds_steps_against_steps_has_the_table():
-    known = {getattr(question, "STUDY", "") for question in STUDIES.values()}
+    known = {(question.study or "") for question in STUDIES.values()}
     assert set(token_costs.STUDIES) <= known
     assert known - set(token_costs.STUDIES) - {""} == {"again", "memory", "prediction", "warm_up"}
 

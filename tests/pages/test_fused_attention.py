@@ -29,7 +29,7 @@ def lose_run(rec, run_id, phase="backward"):
 
 
 def ask(rec, calibration=NONE):
-    return page_context.ask(fused_attention, rec, calibration=calibration)
+    return page_context.ask(fused_attention.QUESTION, rec, calibration=calibration)
 
 
 def holding(answer):
@@ -44,7 +44,7 @@ def page(answer, rec, tmp_path):
     labels = {key: family.label for key, family in kernel_families.FAMILIES.items()}
     questions = Path(fused_attention.__file__).parent
     site = Site(tmp_path, (questions,), labels, tuple(run_grid.case_columns(rec.runs)))
-    site.write("report/f.md", "fused_attention.md", answer, letter="f", title=fused_attention.TITLE)
+    site.write("report/f.md", "fused_attention.md", answer, letter="f", title=fused_attention.QUESTION.title)
     return read_page(tmp_path / "report" / "f.md")
 
 

@@ -47,7 +47,7 @@ def rec():
 
 @pytest.fixture(scope="module")
 def answer(rec):
-    return page_context.ask(gradient_accumulation, rec)
+    return page_context.ask(gradient_accumulation.QUESTION, rec)
 
 
 def test_a_step_in_micro_batches_is_held_against_the_whole_batch_of_its_case(answer):
@@ -77,7 +77,7 @@ def test_sentences_say_what_it_costs_and_what_it_saves(answer):
 
 def test_runs_that_were_never_cut_say_nothing_of_it(rec):
     runs = rec.runs[rec.runs["accumulation"] == 1]
-    found = page_context.ask(gradient_accumulation, dataclasses.replace(rec, runs=runs))
+    found = page_context.ask(gradient_accumulation.QUESTION, dataclasses.replace(rec, runs=runs))
     assert not [key for key, claim in found.claims.items() if claim.holds and key != "waits"]
 
 
@@ -87,7 +87,7 @@ def shipped():
 
 
 def test_on_an_h200_four_micro_batches_launch_four_times_as_much_and_take_as_much_longer(shipped):
-    found = page_context.ask(gradient_accumulation, shipped)
+    found = page_context.ask(gradient_accumulation.QUESTION, shipped)
     rows = found.tables["gpu"].rows.set_index(["size", "accumulation"])
     assert rows.loc[("small", 4), "more_launches"] == pytest.approx(4.16, abs=0.01)
     assert rows.loc[("small", 4), "launch_wait"] > 0.6

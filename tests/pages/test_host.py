@@ -76,7 +76,7 @@ def test_no_kernels_no_causes():
 @pytest.fixture(scope="module")
 def shipped():
     rec = combine.select_finished_runs(store.load(locate("compile")))
-    return page_context.ask(host, rec, main=combine.select_finished_runs(store.load(locate("h200-fp32"))))
+    return page_context.ask(host.QUESTION, rec, main=combine.select_finished_runs(store.load(locate("h200-fp32"))))
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,9 @@ def every():
         folder for folder in write_site.recordings_in(DATA) if store.read_manifest(folder)["study"] == host.STUDY
     ]
     main = combine.select_finished_runs(store.load(locate("h200-fp32")))
-    return page_context.ask(host, combine.join_recordings([store.load(folder) for folder in folders]), main=main)
+    return page_context.ask(
+        host.QUESTION, combine.join_recordings([store.load(folder) for folder in folders]), main=main
+    )
 
 
 def test_cases_of_several_sweeps_are_those_that_were_measured(every):
@@ -113,7 +115,7 @@ def test_steps_of_small_and_large_models_are_drawn_as_parts_of_those_without_com
 def test_without_a_step_without_compile_bars_are_times():
     rec = combine.select_finished_runs(store.load(locate("compile")))
     rec = dataclasses.replace(rec, runs=rec.runs[rec.runs["compile"].astype(str) != "off"])
-    chart = page_context.ask(host, rec, main=rec).charts["times"]
+    chart = page_context.ask(host.QUESTION, rec, main=rec).charts["times"]
     assert chart.options["value"] == "time_ns" and len(chart.rows) == 8 and "of_base" not in chart.rows
 
 
@@ -153,10 +155,9 @@ def test_opposite_claims_do_not_both_hold(shipped):
 
 def test_runs_without_compile_and_an_empty_main_recording_are_answered():
     rec = synthetic.recording(("small",), (128,), num_profiled=2, num_timed=2, oom={})
-    runs = rec.runs.assign(compile="off")
-    frames = {name: getattr(rec, name) for name in ("steps", "kernels", "memops", "api")}
+    rec = dataclasses.replace(rec, runs=rec.runs.assign(compile="off"))
     empty = store.Recording(manifest=rec.manifest, **{name: store.empty(name) for name in table_schema.TABLES})
-    found = host.answer(runs=runs, main=empty, **frames)
+    found = page_context.ask(host.QUESTION, rec, main=empty)
     assert not any(found.claims[key].holds for key in ("helped", "faster", "slower", "same", "grid", "full"))
     assert found.claims["idle_only"].holds
 

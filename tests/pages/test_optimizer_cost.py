@@ -33,7 +33,7 @@ def answer(recorded, rates):
 
 
 def ask(rec, rates):
-    return page_context.ask(optimizer_cost, combine.select_finished_runs(rec), main=rec, calibration=rates)
+    return page_context.ask(optimizer_cost.QUESTION, combine.select_finished_runs(rec), main=rec, calibration=rates)
 
 
 def timed(rec, words, factor):
@@ -56,7 +56,7 @@ def stretched(rec, words, factor):
 def page(tmp_path, answer):
     folder = Path(optimizer_cost.__file__).parent
     site = Site(tmp_path, (folder,), {}, ("size", "context_length", "optimizer"))
-    site.write("report/optimizer-cost.md", "optimizer_cost.md", answer, letter="l", title=optimizer_cost.TITLE)
+    site.write("report/optimizer-cost.md", "optimizer_cost.md", answer, letter="l", title=optimizer_cost.QUESTION.title)
     return read_page(tmp_path / "report" / "optimizer-cost.md")
 
 

@@ -156,7 +156,9 @@ def read_sentences(rec):
         for key, claim in answer.claims.items()
         if claim.holds
     }
-    listed = page_context.ask(run_list, rec).tables["runs"].rows
+    listed = (
+        run_list.answer(rec.runs, rec.steps, rec.kernels, rec.memops, rec.processes, rec.telemetry).tables["runs"].rows
+    )
     phases = timing.host_times(rec.steps, "timer", "timer").sort_values(["run_id", "phase"])
     return sentences, rounded(listed.to_dict("list")), rounded(phases.to_dict("list"))
 

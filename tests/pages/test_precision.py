@@ -36,7 +36,7 @@ def answer(recorded):
 
 def ask(rec, calibrated=True):
     rates = combine.find_rates([rec]) if calibrated else NONE
-    return page_context.ask(precision, combine.select_finished_runs(rec), main=rec, calibration=rates)
+    return page_context.ask(precision.QUESTION, combine.select_finished_runs(rec), main=rec, calibration=rates)
 
 
 def select_run(frame, words):
@@ -70,7 +70,7 @@ def page(tmp_path, answer):
     folder = Path(precision.__file__).parent
     labels = {key: family.label for key, family in kernel_families.FAMILIES.items()}
     site = Site(tmp_path, (folder,), labels, ("size", "context_length", "precision"))
-    site.write("report/precision.md", "precision.md", answer, letter="j", title=precision.TITLE)
+    site.write("report/precision.md", "precision.md", answer, letter="j", title=precision.QUESTION.title)
     return read_page(tmp_path / "report" / "precision.md")
 
 
@@ -162,7 +162,7 @@ def test_a_step_is_told_from_fp32s_the_less_the_longer_the_gpu_waits(recorded):
     for factor, said in ((1, {"faster"}), (1.3, {"not_faster"})):
         rec = combine.select_finished_runs(timed(recorded, "tf32|bf16", factor))
         rates = combine.find_rates([rec])
-        answer = page_context.ask(precision, rec, main=rec, calibration=rates, bands=bands)
+        answer = page_context.ask(precision.QUESTION, rec, main=rec, calibration=rates, bands=bands)
         assert {"faster", "not_faster"} & list_holding(answer) == said
 
 

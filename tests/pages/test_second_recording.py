@@ -32,7 +32,7 @@ def select_runs(rec, beginning):
 
 
 def compared(first, second):
-    return page_context.ask(second_recording, second, main=first)
+    return page_context.ask(second_recording.QUESTION, second, main=first)
 
 
 def row_of(answer, run_id=ONE):
@@ -120,7 +120,7 @@ BANDS = Bands(kernel=SHIPPED.kernel, wall=SHIPPED.wall)
 
 
 def test_metrics_and_verdicts_are_those_of_compare(first, second):
-    found = page_context.ask(second_recording, second, main=first, bands=BANDS).tables["host"].rows
+    found = page_context.ask(second_recording.QUESTION, second, main=first, bands=BANDS).tables["host"].rows
     noise = dataclasses.replace(SHIPPED, num_timed=(3, 3), is_of_these=True)  # as the page takes its bands
     made = compare(make_recording_side(first), make_recording_side(second), noise)
     assert len(found) == len(made.pairs)

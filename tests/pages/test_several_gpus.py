@@ -68,7 +68,7 @@ def rec():
 
 @pytest.fixture(scope="module")
 def answer(rec):
-    return page_context.ask(several_gpus, rec)
+    return page_context.ask(several_gpus.QUESTION, rec)
 
 
 def test_two_gpus_are_held_against_as_many_single_ones(answer):
@@ -83,12 +83,14 @@ def test_two_gpus_are_held_against_as_many_single_ones(answer):
 def test_kernels_that_take_longer_and_steps_that_do_fewer_tokens_are_told(rec):
     steps = rec.steps.copy()
     steps.loc[steps["run_id"].astype(str).str.endswith("fsdp"), "wall_ns"] *= 2
-    answer = page_context.ask(several_gpus, dataclasses.replace(rec, kernels=with_longer_kernels(rec), steps=steps))
+    answer = page_context.ask(
+        several_gpus.QUESTION, dataclasses.replace(rec, kernels=with_longer_kernels(rec), steps=steps)
+    )
     assert answer.claims["slower"].rows["slower_share"].tolist() == pytest.approx([1, 1], rel=1e-3)
     assert answer.claims["fewer"].rows["speedup"].tolist() == pytest.approx([2 / 2.5] * 2, rel=1e-6)
     assert not answer.claims["gives"].values["fewer_by_host"], "GPUs limit these"
     assert answer.claims["fewer"].values["num_beyond"] == 2 and not answer.claims["gives"].values["in_noise"]
-    assert page_context.ask(several_gpus, rec).claims["fewer"].rows.empty
+    assert page_context.ask(several_gpus.QUESTION, rec).claims["fewer"].rows.empty
 
 
 def with_longer_kernels(rec) -> pd.DataFrame:
@@ -102,7 +104,7 @@ def with_longer_kernels(rec) -> pd.DataFrame:
 def test_what_computing_kernels_take_longer_is_no_cost_of_communication(rec):
     """They do so without communication, too: a step that is longer by as much has nothing for it to explain."""
     same, longer = (
-        page_context.ask(several_gpus, dataclasses.replace(rec, kernels=kernels))
+        page_context.ask(several_gpus.QUESTION, dataclasses.replace(rec, kernels=kernels))
         .tables["steps"]
         .rows.set_index("run_id")
         for kernels in (rec.kernels, with_longer_kernels(rec))
@@ -121,7 +123,7 @@ def test_kernels_that_run_at_once_count_once(rec):
     kernels = rec.kernels
     of_two = kernels["run_id"].astype(str).str.endswith("fsdp") & (kernels["family"].astype(str) != "communication")
     beside = pd.concat([kernels, kernels[of_two].assign(stream=77)], ignore_index=True)
-    rows = page_context.ask(several_gpus, dataclasses.replace(rec, kernels=beside)).tables["steps"].rows
+    rows = page_context.ask(several_gpus.QUESTION, dataclasses.replace(rec, kernels=beside)).tables["steps"].rows
     assert (rows.loc[rows["gpus"] == 2, "slower_ns"] == 0).all()
 
 
@@ -165,7 +167,7 @@ def test_of_steps_that_hosts_limit_it_is_said_what_of_exposed_communication_is_c
     assert answer.claims["host"].rows.empty
     is_two = rec.steps["run_id"].astype(str).str.endswith("fsdp")
     steps = rec.steps.assign(issue_ns=rec.steps["wall_ns"].where(is_two, rec.steps["wall_ns"] // 2))
-    limited = page_context.ask(several_gpus, dataclasses.replace(rec, steps=steps))
+    limited = page_context.ask(several_gpus.QUESTION, dataclasses.replace(rec, steps=steps))
     rows = limited.tables["communication"].rows
     assert (rows["host_share"] > several_gpus.MOSTLY_HOST).all() and (rows["clock_cost_ns"] == 0).all()
     assert limited.claims["host"].rows["run_id"].tolist() == rows["run_id"].tolist()
@@ -188,7 +190,7 @@ def test_a_collective_is_held_against_the_same_one_alone(rec):
     """Of messages of 6 MB a step that take 3 ms: 2 GB/s, where the link gives 8."""
     num_steps = rec.kernels.loc[rec.kernels["step"] >= 0, "step"].nunique()
     told = with_figures(rec, message_AllReduce=6e6 * num_steps, link_AllReduce=8e9, link_message=2**28)
-    answer = page_context.ask(several_gpus, told)
+    answer = page_context.ask(several_gpus.QUESTION, told)
     rows = answer.tables["collectives"].rows
     assert rows["collective"].tolist() == ["AllReduce"] * 2 and rows["transfer_ns"].tolist() == [TRANSFERS] * 2
     assert rows["bytes"].tolist() == [6e6] * 2 and rows["calls"].tolist() == [1] * 2
@@ -213,7 +215,7 @@ def test_collectives_are_told_apart_by_the_size_of_their_messages(rec):
     size = (3e6 + 3e6 * (rec.kernels["step"] % 2 == 0)).astype("int64")
     kernels = rec.kernels.assign(message_bytes=size.where(is_exchange, -1))
     told = with_figures(dataclasses.replace(rec, kernels=kernels), link_AllReduce=8e9, link_message=2**28)
-    answer = page_context.ask(several_gpus, told)
+    answer = page_context.ask(several_gpus.QUESTION, told)
     steps = kernels.loc[is_exchange].drop_duplicates("step")["step"]
     rows = answer.tables["messages"].rows.sort_values(["run_id", "message_bytes"])
     assert rows["message_bytes"].tolist() == [3e6, 6e6] * 2
@@ -238,7 +240,7 @@ def test_a_second_gpu_that_brings_no_exposed_communication_is_said_to_hide_it(re
     hidden = kernels.assign(
         end_ns=kernels["end_ns"].where(kernels["family"].astype(str) != "communication", kernels["start_ns"] + 1)
     )
-    answer = page_context.ask(several_gpus, dataclasses.replace(rec, kernels=hidden))
+    answer = page_context.ask(several_gpus.QUESTION, dataclasses.replace(rec, kernels=hidden))
     assert answer.claims["hidden"].holds and not answer.claims["exposed"].holds
 
 
@@ -271,7 +273,7 @@ def timed_by(rec, gpus: list[str | None]):
 
 
 def test_that_another_set_of_gpus_timed_a_part_is_said_with_what_it_makes(rec):
-    claim = page_context.ask(several_gpus, timed_by(rec, ["a", "a", "b"])).claims["places"]
+    claim = page_context.ask(several_gpus.QUESTION, timed_by(rec, ["a", "a", "b"])).claims["places"]
     assert claim.holds
     said = claim.values
     assert (said["num_gpus"], said["counts"], said["num_both"], said["num_all"]) == (2, [4, 2], 2, 2)
@@ -281,7 +283,9 @@ def test_that_another_set_of_gpus_timed_a_part_is_said_with_what_it_makes(rec):
 
 def test_sets_of_gpus_that_timed_runs_at_the_same_time_are_no_machine_after_another(rec, recorded, shipped, tmp_path):
     """As in the shipped recording: three pairs of GPUs of one host, each with a run of its own."""
-    assert page_context.ask(several_gpus, timed_by(rec, ["a", "b", "a"])).claims["places"].values["at_once"] == 2
+    assert (
+        page_context.ask(several_gpus.QUESTION, timed_by(rec, ["a", "b", "a"])).claims["places"].values["at_once"] == 2
+    )
     assert shipped.claims["places"].values["at_once"] == 3
     question_pages.write_questions(rec, tmp_path, {several_gpus.STUDY: recorded})
     page = read_page(tmp_path / "report" / "several-gpus.md")
@@ -290,7 +294,7 @@ def test_sets_of_gpus_that_timed_runs_at_the_same_time_are_no_machine_after_anot
 
 @pytest.mark.parametrize("gpus", [["a", "a", "a"], ["a", None, None], [None, None, None]])
 def test_one_set_of_gpus_or_one_that_is_not_known_is_not_said(rec, gpus):
-    assert not page_context.ask(several_gpus, timed_by(rec, gpus)).claims["places"].holds
+    assert not page_context.ask(several_gpus.QUESTION, timed_by(rec, gpus)).claims["places"].holds
 
 
 @pytest.mark.long
@@ -347,7 +351,7 @@ def recorded():
 
 @pytest.fixture(scope="module")
 def shipped(recorded):
-    return page_context.ask(several_gpus, recorded)
+    return page_context.ask(several_gpus.QUESTION, recorded)
 
 
 def test_what_is_exposed_is_how_much_longer_the_step_is_than_the_same_without_communication(shipped):
@@ -474,7 +478,7 @@ def test_where_two_gpus_do_less_than_one_it_is_said_that_hosts_limit_the_step_an
 def test_fewer_tokens_within_the_noise_band_of_the_step_are_said_to_be_so(recorded):
     """Two GPUs are compared with two steps of one, which do as many tokens."""
     bands = Bands(kernel=SHIPPED.kernel, wall=SHIPPED.wall)
-    claims = page_context.ask(several_gpus, recorded, bands=bands).claims
+    claims = page_context.ask(several_gpus.QUESTION, recorded, bands=bands).claims
     rows = claims["gives"].rows
     is_fewer = rows["speedup"] < 1
     assert is_fewer.sum() == 5 and (rows["tokens_differ"] != is_fewer).all()

@@ -38,7 +38,9 @@ def few(rec):
 
 @pytest.fixture(scope="module")
 def answer(rec):
-    return page_context.ask(softmax_detail, rec, calibration=combine.find_rates([store.load(locate("precision"))]))
+    return page_context.ask(
+        softmax_detail.QUESTION, rec, calibration=combine.find_rates([store.load(locate("precision"))])
+    )
 
 
 def test_the_order_of_launches_names_each_kernel_as_its_own_name_does(answer):
@@ -58,7 +60,7 @@ def test_bytes_are_eight_passes_over_the_scores_and_a_little(answer):
 def test_the_time_of_the_chain_is_the_kernel_time_of_softmax_in_question_e(rec, answer):
     from profiler_job.analysis.pages.questions import attention_cost
 
-    cost = page_context.ask(attention_cost, rec).tables["cost"].rows.set_index("run_id")["softmax_ns"]
+    cost = page_context.ask(attention_cost.QUESTION, rec).tables["cost"].rows.set_index("run_id")["softmax_ns"]
     chain = answer.tables["bound"].rows.set_index("run_id")["chain_ns"]
     assert (chain - cost.loc[chain.index]).abs().max() < 1
 
@@ -81,7 +83,7 @@ def test_faster_than_memory_means_faster_than_every_bandwidth_measured(answer):
 
 
 def test_without_a_measured_bandwidth_no_share_is_guessed(few):
-    answer = page_context.ask(softmax_detail, few, calibration=NONE)
+    answer = page_context.ask(softmax_detail.QUESTION, few, calibration=NONE)
     assert answer.tables["every"].rows["share"].isna().all()
     assert answer.tables["bound"].rows["bound_ns"].isna().all()
     holding = {key for key, claim in answer.claims.items() if claim.holds}
@@ -91,7 +93,7 @@ def test_without_a_measured_bandwidth_no_share_is_guessed(few):
 
 def test_a_softmax_of_another_number_of_kernels_is_left_out_and_says_so():
     rec = made_up(("small",), (128, 512))
-    answer = page_context.ask(softmax_detail, rec, calibration=RATES)
+    answer = page_context.ask(softmax_detail.QUESTION, rec, calibration=RATES)
     assert not len(answer.tables["every"].rows)
     assert set(answer.tables["kernels"].rows[NOT_MEASURED]) == {"not these five kernels"}
     assert not any(claim.holds for claim in answer.claims.values())
@@ -102,7 +104,7 @@ def test_a_run_that_ran_out_of_memory_says_so(few):
     lost = (runs["size"].astype(str) == "2.7B") & (runs["mode"].astype(str) == "forward")
     runs.loc[lost, ["status", "status_phase"]] = ["oom", "forward"]
     cut = combine.select_finished_runs(dataclasses.replace(few, runs=runs))
-    rows = page_context.ask(softmax_detail, cut, calibration=RATES).tables["kernels"].rows
+    rows = page_context.ask(softmax_detail.QUESTION, cut, calibration=RATES).tables["kernels"].rows
     failed = rows[rows["size"] == "2.7B"]
     assert set(failed[NOT_MEASURED]) == {"OOM in forward"}
     assert failed[["chain_rate", "exp_share", "score_bytes"]].isna().all(axis=None)
@@ -111,13 +113,15 @@ def test_a_run_that_ran_out_of_memory_says_so(few):
 def test_vectorised_is_only_said_where_the_names_and_times_say_it(few):
     renamed = few.kernels["kernel_name"].astype(str).str.replace("vectorized_elementwise", "elementwise")
     answer = page_context.ask(
-        softmax_detail, dataclasses.replace(few, kernels=few.kernels.assign(kernel_name=renamed)), calibration=RATES
+        softmax_detail.QUESTION,
+        dataclasses.replace(few, kernels=few.kernels.assign(kernel_name=renamed)),
+        calibration=RATES,
     )
     assert not answer.claims["vectorised"].holds
 
 
 def test_half_precision_is_left_out(few):
     runs = few.runs.astype({"precision": str}).assign(precision="bf16")
-    answer = page_context.ask(softmax_detail, dataclasses.replace(few, runs=runs), calibration=RATES)
+    answer = page_context.ask(softmax_detail.QUESTION, dataclasses.replace(few, runs=runs), calibration=RATES)
     assert not any(claim.holds for claim in answer.claims.values())
     assert pd.isna(answer.tables["bound"].rows["bound_ns"]).all()

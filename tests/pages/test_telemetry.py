@@ -7,11 +7,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from profiler_job.analysis.pages import reconciliation, run_list, run_page, telemetry
+from profiler_job.analysis.pages import run_list, run_page, telemetry
 from profiler_job.analysis.pages.telemetry import Price
 from profiler_job.analysis.prediction import recording_predictions
 from profiler_job.analysis.recording import store
-from profiler_job.analysis.site import page_context, run_pages, write_site
+from profiler_job.analysis.site import page_context, run_pages
 from profiler_job.analysis.site.site_writer import Site
 from tests import synthetic
 from tests.page_words import read_page
@@ -35,7 +35,11 @@ def recording(loops_ms: tuple[int, ...] = (30, 30, 60), reason: str = "sw_power_
 
 def page(rec: store.Recording, tmp_path: Path, price: Price | None = None) -> str:
     site = Site(tmp_path, (), {}, ("size", "context_length"))
-    site.write("report/telemetry.md", "telemetry.md", page_context.ask(telemetry, rec, price=price))
+    site.write(
+        "report/telemetry.md",
+        "telemetry.md",
+        telemetry.answer(rec.runs, rec.steps, rec.processes, rec.telemetry, price),
+    )
     return read_page(tmp_path / "report/telemetry.md")
 
 
@@ -56,13 +60,16 @@ def test_where_all_is_well_that_is_said(tmp_path):
 
 def test_the_list_of_runs_gives_tokens_their_energy_and_their_price():
     price = Price(3.6, date(2026, 1, 2))
-    table = page_context.ask(run_list, recording(), price=price).tables["runs"]
+    rec = recording()
+    table = run_list.answer(rec.runs, rec.steps, rec.kernels, rec.memops, rec.processes, rec.telemetry, price).tables[
+        "runs"
+    ]
     assert {"tokens_per_s", "joules_per_1k", "cost_per_million"} <= {column.key for column in table.columns}
     row = table.rows.iloc[0]
     assert row["tokens_per_s"] == round(4 * 128 / row["timer_ns"] * 1e9)
     assert row["joules_per_1k"] == round(12 / (4 * 128) * 1000, 2), "120 J in 10 steps"
     assert row["cost_per_million"] == pytest.approx(3.6 / 3600 / row["tokens_per_s"] * 1e6, abs=1e-4)
-    free = page_context.ask(run_list, recording()).tables["runs"]
+    free = run_list.answer(rec.runs, rec.steps, rec.kernels, rec.memops, rec.processes, rec.telemetry).tables["runs"]
     assert "cost_per_million" not in {column.key for column in free.columns}
 
 
@@ -74,7 +81,7 @@ def test_a_price_is_shown_with_its_day(tmp_path):
 @pytest.mark.parametrize("price, shown", [(Price(3.6, date(2026, 1, 2)), True), (None, False)])
 def test_a_run_shows_what_its_tokens_cost_where_a_price_was_given(tmp_path, price, shown):
     rec = recording()
-    checks = page_context.ask(reconciliation, rec, studies={}).tables["checks"].rows
+    checks = page_context.check_recording(rec).tables["checks"].rows
     run_pages.write_runs(rec, tmp_path, checks, {}, price)
     pages = [path.read_text(encoding="utf-8") for path in (tmp_path / "report" / "runs").glob("*.md")]
     assert pages and {"price of 1 million tokens, at 3.60 an hour" in said for said in pages} == {shown}
@@ -92,7 +99,7 @@ def test_a_run_says_it_beside_its_numbers(loops, reason, slow, lowered):
     rec = recording(loops, reason)
     names = ("runs", "steps", "kernels", "api", "memops", "memory", "processes", "telemetry")
     tables = {name: getattr(rec, name) for name in names}
-    checks = page_context.ask(write_site.reconciliation, rec, studies={}).tables["checks"].rows
+    checks = page_context.check_recording(rec).tables["checks"].rows
     predicted = recording_predictions.predictions(rec)
     for _, answer in run_page.answers(**tables, checks=checks, predicted=predicted):
         assert (answer.facts["machine"]["num_slow"], answer.facts["machine"]["lowered"]) == (slow, lowered)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from profiler_job.analysis.pages import questions
 from profiler_job.analysis.pages.questions import QUESTIONS, STUDIES
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.site import combine, page_context, write_site
@@ -13,6 +14,8 @@ from tests.shipped.recorded_studies import RECORDED
 from tests.shipped.recordings import RECORDINGS
 
 BLOCK = re.compile(r'\{%-? *call\(f\) *(?:claim|sentence)\("(\w+)"\)(.*?)endcall', re.S)
+
+TEMPLATES = Path(questions.__file__).parent
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +29,7 @@ def recorded():
 
 
 def answered(question, recorded):
-    study = getattr(question, "STUDY", "")
+    study = question.study or ""
     studies = {name: one for name, one in recorded.items() if name}
     rates = combine.find_rates(recorded.values())
     return page_context.ask(question, recorded[study], main=recorded[""], studies=studies, calibration=rates)
@@ -42,10 +45,10 @@ def name_numbers(claim):
 
 
 @pytest.mark.parametrize(
-    "question", sampled([*QUESTIONS.values(), *RECORDED.values()], 5), ids=lambda question: question.SLUG
+    "question", sampled([*QUESTIONS.values(), *RECORDED.values()], 5), ids=lambda question: question.slug
 )
 def test_every_claim_has_its_words_and_tells_each_number_in_them(question, recorded):
-    template = Path(question.__file__).with_suffix(".md").read_text()
+    template = (TEMPLATES / question.template).read_text()
     blocks = BLOCK.findall(template)
     claims = answered(question, recorded).claims
     assert {key for key, _ in blocks} == set(claims)
@@ -55,9 +58,9 @@ def test_every_claim_has_its_words_and_tells_each_number_in_them(question, recor
             assert printed <= known, f"{key} prints {printed - known}"
 
 
-@pytest.mark.parametrize("question", [*QUESTIONS.values(), *STUDIES.values()], ids=lambda question: question.SLUG)
+@pytest.mark.parametrize("question", [*QUESTIONS.values(), *STUDIES.values()], ids=lambda question: question.slug)
 def test_parts_of_a_number_are_worded_in_one_place(question):
-    template = Path(question.__file__).with_suffix(".md").read_text()
+    template = (TEMPLATES / question.template).read_text()
     assert not re.findall(r"(?:none|all|each) of \{\{.*", template), "use part_of"
 
 

@@ -1,5 +1,7 @@
 """How many steps a number needs: what the first steps are worth, from recordings and from made-up steps."""
 
+import dataclasses
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -72,7 +74,7 @@ def test_processes_that_differ_are_told_from_steps_that_do():
 @pytest.fixture(scope="module")
 def shipped():
     rec = combine.select_finished_runs(store.load(locate("warm_up")))
-    return page_context.ask(warm_up, rec, main=store.load(locate("h200-fp32")))
+    return page_context.ask(warm_up.QUESTION, rec, main=store.load(locate("h200-fp32")))
 
 
 def test_shipped_anatomy_adds_up_to_the_extra_time(shipped):
@@ -109,7 +111,7 @@ def test_warmed_up_runs_say_nothing_of_first_steps():
     rec = combine.select_finished_runs(store.load(locate("warm_up")))
     runs = rec.runs.assign(warmup_steps=3)
     main = store.Recording(manifest=rec.manifest, **{name: store.empty(name) for name in table_schema.TABLES})
-    found = warm_up.answer(runs=runs, steps=rec.steps, kernels=rec.kernels, memops=rec.memops, api=rec.api, main=main)
+    found = page_context.ask(warm_up.QUESTION, dataclasses.replace(rec, runs=runs), main=main)
     assert not [key for key, claim in found.claims.items() if claim.holds]
 
 
@@ -117,6 +119,6 @@ def test_processes_too_short_for_a_number_answer_nothing():
     rec = combine.select_finished_runs(store.load(locate("warm_up")))
     steps = rec.steps[rec.steps["step"] < 4]
     main = store.load(locate("h200-fp32"))
-    found = warm_up.answer(runs=rec.runs, steps=steps, kernels=rec.kernels, memops=rec.memops, api=rec.api, main=main)
+    found = page_context.ask(warm_up.QUESTION, dataclasses.replace(rec, steps=steps), main=main)
     assert not found.facts["known"]
     assert not any(found.claims[key].holds for key in ("answered", "unanswered", "too_fine", "main_number"))

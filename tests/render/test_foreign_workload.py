@@ -67,10 +67,9 @@ def rec(request):
 
 def answers(rec):
     """Answers of every question that has a formula."""
-    given = {name: getattr(rec, name) for name in ("runs", "steps", "kernels", "memops", "memory", "module_memory")}
-    given |= {"figures": rec.figures, "calibration": RATES, "main": rec, "studies": {"memory": rec}}
     asked = (attention_cost, bounds, fused_attention, memory_use, optimizer_cost, precision, softmax_detail)
-    return {question: page_context.ask(question, rec, **given) for question in asked}
+    given = {"calibration": RATES, "studies": {"memory": rec}}
+    return {module: page_context.ask(module.QUESTION, rec, **given) for module in asked}
 
 
 def select_foreign(rows):
@@ -104,7 +103,9 @@ def test_options_tell_models_and_cases_apart():
 
 
 def test_there_is_no_mfu_of_unknown_flops(rec):
-    table = page_context.ask(run_list, rec).tables["runs"].rows
+    table = (
+        run_list.answer(rec.runs, rec.steps, rec.kernels, rec.memops, rec.processes, rec.telemetry).tables["runs"].rows
+    )
     assert select_foreign(table)["mfu"].isna().all()
     known = table[~table["run_id"].isin(select_foreign(table)["run_id"])]
     assert known["mfu"].gt(0).all()
@@ -124,7 +125,9 @@ NEEDS_A_SHAPE = {
 @pytest.mark.long
 def test_claims_from_shapes_do_not_hold_of_foreign_runs():
     found = answers(foreign())
-    held = [(one.SLUG, key) for one, keys in NEEDS_A_SHAPE.items() for key in keys if found[one].claims[key].holds]
+    held = [
+        (one.QUESTION.slug, key) for one, keys in NEEDS_A_SHAPE.items() for key in keys if found[one].claims[key].holds
+    ]
     assert not held
 
 
@@ -137,9 +140,9 @@ def test_claims_from_shapes_are_of_the_others():
     for question, keys in NEEDS_A_SHAPE.items():
         for key in keys:
             claim, expected = together[question].claims[key], apart[question].claims[key]
-            assert claim.holds == expected.holds, (question.SLUG, key)
+            assert claim.holds == expected.holds, (question.slug, key)
             if claim.holds and "run_id" in claim.rows:
-                assert not len(select_foreign(claim.rows)), (question.SLUG, key)
+                assert not len(select_foreign(claim.rows)), (question.slug, key)
     assert sum(together[question].claims[key].holds for question, keys in NEEDS_A_SHAPE.items() for key in keys) > 5
 
 

@@ -7,4 +7,4 @@ from tests.shipped.recordings import MANIFESTS
 
 _SHIPPED = {json.loads(file.read_text()).get("study", "") for file in MANIFESTS}
 
-RECORDED = {letter: question for letter, question in STUDIES.items() if getattr(question, "STUDY", "") in _SHIPPED}
+RECORDED = {letter: question for letter, question in STUDIES.items() if (question.study or "") in _SHIPPED}

@@ -74,7 +74,7 @@ def answer(shipped, predicted, hindsight, losses):
 
 
 def ask(main, studies, **more):
-    return page_context.ask(ladder, studies[ladder.STUDY], main=main, studies=studies, **more)
+    return page_context.ask(ladder.QUESTION, studies[ladder.STUDY], main=main, studies=studies, **more)
 
 
 def rungs_of(answer):
@@ -380,7 +380,9 @@ def test_without_such_losses_the_page_says_nothing_of_dropout_turned_off(shipped
 
 
 def page_of(said, main, folder):
-    page_context.make_site(main, folder).write("report/ladder.md", "ladder.md", said, letter="u", title=ladder.TITLE)
+    page_context.make_site(main, folder).write(
+        "report/ladder.md", "ladder.md", said, letter="u", title=ladder.QUESTION.title
+    )
     return read_page(folder / "report" / "ladder.md")
 
 
@@ -509,5 +511,5 @@ def test_without_a_base_nothing_is_said(shipped, tmp_path):
     empty = ask(nothing, only, bands=bands)
     assert not any(claim.holds for claim in empty.claims.values())
     site = page_context.make_site(main, tmp_path)
-    site.write("report/ladder.md", "ladder.md", empty, letter="u", title=ladder.TITLE)
+    site.write("report/ladder.md", "ladder.md", empty, letter="u", title=ladder.QUESTION.title)
     assert "not measured" in read_page(tmp_path / "report" / "ladder.md")

@@ -25,13 +25,13 @@ def answer(recorded):
     study, main = recorded
     folders = [locate(name) for name in ("attention_bf16", "optimizer", "compile")]
     others = {folder.name: store.load(folder) for folder in folders if folder.exists()}
-    return page_context.ask(memory_use, study, main=main, studies=others)
+    return page_context.ask(memory_use.QUESTION, study, main=main, studies=others)
 
 
 def asked(recorded, **changed):
     """The answer from the study's recording with some of its tables changed."""
     study, main = recorded
-    return page_context.ask(memory_use, replace(study, **changed), main=main, studies={})
+    return page_context.ask(memory_use.QUESTION, replace(study, **changed), main=main, studies={})
 
 
 def holding(answer) -> set[str]:
@@ -160,7 +160,7 @@ def with_compiled_neighbours(recorded, excess):
     extra = memory["run_id"].map(dict(zip(kept["run_id"].iloc[1:], excess))).astype("int64")
     memory["peak_allocated_bytes"] += extra
     other = replace(study, runs=kept, memory=memory)
-    return page_context.ask(memory_use, study, main=main, studies={"host": other})
+    return page_context.ask(memory_use.QUESTION, study, main=main, studies={"host": other})
 
 
 def test_what_compiled_runs_left_behind_is_told_where_every_phase_has_it(recorded):
@@ -229,7 +229,7 @@ def test_an_empty_main_recording_and_no_observations_leave_the_capped_runs(recor
     study, main = recorded
     empty = {name: getattr(study, name).head(0) for name in ("memory", "module_memory", "figures")}
     found = page_context.ask(
-        memory_use, replace(study, **empty), main=replace(main, runs=main.runs.head(0)), studies={}
+        memory_use.QUESTION, replace(study, **empty), main=replace(main, runs=main.runs.head(0)), studies={}
     )
     assert {"foreseen", "exact"} <= holding(found)
     assert not holding(found) & {"activations", "softmax", "parameters", "peak_phase", "reserved"}

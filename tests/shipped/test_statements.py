@@ -54,7 +54,7 @@ def ask(main, bands):
 
 def test_runs_recorded_twice_are_not_called_different(main, again, ask):
     """The second recording in place of each variant: what a page would call faster is chance."""
-    found = ask(second_recording, "again")
+    found = ask(second_recording.QUESTION, "again")
     judged = found.claims["judged"].values
     assert judged["num_kernel"] + judged["num_step"] <= 0.05 * 2 * found.facts["num_runs"]
     assert found.claims["same"].holds, "the same kernels, as often"
@@ -62,7 +62,7 @@ def test_runs_recorded_twice_are_not_called_different(main, again, ask):
 
 
 def test_half_a_microsecond_of_44_ms_is_no_gain(ask):
-    found = ask(host, "compile")
+    found = ask(host.QUESTION, "compile")
     added = found.claims["graphs_add"].rows.sort_values("ratio", ascending=False)
     assert added["timer_ns"].iloc[0] > 44e6 and 0.99 < added["ratio"].iloc[0] < 1, "a gain of less than 1%"
     assert not added["differs"].iloc[0] and added.groupby("mode")["differs"].sum().to_dict() == {
@@ -85,7 +85,7 @@ def test_a_deeper_model_of_fewer_parameters_is_slower_where_the_host_is_the_limi
 
 
 def test_65_00_ms_are_as_fast_as_65_00_ms(ask):
-    found = ask(optimizer_cost, "optimizer")
+    found = ask(optimizer_cost.QUESTION, "optimizer")
     slower = found.claims["loop_slower"].rows
     assert "2.7B" not in set(slower["size"])
     rows = found.tables["cost"].rows.set_index(["size", "optimizer"])["kernel_ns"]
@@ -93,14 +93,18 @@ def test_65_00_ms_are_as_fast_as_65_00_ms(ask):
 
 
 def test_the_fastest_backend_is_not_the_same_by_both_clocks(ask):
-    found = ask(fused_attention, "attention_bf16", "attention_bf16_long", "attention_fp32")
+    found = ask(fused_attention.QUESTION, "attention_bf16", "attention_bf16_long", "attention_fp32")
     said = found.claims["fastest_timed"].values
     assert found.claims["fastest"].values["attention"] == said["attention"] == "cudnn"
     assert said["contexts"] == [128] and said["winners"] == ["efficient"] and said["num_apart"] == 0
 
 
 def test_gpu_busy_has_one_definition(main):
-    rows = page_context.ask(run_list, main).tables["runs"].rows.set_index("run_id")
+    rows = (
+        run_list.answer(main.runs, main.steps, main.kernels, main.memops, main.processes, main.telemetry)
+        .tables["runs"]
+        .rows.set_index("run_id")
+    )
     busy = rows["busy_ratio"]["small-ctx1024-fp32-naive-forward"]
     assert busy == pytest.approx(0.974, abs=5e-4), "kernels alone would be 94.6%"
     gpu = timing.gpu_times(main.kernels, main.memops)
@@ -108,13 +112,13 @@ def test_gpu_busy_has_one_definition(main):
 
 
 def test_the_most_frequent_top_kernel_leads_6_training_steps(main):
-    claims = top_kernel.answer(main.runs, main.kernels).claims
+    claims = page_context.ask(top_kernel.QUESTION, main).claims
     assert claims["leads_training"].values["num_led"] == 6
     assert claims["partly_same"].values["num_same"] == 9, "the top kernel of each case, which is not always that one"
 
 
 def test_backward_has_other_tiles_than_forward(main):
-    answer = top_kernel.answer(main.runs, main.kernels)
+    answer = page_context.ask(top_kernel.QUESTION, main)
     said = answer.claims["tile"].values
     assert said["most"] == {"forward": "128x128", "backward": "256x128"} and said["num_all"] == 20
     share = answer.claims["unaligned"].values["share"]
@@ -126,12 +130,12 @@ def test_backward_has_other_tiles_than_forward(main):
 
 
 def test_elementwise_is_the_largest_other_family_in_all_cases(main):
-    said = beyond_gemm.answer(main.runs, main.kernels).claims["leading_family"].values
+    said = page_context.ask(beyond_gemm.QUESTION, main).claims["leading_family"].values
     assert (said["num_cases"], said["num_all"]) == (20, 20)
 
 
 def test_softmax_norms_and_optimizer_have_their_part_of_a_training_step(main):
-    rows = beyond_gemm.answer(main.runs, main.kernels).tables["parts"].rows
+    rows = page_context.ask(beyond_gemm.QUESTION, main).tables["parts"].rows
     assert len(rows) == 20
     of_step = main.kernels[
         (main.kernels["run_id"] == "small-ctx512-fp32-naive-train_step") & (main.kernels["step"] >= 0)
@@ -160,7 +164,7 @@ def test_each_module_of_a_training_step_has_its_top_kernels_and_what_is_no_matmu
     ffn = ffn.astype({"phase": str, "kernel_name": str, "family": str})
     step_ns = (kernels["end_ns"] - kernels["start_ns"]).sum()
 
-    answer = top_kernel.answer(main.runs, main.kernels)
+    answer = page_context.ask(top_kernel.QUESTION, main)
     rows = answer.tables["every_module"].rows.query("run_id == @run_id and module == 'block/ffn'").set_index("phase")
     assert list(rows.index) == ["forward", "backward", "optimizer"]
     for phase, of_phase in ffn.groupby("phase"):
@@ -171,7 +175,7 @@ def test_each_module_of_a_training_step_has_its_top_kernels_and_what_is_no_matmu
     facts = answer.claims["of_modules"].values
     assert (facts["num_others"], facts["num_modules"]) == (87, 108)
 
-    rest = beyond_gemm.answer(main.runs, main.kernels).tables["rest_modules"].rows
+    rest = page_context.ask(beyond_gemm.QUESTION, main).tables["rest_modules"].rows
     row = rest.query("run_id == @run_id and module == 'block/ffn'").iloc[0]
     others = ffn[ffn["family"] != "gemm"].groupby("phase")["ns"].sum() / 5
     assert {phase: row[f"{phase}_ns"] for phase in others.index} == pytest.approx(others.to_dict())
@@ -179,14 +183,14 @@ def test_each_module_of_a_training_step_has_its_top_kernels_and_what_is_no_matmu
 
 
 def test_softmax_is_held_against_both_matmuls(main):
-    rows = attention_cost.answer(main.runs, main.kernels).tables["cost"].rows
+    rows = page_context.ask(attention_cost.QUESTION, main).tables["cost"].rows
     both = rows["scores_ns"] + rows["output_ns"]
     assert (rows["both_time_ratio"] == rows["softmax_ns"] / both).all()
     assert rows["both_cost_ratio"].between(60, 83).all()
 
 
 def test_the_l2_cache_is_that_of_the_gpu(ask, main):
-    found = ask(softmax_detail, "h200-fp32")
+    found = ask(softmax_detail.QUESTION, "h200-fp32")
     assert found.facts["l2_bytes"] == 60 * 2**20
     beyond = found.claims["beyond_cache"].rows
     assert beyond["score_bytes"].min() == 64 * 2**20, "which 64 MiB as the limit would leave out"
@@ -214,7 +218,7 @@ def test_conditions_are_those_of_the_runs(main):
 def test_a_number_that_holds_within_a_session_is_not_said_to_hold_between_them(main, again):
     study, others = store.load(locate("warm_up")), {"host": store.load(locate("compile")), "again": again}
     others["memory"] = store.load(locate("memory"))  # one step of each run, which gives no number of a case
-    found = page_context.ask(warm_up, study, main=main, studies=others)
+    found = page_context.ask(warm_up.QUESTION, study, main=main, studies=others)
     said = found.claims["sessions"].values
     assert found.facts["session_s"] < 60
     assert [(row["recording"], round(row["main_ns"] / 1e6, 1)) for row in said["numbers"]] == [

@@ -71,25 +71,25 @@ def pages(request, built_once):
     return built_once("questions", write)
 
 
-@pytest.mark.parametrize("question", RECORDED.values(), ids=lambda question: question.SLUG)
+@pytest.mark.parametrize("question", RECORDED.values(), ids=lambda question: question.slug)
 def test_every_chart_of_a_study_has_something_to_draw(pages, question):
-    page = read_page(pages / f"{question.SLUG}.md")
+    page = read_page(pages / f"{question.slug}.md")
     assert '<figure class="chart"' in page and ": not measured</p>" not in page
 
 
-@pytest.mark.parametrize("question", RECORDED.values(), ids=lambda question: question.SLUG)
+@pytest.mark.parametrize("question", RECORDED.values(), ids=lambda question: question.slug)
 def test_a_study_shows_its_chart_first_and_few_findings_at_once(pages, question):
-    first, *sections = read_page(pages / f"{question.SLUG}.md").split("\n## ")
+    first, *sections = read_page(pages / f"{question.slug}.md").split("\n## ")
     chart, findings = first.index('<figure class="chart"'), first.index("\n- ")
     assert first.index('class="verdict"') < chart < findings
     assert first.count("\n- ") <= 7
     assert sum(section.count('<a class="rows"') for section in sections) > 0
 
 
-@pytest.mark.parametrize("question", QUESTIONS.values(), ids=lambda question: question.SLUG)
+@pytest.mark.parametrize("question", QUESTIONS.values(), ids=lambda question: question.slug)
 def test_a_question_is_answered_for_both_recordings(pages, question):
-    main, twin = (read_page(pages / f"{name}.md") for name in (question.SLUG, f"bf16-{question.SLUG}"))
-    assert f'<a href="bf16-{question.SLUG}.html">' in main and f'<a href="{question.SLUG}.html">' in twin
+    main, twin = (read_page(pages / f"{name}.md") for name in (question.slug, f"bf16-{question.slug}"))
+    assert f'<a href="bf16-{question.slug}.html">' in main and f'<a href="{question.slug}.html">' in twin
     assert "BF16 autocast" in twin and "FP32 without tensor cores" in main
     assert "runs/" in main and "runs/" not in twin, "runs of a study have no pages"
     verdict = twin.split('<div class="verdict" markdown="1">')[1].split("</div>")[0].strip()
@@ -126,11 +126,11 @@ def test_studies_without_a_main_recording_need_one(tmp_path):
 
 
 def test_a_study_that_was_not_recorded_says_how_to_record_it(memory_alone):
-    missing = [question for question in STUDIES.values() if question.STUDY not in ("", "memory")]
+    missing = [question for question in STUDIES.values() if question.study not in ("", "memory")]
     for question in missing:
-        page = read_page(memory_alone / "report" / f"{question.SLUG}.md")
+        page = read_page(memory_alone / "report" / f"{question.slug}.md")
         assert "Not measured in this recording." in page
-        by_what = f"STUDY={question.STUDY}" if question is second_recording else f"study: {question.STUDY}"
+        by_what = f"STUDY={question.study}" if question is second_recording.QUESTION else f"study: {question.study}"
         assert by_what.replace("_", "&#95;") in page
 
 
@@ -167,5 +167,5 @@ def test_without_a_capture_only_what_was_timed_is_told(main, beside, change, tmp
     words = "".join(pages.values())
     assert "waits for launches for" not in words and "the GPU **waits for launches**" not in words
     assert "unprofiled timer overlap" not in words and "nan" not in words.split()
-    of_studies = [question.SLUG for question in STUDIES.values() if question.STUDY in studies]
+    of_studies = [question.slug for question in STUDIES.values() if question.study in studies]
     assert not [slug for slug in of_studies if "Not measured in this recording." in pages[slug]]

@@ -9,13 +9,11 @@ import pandas as pd
 from profiler_job.analysis.metrics import kernel_time, run_grid
 from profiler_job.analysis.pages.case_columns import case_headings
 from profiler_job.analysis.pages.extreme_rows import count_all, extremes, format_percent_span, ratios_of, span
+from profiler_job.analysis.pages.question import Inputs, Question, Section
 from profiler_job.analysis.reference import flops
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.words import NOT_MEASURED
-
-SLUG = "attention-cost"
-TITLE = "Does softmax cost what its arithmetic says?"
 
 GEMM = "gemm"
 SCOPES = {
@@ -30,7 +28,7 @@ _RANGES = {
 }
 
 
-def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
+def answer(given: Inputs) -> Answer:
     """Kernel time of QK^T, softmax and AV in a forward pass (mode `forward`, eager attention) against their FLOPs, for
     every case.
 
@@ -40,8 +38,20 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
     (how many times more a softmax FLOP costs); both_* are the same ratios to QK^T and AV together. Of fused attention,
     which does all three at once, there is its share of forward kernel time (fused_share).
     """
-    frames = _frames(runs, kernels)
+    frames = _frames(given.runs, given.kernels)
     return assemble(_facts(frames), _claims(frames), _tables(frames), _charts(frames))
+
+
+QUESTION = Question(
+    letter="e",
+    slug="attention-cost",
+    title="Does softmax cost what its arithmetic says?",
+    needs=("runs", "kernels"),
+    answer=answer,
+    section=Section.LIMIT,
+    place=3,
+    searched=("softmax FLOPs",),
+)
 
 
 @dataclass(frozen=True, kw_only=True)

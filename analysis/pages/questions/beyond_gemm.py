@@ -17,18 +17,16 @@ from profiler_job.analysis.pages.module_costs import (
     select_longest_context,
     top_modules,
 )
+from profiler_job.analysis.pages.question import Inputs, Question, Section
 from profiler_job.analysis.reference import kernel_families
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
-SLUG = "beyond-gemm"
-TITLE = "What does a forward pass do besides matmuls?"
-
 GEMM = "gemm"
 
 
-def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
+def answer(given: Inputs) -> Answer:
     """Share of forward kernel time of every kernel family but gemm, with its top kernel, for every case (mode
     `forward`).
 
@@ -37,8 +35,20 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
     of PARTS, forward and backward together, of the kernel time of the whole step, and what each module launches other
     than GEMMs in each phase.
     """
-    frames = _frames(runs, kernels)
+    frames = _frames(given.runs, given.kernels)
     return assemble({"families": frames.order}, _claims(frames), _tables(frames), _charts(frames))
+
+
+QUESTION = Question(
+    letter="c",
+    slug="beyond-gemm",
+    title="What does a forward pass do besides matmuls?",
+    needs=("runs", "kernels"),
+    answer=answer,
+    section=Section.TIME,
+    place=3,
+    searched=("elementwise", "pointwise kernels"),
+)
 
 
 PARTS = {
@@ -166,6 +176,11 @@ def _tables(frames: BeyondGemmData) -> list[Table]:
             "What is no matmul in a training step, by module",
         ),
     ]
+
+
+def draw_families(runs: pd.DataFrame, kernels: pd.DataFrame) -> list[Chart]:
+    """Return the chart of kernel families in the forward passes of a recording, as `answer` has it."""
+    return _charts(_frames(runs, kernels))
 
 
 def _charts(frames: BeyondGemmData) -> list[Chart]:

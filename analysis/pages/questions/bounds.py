@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
@@ -21,30 +20,18 @@ from profiler_job.analysis.pages.extreme_rows import (
     ratios_of,
     span,
 )
+from profiler_job.analysis.pages.question import Inputs, Question, Section
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import modes, ranges
 from profiler_job.jobs.contract.studies import BF16
 from profiler_job.jobs.contract.words import NOT_MEASURED
-
-SLUG = "bounds"
-TITLE = "What bounds a step: launches, compute or memory?"
-STUDY = ""
 
 UNKNOWN = "no peak or no formula"
 PRECISION = "precision"
 """The study that has a context length in every precision."""
 
 
-def answer(
-    runs: pd.DataFrame,
-    steps: pd.DataFrame,
-    kernels: pd.DataFrame,
-    memops: pd.DataFrame,
-    calibration: pd.DataFrame,
-    bands: Bands | None = None,
-    studies: Mapping[str, Any] = MappingProxyType({}),
-    run_pages: Mapping[tuple[str, str], str] = MappingProxyType({}),
-) -> Answer:
+def answer(given: Inputs) -> Answer:
     """Roofline of every operation and kernel family, and what bounds each run.
 
     FLOPs and bytes are counted from the kernels as the model is written, in FP32 (flops.kernel_costs; backward does the
@@ -60,9 +47,31 @@ def answer(
     launch-bound; their shares of kernel time are taken to be these. Backward to forward is within training steps.
     run_pages: as in `run_grid.page_by_id`.
     """
-    frames = _frames(runs, steps, kernels, memops, calibration, bands, studies, run_pages)
-    facts, claims = _facts(runs, calibration, bands), _claims(frames, runs, calibration)
-    return assemble(facts, claims, _tables(frames), _charts(frames, _peaks(calibration)))
+    frames = _frames(
+        given.runs,
+        given.steps,
+        given.kernels,
+        given.memops,
+        given.calibration,
+        given.bands,
+        given.studies,
+        given.run_pages,
+    )
+    facts, claims = _facts(given.runs, given.calibration, given.bands), _claims(frames, given.runs, given.calibration)
+    return assemble(facts, claims, _tables(frames), _charts(frames, _peaks(given.calibration)))
+
+
+QUESTION = Question(
+    letter="h",
+    slug="bounds",
+    title="What bounds a step: launches, compute or memory?",
+    needs=("runs", "steps", "kernels", "memops", "calibration", "bands", "studies", "run_pages"),
+    answer=answer,
+    section=Section.LIMIT,
+    place=1,
+    study="",
+    searched=("roofline", "compute-bound", "memory-bound", "launch-bound", "arithmetic intensity", "bottleneck"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)

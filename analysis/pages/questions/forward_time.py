@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
@@ -19,14 +18,10 @@ from profiler_job.analysis.pages.extreme_rows import (
     noise_of,
     span,
 )
+from profiler_job.analysis.pages.question import Inputs, Question, Section
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import modes
 from profiler_job.jobs.contract.words import NOT_MEASURED
-
-SLUG = "forward-time"
-TITLE = "How long does a forward pass take?"
-ALSO_AS = ("clocks",)
-"""Pages of their own that show the same answer in other words."""
 
 CLOCKS = {
     "busy": "GPU busy",
@@ -39,14 +34,7 @@ UNSTEADY = 0.2
 """Timed steps that spread over more than this part of their median are called unsteady."""
 
 
-def answer(
-    runs: pd.DataFrame,
-    steps: pd.DataFrame,
-    kernels: pd.DataFrame,
-    memops: pd.DataFrame,
-    bands: Bands | None = None,
-    studies: Mapping[str, Any] = MappingProxyType({}),
-) -> Answer:
+def answer(given: Inputs) -> Answer:
     """Forward time of every model size and context length (mode `forward`) by four clocks, each with its spread over
     steps.
 
@@ -58,8 +46,21 @@ def answer(
     waits for launches is what `metrics.waiting` says, here and in other recordings (`studies`) of the same runs. The
     last table is the forward phase inside the other modes.
     """
-    frames = _frames(runs, steps, kernels, memops, bands, studies)
-    return assemble(_facts(frames, bands), _claims(frames, bands), _tables(frames), _charts(frames))
+    frames = _frames(given.runs, given.steps, given.kernels, given.memops, given.bands, given.studies)
+    return assemble(_facts(frames, given.bands), _claims(frames, given.bands), _tables(frames), _charts(frames))
+
+
+QUESTION = Question(
+    letter="a",
+    slug="forward-time",
+    title="How long does a forward pass take?",
+    needs=("runs", "steps", "kernels", "memops", "bands", "studies"),
+    answer=answer,
+    section=Section.TIME,
+    place=1,
+    searched=("forward pass", "latency", "step time"),
+    also_as=("clocks",),
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ from profiler_job.analysis.metrics.attention import NAIVE, TRAIN
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.pages.case_columns import band_column, case_headings, spread_column
 from profiler_job.analysis.pages.extreme_rows import extremes, give_largest, many, name_calibrated_gpu, noise_of, span
+from profiler_job.analysis.pages.question import Inputs, Question, Section
 from profiler_job.analysis.pages.questions.fused_attention_data import (
     MODES,
     FusedAttentionData,
@@ -22,21 +23,10 @@ from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.axes import find_value_label
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
-SLUG = "fused-attention"
-
-TITLE = "What does fused attention save, and from which context on?"
-
 STUDY = "attention"
 
 
-def answer(
-    runs: pd.DataFrame,
-    steps: pd.DataFrame,
-    kernels: pd.DataFrame,
-    memops: pd.DataFrame,
-    calibration: pd.DataFrame,
-    bands: Bands | None = None,
-) -> Answer:
+def answer(given: Inputs) -> Answer:
     """Eager attention (`naive`) against the backends of scaled_dot_product_attention, forward and in training.
 
     A step's time is its GPU busy time, with the unprofiled timer next to it. A backend is faster if its time is shorter
@@ -52,11 +42,24 @@ def answer(
     over attention's kernel time; their share is of the rate of a large matmul, measured on this GPU (`calibration`) or,
     where none was, in its datasheet.
     """
-    are_measured = len(calibration) > 0
-    calibration = calibration if are_measured else attention.datasheet_rates(runs)
-    frames = gather_data(runs, steps, kernels, memops, calibration, bands)
-    facts = _facts(frames, runs, calibration, bands) | {"are_measured": are_measured}
-    return assemble(facts, _claims(frames, runs, kernels), _tables(frames, runs), _charts(frames))
+    are_measured = len(given.calibration) > 0
+    calibration = given.calibration if are_measured else attention.datasheet_rates(given.runs)
+    frames = gather_data(given.runs, given.steps, given.kernels, given.memops, calibration, given.bands)
+    facts = _facts(frames, given.runs, calibration, given.bands) | {"are_measured": are_measured}
+    return assemble(facts, _claims(frames, given.runs, given.kernels), _tables(frames, given.runs), _charts(frames))
+
+
+QUESTION = Question(
+    letter="f",
+    slug="fused-attention",
+    title="What does fused attention save, and from which context on?",
+    needs=("runs", "steps", "kernels", "memops", "calibration", "bands"),
+    answer=answer,
+    section=Section.CHANGE,
+    place=3,
+    study=STUDY,
+    searched=("flash attention", "FlashAttention", "SDPA", "scaled_dot_product_attention"),
+)
 
 
 def _facts(

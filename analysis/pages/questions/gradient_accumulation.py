@@ -11,14 +11,13 @@ from profiler_job.analysis.metrics import gpu_samples as machine
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.pages.case_columns import band_column, case_headings, spread_column
 from profiler_job.analysis.pages.extreme_rows import count_all, extremes, format_percent_span, many, noise_of, span
+from profiler_job.analysis.pages.question import Inputs, Question, Section
 from profiler_job.analysis.pages.telemetry import rounded
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.axes import find_default
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
-SLUG = "gradient-accumulation"
-TITLE = "What does gradient accumulation cost, and how much memory does it save?"
 STUDY = "accumulation"
 
 MODE = "train_step"
@@ -28,15 +27,7 @@ WHOLE = find_default(AXIS)
 CLOCKS = ("step", "busy")
 
 
-def answer(
-    runs: pd.DataFrame,
-    steps: pd.DataFrame,
-    kernels: pd.DataFrame,
-    memops: pd.DataFrame,
-    processes: pd.DataFrame,
-    telemetry: pd.DataFrame,
-    bands: Bands | None = None,
-) -> Answer:
+def answer(given: Inputs) -> Answer:
     """A training step whose batch is cut into micro-batches, whose gradients add up before the optimizer's step,
     against the same batch in one piece.
 
@@ -45,8 +36,23 @@ def answer(
     noise band (`bands`). How long the GPU waits for launches is what `metrics.waiting` says, memory is the peak of the
     allocator, energy is read from the GPU's counter.
     """
-    frames = _frames(runs, steps, kernels, memops, processes, telemetry, bands)
-    return assemble({"noise": noise_of(bands)}, _claims(frames), _tables(frames), _charts(frames))
+    frames = _frames(
+        given.runs, given.steps, given.kernels, given.memops, given.processes, given.telemetry, given.bands
+    )
+    return assemble({"noise": noise_of(given.bands)}, _claims(frames), _tables(frames), _charts(frames))
+
+
+QUESTION = Question(
+    letter="v",
+    slug="gradient-accumulation",
+    title="What does gradient accumulation cost, and how much memory does it save?",
+    needs=("runs", "steps", "kernels", "memops", "processes", "telemetry", "bands"),
+    answer=answer,
+    section=Section.FIT,
+    place=2,
+    study=STUDY,
+    searched=("micro-batch", "accumulate gradients", "gradient_accumulation_steps", "batch size"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)

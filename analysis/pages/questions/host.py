@@ -1,7 +1,6 @@
 """(i) When does the GPU wait for the host, and what do torch.compile and CUDA graphs change?"""
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
@@ -11,6 +10,7 @@ from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.metrics.queue import CAUSES
 from profiler_job.analysis.pages.case_columns import band_column, case_headings, spread_column
 from profiler_job.analysis.pages.extreme_rows import count_all, extremes, format_percent_span, many, noise_of
+from profiler_job.analysis.pages.question import Inputs, Question, Section
 from profiler_job.analysis.pages.questions.host_data import (
     BASE,
     GRAPHS,
@@ -25,23 +25,10 @@ from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Ta
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.studies import HOST
 
-SLUG = "host"
-
-TITLE = "When does the GPU wait for the host?"
-
 STUDY = HOST
 
 
-def answer(
-    runs: pd.DataFrame,
-    steps: pd.DataFrame,
-    kernels: pd.DataFrame,
-    memops: pd.DataFrame,
-    api: pd.DataFrame,
-    main: Any,
-    bands: Bands | None = None,
-    studies: Mapping[str, Any] = MappingProxyType({}),
-) -> Answer:
+def answer(given: Inputs) -> Answer:
     """What the GPU does in a step by cause, how far the host is ahead of it, and step times by `compile`.
 
     A step under nsys is cut into time in which the GPU is busy (union of kernels, copies and fills) and idle time by
@@ -53,10 +40,25 @@ def answer(
     is asked for the same causes in every training step of the grid, and, as its twin in BF16 among the `studies`, for
     deeper models of fewer parameters that are slower than wider ones (`metrics.depth`).
     """
-    frames = gather_data(runs, steps, kernels, memops, api, main, bands, studies)
+    frames = gather_data(
+        given.runs, given.steps, given.kernels, given.memops, given.api, given.main, given.bands, given.studies
+    )
     charts = _charts(frames)
-    facts = _facts(frames, runs, kernels, charts[1:], bands)
-    return assemble(facts, _claims(frames, kernels, api), _tables(frames), charts)
+    facts = _facts(frames, given.runs, given.kernels, charts[1:], given.bands)
+    return assemble(facts, _claims(frames, given.kernels, given.api), _tables(frames), charts)
+
+
+QUESTION = Question(
+    letter="i",
+    slug="host",
+    title="When does the GPU wait for the host?",
+    needs=("runs", "steps", "kernels", "memops", "api", "main", "bands", "studies"),
+    answer=answer,
+    section=Section.LIMIT,
+    place=2,
+    study=STUDY,
+    searched=("CUDA graphs", "torch.compile", "launch overhead", "host-bound"),
+)
 
 
 def _facts(

@@ -9,12 +9,11 @@ from profiler_job.analysis.metrics import differences, kernel_time, run_grid, ti
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.pages.case_columns import case_headings, spread_column
 from profiler_job.analysis.pages.extreme_rows import count_all, extremes, format_percent_span, many, noise_of, span
+from profiler_job.analysis.pages.question import Inputs, Question, Section
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import modes, ranges
 from profiler_job.jobs.contract.studies import BF16
 
-SLUG = "in-bf16"
-TITLE = "What changes in BF16, with fused attention and a fused optimizer?"
 STUDY = BF16
 
 GEMM = "gemm"
@@ -25,14 +24,7 @@ SAME = [*CASE, "mode", "num_parameters", "batch_size"]
 """What a run shares with its twin in the main recording."""
 
 
-def answer(
-    runs: pd.DataFrame,
-    steps: pd.DataFrame,
-    kernels: pd.DataFrame,
-    memops: pd.DataFrame,
-    main: Any,
-    bands: Bands | None = None,
-) -> Answer:
+def answer(given: Inputs) -> Answer:
     """Each run of `main`, the first recording, against its twin: the same model, context and mode as people train them
     today.
 
@@ -41,8 +33,21 @@ def answer(
     of its twin. Two steps differ measurably, by the noise band of wall times (`bands`); without one, where their ranges
     over steps do not overlap.
     """
-    frames = _frames(runs, steps, kernels, memops, main, bands)
-    return assemble({"noise": noise_of(bands), "sides": SIDES}, _claims(frames), _tables(frames), _charts(frames))
+    frames = _frames(given.runs, given.steps, given.kernels, given.memops, given.main, given.bands)
+    return assemble({"noise": noise_of(given.bands), "sides": SIDES}, _claims(frames), _tables(frames), _charts(frames))
+
+
+QUESTION = Question(
+    letter="t",
+    slug="in-bf16",
+    title="What changes in BF16, with fused attention and a fused optimizer?",
+    needs=("runs", "steps", "kernels", "memops", "main", "bands"),
+    answer=answer,
+    section=Section.TIME,
+    place=5,
+    study=STUDY,
+    searched=("fused BF16", "FP32 against BF16"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)

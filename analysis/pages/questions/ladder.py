@@ -13,17 +13,13 @@ from profiler_job.analysis.metrics.gpu_samples import SLOW_HOST
 from profiler_job.analysis.metrics.trained_losses import BEFORE, TRAINED
 from profiler_job.analysis.pages.case_columns import case_headings
 from profiler_job.analysis.pages.extreme_rows import count_all, extremes, noise_of, ratios_of, span
+from profiler_job.analysis.pages.question import Inputs, Question, Section
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.plain import PLAIN, TRAINED_STEPS
 from profiler_job.jobs.contract.studies import BF16, HOST, LADDER
 
-SLUG = "ladder"
-TITLE = "What does each optimisation give, one on top of the other?"
 STUDY = LADDER
-DECIDES = True
-"""Its sentences on what to change first come first on the home page."""
-
 MODE = "train_step"
 ALSO = ("precision", "optimizer", BF16)
 """Studies that hold further rungs."""
@@ -83,15 +79,7 @@ NO_CAPTURE, BASELINE, NOT_PROBED, REFERENCE_LOSS = "no capture", "baseline", "no
 compares its loss; others are compared with it."""
 
 
-def answer(
-    runs: pd.DataFrame,
-    main: Any,
-    studies: Mapping[str, Any],
-    predicted: pd.DataFrame | None = None,
-    bands: Bands | None = None,
-    hindsight: pd.DataFrame | None = None,
-    losses: Any = None,
-) -> Answer:
+def answer(given: Inputs) -> Answer:
     """A training step of the main recording with one change after the other, and with each alone.
 
     `ns` is the unprofiled step, the median over the steps of all processes. `speedup` is the step in FP32 with nothing
@@ -104,13 +92,27 @@ def answer(
     `slower_host` times as long as before. Losses are the run's if it compared them, else of the recording `losses`,
     which may be of the same model without dropout.
     """
-    frames = _frames(runs, main, studies, predicted, hindsight, bands, losses)
-    facts: dict[str, Any] = {"noise": noise_of(bands), "slow_host": SLOW_HOST, "near": NEAR, "rungs": [*RUNGS]}
+    frames = _frames(given.runs, given.main, given.studies, given.predicted, given.hindsight, given.bands, given.losses)
+    facts: dict[str, Any] = {"noise": noise_of(given.bands), "slow_host": SLOW_HOST, "near": NEAR, "rungs": [*RUNGS]}
     facts["knows_trained"] = bool(frames.rungs["trained_off"].notna().any())
     facts["trained_steps"] = TRAINED_STEPS
     facts["no_dropout"] = _select_without_dropout(pd.concat([frames.rungs, frames.alone]))
-    facts["losses"] = losses.manifest.get("name", "") if losses is not None else ""
+    facts["losses"] = given.losses.manifest.get("name", "") if given.losses is not None else ""
     return assemble(facts, _claims(frames), _tables(frames), _charts(frames))
+
+
+QUESTION = Question(
+    letter="u",
+    slug="ladder",
+    title="What does each optimisation give, one on top of the other?",
+    needs=("runs", "main", "studies", "predicted", "bands", "hindsight", "losses"),
+    answer=answer,
+    section=Section.CHANGE,
+    place=1,
+    study=STUDY,
+    searched=("optimization ladder", "speed up training", "what to change first", "padding", "padded vocabulary"),
+    decides_by=READS,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

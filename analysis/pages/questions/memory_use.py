@@ -9,6 +9,7 @@ from profiler_job.analysis.metrics import device_memory, run_grid
 from profiler_job.analysis.metrics.device_memory import CAP, FITS, GPU_SIZES, PARTS, PLANNED_FOR, TOLERANCE, USES
 from profiler_job.analysis.pages.case_columns import case_headings
 from profiler_job.analysis.pages.extreme_rows import bound, extremes, give_largest
+from profiler_job.analysis.pages.question import Inputs, Question, Section
 from profiler_job.analysis.pages.titles import title_of
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs import memory as prediction
@@ -16,22 +17,13 @@ from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.words import NOT_MEASURED
 from profiler_job.jobs.memory import estimate_usable_bytes
 
-SLUG = "memory-use"
-TITLE = "What fills the memory, and which runs will not fit?"
 STUDY = "memory"
 
 ROUNDED_PARAMETER_BYTES = (16, 17)
 """A parameter, its gradient and its two moments take 16 bytes in FP32, and the allocator rounds up."""
 
 
-def answer(
-    runs: pd.DataFrame,
-    memory: pd.DataFrame,
-    module_memory: pd.DataFrame,
-    figures: pd.DataFrame,
-    main: Any,
-    studies: Any,
-) -> Answer:
+def answer(given: Inputs) -> Answer:
     """Device memory of a training step, and what `jobs.memory` predicts of it from the shapes alone.
 
     Measured, in a step after the first, of runs without a cap: peak allocated in each phase; the bytes of
@@ -43,8 +35,21 @@ def answer(
     cell fits GPUs of GPU_SIZES; and, for runs with the allocator capped, the step and the phase in which they run
     out.
     """
-    frames = _frames(runs, memory, module_memory, figures, main, studies)
+    frames = _frames(given.runs, given.memory, given.module_memory, given.figures, given.main, given.studies)
     return assemble(_facts(frames), _claims(frames), _tables(frames), _charts(frames))
+
+
+QUESTION = Question(
+    letter="g",
+    slug="memory-use",
+    title="What fills the memory, and which runs will not fit?",
+    needs=("runs", "memory", "module_memory", "figures", "main", "studies"),
+    answer=answer,
+    section=Section.FIT,
+    place=1,
+    study=STUDY,
+    searched=("out of memory", "OOM", "VRAM", "peak memory", "activations"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,14 +21,13 @@ from profiler_job.analysis.pages.extreme_rows import (
     ratios_of,
     span,
 )
+from profiler_job.analysis.pages.question import Inputs, Question, Section
 from profiler_job.analysis.reference import flops
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.axes import Optimizer, find_value_name
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
-SLUG = "optimizer-cost"
-TITLE = "What does AdamW cost, and does fusing it help?"
 STUDY = "optimizer"
 
 MODE = "train_step"
@@ -57,15 +56,7 @@ _NAMES = {
 COUNTERS = "step counters"
 
 
-def answer(
-    runs: pd.DataFrame,
-    steps: pd.DataFrame,
-    kernels: pd.DataFrame,
-    memops: pd.DataFrame,
-    memory: pd.DataFrame,
-    calibration: pd.DataFrame,
-    bands: Bands | None = None,
-) -> Answer:
+def answer(given: Inputs) -> Answer:
     """The optimizer phase of a training step with reference AdamW and with PyTorch's as a loop over the tensors, over
     lists of them (foreach), and fused.
 
@@ -76,8 +67,21 @@ def answer(
     counts them; their rate is over GPU busy and compared with the measured rate of a device copy. Extra memory is how
     far the phase raises the allocator's peak above what it held when the phase began.
     """
-    frames = _frames(runs, steps, kernels, memops, memory, calibration, bands)
-    return assemble(_facts(calibration, bands), _claims(frames), _tables(frames), _charts(frames))
+    frames = _frames(given.runs, given.steps, given.kernels, given.memops, given.memory, given.calibration, given.bands)
+    return assemble(_facts(given.calibration, given.bands), _claims(frames), _tables(frames), _charts(frames))
+
+
+QUESTION = Question(
+    letter="l",
+    slug="optimizer-cost",
+    title="What does AdamW cost, and does fusing it help?",
+    needs=("runs", "steps", "kernels", "memops", "memory", "calibration", "bands"),
+    answer=answer,
+    section=Section.CHANGE,
+    place=4,
+    study=STUDY,
+    searched=("fused AdamW", "foreach", "optimizer step"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,14 +30,13 @@ from profiler_job.analysis.pages.extreme_rows import (
     ratios_of,
     span,
 )
+from profiler_job.analysis.pages.question import Inputs, Question, Section
 from profiler_job.analysis.reference import element_types, kernel_families
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.precisions import PRECISIONS
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
-SLUG = "precision"
-TITLE = "What does lower precision make faster?"
 STUDY = "precision"
 
 LABELS = {name: record.label for name, record in PRECISIONS.items()}
@@ -46,15 +45,7 @@ TIMED = (*PARTS, *PHASES, OPTIMIZER_BUSY)
 HEADINGS = case_headings(["size", "context_length", "precision"], linked=False)
 
 
-def answer(
-    runs: pd.DataFrame,
-    steps: pd.DataFrame,
-    kernels: pd.DataFrame,
-    memops: pd.DataFrame,
-    figures: pd.DataFrame,
-    calibration: pd.DataFrame,
-    bands: Bands | None = None,
-) -> Answer:
+def answer(given: Inputs) -> Answer:
     """Training steps in TF32 and BF16 autocast against the same step in FP32.
 
     Speed-up is FP32's time over this one's: of the step and its phases by the unprofiled timer, of the GPU by busy
@@ -65,8 +56,23 @@ def answer(
     machine's measured peak for the precision and over the data sheet's. Casts are copy kernels whose name says that
     they convert. The difference of logits is relative to FP32's logits at the same weights, root mean square.
     """
-    frames = _frames(runs, steps, kernels, memops, figures, calibration, bands)
-    return assemble(_facts(calibration, bands), _claims(frames), _tables(frames), _charts(frames))
+    frames = _frames(
+        given.runs, given.steps, given.kernels, given.memops, given.figures, given.calibration, given.bands
+    )
+    return assemble(_facts(given.calibration, given.bands), _claims(frames), _tables(frames), _charts(frames))
+
+
+QUESTION = Question(
+    letter="j",
+    slug="precision",
+    title="What does lower precision make faster?",
+    needs=("runs", "steps", "kernels", "memops", "figures", "calibration", "bands"),
+    answer=answer,
+    section=Section.CHANGE,
+    place=2,
+    study=STUDY,
+    searched=("MFU", "BF16", "TF32", "mixed precision", "autocast", "tensor cores"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,11 +16,10 @@ from profiler_job.analysis.metrics import kernel_time, run_grid, timing
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.pages.case_columns import band_column, case_headings, spread_column
 from profiler_job.analysis.pages.extreme_rows import bound, count_all, extremes, give_largest, many, noise_of, ratios_of
+from profiler_job.analysis.pages.question import Inputs, Question, Section
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import modes, ranges
 
-SLUG = "second-recording"
-TITLE = "Does a second recording say the same?"
 STUDY = "again"
 
 GEMM = "gemm"
@@ -45,15 +44,7 @@ RECORDED = {
 }
 
 
-def answer(
-    runs: pd.DataFrame,
-    steps: pd.DataFrame,
-    kernels: pd.DataFrame,
-    memops: pd.DataFrame,
-    processes: pd.DataFrame,
-    main: Any,
-    bands: Bands | None = None,
-) -> Answer:
+def answer(given: Inputs) -> Answer:
     """The runs of `main`, the first recording, that a second one has too, side by side, as `compare` compares them:
     aligned, measured and judged by `analysis.comparison`.
 
@@ -66,9 +57,24 @@ def answer(
     than one in which the GPU never waits varies; without bands, where they are apart. A recording is not compared with
     itself.
     """
-    frames = _frames(runs, steps, kernels, memops, main, bands)
-    facts = _facts(frames, bands) | {"processors": {FIRST: _processors(main.processes), SECOND: _processors(processes)}}
-    return assemble(facts, _claims(frames, bands), _tables(frames), _charts(frames))
+    frames = _frames(given.runs, given.steps, given.kernels, given.memops, given.main, given.bands)
+    facts = _facts(frames, given.bands) | {
+        "processors": {FIRST: _processors(given.main.processes), SECOND: _processors(given.processes)}
+    }
+    return assemble(facts, _claims(frames, given.bands), _tables(frames), _charts(frames))
+
+
+QUESTION = Question(
+    letter="m",
+    slug="second-recording",
+    title="Does a second recording say the same?",
+    needs=("runs", "steps", "kernels", "memops", "processes", "main", "bands"),
+    answer=answer,
+    section=Section.TRUST,
+    place=2,
+    study=STUDY,
+    searched=("noise band", "reproducibility", "variance"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)

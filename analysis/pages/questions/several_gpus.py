@@ -20,6 +20,7 @@ from profiler_job.analysis.metrics.exchange import (
 from profiler_job.analysis.metrics.gpu_samples import gpus_at_once, locate_processes
 from profiler_job.analysis.pages.case_columns import band_column, case_headings, spread_column
 from profiler_job.analysis.pages.extreme_rows import count_all, extremes, many, noise_of, span
+from profiler_job.analysis.pages.question import Inputs, Question, Section
 from profiler_job.analysis.reference import kernel_families
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
@@ -27,8 +28,6 @@ from profiler_job.jobs.contract.axes import find_value_label
 from profiler_job.jobs.contract.studies import GPUS
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
-SLUG = "several-gpus"
-TITLE = "What does a second GPU give, and what does communication cost?"
 STUDY = GPUS
 
 MODE = "train_step"
@@ -45,15 +44,7 @@ MOSTLY_HOST = 0.5
 """Where phases that the host limits take more of a step than this, the host limits the step."""
 
 
-def answer(
-    runs: pd.DataFrame,
-    steps: pd.DataFrame,
-    kernels: pd.DataFrame,
-    memops: pd.DataFrame,
-    figures: pd.DataFrame,
-    processes: pd.DataFrame,
-    bands: Bands | None = None,
-) -> Answer:
+def answer(given: Inputs) -> Answer:
     """A training step on one GPU compared with the same step on several, each with the batch of the one: with
     DistributedDataParallel, and with parameters in parts (FSDP).
 
@@ -69,8 +60,23 @@ def answer(
     costs nothing as long as they would: what is critical is compared with the cost by clocks
     (`exchange.estimate_cost`).
     """
-    frames = _frames(runs, steps, kernels, memops, figures, processes, bands)
-    return assemble({"noise": noise_of(bands), "explains": EXPLAINS}, _claims(frames), _tables(frames), _charts(frames))
+    frames = _frames(given.runs, given.steps, given.kernels, given.memops, given.figures, given.processes, given.bands)
+    return assemble(
+        {"noise": noise_of(given.bands), "explains": EXPLAINS}, _claims(frames), _tables(frames), _charts(frames)
+    )
+
+
+QUESTION = Question(
+    letter="w",
+    slug="several-gpus",
+    title="What does a second GPU give, and what does communication cost?",
+    needs=("runs", "steps", "kernels", "memops", "figures", "processes", "bands"),
+    answer=answer,
+    section=Section.CHANGE,
+    place=5,
+    study=STUDY,
+    searched=("DDP", "FSDP", "NCCL", "multi-GPU", "scaling efficiency"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,14 +12,11 @@ from profiler_job.analysis.metrics import differences, kernel_time, run_grid, ti
 from profiler_job.analysis.metrics.differences import Band, Bands
 from profiler_job.analysis.pages.case_columns import case_headings
 from profiler_job.analysis.pages.extreme_rows import extremes, find_highest, many, name_calibrated_gpu, noise_of, span
+from profiler_job.analysis.pages.question import Inputs, Question, Section
 from profiler_job.analysis.reference import flops, gpus
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.words import NOT_MEASURED
-
-SLUG = "softmax-detail"
-TITLE = "Is softmax as fast as memory allows?"
-STUDY = ""
 
 KERNELS = ("max", "subtract", "exp", "sum", "divide")
 READING = ("max", "sum")
@@ -29,7 +26,7 @@ PRECISIONS = ("fp32", "tf32")
 NO_PEAK = "no measured bandwidth"
 
 
-def answer(runs: pd.DataFrame, kernels: pd.DataFrame, calibration: pd.DataFrame, bands: Bands | None = None) -> Answer:
+def answer(given: Inputs) -> Answer:
     """The five kernels inside the range `softmax` of forward (mode `forward`, eager attention, FP32 or TF32), told
     apart by the order of their launches: bytes by flops.softmax_kernels, time, rate, and rate over the bandwidth that
     `calibration` measured (read for max and sum, copy for the others).
@@ -40,8 +37,23 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame, calibration: pd.DataFrame,
     verdict is of scores that the L2 cache of the GPU cannot hold (`gpus`). Two kernels differ where the times of all
     their launches in a step are more different than the noise band of kernel times (`bands`).
     """
-    frames = _frames(runs, kernels, calibration)
-    return assemble(_facts(frames, calibration, bands), _claims(frames, bands), _tables(frames), _charts(frames))
+    frames = _frames(given.runs, given.kernels, given.calibration)
+    return assemble(
+        _facts(frames, given.calibration, given.bands), _claims(frames, given.bands), _tables(frames), _charts(frames)
+    )
+
+
+QUESTION = Question(
+    letter="s",
+    slug="softmax-detail",
+    title="Is softmax as fast as memory allows?",
+    needs=("runs", "kernels", "calibration", "bands"),
+    answer=answer,
+    section=Section.LIMIT,
+    place=4,
+    study="",
+    searched=("softmax bandwidth",),
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,12 +10,10 @@ from profiler_job.analysis.metrics.ordering import place, rank_first_seen, sort_
 from profiler_job.analysis.pages.case_columns import case_headings
 from profiler_job.analysis.pages.extreme_rows import extremes, find_lowest, format_percent_span, span
 from profiler_job.analysis.pages.module_costs import select_followed_runs, select_largest_model, select_longest_context
+from profiler_job.analysis.pages.question import Inputs, Question, Section
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import modes, ranges
 from profiler_job.jobs.contract.words import NOT_MEASURED
-
-SLUG = "top-kernel"
-TITLE = "Which kernel takes the most GPU time?"
 
 SCOPES = {"forward": "forward", "forward_backward": "forward + backward", "train_step": "training step"}
 TOP_OF_EACH = 3
@@ -27,7 +25,7 @@ UNALIGNED = "align1"
 IN_MATRIX = ("forward", "forward_backward")
 
 
-def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
+def answer(given: Inputs) -> Answer:
     """The kernel with the largest total GPU time in a forward pass, a forward and backward pass, and a training step,
     for every case.
 
@@ -37,8 +35,20 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
     Tiles and alignment of GEMMs are what their names say (`metrics.tiles`), of the forward and the backward pass of
     training steps. The top kernels of modules come from training steps in which modules were followed.
     """
-    frames = _frames(runs, kernels)
+    frames = _frames(given.runs, given.kernels)
     return assemble({"scopes": SCOPES, "seen": SEEN, "small": SMALL}, _claims(frames), _tables(frames), _charts(frames))
+
+
+QUESTION = Question(
+    letter="b",
+    slug="top-kernel",
+    title="Which kernel takes the most GPU time?",
+    needs=("runs", "kernels"),
+    answer=answer,
+    section=Section.TIME,
+    place=2,
+    searched=("hotspot", "slowest kernel"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)

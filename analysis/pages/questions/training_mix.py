@@ -16,12 +16,10 @@ from profiler_job.analysis.pages.module_costs import (
     select_longest_context,
     top_modules,
 )
+from profiler_job.analysis.pages.question import Inputs, Question, Section
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.words import NOT_MEASURED
-
-SLUG = "training-mix"
-TITLE = "How does the mix of kernels change from forward pass to training step?"
 
 GEMM = "gemm"
 ENDS = {"forward": "forward pass", "train_step": "training step"}
@@ -32,7 +30,7 @@ SMALL = 0.01
 """Of a module that takes less of a step than this, no ratio of its passes is shown."""
 
 
-def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
+def answer(given: Inputs) -> Answer:
     """Kernel time by family in a forward pass (mode `forward`) against a training step (mode `train_step`), and phase
     by phase within it.
 
@@ -40,8 +38,20 @@ def answer(runs: pd.DataFrame, kernels: pd.DataFrame) -> Answer:
     step's phases forward, loss, backward and optimizer. Every column of shares adds up to 100%. `change` is training
     minus forward, in points. Times are in the CSV.
     """
-    frames = _frames(runs, kernels)
+    frames = _frames(given.runs, given.kernels)
     return assemble(_facts(frames), _claims(frames), _tables(frames), _charts(frames))
+
+
+QUESTION = Question(
+    letter="d",
+    slug="training-mix",
+    title="How does the mix of kernels change from forward pass to training step?",
+    needs=("runs", "kernels"),
+    answer=answer,
+    section=Section.TIME,
+    place=4,
+    searched=("backward pass", "training step"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)

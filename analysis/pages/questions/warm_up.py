@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
@@ -11,11 +10,10 @@ from profiler_job.analysis.metrics import first_steps, run_grid, timing
 from profiler_job.analysis.metrics.first_steps import CASE, SHORT, TOLERANCES, WARM_UPS
 from profiler_job.analysis.pages.case_columns import case_headings, spread_column
 from profiler_job.analysis.pages.extreme_rows import count_all, extremes, give_largest, ratios_of
+from profiler_job.analysis.pages.question import Inputs, Question, Section
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
 
-SLUG = "warm-up"
-TITLE = "How many steps does a number need?"
 STUDY = "warm_up"
 
 SAME_GPU_TIME = 0.05
@@ -25,15 +23,7 @@ CHANCE = 1.54
 (chi-squared, four degrees of freedom)."""
 
 
-def answer(
-    runs: pd.DataFrame,
-    steps: pd.DataFrame,
-    kernels: pd.DataFrame,
-    memops: pd.DataFrame,
-    api: pd.DataFrame,
-    main: Any,
-    studies: Mapping[str, Any] = MappingProxyType({}),
-) -> Answer:
+def answer(given: Inputs) -> Answer:
     """What the first steps tell about the later ones, in several fresh processes of each case.
 
     A number is the median, or the mean, of the timed steps after some warm-up steps; as many steps are taken as `main`
@@ -45,8 +35,21 @@ def answer(
     is the standard deviation of their medians; both are parts of the median. The anatomy is of the profiled steps: the
     mean of first steps and of all others, cut into CUDA calls by group and what lies outside any call.
     """
-    frames = _frames(runs, steps, kernels, memops, api, main, studies)
+    frames = _frames(given.runs, given.steps, given.kernels, given.memops, given.api, given.main, given.studies)
     return assemble(_facts(frames), _claims(frames), _tables(frames), _charts(frames))
+
+
+QUESTION = Question(
+    letter="k",
+    slug="warm-up",
+    title="How many steps does a number need?",
+    needs=("runs", "steps", "kernels", "memops", "api", "main", "studies"),
+    answer=answer,
+    section=Section.TRUST,
+    place=1,
+    study=STUDY,
+    searched=("warmup", "warm-up steps", "benchmarking"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
