@@ -7,7 +7,7 @@ from pathlib import Path
 
 from profiler_job.analysis.pages.question import Question, Section
 from profiler_job.analysis.pages.questions import ALL_QUESTIONS
-from profiler_job.analysis.reference import gpus, kernel_families
+from profiler_job.analysis.reference import gpus, kernel_families, rules
 from profiler_job.analysis.site import page_context
 from profiler_job.analysis.site.site_writer import Site
 from profiler_job.jobs.sweep.plan import load_sweep
@@ -72,8 +72,8 @@ def test_the_sweep_has_the_new_size(tmp_path):
 def test_the_rule_catches_its_example(tmp_path):
     file = tmp_path / "mine.toml"
     file.write_text(blocks("toml")[0])
-    (rule,) = kernel_families.load_rules(file)
-    assert kernel_families.classify(rule.example) == kernel_families.UNCLASSIFIED, "a rule knows the example by now"
+    (rule,) = rules.load_rules(file, kernel_families.FAMILIES)
+    assert kernel_families.classify(rule.example) == rules.UNCLASSIFIED, "a rule knows the example by now"
     assert kernel_families.add_user_rules(file).classify(rule.example).rule == rule.name == "attention-rwkv"
 
 

@@ -9,6 +9,7 @@ from profiler_job.analysis.capture.capture_data import Capture
 from profiler_job.analysis.capture.distinct_values import encode
 from profiler_job.analysis.capture.limit_of_capture import find_syncs
 from profiler_job.analysis.reference import kernel_families
+from profiler_job.analysis.reference.rules import Taxonomy
 from profiler_job.jobs.contract.ranges import SAID_RANK
 
 GEMM = "gemm"
@@ -16,7 +17,7 @@ _GRID = ("grid_x", "grid_y", "grid_z")
 
 
 def measure(
-    capture: Capture, attribution: Attribution, gpu: np.ndarray, taxonomy: kernel_families.Taxonomy
+    capture: Capture, attribution: Attribution, gpu: np.ndarray, taxonomy: Taxonomy
 ) -> collective_time.Communication:
     """What communication costs each GPU of a capture; gpu: number of the GPU of each kernel. A rank is a process on one
     GPU."""

@@ -19,8 +19,8 @@ from profiler_job.analysis.capture.blocks import count_by, sum_by
 from profiler_job.analysis.capture.capture_data import Capture, get_process_id
 from profiler_job.analysis.capture.distinct_values import encode, find_distinct
 from profiler_job.analysis.reference import cuda_api, gemm_names
-from profiler_job.analysis.reference.kernel_families import Classification, Taxonomy
 from profiler_job.analysis.reference.kernel_names import shorten
+from profiler_job.analysis.reference.rules import Classification, Taxonomy
 from profiler_job.jobs.contract.ranges import OPTIMIZER
 
 KERNEL_TIME, GPU_SPAN, ELAPSED = "kernel time", "GPU span", "elapsed time"
@@ -381,11 +381,11 @@ def _classify_call(name: str) -> str:
     known = cuda_api.explain(name)
     if known is None:
         return ""
-    if known.group == "synchronisation" or known.name == "cudaMemcpy":
+    if known.family == "synchronisation" or known.name == "cudaMemcpy":
         return "waiting_calls"
     if known.name in ("cudaMalloc", "cudaFree", "cudaHostAlloc", "cuMemCreate"):
         return "allocation_calls"
-    return "loading_calls" if known.group == "module" else ""
+    return "loading_calls" if known.family == "module" else ""
 
 
 def _find_waiting_copies(capture: Capture, attribution: Attribution) -> np.ndarray:

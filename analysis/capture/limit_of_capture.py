@@ -23,6 +23,7 @@ from profiler_job.analysis.capture.blocks import sum_by
 from profiler_job.analysis.capture.capture_data import Capture
 from profiler_job.analysis.capture.distinct_values import find_distinct
 from profiler_job.analysis.reference import cuda_api, kernel_families
+from profiler_job.analysis.reference.rules import Taxonomy
 from profiler_job.jobs.contract.ranges import ALL_PHASES
 
 PARTS = {
@@ -52,7 +53,7 @@ PHASES = (*ALL_PHASES, "")
 
 
 def split_elapsed(
-    capture: Capture, attribution: Attribution, gpus: dict[str, np.ndarray], taxonomy: kernel_families.Taxonomy
+    capture: Capture, attribution: Attribution, gpus: dict[str, np.ndarray], taxonomy: Taxonomy
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Split the elapsed time into its PARTS (int64): for each GPU (gpu, elapsed_ns, parts), and by phase (gpu, phase,
     elapsed_ns, parts; no rows if no phase is known).
@@ -134,7 +135,7 @@ class _Timelines:
         capture: Capture,
         attribution: Attribution,
         gpus: dict[str, np.ndarray],
-        taxonomy: kernel_families.Taxonomy,
+        taxonomy: Taxonomy,
     ):
         self._gpus = gpus
         self._frames = {name: getattr(capture, name) for name in gpus}

@@ -24,6 +24,7 @@ from profiler_job.analysis.capture.phase_names import parse_phases
 from profiler_job.analysis.capture.selection import Selection, find_first_event, find_gpus, select
 from profiler_job.analysis.capture.summary import Summary, summarise
 from profiler_job.analysis.reference import kernel_families
+from profiler_job.analysis.reference.rules import Taxonomy
 
 _TIMES = {
     "start_ns": "start, from the first event of the capture",
@@ -137,9 +138,7 @@ def load(
     )
 
 
-def _load_kernels(
-    capture: Capture, attribution: Attribution, zero: int, taxonomy: kernel_families.Taxonomy
-) -> pd.DataFrame:
+def _load_kernels(capture: Capture, attribution: Attribution, zero: int, taxonomy: Taxonomy) -> pd.DataFrame:
     names = capture.kernels["kernel_name"]
     known = [taxonomy.classify(str(name)) for name in names.cat.categories]
     words = {

@@ -28,6 +28,7 @@ from profiler_job.analysis.capture.range_times import summarise_ranges
 from profiler_job.analysis.capture.section_columns import SECTIONS, compute_share, make_frame
 from profiler_job.analysis.capture.selection import ALL, Selection, find_first_event, find_gpus, select
 from profiler_job.analysis.reference import kernel_families
+from profiler_job.analysis.reference.rules import OTHER, Taxonomy
 
 NUM_MOMENTS = 240
 """Into which the time of a capture is cut, to see when its GPUs are busy."""
@@ -67,7 +68,7 @@ def _make_records(frame: pd.DataFrame) -> list[dict[str, Any]]:
 def summarise(
     capture: Capture,
     attribution: Attribution | None = None,
-    taxonomy: kernel_families.Taxonomy = kernel_families.BUILT_IN,
+    taxonomy: Taxonomy = kernel_families.BUILT_IN,
     chosen: Mapping[str, str] | None = None,
     selection: Selection = ALL,
     with_moments: bool = False,
@@ -201,7 +202,7 @@ def _find_work(capture: Capture, zero: int) -> dict[str, int | None]:
     return {"work_start_ns": starts - zero, "work_end_ns": ends - zero, "loading_end_ns": loading_end}
 
 
-def _summarise_kernels(kernels: pd.DataFrame, duration: np.ndarray, taxonomy: kernel_families.Taxonomy) -> pd.DataFrame:
+def _summarise_kernels(kernels: pd.DataFrame, duration: np.ndarray, taxonomy: Taxonomy) -> pd.DataFrame:
     names = kernels["kernel_name"].cat.categories
     code = kernels["kernel_name"].cat.codes.to_numpy()
     calls = count_by(code, len(names))
@@ -233,7 +234,7 @@ def _summarise_families(kernels: pd.DataFrame) -> pd.DataFrame:
 def _sum_unclassified(families: pd.DataFrame) -> float | None:
     if not len(families):
         return None
-    return float(families["share"][families["family"] == kernel_families.OTHER].sum())
+    return float(families["share"][families["family"] == OTHER].sum())
 
 
 def _sum_by_category(frame: pd.DataFrame, column: str, sums: dict[str, np.ndarray]) -> dict[str, Any]:

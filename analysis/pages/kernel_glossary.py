@@ -6,6 +6,7 @@ import pandas as pd
 
 from profiler_job.analysis.metrics import kernel_time
 from profiler_job.analysis.reference import gemm_names, kernel_families
+from profiler_job.analysis.reference.rules import OTHER, Classification
 from profiler_job.analysis.render.answer import Answer, Column, Table, assemble
 
 SLUG = "kernels"
@@ -20,7 +21,7 @@ def answer(kernels: pd.DataFrame) -> Answer:
     """
     names = _names(kernels)
     families, rules = _families(names), _rules(names)
-    unclassified = rules.loc[rules["family"] == kernel_families.OTHER, "share"].sum()
+    unclassified = rules.loc[rules["family"] == OTHER, "share"].sum()
     facts = {"families": families, "num_names": len(names), "unclassified": float(unclassified)}
     return assemble(facts, [], _tables(names, families, rules), [])
 
@@ -110,6 +111,6 @@ def _merge_modules(modules: pd.Series) -> str:
     return ", ".join(dict.fromkeys(name for names in modules for name in names.split(", ") if name))
 
 
-def _explanation(classification: kernel_families.Classification) -> str:
+def _explanation(classification: Classification) -> str:
     rule = kernel_families.find_rule(classification)
     return rule.explanation if rule else "no rule knows this name"

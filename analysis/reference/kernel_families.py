@@ -10,12 +10,10 @@ says `reduce`, a hand-written softmax says nothing at all. NVTX ranges find what
 show: a hand-written norm, a plain AdamW.
 """
 
-import re
-import tomllib
-from collections.abc import Iterable
-from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from profiler_job.analysis.reference.rules import OTHER, Classification, Rule, Taxonomy, load_rules
 
 
 class Family(NamedTuple):
@@ -26,35 +24,7 @@ class Family(NamedTuple):
     explanation: str
 
 
-class Rule(NamedTuple):
-    """One row of the taxonomy.
-
-    `name` is unique. `pattern` is a regular expression searched in the kernel name, ignoring case. `example` is a real
-    kernel name this rule catches. `explanation` says what such a kernel computes and where a Transformer uses it.
-    """
-
-    name: str
-    family: str
-    part: str
-    pattern: str
-    example: str
-    explanation: str
-    source: str = ""
-
-
-class Classification(NamedTuple):
-    """The class of a kernel name by the taxonomy; `rule_index` is the rule's place in the order, -1 if none matched."""
-
-    family: str
-    part: str
-    rule: str
-    rule_index: int
-
-
-OTHER = "other"
 COMMUNICATION = "communication"
-UNCLASSIFIED = Classification(OTHER, "", "", -1)
-
 _FAMILY_ROWS = (
     Family(
         "gemm",
@@ -164,89 +134,7 @@ MAIN_GEMM_PARTS = frozenset({"main", "gemv"})
 """Parts of the gemm family that are a matmul; the others (splitk, epilogue) belong to the one launched before."""
 
 
-class Taxonomy:
-    """An ordered set of rules that classifies kernel names, remembering each name it has seen."""
-
-    def __init__(self, rules: Iterable[Rule]):
-        self.rules = tuple(rules)
-        self._patterns = [re.compile(rule.pattern, re.IGNORECASE | re.DOTALL) for rule in self.rules]
-        self.classify = lru_cache(maxsize=100_000)(self._classify)
-
-    def _classify(self, name: str) -> Classification:
-        for index, (rule, pattern) in enumerate(zip(self.rules, self._patterns, strict=True)):
-            if pattern.search(name):
-                return Classification(rule.family, rule.part, rule.name, index)
-        return UNCLASSIFIED
-
-    def family(self, name: str) -> str:
-        """Key of the family of kernel `name`, `other` if no rule matches."""
-        return self.classify(name).family
-
-
-_REQUIRED = ("family", "pattern")
-_OPTIONAL = ("name", "part", "example", "explanation", "source")
-
-
-def load_rules(path: Path | str) -> tuple[Rule, ...]:
-    """Rules from a TOML file of `[[rule]]` tables, in the order of the file.
-
-        [[rule]]
-        family = "attention"              # one of FAMILIES
-        pattern = "my_attn_.*_kernel"     # regular expression, searched anywhere in the name, ignoring case
-        part = "fused"                    # optional, as are name, explanation and source
-        example = "my_attn_fwd_kernel"    # optional: a kernel name; it is an error if the pattern does not match it
-
-    Raises ValueError naming the file, the rule and what to do.
-    """
-    path = Path(path)
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not valid TOML: {error}") from error
-    unknown = sorted(set(content) - {"rule"})
-    tables = content.get("rule", [])
-    if unknown or not isinstance(tables, list) or not tables:
-        hint = f"unknown key {unknown[0]!r}; " if unknown else ""
-        raise ValueError(f"{path}: {hint}expected one or more [[rule]] tables with {' and '.join(_REQUIRED)}")
-    return tuple(_parse_rule(path, number, table) for number, table in enumerate(tables, start=1))
-
-
-def _parse_rule(path: Path, number: int, table: dict[str, Any]) -> Rule:
-    where = f"{path}: rule {number}"
-    for key in table:
-        if key not in _REQUIRED + _OPTIONAL:
-            raise ValueError(f"{where}: unknown key {key!r}; allowed: {', '.join(_REQUIRED + _OPTIONAL)}")
-    for key in _REQUIRED:
-        if not table.get(key):
-            raise ValueError(f"{where}: {key!r} is missing")
-    for key, value in table.items():
-        if not isinstance(value, str):
-            raise ValueError(f"{where}: {key!r} must be a string, not {value!r}")
-    if table["family"] not in FAMILIES:
-        raise ValueError(f"{where}: family {table['family']!r} is unknown; choose one of {', '.join(FAMILIES)}")
-    try:
-        pattern = re.compile(table["pattern"], re.IGNORECASE | re.DOTALL)
-    except re.error as error:
-        raise ValueError(f"{where}: pattern {table['pattern']!r} is not a regular expression: {error}") from error
-    if pattern.search(""):
-        raise ValueError(f"{where}: pattern {table['pattern']!r} matches every name; make it more specific")
-    example = table.get("example", "")
-    if example and not pattern.search(example):
-        raise ValueError(f"{where}: pattern {table['pattern']!r} does not match its example {example!r}")
-    return Rule(
-        name=table.get("name", f"user-{number}"),
-        family=table["family"],
-        part=table.get("part", ""),
-        pattern=table["pattern"],
-        example=example,
-        explanation=table.get("explanation", f"Rule {number} of {path.name}."),
-        source=table.get("source", path.name),
-    )
-
-
-RULES: tuple[Rule, ...] = load_rules(Path(__file__).with_suffix(".toml"))
+RULES: tuple[Rule, ...] = load_rules(Path(__file__).with_suffix(".toml"), FAMILIES)
 """The built-in taxonomy, in order."""
 
 BUILT_IN = Taxonomy(RULES)
@@ -273,9 +161,9 @@ def is_main_gemm(name: str, taxonomy: Taxonomy = BUILT_IN) -> bool:
 
 def find_rule(classification: Classification, taxonomy: Taxonomy = BUILT_IN) -> Rule | None:
     """Find the rule of a classification made by the same `taxonomy`; None if nothing matched."""
-    return taxonomy.rules[classification.rule_index] if classification.rule_index >= 0 else None
+    return taxonomy.find_rule(classification)
 
 
 def add_user_rules(path: Path | str) -> Taxonomy:
     """The built-in taxonomy with the rules of a TOML file before it, so that the user's own win."""
-    return Taxonomy((*load_rules(path), *RULES))
+    return Taxonomy((*load_rules(path, FAMILIES), *RULES))

@@ -12,8 +12,9 @@ from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.capture.summary import Summary, summarise
 from profiler_job.analysis.reference import cuda_api, gemm_names, kernel_families
 from profiler_job.analysis.reference.element_types import ELEMENT_TYPES, parse_element_type
-from profiler_job.analysis.reference.kernel_families import FAMILIES, Taxonomy
+from profiler_job.analysis.reference.kernel_families import FAMILIES
 from profiler_job.analysis.reference.kernel_names import shorten
+from profiler_job.analysis.reference.rules import OTHER, Rule, Taxonomy
 from profiler_job.analysis.show.profiles import find_profiles
 from profiler_job.analysis.show.values import (
     WIDTH,
@@ -93,7 +94,7 @@ def describe(name: str, taxonomy: Taxonomy = kernel_families.BUILT_IN, width: in
         return [f"{name}: a rule of the family {FAMILIES[rule.family].label}", *_describe_rule(rule, width)]
     if _LOOKS_LIKE_API.fullmatch(name):
         return _describe_call(name, width)
-    return _describe_kernel(name, taxonomy, width) if taxonomy.family(name) != kernel_families.OTHER else []
+    return _describe_kernel(name, taxonomy, width) if taxonomy.family(name) != OTHER else []
 
 
 def describe_in(name: str, summary: Summary, taxonomy: Taxonomy, top: int, width: int = WIDTH) -> list[str]:
@@ -140,7 +141,7 @@ def _describe_family(family: kernel_families.Family, taxonomy: Taxonomy, width: 
     return [*lines, *(text for rule in rules for text in wrap_text(f"{rule.name}: {rule.explanation}", width, "  "))]
 
 
-def _describe_rule(rule: kernel_families.Rule, width: int) -> list[str]:
+def _describe_rule(rule: Rule, width: int) -> list[str]:
     example = [f"Such as: {rule.example}"] if rule.example else []
     return [*wrap_text(rule.explanation, width), f"Recognised by: {rule.pattern}", *example]
 
@@ -150,7 +151,7 @@ def _describe_call(name: str, width: int) -> list[str]:
     if call is None:
         return []
     like = "" if call.name == cuda_api.strip_version(name) else f", described with {call.name}"
-    about = (f"{cuda_api.GROUPS[call.group]}.", call.explanation)
+    about = (f"{cuda_api.GROUPS[call.family]}.", call.explanation)
     return [
         f"{cuda_api.strip_version(name)}: an API call{like}",
         *(line for text in about for line in wrap_text(text, width)),

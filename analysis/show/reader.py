@@ -8,7 +8,7 @@ from profiler_job.analysis.capture.capture_data import ExportError
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.capture.selection import Selection
 from profiler_job.analysis.capture.summary import Predict, Summary, summarise
-from profiler_job.analysis.reference import kernel_families
+from profiler_job.analysis.reference.rules import Taxonomy
 from profiler_job.analysis.show.values import make_printable
 from profiler_job.jobs.contract.errors import describe_bug
 from profiler_job.jobs.contract.exit_codes import ExitCode
@@ -22,7 +22,7 @@ class Reader:
 
     def __init__(
         self,
-        taxonomy: kernel_families.Taxonomy,
+        taxonomy: Taxonomy,
         phases: Mapping[str, str],
         selection: Selection,
         err: Callable[[str], None],

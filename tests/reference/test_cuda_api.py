@@ -71,8 +71,8 @@ def test_no_version_of_an_entry_point_is_left(name, base):
 
 @pytest.mark.parametrize("call", API_CALLS, ids=[call.name for call in API_CALLS])
 def test_each_row_explains_the_call_it_is_named_after(call):
-    assert explain(call.name) is call
-    assert call.group in GROUPS and call.explanation.endswith(".")
+    assert explain(call.name) == call
+    assert call.family in GROUPS and call.explanation.endswith(".")
 
 
 def test_every_call_of_the_shared_profiles_is_explained(shared_profiles):

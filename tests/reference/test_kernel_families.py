@@ -17,13 +17,12 @@ from profiler_job.analysis.reference.kernel_families import (
     FAMILIES,
     OTHER,
     RULES,
-    UNCLASSIFIED,
     add_user_rules,
     classify,
     find_family,
     is_main_gemm,
-    load_rules,
 )
+from profiler_job.analysis.reference.rules import UNCLASSIFIED, RuleError, RuleProblem, load_rules
 
 with (Path(__file__).parent / "kernel_names.tsv").open(encoding="utf-8", newline="") as file:
     NAMES = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
@@ -169,30 +168,31 @@ def test_user_rules_come_before_the_built_in_ones(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("text", "code", "names"),
     [
-        ("", "expected one or more"),
-        ("[rule]\n", "expected one or more"),
-        ("[[rules]]\n", "unknown key 'rules'"),
-        ("[[rule]]\npattern = 'x'\n", "rule 1: 'family' is missing"),
-        ("[[rule]]\nfamily = 'gemm'\n", "rule 1: 'pattern' is missing"),
-        ("[[rule]]\nfamily = 'gem'\npattern = 'x'\n", "family 'gem' is unknown; choose one of gemm, attention"),
-        ("[[rule]]\nfamily = 'gemm'\npattern = '('\n", "is not a regular expression"),
-        ("[[rule]]\nfamily = 'gemm'\npattern = 'x*'\n", "matches every name"),
-        ("[[rule]]\nfamily = 'gemm'\npattern = 'x'\nexample = 'y'\n", "does not match its example 'y'"),
-        ("[[rule]]\nfamily = 'gemm'\npattern = 'x'\ncolour = 'y'\n", "unknown key 'colour'"),
-        ("[[rule]]\nfamily = 'gemm'\npattern = 7\n", "must be a string"),
-        ("[[rule]\n", "not valid TOML"),
+        ("", RuleProblem.NO_RULES, "[[rule]]"),
+        ("[rule]\n", RuleProblem.NO_RULES, "[[rule]]"),
+        ("[[rules]]\n", RuleProblem.UNKNOWN_KEY, "'rules'"),
+        ("[[rule]]\npattern = 'x'\n", RuleProblem.MISSING_KEY, "rule 1: 'family'"),
+        ("[[rule]]\nfamily = 'gemm'\n", RuleProblem.MISSING_KEY, "rule 1: 'pattern'"),
+        ("[[rule]]\nfamily = 'gem'\npattern = 'x'\n", RuleProblem.UNKNOWN_FAMILY, "gemm, attention"),
+        ("[[rule]]\nfamily = 'gemm'\npattern = '('\n", RuleProblem.NOT_A_PATTERN, "'('"),
+        ("[[rule]]\nfamily = 'gemm'\npattern = 'x*'\n", RuleProblem.MATCHES_ALL, "'x*'"),
+        ("[[rule]]\nfamily = 'gemm'\npattern = 'x'\nexample = 'y'\n", RuleProblem.MISSES_EXAMPLE, "'y'"),
+        ("[[rule]]\nfamily = 'gemm'\npattern = 'x'\ncolour = 'y'\n", RuleProblem.UNKNOWN_KEY, "'colour'"),
+        ("[[rule]]\nfamily = 'gemm'\npattern = 7\n", RuleProblem.NOT_TEXT, "7"),
+        ("[[rule]\n", RuleProblem.NOT_TOML, "rules.toml"),
     ],
 )
-def test_wrong_user_rules_say_file_rule_and_remedy(tmp_path, text, complaint):
+def test_wrong_user_rules_say_file_rule_and_remedy(tmp_path, text, code, names):
     path = tmp_path / "rules.toml"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(ValueError, match=r"rules\.toml") as error:
-        load_rules(path)
-    assert complaint in str(error.value)
+    with pytest.raises(RuleError, match=r"rules\.toml") as error:
+        load_rules(path, FAMILIES)
+    assert error.value.code is code and names in str(error.value)
 
 
 def test_missing_rule_file_says_so(tmp_path):
-    with pytest.raises(ValueError, match="cannot be read"):
-        load_rules(tmp_path / "none.toml")
+    with pytest.raises(RuleError) as error:
+        load_rules(tmp_path / "none.toml", FAMILIES)
+    assert error.value.code is RuleProblem.UNREADABLE

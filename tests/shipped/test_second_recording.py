@@ -25,7 +25,7 @@ def second():
 
 
 def test_a_step_of_any_run_is_held_against_one_in_which_the_gpu_never_waits(first, second):
-    answer = page_context.ask(second_recording, second, main=first, bands=BANDS)
+    answer = page_context.ask(second_recording.QUESTION, second, main=first, bands=BANDS)
     assert answer.claims["step_differs"].holds and not answer.claims["step_same"].holds
     rows = answer.claims["step_differs"].rows
     apart = (rows["second_step_ns"] - rows["first_step_ns"]).abs()
@@ -33,7 +33,9 @@ def test_a_step_of_any_run_is_held_against_one_in_which_the_gpu_never_waits(firs
     assert (rows["moved"] == (apart > never_waits)).all() and rows["moved"].sum() == 6
     assert len(rows) == 6 and (rows["step_verdict"] == "within").all()
     assert answer.claims["judged"].values | {"num_rows": 6} == {"num_rows": 6, "num_kernel": 0, "num_step": 0}
-    alike = page_context.ask(second_recording, dataclasses.replace(second, steps=first.steps), main=first, bands=BANDS)
+    alike = page_context.ask(
+        second_recording.QUESTION, dataclasses.replace(second, steps=first.steps), main=first, bands=BANDS
+    )
     assert alike.claims["step_same"].holds and not alike.claims["step_differs"].holds
 
 
