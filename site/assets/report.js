@@ -2,9 +2,11 @@
 (() => {
   "use strict";
 
+  document.querySelector(".md-search").setAttribute("aria-label", "Search"); // Material gives its dialog no name
+
   // What a cell holds, as the CSV of the whole table has it (tables.to_csv); nothing in one that says why it is empty.
   const full = (cell) => {
-    if (!cell || cell.classList.contains("why")) return "";
+    if (!cell || cell.matches(".why, .absent")) return "";
     if (cell.classList.contains("modules")) {
       const more = cell.querySelector(".faint");
       if (more) return more.textContent.startsWith("+") ? more.title : "";
@@ -16,7 +18,7 @@
   };
 
   const value = (cell) => {
-    if (!cell || cell.classList.contains("why")) return null;
+    if (!cell || cell.matches(".why, .absent")) return null;
     return cell.dataset.v !== undefined ? Number(full(cell)) : cell.textContent.trim();
   };
 
@@ -111,7 +113,7 @@
       lines.forEach((line, index) => line.push(values[index]));
     };
     add("unit", rows.map((row) => row.dataset.unit ?? ""));
-    add("not_measured", rows.map((row) => row.querySelector("td.why:not(.absent)")?.textContent.trim() ?? ""));
+    add("not_measured", rows.map((row) => row.querySelector("td.why")?.textContent.trim() ?? ""));
     save(csv([head, ...lines]), "text/csv", `${name}.csv`);
   };
 
