@@ -168,7 +168,7 @@ def _capitalise(words: str) -> str:
 
 def _metric_table(metric: Metric, pairs: list[ComparedPair], links: Links) -> Table:
     known = [(pair, why) for pair, why in zip(pairs, links.pairs, strict=True) if metric in pair.judgements]
-    kind = {"memory": "mib", "throughput": "count", "energy": "number"}.get(metric, "ms")
+    kind = {"memory": "mib", "throughput": "count", "energy": "amount"}.get(metric, "ms")
     rows = [_describe_pair(pair, why, links) | _word_judgement(pair.judgements[metric]) for pair, why in known]
     columns = (
         Column("runs", "runs", "page"),

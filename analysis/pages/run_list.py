@@ -31,7 +31,7 @@ def answer(
         Column("status", "status", "status"),
         Column("timer_ns", "step, Python timer", "ms", lower="timer_min_ns", upper="timer_max_ns"),
         Column("tokens_per_s", "tokens/s", "count", absent="n/a"),
-        Column("joules_per_1k", "J per 1,000 tokens", "number", absent="n/a"),
+        Column("joules_per_1k", "J per 1,000 tokens", "amount", absent="n/a"),
         *cost_columns(price),
         Column("busy_ns", "GPU busy", "ms"),
         Column("busy_ratio", "busy ÷ timer", "share", bar=True),

@@ -31,7 +31,7 @@ def with_costs(
         Column("mode", "mode"),
         Column("step_ns", "step", "ms"),
         Column("tokens_per_s", "tokens/s", "count", absent="n/a"),
-        Column("joules_per_1k", "J per 1,000 tokens", "number", absent="not read"),
+        Column("joules_per_1k", "J per 1,000 tokens", "amount", absent="not read"),
         *cost_columns(price),
     )
     kept = rounded(rows[["run_id", *(column.key for column in columns)]])

@@ -14,12 +14,13 @@ ANCHOR = "anchor"
 class Column:
     """One column of a rendered table.
 
-    `kind` chooses unit and format: ms | us (from ns), seconds, share (from a fraction), points, ratio, count, number,
-    bytes, mib, gflop, tflops, gbps, byte_rate (GB/s, from bytes a second), intensity, quantity or change (the row's
-    column `unit` says about what; a change has a sign), text, words (of any length), prose, code, run, page (the row's
-    column {key}_leads_to has its path below docs without suffix, or ""), kernel, family, modules, status, yes_no or
-    check. `lower` and `upper` name the columns of its spread; `bar` draws the value as a bar behind the number;
-    `absent` is shown in an empty cell in a measured row, or what the row's column `why` says.
+    `kind` chooses unit and format: ms | us (from ns), seconds, share (from a fraction), points, ratio, count, number
+    (four decimals), amount (three digits), bytes, mib, gflop, tflops, gbps, byte_rate (GB/s, from bytes a second),
+    intensity, quantity or change (the row's column `unit` says about what; a change has a sign), text, words (of any
+    length), prose, code, run, page (the row's column {key}_leads_to has its path below docs without suffix, or ""),
+    kernel, family, modules, status, yes_no or check. `lower` and `upper` name the columns of its spread; `bar` draws
+    the value as a bar behind the number; `absent` is shown in an empty cell in a measured row, or what the row's column
+    `why` says.
     """
 
     key: str

@@ -62,7 +62,7 @@ CSV_UNIT = {
     "seconds": "s",
 }
 """Units in CSV files, which have values as they were measured."""
-NUMERIC = {*UNIT, "count", "number", "quantity", "change"}
+NUMERIC = {*UNIT, "count", "number", "amount", "quantity", "change"}
 CASE = {"context_length", "precision", "attention", "mode"}
 """Columns that tell apart the runs of one model: a link to a run is read out with them."""
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -302,14 +302,12 @@ def _row(
     why = row.get(NOT_MEASURED) or "not measured"
     gaps = [_is_missing(row[column.key]) for column in columns]
     tail = len(gaps)
-    while tail and gaps[tail - 1] and (row.get(NOT_MEASURED) or not _explain_absent(columns[tail - 1], row)):
+    while tail and gaps[tail - 1] and (row.get(NOT_MEASURED) or _explain_absent(columns[tail - 1], row) in ("", why)):
         tail -= 1
     cells = [_cell(column, row, columns, decimals[column.key], root, families, why) for column in columns[:tail]]
     if tail < len(gaps):
-        of_cells = Markup("") if row.get(NOT_MEASURED) else Markup(" absent")
-        cells.append(
-            Markup('<td class="why{}" colspan="{}">{}</td>').format(of_cells, len(gaps) - tail, text.escape(why))
-        )
+        name = "why" if row.get(NOT_MEASURED) else "absent"
+        cells.append(Markup('<td class="{}" colspan="{}">{}</td>').format(name, len(gaps) - tail, text.escape(why)))
     named = any(column.kind in ("quantity", "change") for column in columns)
     unit = Markup(' data-unit="{}"').format(row["unit"]) if named else Markup("")
     name = Markup(' id="{}"').format(text.file_name(row[ANCHOR])) if row.get(ANCHOR) else Markup("")
@@ -333,9 +331,10 @@ def _cell(
     value = row[column.key]
     if _is_missing(value):
         absent = _explain_absent(column, row)
-        of_cell = not row.get(NOT_MEASURED)  # the others of the row were measured
-        more = (" num" if column.kind in NUMERIC else "") + (" absent" if of_cell else "")
-        return Markup('<td class="why{}">{}</td>').format(more, text.escape(absent if absent and of_cell else why))
+        name = "why" if row.get(NOT_MEASURED) else "absent"  # the others of the row were measured
+        name += " num" if column.kind in NUMERIC else ""
+        said = why if row.get(NOT_MEASURED) else absent or why
+        return Markup('<td class="{}">{}</td>').format(name, text.escape(said))
     if column.kind in NUMERIC:
         shown = text.number(value / SCALE.get(column.kind, 1), decimals)
         if column.kind == "number":

@@ -366,7 +366,8 @@ class _Page:
         of = of.drop_duplicates().drop_duplicates("label", keep=False)
         pages = {label: self.site.run_links.get(run, "") for label, run in of.itertuples(index=False)}
         links = {label: tables.address(page, self.root) for label, page in pages.items() if page}
-        return Markup(' data-runs="{}"').format(json.dumps(links)) if links else Markup("")
+        compact = json.dumps(links, ensure_ascii=False, separators=(",", ":"))
+        return Markup(' data-runs="{}"').format(compact) if links else Markup("")
 
     def _legend(self, chart: Chart) -> Markup:
         names = set(chart_parts.drawn(chart.kind, chart.rows)[charts.colour_column(chart.kind)])

@@ -375,18 +375,19 @@ def test_an_answer_and_what_it_rests_on_take_under_three_screens(page, address, 
 
 
 INDEX = "search/search_index.json"
-MOST_LOADED = 1_700_000
-"""Bytes of home and of all that it asks for, not compressed."""
+MOST_LOADED = 500_000
+"""Bytes of home and of all that it asks for, not compressed, without the index of the search."""
+LARGEST_INDEX = 500_000
 
 
-def test_home_is_light_and_the_index_does_not_hold_it_up(page, address):
-    """The index of the search is most of it, and comes after all else that the page needs."""
+def test_home_and_the_index_of_the_search_are_light(page, address):
+    """The index was 1.1 MB: half of it was of pages that nobody finds by words, each of a single run."""
     loaded = {}
     page.on("response", lambda response: loaded.update({response.url.removeprefix(address): response}))
     page.goto(address, wait_until="networkidle")
     assert INDEX in loaded and len(loaded) > 5
     sizes = {name: len(response.body()) for name, response in loaded.items()}
-    assert sum(sizes.values()) < MOST_LOADED and sum(sizes.values()) - sizes[INDEX] < 500_000
+    assert sizes.pop(INDEX) < LARGEST_INDEX and sum(sizes.values()) < MOST_LOADED
 
 
 def test_a_result_marks_what_was_searched_for(page, address):
@@ -432,6 +433,8 @@ def test_search_loses_no_word(page, address, built):
         ("out of memory", "report/memory-use"),
         ("roofline", "report/bounds"),
         ("noise band", "report/second-recording"),
+        ("softmax bandwidth", "report/softmax-detail"),
+        ("small", "report/explore"),
         ("padding", "report/ladder"),
         # a study of which the small site has none
         pytest.param("two GPUs", "report/several-gpus", marks=pytest.mark.long),

@@ -189,7 +189,7 @@ def test_what_is_said_of_values_is_said_in_the_csv_too():
     ]
     html = tables.to_html(Table("t", "t", columns, rows), "t.csv", "", {})
     assert ">ok<" in html and ">no<" in html and ">norm, ffn<" in html and "<code>ffma</code> in QK\u1d40<" in html
-    assert '<td class="why absent">not measured' in html, "of a row that was measured"
+    assert '<td class="absent">not measured' in html, "of a row that was measured"
 
 
 def test_an_empty_cell_says_why():
@@ -199,6 +199,19 @@ def test_an_empty_cell_says_why():
     columns = (Column("size", "model"), Column("x_ns", "x", "ms"), Column("y_ns", "y", "ms"))
     html = tables.to_html(Table("t", "t", columns, rows), "t.csv", "", {})
     assert '<td class="why" colspan="2">OOM in loss</td>' in html
+
+
+def test_empty_cells_at_the_end_of_a_measured_row_are_one_where_they_say_the_same():
+    rows = pd.DataFrame({"size": ["a"], "x_ns": [None], "y_ns": [None], "z_ns": [None]})
+    x, y, z = (Column(f"{name}_ns", name, "ms", absent=said) for name, said in zip("xyz", ("n/a", "not measured", "")))
+    html = tables.to_html(Table("t", "t", (Column("size", "model"), x, y, z), rows), "t.csv", "", {})
+    assert '<td class="absent num">n/a</td><td class="absent" colspan="2">not measured</td>' in html
+
+
+def test_an_amount_has_three_digits():
+    rows = pd.DataFrame({"joules": [31.64861, 2.925307]})
+    html = tables.to_html(Table("t", "t", (Column("joules", "J", "amount"),), rows), "t.csv", "", {})
+    assert ">31.65<" in html and ">2.93<" in html
 
 
 def test_numbers_of_a_column_share_their_decimals():

@@ -180,7 +180,7 @@ def _tables(frames: GradientAccumulationData) -> list[Table]:
                 Column("step_ratio", "÷ whole batch", "ratio", absent="base"),
                 band_column("step_band_ns"),
                 Column("tokens_per_s", "tokens/s", "count"),
-                Column("joules_per_1k", "J per 1,000 tokens", "number", absent="n/a"),
+                Column("joules_per_1k", "J per 1,000 tokens", "amount", absent="n/a"),
                 Column("peak_memory_bytes", "peak allocated", "bytes"),
                 Column("memory_ratio", "÷ whole batch", "ratio", absent="base"),
             ),

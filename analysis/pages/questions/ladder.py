@@ -415,7 +415,7 @@ def _tables(frames: LadderData) -> list[Table]:
         Column("tokens_per_s", "tokens/s", "count"),
         Column("peak_bytes", "peak allocated", "bytes", absent="not counted"),
         Column("reserved_bytes", "peak reserved", "bytes", absent="not measured"),
-        Column("joules", "J a step", "number", absent="not read"),
+        Column("joules", "J a step", "amount", absent="not read"),
         Column("loss_millionths", "loss off by, millionths", "count", why="why_loss"),
         Column("trained_millionths", "after steps, millionths", "count", why="why_loss"),
         Column("numerics_millionths", "same AdamW, millionths", "count", why="why_loss"),

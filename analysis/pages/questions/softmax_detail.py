@@ -52,7 +52,7 @@ QUESTION = Question(
     section=Section.LIMIT,
     place=4,
     study="",
-    searched=("softmax bandwidth",),
+    searched=("softmax", "memory-bound softmax"),
 )
 
 
