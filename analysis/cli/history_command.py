@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from profiler_job.analysis.cli.shared_options import NoisePair, Skip
+from profiler_job.analysis.cli.shared_options import Force, NoisePair, Skip
 from profiler_job.analysis.cli.terminal import escape_unencodable, is_given
 from profiler_job.analysis.comparison import history as following
 from profiler_job.analysis.comparison import print_history as histories
@@ -37,6 +37,7 @@ def history(
     skip: Skip = 0,
     form: Annotated[histories.Format, typer.Option("--format", "-f", help="How to print it.")] = "text",
     html: Annotated[Path | None, typer.Option(help="Instead of printing, write a page with charts there.")] = None,
+    force: Force = False,
 ) -> None:
     """Follow one metric over many recordings or captures, and mark measurable changes.
 
@@ -48,6 +49,9 @@ def history(
     if html and is_given(context, "form"):
         ingesting.print_line("error: --html writes a page, and --format is for printing: leave one out")
         raise typer.Exit(ExitCode.USAGE)
+    if force and not html:
+        ingesting.print_line("error: --force replaces what --html names: give both")
+        raise typer.Exit(ExitCode.USAGE)
     request = histories.Request(
         paths=paths,
         metric=metric,
@@ -58,6 +62,7 @@ def history(
         skip=skip,
         form=form,
         html=html,
+        force=force,
     )
     if code := histories.run(request, print, ingesting.print_line):
         raise typer.Exit(code)

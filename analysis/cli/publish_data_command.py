@@ -7,7 +7,7 @@ import typer
 
 from profiler_job.analysis.cli.terminal import describe_error, find_exit_code
 from profiler_job.analysis.recording import ingest as ingesting
-from profiler_job.analysis.recording.store import RecordingError
+from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.exit_codes import ExitCode
 
 
@@ -31,12 +31,13 @@ def publish_data(
     from profiler_job.analysis.site import data_readme
 
     try:
+        data_readme.check_readme(data)
         folder = publishing.publish_data(
             source, name, data, lambda text: yes or typer.confirm(text), study=study, with_captures=not without_captures
         )
         if folder is not None:
             data_readme.write_readme(data)
-    except (publishing.PublishError, ingesting.ResultsError, RecordingError, OSError) as error:
+    except (ProfilerError, OSError) as error:
         ingesting.print_line(f"error: {describe_error(error)}")
         raise typer.Exit(find_exit_code(error)) from error
     if folder is None:

@@ -8,6 +8,7 @@ import typer
 from profiler_job.analysis import show as showing
 from profiler_job.analysis.capture import nsys_reports
 from profiler_job.analysis.capture import selection as selecting
+from profiler_job.analysis.cli.shared_options import Force
 from profiler_job.analysis.cli.terminal import escape_unencodable, is_given
 from profiler_job.analysis.recording import ingest as ingesting
 from profiler_job.analysis.show import explain as explaining
@@ -54,6 +55,7 @@ def show(
         Path | None,
         typer.Option(help="Instead of printing, write a page there; of several profiles a folder of pages."),
     ] = None,
+    force: Force = False,
 ) -> None:
     """Summarise nsys captures of any program: where does the GPU time go, and what to change first?"""
     escape_unencodable()
@@ -83,6 +85,7 @@ def show(
             phase or (),
             selection=selection,
             html=html,
+            force=force,
             predict=add_gains,
         )
     if code:
@@ -103,6 +106,8 @@ def refuse_contradictions(
         raise refuse("no PROFILE: give an .nsys-rep, an .sqlite or a parquetdir export")
     if has_report and given:
         raise refuse(f"{given[0]} is for summaries, and --report prints nsys's CSV: leave one out")
+    if not has_html and is_given(context, "force"):
+        raise refuse("--force replaces what --html names: give both")
     if has_html and "--format" in given:
         raise refuse("--html writes pages, and --format is for printing: leave one out")
 

@@ -5,27 +5,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from profiler_job.analysis.capture.capture_data import ExportError
 from profiler_job.analysis.comparison.errors import NotComparableError
 from profiler_job.analysis.comparison.history import By, Followed, History, make_history, parse_part
 from profiler_job.analysis.comparison.history_forms import as_csv, as_json, as_markdown, as_text
 from profiler_job.analysis.comparison.noise import fit_recordings
 from profiler_job.analysis.comparison.sides import load_side, parse_selection
-from profiler_job.analysis.recording.ingest import ResultsError
-from profiler_job.analysis.recording.store import RecordingError
 from profiler_job.analysis.show.values import make_printable
 from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.exit_codes import ExitCode
+from profiler_job.jobs.contract.outputs import TargetError, check_file, is_page, write_file
 from profiler_job.jobs.contract.words import format_count
 
 Format = Literal["text", "json", "csv", "md"]
 FORMATS: tuple[Format, ...] = get_args(Format)
+ADVICE = "give another --html, or --force"
+"""What to do if the page cannot be written."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """paths: folders that hold entries, or entries. part: KEY=VALUE of kernels. only: KEY=VALUE of runs. noise: a pair
-    of recordings of the same runs. skip: steps of captures that are left out. html: a page to write instead."""
+    of recordings of the same runs. skip: steps of captures that are left out. html: a page to write instead;
+    force: in place of any file."""
 
     paths: Sequence[Path]
     metric: Followed = "step"
@@ -36,26 +37,29 @@ class Request:
     skip: int = 0
     form: Format = "text"
     html: Path | None = None
+    force: bool = False
 
 
 def run(request: Request, out: Callable[[str], None], err: Callable[[str], None]) -> int:
     """Give the history to `out`, and a line to `err` for each entry that cannot be read. Returns the exit code: 0, or
     DAMAGED if there is such an entry, or the code of the error if nothing can be shown."""
     try:
+        if request.html:
+            check_file(request.html, is_page, force=request.force, advice=ADVICE)  # before any reading
         if request.part and request.metric != "kernel":
             raise NotComparableError("--part is of kernel time: give --metric kernel with it")
         parse_selection(request.only)
         noise = fit_recordings(*map(load_side, request.noise)) if request.noise else None
         part = parse_part(request.part)
         history = make_history(request.paths, request.metric, part, request.by, request.only, noise, request.skip)
-    except (NotComparableError, RecordingError, ResultsError, ExportError, OSError) as error:
+    except (ProfilerError, OSError) as error:
         err(make_printable(f"error: {error}"))
         return error.exit_code if isinstance(error, ProfilerError) else ExitCode.USAGE
     for why in history.unreadable.values():
         err(make_printable(f"error: {why}"))
     code = ExitCode.DAMAGED if history.unreadable else ExitCode.OK
     if request.html:
-        return _write_page(history, request.html, out, err) or code
+        return _write_page(history, request.html, request.force, out, err) or code
     match request.form:
         case "json":
             out(as_json(history, code))
@@ -68,14 +72,15 @@ def run(request: Request, out: Callable[[str], None], err: Callable[[str], None]
     return code
 
 
-def _write_page(history: History, target: Path, out: Callable[[str], None], err: Callable[[str], None]) -> int:
+def _write_page(
+    history: History, target: Path, force: bool, out: Callable[[str], None], err: Callable[[str], None]
+) -> int:
     from profiler_job.analysis.comparison.history_page import render_history  # what draws takes time to import
 
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(render_history(history), encoding="utf-8")
-    except OSError as error:
-        err(make_printable(f"error: {target} cannot be written ({error.strerror}): give another --html"))
-        return ExitCode.CANNOT_WRITE
+        write_file(target, render_history(history), is_page, force=force, advice=ADVICE)
+    except TargetError as error:
+        err(make_printable(f"error: {error}"))
+        return error.exit_code
     out(make_printable(f"{target}: {format_count(len(history.entries), 'entry')}"))
     return 0

@@ -3,7 +3,6 @@ those by the id of the run. A measurement counts where it started after the pred
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +21,7 @@ from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.integrity import add_digest, find_folders, is_intact, load_json
 from profiler_job.jobs.contract.layout import MANIFEST, SCRIPT, name_changed
+from profiler_job.jobs.contract.outputs import TargetError, write_new
 from profiler_job.jobs.contract.program import find_commit
 from profiler_job.jobs.contract.ranges import STEP
 from profiler_job.jobs.contract.studies import GPUS, LOSSES
@@ -148,19 +148,9 @@ def write(file: Path, ledger: Ledger) -> None:
     """Write a new ledger. Raises LedgerError where the file is there already: what was predicted is not changed."""
     text = json.dumps(add_digest(ledger.model_dump(mode="json", exclude_defaults=True)), indent=1) + "\n"
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with open(file, "x", encoding="utf-8") as opened:
-            opened.write(text)
-            opened.flush()
-            os.fsync(opened.fileno())
-    except FileExistsError:
-        raise LedgerError(
-            f"{file} is there already, and predictions are never changed: give another file", exit_code=ExitCode.USAGE
-        ) from None
-    except OSError as error:
-        raise LedgerError(
-            f"{file} cannot be written ({error.strerror or error})", exit_code=ExitCode.CANNOT_WRITE
-        ) from error
+        write_new(file, text, "predictions are never changed")
+    except TargetError as error:
+        raise LedgerError(str(error), exit_code=error.exit_code) from error
 
 
 def read(file: Path) -> Ledger:

@@ -11,7 +11,7 @@ from typing import Any
 from profiler_job.analysis.recording.ingest import ResultsError, check_files_only, read_finished, read_plan
 from profiler_job.analysis.recording.merge_nodes import are_nodes, name_of, read_nodes, write_nodes
 from profiler_job.jobs.contract.exit_codes import ExitCode
-from profiler_job.jobs.contract.integrity import clear, find_damage, replace, restore
+from profiler_job.jobs.contract.integrity import clear, find_damage, restore
 from profiler_job.jobs.contract.layout import (
     ALL_RUNS,
     CALIBRATION,
@@ -26,6 +26,7 @@ from profiler_job.jobs.contract.layout import (
     FinishedRecord,
     Machine,
 )
+from profiler_job.jobs.contract.outputs import check_folder, is_merged, replace_folder
 from profiler_job.jobs.contract.versions import COMPARED, find_mixed_facts, format_counts
 
 
@@ -133,11 +134,7 @@ def _check_out(out: Path, shards: list[Path]) -> None:
         raise ResultsError(
             f"{out} holds the shards themselves: give another folder with --out", exit_code=ExitCode.USAGE
         )
-    if out.exists() and not (out / MERGED).is_file() and (not out.is_dir() or any(out.iterdir())):
-        raise ResultsError(
-            f"{out} is there already, and no earlier merge made it: give another folder with --out",
-            exit_code=ExitCode.USAGE,
-        )
+    check_folder(out, is_merged)
 
 
 def _read_common_plan(shards: list[Path]) -> dict[str, Any]:
@@ -220,7 +217,7 @@ def _compare_machines(machines: list[Machine], allow_mix: bool, emit: Callable[[
 
 def _write(out: Path, plan: dict[str, Any], runs: dict[str, Path], shards: list[Path]) -> None:
     """Write to a draft next to `out` first, so that `out` is whole or not there."""
-    draft = out.with_name(out.name + ".draft")
+    draft = out.with_name(f".{out.name}.draft")
     clear(draft)
     draft.mkdir(parents=True)
     for run_id, folder in runs.items():
@@ -229,7 +226,7 @@ def _write(out: Path, plan: dict[str, Any], runs: dict[str, Path], shards: list[
         shutil.copy(calibration, draft / CALIBRATION)
     (draft / SWEEP).write_text(json.dumps(plan, indent=1), encoding="utf-8")
     (draft / MERGED).write_text(json.dumps({"shards": [shard.name for shard in shards]}), encoding="utf-8")
-    replace(draft, out)
+    replace_folder(draft, out, is_merged)
 
 
 def _list_places(places: list[Path]) -> str:

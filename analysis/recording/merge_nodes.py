@@ -11,7 +11,7 @@ from typing import Any
 
 from profiler_job.analysis.recording.ingest import ResultsError, check_files_only, read_finished, read_json, read_plan
 from profiler_job.jobs.contract.exit_codes import ExitCode
-from profiler_job.jobs.contract.integrity import add_digest, clear, find_damage, read_all_facts, replace
+from profiler_job.jobs.contract.integrity import add_digest, clear, find_damage, read_all_facts
 from profiler_job.jobs.contract.layout import (
     CAPTURE,
     LOG,
@@ -25,6 +25,7 @@ from profiler_job.jobs.contract.layout import (
     FinishedRecord,
     name_node_file,
 )
+from profiler_job.jobs.contract.outputs import is_merged, replace_folder
 
 _OF_NODE = re.compile(r"-node-\d+$")
 _OF_EACH = (CAPTURE, NSYS_SUMS_FILE, LOG, NSYS_LOG)
@@ -100,7 +101,7 @@ def name_of(parts: Sequence[_Part], out: Path) -> str:
 
 def write_nodes(parts: Sequence[_Part], name: str, out: Path) -> None:
     """Write the run with the ranks of all machines to the results folder `out`, which is whole or not there."""
-    draft = out.with_name(out.name + ".draft")
+    draft = out.with_name(f".{out.name}.draft")
     clear(draft)
     run = draft / name
     run.mkdir(parents=True)
@@ -126,4 +127,4 @@ def write_nodes(parts: Sequence[_Part], name: str, out: Path) -> None:
     (draft / SWEEP).write_text(json.dumps(plan, indent=1), encoding="utf-8")
     merged = {"shards": [part.folder.name for part in parts]}
     (draft / MERGED).write_text(json.dumps(merged), encoding="utf-8")
-    replace(draft, out)
+    replace_folder(draft, out, is_merged)

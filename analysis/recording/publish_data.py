@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 from profiler_job.analysis.recording import allowed, ingest, store
 from profiler_job.analysis.recording.scan import HASHED_NAMES, Scanner
 from profiler_job.jobs.contract.errors import ProfilerError
-from profiler_job.jobs.contract.integrity import clear, replace, restore
+from profiler_job.jobs.contract.integrity import clear, restore
 from profiler_job.jobs.contract.layout import MANIFEST
+from profiler_job.jobs.contract.outputs import check_folder, is_recording, replace_folder
 from profiler_job.jobs.contract.studies import STUDIES, find_study_folder
 
 LARGEST_BYTES = 25 * 2**20
@@ -89,6 +90,7 @@ def publish_data(
         folder = draft / name
         changed = {"name": name} | ({} if study is None else {"study": study})
         target = data / find_study_folder(study if study is not None else manifest.get("study", "")) / name
+        check_folder(target, is_recording)
         left_out = allowed.rewrite(recording, folder, manifest | changed, with_captures)
         run_ids = set(store.load(folder).runs["run_id"].astype(str))
         for line in contents(folder):
@@ -102,7 +104,7 @@ def publish_data(
         if not confirm(f"Put this into {target}{there}, to be published with the site?"):
             return None
         target.parent.mkdir(exist_ok=True)
-        replace(folder, target)
+        replace_folder(folder, target, is_recording)
     return target
 
 

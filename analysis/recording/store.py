@@ -35,10 +35,10 @@ from profiler_job.jobs.contract.integrity import (
     is_intact,
     load_json,
     read_facts,
-    replace,
     restore,
 )
 from profiler_job.jobs.contract.layout import MANIFEST, STATUSES
+from profiler_job.jobs.contract.outputs import check_folder, is_recording, replace_folder
 from profiler_job.jobs.contract.studies import find_recordings
 
 pd.set_option("mode.string_storage", "python")
@@ -163,6 +163,7 @@ def write(folder: Path | str, tables: Mapping[str, pd.DataFrame], manifest: dict
         raise RecordingError(
             f"{folder} holds {others[0]}, which is of no recording: give another folder", exit_code=ExitCode.USAGE
         )
+    check_folder(folder, is_recording)
     run_ids = list(tables["runs"]["run_id"].astype(str))
     checked = {name: _checked(name, _ordered(name, _rounded(tables[name]), run_ids)) for name in TABLES}
     draft = folder.with_name(f".{folder.name}.draft")
@@ -175,7 +176,7 @@ def write(folder: Path | str, tables: Mapping[str, pd.DataFrame], manifest: dict
                 write_table(name, _arrow(name, frame), file := draft / f"{name}.parquet")
                 written[name] = {"rows": len(frame), **read_facts(file).model_dump()}
         write_manifest(draft, manifest | {"tables": written})
-        replace(draft, folder)
+        replace_folder(draft, folder, is_recording)
     except OSError as error:
         raise RecordingError(
             f"{folder} cannot be written ({error.strerror or error})", exit_code=ExitCode.CANNOT_WRITE

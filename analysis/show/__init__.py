@@ -72,6 +72,7 @@ def show(
     *,
     selection: Selection = ALL,
     html: Path | None = None,
+    force: bool = False,
     predict: Predict | None = None,
 ) -> int:
     """Give a summary of each profile to `out`, and one line to `err` for each that cannot be read; the others go on.
@@ -79,7 +80,8 @@ def show(
     profiles: files, parquetdirs, or folders that hold some; the profiles of a folder are printed as a table with a row
     each, unless sections are chosen. form: one of FORMATS. top: rows of a section in text and md, 0 for all. rules:
     TOML file with rules of further kernel families. phases: ranges that mark phases, as PHASE=RANGE. selection: the
-    part of a capture to summarise. html: write pages there instead, see `write_pages`. predict: adds gains to the
+    part of a capture to summarise. html: write pages there instead, see `write_pages`, and with
+    `force` in place of anything. predict: adds gains to the
     advice. Returns the exit code: 0, or the code of the error if a profile, the rules or the phases could not be read.
     """
     try:
@@ -97,7 +99,7 @@ def show(
     if html:
         from profiler_job.analysis.show.write_pages import write_pages  # what draws takes time to import
 
-        return write_pages(reader, captures, html, top, several, out, err)
+        return write_pages(reader, captures, html, top, several, out, err, force)
     width = measure_terminal()
     if form in ("text", "md") and (selection.sections or not has_folder):
         printed = partial(as_text, top=top, width=width) if form == "text" else partial(as_markdown, top=top)

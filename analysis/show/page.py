@@ -23,6 +23,7 @@ from profiler_job.analysis.show.names import shorten
 from profiler_job.analysis.show.show_formats import ALWAYS_WHOLE, list_sections
 from profiler_job.analysis.show.values import format_heading, format_time, format_value, is_text, make_printable
 from profiler_job.analysis.show.verdict_lines import INFERRED_SHARE, MOST_GPUS
+from profiler_job.jobs.contract.outputs import PAGE_FOOTER
 from profiler_job.jobs.contract.ranges import ALL_PHASES
 from profiler_job.jobs.contract.words import format_count
 
@@ -36,7 +37,7 @@ _PAGE = Markup(
     "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
     '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
     '<meta name="referrer" content="no-referrer">\n<title>{title}</title>\n<style>\n{style}</style>\n</head>\n'
-    "<body>\n{body}\n<footer>Made by profiler-job {maker}.</footer>\n</body>\n</html>\n"
+    "<body>\n{body}\n" + PAGE_FOOTER + " {maker}.</footer>\n</body>\n</html>\n"
 )
 
 

@@ -12,12 +12,15 @@ from profiler_job.analysis.pages import benchmarks, predictions
 from profiler_job.analysis.pages.questions import ALL_QUESTIONS
 from profiler_job.analysis.prediction import ledger
 from profiler_job.analysis.recording import store
-from profiler_job.jobs.contract.integrity import create, find_folders
+from profiler_job.jobs.contract.integrity import find_folders
 from profiler_job.jobs.contract.layout import MANIFEST
+from profiler_job.jobs.contract.outputs import check_file, write_file
 from profiler_job.jobs.contract.studies import LADDER, LOSSES, STUDIES, find_study_folder
 
 NAME = "README.md"
 BENCHMARKS = "benchmarks"
+ADVICE = "give another --data, or move it away"
+WRITTEN_BY = "Written by `profiler-job publish-data`"
 
 _WHAT = {
     "": "The default sweep: FP32 with nothing fused.",
@@ -38,11 +41,20 @@ _WHAT = {
 
 
 def write_readme(data: Path) -> Path:
-    """Write the README of the recordings in `data` and return its path. Raises RecordingError and OSError."""
+    """Write the README of the recordings in `data` and return its path. Raises RecordingError and TargetError."""
     file = data / NAME
-    with create(file) as written:
-        written.write(describe_recordings(data))
+    write_file(file, describe_recordings(data), is_readme, advice=ADVICE)
     return file
+
+
+def check_readme(data: Path) -> None:
+    """Raise TargetError if a README that somebody else wrote is there."""
+    check_file(data / NAME, is_readme, advice=ADVICE)
+
+
+def is_readme(file: Path) -> bool:
+    """Whether a file is such a README."""
+    return WRITTEN_BY in file.read_text(encoding="utf-8", errors="replace")
 
 
 def describe_recordings(data: Path) -> str:
@@ -50,7 +62,7 @@ def describe_recordings(data: Path) -> str:
     lines = [
         "# Recordings",
         "",
-        "Written by `profiler-job publish-data`: do not edit. Each study has a folder of its recordings. A recording is"
+        f"{WRITTEN_BY}: do not edit. Each study has a folder of its recordings. A recording is"
         " a folder with one Parquet file for each table that has rows, and `manifest.json`. The page"
         " *Data* of the site explains each column. The study of a recording decides which pages show it.",
     ]

@@ -41,6 +41,7 @@ from profiler_job.analysis.site.question_pages import write_overview_of_script, 
 from profiler_job.analysis.site.run_pages import write_runs, write_runs_of_study
 from profiler_job.analysis.site.site_writer import put_file
 from profiler_job.jobs.contract.layout import SCRIPT
+from profiler_job.jobs.contract.outputs import check_file, check_folder, is_generated
 from profiler_job.jobs.contract.studies import AGAIN, GPUS, LOSSES
 
 WITH_RUN_PAGES = (GPUS,)
@@ -78,7 +79,8 @@ def publish(
     """Write the report of the recordings in `folders` below `docs`. The recordings of one study are joined, and so are
     the recordings of no study, which the report is about; a study alone is what its report is about. compared: has its
     own pages, next to the pages of recordings that can be compared. price_per_hour: of the GPUs of one run, to show the
-    price of tokens, with today's date. Raises RecordingError."""
+    price of tokens, with today's date. Raises RecordingError, and TargetError if `docs` has other pages there."""
+    check_docs(docs)
     loaded = [store.load(folder) for folder in folders]
     by_study: dict[str, dict[Path, store.Recording]] = {}
     for folder, rec in zip(folders, loaded):
@@ -102,6 +104,13 @@ def publish(
     price = None if price_per_hour is None else telemetry.Price(price_per_hour, date.today())
     with helping(sum(len(rec.runs) for rec in loaded) >= MANY) as helper:
         return write(main, docs, studies, downloads, compared, partial(make_comparisons, loaded), price, helper)
+
+
+def check_docs(docs: Path) -> None:
+    """Raise TargetError if `docs` holds an index.md or a folder `report` that this program did not write."""
+    index = docs / "index.md"
+    check_file(index, is_generated, advice="give another --docs, or move it away")
+    check_folder(docs / "report", lambda folder: index.is_file())
 
 
 def write(

@@ -23,8 +23,9 @@ from typing import Any
 
 from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.exit_codes import ExitCode
-from profiler_job.jobs.contract.integrity import clear, find_folders, replace, restore
+from profiler_job.jobs.contract.integrity import clear, find_folders, restore
 from profiler_job.jobs.contract.layout import CAPTURE, MANIFEST, SCRIPT
+from profiler_job.jobs.contract.outputs import is_recording, is_site, replace_folder
 from profiler_job.jobs.contract.program import PACKAGE, PROGRAM, find_shipped_data, find_site_sources
 from profiler_job.jobs.contract.studies import STUDIES, find_recordings, find_study_folder
 from profiler_job.jobs.executor.events import Emit
@@ -72,7 +73,7 @@ def ingest(sweep: Path, recording: Path, emit: Emit) -> bool:
     code = _run_step("recording", command, emit, allowed=(ExitCode.OK, ExitCode.FAILED))
     if not draft.is_dir():  # a crash of Python gives 1, too
         raise StepError(f"the step `recording` failed (`ingest`, exit {code}) and left no recording, see above")
-    replace(draft, recording)
+    replace_folder(draft, recording, is_recording)
     with suppress(OSError):  # not empty: a job of another sweep makes its recording, or was killed when it did
         draft.parent.rmdir()
     return code == 0
@@ -128,7 +129,7 @@ def build_site(
         clear(draft)  # of a job that was killed
         options = ["--config-file", str(work / "mkdocs.yml"), "--site-dir", str(draft)]
         _run_step("site", ["mkdocs", "build", "--quiet", *options], emit)
-    replace(draft, site)
+    replace_folder(draft, site, is_site)
     emit("site_built", path=str(site / "index.html"))
     return code == ExitCode.OK
 

@@ -8,7 +8,8 @@ import typer
 from profiler_job.jobs.cli.console import err, fail, out
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.find_nsys import find_nsys, own_folder
-from profiler_job.jobs.executor.install_nsys import KEY, PACKAGE, REPOSITORY, InstallError
+from profiler_job.jobs.contract.outputs import check_folder
+from profiler_job.jobs.executor.install_nsys import KEY, PACKAGE, REPOSITORY, InstallError, is_installed
 from profiler_job.jobs.executor.install_nsys import install_nsys as install
 
 
@@ -28,6 +29,7 @@ def install_nsys(
         out.print(f"nsys is already here: {known} (--force installs {package} all the same)", soft_wrap=True)
         return
     folder = (to or own_folder()).absolute()
+    check_folder(folder, is_installed)
     try:
         program = install(folder, package, repository, key, say=lambda line: err.print(line, markup=False))
     except InstallError as error:

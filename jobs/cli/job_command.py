@@ -25,6 +25,8 @@ from profiler_job.jobs.cli.sweep_options import (
     choose_runs,
 )
 from profiler_job.jobs.contract.exit_codes import ExitCode
+from profiler_job.jobs.contract.layout import RECORDINGS, SITE
+from profiler_job.jobs.contract.outputs import check_folder, is_recording, is_site
 from profiler_job.jobs.executor.result_store import Results
 from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP
 
@@ -52,8 +54,11 @@ def job(
     not be made, and 75 when another job makes its site there. A job that has measured waits for the other one.
     """
     planned, runs, part, of_all_shards = choose_runs(sweep, only, shard, device)
+    measured = Results(results, planned.name, part.folder)
+    recording = results / RECORDINGS / "-".join(filter(None, (planned.name, part.folder)))
+    check_folder(recording, is_recording)
+    check_folder(results / SITE, is_site)
     with open_event_sink(log_format, price_per_hour, len(select_gpus(device, gpus))) as emit:
-        measured = Results(results, planned.name, part.folder)
         if render_only:
             check_measured(measured)
         elif not can_measure(measured, planned, runs, device, gpus, retry, emit):
@@ -63,7 +68,6 @@ def job(
                 ExitCode.MISSING,
             )
         good = render_only or measure(measured, planned, runs, of_all_shards, device, gpus, retry, allow_mix, emit)
-        recording = results / "recordings" / "-".join(filter(None, (planned.name, part.folder)))
         kept = f"what was measured is kept in {measured.folder}; `profiler-job job --render-only` tries again"
         # Shards that end together have a recording each, and no site to share.
         held, wait_s = (

@@ -14,11 +14,12 @@ from profiler_job.jobs.cli.console import fail, handle_termination
 from profiler_job.jobs.cli.follow_up import ingest
 from profiler_job.jobs.cli.report_lock import find_report_folder, hold_report_folder
 from profiler_job.jobs.contract.exit_codes import ExitCode
-from profiler_job.jobs.contract.layout import RESERVED_NAMES, SCRIPT, SWEEP
+from profiler_job.jobs.contract.layout import RECORDINGS, RESERVED_NAMES
+from profiler_job.jobs.contract.outputs import TargetError, check_folder, is_profiled_script, is_recording
 from profiler_job.jobs.executor import script
 from profiler_job.jobs.executor.events import Emit
 from profiler_job.jobs.executor.failures import CollectorError
-from profiler_job.jobs.executor.result_store import LockedError, Results, read_json
+from profiler_job.jobs.executor.result_store import LockedError, Results
 
 LONGEST_NAME = 64
 NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")
@@ -42,10 +43,12 @@ def check_name(name: str, results: Path) -> None:
             f"--name {name}: letters, digits, dots and dashes make a name; not {', '.join(RESERVED_NAMES)}",
             ExitCode.USAGE,
         )
-    if not may_replace(results / name):
-        raise fail(
-            f"{results / name} holds what no `profile` wrote: choose another --name, or another folder", ExitCode.USAGE
-        )
+    for folder, is_own in ((results / name, is_profiled_script), (results / RECORDINGS / name, is_recording)):
+        try:
+            check_folder(folder, is_own)
+        except TargetError as error:
+            fix = f"{folder} holds what no `profile` wrote: choose another --name, or another folder"
+            raise fail(fix if error.exit_code == ExitCode.USAGE else str(error), error.exit_code) from None
 
 
 def measure(followed: script.Script, results: Path) -> tuple[Path, dict[str, Any]]:
@@ -104,9 +107,3 @@ def describe_overhead(noted: dict[str, Any]) -> str:
     kinds = {"captured": noted["captured_ns"], "with its modules followed": noted["followed_ns"]}
     slower = [f"{median(walls) / 1e6:.1f} ms {kind}" for kind, walls in kinds.items() if walls]
     return f"a step takes the CPU {', '.join([f'{alone / 1e6:.1f} ms alone', *slower])}"
-
-
-def may_replace(folder: Path) -> bool:
-    """Return whether a folder holds nothing but an older profile: a sweep may have the name of a script."""
-    is_script = (read_json(folder / SWEEP, dict) or {}).get(SCRIPT)
-    return bool(is_script) or not folder.exists() or not any(folder.iterdir())

@@ -26,6 +26,7 @@ from profiler_job.jobs.cli.script_name import choose_default_name
 from profiler_job.jobs.cli.sweep_options import ResultsFolder
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.extras import find_missing, install_command
+from profiler_job.jobs.contract.outputs import check_folder, is_site
 from profiler_job.jobs.executor import script
 from profiler_job.jobs.executor.events import Terminal
 from profiler_job.jobs.executor.nodes import find_node
@@ -65,7 +66,9 @@ def profile(
     check_name(chosen, results)
     with_events = collector is CollectorName.EVENTS
     with_site = not with_events and not find_missing("site")
-    if not with_site and not with_events:
+    if with_site:
+        check_folder(results / site, is_site)
+    elif not with_events:
         err.print(f"no site will be built; this installs what it needs: {install_command('site')}", markup=False)
     followed = script.Script(
         command=command, name=chosen, skip=skip, steps=steps, step=step, goes_on=go_on, events=with_events

@@ -9,7 +9,8 @@ from profiler_job.jobs.cli.follow_up import build_site, find_own_recordings, fin
 from profiler_job.jobs.cli.report_lock import find_report_folder, hold_report_folder
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.integrity import restore
-from profiler_job.jobs.contract.layout import MANIFEST
+from profiler_job.jobs.contract.layout import MANIFEST, SITE
+from profiler_job.jobs.contract.outputs import check_folder, is_site
 from profiler_job.jobs.executor.events import JsonEvents, Terminal
 from profiler_job.jobs.executor.preflight import check_writable
 
@@ -24,6 +25,7 @@ def build_results_site(
     """Build a site in RESULTS/site, by default of all recordings in RESULTS/recordings. Return whether its pages pass
     the checks that `page_options` make strict. Ends the program if it cannot be built."""
     shown = select_recordings(results, [*recordings], shipped)
+    check_folder(results / SITE, is_site)
     emit = JsonEvents() if log_format == "json" else Terminal()
     writable = check_writable(results, find_report_folder(results).folder, results / "site")
     if writable.state == "failed":

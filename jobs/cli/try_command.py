@@ -30,6 +30,7 @@ from profiler_job.jobs.contract.changes import TRIABLE, ChangeSetError, RefusalC
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.json_format import add_format_version
 from profiler_job.jobs.contract.layout import name_changed
+from profiler_job.jobs.contract.outputs import check_file, is_tries, write_file
 from profiler_job.jobs.executor import script
 from profiler_job.jobs.executor.events import Emit, Terminal
 from profiler_job.jobs.executor.nodes import find_node
@@ -37,6 +38,7 @@ from profiler_job.jobs.executor.nodes import find_node
 JUDGE = "profiler_job.analysis.prediction.judge_tries"
 """Module that answers what recordings and changes tell."""
 WIDTH = 80
+ADVICE = "choose another --name"
 OTHER_NUMBERS = 0.2
 """Relative difference of the losses of the first step above which other random numbers are the reason."""
 
@@ -74,6 +76,7 @@ def try_changes(
     names = [name_changed(chosen, changes) for changes in sets]
     for each in (chosen, *names):
         check_name(each, results)
+    check_file(name_tries(chosen, results), is_tries, advice=ADVICE)
     plain = script.Script(command=command, name=chosen, skip=skip, steps=steps, step=step, goes_on=False)
     emit = Terminal()
     folder, noted = measure(plain, results)
@@ -101,7 +104,12 @@ def try_changes(
 def save_tries(tries: list[dict[str, Any]], plain: script.Script, results: Path) -> None:
     """Write RESULTS/<name>-tries.json. It has the prediction for each set before the set is tried."""
     content = add_format_version({"baseline": plain.name, "tries": tries})
-    script.write_json(results / f"{plain.name}-tries.json", content)
+    write_file(name_tries(plain.name, results), json.dumps(content, indent=1), is_tries, advice=ADVICE)
+
+
+def name_tries(name: str, results: Path) -> Path:
+    """Return the file that says what was tried."""
+    return results / f"{name}-tries.json"
 
 
 def format_expectation(entry: dict[str, Any]) -> str:

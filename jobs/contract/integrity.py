@@ -13,7 +13,7 @@ import shutil
 import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, TextIO
 
 from pydantic import BaseModel, ConfigDict
 
@@ -105,7 +105,7 @@ def sync(path: Path) -> None:
         os.close(opened)
 
 
-def create(path: Path) -> IO[str]:
+def create(path: Path) -> TextIO:
     """Create a text file for writing. An existing file or link of this name is removed first. Raises OSError."""
     path.unlink(missing_ok=True)
     opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
@@ -121,7 +121,8 @@ def clear(path: Path) -> None:
 
 
 def replace(draft: Path, target: Path) -> None:
-    """Replace the folder `target` by `draft` as a whole; if that fails, `target` stays. Raises OSError."""
+    """Replace the folder `target` by `draft` as a whole; if that fails, `target` stays. Whether it may be replaced is
+    for `outputs.replace_folder` to judge. Raises OSError."""
     old = _name_old(target)
     try:
         for path in (*draft.iterdir(), draft):
@@ -135,7 +136,7 @@ def replace(draft: Path, target: Path) -> None:
         if old.exists() and not target.exists():
             old.rename(target)
         raise
-    shutil.rmtree(old, ignore_errors=True)
+    clear(old)
 
 
 def restore(target: Path) -> None:

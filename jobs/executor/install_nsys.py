@@ -34,6 +34,12 @@ TIMEOUT_S = 60
 """Timeout of a connection to the repository that sends nothing."""
 
 
+START = '#!/bin/sh\nhere=$(dirname "$(dirname "$(readlink -f "$0")")")\n'
+"""First lines of bin/nsys in the folder of an installation."""
+FOLDERS = {"bin", "etc", "lib", "libraries", "opt", "usr", "var"}
+"""Folders in the folder of an installation: those of the package, and two that are added."""
+
+
 class InstallError(Exception):
     """Error when nsys was not installed, with what to do, in one line."""
 
@@ -45,7 +51,7 @@ def install_nsys(
     key: str = KEY,
     say: Callable[[str], None] = print,
 ) -> Path:
-    """Install a package of nsys into `folder`, in place of what is there, and return the path of nsys.
+    """Install a package of nsys into `folder`, in place of all that is there, and return the path of nsys.
 
     repository: its address, below which each distribution and architecture has a folder. say: is given a line before
     each long step. Raises InstallError; `folder` is then as it was.
@@ -73,6 +79,13 @@ def install_nsys(
         finally:
             shutil.rmtree(draft, ignore_errors=True)
     return folder / "bin" / "nsys"
+
+
+def is_installed(folder: Path) -> bool:
+    """Whether a folder holds an nsys that was installed by this program, and nothing else."""
+    start = folder / "bin" / "nsys"
+    is_ours = start.is_file() and start.read_bytes().startswith(START.encode())
+    return is_ours and {path.name for path in folder.iterdir()} <= FOLDERS
 
 
 def check_tools() -> None:
@@ -168,11 +181,11 @@ def link_program(draft: Path, work: Path, say: Callable[[str], None]) -> None:
     start = draft / "bin" / "nsys"
     start.parent.mkdir(exist_ok=True)
     libraries = sorted({path.parent for path in (draft / "libraries").rglob("*.so*")})
-    lines = ["#!/bin/sh", 'here=$(dirname "$(dirname "$(readlink -f "$0")")")']
+    lines = []
     if libraries:
         paths = ":".join(f"$here/{path.relative_to(draft)}" for path in libraries)
         lines += [f'export LD_LIBRARY_PATH="{paths}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"']
-    start.write_text("\n".join([*lines, f'exec "$here/{program.relative_to(draft)}" "$@"', ""]))
+    start.write_text(START + "\n".join([*lines, f'exec "$here/{program.relative_to(draft)}" "$@"', ""]))
     start.chmod(0o755)
     if still := find_missing_libraries(importer, libraries):
         packages = " ".join(sorted(LIBRARIES.get(name, name) for name in still))

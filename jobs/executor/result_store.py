@@ -41,6 +41,7 @@ from profiler_job.jobs.contract.layout import (
     name_timings_file,
     read_record,
 )
+from profiler_job.jobs.contract.outputs import check_file, is_plan
 from profiler_job.jobs.sweep.plan import Sweep
 
 LEAST_FREE_BYTES = 32 * 2**20  # less, and a failed run failed for lack of space
@@ -195,6 +196,7 @@ class Results:
         plan = {**sweep.describe(), "runs": [run.run_id for run in runs]}
         if of_all_shards is not None:
             plan["runs_of_all_shards"] = [run.run_id for run in of_all_shards]
+        check_file(self.folder / SWEEP, is_plan, advice="give another --results, or name the sweep otherwise")
         write_json(self.folder / SWEEP, plan)
 
     def salt(self) -> str:

@@ -21,7 +21,7 @@ from profiler_job.jobs.contract.changes import CHANGES, COMPILE, COMPILED
 from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.find_nsys import NSYS_MISSING
-from profiler_job.jobs.contract.integrity import add_digest, clear, read_all_facts, replace, restore, sync
+from profiler_job.jobs.contract.integrity import add_digest, clear, read_all_facts, restore, sync
 from profiler_job.jobs.contract.layout import (
     NSYS_LOG,
     RAW,
@@ -34,6 +34,7 @@ from profiler_job.jobs.contract.layout import (
     FinishedRecord,
 )
 from profiler_job.jobs.contract.messages import UNPADDED, UNPADDED_MODULES
+from profiler_job.jobs.contract.outputs import is_profiled_script, replace_folder
 from profiler_job.jobs.contract.words import format_count
 from profiler_job.jobs.executor.collectors import NOT_SAMPLED, TRACED
 from profiler_job.jobs.executor.failures import CollectorError
@@ -137,7 +138,7 @@ def measure(script: Script, results: Path) -> tuple[Path, dict[str, Any]]:
     )
     write_json(run / RECORD, add_digest(record.model_dump(mode="json")))
     write_json(draft / SWEEP, {"sweep": script.name, SCRIPT: True, "runs": [script.name]})
-    replace(draft, results / script.name)
+    replace_folder(draft, results / script.name, is_profiled_script)
     return results / script.name, noted | {"exit_code": code}
 
 

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from profiler_job.jobs.cli import follow_up
-from profiler_job.jobs.cli.follow_up import find_shipped_recordings, replace
+from profiler_job.jobs.cli.follow_up import find_shipped_recordings
 from profiler_job.jobs.cli.job_command import job as job_command
 from profiler_job.jobs.cli.results_site import build_results_site, select_recordings
 from profiler_job.jobs.contract.exit_codes import ExitCode
+from profiler_job.jobs.contract.integrity import replace
 from profiler_job.jobs.executor.result_store import Results
 from tests.jobs.conftest import FAST_MKDOCS, ROOT, command, eventually, jobs, write_no_pages
 from tests.waiting import HANGS_S
