@@ -142,7 +142,8 @@ FAST_MKDOCS = """
 import pathlib, sys
 site = pathlib.Path(sys.argv[sys.argv.index("--site-dir") + 1])
 site.mkdir(parents=True, exist_ok=True)
-(site / "index.html").write_text(f'<meta property="og:site_name" content="profiler-job">built in {pathlib.Path.cwd().name}')
+mark = '<meta property="og:site_name" content="profiler-job">'
+(site / "index.html").write_text(f"{mark}built in {pathlib.Path.cwd().name}")
 """
 NO_PAGES = """
 import os, sys

@@ -272,6 +272,7 @@ WRITERS = {
         "jobs/executor/nsys_cli.py",
         "jobs/executor/worker_process.py",
         "jobs/executor/temporary.py",
+        "analysis/recording/allowed.py",
     ),
     *("jobs/follow/script_ranks.py", "analysis/recording/merge.py", "analysis/recording/merge_nodes.py"),
     *("analysis/recording/store.py", "analysis/site/site_writer.py", "analysis/site/write_site.py"),
