@@ -41,10 +41,10 @@ def print_summary(noted: dict[str, Any], console: Console) -> None:
         capacity = noted["gpu_memory_bytes"] / 2**30
         text = f"Memory: {peak / 2**30:.2f} GiB allocated at most, in {where}, of {capacity:.0f} GiB."
         console.print(text, soft_wrap=True, markup=False)
-    phases = average_phases(noted["phases"])
+    phases, profiled_ns = average_phases(noted["phases"]), median(noted["profiled_ns"])
     if noted["gpu_memory_bytes"]:
-        console.print(describe_limit(phases, step_ns), soft_wrap=True, markup=False)
-    console.print(build_phase_table(phases, step_ns, with_limit=bool(noted["gpu_memory_bytes"])))
+        console.print(describe_limit(phases, profiled_ns), soft_wrap=True, markup=False)
+    console.print(build_phase_table(phases, profiled_ns, with_limit=bool(noted["gpu_memory_bytes"])))
     console.print(build_module_table(noted["modules"]))
     if noted["gpu_memory_bytes"]:
         console.print(NOT_SHOWN, soft_wrap=True, markup=False)
@@ -86,7 +86,7 @@ def describe_limit(phases: list[dict[str, Any]], step_ns: float) -> str:
 
 
 def build_phase_table(phases: list[dict[str, Any]], step_ns: float, with_limit: bool) -> Table:
-    """Return the table of phases. step_ns: of an unprofiled step, whose share each phase is."""
+    """Return the table of phases. step_ns: of the steps in which they were timed."""
     table = Table("phase", title="Phases", title_justify="left")
     for heading in ("time", "share of step", "CPU"):
         table.add_column(heading, justify="right")
@@ -109,8 +109,10 @@ def build_module_table(rows: Iterable[dict[str, Any]]) -> Table:
         totals[key][1] += row["calls"]
     all_ns = sum(alone for alone, _ in totals.values()) or 1
     ranked = sorted(totals.items(), key=lambda item: -item[1][0])
-    title = "Modules, each without those inside it, in a step that times them, too"
-    table = Table("module", "phase", title=title, title_justify="left")
+    title = f"Modules, each without those inside it, in a step that times them, too: {format_ms(all_ns)}"
+    table = Table(title=title, title_justify="left")
+    table.add_column("module", overflow="fold")
+    table.add_column("phase", no_wrap=True)
     for heading in ("time", "share", "ranges"):
         table.add_column(heading, justify="right")
     for (module, phase), (alone, calls) in ranked[:MOST_MODULES]:

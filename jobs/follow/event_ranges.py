@@ -62,12 +62,21 @@ class EventRanges:
         self.start: Moment | None = None
         self.thread = threading.get_ident()  # the script's own, which opens phases
         self.phase: Timed | None = None  # that this thread has open
+        self.steps: dict[int, list[Moment]] = {}  # by number: when each began and ended
         self.step = -1  # number of the open step; -1 between steps
         self._local = threading.local()
 
     def begin(self) -> None:
         """Begin to record, while the GPU has nothing to do: from here on both clocks run."""
         self.start = Moment.now()
+
+    def open_step(self, number: int) -> None:
+        self.step = number
+        self.steps[number] = [Moment.now()]
+
+    def close_step(self) -> None:
+        self.steps[self.step].append(Moment.now())
+        self.step = -1
 
     def push(self, name: str) -> None:
         stack = self._stack()
@@ -87,6 +96,10 @@ class EventRanges:
             closed.closed = Moment.now()
             if closed is self.phase:
                 self.phase = None
+
+    def list_steps(self, steps: range) -> list[int]:
+        """List how long steps took, in ns. Call it when the GPU has done them."""
+        return [self.steps[step][1].measure_ns_since(self.steps[step][0]) for step in steps]
 
     def list_phases(self, steps: range) -> list[dict[str, Any]]:
         """List the outermost ranges of some steps: name, time on the GPU's clock, time until the CPU had launched all

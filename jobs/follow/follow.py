@@ -24,7 +24,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -206,6 +206,7 @@ class Follower:
         self.ranks.meet("at the end of the capture")
         if self.events is not None:
             self.facts["phases"] = self.events.list_phases(range(self.plan.steps))
+            self.facts["profiled_ns"] = self.events.list_steps(range(self.plan.steps))
             self.facts["modules"] = self.events.list_modules(self.plan.steps + self.plan.followed - 1)
         elif torch.cuda.is_initialized():
             torch.cuda.profiler.stop()
@@ -218,7 +219,7 @@ class Follower:
         self.forwards = 0
         self.opened_at = time.perf_counter_ns()
         if self.events is not None:
-            self.events.step = self.num_steps + (self.plan.steps if self.stage is Stage.FOLLOWED else 0)
+            self.events.open_step(self.num_steps + (self.plan.steps if self.stage is Stage.FOLLOWED else 0))
         elif torch.cuda.is_initialized():
             self.open_step = torch.cuda.nvtx.range_start("modules:step" if self.stage is Stage.FOLLOWED else "step")
 
@@ -226,7 +227,7 @@ class Follower:
         """End the range of a step, and note how long the host took for it."""
         self.facts[kind].append(time.perf_counter_ns() - self.opened_at)
         if self.events is not None:
-            self.events.step = -1
+            self.events.close_step()
         elif self.open_step is not None:
             torch.cuda.nvtx.range_end(self.open_step)
         self.facts["forwards"] = self.forwards
@@ -379,14 +380,13 @@ class Follower:
             return called(tensors, *args, **options)
         if not self.in_backward and self.stage is not Stage.DONE:
             self.losses.note(tensors)
-        with self.phase("backward"):
+        roots = tensors if isinstance(tensors, tuple | list) else [tensors]
+        # Labels are made before the phase begins: they take the CPU milliseconds.
+        labels = self.ranges.labelling(roots) if self.stage is Stage.FOLLOWED else nullcontext()
+        with labels, self.phase("backward"):
             self.in_backward += 1
             try:
-                if self.stage is not Stage.FOLLOWED:
-                    return called(tensors, *args, **options)
-                roots = tensors if isinstance(tensors, tuple | list) else [tensors]
-                with self.ranges.labelling(roots):
-                    return called(tensors, *args, **options)
+                return called(tensors, *args, **options)
             finally:
                 self.in_backward -= 1
 

@@ -50,7 +50,7 @@ def take_ranges(ranges, clock, *steps: tuple[str, float]) -> None:
 def test_a_phase_has_the_time_of_the_gpu_and_how_far_it_is_behind(clock):
     ranges = event_ranges.EventRanges()
     ranges.begin()
-    ranges.step = 3
+    ranges.open_step(3)
     ranges.push("forward")
     clock(2, behind=10)
     ranges.pop()
@@ -58,11 +58,13 @@ def test_a_phase_has_the_time_of_the_gpu_and_how_far_it_is_behind(clock):
         {"step": 0, "phase": "forward", "wall_ns": 12 * MS, "issue_ns": 2 * MS, "lag_ns": 10 * MS}
     ]
     assert ranges.list_phases(range(3)) == []
+    ranges.close_step()
+    assert ranges.list_steps(range(3, 4)) == [12 * MS]
 
 
 def test_a_module_has_the_time_that_none_inside_it_has(clock):
     ranges = event_ranges.EventRanges()
-    ranges.step = 0
+    ranges.open_step(0)
     take_ranges(ranges, clock, ("modules:forward", 1), ("Net", 2), ("head", 4), ("", 8), ("", 16), ("", 0))
     assert {(row["phase"], row["module"]): row["alone_ns"] / MS for row in ranges.list_modules(0)} == {
         ("forward", ""): 17,
@@ -73,7 +75,7 @@ def test_a_module_has_the_time_that_none_inside_it_has(clock):
 
 def test_a_thread_of_autograd_works_inside_the_open_phase(clock):
     ranges = event_ranges.EventRanges()
-    ranges.step = 0
+    ranges.open_step(0)
     ranges.push("modules:backward")
     node = [("modules:backward/Net/head", 3), ("", 0)]
     thread = threading.Thread(target=take_ranges, args=(ranges, clock, *node))
@@ -136,6 +138,7 @@ def test_what_is_printed_fits_80_columns():
         "forwards": 4,
         "memory": [{"phase": "backward", "peak_allocated_bytes": 5 << 30}],
         "phases": [phase("forward", 2, 1, 3), phase("backward", 2, 1, 3)],
+        "profiled_ns": [5 * MS],
         "modules": [
             {"phase": "forward", "module": f"Net/layers.{i}/attn", "alone_ns": MS, "calls": 1} for i in range(3)
         ],
