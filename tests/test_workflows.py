@@ -121,7 +121,7 @@ def keep_run(folder, run_id, times_as_long=1):
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("run_id", "times_as_long", "code", "said"),
-    [(CALM, 1, 0, "step +0 ns"), (CALM, 2, 1, ": beyond"), (WAITING, 1, 0, "not enough data to tell")],
+    [(CALM, 1, 0, "step 0 ns"), (CALM, 2, 1, ": beyond"), (WAITING, 1, 0, "not enough data to tell")],
 )
 def test_the_steps_of_the_example_do_what_the_guide_says(tmp_path, run_id, times_as_long, code, said):
     programs, work = tmp_path / "bin", tmp_path / "work"

@@ -7,6 +7,7 @@ import pandas as pd
 
 from profiler_job.analysis.capture.blocks import split_into_blocks
 from profiler_job.analysis.capture.distinct_values import find_distinct
+from profiler_job.jobs.contract.quantities import format_time
 
 MOST_EARLY_NS, MOST_EARLY_SHARE = 5_000_000, 0.1
 """How long an operation may begin before its launch, and the largest share of the capture that this may be. nsys aligns
@@ -38,7 +39,7 @@ def find_believed_launches(
     for doubtful, what in (
         (several_calls, "have the correlation id of several API calls"),
         (shares, "have the correlation id of a call that launches one kernel, as other kernels do"),
-        (early & ~shares, f"begin more than {most / 1e6:.3g} ms before the call that launched them"),
+        (early & ~shares, f"begin more than {format_time(most)} before the call that launched them"),
     ):
         if num := int(doubtful.sum()):
             problems[f"{num} of {len(row)} {shown} {what}"] = "their launch is not believed: they are not attributed"

@@ -23,6 +23,7 @@ import pandas as pd
 
 from profiler_job.analysis.capture import idle_time
 from profiler_job.analysis.capture.intervals import Union, find_covered_before
+from profiler_job.jobs.contract.quantities import format_time
 
 _COLLECTIVE = re.compile(r"nccl(?:Symk?)?(?:Dev)?Kernel_([A-Za-z]+)")
 OTHER = "other"
@@ -120,7 +121,7 @@ def find_meetings(kernels: pd.DataFrame, world: int = 0, num_nodes: int = 1) -> 
     if together.any():
         apart = int(ends[together].median())
         if apart > MOST_APART_NS:
-            return refuse(f"the same collectives end {apart / 1e3:.0f} µs apart: the ranks' clocks differ too much")
+            return refuse(f"the same collectives end {format_time(apart)} apart: the ranks' clocks differ too much")
         possible = (last_start - first_end)[together] <= MOST_APART_NS
         if possible.mean() < LEAST_TOGETHER:
             return refuse("collectives end on one rank before another begins them: they are not the same ones")

@@ -21,6 +21,7 @@ from profiler_job.analysis.capture.distinct_values import encode, find_distinct
 from profiler_job.analysis.reference import cuda_api, gemm_names
 from profiler_job.analysis.reference.kernel_names import shorten
 from profiler_job.analysis.reference.rules import Classification, Taxonomy
+from profiler_job.jobs.contract.quantities import format_quantity, format_size, format_time
 from profiler_job.jobs.contract.ranges import OPTIMIZER
 
 KERNEL_TIME, GPU_SPAN, ELAPSED = "kernel time", "GPU span", "elapsed time"
@@ -111,11 +112,7 @@ def make_findings_table(findings: Iterable[Finding]) -> pd.DataFrame:
 
 
 def _format_item(name: str, count: int, ns: float) -> str:
-    return f"{name}: {count} in {_format_ms(ns)}"
-
-
-def _format_ms(ns: float) -> str:
-    return f"{ns / 1e6:.2f} ms"
+    return f"{name}: {count} in {format_time(ns)}"
 
 
 def _format_largest(names: list[str], calls: np.ndarray, time: np.ndarray) -> str:
@@ -296,7 +293,7 @@ def _find_per_tensor(phase: pd.Series, steps: int, names: KernelNames) -> tuple[
         return rows & (rows.sum() >= LEAST_PER_TENSOR), ""
     rows = in_phase & elementwise[names.code]
     is_most = 2 * rows.sum() > in_phase.sum() and rows.sum() >= LEAST_PER_TENSOR * steps
-    return rows & is_most, f"per step: {rows.sum() / steps:.0f}"
+    return rows & is_most, f"per step: {format_quantity('count', round(rows.sum() / steps))}"
 
 
 def _num_optimizer_ranges(ranges: pd.DataFrame) -> int:
@@ -312,7 +309,7 @@ def _num_optimizer_ranges(ranges: pd.DataFrame) -> int:
 def _find_idle(gpus: pd.DataFrame) -> Iterator[Finding]:
     span, busy = gpus["span_ns"].to_numpy(), gpus["busy_ns"].to_numpy()
     if len(gpus):
-        evidence = f"busy: {_format_ms(busy.sum())} of {_format_ms(span.sum())}"
+        evidence = f"busy: {format_time(busy.sum())} of {format_time(span.sum())}"
         yield Finding("idle", int(span.sum() - busy.sum()), int(span.sum()), GPU_SPAN, len(gpus), evidence)
 
 
@@ -332,7 +329,7 @@ def find_in_copies(memops: pd.DataFrame, span_ns: int) -> Iterator[Finding]:
         if not rows.any():
             continue
         host = memops["host_memory"][rows]
-        evidence = [f"moved: {memops['bytes'][rows].sum() / 2**20:.1f} MiB"] if kind != "memsets" else []
+        evidence = [f"moved: {format_size(memops['bytes'][rows].sum())}"] if kind != "memsets" else []
         for memory in [category for category in host.cat.categories if category]:
             of_memory = (host == memory).to_numpy()
             time = duration[rows][of_memory].sum()
@@ -365,7 +362,7 @@ def _find_in_calls(capture: Capture, attribution: Attribution) -> Iterator[Findi
         mine = steps[steps["process"] == api["process"].iat[rows[0]]]
         if len(mine):
             in_steps = _num_within(mine, api.iloc[rows])
-            evidence += [f"per step: {in_steps / len(mine):.1f}"] * (in_steps > 0)
+            evidence += [f"per step: {format_quantity('count', in_steps / len(mine))}"] * (in_steps > 0)
             evidence += [f"outside steps: {len(rows) - in_steps}"] * (in_steps < len(rows))
         yield Finding(kind, time, capture.events_ns, ELAPSED, len(rows), "; ".join([*evidence, *process]))
 
@@ -424,5 +421,6 @@ def _find_tiny_kernels(capture: Capture, attribution: Attribution, gpus: pd.Data
     shorter = int((duration < call).sum())
     if 2 * shorter <= len(duration) or len(rows) < (launch[mine] >= 0).sum() // 2:  # several kernels of a call: graphs
         return
-    evidence = [f"median kernel: {np.median(duration) / 1e3:.1f} µs; median launch call: {call / 1e3:.1f} µs", *process]
+    medians = f"median kernel: {format_time(float(np.median(duration)))}; median launch call: {format_time(call)}"
+    evidence = [medians, *process]
     yield Finding("tiny_kernels", time, capture.events_ns, ELAPSED, shorter, "; ".join(evidence))

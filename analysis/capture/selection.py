@@ -17,8 +17,8 @@ from profiler_job.analysis.capture.capture_data import MOST_DEVICES, Capture, Ex
 from profiler_job.analysis.capture.distinct_values import encode
 from profiler_job.analysis.capture.range_nesting import Nesting, split_by_depth
 from profiler_job.jobs.contract.exit_codes import ExitCode
+from profiler_job.jobs.contract.quantities import format_time, parse_quantity
 
-_UNITS_NS = {"s": 1e9, "ms": 1e6, "us": 1e3, "µs": 1e3, "ns": 1}
 _MOMENT = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(s|ms|us|µs|ns)?\s*")
 _OPERATIONS = ("kernels", "memops", "graphs")
 
@@ -59,7 +59,7 @@ def parse_moments(text: str) -> tuple[int, int]:
     moments = [_MOMENT.fullmatch(part) for part in text.split(",")]
     if len(moments) != 2 or not all(moments):
         raise ValueError(f"{text!r} is not START,END: give two moments after the first event, such as 10,20 or 1.5s,2s")
-    start, end = (round(float(moment[1]) * _UNITS_NS[moment[2] or "ms"]) for moment in moments if moment)
+    start, end = (round(parse_quantity("time", f"{moment[1]}{moment[2] or 'ms'}")) for moment in moments if moment)
     if start >= end:
         raise ValueError(f"{text!r} ends before it starts: give START,END with the earlier moment first")
     return start, end
@@ -120,7 +120,7 @@ def _find_kept_rows(capture: Capture, attribution: Attribution, selection: Selec
 def _keep_between(capture: Capture, moments: tuple[int, int], kept: dict[str, np.ndarray]) -> None:
     start, end = (find_first_event(capture) + moment for moment in moments)
     if moments[0] > capture.events_ns:
-        problem = f"ends {capture.events_ns / 1e6:.2f} ms after its first event"
+        problem = f"ends {format_time(capture.events_ns)} after its first event"
         raise ExportError(capture.path, problem, "choose earlier moments with --between", exit_code=ExitCode.USAGE)
     for name, rows in kept.items():
         starts = getattr(capture, name)["start_ns"].to_numpy()

@@ -7,13 +7,14 @@ from profiler_job.analysis.changes.evidence import (
     WithheldCode,
     WithheldError,
 )
+from profiler_job.jobs.contract.quantities import format_share
 
 CODE = "torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False)"
 
 
 def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
     if (used := seen.need_memory()) > FULL_MEMORY:
-        why = f"{used:.0%} of the GPU's memory is allocated: it frees some, and makes a step slower"
+        why = f"{format_share(used)} of the GPU's memory is allocated: it frees some, and makes a step slower"
         raise WithheldError(
             WithheldCode.MEMORY_FULL, f"{why}; of a script, `predict --change checkpointing` says how much of either"
         )

@@ -9,6 +9,7 @@ import pandas as pd
 
 from profiler_job.analysis.reference import gemm_names, gpus
 from profiler_job.jobs.contract.errors import ProfilerError
+from profiler_job.jobs.contract.quantities import format_time
 
 LEAST = 0.01
 """Part of its whole that must be behind a change."""
@@ -142,8 +143,8 @@ class CaptureEvidence:
         if late_ns > self.sum_parts("kernels"):
             raise WithheldError(
                 WithheldCode.CPU_LIMITS,
-                f"the GPU waits for launches {late_ns / 1e6:.1f} ms, and kernels run "
-                f"{self.sum_parts('kernels') / 1e6:.1f} ms: faster kernels alone give little"
+                f"the GPU waits for launches {format_time(late_ns)}, and kernels run "
+                f"{format_time(self.sum_parts('kernels'))}: faster kernels alone give little"
                 + ("; nsys slows the host, so time a step without it" if self.is_slowed else ""),
             )
         return "medium: how much faster these kernels get depends on their shapes"

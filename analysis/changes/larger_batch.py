@@ -8,6 +8,7 @@ from profiler_job.analysis.changes.evidence import (
     WithheldCode,
     WithheldError,
 )
+from profiler_job.jobs.contract.quantities import format_share
 
 CODE = "twice the batch size, with a learning rate for it"
 
@@ -18,6 +19,6 @@ def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
     if late_ns < LEAST_IDLE * seen.whole_ns:
         return None
     if used > MOST_MEMORY:
-        raise WithheldError(WithheldCode.MEMORY_FULL, f"peak allocated is {used:.0%} of the GPU's memory")
-    evidence = f"the GPU waits for the host, and peak allocated is {used:.0%} of its memory"
+        raise WithheldError(WithheldCode.MEMORY_FULL, f"peak allocated is {format_share(used)} of the GPU's memory")
+    evidence = f"the GPU waits for the host, and peak allocated is {format_share(used)} of its memory"
     return ChangeEvidence(late_ns, seen.waiting_ns, evidence, "medium: a token takes less time, a step does not")

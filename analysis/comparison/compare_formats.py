@@ -25,9 +25,17 @@ from profiler_job.analysis.comparison.sides import shortlist
 from profiler_job.analysis.comparison.waterfall import TOKENS, Cause, Waterfall
 from profiler_job.analysis.metrics.differences import is_beyond_chance
 from profiler_job.analysis.show.show_formats import escape_markdown
-from profiler_job.analysis.show.values import format_energy, format_size, format_time, make_printable, shorten_text
+from profiler_job.analysis.show.terminal_text import shorten_text
 from profiler_job.jobs.contract.axes import find_label
 from profiler_job.jobs.contract.json_format import FORMAT_VERSION
+from profiler_job.jobs.contract.printable import make_printable
+from profiler_job.jobs.contract.quantities import (
+    MILLISECONDS,
+    choose_form,
+    format_quantity,
+    format_relative_change,
+    format_share,
+)
 from profiler_job.jobs.contract.words import format_count
 
 WIDTH = 80
@@ -50,7 +58,7 @@ def format_headline(pair: ComparedPair) -> str:
     step = pair.judgements["step"]
     clock = "" if pair.clock == "timer" else " (under nsys)"
     if step.is_real:
-        both = f"{_format_value(step, step.first)} -> {_format_value(step, step.second)}{_format_unit(step)}"
+        both = f"{' -> '.join(_format_both(step))}{_format_unit(step)}"
         said = f"B is {step.verdict}{clock}: {both}, {_format_share(step)}"
     else:
         what = f"the step{_format_unit(step)}{clock}"
@@ -65,18 +73,18 @@ def format_verdict(judged: Judgement) -> str:
     """Format the verdict for a sentence. A difference within its noise band may be large, if the band is."""
     if judged.verdict != WITHIN:
         return judged.verdict
-    band = f"{100 * judged.band / judged.first:.1f}%" if judged.first else _format_value(judged, judged.band)
+    band = format_share(judged.band / judged.first) if judged.first else format_quantity(judged.kind, judged.band)
     return f"not beyond the noise band of {band}"
 
 
-def _format_value(judged: Judgement, value: float) -> str:
-    if judged.metric == "throughput":
-        return f"{value:,.0f}"
-    return {"memory": format_size, "energy": format_energy}.get(judged.metric, format_time)(value)
+def _format_both(judged: Judgement) -> list[str]:
+    """Format A and B so that their difference is seen."""
+    form = choose_form(judged.kind, [judged.first, judged.second, judged.difference])
+    return [format_quantity(judged.kind, value, form) for value in (judged.first, judged.second)]
 
 
 def _format_band(judged: Judgement) -> str:
-    return "not known" if math.isinf(judged.band) else f"±{_format_value(judged, judged.band)}"
+    return "not known" if math.isinf(judged.band) else f"±{format_quantity(judged.kind, judged.band)}"
 
 
 def _format_unit(judged: Judgement) -> str:
@@ -84,16 +92,17 @@ def _format_unit(judged: Judgement) -> str:
 
 
 def _format_difference(judged: Judgement) -> str:
-    return f"{'+' if judged.difference >= 0 else ''}{_format_value(judged, judged.difference)}"
+    return format_quantity(judged.kind, judged.difference, is_signed=True)
 
 
 def _format_share(judged: Judgement) -> str:
-    return "n/a" if judged.share is None else f"{100 * judged.share:+.1f}%"
+    return "n/a" if judged.share is None else format_relative_change(judged.share)
 
 
-def _format_ms(ns: float, num: int, sign: str = "+") -> str:
-    """In milliseconds, so that parts are seen to sum; what would be 0 there is in nanoseconds. sign: as in a format."""
-    return f"{ns / num:{sign}.1f} ns" if ns and abs(ns / num) < 500 else f"{ns / num / 1e6:{sign}.3f} ms"
+def _format_ms(ns: float, num: int, *, is_signed: bool = True) -> str:
+    """In milliseconds, so that parts are seen to sum; what would be 0 there has a smaller unit."""
+    form = None if ns and abs(ns / num) < 500 else MILLISECONDS
+    return format_quantity("time", ns / num, form, is_signed=is_signed)
 
 
 def _count_processes(measured: MeasuredCase) -> str:
@@ -148,7 +157,9 @@ def list_cautions(comparison: Comparison) -> list[str]:
 
 def format_total(pair: ComparedPair) -> str:
     waterfall = pair.waterfall
-    first, second = (format_time(ns / waterfall.num) for ns in (waterfall.first_ns, waterfall.second_ns))
+    times = [ns / waterfall.num for ns in (waterfall.first_ns, waterfall.second_ns)]
+    form = choose_form("time", [*times, times[1] - times[0]])
+    first, second = (format_quantity("time", ns, form) for ns in times)
     of = f"{UNIT} of a profiled step" if waterfall.per_token else "a profiled step"
     sums = ", ".join(f"{sort} {_format_ms(ns, waterfall.num)}" for sort, ns in waterfall.sums.items())
     made_of = f" ({sums})" if sums else ""
@@ -184,7 +195,8 @@ def list_unequal_sums(pairs: Sequence[ComparedPair]) -> str:
 
 def format_metric(judged: Judgement) -> str:
     """Format a metric of both sides, and whether it differs."""
-    first, second, band = (_format_value(judged, value) for value in (judged.first, judged.second, judged.band))
+    first, second = _format_both(judged)
+    band = format_quantity(judged.kind, judged.band)
     where = "beyond" if judged.is_real else "within"
     said = f"{METRICS[judged.metric]}{_format_unit(judged)} {first} in A, {second} in B, {where} the noise band"
     return f"{said} ({_format_difference(judged)}, band ±{band})"
@@ -253,8 +265,7 @@ def _format_table(pair: ComparedPair) -> list[str]:
     rows += [
         [
             METRICS[name],
-            _format_value(judged, judged.first),
-            _format_value(judged, judged.second),
+            *_format_both(judged),
             _format_difference(judged),
             _format_share(judged),
             _format_band(judged),
@@ -281,7 +292,7 @@ def _format_causes(pair: ComparedPair, top: int) -> list[str]:
         for row in names[:NAMED]:
             count = f"{_format_count(getattr(row, calls), waterfall)} x "
             name = shorten_text(make_printable(row.kernel_name), WIDTH - 18 - len(count))
-            lines.append(f"{_format_ms(getattr(row, ns), waterfall.num, ''):>16}  {count}{name}")
+            lines.append(f"{_format_ms(getattr(row, ns), waterfall.num, is_signed=False):>16}  {count}{name}")
     return lines
 
 
@@ -292,7 +303,7 @@ def _list_one_sided_names(pair: ComparedPair) -> Iterator[tuple[str, list[Any], 
     for said, side, other in (("vanished: A has", "first", "second"), ("appeared: B has", "second", "first")):
         of_side = names[names[f"{other}_calls"] == 0]
         if len(of_side):
-            time = f"{of_side[f'{side}_ns'].sum() / num / 1e6:.3f} ms"
+            time = _format_ms(of_side[f"{side}_ns"].sum(), num, is_signed=False)
             what = f"{said} {format_count(len(of_side), 'kernel name')} that the other has not, {time} in all"
             yield what, list(of_side.itertuples()), f"{side}_calls", f"{side}_ns"
 
@@ -349,7 +360,7 @@ def as_markdown(comparison: Comparison, checked: Checked, top: int) -> str:
             lines += ["", escape_markdown(words), "", "| in a step | calls | kernel |", "| --: | --: | :-- |"]
             for row in names[:MOST_NAMED]:
                 time, count = (
-                    _format_ms(getattr(row, ns), pair.waterfall.num, ""),
+                    _format_ms(getattr(row, ns), pair.waterfall.num, is_signed=False),
                     _format_count(getattr(row, calls), pair.waterfall),
                 )
                 lines.append(f"| {time} | {count} | {escape_markdown(make_printable(row.kernel_name))} |")
@@ -365,8 +376,7 @@ def as_markdown(comparison: Comparison, checked: Checked, top: int) -> str:
             cause = "; ".join(f"{_format_ms(part.ns, pair.waterfall.num)} {format_cause(part)}" for part in parts)
             cells = [
                 pair.case.label,
-                _format_value(step, step.first),
-                _format_value(step, step.second),
+                *_format_both(step),
                 _format_share(step),
             ]
             cells += [step.verdict, kernel.verdict, idle.verdict, cause]
@@ -392,8 +402,7 @@ def _format_markdown_table(pair: ComparedPair) -> list[str]:
     for name, judged in pair.judgements.items():
         cells = [
             METRICS[name],
-            _format_value(judged, judged.first),
-            _format_value(judged, judged.second),
+            *_format_both(judged),
             _format_difference(judged),
             _format_share(judged),
         ]

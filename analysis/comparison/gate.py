@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import cast
 
 from profiler_job.analysis.comparison.errors import NotComparableError
-from profiler_job.analysis.comparison.judge import METRICS, ComparedPair, Judgement, Metric
+from profiler_job.analysis.comparison.judge import METRICS, ComparedPair, Judgement, Metric, find_kind
 from profiler_job.analysis.comparison.noise import MOST
 from profiler_job.analysis.metrics.differences import is_beyond_chance
-from profiler_job.analysis.show.values import format_energy, format_size, format_time
 from profiler_job.jobs.contract.exit_codes import ExitCode
+from profiler_job.jobs.contract.quantities import UNITS, Kind, format_quantity, format_share, parse_quantity
 
 WITHIN, BEYOND, UNKNOWN = ExitCode.OK, ExitCode.FAILED, ExitCode.UNKNOWN
 """Exit codes. 2 is for what cannot be compared."""
@@ -25,12 +25,6 @@ _MORE_OF: dict[str, tuple[str, str]] = {
 """What makes a noise band narrower, by `Width.of`, and how a sweep file says it."""
 _MORE_THAN_ANYONE_MEASURES = 30
 """Number of processes, repetitions or steps."""
-_TIMES = {"ns": 1.0, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9}
-_UNITS: dict[Metric, dict[str, float]] = {
-    "memory": {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30},
-    "energy": {"mJ": 1e-3, "J": 1.0, "kJ": 1e3},
-}
-"""Units of limits, by metric; other metrics have _TIMES."""
 _CONDITION = re.compile(r"\s*(\w+)\s*>\s*(\d+(?:\.\d+)?)\s*(%|\w+)\s*")
 
 
@@ -63,12 +57,14 @@ def parse_condition(text: str) -> Condition:
         raise NotComparableError(f"--fail-if {text}: not understood; {how}")
     if match[1] == "throughput":
         raise NotComparableError(f"--fail-if {text}: throughput follows from the step; give a limit of step")
-    metric, number, unit = cast(Metric, match[1]), float(match[2]), match[3]
-    units = _UNITS.get(metric, _TIMES)
-    if unit != "%" and unit not in units:
-        raise NotComparableError(f"--fail-if {text}: {unit} is not a unit of {metric}; use % or {', '.join(units)}")
-    factor = 0.01 if unit == "%" else units[unit]
-    return Condition(text=text.strip(), metric=metric, limit=number * factor, is_share=unit == "%")
+    metric, unit = cast(Metric, match[1]), match[3]
+    kind: Kind = "share" if unit == "%" else find_kind(metric)
+    try:
+        limit = parse_quantity(kind, f"{match[2]}{unit}")
+    except ValueError:
+        units = ", ".join(reversed(UNITS[kind]))
+        raise NotComparableError(f"--fail-if {text}: {unit} is not a unit of {metric}; use % or {units}") from None
+    return Condition(text=text.strip(), metric=metric, limit=limit, is_share=kind == "share")
 
 
 def check(condition: Condition, pairs: list[ComparedPair]) -> list[GateOutcome]:
@@ -88,10 +84,12 @@ def _check_pair(condition: Condition, pair: ComparedPair) -> GateOutcome:
         what = METRICS[condition.metric]
         raise NotComparableError(f"--fail-if {condition.text}: {what} is not recorded on both sides; leave it out")
     limit, off, band = condition.compute_limit(judged), judged.difference, judged.band
-    in_words = {"memory": format_size, "energy": format_energy}.get(condition.metric, format_time)
-    said = f"{METRICS[condition.metric]} {'+' if off >= 0 else ''}{in_words(off)} against a limit of {in_words(limit)}"
+    grown = format_quantity(judged.kind, off, is_signed=True)
+    said = f"{METRICS[condition.metric]} {grown} against a limit of {format_quantity(judged.kind, limit)}"
     if abs(off) <= band and band > limit:
-        known = "no noise band is known" if math.isinf(band) else f"the noise band is ±{in_words(band)}"
+        known = (
+            "no noise band is known" if math.isinf(band) else f"the noise band is ±{format_quantity(judged.kind, band)}"
+        )
         remedy = _suggest_remedy(judged, limit, pair)
         return GateOutcome(code=UNKNOWN, text=f"{said}, and {known}: not enough data to tell; {remedy}")
     if off > limit:
@@ -130,12 +128,12 @@ def _suggest_remedy(judged: Judgement, limit: float, pair: ComparedPair) -> str:
 
 def _suggest_alternatives(judged: Judgement, limit: float, pair: ComparedPair) -> str:
     """Suggest what helps if more data does not: a metric with a narrow band, a larger limit, a busier GPU."""
-    band = f"{100 * judged.band / judged.first:.1f}%" if judged.first else "the noise band"
+    band = format_share(judged.band / judged.first) if judged.first else "the noise band"
     ways = [f"give a limit above {band}"]
     kernel = pair.judgements.get("kernel")
     is_other = judged.metric in ("step", "idle", "busy") and judged.first
     if is_other and kernel and kernel.first and kernel.band / kernel.first <= limit / judged.first:
-        ways.append(f"limit `kernel`, whose band is {100 * kernel.band / kernel.first:.1f}%")
+        ways.append(f"limit `kernel`, whose band is {format_share(kernel.band / kernel.first)}")
     if judged.metric in ("step", "idle"):
         ways.append("measure larger steps, in which the GPU waits less for the host")
     return ", or ".join(ways)

@@ -15,20 +15,21 @@ from rich.cells import cell_len
 
 from profiler_job.analysis.comparison.align import NO_SHAPES
 from profiler_job.analysis.comparison.history import Group, History, HistoryEntry, HistoryLine, Point
-from profiler_job.analysis.comparison.judge import METRICS
+from profiler_job.analysis.comparison.judge import METRICS, find_kind
 from profiler_job.analysis.comparison.noise import ENERGY
 from profiler_job.analysis.metrics.differences import is_beyond_chance
 from profiler_job.analysis.show.show_formats import escape_csv_cell, escape_markdown
-from profiler_job.analysis.show.values import (
-    format_energy,
-    format_size,
-    format_time,
-    make_printable,
-    shorten_text,
-    wrap_text,
-)
+from profiler_job.analysis.show.terminal_text import shorten_text, wrap_text
 from profiler_job.jobs.contract.axes import find_label
 from profiler_job.jobs.contract.json_format import FORMAT_VERSION
+from profiler_job.jobs.contract.printable import make_printable
+from profiler_job.jobs.contract.quantities import (
+    MILLISECONDS,
+    format_quantities,
+    format_quantity,
+    format_relative_change,
+    format_share,
+)
 from profiler_job.jobs.contract.words import format_count
 
 WIDTH = 80
@@ -56,9 +57,7 @@ def format_title(history: History, group: Group) -> str:
 
 
 def format_history_value(history: History, value: float) -> str:
-    if history.metric == "throughput":
-        return f"{value:,.0f}"
-    return {"memory": format_size, "energy": format_energy}.get(history.metric, format_time)(value)
+    return format_quantity(find_kind(history.metric), value)
 
 
 def format_difference(history: History, point: Point) -> str:
@@ -66,10 +65,8 @@ def format_difference(history: History, point: Point) -> str:
     if point.judged is None:
         return ""
     if point.judged.share is None:
-        return (
-            f"{point.judged.difference:+.0f}" if not point.value else f"+{format_history_value(history, point.value)}"
-        )
-    return f"{100 * point.judged.share:+.1f}%"
+        return format_quantity(point.judged.kind, point.judged.difference, is_signed=True)
+    return format_relative_change(point.judged.share)
 
 
 def format_band(history: History, point: Point) -> str:
@@ -79,7 +76,7 @@ def format_band(history: History, point: Point) -> str:
         return UNKNOWN
     if not point.judged.first:
         return f"±{format_history_value(history, point.judged.band)}"
-    return f"±{100 * point.judged.band / point.judged.first:.1f}%"
+    return f"±{format_share(point.judged.band / point.judged.first)}"
 
 
 def format_date(entry: HistoryEntry) -> str:
@@ -89,7 +86,7 @@ def format_date(entry: HistoryEntry) -> str:
 def format_change(history: History, line: HistoryLine, point: Point) -> str:
     """Format a change as a sentence."""
     assert point.judged and point.against
-    before, after = (format_history_value(history, value) for value in (point.judged.first, point.judged.second))
+    before, after = format_quantities(point.judged.kind, point.judged.first, point.judged.second)
     band = format_history_value(history, point.judged.band)
     said = (
         f"{line.label}: {before} -> {after}, {format_difference(history, point)}, band ±{band}: {point.judged.verdict}"
@@ -100,7 +97,7 @@ def format_change(history: History, line: HistoryLine, point: Point) -> str:
 def format_cause(history: History, point: Point) -> str:
     """Format the part that made a change; "" for metrics without parts."""
     if point.cause:
-        return f"{point.cause_ns / 1e6:+.3f} ms  {point.cause}"
+        return f"{format_quantity('time', point.cause_ns, MILLISECONDS, is_signed=True)}  {point.cause}"
     return "" if history.metric in ("memory", "energy") else "no part of the profiled step explains it"
 
 
@@ -238,7 +235,7 @@ def _format_sparklines(history: History, group: Group) -> list[str]:
     rows = [["run", "first", "last", "", "marks", "chart"]]
     for line in group.lines:
         first, last = line.points[0].value, line.points[-1].value
-        off = f"{100 * (last / first - 1):+.1f}%" if first else ""
+        off = format_relative_change(last / first - 1) if first else ""
         rows.append([line.label, format_history_value(history, first), format_history_value(history, last), off])
         rows[-1] += [str(len(line.changes) or ""), draw_sparkline(line)]
     return _format_table(rows, "Lrrrrl")

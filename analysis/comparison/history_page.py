@@ -25,19 +25,15 @@ from profiler_job.analysis.comparison.history_forms import (
     list_left_out,
     list_notes,
 )
+from profiler_job.analysis.comparison.judge import find_kind
 from profiler_job.analysis.render import chart_parts, charts
 from profiler_job.analysis.show.page import render_document, render_list, render_table
-from profiler_job.analysis.show.values import make_printable
+from profiler_job.jobs.contract.printable import make_printable
+from profiler_job.jobs.contract.quantities import Kind, choose_form
 
 MOST_CHARTS = 100
 """Lines that are drawn."""
 LEGEND = "Grey: the noise band around the entry that a point is compared with. A diamond is a change that exceeds it."
-_UNITS = (("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1.0))
-_SCALES = {
-    "memory": (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10), ("B", 1.0)),
-    "energy": (("kJ", 1e3), ("J", 1.0), ("mJ", 1e-3)),
-    "throughput": (("tokens/s", 1.0),),
-}
 
 
 def render_history(history: History) -> str:
@@ -104,7 +100,8 @@ def _make_rows(line: HistoryLine, history: History) -> pd.DataFrame:
 
 def _render_chart(history: History, line: HistoryLine, prefix: str) -> Markup:
     low, high = compute_scale(line)
-    unit, size = _choose_unit(history, high)
+    kind: Kind = "tokens/s" if history.metric == "throughput" else find_kind(history.metric)
+    unit, size, _ = choose_form(kind, [high])
     rows = pd.DataFrame(
         {
             "x": f"#{point.entry.number}",
@@ -131,8 +128,3 @@ def _find_edge(point: Point, sign: int) -> float:
     if point.judged is None or math.isinf(point.judged.band):
         return math.nan
     return point.judged.first + sign * point.judged.band
-
-
-def _choose_unit(history: History, largest: float) -> tuple[str, float]:
-    units = _SCALES.get(history.metric, _UNITS)
-    return next(((unit, size) for unit, size in units if largest >= size), units[-1])

@@ -32,6 +32,7 @@ from profiler_job.analysis.comparison.sides import Side
 from profiler_job.analysis.comparison.totals import Totals, sum_totals_by_case
 from profiler_job.analysis.comparison.waterfall import TOKENS, Waterfall, explain
 from profiler_job.analysis.metrics import timing
+from profiler_job.jobs.contract.quantities import Kind
 from profiler_job.jobs.contract.ranges import STEP
 
 Metric = Literal["step", "throughput", "kernel", "busy", "idle", "memory", "energy"]
@@ -44,6 +45,8 @@ METRICS: dict[Metric, str] = {
     "memory": "peak allocated",
     "energy": "energy",
 }
+_KINDS: dict[Metric, Kind] = {"throughput": "count", "memory": "bytes", "energy": "J"}
+"""Kinds of the values of metrics; the others are times."""
 
 
 CLOCKS = ("timer", "nsys")
@@ -56,6 +59,10 @@ Sampled = Literal["processes", "measured_steps", "profiled_steps"]
 APART = 0.1
 """Share of the larger difference by which the differences of the step and of its parts may differ and still count as
 equal."""
+
+
+def find_kind(metric: Metric) -> Kind:
+    return _KINDS.get(metric, "time")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +81,10 @@ class Judgement:
     @property
     def difference(self) -> float:
         return self.second - self.first
+
+    @property
+    def kind(self) -> Kind:
+        return find_kind(self.metric)
 
     @property
     def share(self) -> float | None:

@@ -12,9 +12,9 @@ from profiler_job.analysis.comparison.gate import BEYOND, UNKNOWN, WITHIN, check
 from profiler_job.analysis.comparison.judge import Comparison, compare
 from profiler_job.analysis.comparison.noise import choose_noise, fit_recordings
 from profiler_job.analysis.comparison.sides import is_capture, load_side
-from profiler_job.analysis.show.values import make_printable
 from profiler_job.jobs.contract.errors import ProfilerError, describe_bug
 from profiler_job.jobs.contract.exit_codes import ExitCode
+from profiler_job.jobs.contract.printable import make_printable
 
 Result = TypeVar("Result")
 Format = Literal["text", "json", "md"]

@@ -10,10 +10,10 @@ from profiler_job.analysis.comparison.history import By, Followed, History, make
 from profiler_job.analysis.comparison.history_forms import as_csv, as_json, as_markdown, as_text
 from profiler_job.analysis.comparison.noise import fit_recordings
 from profiler_job.analysis.comparison.sides import load_side, parse_selection
-from profiler_job.analysis.show.values import make_printable
 from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.outputs import TargetError, check_file, is_page, write_file
+from profiler_job.jobs.contract.printable import make_printable
 from profiler_job.jobs.contract.words import format_count
 
 Format = Literal["text", "json", "csv", "md"]

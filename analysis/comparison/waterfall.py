@@ -20,6 +20,7 @@ from profiler_job.analysis.comparison.noise import Kind as Clock
 from profiler_job.analysis.comparison.noise import Noise, NumOf
 from profiler_job.analysis.comparison.totals import COPY, IDLE, KERNEL, Totals, match_modules
 from profiler_job.analysis.metrics.kernel_time import OUTSIDE
+from profiler_job.jobs.contract.quantities import format_share
 from profiler_job.jobs.contract.words import format_count, inflect
 
 GROUP = ["phase", "module", "family"]
@@ -359,7 +360,7 @@ def _explain_per_call(kernels: pd.DataFrame, num: int, bands: _PartBands) -> Ite
     sums = alike.groupby(GROUP, sort=False)[["first_calls", "first_ns", "second_ns"]].sum()
     for (phase, module, family), calls, before, after in sums.itertuples():
         share = abs(after / before - 1) if before else 0.0
-        how = f"{100 * share:.1f}% {'slower' if after > before else 'faster'}"
+        how = f"{format_share(share)} {'slower' if after > before else 'faster'}"
         text = f"{_format_place(phase, module)}: {_format_kernels(_format_per_step(calls, num), [family])}, {how}"
         band, off = bands.compute_operations_band(max(before, after), calls), int(after - before)
         yield Cause(kind="per_call", text=text, ns=off, band_ns=band, phase=phase, module=module, families=(family,))

@@ -11,6 +11,7 @@ from profiler_job.analysis.metrics.ordering import place, sort_stably
 from profiler_job.analysis.reference import flops
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.precisions import PRECISIONS
+from profiler_job.jobs.contract.quantities import format_quantity
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
 LAUNCHES, COMPUTE, MEMORY = "launches", "compute", "memory"
@@ -204,9 +205,9 @@ def draw_roofs(rows: pd.DataFrame, peaks: Mapping[str, float]) -> pd.DataFrame:
     tops = sorted((peak, name) for name, peak in peaks.items() if name.startswith("gemm_"))
     highest = tops[-1][0] / width
     corners = [("memory", low, low * width, ""), ("memory", min(highest, high), min(highest, high) * width, "")]
-    corners.insert(1, ("memory", tops[0][0] / width, tops[0][0], f"memory {width / 1e9:,.0f} GB/s"))
+    corners.insert(1, ("memory", tops[0][0] / width, tops[0][0], f"memory {format_quantity('bytes/s', width)}"))
     for number, (peak, name) in enumerate(tops):
-        words = f"{name.removeprefix('gemm_').upper()} {peak / 1e12:,.1f} TFLOP/s"
+        words = f"{name.removeprefix('gemm_').upper()} {format_quantity('FLOP/s', peak)}"
         named = (words, "") if number == 0 else ("", words)  # marks lie below the end of the lowest
         corners += (
             [(name, ridge, peak, named[0]), (name, high, peak, named[1])] if (ridge := peak / width) < high else []

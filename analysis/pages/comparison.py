@@ -18,7 +18,7 @@ from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.metrics.kernel_time import OUTSIDE
 from profiler_job.analysis.pages.extreme_rows import noise_of, ratios_of
 from profiler_job.analysis.render.answer import Answer, Chart, Column, Table, assemble
-from profiler_job.analysis.show.values import make_printable
+from profiler_job.jobs.contract.printable import make_printable
 
 SLUG = "comparison"
 DRAWN = 10

@@ -9,6 +9,7 @@ from profiler_job.analysis.metrics import run_grid
 from profiler_job.analysis.metrics.gpu_samples import SLOW_HOST, summarise_processes
 from profiler_job.analysis.pages.titles import title_of
 from profiler_job.analysis.render.answer import Answer, Claim, Column, Table, assemble
+from profiler_job.jobs.contract.quantities import format_quantity, format_size
 from profiler_job.jobs.contract.versions import COMPARED, find_mixed_facts
 
 SLUG = "environment"
@@ -151,7 +152,7 @@ def _group_by_property(rows: pd.DataFrame) -> list[dict[str, Any]]:
 def _words(name: str, column: pd.Series) -> pd.Series:
     """A property's values as a reader says them."""
     if name == "gpu_memory_bytes":
-        return column.map(lambda size: f"{size / 2**30:.1f} GiB" if pd.notna(size) else UNKNOWN)
+        return column.map(lambda size: format_size(size) if pd.notna(size) else UNKNOWN)
     if name == "autograd_multithreading":
         return column.map({True: "on", False: "off"}).fillna(UNKNOWN)
     return column.astype(object).where(column.notna() & (column != ""), UNKNOWN).astype(str)
@@ -173,7 +174,9 @@ def _list_gpu_values(run_ids: pd.Series, processes: pd.DataFrame, telemetry: pd.
     }
     counted = []
     for name, rows in read.items():
-        words = rows[name].astype(str) if name == "gpu_id" else rows[name].map(lambda mhz: f"{mhz:.0f} MHz")
+        words = (
+            rows[name].astype(str) if name == "gpu_id" else rows[name].map(lambda mhz: format_quantity("Hz", 1e6 * mhz))
+        )
         unread = ~run_ids.isin(rows["run_id"].astype(str))
         counted.append(
             _counts(name, pd.concat([words.astype(object), pd.Series([UNKNOWN] * unread.sum(), dtype=object)]))

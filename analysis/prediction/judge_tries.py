@@ -25,9 +25,9 @@ from profiler_job.analysis.prediction.predict import Abstention, Prediction
 from profiler_job.analysis.prediction.scripts import predict_script
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.ingest import ResultsError
-from profiler_job.analysis.show.values import format_time
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.changes import LABELS
+from profiler_job.jobs.contract.quantities import format_quantities, format_quantity, format_time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,12 +111,12 @@ def judge(before: Path, after: Path, expected: dict[str, Any]) -> dict[str, Any]
 
 
 def of_step(step: Judgement) -> list[str]:
-    first, second = format_time(step.first), format_time(step.second)
+    first, second = format_quantities("time", step.first, step.second)
     slowest, quickest = step.second + step.band, step.second - step.band
     high = f"{step.first / quickest:.2f}" if quickest > 0 else "any number"
     interval = f"{step.first / slowest:.2f} to {high}"
     lines = [f"{step.first / step.second:.2f} times as fast ({interval}): {first} -> {second}"]
-    off = f"{'+' if step.difference >= 0 else '-'}{format_time(abs(step.difference))}"
+    off = format_quantity("time", step.difference, is_signed=True)
     if step.is_real:
         return [*lines, f"{off} is beyond the noise band of {format_time(step.band)}: {format_verdict(step)}"]
     return [*lines, f"{off} is {format_verdict(step)}: it may be none"]

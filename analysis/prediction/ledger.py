@@ -23,6 +23,7 @@ from profiler_job.jobs.contract.integrity import add_digest, find_folders, is_in
 from profiler_job.jobs.contract.layout import MANIFEST, SCRIPT, name_changed
 from profiler_job.jobs.contract.outputs import TargetError, write_new
 from profiler_job.jobs.contract.program import find_commit
+from profiler_job.jobs.contract.quantities import format_time
 from profiler_job.jobs.contract.ranges import STEP
 from profiler_job.jobs.contract.studies import GPUS, LOSSES
 
@@ -112,7 +113,7 @@ def explain_one_host(said: Prediction) -> str:
     machine with such a GPU, so it has none where the host limits the step and hosts differ by more than MOST_OFF."""
     if said.limited_by != HOST or farthest_error(said.step_ns, said.low_ns, said.high_ns) <= MOST_OFF:
         return ""
-    span = f"{said.low_ns / 1e6:.1f} to {said.high_ns / 1e6:.1f} ms"
+    span = f"{format_time(said.low_ns)} to {format_time(said.high_ns)}"
     return f"the host limits it, and recorded hosts differ by more than {MOST_OFF:.0%}: {span}"
 
 

@@ -22,6 +22,7 @@ from profiler_job.analysis.prediction.sweep_changes import AbstentionError, Chan
 from profiler_job.analysis.reference import flops
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.changes import COMPILED, FUSED_ADAMW
+from profiler_job.jobs.contract.quantities import format_time
 
 LONGEST_GAP_NS = 4000.0
 QUEUE = 1000
@@ -136,7 +137,7 @@ def estimate_step(baseline: Baseline, names: Iterable[str], rates: Rates, state:
         limited_by=HOST if by_host_ns > step_ns / 2 else GPU,
         work=state.work,
         reasons=tuple(
-            f"{time.phase} {baseline.clocks[time.phase].wall_ns / 1e6:.1f} -> {time.take() / 1e6:.1f} ms, "
+            f"{time.phase} {format_time(baseline.clocks[time.phase].wall_ns)} -> {format_time(time.take())}, "
             f"limited by the {time.limited_by}"
             for time in times
             if time.phase in state.touched

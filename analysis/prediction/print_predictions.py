@@ -18,6 +18,7 @@ from profiler_job.analysis.recording.store import RecordingError
 from profiler_job.analysis.reference import track_record
 from profiler_job.jobs.contract.json_format import add_format_version
 from profiler_job.jobs.contract.layout import SCRIPT
+from profiler_job.jobs.contract.quantities import format_size, format_time
 
 RATES = {track_record.SWEEP: rates.FILE, track_record.AS_SCRIPT: script_rates.FILE, SCRIPT: script_rates.FILE}
 """By the way in which a step is predicted, as of `track_record.choose_kind`."""
@@ -74,7 +75,7 @@ def run(request: Request, out: Callable[[str], None], err: Callable[[str], None]
         out(json.dumps(add_format_version({"runs": runs}), indent=2))
         return 0
     for one_run in known:
-        out(f"{one_run.run['run_id']}: {one_run.step_ns / 1e6:.2f} ms a step, measured")
+        out(f"{one_run.run['run_id']}: {format_time(one_run.step_ns)} a step, measured")
         of_run = [one_said for said_of, one_said in said if said_of is one_run]
         for one_said in of_run:
             out(f"  {as_line(one_said)}")
@@ -104,10 +105,10 @@ def advice(said: Sequence[Prediction | Abstention], run: Mapping[str, Any]) -> l
     for place, prediction in enumerate(ranked, start=1):
         record = track_record.describe_record(prediction.changes, track_record.choose_kind(run, prediction.changes))
         saved, least, most = (
-            f"{prediction.saved_ns(time_ns) / 1e6:.2f}"
+            format_time(prediction.saved_ns(time_ns))
             for time_ns in (prediction.step_ns, prediction.high_ns, prediction.low_ns)
         )
-        gain = f"{saved} ms" + (" for as many tokens" if prediction.work > 1 else "")
+        gain = saved + (" for as many tokens" if prediction.work > 1 else "")
         span = f"{least} to {most}"
         lines.append(f"  {place}. {','.join(prediction.changes)} to save {gain} ({span}); track record: {record}")
     return ["what to change first, expected:", *lines]
@@ -119,10 +120,10 @@ def as_line(said: Prediction | Abstention) -> str:
     if isinstance(said, Abstention):
         return f"{names}: no prediction, {said.reason}"
     times_ns = (said.step_ns, said.low_ns, said.high_ns, said.ceiling_ns)
-    step, low, high, floor = (f"{time_ns / 1e6:.2f}" for time_ns in times_ns)
+    step, low, high, floor = map(format_time, times_ns)
     faster = f"{said.work * said.baseline_ns / said.step_ns:.2f} times as fast"
     faster += f" with {said.work:g} times the tokens" if said.work > 1 else ""
-    faster += f", never below {floor} ms" if said.ceiling_ns else ""
+    faster += f", never below {floor}" if said.ceiling_ns else ""
     if said.frees_bytes > 0:
-        faster += f", and frees at most {said.frees_bytes / 2**30:.1f} GiB"
-    return f"{names}: {step} ms expected ({low} to {high}), {faster}; the {said.limited_by} limits it"
+        faster += f", and frees at most {format_size(said.frees_bytes)}"
+    return f"{names}: {step} expected ({low} to {high}), {faster}; the {said.limited_by} limits it"

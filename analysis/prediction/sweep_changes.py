@@ -26,6 +26,7 @@ from profiler_job.jobs.contract.changes import (
 )
 from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.precisions import PRECISIONS
+from profiler_job.jobs.contract.quantities import format_size
 
 EAGER = ("attention_scores", "softmax", "attention_output")
 """What fused attention replaces."""
@@ -263,7 +264,7 @@ def need_memory(run: Mapping[str, Any]) -> None:
     kept = STATE_BYTES * int(run["num_parameters"])
     needed = kept + TIMES_BATCH * max(peak - kept, 0.0)
     if needed > MOST_MEMORY * gpu:
-        raise AbstentionError(f"it would need about {needed / 2**30:.0f} GiB of the GPU's {gpu / 2**30:.0f}")
+        raise AbstentionError(f"it would need about {format_size(needed)} of the GPU's {format_size(gpu)}")
 
 
 def _compile(name: str, value: str) -> Callable[[State, Rates], State]:

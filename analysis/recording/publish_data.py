@@ -15,6 +15,7 @@ from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.integrity import clear, restore
 from profiler_job.jobs.contract.layout import MANIFEST
 from profiler_job.jobs.contract.outputs import check_folder, is_recording, replace_folder
+from profiler_job.jobs.contract.quantities import format_size
 from profiler_job.jobs.contract.studies import STUDIES, find_study_folder
 
 LARGEST_BYTES = 25 * 2**20
@@ -149,7 +150,7 @@ def _check(folder: Path, scanner: Scanner, run_ids: set[str], target: Path) -> N
     size = sum(file.stat().st_size for file in folder.iterdir())
     if size > LARGEST_BYTES:
         raise PublishError(
-            f"{size / 2**20:.1f} MiB are too large for git and for browsers, which get {LARGEST_BYTES // 2**20} MiB at"
+            f"{format_size(size)} are too large for git and for browsers, which get {format_size(LARGEST_BYTES)} at"
             " most: measure fewer runs, or leave out what nsys recorded (--without-captures)"
         )
     study = store.read_manifest(folder).get("study", "")

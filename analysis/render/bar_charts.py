@@ -19,6 +19,7 @@ from profiler_job.analysis.render.chart_parts import (
     plot_width,
     value_axis,
 )
+from profiler_job.jobs.contract.quantities import Kind, format_quantity, format_share, format_time
 
 
 def dumbbell(
@@ -37,7 +38,7 @@ def dumbbell(
     data = pd.DataFrame({"label": case_label(rows, by), "clock": rows["clock"]})
     nanoseconds = value.endswith("_ns")
     data["value"] = rows[value] / 1e6 if nanoseconds else rows[value]
-    number = [f"{v:,.3g} ms" if nanoseconds else f"{v:,.3g}{sign}" for v in data["value"]]
+    number = [format_time(v) if nanoseconds else f"{format_quantity('number', v)}{sign}" for v in rows[value]]
     data["title"] = [
         f"{label}, {clock}: {text}" for label, clock, text in zip(data["label"], data["clock"], number, strict=True)
     ]
@@ -114,7 +115,7 @@ def _stacked(
     data["position"] = data["family"].map({family: i for i, family in enumerate(order)})
     full = data.groupby("label")["share"].sum().max() if in_ms else 1.0
     data["title"] = [
-        f"{a}, {f}: {f'{s:,.3g} ms' if in_ms else f'{s:.1%}'}"
+        f"{a}, {f}: {format_time(s * 1e6) if in_ms else format_share(s)}"
         for a, f, s in zip(data["label"], data["family"], data["share"], strict=True)
     ]
     room = (0.06 if width > 500 else 0.11) * full
@@ -165,7 +166,9 @@ def grouped_bars(
     """Per case one dot per `scope` at its `share`: the same drawing as `dumbbell`, on a linear axis, which starts at
     `zero` where shares of a whole are drawn, and not where rates are."""
     data = pd.DataFrame({"label": case_label(rows, by), "scope": rows["scope"], "share": rows["share"]})
-    data["title"] = [f"{a}, {s}: {v:.1%}" for a, s, v in zip(data["label"], data["scope"], data["share"], strict=True)]
+    data["title"] = [
+        f"{a}, {s}: {format_share(v)}" for a, s, v in zip(data["label"], data["scope"], data["share"], strict=True)
+    ]
     colours = alt.Scale(domain=list(order), range=[drawing[f"--series-{i}"] for i in range(len(order))])
     shapes = alt.Scale(
         domain=list(order),
@@ -211,7 +214,9 @@ def stacked_parts(
         factor, unit = (1e6, "ms") if value.endswith("_ns") else (2**30, "GiB")
     data = pd.DataFrame({"label": case_label(rows, by), "scope": rows["scope"], "size": rows[value] / factor})
     data["position"] = data["scope"].map({scope: i for i, scope in enumerate(order)})
-    data["title"] = [f"{a}, {s}: {v:,.3g} {unit}" for a, s, v in zip(data["label"], data["scope"], data["size"])]
+    kind: Kind = "share" if part_of else "time" if value.endswith("_ns") else "bytes"
+    sizes = [f"{format_quantity(kind, size)}{f' of {part_of}' * bool(part_of)}" for size in rows[value]]
+    data["title"] = [f"{a}, {s}: {size}" for a, s, size in zip(data["label"], data["scope"], sizes)]
     colours = alt.Scale(domain=list(order), range=[drawing[f"--series-{i}"] for i in range(len(order))])
     y = alt.Y("label:N", sort=list(dict.fromkeys(data["label"])), title=None, axis=category_axis(drawing))
     ends = pd.DataFrame({"name": list(limits or {}), "limit": [size / factor for size in (limits or {}).values()]})
@@ -239,7 +244,8 @@ def waterfall(rows: pd.DataFrame, drawing: Drawing, width: int, order: Sequence[
     """One bar per `label` from `begin_ns` to `end_ns`, in ms, coloured by `series`; hover says its `text`."""
     begin, end = rows["begin_ns"] / 1e6, rows["end_ns"] / 1e6
     data = pd.DataFrame({"label": case_label(rows, ["label"]), "series": rows["series"], "begin": begin, "end": end})
-    data["title"] = [f"{CONTROL.sub('', text)}: {off:+,.3g} ms" for text, off in zip(rows["text"], end - begin)]
+    off = [format_quantity("time", ns, is_signed=True) for ns in rows["end_ns"] - rows["begin_ns"]]
+    data["title"] = [f"{CONTROL.sub('', text)}: {size}" for text, size in zip(rows["text"], off)]
     colours = alt.Scale(domain=list(order), range=[drawing[f"--series-{i}"] for i in range(len(order))])
     y = alt.Y("label:N", sort=list(data["label"]), title=None, axis=category_axis(drawing))
     axis = value_axis(drawing, "+,.3~g", 4 if width < 500 else 8)
@@ -269,7 +275,7 @@ def bars_with_marks(
     """One bar per case from zero to the `value` of the first `series`, or of the series `hollow`, and a stroke at that
     of each of the others, the later the thinner; the bar's number stands right of them all."""
     data = pd.DataFrame({"label": case_label(rows, by), "series": rows["series"], "value": rows["value"]})
-    data["text"] = [f"{value:,.2f}×" for value in data["value"]]
+    data["text"] = [format_quantity("ratio", value) for value in data["value"]]
     data["title"] = [f"{a}, {s}: {t}" for a, s, t in zip(data["label"], data["series"], data["text"], strict=True)]
     data["furthest"] = data.groupby("label")["value"].transform("max")
     bars = data[data["series"].isin([order[0], hollow])]

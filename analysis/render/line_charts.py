@@ -8,6 +8,7 @@ import altair as alt
 import pandas as pd
 
 from profiler_job.analysis.render.chart_parts import FAINT, LABEL_SLACK, RULE, TEXT, Drawing, log_axis, value_axis
+from profiler_job.jobs.contract.quantities import Kind, format_quantity, format_share
 
 
 def lines(
@@ -23,9 +24,12 @@ def lines(
     """One line per `clock` over `x`, both axes logarithmic, named right of its end, where `note` may say more; where
     other lines go on from there, left of it if there is room. A `value` in ns is drawn in ms, one in bytes in GiB."""
     scale = {"ns": 1e6, "bytes": 2**30}.get(value.rsplit("_", 1)[-1], 1)
-    word = {"ns": " ms", "bytes": " GiB"}.get(value.rsplit("_", 1)[-1], "")
+    kinds: dict[str, Kind] = {"ns": "time", "bytes": "bytes"}
+    kind = kinds.get(value.rsplit("_", 1)[-1], "number")
     data = rows[["clock", "note"]].assign(x=rows[x].astype(float), value=rows[value] / scale)
-    data["title"] = [f"{c}, {v:,.0f}: {n:,.3g}{word}" for c, v, n in zip(data["clock"], data["x"], data["value"])]
+    data["title"] = [
+        f"{c}, {v:,.0f}: {format_quantity(kind, n)}" for c, v, n in zip(data["clock"], data["x"], rows[value])
+    ]
     height, low, high = 250, data["value"].min() / 1.15, data["value"].max() * 1.15
     ends = data.sort_values("x", kind="stable").groupby("clock", sort=False).tail(1)
     ends = ends.assign(text=ends["clock"] + ends["note"], label=_spread_labels(ends, height, low, high))
@@ -116,7 +120,8 @@ def roofline(rows: pd.DataFrame, drawing: Drawing, width: int, order: Sequence[s
     """
     data = rows[["series", "intensity", "flop_rate", "label", "time_share"]].assign(
         title=[
-            f"{label}: {rate:,.3g} TFLOP/s at {intensity:,.3g} FLOP/byte, {share:.1%} of kernel time"
+            f"{label}: {format_quantity('FLOP/s', 1e12 * rate)} at {format_quantity('FLOP/byte', intensity)}, "
+            f"{format_share(share)} of kernel time"
             for label, rate, intensity, share in rows[["label", "flop_rate", "intensity", "time_share"]].itertuples(
                 index=False
             )
@@ -210,7 +215,7 @@ def slopes(
     data["x"] = data[panel].map(number) + data["end"].map(dict(zip(ends, (0.2, 0.8)))).astype(float)
     data["line"] = data[panel] + " " + data["series"]
     data["title"] = [
-        f"{name} · {series}, {end}: {share:.1%}"
+        f"{name} · {series}, {end}: {format_share(share)}"
         for name, series, end, share in data[[panel, "series", "end", "share"]].itertuples(index=False)
     ]
     colours = alt.Scale(domain=list(order), range=[drawing[f"--series-{i}"] for i in range(len(order))])

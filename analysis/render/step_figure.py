@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from profiler_job.analysis.render import tables, text
 from profiler_job.analysis.render.answer import Table
+from profiler_job.jobs.contract.quantities import choose_decimals
 
 CHOICES = {"size": "size", "context_length": "context", "variant": "precision"}
 LEAST = 0.005
@@ -124,4 +125,4 @@ def _row(row: list[Any], step: dict[str, Any], words: list[str], used: list[str]
 
 
 def _number(ms: float) -> str:
-    return text.number(ms, text.decimals_for([ms]))
+    return text.number(ms, choose_decimals([ms]))

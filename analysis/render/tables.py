@@ -11,58 +11,20 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
+from profiler_job.analysis.reference.columns import FORMATS
 from profiler_job.analysis.render import text
 from profiler_job.analysis.render.answer import ANCHOR, Column, Table
 from profiler_job.jobs.contract.axes import find_value_label, find_value_words
+from profiler_job.jobs.contract.quantities import choose_decimals, choose_form
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
 RUN_LEADS_TO = "run_leads_to"
 """Column of rows that cover a run: path of its page below docs, without .md; empty where it has none."""
-SCALE = {
-    "ms": 1e6,
-    "us": 1e3,
-    "gflop": 1e9,
-    "bytes": 2**30,
-    "mib": 2**20,
-    "byte_rate": 1e9,
-    "share": 0.01,
-    "points": 0.01,
-}
-UNIT = {
-    "ms": "ms",
-    "us": "µs",
-    "share": "%",
-    "ratio": "×",
-    "points": "points",
-    "gflop": "GFLOP",
-    "tflops": "TFLOP/s",
-    "gbps": "GB/s",
-    "byte_rate": "GB/s",
-    "intensity": "FLOP/byte",
-    "bytes": "GiB",
-    "mib": "MiB",
-    "seconds": "s",
-}
 NOT_IN_MAP = Markup('<td class="why">not measured</td>')
 DIGITS = 7
 """Of a value in CSV files, at least, and all before the point: a computed mean or share has no more, the rest is what
 floating point leaves behind, and was 1.3 MB of a site."""
-CSV_UNIT = {
-    "ms": "ns",
-    "us": "ns",
-    "share": "fraction",
-    "points": "fraction",
-    "gflop": "FLOP",
-    "tflops": "TFLOP/s",
-    "gbps": "GB/s",
-    "byte_rate": "bytes/s",
-    "intensity": "FLOP/byte",
-    "bytes": "bytes",
-    "mib": "bytes",
-    "seconds": "s",
-}
-"""Units in CSV files, which have values as they were measured."""
-NUMERIC = {*UNIT, "count", "number", "amount", "quantity", "change"}
+NUMERIC = {*FORMATS, "quantity", "change"}
 CASE = {"context_length", "precision", "attention", "mode"}
 """Columns that tell apart the runs of one model: a link to a run is read out with them."""
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -73,8 +35,6 @@ YES_NO = {"yes_no": ("no", "yes"), "check": ("breach", "ok")}
 UNSEARCHED = Markup(" data-search-exclude")
 SHORT_LABEL = 12
 """Characters of a heading over words that stays on one line."""
-MANY = 10_000
-"""A column of counts that go up to this has no decimals."""
 FILTERED_ROWS = 6
 """Shorter tables get no filter."""
 
@@ -82,7 +42,7 @@ FILTERED_ROWS = 6
 def csv_heading(key: str, kind: str) -> str:
     """Heading of a column in both CSV files of a table, all of it and the rows that are shown: its name, and the unit
     of its values where the name does not say it (`time_ns`, `share [fraction]`)."""
-    unit = CSV_UNIT.get(kind, "")
+    unit = FORMATS[kind].stored if kind in FORMATS else ""
     return f"{key} [{unit}]" if unit and key.rpartition("_")[2] != unit else key
 
 
@@ -246,9 +206,10 @@ def _shades(values: pd.Series, kind: str) -> list[float]:
 def _heat_cell(case: str, row: dict[str, Any], shade: float, value: Column, link: str | None, root: str) -> Markup:
     if _is_missing(row[value.key]):
         return Markup('<td class="why">{}</td>').format(text.escape(row.get(NOT_MEASURED) or "not measured"))
-    shown = row[value.key] / SCALE[value.kind]
-    title = text.escape(f"{case}: {text.number(shown, 3)} {UNIT[value.kind]}")
-    number = text.number(shown, text.decimals_for([shown]) if shown < 100 and value.kind != "share" else 0)
+    form = FORMATS[value.kind]
+    shown = row[value.key] / form.size
+    title = text.escape(f"{case}: {text.number(shown, 3)} {form.unit}")
+    number = text.number(shown, choose_decimals([shown]) if shown < 100 and value.kind != "share" else 0)
     inside = (
         Markup('<a href="{}" title="{}">{}</a>').format(address(link, root), title, number)
         if link
@@ -263,7 +224,7 @@ def _heading(column: Column, families: dict[str, str], with_key: bool, sizes: Se
     """A quotient breaks before its sign only, and a unit stays with the last word; short words stay on one line; a
     family's share has its colour. with_key: it carries its heading in CSV files, for a script, and over names of
     models the order of `sizes`."""
-    unit = UNIT.get(column.kind)
+    unit = FORMATS[column.kind].unit if column.kind in FORMATS else ""
     numeric = Markup(' class="num"') if column.kind in NUMERIC else Markup("")
     label = text.escape(column.label).replace("÷ ", "÷\u00a0")
     if column.kind not in NUMERIC and len(column.label) <= SHORT_LABEL:
@@ -279,17 +240,16 @@ def _heading(column: Column, families: dict[str, str], with_key: bool, sizes: Se
 
 
 def _decimals(column: Column, rows: pd.DataFrame) -> int:
-    if column.kind in ("share", "points"):
-        return 1
-    if column.kind not in NUMERIC:
+    """Decimals of all numbers of a column, whose heading has the unit."""
+    form = FORMATS.get(column.kind)
+    if not form:
         return 0
     values = [v for v in rows[column.key] if isinstance(v, int | float) and math.isfinite(v)]
-    if column.kind == "count":
-        # Of tokens a second, 66,460.7 says no more than 66,461.
-        return 0 if all(float(v).is_integer() for v in values) or max(map(abs, values)) >= MANY else 1
-    scaled = [v / SCALE.get(column.kind, 1) for v in values]
-    large = max((abs(v) for v in scaled), default=0.0)
-    return min(text.decimals_for(scaled), 3 if large < 1000 else 2)
+    if form.kind in ("share", "count"):
+        return choose_form(form.kind, values).decimals
+    shown = [value / form.size for value in values]
+    large = max((abs(value) for value in shown), default=0.0)
+    return min(choose_decimals(shown), 3 if large < 1000 else 2)
 
 
 def _is_missing(value: object) -> bool:
@@ -336,7 +296,7 @@ def _cell(
         said = why if row.get(NOT_MEASURED) else absent or why
         return Markup('<td class="{}">{}</td>').format(name, text.escape(said))
     if column.kind in NUMERIC:
-        shown = text.number(value / SCALE.get(column.kind, 1), decimals)
+        shown = text.number(value / _find_size(column), decimals)
         if column.kind == "number":
             shown = text.number(value, 0 if float(value).is_integer() else 4)
         if column.kind == "quantity":
@@ -346,7 +306,7 @@ def _cell(
         if column.kind == "points" and value > 0:
             shown = f"+{shown}"
         if column.lower:
-            ends = (text.number(row[key] / SCALE.get(column.kind, 1), decimals) for key in (column.lower, column.upper))
+            ends = (text.number(row[key] / _find_size(column), decimals) for key in (column.lower, column.upper))
             spread = Markup(" <small>{}\u2013{}</small>").format(*ends)
             return Markup("<td{}>{}{}</td>").format(_raw(value, ""), shown, spread)
         width = f"{min(100.0, max(0.0, 100 * value)):.1f}"
@@ -391,6 +351,10 @@ def _cell(
     words = find_value_words(column.key, named)
     also = Markup(' data-also="{}"').format(text.escape(words)) if words else Markup("")
     return Markup("<td{}{}>{}</td>").format(key, also, text.escape(value))
+
+
+def _find_size(column: Column) -> float:
+    return FORMATS[column.kind].size if column.kind in FORMATS else 1.0
 
 
 def _plain(label: Markup) -> Markup:

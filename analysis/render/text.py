@@ -3,7 +3,6 @@ in Markdown and in HTML."""
 
 import hashlib
 import html
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -11,9 +10,10 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
+from profiler_job.jobs.contract.quantities import Kind, format_number, format_quantity, format_share
 from profiler_job.jobs.contract.words import inflect
 
-MINUS, TIMES, THIN = "\u2212", "\u00d7", "\u202f"
+MINUS, THIN = "\u2212", "\u202f"
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ufdd0\ufffe\uffff\ud800-\udfff]")
 _MARKDOWN = re.compile(r"[^0-9A-Za-z .,;:/·…×−–%÷\u0080-\U0010ffff]")
 _NOT_FILE = re.compile(r"[^0-9A-Za-z._-]+")
@@ -54,38 +54,44 @@ def finalize(value: object) -> object:
 # ---------------------------------------------------------------- numbers
 
 
+def typeset(formatted: str) -> Markup:
+    """A formatted quantity with a real minus sign, and a space that does not break."""
+    return escape(formatted.replace("-", MINUS).replace(" ", THIN))
+
+
 def number(value: float, decimals: int) -> str:
     """Fixed decimals, thousands separated, a real minus sign."""
-    return f"{value:z,.{decimals}f}".replace("-", MINUS)
+    return format_number(value, decimals).replace("-", MINUS)
 
 
-def decimals_for(values: Iterable[float]) -> int:
-    """Decimals that leave three digits to the smallest value, but at most three: one choice for a whole column."""
-    magnitudes = [abs(v) for v in values if v and math.isfinite(v)]
-    if not magnitudes:
-        return 0
-    return min(3, max(0, 2 - math.floor(math.log10(min(magnitudes)))))
+def quantity(value: float, unit: str = "") -> Markup:
+    """A number whose unit its row names: s, ns, bytes, share, ratio, a rate, or none."""
+    if unit == "s":
+        return seconds(value)
+    kind: Kind = {"ns": "time", "": "number"}.get(unit, unit)  # type: ignore[assignment]
+    return typeset(format_quantity(kind, value))
 
 
-def ms(nanoseconds: float) -> Markup:
-    value = nanoseconds / 1e6
-    return Markup(f"{number(value, decimals_for([value]))}{THIN}ms")
+def change(value: float, unit: str) -> Markup:
+    """A quantity that B has more than A, or less, with its sign."""
+    sign = MINUS if value < 0 else "+" if value > 0 else ""
+    return Markup(sign) + quantity(abs(value), unit)
 
 
-def us(nanoseconds: float) -> Markup:
-    value = nanoseconds / 1e3
-    return Markup(f"{number(value, decimals_for([value]))}{THIN}µs")
+def duration(ns: float) -> Markup:
+    return quantity(ns, "ns")
 
 
 def seconds(value: float) -> Markup:
-    return Markup(f"{number(value, decimals_for([value]))}\u202fs")
+    return duration(1e9 * value)
+
+
+def size(value: float) -> Markup:
+    return quantity(value, "bytes")
 
 
 def percent(fraction: float, decimals: int = 1) -> Markup:
-    smallest = 10.0 ** -(decimals + 2)
-    if 0 < fraction < smallest / 2:
-        return Markup(f"&lt;{number(100 * smallest, decimals)}%")
-    return Markup(f"{number(100 * fraction, decimals)}%")
+    return typeset(format_share(fraction, decimals))
 
 
 def points(fraction: float) -> Markup:
@@ -99,11 +105,11 @@ def points_lost(fraction: float) -> Markup:
 
 
 def ratio(value: float) -> Markup:
-    return Markup(f"{number(value, decimals_for([value]))}{TIMES}")
+    return quantity(value, "ratio")
 
 
 def count(value: float) -> Markup:
-    return Markup(number(value, 0) if float(value).is_integer() else number(value, 1))
+    return quantity(value, "count")
 
 
 def span(pair: tuple[int, int], noun: str) -> Markup:
@@ -124,50 +130,6 @@ def _span(pair: tuple[float, float], form: Callable[[float], Markup]) -> Markup:
     """`low to high`, or one number where both read the same."""
     low, high = map(form, pair)
     return low if low == high else low + Markup(" to ") + high
-
-
-def gib(size: float) -> Markup:
-    value = size / 2**30
-    return Markup(f"{number(value, decimals_for([value]))}{THIN}GiB")
-
-
-def size(value: float) -> Markup:
-    """Bytes in the unit that suits them."""
-    for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if value >= 2**power:
-            scaled = value / 2**power
-            return Markup(f"{number(scaled, decimals_for([scaled]))}{THIN}{unit}")
-    return Markup(f"{number(value, 0)}{THIN}bytes")
-
-
-def duration(ns: float) -> Markup:
-    """A time in the unit that suits it, with two decimals: what two of them differ by is to be seen."""
-    for unit, scale in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
-        if abs(ns) >= scale:
-            return Markup(f"{number(ns / scale, 2)}{THIN}{unit}")
-    return Markup(f"{number(ns, 0)}{THIN}ns")
-
-
-def change(value: float, unit: str) -> Markup:
-    """A quantity that B has more than A, or less, with its sign."""
-    sign = MINUS if value < 0 else "+" if value > 0 else ""
-    return Markup(sign) + quantity(abs(value), unit)
-
-
-def quantity(value: float, unit: str) -> Markup:
-    """A number whose unit its row names: s, ns, bytes, share, ratio, or none."""
-    forms: dict[str, Callable[[float], Markup]] = {
-        "s": seconds,
-        "ns": duration,
-        "bytes": size,
-        "share": percent,
-        "ratio": ratio,
-    }
-    scales = {"FLOP/s": (1e12, "TFLOP/s"), "bytes/s": (1e9, "GB/s"), "FLOP/byte": (1, "FLOP/byte"), "J": (1, "J")}
-    if unit in scales:
-        scale, shown = scales[unit]
-        return Markup(f"{number(value / scale, decimals_for([value / scale]))}{THIN}{shown}")
-    return forms[unit](value) if unit else Markup(number(value, decimals_for([value])))
 
 
 def when(moment: object, form: str = "%Y-%m-%d %H:%M UTC") -> Markup:

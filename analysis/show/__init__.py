@@ -53,9 +53,10 @@ from profiler_job.analysis.show import index
 from profiler_job.analysis.show.profiles import find_profiles
 from profiler_job.analysis.show.reader import Reader
 from profiler_job.analysis.show.show_formats import as_csv, as_markdown, as_text, section_as_csv
-from profiler_job.analysis.show.values import make_printable, measure_terminal
+from profiler_job.analysis.show.terminal_text import measure_terminal
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.json_format import add_format_version
+from profiler_job.jobs.contract.printable import make_printable
 
 Format = Literal["text", "json", "csv", "md"]
 FORMATS: tuple[Format, ...] = get_args(Format)

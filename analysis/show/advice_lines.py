@@ -9,9 +9,10 @@ import pandas as pd
 from profiler_job.analysis.capture.section_columns import SECTIONS
 from profiler_job.analysis.capture.summary import Summary
 from profiler_job.analysis.reference import track_record
-from profiler_job.analysis.show.values import format_brief_time, format_value
+from profiler_job.analysis.reference.columns import format_cell
 from profiler_job.jobs.contract.changes import LABELS
 from profiler_job.jobs.contract.layout import SCRIPT
+from profiler_job.jobs.contract.quantities import format_quantity, format_time
 
 TITLE = "What to change first"
 NOTE = (
@@ -49,13 +50,13 @@ def choose_advice_note(summary: Summary) -> str:
 
 def _format_entry(place: int, row: pd.Series, summary: Summary) -> list[str]:
     facts = summary.capture
-    ceiling = format_brief_time(row["ceiling_ns"])
+    ceiling = format_time(row["ceiling_ns"])
     if pd.isna(row["gain_ns"]):
-        share = format_value("share", row["share"])
-        times = f"concerns {format_brief_time(row['time_ns'])} ({share}), could save up to {ceiling}"
+        share = format_cell("share", row["share"])
+        times = f"concerns {format_time(row['time_ns'])} ({share}), could save up to {ceiling}"
     else:
-        gain, least, most = (format_brief_time(row[name]) for name in ("gain_ns", "gain_least_ns", "gain_most_ns"))
-        captured = format_brief_time(facts["work_end_ns"] - facts["work_start_ns"])
+        gain, least, most = (format_time(row[name]) for name in ("gain_ns", "gain_least_ns", "gain_most_ns"))
+        captured = format_time(facts["work_end_ns"] - facts["work_start_ns"])
         times = f"predicted to save {gain} ({least} to {most}) of these {captured}, never more than {ceiling}"
     lines = [f"{place}. {LABELS[row['change']]}: {times}", f"do: {row['do']}", f"evidence: {row['evidence']}"]
     if row["no_gain_because"] and not facts["no_gain_because"]:
@@ -92,15 +93,15 @@ def _format_line(entry: Mapping[str, Any], run: Mapping[str, Any]) -> str:
         labels += ", together"
     if "measured_in" in entry:
         now, then = entry["step_ns"], entry["step_ns"] - entry["gain_ns"]
-        times = f"{format_brief_time(then)} instead of {format_brief_time(now)}, {now / then:.3g}× as fast"
+        times = f"{format_time(then)} instead of {format_time(now)}, {format_quantity('ratio', now / then)} as fast"
         return f"{labels}: measured, {times}; do: {entry['do']}"
     of = track_record.choose_kind(run, entry["changes"])
     record = f"track record: {track_record.describe_record(entry['changes'], of)}"
-    ceiling = format_brief_time(entry["ceiling_ns"])
+    ceiling = format_time(entry["ceiling_ns"])
     if entry["gain_ns"] is None:
-        behind = f"{format_brief_time(entry['time_ns'])} behind it, ceiling {ceiling}"
+        behind = f"{format_time(entry['time_ns'])} behind it, ceiling {ceiling}"
         return f"{labels}: {behind}; do: {entry['do']}; how sure: {entry['sure']}; {record}"
-    gain, least, most = (format_brief_time(entry[f"{name}_ns"]) for name in ("gain", "least", "most"))
-    step = format_brief_time(entry["step_ns"])
+    gain, least, most = (format_time(entry[f"{name}_ns"]) for name in ("gain", "least", "most"))
+    step = format_time(entry["step_ns"])
     expected = f"predicted to save {gain} ({least} to {most}) of {step}, never more than {ceiling}"
     return f"{labels}: {expected}; do: {entry['do']}; {record}"

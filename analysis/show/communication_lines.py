@@ -3,7 +3,7 @@
 import pandas as pd
 
 from profiler_job.analysis.capture.summary import Summary
-from profiler_job.analysis.show.values import format_brief_time
+from profiler_job.jobs.contract.quantities import format_quantity, format_time
 from profiler_job.jobs.contract.words import format_count
 
 MOST_GPUS = 8
@@ -27,7 +27,7 @@ def describe_communication(summary: Summary) -> list[str]:
     lines += [line for _, row in shown.iterrows() if (line := _describe_matmuls(row))]
     if facts["ranks_apart_ns"] is not None:
         ranks = format_count(facts["communication_ranks"], "rank")
-        apart = format_brief_time(facts["ranks_apart_ns"])
+        apart = format_time(facts["ranks_apart_ns"])
         lines.append(
             f"The clocks agree: the same collectives end within {apart} of one another on {ranks}, in the median"
         )
@@ -35,14 +35,14 @@ def describe_communication(summary: Summary) -> list[str]:
 
 
 def _describe_gpu(row: pd.Series) -> str:
-    time = {name: format_brief_time(row[f"{name}_ns"]) for name in ("kernel", "hidden", "exposed")}
+    time = {name: format_time(row[f"{name}_ns"]) for name in ("kernel", "hidden", "exposed")}
     line = f"GPU {row['gpu']}: communication {time['kernel']} in {format_count(int(row['calls']), 'kernel')}"
     if not pd.isna(row["waiting_ns"]):
-        waiting, transfer = (format_brief_time(row[name]) for name in ("waiting_ns", "transfer_ns"))
+        waiting, transfer = (format_time(row[name]) for name in ("waiting_ns", "transfer_ns"))
         line += f", {waiting} of it waiting for other ranks, {transfer} transfer"
     line += f"; computation hides {time['hidden']}, and {time['exposed']} is exposed"
     parts = {"waiting": row["exposed_waiting_ns"], "critical": row["critical_ns"]}
-    if said := ", ".join(f"{format_brief_time(time)} {part}" for part, time in parts.items() if not pd.isna(time)):
+    if said := ", ".join(f"{format_time(time)} {part}" for part, time in parts.items() if not pd.isna(time)):
         line += f" ({said})"
     return line
 
@@ -53,17 +53,17 @@ def _describe_last(row: pd.Series) -> str:
     if pd.isna(kept) or kept < LEAST_SHARE * row["kernel_ns"] or not kept:
         return ""
     computing, late = row["kept_computing_ns"], row["kept_late_ns"]
-    parts = {f"it computed {format_brief_time(computing)}": computing}
-    parts |= {f"for {format_brief_time(late)} it idled because its host had not launched the collective yet": late}
+    parts = {f"it computed {format_time(computing)}": computing}
+    parts |= {f"for {format_time(late)} it idled because its host had not launched the collective yet": late}
     said = ", and ".join(text for text, time in sorted(parts.items(), key=lambda part: -part[1]) if time)
-    return f"Others waited {format_brief_time(kept)} for GPU {row['gpu']}" + f"; meanwhile {said}" * bool(said)
+    return f"Others waited {format_time(kept)} for GPU {row['gpu']}" + f"; meanwhile {said}" * bool(said)
 
 
 def _describe_matmuls(row: pd.Series) -> str:
     if not row["alone_ns"] or row["beside_ns"] < LEAST_SLOWED * row["alone_ns"]:
         return ""
-    times, alone = row["beside_ns"] / row["alone_ns"], format_brief_time(row["alone_ns"])
+    times, alone = format_quantity("number", row["beside_ns"] / row["alone_ns"]), format_time(row["alone_ns"])
     return (
-        f"GPU {row['gpu']}: matmuls during communication take {times:.2f} times as long as the same kernels alone "
-        f"({format_brief_time(row['beside_ns'])} against {alone})"
+        f"GPU {row['gpu']}: matmuls during communication take {times} times as long as the same kernels alone "
+        f"({format_time(row['beside_ns'])} against {alone})"
     )

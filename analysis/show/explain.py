@@ -11,21 +11,17 @@ from profiler_job.analysis.capture.capture_data import ExportError
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.capture.summary import Summary, summarise
 from profiler_job.analysis.reference import cuda_api, gemm_names, kernel_families
+from profiler_job.analysis.reference.columns import format_cell
 from profiler_job.analysis.reference.element_types import ELEMENT_TYPES, parse_element_type
 from profiler_job.analysis.reference.kernel_families import FAMILIES
 from profiler_job.analysis.reference.kernel_names import shorten
 from profiler_job.analysis.reference.rules import OTHER, Rule, Taxonomy
 from profiler_job.analysis.show.profiles import find_profiles
-from profiler_job.analysis.show.values import (
-    WIDTH,
-    format_time,
-    format_value,
-    make_printable,
-    measure_terminal,
-    wrap_text,
-)
+from profiler_job.analysis.show.terminal_text import WIDTH, measure_terminal, wrap_text
 from profiler_job.jobs.contract.errors import describe_bug
 from profiler_job.jobs.contract.exit_codes import ExitCode
+from profiler_job.jobs.contract.printable import make_printable
+from profiler_job.jobs.contract.quantities import format_time
 from profiler_job.jobs.contract.words import format_count
 
 MOST_CLOSE = 5
@@ -206,7 +202,7 @@ def _find_matching(name: str, names: pd.Series) -> pd.Index:
 
 
 def _count_kernels(source: str, row: pd.Series) -> str:
-    time, share = format_time(row["total_ns"]), format_value("share", row["share"])
+    time, share = format_time(row["total_ns"]), format_cell("share", row["share"])
     return f"In {source}: {format_count(row['calls'], 'kernel')}, {time}, {share} of kernel time"
 
 

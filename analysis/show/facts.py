@@ -5,10 +5,12 @@ from typing import Any
 
 from profiler_job.analysis.capture.section_columns import SECTIONS
 from profiler_job.analysis.capture.summary import Summary
+from profiler_job.analysis.reference.columns import format_cell
 from profiler_job.analysis.show.communication_lines import describe_communication as communication_of
 from profiler_job.analysis.show.finding_lines import describe_findings as findings_of
-from profiler_job.analysis.show.values import format_time, format_value, make_printable
 from profiler_job.analysis.show.verdict_lines import describe_verdict as verdict_of
+from profiler_job.jobs.contract.printable import make_printable
+from profiler_job.jobs.contract.quantities import format_time
 from profiler_job.jobs.contract.words import format_count, inflect
 
 LEAST_SAID = 0.0005
@@ -62,7 +64,7 @@ def format_facts(summary: Summary) -> list[str]:
     ]
     if (facts["unclassified_share"] or 0) >= LEAST_SAID:
         lines.append(
-            f"Kernel families: {format_value('share', facts['unclassified_share'])} of kernel time in no family"
+            f"Kernel families: {format_cell('share', facts['unclassified_share'])} of kernel time in no family"
         )
     if launches["kernels"]:
         queue = format_count(round(launches["queue_median"]), "kernel")
@@ -142,12 +144,12 @@ def describe_coverage(coverage: dict[str, Any], facts: dict[str, Any], has_phase
         words = {"exact": "attributed exactly", "early": "to a launch after its start", "linked": "linked by number"}
         words |= {"phase": "to a phase by time", "inferred": "inferred", "none": nowhere}
         parts = [
-            f"{format_value('share', coverage[name])} {word}"
+            f"{format_cell('share', coverage[name])} {word}"
             for name, word in words.items()
             if coverage[name] >= LEAST_SAID
         ]
         parts[0] = parts[0].replace("%", "% of kernel time", 1)
         line = f"Coverage: {', '.join(parts)}"
     if facts["graph_ns"]:
-        line += f" (kernel time is {format_value('share', facts['kernel_share'])} of GPU time; graphs hide the rest)"
+        line += f" (kernel time is {format_cell('share', facts['kernel_share'])} of GPU time; graphs hide the rest)"
     return line

@@ -4,8 +4,10 @@ import re
 
 import pandas as pd
 
+from profiler_job.analysis.reference.columns import format_cell
 from profiler_job.analysis.show.names import shorten
-from profiler_job.analysis.show.values import format_brief_time, format_value, make_printable
+from profiler_job.jobs.contract.printable import make_printable
+from profiler_job.jobs.contract.quantities import format_time
 from profiler_job.jobs.contract.words import format_count
 
 FINDING = "Finding: "
@@ -15,7 +17,7 @@ LEAST_SHARE = 0.03
 """Least share of its whole that a finding after the first LEAST needs to be shown."""
 MOST_NAMES, NAME_WIDTH = 2, 36
 """Number of names shown as evidence, and the width of each."""
-_ITEM = re.compile(r"(.+): (\d+ in [\d.]+ ms)")
+_ITEM = re.compile(r"(.+): (\d+ in [\d.,]+ \S+)")
 SENTENCES = {
     "fp32_gemms": "FP32 GEMMs run without tensor cores: {time}, {share} of kernel time, {kernels}",
     "unaligned_gemms": (
@@ -50,7 +52,7 @@ def describe_findings(table: pd.DataFrame) -> list[str]:
     for finding in table[table["kind"].isin(list(SENTENCES))].head(MOST).itertuples():
         if len(lines) >= LEAST and finding.share < LEAST_SHARE:
             continue
-        values = {"time": format_brief_time(finding.time_ns), "share": format_value("share", finding.share)}
+        values = {"time": format_time(finding.time_ns), "share": format_cell("share", finding.share)}
         values |= {f"{noun}s": format_count(finding.count, noun) for noun in ("kernel", "operation", "call")}
         evidence = f" ({_shorten_evidence(make_printable(finding.evidence))})" if finding.evidence else ""
         lines.append(f"{FINDING}{SENTENCES[finding.kind].format(**values)}{evidence}")

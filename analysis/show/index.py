@@ -6,10 +6,10 @@ from typing import Any
 import pandas as pd
 
 from profiler_job.analysis.capture.summary import Summary
+from profiler_job.analysis.reference.columns import format_cell
 from profiler_job.analysis.reference.kernel_families import FAMILIES
 from profiler_job.analysis.show.show_formats import describe_left_out, format_table
 from profiler_job.analysis.show.table_columns import fit_table
-from profiler_job.analysis.show.values import format_value
 from profiler_job.analysis.show.verdict_lines import name_limit
 
 COLUMNS = {
@@ -50,7 +50,7 @@ def _sum_known(shares: list[float | None]) -> float | None:
 
 
 def _format_top(family: pd.Series) -> str:
-    return f"{FAMILIES[family['family']].label} {format_value('share', family['share'])}"
+    return f"{FAMILIES[family['family']].label} {format_cell('share', family['share'])}"
 
 
 def as_text(summaries: Iterable[Summary], width: int) -> str:

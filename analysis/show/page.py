@@ -13,6 +13,7 @@ from markupsafe import Markup
 from profiler_job.analysis.capture.limit_of_capture import BUSY, IDLE
 from profiler_job.analysis.capture.section_columns import SECTIONS
 from profiler_job.analysis.capture.summary import NUM_MOMENTS, Summary
+from profiler_job.analysis.reference.columns import format_cell, format_heading
 from profiler_job.analysis.reference.kernel_families import FAMILIES
 from profiler_job.analysis.render.tables import family_chip
 from profiler_job.analysis.show.advice_lines import TITLE, choose_advice_note, format_advice
@@ -21,9 +22,11 @@ from profiler_job.analysis.show.finding_lines import FINDING
 from profiler_job.analysis.show.index import tabulate_captures
 from profiler_job.analysis.show.names import shorten
 from profiler_job.analysis.show.show_formats import ALWAYS_WHOLE, list_sections
-from profiler_job.analysis.show.values import format_heading, format_time, format_value, is_text, make_printable
+from profiler_job.analysis.show.terminal_text import is_text
 from profiler_job.analysis.show.verdict_lines import INFERRED_SHARE, MOST_GPUS
 from profiler_job.jobs.contract.outputs import PAGE_FOOTER
+from profiler_job.jobs.contract.printable import make_printable
+from profiler_job.jobs.contract.quantities import format_time
 from profiler_job.jobs.contract.ranges import ALL_PHASES
 from profiler_job.jobs.contract.words import format_count
 
@@ -98,7 +101,7 @@ def _render_bar(title: str, label: str, pieces: Iterable[tuple[str, str, str, fl
     for kind, style, name, share in pieces:
         if share < LEAST_SAID:
             continue
-        text = f"{name} {format_value('share', share)}"
+        text = f"{name} {format_cell('share', share)}"
         spans.append(
             Markup('<span class="{}" style="width:{}%;{}" title="{}"></span>').format(
                 kind, f"{100 * share:.3f}", style, text
@@ -109,7 +112,7 @@ def _render_bar(title: str, label: str, pieces: Iterable[tuple[str, str, str, fl
             if kind
             else Markup('<span class="swatch" style="{}"></span>{}').format(style, name)
         )
-        words.append(Markup("<li>{} <b>{}</b></li>").format(swatch, format_value("share", share)))
+        words.append(Markup("<li>{} <b>{}</b></li>").format(swatch, format_cell("share", share)))
     if not spans:
         return Markup("")
     return Markup(
@@ -175,7 +178,7 @@ def _render_timeline(summary: Summary) -> Markup:
         Markup(
             '<span class="faint">GPU {}</span><svg viewBox="0 0 {} 100" preserveAspectRatio="none" role="img"'
             ' aria-label="GPU {}: busy {} of the time"><path d="{}"/></svg>'
-        ).format(gpu, NUM_MOMENTS, gpu, format_value("share", float(shares.mean())), _draw_outline(shares))
+        ).format(gpu, NUM_MOMENTS, gpu, format_cell("share", float(shares.mean())), _draw_outline(shares))
         for gpu, shares in summary.busy.items()
     )
     axis = Markup('<span></span><div class="axis"><span>0</span><span>{}</span></div>').format(
@@ -222,7 +225,7 @@ def render_table(frame: pd.DataFrame, links: Mapping[int, str] | None = None) ->
     for number, row in enumerate(frame[columns].itertuples(index=False)):
         cells = [_render_cell(column, value, texts[column], names) for column, value in zip(columns, row)]
         if links:
-            first = Markup('<td><a href="{}">{}</a></td>').format(links[number], format_value(columns[0], row[0]))
+            first = Markup('<td><a href="{}">{}</a></td>').format(links[number], format_cell(columns[0], row[0]))
             cells[0] = first
         body.append(Markup("<tr>{}</tr>\n").format(Markup("").join(cells)))
     folds = Markup(' class="folds"') if any(name != short for name, short in names.items()) else Markup("")
@@ -235,7 +238,7 @@ def _choose_alignment(column: str, is_words: bool) -> Markup:
 
 
 def _render_cell(column: str, value: object, is_words: bool, names: Mapping[str, str]) -> Markup:
-    text = format_value(column, value)
+    text = format_cell(column, value)
     if column == "name" and isinstance(value, str):
         short = names.get(text, text)
         if short == text:

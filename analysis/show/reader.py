@@ -9,9 +9,9 @@ from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.capture.selection import Selection
 from profiler_job.analysis.capture.summary import Predict, Summary, summarise
 from profiler_job.analysis.reference.rules import Taxonomy
-from profiler_job.analysis.show.values import make_printable
 from profiler_job.jobs.contract.errors import describe_bug
 from profiler_job.jobs.contract.exit_codes import ExitCode
+from profiler_job.jobs.contract.printable import make_printable
 
 Made = TypeVar("Made")
 

@@ -9,10 +9,12 @@ import pandas as pd
 
 from profiler_job.analysis.capture.section_columns import SECTIONS
 from profiler_job.analysis.capture.summary import Summary
+from profiler_job.analysis.reference.columns import format_cell, format_heading
 from profiler_job.analysis.show.advice_lines import TITLE, choose_advice_note, format_advice
 from profiler_job.analysis.show.facts import format_heads, format_note
 from profiler_job.analysis.show.table_columns import fit_table
-from profiler_job.analysis.show.values import format_heading, format_value, is_text, make_printable, wrap_text
+from profiler_job.analysis.show.terminal_text import is_text, wrap_text
+from profiler_job.jobs.contract.printable import make_printable
 
 TITLES = {
     "phases": "Phases",
@@ -118,7 +120,7 @@ def format_table(frame: pd.DataFrame) -> list[str]:
     lines = ["| " + " | ".join(format_heading(column) for column in frame.columns) + " |"]
     lines.append("|" + "|".join(":--" if is_text(frame, column) else "--:" for column in frame.columns) + "|")
     for row in frame.itertuples(index=False):
-        lines.append("| " + " | ".join(escape_markdown(format_value(c, v)) for c, v in zip(frame.columns, row)) + " |")
+        lines.append("| " + " | ".join(escape_markdown(format_cell(c, v)) for c, v in zip(frame.columns, row)) + " |")
     return lines
 
 

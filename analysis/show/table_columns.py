@@ -5,8 +5,9 @@ from collections.abc import Iterator
 import pandas as pd
 from rich.cells import cell_len
 
+from profiler_job.analysis.reference.columns import format_cell, format_heading
 from profiler_job.analysis.show.names import shorten
-from profiler_job.analysis.show.values import break_text, format_heading, format_value, is_text
+from profiler_job.analysis.show.terminal_text import break_text, is_text
 
 DROPPED = {
     "kernels": ("rule", "min_ns", "max_ns", "family", "mean_ns"),
@@ -46,7 +47,7 @@ def fit_table(section: str, frame: pd.DataFrame, width: int, is_whole: bool = Fa
 
     No line is longer than `width`, unless all columns are wanted (`is_whole`). Names are shortened, sentences broken.
     """
-    cells = {column: [format_value(column, value) for value in frame[column]] for column in _order_columns(frame)}
+    cells = {column: [format_cell(column, value) for value in frame[column]] for column in _order_columns(frame)}
     texts = {column for column in cells if is_text(frame, column)}
     dropped = [] if is_whole else _drop(section, cells, texts, width)
     room = _share_room(cells, texts, width, _measure_name_room(width) if is_whole else _LEAST)

@@ -8,7 +8,7 @@ import pandas as pd
 
 from profiler_job.analysis.capture.limit_of_capture import BUSY, IDLE, PARTS
 from profiler_job.analysis.capture.summary import Summary
-from profiler_job.analysis.show.values import format_brief_time
+from profiler_job.jobs.contract.quantities import format_share, format_time
 from profiler_job.jobs.contract.words import format_count
 
 MOST_GPUS = 8
@@ -48,7 +48,7 @@ def describe_verdict(summary: Summary) -> list[str]:
     if "range" in summary.capture["selection"]:
         return ["Of a range only its own work is here: why the GPU waited, the whole capture tells"]
     if not len(rows):
-        return [f"No work on any GPU in {format_brief_time(summary.capture['events_ns'])} of events"]
+        return [f"No work on any GPU in {format_time(summary.capture['events_ns'])} of events"]
     shares = summary.sections["phases"].set_index("phase")["inferred_share"]
     inferred = set(shares.index[shares.fillna(0) > INFERRED_SHARE])
     return [
@@ -93,7 +93,7 @@ def describe_phases(rows: pd.DataFrame, inferred: Collection[str] = ()) -> list[
     for phase, row in phases.iterrows():
         if limit := _name_largest(row, row["elapsed_ns"]):
             label = ", inferred" * (phase in inferred)
-            texts.append(f"{phase} {format_brief_time(row['elapsed_ns'] / num_gpus)} ({limit}{label})")
+            texts.append(f"{phase} {format_time(row['elapsed_ns'] / num_gpus)} ({limit}{label})")
     of_several = f", mean of {num_gpus} GPUs" if num_gpus > 1 else ""
     return [f"By phase{of_several}, with what limits it: {', '.join(texts)}"] if texts else []
 
@@ -111,8 +111,8 @@ def _measure_worked(row: pd.Series) -> float:
 
 
 def _format_sum(row: pd.Series) -> str:
-    """`116 ms = kernels 36.2 ms (31%) + idle 79.4 ms (69%)`, and where a GPU has no work for long
-    `4.29 s = 2.95 s without work + 1.34 s, with kernels 115 ms (8.6%), idle 1.17 s (88%)`"""
+    """`116 ms = kernels 36.2 ms (31.3%) + idle 79.4 ms (68.7%)`, and where a GPU has no work for long
+    `4.29 s = 2.95 s without work + 1.34 s, with kernels 115 ms (8.6%), idle 1.17 s (87.9%)`"""
     worked = _measure_worked(row)
     idle_ns = sum(row[name] for name in IDLE) + (row["no_work_ns"] if worked == row["elapsed_ns"] else 0)
     present = [part for part in _sort_largest_first(row, BUSY) if row[part[0]] >= LEAST_PART * worked]
@@ -120,9 +120,9 @@ def _format_sum(row: pd.Series) -> str:
     if idle_ns:
         terms.append(f"idle {_format_time(idle_ns, worked)}")
     if worked == row["elapsed_ns"]:
-        return " = ".join([format_brief_time(worked), *([" + ".join(terms)] if terms else [])])
-    no_work = f"{format_brief_time(row['no_work_ns'])} without work"
-    return f"{format_brief_time(row['elapsed_ns'])} = {no_work} + {format_brief_time(worked)}, with {', '.join(terms)}"
+        return " = ".join([format_time(worked), *([" + ".join(terms)] if terms else [])])
+    no_work = f"{format_time(row['no_work_ns'])} without work"
+    return f"{format_time(row['elapsed_ns'])} = {no_work} + {format_time(worked)}, with {', '.join(terms)}"
 
 
 def _format_causes(row: pd.Series) -> list[str]:
@@ -130,7 +130,7 @@ def _format_causes(row: pd.Series) -> list[str]:
     labels = IDLE | ({"no_work_ns": _NO_WORK} if _measure_worked(row) == row["elapsed_ns"] else {})
     idle_ns = sum(row[name] for name in labels)
     present = [part for part in _sort_largest_first(row, labels) if row[part[0]] >= LEAST_SAID * idle_ns]
-    causes = ", ".join(f"{label} {format_brief_time(row[name])}" for name, label in present)
+    causes = ", ".join(f"{label} {format_time(row[name])}" for name, label in present)
     return [f"Idle: {causes}"] if causes else []
 
 
@@ -146,7 +146,7 @@ def _describe_limit(row: pd.Series) -> str:
     first, second, *_ = takes
     if not takes[first]:
         return "no time passes while it has work"
-    time = "time" if worked == row["elapsed_ns"] else f"{format_brief_time(worked)} from first to last operation"
+    time = "time" if worked == row["elapsed_ns"] else f"{format_time(worked)} from first to last operation"
     shares = {
         first: f"{_format_percent(takes[first], worked)} of the {time}",
         second: _format_percent(takes[second], worked),
@@ -193,7 +193,7 @@ def _describe_startup(facts: dict[str, Any]) -> list[str]:
         return []
     after = f"{_format_moment(loaded)},{_format_moment(end)}"
     return [
-        f"Start-up is in these numbers: kernels' code is loaded until {format_brief_time(loaded)}; "
+        f"Start-up is in these numbers: kernels' code is loaded until {format_time(loaded)}; "
         f"--between {after} shows what comes after it"
     ]
 
@@ -204,9 +204,8 @@ def _format_moment(ns: int) -> str:
 
 
 def _format_time(ns: float, elapsed: float) -> str:
-    return f"{format_brief_time(ns)} ({_format_percent(ns, elapsed)})"
+    return f"{format_time(ns)} ({_format_percent(ns, elapsed)})"
 
 
 def _format_percent(ns: float, elapsed: float) -> str:
-    percent = 100 * ns / elapsed
-    return f"{percent:.0f}%" if percent >= 10 or not percent else f"{percent:.1f}%" if percent >= 0.1 else "under 0.1%"
+    return format_share(ns / elapsed)

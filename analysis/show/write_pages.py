@@ -6,8 +6,8 @@ from pathlib import Path
 
 from profiler_job.analysis.show.page import render_index, render_page
 from profiler_job.analysis.show.reader import Reader
-from profiler_job.analysis.show.values import make_printable
 from profiler_job.jobs.contract.outputs import TargetError, check_file, is_page, write_files
+from profiler_job.jobs.contract.printable import make_printable
 from profiler_job.jobs.contract.words import format_count
 
 INDEX = "index.html"

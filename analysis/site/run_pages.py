@@ -17,7 +17,7 @@ from profiler_job.analysis.prediction import recording_predictions
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.render import strip, timeline
 from profiler_job.analysis.render.answer import Answer
-from profiler_job.analysis.render.text import file_name, inline, ms, plain
+from profiler_job.analysis.render.text import duration, file_name, inline, plain
 from profiler_job.analysis.show.advice_lines import format_run_advice
 from profiler_job.analysis.show.finding_lines import FINDING, describe_findings
 from profiler_job.analysis.show.verdict_lines import describe_gpus, describe_phases
@@ -104,7 +104,7 @@ def _describe_for_sharing(answer: Answer, side: str, verdict: list[str], is_scri
     run, step_ns = answer.facts["run"], answer.facts["step_ns"]
     what = str(run["size"]) if is_script else titles.description_of(run, answer.facts["has_shape"])
     what += f" ({side})" if side else ""
-    result = answer.facts["why"] or ("not timed" if step_ns is None else f"{plain(ms(step_ns))} a step")
+    result = answer.facts["why"] or ("not timed" if step_ns is None else f"{plain(duration(step_ns))} a step")
     limit = [f"Under nsys, {line}" for line in verdict[:1]]
     sentences = [f"{line[0].upper()}{line[1:]}." for line in (*limit, what)]
     return {"figure": result, "said": " ".join(sentences), "description": ". ".join([f"{what}: {result}", *limit])}

@@ -26,8 +26,7 @@ SENTENCE = re.compile(r"(?<=[.!?])\s+(?=\W*[A-Z])")
 """Between two sentences: neither within a number nor after an abbreviation."""
 TEMPLATES = Path(__file__).resolve().parents[1] / "pages"
 FILTERS = (
-    "ms",
-    "us",
+    "duration",
     "seconds",
     "percent",
     "percent_span",
@@ -37,7 +36,6 @@ FILTERS = (
     "ratio_span",
     "count",
     "span",
-    "gib",
     "quantity",
     "size",
     "parameters",

@@ -16,6 +16,7 @@ from profiler_job.jobs.cli.report_lock import find_report_folder, hold_report_fo
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.layout import RECORDINGS, RESERVED_NAMES
 from profiler_job.jobs.contract.outputs import TargetError, check_folder, is_profiled_script, is_recording
+from profiler_job.jobs.contract.quantities import format_time
 from profiler_job.jobs.executor import script
 from profiler_job.jobs.executor.events import Emit
 from profiler_job.jobs.executor.failures import CollectorError
@@ -105,5 +106,5 @@ def describe_overhead(noted: dict[str, Any]) -> str:
     followed."""
     alone = median(step["host_ns"] for step in noted["steps"])
     kinds = {"captured": noted["captured_ns"], "with its modules followed": noted["followed_ns"]}
-    slower = [f"{median(walls) / 1e6:.1f} ms {kind}" for kind, walls in kinds.items() if walls]
-    return f"a step takes the CPU {', '.join([f'{alone / 1e6:.1f} ms alone', *slower])}"
+    slower = [f"{format_time(median(walls))} {kind}" for kind, walls in kinds.items() if walls]
+    return f"a step takes the CPU {', '.join([f'{format_time(alone)} alone', *slower])}"

@@ -15,4 +15,4 @@ def inflect(number: float, noun: str) -> str:
 
 def format_count(number: int, noun: str) -> str:
     """Format a number with its noun: `1 run`, `2 runs`."""
-    return f"{number} {inflect(number, noun)}"
+    return f"{number:,} {inflect(number, noun)}"

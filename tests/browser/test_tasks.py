@@ -72,7 +72,7 @@ def say_waits() -> list[str]:
 
 def say_forward() -> list[str]:
     times = timed("h200-fp32", "forward").filter(regex="-forward$")
-    return [text.ms(times.min()), text.ms(times.max())]
+    return [text.duration(times.min()), text.duration(times.max())]
 
 
 def say_top_kernel() -> list[str]:
@@ -135,7 +135,7 @@ def say_warm_up() -> list[str]:
         runs = table(folder.name, "runs").set_index("run_id")
         if SMALL in runs.index and runs.loc[SMALL, "measured_steps"] > 1:
             medians.append(timed(folder.name)[SMALL])
-    return [f"{text.ms(min(medians))} to {text.ms(max(medians))} in {len(medians)} recordings"]
+    return [f"{text.duration(min(medians))} to {text.duration(max(medians))} in {len(medians)} recordings"]
 
 
 def say_checked() -> list[str]:
@@ -148,7 +148,7 @@ def say_profile() -> list[str]:
 
 
 def say_run() -> list[str]:
-    return [text.ms(timed("h200-fp32")["small-ctx128-fp32-naive-forward"])]
+    return [text.duration(timed("h200-fp32")["small-ctx128-fp32-naive-forward"])]
 
 
 def say_data() -> list[str]:

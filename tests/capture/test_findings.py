@@ -110,7 +110,7 @@ def test_a_kernel_is_behind_a_finding_by_its_name(tmp_path, kind, name, appears)
     if appears:
         row = findings[kind]
         assert (row["time_ns"], row["share"], row["of"], row["count"]) == (10 * US, 0.5, "kernel time", 1)
-        assert row["evidence"].endswith(": 1 in 0.01 ms")
+        assert row["evidence"].endswith(": 1 in 10.0 µs")
         assert row["what"] == KINDS[kind]
 
 
@@ -229,9 +229,9 @@ def _copies(operation: str, end: int = 300, **more) -> Export:
 @pytest.mark.parametrize(
     ("operation", "more", "kind", "evidence"),
     [
-        ("copy", {"kind": 1}, "host_to_device", "moved: 1.0 MiB; pageable host memory: 1 in 0.00 ms"),
-        ("copy", {"kind": 2, "host": 1}, "device_to_host", "moved: 1.0 MiB; pinned host memory: 1 in 0.00 ms"),
-        ("copy", {"kind": 8}, "device_copies", "moved: 1.0 MiB"),
+        ("copy", {"kind": 1}, "host_to_device", "moved: 1.00 MiB; pageable host memory: 1 in 300 ns"),
+        ("copy", {"kind": 2, "host": 1}, "device_to_host", "moved: 1.00 MiB; pinned host memory: 1 in 300 ns"),
+        ("copy", {"kind": 8}, "device_copies", "moved: 1.00 MiB"),
         ("memset", {}, "memsets", ""),
     ],
 )
@@ -247,7 +247,7 @@ def test_without_columns_of_host_memory_a_copy_is_found_all_the_same(tmp_path):
     export = _copies("copy", kind=1)
     for column in ("srcKind", "dstKind"):
         export.drop("CUPTI_ACTIVITY_KIND_MEMCPY", column)
-    assert _find(export, tmp_path)["host_to_device"]["evidence"] == "moved: 1.0 MiB"
+    assert _find(export, tmp_path)["host_to_device"]["evidence"] == "moved: 1.00 MiB"
 
 
 def _calls(*names: str, **more) -> Export:
@@ -280,7 +280,7 @@ def test_calls_are_found_by_name(tmp_path, kind, name, appears):
     if appears:
         row = findings[kind]
         assert (row["time_ns"], row["count"], row["of"]) == (200, 4, "elapsed time")
-        assert row["evidence"].endswith("4 in 0.00 ms; per step: 2.0")
+        assert row["evidence"].endswith("4 in 200 ns; per step: 2")
 
 
 @pytest.mark.parametrize(("host", "appears"), [(0, True), (1, False)])
@@ -312,7 +312,7 @@ def test_a_time_of_the_host_is_of_the_process_with_most_of_it(tmp_path):
     row = _find(export, tmp_path)["waiting_calls"]
     assert (row["time_ns"], row["count"], row["share"], row["of"]) == (350, 2, 0.035, "elapsed time")
     assert row["evidence"] == (
-        "cudaDeviceSynchronize: 2 in 0.00 ms; per step: 1.0; outside steps: 1; process: 2, with most of 8"
+        "cudaDeviceSynchronize: 2 in 350 ns; per step: 1; outside steps: 1; process: 2, with most of 8"
     )
 
 
@@ -337,7 +337,7 @@ def _launches(duration: int, period: int, call: int = 500) -> Export:
 def test_kernels_shorter_than_a_launch_are_found_where_the_gpu_waits_for_them(tmp_path):
     row = _find(_launches(100, 1000), tmp_path)["tiny_kernels"]
     assert (row["count"], row["time_ns"]) == (40, 40 * 500)
-    assert row["evidence"] == "median kernel: 0.1 µs; median launch call: 0.5 µs"
+    assert row["evidence"] == "median kernel: 100 ns; median launch call: 500 ns"
     assert "tiny_kernels" not in _find(_launches(600, 1000), tmp_path), "kernels are longer than a launch"
     assert "tiny_kernels" not in _find(_launches(480, 500), tmp_path), "the GPU is busy"
 
@@ -374,7 +374,7 @@ def test_a_sentence_names_two_kernels_that_differ_in_few_characters(tmp_path):
     names = [tile.format(size) + "__5x_cublas" for size in (64, 128, 256)]
     (line,) = _describe(_kernels(*names), tmp_path)
     first, second = line.split("(")[1].rstrip(")").split("; ")
-    assert first != second and first.endswith(": 1 in 0.01 ms")
+    assert first != second and first.endswith(": 1 in 10.0 µs")
     assert len(line) <= 2 * 116
 
 

@@ -10,12 +10,12 @@ from profiler_job.analysis.capture.attribution import attribute
 from profiler_job.analysis.capture.section_columns import SECTIONS
 from profiler_job.analysis.capture.selection import Selection
 from profiler_job.analysis.capture.summary import summarise
+from profiler_job.analysis.reference.columns import format_heading
 from profiler_job.analysis.show.communication_lines import describe_communication as communication_sentences
 from profiler_job.analysis.show.finding_lines import describe_findings as findings_of
 from profiler_job.analysis.show.index import tabulate_captures
 from profiler_job.analysis.show.page import render_page
 from profiler_job.analysis.show.show_formats import as_markdown, as_text
-from profiler_job.analysis.show.values import format_heading
 from profiler_job.analysis.show.verdict_lines import describe_verdict
 from tests.capture.real_captures import FOLDER, read_capture
 
@@ -108,7 +108,7 @@ def test_an_unpadded_vocabulary_is_seen_where_it_is(summary):
 
 def test_the_index_says_what_limits_each(summary):
     table = tabulate_captures([summary(name) for name in ("gpt2_plain", "ddp_plain")])
-    assert table["limited_by"].tolist() == ["host 83%", "host 96%"]
+    assert table["limited_by"].tolist() == ["host 83.4%", "host 95.6%"]
 
 
 def test_the_index_does_not_mix_inferred_phases_with_known_ones(summary):

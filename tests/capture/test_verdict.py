@@ -173,8 +173,8 @@ def test_whole_graph_executions_count_as_graphs(tmp_path):
     # The call of the second ends at 140, and is taken to need the 10 ns that the kernel's needed.
     assert _parts(summary) == {"kernels_ns": 20, "graphs_ns": 100, "late_launch_ns": 60, "no_work_ns": 10}
     assert describe_verdict(summary)[0] == (
-        "GPU 0: limited by CUDA graphs: they hide their kernels, and run 56% of the 180 ns from first to last "
-        "operation; next by the host: the GPU waits for it 33%"
+        "GPU 0: limited by CUDA graphs: they hide their kernels, and run 55.6% of the 180 ns from first to last "
+        "operation; next by the host: the GPU waits for it 33.3%"
     )
 
 
@@ -217,7 +217,7 @@ def test_an_idle_time_has_the_phase_of_the_operation_that_ends_it(tmp_path):
     assert rows["late_launch_ns"].to_dict() == {"forward": 45, "backward": 165, "": 175}
     assert rows["no_work_ns"].to_dict() == {"forward": 0, "backward": 0, "": 10}
     assert describe_verdict(summary)[3] == (
-        "By phase, with what limits it: forward 55 ns (host 82%), backward 170 ns (host 97%)"
+        "By phase, with what limits it: forward 55 ns (host 81.8%), backward 170 ns (host 97.1%)"
     )
 
 
@@ -225,7 +225,7 @@ def test_a_phase_of_two_gpus_takes_what_it_takes_one_in_the_mean():
     """GPUs run at the same time: a sum of theirs would be longer than the capture."""
     parts = {"phase": "forward", "kernels_ns": 300}
     rows = pd.DataFrame([{"gpu": 0, "elapsed_ns": 400} | parts, {"gpu": 1, "elapsed_ns": 600} | parts])
-    assert describe_phases(rows) == ["By phase, mean of 2 GPUs, with what limits it: forward 500 ns (kernels 60%)"]
+    assert describe_phases(rows) == ["By phase, mean of 2 GPUs, with what limits it: forward 500 ns (kernels 60.0%)"]
 
 
 def test_an_inferred_phase_is_labelled_so_and_a_tiny_one_left_out(tmp_path):
@@ -238,7 +238,7 @@ def test_an_inferred_phase_is_labelled_so_and_a_tiny_one_left_out(tmp_path):
     summary = _summary(export, tmp_path)
     phases = summary.sections["phases"]
     phases.loc[phases["phase"] == "optimizer", "inferred_share"] = 1.0
-    assert describe_verdict(summary)[-1] == "By phase, with what limits it: optimizer 9.00 µs (host 100%, inferred)"
+    assert describe_verdict(summary)[-1] == "By phase, with what limits it: optimizer 9.00 µs (host 99.9%, inferred)"
 
 
 # ------------------------------------------------------------------------------------------------------------ exactness
@@ -390,8 +390,8 @@ def test_a_capture_that_copies_is_said_to_be_limited_by_copies(tmp_path):
         export.launch(number + 2, start=at + 92 * MS, end=at + 96 * MS)
         at += 97 * MS
     limit, parts, _ = _lines(export, tmp_path)
-    assert limit == "GPU 0: limited by copies: nothing but copies and fills runs 95% of the time"
-    assert parts == "969 ms = copies 920 ms (95%) + kernels 40.0 ms (4.1%) + idle 9.00 ms (0.9%)"
+    assert limit == "GPU 0: limited by copies: nothing but copies and fills runs 94.9% of the time"
+    assert parts == "969 ms = copies 920 ms (94.9%) + kernels 40.0 ms (4.1%) + idle 9.00 ms (0.9%)"
 
 
 def test_a_queue_that_runs_dry_is_said_beside_its_mean(tmp_path):
@@ -411,8 +411,8 @@ def test_the_host_is_named_with_how_long_the_gpu_waits(tmp_path):
     for number in range(100):
         export.launch(100 * number, start=100 * number + 10, end=100 * number + 45)
     assert _lines(export, tmp_path) == [
-        "GPU 0: limited by the host: the GPU waits for it 65% of the time; next by kernels: they run 35%",
-        "9.95 µs = kernels 3.50 µs (35%) + idle 6.45 µs (65%)",
+        "GPU 0: limited by the host: the GPU waits for it 64.7% of the time; next by kernels: they run 35.2%",
+        "9.95 µs = kernels 3.50 µs (35.2%) + idle 6.45 µs (64.8%)",
         "Idle: launched late by the host 6.43 µs",
     ]
 
@@ -422,8 +422,8 @@ def test_communication_that_nothing_hides_is_named(tmp_path):
     export.launch(0, start=10, end=90, name=NCCL)
     export.launch(1, start=90, end=110)
     assert _lines(export, tmp_path)[0] == (
-        "GPU 0: limited by communication: nothing else runs 80% of the 100 ns from first to last operation; "
-        "next by kernels: they run 20%"
+        "GPU 0: limited by communication: nothing else runs 80.0% of the 100 ns from first to last operation; "
+        "next by kernels: they run 20.0%"
     )
 
 
@@ -432,8 +432,8 @@ def test_a_gpu_that_mostly_has_no_work_is_said_to_have_none(tmp_path):
     export.push("load", 0, 900)
     export.launch(900, start=910, end=1000)
     assert _lines(export, tmp_path) == [
-        "GPU 0: limited by kernels: they run 100% of the 90 ns from first to last operation",
-        "1.00 µs = 910 ns without work + 90 ns, with kernels 90 ns (100%)",
+        "GPU 0: limited by kernels: they run 100.0% of the 90 ns from first to last operation",
+        "1.00 µs = 910 ns without work + 90 ns, with kernels 90 ns (100.0%)",
     ]
 
 
@@ -483,19 +483,19 @@ def test_a_few_gpus_have_a_line_each_and_many_a_summary(tmp_path):
         lines = describe_verdict(summarise(read(export.sqlite(tmp_path / f"{number}.sqlite"))))
         if gpus == 2:
             assert lines == [
-                "GPU 0: limited by kernels: they run 100% of the 90 ns from first to last operation. "
-                "101 ns = 11 ns without work + 90 ns, with kernels 90 ns (100%)",
-                "GPU 1: limited by kernels: they run 100% of the 91 ns from first to last operation. "
-                "101 ns = 10 ns without work + 91 ns, with kernels 91 ns (100%)",
+                "GPU 0: limited by kernels: they run 100.0% of the 90 ns from first to last operation. "
+                "101 ns = 11 ns without work + 90 ns, with kernels 90 ns (100.0%)",
+                "GPU 1: limited by kernels: they run 100.0% of the 91 ns from first to last operation. "
+                "101 ns = 10 ns without work + 91 ns, with kernels 91 ns (100.0%)",
             ]
         else:
             assert lines == [
-                "9 GPUs, together: limited by kernels: they run 50% of the time; "
-                "next by the host: the GPU waits for it 46%",
-                "1.89 µs = kernels 936 ns (50%) + idle 954 ns (50%)",
+                "9 GPUs, together: limited by kernels: they run 49.5% of the time; "
+                "next by the host: the GPU waits for it 45.7%",
+                "1.89 µs = kernels 936 ns (49.5%) + idle 954 ns (50.5%)",
                 "Idle: launched late by the host 864 ns, before its first and after its last operation 90 ns",
-                "By GPU, kernels run 48% (GPU 0) to 51% (GPU 8) of the time",
-                "By GPU, it waits for late launches 44% (GPU 8) to 48% (GPU 0) of the time",
+                "By GPU, kernels run 47.6% (GPU 0) to 51.4% (GPU 8) of the time",
+                "By GPU, it waits for late launches 43.8% (GPU 8) to 47.6% (GPU 0) of the time",
             ]
 
 
@@ -519,5 +519,5 @@ def test_the_verdict_stands_before_all_other_facts(tmp_path):
 def test_a_mean_over_steps_with_a_fraction_of_a_nanosecond_has_no_time_without_work():
     rows = pd.DataFrame({"gpu": [0], "elapsed_ns": [300.5], "kernels_ns": [200.25], "between_ns": [100.25]})
     limit, parts, _ = describe_gpus(rows)
-    assert "67% of the time" in limit
-    assert parts == "300 ns = kernels 200 ns (67%) + idle 100 ns (33%)"
+    assert "66.6% of the time" in limit
+    assert parts == "300 ns = kernels 200 ns (66.6%) + idle 100 ns (33.4%)"

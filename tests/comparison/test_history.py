@@ -17,6 +17,7 @@ from profiler_job.__main__ import app
 from profiler_job.analysis.comparison import history, history_forms
 from profiler_job.analysis.comparison.errors import NotComparableError
 from profiler_job.analysis.recording import store, table_schema
+from profiler_job.jobs.contract.quantities import format_time
 from tests import frozen
 from tests.capture.nsys_files import Export
 from tests.packed import unpack, unpack_all
@@ -51,14 +52,14 @@ def kernel_ms():
     """Return a function that formats the kernel time of a step of RUN, its kernels longer by `change`."""
     kernels = frozen.load("one_gpu").kernels.query("run_id == @RUN")
     sums = (kernels["end_ns"] - kernels["start_ns"]).groupby(kernels["step"]).sum()
-    return lambda change=0.0: f"{sums.median() * (1 + change) / 1e6:.2f} ms"
+    return lambda change=0.0: format_time(sums.median() * (1 + change))
 
 
 @pytest.fixture(scope="module")
 def step_ms():
     """The time of an unprofiled step of RUN, formatted."""
     steps = frozen.load("one_gpu").steps.query("run_id == @RUN and collector == 'timer' and phase == 'step'")
-    return f"{steps['wall_ns'].median() / 1e6:.2f} ms"
+    return format_time(steps["wall_ns"].median())
 
 
 @pytest.fixture

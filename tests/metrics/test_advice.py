@@ -61,8 +61,8 @@ def test_where_the_gpu_is_busy_nothing_is_said_of_the_host():
 
 def test_a_larger_batch_is_advised_where_memory_is_left():
     row = advised().loc["larger_batch"]
-    assert row["evidence"] == "the GPU waits for the host, and peak allocated is 10% of its memory"
-    assert advised(peak_memory_bytes=100 * GB).loc["larger_batch", "reason"].startswith("peak allocated is 71%")
+    assert row["evidence"] == "the GPU waits for the host, and peak allocated is 9.9% of its memory"
+    assert advised(peak_memory_bytes=100 * GB).loc["larger_batch", "reason"].startswith("peak allocated is 70.9%")
 
 
 def test_checkpointing_is_never_advised_for_speed():

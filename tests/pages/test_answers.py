@@ -387,8 +387,8 @@ def test_a_run_page_says_what_was_measured_before_what_is_predicted(rec):
     tables = {name: getattr(rec, name) for name in names}
     found = dict(run_page.answers(**tables, checks=checks, predicted=predicted, measured=measured))
     first = run_pages.describe_run(found[run_id])["first"]
-    assert first[0].startswith("torch.compile: measured, 10.0 ms instead of 30.0 ms, 3× as fast; do: ")
-    assert first[1].startswith("TF32: measured, 20.0 ms instead of 30.0 ms, 1.5× as fast; do: ")
+    assert first[0].startswith("torch.compile: measured, 10.0 ms instead of 30.0 ms, 3.00× as fast; do: ")
+    assert first[1].startswith("TF32: measured, 20.0 ms instead of 30.0 ms, 1.50× as fast; do: ")
     assert not [line for line in first if "TF32" in line and "prediction" in line]
     assert "Not advised, fused optimizer: measured, and not faster beyond noise" in first
 

@@ -224,7 +224,7 @@ def test_a_missing_fact_stops_the_build(tmp_path):
     from profiler_job.analysis.render.answer import assemble
     from profiler_job.analysis.site.site_writer import Site
 
-    (tmp_path / "bad.md").write_text("{{ facts.absent | ms }}")
+    (tmp_path / "bad.md").write_text("{{ facts.absent | duration }}")
     site = Site(tmp_path / "docs", (tmp_path,), {}, ("size",))
     with pytest.raises(Exception, match="absent"):
         site.write("bad.md", "bad.md", assemble({}, [], [], []))

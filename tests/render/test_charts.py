@@ -68,13 +68,13 @@ def test_a_legend_shows_lines_where_lines_are_drawn_without_points(tmp_path, kin
     assert f'class="series {shown} series-0"' in drawn(chart, tmp_path)
 
 
-@pytest.mark.parametrize("end", [-3e6, 0.0], ids=["a difference", "none"])
-def test_the_bars_of_a_waterfall_lie_between_their_ends(tmp_path, end):
+@pytest.mark.parametrize(("end", "shown"), [(-3e6, "-3.00 ms"), (0.0, "0 ns")], ids=["a difference", "none"])
+def test_the_bars_of_a_waterfall_lie_between_their_ends(tmp_path, end, shown):
     rows = pd.DataFrame({"label": ["1 gemm", "in all"], "text": "a\x1b<b>", "series": "shorter"})
     rows = rows.assign(begin_ns=0.0, end_ns=end)
     chart = Chart("one", "waterfall", "One", rows, options={"order": ["longer", "shorter"]})
     drawing = drawn(chart, tmp_path)
-    assert f"a&lt;b&gt;: {end / 1e6:+,.3g} ms" in drawing and "<b>" not in drawing
+    assert f"a&lt;b&gt;: {shown}" in drawing and "<b>" not in drawing
     assert 'class="series bar series-1"' in drawing and "longer" not in drawing
     specification = charts.specification("waterfall", rows, chart_parts.Drawing(), chart_parts.NARROW, **chart.options)
     assert specification["layer"][1]["encoding"]["x2"] == {"field": "end"}
@@ -85,7 +85,7 @@ def test_bars_have_their_numbers_and_a_mark_where_it_was_predicted(tmp_path):
     rows["value"] = [2.0, 11.84, 2.5]
     options = {"by": ["size"], "order": ["measured", "before"], "unit": "times as fast"}
     drawing = drawn(Chart("one", "bars_with_marks", "One", rows, options=options), tmp_path)
-    assert all(words in drawing for words in (">2.00×<", ">11.84×<", "a, before: 2.50×", "b&lt;i&gt;"))
+    assert all(words in drawing for words in (">2.00×<", ">11.8×<", "a, before: 2.50×", "b&lt;i&gt;"))
     assert ">2.50×<" not in drawing and 'class="series bar series-1"' in drawing
     specification = charts.specification("bars_with_marks", rows, chart_parts.Drawing(), chart_parts.WIDE, **options)
     *_, numbers = specification["layer"]
@@ -119,7 +119,7 @@ def test_bars_of_times_have_one_scale_in_ms(width):
         (10.0, "10"),
         (4.0, "" if width == chart_parts.NARROW else "4"),
     ]
-    assert data[0]["title"] == "a, gemm: 30 ms", "and what cannot be seen is not drawn"
+    assert data[0]["title"] == "a, gemm: 30.0 ms", "and what cannot be seen is not drawn"
     assert drawing["layer"][0]["encoding"]["x"]["scale"]["domain"] == [0, 40.0]
 
 
@@ -144,7 +144,7 @@ def test_words_in_drawings_are_12_px_high_or_more(kind):
 def test_marks_say_their_values_on_a_phone_too(width):
     rows = pd.DataFrame({"size": ["a", "b"], "clock": "x", "ratio": [0.5, 2.0]})
     drawing = charts.render("dumbbell", rows, "one", width, order=["x"], by=["size"], value="ratio", log=False)
-    assert re.findall(r"<title>(.*?)</title>", drawing) == ["a, x: 0.5×", "b, x: 2×"]
+    assert re.findall(r"<title>(.*?)</title>", drawing) == ["a, x: 0.500×", "b, x: 2.00×"]
 
 
 @pytest.mark.parametrize("width", [chart_parts.WIDE, chart_parts.NARROW])
@@ -169,14 +169,14 @@ def test_slopes_have_a_panel_a_model_and_a_line_a_context(width):
 def test_parts_of_a_time_are_stacked_in_ms_without_limits():
     rows = pd.DataFrame({"size": "a", "scope": ["busy", "idle"], "time_ns": [3e6, 1e6]})
     drawing = charts.render("stacked_parts", rows, "one", 400, order=["busy", "idle"], by=["size"], value="time_ns")
-    assert re.findall(r"<title>(.*?)</title>", drawing) == ["a, busy: 3 ms", "a, idle: 1 ms"]
+    assert re.findall(r"<title>(.*?)</title>", drawing) == ["a, busy: 3.00 ms", "a, idle: 1.00 ms"]
 
 
 def test_parts_of_something_are_stacked_in_percent_of_it():
     rows = pd.DataFrame({"size": "a", "scope": ["busy", "idle"], "of_base": [0.5, 0.25]})
     options = {"order": ["busy", "idle"], "by": ["size"], "value": "of_base", "part_of": "the step before"}
     drawing = charts.render("stacked_parts", rows, "one", 400, **options)
-    assert "<title>a, busy: 50 % of the step before</title>" in drawing and ">% of the step before<" in drawing
+    assert "<title>a, busy: 50.0% of the step before</title>" in drawing and ">% of the step before<" in drawing
 
 
 def test_a_figure_knows_the_run_of_each_mark(tmp_path):

@@ -1,0 +1,9 @@
+"""Text that is not trusted, as one line that is safe to print."""
+
+import re
+
+
+def make_printable(text: str) -> str:
+    """Return `text` on one line, without the control characters that could drive a terminal."""
+    flat = re.sub(r"[\r\n\t]+", " ", str(text))
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in flat)
