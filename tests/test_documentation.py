@@ -249,7 +249,7 @@ def test_every_command_of_the_page_on_scripts_can_be_given(monkeypatch):
     """Each line of its blocks reaches `profile` as the page means it."""
     page = ROOT / "site" / "guide" / "profile.md"
     lines = re.findall(r"^profiler-job (profile .*?)(?:\s+#.*)?$", page.read_text(), re.MULTILINE)
-    assert len(lines) == 8
+    assert len(lines) == 9
     given = []
     monkeypatch.setattr(
         "profiler_job.jobs.cli.profile_command.measure", lambda script, results: given.append(script) or sys.exit(0)
@@ -258,6 +258,7 @@ def test_every_command_of_the_page_on_scripts_can_be_given(monkeypatch):
         with pytest.raises(SystemExit):
             typer.main.get_command(app)(shlex.split(line), standalone_mode=False)
     assert [(one.name, one.skip, one.steps, one.step, one.goes_on) for one in given] == [
+        ("train", 10, 5, "auto", False),
         ("train", 10, 5, "auto", False),
         ("train", 50, 10, "auto", False),
         ("generate", 10, 5, "forward", False),
