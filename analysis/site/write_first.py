@@ -12,5 +12,5 @@ def on_config(config: MkDocsConfig) -> None:
     if not (docs / "index.md").exists():
         from profiler_job.analysis.site import write_site  # pandas and all: of no use to a build whose report is there
 
-        get_plugin_logger("report").info("writing the report of the recordings first (about a minute)")
+        get_plugin_logger("report").info("writing the report of the recordings first (a few minutes)")
         write_site.publish(write_site.recordings_in(docs / "data"), docs)
