@@ -31,6 +31,7 @@ COLUMNS = {
     "gain_least_ns": "the least of that",
     "gain_most_ns": "the most of that",
     "no_gain_because": "why no gain is predicted; empty where one is, where it is not advised, and where nobody asked",
+    "reason_code": "why it is not advised, as a word for programs, such as cpu_limits; empty where it is",
 }
 
 
@@ -50,6 +51,7 @@ class Advice:
     gain_least_ns: int | None = None
     gain_most_ns: int | None = None
     no_gain_because: str = ""
+    reason_code: str = ""
 
 
 def advise(capture: Mapping[str, Any], sections: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -78,7 +80,7 @@ def _make_advice(seen: CaptureEvidence) -> Iterator[Advice]:
         try:
             shown = change.find_evidence(seen)
         except WithheldError as why:
-            yield Advice(change=name, reason=str(why))
+            yield Advice(change=name, reason=str(why), reason_code=why.code)
             continue
         if shown:
             ceiling_ns = min(max(shown.ceiling_ns, shown.time_ns), seen.whole_ns)

@@ -19,12 +19,13 @@ from profiler_job.analysis.capture.operations import COPIES
 from profiler_job.analysis.capture.summary import Summary
 from profiler_job.analysis.changes.evidence import LEAST, CaptureEvidence
 from profiler_job.analysis.prediction import fusion, script_rates, scripts
+from profiler_job.analysis.prediction.abstentions import AbstentionCode, AbstentionError
 from profiler_job.analysis.prediction.baseline import ATTENTION, GEMM
 from profiler_job.analysis.prediction.predict import Abstention, Prediction
 from profiler_job.analysis.prediction.script_changes import WAITS, Behind, Step
 from profiler_job.analysis.prediction.script_rates import ATTENTION_GEMMS, LINEAR, REST, ScriptRates
 from profiler_job.analysis.prediction.scripts import GPU_LIMITED, UNDER_NSYS, predict_step
-from profiler_job.analysis.prediction.sweep_changes import PASSES, AbstentionError
+from profiler_job.analysis.prediction.sweep_changes import PASSES
 from profiler_job.analysis.reference import gemm_names
 from profiler_job.jobs.contract import changes, ranges
 
@@ -98,7 +99,9 @@ def step_of(summary: Summary, operations: Callable[[], pd.DataFrame], rates: Scr
     _need_gpu_limited(summary, seen, rates)
     work = operations()
     if work.loc[work["family"] != COPIES, "process"].nunique() > 1:
-        raise AbstentionError("several processes share its GPU, and each has a host of its own")
+        raise AbstentionError(
+            AbstentionCode.SEVERAL_GPUS, "several processes share its GPU, and each has a host of its own"
+        )
     _need_phases(work)
     _need_whole_steps(summary)
     precision = precision_of(work)
@@ -130,25 +133,32 @@ def _need_gpu_limited(summary: Summary, seen: CaptureEvidence, rates: ScriptRate
     """Raise AbstentionError where the GPU need not limit what was captured, or no recorded pair is of such a GPU."""
     gpus = summary.sections["gpus"]
     if not len(gpus):
-        raise AbstentionError("no GPU worked")
+        raise AbstentionError(AbstentionCode.NO_GPU_WORK, "no GPU worked")
     if len(gpus) > 1:
-        raise AbstentionError(f"it has {len(gpus)} GPUs, and the recorded pairs are of one GPU")
+        raise AbstentionError(
+            AbstentionCode.SEVERAL_GPUS, f"it has {len(gpus)} GPUs, and the recorded pairs are of one GPU"
+        )
     if "range" in summary.capture["selection"]:
-        raise AbstentionError("what else the GPU did meanwhile is left out with --range")
+        raise AbstentionError(AbstentionCode.PART_OF_STEP, "what else the GPU did meanwhile is left out with --range")
     name = str(gpus["name"].iloc[0] or "a GPU that is not named")
     if name != rates.gpu:
-        raise AbstentionError(f"the recorded pairs are of {rates.gpu}, and this capture is of {name}")
+        raise AbstentionError(
+            AbstentionCode.OTHER_GPU, f"the recorded pairs are of {rates.gpu}, and this capture is of {name}"
+        )
     if seen.sum_parts("graphs"):
-        raise AbstentionError("graph executions hide their kernels: record with --cuda-graph-trace=node")
+        raise AbstentionError(
+            AbstentionCode.KERNELS_HIDDEN, "graph executions hide their kernels: record with --cuda-graph-trace=node"
+        )
     if seen.sum_parts("communication") or seen.families.get("communication"):
-        raise AbstentionError("it exchanges data with other GPUs, and waits for them")
+        raise AbstentionError(AbstentionCode.SEVERAL_GPUS, "it exchanges data with other GPUs, and waits for them")
     if seen.has_startup:
-        raise AbstentionError("start-up is in it: leave it out with --between")
+        raise AbstentionError(AbstentionCode.STARTUP_INCLUDED, "start-up is in it: leave it out with --between")
     idle = 1 - seen.sum_parts("kernels", "copies") / max(seen.work_ns, 1.0)
     if idle > 1 - GPU_LIMITED:
         raise AbstentionError(
+            AbstentionCode.CPU_LIMITS,
             f"under nsys the GPU idles {idle:.0%} of the time, and nsys slows the host; `profiler-job profile` times "
-            "steps without it"
+            "steps without it",
         )
 
 
@@ -156,8 +166,9 @@ def _need_phases(work: pd.DataFrame) -> None:
     unknown = work.loc[~work["phase"].isin(_OF_STEPS), "time_ns"].sum() / work["time_ns"].sum()
     if unknown > MOST_UNKNOWN:
         raise AbstentionError(
+            AbstentionCode.PHASES_UNKNOWN,
             f"{unknown:.0%} of the GPU's work is of no phase that is known: mark phases with NVTX ranges, record with "
-            "nsys --pytorch=autograd-nvtx, or leave out with --between what is outside of them"
+            "nsys --pytorch=autograd-nvtx, or leave out with --between what is outside of them",
         )
 
 
@@ -174,7 +185,7 @@ def _need_whole_steps(summary: Summary) -> None:
             continue
         ratio = window.get(phase, 0) / max(sum(window.values()), 1) * sum(capture.values()) / capture[phase]
         if not 1 / AS_LARGE <= ratio <= AS_LARGE:
-            raise AbstentionError("it is a part of a step: give --between whole steps")
+            raise AbstentionError(AbstentionCode.PART_OF_STEP, "it is a part of a step: give --between whole steps")
 
 
 def parts_of(work: pd.DataFrame) -> pd.DataFrame:
@@ -194,13 +205,19 @@ def precision_of(work: pd.DataFrame) -> str:
             times[gemm.math_path] = times.get(gemm.math_path, 0.0) + time_ns
     total = sum(times.values())
     if not total or total < LEAST_READ * gemms["time_ns"].sum():
-        raise AbstentionError("the names of its matmuls do not tell their precision")
+        raise AbstentionError(AbstentionCode.MATMULS_UNKNOWN, "the names of its matmuls do not tell their precision")
     path = max(times, key=times.__getitem__)
     if times[path] < SAME_PATH * total:
         mixed = " and ".join(sorted(name.upper() for name, ns in times.items() if ns > (1 - SAME_PATH) / 2 * total))
-        raise AbstentionError(f"its matmuls are in {mixed}, and those of each recorded run in one precision")
+        raise AbstentionError(
+            AbstentionCode.OTHER_PRECISION,
+            f"its matmuls are in {mixed}, and those of each recorded run in one precision",
+        )
     if path not in _RECORDED:
-        raise AbstentionError(f"its matmuls are in {path.upper()}, and those of recorded pairs in FP32, TF32 or BF16")
+        raise AbstentionError(
+            AbstentionCode.OTHER_PRECISION,
+            f"its matmuls are in {path.upper()}, and those of recorded pairs in FP32, TF32 or BF16",
+        )
     return path
 
 

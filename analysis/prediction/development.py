@@ -16,6 +16,7 @@ import numpy as np
 
 from profiler_job.analysis.prediction import ledger, predict, rates
 from profiler_job.analysis.prediction import sweep_changes as changes
+from profiler_job.analysis.prediction.abstentions import AbstentionError
 from profiler_job.analysis.prediction.baseline import ATTENTION, GEMM, Baseline, baselines
 from profiler_job.analysis.prediction.rates import Rates
 from profiler_job.analysis.recording import store
@@ -262,7 +263,7 @@ def _error(pair: Pair, made: Rates) -> dict[str, Any]:
     row |= {"mode": str(run["mode"]), "baseline_ns": pair.before.step_ns, "measured_ns": pair.after.step_ns}
     try:
         state = predict.apply_changes(pair.before, pair.changes, made)
-    except changes.AbstentionError as reason:
+    except AbstentionError as reason:
         return row | {"reason": str(reason)}
     said = predict.estimate_step(pair.before, pair.changes, made, state)
     row |= {"predicted_ns": said.step_ns, "ceiling_ns": said.ceiling_ns, "limited_by": said.limited_by}

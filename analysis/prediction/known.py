@@ -6,6 +6,7 @@ from functools import cache, partial
 from typing import Any
 
 from profiler_job.analysis.prediction import other_models, rates, script_changes, script_rates, scripts, sweep_changes
+from profiler_job.analysis.prediction.abstentions import AbstentionError
 from profiler_job.analysis.prediction.baseline import Baseline, Tables, baselines, read_run
 from profiler_job.analysis.prediction.predict import Abstention, Prediction, predict
 from profiler_job.analysis.reference.track_record import SWEEP, choose_kind
@@ -58,5 +59,5 @@ def _predict(
         return predict(baseline, names, rates=made)
     try:
         return scripts.predict_step(step(), names, of_script)
-    except sweep_changes.AbstentionError as reason:
-        return Abstention(changes=tuple(names), reason=str(reason))
+    except AbstentionError as reason:
+        return Abstention(changes=tuple(names), code=reason.code, reason=str(reason))

@@ -9,12 +9,13 @@ import numpy as np
 
 from profiler_job.analysis.metrics.run_advice import GAP_NS, HOST_LIMITED
 from profiler_job.analysis.prediction import scripts
+from profiler_job.analysis.prediction.abstentions import AbstentionCode, AbstentionError
 from profiler_job.analysis.prediction.baseline import Baseline, Tables, read_run
 from profiler_job.analysis.prediction.predict import between_ns, host_key, own_host_rates
 from profiler_job.analysis.prediction.rates import Rates
 from profiler_job.analysis.prediction.script_changes import Behind, Step, measure_savable
 from profiler_job.analysis.prediction.script_rates import ScriptRates
-from profiler_job.analysis.prediction.sweep_changes import PASSES, AbstentionError
+from profiler_job.analysis.prediction.sweep_changes import PASSES
 from profiler_job.jobs.contract.changes import SYNCHRONISATIONS
 
 
@@ -23,9 +24,13 @@ def step_of(baseline: Baseline, recording: Tables, rates: ScriptRates, known: Ra
     GPU. Raises AbstentionError."""
     run = baseline.run
     if str(run["gpu_name"]) != rates.gpu:
-        raise AbstentionError(f"the recorded pairs are of {rates.gpu}, and this run is of {run['gpu_name']}")
+        raise AbstentionError(
+            AbstentionCode.OTHER_GPU, f"the recorded pairs are of {rates.gpu}, and this run is of {run['gpu_name']}"
+        )
     if run.get("gpus", 1) > 1:
-        raise AbstentionError("its GPUs wait for each other, and the recorded pairs are of one GPU")
+        raise AbstentionError(
+            AbstentionCode.SEVERAL_GPUS, "its GPUs wait for each other, and the recorded pairs are of one GPU"
+        )
     mine = read_run(recording, str(run["run_id"]))
     parts, behind = scripts.parts_of(mine), _measure_savable(mine)
     sums = parts.groupby("phase").sum()

@@ -16,9 +16,10 @@ import pandas as pd
 from profiler_job.analysis.metrics import run_grid
 from profiler_job.analysis.metrics.run_advice import GAP_NS, HOST_LIMITED, Clock
 from profiler_job.analysis.prediction import sweep_changes as changes
+from profiler_job.analysis.prediction.abstentions import AbstentionCode, AbstentionError
 from profiler_job.analysis.prediction.baseline import GEMM, Baseline
 from profiler_job.analysis.prediction.rates import Rates
-from profiler_job.analysis.prediction.sweep_changes import AbstentionError, Change, State
+from profiler_job.analysis.prediction.sweep_changes import Change, State
 from profiler_job.analysis.reference import flops
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.changes import COMPILED, FUSED_ADAMW
@@ -71,6 +72,7 @@ class Abstention:
     """No prediction, and why."""
 
     changes: tuple[str, ...]
+    code: AbstentionCode
     reason: str
 
 
@@ -102,7 +104,7 @@ def predict(baseline: Baseline, names: Iterable[str], rates: Rates) -> Predictio
         estimate = estimate_step(baseline, names, rates, state)
         low_ns, high_ns = interval(baseline, state, rates, [*rates.errors, *rates.tested])
     except AbstentionError as reason:
-        return Abstention(changes=names, reason=str(reason))
+        return Abstention(changes=names, code=reason.code, reason=str(reason))
     return Prediction(
         **vars(estimate),
         changes=tuple(change.name for change in changes.sort_changes(names)),
@@ -115,9 +117,14 @@ def apply_changes(baseline: Baseline, names: Iterable[str], rates: Rates) -> Sta
     """The step with the changes. Raises AbstentionError."""
     wanted = changes.sort_changes(names)
     if str(baseline.run["gpu_name"]) != rates.gpu:
-        raise AbstentionError(f"the recorded pairs are of {rates.gpu}, and this run is of {baseline.run['gpu_name']}")
+        raise AbstentionError(
+            AbstentionCode.OTHER_GPU,
+            f"the recorded pairs are of {rates.gpu}, and this run is of {baseline.run['gpu_name']}",
+        )
     if baseline.run.get("gpus", 1) > 1:
-        raise AbstentionError("its GPUs wait for each other, and the recorded pairs are of one GPU")
+        raise AbstentionError(
+            AbstentionCode.SEVERAL_GPUS, "its GPUs wait for each other, and the recorded pairs are of one GPU"
+        )
     state = changes.baseline_state(baseline)
     for change in wanted:
         state = change(state, rates)
@@ -168,7 +175,9 @@ def phase_time(baseline: Baseline, state: State, phase: str, rates: Rates) -> Ph
         return PhaseTime(phase=phase, gpu_ns=busy_ns, host_ns=launches * rates.host[FUSED_ADAMW], is_sum=True)
     key = host_key(state.run, phase)
     if key not in rates.host:
-        raise AbstentionError(f"no recorded run tells what the host needs for {phase} with these changes")
+        raise AbstentionError(
+            AbstentionCode.NO_PAIR, f"no recorded run tells what the host needs for {phase} with these changes"
+        )
     host_ns = launches * rates.host[key] * host_speed(baseline, rates)
     return PhaseTime(phase=phase, gpu_ns=busy_ns + launches * gap_ns(clock, before), host_ns=host_ns)
 
@@ -234,7 +243,7 @@ def spread(errors: Sequence[Mapping[str, Any]], limited_by: str) -> tuple[float,
     alike = [error["ratio"] for error in errors if error["limited_by"] == limited_by]
     ratios = alike if len(alike) >= FEWEST else [error["ratio"] for error in errors]
     if len(ratios) < FEWEST:
-        raise AbstentionError("too few recorded pairs of other sizes for an interval")
+        raise AbstentionError(AbstentionCode.FEW_PAIRS, "too few recorded pairs of other sizes for an interval")
     low, high = np.quantile(ratios, COVERED)
     return float(min(low, 1.0)), float(max(high, 1.0))
 

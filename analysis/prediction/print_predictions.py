@@ -10,7 +10,8 @@ from typing import Any, Literal
 from profiler_job.analysis.capture.capture_data import ExportError
 from profiler_job.analysis.comparison.errors import NotComparableError
 from profiler_job.analysis.comparison.sides import is_capture, load_side
-from profiler_job.analysis.prediction import ledger, rates, script_rates, scripts, sweep_changes
+from profiler_job.analysis.prediction import ledger, rates, script_rates, scripts
+from profiler_job.analysis.prediction.abstentions import AbstentionError
 from profiler_job.analysis.prediction.known import list_known_runs, usual_sets
 from profiler_job.analysis.prediction.predict import Abstention, Prediction, select_advised
 from profiler_job.analysis.recording.ingest import ResultsError
@@ -60,7 +61,7 @@ def run(request: Request, out: Callable[[str], None], err: Callable[[str], None]
             kinds = {track_record.choose_kind(one_run.run, names) for one_run in known for names in sets}
             files = dict.fromkeys(file for kind, file in RATES.items() if kind in kinds)
             ledger.write(request.ledger, ledger.made_now(side.recording.manifest, files, entries))
-    except (NotComparableError, RecordingError, ResultsError, ExportError, sweep_changes.AbstentionError) as error:
+    except (NotComparableError, RecordingError, ResultsError, ExportError, AbstentionError) as error:
         err(f"error: {error}")
         return error.exit_code
     if request.form == "json":

@@ -7,6 +7,7 @@ import pandas as pd
 
 from profiler_job.analysis.changes import join_code
 from profiler_job.analysis.prediction import sweep_changes
+from profiler_job.analysis.prediction.abstentions import AbstentionError
 from profiler_job.analysis.prediction.baseline import Tables
 from profiler_job.analysis.prediction.known import Known, list_known_runs, usual_sets
 from profiler_job.analysis.prediction.ledger import run_id_after
@@ -37,7 +38,7 @@ def predictions(recording: Tables) -> pd.DataFrame:
             for known in list_known_runs(recording)
             for names in usual_sets(recording)
         ]
-    except sweep_changes.AbstentionError:  # of a script that tells nothing
+    except AbstentionError:  # of a script that tells nothing
         rows = []
     return pd.DataFrame(rows, columns=list(COLUMNS))
 

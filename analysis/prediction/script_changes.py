@@ -12,6 +12,7 @@ from profiler_job.analysis.capture.findings import is_unaligned
 from profiler_job.analysis.capture.operations import is_queue_full
 from profiler_job.analysis.metrics import elapsed
 from profiler_job.analysis.metrics.kernel_time import kernel_totals, num_profiled_steps
+from profiler_job.analysis.prediction.abstentions import AbstentionCode, AbstentionError
 from profiler_job.analysis.prediction.baseline import ATTENTION, GEMM, Tables, is_of_attention
 from profiler_job.analysis.prediction.predict import GPU, HOST
 from profiler_job.analysis.prediction.script_rates import (
@@ -23,7 +24,7 @@ from profiler_job.analysis.prediction.script_rates import (
     name_rate_kind,
     width_of,
 )
-from profiler_job.analysis.prediction.sweep_changes import PASSES, TIMES_BATCH, AbstentionError, need_memory
+from profiler_job.analysis.prediction.sweep_changes import PASSES, TIMES_BATCH, need_memory
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.changes import (
     CASTS,
@@ -200,7 +201,7 @@ def _need(step: Step, kind: str, why: str) -> Behind:
     """What the step spends on `kind`. Raises AbstentionError where that is next to nothing."""
     behind = (step.behind or {}).get(kind, Behind())
     if max(behind.time_ns, behind.host_ns / step.slower) < LEAST_PART * step.step_ns:
-        raise AbstentionError(why)
+        raise AbstentionError(AbstentionCode.SAVES_LITTLE, why)
     return behind
 
 
@@ -222,15 +223,22 @@ def _remove_operations(step: Step, kinds: tuple[str, ...], time_ns: float, launc
 
 def _pad(step: Step, rates: ScriptRates, how: int) -> Step:
     if str(step.run["compile"]) != "off":  # GPT-2 in CUDA graphs got 2% faster of it, eager 8%
-        raise AbstentionError("no recorded pair shows beyond noise what padding gives under torch.compile")
+        raise AbstentionError(
+            AbstentionCode.NO_PAIR, "no recorded pair shows beyond noise what padding gives under torch.compile"
+        )
     precision = str(step.run["precision"])
     if knows_unpadded(step.parts) and precision in ("bf16", "tf32"):  # from FP32: all rates are of aligned matmuls
         return step
     if (step.behind or {}).get("unaligned_gemms") is NOT_SEEN:
-        raise AbstentionError("a step in FP32 does not tell which matmuls are unaligned in BF16: record it in BF16")
+        raise AbstentionError(
+            AbstentionCode.OTHER_PRECISION,
+            "a step in FP32 does not tell which matmuls are unaligned in BF16: record it in BF16",
+        )
     behind = _need(step, "unaligned_gemms", "its unaligned matmuls of layers, on tensor cores, take next to nothing")
     if precision != "bf16":
-        raise AbstentionError("how much faster aligned matmuls are is known of BF16 alone")
+        raise AbstentionError(
+            AbstentionCode.OTHER_PRECISION, "how much faster aligned matmuls are is known of BF16 alone"
+        )
     return _remove_operations(step, MATMULS, (1.0 - UNALIGNED_FASTER[how]) * behind.time_ns, 0.0)
 
 
@@ -271,7 +279,7 @@ def knows_unpadded(parts: pd.DataFrame) -> bool:
 
 def _leave_casts(step: Step, rates: ScriptRates, how: int) -> Step:
     if str(step.run["compile"]) != "off":
-        raise AbstentionError("compiling fuses casts with other kernels")
+        raise AbstentionError(AbstentionCode.NO_PAIR, "compiling fuses casts with other kernels")
     behind = _need(step, CASTS, "its kernels convert next to nothing")
     gone = 1.0 - CASTS_LEFT[how]
     after = _remove_operations(step, (REST,), gone * behind.time_ns, gone * behind.launches)
@@ -301,7 +309,9 @@ def _pin(step: Step, rates: ScriptRates, how: int) -> Step:
 def _leave_synchronisations(step: Step, rates: ScriptRates, how: int) -> Step:
     behind = (step.behind or {}).get(SYNCHRONISATIONS, Behind())
     if behind.launches <= 1:
-        raise AbstentionError("its steps synchronise once at most, as the timer does at their end")
+        raise AbstentionError(
+            AbstentionCode.SAVES_LITTLE, "its steps synchronise once at most, as the timer does at their end"
+        )
     _need(step, SYNCHRONISATIONS, "its host waits next to nothing in synchronisations")
     if how == MOST:  # the host was late all the same
         return step
@@ -334,7 +344,7 @@ def _enlarge_batch(step: Step, rates: ScriptRates, how: int) -> Step:
 def _checkpoint(step: Step, rates: ScriptRates, how: int) -> Step:
     forward = step.parts.index.get_level_values("phase") == ranges.FORWARD
     if not forward.any() or ranges.BACKWARD not in step.parts.index.get_level_values("phase"):
-        raise AbstentionError("it has no backward pass, so it keeps no activations")
+        raise AbstentionError(AbstentionCode.OTHER_MODE, "it has no backward pass, so it keeps no activations")
     again = step.parts[forward].rename(index={ranges.FORWARD: ranges.BACKWARD}, level="phase") * RECOMPUTED[how]
     host = dict(step.host_ns)
     host[ranges.BACKWARD] = host.get(ranges.BACKWARD, 0.0) + RECOMPUTED[how] * host.get(ranges.FORWARD, 0.0)
@@ -344,12 +354,14 @@ def _checkpoint(step: Step, rates: ScriptRates, how: int) -> Step:
 def _fuse_attention(step: Step, rates: ScriptRates, how: int) -> Step:
     precision = str(step.run["precision"])
     if precision not in rates.attention:
-        raise AbstentionError(f"no recorded pair tells what fused attention gives in {precision.upper()}")
+        raise AbstentionError(
+            AbstentionCode.NO_PAIR, f"no recorded pair tells what fused attention gives in {precision.upper()}"
+        )
     behind = _need(step, "unfused_attention", "it has no matmuls of attention with kernels between them")
     kinds = step.parts.index.get_level_values("kind")
     gemms = step.parts[kinds == ATTENTION_GEMMS]
     if gemms.empty:
-        raise AbstentionError("it is not known which of its matmuls are of attention")
+        raise AbstentionError(AbstentionCode.MATMULS_UNKNOWN, "it is not known which of its matmuls are of attention")
     after = _remove_operations(step, (REST,), behind.time_ns, behind.launches)
     rows = gemms.assign(time_ns=gemms["time_ns"] + behind.time_ns * gemms["time_ns"] / gemms["time_ns"].sum())
     factor = rates.attention[precision][how]

@@ -28,6 +28,7 @@ from profiler_job.analysis.prediction import (
     script_rates,
     scripts,
 )
+from profiler_job.analysis.prediction.abstentions import AbstentionError
 from profiler_job.analysis.prediction.baseline import ATTENTION, GEMM, Baseline, Tables, baselines
 from profiler_job.analysis.prediction.predict import GPU, HOST, host_key
 from profiler_job.analysis.prediction.script_rates import (
@@ -46,7 +47,6 @@ from profiler_job.analysis.prediction.sweep_changes import (
     PASSES,
     TIMES_BATCH,
     USUAL,
-    AbstentionError,
 )
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.reference import flops

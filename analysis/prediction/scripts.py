@@ -16,6 +16,7 @@ from profiler_job.analysis.metrics.kernel_time import kernel_totals, module_of, 
 from profiler_job.analysis.metrics.run_advice import GAP_NS
 from profiler_job.analysis.metrics.run_grid import has_known_shape
 from profiler_job.analysis.prediction import fusion, script_changes, script_rates
+from profiler_job.analysis.prediction.abstentions import AbstentionCode, AbstentionError, NoModelError
 from profiler_job.analysis.prediction.baseline import ATTENTION, GEMM, Tables, is_of_attention
 from profiler_job.analysis.prediction.predict import GPU, HOST, SURE, Abstention, Prediction, spread
 from profiler_job.analysis.prediction.script_changes import EXPECTED, LEAST, MOST, Behind, Step
@@ -29,7 +30,7 @@ from profiler_job.analysis.prediction.script_rates import (
     name_rate_kind,
     width_of,
 )
-from profiler_job.analysis.prediction.sweep_changes import OWN_ADAMW_KERNELS, PASSES, AbstentionError, NoModelError
+from profiler_job.analysis.prediction.sweep_changes import OWN_ADAMW_KERNELS, PASSES
 from profiler_job.analysis.reference import flops
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.changes import (
@@ -64,9 +65,11 @@ def sort_changes(names: Iterable[str]) -> tuple[str, ...]:
     asked = tuple(dict.fromkeys(names))
     for name in asked:
         if name not in LABELS:
-            raise AbstentionError(f"no change is called {name}: choose of {', '.join(LABELS)}")
+            raise AbstentionError(
+                AbstentionCode.UNKNOWN_CHANGE, f"no change is called {name}: choose of {', '.join(LABELS)}"
+            )
     if conflict := find_conflict(asked):
-        raise AbstentionError(f"{' and '.join(conflict)} are one choice: leave one out")
+        raise AbstentionError(AbstentionCode.ONE_CHOICE, f"{' and '.join(conflict)} are one choice: leave one out")
     return tuple(name for name in LABELS if name in asked)
 
 
@@ -76,7 +79,7 @@ def predict_script(recording: Tables, names: Iterable[str]) -> Prediction | Abst
     try:
         return predict_step(step_of(recording, rates), names, rates)
     except AbstentionError as reason:
-        return Abstention(changes=names, reason=str(reason))
+        return Abstention(changes=names, code=reason.code, reason=str(reason))
 
 
 def predict_step(step: Step, names: Iterable[str], rates: ScriptRates) -> Prediction | Abstention:
@@ -99,7 +102,7 @@ def predict_step(step: Step, names: Iterable[str], rates: ScriptRates) -> Predic
             for end in [apply_changes(step, names, rates, how)]
         )
     except AbstentionError as reason:
-        return Abstention(changes=names, reason=str(reason))
+        return Abstention(changes=names, code=reason.code, reason=str(reason))
     ceiling_ns = compute_ceiling(step, names)
     expected_ns = max(after.take(), ceiling_ns)
     return Prediction(
@@ -137,12 +140,14 @@ def share_of_changed(before: Step, after: Step) -> float:
 def step_of(recording: Tables, rates: ScriptRates) -> Step:
     """The step that was recorded. Raises AbstentionError."""
     if len(recording.runs) != 1 or str(recording.runs["status"].iloc[0]) != "ok":
-        raise AbstentionError("it is not the recording of one script")
+        raise AbstentionError(AbstentionCode.OTHER_WORKLOAD, "it is not the recording of one script")
     run = recording.runs.astype({"run_id": str}).to_dict("records")[0]
     if str(run["gpu_name"]) != rates.gpu:
-        raise AbstentionError(f"the recorded pairs are of {rates.gpu}, and this run is of {run['gpu_name']}")
+        raise AbstentionError(
+            AbstentionCode.OTHER_GPU, f"the recorded pairs are of {rates.gpu}, and this run is of {run['gpu_name']}"
+        )
     if recording.kernels["rank"].nunique() > 1 or run.get("gpus", 1) > 1:  # the others may be on other machines
-        raise AbstentionError("it has several ranks, which wait for each other")
+        raise AbstentionError(AbstentionCode.SEVERAL_GPUS, "it has several ranks, which wait for each other")
     parts = parts_of(recording)
     steps = recording.steps.astype({"collector": str, "phase": str})
     medians = steps.groupby(["collector", "phase"])["wall_ns"].median()
@@ -150,7 +155,7 @@ def step_of(recording: Tables, rates: ScriptRates) -> Step:
     phases = {str(phase): float(wall) for phase, wall in medians["nsys"].items() if phase != ranges.STEP}
     busy_ns, launches = float(parts["time_ns"].sum()), max(float(parts["launches"].sum()), 1.0)
     if not phases:
-        raise AbstentionError("none of its phases was recorded")
+        raise AbstentionError(AbstentionCode.PHASES_UNKNOWN, "none of its phases was recorded")
     behind = script_changes.measure_savable(recording)
     if is_all_padded(recording):
         behind.setdefault("unaligned_gemms", Behind())
@@ -253,7 +258,8 @@ def _speed_up(step: Step, change: str, rates: ScriptRates) -> Step:
     axis, old, new = script_rates.AXES[change]
     if str(step.run[axis]) not in old:
         raise AbstentionError(
-            "it is compiled already" if axis == "compile" else f"it computes in {precision.upper()} already"
+            AbstentionCode.ALREADY_MADE,
+            "it is compiled already" if axis == "compile" else f"it computes in {precision.upper()} already",
         )
     name, rows, host = script_rates.name_of(change, precision), {}, dict(step.host_ns)
     casts_ns = fusion.casts_ns(step.run, rates.bandwidth) if step.casts_weights else 0.0
@@ -269,7 +275,9 @@ def _speed_up(step: Step, change: str, rates: ScriptRates) -> Step:
             rows[phase, kind] = row
             continue
         if factors is None:
-            raise AbstentionError(f"no recorded pair tells what it does to {kind} kernels of {phase}")
+            raise AbstentionError(
+                AbstentionCode.NO_PAIR, f"no recorded pair tells what it does to {kind} kernels of {phase}"
+            )
         launches = row["launches"] * rates.launches[known]
         time_ns = factors[0] * row["time_ns"] + factors[1] * 1e3 * row["launches"]
         if axis == "compile" and kind == REST:
@@ -306,16 +314,21 @@ def _fuse_adamw(step: Step, rates: ScriptRates, how: int = EXPECTED) -> Step:
     optimizer, host = str(step.run["optimizer"]), dict(step.host_ns)
     mine = step.parts.index.get_level_values("phase") == ranges.OPTIMIZER
     if optimizer not in ("Adam", "AdamW", "own") or not mine.any():
-        raise AbstentionError(f"its optimizer is {optimizer or 'not known'}, and recorded pairs are of AdamW")
+        raise AbstentionError(
+            AbstentionCode.OTHER_OPTIMIZER,
+            f"its optimizer is {optimizer or 'not known'}, and recorded pairs are of AdamW",
+        )
     if step.limited_by == HOST and not step.is_in_phases:
-        raise AbstentionError("the host limits the step, and what it saves the host is not known")
+        raise AbstentionError(
+            AbstentionCode.CPU_LIMITS, "the host limits the step, and what it saves the host is not known"
+        )
     if has_own_span(step, FUSED_ADAMW):
         fused_ns = rates.per_tensor[how] * float(step.parts.loc[mine, "time_ns"].sum())
     else:
         traffic_ns = flops.adamw(int(step.run["num_parameters"])).bytes / rates.bandwidth * 1e9
         fused_ns = rates.adamw * traffic_ns
     if step.parts.loc[mine, "time_ns"].sum() < 1.3 * fused_ns:
-        raise AbstentionError("its optimizer is as fast as a fused one already")
+        raise AbstentionError(AbstentionCode.ALREADY_MADE, "its optimizer is as fast as a fused one already")
     if step.is_in_phases:  # it sorts all tensors before it launches: the host's part adds to the GPU's
         fused_ns += host[ranges.OPTIMIZER] / OWN_ADAMW_KERNELS
         host[ranges.OPTIMIZER] = 0.0

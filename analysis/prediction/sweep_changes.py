@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from profiler_job.analysis.metrics import run_grid
+from profiler_job.analysis.prediction.abstentions import AbstentionCode, AbstentionError, NoModelError
 from profiler_job.analysis.prediction.baseline import ATTENTION, GEMM, REST, Baseline
 from profiler_job.analysis.prediction.rates import Rates
 from profiler_job.analysis.reference import flops
@@ -24,7 +25,6 @@ from profiler_job.jobs.contract.changes import (
     TF32,
     find_conflict,
 )
-from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.precisions import PRECISIONS
 from profiler_job.jobs.contract.quantities import format_size
 
@@ -46,14 +46,6 @@ STATE_BYTES = 16
 """For each parameter: it, its gradient and AdamW's two averages in FP32. All else in a peak grows with the batch."""
 MOST_MEMORY = 0.9
 """Part of the GPU's memory that a step may be predicted to need."""
-
-
-class AbstentionError(ProfilerError, ValueError):
-    """Why there is no prediction, in one line."""
-
-
-class NoModelError(AbstentionError):
-    """Reason for a change that is known and that no model covers."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +75,7 @@ class Change:
 
     def __call__(self, state: State, rates: Rates) -> State:
         if self.sets and all(str(state.run.get(axis)) == value for axis, value in self.sets.items()):
-            raise AbstentionError(f"the run has {self.label} already")
+            raise AbstentionError(AbstentionCode.ALREADY_MADE, f"the run has {self.label} already")
         return self.apply(state, rates)
 
     def settings(self, run: Mapping[str, Any]) -> dict[str, Any]:
@@ -127,7 +119,8 @@ def need_reference(state: State) -> None:
     """Raises AbstentionError for any other program: its shapes and its optimizer are not known."""
     if not run_grid.has_known_shape(state.run):
         raise AbstentionError(
-            "it is not the reference Transformer: neither the shapes of its matmuls nor its optimizer is known"
+            AbstentionCode.OTHER_WORKLOAD,
+            "it is not the reference Transformer: neither the shapes of its matmuls nor its optimizer is known",
         )
 
 
@@ -135,21 +128,27 @@ def need_modules(state: State) -> None:
     """Raises AbstentionError where a matmul cannot be distinguished from others."""
     need_reference(state)
     if str(state.run.get("compile", "off")) != "off":
-        raise AbstentionError("its kernels are torch.compile's, of which no recorded pair tells")
+        raise AbstentionError(
+            AbstentionCode.NO_PAIR, "its kernels are torch.compile's, of which no recorded pair tells"
+        )
     if run_grid.micro_batches_of(state.run) > 1:
-        raise AbstentionError("its gradients add up over micro-batches, of which no recorded pair tells")
+        raise AbstentionError(
+            AbstentionCode.NO_PAIR, "its gradients add up over micro-batches, of which no recorded pair tells"
+        )
     kernels = state.parts[state.parts["kind"] == GEMM]
     if (kernels["leaf"] == "").any():
-        raise AbstentionError("it is not known which module launched its matmuls: record it anew")
+        raise AbstentionError(
+            AbstentionCode.MODULES_UNKNOWN, "it is not known which module launched its matmuls: record it anew"
+        )
 
 
 def _use_precision(precision: str) -> Callable[[State, Rates], State]:
     def apply(state: State, rates: Rates) -> State:
         need_modules(state)
         if str(state.run["precision"]) != "fp32":
-            raise AbstentionError("its matmuls are not FP32")
+            raise AbstentionError(AbstentionCode.OTHER_PRECISION, "its matmuls are not FP32")
         if str(state.run["attention"]) != "naive":
-            raise AbstentionError("no recorded pair has fused attention in FP32 before it")
+            raise AbstentionError(AbstentionCode.NO_PAIR, "no recorded pair has fused attention in FP32 before it")
         run = dict(state.run) | {"precision": precision}
         return apply_change(precision, replace(state, run=run), rates)
 
@@ -188,9 +187,11 @@ def _fuse_attention(state: State, rates: Rates) -> State:
     need_modules(state)
     precision = str(state.run["precision"])
     if precision not in FUSED_IN:
-        raise AbstentionError(f"no recorded pair tells what fused attention gives in {precision.upper()}")
+        raise AbstentionError(
+            AbstentionCode.NO_PAIR, f"no recorded pair tells what fused attention gives in {precision.upper()}"
+        )
     if str(state.run["attention"]) != "naive":
-        raise AbstentionError("its attention is fused already")
+        raise AbstentionError(AbstentionCode.ALREADY_MADE, "its attention is fused already")
     name = FUSED_IN[precision]
     run = dict(state.run) | {"attention": "sdpa"}
     after = apply_change(name, replace(state, run=run), rates, lost=EAGER)
@@ -199,7 +200,8 @@ def _fuse_attention(state: State, rates: Rates) -> State:
         key = f"{name}/{phase}/{FUSED}/{ATTENTION}"
         if key not in rates.times:
             raise AbstentionError(
-                f"no recorded pair of another size tells what fused attention gives in {precision.upper()}"
+                AbstentionCode.NO_PAIR,
+                f"no recorded pair of another size tells what fused attention gives in {precision.upper()}",
             )
         rows.append(
             {
@@ -226,9 +228,9 @@ def _fuse_adamw(state: State, rates: Rates) -> State:
     need_reference(state)
     optimizer = state.parts["phase"] == ranges.OPTIMIZER
     if str(state.run["mode"]) != "train_step" or not optimizer.any():
-        raise AbstentionError("the run has no optimizer")
+        raise AbstentionError(AbstentionCode.OTHER_MODE, "the run has no optimizer")
     if str(state.run.get("optimizer", "own")) != "own":
-        raise AbstentionError("only from reference AdamW it is known what it gives")
+        raise AbstentionError(AbstentionCode.OTHER_OPTIMIZER, "only from reference AdamW it is known what it gives")
     tensors = state.parts.loc[optimizer, "launches"].sum() / OWN_ADAMW_KERNELS
     work = flops.adamw(int(state.run["num_parameters"])).bytes / (rates.peaks["copy"] / 1e9)
     fused = {
@@ -251,7 +253,10 @@ def _enlarge_batch(state: State, rates: Rates) -> State:
     passes = state.parts[state.parts["phase"].isin(PASSES) & state.parts["kind"].isin([GEMM, ATTENTION])]
     for row in passes.to_dict("records"):
         if key_of(name, row["phase"], row["leaf"], row["kind"]) not in rates.times:
-            raise AbstentionError(f"no recorded pair tells how {row['leaf']} grows with the batch in this precision")
+            raise AbstentionError(
+                AbstentionCode.NO_PAIR,
+                f"no recorded pair tells how {row['leaf']} grows with the batch in this precision",
+            )
     return replace(apply_change(name, replace(state, run=run), rates), work=state.work * TIMES_BATCH)
 
 
@@ -260,30 +265,34 @@ def need_memory(run: Mapping[str, Any]) -> None:
     known = [run.get(name) for name in ("peak_memory_bytes", "gpu_memory_bytes")]
     peak, gpu = (math.nan if fact is None or pd.isna(fact) else float(fact) for fact in known)
     if math.isnan(peak + gpu):
-        raise AbstentionError("it is not known how much memory is left")
+        raise AbstentionError(AbstentionCode.MEMORY_UNKNOWN, "it is not known how much memory is left")
     kept = STATE_BYTES * int(run["num_parameters"])
     needed = kept + TIMES_BATCH * max(peak - kept, 0.0)
     if needed > MOST_MEMORY * gpu:
-        raise AbstentionError(f"it would need about {format_size(needed)} of the GPU's {format_size(gpu)}")
+        needs = f"it would need about {format_size(needed)} of the GPU's {format_size(gpu)}"
+        raise AbstentionError(AbstentionCode.MEMORY_FULL, needs)
 
 
 def _compile(name: str, value: str) -> Callable[[State, Rates], State]:
     def apply(state: State, rates: Rates) -> State:
         need_reference(state)
         if str(state.run["compile"]) != "off":
-            raise AbstentionError("it is compiled already")
+            raise AbstentionError(AbstentionCode.ALREADY_MADE, "it is compiled already")
         if (str(state.run["precision"]), str(state.run["attention"])) != ("bf16", "sdpa"):
             raise AbstentionError(
-                "compiled steps are known in BF16 with fused attention, and else with nothing but TF32"
+                AbstentionCode.NO_PAIR,
+                "compiled steps are known in BF16 with fused attention, and else with nothing but TF32",
             )
         if str(state.run["mode"]) != "train_step":
-            raise AbstentionError("the recorded pairs are of training steps")
+            raise AbstentionError(AbstentionCode.OTHER_MODE, "the recorded pairs are of training steps")
         of_model = state.parts["phase"].isin(PASSES)
         rows = []
         for (phase, kind), group in state.parts[of_model].groupby(["phase", "kind"]):
             key = f"{name}/{phase}//{kind}"
             if key not in rates.times:
-                raise AbstentionError("no recorded pair of another size tells what compiling gives")
+                raise AbstentionError(
+                    AbstentionCode.NO_PAIR, "no recorded pair of another size tells what compiling gives"
+                )
             time_ns, launches = (float(group[column].sum()) for column in ("time_ns", "launches"))
             row = {"phase": phase, "leaf": "", "kind": kind, "launches": rates.launches[key] * launches}
             rows.append(row | {"time_ns": rates.time_ns(key, [time_ns])})
@@ -388,11 +397,13 @@ def sort_changes(names: Any) -> list[Change]:
     asked = dict.fromkeys(names)
     for name in asked:
         if name not in LABELS:
-            raise AbstentionError(f"no change is called {name}: choose of {', '.join(CHANGES)}")
+            raise AbstentionError(
+                AbstentionCode.UNKNOWN_CHANGE, f"no change is called {name}: choose of {', '.join(CHANGES)}"
+            )
     if not asked:
-        raise AbstentionError("no change was named")
+        raise AbstentionError(AbstentionCode.NO_CHANGE, "no change was named")
     if conflict := find_conflict(asked):
-        raise AbstentionError(f"{' and '.join(conflict)} are one choice: leave one out")
+        raise AbstentionError(AbstentionCode.ONE_CHOICE, f"{' and '.join(conflict)} are one choice: leave one out")
     for name in asked:
         if name not in CHANGES:
             raise NoModelError(

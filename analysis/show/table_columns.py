@@ -25,7 +25,17 @@ DROPPED = {
     "collectives": ("hidden_ns", "calls", "bytes"),
     "messages": ("hidden_ns", "kernel_ns"),
     "advice": (
-        *("no_gain_because", "sure", "share", "gain_least_ns", "gain_most_ns", "ceiling_ns", "evidence", "gain_ns"),
+        *(
+            "reason_code",
+            "no_gain_because",
+            "sure",
+            "share",
+            "gain_least_ns",
+            "gain_most_ns",
+            "ceiling_ns",
+            "evidence",
+            "gain_ns",
+        ),
     ),
     "findings": ("what", "of"),
 }

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from profiler_job.__main__ import app
 from profiler_job.analysis.comparison.judge import Judgement
 from profiler_job.analysis.prediction import judge_tries as judging
+from profiler_job.analysis.prediction.abstentions import AbstentionCode
 from profiler_job.analysis.prediction.judge_tries import Ceiling
 from profiler_job.analysis.prediction.predict import Abstention, Prediction
 from profiler_job.analysis.recording import store
@@ -266,9 +267,8 @@ def test_ceilings_of_more_than_the_step_are_none():
     advised = {"bf16": Ceiling(save_ns=4.0), "compile": Ceiling(save_ns=3.0)}
     most = judging.ceiling(advised, ("bf16", "compile"), 6.0)
     assert most == Ceiling(save_ns=None)
-    assert judging.expectation(Abstention(changes=("bf16",), reason="no pair"), most)["lines"] == [
-        "no prediction: no pair"
-    ]
+    abstained = Abstention(changes=("bf16",), code=AbstentionCode.NO_PAIR, reason="no pair")
+    assert judging.expectation(abstained, most)["lines"] == ["no prediction: no pair"]
 
 
 def test_what_is_expected_is_said_with_its_interval_or_why_there_is_none():
@@ -286,7 +286,7 @@ def test_what_is_expected_is_said_with_its_interval_or_why_there_is_none():
         "predicted: a step of 8.00 ms (7.00 ms to 9.00 ms), 1.50 times as fast; the GPU limits it",
         "advice: at most 5.00 ms of it can be saved",
     ]
-    abstained = Abstention(changes=("tf32",), reason="no pair")
+    abstained = Abstention(changes=("tf32",), code=AbstentionCode.NO_PAIR, reason="no pair")
     assert judging.expectation(abstained, Ceiling(save_ns=None, reason="R"))["lines"] == [
         "no prediction: no pair",
         "not advised: R",
