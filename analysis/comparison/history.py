@@ -6,15 +6,18 @@ cannot be compared, or have other axes, are separate groups.
 """
 
 import itertools
-from collections.abc import Iterable, Sequence
+import multiprocessing
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Literal, cast
 
 import numpy as np
 import pandas as pd
 
-from profiler_job.analysis.capture.capture_data import ExportError
 from profiler_job.analysis.comparison import noise as noises
 from profiler_job.analysis.comparison.align import Alignment, Case, align, compare_settings
 from profiler_job.analysis.comparison.compare_formats import format_cause
@@ -34,10 +37,9 @@ from profiler_job.analysis.comparison.sides import Side, is_capture, is_sweep, l
 from profiler_job.analysis.comparison.totals import Totals, simplify_modules
 from profiler_job.analysis.comparison.waterfall import Cause, explain
 from profiler_job.analysis.recording import store
-from profiler_job.analysis.recording.ingest import ResultsError
-from profiler_job.analysis.recording.store import RecordingError
 from profiler_job.analysis.show.profiles import find_profiles
 from profiler_job.jobs.contract.axes import find_label
+from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.layout import MANIFEST
 from profiler_job.jobs.contract.words import format_count
 
@@ -46,6 +48,8 @@ Followed = Metric
 """Metrics that are followed."""
 PART_KEYS = ("phase", "module", "family")
 Runs = tuple[str, ...]
+MANY, SMALL_BYTES, MOST_WORKERS = 32, 32 * 2**20, 8
+"""Entries for each process that helps to read them, if all are files of at most so many bytes; most processes."""
 SHARED = 0.5
 """Part of a group's lines that another entry must have to be of the group: fewer would be another sweep."""
 _KERNELS = ("replaced", "per_call")
@@ -104,6 +108,14 @@ class HistoryEntry:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NoEntry:
+    """Why a path gives no entry: it cannot be read, or is left out since it has none of the chosen runs."""
+
+    why: str
+    is_left_out: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Point:
     """An entry on a line. against: its reference, and judged: what it is against it; the first point has none. cause:
     of a change, the largest part of it, in nanoseconds of one step."""
@@ -145,6 +157,8 @@ class Group:
     not_in_all: dict[int, list[str]] = field(default_factory=dict)
     noise: list[str] = field(default_factory=list)
     _alignments: list[Alignment] = field(default_factory=list)
+    _shared: set[Runs] = field(default_factory=set)
+    """Cases that all entries have, by the run_ids of the first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,19 +213,13 @@ def make_history(
     unreadable: dict[str, str] = {}
     left_out: dict[str, str] = {}
     entries = []
-    for path, label in _label_paths([inside for given in paths for inside in find_paths(given)]).items():
-        try:
-            side = load_side(path, skip=skip if is_capture(path) else 0)
-        except (NotComparableError, RecordingError, ResultsError, ExportError, OSError) as error:
-            unreadable[label] = str(error)
-            continue
-        except Exception as error:  # the others are shown, whatever a capture holds
-            unreadable[label] = f"{path} could not be read ({type(error).__name__}: {error})"
-            continue
-        try:
-            entries.append(_measure_entry(path, label, select_runs(side, only, path), part))
-        except NotComparableError as error:
-            left_out[label] = str(error)
+    labels = _label_paths([inside for given in paths for inside in find_paths(given)])
+    read = partial(_read_entry, only=only, part=part, skip=skip)
+    for label, made in zip(labels.values(), _read_entries(labels, read)):
+        if isinstance(made, HistoryEntry):
+            entries.append(made)
+        else:
+            (left_out if made.is_left_out else unreadable)[label] = made.why
     if not entries:
         why = next(iter([*unreadable.values(), *left_out.values()]), "it holds no recording, results or capture")
         raise NotComparableError(f"{', '.join(map(str, paths))} has nothing to show: {why}")
@@ -224,22 +232,59 @@ def make_history(
     return History(metric=metric, part=part, by=by, groups=groups, unreadable=unreadable, left_out=left_out)
 
 
+def _read_entries(
+    labels: Mapping[Path, str], read: Callable[[tuple[Path, str]], "HistoryEntry | NoEntry"]
+) -> Iterator["HistoryEntry | NoEntry"]:
+    """Read the entries in the order of their labels; many small ones in several processes."""
+    num_workers = min(len(os.sched_getaffinity(0)), MOST_WORKERS, len(labels) // MANY)
+    if num_workers < 2 or not all(path.is_file() and path.stat().st_size <= SMALL_BYTES for path in labels):
+        yield from map(read, labels.items())
+        return
+    with ProcessPoolExecutor(num_workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield from pool.map(read, labels.items(), chunksize=max(1, MANY // 4))
+
+
+def _read_entry(
+    labelled: tuple[Path, str], only: Sequence[str], part: KernelPart, skip: int
+) -> "HistoryEntry | NoEntry":
+    """Read and measure the entry at a path, with its label; or say why there is none."""
+    path, label = labelled
+    try:
+        side = load_side(path, skip=skip if is_capture(path) else 0)
+    except (ProfilerError, OSError) as error:
+        return NoEntry(why=str(error))
+    except Exception as error:  # the others are shown, whatever a capture holds
+        return NoEntry(why=f"{path} could not be read ({type(error).__name__}: {error})")
+    try:
+        return _measure_entry(path, label, select_runs(side, only, path), part)
+    except NotComparableError as error:
+        return NoEntry(why=str(error), is_left_out=True)
+
+
 def _label_paths(paths: Sequence[Path]) -> dict[Path, str]:
     """Label each path by its name; if several share it, by the folders that distinguish them."""
     parts_of = {path: path.resolve().parts for path in paths}
     names = [parts[-1] for parts in parts_of.values()]
-    sharing = {name: [parts for parts in parts_of.values() if parts[-1] == name] for name in set(names)}
+    sharing: dict[str, list[tuple[str, ...]]] = {}
+    for parts in parts_of.values():
+        sharing.setdefault(parts[-1], []).append(parts)
+    shared_ends = {name: _find_shared_ends(paths) for name, paths in sharing.items() if len(paths) > 1}
     return {
-        path: name if len(sharing[name]) == 1 else _shorten_path(parts_of[path], sharing[name])
+        path: _shorten_path(parts_of[path], *shared_ends[name]) if name in shared_ends else name
         for path, name in zip(parts_of, names)
     }
 
 
-def _shorten_path(parts: tuple[str, ...], others: Sequence[tuple[str, ...]]) -> str:
-    """Shorten a path by the folders that it and all of `others` begin and end with."""
-    shortest = min(map(len, others))
-    begin = next((n for n in range(shortest) if len({path[n] for path in others}) > 1), shortest - 1)
-    end = next((n for n in range(1, shortest + 1) if len({path[-n] for path in others}) > 1), shortest)
+def _find_shared_ends(paths: Sequence[tuple[str, ...]]) -> tuple[int, int]:
+    """Return how many folders all paths begin with, and the place from the end, from 1, of the first that differs."""
+    shortest = min(map(len, paths))
+    begin = next((n for n in range(shortest) if len({path[n] for path in paths}) > 1), shortest - 1)
+    end = next((n for n in range(1, shortest + 1) if len({path[-n] for path in paths}) > 1), shortest)
+    return begin, end
+
+
+def _shorten_path(parts: tuple[str, ...], begin: int, end: int) -> str:
+    """Shorten a path by what `_find_shared_ends` returns."""
     return "/".join(parts[begin : len(parts) - end + 1] or parts[begin:])
 
 
@@ -250,19 +295,15 @@ def _sort_entries(entries: list[HistoryEntry], by: By) -> list[HistoryEntry]:
     def when(entry: HistoryEntry) -> pd.Timestamp:
         return never if entry.recorded_at is None else entry.recorded_at
 
-    first = {
-        commit: min(when(entry) for entry in entries if entry.commit == commit) for commit in _list_commits(entries)
-    }
+    first: dict[str, pd.Timestamp] = {}
+    for entry in entries:
+        first[entry.commit] = min(when(entry), first.get(entry.commit, never))
     if by == "date":
         return sorted(entries, key=lambda entry: (when(entry), entry.label))
     return sorted(
         entries,
         key=lambda entry: (not entry.commit, first[entry.commit], entry.commit, when(entry), entry.label),
     )
-
-
-def _list_commits(entries: list[HistoryEntry]) -> set[str]:
-    return {entry.commit for entry in entries}
 
 
 # ------------------------------------------------------------------------------------------------------------- entries
@@ -284,7 +325,7 @@ def _measure_entry(path: Path, label: str, side: Side, part: KernelPart) -> Hist
         recorded_at=None if pd.isna(at) else cast(pd.Timestamp, at),
         commit=", ".join(commits),
     )
-    cases = [case.first for case in align(side, side).cases]
+    cases = [(side.runs["run_id"].iloc[0],)] if side.is_capture else [case.first for case in align(side, side).cases]
     for case, measured in zip(cases, measure(side, cases), strict=True):
         entry.measured[case] = measured
         if part:
@@ -353,40 +394,43 @@ def _group_entries(entries: list[HistoryEntry]) -> list[Group]:
 
 
 def _join(group: Group, entry: HistoryEntry) -> str:
-    """Put the entry into the group, or say why it cannot be."""
+    """Put the entry into the group, or say why it cannot be. It is compared with the first of the group; a capture with
+    the last one, too, since its shapes are known by likeness alone."""
     first = group.entries[0] if group.entries else entry
     if first.side.is_capture != entry.side.is_capture:
         return "a capture says nothing of its axes, and has a line of its own"
-    made = align(entry.side, entry.side)
-    for other in group.entries if entry.side.is_capture else group.entries[:1]:
+    made = None if group.entries else align(entry.side, entry.side)
+    compared = [*group.entries[1:][-1:], *group.entries[:1]] if entry.side.is_capture else group.entries[:1]
+    for other in compared:
         try:
             made = align(other.side, entry.side)
         except NotComparableError as error:
             return f"A is {other.label}, B is {entry.label}: {error.why}"
+    assert made is not None  # with the entry itself, or with the first
     if made.differences:
         said = [f"{find_label(name)} is {b}, and {a} in {first.label}" for name, (a, b) in made.differences.items()]
         return "; ".join(said)
-    num_before, num_after = (
-        len(_find_shared(group._alignments or [made])),
-        len(_find_shared([*group._alignments, made])),
-    )
+    of_entry = {case.first for case in made.cases}
+    shared = group._shared & of_entry if group.entries else of_entry
+    num_before, num_after = len(group._shared or of_entry), len(shared)
     if num_after < SHARED * num_before:
         shares = f"{num_after} of the {format_count(num_before, 'run')} that the entries from {first.label} on have"
         return f"{entry.label} has {shares}: choose runs with --run to see these"
     group.entries.append(entry)
     group._alignments.append(made)
+    group._shared = shared
     return ""
 
 
-def _find_shared(alignments: Sequence[Alignment]) -> list[list[Case]]:
-    """Find the cases that all alignments have, each with the run_ids of the entries in their order."""
-    by_first = [{case.first: case for case in made.cases} for made in alignments]
-    return [[cases[first] for cases in by_first] for first in by_first[0] if all(first in cases for cases in by_first)]
+def _find_shared(group: Group) -> list[list[Case]]:
+    """Find the cases that all entries have, each with the run_ids of the entries in their order."""
+    by_first = [{case.first: case for case in made.cases} for made in group._alignments]
+    return [[cases[first] for cases in by_first] for first in by_first[0] if first in group._shared]
 
 
 def _draw_lines(group: Group, metric: Followed, part: KernelPart, named: Noise | None) -> None:
     """Draw the lines of a group, with its notes."""
-    lines = _find_shared(group._alignments)
+    lines = _find_shared(group)
     used = {run for cases in lines for case in cases for run in (*case.first, *case.second)}
     for before, entry in itertools.pairwise(group.entries):
         settings = compare_settings(before.side.runs, entry.side.runs)
@@ -437,7 +481,10 @@ class _EntryNoise:
     def find_noise(self, first: HistoryEntry, second: HistoryEntry) -> Noise:
         key = first.number, second.number
         if key not in self._made:
-            runs = align(first.side, second.side).runs
+            if second.side.is_capture:  # has one run; that both may be compared is known
+                runs = ([*first.measured], [*second.measured])
+            else:
+                runs = align(first.side, second.side).runs
             self._made[key] = noises.choose_noise(self._named, (first.side, second.side), runs)
             source = describe_source(first.side, second.side, self._made[key])
             if source not in self.sources:

@@ -349,9 +349,13 @@ def measure(side: Side, cases: Sequence[tuple[str, ...]]) -> list[MeasuredCase]:
                 f"{case[0]} of {side.label} was not profiled: leave it out with --a or --b KEY=VALUE"
             )
     of_step = steps[steps["phase"].astype(str) == STEP].astype({"run_id": str})
+    known = set(of_step["collector"].astype(str))
     if "process" not in of_step:
         of_step = of_step.assign(process=0)
-    walls = {clock: timing.wall_times(of_step, clock).set_index("run_id") for clock in CLOCKS}
+    walls = {
+        clock: (timing.wall_times(of_step, clock) if clock in known else of_step[:0]).set_index("run_id")
+        for clock in CLOCKS
+    }
     measured = []
     for case, totals in zip(cases, sum_totals_by_case(kernels, memops, steps, cases), strict=True):
         of_run = totals.steps.groupby("run_id", sort=False)[["kernel_ns", "busy_ns", "operations"]].median().median()

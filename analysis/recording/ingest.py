@@ -494,6 +494,8 @@ def _capture_tables(
 def processes_by_rank(placed: pd.DataFrame) -> pd.Index:
     """List the processes with ranges, by rank: those with steps first, by the rank in their ranges, or else by their
     first range and by process id. Everything that is recorded is inside steps, so it belongs to these."""
+    if placed["process"].nunique() < 2:
+        return pd.Index(placed["process"].unique(), name="process")
     ranges_of = placed.assign(outside=placed["step"] < 0, said=_read_rank(placed)).groupby("process", as_index=False)
     first = ranges_of.agg(outside=("outside", "min"), said=("said", "min"), start_ns=("start_ns", "min"))
     return pd.Index(first.sort_values(["outside", "said", "start_ns", "process"])["process"])

@@ -1,5 +1,5 @@
 """Measure the reader: time and peak memory of load, attribution and summaries of generated captures, on two cores; and
-`compare` of two of them, as of `tests.bench.compare_speed`.
+`compare` of two of them, as of `tests.bench.compare_speed`, and `history` of 400 small ones.
 
     python -m tests.bench [--sizes 100000,1000000,5000000] [--repeat 3] [--out FILE.json]
 
@@ -23,7 +23,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.bench import compare_speed
+from tests.bench import compare_speed, history_speed
 
 NSYS_AI = "nsys-ai==0.3.0"
 # What it runs on: DuckDB, and DuckDB's reader of SQLite of the same version.
@@ -62,6 +62,8 @@ def main() -> int:
         "growth": growth(rows),
     }
     result = compare_speed.joined(result, compare_speed.measure(compare_speed.KERNELS, arguments.repeat))
+    result["history"] = history_speed.measure()
+    result["targets"].append(history_speed.make_target(result["history"]))
     if arguments.out:
         write(result, arguments.out)
     _print(result)

@@ -12,7 +12,7 @@ from profiler_job.analysis.capture.attribution import attribute
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.capture.summary import summarise
 
-from . import compare_speed
+from . import compare_speed, history_speed
 from .__main__ import growth, targets, write
 from .generate import tables, write_parquetdir, write_sqlite
 
@@ -87,6 +87,16 @@ def test_compare_is_measured_against_show():
     rows = compare_speed.measure(20_000, 1)["results"]
     assert [row["container"] for row in rows] == ["sqlite", "parquetdir"]
     assert all(row["compare_cpu_s"] > row["show_cpu_s"] / 2 > 0 for row in rows)
+
+
+@pytest.mark.parametrize("seconds, is_met", [(19.9, True), (20.1, False)])
+def test_a_history_of_400_captures_may_take_20_s(seconds, is_met):
+    assert history_speed.make_target({"captures": 400, "kernels": 480, "seconds": seconds})["met"] is is_met
+
+
+@pytest.mark.long
+def test_a_history_of_generated_captures_is_measured():
+    assert history_speed.measure(3)["seconds"] > 0
 
 
 def _end_of_parent(ranges):

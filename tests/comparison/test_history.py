@@ -394,3 +394,45 @@ def test_names_that_are_the_same_once_cut_stand_above_their_rows():
     assert [line.endswith(f"a{n}  1.00 ms") and len(line) == 80 for n, line in zip("12", cut, strict=True)] == [
         True
     ] * 2
+
+
+def capture_of(at: int, blocks: int = 100) -> Export:
+    """A capture of two steps, whose one elementwise kernel has so many blocks."""
+    made = Export()
+    for step in range(2):
+        start = 100_000 * (step + 1)
+        made.push("step", start, start + 90_000)
+        made.launch(start + 100, name="void at::native::vectorized_elementwise_kernel<4>(int)", blocks=blocks)
+    return dated(made, at)
+
+
+def test_each_entry_is_aligned_with_a_fixed_number_of_others(tmp_path, monkeypatch):
+    calls = []
+    plain = history.align
+    monkeypatch.setattr(history, "align", lambda *sides: calls.append(sides) or plain(*sides))
+    num = 20
+    for at in range(num):
+        capture_of(at + 1).sqlite(tmp_path / f"{at:02}.sqlite")
+    made = as_json(tmp_path, "--metric", "busy")
+    assert len(made["entries"]) == num
+    assert len(calls) <= 2 * num
+
+
+def test_captures_that_drift_apart_leave_the_group_of_the_first(tmp_path):
+    for at, blocks in enumerate((100, 106, 112, 118)):
+        capture_of(at + 1, blocks).sqlite(tmp_path / f"{at}.sqlite")
+    made = as_json(tmp_path, "--metric", "busy")
+    assert [[point["entry"] for point in group["lines"][0]["points"]] for group in made["groups"]] == [[1, 2], [3, 4]]
+
+
+def test_many_small_captures_are_read_in_several_processes_with_the_same_answer(tmp_path, monkeypatch):
+    for at in range(6):
+        capture_of(at + 1).sqlite(tmp_path / f"{at}.sqlite")
+    (tmp_path / "damaged.sqlite").write_bytes(b"SQLite format 3\0" + bytes(100))
+    alone = run(tmp_path, "--metric", "busy", "--format", "json")
+    monkeypatch.setattr(history, "MANY", 3)
+    monkeypatch.setattr(history.os, "sched_getaffinity", lambda process: {0, 1})
+    monkeypatch.setattr(history, "_measure_entry", None)  # here nothing is measured
+    together = run(tmp_path, "--metric", "busy", "--format", "json")
+    assert (together.output, together.exit_code) == (alone.output, alone.exit_code)
+    assert len(json.loads(together.stdout)["entries"]) == 6
