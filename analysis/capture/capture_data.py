@@ -1,6 +1,7 @@
 """What one nsys export holds, as tables, and the error for an export that cannot be read."""
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,35 @@ UNKNOWN_PROCESS = 0
 UNKNOWN_THREAD, UNKNOWN_RANGE_THREAD = -1, -2  # differ, so that an unknown launcher is in no unknown thread's range
 
 
-class ExportError(ProfilerError, ValueError):
-    """A file that cannot be read as an nsys export. The message is one line: file, what is wrong, what to do."""
+class ExportProblem(StrEnum):
+    """Why a file cannot be read as an nsys export, or a part of it cannot be shown."""
 
-    def __init__(self, path: Path | str, problem: str, remedy: str, exit_code: ExitCode = ExitCode.DAMAGED):
+    MISSING = "missing"
+    EMPTY = "empty"
+    NOT_AN_EXPORT = "not_an_export"
+    UNFINISHED = "unfinished"
+    DAMAGED = "damaged"
+    TOO_LARGE = "too_large"
+    NO_EVENTS = "no_events"
+    NOTHING_SELECTED = "nothing_selected"
+    NSYS_MISSING = "nsys_missing"
+    NSYS_FAILED = "nsys_failed"
+
+
+class ExportError(ProfilerError, ValueError):
+    """A file that cannot be read as an nsys export. The message is one line: file, what is wrong, what to do. code: the
+    reason."""
+
+    def __init__(
+        self,
+        code: ExportProblem,
+        path: Path | str,
+        problem: str,
+        remedy: str,
+        exit_code: ExitCode = ExitCode.DAMAGED,
+    ):
         super().__init__(f"{path}: {problem}; {remedy}", exit_code=exit_code)
-        self.problem = problem
+        self.code, self.problem = code, problem
 
 
 MESSAGE_COLUMNS = ("start_ns", "thread", "bytes", "communicator")
@@ -75,7 +99,9 @@ class Capture:
 
 def make_limit_error(path: Path, error: limits.LimitError) -> ExportError:
     """The error for a user whose capture is beyond a limit."""
-    return ExportError(path, str(error), "record less at once: the guide's page on `show` lists what is read")
+    return ExportError(
+        ExportProblem.TOO_LARGE, path, str(error), "record less at once: the guide's page on `show` lists what is read"
+    )
 
 
 EXPORT_AGAIN = "export the report again with `nsys export --type sqlite --force-overwrite=true REPORT.nsys-rep`"

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from profiler_job.analysis.capture.capture_data import GIVE_AN_EXPORT, ExportError, join_lines
+from profiler_job.analysis.capture.capture_data import GIVE_AN_EXPORT, ExportError, ExportProblem, join_lines
 from profiler_job.analysis.capture.parquet_tables import ParquetTables
 from profiler_job.analysis.capture.sqlite_tables import SqliteTables
 from profiler_job.jobs.contract.exit_codes import ExitCode
@@ -24,11 +24,17 @@ EXPORT_LIMIT_S = 3600
 @contextmanager
 def open_export(path: Path) -> Iterator["SqliteTables | ParquetTables"]:
     if not path.exists():
-        raise ExportError(path, "does not exist", "check the path", exit_code=ExitCode.USAGE)
+        raise ExportError(ExportProblem.MISSING, path, "does not exist", "check the path", exit_code=ExitCode.USAGE)
     if path.is_dir():
         yield ParquetTables(path)
     elif not path.is_file():
-        raise ExportError(path, "is neither a file nor a folder", GIVE_AN_EXPORT, exit_code=ExitCode.USAGE)
+        raise ExportError(
+            ExportProblem.NOT_AN_EXPORT,
+            path,
+            "is neither a file nor a folder",
+            GIVE_AN_EXPORT,
+            exit_code=ExitCode.USAGE,
+        )
     elif path.suffix in (".nsys-rep", ".qdrep"):
         with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
             exported = _export(path, Path(folder))
@@ -36,7 +42,9 @@ def open_export(path: Path) -> Iterator["SqliteTables | ParquetTables"]:
                 tables = stack.enter_context(SqliteTables.open(exported, path))
             except (ExportError, sqlite3.Error) as error:
                 problem = error.problem if isinstance(error, ExportError) else f"is damaged ({join_lines(error)})"
-                raise ExportError(path, f"nsys exported it to a file that {problem}", _RECORD_AGAIN) from error
+                raise ExportError(
+                    ExportProblem.NSYS_FAILED, path, f"nsys exported it to a file that {problem}", _RECORD_AGAIN
+                ) from error
             yield tables
     else:
         with SqliteTables.open(path, path) as tables:
@@ -46,10 +54,11 @@ def open_export(path: Path) -> Iterator["SqliteTables | ParquetTables"]:
 def _export(report: Path, folder: Path) -> Path:
     """Let nsys export a report afresh: an existing export next to it may be older than the report."""
     if report.stat().st_size == 0:
-        raise ExportError(report, "is empty", "record it again")
+        raise ExportError(ExportProblem.EMPTY, report, "is empty", "record it again")
     nsys = find_nsys()
     if nsys is None:
         raise ExportError(
+            ExportProblem.NSYS_MISSING,
             report,
             "is an nsys report, and nsys is not installed here to export it",
             f"{HOW_TO_INSTALL}; or where nsys is, run `nsys export --type sqlite --force-overwrite=true {report.name}` "
@@ -64,9 +73,12 @@ def _export(report: Path, folder: Path) -> Path:
             code, said = _run(command, folder / "said.txt", EXPORT_LIMIT_S)
     except subprocess.TimeoutExpired as error:
         problem = f"nsys had not exported it after {EXPORT_LIMIT_S} s"
-        raise ExportError(report, problem, "export it by hand and give the .sqlite file") from error
+        raise ExportError(
+            ExportProblem.NSYS_FAILED, report, problem, "export it by hand and give the .sqlite file"
+        ) from error
     except OSError as error:
         raise ExportError(
+            ExportProblem.NSYS_MISSING,
             report,
             f"nsys could not be started ({join_lines(error)})",
             "install nsys again",
@@ -75,9 +87,9 @@ def _export(report: Path, folder: Path) -> Path:
     said = f"it said: {said}" if said else "it said nothing"
     if code:
         how = f"exit code {code}" if code > 0 else f"signal {-code}"
-        raise ExportError(report, f"nsys could not export it ({how}; {said})", _RECORD_AGAIN)
+        raise ExportError(ExportProblem.NSYS_FAILED, report, f"nsys could not export it ({how}; {said})", _RECORD_AGAIN)
     if not target.is_file():
-        raise ExportError(report, f"nsys exported nothing ({said})", _RECORD_AGAIN)
+        raise ExportError(ExportProblem.NSYS_FAILED, report, f"nsys exported nothing ({said})", _RECORD_AGAIN)
     return target
 
 

@@ -27,6 +27,7 @@ from profiler_job.analysis.capture.capture_data import (
     UNKNOWN_THREAD,
     Capture,
     ExportError,
+    ExportProblem,
     join_lines,
     make_limit_error,
 )
@@ -93,9 +94,13 @@ def read(path: Path | str, *, details: bool = True, grids: bool = False) -> Capt
     except limits.LimitError as error:
         raise make_limit_error(path, error) from error
     except (sqlite3.Error, pa.ArrowException, OSError) as error:
-        raise ExportError(path, f"is damaged or unreadable ({join_lines(error)})", EXPORT_AGAIN) from error
+        raise ExportError(
+            ExportProblem.DAMAGED, path, f"is damaged or unreadable ({join_lines(error)})", EXPORT_AGAIN
+        ) from error
     except (ValueError, TypeError, OverflowError, KeyError, IndexError, MemoryError) as error:
-        raise ExportError(path, f"holds values that no nsys writes ({join_lines(error)})", EXPORT_AGAIN) from error
+        raise ExportError(
+            ExportProblem.DAMAGED, path, f"holds values that no nsys writes ({join_lines(error)})", EXPORT_AGAIN
+        ) from error
 
 
 class _Strings:
@@ -401,7 +406,7 @@ def _read_capture(tables: ExportTables, path: Path, details: bool, shapes: dict[
     known = set(CONSEQUENCES) & tables.list_tables()
     if not known:
         problem = "has none of the tables of an nsys export"
-        raise ExportError(path, problem, "give an export that nsys wrote (2022 or newer)")
+        raise ExportError(ExportProblem.NOT_AN_EXPORT, path, problem, "give an export that nsys wrote (2022 or newer)")
     missing = {table: text for table, text in CONSEQUENCES.items() if table not in known}
     for table in tables.list_tables() & set(FACT_TABLES):
         limits.FACT_ROWS.check(tables.num_rows(table), table)
@@ -419,7 +424,12 @@ def _read_capture(tables: ExportTables, path: Path, details: bool, shapes: dict[
     _fill_process((kernels, graphs, memops, syncs), (api, ranges), missing)
     frames += [ranges] if len(ranges) else []
     if not frames:
-        raise ExportError(path, "holds no CUDA and no NVTX events", "record with `nsys profile --trace=cuda,nvtx`")
+        raise ExportError(
+            ExportProblem.NO_EVENTS,
+            path,
+            "holds no CUDA and no NVTX events",
+            "record with `nsys profile --trace=cuda,nvtx`",
+        )
     first, last = min(int(f["start_ns"].min()) for f in frames), max(int(f["end_ns"].max()) for f in frames)
     if last - first > MOST_EXACT:
         raise ValueError("the first and the last event are years apart")

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from profiler_job.analysis.capture import limits, parquet_pages
 from profiler_job.analysis.capture.blocks import BLOCK
-from profiler_job.analysis.capture.capture_data import ExportError
+from profiler_job.analysis.capture.capture_data import ExportError, ExportProblem
 from profiler_job.analysis.capture.export_columns import gather_columns
 from profiler_job.analysis.capture.export_schema import NO_VALUE, READ
 from profiler_job.jobs.contract.exit_codes import ExitCode
@@ -25,6 +25,7 @@ class ParquetTables:
     def __init__(self, folder: Path):
         if next(folder.glob("*.parquet"), None) is None:
             raise ExportError(
+                ExportProblem.NOT_AN_EXPORT,
                 folder,
                 "is a folder without .parquet files",
                 "give the folder that nsys export wrote",
@@ -88,7 +89,12 @@ _NUMBERS = ("INT32", "INT64", "BOOLEAN", "FLOAT", "DOUBLE")
 def _read_footer(file: Path, table: str, folder: Path) -> pq.FileMetaData:
     """Read the footer of a table. Raises ExportError if `file` is not a regular file, and LimitError."""
     if not stat.S_ISREG(file.stat().st_mode):
-        raise ExportError(folder, f"holds {file.name}, which is not a file", "give the folder that nsys export wrote")
+        raise ExportError(
+            ExportProblem.NOT_AN_EXPORT,
+            folder,
+            f"holds {file.name}, which is not a file",
+            "give the folder that nsys export wrote",
+        )
     size = file.stat().st_size
     with file.open("rb") as opened:
         opened.seek(max(size - 8, 0))

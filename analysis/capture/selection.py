@@ -13,7 +13,7 @@ import pandas as pd
 
 from profiler_job.analysis.capture.attribution import Attribution
 from profiler_job.analysis.capture.believed_launches import find_launches
-from profiler_job.analysis.capture.capture_data import MOST_DEVICES, Capture, ExportError, get_process_id
+from profiler_job.analysis.capture.capture_data import MOST_DEVICES, Capture, ExportError, ExportProblem, get_process_id
 from profiler_job.analysis.capture.distinct_values import encode
 from profiler_job.analysis.capture.range_nesting import Nesting, split_by_depth
 from profiler_job.jobs.contract.exit_codes import ExitCode
@@ -121,7 +121,13 @@ def _keep_between(capture: Capture, moments: tuple[int, int], kept: dict[str, np
     start, end = (find_first_event(capture) + moment for moment in moments)
     if moments[0] > capture.events_ns:
         problem = f"ends {format_time(capture.events_ns)} after its first event"
-        raise ExportError(capture.path, problem, "choose earlier moments with --between", exit_code=ExitCode.USAGE)
+        raise ExportError(
+            ExportProblem.NOTHING_SELECTED,
+            capture.path,
+            problem,
+            "choose earlier moments with --between",
+            exit_code=ExitCode.USAGE,
+        )
     for name, rows in kept.items():
         starts = getattr(capture, name)["start_ns"].to_numpy()
         rows &= (starts >= start) & (starts < end)
@@ -134,6 +140,7 @@ def _keep_gpu(capture: Capture, gpu: int, kept: dict[str, np.ndarray]) -> None:
     if gpu not in used:
         ran = f"ran nothing on GPU {gpu}" if used else "ran nothing on any GPU"
         raise ExportError(
+            ExportProblem.NOTHING_SELECTED,
             capture.path,
             ran,
             f"it used GPU {', '.join(map(str, used))}" if used else "leave out --gpu",
@@ -159,6 +166,7 @@ def _keep_inside(capture: Capture, attribution: Attribution, name: str, kept: di
     inside = _Inside(ranges, attribution.nesting, named)
     if not inside.named.any():
         raise ExportError(
+            ExportProblem.NOTHING_SELECTED,
             capture.path,
             f"has no range called {name!r}",
             "the section `ranges` lists their names",

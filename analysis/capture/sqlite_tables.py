@@ -13,7 +13,13 @@ import numpy as np
 
 from profiler_job.analysis.capture import limits
 from profiler_job.analysis.capture.blocks import BLOCK
-from profiler_job.analysis.capture.capture_data import EXPORT_AGAIN, GIVE_AN_EXPORT, ExportError, join_lines
+from profiler_job.analysis.capture.capture_data import (
+    EXPORT_AGAIN,
+    GIVE_AN_EXPORT,
+    ExportError,
+    ExportProblem,
+    join_lines,
+)
 from profiler_job.analysis.capture.export_columns import gather_columns
 from profiler_job.analysis.capture.export_schema import NO_VALUE, READ
 from profiler_job.jobs.contract.exit_codes import ExitCode
@@ -37,7 +43,7 @@ class SqliteTables:
             verdict = connection.execute(f'PRAGMA quick_check("{table}")').fetchone()
             if verdict is None or verdict[0] != "ok":
                 problem = f"is damaged ({join_lines(ValueError(verdict))})"
-                raise ExportError(shown, problem, EXPORT_AGAIN)
+                raise ExportError(ExportProblem.DAMAGED, shown, problem, EXPORT_AGAIN)
         counts = {table: connection.execute(f'SELECT count(*) FROM "{table}" NOT INDEXED') for table in self._columns}
         self._num_rows = {table: count.fetchone()[0] for table, count in counts.items()}
 
@@ -56,7 +62,9 @@ class SqliteTables:
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
                     raise
-                raise ExportError(shown, "takes too long to check for damage", EXPORT_AGAIN) from error
+                raise ExportError(
+                    ExportProblem.TOO_LARGE, shown, "takes too long to check for damage", EXPORT_AGAIN
+                ) from error
             connection.set_progress_handler(None, 0)
             yield tables
         finally:
@@ -75,7 +83,9 @@ class SqliteTables:
         columns = self._connection.execute(f'PRAGMA table_xinfo("{table}")').fetchall()
         if kind == "view" or not root or any(column[6] for column in columns):
             kind = "view" if kind == "view" else "table with computed columns" if root else "virtual table"
-            raise ExportError(shown, f"has {table} as a {kind}, which nsys never writes", EXPORT_AGAIN)
+            raise ExportError(
+                ExportProblem.DAMAGED, shown, f"has {table} as a {kind}, which nsys never writes", EXPORT_AGAIN
+            )
         return [column[1] for column in columns]
 
     def list_tables(self) -> set[str]:
@@ -140,21 +150,25 @@ def _limit_sqlite(connection: sqlite3.Connection) -> None:
 def _check_sqlite_file(path: Path, shown: Path) -> None:
     size = path.stat().st_size
     if size == 0:
-        raise ExportError(shown, "is empty", EXPORT_AGAIN)
+        raise ExportError(ExportProblem.EMPTY, shown, "is empty", EXPORT_AGAIN)
     with path.open("rb") as file:
         header = file.read(100)
     if header[:4] == b"PAR1":
         raise ExportError(
-            shown, "is a single Parquet file", "give the parquetdir folder that holds it", exit_code=ExitCode.USAGE
+            ExportProblem.NOT_AN_EXPORT,
+            shown,
+            "is a single Parquet file",
+            "give the parquetdir folder that holds it",
+            exit_code=ExitCode.USAGE,
         )
     if header[:16] != b"SQLite format 3\x00":
-        raise ExportError(shown, "is not an SQLite file", GIVE_AN_EXPORT)
+        raise ExportError(ExportProblem.NOT_AN_EXPORT, shown, "is not an SQLite file", GIVE_AN_EXPORT)
     for ending in ("-wal", "-journal"):
         beside = path.with_name(path.name + ending)
         if beside.exists() and beside.stat().st_size:
             problem = f"is being written, or its writing was broken off ({beside.name} is next to it)"
-            raise ExportError(shown, problem, "wait until nsys is done, or " + EXPORT_AGAIN)
+            raise ExportError(ExportProblem.UNFINISHED, shown, problem, "wait until nsys is done, or " + EXPORT_AGAIN)
     page = int.from_bytes(header[16:18], "big")
     expected = (65536 if page == 1 else page) * int.from_bytes(header[28:32], "big")
     if size < expected:
-        raise ExportError(shown, f"is cut off ({size} of {expected} bytes)", EXPORT_AGAIN)
+        raise ExportError(ExportProblem.UNFINISHED, shown, f"is cut off ({size} of {expected} bytes)", EXPORT_AGAIN)

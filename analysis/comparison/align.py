@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from profiler_job.analysis.capture.inferred import is_backward_kernel
-from profiler_job.analysis.comparison.errors import NotComparableError
+from profiler_job.analysis.comparison.errors import ComparisonProblem, NotComparableError
 from profiler_job.analysis.comparison.sides import Side, shortlist
 from profiler_job.analysis.metrics.run_grid import sort_runs
 from profiler_job.jobs.contract import ranges
@@ -77,7 +77,7 @@ def align(first: Side, second: Side, per_token: bool = False) -> Alignment:
         if not len(side.runs):
             reasons = [f"{run} ({why})" for run, why in side.unfinished.items()]
             known = f", but {shortlist(reasons)}" if reasons else ""
-            raise NotComparableError(f"{letter} has no finished run{known}: measure it again")
+            raise NotComparableError(ComparisonProblem.NO_RUN, f"{letter} has no finished run{known}: measure it again")
     axes = [name for name in (*FIXED, *VARIANTS) if name in first.runs and name in second.runs]
     differences: list[str] = []
     groups = _group_runs(first.runs, axes), _group_runs(second.runs, axes)
@@ -114,12 +114,16 @@ def _check_tokens(first: Side, second: Side) -> None:
     """Raise NotComparableError if a side does not know how many tokens its steps have."""
     for letter, side in (("A", first), ("B", second)):
         if side.is_capture:
-            raise NotComparableError(f"--per-token: {letter} is a capture, which knows no tokens; compare recordings")
+            raise NotComparableError(
+                ComparisonProblem.NO_TOKENS,
+                f"--per-token: {letter} is a capture, which knows no tokens; compare recordings",
+            )
         unknown = side.runs.loc[side.runs[[*TOKENS]].min(axis=1) < 1, "run_id"]
         if len(unknown):
             raise NotComparableError(
+                ComparisonProblem.NO_TOKENS,
                 f"--per-token: {unknown.iloc[0]} of {letter} has no tokens recorded; choose others with "
-                f"--{letter.lower()} KEY=VALUE"
+                f"--{letter.lower()} KEY=VALUE",
             )
 
 
@@ -130,17 +134,19 @@ def _align_captures(first: Side, second: Side) -> Alignment:
         if len(side.runs) != 1:
             option = f"--{letter.lower()}"
             why = f"{letter} has {len(side.runs)} runs and the other is a capture of one"
-            raise NotComparableError(why, f": choose with {option} KEY=VALUE")
+            raise NotComparableError(ComparisonProblem.SEVERAL_RUNS, why, f": choose with {option} KEY=VALUE")
     phases = [_find_phases(side) for side in (first, second)]
     if phases[0] != phases[1]:
         said = " and ".join(f"{', '.join(sorted(names)) or 'none'} in {letter}" for names, letter in zip(phases, "AB"))
         raise NotComparableError(
-            f"mode: steps have the phases {said}, which is other work, and these cannot be compared"
+            ComparisonProblem.OTHER_WORK,
+            f"mode: steps have the phases {said}, which is other work, and these cannot be compared",
         )
     if not phases[0] and (trains := _has_backward(first)) != _has_backward(second):
         raise NotComparableError(
+            ComparisonProblem.OTHER_WORK,
             f"mode: {'A' if trains else 'B'} launches kernels of a backward pass and {'B' if trains else 'A'} launches"
-            " none: training is other work than inference, and these cannot be compared"
+            " none: training is other work than inference, and these cannot be compared",
         )
     _check_blocks(first, second)
     runs = first.runs["run_id"].iloc[0], second.runs["run_id"].iloc[0]
@@ -160,8 +166,9 @@ def _check_blocks(first: Side, second: Side) -> None:
     if unlike[["ns_a", "ns_b"]].to_numpy().sum() > MOST * (first.blocks["ns"].sum() + second.blocks["ns"].sum()):
         blocks = [round(unlike[f"blocks_{letter}"].sum() / unlike["calls_a"].sum()) for letter in "ab"]
         raise NotComparableError(
+            ComparisonProblem.OTHER_WORK,
             f"shape: elementwise kernels of A have {blocks[0]:,} blocks, and the same ones of B {blocks[1]:,} (mean): "
-            "another batch, context or width, which is another amount of work, and these cannot be compared"
+            "another batch, context or width, which is another amount of work, and these cannot be compared",
         )
 
 
@@ -204,7 +211,9 @@ def _label_value(name: str, value: object) -> str:
 def _make_refusal(first: Side, second: Side, refused: dict[str, str], fixed: tuple[str, ...]) -> NotComparableError:
     if refused:
         return NotComparableError(
-            f"A and B are not the same model: {next(iter(refused.values()))}", "; compare runs of one model"
+            ComparisonProblem.OTHER_MODEL,
+            f"A and B are not the same model: {next(iter(refused.values()))}",
+            "; compare runs of one model",
         )
     for name in (*FIXED, *VARIANTS):
         values = [[*map(str, sorted(set(side.runs[name])))] if name in side.runs else [] for side in (first, second)]
@@ -213,11 +222,17 @@ def _make_refusal(first: Side, second: Side, refused: dict[str, str], fixed: tup
         said = f"{find_label(name)} is {', '.join(values[0])} in A and {', '.join(values[1])} in B"
         if name in fixed:
             how = "; --per-token compares tokens" if name in TOKENS else ""
-            return NotComparableError(f"{said}: a step is another amount of work, and these cannot be compared", how)
-        return NotComparableError(said, f": choose one of each with --a {name}=VALUE and --b {name}=VALUE")
+            return NotComparableError(
+                ComparisonProblem.OTHER_WORK,
+                f"{said}: a step is another amount of work, and these cannot be compared",
+                how,
+            )
+        return NotComparableError(
+            ComparisonProblem.SEVERAL_RUNS, said, f": choose one of each with --a {name}=VALUE and --b {name}=VALUE"
+        )
     named = ", ".join(map(find_label, fixed))
     how = ": choose runs with --a KEY=VALUE and --b KEY=VALUE"
-    return NotComparableError(f"no run of A has the {named} of one of B", how)
+    return NotComparableError(ComparisonProblem.NO_COMMON_RUN, f"no run of A has the {named} of one of B", how)
 
 
 def compare_settings(first: pd.DataFrame, second: pd.DataFrame) -> dict[str, tuple[str, str]]:

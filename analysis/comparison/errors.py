@@ -1,12 +1,30 @@
 """The error of what cannot be compared."""
 
+from enum import StrEnum
+
 from profiler_job.jobs.contract.errors import ProfilerError
 
 
-class NotComparableError(ProfilerError, ValueError):
-    """The message is one line: what cannot be compared, why, and what to do. why: the line without `advice`, the part
-    that names options of `compare`."""
+class ComparisonProblem(StrEnum):
+    """Why two sides cannot be compared."""
 
-    def __init__(self, why: str, advice: str = ""):
+    BAD_OPTION = "bad_option"
+    NOT_A_RECORDING = "not_a_recording"
+    NO_RUN = "no_run"
+    SEVERAL_RUNS = "several_runs"
+    SAME_RUNS = "same_runs"
+    NO_COMMON_RUN = "no_common_run"
+    OTHER_MODEL = "other_model"
+    OTHER_WORK = "other_work"
+    NO_TOKENS = "no_tokens"
+    NOT_RECORDED = "not_recorded"
+    FEW_PAIRS = "few_pairs"
+
+
+class NotComparableError(ProfilerError, ValueError):
+    """The message is one line: what cannot be compared, why, and what to do. code: the reason. why: the line without
+    `advice`, the part that names options of `compare`."""
+
+    def __init__(self, code: ComparisonProblem, why: str, advice: str = ""):
         super().__init__(why + advice)
-        self.why = why
+        self.code, self.why = code, why

@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from typing import cast
 
-from profiler_job.analysis.comparison.errors import NotComparableError
+from profiler_job.analysis.comparison.errors import ComparisonProblem, NotComparableError
 from profiler_job.analysis.comparison.judge import METRICS, ComparedPair, Judgement, Metric, find_kind
 from profiler_job.analysis.comparison.noise import MOST
 from profiler_job.analysis.metrics.differences import is_beyond_chance
@@ -54,16 +54,20 @@ def parse_condition(text: str) -> Condition:
     match = _CONDITION.fullmatch(text)
     how = f'give METRIC > LIMIT such as "step > 3%" or "memory > 100 MiB"; metrics are {", ".join(LIMITED)}'
     if not match or match[1] not in METRICS:
-        raise NotComparableError(f"--fail-if {text}: not understood; {how}")
+        raise NotComparableError(ComparisonProblem.BAD_OPTION, f"--fail-if {text}: not understood; {how}")
     if match[1] == "throughput":
-        raise NotComparableError(f"--fail-if {text}: throughput follows from the step; give a limit of step")
+        raise NotComparableError(
+            ComparisonProblem.BAD_OPTION, f"--fail-if {text}: throughput follows from the step; give a limit of step"
+        )
     metric, unit = cast(Metric, match[1]), match[3]
     kind: Kind = "share" if unit == "%" else find_kind(metric)
     try:
         limit = parse_quantity(kind, f"{match[2]}{unit}")
     except ValueError:
         units = ", ".join(reversed(UNITS[kind]))
-        raise NotComparableError(f"--fail-if {text}: {unit} is not a unit of {metric}; use % or {units}") from None
+        raise NotComparableError(
+            ComparisonProblem.BAD_OPTION, f"--fail-if {text}: {unit} is not a unit of {metric}; use % or {units}"
+        ) from None
     return Condition(text=text.strip(), metric=metric, limit=limit, is_share=kind == "share")
 
 
@@ -82,7 +86,10 @@ def _check_pair(condition: Condition, pair: ComparedPair) -> GateOutcome:
     judged = pair.judgements.get(condition.metric)
     if judged is None:
         what = METRICS[condition.metric]
-        raise NotComparableError(f"--fail-if {condition.text}: {what} is not recorded on both sides; leave it out")
+        raise NotComparableError(
+            ComparisonProblem.NOT_RECORDED,
+            f"--fail-if {condition.text}: {what} is not recorded on both sides; leave it out",
+        )
     limit, off, band = condition.compute_limit(judged), judged.difference, judged.band
     grown = format_quantity(judged.kind, off, is_signed=True)
     said = f"{METRICS[condition.metric]} {grown} against a limit of {format_quantity(judged.kind, limit)}"

@@ -21,7 +21,7 @@ import pandas as pd
 from profiler_job.analysis.comparison import noise as noises
 from profiler_job.analysis.comparison.align import Alignment, Case, align, compare_settings
 from profiler_job.analysis.comparison.compare_formats import format_cause
-from profiler_job.analysis.comparison.errors import NotComparableError
+from profiler_job.analysis.comparison.errors import ComparisonProblem, NotComparableError
 from profiler_job.analysis.comparison.judge import (
     MIDDLE,
     Judgement,
@@ -183,7 +183,10 @@ def parse_part(given: Iterable[str]) -> KernelPart:
     for text in (text.strip() for texts in given for text in texts.split(",")):
         key, _, value = text.partition("=")
         if key not in PART_KEYS or not value or key in chosen:
-            raise NotComparableError(f"--part {text}: give KEY=VALUE once, where KEY is one of {', '.join(PART_KEYS)}")
+            raise NotComparableError(
+                ComparisonProblem.BAD_OPTION,
+                f"--part {text}: give KEY=VALUE once, where KEY is one of {', '.join(PART_KEYS)}",
+            )
         chosen[key] = value
     return KernelPart(**chosen)
 
@@ -222,7 +225,7 @@ def make_history(
             (left_out if made.is_left_out else unreadable)[label] = made.why
     if not entries:
         why = next(iter([*unreadable.values(), *left_out.values()]), "it holds no recording, results or capture")
-        raise NotComparableError(f"{', '.join(map(str, paths))} has nothing to show: {why}")
+        raise NotComparableError(ComparisonProblem.NO_RUN, f"{', '.join(map(str, paths))} has nothing to show: {why}")
     _check_part(part, entries)
     for number, entry in enumerate(_sort_entries(entries, by), start=1):
         entry.number = number
@@ -314,7 +317,7 @@ def _measure_entry(path: Path, label: str, side: Side, part: KernelPart) -> Hist
     if not side.is_capture:
         profiled = set(side.kernels["run_id"].unique())
         if not (len(side.runs) and side.runs["run_id"].isin(profiled).any()):
-            raise NotComparableError(f"{path} has no run that finished and was profiled")
+            raise NotComparableError(ComparisonProblem.NO_RUN, f"{path} has no run that finished and was profiled")
         side.runs = side.runs[side.runs["run_id"].isin(profiled)]
     at = pd.to_datetime(side.recorded_at, utc=True, errors="coerce")
     commits = sorted(set(side.runs["commit"].dropna().astype(str)) - {""}) if "commit" in side.runs else []
@@ -372,7 +375,9 @@ def _check_part(part: KernelPart, entries: list[HistoryEntry]) -> None:
     key = next(key for key in reversed(PART_KEYS) if getattr(part, key))
     known = {str(n) for entry in entries for made in entry.measured.values() for n in made.totals.kernels[key]}
     said = ", ".join(sorted(known - {""})[:20]) or "none"
-    raise NotComparableError(f"--part: no entry has kernels of {part}; of {key} there is {said}")
+    raise NotComparableError(
+        ComparisonProblem.BAD_OPTION, f"--part: no entry has kernels of {part}; of {key} there is {said}"
+    )
 
 
 # -------------------------------------------------------------------------------------------------------------- groups

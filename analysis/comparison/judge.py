@@ -26,7 +26,7 @@ import pandas as pd
 
 from profiler_job.analysis.comparison.align import TOKENS as TOKEN_AXES
 from profiler_job.analysis.comparison.align import Alignment, Case, align
-from profiler_job.analysis.comparison.errors import NotComparableError
+from profiler_job.analysis.comparison.errors import ComparisonProblem, NotComparableError
 from profiler_job.analysis.comparison.noise import Noise, Width, compute_energy_width, compute_spread_width
 from profiler_job.analysis.comparison.sides import Side
 from profiler_job.analysis.comparison.totals import Totals, sum_totals_by_case
@@ -346,7 +346,8 @@ def measure(side: Side, cases: Sequence[tuple[str, ...]]) -> list[MeasuredCase]:
     for case in cases:
         if not profiled & set(case):
             raise NotComparableError(
-                f"{case[0]} of {side.label} was not profiled: leave it out with --a or --b KEY=VALUE"
+                ComparisonProblem.NOT_RECORDED,
+                f"{case[0]} of {side.label} was not profiled: leave it out with --a or --b KEY=VALUE",
             )
     of_step = steps[steps["phase"].astype(str) == STEP].astype({"run_id": str})
     known = set(of_step["collector"].astype(str))

@@ -15,7 +15,7 @@ from typing import Literal
 
 import pandas as pd
 
-from profiler_job.analysis.comparison.errors import NotComparableError
+from profiler_job.analysis.comparison.errors import ComparisonProblem, NotComparableError
 from profiler_job.analysis.comparison.sides import Side
 from profiler_job.analysis.metrics import differences
 from profiler_job.analysis.metrics.differences import LEAST_PAIRS, Band
@@ -122,7 +122,8 @@ def fit_recordings(first: Side, second: Side) -> Noise:
     shared = sorted(set(first.runs["run_id"]) & set(second.runs["run_id"]))
     if not shared:
         raise NotComparableError(
-            f"{first.label} and {second.label} share no run: give --noise two recordings of the same runs"
+            ComparisonProblem.NO_COMMON_RUN,
+            f"{first.label} and {second.label} share no run: give --noise two recordings of the same runs",
         )
     pairs = [(first, run, second, run) for run in shared]
     return _fit(pairs, f"{first.label} and {second.label}, recordings of the same runs")
@@ -156,7 +157,9 @@ def _fit(pairs: list[tuple[Side, str, Side, str]], source: str) -> Noise:
         try:
             bands.append(differences.fit_band(pd.concat(parts, ignore_index=True), kind, source))  # type: ignore[arg-type]
         except ValueError as error:
-            raise NotComparableError(f"{source}: {error}; give others with --noise, or leave it out") from error
+            raise NotComparableError(
+                ComparisonProblem.FEW_PAIRS, f"{source}: {error}; give others with --noise, or leave it out"
+            ) from error
     memory = [MEMORY, *(_compare_memory(*pair) for pair in pairs)]
     num_of = {key: num_timed(side.steps) for key, side in sides_of_all.items()}
     timed = [(num_of[id(a)].get(run, 1), num_of[id(b)].get(again, 1)) for a, run, b, again in pairs]

@@ -7,7 +7,7 @@ from typing import Literal, TypeVar, get_args
 
 from profiler_job.analysis.comparison.align import align
 from profiler_job.analysis.comparison.compare_formats import Checked, as_json, as_markdown, as_text
-from profiler_job.analysis.comparison.errors import NotComparableError
+from profiler_job.analysis.comparison.errors import ComparisonProblem, NotComparableError
 from profiler_job.analysis.comparison.gate import BEYOND, UNKNOWN, WITHIN, check, parse_condition
 from profiler_job.analysis.comparison.judge import Comparison, compare
 from profiler_job.analysis.comparison.noise import choose_noise, fit_recordings
@@ -68,14 +68,18 @@ def load(request: Request) -> Comparison:
     """Load and compare the paths of a request. Raises NotComparableError, and what reading them raises."""
     skips = [request.skip if is_capture(path) else 0 for path in (request.first, request.second)]
     if request.skip and not any(skips):
-        raise NotComparableError("--skip is for captures: the steps of a recording are measured ones; leave it out")
+        raise NotComparableError(
+            ComparisonProblem.BAD_OPTION,
+            "--skip is for captures: the steps of a recording are measured ones; leave it out",
+        )
     first = load_side(request.first, request.only_first, skips[0])
     second = load_side(request.second, request.only_second, skips[1])
     alignment = align(first, second, request.per_token)
     if request.first.samefile(request.second) and any(case.first == case.second for case in alignment.cases):
         twice = f"A and B are the same runs of {request.first}, which differ in nothing"
         raise NotComparableError(
-            f"{twice}: give two measurements, or choose other runs of one with --a and --b KEY=VALUE"
+            ComparisonProblem.SAME_RUNS,
+            f"{twice}: give two measurements, or choose other runs of one with --a and --b KEY=VALUE",
         )
     named = fit_recordings(*map(load_side, request.noise)) if request.noise else None
     return compare(first, second, choose_noise(named, (first, second), alignment.runs), alignment)

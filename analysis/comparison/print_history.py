@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from profiler_job.analysis.comparison.errors import NotComparableError
+from profiler_job.analysis.comparison.errors import ComparisonProblem, NotComparableError
 from profiler_job.analysis.comparison.history import By, Followed, History, make_history, parse_part
 from profiler_job.analysis.comparison.history_forms import as_csv, as_json, as_markdown, as_text
 from profiler_job.analysis.comparison.noise import fit_recordings
@@ -47,7 +47,9 @@ def run(request: Request, out: Callable[[str], None], err: Callable[[str], None]
         if request.html:
             check_file(request.html, is_page, force=request.force, advice=ADVICE)  # before any reading
         if request.part and request.metric != "kernel":
-            raise NotComparableError("--part is of kernel time: give --metric kernel with it")
+            raise NotComparableError(
+                ComparisonProblem.BAD_OPTION, "--part is of kernel time: give --metric kernel with it"
+            )
         parse_selection(request.only)
         noise = fit_recordings(*map(load_side, request.noise)) if request.noise else None
         part = parse_part(request.part)

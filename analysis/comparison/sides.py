@@ -12,7 +12,7 @@ from profiler_job.analysis.capture import modules
 from profiler_job.analysis.capture.attribution import Attribution, attribute
 from profiler_job.analysis.capture.capture_data import Capture
 from profiler_job.analysis.capture.nsys_export import read
-from profiler_job.analysis.comparison.errors import NotComparableError
+from profiler_job.analysis.comparison.errors import ComparisonProblem, NotComparableError
 from profiler_job.analysis.metrics.run_grid import explain_unmeasured
 from profiler_job.analysis.recording import ingest, store
 from profiler_job.analysis.reference import kernel_families
@@ -60,7 +60,9 @@ def load_side(path: Path, only: Iterable[str] = (), skip: int = 0) -> Side:
     if is_capture(path):
         _refuse_folder_of_others(path)
         if selection:
-            raise NotComparableError(f"{path} is a capture of one run: leave {next(iter(selection))}=... out")
+            raise NotComparableError(
+                ComparisonProblem.BAD_OPTION, f"{path} is a capture of one run: leave {next(iter(selection))}=... out"
+            )
         return make_capture_side(read(path, details=False, grids=True), skip)
     if (path / MANIFEST).is_file():
         return _select(make_recording_side(store.load(path)), selection, path)
@@ -78,18 +80,24 @@ def _refuse_folder_of_others(path: Path) -> None:
     for inside, what in ((recordings, "recording"), (captures, "capture")):
         if inside:
             raise NotComparableError(
+                ComparisonProblem.NOT_A_RECORDING,
                 f"{path} is a folder that holds {format_count(len(inside), what)}: give one of them, "
-                f"such as {inside[0]}"
+                f"such as {inside[0]}",
             )
     empty = "is empty" if not any(path.iterdir()) else "holds no recording, no results of a sweep and no capture"
-    raise NotComparableError(f"{path} {empty}: give the folder of a recording or of results, or a capture of nsys")
+    raise NotComparableError(
+        ComparisonProblem.NOT_A_RECORDING,
+        f"{path} {empty}: give the folder of a recording or of results, or a capture of nsys",
+    )
 
 
 def select_runs(side: Side, only: Iterable[str], path: Path) -> Side:
     """Select the runs of `only`, KEY=VALUE, of the side at `path`. Raises NotComparableError."""
     selection = parse_selection(only)
     if side.is_capture and selection:
-        raise NotComparableError(f"{path} is a capture of one run: leave {next(iter(selection))}=... out")
+        raise NotComparableError(
+            ComparisonProblem.BAD_OPTION, f"{path} is a capture of one run: leave {next(iter(selection))}=... out"
+        )
     return _select(side, selection, path)
 
 
@@ -120,7 +128,8 @@ def parse_selection(only: Iterable[str]) -> dict[str, set[str]]:
         name, equals, value = part.partition("=")
         if not equals or name not in (*AXES, "run_id"):
             raise NotComparableError(
-                f"{part} chooses no runs: give KEY=VALUE, where KEY is run_id or one of {', '.join(AXES)}"
+                ComparisonProblem.BAD_OPTION,
+                f"{part} chooses no runs: give KEY=VALUE, where KEY is run_id or one of {', '.join(AXES)}",
             )
         wanted.setdefault(name, set()).add(value)
     return wanted
@@ -137,9 +146,13 @@ def _select(side: Side, selection: dict[str, set[str]], path: Path) -> Side:
             reasons = [f"{run} ({side.unfinished[run]})" for run in sorted(values & side.unfinished.keys())]
             if name == "run_id" and reasons:
                 raise NotComparableError(
-                    f"{path}: {shortlist(reasons)} has no numbers: choose another run, or measure it again"
+                    ComparisonProblem.NO_RUN,
+                    f"{path}: {shortlist(reasons)} has no numbers: choose another run, or measure it again",
                 )
-            raise NotComparableError(f"{path} has no such finished run with {wanted}: it has {shortlist(known, 20)}")
+            raise NotComparableError(
+                ComparisonProblem.NO_RUN,
+                f"{path} has no such finished run with {wanted}: it has {shortlist(known, 20)}",
+            )
     side.runs = runs
     return side
 
@@ -177,7 +190,9 @@ def make_capture_side(capture: Capture, skip: int = 0) -> Side:
     if is_whole:
         notes.append(f"{capture.source} has no range of a step: all of it counts as one step")
         if skip:
-            raise NotComparableError(f"{capture.source} has no range of a step: leave --skip out")
+            raise NotComparableError(
+                ComparisonProblem.BAD_OPTION, f"{capture.source} has no range of a step: leave --skip out"
+            )
     steps = _make_whole_step(capture) if is_whole else _make_steps(attribution)
     kernels, memops = _make_operations(capture, attribution, is_whole)
     if len(capture.graphs):
@@ -185,9 +200,11 @@ def make_capture_side(capture: Capture, skip: int = 0) -> Side:
         notes.append(f"{executions} in {capture.source}, whose kernels are not visible")
     steps, kernels, memops = (frame[frame["step"] >= skip] for frame in (steps, kernels, memops))
     if not len(steps):
-        raise NotComparableError(f"{capture.source} has no step left: give a smaller --skip")
+        raise NotComparableError(ComparisonProblem.NO_RUN, f"{capture.source} has no step left: give a smaller --skip")
     if not len(kernels) and not len(memops):
-        raise NotComparableError(f"{capture.source} has no kernel in its steps: record more of the program")
+        raise NotComparableError(
+            ComparisonProblem.NO_RUN, f"{capture.source} has no kernel in its steps: record more of the program"
+        )
     run = pd.DataFrame({"run_id": [CAPTURE_RUN], "status": ["ok"]})
     return Side(
         label=capture.source,

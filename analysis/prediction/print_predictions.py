@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from profiler_job.analysis.capture.capture_data import ExportError
-from profiler_job.analysis.comparison.errors import NotComparableError
+from profiler_job.analysis.comparison.errors import ComparisonProblem, NotComparableError
 from profiler_job.analysis.comparison.sides import is_capture, load_side
 from profiler_job.analysis.prediction import ledger, rates, script_rates, scripts
 from profiler_job.analysis.prediction.abstentions import AbstentionError
@@ -44,7 +44,8 @@ def run(request: Request, out: Callable[[str], None], err: Callable[[str], None]
     try:
         if is_capture(request.recording):
             raise NotComparableError(
-                f"{request.recording} is no recording: a prediction needs the times of the unprofiled pass"
+                ComparisonProblem.NOT_A_RECORDING,
+                f"{request.recording} is no recording: a prediction needs the times of the unprofiled pass",
             )
         sets = [tuple(name.strip() for name in one_set.split(",")) for one_set in request.sets]
         side = load_side(request.recording, request.only)
@@ -54,7 +55,9 @@ def run(request: Request, out: Callable[[str], None], err: Callable[[str], None]
         sets, wanted = sets or [*usual_sets(side.recording)], set(side.runs["run_id"].astype(str))
         known = [one_run for one_run in list_known_runs(side.recording) if str(one_run.run["run_id"]) in wanted]
         if not known:
-            raise NotComparableError(f"{request.recording} has no finished run that was timed and profiled")
+            raise NotComparableError(
+                ComparisonProblem.NO_RUN, f"{request.recording} has no finished run that was timed and profiled"
+            )
         said = [(one_run, one_run.predict(names)) for one_run in known for names in sets]
         if request.ledger:
             entries = [ledger.entry(one_run.run, one_run.step_ns, one_said) for one_run, one_said in said]

@@ -18,7 +18,7 @@ import pytest
 
 from profiler_job.analysis.capture import limits
 from profiler_job.analysis.capture.attribution import attribute
-from profiler_job.analysis.capture.capture_data import ExportError
+from profiler_job.analysis.capture.capture_data import ExportError, ExportProblem
 from profiler_job.analysis.capture.export_schema import KERNEL, NVTX
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.recording.ingest import ResultsError, ingest
@@ -412,8 +412,9 @@ def test_names_are_counted_without_numbers_and_before_ranges_are_placed(tmp_path
     numbered = (f"aten::linear, seq = {i}, op_id = {i}" for i in range(12))
     assert len(read(add(_export().sqlite(tmp_path / "numbered.sqlite"), numbered)).ranges) == 13
     different = add(_export().sqlite(tmp_path / "different.sqlite"), (f"r{i}" for i in range(12)))
-    with pytest.raises(ExportError, match="11 different paths of ranges"):
+    with pytest.raises(ExportError, match="11 different paths of ranges") as refused:
         read(different)
+    assert refused.value.code is ExportProblem.TOO_LARGE
 
 
 @pytest.mark.long
@@ -520,8 +521,9 @@ def test_a_check_that_takes_too_long_is_ended(tmp_path, monkeypatch):
     path = export.sqlite(tmp_path / "x.sqlite")
     monkeypatch.setattr(limits, "CHECK_S", -1)
     os.truncate(path, 16 << 30)  # with a hole: no size earns more time
-    with pytest.raises(ExportError, match="takes too long to check for damage"):
+    with pytest.raises(ExportError) as refused:
         read(path)
+    assert refused.value.code is ExportProblem.TOO_LARGE
 
 
 def test_what_is_on_the_disk_earns_the_check_more_time(tmp_path):

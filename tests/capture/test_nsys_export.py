@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from profiler_job.analysis.capture import export_files, export_schema
-from profiler_job.analysis.capture.capture_data import ExportError
+from profiler_job.analysis.capture.capture_data import ExportError, ExportProblem
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.jobs.executor.nsys_cli import scrub
 from tests.packed import unpack
@@ -46,13 +46,21 @@ def export():
     return full
 
 
-def _problem(path) -> str:
+def _refuse(path) -> ExportError:
     with pytest.raises(ExportError) as caught:
         read(path)
     message = str(caught.value)
     assert "\n" not in message
     assert message.startswith(str(path))
-    return message
+    return caught.value
+
+
+def _problem(path) -> str:
+    return str(_refuse(path))
+
+
+def _code(path) -> ExportProblem:
+    return _refuse(path).code
 
 
 def test_parquetdir_and_sqlite_give_the_same_frames(export, tmp_path):
@@ -259,28 +267,28 @@ def test_whole_numbers_as_floats_are_read(export, tmp_path):
 
 
 def test_files_that_are_no_exports_say_so(tmp_path):
-    assert "does not exist" in _problem(tmp_path / "nothing.sqlite")
+    assert _code(tmp_path / "nothing.sqlite") is ExportProblem.MISSING
     (tmp_path / "empty.sqlite").touch()
-    assert "is empty" in _problem(tmp_path / "empty.sqlite")
+    assert _code(tmp_path / "empty.sqlite") is ExportProblem.EMPTY
     (tmp_path / "text.sqlite").write_text("hello\n" * 100)
-    assert "is not an SQLite file" in _problem(tmp_path / "text.sqlite")
+    assert _code(tmp_path / "text.sqlite") is ExportProblem.NOT_AN_EXPORT
     os.mkfifo(tmp_path / "pipe.sqlite")
-    assert "is neither a file nor a folder" in _problem(tmp_path / "pipe.sqlite")
+    assert _code(tmp_path / "pipe.sqlite") is ExportProblem.NOT_AN_EXPORT
     (tmp_path / "folder").mkdir()
-    assert "without .parquet files" in _problem(tmp_path / "folder")
+    assert _code(tmp_path / "folder") is ExportProblem.NOT_AN_EXPORT
     (tmp_path / "folder" / "StringIds.parquet").write_bytes(b"PAR1 no")
-    assert "damaged" in _problem(tmp_path / "folder")
-    assert "give the parquetdir folder that holds it" in _problem(tmp_path / "folder" / "StringIds.parquet")
+    assert _code(tmp_path / "folder") is ExportProblem.DAMAGED
+    assert _code(tmp_path / "folder" / "StringIds.parquet") is ExportProblem.NOT_AN_EXPORT
     connection = sqlite3.connect(tmp_path / "other.sqlite")
     connection.execute("CREATE TABLE songs (title TEXT)")
     connection.close()
-    assert "none of the tables of an nsys export" in _problem(tmp_path / "other.sqlite")
+    assert _code(tmp_path / "other.sqlite") is ExportProblem.NOT_AN_EXPORT
 
 
 def test_a_truncated_export_says_so(export, tmp_path):
     path = export.sqlite(tmp_path / "x.sqlite")
     path.write_bytes(path.read_bytes()[:-5000])
-    assert "is cut off" in _problem(path)
+    assert _code(path) is ExportProblem.UNFINISHED
 
 
 @pytest.mark.parametrize("mode", ["WAL", "DELETE"])
@@ -292,7 +300,7 @@ def test_an_export_that_is_being_written_says_so(export, tmp_path, mode):
         connection.execute(f"DELETE FROM {export_schema.KERNEL}")
         if mode == "WAL":
             connection.commit()
-        assert "is being written" in _problem(path)
+        assert _code(path) is ExportProblem.UNFINISHED
         connection.commit()
     assert len(read(path).kernels) == 0
 
@@ -300,13 +308,14 @@ def test_an_export_that_is_being_written_says_so(export, tmp_path, mode):
 def test_a_capture_without_events_says_so(tmp_path):
     empty = Export()
     empty.gpu()
-    assert "no CUDA and no NVTX events" in _problem(empty.sqlite(tmp_path / "x.sqlite"))
+    assert _code(empty.sqlite(tmp_path / "x.sqlite")) is ExportProblem.NO_EVENTS
 
 
 def test_a_report_without_nsys_tells_how_to_export_it(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     (tmp_path / "x.nsys-rep").write_bytes(b"report")
-    assert "nsys export --type sqlite" in _problem(tmp_path / "x.nsys-rep")
+    refused = _refuse(tmp_path / "x.nsys-rep")
+    assert refused.code is ExportProblem.NSYS_MISSING and "nsys export --type sqlite" in str(refused)
 
 
 def _fake_nsys(tmp_path, monkeypatch, script: str, interpreter: str = "/bin/sh"):
@@ -339,42 +348,45 @@ def test_a_report_is_exported_through_nsys_afresh(export, tmp_path, monkeypatch)
 
 def test_a_report_that_nsys_cannot_export_says_what_nsys_said(tmp_path, monkeypatch):
     report = _fake_nsys(tmp_path, monkeypatch, "echo 'the report is from the future' >&2; exit 1")
-    assert "nsys could not export it (exit code 1; it said: the report is from the future)" in _problem(report)
+    refused = _refuse(report)
+    assert refused.code is ExportProblem.NSYS_FAILED
+    assert "exit code 1" in refused.problem and "the report is from the future" in refused.problem
 
 
 @pytest.mark.parametrize(
     ("script", "said"),
     [
-        ("exit 3", "nsys could not export it (exit code 3; it said nothing)"),
-        ("kill -9 $$", "nsys could not export it (signal 9; it said nothing)"),
-        ("exit 0", "nsys exported nothing (it said nothing)"),
-        ("echo Done.; exit 0", "nsys exported nothing (it said: Done.)"),
-        (_TO_OUTPUT + ': > "$2"', "nsys exported it to a file that is empty"),
-        (_TO_OUTPUT + 'echo garbage > "$2"', "nsys exported it to a file that is not an SQLite file"),
-        (_TO_OUTPUT + 'mkdir "$2"', "nsys exported nothing"),
-        ("cat; exit 4", "exit code 4; it said nothing"),  # and does not wait for what a user types
+        ("exit 3", "exit code 3"),
+        ("kill -9 $$", "signal 9"),
+        ("exit 0", "nothing"),
+        ("echo Done.; exit 0", "Done."),
+        (_TO_OUTPUT + ': > "$2"', "empty"),
+        (_TO_OUTPUT + 'echo garbage > "$2"', "SQLite"),
+        (_TO_OUTPUT + 'mkdir "$2"', "nothing"),
+        ("cat; exit 4", "exit code 4"),  # and does not wait for what a user types
         (r"printf '\377\033[2J\n\n'; exit 5", "exit code 5"),
     ],
 )
 def test_an_nsys_that_fails_is_one_clear_line(tmp_path, monkeypatch, script, said):
-    assert said in _problem(_fake_nsys(tmp_path, monkeypatch, script))
+    refused = _refuse(_fake_nsys(tmp_path, monkeypatch, script))
+    assert refused.code is ExportProblem.NSYS_FAILED and said in refused.problem
 
 
 def test_an_export_cut_short_by_nsys_says_so(export, tmp_path, monkeypatch):
     made = export.sqlite(tmp_path / "made.sqlite")
     report = _fake_nsys(tmp_path, monkeypatch, f'{_TO_OUTPUT} head -c 9000 {made} > "$2"')
-    assert "nsys exported it to a file that is cut off" in _problem(report)
+    assert _code(report) is ExportProblem.NSYS_FAILED
 
 
 def test_an_nsys_that_cannot_start_says_so(tmp_path, monkeypatch):
     report = _fake_nsys(tmp_path, monkeypatch, "", interpreter="/nowhere")
-    assert "nsys could not be started" in _problem(report)
+    assert _code(report) is ExportProblem.NSYS_MISSING
 
 
 def test_an_nsys_that_hangs_is_ended_with_what_it_started(tmp_path, monkeypatch):
     monkeypatch.setattr(export_files, "EXPORT_LIMIT_S", 0.5)
     report = _fake_nsys(tmp_path, monkeypatch, f"sleep 600 & echo $! > {tmp_path}/child; wait")
-    assert "nsys had not exported it after 0.5 s" in _problem(report)
+    assert _code(report) is ExportProblem.NSYS_FAILED
     child = int((tmp_path / "child").read_text())
     state = Path(f"/proc/{child}/stat")
     eventually(lambda: not state.exists() or state.read_text().split()[2] == "Z", "what nsys had started runs on")

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from profiler_job.__main__ import app
 from profiler_job.analysis.capture.attribution import attribute
-from profiler_job.analysis.capture.capture_data import ExportError
+from profiler_job.analysis.capture.capture_data import ExportError, ExportProblem
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.capture.section_columns import SECTIONS
 from profiler_job.analysis.capture.selection import Selection, parse_moments, select
@@ -262,8 +262,9 @@ def test_the_capture_itself_stays_whole(capture):
     before = loaded.kernels.copy()
     summarise(loaded, selection=Selection(gpu=0))
     pd.testing.assert_frame_equal(loaded.kernels, before)
-    with pytest.raises(ExportError):
+    with pytest.raises(ExportError) as refused:
         summarise(loaded, selection=Selection(gpu=9))
+    assert refused.value.code is ExportProblem.NOTHING_SELECTED
 
 
 @pytest.mark.parametrize(

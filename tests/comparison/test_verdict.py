@@ -10,8 +10,9 @@ import pytest
 
 from profiler_job.analysis.comparison import compare_formats, gate, judge, noise
 from profiler_job.analysis.comparison.align import align
-from profiler_job.analysis.comparison.errors import NotComparableError
+from profiler_job.analysis.comparison.errors import ComparisonProblem
 from profiler_job.analysis.comparison.sides import load_side
+from tests.comparison.refusals import refuse
 from tests.frozen import ATTENTION
 
 from .conftest import export
@@ -168,7 +169,7 @@ def test_the_gate_knows_energy(one_run, condition, code):
     _, made = energy_of(with_energy(one_run, [50_000, 50_100, 50_200]), with_energy(one_run, [80_000, 80_100, 80_200]))
     (outcome,) = gate.check(gate.parse_condition(condition), made.pairs)
     assert outcome.code == code and " J" in outcome.text
-    with pytest.raises(NotComparableError, match="MiB is not a unit of energy; use % or mJ, J, kJ"):
+    with refuse(ComparisonProblem.BAD_OPTION, "MiB", "mJ, J, kJ"):
         gate.parse_condition("energy > 3 MiB")
 
 
@@ -180,9 +181,9 @@ def test_at_most_one_in_twenty_identical_processes_differ_in_energy():
 
 
 def test_noise_needs_enough_runs_of_the_same_name():
-    with pytest.raises(NotComparableError, match="needs 20 pairs of times of the same runs, and there are 15"):
+    with refuse(ComparisonProblem.FEW_PAIRS, "20", "15"):
         noise.fit_recordings(load_recorded_side(), load_recorded_side())
-    with pytest.raises(NotComparableError, match="one_gpu and attention share no run"):
+    with refuse(ComparisonProblem.NO_COMMON_RUN, "one_gpu", "attention"):
         noise.fit_recordings(select("precision=fp32"), load_recorded_side(ATTENTION))
 
 
