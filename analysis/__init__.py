@@ -1,6 +1,6 @@
 """Everything that needs no GPU and no torch: captures to tables, tables to answers, answers to pages.
 
-`from profiler_job.analysis import load` reads a capture into tables of pandas; see `analysis.capture.loading`.
+`from profiler_job.analysis import load` reads a capture into tables of pandas; see `analysis.insight.loading`.
 """
 
 from importlib import import_module
@@ -10,7 +10,7 @@ from typing import Any
 def __getattr__(name: str) -> Any:
     """`load`, whose imports take their time, when it is first asked for."""
     if name == "load":
-        return import_module("profiler_job.analysis.capture.loading").load
+        return import_module("profiler_job.analysis.insight.loading").load
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -35,6 +35,7 @@ ORDER = (
         "capture",
         "recording",
         "metrics",
+        "insight",
         "render",
         "show",
         "comparison",

@@ -15,14 +15,15 @@ import typer.main
 from markdown.extensions.toc import slugify
 
 from profiler_job.__main__ import app
-from profiler_job.analysis.capture import findings, phase_names
+from profiler_job.analysis.capture import phase_names
 from profiler_job.analysis.capture.attribution import ATTRIBUTIONS
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.capture.nsys_reports import REPORTS
-from profiler_job.analysis.capture.section_columns import SECTIONS
-from profiler_job.analysis.capture.summary import summarise
 from profiler_job.analysis.comparison import print_comparison as comparing
 from profiler_job.analysis.comparison.judge import METRICS
+from profiler_job.analysis.insight import findings
+from profiler_job.analysis.insight.section_columns import SECTIONS
+from profiler_job.analysis.insight.summary import summarise
 from profiler_job.jobs.contract import axes, exit_codes
 from profiler_job.jobs.contract.json_format import FORMAT_VERSION, add_format_version
 

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from profiler_job.analysis.capture import collective_time, intervals
-from profiler_job.analysis.metrics import run_advice
+from profiler_job.analysis.metrics import step_clocks
 from profiler_job.analysis.metrics.remembered import remember
 from profiler_job.analysis.metrics.timing import select_steps
 from profiler_job.analysis.reference import kernel_families
@@ -168,11 +168,11 @@ def estimate_cost(steps: pd.DataFrame, of_one: pd.Series, slower: pd.DataFrame) 
 
     of_one: by run of several GPUs the same run on one of them. slower: by run of several GPUs, a column for each phase,
     how much longer its computing kernels run than on one GPU (ns, by captures)."""
-    clocks = run_advice.clocks(steps)
+    clocks = step_clocks.clocks(steps)
 
     def alone_ns(run_id: str, phase: str) -> float:
         clock = clocks.get(of_one[run_id], {}).get(phase)
-        if clock and clock.issue_ns <= run_advice.HOST_LIMITED * clock.wall_ns:
+        if clock and clock.issue_ns <= step_clocks.HOST_LIMITED * clock.wall_ns:
             return clock.wall_ns + (slower.at[run_id, phase] if phase in slower else 0.0)
         return 0.0
 

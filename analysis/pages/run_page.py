@@ -7,7 +7,8 @@ from typing import Any
 import pandas as pd
 
 from profiler_job.analysis.changes import join_code
-from profiler_job.analysis.metrics import differences, elapsed, kernel_time, run_advice, run_grid, timing, utilisation
+from profiler_job.analysis.insight import run_advice, run_limit
+from profiler_job.analysis.metrics import differences, kernel_time, run_grid, step_clocks, timing, utilisation
 from profiler_job.analysis.metrics import gpu_samples as machine
 from profiler_job.analysis.metrics.exchange import sum_by_gpu
 from profiler_job.analysis.metrics.ordering import place, sort_stably
@@ -52,8 +53,8 @@ def answers(
     of_run = {
         name: _group_by_run(rows)
         for name, rows in {
-            "elapsed": elapsed.split_steps(kernels, memops),
-            "findings": elapsed.find(kernels, memops),
+            "elapsed": run_limit.split_steps(kernels, memops),
+            "findings": run_limit.find(kernels, memops),
             "times": _times(steps, kernels, memops),
             "totals": totals,
             "api": _per_step(api, ["phase", "name"], {"calls": "calls", "total_ns": "time_ns"}, num_steps),
@@ -63,7 +64,7 @@ def answers(
             "checks": checks,
         }.items()
     }
-    timed, predictions = run_advice.clocks(steps), _group_by_run(predicted)
+    timed, predictions = step_clocks.clocks(steps), _group_by_run(predicted)
     measured_of = _group_by_run(pd.DataFrame(columns=["run_id"]) if measured is None else measured)
     beside = machine.summarise_runs(runs, steps, processes, telemetry, price.per_hour if price else None).set_index(
         "run_id"
@@ -118,7 +119,7 @@ def _frames(
     of_step = kernel_time.sum_by_family(in_step, ["scope"]).rename(columns={"scope": "phase"})
     families = pd.concat([kernel_time.sum_by_family(totals, ["phase"]), of_step], ignore_index=True)
     return RunData(
-        elapsed=elapsed.drop(columns="run_id"),
+        elapsed=run_limit.drop(columns="run_id"),
         findings=findings.drop(columns="run_id"),
         times=times.drop(columns="run_id"),
         families=sort_stably(families, place(families["phase"], ORDER), -families["time_ns"]),
@@ -177,8 +178,8 @@ def _tables(frames: RunData) -> list[Table]:
 
 def _elapsed_table(rows: pd.DataFrame) -> Table:
     """Parts that take no time anywhere have no column."""
-    present = [name for name in elapsed.PARTS if rows[name].any()]
-    labels = elapsed.BUSY | {name: f"idle, {label}" for name, label in elapsed.IDLE.items()}
+    present = [name for name in run_limit.PARTS if rows[name].any()]
+    labels = run_limit.BUSY | {name: f"idle, {label}" for name, label in run_limit.IDLE.items()}
     return Table(
         "elapsed",
         "What a step is made of on the GPU",

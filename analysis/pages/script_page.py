@@ -7,7 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.metrics import elapsed, kernel_time, timing
+from profiler_job.analysis.insight import run_limit
+from profiler_job.analysis.metrics import kernel_time, timing
 from profiler_job.analysis.metrics.ordering import place, sort_stably
 from profiler_job.analysis.pages.case_columns import spread_column
 from profiler_job.analysis.pages.module_costs import module_table
@@ -113,10 +114,10 @@ def _ranks(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> 
 
 
 def _idle(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
-    parts = elapsed.split_steps(kernels, memops)
+    parts = run_limit.split_steps(kernels, memops)
     if parts.empty:
         return pd.DataFrame(columns=["idle_ns", "launch_ns", "launch_share"])
-    of_gpu = parts.groupby("gpu")[[*elapsed.IDLE]].sum().mean()
+    of_gpu = parts.groupby("gpu")[[*run_limit.IDLE]].sum().mean()
     idle, late = of_gpu.sum(), of_gpu["late_launch_ns"]
     return pd.DataFrame({"idle_ns": [idle], "launch_ns": [late], "launch_share": [late / idle if idle else 0.0]})
 

@@ -9,7 +9,7 @@ import pandas as pd
 
 from profiler_job.analysis.metrics import run_grid
 from profiler_job.analysis.metrics.kernel_time import kernel_totals, num_profiled_steps
-from profiler_job.analysis.metrics.run_advice import Clock, clocks
+from profiler_job.analysis.metrics.step_clocks import Clock, clocks
 from profiler_job.analysis.prediction import fusion
 from profiler_job.jobs.contract import ranges
 

@@ -13,11 +13,11 @@ from dataclasses import replace
 
 import pandas as pd
 
-from profiler_job.analysis.capture.capture_advice import COLUMNS
-from profiler_job.analysis.capture.findings import is_unaligned
-from profiler_job.analysis.capture.operations import COPIES
-from profiler_job.analysis.capture.summary import Summary
 from profiler_job.analysis.changes.evidence import LEAST, CaptureEvidence
+from profiler_job.analysis.insight.advice import COLUMNS
+from profiler_job.analysis.insight.findings import is_unaligned
+from profiler_job.analysis.insight.operations import COPIES
+from profiler_job.analysis.insight.summary import Summary
 from profiler_job.analysis.prediction import fusion, script_rates, scripts
 from profiler_job.analysis.prediction.abstentions import AbstentionCode, AbstentionError
 from profiler_job.analysis.prediction.baseline import ATTENTION, GEMM
@@ -49,7 +49,7 @@ _OF_CAPTURE = ("casts", "per_tensor_optimizer", "unaligned_gemms", "unfused_atte
 
 def add_gains(summary: Summary, operations: Callable[[], pd.DataFrame], rates: ScriptRates | None = None) -> Summary:
     """The summary with the gains of its advice, the largest first, or with why there are none. operations: gives what
-    `analysis.capture.operations.summarise_operations` gives of the same capture."""
+    `analysis.insight.operations.summarise_operations` gives of the same capture."""
     rates = rates or script_rates.load()
     try:
         step, why = step_of(summary, operations, rates), ""

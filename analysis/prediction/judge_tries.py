@@ -20,7 +20,8 @@ from profiler_job.analysis.comparison import print_comparison as comparing
 from profiler_job.analysis.comparison.compare_formats import format_verdict
 from profiler_job.analysis.comparison.errors import NotComparableError
 from profiler_job.analysis.comparison.judge import Judgement
-from profiler_job.analysis.metrics import elapsed, kernel_time, run_advice
+from profiler_job.analysis.insight import run_advice, run_limit
+from profiler_job.analysis.metrics import kernel_time, step_clocks
 from profiler_job.analysis.prediction.predict import Abstention, Prediction
 from profiler_job.analysis.prediction.scripts import predict_script
 from profiler_job.analysis.recording import store
@@ -43,7 +44,7 @@ def expect(path: Path, sets: Sequence[tuple[str, ...]]) -> list[dict[str, Any]]:
     """What is expected of each set of changes, from the recording without them. Raises RecordingError."""
     recording = store.load(path)
     advised = advise(recording)
-    step_ns = run_advice.clocks(recording.steps)[str(recording.runs["run_id"].iloc[0])][ranges.STEP].wall_ns
+    step_ns = step_clocks.clocks(recording.steps)[str(recording.runs["run_id"].iloc[0])][ranges.STEP].wall_ns
     return [expectation(predict_script(recording, names), ceiling(advised, names, step_ns)) for names in sets]
 
 
@@ -51,14 +52,14 @@ def advise(recording: store.Recording) -> dict[str, Ceiling]:
     """What the advice from the only run of a recording says of each change. Its times are sums over the GPUs, and a
     ceiling is that of a step."""
     run = recording.runs.iloc[0]
-    parts = elapsed.split_steps(recording.kernels, recording.memops)
+    parts = run_limit.split_steps(recording.kernels, recording.memops)
     table = run_advice.advise(
         run,
         parts,
-        elapsed.find(recording.kernels, recording.memops),
+        run_limit.find(recording.kernels, recording.memops),
         kernel_time.kernel_totals(recording.kernels),
         recording.api,
-        run_advice.clocks(recording.steps).get(str(run["run_id"]), {}),
+        step_clocks.clocks(recording.steps).get(str(run["run_id"]), {}),
     )
     num_gpus = max(parts["gpu"].nunique(), 1)
     return {

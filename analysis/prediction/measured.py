@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.metrics import differences, run_advice, run_grid, timing
+from profiler_job.analysis.metrics import differences, run_grid, step_clocks, timing
 from profiler_job.analysis.metrics.differences import Band
 from profiler_job.analysis.prediction import sweep_changes
 from profiler_job.analysis.prediction.ledger import run_id_after
@@ -54,7 +54,7 @@ def _list_timed(name: str, rec: Any) -> pd.DataFrame:
     ok = run_grid.select_measured_runs(rec.runs).astype({"run_id": str, "gpu_name": str})
     table = ok[["run_id", "gpu_name", "num_parameters"]].merge(steps[["run_id", "ns", "min_ns", "max_ns"]], on="run_id")
     waits = differences.times_of_steps(rec.steps, rec.kernels, rec.memops).set_index("run_id")["parts"]
-    at_most = table["run_id"].map(run_advice.measure_host_limited(rec.steps))
+    at_most = table["run_id"].map(step_clocks.measure_host_limited(rec.steps))
     loops = rec.processes.groupby(rec.processes["run_id"].astype(str))["host_loop_ns"].median()
     parts = table["run_id"].map(waits).fillna(at_most)
     return table.assign(parts=parts, loop_ns=table["run_id"].map(loops.astype(float)), measured_in=name)[_TIMES]

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from profiler_job.analysis.metrics.run_advice import GAP_NS, HOST_LIMITED
+from profiler_job.analysis.metrics.step_clocks import GAP_NS, HOST_LIMITED
 from profiler_job.analysis.prediction import scripts
 from profiler_job.analysis.prediction.abstentions import AbstentionCode, AbstentionError
 from profiler_job.analysis.prediction.baseline import Baseline, Tables, read_run

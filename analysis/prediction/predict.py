@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from profiler_job.analysis.metrics import run_grid
-from profiler_job.analysis.metrics.run_advice import GAP_NS, HOST_LIMITED, Clock
+from profiler_job.analysis.metrics.step_clocks import GAP_NS, HOST_LIMITED, Clock
 from profiler_job.analysis.prediction import sweep_changes as changes
 from profiler_job.analysis.prediction.abstentions import AbstentionCode, AbstentionError
 from profiler_job.analysis.prediction.baseline import GEMM, Baseline

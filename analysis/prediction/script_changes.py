@@ -8,9 +8,9 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.capture.findings import is_unaligned
-from profiler_job.analysis.capture.operations import is_queue_full
-from profiler_job.analysis.metrics import elapsed
+from profiler_job.analysis.insight import run_limit
+from profiler_job.analysis.insight.findings import is_unaligned
+from profiler_job.analysis.insight.operations import is_queue_full
 from profiler_job.analysis.metrics.kernel_time import kernel_totals, num_profiled_steps
 from profiler_job.analysis.prediction.abstentions import AbstentionCode, AbstentionError
 from profiler_job.analysis.prediction.baseline import ATTENTION, GEMM, Tables, is_of_attention
@@ -168,7 +168,7 @@ def measure_savable(recording: Tables) -> dict[str, Behind]:
     padded for.
     """
     steps = float(num_profiled_steps(recording.kernels).iloc[0])
-    findings = elapsed.find(recording.kernels, recording.memops).set_index("kind")
+    findings = run_limit.find(recording.kernels, recording.memops).set_index("kind")
     known = {
         str(kind): Behind(launches=row["count"] / steps, time_ns=row["time_ns"] / steps)
         for kind, row in findings.iterrows()

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from profiler_job.analysis.metrics.run_advice import GAP_NS, clocks
 from profiler_job.analysis.metrics.run_grid import has_known_shape
+from profiler_job.analysis.metrics.step_clocks import GAP_NS, clocks
 from profiler_job.analysis.prediction import (
     development,
     fusion,

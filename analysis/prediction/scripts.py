@@ -13,8 +13,8 @@ from typing import Any
 import pandas as pd
 
 from profiler_job.analysis.metrics.kernel_time import kernel_totals, module_of, num_profiled_steps
-from profiler_job.analysis.metrics.run_advice import GAP_NS
 from profiler_job.analysis.metrics.run_grid import has_known_shape
+from profiler_job.analysis.metrics.step_clocks import GAP_NS
 from profiler_job.analysis.prediction import fusion, script_changes, script_rates
 from profiler_job.analysis.prediction.abstentions import AbstentionCode, AbstentionError, NoModelError
 from profiler_job.analysis.prediction.baseline import ATTENTION, GEMM, Tables, is_of_attention

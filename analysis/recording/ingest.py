@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ValidationError
 
-from profiler_job.analysis.capture import communication, inferred, modules
+from profiler_job.analysis.capture import collective_messages, inferred, modules
 from profiler_job.analysis.capture.attribution import Attribution, attribute
 from profiler_job.analysis.capture.believed_launches import NOT_BELIEVED
 from profiler_job.analysis.capture.capture_data import Capture, ExportError
@@ -469,7 +469,7 @@ def _capture_tables(
     kernels = kernels.assign(**{name: links.kernels[name] for name in links.kernels})
     kernels["launch_ns"], kernels["launch_end_ns"] = place["launch_ns"] - origin, place["launch_end_ns"] - origin
     kernels["node"] = node
-    kernels["message_bytes"] = communication.find_messages(capture, attribution)["bytes"]
+    kernels["message_bytes"] = collective_messages.find_messages(capture, attribution)["bytes"]
     not_recorded = ["process", "correlation", "graph_node", "host_memory"]
     memops = capture.memops.assign(rank=rank).drop(columns=not_recorded)
     place = attribution.memops

@@ -27,7 +27,7 @@ keys:
   `verdict`
 - `kernels`, `families`, `ranges`, `phases`, `api`, `syncs`, `memops`, `gpus`, `communication`, `collectives`,
   `messages`, `findings`, `advice`, `problems`, `missing`: arrays of objects, whose keys are the columns of
-  `analysis.capture.section_columns.SECTIONS`, largest first. The gains of `advice` refer to the time from work_start_ns
+  `analysis.insight.section_columns.SECTIONS`, largest first. The gains of `advice` refer to the time from work_start_ns
   to work_end_ns
 
 Times are integer nanoseconds, sizes bytes, shares 0 to 1, and null means not known. Keys may be added, never renamed.
@@ -45,9 +45,9 @@ from profiler_job.analysis.capture import nsys_reports
 from profiler_job.analysis.capture.capture_data import ExportError
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.capture.phase_names import parse_phases
-from profiler_job.analysis.capture.section_columns import SECTIONS
 from profiler_job.analysis.capture.selection import ALL, Selection
-from profiler_job.analysis.capture.summary import Predict, Summary
+from profiler_job.analysis.insight.section_columns import SECTIONS
+from profiler_job.analysis.insight.summary import Predict, Summary
 from profiler_job.analysis.reference import kernel_families
 from profiler_job.analysis.show import index
 from profiler_job.analysis.show.profiles import find_profiles

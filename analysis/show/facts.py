@@ -3,12 +3,12 @@
 from shlex import quote
 from typing import Any
 
-from profiler_job.analysis.capture.section_columns import SECTIONS
-from profiler_job.analysis.capture.summary import Summary
+from profiler_job.analysis.insight.communication_lines import describe_communication as communication_of
+from profiler_job.analysis.insight.finding_lines import describe_findings as findings_of
+from profiler_job.analysis.insight.limit_lines import describe_verdict as verdict_of
+from profiler_job.analysis.insight.section_columns import SECTIONS
+from profiler_job.analysis.insight.summary import Summary
 from profiler_job.analysis.reference.columns import format_cell
-from profiler_job.analysis.show.communication_lines import describe_communication as communication_of
-from profiler_job.analysis.show.finding_lines import describe_findings as findings_of
-from profiler_job.analysis.show.verdict_lines import describe_verdict as verdict_of
 from profiler_job.jobs.contract.printable import make_printable
 from profiler_job.jobs.contract.quantities import format_time
 from profiler_job.jobs.contract.words import format_count, inflect

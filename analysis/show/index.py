@@ -5,12 +5,12 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.capture.summary import Summary
+from profiler_job.analysis.insight.limit_lines import name_limit
+from profiler_job.analysis.insight.summary import Summary
 from profiler_job.analysis.reference.columns import format_cell
 from profiler_job.analysis.reference.kernel_families import FAMILIES
 from profiler_job.analysis.show.show_formats import describe_left_out, format_table
 from profiler_job.analysis.show.table_columns import fit_table
-from profiler_job.analysis.show.verdict_lines import name_limit
 
 COLUMNS = {
     "source": "name of the file",

@@ -10,20 +10,20 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from profiler_job.analysis.capture.limit_of_capture import BUSY, IDLE
-from profiler_job.analysis.capture.section_columns import SECTIONS
-from profiler_job.analysis.capture.summary import NUM_MOMENTS, Summary
+from profiler_job.analysis.insight.advice_lines import TITLE, choose_advice_note, format_advice
+from profiler_job.analysis.insight.finding_lines import FINDING
+from profiler_job.analysis.insight.gpu_limit import BUSY, IDLE
+from profiler_job.analysis.insight.limit_lines import INFERRED_SHARE, MOST_GPUS
+from profiler_job.analysis.insight.section_columns import SECTIONS
+from profiler_job.analysis.insight.short_names import shorten
+from profiler_job.analysis.insight.summary import NUM_MOMENTS, Summary
 from profiler_job.analysis.reference.columns import format_cell, format_heading
 from profiler_job.analysis.reference.kernel_families import FAMILIES
 from profiler_job.analysis.render.tables import family_chip
-from profiler_job.analysis.show.advice_lines import TITLE, choose_advice_note, format_advice
 from profiler_job.analysis.show.facts import LEAST_SAID, format_heads, format_note
-from profiler_job.analysis.show.finding_lines import FINDING
 from profiler_job.analysis.show.index import tabulate_captures
-from profiler_job.analysis.show.names import shorten
 from profiler_job.analysis.show.show_formats import ALWAYS_WHOLE, list_sections
 from profiler_job.analysis.show.terminal_text import is_text
-from profiler_job.analysis.show.verdict_lines import INFERRED_SHARE, MOST_GPUS
 from profiler_job.jobs.contract.outputs import PAGE_FOOTER
 from profiler_job.jobs.contract.printable import make_printable
 from profiler_job.jobs.contract.quantities import format_time

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from profiler_job.analysis.capture.capture_data import ExportError
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.capture.selection import Selection
-from profiler_job.analysis.capture.summary import Predict, Summary, summarise
+from profiler_job.analysis.insight.summary import Predict, Summary, summarise
 from profiler_job.analysis.reference.rules import Taxonomy
 from profiler_job.jobs.contract.errors import describe_bug
 from profiler_job.jobs.contract.exit_codes import ExitCode

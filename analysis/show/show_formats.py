@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from profiler_job.analysis.capture.section_columns import SECTIONS
-from profiler_job.analysis.capture.summary import Summary
+from profiler_job.analysis.insight.advice_lines import TITLE, choose_advice_note, format_advice
+from profiler_job.analysis.insight.section_columns import SECTIONS
+from profiler_job.analysis.insight.summary import Summary
 from profiler_job.analysis.reference.columns import format_cell, format_heading
-from profiler_job.analysis.show.advice_lines import TITLE, choose_advice_note, format_advice
 from profiler_job.analysis.show.facts import format_heads, format_note
 from profiler_job.analysis.show.table_columns import fit_table
 from profiler_job.analysis.show.terminal_text import is_text, wrap_text

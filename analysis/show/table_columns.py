@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pandas as pd
 from rich.cells import cell_len
 
+from profiler_job.analysis.insight.short_names import shorten
 from profiler_job.analysis.reference.columns import format_cell, format_heading
-from profiler_job.analysis.show.names import shorten
 from profiler_job.analysis.show.terminal_text import break_text, is_text
 
 DROPPED = {

@@ -8,6 +8,9 @@ from typing import Any
 
 import pandas as pd
 
+from profiler_job.analysis.insight.advice_lines import format_run_advice
+from profiler_job.analysis.insight.finding_lines import FINDING, describe_findings
+from profiler_job.analysis.insight.limit_lines import describe_gpus, describe_phases
 from profiler_job.analysis.pages import (
     run_page,
     telemetry,
@@ -18,9 +21,6 @@ from profiler_job.analysis.recording import store
 from profiler_job.analysis.render import strip, timeline
 from profiler_job.analysis.render.answer import Answer
 from profiler_job.analysis.render.text import duration, file_name, inline, plain
-from profiler_job.analysis.show.advice_lines import format_run_advice
-from profiler_job.analysis.show.finding_lines import FINDING, describe_findings
-from profiler_job.analysis.show.verdict_lines import describe_gpus, describe_phases
 from profiler_job.analysis.site.page_context import check_recording, describe_conditions, make_site, name_folder
 from profiler_job.analysis.site.site_writer import Site
 from profiler_job.jobs.contract.axes import find_value_words

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from profiler_job.analysis.capture.attribution import attribute
 from profiler_job.analysis.capture.nsys_export import read
-from profiler_job.analysis.capture.summary import summarise
+from profiler_job.analysis.insight.summary import summarise
 
 
 def main(profile: str) -> dict:

@@ -10,7 +10,7 @@ import pytest
 
 from profiler_job.analysis.capture.attribution import attribute
 from profiler_job.analysis.capture.nsys_export import read
-from profiler_job.analysis.capture.summary import summarise
+from profiler_job.analysis.insight.summary import summarise
 
 from . import compare_speed, history_speed
 from .__main__ import growth, targets, write

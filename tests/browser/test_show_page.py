@@ -4,7 +4,7 @@ import pytest
 
 from profiler_job.analysis.capture.capture_data import Capture
 from profiler_job.analysis.capture.nsys_export import read
-from profiler_job.analysis.capture.summary import summarise
+from profiler_job.analysis.insight.summary import summarise
 from profiler_job.analysis.show.page import render_page
 from tests.browser.chromium import watched
 from tests.browser.hostile import NAMES

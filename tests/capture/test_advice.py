@@ -4,11 +4,11 @@ something else limits it."""
 import pytest
 
 from profiler_job.analysis.capture.nsys_export import read
-from profiler_job.analysis.capture.summary import summarise
 from profiler_job.analysis.changes import load_change
 from profiler_job.analysis.changes.evidence import WithheldCode
+from profiler_job.analysis.insight.advice_lines import format_advice
+from profiler_job.analysis.insight.summary import summarise
 from profiler_job.analysis.reference import track_record
-from profiler_job.analysis.show.advice_lines import format_advice
 from profiler_job.analysis.show.show_formats import as_markdown, as_text
 from profiler_job.jobs.contract.changes import CHANGES
 from profiler_job.jobs.contract.layout import SCRIPT

@@ -5,7 +5,7 @@ import pytest
 from profiler_job.analysis.capture.attribution import ATTRIBUTIONS, attribute
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.capture.phase_names import find_phase, is_step
-from profiler_job.analysis.capture.summary import summarise
+from profiler_job.analysis.insight.summary import summarise
 from profiler_job.analysis.show.facts import describe_coverage
 
 from .nsys_files import Export
@@ -426,7 +426,7 @@ def test_kernels_long_before_their_launch_are_not_attributed(tmp_path, export):
     summary, problems = _problems(export, tmp_path)
     assert summary.coverage == _coverage(early=0.5, none=0.5)
     early, clocks = problems
-    assert early == "1 of 2 kernels begin more than 5 ms before the call that launched them"
+    assert early == "1 of 2 kernels begin more than 5.00 ms before the call that launched them"
     assert clocks == "1 of 2 kernels begin before the call that launched them, by up to 4999999 ns"
     assert summary.launches["kernels"] == 1
 
@@ -460,7 +460,7 @@ def test_in_a_short_capture_no_clock_is_that_wrong(tmp_path, export):
     export.launch(500, start=300)
     summary, problems = _problems(export, tmp_path)
     assert summary.coverage["exact"] == 0
-    assert problems == ["1 of 1 kernels begin more than 0.0001 ms before the call that launched them"]
+    assert problems == ["1 of 1 kernels begin more than 100 ns before the call that launched them"]
 
 
 def test_copies_of_a_doubtful_launch_are_not_attributed(tmp_path, export):

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from profiler_job.analysis.capture.findings import COLUMNS, KINDS
 from profiler_job.analysis.capture.nsys_export import read
-from profiler_job.analysis.capture.summary import summarise
-from profiler_job.analysis.show.finding_lines import MOST, SENTENCES, describe_findings
+from profiler_job.analysis.insight.finding_lines import MOST, SENTENCES, describe_findings
+from profiler_job.analysis.insight.findings import COLUMNS, KINDS
+from profiler_job.analysis.insight.summary import summarise
 
 from .nsys_files import Export
 from .profiles import profile

@@ -8,7 +8,7 @@ import pytest
 from profiler_job.analysis.capture.attribution import attribute
 from profiler_job.analysis.capture.inferred import infer_phases
 from profiler_job.analysis.capture.nsys_export import read
-from profiler_job.analysis.capture.summary import summarise
+from profiler_job.analysis.insight.summary import summarise
 
 from .nsys_files import Export
 from .profiles import profile

@@ -8,7 +8,7 @@ import pytest
 
 from profiler_job.analysis.capture import intervals
 from profiler_job.analysis.capture.nsys_export import read
-from profiler_job.analysis.capture.summary import summarise
+from profiler_job.analysis.insight.summary import summarise
 from profiler_job.analysis.metrics import timing
 from tests.capture.nsys_files import Export
 

@@ -10,7 +10,7 @@ import pytest
 
 from profiler_job.analysis import load
 from profiler_job.analysis.capture.capture_data import ExportError, ExportProblem
-from profiler_job.analysis.capture.loading import COLUMNS
+from profiler_job.analysis.insight.loading import COLUMNS
 
 from .nsys_files import Export
 from .profiles import profile

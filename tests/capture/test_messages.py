@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from profiler_job.analysis.capture.attribution import attribute
-from profiler_job.analysis.capture.communication import find_messages
+from profiler_job.analysis.capture.collective_messages import find_messages
 from profiler_job.analysis.capture.nsys_export import read
 
 from .nsys_files import Export

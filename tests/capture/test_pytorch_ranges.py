@@ -5,7 +5,7 @@ import pytest
 from profiler_job.analysis.capture.attribution import ATTRIBUTIONS, attribute
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.capture.pytorch_ranges import parse_names
-from profiler_job.analysis.capture.summary import summarise
+from profiler_job.analysis.insight.summary import summarise
 
 from .nsys_files import Export
 

@@ -7,16 +7,16 @@ import pytest
 from rich.cells import cell_len
 
 from profiler_job.analysis.capture.attribution import attribute
-from profiler_job.analysis.capture.section_columns import SECTIONS
 from profiler_job.analysis.capture.selection import Selection
-from profiler_job.analysis.capture.summary import summarise
+from profiler_job.analysis.insight.communication_lines import describe_communication as communication_sentences
+from profiler_job.analysis.insight.finding_lines import describe_findings as findings_of
+from profiler_job.analysis.insight.limit_lines import describe_verdict
+from profiler_job.analysis.insight.section_columns import SECTIONS
+from profiler_job.analysis.insight.summary import summarise
 from profiler_job.analysis.reference.columns import format_heading
-from profiler_job.analysis.show.communication_lines import describe_communication as communication_sentences
-from profiler_job.analysis.show.finding_lines import describe_findings as findings_of
 from profiler_job.analysis.show.index import tabulate_captures
 from profiler_job.analysis.show.page import render_page
 from profiler_job.analysis.show.show_formats import as_markdown, as_text
-from profiler_job.analysis.show.verdict_lines import describe_verdict
 from tests.capture.real_captures import FOLDER, read_capture
 
 NAMES = sorted(path.name.removesuffix(".sqlite.packed") for path in FOLDER.glob("*.packed"))

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from profiler_job.__main__ import app
 from profiler_job.analysis import show
-from profiler_job.analysis.capture.section_columns import SECTIONS
+from profiler_job.analysis.insight.section_columns import SECTIONS
 
 from .nsys_files import Export
 from .pages import check_inert

@@ -16,11 +16,11 @@ from typer.testing import CliRunner
 from profiler_job.__main__ import app
 from profiler_job.analysis.capture import intervals
 from profiler_job.analysis.capture.nsys_export import read
-from profiler_job.analysis.capture.section_columns import SECTIONS
-from profiler_job.analysis.capture.summary import summarise
+from profiler_job.analysis.insight.section_columns import SECTIONS
+from profiler_job.analysis.insight.short_names import shorten
+from profiler_job.analysis.insight.summary import summarise
 from profiler_job.analysis.reference.kernel_families import FAMILIES
 from profiler_job.analysis.show.index import COLUMNS
-from profiler_job.analysis.show.names import shorten
 from profiler_job.analysis.show.page import render_page
 from profiler_job.analysis.show.show_formats import as_text
 from profiler_job.analysis.show.table_columns import DROPPED, NAMES

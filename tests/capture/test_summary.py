@@ -11,12 +11,12 @@ from profiler_job.analysis.capture import (
     kernel_overlaps,
     nsys_reports,
     parquet_tables,
-    range_times,
     sqlite_tables,
 )
 from profiler_job.analysis.capture.nsys_export import read
-from profiler_job.analysis.capture.section_columns import SECTIONS
-from profiler_job.analysis.capture.summary import summarise
+from profiler_job.analysis.insight import range_times
+from profiler_job.analysis.insight.section_columns import SECTIONS
+from profiler_job.analysis.insight.summary import summarise
 
 from .nsys_files import Export
 from .profiles import NAMES, profile

@@ -9,13 +9,13 @@ import pytest
 from profiler_job.analysis.capture import selection
 from profiler_job.analysis.capture.attribution import attribute
 from profiler_job.analysis.capture.capture_data import Capture
-from profiler_job.analysis.capture.limit_of_capture import PARTS
 from profiler_job.analysis.capture.nsys_export import read
-from profiler_job.analysis.capture.section_columns import SECTIONS
-from profiler_job.analysis.capture.summary import Summary, summarise
+from profiler_job.analysis.insight.gpu_limit import PARTS
+from profiler_job.analysis.insight.limit_lines import describe_gpus, describe_phases, describe_verdict
+from profiler_job.analysis.insight.section_columns import SECTIONS
+from profiler_job.analysis.insight.summary import Summary, summarise
 from profiler_job.analysis.reference import cuda_api, kernel_families
 from profiler_job.analysis.show.show_formats import as_markdown, as_text
-from profiler_job.analysis.show.verdict_lines import describe_gpus, describe_phases, describe_verdict
 
 from .nsys_files import Export
 from .profiles import NAMES, profile

@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 from profiler_job.analysis.changes.evidence import WithheldCode
-from profiler_job.analysis.metrics.run_advice import Clock, advise, clocks, measure_host_limited
+from profiler_job.analysis.insight.run_advice import advise
+from profiler_job.analysis.metrics.step_clocks import Clock, clocks, measure_host_limited
 
 MS = 1_000_000
 GB = 10**9

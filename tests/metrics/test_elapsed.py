@@ -3,11 +3,11 @@
 import pandas as pd
 import pytest
 
-from profiler_job.analysis.capture import limit_of_capture
 from profiler_job.analysis.capture.attribution import attribute
 from profiler_job.analysis.capture.nsys_export import read
-from profiler_job.analysis.capture.summary import summarise
-from profiler_job.analysis.metrics import elapsed, timing
+from profiler_job.analysis.insight import gpu_limit, run_limit
+from profiler_job.analysis.insight.summary import summarise
+from profiler_job.analysis.metrics import timing
 from profiler_job.analysis.reference import kernel_families
 from tests.capture.nsys_files import Export
 from tests.synthetic import recording
@@ -51,18 +51,18 @@ def test_a_recording_and_its_capture_have_the_same_parts(export, tmp_path):
     capture = read(export.sqlite(tmp_path / "x.sqlite"))
     attribution = attribute(capture)
     of_capture = summarise(capture, attribution).sections["verdict_phases"].set_index("phase")
-    rows = elapsed.split_steps(*_recorded(capture, attribution)).set_index("phase")
+    rows = run_limit.split_steps(*_recorded(capture, attribution)).set_index("phase")
     assert list(rows.index) == ["forward", "backward"]
-    assert (of_capture.loc[rows.index, list(elapsed.PARTS)] == rows[list(elapsed.PARTS)]).all(axis=None)
+    assert (of_capture.loc[rows.index, list(run_limit.PARTS)] == rows[list(run_limit.PARTS)]).all(axis=None)
     assert (rows[["late_launch_ns", "between_ns", "communication_ns", "copies_ns"]] > 0).all(axis=None)
-    assert (rows[list(elapsed.PARTS)].sum(axis=1) == rows["elapsed_ns"]).all()
+    assert (rows[list(run_limit.PARTS)].sum(axis=1) == rows["elapsed_ns"]).all()
 
 
 def test_a_recording_and_its_capture_have_the_same_findings(export, tmp_path):
     capture = read(export.sqlite(tmp_path / "x.sqlite"))
     attribution = attribute(capture)
     in_capture = summarise(capture, attribution).sections["findings"]
-    found = elapsed.find(*_recorded(capture, attribution))
+    found = run_limit.find(*_recorded(capture, attribution))
     assert {"fp32_gemms", "communication", "host_to_device"} <= set(found["kind"])
     both = in_capture[in_capture["kind"].isin(found["kind"])].reset_index(drop=True)
     columns = ["kind", "time_ns", "share", "of", "count"]
@@ -81,7 +81,7 @@ def test_a_synchronisation_counts_as_launched_late(export, tmp_path):
     capture = read(export.sqlite(tmp_path / "x.sqlite"))
     attribution = attribute(capture)
     of_capture = summarise(capture, attribution).sections["verdict"].iloc[0]
-    rows = elapsed.split_steps(*_recorded(capture, attribution))
+    rows = run_limit.split_steps(*_recorded(capture, attribution))
     assert of_capture["sync_ns"] > 0
     assert rows["late_launch_ns"].sum() == of_capture["late_launch_ns"] + of_capture["sync_ns"]
     assert rows["elapsed_ns"].sum() == of_capture["elapsed_ns"] - of_capture["no_work_ns"]
@@ -91,9 +91,9 @@ def test_gpus_of_a_run_are_numbered_by_rank_and_each_step_stands_alone(export, t
     capture = read(export.sqlite(tmp_path / "x.sqlite"))
     kernels, memops = _recorded(capture, attribute(capture))
     later = {"start_ns": 10**9, "end_ns": 10**9, "launch_ns": 10**9}
-    once = elapsed.split_steps(kernels, memops)
+    once = run_limit.split_steps(kernels, memops)
     both = [pd.concat([frame, frame.assign(rank=frame["rank"] + 1)]) for frame in (kernels, memops)]
-    of_ranks = elapsed.split_steps(*both)
+    of_ranks = run_limit.split_steps(*both)
     assert of_ranks["gpu"].tolist() == [0, 0, 1, 1]
     assert of_ranks.loc[of_ranks["gpu"] == 1].drop(columns="gpu").to_dict("list") == once.drop(columns="gpu").to_dict(
         "list"
@@ -102,16 +102,16 @@ def test_gpus_of_a_run_are_numbered_by_rank_and_each_step_stands_alone(export, t
         pd.concat([frame, frame.assign(step=1, **{name: frame[name] + by for name, by in later.items()})])
         for frame in (kernels.assign(launch_end_ns=kernels["launch_ns"]), memops)
     ]
-    assert elapsed.split_steps(*twice)["elapsed_ns"].tolist() == once["elapsed_ns"].tolist()
+    assert run_limit.split_steps(*twice)["elapsed_ns"].tolist() == once["elapsed_ns"].tolist()
 
 
 def test_the_busy_parts_are_what_gpu_busy_is():
     rec = recording(("small",), (128, 512))
-    rows = elapsed.split_steps(rec.kernels, rec.memops)
+    rows = run_limit.split_steps(rec.kernels, rec.memops)
     gpu = timing.gpu_times(rec.kernels, rec.memops)
     mean = gpu[gpu["phase"] == "step"].groupby("run_id")[["busy_ns", "projected_ns"]].mean()
-    of_runs = rows.groupby("run_id")[["elapsed_ns", *elapsed.PARTS]].sum()
-    assert of_runs[[*elapsed.BUSY]].sum(axis=1).to_dict() == pytest.approx(mean["busy_ns"].to_dict())
+    of_runs = rows.groupby("run_id")[["elapsed_ns", *run_limit.PARTS]].sum()
+    assert of_runs[[*run_limit.BUSY]].sum(axis=1).to_dict() == pytest.approx(mean["busy_ns"].to_dict())
     assert of_runs["elapsed_ns"].to_dict() == pytest.approx(mean["projected_ns"].to_dict())
 
 
@@ -119,11 +119,11 @@ def test_an_operation_of_unknown_launch_has_no_cause(export, tmp_path):
     capture = read(export.sqlite(tmp_path / "x.sqlite"))
     kernels, memops = _recorded(capture, attribute(capture))
     lost = kernels.assign(launch_ns=kernels["start_ns"], launch_end_ns=kernels["start_ns"])
-    rows = elapsed.split_steps(lost, memops)
-    assert rows["unknown_idle_ns"].sum() > 0 and set(elapsed.PARTS) < set(limit_of_capture.PARTS)
+    rows = run_limit.split_steps(lost, memops)
+    assert rows["unknown_idle_ns"].sum() > 0 and set(run_limit.PARTS) < set(gpu_limit.PARTS)
 
 
 def test_a_run_without_operations_has_no_rows():
     rec = recording(("small",), (128,))
-    assert elapsed.split_steps(rec.kernels.head(0), rec.memops.head(0)).empty
-    assert elapsed.find(rec.kernels.head(0), rec.memops.head(0)).empty
+    assert run_limit.split_steps(rec.kernels.head(0), rec.memops.head(0)).empty
+    assert run_limit.find(rec.kernels.head(0), rec.memops.head(0)).empty

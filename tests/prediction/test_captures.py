@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from profiler_job.__main__ import app
 from profiler_job.analysis.capture.attribution import attribute
 from profiler_job.analysis.capture.nsys_export import read
-from profiler_job.analysis.capture.operations import summarise_operations
 from profiler_job.analysis.capture.selection import Selection, find_first_event
-from profiler_job.analysis.capture.summary import summarise
+from profiler_job.analysis.insight.operations import summarise_operations
+from profiler_job.analysis.insight.summary import summarise
 from profiler_job.analysis.prediction import ledger, script_development, script_rates, scripts
 from profiler_job.analysis.prediction.captures import REPEATS, add_gains
 from profiler_job.analysis.prediction.script_changes import EXPECTED, UNALIGNED_FASTER

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from profiler_job.analysis.capture.findings import is_unaligned
+from profiler_job.analysis.insight.findings import is_unaligned
 from profiler_job.analysis.metrics.kernel_time import kernel_totals
 from profiler_job.analysis.prediction import ledger, script_changes, script_development, script_rates, scripts
 from profiler_job.analysis.prediction.abstentions import AbstentionCode, AbstentionError

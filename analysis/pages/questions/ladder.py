@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.metrics import differences, gpu_samples, run_advice, run_grid, timing, trained_losses
+from profiler_job.analysis.metrics import differences, gpu_samples, run_grid, step_clocks, timing, trained_losses
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.metrics.gpu_samples import SLOW_HOST
 from profiler_job.analysis.metrics.trained_losses import BEFORE, TRAINED
@@ -277,7 +277,7 @@ def _measure_steps(recordings: Iterable[Any]) -> pd.DataFrame:
     known = runs[names]
     table = known.merge(times, on="run_id").merge(machine, how="left", on="run_id")
     table["tokens_per_s"] = run_grid.tokens_per_s(table, table["ns"])
-    table["parts"] = table["run_id"].map(run_advice.measure_host_limited(steps))
+    table["parts"] = table["run_id"].map(step_clocks.measure_host_limited(steps))
     table["host_limited"] = (table["parts"] / table["ns"]).clip(upper=1)
     table["host_ratio"] = table["run_id"].map(by_process).astype(float)
     table = table.join(losses, on="run_id")

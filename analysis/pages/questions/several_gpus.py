@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from profiler_job.analysis.metrics import differences, run_advice, run_grid, timing
+from profiler_job.analysis.metrics import differences, run_grid, step_clocks, timing
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.metrics.exchange import (
     FRAMES,
@@ -151,7 +151,7 @@ def _frames(
     slower = of_phases.reindex(of_one.index) - of_phases.reindex(of_one).set_axis(of_one.index)
     cases["clock_cost_ns"] = cases["run_id"].map(estimate_cost(steps, of_one, slower))
     is_split = cases["clock_cost_ns"].notna() & cases["critical_ns"].notna()
-    cases["host_share"] = (cases["run_id"].map(run_advice.measure_host_limited(steps)) / cases["step_ns"]).where(
+    cases["host_share"] = (cases["run_id"].map(step_clocks.measure_host_limited(steps)) / cases["step_ns"]).where(
         is_split
     )
     for name, ns in (

@@ -6,8 +6,8 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.capture.section_columns import SECTIONS
-from profiler_job.analysis.capture.summary import Summary
+from profiler_job.analysis.insight.section_columns import SECTIONS
+from profiler_job.analysis.insight.summary import Summary
 from profiler_job.analysis.reference import track_record
 from profiler_job.analysis.reference.columns import format_cell
 from profiler_job.jobs.contract.changes import LABELS

@@ -6,8 +6,9 @@ import pandas as pd
 from profiler_job.analysis.capture import collective_time
 from profiler_job.analysis.capture.attribution import Attribution
 from profiler_job.analysis.capture.capture_data import Capture
+from profiler_job.analysis.capture.collective_messages import find_messages
 from profiler_job.analysis.capture.distinct_values import encode
-from profiler_job.analysis.capture.limit_of_capture import find_syncs
+from profiler_job.analysis.insight.gpu_limit import find_syncs
 from profiler_job.analysis.reference import kernel_families
 from profiler_job.analysis.reference.rules import Taxonomy
 from profiler_job.jobs.contract.ranges import SAID_RANK
@@ -69,21 +70,6 @@ def _read_world_size(capture: Capture) -> int:
     """Read the number of all ranks, on all machines, from the ranks' ranges; 0 if they do not give it."""
     said = pd.Series(capture.ranges["name"].cat.categories.astype(str)).str.extract(SAID_RANK)["world"]
     return int(said.astype("Int64").max()) if said.notna().any() else 0
-
-
-def find_messages(capture: Capture, attribution: Attribution) -> pd.DataFrame:
-    """Find the bytes and the communicator of each kernel's message, from NCCL's range around its launch; -1 if no range
-    gives them."""
-    ranges, range_id = attribution.ranges, attribution.kernels["range_id"].to_numpy()
-    unknown = pd.DataFrame(-1, index=range(len(range_id)), columns=["bytes", "communicator"])
-    if not len(capture.messages) or not len(ranges):
-        return unknown
-    said = capture.messages.drop_duplicates(["thread", "start_ns"]).set_index(["thread", "start_ns"])
-    inside = range_id >= 0
-    around = ranges.iloc[range_id[inside]]
-    keys = pd.MultiIndex.from_arrays([around["thread"].to_numpy(), around["start_ns"].to_numpy()])
-    unknown.loc[inside] = said[["bytes", "communicator"]].reindex(keys, fill_value=-1).to_numpy()
-    return unknown
 
 
 _NOTHING = pd.DataFrame(

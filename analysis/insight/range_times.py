@@ -8,7 +8,7 @@ from profiler_job.analysis.capture.attribution import Attribution
 from profiler_job.analysis.capture.capture_data import Capture
 from profiler_job.analysis.capture.kernel_overlaps import KernelOverlaps
 from profiler_job.analysis.capture.range_nesting import split_by_depth
-from profiler_job.analysis.capture.section_columns import make_frame
+from profiler_job.analysis.insight.section_columns import make_frame
 
 
 def summarise_ranges(

@@ -11,22 +11,23 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from profiler_job.analysis.capture import capture_advice, findings, intervals, limit_of_capture
-from profiler_job.analysis.capture.api_times import summarise_api, summarise_launches
+from profiler_job.analysis.capture import intervals
 from profiler_job.analysis.capture.attribution import ATTRIBUTIONS, Attribution, attribute
 from profiler_job.analysis.capture.blocks import count_by, sum_by
 from profiler_job.analysis.capture.capture_data import UNKNOWN_PROCESS, Capture, get_process_id
-from profiler_job.analysis.capture.capture_gaps import find_unmatched_ranges, list_missing, list_problems
 from profiler_job.analysis.capture.collective_time import Communication
-from profiler_job.analysis.capture.communication import measure
 from profiler_job.analysis.capture.distinct_values import find_distinct
 from profiler_job.analysis.capture.inferred import infer_phases
 from profiler_job.analysis.capture.kernel_overlaps import KernelOverlaps
-from profiler_job.analysis.capture.operations import summarise_operations
-from profiler_job.analysis.capture.phase_times import summarise_phases
-from profiler_job.analysis.capture.range_times import summarise_ranges
-from profiler_job.analysis.capture.section_columns import SECTIONS, compute_share, make_frame
 from profiler_job.analysis.capture.selection import ALL, Selection, find_first_event, find_gpus, select
+from profiler_job.analysis.insight import advice, findings, gpu_limit
+from profiler_job.analysis.insight.api_times import summarise_api, summarise_launches
+from profiler_job.analysis.insight.capture_gaps import find_unmatched_ranges, list_missing, list_problems
+from profiler_job.analysis.insight.communication import measure
+from profiler_job.analysis.insight.operations import summarise_operations
+from profiler_job.analysis.insight.phase_times import summarise_phases
+from profiler_job.analysis.insight.range_times import summarise_ranges
+from profiler_job.analysis.insight.section_columns import SECTIONS, compute_share, make_frame
 from profiler_job.analysis.reference import kernel_families
 from profiler_job.analysis.reference.rules import OTHER, Taxonomy
 
@@ -86,7 +87,7 @@ def summarise(
     gpu = find_gpus(capture, kernels)
     overlaps = KernelOverlaps(gpu, kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy())
     gpus = {"kernels": gpu} | {name: find_gpus(capture, getattr(capture, name)) for name in ("graphs", "memops")}
-    of_gpus, of_phases = limit_of_capture.split_elapsed(capture, attribution, gpus, taxonomy)
+    of_gpus, of_phases = gpu_limit.split_elapsed(capture, attribution, gpus, taxonomy)
     if selection.range is not None:  # of what else the GPU did meanwhile nothing is left: it would count as idle
         of_gpus, of_phases = of_gpus.head(0), of_phases.head(0)
     sections = {
@@ -117,7 +118,7 @@ def summarise(
     sections["problems"] = list_problems(capture, attribution)
     sections["missing"] = list_missing(capture, attribution, chosen or {})
     facts = _collect_facts(capture, attribution, selection, sections, exchanged, zero)
-    sections["advice"] = capture_advice.advise(facts, sections)
+    sections["advice"] = advice.advise(facts, sections)
     summary = Summary(
         capture=facts,
         coverage=_measure_coverage(attribution, duration),

@@ -7,7 +7,7 @@ from profiler_job.analysis.capture.attribution import ATTRIBUTIONS, Attribution
 from profiler_job.analysis.capture.blocks import count_by, sum_by
 from profiler_job.analysis.capture.kernel_overlaps import KernelOverlaps
 from profiler_job.analysis.capture.phase_names import parse_module
-from profiler_job.analysis.capture.section_columns import SECTIONS, compute_share, make_frame
+from profiler_job.analysis.insight.section_columns import SECTIONS, compute_share, make_frame
 from profiler_job.jobs.contract.ranges import ALL_PHASES
 
 

@@ -22,7 +22,7 @@ from profiler_job.analysis.capture.inferred import infer_phases
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.capture.phase_names import parse_phases
 from profiler_job.analysis.capture.selection import Selection, find_first_event, find_gpus, select
-from profiler_job.analysis.capture.summary import Summary, summarise
+from profiler_job.analysis.insight.summary import Summary, summarise
 from profiler_job.analysis.reference import kernel_families
 from profiler_job.analysis.reference.rules import Taxonomy
 

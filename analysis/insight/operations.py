@@ -14,7 +14,7 @@ from profiler_job.analysis.capture.attribution import Attribution
 from profiler_job.analysis.capture.blocks import count_by, sum_by
 from profiler_job.analysis.capture.capture_data import Capture
 from profiler_job.analysis.capture.distinct_values import encode
-from profiler_job.analysis.capture.findings import AttentionSpans, KernelNames, find_attention_spans, is_gemm
+from profiler_job.analysis.insight.findings import AttentionSpans, KernelNames, find_attention_spans, is_gemm
 from profiler_job.analysis.reference.rules import Taxonomy
 from profiler_job.jobs.contract.ranges import ALL_PHASES, BACKWARD
 

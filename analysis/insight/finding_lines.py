@@ -4,8 +4,8 @@ import re
 
 import pandas as pd
 
+from profiler_job.analysis.insight.short_names import shorten
 from profiler_job.analysis.reference.columns import format_cell
-from profiler_job.analysis.show.names import shorten
 from profiler_job.jobs.contract.printable import make_printable
 from profiler_job.jobs.contract.quantities import format_time
 from profiler_job.jobs.contract.words import format_count

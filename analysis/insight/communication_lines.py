@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from profiler_job.analysis.capture.summary import Summary
+from profiler_job.analysis.insight.summary import Summary
 from profiler_job.jobs.contract.quantities import format_quantity, format_time
 from profiler_job.jobs.contract.words import format_count
 

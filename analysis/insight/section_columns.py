@@ -4,12 +4,13 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.capture import capture_advice, collective_time, findings, limit_of_capture
+from profiler_job.analysis.capture import collective_time
+from profiler_job.analysis.insight import advice, findings, gpu_limit
 from profiler_job.jobs.contract.ranges import ALL_PHASES
 
 SECTIONS: dict[str, dict[str, str]] = {
-    "verdict": limit_of_capture.COLUMNS,
-    "verdict_phases": limit_of_capture.PHASE_COLUMNS,
+    "verdict": gpu_limit.COLUMNS,
+    "verdict_phases": gpu_limit.PHASE_COLUMNS,
     "kernels": {
         "name": "full demangled name",
         "family": "kernel family",
@@ -81,7 +82,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     "collectives": collective_time.COLLECTIVE_COLUMNS,
     "messages": collective_time.MESSAGE_COLUMNS,
     "findings": findings.COLUMNS,
-    "advice": capture_advice.COLUMNS,
+    "advice": advice.COLUMNS,
     "problems": {"what": "what is wrong with the capture", "consequence": "what was made of it"},
     "missing": {"what": "table, column or event that the capture lacks", "consequence": "what cannot be said for it"},
 }

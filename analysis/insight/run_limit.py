@@ -9,14 +9,14 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from profiler_job.analysis.capture import findings, limit_of_capture
+from profiler_job.analysis.insight import findings, gpu_limit
 from profiler_job.analysis.metrics import kernel_time
 from profiler_job.analysis.metrics.timing import select_steps
 from profiler_job.analysis.reference.kernel_families import BUILT_IN
 from profiler_job.jobs.contract.ranges import OPTIMIZER
 
-BUSY = {name: label for name, label in limit_of_capture.BUSY.items() if name != "graphs_ns"}
-IDLE = {name: label for name, label in limit_of_capture.IDLE.items() if name != "sync_ns"}
+BUSY = {name: label for name, label in gpu_limit.BUSY.items() if name != "graphs_ns"}
+IDLE = {name: label for name, label in gpu_limit.IDLE.items() if name != "sync_ns"}
 PARTS = (*BUSY, *IDLE)
 """What `elapsed_ns` is the sum of, in a recording."""
 GPU = ["rank", "device"]
@@ -31,10 +31,8 @@ def split_steps(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
     for run_id, of_run in _runs(kernels, memops):
         for gpu, (_, of_gpu) in enumerate(_operations(*of_run).groupby(GPU, sort=True)):
             table = np.sum([_split(of_step) for _, of_step in of_gpu.groupby("step", sort=False)], axis=0)
-            means = pd.DataFrame(table.T / num_steps[run_id], columns=list(limit_of_capture.PARTS))[list(PARTS)]
-            rows.append(
-                means.assign(run_id=run_id, gpu=gpu, phase=limit_of_capture.PHASES, elapsed_ns=means.sum(axis=1))
-            )
+            means = pd.DataFrame(table.T / num_steps[run_id], columns=list(gpu_limit.PARTS))[list(PARTS)]
+            rows.append(means.assign(run_id=run_id, gpu=gpu, phase=gpu_limit.PHASES, elapsed_ns=means.sum(axis=1)))
     columns = ["run_id", "gpu", "phase", "elapsed_ns", *PARTS]
     table = pd.concat(rows, ignore_index=True) if rows else pd.DataFrame(columns=columns)
     return table.loc[table["elapsed_ns"] > 0, columns].reset_index(drop=True)
@@ -75,12 +73,12 @@ def _operations(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
     copies and fills launch_ns), start_ns, end_ns."""
     family = kernels["family"].astype("category").cat
     parts = (
-        kernels.assign(kind=limit_of_capture.classify_families(family.categories)[family.codes]),
-        memops.assign(kind=np.int8(limit_of_capture.COPIES), launch_end_ns=memops["launch_ns"]),
+        kernels.assign(kind=gpu_limit.classify_families(family.categories)[family.codes]),
+        memops.assign(kind=np.int8(gpu_limit.COPIES), launch_end_ns=memops["launch_ns"]),
     )
     columns = [*GPU, "step", "phase", "kind", "launch_ns", "launch_end_ns", "start_ns", "end_ns"]
     ops = pd.concat([part[columns].astype({"phase": str}) for part in parts], ignore_index=True)
-    return ops.assign(phase=pd.Categorical(ops["phase"], limit_of_capture.PHASES).codes)
+    return ops.assign(phase=pd.Categorical(ops["phase"], gpu_limit.PHASES).codes)
 
 
 def _split(ops: pd.DataFrame) -> np.ndarray:
@@ -90,7 +88,7 @@ def _split(ops: pd.DataFrame) -> np.ndarray:
     ends = launches.copy()
     np.maximum.at(ends, call, ops["launch_end_ns"].to_numpy())
     is_known = (ops["launch_ns"] != ops["start_ns"]).to_numpy()
-    calls = limit_of_capture.Calls(
+    calls = gpu_limit.Calls(
         start=launches,
         end=ends,
         process=np.zeros(len(launches), np.int64),
@@ -98,9 +96,7 @@ def _split(ops: pd.DataFrame) -> np.ndarray:
         syncs={},
     )
     columns = {name: ops[column].to_numpy() for name, column in _COLUMNS.items()}
-    return limit_of_capture.split(
-        limit_of_capture.Operations.sort_by_start(**columns, call=np.where(is_known, call, -1)), calls
-    )
+    return gpu_limit.split(gpu_limit.Operations.sort_by_start(**columns, call=np.where(is_known, call, -1)), calls)
 
 
 _COLUMNS = {"start": "start_ns", "end": "end_ns", "kind": "kind", "phase": "phase"}

@@ -9,7 +9,7 @@ from profiler_job.analysis.capture.attribution import Attribution
 from profiler_job.analysis.capture.blocks import count_by, split_into_blocks
 from profiler_job.analysis.capture.capture_data import Capture
 from profiler_job.analysis.capture.distinct_values import find_distinct
-from profiler_job.analysis.capture.section_columns import make_frame
+from profiler_job.analysis.insight.section_columns import make_frame
 
 
 def summarise_api(capture: Capture, attribution: Attribution) -> pd.DataFrame:

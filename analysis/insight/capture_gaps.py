@@ -9,7 +9,7 @@ from profiler_job.analysis.capture.attribution import Attribution
 from profiler_job.analysis.capture.believed_launches import NO_CALL
 from profiler_job.analysis.capture.capture_data import Capture
 from profiler_job.analysis.capture.range_nesting import split_by_depth
-from profiler_job.analysis.capture.section_columns import SECTIONS
+from profiler_job.analysis.insight.section_columns import SECTIONS
 
 
 def list_problems(capture: Capture, attribution: Attribution) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""What to change first in a recorded run: what `capture_advice` computes of a capture, for one step of a run.
+"""What to change first in a recorded run: what `advice` computes of a capture, for one step of a run.
 
 A recording also holds steps that were timed without nsys. They say how long the GPUs wait, and the time that the host
 needs to issue a phase says whether they wait for the host; the profiled steps say what runs.
@@ -6,54 +6,15 @@ needs to issue a phase says whether they wait for the host; the profiled steps s
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.capture import capture_advice
-from profiler_job.analysis.metrics.elapsed import BUSY
-from profiler_job.analysis.metrics.per_rank import take_largest_rank
+from profiler_job.analysis.insight import advice
+from profiler_job.analysis.insight.run_limit import BUSY
+from profiler_job.analysis.metrics.step_clocks import GAP_NS, HOST_LIMITED, Clock
 from profiler_job.analysis.reference import gpus
 from profiler_job.jobs.contract import ranges
-
-GAP_NS = 1600.0
-"""Between the end of an operation and the start of the next on a GPU that has work queued, where the run itself does
-not say."""
-HOST_LIMITED = 0.95
-"""From this part of a phase on that the host issues work, the host is what limits it."""
-
-
-class Clock(NamedTuple):
-    """Unprofiled medians of a phase. issue_ns: of the wall time, the host's part; NaN where it was not recorded."""
-
-    wall_ns: float
-    issue_ns: float
-
-
-def clocks(steps: pd.DataFrame) -> dict[str, dict[str, Clock]]:
-    """Of each run that was timed, by phase, and of the whole `step`. Of several ranks the largest of each: the others
-    wait for the one whose host is slowest, and seem not to be limited by theirs."""
-    rows = steps[steps["collector"].astype(str) == "timer"]
-    rows = rows.assign(issue_ns=pd.to_numeric(rows["issue_ns"], errors="coerce").astype(float))
-    rows = take_largest_rank(rows, ["wall_ns", "issue_ns"])
-    medians = rows.groupby(["run_id", "phase"], observed=True)[["wall_ns", "issue_ns"]].median()
-    known: dict[str, dict[str, Clock]] = {}
-    for (run_id, phase), wall_ns, issue_ns in medians.itertuples():
-        known.setdefault(str(run_id), {})[str(phase)] = Clock(float(wall_ns), float(issue_ns))
-    return known
-
-
-def measure_host_limited(steps: pd.DataFrame) -> dict[str, float]:
-    """Of each run that was timed, how long the phases of a step take that the host limits: its GPUs wait for no longer
-    than that."""
-    return {
-        run_id: sum(
-            clock.wall_ns
-            for phase, clock in timed.items()
-            if phase != ranges.STEP and not clock.issue_ns <= HOST_LIMITED * clock.wall_ns
-        )
-        for run_id, timed in clocks(steps).items()
-    }
 
 
 def advise(
@@ -68,7 +29,7 @@ def advise(
     `metrics.elapsed`; totals: of `kernel_totals`; api: names of its calls; timed: its `clocks`. No rows where the run
     was not timed or profiled."""
     if elapsed.empty or totals.empty or ranges.STEP not in timed:
-        return capture_advice.make_advice_table([])
+        return advice.make_advice_table([])
     num_gpus = elapsed["gpu"].nunique()
     steps = max(int(run["profiled_steps"]), 1) * num_gpus
     totals = totals.assign(calls=totals["calls"] / num_gpus, time_ns=totals["time_ns"] / num_gpus)
@@ -87,7 +48,7 @@ def advise(
     }
     facts = {"num_kernels": totals["calls"].sum(), "num_graph_executions": 0, "is_slowed": False}
     facts["memory_used"] = _measure_memory_used(run)
-    return capture_advice.advise(facts | dict.fromkeys(("work_start_ns", "work_end_ns", "loading_end_ns")), sections)
+    return advice.advise(facts | dict.fromkeys(("work_start_ns", "work_end_ns", "loading_end_ns")), sections)
 
 
 def _measure_memory_used(run: Mapping[str, Any]) -> float | None:

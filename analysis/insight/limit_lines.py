@@ -6,8 +6,8 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.capture.limit_of_capture import BUSY, IDLE, PARTS
-from profiler_job.analysis.capture.summary import Summary
+from profiler_job.analysis.insight.gpu_limit import BUSY, IDLE, PARTS
+from profiler_job.analysis.insight.summary import Summary
 from profiler_job.jobs.contract.quantities import format_share, format_time
 from profiler_job.jobs.contract.words import format_count
 

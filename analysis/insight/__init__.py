@@ -1,0 +1,1 @@
+"""What a capture or a run means, computed once: limit, idle time, findings, advice, communication."""
