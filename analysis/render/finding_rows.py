@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from profiler_job.analysis.render.answer import Claim, Column, Table
 
-NUM_ROWS = 10
+NUM_ROWS = 8
 """Rows on the page; the CSV has all."""
 TITLE = 60
 """Characters of a sentence that its table is called by."""

@@ -2,7 +2,8 @@
 (() => {
   "use strict";
 
-  document.querySelector(".md-search").setAttribute("aria-label", "Search"); // Material gives its dialog no name
+  // Material gives its dialog no name.
+  document.querySelector(".md-search").setAttribute("aria-label", "Search");
 
   // What a cell holds, as the CSV of the whole table has it (tables.to_csv); nothing in one that says why it is empty.
   const full = (cell) => {
