@@ -18,6 +18,9 @@ class ExportTables(Protocol):
     def list_tables(self) -> set[str]:
         """Return the names of the tables that are there, of those in `READ`."""
 
+    def list_problems(self) -> dict[str, str]:
+        """Return what may be wrong with the file itself, and what that means."""
+
     def list_columns(self, table: str) -> list[str]:
         """Return the columns of a table; none if there is no such table."""
 

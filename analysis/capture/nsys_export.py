@@ -457,5 +457,5 @@ def _read_capture(tables: ExportTables, path: Path, details: bool, shapes: dict[
         duration_ns=duration,
         recorded_at=_read_recorded_at(tables),
         missing=missing,
-        problems=problems,
+        problems=tables.list_problems() | problems,
     )

@@ -20,7 +20,8 @@ from profiler_job.jobs.contract.exit_codes import ExitCode
 
 
 class ParquetTables:
-    """Columns of an export in a folder with one Parquet file a table, named as the SQLite tables are."""
+    """Columns of an export in a folder with one Parquet file a table, named as the SQLite tables are. Times with a unit
+    become nanoseconds; a table may have no rows."""
 
     def __init__(self, folder: Path):
         if next(folder.glob("*.parquet"), None) is None:
@@ -38,6 +39,9 @@ class ParquetTables:
 
     def list_tables(self) -> set[str]:
         return set(self._files)
+
+    def list_problems(self) -> dict[str, str]:
+        return {}
 
     def list_columns(self, table: str) -> list[str]:
         about = self._about.get(table)
@@ -75,6 +79,8 @@ class ParquetTables:
         """Raise ValueError if the columns are not plain ones of these physical types, or their pages exceed the
         limits."""
         about = self._about[table]
+        if not about.num_rows:  # then a file has no pages
+            return
         numbers = [i for i in range(about.num_columns) if about.schema.column(i).path in columns]
         for column in map(about.schema.column, numbers):
             if column.physical_type not in kinds or column.max_repetition_level or column.max_definition_level > 1:
@@ -83,6 +89,7 @@ class ParquetTables:
             parquet_pages.check(file, about, numbers, table)
 
 
+_UNITS_NS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 _NUMBERS = ("INT32", "INT64", "BOOLEAN", "FLOAT", "DOUBLE")
 
 
@@ -112,7 +119,13 @@ def _convert_integers(column: pa.Array, table: str) -> np.ndarray:
         column = column.cast(column.type.value_type)
     if column.type == pa.uint64():
         column = column.view(pa.int64())  # ids beyond 2**63 wrap, as they do in SQLite
+    if pa.types.is_date(column.type) or pa.types.is_decimal(column.type):
+        raise ValueError(f"{table} has a value that is a {column.type}")
     try:
+        if pa.types.is_temporal(column.type):
+            unit = _UNITS_NS[column.type.unit]
+            whole = column.view(pa.int32() if pa.types.is_time32(column.type) else pa.int64()).cast(pa.int64())
+            column = pc.multiply_checked(whole, pa.scalar(unit, pa.int64()))
         return column.cast(pa.int64()).fill_null(NO_VALUE).to_numpy()
     except pa.ArrowInvalid as error:
         raise ValueError(f"{table} has a value that is not a whole number") from error

@@ -24,6 +24,13 @@ from profiler_job.analysis.capture.export_columns import gather_columns
 from profiler_job.analysis.capture.export_schema import NO_VALUE, READ
 from profiler_job.jobs.contract.exit_codes import ExitCode
 
+WAL = bytes([2, 2])
+"""Versions of the file format in the header of a database with a write-ahead log."""
+WITHOUT_LOG = {
+    "a database in WAL mode without its log": "what was written last may be missing: copy the file with its -wal, or "
+    + EXPORT_AGAIN
+}
+
 
 class SqliteTables:
     """Columns of an export in SQLite. Python's own sqlite3, read in flat chunks: 1 M rows of seven columns take a
@@ -31,8 +38,9 @@ class SqliteTables:
 
     CHUNK = 1 << 9  # values that are not numbers take memory until they are refused: half a GiB of limits.ROW_BYTES
 
-    def __init__(self, connection: sqlite3.Connection, shown: Path):
+    def __init__(self, connection: sqlite3.Connection, shown: Path, problems: dict[str, str]):
         self._connection = connection
+        self._problems = problems
         self._names = limits.UniqueNames()
         connection.text_factory = self._decode_text
         (num_tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -50,7 +58,7 @@ class SqliteTables:
     @classmethod
     @contextmanager
     def open(cls, path: Path, shown: Path) -> Iterator["SqliteTables"]:
-        _check_sqlite_file(path, shown)
+        problems = _check_sqlite_file(path, shown)
         # immutable: the file may lie on a read-only disk, and nothing else writes it
         connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
         try:
@@ -58,7 +66,7 @@ class SqliteTables:
             deadline = time.thread_time() + limits.check_s(path.stat())
             connection.set_progress_handler(lambda: time.thread_time() > deadline, 10_000)
             try:
-                tables = cls(connection, shown)
+                tables = cls(connection, shown, problems)
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
                     raise
@@ -90,6 +98,9 @@ class SqliteTables:
 
     def list_tables(self) -> set[str]:
         return set(self._columns)
+
+    def list_problems(self) -> dict[str, str]:
+        return self._problems
 
     def list_columns(self, table: str) -> list[str]:
         return self._columns.get(table, [])
@@ -147,7 +158,8 @@ def _limit_sqlite(connection: sqlite3.Connection) -> None:
         connection.execute(f"PRAGMA {setting}")
 
 
-def _check_sqlite_file(path: Path, shown: Path) -> None:
+def _check_sqlite_file(path: Path, shown: Path) -> dict[str, str]:
+    """Return what may be wrong with a file. Raises ExportError if it is not a whole one."""
     size = path.stat().st_size
     if size == 0:
         raise ExportError(ExportProblem.EMPTY, shown, "is empty", EXPORT_AGAIN)
@@ -172,3 +184,5 @@ def _check_sqlite_file(path: Path, shown: Path) -> None:
     expected = (65536 if page == 1 else page) * int.from_bytes(header[28:32], "big")
     if size < expected:
         raise ExportError(ExportProblem.UNFINISHED, shown, f"is cut off ({size} of {expected} bytes)", EXPORT_AGAIN)
+    # Some programs that read a file switch it to this mode; then nothing is missing.
+    return dict(WITHOUT_LOG) if header[18:20] == WAL else {}

@@ -448,3 +448,54 @@ def test_what_ranges_of_programs_carry_is_not_kept(tmp_path):
     with closing(sqlite3.connect(file)) as connection:
         kept = [text for (text,) in connection.execute("SELECT jsonText FROM NVTX_EVENTS WHERE jsonText NOT NULL")]
     assert len(kept) == 6 and all(text.startswith('{"NCCL communicator ID"') for text in kept)
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+@pytest.mark.parametrize("kind", ["timestamp", "duration"])
+def test_times_with_a_unit_become_nanoseconds(tmp_path, unit, kind):
+    factor = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}[unit]
+    export = Export()
+    export.launch(1000 * factor, start=2000 * factor, end=3000 * factor)
+    folder = export.parquetdir(tmp_path / "x")
+    before = read(folder)
+    for table in (export_schema.KERNEL, export_schema.API):
+        rows = pq.read_table(folder / f"{table}.parquet")
+        for name in ("start", "end"):
+            times = pa.array([value // factor for value in rows[name].to_pylist()], pa.int64())
+            rows = rows.set_column(rows.column_names.index(name), name, times.view(getattr(pa, kind)(unit)))
+        pq.write_table(rows, folder / f"{table}.parquet", version="2.6")
+    after = read(folder)
+    if unit != "s":  # which Parquet does not have: pyarrow writes ms
+        assert after.kernels[["start_ns", "end_ns"]].equals(before.kernels[["start_ns", "end_ns"]])
+    assert (after.kernels["end_ns"] - after.kernels["start_ns"]).tolist() == [1000 * factor]
+
+
+def test_times_beyond_64_bits_of_nanoseconds_and_dates_are_refused(export, tmp_path):
+    folder = export.parquetdir(tmp_path / "x")
+    file = folder / f"{export_schema.KERNEL}.parquet"
+    plain = pq.read_table(file)
+    for values in (pa.array([2**62] * plain.num_rows, pa.timestamp("us")), pa.array([1] * plain.num_rows, pa.date32())):
+        rows = plain.set_column(plain.column_names.index("start"), "start", values)
+        pq.write_table(rows, file)
+        assert "holds values that no nsys writes" in _problem(folder)
+
+
+def test_a_parquet_table_without_rows_is_an_empty_table(export, tmp_path):
+    folder = export.parquetdir(tmp_path / "x")
+    whole = read(folder)
+    for table in ("CUPTI_ACTIVITY_KIND_MEMCPY", "NVTX_EVENTS", "TARGET_INFO_GPU"):
+        file = folder / f"{table}.parquet"
+        rows = pq.read_table(file if file.exists() else folder / f"{export_schema.KERNEL}.parquet")
+        pq.write_table(rows[:0], file)
+    made = read(folder)
+    assert (len(made.kernels), len(made.ranges)) == (len(whole.kernels), 0)
+    assert {*made.memops["operation"]} < {*whole.memops["operation"]}
+
+
+def test_a_database_in_wal_mode_without_its_log_is_named(export, tmp_path):
+    path = export.sqlite(tmp_path / "x.sqlite")
+    assert not read(path).problems
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("PRAGMA journal_mode=WAL").fetchone() == ("wal",)
+    connection.close()
+    assert any("WAL" in problem for problem in read(path).problems)
