@@ -124,8 +124,8 @@ def _convert_integers(column: pa.Array, table: str) -> np.ndarray:
     try:
         if pa.types.is_temporal(column.type):
             unit = _UNITS_NS[column.type.unit]
-            whole = column.view(pa.int32() if pa.types.is_time32(column.type) else pa.int64()).cast(pa.int64())
-            column = pc.multiply_checked(whole, pa.scalar(unit, pa.int64()))
+            number = column.view(pa.int32() if pa.types.is_time32(column.type) else pa.int64()).cast(pa.int64())
+            column = pc.multiply_checked(number, pa.scalar(unit, pa.int64()))
         return column.cast(pa.int64()).fill_null(NO_VALUE).to_numpy()
     except pa.ArrowInvalid as error:
         raise ValueError(f"{table} has a value that is not a whole number") from error

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 import typer
 
+from profiler_job.analysis.cli.terminal import print_lines
 from profiler_job.analysis.recording import ingest as ingesting
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.words import format_count
@@ -32,7 +33,7 @@ def check_public(
             raise typer.Exit(ExitCode.USAGE) from error
         broken = links.check_links(folder, urlsplit(os.environ.get("SITE_URL", "")).path or "/")
         for line in [*findings, *(f"link that leads nowhere in {link}" for link in broken)]:
-            print(f"{folder}: {line}")
+            print_lines(f"{folder}: {line}")
         num_found += len(findings) + len(broken)
-    print(f"{format_count(len(folders), 'folder')}: {num_found} found that must not become public")
+    print_lines(f"{format_count(len(folders), 'folder')}: {num_found} found that must not become public")
     raise typer.Exit(ExitCode.FAILED if num_found else ExitCode.OK)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from profiler_job.analysis.cli.terminal import describe_error, find_exit_code
+from profiler_job.analysis.cli.terminal import describe_error, find_exit_code, print_lines
 from profiler_job.analysis.recording import ingest as ingesting
 from profiler_job.analysis.recording.store import RecordingError
 from profiler_job.jobs.contract.exit_codes import ExitCode
@@ -34,7 +34,7 @@ def ingest(
     num_ok = sum(run["status"] == "ok" for run in manifest["runs"])
     kernels = manifest["tables"].get("kernels", {}).get("rows", 0)
     num_runs, num_kernels = format_count(len(manifest["runs"]), "run"), format_count(kernels, "kernel")
-    print(f"{out}: {num_runs}, {num_ok} ok, {num_kernels}, {format_size(size)}")
+    print_lines(f"{out}: {num_runs}, {num_ok} ok, {num_kernels}, {format_size(size)}")
     if lost := ingesting.lost_runs(manifest):
         were = "was" if len(lost) == 1 else "were"
         ingesting.print_line(f"error: {len(lost)} of {num_runs} {were} measured and cannot be recorded, see above")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from profiler_job.analysis.cli.terminal import describe_error, find_exit_code
+from profiler_job.analysis.cli.terminal import describe_error, find_exit_code, print_lines
 from profiler_job.analysis.recording import ingest as ingesting
 from profiler_job.analysis.recording import merge as merging
 from profiler_job.jobs.contract.exit_codes import ExitCode
@@ -32,5 +32,5 @@ def merge(
         ingesting.print_line(f"error: {describe_error(error)}")
         raise typer.Exit(find_exit_code(error)) from error
     num_runs = format_count(len(merged.runs), "run")
-    print(f"{out}: {num_runs}, {len(merged.missing)} missing, {len(merged.copies)} held more than once")
+    print_lines(f"{out}: {num_runs}, {len(merged.missing)} missing, {len(merged.copies)} held more than once")
     raise typer.Exit(ExitCode.FAILED if merged.missing else ExitCode.OK)

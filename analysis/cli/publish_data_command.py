@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from profiler_job.analysis.cli.terminal import describe_error, find_exit_code
+from profiler_job.analysis.cli.terminal import describe_error, find_exit_code, print_lines
 from profiler_job.analysis.recording import ingest as ingesting
 from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.exit_codes import ExitCode
@@ -43,4 +43,6 @@ def publish_data(
     if folder is None:
         ingesting.print_line("nothing was published")
         raise typer.Exit(ExitCode.FAILED)
-    print(f"{folder} is ready: commit it with {data / data_readme.NAME}, and the site shows it after the next push")
+    print_lines(
+        f"{folder} is ready: commit it with {data / data_readme.NAME}, and the site shows it after the next push"
+    )

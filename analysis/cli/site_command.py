@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from profiler_job.analysis.cli.shared_options import NoisePair, RunsOfA, RunsOfB, Skip
-from profiler_job.analysis.cli.terminal import is_given
+from profiler_job.analysis.cli.terminal import is_given, print_lines
 from profiler_job.analysis.comparison import print_comparison as comparing
 from profiler_job.analysis.recording import ingest as ingesting
 from profiler_job.jobs.cli.results_site import build_results_site
@@ -114,7 +114,7 @@ def write_pages(
     folders = recordings or write_site.recordings_in(docs / "data")
     published = write_site.publish(folders, docs, comparison, price_per_hour)
     if published.verdict:
-        print(published.verdict)
+        print_lines(published.verdict)
     pages, files = format_count(published.pages, "page"), format_count(published.files, "file")
-    print(f"{docs}: {pages}, {files}, {format_count(published.breaches, 'breach')} of the checks")
+    print_lines(f"{docs}: {pages}, {files}, {format_count(published.breaches, 'breach')} of the checks")
     raise typer.Exit(ExitCode.FAILED if strict and published.breaches else ExitCode.OK)

@@ -6,6 +6,7 @@ import typer
 
 from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.exit_codes import ExitCode
+from profiler_job.jobs.contract.printable import make_lines_printable
 
 
 def find_exit_code(error: Exception) -> ExitCode:
@@ -28,6 +29,11 @@ def escape_unencodable() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+
+
+def print_lines(text: str) -> None:
+    """Print text that may hold names of somebody else, which cannot drive the terminal."""
+    print(make_lines_printable(text))
 
 
 def is_given(context: typer.Context, name: str) -> bool:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from profiler_job.analysis.cli.terminal import print_lines
 from profiler_job.analysis.recording import ingest as ingesting
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.layout import RECORD
@@ -25,13 +26,13 @@ def verify(
         ingesting.print_line(f"error: {folder} holds no finished run and no recording")
         raise typer.Exit(ExitCode.USAGE)
     for place, damage in verified.damage.items():
-        print(f"{place}: {damage}")
+        print_lines(f"{place}: {damage}")
     for place in verified.unsealed:
-        print(f"{place}: cannot be checked: an older version wrote it, without SHA-256")
+        print_lines(f"{place}: cannot be checked: an older version wrote it, without SHA-256")
     for place in verified.unfinished:
-        print(f"{place}: not finished: it has no {RECORD}, and `run` measures it")
+        print_lines(f"{place}: not finished: it has no {RECORD}, and `run` measures it")
     looked_at = (
         f"{format_count(verified.num_runs, 'finished run')} and {format_count(verified.num_recordings, 'recording')}"
     )
-    print(f"{looked_at}: {len(verified.damage)} damaged, {len(verified.unsealed)} cannot be checked")
+    print_lines(f"{looked_at}: {len(verified.damage)} damaged, {len(verified.unsealed)} cannot be checked")
     raise typer.Exit(ExitCode.FAILED if verified.damage else ExitCode.OK)

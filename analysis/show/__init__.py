@@ -52,7 +52,7 @@ from profiler_job.analysis.reference import kernel_families
 from profiler_job.analysis.show import index
 from profiler_job.analysis.show.profiles import find_profiles
 from profiler_job.analysis.show.reader import Reader
-from profiler_job.analysis.show.show_formats import as_csv, as_markdown, as_text, section_as_csv
+from profiler_job.analysis.show.show_formats import as_csv, as_markdown, as_text, escape_csv_cell, section_as_csv
 from profiler_job.analysis.show.terminal_text import measure_terminal
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.json_format import add_format_version
@@ -148,6 +148,8 @@ def show_report(profiles: Sequence[Path], report: str, out: Callable[[str], None
             continue
         if len(profiles) > 1:
             out("\n" * (num_read > 0) + make_printable(f"# {report} of {profile}"))
+        texts = table.select_dtypes(exclude="number").astype(object)
+        table = table.assign(**{name: values.map(escape_csv_cell) for name, values in texts.items()})
         out(table.to_csv(index=False, float_format="%.1f").rstrip("\n"))
         num_read += 1
     return code

@@ -7,7 +7,17 @@ from typing import Any
 import typer
 from rich.console import Console
 
-out, err = Console(highlight=False), Console(stderr=True, highlight=False, soft_wrap=True)
+from profiler_job.jobs.contract.printable import make_lines_printable
+
+
+class PlainConsole(Console):
+    """A console on which no text can drive the terminal: what is printed may be a name that somebody else chose."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        super().print(*(make_lines_printable(each) if isinstance(each, str) else each for each in objects), **options)
+
+
+out, err = PlainConsole(highlight=False), PlainConsole(stderr=True, highlight=False, soft_wrap=True)
 
 
 def fail(message: str, code: int) -> typer.Exit:

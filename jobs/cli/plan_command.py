@@ -12,6 +12,7 @@ from profiler_job.jobs.cli.sweep_options import Only, ShardOption, SweepFile, ch
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.json_format import add_format_version
+from profiler_job.jobs.contract.printable import make_lines_printable
 from profiler_job.jobs.contract.words import format_count
 from profiler_job.jobs.executor.events import format_clock
 from profiler_job.jobs.memory import (
@@ -63,7 +64,7 @@ def plan(
     heading, *rows = table.lines(bar)
     out.print(heading, style="bold", soft_wrap=True)
     for row in rows:
-        print(row)
+        print(make_lines_printable(row))
     if shapes or not runs:
         predicted = "memory and time are predictions" if with_memory else "time is a prediction"
         times = format_count(planned.processes, "process")

@@ -19,6 +19,7 @@ from profiler_job.jobs.contract.errors import ProfilerError, describe_bug
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.extras import check_extra
 from profiler_job.jobs.contract.find_nsys import add_nsys_to_path
+from profiler_job.jobs.contract.printable import make_lines_printable
 
 
 class Entry(NamedTuple):
@@ -197,7 +198,7 @@ def end_with(error: Exception) -> ExitCode:
         line, code = describe_bug(error), ExitCode.BUG
     if sys.stderr is not None:
         with suppress(OSError):
-            print(f"error: {line}", file=sys.stderr, flush=True)
+            print(make_lines_printable(f"error: {line}"), file=sys.stderr, flush=True)
     return code
 
 

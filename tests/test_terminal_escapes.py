@@ -1,0 +1,76 @@
+"""No name that somebody else chose drives the terminal, or becomes a formula of a spreadsheet."""
+
+import csv
+import io
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from profiler_job.__main__ import app, end_with
+from profiler_job.analysis.capture import nsys_reports
+from profiler_job.analysis.prediction import print_predictions
+from profiler_job.jobs.cli.console import PlainConsole, fail
+from profiler_job.jobs.contract.errors import ProfilerError
+from profiler_job.jobs.contract.printable import make_lines_printable
+from tests.capture.nsys_files import Export
+
+CLEAR = "\x1b[31m\x1b[2J"
+NAME = f"{CLEAR}\x9b1Abad\u202ename"
+
+
+def run(*arguments):
+    done = CliRunner().invoke(app, [*map(str, arguments)])
+    assert "Traceback" not in done.output
+    return done
+
+
+def check_plain(text: str) -> None:
+    assert not [char for char in text if not char.isprintable() and char != "\n"]
+
+
+def test_lines_stay_lines():
+    assert make_lines_printable("one\ntwo\x1b[2J") == "one\ntwo\N{REPLACEMENT CHARACTER}[2J"
+
+
+def test_keys_of_a_sweep_are_printed_plainly(tmp_path):
+    file = tmp_path / "sweep.yaml"
+    file.write_text('name: tiny\nsize: [small]\n"\\e[31m\\e[2J": 1\n')
+    done = run("plan", "--sweep", file)
+    assert done.exit_code == 2
+    assert "unknown key" in done.output
+    check_plain(done.output)
+
+
+@pytest.mark.parametrize("report", sorted(nsys_reports.REPORTS))
+@pytest.mark.parametrize("name", [NAME, "=cmd|' /C calc'!A1", "+1", "@SUM(A1)", "-2"])
+def test_names_in_a_report_are_plain_and_no_formulas(tmp_path, report, name):
+    export = Export()
+    export.push(name, 10, 500)
+    export.launch(100, name=name)
+    export.copy(300, 320, export.call(200, 205, name=name))
+    done = run("show", export.sqlite(tmp_path / "x.sqlite"), "--report", report)
+    assert done.exit_code == 0
+    check_plain(done.output)
+    cells = [cell for row in csv.reader(io.StringIO(done.stdout)) for cell in row]
+    assert not [cell for cell in cells if cell.startswith(("=", "+", "@", "-2"))]
+
+
+def test_run_ids_in_predictions_are_plain(tmp_path, monkeypatch):
+    def print_name(request, out, err):
+        out(f"{NAME}: 1 ms a step\nsecond line")
+        err(f"error: {NAME}")
+        return 0
+
+    monkeypatch.setattr(print_predictions, "run", print_name)
+    done = run("predict", tmp_path)
+    assert "second line" in done.output.splitlines()
+    check_plain(done.output)
+
+
+def test_errors_are_plain(capsys):
+    end_with(ProfilerError(NAME))
+    fail(NAME, 2)
+    PlainConsole(file=sys.stdout).print(NAME)
+    said = capsys.readouterr()
+    check_plain(said.out + said.err)
