@@ -260,9 +260,14 @@
     }
   }
 
+  // The place that a hash names; none if it is empty or not an encoded text, such as #%.
+  const find = (hash) => {
+    try { return hash.length > 1 ? document.getElementById(decodeURIComponent(hash.slice(1))) : null; } catch { return null; }
+  };
+
   // The link to the rows of a finding opens them below it, and once more puts them back.
   for (const link of document.querySelectorAll("a.rows[href^='#']")) {
-    const rows = document.getElementById(decodeURIComponent(link.hash.slice(1)));
+    const rows = find(link.hash);
     const said = link.closest("li, p, dd");
     if (!rows || !said) continue;
     const home = rows.parentElement;
@@ -282,7 +287,7 @@
 
   // A link to rows opens what is folded around them.
   const reveal = () => {
-    const target = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    const target = find(location.hash);
     for (let part = target; part; part = part.parentElement) if (part.tagName === "DETAILS") part.open = true;
     if (target) target.scrollIntoView();
   };
