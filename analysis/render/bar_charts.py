@@ -51,7 +51,7 @@ def dumbbell(
         "label:N",
         sort=list(dict.fromkeys(data["label"])),
         title=None,
-        axis=category_axis(drawing),
+        axis=category_axis(drawing, width),
     )
     most = 6 if width < 500 else 9
     axis = log_axis(drawing, data["value"], most) if log else value_axis(drawing, "~g", most)
@@ -125,7 +125,7 @@ def _stacked(
         "label:N",
         sort=list(dict.fromkeys(data["label"])),
         title=None,
-        axis=category_axis(drawing),
+        axis=category_axis(drawing, width),
     )
     title, scale = "ms of kernel time" if in_ms else "% of kernel time", alt.Scale(domain=[0, full], nice=False)
     axis = value_axis(drawing, ",~f", 5)
@@ -178,7 +178,7 @@ def grouped_bars(
         "label:N",
         sort=list(dict.fromkeys(data["label"])),
         title=None,
-        axis=category_axis(drawing),
+        axis=category_axis(drawing, width),
     )
     axis = alt.Axis(**{**value_axis(drawing, "%", 5).to_dict(), "labelExpr": "format(datum.value * 100, '.3~g')"})
     scale = alt.Scale(domainMin=0) if zero else alt.Scale(zero=False, padding=12)
@@ -218,7 +218,7 @@ def stacked_parts(
     sizes = [f"{format_quantity(kind, size)}{f' of {part_of}' * bool(part_of)}" for size in rows[value]]
     data["title"] = [f"{a}, {s}: {size}" for a, s, size in zip(data["label"], data["scope"], sizes)]
     colours = alt.Scale(domain=list(order), range=[drawing[f"--series-{i}"] for i in range(len(order))])
-    y = alt.Y("label:N", sort=list(dict.fromkeys(data["label"])), title=None, axis=category_axis(drawing))
+    y = alt.Y("label:N", sort=list(dict.fromkeys(data["label"])), title=None, axis=category_axis(drawing, width))
     ends = pd.DataFrame({"name": list(limits or {}), "limit": [size / factor for size in (limits or {}).values()]})
     top = max([*data.groupby("label")["size"].sum(), *ends["limit"]])
     axis = alt.Axis(**value_axis(drawing, "~f", 4 if width < 500 else 8).to_dict() | {"orient": "bottom"})
@@ -247,7 +247,7 @@ def waterfall(rows: pd.DataFrame, drawing: Drawing, width: int, order: Sequence[
     off = [format_quantity("time", ns, is_signed=True) for ns in rows["end_ns"] - rows["begin_ns"]]
     data["title"] = [f"{CONTROL.sub('', text)}: {size}" for text, size in zip(rows["text"], off)]
     colours = alt.Scale(domain=list(order), range=[drawing[f"--series-{i}"] for i in range(len(order))])
-    y = alt.Y("label:N", sort=list(data["label"]), title=None, axis=category_axis(drawing))
+    y = alt.Y("label:N", sort=list(data["label"]), title=None, axis=category_axis(drawing, width))
     axis = value_axis(drawing, "+,.3~g", 4 if width < 500 else 8)
     x = alt.X("begin:Q", scale=alt.Scale(zero=True, padding=8), axis=axis, title="ms, off a step of A")
     base = alt.Chart(drawing.data(data), width=plot_width(data, width), height=alt.Step(17))
@@ -280,7 +280,7 @@ def bars_with_marks(
     data["furthest"] = data.groupby("label")["value"].transform("max")
     bars = data[data["series"].isin([order[0], hollow])]
     marks = (drawing.data(data[data["series"] == name]) for name in order[1:])
-    y = alt.Y("label:N", sort=list(dict.fromkeys(data["label"])), title=None, axis=category_axis(drawing))
+    y = alt.Y("label:N", sort=list(dict.fromkeys(data["label"])), title=None, axis=category_axis(drawing, width))
     scale = alt.Scale(domain=[0, 1.12 * data["value"].max()], nice=False)
     x, beyond = (
         alt.X(f"{name}:Q", scale=scale, axis=value_axis(drawing, ",~f", 5), title=unit)

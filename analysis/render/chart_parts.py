@@ -15,6 +15,10 @@ TEXT, FAINT, RULE = "--chart-text", "--chart-faint", "--chart-rule"
 LABEL_SLACK = 26
 """Pixels left of the labels: a reader's font may be wider than the one that they were measured in."""
 
+NARROWEST_PLOT = 120
+LONGEST_LABEL = 300
+"""Pixels."""
+
 DRAWN = 0.001
 """Smaller shares than this would be thinner than the gap between two segments: their rows name them."""
 
@@ -61,14 +65,15 @@ def drawn(kind: str, rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["share"] >= DRAWN] if kind == "stacked_shares" else rows
 
 
-def category_axis(drawing: Drawing) -> alt.Axis:
+def category_axis(drawing: Drawing, width: int) -> alt.Axis:
+    """Return the axis of the labels of rows. They have the room that `plot_width` leaves them."""
     return alt.Axis(
         ticks=False,
         domain=False,
         labelColor=drawing[TEXT],
         labelFontSize=12,
         labelPadding=8,
-        labelLimit=180,
+        labelLimit=min(LONGEST_LABEL, width - LABEL_SLACK - 24 - NARROWEST_PLOT),
     )
 
 
@@ -104,4 +109,4 @@ def log_axis(drawing: Drawing, values: Iterable[float], most: int, orient: str =
 
 def plot_width(data: pd.DataFrame, width: int) -> int:
     """Room that the labels leave: about 6.7 px a character at 12 px."""
-    return max(120, int(width - LABEL_SLACK - 24 - 6.7 * data["label"].str.len().max()))
+    return max(NARROWEST_PLOT, int(width - LABEL_SLACK - 24 - 6.7 * data["label"].str.len().max()))

@@ -390,6 +390,20 @@ def test_home_and_the_index_of_the_search_are_light(page, address):
     assert sizes.pop(INDEX) < LARGEST_INDEX and sum(sizes.values()) < MOST_LOADED
 
 
+def test_the_search_has_no_pages_of_single_runs_or_pairs(built):
+    """Each is one of many alike: words find the pages that list them."""
+    index = json.loads((built / "search" / "search_index.json").read_text())
+    folders = {doc["location"].rpartition("/")[0] for doc in index["docs"]}
+    assert folders <= {"", "report", "guide", "notebooks"} and "report" in folders
+
+
+def test_a_search_for_a_number_says_where_numbers_are_found(page, address):
+    page.goto(address)
+    page.locator(".md-search__input").click()
+    page.locator(".md-search__input").press_sequentially("512")
+    page.wait_for_function("document.querySelector('.md-search-result__meta').textContent.includes('Explore')")
+
+
 def test_a_result_marks_what_was_searched_for(page, address):
     page.goto(f"{address}report/softmax-detail.html?h=softmax", wait_until="networkidle")
     assert page.locator("article mark").count()

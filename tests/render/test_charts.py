@@ -183,7 +183,7 @@ def test_a_figure_knows_the_run_of_each_mark(tmp_path):
     rows = pd.DataFrame({"size": ["a", "a", "b"], "clock": ["x", "y", "x"], "ratio": 1.0, "run_id": ["r", "r", "s"]})
     chart = Chart("one", "dumbbell", "One", rows, options={"order": ["x", "y"], "by": ["size"], "value": "ratio"})
     drawing = drawn(chart, tmp_path, run_links={"r": "report/runs/r"})
-    assert 'data-runs="{&#34;a&#34;: &#34;report/runs/r.html&#34;}"' in drawing
+    assert 'data-runs="{&#34;a&#34;:&#34;report/runs/r.html&#34;}"' in drawing
 
 
 @pytest.mark.parametrize(("ends_at", "stands"), [(2048, "left"), (128, "right")], ids=["room", "no room"])
@@ -196,3 +196,14 @@ def test_the_name_of_a_line_that_ends_before_others_stands_where_these_are_not(e
     at = {word: float(x) for x, word in re.findall(r'translate\(([\d.]+),[\d.]+\)"[^>]*>([^<]+)</text>', drawing)}
     assert at["eager, then OOM"] - at[f"{ends_at:,}"] == pytest.approx(-9 if stands == "left" else 9, abs=0.1)
     assert at["fused"] > at["8,192"]
+
+
+def test_a_wide_drawing_cuts_no_label_that_it_has_room_for():
+    label = "medium context 1024 forward_backward"
+    rows = pd.DataFrame({"size": [label, "b"], "clock": "x", "ratio": [1.0, 2.0]})
+    wide, narrow = (
+        charts.render("dumbbell", rows, "one", width, "One", order=["x"], by=["size"], value="ratio", unit="times")
+        for width in (chart_parts.WIDE, chart_parts.NARROW)
+    )
+    assert f">{label}<" in wide and "…<" not in wide
+    assert f">{label}<" not in narrow and "…<" in narrow
