@@ -119,7 +119,7 @@ def _frames(
     of_step = kernel_time.sum_by_family(in_step, ["scope"]).rename(columns={"scope": "phase"})
     families = pd.concat([kernel_time.sum_by_family(totals, ["phase"]), of_step], ignore_index=True)
     return RunData(
-        elapsed=run_limit.drop(columns="run_id"),
+        elapsed=elapsed.drop(columns="run_id"),
         findings=findings.drop(columns="run_id"),
         times=times.drop(columns="run_id"),
         families=sort_stably(families, place(families["phase"], ORDER), -families["time_ns"]),
