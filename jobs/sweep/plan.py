@@ -128,8 +128,13 @@ def fill_block(block: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str,
     return {key: value for key, value in shared.items() if key not in left_out} | dict(block)
 
 
+SURPRISES = re.compile(r"[-+]?(0[0-9_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)")
+"""Numbers that YAML 1.1 reads otherwise than they look: 010 is 8, 1:20 is 80, and 08 is a text."""
+
+
 class SweepLoader(yaml.SafeLoader):  # type: ignore[misc]  # yaml has no types
-    """Loader of YAML without duplicate keys and without aliases: a few aliases can expand to more than memory holds."""
+    """Loader of YAML without duplicate keys, without numbers in base 8 or 60, and without aliases: a few aliases can
+    expand to more than memory holds."""
 
     def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node:
         if self.check_event(yaml.AliasEvent):
@@ -137,6 +142,13 @@ class SweepLoader(yaml.SafeLoader):  # type: ignore[misc]  # yaml has no types
             problem = f"*{alias.anchor}: aliases are not allowed; write the value out"
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=alias.start_mark)
         return super().compose_node(parent, index)
+
+    def compose_scalar_node(self, anchor: Any) -> yaml.ScalarNode:
+        node = super().compose_scalar_node(anchor)
+        if node.style is None and SURPRISES.fullmatch(node.value):
+            problem = f"{node.value}: YAML does not read this as it looks; write a plain number, or a text in quotes"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         lines: dict[str, int] = {}

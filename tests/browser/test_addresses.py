@@ -7,6 +7,7 @@ from tests.site_builder import ROOT
 
 PAGE = """<!doctype html><title>page</title>
 <script src="{assets}/report.js" defer></script><script src="{assets}/explore.js" defer></script>
+<div class="md-search"></div>
 <details><summary>more</summary><p id="a b">text</p></details>
 <p><a class="rows" href="#%">rows</a></p>"""
 

@@ -278,3 +278,24 @@ def test_two_values_that_would_be_one_run_are_refused(load):
     with pytest.raises(SweepError, match=r"memory_limit_gib: 20\.0000001 and 20\.0000002 are both called limit20"):
         load(SMALLEST | {"memory_limit_gib": [20.0000001, 20.0000002]})
     assert len(load(SMALLEST | {"memory_limit_gib": [20, 20.5]}).runs) == 2
+
+
+@pytest.mark.parametrize("number", ["010", "-017", "08", "00", "0_7", "1:20", "12:30:45", "1:20.5", "190:20:30"])
+@pytest.mark.parametrize("line", ["warmup_steps: {}", "context_length: [128, {}]", "{}: 1", "name: {}"])
+def test_numbers_that_yaml_reads_otherwise_than_they_look_are_refused_with_a_line(tmp_path, number, line):
+    path = tmp_path / "sweep.yaml"
+    path.write_text(f"size: [small]\nmode: [forward]\n{line.format(number)}\n")
+    with pytest.raises(SweepError) as error:
+        load_sweep(path)
+    assert f"{number}: YAML does not read this as it looks" in str(error.value)
+    assert str(error.value).endswith("in line 3")
+
+
+@pytest.mark.parametrize("text", ['"010"', "'1:20'"])
+def test_such_a_text_in_quotes_is_a_text(tmp_path, text):
+    path = tmp_path / "sweep.yaml"
+    path.write_text(f"name: {text}\nsize: [small]\nmode: [forward]\ncontext_length: [0x80]\n")
+    try:
+        load_sweep(path)
+    except SweepError as error:
+        assert "YAML does not read" not in str(error)  # a name may be refused for its characters
