@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from profiler_job.analysis.recording import store, table_schema
+from profiler_job.analysis.render.text import file_name
 from profiler_job.jobs.contract.studies import AGAIN
 
 
@@ -24,6 +25,19 @@ def refuse_doubled_runs(recordings: Mapping[Path, store.Recording]) -> None:
         raise store.RecordingError(
             f"the recordings {list_names(folders)} hold the same runs ({run_id}{more}): choose one with --recording"
         )
+
+
+def refuse_colliding_pages(rec: store.Recording) -> None:
+    """Raise RecordingError if two runs of a recording would have one page: names of files lack some characters, are
+    cut, and on some file systems do not distinguish capitals."""
+    held: dict[str, str] = {}
+    for run_id in rec.runs["run_id"].astype(str):
+        other = held.setdefault(file_name(run_id).casefold(), run_id)
+        if other != run_id:
+            name = rec.manifest.get("name") or "a recording"
+            raise store.RecordingError(
+                f"the runs {other} and {run_id} of {name} would have one page: measure one of them under another name"
+            )
 
 
 def list_names(folders: Iterable[Path]) -> str:

@@ -30,6 +30,7 @@ from profiler_job.analysis.site.combine import (
     join_recordings,
     list_names,
     name_recordings,
+    refuse_colliding_pages,
     refuse_doubled_runs,
     select_finished_runs,
 )
@@ -130,6 +131,8 @@ def write(
     They are drafted elsewhere, and only files that changed are replaced: a preview meets no half report, and where a
     question fails the last report stays.
     """
+    for each in (rec, *studies.values()):
+        refuse_colliding_pages(each)
     # Whatever fails, the helper has written its last file before the draft is removed.
     with tempfile.TemporaryDirectory() as draft, closing(helper or Later()) as helper:
 
