@@ -14,6 +14,7 @@ import pandas as pd
 
 from profiler_job.analysis.capture.attribution import Attribution, attribute
 from profiler_job.analysis.capture.capture_data import UNKNOWN_THREAD, Capture, get_process_id, get_thread_id
+from profiler_job.jobs.contract.printable import make_printable
 
 _STATISTICS = ["Avg (ns)", "Med (ns)", "Min (ns)", "Max (ns)", "StdDev (ns)"]
 
@@ -278,3 +279,20 @@ REPORTS: dict[str, Callable[..., pd.DataFrame]] = {
         nvtx_gpu_proj_sum,
     )
 }
+LONGEST_NAME = 100
+"""Characters of a name in tables of text; CSV has all of it."""
+
+
+def format_reports(capture: Capture) -> str:
+    """Return all tables as text, one after the other, each below its name."""
+    blocks = []
+    for name, report in REPORTS.items():
+        table = report(capture)
+        with pd.option_context("display.max_colwidth", LONGEST_NAME):
+            text = table.to_string(index=False, float_format="%.1f") if len(table) else "(no rows)"
+        blocks.append(f"{name}\n\n{_make_printable(text)}\n")
+    return "\n".join(blocks)
+
+
+def _make_printable(lines: str) -> str:
+    return "\n".join(map(make_printable, lines.splitlines()))

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
@@ -12,7 +13,7 @@ import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ValidationError
 
-from profiler_job.analysis.capture import collective_messages, inferred, modules
+from profiler_job.analysis.capture import collective_messages, inferred, modules, nsys_reports
 from profiler_job.analysis.capture.attribution import Attribution, attribute
 from profiler_job.analysis.capture.believed_launches import NOT_BELIEVED
 from profiler_job.analysis.capture.capture_data import Capture, ExportError
@@ -22,7 +23,7 @@ from profiler_job.analysis.recording.scan import HASHED_NAMES
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.exit_codes import ExitCode
-from profiler_job.jobs.contract.integrity import find_damage, load_json, restore
+from profiler_job.jobs.contract.integrity import create, find_damage, load_json, restore
 from profiler_job.jobs.contract.layout import (
     CALIBRATION,
     LOG,
@@ -282,6 +283,7 @@ def _read_capture(file: Path, node: int, run_id: str, record: FinishedRecord) ->
         return "failed", f"{file.name} {error.problem}", _Captured()
     if status != "ok":
         return status, problem, _Captured(schema=capture.schema_version)
+    _write_statistics(file, capture)
     wrong = capture.problems | attribution.problems
     problems = [f"{what}: {consequence}" for what, consequence in wrong.items()]
     links = modules.link_modules(capture, attribution)
@@ -293,6 +295,12 @@ def _read_capture(file: Path, node: int, run_id: str, record: FinishedRecord) ->
         attribution = inferred.place_batches(capture, attribution)
     tables = _capture_tables(capture, attribution, links, run_id, node)
     return "ok", "", _Captured(tables, problems, capture.schema_version)
+
+
+def _write_statistics(file: Path, capture: Capture) -> None:
+    """Write the tables of `nsys stats` next to the capture, as text, where its folder can be written."""
+    with suppress(OSError), create(file.with_suffix(".stats.txt")) as opened:
+        opened.write(nsys_reports.format_reports(capture))
 
 
 def _share_a_rank(captured: Sequence[_Captured]) -> bool:

@@ -9,6 +9,7 @@ RESULTS/<sweep>/sweep.json            the sweep as planned
                         /timings.json tables that the first unprofiled process measured; the other processes write
                                       timings-1.json, timings-2.json ...
                         /profile.sqlite, log.txt, nsys.log; a run on several machines adds profile-1.sqlite ...
+                        /profile.stats.txt, the summary tables of `nsys stats` as text, which `ingest` writes
                /salt                  what identities of GPUs are hashed with
 RESULTS/raw/<sweep>/<run_id>.nsys-rep the report of nsys itself; holds the machine's names, never published
                     <run_id>.lost.*   what there is of a capture that was lost, until another one succeeds

@@ -8,6 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from profiler_job.__main__ import app
+from profiler_job.analysis.capture import nsys_reports
+from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.metrics import timing
 from profiler_job.analysis.recording import ingest as ingesting
 from profiler_job.analysis.recording import store, times
@@ -446,7 +448,7 @@ def test_the_command_reports_what_it_wrote(results, tmp_path):
     folder = results()
     done = CliRunner().invoke(app, ["ingest", str(folder), "--out", str(tmp_path / "x")])
     assert done.exit_code == 0
-    assert re.search(r"1 run, 1 ok, 4 kernels, \d+\.\d MiB", done.output)
+    assert re.search(r"1 run, 1 ok, 4 kernels, [\d.]+ KiB", done.output)
     done = CliRunner().invoke(app, ["ingest", str(tmp_path / "nothing"), "--out", str(tmp_path / "y")])
     assert done.exit_code == 2
     assert "Traceback" not in done.output
@@ -487,3 +489,26 @@ def test_a_run_most_of_whose_launches_are_not_believed_failed(results, tmp_path)
 
 def test_a_sound_recording_tells_of_no_problems(results, tmp_path):
     assert "problems" not in ingest(results(), tmp_path / "recording")
+
+
+def test_the_tables_of_nsys_stats_are_written_as_text_next_to_the_capture(results, tmp_path):
+    folder = results()
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    (folder / RUN / "profile.stats.txt").symlink_to(victim)
+    ingest(folder, tmp_path / "out")
+    text = (folder / RUN / "profile.stats.txt").read_text()
+    assert [line for line in text.splitlines() if line in nsys_reports.REPORTS] == list(nsys_reports.REPORTS)
+    kernels = nsys_reports.cuda_gpu_kern_sum(read(folder / RUN / "profile.sqlite"))
+    assert str(kernels["Total Time (ns)"].iloc[0]) in text and kernels["Name"].iloc[0][:40] in text
+    assert victim.read_text() == "mine", "a planted link is replaced"
+
+
+def test_results_that_cannot_be_written_are_ingested_without_these_tables(results, tmp_path, monkeypatch):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("profiler_job.analysis.recording.ingest.create", refuse)
+    folder = results()
+    assert ingest(folder, tmp_path / "out")["runs"][0]["status"] == "ok"
+    assert not list(folder.rglob("*.stats.txt"))
