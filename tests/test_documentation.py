@@ -32,7 +32,10 @@ GUIDE = sorted((ROOT / "site" / "guide").glob("*.md"))
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "site" / "extend.md", *GUIDE]
 SPECS = [*sorted((ROOT / "jobs" / "engines").iterdir()), ROOT / "jobs" / "sweep.yaml", ROOT / "docker" / "compose.yaml"]
 MEASURE, SHOW, COMPARE = (ROOT / "site" / "guide" / name for name in ("measure.md", "show.md", "compare.md"))
-EXAMPLES = {"analysis/pages/questions/peak_memory.py", "analysis/pages/questions/peak_memory.md"}
+EXAMPLES = {
+    *(f"analysis/pages/questions/peak_memory.{kind}" for kind in ("py", "md")),
+    *(f"{side}/changes/convolution_search.py" for side in ("analysis", "jobs/follow")),
+}
 """Files that a reader of *Extend* makes."""
 
 NOT_YET: set[str] = set()

@@ -9,6 +9,7 @@ within it, so that threads that wait together count once.
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -25,26 +26,81 @@ from profiler_job.jobs.contract.quantities import format_quantity, format_size, 
 from profiler_job.jobs.contract.ranges import OPTIMIZER
 
 KERNEL_TIME, GPU_SPAN, ELAPSED = "kernel time", "GPU span", "elapsed time"
-KINDS = {
-    "idle": "GPU time in which nothing runs",
-    "fp32_gemms": "GEMMs in FP32 on CUDA cores, without tensor cores",
-    "unaligned_gemms": "tensor-core GEMMs that load at most 4 bytes at once, as where a dimension is not padded",
-    "unfused_attention": "kernels between the two matmuls of attention: scale, mask, softmax, dropout",
-    "casts": "kernels that only convert the data type",
-    "tensor_copies": "kernels that only move elements: contiguous, cat, transpose",
-    "fills": "kernels that write a constant",
-    "per_tensor_optimizer": "an optimizer that launches elementwise kernels for each tensor",
-    "communication": "kernels that exchange data between GPUs; their time includes waiting for the others",
-    "host_to_device": "copies from the host",
-    "device_to_host": "copies to the host",
-    "device_copies": "copies within a GPU or between GPUs, by the driver",
-    "memsets": "memory sets by the driver",
-    "waiting_calls": "API calls in which the host waits for the GPU",
-    "allocation_calls": "API calls that take memory from the driver or return it",
-    "loading_calls": "API calls that load kernels' code, as in the first steps",
-    "tiny_kernels": "launch calls where most kernels are shorter than a launch takes",
+
+
+class FindingKind(NamedTuple):
+    """`what`: what such a finding is about. `sentence`: its meaning, then its numbers; "" if the verdict has more."""
+
+    what: str
+    sentence: str = ""
+
+
+FINDING_KINDS = {
+    "idle": FindingKind("GPU time in which nothing runs"),
+    "fp32_gemms": FindingKind(
+        "GEMMs in FP32 on CUDA cores, without tensor cores",
+        "FP32 GEMMs run without tensor cores: {time}, {share} of kernel time, {kernels}",
+    ),
+    "unaligned_gemms": FindingKind(
+        "tensor-core GEMMs that load at most 4 bytes at once, as where a dimension is not padded",
+        "GEMMs load 4 bytes at once or fewer, as where a dimension is not padded: {time}, {share} of kernel time, "
+        "{kernels}",
+    ),
+    "unfused_attention": FindingKind(
+        "kernels between the two matmuls of attention: scale, mask, softmax, dropout",
+        "attention is not fused: {time} between its two matmuls, {share} of kernel time, {kernels}",
+    ),
+    "casts": FindingKind(
+        "kernels that only convert the data type",
+        "kernels only convert the data type: {time}, {share} of kernel time, {kernels}",
+    ),
+    "tensor_copies": FindingKind(
+        "kernels that only move elements: contiguous, cat, transpose",
+        "kernels only move elements: {time}, {share} of kernel time, {kernels}",
+    ),
+    "fills": FindingKind(
+        "kernels that write a constant", "kernels only write constants: {time}, {share} of kernel time, {kernels}"
+    ),
+    "per_tensor_optimizer": FindingKind(
+        "an optimizer that launches elementwise kernels for each tensor",
+        "the optimizer works tensor by tensor: {time}, {share} of kernel time, {kernels}",
+    ),
+    "communication": FindingKind(
+        "kernels that exchange data between GPUs; their time includes waiting for the others",
+        "GPUs exchange data, or wait for each other to do so: {time}, {share} of kernel time, {kernels}",
+    ),
+    "host_to_device": FindingKind(
+        "copies from the host", "data is copied from the host: {time}, {share} of the GPU's span, {operations}"
+    ),
+    "device_to_host": FindingKind(
+        "copies to the host", "data is copied to the host: {time}, {share} of the GPU's span, {operations}"
+    ),
+    "device_copies": FindingKind(
+        "copies within a GPU or between GPUs, by the driver",
+        "the driver copies on the GPU: {time}, {share} of the GPU's span, {operations}",
+    ),
+    "memsets": FindingKind(
+        "memory sets by the driver", "the driver sets memory: {time}, {share} of the GPU's span, {operations}"
+    ),
+    "waiting_calls": FindingKind(
+        "API calls in which the host waits for the GPU",
+        "the host waits for the GPU: {time}, {share} of elapsed time, {calls}",
+    ),
+    "allocation_calls": FindingKind(
+        "API calls that take memory from the driver or return it",
+        "the host takes memory from the driver, or returns it: {time}, {share} of elapsed time, {calls}",
+    ),
+    "loading_calls": FindingKind(
+        "API calls that load kernels' code, as in the first steps",
+        "the host loads kernels' code, as in first steps: {time}, {share} of elapsed time, {calls}",
+    ),
+    "tiny_kernels": FindingKind(
+        "launch calls where most kernels are shorter than a launch takes",
+        "launching takes longer than running, for {kernels}: {time}, {share} of elapsed time, in launch calls",
+    ),
 }
-"""What each kind of finding is about."""
+KINDS = {name: kind.what for name, kind in FINDING_KINDS.items()}
+SENTENCES = {name: kind.sentence for name, kind in FINDING_KINDS.items() if kind.sentence}
 OF_IDLE_TIME = ("idle", "tiny_kernels")
 """Findings that need the whole time line of a GPU."""
 

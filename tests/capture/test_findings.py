@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from profiler_job.analysis.capture.nsys_export import read
-from profiler_job.analysis.insight.finding_lines import MOST, SENTENCES, describe_findings
-from profiler_job.analysis.insight.findings import COLUMNS, KINDS
+from profiler_job.analysis.insight.finding_lines import MOST, describe_findings
+from profiler_job.analysis.insight.findings import COLUMNS, KINDS, SENTENCES
 from profiler_job.analysis.insight.summary import summarise
 
 from .nsys_files import Export
