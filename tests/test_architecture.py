@@ -292,3 +292,25 @@ def test_no_file_has_what_a_merge_left_open():
     marks = tuple(sign * 7 + " " for sign in "<>")
     assert len(files) > 500
     assert not [file for file in files if any(line.startswith(marks) for line in file.read_text().splitlines())]
+
+
+READS_SITE_DATA = re.compile(r'site/data|(?:parents\[\d\]|ROOT) / "site" / "data"|tests\.shipped[. ]')
+MAY_READ_SITE_DATA = {
+    "tests/browser/test_html.py": "checks the built site",
+    "tests/browser/test_tasks.py": "checks the built site",
+    "tests/freeze.py": "makes the frozen recordings",
+    "tests/image/test_image.py": "checks the built image",
+    "tests/recording/test_publish_data.py": "names files that git ignores",
+    "tests/render/test_notebook.py": "runs the notebooks, which read the shipped recordings",
+    "tests/site_builder.py": "builds the site",
+    "tests/test_architecture.py": "looks for the others",
+    "tests/test_documentation.py": "checks that files exist which pages name",
+}
+"""Tests outside `tests/shipped` that name the shipped recordings, and why."""
+
+
+def test_only_tests_of_what_is_shipped_read_it():
+    """A new recording in `site/data` changes no unit test: these read small frozen recordings."""
+    files = [path for path in (ROOT / "tests").rglob("*.py") if not path.is_relative_to(ROOT / "tests" / "shipped")]
+    found = {path.relative_to(ROOT).as_posix() for path in files if READS_SITE_DATA.search(path.read_text())}
+    assert found == {*MAY_READ_SITE_DATA}, f"read tests/frozen.py: {', '.join(found ^ {*MAY_READ_SITE_DATA})}"

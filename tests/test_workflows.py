@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from profiler_job.analysis.recording import store, table_schema
-from tests.shipped.recordings import locate
+from tests import frozen
 
 ROOT = Path(__file__).parents[1]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -100,21 +100,21 @@ esac""",
     "profiler-job": """if [ "$1" = profile ]; then mkdir -p new/recordings && cp -r "$NEW" new/recordings/train
 else exec "$PYTHON" -m profiler_job "$@"; fi""",
 }
-"""Programs of the runner, of which none has a GPU or GitHub here: what they leave is a shipped recording."""
-CALM, WAITING = "small-ctx512-fp32-naive-forward-compile_cudagraphs", "small-ctx128-fp32-naive-forward"
+"""Programs of the runner, of which none has a GPU or GitHub here: what they leave is a frozen recording."""
+CALM, WAITING = "small-ctx512-fp32-naive-forward-compile_default", "small-ctx128-fp32-naive-forward"
 """Runs whose steps have a noise band below, and above, the workflow's limit."""
 
 
 def keep_run(folder, run_id, times_as_long=1):
-    """A recording of one shipped run, all of which takes so many times as long, on the host and on the GPU."""
-    shipped = store.load(locate("compile"))
-    tables = {name: getattr(shipped, name) for name in table_schema.TABLES}
+    """A recording of one frozen run, all of which takes so many times as long, on the host and on the GPU."""
+    rec = frozen.load("one_gpu")
+    tables = {name: getattr(rec, name) for name in table_schema.TABLES}
     tables = {name: rows[rows["run_id"].astype(str) == run_id] for name, rows in tables.items()}
     for name in ("steps", "ranges", "kernels", "memops"):
         times = [column for column in tables[name] if column.endswith("_ns")]
         tables[name] = tables[name].assign(**{column: tables[name][column] * times_as_long for column in times})
     tables |= {"kernels": tables["kernels"].drop(columns="family")}
-    store.write(folder, tables, shipped.manifest | {"name": folder.name})
+    store.write(folder, tables, rec.manifest | {"name": folder.name})
     return folder
 
 

@@ -18,7 +18,7 @@ SAMPLE = 12
 """The suite takes one point of so many: all of them take half an hour (make test-faults)."""
 
 OUT = os.environ.get("FAULTS_OUT")
-"""File for the counts, such as site/data/benchmarks/faults.json; it keeps the counts of other steps."""
+"""File for the counts, such as the faults.json of the benchmarks; it keeps the counts of other steps."""
 
 
 @pytest.mark.long

@@ -4,10 +4,9 @@ import pandas as pd
 import pytest
 
 from profiler_job.analysis.metrics import gpu_samples
-from profiler_job.analysis.recording import store
-from tests.shipped.recordings import locate
+from tests import frozen
 
-RUNS = ("small-ctx128-fp32-naive-train_step", "small-ctx256-fp32-naive-train_step")
+RUNS = ("small-ctx128-fp32-naive-train_step", "small-ctx512-fp32-naive-train_step")
 
 
 def processes(*loops_ms: float, run: str = RUNS[0], joules: float = 12.0) -> pd.DataFrame:
@@ -92,7 +91,7 @@ def test_samples_of_an_idle_gpu_are_left_out():
 
 
 def tables() -> tuple[pd.DataFrame, pd.DataFrame]:
-    rec = store.load(locate("again"))
+    rec = frozen.load_study("")
     return tuple(frame[frame["run_id"].astype(str).isin(RUNS)] for frame in (rec.runs, rec.steps))
 
 

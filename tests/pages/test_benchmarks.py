@@ -1,14 +1,9 @@
 """The benchmark page shows what was measured, missed promises included, and nothing else."""
 
-import json
-from pathlib import Path
-
 from profiler_job.analysis.pages import benchmarks
 from profiler_job.analysis.site.site_writer import Site
 from tests.bench.site_speed import targets
 from tests.page_words import read_page
-
-SHIPPED = Path(__file__).parents[2] / "site" / "data" / "benchmarks"
 
 JOB = {
     "targets": {"gpu_busy_share": 0.5, "process_per_run_ratio": 2.5, "gpus_ratio": 1.8, "kernel_time_difference": 0.02},
@@ -34,26 +29,6 @@ def test_a_part_whose_runs_were_all_lost_was_not_measured_and_its_promise_not_ke
     rows = benchmarks.answer(JOB | {"gpus": lost}, {}).tables["targets"].rows
     assert rows["measured"].isna().sum() == 2
     assert not rows.loc[rows["measured"].isna(), "met"].any()
-
-
-def test_the_page_says_on_which_machine_and_what_was_lost_as_far_as_a_file_has_it(tmp_path):
-    job = json.loads((SHIPPED / "job.json").read_text())
-    machine = {"gpus": ["A", "B"], "cores": 8, "commit": "abc"}
-    job["gpus"] |= {"machine": machine, "one_gpu_repeated": 2, "all_gpus_lost": {"one": "no <b>"}, "gpus_ratio": None}
-    job["whole"] |= {"machine": {"gpus": [], "cores": None, "commit": ""}, "num_gpus": 0}
-    job["gpus"]["earlier"] = [
-        {"recorded": "2026-01-02T00:00:00Z", "commit": "def", "value": value} for value in (None, 1.9)
-    ]
-    del job["process_per_run"]["machine"], job["process_per_run"]["warm_lost"]
-    site = Site(tmp_path, (), {}, ("size",))
-    site.write("benchmarks.md", "benchmarks.md", benchmarks.answer(job, {}))
-    page = read_page(tmp_path / "benchmarks.md")
-    assert "at commit abc, on a machine with 8 cores and 2 A and B." in page
-    assert "On one GPU, 2 captures had to be taken again." in page
-    assert "one was lost (no &#60;b&#62;) and does not count" in page
-    assert "Measured before: no whole run at commit def, 1.90× at commit def." in page
-    assert page.count("at commit abc") == 1 and "on 0 GPU" not in page
-    assert "not measured" in page
 
 
 def test_without_benchmarks_nothing_is_shown():

@@ -2,7 +2,6 @@
 
 import dataclasses
 import html
-import json
 import re
 
 import markdown
@@ -26,7 +25,6 @@ from tests import synthetic
 from tests.comparison.conftest import export
 from tests.comparison.test_compare import HOSTILE
 from tests.page_words import read_page
-from tests.shipped.recordings import MANIFESTS, RECORDINGS
 
 
 def recorded(label, slower=1.0, size="small"):
@@ -276,14 +274,6 @@ def test_of_two_gpus_every_pair_has_a_page_and_the_first_says_which_gpus(tmp_pat
     assert "Comparison: h200 against h100" in pages["report/comparison.md"]
     assert re.search(r"B has NVIDIA H100 80GB HBM3", html.unescape(pages["report/comparison.md"]))
     assert len([path for path in pages if path.startswith("report/comparison/")]) == 2
-
-
-@pytest.mark.long
-def test_the_shipped_site_compares_precisions_and_no_repetition():
-    manifests = [json.loads(file.read_text()) for file in MANIFESTS]
-    wanted = {"", "again", "bf16", "precision"}
-    recordings = [store.load(folder) for folder, of in zip(RECORDINGS, manifests) if of.get("study", "") in wanted]
-    assert set(make_comparisons(recordings)) == {"h200-bf16", "precision-bf16"}
 
 
 def test_the_bands_of_repetitions_stand_beside_those_that_are_the_least(compared, tmp_path):

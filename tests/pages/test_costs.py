@@ -7,15 +7,14 @@ import pytest
 from profiler_job.analysis.pages import token_costs
 from profiler_job.analysis.pages.questions import STUDIES
 from profiler_job.analysis.pages.telemetry import Price
-from profiler_job.analysis.recording import store
 from profiler_job.analysis.site import question_pages
+from tests import frozen
 from tests.page_words import read_page
-from tests.shipped.recordings import locate
 
 
 @pytest.fixture(scope="module")
 def rec():
-    return store.load(locate("fourth_optimizer"))
+    return frozen.load_study("optimizer")
 
 
 def with_costs(rec, price=None):
@@ -44,11 +43,10 @@ def test_every_study_that_holds_steps_against_steps_has_the_table():
     assert known - set(token_costs.STUDIES) - {""} == {"again", "memory", "prediction", "warm_up"}
 
 
-def test_a_page_of_a_study_says_the_price_that_its_report_was_given(rec, tmp_path):
-    study = store.load(locate("accumulation"))
+def test_a_page_of_a_study_says_the_price_that_its_report_was_given(rec, undrawn, tmp_path):
     price = Price(3.6, date(2026, 1, 2))
-    question_pages.write_questions(study, tmp_path, {"accumulation": study}, price=price)
-    page = read_page(tmp_path / "report" / "gradient-accumulation.md")
+    question_pages.write_questions(frozen.load_study(""), tmp_path, {"optimizer": rec}, price=price)
+    page = read_page(tmp_path / "report" / "optimizer-cost.md")
     assert (
         "## Tokens and energy" in page and "price of 1M tokens" in page and "2026-01-02" in page.replace("&#45;", "-")
     )

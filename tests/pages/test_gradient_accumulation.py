@@ -5,14 +5,11 @@ import dataclasses
 import pandas as pd
 import pytest
 
-from profiler_job.analysis.pages import reconciliation_checks
 from profiler_job.analysis.pages.questions import gradient_accumulation
-from profiler_job.analysis.recording import store
 from profiler_job.analysis.site import page_context, question_pages
 from profiler_job.jobs.contract import ranges
 from tests import synthetic
 from tests.page_words import read_page
-from tests.shipped.recordings import locate
 
 TABLES = ("runs", "steps", "kernels", "memops", "memory", "processes", "telemetry")
 CASES = [("small", 512), ("2.7B", 512)]
@@ -81,31 +78,7 @@ def test_runs_that_were_never_cut_say_nothing_of_it(rec):
     assert not [key for key, claim in found.claims.items() if claim.holds and key != "waits"]
 
 
-@pytest.fixture(scope="module")
-def shipped():
-    return store.load(locate("accumulation"))
-
-
-def test_on_an_h200_four_micro_batches_launch_four_times_as_much_and_take_as_much_longer(shipped):
-    found = page_context.ask(gradient_accumulation.QUESTION, shipped)
-    rows = found.tables["gpu"].rows.set_index(["size", "accumulation"])
-    assert rows.loc[("small", 4), "more_launches"] == pytest.approx(4.16, abs=0.01)
-    assert rows.loc[("small", 4), "launch_wait"] > 0.6
-    steps = found.tables["steps"].rows.set_index(["size", "accumulation"])
-    assert steps.loc[("small", 4), "step_ratio"] == pytest.approx(4.00, abs=0.01)
-    assert steps.loc[("xl", 4), "step_ratio"] < steps.loc[("small", 4), "step_ratio"]
-    assert found.claims["more_memory"].rows["memory_ratio"].tolist() == pytest.approx([1.045], abs=1e-3)
-
-
-def test_the_shipped_runs_in_micro_batches_hold_all_checks(shipped):
-    tables = (getattr(shipped, name) for name in ("runs", "steps", "kernels", "memops", "nsys_sums", "api"))
-    checks = reconciliation_checks.checks_of(*tables)
-    assert checks["passed"].all()
-    counted = checks[checks["check"] == "forward_matmuls"].set_index("run_id")["found"]
-    assert counted.filter(like="accum4").tolist() == [4 * (7 * 12 + 1), 4 * (7 * 48 + 1)]
-
-
-def test_a_page_shows_it(tmp_path, rec):
+def test_a_page_shows_it(tmp_path, rec, undrawn):
     study = dataclasses.replace(rec, manifest=rec.manifest | {"study": gradient_accumulation.STUDY})
     question_pages.write_questions(rec, tmp_path, {gradient_accumulation.STUDY: study})
     page = read_page(tmp_path / "report" / "gradient-accumulation.md")

@@ -1,26 +1,20 @@
-"""Two GPUs against one: on made-up runs that can be worked out by hand, and on recorded runs of two H200s at a time."""
+"""Two GPUs against one: on made-up runs that can be worked out by hand, and on a stall on purpose."""
 
 import dataclasses
-import json
-import re
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from profiler_job.analysis.capture import collective_time
-from profiler_job.analysis.comparison.noise import SHIPPED
-from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.metrics.exchange import communication_of, estimate_cost, list_operations, sum_by_gpu
 from profiler_job.analysis.metrics.timing import select_steps
 from profiler_job.analysis.pages.questions import several_gpus
 from profiler_job.analysis.recording import store
-from profiler_job.analysis.render import tables, timeline
 from profiler_job.analysis.site import page_context, question_pages, write_site
 from profiler_job.jobs.contract import ranges
 from tests import synthetic
 from tests.page_words import read_page
-from tests.shipped.recordings import locate
 
 STALLED = Path(__file__).parents[1] / "data" / "h200_stall"
 TABLES = ("runs", "steps", "ranges", "kernels")
@@ -244,10 +238,15 @@ def test_a_second_gpu_that_brings_no_exposed_communication_is_said_to_hide_it(re
     assert answer.claims["hidden"].holds and not answer.claims["exposed"].holds
 
 
-def test_the_page_says_what_two_gpus_give_and_what_their_memory_is(rec, tmp_path):
-    study = dataclasses.replace(rec, manifest=rec.manifest | {"study": several_gpus.STUDY})
-    question_pages.write_questions(rec, tmp_path, {several_gpus.STUDY: study})
-    page = read_page(tmp_path / "report" / "several-gpus.md")
+def write_page(rec, study, folder):
+    """Write the pages of `rec` with the study, and read the page of several GPUs."""
+    study = dataclasses.replace(study, manifest=study.manifest | {"study": several_gpus.STUDY})
+    question_pages.write_questions(rec, folder, {several_gpus.STUDY: study})
+    return read_page(folder / "report" / "several-gpus.md")
+
+
+def test_the_page_says_what_two_gpus_give_and_what_their_memory_is(rec, undrawn, tmp_path):
+    page = write_page(rec, rec, tmp_path)
     assert (
         "With 2 GPUs a training step does **1.60×** the tokens a second of one GPU with FSDP" in page
         and "80.0%" in page
@@ -267,6 +266,7 @@ def timed_by(rec, gpus: list[str | None]):
             for number, gpu in enumerate(gpus)
         ]
     )
+    processes = processes.reindex(columns=store.empty("processes").columns)
     timer = rec.steps[rec.steps["collector"].astype(str) == "timer"]
     steps = [timer.assign(process=n, wall_ns=timer["wall_ns"] * (10 + n) // 10) for n in range(len(gpus))]
     return dataclasses.replace(rec, processes=processes, steps=pd.concat([rec.steps.drop(timer.index), *steps]))
@@ -281,15 +281,12 @@ def test_that_another_set_of_gpus_timed_a_part_is_said_with_what_it_makes(rec):
     assert (said["num_elsewhere"], said["num_one"], said["at_once"]) == (2, 6, 1)
 
 
-def test_sets_of_gpus_that_timed_runs_at_the_same_time_are_no_machine_after_another(rec, recorded, shipped, tmp_path):
-    """As in the shipped recording: three pairs of GPUs of one host, each with a run of its own."""
-    assert (
-        page_context.ask(several_gpus.QUESTION, timed_by(rec, ["a", "b", "a"])).claims["places"].values["at_once"] == 2
-    )
-    assert shipped.claims["places"].values["at_once"] == 3
-    question_pages.write_questions(rec, tmp_path, {several_gpus.STUDY: recorded})
-    page = read_page(tmp_path / "report" / "several-gpus.md")
-    assert "3 sets of GPUs, up to 3 sets at the same time" in page and "machine goes on" not in page
+def test_sets_of_gpus_that_timed_runs_at_the_same_time_are_no_machine_after_another(rec, undrawn, tmp_path):
+    """Three processes of each run, which two sets of GPUs measured at once."""
+    study = timed_by(rec, ["a", "b", "a"])
+    assert page_context.ask(several_gpus.QUESTION, study).claims["places"].values["at_once"] == 2
+    page = write_page(rec, study, tmp_path)
+    assert "2 sets of GPUs, up to 2 sets at the same time" in page and "machine goes on" not in page
 
 
 @pytest.mark.parametrize("gpus", [["a", "a", "a"], ["a", None, None], [None, None, None]])
@@ -324,168 +321,10 @@ def test_each_run_has_a_page_that_tells_its_ranks_apart(rec, tmp_path):
             assert f"runs-gpus/{run_id}" in read_page(tmp_path / "report" / f"{table}.md")
 
 
-def test_the_whole_timeline_of_a_run_has_both_ranks(recorded):
-    run_id = "small-ctx256-fp32-sdpa-train_step-adamw_fused-2gpus-ddp"
-    frames = (recorded.ranges, recorded.kernels, recorded.memops)
-    trace = timeline.trace_step(run_id, 1, *(frame[frame["run_id"].astype(str) == run_id] for frame in frames))
-    assert {track.process for track in trace.tracks} == {
-        f"rank {n} · {p}" for n in (0, 1) for p in (f"GPU {n}", "Host")
-    }
-    named = [profile["name"] for profile in json.loads(timeline.speedscope(trace))["profiles"]]
-    assert all(any(f"rank {rank}" in name for name in named) for rank in (0, 1))
-
-
 def test_what_a_run_page_says_of_communication_is_of_each_rank(rec):
     rows = sum_by_gpu(rec.kernels, rec.runs)
     columns = ["rank", "calls", "waiting_ns", "transfer_ns", "kept_waiting_ns"]
     assert rows[columns].values.tolist() == [[0, 1, WAITS, TRANSFERS, 0], [1, 1, 0, TRANSFERS, WAITS]] * 2
-
-
-# ---------------------------------------------------------------------------------------------- two H200s, as shipped
-
-
-@pytest.fixture(scope="module")
-def recorded():
-    return store.load(locate("gpus"))
-
-
-@pytest.fixture(scope="module")
-def shipped(recorded):
-    return page_context.ask(several_gpus.QUESTION, recorded)
-
-
-def test_what_is_exposed_is_how_much_longer_the_step_is_than_the_same_without_communication(shipped):
-    """Where nsys leaves the step as it is, and GPUs limit it."""
-    rows = shipped.tables["communication"].rows
-    undisturbed = rows[(rows["profiled_ratio"] - 1).abs() <= several_gpus.AS_UNPROFILED]
-    assert len(undisturbed) + len(shipped.claims["disturbed"].rows) == len(rows)
-    by_gpu = undisturbed[undisturbed["host_share"] <= several_gpus.MOSTLY_HOST]
-    apart = (by_gpu["longer_ns"] - by_gpu["slower_ns"] - by_gpu["exposed_ns"]).abs()
-    assert len(by_gpu) == 5 and (apart <= several_gpus.EXPLAINS * by_gpu["step_ns"]).all()
-    assert shipped.claims["explains"].rows["run_id"].tolist() == by_gpu["run_id"].tolist()
-    shares = by_gpu["exposed_ns"] / by_gpu["profiled_ns"]
-    assert shipped.claims["explains"].values["share"] == pytest.approx((shares.min(), shares.max()))
-    assert shipped.claims["unexplained"].rows.empty
-    by_host = undisturbed.drop(by_gpu.index)
-    assert shipped.claims["host"].rows["run_id"].tolist() == by_host["run_id"].tolist()
-
-
-def test_what_is_critical_is_what_clocks_say_whatever_limits_the_step(shipped):
-    """The capture says the one, and unprofiled steps the other."""
-    agrees = shipped.claims["critical"]
-    assert agrees.holds and shipped.claims["not_critical"].rows.empty
-    known = [*shipped.claims["explains"].rows["run_id"], *shipped.claims["host"].rows["run_id"]]
-    assert sorted(agrees.rows["run_id"]) == sorted(known)
-    apart = (agrees.rows["clock_cost_ns"] - agrees.rows["critical_ns"]).abs()
-    assert (apart <= several_gpus.EXPLAINS * agrees.rows["step_ns"]).all()
-    rows = shipped.tables["communication"].rows
-    assert (rows["critical_ns"] <= rows["exposed_ns"]).all()
-
-
-def test_waiting_and_transfer_are_the_time_of_communication_kernels(recorded):
-    split = communication_of(recorded.kernels, recorded.runs)
-    assert len(split) == 16 and (split["unknown"] == "").all()
-    assert split["waiting_ns"].add(split["transfer_ns"]).tolist() == pytest.approx(split["kernel_ns"].tolist())
-
-
-def ends_of(recorded) -> pd.DataFrame:
-    """The collectives of all runs that no rank can end before all have begun, a row for each: run_id, is_second_last
-    (rank 1 began last), apart_ns (how much later rank 1 ended than rank 0), exchange_ns (last begin to first end)."""
-    tables = []
-    kernels = select_steps(recorded.kernels).astype({"run_id": str})
-    kernels = kernels[kernels["run_id"].isin(recorded.runs.loc[recorded.runs["gpus"] > 1, "run_id"].astype(str))]
-    for run_id, mine in kernels.groupby("run_id"):
-        rows = collective_time.measure(list_operations(mine, mine["family"].astype(str).to_numpy())).rows
-        rows = rows[rows["collective"].isin(collective_time.ENDS_TOGETHER)]
-        times = rows.pivot(index="meeting", columns="rank", values=["start_ns", "end_ns"])
-        start, end = times["start_ns"], times["end_ns"]
-        columns = {"is_second_last": start[1] > start[0], "apart_ns": end[1] - end[0]}
-        tables.append(pd.DataFrame(columns).assign(run_id=run_id, exchange_ns=end.min(axis=1) - start.max(axis=1)))
-    return pd.concat(tables)
-
-
-def test_the_ranks_clocks_agree(recorded):
-    """The rank that begins a collective last ends it last, by up to 27 µs in the median of a run, whichever it is: that
-    is of the kernels. A clock that is late would be so whichever rank is last, so that half the sum of both is the
-    clocks' part; that no rank ends before the last has begun binds them where the same rank is always last."""
-    rows = ends_of(recorded)
-    shortest = rows.groupby("run_id")["exchange_ns"].min()
-    apart = communication_of(recorded.kernels, recorded.runs).set_index("run_id")["exchanged_apart_ns"]
-    assert len(shortest) == 16 and (apart < shortest[apart.index] / 2).all(), "a small part of what is exchanged"
-    by = rows.groupby(["run_id", "is_second_last"])["apart_ns"]
-    medians = by.median()[by.size() >= 10].unstack()
-    assert not (medians[False] > 0).any() and not (medians[True] < 0).any()
-    of_clocks = medians.sum(axis=1, skipna=False).dropna() / 2
-    assert len(of_clocks) >= 8 and (of_clocks.abs() < 10_000).all()
-
-
-def test_both_ranks_have_their_kernels_in_phases_and_those_of_backward_in_modules(recorded):
-    kernels = recorded.kernels.astype({"run_id": str, "phase": str, "module": str})
-    kernels["time_ns"] = kernels["end_ns"] - kernels["start_ns"]
-    by = ["run_id", "rank"]
-    of_rank = kernels.groupby(by)["time_ns"].sum()
-    in_phase = kernels[kernels["phase"] != ""].groupby(by)["time_ns"].sum()
-    backward = kernels[kernels["phase"] == ranges.BACKWARD]
-    in_module = backward[backward["module"] != ""].groupby(by)["time_ns"].sum()
-    assert len(of_rank) == 8 + 2 * 16 and (in_phase / of_rank >= 0.97).all()
-    assert (in_module / backward.groupby(by)["time_ns"].sum() >= 0.97).all()
-
-
-def test_the_link_gives_each_collective_a_rate_of_its_own(shipped):
-    rows = shipped.tables["link"].rows.set_index("collective")
-    assert (rows["size_bytes"] == 2**30).all()
-    assert rows.index.tolist() == ["AllReduce", "AllGather", "ReduceScatter"] and (rows["num_runs"] == 8).all()
-    assert (rows["bus_rate_high"] < 450e9).all(), "18 links of 25 GB/s"
-    assert (rows["bus_rate_low"] > 0.9 * rows["bus_rate_high"]).all()
-
-
-def test_a_rate_over_the_link_is_shown_in_gigabytes_and_kept_in_bytes(shipped):
-    html = tables.to_html(shipped.tables["link"], "link.csv", "", {})
-    rates = [(float(kept), float(shown)) for kept, shown in re.findall(r'data-v="(\d{12})">([\d.]+)<', html)]
-    assert len(rates) == 9 and all(shown == pytest.approx(kept / 1e9, abs=0.5) for kept, shown in rates)
-
-
-def test_what_is_exposed_is_held_against_the_step_that_it_was_seen_in(shipped):
-    rows = shipped.claims["exposed"].rows
-    assert rows["exposed_share"].tolist() == pytest.approx((rows["exposed_ns"] / rows["profiled_ns"]).tolist())
-    drawn = shipped.charts["parts"].rows
-    assert drawn.loc[drawn["scope"] == "exposed", "share"].max() == rows["exposed_share"].max()
-    of_longer = shipped.claims["explains"].values
-    (low, high), (least, most) = of_longer["exposed"], of_longer["slower"]
-    assert 0 < low < high < 0.5 and 0.3 < least < most < 1, "most of it is of computing kernels"
-
-
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_what_a_collective_transfers_takes_no_less_than_the_link_allows(recorded, shipped, parallel):
-    """A DDP step reduces four bytes of each parameter once, whatever the precision; FSDP transfers more."""
-    runs = recorded.runs[recorded.runs["parallel"].astype(str) == parallel].astype({"run_id": str})
-    fastest = shipped.tables["link"].rows.set_index("collective").loc["AllReduce", "bus_rate_high"]
-    transfer = communication_of(recorded.kernels, recorded.runs).set_index("run_id")["transfer_ns"]
-    for run_id, parameters in zip(runs["run_id"], runs["num_parameters"]):
-        assert transfer[run_id] * 1e-9 >= 4 * parameters / fastest
-
-
-def test_where_two_gpus_do_less_than_one_it_is_said_that_hosts_limit_the_step_and_what_ddp_does(shipped):
-    fewer = shipped.claims["fewer"]
-    assert set(fewer.rows["parallel"].astype(str)) == {"fsdp"} and fewer.values["num_by_host"] == len(fewer.rows)
-    assert shipped.claims["gives"].values["fewer_by_host"]
-    steps = shipped.tables["steps"].rows.astype({"parallel": str})
-    case = ["size", "context_length", "precision"]
-    ddp = fewer.rows[case].merge(steps[steps["parallel"] == "ddp"])["speedup"]
-    assert len(ddp) == len(fewer.rows) and fewer.values["others"] == [{"way": "DDP", "speedup": (ddp.min(), ddp.max())}]
-
-
-def test_fewer_tokens_within_the_noise_band_of_the_step_are_said_to_be_so(recorded):
-    """Two GPUs are compared with two steps of one, which do as many tokens."""
-    bands = Bands(kernel=SHIPPED.kernel, wall=SHIPPED.wall)
-    claims = page_context.ask(several_gpus.QUESTION, recorded, bands=bands).claims
-    rows = claims["gives"].rows
-    is_fewer = rows["speedup"] < 1
-    assert is_fewer.sum() == 5 and (rows["tokens_differ"] != is_fewer).all()
-    assert claims["fewer"].values["num_beyond"] == 0 and claims["gives"].values["in_noise"]
-
-
-# ------------------------------------------------------------------------------------------------- a stall on purpose
 
 
 def steps_of(stall_ms: int) -> tuple[pd.DataFrame, pd.Series]:
@@ -508,18 +347,3 @@ def test_a_rank_that_sleeps_5_ms_before_backward_keeps_the_other_waiting_so_long
     assert with_stall[0].median() - without[0].median() == pytest.approx(5 * MS, rel=0.2)
     assert (with_stall[1] == 0).all(), "the rank that sleeps comes last"
     assert transfer_too.median() == pytest.approx(transfer.median(), rel=0.05)
-
-
-def test_ddp_reduces_four_bytes_of_each_parameter_and_fsdp_scatters_half_of_that_to_each_rank(shipped, recorded):
-    rows = shipped.tables["collectives"].rows
-    rows = rows.merge(recorded.runs.astype({"run_id": str})[["run_id", "num_parameters"]], on="run_id")
-    known = rows[rows["bytes"].notna()]
-    assert known["run_id"].nunique() == 16 and not shipped.claims["unknown_bytes"].holds
-    for collective, of_parameter in (("AllReduce", 4), ("ReduceScatter", 2)):
-        mine = known[known["collective"] == collective]
-        assert len(mine) == 8 and (mine["bytes"] == of_parameter * mine["num_parameters"]).all()
-
-
-def test_a_collective_of_a_step_reaches_no_more_than_the_link_gives(shipped):
-    reached = shipped.tables["collectives"].rows["link_share"].dropna()
-    assert len(reached) == 24 and reached.between(0.35, 1).all()

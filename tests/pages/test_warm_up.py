@@ -9,8 +9,8 @@ import pytest
 from profiler_job.analysis.metrics import first_steps
 from profiler_job.analysis.pages.questions import warm_up
 from profiler_job.analysis.recording import store, table_schema
-from profiler_job.analysis.site import combine, page_context
-from tests.shipped.recordings import locate
+from profiler_job.analysis.site import page_context
+from tests import frozen
 
 
 def timed(*processes) -> pd.DataFrame:
@@ -71,54 +71,18 @@ def test_processes_that_differ_are_told_from_steps_that_do():
     assert apart["between"] > warm_up.CHANCE * apart["expected"] and apart["between"] > apart["within"]
 
 
-@pytest.fixture(scope="module")
-def shipped():
-    rec = combine.select_finished_runs(store.load(locate("warm_up")))
-    return page_context.ask(warm_up.QUESTION, rec, main=store.load(locate("h200-fp32")))
-
-
-def test_shipped_anatomy_adds_up_to_the_extra_time(shipped):
-    rows = shipped.tables["anatomy"].rows
-    shares = rows.groupby("size")["share"].sum()
-    assert len(shares) and ((shares - 1).abs() < 1e-9).all()
-    assert ((rows["first_ns"] - rows["later_ns"] - rows["extra_ns"]).abs() < 1).all()
-    assert (rows["first_ns"] >= 0).all()
-
-
-def test_shipped_cases_stand_in_model_order(shipped):
-    for table in shipped.tables.values():
-        assert list(dict.fromkeys(table.rows["size"])) == ["small", "large"], table.key
-
-
-def test_shipped_first_step_is_long_and_more_warm_up_does_not_make_the_mean_worse(shipped):
-    assert shipped.claims["first"].holds
-    means = shipped.tables["numbers"].rows.query("statistic == 'mean'")
-    for _, rows in means.groupby("size"):
-        assert rows["error"].iloc[0] == rows["error"].max()
-
-
-def test_opposite_claims_do_not_both_hold(shipped):
-    assert shipped.claims["gpu_same"].holds != shipped.claims["gpu_differs"].holds
-    assert shipped.claims["processes"].holds != shipped.claims["alike"].holds
-    assert shipped.claims["main_outside"].holds != shipped.claims["main_inside"].holds
-
-
-def test_shipped_cases_stand_beside_the_main_recording(shipped):
-    assert (shipped.tables["spreads"].rows["main_ns"] > 0).all()
-
-
 def test_warmed_up_runs_say_nothing_of_first_steps():
-    rec = combine.select_finished_runs(store.load(locate("warm_up")))
-    runs = rec.runs.assign(warmup_steps=3)
+    rec = frozen.load_study("")
+    assert (rec.runs["warmup_steps"] > 0).all()
     main = store.Recording(manifest=rec.manifest, **{name: store.empty(name) for name in table_schema.TABLES})
-    found = page_context.ask(warm_up.QUESTION, dataclasses.replace(rec, runs=runs), main=main)
+    found = page_context.ask(warm_up.QUESTION, rec, main=main)
     assert not [key for key, claim in found.claims.items() if claim.holds]
 
 
 def test_processes_too_short_for_a_number_answer_nothing():
-    rec = combine.select_finished_runs(store.load(locate("warm_up")))
-    steps = rec.steps[rec.steps["step"] < 4]
-    main = store.load(locate("h200-fp32"))
-    found = page_context.ask(warm_up.QUESTION, dataclasses.replace(rec, steps=steps), main=main)
+    main = frozen.load_study("")
+    steps = main.steps[(main.steps["step"] < 4) & (main.steps["process"] == 0)]
+    rec = dataclasses.replace(main, runs=main.runs.assign(warmup_steps=0), steps=steps)
+    found = page_context.ask(warm_up.QUESTION, rec, main=main)
     assert not found.facts["known"]
     assert not any(found.claims[key].holds for key in ("answered", "unanswered", "too_fine", "main_number"))

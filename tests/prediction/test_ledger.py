@@ -2,7 +2,6 @@
 
 import json
 from datetime import timedelta
-from pathlib import Path
 from types import SimpleNamespace
 
 import pandas as pd
@@ -11,9 +10,7 @@ import pytest
 from profiler_job.analysis.prediction import ledger, predict, rates
 from profiler_job.analysis.prediction.ledger import LedgerError
 from profiler_job.jobs.contract.integrity import add_digest
-from tests.shipped_sweeps import find_runs
 
-SHIPPED = Path(__file__).parents[2] / "site" / "data" / ledger.FOLDER
 BEFORE = "small-ctx512-fp32-naive-train_step"
 
 
@@ -164,20 +161,3 @@ def test_what_is_no_test_of_a_prediction_is_not_held_against_it(made, facts):
     table = ledger.compare_with_measured([made], [measured(made, **facts)])
     assert table["measured_ns"].isna().all()
     assert not table["inside"].any() and not table["beaten"].any()
-
-
-OF_SWEEPS = [file for file in sorted(SHIPPED.glob("*.json")) if not file.stem.startswith("script-")]
-
-
-@pytest.mark.parametrize("file", OF_SWEEPS, ids=lambda file: file.stem)
-def test_the_shipped_predictions_are_of_the_runs_of_their_sweep(file):
-    planned = find_runs(file.stem)
-    tested_by, runs = {entry.tested_by for entry in ledger.read(file).predictions}, {run.run_id for run in planned}
-    # Of a ladder --only chooses the steps.
-    chosen = planned[0].workload == "hf" or file.stem == "compile_larger"
-    assert tested_by < runs if chosen else tested_by == runs
-
-
-def test_fewer_than_a_third_of_the_shipped_predictions_are_none():
-    entries = [entry for made in ledger.read_all(SHIPPED) for entry in made.predictions]
-    assert 0 < sum(bool(entry.reason) for entry in entries) < len(entries) / 3

@@ -5,7 +5,6 @@ from site/examples/triton_norm.py."""
 import shutil
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from profiler_job.analysis.metrics import kernel_time
@@ -14,27 +13,24 @@ from profiler_job.analysis.recording.ingest import ingest
 from profiler_job.analysis.reference import kernel_families
 from profiler_job.jobs.contract import ranges
 from tests.packed import unpack_all
-from tests.shipped.recordings import locate
 
 DATA = Path(__file__).parents[1] / "data"
-SHIPPED = locate("h200-bf16")
 NUM_LAYERS = 12
+
+
+def record(name: str, folder: Path) -> store.Recording:
+    """Return the recording of a folder of results below DATA that ingest had nothing to report about."""
+    shutil.copytree(DATA / name, folder / "results")
+    unpack_all(folder / "results")
+    said = []
+    ingest(folder / "results", folder / "recording", emit=said.append)
+    assert said == []
+    return store.load(folder / "recording")
 
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
-    """Return the recording of a folder of results below DATA that ingest had nothing to report about."""
-
-    def record(name: str) -> store.Recording:
-        folder = tmp_path_factory.mktemp(name)
-        shutil.copytree(DATA / name, folder / "results")
-        unpack_all(folder / "results")
-        said = []
-        ingest(folder / "results", folder / "recording", emit=said.append)
-        assert said == []
-        return store.load(folder / "recording")
-
-    return record
+    return lambda name: record(name, tmp_path_factory.mktemp(name))
 
 
 @pytest.fixture(scope="module")
@@ -72,29 +68,6 @@ def test_times_are_of_measured_steps_alone(kernels):
     assert set(kernels["step"]) == {0, 1, 2}
     per_step = kernels.groupby("step").size()
     assert per_step.nunique() == 1
-
-
-def test_with_autograds_own_threads_each_kernel_has_the_same_module(recorded):
-    """Against the shipped recording of the same run, whose backward is on the thread of forward."""
-    recording = recorded("h200_threads")
-    assert recording.runs["autograd_multithreading"].tolist() == [True]
-    (run_id,) = recording.runs["run_id"]
-    own = recording.kernels
-    backward = own[own["phase"] == ranges.BACKWARD]
-    assert (backward["attribution"] == "phase").mean() > 0.99, "launched where no range of the step is open"
-    assert set(backward["module_by"]) == {"linked"}
-
-    columns = ["step", "phase", "module", "kernel_name", "duration_ns"]
-    own = own.assign(duration_ns=own["end_ns"] - own["start_ns"])
-    shipped = pd.read_parquet(SHIPPED / "kernels.parquet", columns=columns, filters=[("run_id", "==", run_id)])
-    tables = []
-    for kernels in (own, shipped[shipped["step"] >= 0]):
-        rows = kernels[columns].astype({"phase": str, "module": str, "kernel_name": str})
-        by = rows.groupby(["phase", "module", "kernel_name"])["duration_ns"].agg(["size", "sum"])
-        tables.append(by / rows["step"].nunique())
-    threads, one_thread = tables
-    assert len(threads) == 643 and threads["size"].to_dict() == one_thread["size"].to_dict()
-    assert threads["sum"].sum() == pytest.approx(one_thread["sum"].sum(), rel=0.01)
 
 
 def test_a_triton_kernel_of_the_users_own_has_its_module_in_both_passes(recorded):

@@ -18,9 +18,9 @@ from profiler_job.analysis.recording.publish_data import PublishError
 from profiler_job.analysis.recording.scan import read_texts
 from profiler_job.jobs.contract.integrity import read_facts
 from profiler_job.jobs.contract.privacy import hash_names
+from tests import frozen
 from tests.doses import sampled
 from tests.recording.planted import ALL, NAMES, PLANTED
-from tests.shipped.recordings import RECORDINGS, locate
 
 RUN = "small-ctx128-fp32-naive-forward"
 
@@ -258,24 +258,8 @@ def test_a_field_of_another_type_is_refused(tmp_path):
         publish(tmp_path / "recording", tmp_path / "data")
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("folder", RECORDINGS, ids=lambda folder: folder.name)
-def test_the_shipped_recordings_lose_nothing(tmp_path, folder):
-    manifest = store.read_manifest(folder)
-    assert allowed.rewrite(folder, tmp_path / "new", manifest) == []
-    written = store.read_manifest(tmp_path / "new")
-    changing = {"tables", "digest"}
-    assert {key: written[key] for key in written if key not in changing} == {
-        key: manifest[key] for key in manifest if key not in changing
-    }
-    for file in folder.glob("*.parquet"):
-        new = store.read_table(file.stem, tmp_path / "new" / file.name)
-        assert new.equals(store.read_table(file.stem, file)), file.name
-
-
 def test_without_captures_what_was_timed_stays_and_nsys_has_no_part_in_it(tmp_path):
-    source = locate("compile")
-    whole = store.load(source)
+    source, whole = frozen.ONE_GPU, frozen.load("one_gpu")
     shown: list[str] = []
     folder = publish_data.publish_data(
         source, "compile", tmp_path / "data", lambda text: True, shown.append, with_captures=False

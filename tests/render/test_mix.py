@@ -2,17 +2,17 @@
 
 import html
 import re
+from dataclasses import replace
 
 import pytest
 
 from profiler_job.analysis.comparison.judge import compare
 from profiler_job.analysis.comparison.noise import SHIPPED
 from profiler_job.analysis.pages import environment
-from profiler_job.analysis.recording import store as reading
 from profiler_job.analysis.site import write_site
+from tests import frozen
 from tests.page_words import read_page
 from tests.pages.test_comparison import recorded
-from tests.shipped.recordings import locate
 from tests.synthetic import recording
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -28,6 +28,11 @@ def a_mix():
     rec.runs["torch"] = ["2.11", "<2.12>", "<2.12>"]
     rec.runs.loc[2, "commit"] = None
     return rec
+
+
+def a_mixed_study():
+    study = frozen.load_study("optimizer")
+    return replace(study, runs=study.runs.assign(driver=["1"] + ["2"] * (len(study.runs) - 1)))
 
 
 def notes(docs):
@@ -68,12 +73,10 @@ def test_another_python_or_no_nsys_in_some_runs_is_no_mix(tmp_path, different):
 
 @pytest.mark.long
 def test_of_a_study_that_is_a_mix_its_page_says_so(tmp_path):
-    study = reading.load(locate("memory"))
-    study.runs["driver"] = ["1"] + ["2"] * (len(study.runs) - 1)
-    write_site.write(recording(("small",), (128,)), tmp_path, {"memory": study})
+    write_site.write(recording(("small",), (128,)), tmp_path, {"optimizer": a_mixed_study()})
     found = {path: said for path, said in notes(tmp_path).items() if said}
-    assert list(found) == ["report/memory-use.md"]
-    assert "runs of this study were not measured with the same driver: 2 (59 runs), 1 (1 run)." in found.popitem()[1][0]
+    assert list(found) == ["report/optimizer-cost.md"]
+    assert "runs of this study were not measured with the same driver: 2 (3 runs), 1 (1 run)." in found.popitem()[1][0]
 
 
 @pytest.mark.long
@@ -89,7 +92,6 @@ def test_pages_of_a_comparison_say_which_side_is_a_mix(tmp_path):
 
 @pytest.mark.long
 def test_a_study_alone_says_so_once(tmp_path):
-    study = reading.load(locate("memory"))
-    study.runs["driver"] = ["1"] + ["2"] * (len(study.runs) - 1)
-    write_site.write(study, tmp_path, {"memory": study})
+    study = a_mixed_study()
+    write_site.write(study, tmp_path, {"optimizer": study})
     assert {len(said) for said in notes(tmp_path).values()} == {1}

@@ -7,14 +7,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from profiler_job.analysis.recording import store
 from profiler_job.analysis.render import timeline
-from tests import synthetic
-from tests.shipped.recordings import locate
+from tests import frozen, synthetic
 
 ROOT = Path(__file__).parents[2]
-SHIPPED = locate("h200-fp32")
-RUNS = ("small-ctx128-fp32-naive-forward", "medium-ctx1024-fp32-naive-train_step")
+RUNS = ("small-ctx128-fp32-naive-forward", "small-ctx512-fp32-naive-train_step")
 
 
 def select_run(rec, run_id):
@@ -22,19 +19,12 @@ def select_run(rec, run_id):
     return [frame.reset_index(drop=True) for frame in tables]
 
 
-@pytest.fixture(scope="module")
-def shipped():
-    if not (SHIPPED / "manifest.json").is_file():
-        pytest.skip("the shipped recording is not here")
-    return store.load(SHIPPED)
-
-
 @pytest.fixture(scope="module", params=[*RUNS, "synthetic"])
-def run(request, shipped):
+def run(request):
     if request.param == "synthetic":
         tables = select_run(synthetic.recording(("small",), (128,)), "small-ctx128-fp32-naive-train_step")
     else:
-        tables = select_run(shipped, request.param)
+        tables = select_run(frozen.load("one_gpu"), request.param)
     step = timeline.median_step(tables[0])
     trace = timeline.trace_step(request.param, step, *tables)
     return trace, [frame[frame["step"] == step] for frame in tables]

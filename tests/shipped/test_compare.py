@@ -2,8 +2,12 @@
 
 import re
 
+import pytest
+
 from tests.comparison.test_compare import run
 from tests.shipped.recordings import locate
+
+pytestmark = pytest.mark.long
 
 
 def test_the_part_that_is_printed_goes_the_way_of_the_verdict():

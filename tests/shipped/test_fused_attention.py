@@ -15,6 +15,8 @@ from tests.frozen import lose_run
 from tests.pages.test_fused_attention import NONE, ask, ends, holding, page, rows_of
 from tests.shipped.recordings import MANIFESTS, locate
 
+pytestmark = pytest.mark.long
+
 FOLDERS = [path.parent for path in MANIFESTS if json.loads(path.read_text()).get("study") == "attention"]
 
 
@@ -137,7 +139,6 @@ def test_no_line_ends_with_a_word_about_a_run_that_ended_before_its_first_step(u
     assert set(ends(answer).values()) == {""}
 
 
-@pytest.mark.long
 def test_a_step_that_was_never_reached_is_said_to_be_predicted_where_it_would_not_fit(unbuilt, tmp_path):
     answer = ask(unbuilt)
     before = answer.claims["before"]

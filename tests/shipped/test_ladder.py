@@ -9,6 +9,7 @@ from collections import defaultdict
 import pandas as pd
 import pytest
 
+from profiler_job.analysis.comparison import noise
 from profiler_job.analysis.metrics import differences, run_grid, trained_losses
 from profiler_job.analysis.pages import study_runs
 from profiler_job.analysis.pages.explore import Part
@@ -17,20 +18,15 @@ from profiler_job.analysis.prediction import ledger, recording_predictions
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.site import combine, page_context, write_site
 from profiler_job.jobs.contract.plain import PLAIN
-from profiler_job.jobs.contract.studies import AGAIN, LOSSES
+from profiler_job.jobs.contract.studies import LOSSES
 from profiler_job.jobs.sweep.plan import load_sweep, select_runs
 from tests.page_words import read_page
-from tests.shipped.recordings import DATA, locate
+from tests.shipped.recordings import DATA, load_timed
 
-NO_KERNELS = ("ranges", "kernels", "api", "memops", "nsys_sums")
 SIZES = ["small", "medium", "large", "xl", "2.7B"]
 
-pytestmark = pytest.mark.skipif(not (locate("ladder_precision")).is_dir(), reason="no recording of the study")
-
-
-def light(rec):
-    """What was timed of a recording: the page reads nothing else."""
-    return dataclasses.replace(rec, **{name: getattr(rec, name).head(0) for name in NO_KERNELS})
+BANDS = differences.Bands(kernel=noise.SHIPPED.kernel, wall=noise.SHIPPED.wall)
+"""Fitted to the two recordings of the default sweep, as the site has them."""
 
 
 @pytest.fixture(scope="module")
@@ -39,14 +35,11 @@ def shipped():
     of_study = {}
     for folder in write_site.recordings_in(DATA):
         study = store.read_manifest(folder).get("study", "")
-        if study in ("", AGAIN, LOSSES, ladder.STUDY, ladder.HOST, *ladder.ALSO):
-            of_study.setdefault(study, []).append(store.load(folder))
-    bands = differences.bands_of(of_study[""][0], of_study.pop(AGAIN)[0])
-    studies = {
-        study: combine.join_recordings(parts if study == ladder.HOST else [light(rec) for rec in parts])
-        for study, parts in of_study.items()
-    }
-    return studies.pop(""), studies, bands
+        if study in ("", LOSSES, ladder.STUDY, ladder.HOST, *ladder.ALSO):
+            rec = store.load(folder) if study == ladder.HOST else load_timed(folder)
+            of_study.setdefault(study, []).append(rec)
+    studies = {study: combine.join_recordings(parts) for study, parts in of_study.items()}
+    return studies.pop(""), studies, BANDS
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +61,13 @@ def hindsight():
 
 
 @pytest.fixture(scope="module")
-def answer(shipped, predicted, hindsight, losses):
+def answer(shipped, predicted, losses):
+    main, studies, bands = shipped
+    return ask(main, studies, predicted=predicted, bands=bands, losses=losses)
+
+
+@pytest.fixture(scope="module")
+def answer_with_hindsight(shipped, predicted, hindsight, losses):
     main, studies, bands = shipped
     return ask(main, studies, predicted=predicted, hindsight=hindsight, bands=bands, losses=losses)
 
@@ -196,8 +195,9 @@ def test_a_rung_of_which_nothing_was_predicted_says_why(answer, predicted):
     assert (none.drop(kept.index)["why_predicted"] == "not predicted").all()
 
 
-def test_in_hindsight_every_captured_model_is_predicted_from_its_fp32_step(answer, hindsight):
-    rungs = rungs_of(answer)
+@pytest.mark.long
+def test_in_hindsight_every_captured_model_is_predicted_from_its_fp32_step(answer_with_hindsight, hindsight):
+    rungs = rungs_of(answer_with_hindsight)
     said = hindsight.set_index("tested_by")
     is_hugging_face = rungs["workload"] == "hf"
     is_base = rungs.index.get_level_values("rung") == "FP32"
@@ -210,17 +210,16 @@ def test_in_hindsight_every_captured_model_is_predicted_from_its_fp32_step(answe
     assert without.index.tolist() == [("gpt2", 1024, "+ padded vocabulary")], (
         "with another vocabulary than was captured"
     )
-    values = answer.claims["hindsight"].values
+    values = answer_with_hindsight.claims["hindsight"].values
     assert (values["num_rows"], values["num_new"], values["num_no_capture"]) == (110, 47, 1)
 
 
-def test_hindsight_is_no_prediction(answer, shipped, predicted):
+@pytest.mark.long
+def test_hindsight_is_no_prediction(answer, answer_with_hindsight):
     """What was computed afterwards changes nothing of the track record of predictions, and has a mark of its own."""
-    main, studies, bands = shipped
-    without = ask(main, studies, predicted=predicted, bands=bands)
-    assert without.claims["predicted"].values == answer.claims["predicted"].values
-    assert rungs_of(without)["hindsight_ns"].isna().all()
-    marks = answer.charts["ladder"].rows
+    assert answer.claims["predicted"].values == answer_with_hindsight.claims["predicted"].values
+    assert rungs_of(answer)["hindsight_ns"].isna().all()
+    marks = answer_with_hindsight.charts["ladder"].rows
     told = marks.groupby("run_id")["series"].agg(set)
     assert {ladder.PREDICTED, ladder.HINDSIGHT} not in [names - {ladder.MEASURED} for names in told]
     assert (marks["series"] == ladder.HINDSIGHT).sum() == 15 + 8, "six of the GPT-2 and two of the Llama"
@@ -251,7 +250,13 @@ def test_what_compiling_alone_would_give_was_predicted_or_the_cell_says_why_not(
     assert before["ns"].between(before["low_ns"], before["high_ns"]).all()
     said = {*compiled.loc[compiled["predicted_ns"].isna(), "why_predicted"]}
     assert said == {"not predicted", "abstained: the recorded pairs are of BF16 with fused attention"}
-    assert (compiled["hindsight_ns"].notna() & (compiled["why_hindsight"] == "")).all(), "of which the models know now"
+
+
+@pytest.mark.long
+def test_in_hindsight_the_models_know_what_compiling_alone_gives(answer_with_hindsight):
+    alone = answer_with_hindsight.tables["alone"].rows
+    compiled = alone[alone["change"].isin(ladder.COMPILED_ALONE)]
+    assert (compiled["hindsight_ns"].notna() & (compiled["why_hindsight"] == "")).all()
 
 
 def test_compiling_alone_does_not_change_the_loss(answer):
@@ -357,7 +362,7 @@ def losses_of_gpt2(shipped, losses):
     )
 
 
-def test_of_a_model_with_dropout_each_rung_has_a_loss_without_it(shipped, losses_of_gpt2, tmp_path):
+def test_of_a_model_with_dropout_each_rung_has_a_loss_without_it(shipped, losses_of_gpt2, undrawn, tmp_path):
     main, studies, bands = shipped
     said = ask(main, studies, bands=bands, losses=losses_of_gpt2)
     rungs = rungs_of(said).sort_index().loc[("gpt2", 1024)]
@@ -371,7 +376,7 @@ def test_of_a_model_with_dropout_each_rung_has_a_loss_without_it(shipped, losses
     assert "without dropout" in page_of(said, main, tmp_path)
 
 
-def test_without_such_losses_the_page_says_nothing_of_dropout_turned_off(shipped, losses, tmp_path):
+def test_without_such_losses_the_page_says_nothing_of_dropout_turned_off(shipped, losses, undrawn, tmp_path):
     main, studies, bands = shipped
     others = losses.runs["size"].astype(str) != "gpt2"
     said = ask(main, studies, bands=bands, losses=dataclasses.replace(losses, runs=losses.runs[others]))
@@ -504,7 +509,7 @@ def test_without_its_other_recordings_there_are_fewer_rungs_and_no_guess(shipped
     assert not alone.claims["predicted"].holds and not alone.claims["memory"].holds
 
 
-def test_without_a_base_nothing_is_said(shipped, tmp_path):
+def test_without_a_base_nothing_is_said(shipped, undrawn, tmp_path):
     main, studies, bands = shipped
     nothing = dataclasses.replace(main, runs=main.runs.head(0), steps=main.steps.head(0))
     only = {ladder.STUDY: select_reference(studies)}

@@ -7,24 +7,20 @@ import pytest
 
 from profiler_job.analysis.metrics import device_memory
 from profiler_job.analysis.pages.questions import memory_use
-from profiler_job.analysis.recording import store
 from profiler_job.analysis.render import chart_parts, charts, text
 from profiler_job.analysis.site import combine, page_context
-from tests.shipped.recordings import locate
+from tests.shipped.recordings import load_timed, locate
 
 
 @pytest.fixture(scope="module")
 def recorded():
-    if not (locate("memory")).exists():
-        pytest.skip("the recording memory is not in site/data")
-    return tuple(combine.select_finished_runs(store.load(locate(name))) for name in ("memory", "h200-fp32"))
+    return tuple(combine.select_finished_runs(load_timed(locate(name))) for name in ("memory", "h200-fp32"))
 
 
 @pytest.fixture(scope="module")
 def answer(recorded):
     study, main = recorded
-    folders = [locate(name) for name in ("attention_bf16", "optimizer", "compile")]
-    others = {folder.name: store.load(folder) for folder in folders if folder.exists()}
+    others = {name: load_timed(locate(name)) for name in ("attention_bf16", "optimizer", "compile")}
     return page_context.ask(memory_use.QUESTION, study, main=main, studies=others)
 
 

@@ -1,0 +1,1 @@
+from tests.render.conftest import undrawn  # noqa: F401

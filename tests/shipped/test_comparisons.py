@@ -1,0 +1,17 @@
+"""The comparisons between recordings that the shipped site has."""
+
+import json
+
+import pytest
+
+from profiler_job.analysis.comparison.site_comparisons import make_comparisons
+from profiler_job.analysis.recording import store
+from tests.shipped.recordings import MANIFESTS, RECORDINGS
+
+
+@pytest.mark.long
+def test_the_shipped_site_compares_precisions_and_no_repetition():
+    manifests = [json.loads(file.read_text()) for file in MANIFESTS]
+    wanted = {"", "again", "bf16", "precision"}
+    recordings = [store.load(folder) for folder, of in zip(RECORDINGS, manifests) if of.get("study", "") in wanted]
+    assert set(make_comparisons(recordings)) == {"h200-bf16", "precision-bf16"}

@@ -1,0 +1,33 @@
+"""A batch in micro-batches against the same batch in one piece, as shipped."""
+
+import pytest
+
+from profiler_job.analysis.pages import reconciliation_checks
+from profiler_job.analysis.pages.questions import gradient_accumulation
+from profiler_job.analysis.recording import store
+from profiler_job.analysis.site import page_context
+from tests.shipped.recordings import locate
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    return store.load(locate("accumulation"))
+
+
+def test_on_an_h200_four_micro_batches_launch_four_times_as_much_and_take_as_much_longer(shipped):
+    found = page_context.ask(gradient_accumulation.QUESTION, shipped)
+    rows = found.tables["gpu"].rows.set_index(["size", "accumulation"])
+    assert rows.loc[("small", 4), "more_launches"] == pytest.approx(4.16, abs=0.01)
+    assert rows.loc[("small", 4), "launch_wait"] > 0.6
+    steps = found.tables["steps"].rows.set_index(["size", "accumulation"])
+    assert steps.loc[("small", 4), "step_ratio"] == pytest.approx(4.00, abs=0.01)
+    assert steps.loc[("xl", 4), "step_ratio"] < steps.loc[("small", 4), "step_ratio"]
+    assert found.claims["more_memory"].rows["memory_ratio"].tolist() == pytest.approx([1.045], abs=1e-3)
+
+
+def test_the_shipped_runs_in_micro_batches_hold_all_checks(shipped):
+    tables = (getattr(shipped, name) for name in ("runs", "steps", "kernels", "memops", "nsys_sums", "api"))
+    checks = reconciliation_checks.checks_of(*tables)
+    assert checks["passed"].all()
+    counted = checks[checks["check"] == "forward_matmuls"].set_index("run_id")["found"]
+    assert counted.filter(like="accum4").tolist() == [4 * (7 * 12 + 1), 4 * (7 * 48 + 1)]
