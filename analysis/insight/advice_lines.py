@@ -6,8 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.insight.section_columns import SECTIONS
-from profiler_job.analysis.insight.summary import Summary
+from profiler_job.analysis.insight.section_columns import SECTIONS, SummaryTables
 from profiler_job.analysis.reference import track_record
 from profiler_job.analysis.reference.columns import format_cell
 from profiler_job.jobs.contract.changes import LABELS
@@ -29,7 +28,7 @@ MOST = 4
 NOTHING = "Nothing that is known here: the capture has no evidence for it"
 
 
-def format_advice(summary: Summary) -> list[list[str]]:
+def format_advice(summary: SummaryTables) -> list[list[str]]:
     """Format the lines of each advice, the first with the times; then a line for each reason not to advise. No lines if
     some sections are chosen, or no GPU worked."""
     table = summary.sections["advice"]
@@ -43,12 +42,12 @@ def format_advice(summary: Summary) -> list[list[str]]:
     return [*(entries or [[NOTHING]]), *([line] for line in _format_withheld(table))]
 
 
-def choose_advice_note(summary: Summary) -> str:
+def choose_advice_note(summary: SummaryTables) -> str:
     """Return the note about what all advice refers to."""
     return NOTE if summary.sections["advice"]["gain_ns"].isna().all() else NOTE_OF_GAINS
 
 
-def _format_entry(place: int, row: pd.Series, summary: Summary) -> list[str]:
+def _format_entry(place: int, row: pd.Series, summary: SummaryTables) -> list[str]:
     facts = summary.capture
     ceiling = format_time(row["ceiling_ns"])
     if pd.isna(row["gain_ns"]):

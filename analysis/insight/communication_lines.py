@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from profiler_job.analysis.insight.summary import Summary
+from profiler_job.analysis.insight.section_columns import SummaryTables
 from profiler_job.jobs.contract.quantities import format_quantity, format_time
 from profiler_job.jobs.contract.words import format_count
 
@@ -14,18 +14,14 @@ LEAST_SLOWED = 1.05
 """Least ratio of a matmul's time during communication to its time alone that is worth a sentence."""
 
 
-def describe_communication(summary: Summary) -> list[str]:
+def describe_communication(summary: SummaryTables) -> list[str]:
     """Format lines of plain text; none if no kernel communicates."""
     rows, facts = summary.sections["communication"], summary.capture
     if not len(rows):
         return []
     shown = rows if len(rows) <= MOST_GPUS else rows.nlargest(MOST_GPUS, "exposed_ns").sort_index()
-    lines = [_describe_gpu(row) for _, row in shown.iterrows()]
-    if because := facts["no_waiting_because"]:
-        return [*lines, f"How much of communication is waiting is not known: {because}"]
-    lines += [line for _, row in shown.iterrows() if (line := _describe_last(row))]
-    lines += [line for _, row in shown.iterrows() if (line := _describe_matmuls(row))]
-    if facts["ranks_apart_ns"] is not None:
+    lines = _describe_rows(shown, facts["no_waiting_because"] or "")
+    if not facts["no_waiting_because"] and facts["ranks_apart_ns"] is not None:
         ranks = format_count(facts["communication_ranks"], "rank")
         apart = format_time(facts["ranks_apart_ns"])
         lines.append(
@@ -34,9 +30,25 @@ def describe_communication(summary: Summary) -> list[str]:
     return lines
 
 
+def describe_ranks(rows: pd.DataFrame) -> list[str]:
+    """The same of one step of a run. rows: of `exchange.sum_by_gpu`."""
+    if not len(rows):
+        return []
+    shown = rows if len(rows) <= MOST_GPUS else rows.nlargest(MOST_GPUS, "exposed_ns").sort_index()
+    return _describe_rows(shown, "".join(rows["unknown"].unique()))
+
+
+def _describe_rows(rows: pd.DataFrame, why_not: str) -> list[str]:
+    lines = [_describe_gpu(row) for _, row in rows.iterrows()]
+    if why_not:
+        return [*lines, f"How much of communication is waiting is not known: {why_not}"]
+    lines += [line for _, row in rows.iterrows() if (line := _describe_last(row))]
+    return lines + [line for _, row in rows.iterrows() if (line := _describe_matmuls(row))]
+
+
 def _describe_gpu(row: pd.Series) -> str:
     time = {name: format_time(row[f"{name}_ns"]) for name in ("kernel", "hidden", "exposed")}
-    line = f"GPU {row['gpu']}: communication {time['kernel']} in {format_count(int(row['calls']), 'kernel')}"
+    line = f"GPU {row['gpu']:.0f}: communication {time['kernel']} in {format_count(round(row['calls']), 'kernel')}"
     if not pd.isna(row["waiting_ns"]):
         waiting, transfer = (format_time(row[name]) for name in ("waiting_ns", "transfer_ns"))
         line += f", {waiting} of it waiting for other ranks, {transfer} transfer"
@@ -56,7 +68,7 @@ def _describe_last(row: pd.Series) -> str:
     parts = {f"it computed {format_time(computing)}": computing}
     parts |= {f"for {format_time(late)} it idled because its host had not launched the collective yet": late}
     said = ", and ".join(text for text, time in sorted(parts.items(), key=lambda part: -part[1]) if time)
-    return f"Others waited {format_time(kept)} for GPU {row['gpu']}" + f"; meanwhile {said}" * bool(said)
+    return f"Others waited {format_time(kept)} for GPU {row['gpu']:.0f}" + f"; meanwhile {said}" * bool(said)
 
 
 def _describe_matmuls(row: pd.Series) -> str:
@@ -64,6 +76,6 @@ def _describe_matmuls(row: pd.Series) -> str:
         return ""
     times, alone = format_quantity("number", row["beside_ns"] / row["alone_ns"]), format_time(row["alone_ns"])
     return (
-        f"GPU {row['gpu']}: matmuls during communication take {times} times as long as the same kernels alone "
+        f"GPU {row['gpu']:.0f}: matmuls during communication take {times} times as long as the same kernels alone "
         f"({format_time(row['beside_ns'])} against {alone})"
     )

@@ -11,7 +11,6 @@ from profiler_job.jobs.contract.printable import make_printable
 from profiler_job.jobs.contract.quantities import format_time
 from profiler_job.jobs.contract.words import format_count
 
-FINDING = "Finding: "
 MOST, LEAST = 5, 3
 """Number of findings that are shown at most, and the number shown whatever their share."""
 LEAST_SHARE = 0.03
@@ -30,7 +29,7 @@ def describe_findings(table: pd.DataFrame) -> list[str]:
         values = {"time": format_time(finding.time_ns), "share": format_cell("share", finding.share)}
         values |= {f"{noun}s": format_count(finding.count, noun) for noun in ("kernel", "operation", "call")}
         evidence = f" ({_shorten_evidence(make_printable(finding.evidence))})" if finding.evidence else ""
-        lines.append(f"{FINDING}{SENTENCES[finding.kind].format(**values)}{evidence}")
+        lines.append(f"{SENTENCES[finding.kind].format(**values)}{evidence}")
     return lines
 
 

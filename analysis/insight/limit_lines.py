@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from profiler_job.analysis.insight.gpu_limit import BUSY, IDLE, PARTS
-from profiler_job.analysis.insight.summary import Summary
+from profiler_job.analysis.insight.section_columns import SummaryTables
 from profiler_job.jobs.contract.quantities import format_share, format_time
 from profiler_job.jobs.contract.words import format_count
 
@@ -41,7 +41,7 @@ STEADY_SHARE = 0.02
 start-up."""
 
 
-def describe_verdict(summary: Summary) -> list[str]:
+def describe_verdict(summary: SummaryTables) -> list[str]:
     """Format lines of plain text: what limits a GPU and where its time goes, by GPU and by phase; and when start-up
     ends."""
     rows = summary.sections["verdict"]
@@ -72,7 +72,7 @@ def describe_gpus(rows: pd.DataFrame) -> list[str]:
     return lines
 
 
-def name_limit(summary: Summary) -> str | None:
+def name_limit(summary: SummaryTables) -> str | None:
     """Name what takes most of the time of all GPUs together, and its share, as `host 94%`. None if the causes of idle
     time are not known, or nothing runs."""
     rows = summary.sections["verdict"]

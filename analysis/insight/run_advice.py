@@ -10,11 +10,13 @@ from typing import Any
 
 import pandas as pd
 
+from profiler_job.analysis.changes import join_code
 from profiler_job.analysis.insight import advice
 from profiler_job.analysis.insight.run_limit import BUSY
 from profiler_job.analysis.metrics.step_clocks import GAP_NS, HOST_LIMITED, Clock
 from profiler_job.analysis.reference import gpus
 from profiler_job.jobs.contract import ranges
+from profiler_job.jobs.contract.changes import FOREACH, FUSED_ADAMW
 
 
 def advise(
@@ -49,6 +51,64 @@ def advise(
     facts = {"num_kernels": totals["calls"].sum(), "num_graph_executions": 0, "is_slowed": False}
     facts["memory_used"] = _measure_memory_used(run)
     return advice.advise(facts | dict.fromkeys(("work_start_ns", "work_end_ns", "loading_end_ns")), sections)
+
+
+def rank_changes(advised: pd.DataFrame, predicted: pd.DataFrame, measured: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rank what to change first: gains, measured or else predicted, by their part of the step, then ceilings where
+    nothing is known, then what is not advised. Only what was measured, or what the run has evidence for.
+
+    Each has changes (names), do, reason (empty where it is advised), step_ns (as it is) and gain_ns (None where it is
+    not known); measured_in where it was measured; ceiling_ns where it was not, with least_ns and most_ns where it is
+    predicted, time_ns and sure where it is not.
+    """
+    evident = {row["change"]: row for row in advised.to_dict("records")}
+    gains, others = _list_measured(measured)
+    known = set(measured["changes"]) if len(measured) else set()
+    said = [row for row in predicted.to_dict("records") if set(row["changes"]) <= set(evident)]
+    said = [row for row in said if row["changes"] not in known]
+    predictions = {row["changes"]: row for row in said if not row["reason"]}
+    for names, row in predictions.items():
+        gain = {
+            "changes": names,
+            "do": row["do"],
+            "reason": "",
+            "step_ns": row["baseline_ns"],
+            "gain_ns": row["baseline_ns"] - row["step_ns"] / row["work"],
+            "least_ns": row["baseline_ns"] - row["high_ns"] / row["work"],
+            "most_ns": row["baseline_ns"] - row["low_ns"] / row["work"],
+            "ceiling_ns": row["baseline_ns"] - row["ceiling_ns"] / row["work"],
+        }
+        if gain["least_ns"] > 0:
+            gains.append(gain)
+        elif len(names) == 1:
+            others.append(gain | {"reason": "its predicted interval holds a step as long as now"})
+    abstained = {row["changes"]: row["reason"] for row in said if row["reason"]}
+    for name, row in evident.items():
+        if name == FOREACH and (FUSED_ADAMW,) in known | {*predictions}:
+            continue  # another choice for the same kernels, and the lesser
+        if (name,) not in known | {*predictions}:
+            why = abstained.get((name,))
+            sure = f"low: no prediction, {why}" if why else row["sure"]
+            others.append(row | {"changes": (name,), "sure": sure, "gain_ns": None, "step_ns": None})
+    gains.sort(key=lambda gain: -gain["gain_ns"] / gain["step_ns"])
+    return [*gains, *sorted(others, key=lambda row: row["reason"] != "")]
+
+
+def _list_measured(measured: pd.DataFrame) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """What was measured: changes that make a step faster, and single ones that do not."""
+    gains, others = [], []
+    for row in measured.to_dict("records"):
+        entry = {"changes": row["changes"], "do": join_code(row["changes"]), "reason": ""}
+        entry |= {
+            "step_ns": row["before_ns"],
+            "gain_ns": row["before_ns"] - row["after_ns"],
+            "measured_in": row["measured_in"],
+        }
+        if row["gains"]:
+            gains.append(entry)
+        elif len(row["changes"]) == 1:
+            others.append(entry | {"reason": "measured, and not faster beyond noise"})
+    return gains, others
 
 
 def _measure_memory_used(run: Mapping[str, Any]) -> float | None:

@@ -1,12 +1,24 @@
 """The sections of a summary and what each of their columns holds."""
 
-from typing import Any
+from typing import Any, Protocol
 
 import pandas as pd
 
 from profiler_job.analysis.capture import collective_time
 from profiler_job.analysis.insight import advice, findings, gpu_limit
 from profiler_job.jobs.contract.ranges import ALL_PHASES
+
+
+class SummaryTables(Protocol):
+    """What sentences are made from: the facts and the tables of a capture, and the names of the shown ones."""
+
+    @property
+    def capture(self) -> dict[str, Any]: ...
+    @property
+    def sections(self) -> dict[str, pd.DataFrame]: ...
+    @property
+    def shown(self) -> tuple[str, ...]: ...
+
 
 SECTIONS: dict[str, dict[str, str]] = {
     "verdict": gpu_limit.COLUMNS,

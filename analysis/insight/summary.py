@@ -6,6 +6,7 @@ explains each column in one line. Everything is vectorised: a capture of a milli
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from profiler_job.analysis.insight import advice, findings, gpu_limit
 from profiler_job.analysis.insight.api_times import summarise_api, summarise_launches
 from profiler_job.analysis.insight.capture_gaps import find_unmatched_ranges, list_missing, list_problems
 from profiler_job.analysis.insight.communication import measure
+from profiler_job.analysis.insight.insight import Insight, interpret_capture
 from profiler_job.analysis.insight.operations import summarise_operations
 from profiler_job.analysis.insight.phase_times import summarise_phases
 from profiler_job.analysis.insight.range_times import summarise_ranges
@@ -50,10 +52,18 @@ class Summary:
     busy: dict[int, np.ndarray] = field(default_factory=dict)
     phases_ns: dict[str, int] = field(default_factory=dict)
 
+    @cached_property
+    def insight(self) -> Insight:
+        """What it means: computed once, and printed in every form."""
+        return interpret_capture(self)
+
     def as_json(self) -> dict[str, Any]:
-        """The stable interface: capture, coverage, launches, and one list of objects for each section that is shown."""
+        """The stable interface: capture, coverage, launches, one list of objects for each section that is shown, and
+        the sentences, if all are."""
         rows = {name: _make_records(self.sections[name]) for name in self.shown}
-        return {"capture": self.capture, "coverage": self.coverage, "launches": self.launches} | rows
+        is_whole = len(self.shown) == len(SECTIONS)
+        sentences = {"sentences": self.insight.sentences.as_json()} if is_whole else {}
+        return {"capture": self.capture, "coverage": self.coverage, "launches": self.launches} | rows | sentences
 
 
 Predict = Callable[[Summary, Callable[[], pd.DataFrame]], Summary]

@@ -8,7 +8,9 @@ from typing import Any
 import pandas as pd
 
 from profiler_job.analysis.insight import run_limit
+from profiler_job.analysis.insight.insight import interpret_run
 from profiler_job.analysis.metrics import kernel_time, timing
+from profiler_job.analysis.metrics.exchange import sum_by_gpu
 from profiler_job.analysis.metrics.ordering import place, sort_stably
 from profiler_job.analysis.pages.case_columns import spread_column
 from profiler_job.analysis.pages.module_costs import module_table
@@ -30,6 +32,7 @@ def answer(
     scalars = dict(zip(of_first["figure"].astype(str), of_first["value"]))
     facts = {
         "run": {key: None if pd.isna(value) else value for key, value in run.items()},
+        "insight": interpret_run(run, frames.parts, sum_by_gpu(kernels, runs), run_limit.find(kernels, memops), []),
         "has_modules": len(frames.tree) > 0,
         "replayed": _replayed(kernels),
         "num_ranks": len(frames.ranks),
@@ -52,8 +55,8 @@ class ScriptData:
     launch_wait (NaN where nothing is known of the idle time)."""
     phases: pd.DataFrame
     """Kernel time and host time of each phase in a captured step."""
-    idle: pd.DataFrame
-    """One row: idle time of a GPU within a captured step, and the part in which it waited for a launch."""
+    parts: pd.DataFrame
+    """What a captured step is made of, by GPU and phase."""
     tree: pd.DataFrame
     ranks: pd.DataFrame
     """One row of each rank: its unprofiled step, GPU busy, kernel time and time of communication in a captured one."""
@@ -64,12 +67,13 @@ class ScriptData:
 def _frames(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> ScriptData:
     totals = kernel_time.kernel_totals(kernels)
     in_step = totals.assign(scope=ranges.STEP)
-    idle = _idle(kernels, memops)
+    parts = run_limit.split_steps(kernels, memops)
+    idle = _idle(parts)
     families = kernel_time.sum_by_family(totals.assign(phase=totals["phase"].replace("", OUTSIDE_PHASES)), ["phase"])
     return ScriptData(
         step=_step(steps, kernels, memops, idle),
         phases=_phases(totals, steps),
-        idle=idle,
+        parts=parts,
         tree=kernel_time.sum_by_module(totals if (totals["module"] != "").any() else totals.head(0)),
         ranks=_ranks(steps, kernels, memops),
         families=sort_stably(families, place(families["phase"], (*ranges.ALL_PHASES, OUTSIDE_PHASES))),
@@ -113,13 +117,13 @@ def _ranks(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> 
     return rows.reset_index()
 
 
-def _idle(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
-    parts = run_limit.split_steps(kernels, memops)
+def _idle(parts: pd.DataFrame) -> pd.DataFrame:
+    """One row: the part of the idle time of a GPU in which it waited for a launch."""
     if parts.empty:
-        return pd.DataFrame(columns=["idle_ns", "launch_ns", "launch_share"])
+        return pd.DataFrame(columns=["launch_share"])
     of_gpu = parts.groupby("gpu")[[*run_limit.IDLE]].sum().mean()
     idle, late = of_gpu.sum(), of_gpu["late_launch_ns"]
-    return pd.DataFrame({"idle_ns": [idle], "launch_ns": [late], "launch_share": [late / idle if idle else 0.0]})
+    return pd.DataFrame({"launch_share": [late / idle if idle else 0.0]})
 
 
 def _claims(frames: ScriptData, scalars: dict[str, float]) -> list[Claim]:
@@ -131,7 +135,6 @@ def _claims(frames: ScriptData, scalars: dict[str, float]) -> list[Claim]:
         Claim("tokens", frames.step[[bool(scalars.get("tokens_per_step"))] * len(frames.step)], facts=_rate(scalars)),
         Claim("busy", frames.step, facts=lambda rows: rows.iloc[0].to_dict()),
         Claim("waits", frames.step[frames.step["launch_wait"].notna()], facts=lambda rows: rows.iloc[0].to_dict()),
-        Claim("launches", frames.idle[frames.idle["idle_ns"] > 0], facts=lambda rows: rows.iloc[0].to_dict()),
         Claim("phases", phases, facts=lambda rows: {"phases": rows[["phase", "share"]].to_dict("records")}),
         Claim(
             "module",

@@ -29,6 +29,8 @@ keys:
   `messages`, `findings`, `advice`, `problems`, `missing`: arrays of objects, whose keys are the columns of
   `analysis.insight.section_columns.SECTIONS`, largest first. The gains of `advice` refer to the time from work_start_ns
   to work_end_ns
+- `sentences`: what text, Markdown and pages print of this: {verdict, communication, findings, advice, advice_note};
+  missing if sections are chosen
 
 Times are integer nanoseconds, sizes bytes, shares 0 to 1, and null means not known. Keys may be added, never renamed.
 The CSV form is long: profile, section, row, column, value; if one section is chosen, it has that section's columns.

@@ -3,9 +3,6 @@
 from shlex import quote
 from typing import Any
 
-from profiler_job.analysis.insight.communication_lines import describe_communication as communication_of
-from profiler_job.analysis.insight.finding_lines import describe_findings as findings_of
-from profiler_job.analysis.insight.limit_lines import describe_verdict as verdict_of
 from profiler_job.analysis.insight.section_columns import SECTIONS
 from profiler_job.analysis.insight.summary import Summary
 from profiler_job.analysis.reference.columns import format_cell
@@ -15,6 +12,8 @@ from profiler_job.jobs.contract.words import format_count, inflect
 
 LEAST_SAID = 0.0005
 """A share that would be shown as 0.0% is not worth a word."""
+FINDING = "Finding: "
+"""Before each finding, where all lines are in one list."""
 LONG_COLLECTION = 2
 """The collection is shown in addition to its events if it lasts more than this many times as long."""
 
@@ -27,10 +26,11 @@ def format_heads(summary: Summary) -> list[list[str]]:
     only = [f"only: {chosen}"] * bool(chosen)
     if len(summary.shown) < len(SECTIONS):
         return [only + _format_problems(summary)]
+    said = summary.insight.sentences
     groups = [
-        only + verdict_of(summary),
-        communication_of(summary),
-        findings_of(summary.sections["findings"]),
+        only + said.verdict,
+        said.communication,
+        [f"{FINDING}{line}" for line in said.findings],
         format_facts(summary),
     ]
     return [group for group in groups if group]

@@ -10,8 +10,7 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from profiler_job.analysis.insight.advice_lines import TITLE, choose_advice_note, format_advice
-from profiler_job.analysis.insight.finding_lines import FINDING
+from profiler_job.analysis.insight.advice_lines import TITLE
 from profiler_job.analysis.insight.gpu_limit import BUSY, IDLE
 from profiler_job.analysis.insight.limit_lines import INFERRED_SHARE, MOST_GPUS
 from profiler_job.analysis.insight.section_columns import SECTIONS
@@ -20,7 +19,7 @@ from profiler_job.analysis.insight.summary import NUM_MOMENTS, Summary
 from profiler_job.analysis.reference.columns import format_cell, format_heading
 from profiler_job.analysis.reference.kernel_families import FAMILIES
 from profiler_job.analysis.render.tables import family_chip
-from profiler_job.analysis.show.facts import LEAST_SAID, format_heads, format_note
+from profiler_job.analysis.show.facts import FINDING, LEAST_SAID, format_heads, format_note
 from profiler_job.analysis.show.index import tabulate_captures
 from profiler_job.analysis.show.show_formats import ALWAYS_WHOLE, list_sections
 from profiler_job.analysis.show.terminal_text import is_text
@@ -56,9 +55,9 @@ def render_page(summary: Summary, top: int = 20, index: str = "") -> str:
         is_findings = lines[0].startswith(FINDING)
         parts.append(Markup("<h2>{}</h2>").format("What stands out" if is_findings else "The capture"))
         parts.append(render_list([line.removeprefix(FINDING) for line in lines], "" if is_findings else "facts"))
-    if entries := format_advice(summary):
+    if entries := summary.insight.sentences.advice:
         parts += [Markup("<h2>{}</h2>").format(TITLE), render_list(["; ".join(entry) for entry in entries], "")]
-        parts.append(Markup('<p class="faint">{}.</p>').format(choose_advice_note(summary)))
+        parts.append(Markup('<p class="faint">{}.</p>').format(summary.insight.sentences.advice_note))
     parts += [_render_timeline(summary), _render_phases_bar(summary), _render_families_bar(summary)]
     for name, title, frame in list_sections(summary):
         unfolded = len(frame) if not top or name in ALWAYS_WHOLE else top

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from profiler_job.analysis.insight.advice_lines import TITLE, choose_advice_note, format_advice
+from profiler_job.analysis.insight.advice_lines import TITLE
 from profiler_job.analysis.insight.section_columns import SECTIONS
 from profiler_job.analysis.insight.summary import Summary
 from profiler_job.analysis.reference.columns import format_cell, format_heading
@@ -75,11 +75,11 @@ def as_text(summary: Summary, top: int, width: int) -> str:
 def _format_advice(summary: Summary, width: int) -> list[str]:
     lines = [
         text
-        for entry in format_advice(summary)
+        for entry in summary.insight.sentences.advice
         for number, line in enumerate(entry)
         for text in wrap_text(line, width, "  " if number == 0 else "     ")
     ]
-    return ["", TITLE, *lines, *wrap_text(choose_advice_note(summary), width, "  ")] if lines else []
+    return ["", TITLE, *lines, *wrap_text(summary.insight.sentences.advice_note, width, "  ")] if lines else []
 
 
 def _has_rows(summary: Summary, name: str) -> bool:
@@ -110,9 +110,9 @@ def as_markdown(summary: Summary, top: int) -> str:
             lines += ["", f"{escape_markdown(note)}."]
         if left_out:
             lines += ["", f"... and {left_out} more."]
-    if entries := format_advice(summary):
+    if entries := summary.insight.sentences.advice:
         lines += ["", f"## {TITLE}", "", *(f"- {escape_markdown('; '.join(entry))}" for entry in entries)]
-        lines += ["", f"{escape_markdown(choose_advice_note(summary))}."]
+        lines += ["", f"{escape_markdown(summary.insight.sentences.advice_note)}."]
     return "\n".join(lines) + "\n"
 
 
@@ -125,13 +125,15 @@ def format_table(frame: pd.DataFrame) -> list[str]:
 
 
 def as_csv(summaries: Sequence[Summary]) -> str:
-    """One long table of all sections: profile, section, row, column, value."""
+    """One long table of all sections: profile, section, row, column, value; without the sentences."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(["profile", "section", "row", "column", "value"])
     for summary in summaries:
         source = escape_csv_cell(summary.capture["source"])
         for section, content in summary.as_json().items():
+            if section == "sentences":
+                continue
             rows = content if isinstance(content, list) else [content]
             for number, row in enumerate(rows):
                 for column, value in row.items():

@@ -8,9 +8,6 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.insight.advice_lines import format_run_advice
-from profiler_job.analysis.insight.finding_lines import FINDING, describe_findings
-from profiler_job.analysis.insight.limit_lines import describe_gpus, describe_phases
 from profiler_job.analysis.pages import (
     run_page,
     telemetry,
@@ -86,12 +83,10 @@ def write_run_pages(
             "compared": counterparts.get(path, []),
             "trace": traces.get(run_id),
         }
-        said = describe_run(answer)
-        more["shared"] = _describe_for_sharing(
-            answer, of_side, said["verdict"], is_script=bool(rec.manifest.get(SCRIPT))
-        )
-        if said["first"]:
-            first[run_id] = said["first"]
+        said = answer.facts["insight"].sentences
+        more["shared"] = _describe_for_sharing(answer, of_side, said.verdict, is_script=bool(rec.manifest.get(SCRIPT)))
+        if said.advice:
+            first[run_id] = [line for (line,) in said.advice]
         if run["status"] == "ok":
             more |= describe_conditions(replace(rec, runs=rec.runs[rec.runs["run_id"].astype(str) == run_id]))
         site.write(f"{path}.md", "run_page.md", answer, **more, said=said)
@@ -108,20 +103,6 @@ def _describe_for_sharing(answer: Answer, side: str, verdict: list[str], is_scri
     limit = [f"Under nsys, {line}" for line in verdict[:1]]
     sentences = [f"{line[0].upper()}{line[1:]}." for line in (*limit, what)]
     return {"figure": result, "said": " ".join(sentences), "description": ". ".join([f"{what}: {result}", *limit])}
-
-
-def describe_run(answer: Answer) -> dict[str, list[str]]:
-    """The verdict, the findings and the advice of a run in the sentences that `show` prints of a capture."""
-    run, rows = answer.facts["run"], answer.tables["elapsed"].rows
-    by_gpu = rows.drop(columns="phase").groupby("gpu", as_index=False).sum()
-    verdict = [*describe_gpus(by_gpu), *describe_phases(rows)]
-    if len(by_gpu) == 1:  # which of the machine's it is says nothing
-        verdict = [line.removeprefix(f"GPU {by_gpu['gpu'].iloc[0]}: ") for line in verdict]
-    return {
-        "verdict": verdict,
-        "findings": [line.removeprefix(FINDING) for line in describe_findings(answer.tables["findings"].rows)],
-        "first": format_run_advice(answer.facts["first"], run),
-    }
 
 
 def _choose_smallest_runs(rec: store.Recording) -> list[str]:

@@ -22,7 +22,7 @@ from .nsys_files import Export
 from .pages import check_inert
 from .profiles import nsys_csv, profile
 
-_KEYS = {"capture", "coverage", "launches", *SECTIONS}
+_KEYS = {"capture", "coverage", "launches", *SECTIONS, "sentences"}
 
 
 @pytest.fixture
@@ -152,9 +152,13 @@ def test_json_of_several_is_an_array_and_of_one_an_object(capture):
 def test_csv_is_one_long_table(capture):
     rows = list(csv.DictReader(io.StringIO(_show(capture, capture, "--format", "csv").stdout)))
     assert list(rows[0]) == ["profile", "section", "row", "column", "value"]
-    assert {row["section"] for row in rows} == _KEYS - {"problems", "communication", "collectives", "messages"}, (
-        "one GPU, and nothing wrong"
-    )
+    assert {row["section"] for row in rows} == _KEYS - {
+        "sentences",
+        "problems",
+        "communication",
+        "collectives",
+        "messages",
+    }, "one GPU, and nothing wrong"
     totals = [row["value"] for row in rows if row["section"] == "kernels" and row["column"] == "total_ns"]
     assert totals == ["5", "5"] * 2
 

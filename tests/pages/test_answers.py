@@ -26,7 +26,7 @@ from profiler_job.analysis.pages.questions import (
     training_mix,
 )
 from profiler_job.analysis.prediction import recording_predictions
-from profiler_job.analysis.site import page_context, run_pages
+from profiler_job.analysis.site import page_context
 from profiler_job.jobs.contract.words import NOT_MEASURED
 from tests.synthetic import EXP, FAMILIES, GEMM, MAX, NUM_LAYERS, forward_kernels, phase_kernels, recording
 
@@ -300,12 +300,12 @@ def test_a_run_page_has_mean_and_deviation_of_each_phase(rec, pages):
 
 def test_a_run_page_says_what_limits_its_gpu_and_what_stands_out_as_show_does(pages):
     answer = pages["small-ctx512-fp32-naive-train_step"]
-    said = run_pages.describe_run(answer)
-    limit, parts, causes, phases = said["verdict"]
+    said = answer.facts["insight"].sentences
+    limit, parts, causes, phases = said.verdict
     assert limit.startswith("limited by kernels: they run ")
     assert " ms = kernels " in parts and "% of the time" in limit and causes.startswith("Idle: ")
     assert phases.startswith("By phase, with what limits it: forward ")
-    assert any(line.startswith("FP32 GEMMs run without tensor cores: ") for line in said["findings"])
+    assert any(line.startswith("FP32 GEMMs run without tensor cores: ") for line in said.findings)
     columns = [column.key for column in answer.tables["elapsed"].columns]
     assert "gpu" not in columns and "communication_ns" not in columns, "one GPU, and nothing to say of communication"
 
@@ -361,7 +361,7 @@ def test_an_attention_is_called_as_the_site_calls_it(value, said):
 
 def test_a_run_page_says_what_to_change_first(pages):
     answer = pages["small-ctx512-fp32-naive-train_step"]
-    said = run_pages.describe_run(answer)["first"]
+    said = [line for (line,) in answer.facts["insight"].sentences.advice]
     assert said[0].startswith("TF32: ") and " behind it, ceiling " in said[0]
     assert re.search(r"track record: \d+ of \d+ tested predictions within 10%", said[0])
     assert "how sure: low: no prediction, it is not known which module launched its matmuls" in said[0]
@@ -386,7 +386,7 @@ def test_a_run_page_says_what_was_measured_before_what_is_predicted(rec):
     names = ("runs", "steps", "kernels", "api", "memops", "memory", "processes", "telemetry")
     tables = {name: getattr(rec, name) for name in names}
     found = dict(run_page.answers(**tables, checks=checks, predicted=predicted, measured=measured))
-    first = run_pages.describe_run(found[run_id])["first"]
+    first = [line for (line,) in found[run_id].facts["insight"].sentences.advice]
     assert first[0].startswith("torch.compile: measured, 10.0 ms instead of 30.0 ms, 3.00× as fast; do: ")
     assert first[1].startswith("TF32: measured, 20.0 ms instead of 30.0 ms, 1.50× as fast; do: ")
     assert not [line for line in first if "TF32" in line and "prediction" in line]
@@ -395,7 +395,8 @@ def test_a_run_page_says_what_was_measured_before_what_is_predicted(rec):
 
 def test_nothing_is_said_of_where_the_time_of_an_unfinished_run_went(pages):
     lost = pages["2.7B-ctx1024-fp32-naive-train_step"]
-    assert run_pages.describe_run(lost) == {"verdict": [], "findings": [], "first": []}
+    said = lost.facts["insight"].sentences
+    assert not any((said.verdict, said.communication, said.findings, said.advice))
 
 
 def test_the_overview_counts_what_is_there(rec):

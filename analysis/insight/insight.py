@@ -1,0 +1,89 @@
+"""What a capture, or one step of a run, means: one result, from which every form is printed."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pandas as pd
+
+from profiler_job.analysis.insight.advice_lines import choose_advice_note, format_advice, format_run_advice
+from profiler_job.analysis.insight.communication_lines import describe_communication, describe_ranks
+from profiler_job.analysis.insight.finding_lines import describe_findings
+from profiler_job.analysis.insight.limit_lines import describe_gpus, describe_phases, describe_verdict
+from profiler_job.analysis.insight.section_columns import SummaryTables
+
+
+@dataclass(frozen=True, kw_only=True)
+class InsightSentences:
+    """Plain text. verdict: what limits each GPU and where its time goes. advice: the lines of each change to make
+    first, and of each reason not to advise one. advice_note: what all advice refers to."""
+
+    verdict: list[str]
+    communication: list[str]
+    findings: list[str]
+    advice: list[list[str]]
+    advice_note: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Insight:
+    """gpus, phases: the time of each GPU by its cause, idle time by cause included, and the same by phase.
+    communication: what it costs each GPU. findings: what stands out. advice: what to change first. Times of a capture
+    are sums, those of a run are of one step."""
+
+    gpus: pd.DataFrame
+    phases: pd.DataFrame
+    communication: pd.DataFrame
+    findings: pd.DataFrame
+    advice: pd.DataFrame
+    sentences: InsightSentences
+
+
+def interpret_capture(summary: SummaryTables) -> Insight:
+    """Interpret what is selected of a capture."""
+    tables = summary.sections
+    return Insight(
+        gpus=tables["verdict"],
+        phases=tables["verdict_phases"],
+        communication=tables["communication"],
+        findings=tables["findings"],
+        advice=tables["advice"],
+        sentences=InsightSentences(
+            verdict=describe_verdict(summary),
+            communication=describe_communication(summary),
+            findings=describe_findings(tables["findings"]),
+            advice=format_advice(summary),
+            advice_note=choose_advice_note(summary),
+        ),
+    )
+
+
+def interpret_run(
+    run: Mapping[str, Any],
+    elapsed: pd.DataFrame,
+    communication: pd.DataFrame,
+    findings: pd.DataFrame,
+    advice: Sequence[Mapping[str, Any]],
+) -> Insight:
+    """Interpret one step of a run. elapsed: its rows of `run_limit.split_steps`; communication: of
+    `exchange.sum_by_gpu`; findings: of `run_limit.find`; advice: as `run_advice.rank_changes` gives it."""
+    gpus = elapsed.drop(columns=["run_id", "phase"], errors="ignore").groupby("gpu", as_index=False).sum()
+    verdict = [*describe_gpus(gpus), *describe_phases(elapsed)]
+    if len(gpus) == 1:  # its number says nothing
+        verdict = [line.removeprefix(f"GPU {gpus['gpu'].iloc[0]}: ") for line in verdict]
+    return Insight(
+        gpus=gpus,
+        phases=elapsed,
+        communication=communication,
+        findings=findings,
+        advice=pd.DataFrame(advice),
+        sentences=InsightSentences(
+            verdict=verdict,
+            communication=describe_ranks(communication),
+            findings=describe_findings(findings),
+            advice=[[line] for line in format_run_advice(advice, run)],
+        ),
+    )
