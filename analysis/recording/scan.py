@@ -1,6 +1,7 @@
 """Search what is to become public for anything private: by the rules of `jobs.contract.privacy` and of detect-secrets,
 for secrets in the environment, and for names of the machines that measured and of this one."""
 
+import base64
 import codecs
 import csv
 import gzip
@@ -9,6 +10,7 @@ import json
 import os
 import re
 import secrets
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -110,14 +112,18 @@ class Scanner:
     def scan(self, folder: Path) -> list[PrivateText]:
         """Find what looks private in the files below a folder, their names included; each distinct text once."""
         first: dict[str, str] = {}
+        closed: list[PrivateText] = []
         for file in sorted(file for file in folder.rglob("*") if file.is_file()):
             name = file.relative_to(folder).as_posix()
             if name.startswith(OF_OTHERS):
                 continue
             first.setdefault(name, "a file's name")
             for place, text in read_texts(file):
-                first.setdefault(text, f"{name}, {place}")
-        return [
+                if isinstance(text, NotOpened):
+                    closed.append(PrivateText(kind=f"{text}, which is not searched", where=name, beginning=""))
+                else:
+                    first.setdefault(text, f"{name}, {place}")
+        return closed + [
             PrivateText(
                 kind=kind, where=where, beginning=match[: min(4, len(match) // 2)] + "..."
             )  # not the secret itself
@@ -172,6 +178,35 @@ _NUMBER = re.compile(r"\s*[+-]?[\d,]*+(?:\.\d*)?(?:e[+-]?\d+)?\s*%?\s*").fullmat
 """Numbers are most of what there is."""
 
 
+class NotOpened(str):
+    """In place of a text: what it is that is not opened, so that nothing in it is found."""
+
+
+ARCHIVES = {
+    b"PK\x03\x04": "a ZIP archive",
+    b"PK\x05\x06": "a ZIP archive",
+    b"\x1f\x8b": "a gzip file inside another, or without .gz",
+    b"BZh": "a bzip2 file",
+    b"\xfd7zXZ": "an xz file",
+    b"7z\xbc\xaf": "a 7z archive",
+    b"Rar!": "a RAR archive",
+    b"\x28\xb5\x2f\xfd": "a zstd file",
+    b"%PDF": "a PDF",
+    b"GIF8": "a GIF",
+    b"\xff\xd8\xff": "a JPEG",
+    b"RIFF": "a RIFF file, such as WebP",
+}
+"""First bytes of files that are not opened."""
+PNG = b"\x89PNG\r\n\x1a\n"
+PNG_CHUNKS = {
+    *(b"IHDR", b"PLTE", b"IDAT", b"IEND", b"tRNS", b"gAMA", b"cHRM", b"sRGB", b"bKGD", b"pHYs", b"sBIT", b"tIME"),
+    *(b"hIST", b"acTL", b"fcTL", b"fdAT"),
+}
+"""Parts of a PNG that hold no text."""
+MOST_TEXT = 2**24
+"""Bytes of a compressed text in a PNG that are read."""
+
+
 _MARKS = {  # 32 bits first: they begin like 16 bits
     codecs.BOM_UTF32_LE: "utf-32",
     codecs.BOM_UTF32_BE: "utf-32",
@@ -183,15 +218,89 @@ _MARKS = {  # 32 bits first: they begin like 16 bits
 
 
 def read_texts(file: Path) -> Iterator[tuple[str, str]]:
-    """Every text in a file, with its place there: of a table whatever its types and metadata hold, of JSON its keys and
-    values, of HTML what is read and the values of attributes, of anything else its lines."""
+    """Yield every text in a file, with its place there: of a table whatever its types and metadata hold, of JSON its
+    keys and values, of HTML what is read and the values of attributes, of a PNG its texts, also where it is packed into
+    another file, of anything else its lines. Yield a NotOpened for what is none of these."""
+    for place, text in _read_plain_texts(file):
+        if isinstance(text, NotOpened) or not _EMBEDDED.search(text):
+            yield place, text
+            continue
+        yield place, _EMBEDDED.sub("", text)
+        for match in _EMBEDDED.finditer(text):
+            kind, packed = match[1] or "image/png", match[2] or match[0]
+            yield from ((f"{place}, a picture", inner) for inner in _read_embedded(kind, packed))
+
+
+_EMBEDDED = re.compile(r"data:([\w./+-]+)(?:;[\w=-]+)*;base64,([\w+/=]*)|iVBORw0KGgo[\w+/]+={0,2}")
+"""A file inside a text: an address that holds it, or a PNG in base64, as notebooks have it."""
+
+
+def _read_embedded(kind: str, packed: str) -> Iterator[str]:
+    """Yield the texts of a file that is packed in base64."""
+    try:
+        content = base64.b64decode(packed + "=" * (-len(packed) % 4))
+    except ValueError:
+        yield NotOpened(f"{kind} in base64")
+        return
+    if content.startswith(PNG):
+        yield from _read_png(content)
+    elif b"\0" in content or content.startswith((*ARCHIVES,)):
+        yield NotOpened(f"{kind} in base64")
+    else:
+        yield from content.decode(errors="replace").splitlines()
+
+
+def _read_png(content: bytes) -> Iterator[str]:
+    """Yield the texts in the chunks of a PNG, and a NotOpened for what is unknown or does not fit."""
+    at = len(PNG)
+    while at + 12 <= len(content):
+        size, kind = int.from_bytes(content[at : at + 4], "big"), content[at + 4 : at + 8]
+        chunk = content[at + 8 : at + 8 + size]
+        at += 12 + size
+        if kind in (b"tEXt", b"zTXt", b"iTXt"):
+            try:
+                yield from _read_png_text(kind, chunk).splitlines()
+            except (ValueError, zlib.error):
+                yield NotOpened("a damaged text of a PNG")
+        elif kind not in PNG_CHUNKS:
+            yield NotOpened(f"a part {kind.decode('latin-1')} of a PNG")
+        if kind == b"IEND":
+            break
+    if at != len(content):
+        yield NotOpened("what follows the end of a PNG")
+
+
+def _read_png_text(kind: bytes, chunk: bytes) -> str:
+    """Return keyword and text of a text chunk. Raises ValueError and zlib.error."""
+    keyword, rest = chunk.split(b"\0", 1)
+    is_packed = kind == b"zTXt"
+    if kind == b"iTXt":
+        is_packed, rest = rest[:1] == b"\x01", rest[2:].split(b"\0", 2)[2]
+    elif is_packed:
+        rest = rest[1:]
+    if is_packed:
+        unpacking = zlib.decompressobj()
+        rest = unpacking.decompress(rest, MOST_TEXT)
+        if not unpacking.eof:
+            raise ValueError("too long")
+    return f"{keyword.decode('latin-1')}: {rest.decode(errors='replace')}"
+
+
+def _read_plain_texts(file: Path) -> Iterator[tuple[str, str]]:
     if file.suffix == ".parquet":
         yield from _read_table(file)
         return
     content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
     kind = Path(file.stem).suffix if file.suffix == ".gz" else file.suffix
+    if content.startswith(PNG):
+        yield from (("a text of the picture", text) for text in _read_png(content))
+        return
+    if closed := next((what for first, what in ARCHIVES.items() if content.startswith(first)), ""):
+        yield "the file", NotOpened(closed)
+        return
     coding = next((coding for mark, coding in _MARKS.items() if content.startswith(mark)), "utf-8")
     if coding == "utf-8" and b"\0" in content[:8192]:
+        yield "the file", NotOpened("a binary file")
         printable = re.findall(rb"[\t -~]{16,}", content)  # shorter ones are noise
         wide = re.findall(rb"(?:[\t -~]\0){15,}[\t -~]?", content)  # of 16 bits a character
         yield from (("its bytes", text.replace(b"\0", b"").decode()) for text in (*printable, *wide))
@@ -252,6 +361,8 @@ def _read_json(value: Any, place: str, seen: set[tuple[str, ...]]) -> Iterator[t
         for line in value.splitlines():
             if not _NUMBER(line):
                 yield place, f"{key}: {line}" if key else line
+            if "<" in line and (words := html.unescape(re.sub(r"</?\w[^>]*+>", "", line))) != line:
+                yield place, words  # as a search shows it
     elif _is_secret(key):
         yield place, f"{key}: {value}"
 

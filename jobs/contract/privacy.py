@@ -74,8 +74,8 @@ _ROOTS = (
     r"|fsx|projects?|shared?|storage)\d*"
 )
 _PATH = (
-    r"(?<![\w.)>/\\])(?:~[\w.-]*)?/(?:[\w.+@%-]+/)+[\w.+@%-]"  # not a relative path, an operator, the address of a page
-    rf"|(?:(?<=[)>])|(?<![\w.-])-[A-Za-z]|(?<![:/\w])/+)/{_ROOTS}/[\w.+@%-]"
+    r"(?<![\w.)>/\\*])(?:~[\w.-]*)?/(?:[\w.+@%-]+/)+[\w.+@%-]"  # no relative path, operator, address of a page
+    rf"|(?:(?<=[)>*])|(?<![\w.-])-[A-Za-z]|(?<![:/\w])/+)/{_ROOTS}/[\w.+@%-]"
     rf"|(?<![\w./-])(?:\.{{1,2}}/)+(?:home|Users|root)/[\w.+@%-]|(?<=[^\x00-\x7f])/{_ROOTS}/[\w.+@%-]"
     r"|\\/(?:[\w.+@%-]+\\/)+[\w.+@%-]"  # as JSON may write them
     r"|(?<![\w~])~[\w.-]*/\w|(?i:file):/+\w"
@@ -83,14 +83,20 @@ _PATH = (
 )
 
 _HEX = "[0-9a-fA-F]"
-_DOMAINS = "com|org|net|edu|gov|mil|io|ai|cloud|dev|ac|de|fr|ch|eu|uk|us|cn|jp|in|nl|se|it|es|ca|au|kr|tw"
+_DOMAINS = (
+    "com|org|net|edu|gov|mil|io|ai|cloud|dev|ac|de|fr|ch|eu|uk|us|cn|jp|in|nl|se|it|es|ca|au|kr|tw"
+    "|ru|br|mx|dk|cz|pt|ie|nz|za|sg|hk|ro|hu|gr|tr|ua|il|xyz|app|tech|online|club|biz|gg|computer|systems|website"
+    "|technology|engineering|science|academy|university|digital|solutions|software|studio|ventures|icu|vip|shop|blog"
+    "|lol|moe|wiki"
+)
+"""Those that are usual: each further one is taken for the name of an attribute or a file somewhere."""
 _INTERNAL = (
     r"local|localdomain|localnet|internal|intranet|intra|private|priv|lan|corp|home|home\.arpa|consul|svc|hpc|cluster"
 )
 _OCTET = r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"
 _KNOWN_SITES = (
     "(?:pytorch|python|github|nvidia|huggingface|numpy|triton-lang|llvm|apache|readthedocs|pypi|gnu|kernel|perfetto|w3"
-    "|sitemaps)"
+    "|sitemaps|speedscope)"
 )
 
 PRIVATE = {
@@ -109,6 +115,10 @@ PRIVATE = {
     r"|tskey-|hv[sbr]\.|dp\.[a-z]{2,5}\.|lin_api_|figd_|glsa_|glc_|NRAK-|shp(?:at|ca|pa|ss)_|pplx-|tgp_v1_|KGAT_|pul-"
     r"|AT[AC]TT|PMAK-|sntry[su]_|ntn_|rubygems_|cfut_|cio_|fw_)"
     r"[\w.-]{16,}|\bdapi[0-9a-f]{32}\b",
+    # RunPod, Modal, Lambda, Vast: the last has as many digits as a SHA-256.
+    "key of a GPU cloud": r"\brpa_[A-Z0-9]{20,}"
+    r"|(?<![\w-])(?:ak|as)-(?=[A-Za-z]*\d)(?=[a-z\d]*[A-Z])[A-Za-z\d]{22}(?![\w-])"
+    rf"|\bsecret_[\w-]{{1,100}}_{_HEX}{{32}}\.\w{{16,}}|(?i:\bvast)[^\n]{{0,60}}?\b{_HEX}{{64}}\b",
     "JWT": r"\beyJ[\w-]{8,}\.[\w-]{4,}(?:\.[\w-]*)?",
     "authorization": r"(?i)\bbearer['\"]?\s*[:=]?\s+(?:(?=\S*[\d=+/_])[\w.~+/=-]{8,}|[\w.~+/=-]{20,})"
     r"|\bauthorization(?:['\"]?\s*[=:]\s*\S+|\s+bearer\s+\S+)|\b(?:set-)?cookie['\"]?\s*:\s*[^\s=]{1,64}=\S"
@@ -130,6 +140,8 @@ PRIVATE = {
     rf"|(?<!\w)(?=\w*?{_KEYWORD})\w++(?:[\]'\"]{{0,2}}\s*+(?::=?|!?={{1,3}}>?)\s*+['\"`]\w"
     rf"|[^\s'\"`]{{0,50}}\s*+['\"`]\w[^'\"`]*+['\"`];)"
     rf"|['\"`]\s*+[!=]{{2,3}}\s*+(?=\w*?{_KEYWORD})",
+    "pass": r"(?i)(?:^|['\"])(?:user|db|my|root|admin)?[_-]?pass['\"]?\s*[:=]\s*['\"]?[^\s'\",}\]]"
+    r"|(?<![\w-])pass\s*=\s*['\"]\w",
     "environment variable": r"\b(?:[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+|HOME|HOST|HOSTNAME|LOGNAME|PWD|USER|USERNAME)"
     r"=(?!\.\.\.|\"?\$)\S",
     "path": _PATH,
@@ -173,9 +185,10 @@ They do not find:
 - a host in a domain that is not public, not reserved for private use (RFC 6762, RFC 8375, ICANN's .internal), and not
   usual in clusters
 - a MAC address without separators, unless a word calls it one
-- a key of 40 hexadecimal digits after the word commit, and one of 32 digits, unless a word calls it a key
+- a key of 40 hexadecimal digits after the word commit, and one of 32 or 64 digits, unless a word calls it a key
 - a password inside a sentence
-- text in other encodings than percent-encoding
+- text in other encodings than percent-encoding and the escapes of scripts (\\x41, \\u0041)
+- what a picture shows
 """
 
 _PATTERNS = {kind: re.compile(pattern) for kind, pattern in PRIVATE.items()}
@@ -192,10 +205,19 @@ def find_private(text: str) -> dict[str, str]:
 
 
 def list_readings(text: str) -> list[str]:
-    """`text`, and what it says without its encoding in per cent, which may be encoded once more: an address holds paths
-    in that way. The sign behind a share (2.5%) encodes nothing."""
+    """Return `text`, and what it says without its encoding in per cent, which may be encoded once more: an address
+    holds paths in that way; and without the escapes of scripts. The sign behind a share (2.5%) encodes nothing."""
     once, twice = _decode(text), _decode(_decode(text))
-    return list(dict.fromkeys((text, once, twice)))
+    return list(dict.fromkeys((text, once, twice, _ESCAPE.sub(_read_escape, text))))
+
+
+_ESCAPE = re.compile(rf"\\(?:x({_HEX}{{2}})|u({_HEX}{{4}})|u\{{({_HEX}{{1,6}})\}}|U({_HEX}{{8}}))")
+"""A character as scripts and JSON may write it."""
+
+
+def _read_escape(match: re.Match[str]) -> str:
+    code = int(next(filter(None, match.groups())), 16)
+    return chr(code) if code < 0x110000 else match[0]
 
 
 def _decode(text: str) -> str:
