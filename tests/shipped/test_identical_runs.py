@@ -11,6 +11,8 @@ from profiler_job.analysis.metrics import differences
 from profiler_job.analysis.recording import store
 from tests.shipped.recordings import locate
 
+pytestmark = pytest.mark.long
+
 RUN, FAMILY = ["run_id"], ["run_id", "family"]
 
 

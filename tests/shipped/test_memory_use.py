@@ -9,17 +9,24 @@ from profiler_job.analysis.metrics import device_memory
 from profiler_job.analysis.pages.questions import memory_use
 from profiler_job.analysis.render import chart_parts, charts, text
 from profiler_job.analysis.site import combine, page_context
+from tests import frozen
 from tests.shipped.recordings import load_timed, locate
 
 
 @pytest.fixture(scope="module")
-def recorded():
+def shipped():
     return tuple(combine.select_finished_runs(load_timed(locate(name))) for name in ("memory", "h200-fp32"))
 
 
 @pytest.fixture(scope="module")
-def answer(recorded):
-    study, main = recorded
+def recorded(shipped):
+    """The study, beside a few runs of the default sweep: changes of the study need no others."""
+    return shipped[0], frozen.load_study("")
+
+
+@pytest.fixture(scope="module")
+def answer(shipped):
+    study, main = shipped
     others = {name: load_timed(locate(name)) for name in ("attention_bf16", "optimizer", "compile")}
     return page_context.ask(memory_use.QUESTION, study, main=main, studies=others)
 
@@ -34,8 +41,9 @@ def holding(answer) -> set[str]:
     return {key for key, claim in answer.claims.items() if claim.holds}
 
 
-def test_every_finished_run_is_in_the_table_of_errors_and_within_three_percent(answer, recorded):
-    study, main = recorded
+@pytest.mark.long
+def test_every_finished_run_is_in_the_table_of_errors_and_within_three_percent(answer, shipped):
+    study, main = shipped
     errors = answer.tables["errors"].rows
     assert len(errors) == 60 + (study.runs["status"] == "ok").sum()
     assert set(main.runs["run_id"]) <= set(errors["run_id"])
@@ -44,11 +52,12 @@ def test_every_finished_run_is_in_the_table_of_errors_and_within_three_percent(a
     assert " · training step · " in answer.claims["exact"].values["run"], "a run is named by what it is"
 
 
-def test_what_fits_is_planned_of_sizes_that_nobody_measured(answer, recorded):
+@pytest.mark.long
+def test_what_fits_is_planned_of_sizes_that_nobody_measured(answer, shipped):
     plan = answer.tables["plan"].rows.set_index(["size", "setting", "context_length", "batch_size"]).sort_index()
     assert len(plan) == len(device_memory.PLANNED) * len(device_memory.CASES) * len(device_memory.SETTINGS)
     assert plan.loc["1.3B", "peak"].isna().all() and plan.loc["1.3B", "in_24"].nunique() > 1
-    peaks = recorded[1].runs.astype({"run_id": str}).set_index("run_id")["peak_memory_bytes"]
+    peaks = shipped[1].runs.astype({"run_id": str}).set_index("run_id")["peak_memory_bytes"]
     large = plan.loc["large", "FP32", 1024, 4]
     assert large["peak"] == peaks[large["run_id"]] == pytest.approx(large["predicted"], rel=0.03)
     assert (large["in_24"], large["in_80"]) != (device_memory.FITS,) * 2 and large["in_80"] == device_memory.FITS
@@ -57,6 +66,7 @@ def test_what_fits_is_planned_of_sizes_that_nobody_measured(answer, recorded):
     assert said["gb"] == 24 and {row["predicted"] for row in said["fitting"]} == {*fitting["predicted"]}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("key", ["exact", "elsewhere"])
 def test_no_run_is_further_off_than_the_bound_that_is_printed(answer, key):
     claim = answer.claims[key]
@@ -64,6 +74,7 @@ def test_no_run_is_further_off_than_the_bound_that_is_printed(answer, key):
     assert claim.rows["error"].abs().max() <= printed < claim.rows["error"].abs().max() + 2e-4
 
 
+@pytest.mark.long
 def test_forty_capped_runs_ended_in_the_step_and_phase_that_were_predicted(answer):
     claim = answer.claims["foreseen"]
     assert len(claim.rows) == 40 and claim.holds
@@ -73,6 +84,7 @@ def test_forty_capped_runs_ended_in_the_step_and_phase_that_were_predicted(answe
     assert (failures["asked_bytes"] > 0).all() and (failures["unused_bytes"] < failures["cap_bytes"]).all()
 
 
+@pytest.mark.long
 def test_a_cell_fits_every_larger_gpu_and_was_tried_on_all_three(answer):
     fits = answer.tables["fits"].rows
     assert len(fits) == 20
@@ -83,12 +95,14 @@ def test_a_cell_fits_every_larger_gpu_and_was_tried_on_all_three(answer):
     assert (fits["tried"] == "3 of 3").all()
 
 
+@pytest.mark.long
 def test_the_failure_of_the_second_step_is_one_whose_first_step_fits(answer):
     rows = answer.claims["second_step"].rows
     assert len(rows) and (rows["first_peak"] <= rows["cap_bytes"]).all()
     assert (rows["later_peak"] > rows["cap_bytes"]).all()
 
 
+@pytest.mark.long
 def test_modules_add_up_to_what_forward_left_allocated(answer):
     rows = answer.tables["modules"].rows
     whole = rows[["attention", "ffn", "norm", "ends", "between"]].sum(axis=1)
@@ -96,6 +110,7 @@ def test_modules_add_up_to_what_forward_left_allocated(answer):
     assert (rows["softmax"] < rows["attention"]).all()
 
 
+@pytest.mark.long
 def test_the_parts_of_the_chart_add_up_to_the_peak_and_none_is_negative(answer):
     parts = answer.charts["peak"].rows
     assert (parts["bytes"] >= 0).all()
@@ -103,6 +118,7 @@ def test_the_parts_of_the_chart_add_up_to_the_peak_and_none_is_negative(answer):
     assert (parts.groupby("run_id")["bytes"].sum().sort_index() == peaks.sort_index()).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("width", [chart_parts.WIDE, chart_parts.NARROW])
 def test_the_chart_is_a_valid_drawing_as_wide_as_its_page(answer, width):
     chart = answer.charts["peak"]
@@ -112,6 +128,7 @@ def test_the_chart_is_a_valid_drawing_as_wide_as_its_page(answer, width):
     assert all(f">{size} GB<" in drawing for size in memory_use.GPU_SIZES)
 
 
+@pytest.mark.long
 def test_a_float32_parameter_takes_sixteen_bytes_with_gradient_and_moments(answer):
     assert answer.tables["uses"].rows["parameter_bytes"].between(16, 17).all()
 
@@ -123,6 +140,7 @@ def test_a_peak_that_the_formula_misses_is_said_to_be_missed(recorded):
     assert "inexact" in holding(found) and "exact" not in holding(found)
 
 
+@pytest.mark.long
 def test_runs_of_other_studies_are_told_apart_and_those_after_compiled_ones_are_left_out(answer, recorded):
     rows = answer.claims["elsewhere"].rows
     assert set(rows["sweep"]) <= {"attention_bf16", "optimizer", "compile"}
@@ -132,6 +150,7 @@ def test_runs_of_other_studies_are_told_apart_and_those_after_compiled_ones_are_
     assert "elsewhere" not in holding(asked(recorded))
 
 
+@pytest.mark.long
 def test_the_table_of_accuracy_counts_every_run_of_the_errors_and_of_the_other_studies(answer):
     rows = answer.tables["accuracy"].rows
     told = [answer.tables["errors"].rows, answer.claims["elsewhere"].rows]
@@ -140,6 +159,7 @@ def test_the_table_of_accuracy_counts_every_run_of_the_errors_and_of_the_other_s
     assert rows["largest"].max() == max(one["error"].abs().max() for one in told)
 
 
+@pytest.mark.long
 def test_copies_of_weights_take_more_than_their_sizes_and_the_prediction_knows(answer):
     rows = answer.claims["casts"].rows
     assert len(rows) == 16 and (rows["kept"] > rows["casts"]).all()
@@ -167,6 +187,7 @@ def test_what_compiled_runs_left_behind_is_told_where_every_phase_has_it(recorde
     assert "followers" not in holding(with_compiled_neighbours(recorded, (0, 0)))
 
 
+@pytest.mark.long
 def test_activations_have_no_share_of_a_peak_in_the_optimizer(answer):
     phases = answer.tables["phases"].rows.set_index("run_id")["highest"]
     later = phases.index[phases == "optimizer"]
@@ -175,6 +196,7 @@ def test_activations_have_no_share_of_a_peak_in_the_optimizer(answer):
     assert not set(answer.claims["activations"].rows["run_id"]) & set(later)
 
 
+@pytest.mark.long
 def test_at_short_contexts_the_model_is_most_of_the_peak_or_that_is_not_said(answer, recorded):
     assert "turns" in holding(answer) and "fills" not in holding(answer)
     memory = recorded[0].memory.copy()
@@ -190,6 +212,7 @@ def test_a_failure_in_another_phase_than_predicted_is_not_foreseen(recorded):
     assert "unforeseen" in holding(found) and "foreseen" not in holding(found)
 
 
+@pytest.mark.long
 def test_no_table_links_to_pages_of_runs_that_a_study_does_not_have(answer):
     assert not [column for table in answer.tables.values() for column in table.columns if column.kind == "run"]
 

@@ -125,9 +125,14 @@ def test_how_the_reference_is_predicted_depends_on_the_changes(baseline):
     assert choose_kind(run | {"mode": "forward"}, ["compile"]) == SWEEP, "of which it abstains"
 
 
-@pytest.mark.parametrize("with_it", ["bf16", "fused_attention", "fused_adamw", "foreach", "larger_batch"])
-def test_what_no_test_told_of_compiled_steps_of_the_reference_is_not_predicted(with_it):
-    """BF16 with compile was to be faster than both with fused attention, at 17.5 against 24.1 ms, and advised first."""
+@pytest.fixture(scope="module")
+def small_run():
+    """The smallest training step of the default sweep."""
     main = store.load(locate("h200-fp32"))
-    known = next(run for run in list_known_runs(main) if run.run["run_id"] == "small-ctx128-fp32-naive-train_step")
-    assert isinstance(known.predict([with_it, "compile"]), Abstention)
+    return next(run for run in list_known_runs(main) if run.run["run_id"] == "small-ctx128-fp32-naive-train_step")
+
+
+@pytest.mark.parametrize("with_it", ["bf16", "fused_attention", "fused_adamw", "foreach", "larger_batch"])
+def test_what_no_test_told_of_compiled_steps_of_the_reference_is_not_predicted(small_run, with_it):
+    """BF16 with compile was to be faster than both with fused attention, at 17.5 against 24.1 ms, and advised first."""
+    assert isinstance(small_run.predict([with_it, "compile"]), Abstention)

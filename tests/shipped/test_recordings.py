@@ -6,7 +6,7 @@ from profiler_job.analysis.metrics import run_grid
 from profiler_job.analysis.pages import reconciliation
 from profiler_job.analysis.recording import store
 from tests.shipped.recordings import RECORDINGS as FOLDERS
-from tests.shipped.recordings import locate
+from tests.shipped.recordings import load_timed, locate
 
 pytestmark = pytest.mark.skipif(not FOLDERS, reason="no recording in site/data")
 
@@ -16,8 +16,13 @@ def loaded(request):
     return store.load(request.param)
 
 
-def test_every_run_has_a_status_and_unfinished_ones_a_reason(loaded):
-    unfinished = loaded.runs[loaded.runs["status"].astype(str) != "ok"]
+@pytest.fixture(scope="module", params=FOLDERS, ids=lambda folder: folder.name)
+def timed(request):
+    return load_timed(request.param)
+
+
+def test_every_run_has_a_status_and_unfinished_ones_a_reason(timed):
+    unfinished = timed.runs[timed.runs["status"].astype(str) != "ok"]
     assert unfinished["status_message"].astype(str).str.len().gt(0).all()
 
 
@@ -34,17 +39,18 @@ def test_every_check_of_every_finished_run_holds(loaded):
         assert {"in_phase", *of_reference} <= checks
 
 
-def test_what_was_timed_was_timed_by_three_processes(loaded):
+def test_what_was_timed_was_timed_by_three_processes(timed):
     """Except runs that compare losses, whose times are not reported, and runs of warm-up: each of these is one process
     of five with the same settings."""
-    known = loaded.processes["run_id"].astype(str).value_counts()
-    ok = loaded.runs[loaded.runs["status"].astype(str) == "ok"].astype({"run_id": str})
-    if loaded.manifest["study"] == "warm_up":
+    known = timed.processes["run_id"].astype(str).value_counts()
+    ok = timed.runs[timed.runs["status"].astype(str) == "ok"].astype({"run_id": str})
+    if timed.manifest["study"] == "warm_up":
         assert (ok.groupby(["size", "context_length"], observed=True).size() == 5).all()
-    elif loaded.manifest["study"] != "losses":
+    elif timed.manifest["study"] != "losses":
         assert (ok["run_id"].map(known) >= 3).all()
 
 
+@pytest.mark.long
 def test_no_kernel_is_unclassified(loaded):
     assert "other" not in set(loaded.kernels["family"].astype(str))
 
