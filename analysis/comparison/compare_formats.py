@@ -23,6 +23,8 @@ from profiler_job.analysis.comparison.judge import (
 from profiler_job.analysis.comparison.noise import ENERGY
 from profiler_job.analysis.comparison.sides import shortlist
 from profiler_job.analysis.comparison.waterfall import TOKENS, Cause, Waterfall
+from profiler_job.analysis.insight import run_limit
+from profiler_job.analysis.insight.limit_lines import describe_limit
 from profiler_job.analysis.metrics.differences import is_beyond_chance
 from profiler_job.analysis.show.show_formats import escape_markdown
 from profiler_job.analysis.show.terminal_text import shorten_text
@@ -126,6 +128,8 @@ def describe_sides(comparison: Comparison, *, with_alone: bool = True) -> list[s
         lines.append(f"{find_label(name)}: A has {first or 'none'}, B has {second or 'none'}")
     if len(pairs) == 1:
         lines.append(f"compared: {pairs[0].case.label}")
+        limits = describe_limits(comparison)
+        lines += [f"{letter}, under nsys: {limit}" for letter, limit in zip("AB", limits) if limit]
     if alignment.per_token:
         times = "times, energy" if "energy" in list_metrics(pairs) else "times"
         lines.append(f"{times} and their noise bands are per {UNIT}; peak allocated and kernel counts are of a step")
@@ -143,6 +147,18 @@ def describe_sides(comparison: Comparison, *, with_alone: bool = True) -> list[s
     for letter, side in (("A", comparison.first), ("B", comparison.second)):
         lines += [f"{letter}: {note}" for note in side.notes]
     return [make_printable(line) for line in lines]
+
+
+def describe_limits(comparison: Comparison) -> list[str]:
+    """Describe what limits the steps of A and of B of the only pair, as `show` does; "" for what is not known."""
+    (pair,) = comparison.pairs
+    limits = []
+    for side, run_ids in ((comparison.first, pair.case.first), (comparison.second, pair.case.second)):
+        kernels, memops = (rows[rows["run_id"].astype(str).isin(run_ids)] for rows in (side.kernels, side.memops))
+        parts = run_limit.split_steps(kernels, memops)
+        gpus = parts.drop(columns=["run_id", "phase"]).groupby("gpu", as_index=False).sum()
+        limits.append(describe_limit(gpus))
+    return limits
 
 
 def list_cautions(comparison: Comparison) -> list[str]:

@@ -32,7 +32,7 @@ class InsightSentences:
 class Insight:
     """gpus, phases: the time of each GPU by its cause, idle time by cause included, and the same by phase.
     communication: what it costs each GPU. findings: what stands out. advice: what to change first. Times of a capture
-    are sums, those of a run are of one step."""
+    are sums; times of a run are of one step."""
 
     gpus: pd.DataFrame
     phases: pd.DataFrame

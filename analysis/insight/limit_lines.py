@@ -72,6 +72,14 @@ def describe_gpus(rows: pd.DataFrame) -> list[str]:
     return lines
 
 
+def describe_limit(rows: pd.DataFrame) -> str:
+    """Describe what limits all GPUs together, in one line; "" if nothing is known. rows: like `describe_gpus`."""
+    if not len(rows):
+        return ""
+    together = f"{format_count(len(rows), 'GPU')}, together: " if len(rows) > 1 else ""
+    return f"{together}{_describe_limit(_add_missing_parts(rows).sum())}"
+
+
 def name_limit(summary: SummaryTables) -> str | None:
     """Name what takes most of the time of all GPUs together, and its share, as `host 94%`. None if the causes of idle
     time are not known, or nothing runs."""

@@ -113,8 +113,8 @@ def format_number(value: float, decimals: int) -> str:
 
 
 def format_quantity(kind: Kind, value: float, form: Form | None = None, *, is_signed: bool = False) -> str:
-    """Format a quantity given in base units. form: that of the quantities that it is read with. is_signed: a change,
-    with its sign. A share that is not 0 but would read so is `<0.1%`."""
+    """Format a quantity given in base units. form: the one of all quantities that are read together. is_signed: a
+    change, with its sign. A share that is not 0 but would read so is `<0.1%`."""
     unit, size, decimals = form or choose_form(kind, [value])
     if math.isnan(value):
         return "n/a"
