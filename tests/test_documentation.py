@@ -256,7 +256,7 @@ def test_every_command_of_the_page_on_scripts_can_be_given(monkeypatch):
     assert len(lines) == 9
     given = []
     monkeypatch.setattr(
-        "profiler_job.jobs.cli.profile_command.measure", lambda script, results: given.append(script) or sys.exit(0)
+        "profiler_job.jobs.cli.measure_script.attempt", lambda script, results: given.append(script) or sys.exit(0)
     )
     for line in lines:
         with pytest.raises(SystemExit):

@@ -9,6 +9,7 @@ from statistics import median
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
 from profiler_job.jobs.cli.console import fail, handle_termination
 from profiler_job.jobs.cli.follow_up import ingest
@@ -56,6 +57,24 @@ def measure(followed: script.Script, results: Path) -> tuple[Path, dict[str, Any
     """Measure as `script.measure` does; end the program if that fails."""
     try:
         return attempt(followed, results)
+    except script.ScriptFailedError as error:
+        raise fail(str(error), ExitCode.FAILED) from None
+
+
+def measure_what_there_is(followed: script.Script, results: Path, err: Console) -> tuple[Path, dict[str, Any]]:
+    """Measure as `measure` does. A script that takes too few steps is started once more, with smaller numbers."""
+    try:
+        return attempt(followed, results)
+    except script.TooFewStepsError as error:
+        shorter = script.shorten(followed, error.seen)
+        if shorter is None:
+            raise fail(str(error), ExitCode.FAILED) from None
+        err.print(
+            f"the script takes {error.seen} steps: it is started once more, with --skip {shorter.skip} --steps"
+            f" {shorter.steps}",
+            markup=False,
+        )
+        return measure(shorter, results)
     except script.ScriptFailedError as error:
         raise fail(str(error), ExitCode.FAILED) from None
 

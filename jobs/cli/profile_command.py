@@ -21,6 +21,7 @@ from profiler_job.jobs.cli.measure_script import (
     format_site_command,
     make_recording,
     measure,
+    measure_what_there_is,
 )
 from profiler_job.jobs.cli.script_name import choose_default_name
 from profiler_job.jobs.cli.sweep_options import ResultsFolder
@@ -40,6 +41,7 @@ class CollectorName(StrEnum):
 
 
 def profile(
+    context: typer.Context,
     command: ScriptCommand,
     results: ResultsFolder = Path("results"),
     name: Name = "",
@@ -73,7 +75,9 @@ def profile(
     followed = script.Script(
         command=command, name=chosen, skip=skip, steps=steps, step=step, goes_on=go_on, events=with_events
     )
-    folder, noted = measure(followed, results)
+    sources = [context.get_parameter_source(name) for name in ("skip", "steps")]
+    is_given = any(source is None or source.name != "DEFAULT" for source in sources)
+    folder, noted = measure(followed, results) if is_given else measure_what_there_is(followed, results, err)
     out.print(describe_overhead(noted), soft_wrap=True)
     if noted["world"] > noted["ranks"]:
         out.print(describe_ranks(noted), soft_wrap=True)

@@ -2,6 +2,7 @@
 some of its steps with nsys, or time them with CUDA events where there is no nsys. It leaves the files of a sweep of one
 run, so that everything that reads results reads these, too."""
 
+import dataclasses
 import json
 import os
 import shlex
@@ -55,6 +56,7 @@ FOLLOW = "PROFILER_JOB_FOLLOW"
 FOLLOWED = "followed"
 MODULES = "modules.json"
 """File of a run with the times of its modules, if events timed them."""
+FEWEST_STEPS = 2
 FOLLOWED_STEPS = 2
 """The first of them may differ from the measured steps, as where it loads what only following needs."""
 
@@ -84,6 +86,14 @@ class ScriptFailedError(ProfilerError):
     """Error when nothing of a script can be recorded, with the reason and what to do."""
 
     exit_code = ExitCode.FAILED
+
+
+class TooFewStepsError(ScriptFailedError):
+    """A script ended without an error before it took the steps that are needed. seen: how many it took."""
+
+    def __init__(self, message: str, seen: int):
+        super().__init__(message)
+        self.seen = seen
 
 
 class NotAppliedError(ScriptFailedError):
@@ -219,12 +229,17 @@ def explain_shortage(script: Script, run: Path, ranks: list[dict[str, Any]], cod
         raise ScriptFailedError(f"`{shlex.join(script.command)}` cannot be profiled: {refused}")
     if code and not ranks:
         raise ScriptFailedError(f"{ended} before its first step: what it printed says why")
+    if not ranks and script.step not in ("auto", "optimizer", "forward"):
+        raise ScriptFailedError(
+            f"{ended} and closed no NVTX range `{script.step}`: give --step the name of one that it has"
+        )
     if not ranks:
         raise ScriptFailedError(
             f"{ended} and took no step that PyTorch knows of: no optimizer stepped and no model was called, or its "
             "Python does not read PYTHONPATH (options -I, -E); --step NAME takes an NVTX range of the script as a step"
         )
     is_lacking = len(ranks) < ranks[0]["ranks"] or not all(noted["captured_ns"] for noted in ranks)
+    is_lacking |= bool(code) and any(noted["stage"] != "done" for noted in ranks)  # it crashed in a captured step
     if is_lacking or not (script.events or (run / REPORT).is_file()):
         seen = min(noted["seen"] for noted in ranks)
         if code:
@@ -232,10 +247,19 @@ def explain_shortage(script: Script, run: Path, ranks: list[dict[str, Any]], cod
                 f"{ended} after {seen} of the {script.num_needed} steps that are needed: what it printed says why"
             )
         parts = f"{script.skip} skipped, {script.steps} timed, {script.steps} profiled, {FOLLOWED_STEPS} with modules"
-        raise ScriptFailedError(
+        raise TooFewStepsError(
             f"{ended} after {seen} steps, and {script.num_needed} are needed ({parts}): let it run longer, or "
-            "give smaller --skip and --steps"
+            "give smaller --skip and --steps",
+            seen,
         )
+
+
+def shorten(script: Script, seen: int) -> Script | None:
+    """Return the script with as few skipped and measured steps as it takes in all; None if these are too few for two
+    of each kind."""
+    steps = min(script.steps, max(FEWEST_STEPS, (seen - FOLLOWED_STEPS) // 3))
+    skip = min(script.skip, seen - FOLLOWED_STEPS - 2 * steps)
+    return None if skip < 1 else dataclasses.replace(script, skip=skip, steps=steps)
 
 
 def check_applied(ranks: list[dict[str, Any]]) -> None:
@@ -289,7 +313,7 @@ def infer_batch(noted: dict[str, Any]) -> tuple[int, int]:
     """Infer the sequences (or samples) and tokens of one step, from the model's first input in all its calls. 0 if not
     known; tokens are known for inputs of integers, [sequences, tokens]."""
     shape = noted["inputs"][0]["shape"] if noted["inputs"] else []
-    if not shape:
+    if not shape or noted.get("trained_models", 1) > 1:  # the inputs of several models are not added up
         return 0, 0
     is_text = "int" in noted["inputs"][0]["dtype"] and len(shape) == 2
     return shape[0] * noted["forwards"], shape[0] * shape[1] * noted["forwards"] if is_text else 0
@@ -300,7 +324,7 @@ def build_run(script: Script, noted: dict[str, Any]) -> dict[str, Any]:
     sequences, tokens = infer_batch(noted)
     trains = "train_step" if noted["optimizers"] else "forward_backward"
     return {
-        "size": noted["model"],
+        "size": noted["model"] or SCRIPT,
         "gpus": noted["world"],
         "context_length": tokens // sequences if sequences else 0,
         "batch_size": sequences,

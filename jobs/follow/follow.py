@@ -42,9 +42,6 @@ from .module_ranges import ModuleRanges, is_compiled, list_tensors
 from .script_ranks import FollowError, Ranks
 from .wrapping import replace_closure, wrap
 
-FOLLOW = "PROFILER_JOB_FOLLOW"
-"""Environment variable with a `Plan` as JSON."""
-
 SELDOM = 10
 """A step does not wait for an optimizer that has not stepped while another stepped SELDOM times the skipped steps."""
 
@@ -96,11 +93,18 @@ class Follower:
         self.update: Any = None  # the ranges of parameters while an optimizer steps
         self.memory: list[dict[str, Any]] = []
         self.facts: dict[str, Any] = {"stage": "skipped", "seen": 0, "forwards": 0, "autocast": ""}
-        self.facts |= {name: [] for name in ("optimizers", "steps", "captured_ns", "followed_ns", "memory")}
-        self.forwards = 0
+        self.facts |= {name: [] for name in ("optimizers", "steps", "captured_ns", "followed_ns", "memory", "inputs")}
+        self.facts |= {"model": "", "compiled": False, "num_parameters": 0, "parameter_dtypes": {}, "unpadded": None}
+        self.facts |= {"training": False, "trained_models": 0}
+        self.calls = {True: 0, False: 0}  # of models in this step: those that are trained, and others
+        self.trained: set[int] = set()  # ids of the models that are trained
+        self.has_noted: bool | None = None  # a model that is trained, or another; None until one is noted
         self.made_autocast = ""  # type of the last one that the script made, not of those that are off
         self.is_last = False  # of the followed steps
-        self.uncalled: Callable[..., Any] | None = None
+        self.watched: Callable[..., Any] | None = None  # our `Module.__call__`, for good once it is there
+        self.uncalled: Callable[..., Any] | None = None  # the one before it
+        self.is_watching = False
+        self.has_ended = False  # and raised SystemExit, which a script may catch
         self.models: WeakSet[nn.Module] = WeakSet()  # what the script itself calls, where its calls end steps
         self.hooks: list[Any] = []
 
@@ -122,6 +126,9 @@ class Follower:
 
     def advance(self) -> None:
         """Advance to the next step, which may be of another stage."""
+        if self.has_ended:
+            self.has_ended = False
+            self.say("the script caught SystemExit, by which it was to end: it goes on alone")
         self.facts["seen"] += 1
         self.num_steps += 1
         if self.stage is Stage.SKIPPED:
@@ -216,7 +223,7 @@ class Follower:
         if self.stage is Stage.FOLLOWED:
             self.ranges.forget()
             self.is_last = self.num_steps == self.plan.followed - 1
-        self.forwards = 0
+        self.calls = {True: 0, False: 0}
         self.opened_at = time.perf_counter_ns()
         if self.events is not None:
             self.events.open_step(self.num_steps + (self.plan.steps if self.stage is Stage.FOLLOWED else 0))
@@ -230,7 +237,8 @@ class Follower:
             self.events.close_step()
         elif self.open_step is not None:
             torch.cuda.nvtx.range_end(self.open_step)
-        self.facts["forwards"] = self.forwards
+        self.facts["forwards"] = self.calls[True] or self.calls[False]
+        self.facts["trained_models"] = len(self.trained)
 
     def finish(self) -> None:
         self.end_capture()
@@ -240,9 +248,14 @@ class Follower:
         self.write()
         self.ranks.leave()
         if not self.plan.goes_on:
-            if self.ranks.rank == self.ranks.first:
-                print(f"profiler-job: {self.facts['seen']} steps were followed, the script ends here", file=sys.stderr)
+            self.has_ended = True
+            self.say(f"{self.facts['seen']} steps were followed, the script ends here")
             raise SystemExit(0)
+
+    def say(self, text: str) -> None:
+        """Print a line among those of the script, once for all ranks."""
+        if self.ranks.rank == self.ranks.first:
+            print(f"profiler-job: {text}", file=sys.stderr)
 
     def synchronize(self) -> None:
         if torch.cuda.is_initialized():
@@ -298,22 +311,25 @@ class Follower:
         """Have `call` see every call of a module from now on."""
         while self.hooks:
             self.hooks.pop().remove()
-        if self.uncalled is not None:
+        self.is_watching = True
+        if self.watched is not None:
             return
         called = self.uncalled = nn.Module.__call__
         watch = self.call
 
         def call(module: nn.Module, *args: Any, **options: Any) -> Any:
-            if torch.compiler.is_compiling():
+            if torch.compiler.is_compiling() or not self.is_watching:
                 return called(module, *args, **options)
             return watch(called, module, args, options)
 
-        nn.Module.__call__ = call  # type: ignore[method-assign]
+        self.watched = nn.Module.__call__ = call  # type: ignore[method-assign]
 
     def unwatch_calls(self) -> None:
-        if self.uncalled is not None:
-            nn.Module.__call__ = self.uncalled  # type: ignore[method-assign]
-            self.uncalled = None
+        """Take our function off the calls of modules. Where the script put its own around it, ours only passes on."""
+        self.is_watching = False
+        if self.watched is not None and nn.Module.__call__ is self.watched:
+            nn.Module.__call__ = self.uncalled  # type: ignore[method-assign, assignment]
+            self.watched = self.uncalled = None
 
     def call(
         self, called: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]
@@ -350,13 +366,20 @@ class Follower:
             self.end_step()
 
     def note_call(self, module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
-        """Note the model and its inputs, once nsys captures."""
-        self.forwards += 1
-        if self.stage is not Stage.CAPTURED or self.forwards > 1 or self.num_steps:
+        """Note the model and its inputs in the first captured step: of the first call that is trained, or else of the
+        first. A teacher, a reference model or an evaluation may be called before it."""
+        parameters = list(module.parameters())
+        trains = torch.is_grad_enabled() and (
+            not parameters or any(parameter.requires_grad for parameter in parameters)
+        )
+        self.calls[trains] += 1
+        if trains:
+            self.trained.add(id(module))
+        if self.stage is not Stage.CAPTURED or self.num_steps or self.has_noted in (True, trains):
             return
+        self.has_noted = trains
         named = [*((str(i), value) for i, value in enumerate(args)), *options.items()]
         shapes = [(name, [list(x.shape), str(x.dtype)]) for name, value in named for x in list_tensors([value])]
-        parameters = list(module.parameters())
         compiled = any(is_compiled(part) for part in module.modules())
         self.facts |= {
             "model": type(unwrap(module)).__name__,
@@ -367,7 +390,16 @@ class Follower:
             "unpadded": find_unpadded(module),
             # What accelerate opens inside the model is compiled with it, and never seen to be on.
             "autocast": find_autocast_dtype() or (self.made_autocast if compiled else ""),
-            "training": torch.is_grad_enabled(),
+            "training": trains,
+        }
+
+    def note_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Note what is trained without any module, by its optimizer."""
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        self.facts |= {
+            "num_parameters": sum(parameter.numel() for parameter in parameters),
+            "parameter_dtypes": dict(Counter(str(parameter.dtype) for parameter in parameters)),
+            "training": True,
         }
 
     def make_autocast(self, called: Callable[..., Any], context: torch.autocast, *args: Any, **options: Any) -> None:
@@ -454,6 +486,8 @@ class Follower:
             self.num_steps = self.plan.skip - 1
             self.facts["seen"] = self.plan.skip - 1
         if self.optimizer == id(optimizer):
+            if self.stage is Stage.CAPTURED and self.has_noted is None:
+                self.note_optimizer(optimizer)
             self.end_step()
 
     # ---------------------------------------------------------------------------------------------- what is kept
@@ -605,5 +639,6 @@ def end_steps_with(name: str, follower: Follower) -> None:
     wrap(torch.cuda.nvtx, "range_pop", pop)
 
 
-def install_from_environment() -> None:
-    install(Plan(**json.loads(os.environ[FOLLOW])))
+def install_plan(text: str) -> None:
+    """Follow this process's script. text: a `Plan` as JSON."""
+    install(Plan(**json.loads(text)))

@@ -2,6 +2,7 @@
 the script imports torch, and leaves everything else as it would be: this folder is taken off the path, so that none of
 its names hides the script's own, and a `sitecustomize` of the user's own runs as ever."""
 
+import os
 import sys
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
@@ -10,7 +11,8 @@ from pathlib import Path
 from types import ModuleType
 
 HERE = Path(__file__).resolve().parent
-
+PLAN = os.environ.get("PROFILER_JOB_FOLLOW")
+"""What is to be done, as it is when Python starts: a script may clear its environment. A child may be without it."""
 
 PACKAGE = "profiler_job_injected"
 """Name of this folder inside the script: no module of the script has it."""
@@ -53,8 +55,9 @@ def follow() -> None:
     package = ModuleSpec(PACKAGE, None, is_package=True)
     package.submodule_search_locations = [str(HERE)]
     sys.modules[PACKAGE] = module_from_spec(package)
-    import_module(f"{PACKAGE}.follow").install_from_environment()
+    import_module(f"{PACKAGE}.follow").install_plan(PLAN)
 
 
-sys.meta_path.insert(0, AfterTorch())  # before what follows, which may import torch, or raise
+if PLAN is not None:
+    sys.meta_path.insert(0, AfterTorch())  # before what follows, which may import torch, or raise
 run_own_sitecustomize()

@@ -117,7 +117,7 @@ def test_a_report_that_cannot_be_made_says_how_to_make_it_later(tmp_path, monkey
     noted = {"steps": [{"host_ns": 1}], "captured_ns": [1], "followed_ns": [1], "exit_code": 0}
     noted |= {"rank": 0, "ranks": 1, "world": 1}
     monkeypatch.setattr(
-        "profiler_job.jobs.cli.profile_command.measure", lambda followed, results: (results / followed.name, noted)
+        "profiler_job.jobs.cli.measure_script.attempt", lambda followed, results: (results / followed.name, noted)
     )
     monkeypatch.setattr(
         "profiler_job.jobs.cli.measure_script.ingest", lambda *_: (_ for _ in ()).throw(StepError("no space"))

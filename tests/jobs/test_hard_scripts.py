@@ -1,0 +1,142 @@
+"""Scripts that are followed although they do what most do not. On the CPU, without nsys."""
+
+import pytest
+
+from profiler_job.analysis.recording import store
+from profiler_job.jobs.executor import script
+from tests.jobs.profiled_scripts import HEAD, ended
+
+LOOP = (
+    HEAD
+    + """
+optimizer = torch.optim.AdamW(model.parameters())
+def step(i):
+    loss = nn.functional.cross_entropy(model(torch.randn(8, 8)), torch.randint(0, 4, (8,)))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+for i in range(30):
+    BODY
+print("the end")
+"""
+)
+
+
+def loop(body: str, before: str = "") -> str:
+    return before + LOOP.replace("    BODY", "\n".join(f"    {line}" for line in body.splitlines()))
+
+
+def test_a_script_that_clears_its_environment_is_followed(followed):
+    printed, code, noted = followed(loop("step(i)", "import os\nos.environ.clear()\n"))
+    assert code == 0 and noted["stage"] == "done", printed
+
+
+def test_a_child_without_the_plan_is_left_alone(followed):
+    child = """
+import os, subprocess, sys
+kept = {name: value for name, value in os.environ.items() if name.startswith(("PATH", "PYTHON"))}
+subprocess.run([sys.executable, "-c", "import torch; print('child ok')"], env=kept, check=True)
+"""
+    printed, code, _ = followed(child)
+    assert code == 0 and "child ok" in printed, printed
+
+
+def test_an_optimizer_without_a_module_has_its_parameters(followed):
+    source = """
+import torch
+from torch.nn import functional
+weights = [torch.randn(8, 16, requires_grad=True), torch.randn(16, 4, requires_grad=True)]
+optimizer = torch.optim.SGD(weights, lr=1e-3)
+for i in range(30):
+    optimizer.zero_grad()
+    functional.cross_entropy(torch.randn(4, 8) @ weights[0] @ weights[1], torch.randint(0, 4, (4,))).backward()
+    optimizer.step()
+"""
+    printed, code, noted = followed(source)
+    assert code == 0, printed
+    followed_script = script.Script(command=["train"], name="train", skip=3, steps=3, step="auto", goes_on=False)
+    run = script.build_run(followed_script, noted)
+    assert (run["size"], run["mode"], run["num_parameters"]) == ("script", "train_step", 8 * 16 + 16 * 4)
+    assert script.build_timings(followed.ranks)["steps"]
+
+
+@pytest.mark.parametrize(
+    "before",
+    ["with torch.no_grad(): other(torch.randn(64, 8))", "other.requires_grad_(False)(torch.randn(64, 8))"],
+    ids=["without gradients", "frozen"],
+)
+def test_a_model_that_is_only_asked_is_not_the_one_that_is_trained(followed, before):
+    other = "other = nn.Sequential(nn.Linear(8, 64), nn.Linear(64, 4))\noptimizer ="
+    printed, code, noted = followed(loop(f"{before}\nstep(i)").replace("optimizer =", other, 1))
+    assert code == 0, printed
+    assert noted["training"] and noted["num_parameters"] == 8 * 16 + 16 + 16 * 4 + 4
+    assert script.infer_batch(noted) == (8, 0), "one call of eight samples"
+
+
+def test_the_inputs_of_several_trained_models_are_not_added_up(followed):
+    other = "other = nn.Linear(8, 4)\noptimizer ="
+    source = loop("other(torch.randn(8, 8)).sum().backward()\nstep(i)").replace("optimizer =", other, 1)
+    printed, code, noted = followed(source)
+    assert code == 0, printed
+    assert script.infer_batch(noted) == (0, 0)
+
+
+def test_a_patch_of_the_script_on_module_calls_stays(followed):
+    patch = """if i == 8:
+    before = nn.Module.__call__
+    calls = [0]
+    def patched(self, *args, **options):
+        calls[0] += 1
+        return before(self, *args, **options)
+    nn.Module.__call__ = patched
+step(i)
+if i == 29: print('calls', calls[0], nn.Module.__call__ is patched)"""
+    printed, code, noted = followed(loop(patch), goes_on=True)
+    assert code == 0 and noted["stage"] == "done", printed
+    assert "calls 88 True" in printed, "22 steps of a model with three parts"
+
+
+def test_a_script_that_catches_its_end_is_said_to_go_on(followed):
+    printed, code, _ = followed(loop("try: step(i)\nexcept BaseException as error: print(type(error).__name__)"))
+    assert code == 0 and "the end" in printed
+    assert printed.count("caught SystemExit") == 1 and "goes on alone" in printed
+
+
+@pytest.mark.parametrize("at", [4, 7, 9], ids=["timed", "captured", "followed"])
+def test_a_crash_in_the_measured_steps_is_no_success(profile, tmp_path, at):
+    source = loop(f"step(i)\nif i == {at}: raise ValueError('boom')")
+    printed, code = ended(profile(source, "--skip", "3", "--steps", "3"))
+    assert code == 1
+    said = " ".join(printed.split())
+    assert "boom" in said and f"ended (exit code 1) after {at + 1} of the 11 steps that are needed" in said
+    assert not (tmp_path / "results" / "train").exists()
+
+
+def test_a_range_that_never_comes_is_named(profile):
+    printed, code = ended(profile(loop("step(i)"), "--step", "my_step"))
+    assert code == 1 and "closed no NVTX range `my_step`" in " ".join(printed.split())
+
+
+def test_a_short_script_is_started_once_more_with_smaller_numbers(profile, tmp_path):
+    printed, code = ended(profile(loop("step(i)").replace("range(30)", "range(10)")))
+    assert code == 0, printed
+    assert "the script takes 10 steps: it is started once more, with --skip 4 --steps 2" in " ".join(printed.split())
+    assert store.load(tmp_path / "results" / "recordings" / "train").runs["warmup_steps"].tolist() == [4]
+
+
+@pytest.mark.parametrize("options", [(), ("--steps", "5")], ids=["six steps", "with numbers of the user"])
+def test_a_script_with_too_few_steps_is_started_once(profile, options):
+    length = "range(10)" if options else "range(6)"
+    printed, code = ended(profile(loop("step(i)").replace("range(30)", length), *options))
+    assert code == 1 and printed.count("the end") == 1
+    assert "let it run longer" in " ".join(printed.split())
+
+
+@pytest.mark.parametrize("seen", range(30))
+def test_smaller_numbers_are_taken_by_the_script_and_are_no_larger_than_asked_for(seen):
+    asked = script.Script(command=["train"], name="train", skip=10, steps=5, step="auto", goes_on=False)
+    shorter = script.shorten(asked, seen)
+    assert (shorter is None) == (seen < 7)
+    if shorter:
+        assert shorter.num_needed <= max(seen, asked.num_needed) and 1 <= shorter.skip <= 10 and 2 <= shorter.steps <= 5
+        assert shorter.num_needed == min(seen, asked.num_needed)
