@@ -1,6 +1,8 @@
 """One number reads the same everywhere."""
 
 import math
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given
@@ -142,3 +144,18 @@ def test_the_unit_in_the_data_dictionary_is_what_the_name_of_the_column_says():
     named = {(table, column.name): column.unit for table, known in TABLES.items() for column in known}
     wrong = {at: unit for at, unit in named.items() if (found := columns.find_unit(at[1])) and found != unit}
     assert not wrong
+
+
+SCALED = re.compile(r"(?:1e[369]|2\s*\*\*\s*[123]0|1024):")
+ELSEWHERE = {
+    "step_figure.py": "data of a drawing, which a script formats",
+    "text.py": "parameters of a model: millions and billions",
+    "facts.py": "moments that a user gave, with all digits",
+    "data_readme.py": "sizes of files in a table in kB",
+}
+
+
+def test_no_other_module_scales_a_number_to_print_it():
+    analysis = Path(__file__).parents[2] / "analysis"
+    scaling = {path.name for path in analysis.rglob("*.py") if SCALED.search(path.read_text(encoding="utf-8"))}
+    assert scaling == set(ELSEWHERE)
