@@ -166,7 +166,10 @@ def _refuse(error: OSError, target: Path, advice: str) -> TargetError:
 def _write_draft(target: Path, data: bytes) -> None:
     """Write a file that appears as a whole. Raises FileExistsError if it appeared meanwhile, and OSError."""
     is_new = not target.exists()
-    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:  # a file is in the place of the folder
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(target.parent)) from error
     draft = target.with_name(f".{secrets.token_hex(8)}.draft")
     try:
         with integrity.create(draft) as file:

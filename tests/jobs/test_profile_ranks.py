@@ -136,7 +136,7 @@ def test_a_rank_that_dies_ends_all(profile, tmp_path, died):
     source = "from pathlib import Path\n" + source
     printed, code = ended(profile(source, "--skip", "3", "--steps", "3", launcher=TORCHRUN))
     assert code == 1
-    assert "and 11 are needed" in " ".join(printed.split()), printed
+    assert "of the 11 steps that are needed" in " ".join(printed.split()), printed
     assert all(has_ended(int((tmp_path / f"pid{rank}").read_text())) for rank in (0, 1))
     assert not (tmp_path / "results" / "train").exists()
 

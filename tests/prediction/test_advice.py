@@ -92,7 +92,7 @@ def test_the_advice_tells_gain_interval_and_track_record(run, shipped):
     said = [predict.predict(before, ["tf32"], shipped)]
     first, second = print_predictions.advice(said, before.run)
     assert first == "what to change first, expected:"
-    said = r"  1\. tf32 to save 4\d\d\.\d\d ms \(\d+\.\d+ to \d+\.\d+\); track record: "
+    said = r"  1\. tf32 to save 4\d\d ms \(4\d\d ms to 4\d\d ms\); track record: "
     assert re.fullmatch(
         said + r"\d+ of \d+ tested predictions within 10%; \d+ of \d+ development pairs within 10%", second
     )
