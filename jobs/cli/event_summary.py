@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from profiler_job.jobs.contract.find_nsys import HOW_TO_INSTALL
+from profiler_job.jobs.contract.quantities import format_quantity, format_share, format_time
 from profiler_job.jobs.contract.words import format_count
 from profiler_job.jobs.executor.script import infer_batch
 
@@ -29,8 +30,8 @@ def print_summary(noted: dict[str, Any], console: Console) -> None:
     walls = [step["wall_ns"] for step in noted["steps"]]
     step_ns = median(walls)
     clock = "the CPU's clock, since the script used no GPU" if not noted["gpu_memory_bytes"] else noted["gpu_name"]
-    spread = f"median of {len(walls)}, {format_ms(min(walls))} to {format_ms(max(walls))}"
-    console.print(f"A step takes {format_ms(step_ns)} ({spread}) on {clock}.", soft_wrap=True, markup=False)
+    spread = f"median of {len(walls)}, {format_time(min(walls))} to {format_time(max(walls))}"
+    console.print(f"A step takes {format_time(step_ns)} ({spread}) on {clock}.", soft_wrap=True, markup=False)
     sequences, tokens = infer_batch(noted)
     if sequences:
         amount, unit = (tokens, "tokens") if tokens else (sequences, "samples")
@@ -38,8 +39,8 @@ def print_summary(noted: dict[str, Any], console: Console) -> None:
         console.print(f"Throughput: {rate}, {amount:,} {unit} a step.", soft_wrap=True, markup=False)
     if peak := max((row["peak_allocated_bytes"] for row in noted["memory"]), default=0):
         where = max(noted["memory"], key=lambda row: row["peak_allocated_bytes"])["phase"]
-        capacity = noted["gpu_memory_bytes"] / 2**30
-        text = f"Memory: {peak / 2**30:.2f} GiB allocated at most, in {where}, of {capacity:.0f} GiB."
+        most, capacity = (format_quantity("bytes", size) for size in (peak, noted["gpu_memory_bytes"]))
+        text = f"Memory: {most} allocated at most, in {where}, of {capacity}."
         console.print(text, soft_wrap=True, markup=False)
     phases, profiled_ns = average_phases(noted["phases"]), median(noted["profiled_ns"])
     if noted["gpu_memory_bytes"]:
@@ -76,13 +77,13 @@ def describe_limit(phases: list[dict[str, Any]], step_ns: float) -> str:
     by_gpu = sum(phase["wall_ns"] for phase in phases if is_gpu_limited(phase))
     rest = max(0.0, step_ns - by_cpu - by_gpu)
     if by_gpu >= by_cpu + rest:
-        return f"Limit: the GPU, for {by_gpu / step_ns:.0%} of the step: the CPU launches its work earlier."
+        return f"Limit: the GPU, for {format_share(by_gpu / step_ns)} of the step: the CPU launches its work earlier."
     if by_cpu >= by_gpu + rest:
         return (
-            f"Limit: the CPU, for {by_cpu / step_ns:.0%} of the step: the GPU is done with a phase as soon as the CPU"
-            " has launched it, or waited for it. Launch less: torch.compile, CUDA graphs, larger batches."
+            f"Limit: the CPU, for {format_share(by_cpu / step_ns)} of the step: the GPU is done with a phase as soon"
+            " as the CPU has launched it, or waited for it. Launch less: torch.compile, CUDA graphs, larger batches."
         )
-    return f"Limit: none of the two for half of the step; {rest / step_ns:.0%} of it lie outside the phases."
+    return f"Limit: none of the two for half of the step; {format_share(rest / step_ns)} of it lie outside the phases."
 
 
 def build_phase_table(phases: list[dict[str, Any]], step_ns: float, with_limit: bool) -> Table:
@@ -94,8 +95,8 @@ def build_phase_table(phases: list[dict[str, Any]], step_ns: float, with_limit: 
         table.add_column("limit")
     for phase in phases:
         limit = ["GPU" if is_gpu_limited(phase) else "CPU"] if with_limit else []
-        share = f"{phase['wall_ns'] / step_ns:.1%}"
-        times = (format_ms(phase["wall_ns"]), share, format_ms(phase["issue_ns"]))
+        share = format_share(phase["wall_ns"] / step_ns)
+        times = (format_time(phase["wall_ns"]), share, format_time(phase["issue_ns"]))
         table.add_row(phase["phase"], *times, *limit)
     return table
 
@@ -109,21 +110,15 @@ def build_module_table(rows: Iterable[dict[str, Any]]) -> Table:
         totals[key][1] += row["calls"]
     all_ns = sum(alone for alone, _ in totals.values()) or 1
     ranked = sorted(totals.items(), key=lambda item: -item[1][0])
-    title = f"Modules, each without those inside it, in a step that times them, too: {format_ms(all_ns)}"
+    title = f"Modules, each without those inside it, in a step that times them, too: {format_time(all_ns)}"
     table = Table(title=title, title_justify="left")
     table.add_column("module", overflow="fold")
     table.add_column("phase", no_wrap=True)
     for heading in ("time", "share", "ranges"):
         table.add_column(heading, justify="right")
     for (module, phase), (alone, calls) in ranked[:MOST_MODULES]:
-        table.add_row(module, phase, format_ms(alone), f"{alone / all_ns:.1%}", f"{calls:,}")
+        table.add_row(module, phase, format_time(alone), format_share(alone / all_ns), f"{calls:,}")
     if others := ranked[MOST_MODULES:]:
         alone = sum(alone_ns for _, (alone_ns, _) in others)
-        table.add_row(f"{format_count(len(others), 'other')}", "", format_ms(alone), f"{alone / all_ns:.1%}", "")
+        table.add_row(f"{format_count(len(others), 'other')}", "", format_time(alone), format_share(alone / all_ns), "")
     return table
-
-
-def format_ms(ns: float) -> str:
-    """Return a time in ms with three significant digits at least."""
-    ms = ns / 1e6
-    return f"{ms:.3f} ms" if ms < 10 else f"{ms:.1f} ms"

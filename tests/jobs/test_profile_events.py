@@ -103,7 +103,7 @@ def test_phases_of_a_step_are_added_up_and_their_median_is_over_steps():
 
 
 @pytest.mark.parametrize(
-    "lag, limit", [(5.0, "Limit: the GPU, for 90%"), (0.1, "Limit: the CPU, for 90%")], ids=["behind", "done"]
+    "lag, limit", [(5.0, "Limit: the GPU, for 90.0%"), (0.1, "Limit: the CPU, for 90.0%")], ids=["behind", "done"]
 )
 def test_what_limits_is_whether_the_gpu_is_behind_at_the_end_of_phases(lag, limit):
     phases = [phase("forward", 3, 3, lag), phase("backward", 6, 6, lag)]
