@@ -94,7 +94,7 @@ class CaptureEvidence:
     def estimate_launching(self, num_launches: float) -> float:
         """Return the idle time that the host causes with so many of the launches."""
         late_ns = 0.0 if self.has_startup else self.sum_parts("late_launch")
-        return late_ns * num_launches / max(self.num_kernels, 1)
+        return float(late_ns * num_launches / max(self.num_kernels, 1))
 
     def measure_phase(self, name: str) -> tuple[float, float]:
         """Measure the kernel time and the elapsed time of a phase that ranges mark; 0 if none does."""
@@ -153,7 +153,7 @@ class CaptureEvidence:
         """Return peak allocated as part of the GPU's memory. Raises WithheldError."""
         if self.memory_used is None:
             raise WithheldError(WithheldCode.MEMORY_UNKNOWN, "it is not known how much memory is left")
-        return self.memory_used
+        return float(self.memory_used)
 
     def need_precision(self, precision: str) -> None:
         """Raise WithheldError unless each GPU is known to have a precision."""

@@ -36,7 +36,8 @@ class Moment:
         """Return the nanoseconds from `before` to this moment, on the GPU's clock if both have one. Both are over."""
         if self.event is None or before.event is None:
             return self.host_ns - before.host_ns
-        return round(before.event.elapsed_time(self.event) * 1e6)
+        elapsed_ms: float = before.event.elapsed_time(self.event)
+        return round(elapsed_ms * 1e6)
 
 
 @dataclass
