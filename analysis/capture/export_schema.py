@@ -25,7 +25,10 @@ CONSEQUENCES = {
 
 SESSION = "TARGET_INFO_SESSION_START_TIME"
 FACT_TABLES = ("META_DATA_EXPORT", "ANALYSIS_DETAILS", SESSION, "TARGET_INFO_GPU", "TARGET_INFO_CUDA_DEVICE")
-READ = (*dict.fromkeys((*CONSEQUENCES, GRAPH, *FACT_TABLES)),)
+DIAGNOSTICS = "DIAGNOSTIC_EVENT"
+OPTIONS = "META_DATA_CAPTURE"
+"""The options of `nsys profile`, as names and values."""
+READ = (*dict.fromkeys((*CONSEQUENCES, GRAPH, *FACT_TABLES, DIAGNOSTICS, OPTIONS)),)
 """The tables that are looked at; of others not even the damage matters."""
 
 PUSH_POP, START_END, DOMAIN_CREATE = 59, 60, 75

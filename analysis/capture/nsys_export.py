@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from profiler_job.analysis.capture import limits
+from profiler_job.analysis.capture import limits, nsys_warnings
 from profiler_job.analysis.capture.capture_data import (
     EXPORT_AGAIN,
     MESSAGE_COLUMNS,
@@ -424,12 +424,7 @@ def _read_capture(tables: ExportTables, path: Path, details: bool, shapes: dict[
     _fill_process((kernels, graphs, memops, syncs), (api, ranges), missing)
     frames += [ranges] if len(ranges) else []
     if not frames:
-        raise ExportError(
-            ExportProblem.NO_EVENTS,
-            path,
-            "holds no CUDA and no NVTX events",
-            "record with `nsys profile --trace=cuda,nvtx`",
-        )
+        raise ExportError(ExportProblem.NO_EVENTS, path, *nsys_warnings.describe_no_events(tables))
     first, last = min(int(f["start_ns"].min()) for f in frames), max(int(f["end_ns"].max()) for f in frames)
     if last - first > MOST_EXACT:
         raise ValueError("the first and the last event are years apart")
@@ -438,6 +433,8 @@ def _read_capture(tables: ExportTables, path: Path, details: bool, shapes: dict[
         missing[f"kernels inside {len(graphs)} CUDA graph executions"] = (
             "graphs were traced as a whole: record with --cuda-graph-trace=node to see their kernels"
         )
+    if not len(kernels) and not len(graphs):
+        problems |= nsys_warnings.explain_no_kernels(tables, api)
     about = _read_key_values(tables, "META_DATA_EXPORT", "name", "value")
     return Capture(
         source=path.name,

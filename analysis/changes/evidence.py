@@ -9,6 +9,7 @@ import pandas as pd
 
 from profiler_job.analysis.reference import gemm_names, gpus
 from profiler_job.jobs.contract.errors import ProfilerError
+from profiler_job.jobs.contract.precisions import PRECISIONS
 from profiler_job.jobs.contract.quantities import format_time
 
 LEAST = 0.01
@@ -61,6 +62,8 @@ class CaptureEvidence:
         self.sections = sections
         self.parts = sections["verdict"].sum(numeric_only=True)
         self.findings = sections["findings"].set_index("kind")
+        self.has_kernels = bool(capture["num_kernels"] or capture["num_graph_executions"])
+        self.capabilities: Mapping[str, tuple[int, int]] = capture.get("compute_capabilities", {})
         self.num_kernels = capture["num_kernels"]
         self.is_graphed = bool(
             capture["num_graph_executions"] or sections["api"]["name"].astype(str).str.contains("GraphLaunch").any()
@@ -159,6 +162,10 @@ class CaptureEvidence:
         """Raise WithheldError unless each GPU is known to have a precision."""
         for name in self.sections["gpus"]["name"].fillna("").astype(str).unique():
             gpu = gpus.lookup(name)
+            if gpu is None and name in self.capabilities:
+                if self.capabilities[name] < PRECISIONS[precision].compute_capability:
+                    raise WithheldError(WithheldCode.GPU_CANNOT, f"the GPU ({name}) does not have it")
+                continue
             if gpu is None:
                 raise WithheldError(
                     WithheldCode.GPU_UNKNOWN, f"it is not known whether the GPU ({name or 'not named'}) has it"

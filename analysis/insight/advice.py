@@ -56,13 +56,13 @@ class Advice:
 
 def advise(capture: Mapping[str, Any], sections: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """List what to change first, without gains: a row per change with COLUMNS. Advised changes come first, sorted by
-    the time they could save, then the others with the reason. No rows if no GPU worked.
+    the time they could save, then the others with the reason. No rows if no kernel ran.
 
     capture: facts, like `Summary.capture`. is_slowed: False if the idle times come from steps without nsys.
-    memory_used: share of the GPU's memory, if known.
+    memory_used: share of the GPU's memory, if known. compute_capabilities: major and minor by name of the GPU.
     """
     seen = CaptureEvidence(capture, sections)
-    rows = list(_make_advice(seen)) if seen.whole_ns else []
+    rows = list(_make_advice(seen)) if seen.whole_ns and seen.has_kernels else []
     return make_advice_table(rows)
 
 

@@ -47,6 +47,8 @@ def describe_verdict(summary: SummaryTables) -> list[str]:
     rows = summary.sections["verdict"]
     if "range" in summary.capture["selection"]:
         return ["Of a range only its own work is here: why the GPU waited, the whole capture tells"]
+    if not summary.capture["num_kernels"] and not summary.capture["num_graph_executions"]:
+        return [f"No kernels in {format_time(summary.capture['events_ns'])} of events: nothing shows what limits a GPU"]
     if not len(rows):
         return [f"No work on any GPU in {format_time(summary.capture['events_ns'])} of events"]
     shares = summary.sections["phases"].set_index("phase")["inferred_share"]

@@ -128,7 +128,12 @@ def summarise(
     sections["problems"] = list_problems(capture, attribution)
     sections["missing"] = list_missing(capture, attribution, chosen or {})
     facts = _collect_facts(capture, attribution, selection, sections, exchanged, zero)
-    sections["advice"] = advice.advise(facts, sections)
+    capabilities = {
+        str(gpu.get("name")): (int(gpu["compute_major"]), int(gpu.get("compute_minor") or 0))
+        for gpu in capture.gpus
+        if gpu.get("compute_major")
+    }
+    sections["advice"] = advice.advise(facts | {"compute_capabilities": capabilities}, sections)
     summary = Summary(
         capture=facts,
         coverage=_measure_coverage(attribution, duration),

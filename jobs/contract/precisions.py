@@ -15,7 +15,7 @@ class PrecisionRecord:
     fraction_bits: bits that the element stores after the point. autocast: torch's dtype of autocast, "" without
     autocast. matmul: the setting of `torch.set_float32_matmul_precision`. gemm_paths: math paths that its main matmuls
     may take, as `analysis.reference.gemm_names` calls them. peak: key of the data-sheet rate. sustained_flops: FLOP/s
-    of a modest data-centre GPU, deliberately low, for timeouts.
+    of a modest data-centre GPU, deliberately low, for timeouts. compute_capability: the first that has it.
     """
 
     label: str
@@ -27,6 +27,7 @@ class PrecisionRecord:
     gemm_paths: tuple[str, ...]
     peak: str
     sustained_flops: float
+    compute_capability: tuple[int, int] = (0, 0)
 
 
 PRECISIONS = {
@@ -48,6 +49,7 @@ PRECISIONS = {
         gemm_paths=("tf32",),
         peak="tf32",
         sustained_flops=30e12,
+        compute_capability=(8, 0),
     ),
     "bf16": PrecisionRecord(
         label="BF16",
@@ -58,6 +60,7 @@ PRECISIONS = {
         gemm_paths=("bf16",),
         peak="bf16",
         sustained_flops=40e12,
+        compute_capability=(8, 0),
     ),
 }
 BASE_PRECISION = "fp32"

@@ -504,7 +504,7 @@ def test_a_capture_without_gpu_work_says_so(tmp_path):
     export.push("load", 0, 900)
     summary = _summary(export, tmp_path)
     assert [len(summary.sections[name]) for name in ("verdict", "verdict_phases")] == [0, 0]
-    assert describe_verdict(summary) == ["No work on any GPU in 900 ns of events"]
+    assert describe_verdict(summary) == ["No kernels in 900 ns of events: nothing shows what limits a GPU"]
 
 
 def test_the_verdict_stands_before_all_other_facts(tmp_path):
