@@ -79,7 +79,7 @@ def test_one_is_not_many_and_none_is_not_zero_steps(written, name):
 def test_one_forward_pass_has_no_shortest_and_no_longest(written):
     pages = words(written("forward"))
     said = pages["report/forward-time.md"].partition("How this was measured")[0]
-    assert "A forward pass takes 0.631" in said and "shortest" not in said and "median of" not in said
+    assert "A forward pass takes 631 µs" in said and "shortest" not in said and "median of" not in said
     assert pages["index.md"].count("1 run of a Transformer language model, 1 size at 1 context length (forward)") == 1
 
 
