@@ -469,9 +469,9 @@ def test_12000_runs_are_planned_in_seconds(tmp_path, axes):
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     done = jobs("plan", "--sweep", sweep)
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 10
-    assert "\n12000 runs; " in done.stdout
+    assert "\n12,000 runs; " in done.stdout
     assert ("memory (GiB)" in done.stdout) == ("repeats" in axes)
-    assert ("the memory of 12000 different shapes takes about" in done.stdout) == ("repeats" not in axes)
+    assert ("the memory of 12,000 different shapes takes about" in done.stdout) == ("repeats" not in axes)
 
 
 def test_memory_that_takes_long_to_predict_is_left_out_unless_it_is_asked_for(tiny, monkeypatch):

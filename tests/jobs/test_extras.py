@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from profiler_job.__main__ import COMMANDS, NEED_SITE, app
-from profiler_job.jobs.cli import profile_command
+from profiler_job.jobs.cli import measure_script
 from profiler_job.jobs.contract import extras
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.extras import MissingExtraError, check_extra, find_missing, install_command
@@ -60,7 +60,7 @@ def test_profile_names_it_before_it_measures(without_site, tmp_path, monkeypatch
     def begin(*_):
         raise Begun(99)
 
-    monkeypatch.setattr(profile_command, "measure", begin)
+    monkeypatch.setattr(measure_script, "attempt", begin)
     done = CliRunner().invoke(app, ["profile", "--results", str(tmp_path), "--", "python", "train.py"])
     assert done.exit_code == 99
     assert install_command("site") in done.output.replace("\n", "")
