@@ -85,7 +85,7 @@ def is_installed(folder: Path) -> bool:
     """Whether a folder holds an nsys that was installed by this program, and nothing else."""
     start = folder / "bin" / "nsys"
     is_ours = start.is_file() and start.read_bytes().startswith(START.encode())
-    return is_ours and {path.name for path in folder.iterdir()} <= FOLDERS
+    return is_ours and {path.name for path in folder.iterdir()} <= FOLDERS | {CONTROL}
 
 
 def check_tools() -> None:
