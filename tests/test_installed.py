@@ -138,10 +138,12 @@ def user(request, install, tmp_path) -> User:
     return User(tmp_path / "mine", install(form), package, on_path)
 
 
-def in_cases(*marks: pytest.MarkDecorator, others: pytest.MarkDecorator) -> pytest.MarkDecorator:
-    """Run a test for the first and the last case with some marks, and for the others with another."""
+def in_cases(
+    *marks: pytest.MarkDecorator, others: pytest.MarkDecorator, chosen: tuple[int, ...] = (0, len(CASES) - 1)
+) -> pytest.MarkDecorator:
+    """Run a test for the chosen cases, the first and the last, with some marks, and for the others with another."""
     cases = [
-        pytest.param(case, id=name, marks=marks if at in (0, len(CASES) - 1) else others)
+        pytest.param(case, id=name, marks=marks if at in chosen else others)
         for at, (name, case) in enumerate(CASES.items())
     ]
     return pytest.mark.parametrize("user", cases, indirect=True)
@@ -218,7 +220,7 @@ def test_it_reads_and_plans(user, tmp_path):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-@in_cases(pytest.mark.long, others=pytest.mark.nightly)
+@in_cases(pytest.mark.long, others=pytest.mark.nightly, chosen=(0,))
 def test_every_command_has_help(user, name):
     assert "Usage" in user.run(name, "--help")
 

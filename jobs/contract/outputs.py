@@ -109,11 +109,14 @@ def is_page(file: Path) -> bool:
 
 
 def is_site(folder: Path) -> bool:
-    """Whether a folder is a built site of recordings."""
-    index = folder / "index.html"
-    if not index.is_file():
+    """Whether a folder is a built site of recordings, also if its first page is lost."""
+    return any(_has_site_mark(folder / page) for page in ("index.html", "404.html"))
+
+
+def _has_site_mark(page: Path) -> bool:
+    if not page.is_file():
         return False
-    with open(index, "rb") as opened:
+    with open(page, "rb") as opened:
         return SITE_MARK in opened.read(_LONGEST_HEAD)
 
 

@@ -16,7 +16,7 @@ COLOURS = """async (data) => {
 }"""
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.nightly)])
 def test_the_link_on_a_run_page_draws_its_step(page, address, scheme):
     page.emulate_media(color_scheme=scheme)
     complaints, requests = watched(page)

@@ -23,7 +23,9 @@ OUT = os.environ.get("FAULTS_OUT")
 
 @pytest.mark.long
 @pytest.mark.skipif(not shutil.which("gcc"), reason="no gcc: it builds what lets calls fail")
-@pytest.mark.parametrize("step", ["run", "ingest", "publish-data"])
+@pytest.mark.parametrize(
+    "step", ["run", *(pytest.param(step, marks=pytest.mark.nightly) for step in ("ingest", "publish-data"))]
+)
 def test_after_any_fault_it_is_whole_or_told(tiny, tmp_path, fake_worker, monkeypatch, step):
     library, out = tmp_path / "faults.so", tmp_path / "faults.json"
     source = ROOT / "tests" / "faults" / "faults.c"

@@ -215,7 +215,7 @@ def test_another_gpu_is_refused(script, rates):
     assert refused.value.code is AbstentionCode.OTHER_GPU
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_the_shipped_rates_are_made_of_the_recorded_runs(recorded, shipped, rates):
     """Times of which are rounded to ns."""
     made = script_development.develop_rates([run for runs in recorded.values() for run in runs], shipped)

@@ -54,7 +54,7 @@ def predict_measured(recording, run_id, measured, after) -> pd.DataFrame:
     return pd.DataFrame({"change": table["change"], "error": said / step - 1, "inside": inside})
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_in_hindsight_captures_of_recorded_runs_tell_what_was_measured():
     """The guide gives these figures. The rates were fitted to most of these runs."""
     recordings = {folder.name: store.load(folder) for folder in RECORDINGS}
