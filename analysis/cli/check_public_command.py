@@ -14,9 +14,9 @@ from profiler_job.jobs.contract.words import format_count
 
 
 def check_public(
-    folders: Annotated[list[Path], typer.Argument(metavar="FOLDER...", help="Recordings, or a built site.")],
+    folders: Annotated[list[Path], typer.Argument(metavar="FOLDER", help="Recordings, or a built site.")],
 ) -> None:
-    """Check folders before they become public: nothing looks private, and every link leads somewhere.
+    """Check folders before they become public. Nothing looks private, and every link leads somewhere.
 
     Links that begin with / are relative to SITE_URL. Exit code: 0 all is well, 1 something was found, 2 a folder is
     missing or a file in it cannot be read.

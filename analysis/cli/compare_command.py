@@ -27,7 +27,9 @@ def compare(
         list[str] | None, typer.Option(metavar="CONDITION", help='Such as "step > 3%"; repeat for several.')
     ] = None,
     form: Annotated[comparing.Format, typer.Option("--format", "-f", help="How to print it.")] = "text",
-    top: Annotated[int, typer.Option(min=0, help="Parts of the difference in text and md; 0 for all.")] = 10,
+    top: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Parts of the difference in text and md; 0 for all.")
+    ] = 10,
 ) -> None:
     """Compare B with A: is it faster, by how much, and why?
 

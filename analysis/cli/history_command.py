@@ -1,7 +1,7 @@
 """The command `history`: follow one metric over many recordings."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
@@ -18,11 +18,12 @@ def history(
     context: typer.Context,
     paths: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="FOLDER...", help="Holds recordings, results of sweeps or captures; or these themselves."
-        ),
+        typer.Argument(metavar="FOLDER", help="Holds recordings, results of sweeps or captures; or these themselves."),
     ],
-    metric: Annotated[following.Followed, typer.Option(help="What is followed.")] = "step",
+    metric: Annotated[
+        following.Followed,
+        typer.Option(metavar="NAME", help=f"What is followed: {', '.join(get_args(following.Followed))}."),
+    ] = "step",
     part: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY=VALUE,...", help="Kernels of this phase, module or family; for --metric kernel."),
@@ -36,10 +37,12 @@ def history(
     noise: NoisePair = None,
     skip: Skip = 0,
     form: Annotated[histories.Format, typer.Option("--format", "-f", help="How to print it.")] = "text",
-    html: Annotated[Path | None, typer.Option(help="Instead of printing, write a page with charts there.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Instead of printing, write a page with charts.")
+    ] = None,
     force: Force = False,
 ) -> None:
-    """Follow one metric over many recordings or captures, and mark measurable changes.
+    """Follow one metric over many recordings or captures. Measurable changes are marked.
 
     Exit code: 0, or 2 if an entry cannot be read (the others are shown), or if nothing can be shown.
     """

@@ -14,10 +14,15 @@ from profiler_job.jobs.contract.words import format_count
 
 
 def ingest(
-    results: Annotated[Path, typer.Argument(help="Results folder of one sweep, as the profiling job wrote it.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the recording to write.")],
+    results: Annotated[
+        Path, typer.Argument(metavar="RESULTS", help="Results folder of one sweep, as the profiling job wrote it.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder of the recording to write.")],
     label: Annotated[
-        str, typer.Option(help="Distinguishes it from other recordings of the same runs. Default: the folder's name.")
+        str,
+        typer.Option(
+            metavar="LABEL", help="Distinguishes it from other recordings of the same runs. Default: the folder's name."
+        ),
     ] = "",
 ) -> None:
     """Turn the results of a sweep into a recording: tidy Parquet tables and a manifest.

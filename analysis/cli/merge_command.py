@@ -14,9 +14,9 @@ from profiler_job.jobs.contract.words import format_count
 
 def merge(
     shards: Annotated[
-        list[Path], typer.Argument(metavar="SHARD...", help="Folders of shards, or the folder that holds them.")
+        list[Path], typer.Argument(metavar="SHARD", help="Folders of shards, or the folder that holds them.")
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Results folder to write, for `ingest`.")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Results folder to write, for `ingest`.")],
     allow_mix: Annotated[
         bool, typer.Option("--allow-mix", help="Join shards that were measured with different versions, too.")
     ] = False,

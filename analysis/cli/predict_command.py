@@ -10,7 +10,9 @@ from profiler_job.analysis.recording import ingest as ingesting
 
 
 def predict(
-    recording: Annotated[Path, typer.Argument(help="A recording, or the results folder of a sweep.")],
+    recording: Annotated[
+        Path, typer.Argument(metavar="RECORDING", help="A recording, or the results folder of a sweep.")
+    ],
     change: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME,...", help="Changes that are made together; repeat for several such sets."),
@@ -23,7 +25,7 @@ def predict(
     ] = None,
     form: Annotated[Literal["text", "json"], typer.Option("--format", "-f", help="How to print it.")] = "text",
 ) -> None:
-    """Predict how long a step takes with a change, such as BF16, fused attention or CUDA graphs.
+    """Predict how long a step takes with a change, such as BF16.
 
     Exit code: 0, or 2 if nothing can be predicted from this recording.
     """

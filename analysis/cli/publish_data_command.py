@@ -13,17 +13,22 @@ from profiler_job.jobs.contract.exit_codes import ExitCode
 
 def publish_data(
     source: Annotated[Path, typer.Argument(metavar="RESULTS", help="Results folder of a sweep, or a recording.")],
-    name: Annotated[str, typer.Argument(help="Name of the recording, such as h100-bf16.")],
-    data: Annotated[Path, typer.Option(help="Folder of the published recordings.")] = Path("site/data"),
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the recording, such as h100-bf16.")],
+    data: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of the published recordings.")] = Path(
+        "site/data"
+    ),
     study: Annotated[
-        str | None, typer.Option(help="File it under a study, such as `again`, another recording of the same runs.")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="File it under a study, such as `again`, another recording of the same runs."
+        ),
     ] = None,
     without_captures: Annotated[
         bool, typer.Option("--without-captures", help="Leave out what nsys recorded: times, memory, energy stay.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Put a recording into the folder of its study in site/data, after showing what becomes public.
+    """Put a recording into site/data, to be published. It shows what becomes public, and asks.
 
     Exit code: 0 it is there, 1 not confirmed, 2 it cannot be published (something private in it, too large, not whole).
     """

@@ -13,9 +13,7 @@ NoisePair = Annotated[
     tuple[Path, Path] | None,
     typer.Option(metavar="C D", help="Two recordings of the same runs, for the noise band."),
 ]
-Force = Annotated[
-    bool, typer.Option("--force", help="Let --html replace any file, and not only a page of this program.")
-]
+Force = Annotated[bool, typer.Option("--force", help="Let --html replace any file, not only its own pages.")]
 Skip = Annotated[
-    int, typer.Option("--skip", "--warmup", min=0, help="Leave out the first steps of captures, such as warm-up.")
+    int, typer.Option("--skip", "--warmup", min=0, metavar="N", help="Leave out the first steps of captures.")
 ]

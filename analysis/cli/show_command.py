@@ -1,7 +1,7 @@
 """The command `show`: summarise captures."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
@@ -19,32 +19,36 @@ def show(
     context: typer.Context,
     profiles: Annotated[
         list[Path] | None,
-        typer.Argument(
-            metavar="PROFILE...", help=".nsys-rep, .sqlite, a parquetdir export, or a folder that holds some."
-        ),
+        typer.Argument(metavar="PROFILE", help=".nsys-rep, .sqlite, a parquetdir export, or a folder that holds some."),
     ] = None,
     form: Annotated[showing.Format, typer.Option("--format", "-f", help="How to print it.")] = "text",
-    top: Annotated[int, typer.Option(min=0, help="Rows of a section in text and md; 0 for all.")] = 20,
-    rules: Annotated[Path | None, typer.Option(help="TOML file with your own rules for kernel families.")] = None,
+    top: Annotated[int, typer.Option(min=0, metavar="N", help="Rows of a section in text and md; 0 for all.")] = 20,
+    rules: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="TOML file with your own rules for kernel families.")
+    ] = None,
     phase: Annotated[
         list[str] | None,
         typer.Option(metavar="PHASE=RANGE", help="Ranges of that name mark this phase, such as optimizer=my_opt."),
     ] = None,
     report: Annotated[
         nsys_reports.ReportName | None,
-        typer.Option(help="Instead, this table of `nsys stats`, as CSV with nsys's columns."),
+        typer.Option(
+            metavar="NAME",
+            help=f"Instead, this table of `nsys stats`, as CSV: {', '.join(get_args(nsys_reports.ReportName))}.",
+        ),
     ] = None,
     explain: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Instead, what this kernel, API call or kernel family is; needs no PROFILE."),
     ] = None,
     section: Annotated[
-        list[str] | None, typer.Option(help="Only this section; repeat for several. One in csv has columns of its own.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only this section; repeat for several. One in csv has columns of its own."),
     ] = None,
     in_range: Annotated[
         str | None, typer.Option("--range", metavar="NAME", help="Only what was launched inside ranges of that name.")
     ] = None,
-    gpu: Annotated[int | None, typer.Option(help="Only what ran on the GPU of that number.")] = None,
+    gpu: Annotated[int | None, typer.Option(metavar="N", help="Only what ran on the GPU of that number.")] = None,
     between: Annotated[
         str | None,
         typer.Option(
@@ -53,11 +57,13 @@ def show(
     ] = None,
     html: Annotated[
         Path | None,
-        typer.Option(help="Instead of printing, write a page there; of several profiles a folder of pages."),
+        typer.Option(
+            metavar="PATH", help="Instead of printing, write a page there; of several profiles a folder of pages."
+        ),
     ] = None,
     force: Force = False,
 ) -> None:
-    """Summarise nsys captures of any program: where does the GPU time go, and what to change first?"""
+    """Summarise captures: where GPU time goes, what to change first. They may be of any program under nsys."""
     escape_unencodable()
     refuse_contradictions(context, bool(profiles), explain is not None, bool(report), bool(html))
     profiles = profiles or []

@@ -23,7 +23,7 @@ def site(
     results: ResultsFolder = Path("results"),
     recording: Annotated[
         list[Path] | None,
-        typer.Option(help="Recording to show; repeatable. Default: all in RESULTS/recordings."),
+        typer.Option(metavar="FOLDER", help="Recording to show; repeatable. Default: all in RESULTS/recordings."),
     ] = None,
     shipped: Annotated[
         bool, typer.Option("--shipped", help="Show the recordings that come with this program; replaces no site.")
@@ -31,7 +31,7 @@ def site(
     pages_only: Annotated[
         bool, typer.Option("--pages-only", help="Write the Markdown into --docs and build nothing, for `mkdocs`.")
     ] = False,
-    docs: Annotated[Path, typer.Option(help="MkDocs folder for --pages-only; has DOCS/data.")] = DOCS,
+    docs: Annotated[Path, typer.Option(metavar="FOLDER", help="MkDocs folder for --pages-only; has DOCS/data.")] = DOCS,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if a check of the numbers fails.")] = False,
     compared: Annotated[
         tuple[Path, Path] | None,
@@ -45,7 +45,7 @@ def site(
         bool, typer.Option("--per-token", help="Compare the time of a token, as `compare` does.")
     ] = False,
     price_per_hour: Annotated[
-        float | None, typer.Option(min=0, help="Price of the GPUs of one run, to price tokens.")
+        float | None, typer.Option(min=0, metavar="PRICE", help="Price of the GPUs of one run, to price tokens.")
     ] = None,
     log_format: LogFormat = "text",
 ) -> None:

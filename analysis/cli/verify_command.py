@@ -13,7 +13,9 @@ from profiler_job.jobs.contract.words import format_count
 
 
 def verify(
-    folder: Annotated[Path, typer.Argument(help="Results folder of jobs, or one of its sweeps, or a recording.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Results folder of jobs, or one of its sweeps, or a recording.")
+    ],
 ) -> None:
     """Check that results and recordings are undamaged: every file of finished runs, every table.
 

@@ -39,7 +39,7 @@ from profiler_job.jobs.contract.layout import (
     name_timings_file,
     read_record,
 )
-from profiler_job.jobs.contract.printable import make_lines_printable
+from profiler_job.jobs.contract.printable import fit_terminal, make_lines_printable
 from profiler_job.jobs.contract.privacy import PRIVATE_LINE, find_name, find_private, scrub_text
 from profiler_job.jobs.contract.words import format_count
 
@@ -606,4 +606,4 @@ def _ended(run_id: str, record: FinishedRecord, emit: Callable[[str], None]) -> 
 
 def print_line(line: str) -> None:
     """Report to the terminal, aside from what a command prints."""
-    print(make_lines_printable(line), file=sys.stderr)
+    print(fit_terminal(make_lines_printable(line), sys.stderr), file=sys.stderr)

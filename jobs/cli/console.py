@@ -1,13 +1,14 @@
 """The consoles that commands print on, and the ways in which they end."""
 
 import signal
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import typer
 from rich.console import Console
 
-from profiler_job.jobs.contract.printable import make_lines_printable
+from profiler_job.jobs.contract.printable import fit_terminal, make_lines_printable
 
 
 class PlainConsole(Console):
@@ -22,7 +23,7 @@ out, err = PlainConsole(highlight=False), PlainConsole(stderr=True, highlight=Fa
 
 def fail(message: str, code: int) -> typer.Exit:
     """Print an error, and return the exception that ends the program with `code`."""
-    err.print(f"error: {message}", style="red", markup=False)
+    err.print(fit_terminal(f"error: {message}", sys.stderr), style="red", markup=False)
     return typer.Exit(code)
 
 

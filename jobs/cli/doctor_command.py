@@ -31,7 +31,7 @@ def doctor(
     device: Device = "cuda",
     gpus: Gpus = 0,
 ) -> None:
-    """Check that this machine can measure: GPU, torch, nsys, memory, disk. Exit code 69 if it cannot."""
+    """Check that this machine can measure. Checked are GPU, torch, nsys, memory and disk. Exit code 69 if it cannot."""
     planned, runs, part, _ = choose_runs(sweep, only, shard, device)
     if not can_measure(Results(results, planned.name, part.folder), planned, runs, device, gpus, retry, Terminal()):
         raise typer.Exit(ExitCode.MISSING)

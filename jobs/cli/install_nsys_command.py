@@ -14,16 +14,21 @@ from profiler_job.jobs.executor.install_nsys import install_nsys as install
 
 
 def install_nsys(
-    to: Annotated[Path | None, typer.Option("--to", help="Folder to install into; by default one of the user.")] = None,
-    package: Annotated[str, typer.Option(help="Package of NVIDIA's repository.")] = PACKAGE,
-    repository: Annotated[str, typer.Option(help="Address of the repository, or of a mirror.")] = REPOSITORY,
-    key: Annotated[str, typer.Option(help="Fingerprint of the key that signs the repository.")] = KEY,
+    to: Annotated[
+        Path | None, typer.Option("--to", metavar="FOLDER", help="Folder to install into; by default one of the user.")
+    ] = None,
+    package: Annotated[str, typer.Option(metavar="NAME", help="Package of NVIDIA's repository.")] = PACKAGE,
+    repository: Annotated[
+        str, typer.Option(metavar="URL", help="Address of the repository, or of a mirror.")
+    ] = REPOSITORY,
+    key: Annotated[str, typer.Option(metavar="HEX", help="Fingerprint of the key that signs it.")] = KEY,
     force: Annotated[bool, typer.Option("--force", help="Install it even if this machine has an nsys.")] = False,
 ) -> None:
-    """Install the nsys command line of NVIDIA Nsight Systems; needs no root. Exit code 69 if it cannot be installed.
+    """Install nsys, the profiler of NVIDIA; needs no root. Exit code 69 if it cannot be installed.
 
-    For Debian and Ubuntu, in a container, too. If a CUDA toolkit or Nsight Compute has brought one, nothing is
-    installed: profiler-job finds it there. The repository's signature and the package's SHA-256 are checked.
+    It is the command line of Nsight Systems, for Debian and Ubuntu, in a container, too. If a CUDA toolkit or Nsight
+    Compute has brought one, nothing is installed: profiler-job finds it there. The repository's signature and the
+    package's SHA-256 are checked.
     """
     if not force and to is None and (known := find_nsys()) is not None:
         out.print(f"nsys is already here: {known} (--force installs {package} all the same)", soft_wrap=True)

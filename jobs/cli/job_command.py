@@ -48,7 +48,7 @@ def job(
         bool, typer.Option("--render-only", help="Measure nothing; make the recording and site.")
     ] = False,
 ) -> None:
-    """Check this machine, measure the sweep, and make its recording and its site, all below --results.
+    """Do it all: check, measure a sweep, make its site. Everything is below --results, its recording, too.
 
     Exit code: like `run`; also 2 when --render-only finds no results, 70 when the recording or the site could
     not be made, and 75 when another job makes its site there. A job that has measured waits for the other one.

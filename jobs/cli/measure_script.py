@@ -26,15 +26,19 @@ from profiler_job.jobs.executor.result_store import LockedError, Results
 LONGEST_NAME = 64
 NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")
 ScriptCommand = Annotated[
-    list[str], typer.Argument(metavar="COMMAND...", help="The script as you start it: python train.py ...")
+    list[str], typer.Argument(metavar="COMMAND", help="The script as you start it: python train.py ...")
 ]
-Name = Annotated[str, typer.Option("--name", "-n", help="Name of its results. Default: the name of the script.")]
-SkippedSteps = Annotated[int, typer.Option("--skip", "--warmup", min=1, help="Steps before the first timed one.")]
+Name = Annotated[
+    str, typer.Option("--name", "-n", metavar="NAME", help="Name of its results. Default: the name of the script.")
+]
+SkippedSteps = Annotated[
+    int, typer.Option("--skip", "--warmup", min=1, metavar="N", help="Steps before the first timed one.")
+]
 MeasuredSteps = Annotated[
-    int, typer.Option("--steps", min=2, help="Steps that are timed, and steps that are captured.")
+    int, typer.Option("--steps", min=2, metavar="N", help="Steps that are timed, and steps that are captured.")
 ]
 EndOfStep = Annotated[
-    str, typer.Option("--step", help="What ends a step: auto, optimizer, forward, or the name of an NVTX range.")
+    str, typer.Option("--step", metavar="NAME", help="What ends a step: auto, optimizer, forward, or an NVTX range.")
 ]
 
 

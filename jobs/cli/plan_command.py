@@ -34,14 +34,15 @@ def plan(
     only: Only = "",
     shard: ShardOption = "",
     gpu_memory: Annotated[
-        float, typer.Option(min=0, help="Mark the runs that will not fit a GPU sold with so many GB, e.g. 80.")
+        float,
+        typer.Option(min=0, metavar="GB", help="Mark the runs that will not fit a GPU sold with so many GB, e.g. 80."),
     ] = 0,
     memory: Annotated[
         bool, typer.Option("--memory", help="Predict memory however long it takes; --gpu-memory does so, too.")
     ] = False,
     form: Annotated[Literal["text", "json"], typer.Option("--format", "-f", help="How to print it.")] = "text",
 ) -> None:
-    """Print the runs of a sweep with their parameters, predicted memory and time. Needs no GPU and no torch; the
+    """Print the runs of a sweep, with predicted memory and time. Needs no GPU and no torch; the
     memory of models of your own is simulated, and that needs torch."""
     planned, runs, *_ = choose_runs(sweep, only, shard)
     workloads = " and ".join(sorted({run.workload for run in runs}))

@@ -54,7 +54,8 @@ def profile(
         typer.Option(help="nsys captures each kernel; CUDA events need no nsys, and see phases and modules."),
     ] = CollectorName.NSYS,
 ) -> None:
-    """Profile a training script as it is, and find the module of each kernel, in the backward pass, too.
+    """Profile a training script as it is: steps, modules, kernels. Kernels of the backward pass have
+    modules, too.
 
     Exit code: 1 the script ended before enough steps or launched no kernel, 2 usage, 69 nsys is missing, 70 the
     recording or the site could not be made, 74 results cannot be written, 75 another job holds the folder, 130

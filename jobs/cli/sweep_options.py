@@ -1,5 +1,6 @@
 """Options that several commands share, and the runs of a sweep that they select."""
 
+import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -9,22 +10,31 @@ from profiler_job.jobs.cli.console import err
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.find_nsys import find_nsys
+from profiler_job.jobs.contract.printable import fit_terminal
 from profiler_job.jobs.executor.preflight import RESULTS_OF_IMAGE
 from profiler_job.jobs.sweep.plan import Sweep, SweepError, load_sweep, select_runs
 from profiler_job.jobs.sweep.shards import Shard, detect_shard, parse_shard, select_shard_runs
 
-SweepFile = Annotated[Path, typer.Option("--sweep", help="Sweep file.", show_default="jobs/sweep.yaml")]
-ResultsFolder = Annotated[Path, typer.Option("--results", "-o", envvar=RESULTS_OF_IMAGE, help="Folder of the results.")]
-Only = Annotated[str, typer.Option(help="Only these runs, e.g. size=small,mode=forward; repeat a key for more values.")]
-ShardOption = Annotated[str, typer.Option("--shard", help="Part I/N of the sweep; detected from batch engines.")]
+SweepFile = Annotated[Path, typer.Option("--sweep", metavar="FILE", help="Sweep file.", show_default="jobs/sweep.yaml")]
+ResultsFolder = Annotated[
+    Path, typer.Option("--results", "-o", metavar="FOLDER", envvar=RESULTS_OF_IMAGE, help="Folder of the results.")
+]
+Only = Annotated[
+    str,
+    typer.Option(metavar="KEY=VALUE,...", help="Only these runs, e.g. size=small,mode=forward; repeat a key for more."),
+]
+ShardOption = Annotated[
+    str, typer.Option("--shard", metavar="I/N", help="Part of the sweep; detected from batch engines.")
+]
 Device = Annotated[Literal["cuda", "cpu"], typer.Option(help="cuda, or cpu to try things out without a GPU.")]
 Retry = Annotated[bool, typer.Option("--retry", help="Measure failed runs and timeouts again.")]
 AllowMix = Annotated[
     bool, typer.Option("--allow-mix", help="Go on if finished runs were measured with other versions.")
 ]
-Gpus = Annotated[int, typer.Option(min=0, help="How many GPUs to use; 0 for all visible ones.")]
+Gpus = Annotated[int, typer.Option(min=0, metavar="N", help="How many GPUs to use; 0 for all visible ones.")]
 PricePerHour = Annotated[
-    float | None, typer.Option(min=0, help="Price of the machine, to show the cost of the job, and of tokens.")
+    float | None,
+    typer.Option(min=0, metavar="PRICE", help="Price of the machine: shows the cost of the job, and of tokens."),
 ]
 LogFormat = Annotated[Literal["text", "json"], typer.Option(help="text or json (one event a line).")]
 
@@ -47,5 +57,5 @@ def choose_runs(
         return sweep, select_shard_runs(selected, shard, sweep.protocol), shard, selected if shard.count > 1 else None
     except SweepError as error:
         for line in str(error).splitlines():
-            err.print(line, style="red", markup=False)
+            err.print(fit_terminal(line, sys.stderr), style="red", markup=False)
         raise typer.Exit(ExitCode.USAGE) from None

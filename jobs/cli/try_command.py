@@ -55,7 +55,7 @@ def try_changes(
     steps: MeasuredSteps = 5,
     step: EndOfStep = "auto",
 ) -> None:
-    """Try changes on a training script as it is: was it faster, and was that expected?
+    """Try changes on a training script: is it faster, as expected?
 
     The script is measured as `profile` does, without changes and then with each set of them. Exit code: 1 the script
     failed, or a set of changes could not be tried (the others are), 2 usage, or a change needs other code; other codes

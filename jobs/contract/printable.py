@@ -1,6 +1,9 @@
-"""Text that is not trusted, as one line that is safe to print."""
+"""Text as lines that are safe to print, even if somebody else wrote it, and that fit a terminal."""
 
 import re
+import shutil
+import textwrap
+from typing import TextIO
 
 
 def make_printable(text: str) -> str:
@@ -12,3 +15,22 @@ def make_printable(text: str) -> str:
 def make_lines_printable(text: str) -> str:
     """Return `text` with each of its lines as `make_printable` has it."""
     return "\n".join(map(make_printable, str(text).split("\n")))
+
+
+def fit_terminal(text: str, stream: TextIO | None, indent: int = 2) -> str:
+    """Return `text` as it is printed on `stream`. On a terminal, lines are broken between words and indented after the
+    break; a word that is longer than a line, such as a path, stays whole. Elsewhere, text stays as it is."""
+    if stream is None or not stream.isatty():
+        return text
+    width = shutil.get_terminal_size().columns
+    return "\n".join(
+        textwrap.fill(
+            line,
+            width,
+            subsequent_indent=" " * indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+            replace_whitespace=False,
+        )
+        for line in text.split("\n")
+    )

@@ -12,8 +12,10 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from profiler_job.jobs.contract.json_format import add_format_version
+from profiler_job.jobs.contract.printable import fit_terminal
 from profiler_job.jobs.contract.versions import Difference, format_differences
 from profiler_job.jobs.contract.words import format_count
 
@@ -214,9 +216,12 @@ class Terminal:
         self.console.print(f"finished: {counts or 'nothing to do'} in {format_clock(self.estimate.elapsed_s)}")
 
     def check(self, name: str, state: str, found: str, fix: str) -> None:
-        self.console.print(f"[{CHECK_COLOURS[state]}]{state:8}[/] {name}: {escape(found)}", soft_wrap=True)
+        line = Text(fit_terminal(f"{state:8} {name}: {found}", sys.stdout, indent=9))
+        line.stylize(CHECK_COLOURS[state], 0, len(state))
+        self.console.print(line, soft_wrap=True)
         if fix and state != "ok":
-            self.console.print(f"         -> {fix}", soft_wrap=True, markup=False)
+            fix = fit_terminal(f"         -> {fix}", sys.stdout, indent=12)
+            self.console.print(fix, soft_wrap=True, markup=False)
 
     def step_started(self, step: str) -> None:
         self.console.print(f"{step} ...")

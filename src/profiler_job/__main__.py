@@ -1,7 +1,5 @@
-"""Find out where the GPU time of a Transformer goes: measure a sweep under Nsight Systems, read any capture, publish.
-
-One command for both sides. What a subcommand needs is imported when it runs: help needs neither torch nor pandas.
-"""
+"""The program: one command for both sides. What a subcommand needs is imported when it runs, so that help needs
+neither torch nor pandas."""
 
 import sys
 from collections.abc import Sequence
@@ -19,7 +17,7 @@ from profiler_job.jobs.contract.errors import ProfilerError, describe_bug
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.extras import check_extra
 from profiler_job.jobs.contract.find_nsys import add_nsys_to_path
-from profiler_job.jobs.contract.printable import make_lines_printable
+from profiler_job.jobs.contract.printable import fit_terminal, make_lines_printable
 
 
 class Entry(NamedTuple):
@@ -36,24 +34,24 @@ COMMANDS = {
     "doctor": Entry(
         MEASURE,
         "jobs.cli.doctor_command:doctor",
-        "Check that this machine can measure: GPU, torch, nsys, memory, disk.",
+        "Check that this machine can measure.",
     ),
     "install-nsys": Entry(
         MEASURE,
         "jobs.cli.install_nsys_command:install_nsys",
-        "Install the nsys command line of NVIDIA Nsight Systems; needs no root.",
+        "Install nsys, the profiler of NVIDIA; needs no root.",
     ),
     "plan": Entry(
         MEASURE,
         "jobs.cli.plan_command:plan",
-        "Print the runs of a sweep with their parameters, predicted memory and time.",
+        "Print the runs of a sweep, with predicted memory and time.",
     ),
     "run": Entry(MEASURE, "jobs.cli.run_command:run", "Measure the runs of a sweep that are not finished yet."),
     "status": Entry(MEASURE, "jobs.cli.status_command:status", "Show how far a running or finished sweep is."),
     "job": Entry(
         MEASURE,
         "jobs.cli.job_command:job",
-        "Check this machine, measure the sweep, and make its recording and its site.",
+        "Do it all: check, measure a sweep, make its site.",
     ),
     "merge": Entry(
         MEASURE, "analysis.cli.merge_command:merge", "Join the results of one sweep from several machines."
@@ -65,26 +63,26 @@ COMMANDS = {
     "profile": Entry(
         SCRIPT,
         "jobs.cli.profile_command:profile",
-        "Profile a training script as it is, and find the module of each kernel, in the backward pass, too.",
+        "Profile a training script as it is: steps, modules, kernels.",
     ),
     "try": Entry(
         SCRIPT,
         "jobs.cli.try_command:try_changes",
-        "Try changes on a training script as it is: was it faster, and was that expected?",
+        "Try changes on a training script: is it faster, as expected?",
     ),
-    "show": Entry(READ, "analysis.cli.show_command:show", "Summarise nsys captures of any program: where does the GPU time go, and what to change first?"),
+    "show": Entry(READ, "analysis.cli.show_command:show", "Summarise captures: where GPU time goes, what to change first."),
     "compare": Entry(
         READ, "analysis.cli.compare_command:compare", "Compare B with A: is it faster, by how much, and why?"
     ),
     "history": Entry(
         READ,
         "analysis.cli.history_command:history",
-        "Follow one metric over many recordings or captures, and mark measurable changes.",
+        "Follow one metric over many recordings or captures.",
     ),
     "predict": Entry(
         READ,
         "analysis.cli.predict_command:predict",
-        "Predict how long a step takes with a change, such as BF16, fused attention or CUDA graphs.",
+        "Predict how long a step takes with a change, such as BF16.",
     ),
     "site": Entry(
         PUBLISH, "analysis.cli.site_command:site", "Write the pages of recordings and build their site."
@@ -92,12 +90,12 @@ COMMANDS = {
     "publish-data": Entry(
         PUBLISH,
         "analysis.cli.publish_data_command:publish_data",
-        "Put a recording into the folder of its study in site/data, after showing what becomes public.",
+        "Put a recording into site/data, to be published.",
     ),
     "check-public": Entry(
         PUBLISH,
         "analysis.cli.check_public_command:check_public",
-        "Check folders before they become public: nothing looks private, and every link leads somewhere.",
+        "Check folders before they become public.",
     ),
 }
 """Subcommands by name, in the order of the help."""
@@ -115,6 +113,29 @@ NEED_SITE = {"job", "site", "publish-data", "check-public"}
 
 Context = Any
 """The context of a command, whose class typer does not export."""
+
+
+def join_lines(text: str) -> str:
+    """Join the lines of each paragraph: lines of the code are longer than lines of many terminals."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
+
+
+def hide_types_of_flags(parameters: list[Any]) -> list[Any]:
+    """Return the parameters of a command. The help names no type for flags, which take no value."""
+    for parameter in parameters:
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+    return parameters
+
+
+class LoadedCommand(TyperCommand):
+    """A command with its options. Its help fits 80 columns."""
+
+    def __init__(self, *arguments: Any, help: str, **settings: Any):
+        super().__init__(*arguments, help=join_lines(help), **settings)
+
+    def get_params(self, ctx: Context) -> list[Any]:
+        return hide_types_of_flags(super().get_params(ctx))
 
 
 class Subcommand(TyperCommand):
@@ -137,7 +158,7 @@ class Subcommand(TyperCommand):
         if self.name in WITH_SCRIPTS:
             settings["allow_interspersed_args"] = False
         subcommand = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        subcommand.command(self.name, context_settings=settings)(
+        subcommand.command(self.name, cls=LoadedCommand, context_settings=settings)(
             getattr(import_module(f"profiler_job.{module}"), name)
         )
         return cast(TyperCommand, typer.main.get_command(subcommand))  # of one function: no group
@@ -145,6 +166,9 @@ class Subcommand(TyperCommand):
 
 class Subcommands(TyperGroup):
     """All commands. An error that none of them expected ends with one line and an exit code, never with a traceback."""
+
+    def get_params(self, ctx: Context) -> list[Any]:
+        return hide_types_of_flags(super().get_params(ctx))
 
     def list_commands(self, ctx: Context) -> list[str]:
         return list(COMMANDS)
@@ -198,15 +222,20 @@ def end_with(error: Exception) -> ExitCode:
         line, code = describe_bug(error), ExitCode.BUG
     if sys.stderr is not None:
         with suppress(OSError):
-            print(make_lines_printable(f"error: {line}"), file=sys.stderr, flush=True)
+            print(fit_terminal(make_lines_printable(f"error: {line}"), sys.stderr), file=sys.stderr, flush=True)
     return code
 
+
+HELP = """Find out where the GPU time of a Transformer goes: profile a script, measure a sweep, read any capture, publish.
+
+The exit codes mean the same for all commands: 0 done, 1 failed or found, 2 usage, 65 damaged data, 69 something is
+missing, 70 a mistake of this program, 74 an output cannot be written, 75 locked."""
 
 app = typer.Typer(
     cls=Subcommands,
     no_args_is_help=True,
     add_completion=False,
-    help=__doc__,
+    help=join_lines(HELP),
     pretty_exceptions_enable=False,
     context_settings=SETTINGS,
 )

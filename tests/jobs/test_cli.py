@@ -32,11 +32,25 @@ def test_every_command_and_option_has_help(name):
     assert all(parameter.help for parameter in command_.params if parameter.name != "help")
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", ["", *COMMANDS])
 def test_the_help_of_a_command_fits_one_screen(name):
-    """Of 120 columns and 50 lines."""
-    done = CliRunner(env={"COLUMNS": "120", "TERMINAL_WIDTH": "120"}).invoke(app, [name, "-h"])
-    assert done.exit_code == 0 and len(done.output.splitlines()) <= 50
+    """A screen has 80 columns and 45 lines, and the prompt takes one. Flags take no value, so no type is shown."""
+    done = CliRunner(env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"}).invoke(app, [*filter(None, [name]), "-h"])
+    lines = done.output.splitlines()
+    assert done.exit_code == 0 and len(lines) <= 44 and max(map(len, lines)) <= 80
+    assert "<bool>" not in done.output
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_has_one_line_in_the_list_of_all(name):
+    shown = CliRunner(env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"}).invoke(app, ["-h"]).output
+    assert re.search(rf" {name} +{re.escape(COMMANDS[name].line)} +│", shown)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_paragraph_of_help_is_broken_where_the_terminal_ends_and_not_where_the_code_breaks_it(name):
+    command_ = Subcommand(name, COMMANDS[name]).load()
+    assert not any("\n" in paragraph for paragraph in command_.help.split("\n\n"))
 
 
 def test_help_needs_neither_torch_nor_pandas():
