@@ -193,6 +193,7 @@ def test_addresses_come_from_the_environment_of_the_build(copy, monkeypatch, tmp
     assert urls == ([f"Project-URL: {label}, https://example.org/"] if name else [])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", FORMS)
 def test_the_installed_program_is_that_of_its_environment(install, form, copy, tmp_path):
     command = install(form)

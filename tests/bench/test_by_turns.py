@@ -7,6 +7,8 @@ import pytest
 
 from tests.bench import by_turns
 
+pytestmark = pytest.mark.long
+
 TRAINS = """
 import torch
 model = torch.nn.Linear(4, 4)

@@ -259,6 +259,7 @@ def test_a_virtual_table_is_refused(tmp_path, assert_refused):
     assert_refused(made, "as a virtual table")
 
 
+@pytest.mark.long
 def test_the_checks_of_a_table_are_not_computed(tmp_path, show_limited):
     path = _export().sqlite(tmp_path / "x.sqlite")
     _rewritten(path, NVTX, _events(f"CHECK ({SLOW} > 0)"))

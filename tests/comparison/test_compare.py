@@ -298,6 +298,7 @@ def test_training_is_not_held_against_inference_where_no_phase_is_named_and_a_ga
     assert done.output.startswith(said)
 
 
+@pytest.mark.long
 def test_a_copy_is_said_to_be_one(tmp_path, capture):
     said = "A and B have the same times to the nanosecond: one is a copy of the other"
     shutil.copytree(ONE_GPU, tmp_path / "copy")

@@ -374,6 +374,7 @@ def test_energy_and_throughput_are_followed(record, tmp_path):
     assert "9.05 J" in page.read_text()
 
 
+@pytest.mark.long
 def test_energy_of_one_process_is_followed_without_a_band(record, tmp_path):
     record("a", at="01", energies=(50_000,))
     folder = record("b", at="02", energies=(90_000,))
@@ -426,6 +427,7 @@ def test_captures_that_drift_apart_leave_the_group_of_the_first(tmp_path):
     assert [[point["entry"] for point in group["lines"][0]["points"]] for group in made["groups"]] == [[1, 2], [3, 4]]
 
 
+@pytest.mark.long
 def test_many_small_captures_are_read_in_several_processes_with_the_same_answer(tmp_path, monkeypatch):
     for at in range(6):
         capture_of(at + 1).sqlite(tmp_path / f"{at}.sqlite")

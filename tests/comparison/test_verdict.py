@@ -251,6 +251,7 @@ def test_steps_of_one_process_say_how_far_they_lie_apart(one_run):
     assert re.search(r"and about \d+ unprofiled steps of each \(`measured_steps` of a sweep\) would", outcome.text)
 
 
+@pytest.mark.long
 def test_the_gate_says_what_each_kind_of_band_needs(one_run, capture):
     def remedy(first, second, condition):
         (outcome,) = gate.check(gate.parse_condition(condition), judge.compare(first, second, noise.SHIPPED).pairs)

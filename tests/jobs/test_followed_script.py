@@ -29,6 +29,7 @@ def test_a_project_may_have_packages_of_our_names(followed, tmp_path):
     assert noted["stage"] == "done" and len(noted["steps"]) == 3
 
 
+@pytest.mark.long
 def test_a_script_may_ask_for_torch_before_it_imports_it(followed):
     asks = "from importlib.util import find_spec\nassert find_spec('torch') and find_spec('torch')\n"
     printed, code, noted = followed(asks + TRAIN.replace("WORKERS", "0"))
@@ -79,6 +80,7 @@ def test_a_script_may_be_started_in_other_ways(followed, command):
     assert code == 0 and noted["stage"] == "done" and noted["seen"] == 11, printed
 
 
+@pytest.mark.long
 def test_workers_of_a_data_loader_are_not_followed(followed):
     printed, code, noted = followed(TRAIN.replace("WORKERS", "2"))
     assert code == 0, printed

@@ -31,6 +31,7 @@ def test_a_script_that_clears_its_environment_is_followed(followed):
     assert code == 0 and noted["stage"] == "done", printed
 
 
+@pytest.mark.long
 def test_a_child_without_the_plan_is_left_alone(followed):
     child = """
 import os, subprocess, sys
@@ -73,6 +74,7 @@ def test_a_model_that_is_only_asked_is_not_the_one_that_is_trained(followed, bef
     assert script.infer_batch(noted) == (8, 0), "one call of eight samples"
 
 
+@pytest.mark.long
 def test_the_inputs_of_several_trained_models_are_not_added_up(followed):
     other = "other = nn.Linear(8, 4)\noptimizer ="
     source = loop("other(torch.randn(8, 8)).sum().backward()\nstep(i)").replace("optimizer =", other, 1)
@@ -96,6 +98,7 @@ if i == 29: print('calls', calls[0], nn.Module.__call__ is patched)"""
     assert "calls 88 True" in printed, "22 steps of a model with three parts"
 
 
+@pytest.mark.long
 def test_a_script_that_catches_its_end_is_said_to_go_on(followed):
     printed, code, _ = followed(loop("try: step(i)\nexcept BaseException as error: print(type(error).__name__)"))
     assert code == 0 and "the end" in printed
@@ -112,11 +115,13 @@ def test_a_crash_in_the_measured_steps_is_no_success(profile, tmp_path, at):
     assert not (tmp_path / "results" / "train").exists()
 
 
+@pytest.mark.long
 def test_a_range_that_never_comes_is_named(profile):
     printed, code = ended(profile(loop("step(i)"), "--step", "my_step"))
     assert code == 1 and "closed no NVTX range `my_step`" in " ".join(printed.split())
 
 
+@pytest.mark.long
 def test_a_short_script_is_started_once_more_with_smaller_numbers(profile, tmp_path):
     printed, code = ended(profile(loop("step(i)").replace("range(30)", "range(10)")))
     assert code == 0, printed
@@ -124,6 +129,7 @@ def test_a_short_script_is_started_once_more_with_smaller_numbers(profile, tmp_p
     assert store.load(tmp_path / "results" / "recordings" / "train").runs["warmup_steps"].tolist() == [4]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [(), ("--steps", "5")], ids=["six steps", "with numbers of the user"])
 def test_a_script_with_too_few_steps_is_started_once(profile, options):
     length = "range(10)" if options else "range(6)"

@@ -112,6 +112,7 @@ def test_a_run_that_cannot_be_read_when_the_recording_is_made_is_exit_1(argument
     assert [run["status"] for run in manifest["runs"]] == ["failed"]
 
 
+@pytest.mark.long
 def test_what_a_killed_job_left_of_another_recording_does_no_harm(arguments, mkdocs, tmp_path):
     left = tmp_path / "results" / "recordings" / ".draft" / "another"
     left.mkdir(parents=True)
@@ -327,6 +328,7 @@ def test_a_damaged_recording_is_named_by_its_own_folder(tmp_path):
     assert f"error: {given[0]}/" in done.stderr and "profiler-site-" not in done.stderr
 
 
+@pytest.mark.long
 def test_shipped_recordings_are_shown_on_request_where_they_replace_nothing(mkdocs, monkeypatch, tmp_path):
     """A function call, since all of what is shipped takes its time."""
     built = []

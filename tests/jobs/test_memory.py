@@ -60,6 +60,7 @@ def test_runs_that_need_the_same_are_predicted_once():
     assert fused[0] == fused[1] != of_bf16["flash"]
 
 
+@pytest.mark.long
 def test_the_runs_that_need_most_are_predicted_first():
     shapes = [memory.infer_shape(run) for run in SWEEP.runs]
     first = memory.find_most_demanding(shapes)

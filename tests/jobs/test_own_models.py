@@ -186,6 +186,7 @@ def test_the_examples_run_and_need_what_is_simulated(folder, one_thread, example
             assert simulated[step] == pytest.approx(peaks, rel=within), (run.run_id, step)
 
 
+@pytest.mark.long
 def test_without_dropout_the_losses_of_gpt2_on_the_ladder_can_be_compared(folder, one_thread):
     """The sweep says so by options, of the configuration that the ladder was timed with."""
     import torch

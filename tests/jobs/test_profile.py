@@ -129,6 +129,7 @@ def test_a_report_that_cannot_be_made_says_how_to_make_it_later(tmp_path, monkey
     assert f"profiler-job site --recording '{results}/recordings/train'" in done.output
 
 
+@pytest.mark.long
 def test_a_script_that_crashes_says_how_far_it_came(profile, tmp_path):
     source = TRAIN.replace("WORKERS", "0").replace("    loss.backward()", "    assert step < 3\n    loss.backward()")
     printed, code = ended(profile(source))
@@ -138,6 +139,7 @@ def test_a_script_that_crashes_says_how_far_it_came(profile, tmp_path):
     assert not (tmp_path / "results" / "train").exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "source", ["print('hello')", HEAD + "print(model[0].weight.sum())"], ids=["no torch", "no call"]
 )

@@ -256,6 +256,7 @@ def test_a_rank_that_died_is_told_before_one_that_failed_for_it(is_dead):
     ranks.kill()
 
 
+@pytest.mark.long
 def test_a_rank_that_ends_as_it_starts_ends_the_others(tmp_path):
     with pytest.raises(RankDiedError, match=r"rank 0 died \(exit 2\)"):
         Ranks(tmp_path, 2, ["--device", "none"])

@@ -163,6 +163,7 @@ def test_no_runs_of_a_mode_leave_no_sentence_behind(words):
     assert "Python without a profiler, the shortest" not in pages["forward-time"]
 
 
+@pytest.mark.long
 def test_failed_runs_everywhere_still_make_a_report(words):
     failed = keep(BASE, [])
     failed.runs = BASE.runs.assign(status="failed", status_phase="warmup", status_message="boom")
@@ -211,6 +212,7 @@ def test_no_mean_of_no_training_steps(whole, forward_only):
     assert "Mean over" not in forward_only["training-mix"]
 
 
+@pytest.mark.long
 def test_the_overview_takes_its_verdicts_from_the_questions(whole):
     facts = overview.answer(BASE.runs, BASE.steps, BASE.kernels, BASE.manifest).facts
     assert facts["num_ok"] == len(RUNS)

@@ -43,6 +43,7 @@ def test_every_study_that_holds_steps_against_steps_has_the_table():
     assert known - set(token_costs.STUDIES) - {""} == {"again", "memory", "prediction", "warm_up"}
 
 
+@pytest.mark.long
 def test_a_page_of_a_study_says_the_price_that_its_report_was_given(rec, undrawn, tmp_path):
     price = Price(3.6, date(2026, 1, 2))
     question_pages.write_questions(frozen.load_study(""), tmp_path, {"optimizer": rec}, price=price)

@@ -78,6 +78,7 @@ def test_runs_that_were_never_cut_say_nothing_of_it(rec):
     assert not [key for key, claim in found.claims.items() if claim.holds and key != "waits"]
 
 
+@pytest.mark.long
 def test_a_page_shows_it(tmp_path, rec, undrawn):
     study = dataclasses.replace(rec, manifest=rec.manifest | {"study": gradient_accumulation.STUDY})
     question_pages.write_questions(rec, tmp_path, {gradient_accumulation.STUDY: study})

@@ -281,6 +281,7 @@ def test_that_another_set_of_gpus_timed_a_part_is_said_with_what_it_makes(rec):
     assert (said["num_elsewhere"], said["num_one"], said["at_once"]) == (2, 6, 1)
 
 
+@pytest.mark.long
 def test_sets_of_gpus_that_timed_runs_at_the_same_time_are_no_machine_after_another(rec, undrawn, tmp_path):
     """Three processes of each run, which two sets of GPUs measured at once."""
     study = timed_by(rec, ["a", "b", "a"])

@@ -380,6 +380,7 @@ def test_show_ends_with_gains_in_lines_of_80_columns(steps):
     assert "tested on recordings of scripts, and on few captures" in said
 
 
+@pytest.mark.long
 def test_every_form_has_the_gains(steps, tmp_path):
     found = json.loads(run(*steps, "--format", "json"))
     assert found["capture"]["no_gain_because"] == ""

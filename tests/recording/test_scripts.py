@@ -145,7 +145,7 @@ def test_each_rank_has_a_phase_and_a_module_for_all_that_it_launches(recorded):
 
 @pytest.mark.parametrize(
     "script",
-    [pytest.param(script, marks=pytest.mark.long) if script == TWO_RANKS else script for script in SCRIPTS],
+    [pytest.param(script, marks=[pytest.mark.long] * (script.name != "nano")) for script in SCRIPTS],
     ids=lambda script: script.name,
 )
 def test_its_report_has_an_overview_of_the_script_and_no_breach(recorded, script, tmp_path):

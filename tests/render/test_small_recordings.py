@@ -90,6 +90,7 @@ def test_without_forward_passes_their_question_says_so(written):
     assert re.search(r"How long does a forward pass take\? Not measured\.", pages["index.md"])
 
 
+@pytest.mark.long
 def test_runs_of_the_sweep_that_were_never_run_are_named(written):
     docs = written("a run missing")
     text = read_page(docs / "index.md")

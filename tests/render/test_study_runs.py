@@ -14,6 +14,8 @@ from profiler_job.jobs.contract.studies import LOSSES
 from tests.page_words import read_page
 from tests.synthetic import recording as made_up
 
+pytestmark = pytest.mark.long
+
 ROW = re.compile(r'<tr id="([^"]+)"><td><a href="([^"]+)"')
 SECTION = re.compile(r'<details class="folded run">.*?</details>', re.DOTALL)
 

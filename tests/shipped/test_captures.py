@@ -16,6 +16,7 @@ from tests.prediction.test_captures import XL, rows_of, summary_of_steps, unpack
 from tests.shipped.recordings import DATA, RECORDINGS, load_timed, locate
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("change", "sweep", "after"),
     [

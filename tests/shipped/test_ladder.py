@@ -23,6 +23,8 @@ from profiler_job.jobs.sweep.plan import load_sweep, select_runs
 from tests.page_words import read_page
 from tests.shipped.recordings import DATA, load_timed
 
+pytestmark = pytest.mark.long
+
 SIZES = ["small", "medium", "large", "xl", "2.7B"]
 
 BANDS = differences.Bands(kernel=noise.SHIPPED.kernel, wall=noise.SHIPPED.wall)

@@ -12,6 +12,8 @@ from profiler_job.analysis.site import combine, page_context
 from tests import frozen
 from tests.shipped.recordings import load_timed, locate
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def shipped():

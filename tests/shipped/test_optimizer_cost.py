@@ -18,6 +18,7 @@ def answer(shipped):
     return ask(shipped, combine.find_rates(store.load(locate(name)) for name in ("optimizer", "precision")))
 
 
+@pytest.mark.long
 def test_reference_adamw_launches_eight_kernels_for_each_tensor(shipped, answer):
     rows = answer.tables["cost"].rows.set_index("run_id")
     layers = shipped.runs.astype({"run_id": str}).set_index("run_id")["num_layers"]

@@ -132,6 +132,7 @@ def small_run():
     return next(run for run in list_known_runs(main) if run.run["run_id"] == "small-ctx128-fp32-naive-train_step")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("with_it", ["bf16", "fused_attention", "fused_adamw", "foreach", "larger_batch"])
 def test_what_no_test_told_of_compiled_steps_of_the_reference_is_not_predicted(small_run, with_it):
     """BF16 with compile was to be faster than both with fused attention, at 17.5 against 24.1 ms, and advised first."""

@@ -53,6 +53,7 @@ def largest_part_of_predicted(folder: Path) -> dict[str, float]:
     return (events / runs["profiled_steps"] / predicted).groupby(runs["mode"].astype(str)).max().to_dict()
 
 
+@pytest.mark.long
 def test_no_recorded_step_has_more_events_than_predicted_and_some_has_nearly_as_many():
     """The number of layers is known before only for the reference Transformer."""
     found = [largest_part_of_predicted(folder) for folder in RECORDINGS]

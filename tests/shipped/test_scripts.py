@@ -72,6 +72,7 @@ def test_what_compiling_left_of_a_vision_transformer(rates, name, change, forwar
     assert after["backward"] == pytest.approx(backward_ns, rel=0.27)
 
 
+@pytest.mark.long
 def test_compiled_steps_are_told_within_a_tenth_where_the_gpu_limits(rates):
     """In hindsight; told by kind they were up to 20% off."""
     tested = {"timm": ("vit", "vit-amp"), "run-clm-larger": ("run-clm-medium", "run-clm-medium-amp")}

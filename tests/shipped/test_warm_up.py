@@ -14,6 +14,7 @@ def shipped():
     return page_context.ask(warm_up.QUESTION, rec, main=store.load(locate("h200-fp32")))
 
 
+@pytest.mark.long
 def test_anatomy_adds_up_to_the_extra_time(shipped):
     rows = shipped.tables["anatomy"].rows
     shares = rows.groupby("size")["share"].sum()
