@@ -25,6 +25,7 @@ MOST_FILES = 20  # whose time of processors is said
 MOST_WORKERS = 8  # each has pandas and torch in memory
 
 hypothesis.settings.register_profile("default", max_examples=5, deadline=None)
+hypothesis.settings.register_profile("long", max_examples=12, deadline=None)
 hypothesis.settings.register_profile("all", max_examples=25, deadline=None)
 
 IN_BROWSER = Path(__file__).parent / "browser"
@@ -46,7 +47,9 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     config.addinivalue_line("markers", "long: takes long and runs with --long or --all only (make test-long)")
     config.addinivalue_line("markers", "nightly: takes minutes and runs with --all only (make test-all)")
-    hypothesis.settings.load_profile("all" if runs_long_tests(config) else "default")
+    hypothesis.settings.load_profile(
+        "all" if config.getoption("all") else "long" if config.getoption("long") else "default"
+    )
     config.stash[NOT_RUN] = {}
     config.stash[PROCESSOR_S] = Counter()
 

@@ -210,7 +210,7 @@ def test_it_shows_a_real_export(install, tmp_path, name):
     assert "Kernel families" in user.run("show", profile(name))
 
 
-@in_cases(others=pytest.mark.long)
+@in_cases(others=pytest.mark.long, chosen=(0,))
 def test_it_reads_and_plans(user, tmp_path):
     capture = tmp_path / "mine" / "capture.sqlite"
     capture.write_bytes(gzip.decompress((ROOT / "tests" / "data" / "graph_node.sqlite.gz").read_bytes()))

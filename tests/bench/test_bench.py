@@ -82,7 +82,7 @@ def test_compare_may_cost_so_many_times_one_show():
     assert [target["met"] for target in made["targets"][1:]] == [True, False] and "machine" in made
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_compare_is_measured_against_show():
     rows = compare_speed.measure(20_000, 1)["results"]
     assert [row["container"] for row in rows] == ["sqlite", "parquetdir"]

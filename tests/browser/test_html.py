@@ -107,6 +107,7 @@ def test_pages_and_site_stay_small(site, pages):
     assert sum(path.stat().st_size for path in site.rglob("*") if path.is_file()) < LARGEST_SITE
 
 
+@pytest.mark.nightly
 def test_nothing_of_the_site_looks_private(built):
     """As the workflow asks before it deploys (make check-public): a false alarm there stops the site."""
     assert "\n".join(map(str, scan_public(built)[:20])) == ""

@@ -298,8 +298,13 @@ def _check_csv(text: str, found: dict) -> None:
     assert len(list(csv.DictReader(io.StringIO(text)))) == sum(len(row) for rows in sections for row in rows)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("batch", range(BATCHES))
+@pytest.mark.parametrize(
+    "batch",
+    [
+        pytest.param(batch, marks=pytest.mark.long if batch < BATCHES // 2 else pytest.mark.nightly)
+        for batch in range(BATCHES)
+    ],
+)
 def test_damaged_exports_give_a_right_summary_or_one_clear_line(originals, tmp_path, batch):
     files, folders = originals
     answers = []

@@ -251,8 +251,13 @@ def test_what_fsdp_does_in_backward_is_of_the_module_whose_parameters_it_is_for(
     assert "FSDPModel/layers.1/down" in updates and module_ranges.ALL_PARAMETERS not in updates
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("how, updated", [("flat", "layers.1"), ("original", "layers.1/_fsdp_wrapped_module/up")])
+@pytest.mark.parametrize(
+    "how, updated",
+    [
+        pytest.param("flat", "layers.1", marks=pytest.mark.nightly),
+        pytest.param("original", "layers.1/_fsdp_wrapped_module/up", marks=pytest.mark.long),
+    ],
+)
 def test_what_fsdp_with_flat_parameters_does_in_backward_is_of_its_module(tmp_path, how, updated):
     top = "FullyShardedDataParallel/_fsdp_wrapped_module"
     units = {top, *(f"{top}/layers.{number}/_fsdp_wrapped_module" for number in (0, 1))}

@@ -101,7 +101,7 @@ class Sweep:
         return [json.loads(line) for line in lines if line.endswith("}")]
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_random_kills_lose_no_run_and_double_none(tiny, tmp_path, fake_nsys):
     chance = random.Random(SEED)
     harms = [*HARMS]

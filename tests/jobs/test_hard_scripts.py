@@ -83,6 +83,7 @@ def test_the_inputs_of_several_trained_models_are_not_added_up(followed):
     assert script.infer_batch(noted) == (0, 0)
 
 
+@pytest.mark.long
 def test_a_patch_of_the_script_on_module_calls_stays(followed):
     patch = """if i == 8:
     before = nn.Module.__call__
@@ -105,7 +106,14 @@ def test_a_script_that_catches_its_end_is_said_to_go_on(followed):
     assert printed.count("caught SystemExit") == 1 and "goes on alone" in printed
 
 
-@pytest.mark.parametrize("at", [4, 7, 9], ids=["timed", "captured", "followed"])
+@pytest.mark.parametrize(
+    "at",
+    [
+        pytest.param(4, marks=pytest.mark.long, id="timed"),
+        pytest.param(7, id="captured"),
+        pytest.param(9, marks=pytest.mark.long, id="followed"),
+    ],
+)
 def test_a_crash_in_the_measured_steps_is_no_success(profile, tmp_path, at):
     source = loop(f"step(i)\nif i == {at}: raise ValueError('boom')")
     printed, code = ended(profile(source, "--skip", "3", "--steps", "3"))

@@ -226,7 +226,7 @@ def test_the_sweep_on_the_page_is_the_example():
     assert (EXAMPLES / "hugging_face.yaml").read_text() in blocks("yaml")
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_the_page_s_commands_plan_the_examples_as_they_are():
     """With their memory: none is n/a. What the page measures needs a GPU."""
     commands = [line.split() for line in next(b for b in blocks("console") if "hugging_face" in b).splitlines()]

@@ -57,8 +57,13 @@ RANGED = (
 """A script with an NVTX range around each step, and a fake of NVTX, which PyTorch lacks without CUDA."""
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(command, marks=pytest.mark.long if "-- " in command else pytest.mark.nightly)
+        for command in COMMANDS
+    ],
+)
 def test_the_commands_of_the_page_end_with_a_recording_and_a_site(tmp_path, fake_nsys, command):
     """The commands run as on the page, but with two processes in place of eight, and `torchrun` in place of `accelerate
     launch`. Other tests check what such a site shows."""

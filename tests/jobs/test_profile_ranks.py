@@ -61,7 +61,7 @@ distributed.destroy_process_group()
 """Two processes that send their gradients in every other batch, as under `accelerate`."""
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_ranks_that_accumulate_gradients_draw_and_compute_what_they_do_alone(followed, tmp_path):
     """Losses, weights and the state of random numbers are equal to the bit, in and between all kinds of steps."""
     command = (sys.executable, *TORCHRUN, "train.py")

@@ -162,7 +162,7 @@ def test_no_recorded_pair_beats_its_ceiling_and_the_errors_are_those_that_are_to
     assert off[int(0.9 * len(off))] < 0.20
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_the_shipped_rates_are_made_of_these_runs(recorded, shipped):
     """Which are the same recordings, times rounded to ns; steps compiled in FP32 are predicted as in scripts."""
     known = [runs for name, runs in recorded.items() if name != "compile_larger"]

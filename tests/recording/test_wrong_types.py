@@ -116,8 +116,14 @@ def test_rates_that_are_none_are_measured_again(results, rates):  # noqa: F811
     assert json.loads((results.folder / CALIBRATION).read_text()) == ["measured"]
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("name", [RECORD, TIMINGS, SWEEP])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(RECORD, marks=pytest.mark.nightly),
+        pytest.param(TIMINGS, marks=pytest.mark.long),
+        pytest.param(SWEEP, marks=pytest.mark.long),
+    ],
+)
 def test_no_value_of_any_type_anywhere_is_a_traceback(results, tmp_path, name):  # noqa: F811
     shutil.copytree(results.folder, tmp_path / "kept")
     file = next((tmp_path / "kept").glob(f"{FIRST}/{name}"), tmp_path / "kept" / name)

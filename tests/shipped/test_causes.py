@@ -33,7 +33,7 @@ def test_the_guide_says_how_many_pairs_are_compared():
     assert f"{', '.join(pairs[:-1])} and {pairs[-1]}" in guide
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_two_recordings_of_the_same_runs_sum_exactly():
     runs = side("h200-fp32").runs["run_id"]
     assert len(runs) == 60

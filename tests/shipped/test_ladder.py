@@ -197,7 +197,7 @@ def test_a_rung_of_which_nothing_was_predicted_says_why(answer, predicted):
     assert (none.drop(kept.index)["why_predicted"] == "not predicted").all()
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_in_hindsight_every_captured_model_is_predicted_from_its_fp32_step(answer_with_hindsight, hindsight):
     rungs = rungs_of(answer_with_hindsight)
     said = hindsight.set_index("tested_by")

@@ -267,14 +267,14 @@ def halves():
     return found
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_at_most_one_in_twenty_splits_of_the_same_steps_is_called_different(halves):
     assert len(halves) == 2 * 60 * 252
     for metric in judge.METRICS:
         assert sum(metric in one for one in halves) <= 0.05 * len(halves)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_the_guide_says_how_many_changes_are_seen_and_how_many_are_none(
     held_out, processes, halves, judge_repetitions, first_parts_of_processes
 ):

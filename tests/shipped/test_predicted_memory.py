@@ -39,7 +39,7 @@ def finished(runs) -> list:
 PREDICTED = [name for name in RECORDINGS if len(finished(table_of(name)))]
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", PREDICTED)
 def test_the_predicted_peak_is_within_one_percent_of_every_finished_run(name):
     rows = finished(table_of(name))

@@ -8,7 +8,7 @@ from tests.doses import sampled
 from tests.shipped.recordings import DATA, RECORDINGS
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize("folder", sampled(RECORDINGS, 12), ids=lambda folder: folder.name)
 def test_the_shipped_recordings_lose_nothing(tmp_path, folder):
     manifest = store.read_manifest(folder)

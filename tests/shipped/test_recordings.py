@@ -26,7 +26,7 @@ def test_every_run_has_a_status_and_unfinished_ones_a_reason(timed):
     assert unfinished["status_message"].astype(str).str.len().gt(0).all()
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_every_check_of_every_finished_run_holds(loaded):
     tables = reconciliation.answer(
         loaded.runs, loaded.steps, loaded.kernels, loaded.memops, loaded.nsys_sums, loaded.api

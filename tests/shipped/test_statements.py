@@ -52,6 +52,7 @@ def ask(main, bands):
     return answer
 
 
+@pytest.mark.nightly
 def test_runs_recorded_twice_are_not_called_different(main, again, ask):
     """The second recording in place of each variant: what a page would call faster is chance."""
     found = ask(second_recording.QUESTION, "again")

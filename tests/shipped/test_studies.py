@@ -36,8 +36,10 @@ def test_the_study_of_memory_alone_makes_a_report(memory_alone):
     assert (memory_alone / "index.md").is_file()
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("name", ["compile", "optimizer"])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param("compile", marks=pytest.mark.long), pytest.param("optimizer", marks=pytest.mark.nightly)],
+)
 def test_a_study_alone_makes_a_report(tmp_path, name):
     assert write_site.publish([locate(name)], tmp_path).breaches == 0
     assert (tmp_path / "index.md").is_file()

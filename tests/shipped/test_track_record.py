@@ -66,7 +66,7 @@ def test_every_change_that_no_pair_tells_of_was_tested_by_itself(compared, chang
     assert len(alone) >= 1
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_later_intervals_know_the_errors_of_the_third_test(shipped):
     """Errors of earlier tests are among the recorded pairs, with their kernels. Errors of the fourth test, and
     what the seventh has of the models of sweeps, are no part of the intervals."""
@@ -80,7 +80,7 @@ def test_later_intervals_know_the_errors_of_the_third_test(shipped):
     assert sorted(error["measured_ns"] for error in unknown) == sorted([*fourth, alone])
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_the_shipped_record_is_that_of_the_shipped_recordings():
     assert read() == score_ledgers.score_folder(DATA)
 
