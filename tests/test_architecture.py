@@ -41,6 +41,7 @@ ORDER = (
         "comparison",
         "prediction",
         "pages",
+        "answers",
         "site",
     ),
     "cli",

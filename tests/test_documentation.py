@@ -124,6 +124,7 @@ def test_options_are_said_to_belong_to_the_commands_that_have_them():
         "profile",
         "try",
         "show",
+        "answers",
         "compare",
         "history",
         "predict",

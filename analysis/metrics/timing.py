@@ -74,7 +74,10 @@ def stack_tables(parts: list[pd.DataFrame]) -> pd.DataFrame:
     text of them where tables have other categories."""
     rows = pd.concat(parts, ignore_index=True)
     for name in ("run_id", "phase"):
-        rows[name] = union_categoricals([part[name].astype("category") for part in parts], sort_categories=True)
+        named = [part[name].astype("category") for part in parts]
+        # Names of one type: an empty part has `object` where others have `str`.
+        named = [values.cat.rename_categories(values.cat.categories.astype(object)) for values in named]
+        rows[name] = union_categoricals(named, sort_categories=True)
     return rows
 
 

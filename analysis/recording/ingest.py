@@ -98,7 +98,7 @@ def ingest(
     not_run = [run_id for run_id in order if run_id not in present]
     for run_id in not_run:
         emit(f"{run_id}: in the sweep, and not run")
-    tables = {name: _concat(name, frames) for name, frames in parts.items()}
+    tables = {name: join_frames(name, frames) for name, frames in parts.items()}
     manifest = _manifest(
         label or Path(out).name, str(sweep.get("sweep", folder.name)), tables["runs"], schemas, not_run
     )
@@ -202,7 +202,8 @@ def read_finished(run: Path) -> FinishedRecord:
         raise ResultsError(str(error)) from error
 
 
-def _concat(name: str, frames: list[pd.DataFrame]) -> pd.DataFrame:
+def join_frames(name: str, frames: list[pd.DataFrame]) -> pd.DataFrame:
+    """Join the rows of a table from several runs; an empty table without any."""
     frames = [frame for frame in frames if len(frame)]
     if not frames:
         return store.empty(name)
@@ -256,7 +257,7 @@ def _run_tables(folder: Path, run_id: str, record: FinishedRecord) -> tuple[dict
         if status == "ok":
             problems = list(dict.fromkeys(problem for part in captured for problem in part.problems))
             joined = _joined([part.tables for part in captured])
-            tables |= joined | {"steps": _concat("steps", [tables["steps"], joined["steps"]])}
+            tables |= joined | {"steps": join_frames("steps", [tables["steps"], joined["steps"]])}
         else:
             detail = {"phase": READING_CAPTURE, "message": problem}
     tables["runs"] = _run_row(record, run_id, status, detail, tables["memory"]).assign(
@@ -293,7 +294,7 @@ def _read_capture(file: Path, node: int, run_id: str, record: FinishedRecord) ->
     )
     if record.run.get("workload") == SCRIPT:
         attribution = inferred.place_batches(capture, attribution)
-    tables = _capture_tables(capture, attribution, links, run_id, node)
+    tables = make_capture_tables(capture, attribution, links, run_id, node)
     return "ok", "", _Captured(tables, problems, capture.schema_version)
 
 
@@ -320,7 +321,7 @@ def _joined(captures: Sequence[Mapping[str, pd.DataFrame]]) -> dict[str, pd.Data
         numbered = {"ranges": placed.assign(parent_id=below, **numbers), "kernels": kernels.assign(range_id=inside)}
         parts.append({**tables, **numbered})
         num_ranges, num_threads = (int(numbers[name].max()) + 1 for name in ("range_id", "thread"))
-    return {name: _concat(name, [part[name] for part in parts]) for name in parts[0]}
+    return {name: join_frames(name, [part[name] for part in parts]) for name in parts[0]}
 
 
 def _timer_tables(folder: Path, run_id: str, num_processes: int) -> dict[str, pd.DataFrame]:
@@ -338,7 +339,7 @@ def _timer_tables(folder: Path, run_id: str, num_processes: int) -> dict[str, pd
                 parts.setdefault(name, []).append(_rows(name, timings, run_id, **constant))
             except ValueError as error:
                 raise ValueError(f"{file.name}: {error}") from None
-    return {name: _concat(name, frames) for name, frames in parts.items()}
+    return {name: join_frames(name, frames) for name, frames in parts.items()}
 
 
 def _judge(capture: Capture, attribution: Attribution, expected: int | None) -> tuple[str, str]:
@@ -446,13 +447,19 @@ def _nsys_sums(folder: Path, run_id: str) -> pd.DataFrame:
     return _with_run("nsys_sums", totals, run_id)
 
 
-def _capture_tables(
-    capture: Capture, attribution: Attribution, links: modules.ModuleLinks, run_id: str, node: int
+def make_capture_tables(
+    capture: Capture, attribution: Attribution, links: modules.ModuleLinks, run_id: str, node: int = 0
 ) -> dict[str, pd.DataFrame]:
+    """Make the tables of what a capture holds of its steps. Times count from the first range of a step, or else from
+    the first launch in one; processes without ranges come last among the ranks."""
     placed = attribution.ranges
     in_steps = placed.index[placed["step"] >= 0]
-    origin = int(placed["start_ns"].to_numpy()[in_steps].min())
+    launches = attribution.kernels["launch_ns"][attribution.kernels["step"] >= 0]
+    starts = placed["start_ns"].to_numpy()[in_steps] if len(in_steps) else launches.to_numpy()
+    origin = int(starts.min()) if len(starts) else 0
     processes, first = processes_by_rank(placed), first_rank(placed)
+    others = capture.kernels["process"][~capture.kernels["process"].isin(processes)].unique()
+    processes = processes.append(pd.Index(others, dtype=processes.dtype)) if len(others) else processes
 
     def rank(frame: pd.DataFrame) -> np.ndarray:
         places: np.ndarray = processes.get_indexer(frame["process"])

@@ -56,7 +56,7 @@ def to_csv(rows: pd.DataFrame, columns: tuple[Column, ...] = ()) -> str:
     writer.writerow(_csv_cell(csv_heading(name, kinds.get(name, ""))) for name in rows.columns)
     said = [_SAID.get(kinds.get(name, ""), lambda value: value) for name in rows.columns]
     for row in rows.itertuples(index=False, name=None):
-        writer.writerow(_csv_cell(value if _is_missing(value) else say(value)) for say, value in zip(said, row))
+        writer.writerow(_csv_cell(value if is_missing(value) else say(value)) for say, value in zip(said, row))
     return out.getvalue()
 
 
@@ -108,7 +108,7 @@ def to_html(
     filter finds them, too."""
     rows = table.rows.reset_index(drop=True)
     long = len(rows) >= FILTERED_ROWS
-    decimals = {column.key: _decimals(column, rows) for column in table.columns}
+    decimals = {column.key: choose_column_decimals(column, rows) for column in table.columns}
     head = Markup("").join(_heading(column, families, long, sizes) for column in table.columns)
     body = Markup("").join(_row(row, table.columns, decimals, root, families) for row in rows.to_dict("records"))
     if not len(rows):
@@ -204,7 +204,7 @@ def _shades(values: pd.Series, kind: str) -> list[float]:
 
 
 def _heat_cell(case: str, row: dict[str, Any], shade: float, value: Column, link: str | None, root: str) -> Markup:
-    if _is_missing(row[value.key]):
+    if is_missing(row[value.key]):
         return Markup('<td class="why">{}</td>').format(text.escape(row.get(NOT_MEASURED) or "not measured"))
     form = FORMATS[value.kind]
     shown = row[value.key] / form.size
@@ -239,7 +239,7 @@ def _heading(column: Column, families: dict[str, str], with_key: bool, sizes: Se
     return Markup('<th scope="col"{}{}>{}{}</th>').format(numeric, key, label, tail)
 
 
-def _decimals(column: Column, rows: pd.DataFrame) -> int:
+def choose_column_decimals(column: Column, rows: pd.DataFrame) -> int:
     """Decimals of all numbers of a column, whose heading has the unit."""
     form = FORMATS.get(column.kind)
     if not form:
@@ -252,7 +252,7 @@ def _decimals(column: Column, rows: pd.DataFrame) -> int:
     return min(choose_decimals(shown), 3 if large < 1000 else 2)
 
 
-def _is_missing(value: object) -> bool:
+def is_missing(value: object) -> bool:
     return value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value))
 
 
@@ -260,9 +260,9 @@ def _row(
     row: dict[str, Any], columns: tuple[Column, ...], decimals: dict[str, Any], root: str, families: dict[str, Any]
 ) -> Markup:
     why = row.get(NOT_MEASURED) or "not measured"
-    gaps = [_is_missing(row[column.key]) for column in columns]
+    gaps = [is_missing(row[column.key]) for column in columns]
     tail = len(gaps)
-    while tail and gaps[tail - 1] and (row.get(NOT_MEASURED) or _explain_absent(columns[tail - 1], row) in ("", why)):
+    while tail and gaps[tail - 1] and (row.get(NOT_MEASURED) or explain_absent(columns[tail - 1], row) in ("", why)):
         tail -= 1
     cells = [_cell(column, row, columns, decimals[column.key], root, families, why) for column in columns[:tail]]
     if tail < len(gaps):
@@ -274,7 +274,7 @@ def _row(
     return Markup("<tr{}{}>{}</tr>\n").format(name, unit, Markup("").join(cells))
 
 
-def _explain_absent(column: Column, row: dict[str, Any]) -> str:
+def explain_absent(column: Column, row: dict[str, Any]) -> str:
     """What is said about an empty cell in a measured row."""
     return (column.why and row.get(column.why)) or column.absent
 
@@ -289,24 +289,15 @@ def _cell(
     why: str,
 ) -> Markup:
     value = row[column.key]
-    if _is_missing(value):
-        absent = _explain_absent(column, row)
+    if is_missing(value):
+        absent = explain_absent(column, row)
         name = "why" if row.get(NOT_MEASURED) else "absent"  # the others of the row were measured
         name += " num" if column.kind in NUMERIC else ""
         said = why if row.get(NOT_MEASURED) else absent or why
         return Markup('<td class="{}">{}</td>').format(name, text.escape(said))
     if column.kind in NUMERIC:
-        shown = text.number(value / _find_size(column), decimals)
-        if column.kind == "number":
-            shown = text.number(value, 0 if float(value).is_integer() else 4)
-        if column.kind == "quantity":
-            shown = text.quantity(value, row["unit"])
-        if column.kind == "change":
-            shown = text.change(value, row["unit"])
-        if column.kind == "points" and value > 0:
-            shown = f"+{shown}"
-        if column.lower:
-            ends = (text.number(row[key] / _find_size(column), decimals) for key in (column.lower, column.upper))
+        shown = format_number_cell(column, row, decimals)
+        if ends := format_spread(column, row, decimals):
             spread = Markup(" <small>{}\u2013{}</small>").format(*ends)
             return Markup("<td{}>{}{}</td>").format(_raw(value, ""), shown, spread)
         width = f"{min(100.0, max(0.0, 100 * value)):.1f}"
@@ -351,6 +342,25 @@ def _cell(
     words = find_value_words(column.key, named)
     also = Markup(' data-also="{}"').format(text.escape(words)) if words else Markup("")
     return Markup("<td{}{}>{}</td>").format(key, also, text.escape(value))
+
+
+def format_number_cell(column: Column, row: Mapping[str, Any], decimals: int) -> str:
+    """Format the number in a cell of a column of NUMERIC, without the unit that the heading has."""
+    value = row[column.key]
+    if column.kind == "number":
+        return text.number(value, 0 if float(value).is_integer() else 4)
+    if column.kind == "quantity":
+        return text.quantity(value, row["unit"])
+    if column.kind == "change":
+        return text.change(value, row["unit"])
+    shown = text.number(value / _find_size(column), decimals)
+    return f"+{shown}" if column.kind == "points" and value > 0 else shown
+
+
+def format_spread(column: Column, row: Mapping[str, Any], decimals: int) -> tuple[str, ...]:
+    """Format the ends of the spread of a number; nothing if its column has none."""
+    names = (column.lower, column.upper) if column.lower else ()
+    return tuple(text.number(row[name] / _find_size(column), decimals) for name in names)
 
 
 def _find_size(column: Column) -> float:

@@ -2,6 +2,7 @@
 
 RESULTS/recordings/<name>/   the tidy tables of a sweep
 RESULTS/site/                the built site; open index.html
+RESULTS/answers/<name>/      the class's five questions as Markdown, if the sweep has forward passes; open index.md
 RESULTS/recordings/lock      held by the job that makes these (a shard holds its own folder)
 
 Each step is a process of its own and puts its result in place only when it is whole, so that a step that fails takes
@@ -77,6 +78,12 @@ def ingest(sweep: Path, recording: Path, emit: Emit) -> bool:
     with suppress(OSError):  # not empty: a job of another sweep makes its recording, or was killed when it did
         draft.parent.rmdir()
     return code == 0
+
+
+def write_answers(recording: Path, answers: Path, emit: Emit) -> None:
+    """Write the answers of the class's five questions from a recording. Raises StepError."""
+    command = ["profiler_job", "answers", str(recording.absolute()), "--out", str(answers.absolute())]
+    _run_step("answers", command, emit)
 
 
 def summarise_captures(folder: Path, emit: Emit) -> None:

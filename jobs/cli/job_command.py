@@ -7,7 +7,7 @@ import typer
 
 from profiler_job.jobs.cli.console import fail
 from profiler_job.jobs.cli.doctor_command import can_measure
-from profiler_job.jobs.cli.follow_up import build_site, ingest
+from profiler_job.jobs.cli.follow_up import build_site, ingest, write_answers
 from profiler_job.jobs.cli.measure_sweep import measure, open_event_sink, select_gpus
 from profiler_job.jobs.cli.report_lock import find_report_folder, hold_report_folder
 from profiler_job.jobs.cli.status_command import check_measured
@@ -25,8 +25,9 @@ from profiler_job.jobs.cli.sweep_options import (
     choose_runs,
 )
 from profiler_job.jobs.contract.exit_codes import ExitCode
-from profiler_job.jobs.contract.layout import RECORDINGS, SITE
+from profiler_job.jobs.contract.layout import ANSWERS, RECORDINGS, SITE
 from profiler_job.jobs.contract.outputs import check_folder, is_recording, is_site
+from profiler_job.jobs.contract.ranges import FORWARD
 from profiler_job.jobs.executor.result_store import Results
 from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP
 
@@ -76,6 +77,8 @@ def job(
         with hold_report_folder(held, kept, wait_s):
             good &= ingest(measured.folder, recording, emit)
             if part.count == 1:
+                if any(run.mode == FORWARD for run in runs):
+                    write_answers(recording, results / ANSWERS / planned.name, emit)
                 num_gpus = max(1, len(select_gpus(device, gpus)))
                 price = None if price_per_hour is None else price_per_hour / num_gpus
                 build_site([recording], results / "site", emit, price)

@@ -22,9 +22,10 @@ class ExitCode(IntEnum):
 
 MEANINGS = {
     ExitCode.OK: "done; every run is ok, or out of memory",
-    ExitCode.FAILED: "a run or a script failed, or the command found what it looks for: damage (`verify`, `ingest`), "
-    "missing runs (`merge`), something private or a broken link (`check-public`), a failed check (`site --strict`), "
-    "a limit that is exceeded (`compare --fail-if`); or a question was answered with no (`publish-data`)",
+    ExitCode.FAILED: "a run or a script failed, or the command found what it looks for: damage (`verify`, `ingest`, "
+    "`answers`), missing runs (`merge`), something private or a broken link (`check-public`), a failed check "
+    "(`site --strict`), a limit that is exceeded (`compare --fail-if`); or a question was answered with no "
+    "(`publish-data`)",
     ExitCode.USAGE: "a command, an option, a path or a file that you wrote is wrong, or these cannot be compared, "
     "merged or published",
     ExitCode.UNKNOWN: "there is not enough data to tell whether a limit is exceeded (`compare --fail-if`)",

@@ -14,6 +14,7 @@ RESULTS/<sweep>/sweep.json            the sweep as planned
 RESULTS/raw/<sweep>/<run_id>.nsys-rep the report of nsys itself; holds the machine's names, never published
                     <run_id>.lost.*   what there is of a capture that was lost, until another one succeeds
 RESULTS/recordings/, RESULTS/site/    recordings and the site, made from the results
+RESULTS/answers/<sweep>/              the class's five questions answered from the recording, as Markdown
 """
 
 from collections.abc import Iterable
@@ -62,8 +63,8 @@ def name_changed(name: str, changes: Iterable[str]) -> str:
     return "-".join((name, *(change.replace("_", "-") for change in changes)))
 
 
-RAW, RECORDINGS, SITE = "raw", "recordings", "site"
-RESERVED_NAMES = (RAW, RECORDINGS, SITE)
+RAW, RECORDINGS, SITE, ANSWERS = "raw", "recordings", "site", "answers"
+RESERVED_NAMES = (RAW, RECORDINGS, SITE, ANSWERS)
 """Folders of a results folder that are no sweeps."""
 
 SHARDS = "shard-*-of-*"

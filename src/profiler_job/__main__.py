@@ -71,6 +71,11 @@ COMMANDS = {
         "Try changes on a training script: is it faster, as expected?",
     ),
     "show": Entry(READ, "analysis.cli.show_command:show", "Summarise captures: where GPU time goes, what to change first."),
+    "answers": Entry(
+        READ,
+        "analysis.cli.answers_command:answers",
+        "Answer the five questions of CS336 from a folder of captures.",
+    ),
     "compare": Entry(
         READ, "analysis.cli.compare_command:compare", "Compare B with A: is it faster, by how much, and why?"
     ),

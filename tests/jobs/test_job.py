@@ -55,7 +55,7 @@ def test_one_command_measures_and_makes_the_recording_and_the_site(arguments, tm
     done = jobs(*arguments, "--log-format", "json", "--price-per-hour", "3600")
     assert done.returncode == 0, done.stderr
     results = tmp_path / "results"
-    assert names(results) == ["raw", "recordings", "site", "tiny"]
+    assert names(results) == ["answers", "raw", "recordings", "site", "tiny"]
     assert names(results / "recordings") == ["lock", "tiny"]
     manifest = json.loads((results / "recordings" / "tiny" / "manifest.json").read_text())
     assert [run["status"] for run in manifest["runs"]] == ["ok"]
@@ -63,7 +63,8 @@ def test_one_command_measures_and_makes_the_recording_and_the_site(arguments, tm
     assert names(results / "site" / "data" / "main") == ["tiny"]
     events = [json.loads(line) for line in done.stdout.splitlines()]
     steps = [event["step"] for event in events if event["event"] == "step_finished"]
-    assert steps == ["recording", "pages", "site"]
+    assert steps == ["recording", "answers", "pages", "site"]
+    assert {"index.md", "a.md", "e.csv"} <= {*names(results / "answers" / "tiny")}
     assert {event["state"] for event in events if event["event"] == "check"} == {"ok"}
     first, last = events[0], events[-1]
     assert first["event"] == "check" and last["event"] == "job_finished"
@@ -175,7 +176,7 @@ def test_a_second_report_is_refused_with_75_and_the_first_is_whole(arguments, mk
         (fake / "go").touch()
         assert "the site: " in first.communicate(timeout=HANGS_S)[0]
     assert first.returncode == 0
-    assert names(results) == ["raw", "recordings", "site", "tiny"]
+    assert names(results) == ["answers", "raw", "recordings", "site", "tiny"]
     assert (results / "site" / "index.html").exists()
 
 

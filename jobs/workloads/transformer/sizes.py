@@ -3,7 +3,9 @@ with a gated feed-forward of this width it has more parameters than the name say
 
 from typing import NamedTuple
 
-VOCAB_SIZE = 10_000
+from profiler_job.jobs.contract.handouts import HANDOUTS, Shape, count_parameters
+
+VOCAB_SIZE = HANDOUTS[2025].vocab_size
 
 
 class ModelSize(NamedTuple):
@@ -19,14 +21,9 @@ class ModelSize(NamedTuple):
     def num_parameters(self, vocab_size: int) -> int:
         """Embedding and untied head, and per layer: four d_model x d_model projections, three feed-forward matrices
         of d_model x d_ff, two norms; one final norm."""
-        d, f = self.d_model, self.d_ff
-        return 2 * vocab_size * d + self.num_layers * (4 * d * d + 3 * d * f + 2 * d) + d
+        return count_parameters(Shape(*self), vocab_size)
 
 
 MODEL_SIZES = {
-    "small": ModelSize(768, 3072, 12, 12),
-    "medium": ModelSize(1024, 4096, 24, 16),
-    "large": ModelSize(1280, 5120, 36, 20),
-    "xl": ModelSize(1600, 6400, 48, 25),
-    "2.7B": ModelSize(2560, 10240, 32, 32),
+    **{name: ModelSize(*shape) for name, shape in HANDOUTS[2025].sizes.items()},
 }

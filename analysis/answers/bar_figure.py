@@ -1,0 +1,87 @@
+"""Horizontal bars as an SVG file of its own, in light and dark, without a library."""
+
+from collections.abc import Sequence
+from html import escape
+from typing import NamedTuple
+
+from profiler_job.jobs.contract.printable import make_printable
+
+WIDTH, LABELS, BAR, GAP = 760, 190, 13, 9
+_NUMBERS = 74
+"""Room right of the longest bar for its number."""
+COLOURS = ("c0", "c1", "c2", "c3", "c4", "c5", "c6", "c7")
+_STYLE = (
+    "svg{--page:#ffffff;--text:#1f2a2e;--faint:#5c6b70;--rule:#d5dcde;--c0:#1f5f99;--c1:#b4541a;--c2:#2c7a4b;"
+    "--c3:#7a4b94;--c4:#8a6d00;--c5:#a83253;--c6:#3a7d84;--c7:#767676;font-family:sans-serif;font-size:12px}"
+    "@media(prefers-color-scheme:dark){svg{--page:#0d1518;--text:#dde5e6;--faint:#9fb0b4;--rule:#2b3a3f;--c0:#6db0ee;"
+    "--c1:#f0955a;--c2:#6fc793;--c3:#c39ade;--c4:#d9bb4e;--c5:#f07f9c;--c6:#74c3ca;--c7:#a9b3b5}}"
+    ".page{fill:var(--page)}.text{fill:var(--text)}.faint{fill:var(--faint)}.rule{stroke:var(--rule)}"
+    + "".join(f".{name}{{fill:var(--{name})}}" for name in COLOURS)
+)
+
+
+class Bar(NamedTuple):
+    """One bar, or a piece of one: the row that it is in, its series, its length, and the number that is written."""
+
+    label: str
+    series: str
+    value: float
+    shown: str
+
+
+def draw_bars(title: str, bars: Sequence[Bar], is_stacked: bool = False, limit: float | None = None) -> str:
+    """Draw bars below each other, in groups by label; is_stacked: the pieces of a label follow each other in one bar.
+    limit: value at the right end, by default the largest."""
+    labels = [*dict.fromkeys(bar.label for bar in bars)]
+    series = [*dict.fromkeys(bar.series for bar in bars)]
+    most = limit or max((bar.value for bar in bars), default=1.0) or 1.0
+    if is_stacked and not limit:
+        most = max(sum(bar.value for bar in bars if bar.label == label) for label in labels)
+    room = WIDTH - LABELS - (16 if is_stacked else _NUMBERS)
+    parts: list[str] = []
+    y = _draw_legend(parts, series)
+    for label in labels:
+        mine = [bar for bar in bars if bar.label == label]
+        height = BAR * (1 if is_stacked else len(mine))
+        parts.append(_text(LABELS - 8, y + height / 2 + 4, _cut(label), "text", "end"))
+        x = float(LABELS)
+        for number, bar in enumerate(mine):
+            top = y if is_stacked else y + number * BAR
+            width = room * max(bar.value, 0.0) / most
+            left = x if is_stacked else float(LABELS)
+            words = escape(make_printable(f"{label}, {bar.series}: {bar.shown}"))
+            kind = COLOURS[series.index(bar.series) % len(COLOURS)]
+            size = f'width="{width:.1f}" height="{BAR - 2}"'
+            parts.append(f'<rect class="{kind}" x="{left:.1f}" y="{top}" {size}><title>{words}</title></rect>')
+            if is_stacked:
+                x += width
+            else:
+                parts.append(_text(LABELS + width + 5, top + BAR - 3.5, bar.shown, "faint", "start"))
+        y += height + GAP
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y}" width="{WIDTH}" height="{y}" role="img"'
+    name = escape(make_printable(title))
+    return (
+        f'{head} aria-label="{name}"><title>{name}</title><style>{_STYLE}</style>'
+        f'<rect class="page" width="{WIDTH}" height="{y}"/>{"".join(parts)}</svg>\n'
+    )
+
+
+def _draw_legend(parts: list[str], series: Sequence[str]) -> int:
+    """Draw what the colours mean, in as many lines as it takes; returns where the bars begin."""
+    x, y = 12, 8
+    for number, name in enumerate(series):
+        width = 26 + 7 * len(name)
+        if x + width > WIDTH and x > 12:
+            x, y = 12, y + 18
+        parts.append(f'<rect class="{COLOURS[number % len(COLOURS)]}" x="{x}" y="{y}" width="11" height="11"/>')
+        parts.append(_text(x + 16, y + 10, name, "text", "start"))
+        x += width
+    return y + 26
+
+
+def _text(x: float, y: float, words: str, kind: str, anchor: str) -> str:
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(make_printable(words))}</text>'
+
+
+def _cut(label: str, most: int = 28) -> str:
+    return label if len(label) <= most else f"{label[: most - 1]}…"

@@ -1,0 +1,484 @@
+"""The words of the five answers. Every number is from the same claims and tables that the site's questions have."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from profiler_job.analysis.answers import markdown_text as md
+from profiler_job.analysis.answers.bar_figure import Bar
+from profiler_job.analysis.metrics.ordering import rank_first_seen, sort_stably
+from profiler_job.analysis.pages.question import Question
+from profiler_job.analysis.pages.questions import QUESTIONS
+from profiler_job.analysis.pages.questions.top_kernel import SCOPES
+from profiler_job.analysis.render.answer import Answer, Column
+from profiler_job.jobs.contract.quantities import format_share, format_time
+from profiler_job.jobs.contract.words import NOT_MEASURED, format_count, inflect
+
+LETTERS = ("a", "b", "c", "d", "e")
+MOST_FAMILIES = 5
+TITLES = {
+    "a": "How long does a forward pass take, and does Nsight Systems agree with Python?",
+    "b": "Which CUDA kernel takes the most GPU time, and is it the same with the backward pass?",
+    "c": "Which kernels other than matmuls take time in a forward pass?",
+    "d": "How does the share of matmuls change from inference to a training step?",
+    "e": "Softmax against the matmuls of attention: do run times follow FLOPs?",
+}
+
+
+@dataclass(kw_only=True)
+class WrittenAnswer:
+    """One answer before it is Markdown. sentences: the answer itself, in Markdown. table: columns and rows over the
+    grid. bars: of the figure. method: how it was worked out. missing: what an exact answer lacks."""
+
+    letter: str
+    sentences: list[str]
+    rows: pd.DataFrame
+    columns: list[Column]
+    figure_title: str
+    bars: list[Bar]
+    is_stacked: bool = False
+    method: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+
+    @property
+    def title(self) -> str:
+        """The question, as a heading."""
+        return TITLES[self.letter]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Folder:
+    """What sentences need in addition to the answer. by: columns that name a case. cases: the cases that have a run in
+    any mode. derived: by, mode and derived_from of runs that are a part of a larger step."""
+
+    by: list[str]
+    cases: pd.DataFrame
+    derived: pd.DataFrame
+
+    def has_run(self, rows: pd.DataFrame) -> pd.Series:
+        """Return whether the case of each row has a run in any mode."""
+        known = {*map(tuple, self.cases[self.by].astype(str).to_numpy())}
+        return pd.Series([tuple(row) in known for row in rows[self.by].astype(str).to_numpy()], index=rows.index)
+
+
+def find_question(letter: str) -> Question:
+    """Return the site's question of this letter."""
+    return QUESTIONS[letter]
+
+
+def write_answer(letter: str, answer: Answer, folder: Folder) -> WrittenAnswer:
+    """Write one of the five answers."""
+    written = _WRITERS[letter](answer, folder)
+    has_run = folder.has_run(written.rows)
+    without = written.rows[~has_run]
+    written.rows = written.rows[has_run].reset_index(drop=True)
+    written.missing = [*_list_gaps(written.rows, without, folder, letter), *written.missing]
+    return written
+
+
+# -------------------------------------------------------------------------------------------------------- the questions
+
+
+def _write_forward_time(answer: Answer, folder: Folder) -> WrittenAnswer:
+    rows = answer.tables["times"].rows
+    sentences, missing = [], []
+    timed = rows.dropna(subset="timer_ns")
+    if len(timed):
+        sentences.append(
+            f"Timed by Python without a profiler, a forward pass takes {_ends(timed, 'timer_ns', folder)}."
+        )
+        sentences += _compare_clocks(answer, timed)
+    elif len(known := rows.dropna(subset="host_ns")):
+        sentences.append(f"By its NVTX range under nsys, a forward pass takes {_ends(known, 'host_ns', folder)}.")
+        missing.append(
+            "Python's own times: put a CSV with the columns `capture`, `phase`, `ms` into the folder, measured without "
+            "nsys, and the answer compares the two."
+        )
+    if len(spans := rows.dropna(subset="projected_ns")):
+        sentences.append(
+            f"On the GPU it spans {_ends(spans, 'projected_ns', folder)}, from the start of its first kernel to the "
+            "end of the last."
+        )
+        busy = (spans["busy_ns"] / spans["projected_ns"]).clip(upper=1.0)
+        sentences.append(f"The GPU is busy for {_share_span(busy)} of that span.")
+        both = spans.dropna(subset="host_ns")
+        if len(ahead := both[both["projected_ns"] > 1.05 * both["host_ns"]]):
+            sentences.append(
+                f"In {_part(len(ahead), len(both), 'case')} the range ends before the GPU does: the script does not "
+                "synchronise inside it, so take the GPU's span as the time."
+            )
+    elif len(rows.dropna(subset="host_ns")):
+        sentences.append("No kernels were captured, so how long the GPU works is not known.")
+    columns = [
+        *_case_columns(answer.tables["times"].columns, folder),
+        *_keep(answer.tables["times"].columns, rows, "timer_ns", "host_ns", "projected_ns", "busy_ns"),
+        *_keep(answer.tables["times"].columns, rows, "host_ratio", "launch_wait"),
+    ]
+    clocks = {"timer_ns": "Python timer", "host_ns": "NVTX range", "busy_ns": "GPU busy"}
+    bars = [
+        Bar(_label(row, folder), name, row[key], format_time(row[key]))
+        for row in rows.to_dict("records")
+        for key, name in clocks.items()
+        if pd.notna(row[key])
+    ]
+    method = [
+        "**Python timer**: the script's own times without a profiler, with the GPU synchronised.",
+        "**NVTX range**: the range of the forward pass on the CPU, while nsys traces. Profiling makes it longer.",
+        "**GPU span**: from the start of the first kernel, copy or fill that it launched to the end of the last.",
+        "**GPU busy**: the union of those kernels, copies and fills, without the gaps between them.",
+        "Times are medians over steps, with minimum and maximum in brackets.",
+    ]
+    title = "Forward pass by each clock"
+    return WrittenAnswer(
+        letter="a",
+        sentences=sentences,
+        rows=rows,
+        columns=columns,
+        figure_title=title,
+        bars=bars,
+        method=method,
+        missing=missing,
+    )
+
+
+def _compare_clocks(answer: Answer, timed: pd.DataFrame) -> list[str]:
+    both = timed.dropna(subset="host_ratio")
+    if not len(both):
+        return ["No NVTX range marks the forward pass, so nsys gives no time of it on the CPU."]
+    span = _ratio_span(both["host_ratio"])
+    if (claim := answer.claims["profiler_slows"]).holds:
+        count = _part(len(claim.rows), len(both), "case")
+        return [f"Nsight Systems shows {span} that time: measurably longer in {count}, since profiling slows the CPU."]
+    if (claim := answer.claims["profiler_range_shorter"]).holds:
+        count = _part(len(claim.rows), len(both), "case")
+        return [f"Nsight Systems shows {span} that time: its range is measurably shorter in {count}."]
+    return [f"Nsight Systems agrees: its range takes {span} that time, and the steps of both overlap."]
+
+
+def _write_top_kernel(answer: Answer, folder: Folder) -> WrittenAnswer:
+    rows = answer.tables["top"].rows
+    known = rows[rows["kernel_name"].notna()]
+    forward = known[known["mode"] == "forward"]
+    sentences = []
+    if (claim := answer.claims["most_frequent"]).holds:
+        facts = claim.values
+        sentences.append(
+            f"{md.kernel(facts['kernel_name'])} ({md.family(facts['family'])}) takes the most GPU time in "
+            f"{_part(facts['num_cases'], facts['num_rows'], 'forward pass')}."
+        )
+    if (claim := answer.claims["share"]).holds:
+        high = claim.values["high"]
+        sentences.append(
+            f"The top kernel takes {_share_span(forward['share'])} of the kernel time of a forward pass: "
+            f"{format_share(high['share'])} in {md.case(high, folder.by)}."
+        )
+        sentences.append(
+            f"There it is called {_count(high['calls'])} times in one forward pass, launched by "
+            f"{md.modules(high['modules'])}."
+        )
+    for mode in ("forward_backward", "train_step"):
+        of_mode = known[(known["mode"] == mode) & known["same"].notna()]
+        if len(of_mode):
+            same = int(of_mode["same"].astype(bool).sum())
+            words = "with the backward pass" if mode == "forward_backward" else "over a whole training step"
+            sentences.append(
+                f"{words[0].upper()}{words[1:]}, the kernel that leads forward also leads "
+                f"in {_part(same, len(of_mode), 'case')}."
+            )
+    columns = [
+        *_case_columns(answer.tables["top"].columns, folder),
+        *_keep(answer.tables["top"].columns, rows, "scope", "kernel_name", "calls", "time_ns", "share"),
+        *_keep(answer.tables["top"].columns, rows, "modules", "same"),
+    ]
+    bars = [
+        Bar(_label(row, folder), row["scope"], row["share"], format_share(row["share"]))
+        for row in known.to_dict("records")
+    ]
+    method = [
+        "Kernel time is summed for each full kernel name over the steps, and divided by their number.",
+        "Kernels count where the CPU launched them, not where they ran.",
+        "The module is the NVTX range around the launch. Backward kernels have none in most captures.",
+        f"Scopes: {', '.join(SCOPES.values())}. The table shows short names; the CSV has full ones.",
+    ]
+    return WrittenAnswer(
+        letter="b",
+        sentences=sentences,
+        rows=rows,
+        columns=columns,
+        figure_title="Share of the top kernel in kernel time",
+        bars=bars,
+        method=method,
+    )
+
+
+def _write_beyond_gemm(answer: Answer, folder: Folder) -> WrittenAnswer:
+    rows = answer.tables["wide"].rows
+    sentences = []
+    if (claim := answer.claims["rest"]).holds:
+        low, high = claim.values["low"], claim.values["high"]
+        sentences.append(
+            f"Kernels other than matmuls take {_share_span(pd.Series([low['rest'], high['rest']]))} of the kernel time "
+            f"of a forward pass, most in {md.case(high, folder.by)}."
+        )
+    if (claim := answer.claims["leading_family"]).holds:
+        facts = claim.values
+        count = _part(facts["num_cases"], facts["num_all"], "case")
+        share = _share_span(pd.Series([facts["low"], facts["high"]]))
+        sentences.append(f"The largest group is {md.family(facts['family'])} in {count}: {share}.")
+    kernels = answer.tables["kernels"].rows.sort_values("high", ascending=False, kind="stable").head(3)
+    if len(kernels):
+        parts = [
+            f"{md.kernel(row['kernel_name'])} (up to {format_share(row['high'])}, {md.modules(row['modules'])})"
+            for row in kernels.to_dict("records")
+        ]
+        sentences.append(f"The largest single kernels: {'; '.join(parts)}.")
+    wide = answer.tables["wide"].columns
+    families = [column.key for column in wide if column.key.startswith("share_")][:MOST_FAMILIES]
+    columns = [*_case_columns(wide, folder), *_keep(wide, rows, "kernel_ns", "gemm", "rest", *families)]
+    labels = {"gemm": "GEMM"} | {column.key: column.label for column in wide if column.key in families}
+    bars = [
+        Bar(_label(row, folder), name, row[key], format_share(row[key]))
+        for row in rows.to_dict("records")
+        for key, name in labels.items()
+        if pd.notna(row[key])
+    ]
+    method = [
+        "A kernel's family follows from its name. Split-K parts and epilogues count as matmuls (GEMM).",
+        "A softmax or norm that is written out is elementwise and reduce kernels: the module tells what they are for.",
+        "Shares are of the kernel time of the forward pass, and add up to 100%.",
+    ]
+    return WrittenAnswer(
+        letter="c",
+        sentences=sentences,
+        rows=rows,
+        columns=columns,
+        figure_title="Kernel time of a forward pass by family",
+        bars=bars,
+        is_stacked=True,
+        method=method,
+    )
+
+
+def _write_training_mix(answer: Answer, folder: Folder) -> WrittenAnswer:
+    compared = answer.tables["compared"].rows
+    sentences = []
+    for key, word in (("gemm_falls", "falls"), ("gemm_rises", "rises"), ("gemm_mixed", "changes")):
+        if (claim := answer.claims[key]).holds:
+            gemm, facts = claim.rows, claim.values
+            count = (
+                _part(len(gemm), len(gemm), "case")
+                if key != "gemm_mixed"
+                else f"{format_count(len(gemm), 'case')} (up in {facts['num_rises']}, down in {facts['num_falls']})"
+            )
+            sentences.append(
+                f"From a forward pass to a training step the share of matmuls {word} in {count}: it is "
+                f"{_share_span(gemm['forward'])} of kernel time in inference and {_share_span(gemm['train_step'])} in "
+                "training."
+            )
+    if (claim := answer.claims["gains"]).holds:
+        facts = claim.values
+        sentences.append(
+            f"{md.family(facts['family'])} gains most, in {md.case(facts, folder.by)}: "
+            f"{format_share(facts['forward'])} becomes {format_share(facts['train_step'])}."
+        )
+    if (claim := answer.claims["backward"]).holds:
+        facts = claim.values
+        sentences.append(
+            f"Backward takes {_ratio_span(pd.Series(facts['ratio']))} the kernel time of forward; the optimizer takes "
+            f"{_share_span(pd.Series(facts['optimizer']))} of the step."
+        )
+    rows, columns = _set_side_by_side(answer, compared, folder)
+    bars = [
+        Bar(_label(row, folder), name, row[key], format_share(row[key]))
+        for row in rows.to_dict("records")
+        for key, name in (("gemm_forward", "matmuls, forward pass"), ("gemm_train_step", "matmuls, training step"))
+        if pd.notna(row[key])
+    ]
+    method = [
+        "Both shares are of kernel time: of a forward pass, and of forward, loss, backward and optimizer together.",
+        "Kernels count where the CPU launched them; backward kernels of autograd's own thread count by time.",
+    ]
+    return WrittenAnswer(
+        letter="d",
+        sentences=sentences,
+        rows=rows,
+        columns=columns,
+        figure_title="Share of matmuls in kernel time",
+        bars=bars,
+        method=method,
+    )
+
+
+def _set_side_by_side(answer: Answer, compared: pd.DataFrame, folder: Folder) -> tuple[pd.DataFrame, list[Column]]:
+    """Return a row for each case, with the shares of the largest families in a forward pass and a training step."""
+    keys = [*folder.by, NOT_MEASURED, "run_id"]
+    rows = compared[keys].drop_duplicates(folder.by).reset_index(drop=True)
+    order = ["gemm", *(name for name in answer.facts["families"] if name != "gemm")][:3]
+    columns = _case_columns(answer.tables["compared"].columns, folder)
+    for family in order:
+        mine = compared[compared["family"] == family][[*folder.by, "forward", "train_step", "change"]]
+        names = {name: f"{family}_{name}" for name in ("forward", "train_step", "change")}
+        rows = rows.merge(mine.rename(columns=names), how="left", on=folder.by)
+        is_measured = rows["gemm_forward"].notna() & rows["gemm_train_step"].notna()
+        for name in names.values():  # a family that a measured case never launches
+            rows[name] = rows[name].mask(is_measured & rows[name].isna(), 0.0)
+        label = "GEMM" if family == "gemm" else family
+        columns += [
+            Column(names["forward"], f"{label}, forward", "share"),
+            Column(names["train_step"], f"{label}, training", "share"),
+            *([Column(names["change"], "change", "points")] if family == "gemm" else []),
+        ]
+    return sort_stably(rows, rank_first_seen(rows, folder.by)), columns
+
+
+def _write_attention_cost(answer: Answer, folder: Folder) -> WrittenAnswer:
+    rows = answer.tables["cost"].rows
+    sentences, missing = [], []
+    measured = rows[rows["time_ratio"].notna()]
+    if len(measured):
+        sentences.append(
+            f"Softmax takes {_ratio_span(measured['both_time_ratio'])} as long as the two matmuls of attention (QKᵀ "
+            f"and AV) together, most in {md.case(measured.loc[measured['both_time_ratio'].idxmax()], folder.by)}."
+        )
+        if len(known := measured.dropna(subset="both_flop_ratio")):
+            sentences.append(
+                f"It has {_share_span(known['both_flop_ratio'])} of their FLOPs, so one of its FLOPs takes "
+                f"{_ratio_span(known['both_cost_ratio'])} as long."
+            )
+            sentences.append("Softmax does little arithmetic for each number it moves, so memory limits it.")
+        else:
+            missing.append("FLOPs need the shape and the batch size: give `--handout`, or `--batch-size` and sizes.")
+        share = _share_span(measured["softmax_share"])
+        sentences.append(f"Softmax takes {share} of the kernel time of a forward pass.")
+    if (claim := answer.claims["fused"]).holds:
+        low, high = claim.values["low"]["fused_share"], claim.values["high"]["fused_share"]
+        sentences.append(
+            f"Attention is fused in {format_count(len(claim.rows), 'case')}: one kernel does softmax and both matmuls, "
+            f"{_share_span(pd.Series([low, high]))} of forward."
+        )
+    if not len(measured):
+        missing.append(
+            "Ranges inside attention: `attention_scores` around QKᵀ, `softmax` around the softmax, `attention_output` "
+            "around the product with V."
+        )
+    cost = answer.tables["cost"].columns
+    keys = ("scores_ns", "softmax_ns", "output_ns", "both_time_ratio", "both_cost_ratio", "softmax_share")
+    columns = [*_case_columns(cost, folder), *_keep(cost, rows, *keys)]
+    flop = Column("both_flop_ratio", "softmax ÷ both matmuls, FLOPs", "ratio")
+    at = next((place for place, column in enumerate(columns) if column.key == "both_cost_ratio"), len(columns))
+    columns[at:at] = [flop] if measured["both_flop_ratio"].notna().any() else []
+    bars = [
+        Bar(_label(row, folder), name, row[key], f"{row[key]:.3g}×")
+        for row in rows.to_dict("records")
+        for key, name in (
+            ("both_time_ratio", "run time"),
+            ("both_flop_ratio", "FLOPs"),
+        )
+        if pd.notna(row[key]) and pd.notna(row["both_time_ratio"])
+    ]
+    operations = answer.facts["softmax_operations"]
+    method = [
+        "QKᵀ and AV are the matmul kernels launched inside their ranges; softmax is every kernel inside its range.",
+        "Masking and scaling are no part of the matmuls.",
+    ]
+    if operations:
+        method.append(
+            f"Softmax counts {operations:g} operations for each score; a matmul counts 2 for each multiply-add, over "
+            "the full matrix, as kernels compute it under a causal mask, too."
+        )
+    return WrittenAnswer(
+        letter="e",
+        sentences=sentences,
+        rows=rows,
+        columns=columns,
+        figure_title="Softmax over both matmuls of attention: time and FLOPs",
+        bars=bars,
+        method=method,
+        missing=missing,
+    )
+
+
+_WRITERS: dict[str, Callable[[Answer, Folder], WrittenAnswer]] = {
+    "a": _write_forward_time,
+    "b": _write_top_kernel,
+    "c": _write_beyond_gemm,
+    "d": _write_training_mix,
+    "e": _write_attention_cost,
+}
+
+
+# ---------------------------------------------------------------------------------------------------------- small parts
+
+
+def _list_gaps(rows: pd.DataFrame, without: pd.DataFrame, folder: Folder, letter: str) -> list[str]:
+    """List the cases without numbers by their reason, those without any run, and those whose numbers are a part of a
+    larger step."""
+    lines = []
+    unmeasured = rows[rows[NOT_MEASURED].astype(str) != ""]
+    for why, group in unmeasured.groupby(NOT_MEASURED, sort=False):
+        names = [_with_mode(row, folder) for row in group.drop_duplicates().to_dict("records")]
+        said = md.escape(why)
+        lines.append(f"{said[:1].upper()}{said[1:]}: {md.list_some([*dict.fromkeys(names)])}.")
+    if len(without):
+        names = [md.case(row, folder.by) for row in without.to_dict("records")]
+        lines.append(f"No run in any mode: {md.list_some([*dict.fromkeys(names)])}.")
+    derived = folder.derived if letter == "b" else folder.derived[folder.derived["mode"] == "forward"]
+    for larger, group in derived.groupby("derived_from", sort=False):
+        names = [_with_mode(row, folder) for row in group.to_dict("records")]
+        lines.append(
+            f"A part of the steps of {larger}, since no capture has it alone: {md.list_some([*dict.fromkeys(names)])}. "
+            "Forward keeps activations for backward there."
+        )
+    return lines
+
+
+def _with_mode(row: Mapping[str, Any], folder: Folder) -> str:
+    mode = row.get("mode")
+    return f"{md.case(row, folder.by)}{f', {md.escape(mode)}' if mode else ''}"
+
+
+def _case_columns(columns: Sequence[Column], folder: Folder) -> list[Column]:
+    known = {column.key: column for column in columns}
+    return [known[name] for name in folder.by if name in known]
+
+
+def _keep(columns: Sequence[Column], rows: pd.DataFrame, *keys: str) -> list[Column]:
+    """Return the columns of these keys that have a value in any row."""
+    known = {column.key: column for column in columns}
+    return [known[key] for key in keys if key in known and rows[key].notna().any()]
+
+
+def _label(row: Mapping[str, Any], folder: Folder) -> str:
+    return " · ".join(f"{row[name]}" for name in folder.by if name in row and pd.notna(row[name]))
+
+
+def _ends(rows: pd.DataFrame, value: str, folder: Folder) -> str:
+    """Return the lowest and the highest value with their cases."""
+    low, high = rows.loc[rows[value].idxmin()], rows.loc[rows[value].idxmax()]
+    first, last = (f"**{format_time(row[value])}** ({md.case(row, folder.by)})" for row in (low, high))
+    return first if first == last else f"{first} to {last}"
+
+
+def _share_span(values: pd.Series) -> str:
+    return _join_ends([format_share(values.min()), format_share(values.max())])
+
+
+def _ratio_span(values: pd.Series) -> str:
+    return _join_ends([f"{values.min():.3g}×", f"{values.max():.3g}×"])
+
+
+def _join_ends(ends: list[str]) -> str:
+    return " to ".join(dict.fromkeys(ends))
+
+
+def _part(part: int, total: int, noun: str) -> str:
+    if part == total:
+        several = f"both {inflect(2, noun)}" if total == 2 else f"all {format_count(total, noun)}"
+        return several if total > 1 else f"the only {noun}"
+    return f"{part or 'none'} of {format_count(total, noun)}"
+
+
+def _count(calls: float) -> str:
+    return f"{calls:,.0f}" if float(calls).is_integer() else f"{calls:,.1f}"
