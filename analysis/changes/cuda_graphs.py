@@ -7,20 +7,24 @@ from profiler_job.analysis.changes.evidence import (
     WithheldCode,
     WithheldError,
 )
+from profiler_job.jobs.contract.quantities import format_share
 
 CODE = 'torch.cuda.make_graphed_callables(...), or torch.compile(model, mode="reduce-overhead")'
 
 
 def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
-    late_ns = seen.sum_parts("late_launch")
+    late_ns = seen.sum_parts("late_launch") - seen.sum_parts("data")
+    if seen.limit.is_launches:
+        late_ns += seen.sum_parts("between")  # fewer launches leave fewer gaps
     if seen.sum_parts("unknown_idle") >= LEAST_IDLE * seen.whole_ns:
-        raise WithheldError(WithheldCode.IDLE_UNEXPLAINED, "it is not known whether the host is why the GPU idles")
+        raise WithheldError(WithheldCode.IDLE_UNEXPLAINED, "it is not known whether the GPU idles because of the CPU")
     if late_ns < LEAST_IDLE * seen.whole_ns:
         return None
     if seen.is_graphed:
         raise WithheldError(WithheldCode.ALREADY_MADE, "it runs CUDA graphs already")
     seen.need_steady()
-    evidence = "the host launches late, and the GPU idles meanwhile"
+    waited = format_share(late_ns / seen.limit.step_ns)
+    evidence = f"the GPU waits for the launches of {seen.num_kernels:,.0f} kernels, {waited} of the time"
     if not seen.is_slowed:
         return ChangeEvidence(
             late_ns, seen.waiting_ns, evidence, "medium: shapes must stay the same, and not all can be captured"

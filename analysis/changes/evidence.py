@@ -10,7 +10,7 @@ import pandas as pd
 from profiler_job.analysis.reference import gemm_names, gpus
 from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.precisions import PRECISIONS
-from profiler_job.jobs.contract.quantities import format_time
+from profiler_job.jobs.contract.step_limit import CPU, UNKNOWN, split_time
 
 LEAST = 0.01
 """Part of its whole that must be behind a change."""
@@ -61,6 +61,7 @@ class CaptureEvidence:
     def __init__(self, capture: Mapping[str, Any], sections: Mapping[str, pd.DataFrame]):
         self.sections = sections
         self.parts = sections["verdict"].sum(numeric_only=True)
+        self.limit = split_time({str(name): float(value) for name, value in self.parts.items()})
         self.findings = sections["findings"].set_index("kind")
         self.has_kernels = bool(capture["num_kernels"] or capture["num_graph_executions"])
         self.capabilities: Mapping[str, tuple[int, int]] = capture.get("compute_capabilities", {})
@@ -134,21 +135,19 @@ class CaptureEvidence:
 
     def need_gpu_limited(self) -> str:
         """Return how sure an advice is that makes kernels faster, and launches no fewer. Raises WithheldError if the
-        GPU waits for the host longer than its kernels run."""
+        CPU limits the step."""
         if self.has_startup:
             return "low: start-up is in these numbers, so it is not known how far the host limits"
-        late_ns, unknown_ns = self.sum_parts("late_launch", "sync"), self.sum_parts("unknown_idle")
-        if unknown_ns > self.sum_parts("kernels"):
+        if self.limit.names == (CPU,) and self.limit.cause == UNKNOWN:
             raise WithheldError(
                 WithheldCode.IDLE_UNEXPLAINED,
-                "the GPU idles longer than kernels run, and it is not known whether it waits for the host",
+                "the GPU idles longer than kernels run, and it is not known whether it waits for the CPU",
             )
-        if late_ns > self.sum_parts("kernels"):
+        if self.limit.names == (CPU,):
             raise WithheldError(
                 WithheldCode.CPU_LIMITS,
-                f"the GPU waits for launches {format_time(late_ns)}, and kernels run "
-                f"{format_time(self.sum_parts('kernels'))}: faster kernels alone give little"
-                + ("; nsys slows the host, so time a step without it" if self.is_slowed else ""),
+                "the CPU limits the step: faster kernels alone give little"
+                + ("; nsys slows the CPU, so time a step without it" if self.is_slowed else ""),
             )
         return "medium: how much faster these kernels get depends on their shapes"
 

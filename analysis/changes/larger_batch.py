@@ -14,11 +14,15 @@ CODE = "twice the batch size, with a learning rate for it"
 
 
 def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
+    late_ns = seen.sum_parts("late_launch") - seen.sum_parts("data")
+    is_late = late_ns >= LEAST_IDLE * seen.whole_ns
+    if seen.memory_used is None and seen.limit.is_launches and is_late:
+        evidence = "the GPU waits for launches, and a larger batch has as many"
+        return ChangeEvidence(late_ns, seen.waiting_ns, evidence, "low: it is not known how much memory is left")
     used = seen.need_memory()
-    late_ns = seen.sum_parts("late_launch")
-    if late_ns < LEAST_IDLE * seen.whole_ns:
+    if not is_late:
         return None
     if used > MOST_MEMORY:
         raise WithheldError(WithheldCode.MEMORY_FULL, f"peak allocated is {format_share(used)} of the GPU's memory")
-    evidence = f"the GPU waits for the host, and peak allocated is {format_share(used)} of its memory"
+    evidence = f"the GPU waits for launches, and peak allocated is {format_share(used)} of its memory"
     return ChangeEvidence(late_ns, seen.waiting_ns, evidence, "medium: a token takes less time, a step does not")

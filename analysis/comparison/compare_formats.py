@@ -24,7 +24,8 @@ from profiler_job.analysis.comparison.noise import ENERGY
 from profiler_job.analysis.comparison.sides import shortlist
 from profiler_job.analysis.comparison.waterfall import TOKENS, Cause, Waterfall
 from profiler_job.analysis.insight import run_limit
-from profiler_job.analysis.insight.limit_lines import describe_limit
+from profiler_job.analysis.insight.limit_lines import describe_together
+from profiler_job.analysis.metrics import step_limits
 from profiler_job.analysis.metrics.differences import is_beyond_chance
 from profiler_job.analysis.show.show_formats import escape_markdown
 from profiler_job.analysis.show.terminal_text import shorten_text
@@ -38,6 +39,7 @@ from profiler_job.jobs.contract.quantities import (
     format_relative_change,
     format_share,
 )
+from profiler_job.jobs.contract.step_limit import describe_limit
 from profiler_job.jobs.contract.words import format_count
 
 WIDTH = 80
@@ -129,7 +131,7 @@ def describe_sides(comparison: Comparison, *, with_alone: bool = True) -> list[s
     if len(pairs) == 1:
         lines.append(f"compared: {pairs[0].case.label}")
         limits = describe_limits(comparison)
-        lines += [f"{letter}, under nsys: {limit}" for letter, limit in zip("AB", limits) if limit]
+        lines += [f"{letter}: {limit}" for letter, limit in zip("AB", limits) if limit]
     if alignment.per_token:
         times = "times, energy" if "energy" in list_metrics(pairs) else "times"
         lines.append(f"{times} and their noise bands are per {UNIT}; peak allocated and kernel counts are of a step")
@@ -154,10 +156,17 @@ def describe_limits(comparison: Comparison) -> list[str]:
     (pair,) = comparison.pairs
     limits = []
     for side, run_ids in ((comparison.first, pair.case.first), (comparison.second, pair.case.second)):
-        kernels, memops = (rows[rows["run_id"].astype(str).isin(run_ids)] for rows in (side.kernels, side.memops))
+        steps, kernels, memops = (
+            rows[rows["run_id"].astype(str).isin(run_ids)] for rows in (side.steps, side.kernels, side.memops)
+        )
+        known = step_limits.find_limits(steps, kernels, memops)
+        if len(run_ids) == 1 and known:
+            limits.append(describe_limit(known[str(run_ids[0])]))
+            continue
         parts = run_limit.split_steps(kernels, memops)
         gpus = parts.drop(columns=["run_id", "phase"]).groupby("gpu", as_index=False).sum()
-        limits.append(describe_limit(gpus))
+        together = describe_together(gpus)
+        limits.append(f"under nsys, {together}" if together else "")
     return limits
 
 

@@ -26,6 +26,7 @@ COLUMNS = {
     "do": "line of code or flag",
     "evidence": "what the capture has of it",
     "sure": "high, medium or low, and why",
+    "fits_limit": "whether it makes a part smaller that limits the step",
     "reason": "why it is not advised; empty where it is",
     "gain_ns": "predicted to be saved of the time from first to last operation; null where that is not predicted",
     "gain_least_ns": "the least of that",
@@ -52,11 +53,13 @@ class Advice:
     gain_most_ns: int | None = None
     no_gain_because: str = ""
     reason_code: str = ""
+    fits_limit: bool = False
 
 
 def advise(capture: Mapping[str, Any], sections: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """List what to change first, without gains: a row per change with COLUMNS. Advised changes come first, sorted by
-    the time they could save, then the others with the reason. No rows if no kernel ran.
+    """List what to change first, without gains: a row per change with COLUMNS. Advised changes come first, those
+    that fit the limit before the others, sorted by the time they could save, then the others with the reason. No rows
+    if no kernel ran.
 
     capture: facts, like `Summary.capture`. is_slowed: False if the idle times come from steps without nsys.
     memory_used: share of the GPU's memory, if known. compute_capabilities: major and minor by name of the GPU.
@@ -67,9 +70,9 @@ def advise(capture: Mapping[str, Any], sections: Mapping[str, pd.DataFrame]) -> 
 
 
 def make_advice_table(rows: list[Advice]) -> pd.DataFrame:
-    """Make the table of advice with COLUMNS: the largest predicted gain first, then the most time that could be
-    saved."""
-    rows = sorted(rows, key=lambda row: (-(row.gain_ns or 0), -(row.time_ns or 0)))
+    """Make the table of advice with COLUMNS: what fits the limit first, then the largest predicted gain, then the most
+    time that could be saved."""
+    rows = sorted(rows, key=lambda row: (not row.fits_limit, -(row.gain_ns or 0), -(row.time_ns or 0)))
     table = pd.DataFrame([asdict(row) for row in rows], columns=list(COLUMNS))
     return table.astype({name: "Int64" for name in COLUMNS if name.endswith("_ns")} | {"share": "Float64"})
 
@@ -93,4 +96,5 @@ def _make_advice(seen: CaptureEvidence) -> Iterator[Advice]:
                 do=change.CODE,
                 evidence=shown.evidence,
                 sure=shown.sure,
+                fits_limit=not seen.limit.targets.isdisjoint(CHANGES[name].relieves),
             )

@@ -24,7 +24,7 @@ from profiler_job.analysis.capture.capture_data import Capture
 from profiler_job.analysis.capture.distinct_values import find_distinct
 from profiler_job.analysis.reference import cuda_api, kernel_families
 from profiler_job.analysis.reference.rules import Taxonomy
-from profiler_job.jobs.contract.ranges import ALL_PHASES
+from profiler_job.jobs.contract.ranges import ALL_PHASES, DATA
 
 PARTS = {
     "kernels_ns": "at least one compute kernel runs",
@@ -38,6 +38,11 @@ PARTS = {
     "no_work_ns": "before the first operation of the GPU, and after its last",
 }
 """The parts of elapsed time, which add up to it."""
+OF_PARTS = {
+    "compute_ns": "of kernels_ns, the time in which a matmul or attention runs",
+    "data_ns": "of late_launch_ns, the time before copies from the host and before operations of the phase data",
+}
+"""What is known of two parts in addition."""
 BUSY = {"kernels_ns": "kernels", "graphs_ns": "graphs", "communication_ns": "communication", "copies_ns": "copies"}
 IDLE = {
     "late_launch_ns": "launched late by the host",
@@ -48,7 +53,10 @@ IDLE = {
 """What the parts are called, of busy time and of idle time between the first and the last operation."""
 
 _KERNELS, _GRAPHS, _COMMUNICATION, COPIES, _LATE, _SYNC, _BETWEEN, _UNKNOWN, _NO_WORK = range(len(PARTS))
+_COMPUTE, _DATA = range(len(PARTS), len(PARTS) + len(OF_PARTS))
 PHASES = (*ALL_PHASES, "")
+_DATA_PHASE = PHASES.index(DATA)
+UPLOAD = "memcpy Host-to-Device"
 """What the columns of `split` are."""
 
 
@@ -64,35 +72,50 @@ def split_elapsed(
     timelines = _Timelines(capture, attribution, gpus, taxonomy)
     by_phase = {int(number): timelines.split(number) for number in find_distinct(np.concatenate([*gpus.values()]))}
     totals = [(number, table.sum(axis=1)) for number, table in by_phase.items()]
-    of_gpus = pd.DataFrame([[number, parts.sum(), *parts] for number, parts in totals], columns=list(COLUMNS))
+    of_gpus = pd.DataFrame([[number, _sum_elapsed(of), *of] for number, of in totals], columns=list(COLUMNS))
     rows = []
     if any((getattr(attribution, name)["phase"] != "").any() for name in gpus):
         for number, table in by_phase.items():
-            rows += [[number, name, parts.sum(), *parts] for name, parts in zip(PHASES, table.T) if parts.any()]
+            rows += [[number, name, _sum_elapsed(of), *of] for name, of in zip(PHASES, table.T) if of.any()]
     return of_gpus, pd.DataFrame(rows, columns=list(PHASE_COLUMNS))
 
 
-COLUMNS = {
-    "gpu": "number of the GPU",
-    "elapsed_ns": "from the first event of the capture to the end of the last: the sum of what follows",
-} | PARTS
-PHASE_COLUMNS = {
-    "gpu": "number of the GPU",
-    "phase": f"{', '.join(ALL_PHASES)}; empty for operations of no phase, and where there is no work",
-    "elapsed_ns": "the sum of what follows; idle time belongs to the operation that ends it",
-} | PARTS
+def _sum_elapsed(values: np.ndarray) -> int:
+    return int(values[: len(PARTS)].sum())
+
+
+COLUMNS = (
+    {
+        "gpu": "number of the GPU",
+        "elapsed_ns": "from the first event of the capture to the end of the last: the sum of what follows",
+    }
+    | PARTS
+    | OF_PARTS
+)
+PHASE_COLUMNS = (
+    {
+        "gpu": "number of the GPU",
+        "phase": f"{', '.join(ALL_PHASES)}; empty for operations of no phase, and where there is no work",
+        "elapsed_ns": "the sum of what follows; idle time belongs to the operation that ends it",
+    }
+    | PARTS
+    | OF_PARTS
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Operations:
     """What one GPU does, by start: start, end (ns), kind (of `classify_families`, graphs or COPIES), phase (code in
-    PHASES), and call, the number of the launch (below 0: not known)."""
+    PHASES), call, the number of the launch (below 0: not known), whether it is a matmul or attention, and whether it
+    copies from the host."""
 
     start: np.ndarray
     end: np.ndarray
     kind: np.ndarray
     phase: np.ndarray
     call: np.ndarray
+    is_compute: np.ndarray
+    is_upload: np.ndarray
 
     @classmethod
     def sort_by_start(cls, **columns: np.ndarray) -> "Operations":
@@ -118,11 +141,17 @@ def classify_families(families: Iterable[str]) -> np.ndarray:
     return np.where(communicates, _COMMUNICATION, _KERNELS).astype(np.int8)
 
 
+def are_compute(families: Iterable[str]) -> np.ndarray:
+    """Whether kernels of these families are matmuls or attention (bool)."""
+    return np.array([name in kernel_families.COMPUTE_FAMILIES for name in families], bool)
+
+
 def split(ops: Operations, calls: Calls) -> np.ndarray:
-    """Nanoseconds of each of PARTS (rows) in each of PHASES (columns) from the first start to the last end, so without
-    `no_work_ns` (int64)."""
-    table = np.zeros((len(PARTS), len(PHASES)), np.int64)
+    """Nanoseconds of each of PARTS, then of OF_PARTS (rows) in each of PHASES (columns) from the first start to the
+    last end, so without `no_work_ns` (int64)."""
+    table = np.zeros((len(PARTS) + len(OF_PARTS), len(PHASES)), np.int64)
     _add_busy(table, ops.start, ops.end, ops.kind, ops.phase)
+    table[_COMPUTE] = np.minimum(_measure_compute(ops), table[_KERNELS])
     _add_idle(table, ops, calls)
     return table
 
@@ -142,8 +171,20 @@ class _Timelines:
         self._call = {name: getattr(attribution, name)["api"].to_numpy() for name in gpus}
         self._phase = {name: getattr(attribution, name)["phase"].cat.codes.to_numpy() for name in gpus}
         names = capture.kernels["kernel_name"].cat
+        families = [taxonomy.family(str(name)) for name in names.categories]
+        uploads = np.array([name == UPLOAD for name in capture.memops["operation"].cat.categories], bool)
+        self._is_compute = {
+            "kernels": are_compute(families)[names.codes],
+            "graphs": np.zeros(len(capture.graphs), bool),
+            "memops": np.zeros(len(capture.memops), bool),
+        }
+        self._is_upload = {
+            "kernels": np.zeros(len(capture.kernels), bool),
+            "graphs": np.zeros(len(capture.graphs), bool),
+            "memops": uploads[capture.memops["operation"].cat.codes],
+        }
         self._kind = {
-            "kernels": classify_families(taxonomy.family(str(name)) for name in names.categories)[names.codes],
+            "kernels": classify_families(families)[names.codes],
             "graphs": np.full(len(capture.graphs), _GRAPHS, np.int8),
             "memops": np.full(len(capture.memops), COPIES, np.int8),
         }
@@ -165,7 +206,13 @@ class _Timelines:
         }
         others = {
             column: np.concatenate([values[name][mine] for name, mine in rows.items()])
-            for column, values in (("kind", self._kind), ("phase", self._phase), ("call", self._call))
+            for column, values in (
+                ("kind", self._kind),
+                ("phase", self._phase),
+                ("call", self._call),
+                ("is_compute", self._is_compute),
+                ("is_upload", self._is_upload),
+            )
         }
         ops = Operations.sort_by_start(**times, **others)
         table = split(ops, self._calls)
@@ -192,7 +239,9 @@ def _add_idle(table: np.ndarray, ops: Operations, calls: Calls) -> None:
         mine = np.flatnonzero((owner == process) & (late > 0))
         on_host = (covered - least)[mine]
         waits[mine] = syncs.measure_covered(on_host, on_host + late[mine])
+    is_data = ops.is_upload[gaps] | (phase == _DATA_PHASE)
     table[_LATE] += _sum_phases(phase, late - waits)
+    table[_DATA] += _sum_phases(phase[is_data], (late - waits)[is_data])
     table[_SYNC] += _sum_phases(phase, waits)
     table[_BETWEEN] += _sum_phases(phase, ops.start[gaps] - covered - late)
 
@@ -241,6 +290,13 @@ def _add_busy(table: np.ndarray, start: np.ndarray, end: np.ndarray, kind: np.nd
         if number != present[-1]:
             both = (begins, ends) if number == present[0] else (np.r_[earlier.start, begins], np.r_[earlier.end, ends])
             earlier = intervals.Union(*both)
+
+
+def _measure_compute(ops: Operations) -> np.ndarray:
+    """Return by phase the time in which matmuls or attention run."""
+    start, end = ops.start[ops.is_compute], ops.end[ops.is_compute]
+    begin = np.maximum(start, intervals.find_covered_before(np.zeros(len(start), np.int8), start, end))
+    return _sum_phases(ops.phase[ops.is_compute], np.maximum(end, begin) - begin)
 
 
 def _sum_phases(phase: np.ndarray, values: np.ndarray) -> np.ndarray:

@@ -9,8 +9,15 @@ import pandas as pd
 from profiler_job.analysis.insight.advice_lines import choose_advice_note, format_advice, format_run_advice
 from profiler_job.analysis.insight.communication_lines import describe_communication, describe_ranks
 from profiler_job.analysis.insight.finding_lines import describe_findings
-from profiler_job.analysis.insight.limit_lines import describe_gpus, describe_phases, describe_verdict
+from profiler_job.analysis.insight.limit_lines import (
+    FROM_CAPTURE,
+    describe_phases,
+    describe_step,
+    describe_together,
+    describe_verdict,
+)
 from profiler_job.analysis.insight.section_columns import SummaryTables
+from profiler_job.jobs.contract.step_limit import StepLimit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,13 +74,19 @@ def interpret_run(
     communication: pd.DataFrame,
     findings: pd.DataFrame,
     advice: Sequence[Mapping[str, Any]],
+    limit: StepLimit | None = None,
 ) -> Insight:
     """Interpret one step of a run. elapsed: its rows of `run_limit.split_steps`; communication: of
-    `exchange.sum_by_gpu`; findings: of `run_limit.find`; advice: as `run_advice.rank_changes` gives it."""
+    `exchange.sum_by_gpu`; findings: of `run_limit.find`; advice: as `run_advice.rank_changes` gives it; limit: of
+    `step_limits.find_limits`, None if the run has no step without nsys."""
     gpus = elapsed.drop(columns=["run_id", "phase"], errors="ignore").groupby("gpu", as_index=False).sum()
-    verdict = [*describe_gpus(gpus), *describe_phases(elapsed)]
-    if len(gpus) == 1:  # its number says nothing
-        verdict = [line.removeprefix(f"GPU {gpus['gpu'].iloc[0]}: ") for line in verdict]
+    under_nsys = describe_phases(elapsed)
+    if limit is not None and limit.names:
+        verdict = describe_step(limit)
+    else:
+        verdict = [] if gpus.empty else [describe_together(gpus)]
+        under_nsys += [FROM_CAPTURE] * bool(len(gpus))
+    verdict += [f"Under nsys, {line[0].lower()}{line[1:]}" if limit else line for line in under_nsys]
     return Insight(
         gpus=gpus,
         phases=elapsed,

@@ -1,10 +1,9 @@
 """What to change first in a recorded run: what `advice` computes of a capture, for one step of a run.
 
-A recording also holds steps that were timed without nsys. They say how long the GPUs wait, and the time that the host
-needs to issue a phase says whether they wait for the host; the profiled steps say what runs.
+A recording also holds steps that were timed without nsys: they show how long the GPUs wait (`step_limits`). The
+profiled steps show what runs, and why a GPU waits.
 """
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,10 +12,11 @@ import pandas as pd
 from profiler_job.analysis.changes import join_code
 from profiler_job.analysis.insight import advice
 from profiler_job.analysis.insight.run_limit import BUSY
-from profiler_job.analysis.metrics.step_clocks import GAP_NS, HOST_LIMITED, Clock
+from profiler_job.analysis.metrics.step_clocks import Clock
 from profiler_job.analysis.reference import gpus
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.changes import FOREACH, FUSED_ADAMW
+from profiler_job.jobs.contract.step_limit import DATA, GAPS, LAUNCHES, SYNCHRONISATION, StepLimit
 
 
 def advise(
@@ -26,11 +26,12 @@ def advise(
     totals: pd.DataFrame,
     api: pd.DataFrame,
     timed: Mapping[str, Clock],
+    limit: StepLimit | None,
 ) -> pd.DataFrame:
     """Of one step of a run, of its GPUs in the mean, as in `advice.advise`. elapsed, findings: its rows of
-    `metrics.elapsed`; totals: of `kernel_totals`; api: names of its calls; timed: its `clocks`. No rows where the run
-    was not timed or profiled."""
-    if elapsed.empty or totals.empty or ranges.STEP not in timed:
+    `metrics.elapsed`; totals: of `kernel_totals`; api: names of its calls; timed: its `clocks`; limit: of
+    `step_limits.find_limits`. No rows if the run was not timed or profiled."""
+    if limit is None or elapsed.empty or totals.empty or ranges.STEP not in timed:
         return advice.make_advice_table([])
     num_gpus = elapsed["gpu"].nunique()
     steps = max(int(run["profiled_steps"]), 1) * num_gpus
@@ -39,7 +40,7 @@ def advise(
     families = totals.groupby("family", as_index=False)[["calls", "time_ns"]].sum()
     phases = totals.groupby("phase", as_index=False)["time_ns"].sum()
     sections = {
-        "verdict": _summarise_waiting(elapsed, totals, timed),
+        "verdict": _summarise_waiting(elapsed, limit),
         "verdict_phases": pd.DataFrame([(name, clock.wall_ns) for name, clock in timed.items()], columns=_OF_PHASES),
         "findings": findings.assign(time_ns=findings["time_ns"] / steps, count=findings["count"] // steps),
         "kernels": kernels.rename(columns={"kernel_name": "name", "time_ns": "total_ns"}),
@@ -91,7 +92,7 @@ def rank_changes(advised: pd.DataFrame, predicted: pd.DataFrame, measured: pd.Da
             sure = f"low: no prediction, {why}" if why else row["sure"]
             others.append(row | {"changes": (name,), "sure": sure, "gain_ns": None, "step_ns": None})
     gains.sort(key=lambda gain: -gain["gain_ns"] / gain["step_ns"])
-    return [*gains, *sorted(others, key=lambda row: row["reason"] != "")]
+    return [*gains, *sorted(others, key=lambda row: (row["reason"] != "", not row.get("fits_limit", False)))]
 
 
 def _list_measured(measured: pd.DataFrame) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -119,22 +120,10 @@ def _measure_memory_used(run: Mapping[str, Any]) -> float | None:
 _OF_PHASES = ["phase", "elapsed_ns"]
 
 
-def _summarise_waiting(elapsed: pd.DataFrame, totals: pd.DataFrame, timed: Mapping[str, Clock]) -> pd.DataFrame:
-    """One row: what runs in a step of a GPU, of the profiled steps, and how long it waits, of the unprofiled ones.
-    totals: of one GPU, too."""
+def _summarise_waiting(elapsed: pd.DataFrame, limit: StepLimit) -> pd.DataFrame:
+    """One row: what runs in a step of a GPU, of the profiled steps, and how long it waits, of the unprofiled ones."""
     num_gpus = elapsed["gpu"].nunique()
-    parts = elapsed[[*BUSY]].sum() / num_gpus
-    busy = elapsed.groupby("phase")[[*BUSY]].sum().sum(axis=1) / num_gpus
-    launches = totals.groupby("phase")["calls"].sum()
-    idle_ns = max(timed[ranges.STEP].wall_ns - parts.sum(), 0.0)
-    phases = {name: clock for name, clock in timed.items() if name != ranges.STEP}
-    if not phases or any(math.isnan(clock.issue_ns) for clock in phases.values()):
-        waits = {"unknown_idle_ns": idle_ns}
-    else:
-        late_ns = sum(
-            max(clock.wall_ns - busy.get(name, 0.0) - GAP_NS * launches.get(name, 0.0), 0.0)
-            for name, clock in phases.items()
-            if clock.issue_ns > HOST_LIMITED * clock.wall_ns
-        )
-        waits = {"late_launch_ns": min(late_ns, idle_ns), "between_ns": max(idle_ns - late_ns, 0.0)}
-    return pd.DataFrame([dict(parts) | waits])
+    busy = elapsed[[name for name in (*BUSY, "compute_ns") if name in elapsed]].sum() / num_gpus
+    late_ns = limit.causes[LAUNCHES] + limit.causes[DATA]
+    waits = {"late_launch_ns": late_ns, "data_ns": limit.causes[DATA], "sync_ns": limit.causes[SYNCHRONISATION]}
+    return pd.DataFrame([dict(busy) | waits | {"between_ns": limit.causes[GAPS]}])

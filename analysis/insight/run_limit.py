@@ -19,21 +19,23 @@ BUSY = {name: label for name, label in gpu_limit.BUSY.items() if name != "graphs
 IDLE = {name: label for name, label in gpu_limit.IDLE.items() if name != "sync_ns"}
 PARTS = (*BUSY, *IDLE)
 """What `elapsed_ns` is the sum of, in a recording."""
+OF_PARTS = tuple(gpu_limit.OF_PARTS)
 GPU = ["rank", "device"]
 
 
 def split_steps(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
     """What the time of a step is made of on each GPU, mean over the measured steps: run_id, gpu (number in its run, by
-    rank and device), phase (empty for operations of none), elapsed_ns, PARTS. Idle time is of the phase of the
-    operation that ends it."""
+    rank and device), phase (empty for operations of none), elapsed_ns, PARTS, OF_PARTS. Idle time is of
+    the phase of the operation that ends it."""
     rows = []
     num_steps = kernel_time.num_profiled_steps(kernels)
     for run_id, of_run in _runs(kernels, memops):
         for gpu, (_, of_gpu) in enumerate(_operations(*of_run).groupby(GPU, sort=True)):
             table = np.sum([_split(of_step) for _, of_step in of_gpu.groupby("step", sort=False)], axis=0)
-            means = pd.DataFrame(table.T / num_steps[run_id], columns=list(gpu_limit.PARTS))[list(PARTS)]
-            rows.append(means.assign(run_id=run_id, gpu=gpu, phase=gpu_limit.PHASES, elapsed_ns=means.sum(axis=1)))
-    columns = ["run_id", "gpu", "phase", "elapsed_ns", *PARTS]
+            means = pd.DataFrame(table.T / num_steps[run_id], columns=[*gpu_limit.PARTS, *OF_PARTS])
+            elapsed = means[list(PARTS)].sum(axis=1)
+            rows.append(means.assign(run_id=run_id, gpu=gpu, phase=gpu_limit.PHASES, elapsed_ns=elapsed))
+    columns = ["run_id", "gpu", "phase", "elapsed_ns", *PARTS, *OF_PARTS]
     table = pd.concat(rows, ignore_index=True) if rows else pd.DataFrame(columns=columns)
     return table.loc[table["elapsed_ns"] > 0, columns].reset_index(drop=True)
 
@@ -73,10 +75,20 @@ def _operations(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
     copies and fills launch_ns), start_ns, end_ns."""
     family = kernels["family"].astype("category").cat
     parts = (
-        kernels.assign(kind=gpu_limit.classify_families(family.categories)[family.codes]),
-        memops.assign(kind=np.int8(gpu_limit.COPIES), launch_end_ns=memops["launch_ns"]),
+        kernels.assign(
+            kind=gpu_limit.classify_families(family.categories)[family.codes],
+            is_compute=gpu_limit.are_compute(family.categories)[family.codes],
+            is_upload=False,
+        ),
+        memops.assign(
+            kind=np.int8(gpu_limit.COPIES),
+            launch_end_ns=memops["launch_ns"],
+            is_compute=False,
+            is_upload=memops["operation"].astype(str) == gpu_limit.UPLOAD,
+        ),
     )
-    columns = [*GPU, "step", "phase", "kind", "launch_ns", "launch_end_ns", "start_ns", "end_ns"]
+    columns = [*GPU, "step", "phase", *_COLUMNS.values(), "launch_ns", "launch_end_ns"]
+    columns = list(dict.fromkeys(columns))
     ops = pd.concat([part[columns].astype({"phase": str}) for part in parts], ignore_index=True)
     return ops.assign(phase=pd.Categorical(ops["phase"], gpu_limit.PHASES).codes)
 
@@ -99,4 +111,11 @@ def _split(ops: pd.DataFrame) -> np.ndarray:
     return gpu_limit.split(gpu_limit.Operations.sort_by_start(**columns, call=np.where(is_known, call, -1)), calls)
 
 
-_COLUMNS = {"start": "start_ns", "end": "end_ns", "kind": "kind", "phase": "phase"}
+_COLUMNS = {
+    "start": "start_ns",
+    "end": "end_ns",
+    "kind": "kind",
+    "phase": "phase",
+    "is_compute": "is_compute",
+    "is_upload": "is_upload",
+}

@@ -14,16 +14,19 @@ _IDLE = {"launch": "launch_idle_ns", "boundary": "boundary_ns", "own": "own_ns"}
 STEP = ["run_id", "rank", "step"]
 QUEUE = ["run_id", "rank", "device", "step"]
 """One step of one device: each device has a queue, a clock and idle time of its own."""
+UPLOAD = "memcpy Host-to-Device"
 POINTS = 140
 """Points of a line of the queue: each is the deepest queue of its slice of the step."""
 
 
 def operations(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
     """What the GPUs do inside measured steps, by QUEUE and start: QUEUE, phase, launch_ns, launch_end_ns (of a copy or
-    fill: launch_ns), start_ns, end_ns."""
-    columns = [*QUEUE, "phase", "launch_ns", "launch_end_ns", "start_ns", "end_ns"]
-    moved = memops.assign(launch_end_ns=memops["launch_ns"])
-    rows = timing.stack_tables([timing.select_steps(frame)[columns] for frame in (kernels, moved)])
+    fill: launch_ns), start_ns, end_ns, is_upload (a copy from the host)."""
+    columns = [*QUEUE, "phase", "launch_ns", "launch_end_ns", "start_ns", "end_ns", "is_upload"]
+    is_upload = memops["operation"].astype(str) == UPLOAD if "operation" in memops else False
+    moved = memops.assign(launch_end_ns=memops["launch_ns"], is_upload=is_upload)
+    parts = (kernels.assign(is_upload=False), moved)
+    rows = timing.stack_tables([timing.select_steps(frame)[columns] for frame in parts])
     return rows.sort_values([*QUEUE, "start_ns"], kind="stable", ignore_index=True)
 
 
@@ -110,14 +113,18 @@ def causes(queued: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
 @remember
 def idle_causes(kernels: pd.DataFrame, memops: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     """Why a GPU is idle in each phase under nsys, and in the whole step (phase `step`), mean over the profiled steps,
-    ranks and devices of a run: run_id, phase, launch_ns, boundary_ns, own_ns (as in `causes`).
+    ranks and devices of a run: run_id, phase, launch_ns, boundary_ns, own_ns (as in `causes`),
+    and data_ns, the part of the first two before copies from the host and before operations of the phase `data`.
 
     Of a phase, `boundary` is what comes before its first and after its last operation: there the host prepares, and
     synchronises.
     """
     rows = split_gaps(place_operations(operations(kernels, memops)))
+    is_data = rows["is_upload"].astype(bool) | (rows["phase"].astype(str) == ranges.DATA)
+    rows = rows.assign(data_ns=rows["late_ns"].where(is_data, 0))
     of_phases = rows[rows["phase"] != ""].assign(boundary_ns=0)
     sums = {f"{cause}_ns": (column, "sum") for cause, column in _IDLE.items()}
+    sums["data_ns"] = ("data_ns", "sum")
     wanted = sums | {"begin": ("start_ns", "min"), "end": ("end_ns", "max")}
     by_phase = of_phases.groupby([*QUEUE, "phase"], sort=False).agg(**wanted).reset_index()
     by_step = rows.groupby(QUEUE, sort=False).agg(**wanted).reset_index().assign(phase=ranges.STEP)

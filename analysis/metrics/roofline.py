@@ -12,9 +12,9 @@ from profiler_job.analysis.reference import flops
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.precisions import PRECISIONS
 from profiler_job.jobs.contract.quantities import format_quantity
+from profiler_job.jobs.contract.step_limit import COMPUTE, MEMORY
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
-LAUNCHES, COMPUTE, MEMORY = "launches", "compute", "memory"
 LINEAR, ATTENTION, SOFTMAX, OTHER = "linear layers", "QKᵀ and AV", "softmax", "other kernels"
 GEMM = ("gemm",)
 REST = ("elementwise", "reduce", "copy", "index")
@@ -239,32 +239,6 @@ def count_least_bytes(shape: flops.StepShape) -> int:
     layer = flops.softmax(shape) + flops.rope(shape) + flops.swiglu_gate(n, shape.d_ff) + flops.residual(n, d) * 2
     norms = flops.rms_norm(n, d) * (2 * shape.num_layers + 1)
     return (layer * shape.num_layers + norms + flops.embedding(n, d)).bytes
-
-
-def judge_steps(steps: pd.DataFrame, waits: pd.DataFrame, totals: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
-    """Each phase of each run, and its whole step (phase `step`): run_id, phase, timer_ns with its spread, the columns
-    of `waits` (`waiting.launch_waits`), above and below (shares of kernel time), bound."""
-    table = timing.host_times(steps, "timer", "timer").merge(waits, on=["run_id", "phase"])
-    parts = totals.merge(costs.assign(limit=limit(costs)), how="left", on=KEY)
-    parts["above_ns"] = parts["time_ns"].where(parts["limit"] == COMPUTE, 0.0)
-    parts = pd.concat([parts, parts.assign(phase=ranges.STEP)])
-    sums = parts.groupby(["run_id", "phase"], sort=False)[["time_ns", "above_ns"]].sum()
-    known = costs[costs["peak_flops"].notna() & costs["peak_bytes"].notna()]["run_id"].unique()
-    share = (sums["above_ns"] / sums["time_ns"]).rename("above").reset_index()
-    share["above"] = share["above"].where(share["run_id"].isin(known))
-    table = table.merge(share, how="left", on=["run_id", "phase"])
-    table["below"] = 1 - table["above"]
-    return table.assign(bound=[bound_by(row) for row in table.to_dict("records")])
-
-
-def bound_by(row: Mapping[str, Any]) -> str | None:
-    """What takes the largest part of a phase of a run: LAUNCHES, for which the GPU waits, kernels above the ridge point
-    (COMPUTE), or the others (MEMORY); None where it is not known."""
-    if pd.isna(row["above"]):
-        return LAUNCHES if row["launch_wait"] > row["busy_share"] else None
-    above = row["busy_share"] * row["above"]
-    parts = {MEMORY: row["busy_share"] - above, COMPUTE: above, LAUNCHES: row["launch_wait"]}
-    return max(parts, key=lambda name: parts[name])
 
 
 def backward_ratio(steps: pd.DataFrame, totals: pd.DataFrame) -> pd.DataFrame:

@@ -13,7 +13,7 @@ makes a GPU idle. Idle time before the first operation of a phase and after its 
 there the host prepares or synchronises, so that an optimizer of few kernels is not blamed for launches.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pandas as pd
@@ -21,28 +21,30 @@ import pandas as pd
 from profiler_job.analysis.metrics import differences, queue, timing
 from profiler_job.analysis.metrics.differences import Band
 
+CAUSES = ("launch", "boundary", "data")
+
 
 def launch_waits(
     steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame, band: Band | None = None
 ) -> pd.DataFrame:
     """How long the GPUs of each timed and profiled run wait for launches, in each phase and in the step (phase `step`).
 
-    Columns: run_id, phase, busy_share, launch_wait and boundary_wait (parts of the unprofiled time, 0 to 1),
-    launch_wait_ns, waits: whether that is more than the noise `band` of wall times is wide for a time without any
-    waiting, so that it is distinguished from no waiting (where no band is known: more than the range of the timed
-    steps).
+    Columns: run_id, phase, busy_share, launch_wait, boundary_wait and data_wait, which is in these two (parts of
+    the unprofiled time, 0 to 1), launch_wait_ns, waits: whether that is more than the noise `band` of wall times is
+    wide for a time without any waiting, so that it is distinguished from no waiting (if no band is known: more than
+    the range of the timed steps).
     """
     busy = timing.gpu_times(kernels, memops).groupby(["run_id", "phase"])["busy_ns"].median().reset_index()
     table = timing.host_times(steps, "timer", "timer").merge(busy, on=["run_id", "phase"])
     table["busy_share"] = timing.busy_share(table, kernels)
     table = table.merge(queue.idle_causes(kernels, memops, steps), on=["run_id", "phase"])
     under_nsys = table[["launch_ns", "boundary_ns", "own_ns"]].sum(axis=1)
-    for cause in ("launch", "boundary"):
+    for cause in CAUSES:
         part = (table[f"{cause}_ns"] / under_nsys).fillna(0.0)
         table[f"{cause}_wait"] = (1 - table["busy_share"]).clip(lower=0) * part
     table["launch_wait_ns"] = table["launch_wait"] * table["timer_ns"]
     table["waits"] = is_beyond_noise(table, band)
-    return table[["run_id", "phase", "busy_share", "launch_wait", "boundary_wait", "launch_wait_ns", "waits"]]
+    return table[["run_id", "phase", "busy_share", *(f"{cause}_wait" for cause in CAUSES), "launch_wait_ns", "waits"]]
 
 
 def is_beyond_noise(rows: pd.DataFrame, band: Band | None, prefix: str = "") -> pd.Series:
@@ -54,16 +56,22 @@ def is_beyond_noise(rows: pd.DataFrame, band: Band | None, prefix: str = "") -> 
     return rows[f"{prefix}launch_wait_ns"] > noise
 
 
-def compute_other_waits(runs: pd.DataFrame, others: Iterable[Any], band: Band | None = None) -> pd.DataFrame:
-    """`launch_waits` of the same `runs` in each of the other recordings, below each other; `recording` numbers these
-    from 1."""
+Measure = Callable[[pd.DataFrame, pd.DataFrame, pd.DataFrame], pd.DataFrame]
+
+
+def compute_other_waits(
+    runs: pd.DataFrame, others: Iterable[Any], band: Band | None = None, measure: Measure | None = None
+) -> pd.DataFrame:
+    """`launch_waits` of the same `runs` in each of the other recordings, below each other, or what `measure` makes of
+    their steps, kernels and memops; `recording` numbers these from 1."""
     parts = []
     for number, other in enumerate(others, start=1):
         same = set(differences.select_repeated_runs(runs, other.runs)["run_id"])
         steps, kernels, memops = (
             frame[frame["run_id"].astype(str).isin(same)] for frame in (other.steps, other.kernels, other.memops)
         )
-        parts.append(launch_waits(steps, kernels, memops, band).assign(recording=number))
+        waits = measure(steps, kernels, memops) if measure else launch_waits(steps, kernels, memops, band)
+        parts.append(waits.assign(recording=number))
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["run_id", "phase"])
 
 

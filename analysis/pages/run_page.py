@@ -7,8 +7,16 @@ from typing import Any
 import pandas as pd
 
 from profiler_job.analysis.insight import run_advice, run_limit
-from profiler_job.analysis.insight.insight import interpret_run
-from profiler_job.analysis.metrics import differences, kernel_time, run_grid, step_clocks, timing, utilisation
+from profiler_job.analysis.insight.insight import Insight, interpret_run
+from profiler_job.analysis.metrics import (
+    differences,
+    kernel_time,
+    run_grid,
+    step_clocks,
+    step_limits,
+    timing,
+    utilisation,
+)
 from profiler_job.analysis.metrics import gpu_samples as machine
 from profiler_job.analysis.metrics.exchange import sum_by_gpu
 from profiler_job.analysis.metrics.ordering import place, sort_stably
@@ -19,6 +27,7 @@ from profiler_job.analysis.pages.titles import attention_of
 from profiler_job.analysis.render.answer import Answer, Chart, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.axes import find_label, find_value_label, find_value_words
+from profiler_job.jobs.contract.step_limit import StepLimit
 
 TOP_KERNELS = 20
 AXES = (*run_grid.CASE_AXES, "mode", *run_grid.VARIANT_AXES)
@@ -63,6 +72,7 @@ def answers(
             "checks": checks,
         }.items()
     }
+    limits = step_limits.find_limits(steps, kernels, memops)
     timed, predictions = step_clocks.clocks(steps), _group_by_run(predicted)
     measured_of = _group_by_run(pd.DataFrame(columns=["run_id"]) if measured is None else measured)
     beside = machine.summarise_runs(runs, steps, processes, telemetry, price.per_hour if price else None).set_index(
@@ -72,17 +82,22 @@ def answers(
         rows = {name: rows_of(run) for name, rows_of in of_run.items()}
         frames = _frames(**rows)
         used = {name: rows[name] for name in ("elapsed", "findings", "totals", "api")}
-        advised = run_advice.advise(run, **used, timed=timed.get(str(run["run_id"]), {}))
+        run_id = str(run["run_id"])
+        advised = run_advice.advise(run, **used, timed=timed.get(run_id, {}), limit=limits.get(run_id))
         first = run_advice.rank_changes(advised, predictions(run), measured_of(run))
         facts = (
             _facts(run, ordered, frames)
             | {"first": first}
-            | {"insight": interpret_run(run, frames.elapsed, frames.communication, frames.findings, first)}
+            | {"insight": _interpret(run, frames, first, limits.get(run_id))}
             | _state_of_machine(beside, str(run["run_id"]))
             | {"price": price}
         )
         answer = assemble(facts, [], _tables(frames), _charts(frames, order))
         yield str(run["run_id"]), answer
+
+
+def _interpret(run: pd.Series, frames: "RunData", first: list[dict[str, Any]], limit: StepLimit | None) -> Insight:
+    return interpret_run(run, frames.elapsed, frames.communication, frames.findings, first, limit)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ import pandas as pd
 
 from profiler_job.analysis.insight import run_limit
 from profiler_job.analysis.insight.insight import interpret_run
-from profiler_job.analysis.metrics import kernel_time, timing
+from profiler_job.analysis.metrics import kernel_time, step_limits, timing
 from profiler_job.analysis.metrics.exchange import sum_by_gpu
 from profiler_job.analysis.metrics.ordering import place, sort_stably
 from profiler_job.analysis.pages.case_columns import spread_column
@@ -17,6 +17,7 @@ from profiler_job.analysis.pages.module_costs import module_table
 from profiler_job.analysis.reference import kernel_families
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
+from profiler_job.jobs.contract.step_limit import CPU, StepLimit, describe_limit, describe_parts
 
 OUTSIDE_PHASES = "other"
 
@@ -30,15 +31,17 @@ def answer(
     frames = _frames(steps, kernels, memops)
     of_first = figures[figures["rank"] == figures["rank"].min()]
     scalars = dict(zip(of_first["figure"].astype(str), of_first["value"]))
+    limit = step_limits.find_limits(steps, kernels, memops).get(str(run["run_id"]))
+    communication, findings = sum_by_gpu(kernels, runs), run_limit.find(kernels, memops)
     facts = {
         "run": {key: None if pd.isna(value) else value for key, value in run.items()},
-        "insight": interpret_run(run, frames.parts, sum_by_gpu(kernels, runs), run_limit.find(kernels, memops), []),
+        "insight": interpret_run(run, frames.parts, communication, findings, [], limit),
         "has_modules": len(frames.tree) > 0,
         "replayed": _replayed(kernels),
         "num_ranks": len(frames.ranks),
         "first_rank": int(frames.ranks["rank"].min()) if len(frames.ranks) else 0,
     }
-    return assemble(facts, _claims(frames, scalars), _tables(frames), _charts(frames))
+    return assemble(facts, _claims(frames, scalars, limit), _tables(frames), _charts(frames))
 
 
 def _replayed(kernels: pd.DataFrame) -> float:
@@ -51,8 +54,7 @@ def _replayed(kernels: pd.DataFrame) -> float:
 @dataclass(frozen=True, kw_only=True)
 class ScriptData:
     step: pd.DataFrame
-    """One row: the unprofiled step (timer_ns, its spread), GPU busy time of a captured one, its share of that, and the
-    launch_wait (NaN where nothing is known of the idle time)."""
+    """One row: the unprofiled step (timer_ns, its spread), GPU busy time of a captured one, and its share of that."""
     phases: pd.DataFrame
     """Kernel time and host time of each phase in a captured step."""
     parts: pd.DataFrame
@@ -68,10 +70,9 @@ def _frames(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) ->
     totals = kernel_time.kernel_totals(kernels)
     in_step = totals.assign(scope=ranges.STEP)
     parts = run_limit.split_steps(kernels, memops)
-    idle = _idle(parts)
     families = kernel_time.sum_by_family(totals.assign(phase=totals["phase"].replace("", OUTSIDE_PHASES)), ["phase"])
     return ScriptData(
-        step=_step(steps, kernels, memops, idle),
+        step=_step(steps, kernels, memops),
         phases=_phases(totals, steps),
         parts=parts,
         tree=kernel_time.sum_by_module(totals if (totals["module"] != "").any() else totals.head(0)),
@@ -81,16 +82,12 @@ def _frames(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) ->
     )
 
 
-def _step(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame, idle: pd.DataFrame) -> pd.DataFrame:
-    """The step of a script, whose phases do not synchronise: a launch at the begin of one is as late as any other.
-    Elsewhere `metrics.waiting` says how long launches are waited for."""
+def _step(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
     times = timing.host_times(steps, "timer", "timer")
     gpu = timing.spread(timing.gpu_times(kernels, memops), ["run_id", "phase"], "busy_ns", "busy")
     rows = times.merge(gpu, on=["run_id", "phase"])
     rows = rows[rows["phase"] == ranges.STEP]
-    rows = rows.assign(busy_share=timing.busy_share(rows, kernels))
-    launch_part = idle["launch_share"].iloc[0] if len(idle) else float("nan")
-    return rows.assign(launch_wait=(1 - rows["busy_share"]).clip(lower=0) * launch_part)
+    return rows.assign(busy_share=timing.busy_share(rows, kernels))
 
 
 def _phases(totals: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
@@ -117,16 +114,12 @@ def _ranks(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> 
     return rows.reset_index()
 
 
-def _idle(parts: pd.DataFrame) -> pd.DataFrame:
-    """One row: the part of the idle time of a GPU in which it waited for a launch."""
-    if parts.empty:
-        return pd.DataFrame(columns=["launch_share"])
-    of_gpu = parts.groupby("gpu")[[*run_limit.IDLE]].sum().mean()
-    idle, late = of_gpu.sum(), of_gpu["late_launch_ns"]
-    return pd.DataFrame({"launch_share": [late / idle if idle else 0.0]})
+def _make_facts(limit: StepLimit | None) -> dict[str, Any]:
+    assert limit is not None
+    return {"line": describe_limit(limit), "parts": describe_parts(limit), "cpu_share": limit.measure_share(CPU)}
 
 
-def _claims(frames: ScriptData, scalars: dict[str, float]) -> list[Claim]:
+def _claims(frames: ScriptData, scalars: dict[str, float], limit: StepLimit | None) -> list[Claim]:
     phases = frames.phases[frames.phases["time_ns"] > 0].sort_values("time_ns", ascending=False)
     leaves = frames.tree[frames.tree["is_leaf"].astype(bool)] if len(frames.tree) else frames.tree
     listed = leaves[~leaves["module"].astype(str).str.startswith("(")] if len(leaves) else leaves
@@ -134,7 +127,7 @@ def _claims(frames: ScriptData, scalars: dict[str, float]) -> list[Claim]:
         Claim("step", frames.step, facts=lambda rows: rows.iloc[0].to_dict()),
         Claim("tokens", frames.step[[bool(scalars.get("tokens_per_step"))] * len(frames.step)], facts=_rate(scalars)),
         Claim("busy", frames.step, facts=lambda rows: rows.iloc[0].to_dict()),
-        Claim("waits", frames.step[frames.step["launch_wait"].notna()], facts=lambda rows: rows.iloc[0].to_dict()),
+        Claim("limit", frames.step.head(int(limit is not None)), facts=lambda _: _make_facts(limit)),
         Claim("phases", phases, facts=lambda rows: {"phases": rows[["phase", "share"]].to_dict("records")}),
         Claim(
             "module",

@@ -21,7 +21,7 @@ from profiler_job.analysis.comparison.compare_formats import format_verdict
 from profiler_job.analysis.comparison.errors import NotComparableError
 from profiler_job.analysis.comparison.judge import Judgement
 from profiler_job.analysis.insight import run_advice, run_limit
-from profiler_job.analysis.metrics import kernel_time, step_clocks
+from profiler_job.analysis.metrics import kernel_time, step_clocks, step_limits
 from profiler_job.analysis.prediction.predict import Abstention, Prediction
 from profiler_job.analysis.prediction.scripts import predict_script
 from profiler_job.analysis.recording import store
@@ -53,6 +53,7 @@ def advise(recording: store.Recording) -> dict[str, Ceiling]:
     ceiling is that of a step."""
     run = recording.runs.iloc[0]
     parts = run_limit.split_steps(recording.kernels, recording.memops)
+    limits = step_limits.find_limits(recording.steps, recording.kernels, recording.memops)
     table = run_advice.advise(
         run,
         parts,
@@ -60,6 +61,7 @@ def advise(recording: store.Recording) -> dict[str, Ceiling]:
         kernel_time.kernel_totals(recording.kernels),
         recording.api,
         step_clocks.clocks(recording.steps).get(str(run["run_id"]), {}),
+        limits.get(str(run["run_id"])),
     )
     num_gpus = max(parts["gpu"].nunique(), 1)
     return {

@@ -25,6 +25,8 @@ class Family(NamedTuple):
 
 
 COMMUNICATION = "communication"
+COMPUTE_FAMILIES = frozenset({"gemm", "attention", "convolution"})
+"""Families that compute may limit: matmuls, convolutions, which are matmuls, and fused attention."""
 _FAMILY_ROWS = (
     Family(
         "gemm",

@@ -5,17 +5,17 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
+from profiler_job.analysis.metrics.step_limits import PARTS
 from profiler_job.analysis.render import tables, text
 from profiler_job.analysis.render.answer import Table
 from profiler_job.jobs.contract.axes import find_value_label
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
-BOUNDS = ("compute", "memory", "launches", "launches or memory")
 UNKNOWN = "not known"
 
 
 def to_html(table: Table, csv_link: str, root: str) -> Markup:
-    """The map of `bound` by precision, attention, size and context_length; a cell leads to the page of its run
+    """The map of `limit` by precision, attention, size and context_length; a cell leads to the page of its run
     (`leads_to`), where it has one."""
     panels = Markup("\n").join(
         _panel(_caption(*of), rows, root) for of, rows in table.rows.groupby(["precision", "attention"], sort=False)
@@ -49,14 +49,13 @@ def _panel(caption: str, rows: pd.DataFrame, root: str) -> Markup:
 
 
 def _cell(row: dict[str, Any] | None, root: str) -> Markup:
-    bound = row["bound"] if row else None
-    if row is None or bound not in BOUNDS:
+    limit = row["limit"] if row else None
+    if row is None or not isinstance(limit, str) or not limit:
         return Markup('<td class="why">{}</td>').format(text.escape((row or {}).get(NOT_MEASURED) or UNKNOWN))
-    words = text.escape(bound).replace(" or ", Markup(" <br>or "))  # as narrow as the others
-    title = (
-        f"{row['size']} · {row['context_length']}: GPU busy for {row['busy_share']:.0%} of the step, waiting for"
-        f" launches for {row['launch_wait']:.0%}"
-    )
+    words = text.escape(limit).replace(" or ", Markup(" <br>or "))  # as narrow as the others
+    parts = ", ".join(f"{name} {row[column] / row['timer_ns']:.0%}" for name, column in PARTS.items() if row[column])
+    title = f"{row['size']} · {row['context_length']}: {parts} of the step"
     if row["leads_to"]:
         words = Markup('<a href="{}">{}</a>').format(tables.address(row["leads_to"], root), words)
-    return Markup('<td class="{}" title="{}">{}</td>').format(bound.replace(" ", "-"), text.escape(title), words)
+    kind = "either" if limit.startswith("either ") else limit.lower()
+    return Markup('<td class="{}" title="{}">{}</td>').format(kind, text.escape(title), words)

@@ -100,7 +100,7 @@ def _describe_for_sharing(answer: Answer, side: str, verdict: list[str], is_scri
     what = str(run["size"]) if is_script else titles.description_of(run, answer.facts["has_shape"])
     what += f" ({side})" if side else ""
     result = answer.facts["why"] or ("not timed" if step_ns is None else f"{plain(duration(step_ns))} a step")
-    limit = [f"Under nsys, {line}" for line in verdict[:1]]
+    limit = verdict[:1]
     sentences = [f"{line[0].upper()}{line[1:]}." for line in (*limit, what)]
     return {"figure": result, "said": " ".join(sentences), "description": ". ".join([f"{what}: {result}", *limit])}
 

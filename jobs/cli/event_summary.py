@@ -9,13 +9,21 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.find_nsys import HOW_TO_INSTALL
 from profiler_job.jobs.contract.quantities import format_quantity, format_share, format_time
+from profiler_job.jobs.contract.step_limit import (
+    CPU,
+    DATA,
+    GPU,
+    LAUNCHES,
+    LEAST_INTERVAL,
+    StepLimit,
+    describe_limit,
+)
 from profiler_job.jobs.contract.words import format_count
 from profiler_job.jobs.executor.script import infer_batch
 
-AHEAD = 0.05
-"""A GPU limits a phase if it still has this share of the phase to do when the CPU has launched all of it."""
 MOST_MODULES = 12
 UNNAMED = "(outside any module)"
 NOT_SHOWN = (
@@ -44,7 +52,7 @@ def print_summary(noted: dict[str, Any], console: Console) -> None:
         console.print(text, soft_wrap=True, markup=False)
     phases, profiled_ns = average_phases(noted["phases"]), median(noted["profiled_ns"])
     if noted["gpu_memory_bytes"]:
-        console.print(describe_limit(phases, profiled_ns), soft_wrap=True, markup=False)
+        console.print(format_limit(phases), soft_wrap=True, markup=False)
     console.print(build_phase_table(phases, profiled_ns, with_limit=bool(noted["gpu_memory_bytes"])))
     console.print(build_module_table(noted["modules"]))
     if noted["gpu_memory_bytes"]:
@@ -66,24 +74,23 @@ def average_phases(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def is_gpu_limited(phase: dict[str, Any]) -> bool:
-    """Return whether the GPU still had work of the phase to do when the CPU had launched all of it."""
-    return bool(phase["lag_ns"] > AHEAD * phase["wall_ns"])
+def find_limit(phases: Iterable[dict[str, Any]]) -> StepLimit:
+    """Find what limits phases: the GPU if it still has work of a phase to do when the CPU has launched all of it, else
+    the CPU, by its launches or by data."""
+    parts, causes = dict.fromkeys((GPU, CPU), 0.0), dict.fromkeys((LAUNCHES, DATA), 0.0)
+    for phase in phases:
+        is_behind = phase["lag_ns"] > LEAST_INTERVAL * phase["wall_ns"]
+        parts[GPU if is_behind else CPU] += phase["wall_ns"]
+        if not is_behind:
+            causes[DATA if phase["phase"] == ranges.DATA else LAUNCHES] += phase["wall_ns"]
+    return StepLimit(parts, causes)
 
 
-def describe_limit(phases: list[dict[str, Any]], step_ns: float) -> str:
-    """Return one line on whether the GPU or the CPU limits the step, by phases."""
-    by_cpu = sum(phase["wall_ns"] for phase in phases if not is_gpu_limited(phase))
-    by_gpu = sum(phase["wall_ns"] for phase in phases if is_gpu_limited(phase))
-    rest = max(0.0, step_ns - by_cpu - by_gpu)
-    if by_gpu >= by_cpu + rest:
-        return f"Limit: the GPU, for {format_share(by_gpu / step_ns)} of the step: the CPU launches its work earlier."
-    if by_cpu >= by_gpu + rest:
-        return (
-            f"Limit: the CPU, for {format_share(by_cpu / step_ns)} of the step: the GPU is done with a phase as soon"
-            " as the CPU has launched it, or waited for it. Launch less: torch.compile, CUDA graphs, larger batches."
-        )
-    return f"Limit: none of the two for half of the step; {format_share(rest / step_ns)} of it lie outside the phases."
+def format_limit(phases: list[dict[str, Any]]) -> str:
+    """Format what limits the step, and what to do if the CPU does."""
+    limit = find_limit(phases)
+    advice = " Launch less: torch.compile, CUDA graphs, larger batches." if limit.is_launches else ""
+    return f"The step is {describe_limit(limit)} (its phases).{advice}"
 
 
 def build_phase_table(phases: list[dict[str, Any]], step_ns: float, with_limit: bool) -> Table:
@@ -94,7 +101,7 @@ def build_phase_table(phases: list[dict[str, Any]], step_ns: float, with_limit: 
     if with_limit:
         table.add_column("limit")
     for phase in phases:
-        limit = ["GPU" if is_gpu_limited(phase) else "CPU"] if with_limit else []
+        limit = [find_limit([phase]).name] if with_limit else []
         share = format_share(phase["wall_ns"] / step_ns)
         times = (format_time(phase["wall_ns"]), share, format_time(phase["issue_ns"]))
         table.add_row(phase["phase"], *times, *limit)

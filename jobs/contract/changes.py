@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from profiler_job.jobs.contract.errors import ProfilerError
+from profiler_job.jobs.contract.step_limit import COMPUTE, DATA, LAUNCHES, MEMORY, SYNCHRONISATION
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,13 +18,15 @@ class ChangeRecord:
     """Facts about a change.
 
     label: its name on pages. axis, value: the axis of a run that it sets, and to what; "" if it sets none. is_triable:
-    whether it can be made in a script from outside, without editing it.
+    whether it can be made in a script from outside, without editing it. relieves: the limits of a step that it makes
+    smaller, and for the CPU what the GPU waits for.
     """
 
     label: str
     axis: str = ""
     value: str = ""
     is_triable: bool = False
+    relieves: tuple[str, ...] = ()
 
 
 TF32 = "tf32"
@@ -41,18 +44,28 @@ LARGER_BATCH = "larger_batch"
 CHECKPOINTING = "checkpointing"
 
 CHANGES = {
-    TF32: ChangeRecord(label="TF32", axis="precision", value="tf32", is_triable=True),
-    BF16: ChangeRecord(label="BF16 autocast", axis="precision", value="bf16", is_triable=True),
-    FUSED_ATTENTION: ChangeRecord(label="fused attention", axis="attention", value="sdpa"),
-    FUSED_ADAMW: ChangeRecord(label="fused optimizer", axis="optimizer", value="fused", is_triable=True),
-    FOREACH: ChangeRecord(label="foreach optimizer", axis="optimizer", value="foreach"),
-    COMPILE: ChangeRecord(label="torch.compile", axis="compile", value="default", is_triable=True),
-    CUDA_GRAPHS: ChangeRecord(label="CUDA graphs", axis="compile", value="cudagraphs", is_triable=True),
-    PADDING: ChangeRecord(label="padded dimensions"),
-    CASTS: ChangeRecord(label="fewer casts"),
-    COPIES: ChangeRecord(label="pinned memory"),
-    SYNCHRONISATIONS: ChangeRecord(label="fewer synchronisations"),
-    LARGER_BATCH: ChangeRecord(label="larger batch"),
+    TF32: ChangeRecord(label="TF32", axis="precision", value="tf32", is_triable=True, relieves=(COMPUTE,)),
+    BF16: ChangeRecord(
+        label="BF16 autocast", axis="precision", value="bf16", is_triable=True, relieves=(COMPUTE, MEMORY)
+    ),
+    FUSED_ATTENTION: ChangeRecord(
+        label="fused attention", axis="attention", value="sdpa", relieves=(COMPUTE, MEMORY, LAUNCHES)
+    ),
+    FUSED_ADAMW: ChangeRecord(
+        label="fused optimizer", axis="optimizer", value="fused", is_triable=True, relieves=(MEMORY, LAUNCHES)
+    ),
+    FOREACH: ChangeRecord(label="foreach optimizer", axis="optimizer", value="foreach", relieves=(LAUNCHES,)),
+    COMPILE: ChangeRecord(
+        label="torch.compile", axis="compile", value="default", is_triable=True, relieves=(MEMORY, LAUNCHES)
+    ),
+    CUDA_GRAPHS: ChangeRecord(
+        label="CUDA graphs", axis="compile", value="cudagraphs", is_triable=True, relieves=(LAUNCHES,)
+    ),
+    PADDING: ChangeRecord(label="padded dimensions", relieves=(COMPUTE,)),
+    CASTS: ChangeRecord(label="fewer casts", relieves=(MEMORY, LAUNCHES)),
+    COPIES: ChangeRecord(label="pinned memory", relieves=(MEMORY, DATA)),
+    SYNCHRONISATIONS: ChangeRecord(label="fewer synchronisations", relieves=(SYNCHRONISATION,)),
+    LARGER_BATCH: ChangeRecord(label="larger batch", relieves=(LAUNCHES,)),
     CHECKPOINTING: ChangeRecord(label="activation checkpointing"),
 }
 """By name, in the order in which a set of them is applied and named."""

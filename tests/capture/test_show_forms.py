@@ -208,7 +208,7 @@ def test_a_folder_is_a_table_of_its_captures(folder):
     head, *rows = done.stdout.splitlines()
     assert head.split("  ")[-1] == "source"
     assert [row.rsplit("  ", 1)[1] for row in rows] == ["a b.sqlite", "c.sqlite", "index.sqlite", "tables"]
-    assert "100.0%" in rows[0] and "kernels 100.0%" in rows[0]
+    assert "compute 100.0%" in rows[0]
     table = _show(folder, "--format", "md").stdout.splitlines()
     assert len(table) == 6 and table[0].startswith("| source |")
     assert len(json.loads(_show(folder, "--format", "json").stdout)) == 4

@@ -11,11 +11,18 @@ from profiler_job.analysis.capture.attribution import attribute
 from profiler_job.analysis.capture.capture_data import Capture
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.insight.gpu_limit import PARTS
-from profiler_job.analysis.insight.limit_lines import describe_gpus, describe_phases, describe_verdict
+from profiler_job.analysis.insight.limit_lines import (
+    FROM_CAPTURE,
+    describe_gpus,
+    describe_phases,
+    describe_verdict,
+    find_limit,
+)
 from profiler_job.analysis.insight.section_columns import SECTIONS
 from profiler_job.analysis.insight.summary import Summary, summarise
 from profiler_job.analysis.reference import cuda_api, kernel_families
 from profiler_job.analysis.show.show_formats import as_markdown, as_text
+from profiler_job.jobs.contract.step_limit import DATA, UNKNOWN, StepLimit
 
 from .nsys_files import Export
 from .profiles import NAMES, profile
@@ -123,7 +130,8 @@ def test_without_api_calls_no_cause_is_given(tmp_path):
     summary = _summary(export, tmp_path)
     assert _parts(summary) == {"kernels_ns": 10, "unknown_idle_ns": 95}
     assert summary.launches["dry_ns"] is None
-    assert "the launches are not in the capture" in describe_verdict(summary)[0]
+    limit = find_limit(summary)
+    assert (limit.names, limit.cause, limit.is_launches) == (("CPU",), UNKNOWN, False)
 
 
 def test_one_operation_of_unknown_launch_is_unknown_alone(tmp_path):
@@ -173,8 +181,7 @@ def test_whole_graph_executions_count_as_graphs(tmp_path):
     # The call of the second ends at 140, and is taken to need the 10 ns that the kernel's needed.
     assert _parts(summary) == {"kernels_ns": 20, "graphs_ns": 100, "late_launch_ns": 60, "no_work_ns": 10}
     assert describe_verdict(summary)[0] == (
-        "GPU 0: limited by CUDA graphs: they hide their kernels, and run 55.6% of the 180 ns from first to last "
-        "operation; next by the host: the GPU waits for it 33.3%"
+        "GPU 0: limited by the GPU, 55.6% of 180 ns: the GPU runs work whose kernels are not seen"
     )
 
 
@@ -217,15 +224,16 @@ def test_an_idle_time_has_the_phase_of_the_operation_that_ends_it(tmp_path):
     assert rows["late_launch_ns"].to_dict() == {"forward": 45, "backward": 165, "": 175}
     assert rows["no_work_ns"].to_dict() == {"forward": 0, "backward": 0, "": 10}
     assert describe_verdict(summary)[3] == (
-        "By phase, with what limits it: forward 55 ns (host 81.8%), backward 170 ns (host 97.1%)"
+        "By phase, with what limits it: forward 55 ns (CPU 81.8%), backward 170 ns (CPU 97.1%)"
     )
 
 
 def test_a_phase_of_two_gpus_takes_what_it_takes_one_in_the_mean():
     """GPUs run at the same time: a sum of theirs would be longer than the capture."""
     parts = {"phase": "forward", "kernels_ns": 300}
-    rows = pd.DataFrame([{"gpu": 0, "elapsed_ns": 400} | parts, {"gpu": 1, "elapsed_ns": 600} | parts])
-    assert describe_phases(rows) == ["By phase, mean of 2 GPUs, with what limits it: forward 500 ns (kernels 60.0%)"]
+    rows = [{"gpu": 0, "elapsed_ns": 400, "between_ns": 100}, {"gpu": 1, "elapsed_ns": 600, "between_ns": 300}]
+    rows = pd.DataFrame([row | parts for row in rows])
+    assert describe_phases(rows) == ["By phase, mean of 2 GPUs, with what limits it: forward 500 ns (memory 60.0%)"]
 
 
 def test_an_inferred_phase_is_labelled_so_and_a_tiny_one_left_out(tmp_path):
@@ -238,7 +246,7 @@ def test_an_inferred_phase_is_labelled_so_and_a_tiny_one_left_out(tmp_path):
     summary = _summary(export, tmp_path)
     phases = summary.sections["phases"]
     phases.loc[phases["phase"] == "optimizer", "inferred_share"] = 1.0
-    assert describe_verdict(summary)[-1] == "By phase, with what limits it: optimizer 9.00 µs (host 99.9%, inferred)"
+    assert describe_verdict(summary)[3] == "By phase, with what limits it: optimizer 9.00 µs (CPU 99.9%, inferred)"
 
 
 # ------------------------------------------------------------------------------------------------------------ exactness
@@ -382,16 +390,16 @@ def _lines(export: Export, tmp_path) -> list[str]:
     return describe_verdict(_summary(export, tmp_path))
 
 
-def test_a_capture_that_copies_is_said_to_be_limited_by_copies(tmp_path):
+def test_a_capture_that_copies_is_limited_by_memory(tmp_path):
     export = Export()
     at = 0
     for number in range(10):
         export.copy(at, at + 92 * MS, export.call(number, number + 1, name="cudaMemcpyAsync"))
         export.launch(number + 2, start=at + 92 * MS, end=at + 96 * MS)
         at += 97 * MS
-    limit, parts, _ = _lines(export, tmp_path)
-    assert limit == "GPU 0: limited by copies: nothing but copies and fills runs 94.9% of the time"
-    assert parts == "969 ms = copies 920 ms (94.9%) + kernels 40.0 ms (4.1%) + idle 9.00 ms (0.9%)"
+    limit, parts, *_ = _lines(export, tmp_path)
+    assert limit == "GPU 0: limited by memory, 99.1% of 969 ms: other kernels and copies run"
+    assert parts == "969 ms = memory 960 ms (99.1%) + CPU 9.00 ms (0.9%)"
 
 
 def test_a_queue_that_runs_dry_is_said_beside_its_mean(tmp_path):
@@ -406,14 +414,15 @@ def test_a_queue_that_runs_dry_is_said_beside_its_mean(tmp_path):
     assert "queue 138 kernels in the median, 138.5 on average, 279 at most; empty for 7.50 ms while a GPU idled" in text
 
 
-def test_the_host_is_named_with_how_long_the_gpu_waits(tmp_path):
+def test_the_cpu_is_named_with_how_long_the_gpu_waits(tmp_path):
     export = Export()
     for number in range(100):
         export.launch(100 * number, start=100 * number + 10, end=100 * number + 45)
     assert _lines(export, tmp_path) == [
-        "GPU 0: limited by the host: the GPU waits for it 64.7% of the time; next by kernels: they run 35.2%",
-        "9.95 µs = kernels 3.50 µs (35.2%) + idle 6.45 µs (64.8%)",
-        "Idle: launched late by the host 6.43 µs",
+        "GPU 0: limited by the CPU, 64.8% of 9.94 µs: the GPU waits for launches",
+        "9.94 µs = memory 3.50 µs (35.2%) + CPU 6.43 µs (64.8%)",
+        "CPU: launches 6.43 µs",
+        FROM_CAPTURE,
     ]
 
 
@@ -421,10 +430,7 @@ def test_communication_that_nothing_hides_is_named(tmp_path):
     export = Export()
     export.launch(0, start=10, end=90, name=NCCL)
     export.launch(1, start=90, end=110)
-    assert _lines(export, tmp_path)[0] == (
-        "GPU 0: limited by communication: nothing else runs 80.0% of the 100 ns from first to last operation; "
-        "next by kernels: they run 20.0%"
-    )
+    assert _lines(export, tmp_path)[0] == ("GPU 0: limited by communication, 80.0% of 100 ns: only communication runs")
 
 
 def test_a_gpu_that_mostly_has_no_work_is_said_to_have_none(tmp_path):
@@ -432,8 +438,10 @@ def test_a_gpu_that_mostly_has_no_work_is_said_to_have_none(tmp_path):
     export.push("load", 0, 900)
     export.launch(900, start=910, end=1000)
     assert _lines(export, tmp_path) == [
-        "GPU 0: limited by kernels: they run 100.0% of the 90 ns from first to last operation",
-        "1.00 µs = 910 ns without work + 90 ns, with kernels 90 ns (100.0%)",
+        "GPU 0: limited by memory, 100.0% of 90 ns: other kernels and copies run",
+        "90 ns = memory 90 ns (100.0%)",
+        "910 ns more without work, before its first and after its last operation",
+        FROM_CAPTURE,
     ]
 
 
@@ -482,21 +490,42 @@ def test_a_few_gpus_have_a_line_each_and_many_a_summary(tmp_path):
                 export.launch(190, start=200, end=210, device=device)
         lines = describe_verdict(summarise(read(export.sqlite(tmp_path / f"{number}.sqlite"))))
         if gpus == 2:
-            assert lines == [
-                "GPU 0: limited by kernels: they run 100.0% of the 90 ns from first to last operation. "
-                "101 ns = 11 ns without work + 90 ns, with kernels 90 ns (100.0%)",
-                "GPU 1: limited by kernels: they run 100.0% of the 91 ns from first to last operation. "
-                "101 ns = 10 ns without work + 91 ns, with kernels 91 ns (100.0%)",
-            ]
+            assert [line.split(":")[0] for line in lines] == ["GPU 0", "GPU 1", FROM_CAPTURE.split(":")[0]]
+            assert "90 ns = memory 90 ns (100.0%). 11 ns more without work" in lines[0]
         else:
-            assert lines == [
-                "9 GPUs, together: limited by kernels: they run 49.5% of the time; "
-                "next by the host: the GPU waits for it 45.7%",
-                "1.89 µs = kernels 936 ns (49.5%) + idle 954 ns (50.5%)",
-                "Idle: launched late by the host 864 ns, before its first and after its last operation 90 ns",
-                "By GPU, kernels run 47.6% (GPU 0) to 51.4% (GPU 8) of the time",
-                "By GPU, it waits for late launches 43.8% (GPU 8) to 47.6% (GPU 0) of the time",
-            ]
+            assert lines[0] == "9 GPUs, together: limited by either memory or the CPU, 52.0% and 48.0% of 1.80 µs"
+            assert lines[-2] == "By GPU, it waits for the CPU 46.0% (GPU 8) to 50.0% (GPU 0) of the time"
+
+
+@pytest.mark.parametrize(
+    ("parts", "interval_ns", "names"),
+    [
+        ({"compute": 50, "CPU": 40, "memory": 10}, 0, ("compute",)),
+        ({"compute": 50, "CPU": 47, "memory": 3}, 0, ("compute", "CPU")),
+        ({"compute": 50, "CPU": 40, "memory": 10}, 11, ("compute", "CPU")),
+        ({"communication": 50, "CPU": 40}, 0, ("communication",)),
+        ({}, 0, ()),
+    ],
+)
+def test_the_largest_part_limits_a_step_or_either_of_two_within_its_interval(parts, interval_ns, names):
+    assert StepLimit(parts, interval_ns=interval_ns).names == names
+
+
+def test_matmuls_and_attention_are_compute_and_all_else_is_memory(tmp_path):
+    export = Export()
+    for number, name in enumerate(("nvjet_sm90_tst_96x128_64x7_2x1_v_bz_TNN", "flash_fwd_kernel", "mul_kernel")):
+        export.launch(number, start=10 + 100 * number, end=110 + 100 * number, name=name)
+    limit = find_limit(_summary(export, tmp_path))
+    assert limit.parts == {"compute": 200, "memory": 100, "communication": 0, "CPU": 0, "GPU": 0}
+
+
+def test_waiting_before_a_copy_from_the_host_is_for_data(tmp_path):
+    export = Export()
+    export.launch(0)
+    export.copy(500, 510, export.call(480, 490, name="cudaMemcpyAsync"), kind=1)
+    export.launch(505)
+    limit = find_limit(_summary(export, tmp_path))
+    assert limit.cause == DATA and limit.causes[DATA] > 400
 
 
 def test_a_capture_without_gpu_work_says_so(tmp_path):
@@ -511,13 +540,12 @@ def test_the_verdict_stands_before_all_other_facts(tmp_path):
     export = Export()
     export.launch(0)
     summary = _summary(export, tmp_path)
-    assert as_text(summary, 20, 120).splitlines()[1].startswith("  GPU 0: limited by kernels")
-    assert as_markdown(summary, 20).splitlines()[2].startswith("- GPU 0: limited by kernels")
+    assert as_text(summary, 20, 120).splitlines()[1].startswith("  GPU 0: limited by memory")
+    assert as_markdown(summary, 20).splitlines()[2].startswith("- GPU 0: limited by memory")
     assert list(SECTIONS)[:2] == ["verdict", "verdict_phases"]
 
 
 def test_a_mean_over_steps_with_a_fraction_of_a_nanosecond_has_no_time_without_work():
     rows = pd.DataFrame({"gpu": [0], "elapsed_ns": [300.5], "kernels_ns": [200.25], "between_ns": [100.25]})
-    limit, parts, _ = describe_gpus(rows)
-    assert "66.6% of the time" in limit
-    assert parts == "300 ns = kernels 200 ns (66.6%) + idle 100 ns (33.4%)"
+    _, parts, _ = describe_gpus(rows)
+    assert parts == "300 ns = memory 200 ns (66.6%) + CPU 100 ns (33.4%)"

@@ -1,14 +1,11 @@
-"""What to change first in a recorded run: waiting is taken from the steps without nsys, and only the host's where it
-needs all of a phase to issue it."""
-
-import math
+"""What to change first in a recorded run: waiting is taken from the steps without nsys."""
 
 import pandas as pd
 import pytest
 
-from profiler_job.analysis.changes.evidence import WithheldCode
 from profiler_job.analysis.insight.run_advice import advise
 from profiler_job.analysis.metrics.step_clocks import Clock, clocks, measure_host_limited
+from profiler_job.jobs.contract.step_limit import CAUSES, COMPUTE, CPU, DATA, LAUNCHES, SYNCHRONISATION, StepLimit
 
 MS = 1_000_000
 GB = 10**9
@@ -16,24 +13,24 @@ RUN = {"profiled_steps": 2, "gpu_name": "NVIDIA H200", "peak_memory_bytes": 14 *
 GEMM = "nvjet_sm90_tst_96x128_64x7_2x1_v_bz_TNN"
 
 
-def advised(issue_ns=30 * MS, wall_ns=30 * MS, busy_ns=10 * MS, phases=("forward",), num_gpus=1, **more):
+def advised(step_ns=30 * MS, busy_ns=10 * MS, cause=LAUNCHES, num_gpus=1, **more):
     parts = {"kernels_ns": busy_ns, "communication_ns": 0, "copies_ns": 0, "late_launch_ns": 99 * MS, "between_ns": 0}
-    elapsed = {"phase": "forward", "elapsed_ns": 109 * MS, "unknown_idle_ns": 0} | parts
+    elapsed = {"phase": "forward", "elapsed_ns": 109 * MS, "unknown_idle_ns": 0, "compute_ns": busy_ns} | parts
     elapsed = pd.DataFrame([elapsed | {"gpu": gpu} for gpu in range(num_gpus)])
     kernel = {"phase": "forward", "module": "", "family": "gemm", "kernel_name": GEMM}
     kernel |= {"calls": 100 * num_gpus, "time_ns": busy_ns * num_gpus}
     findings = pd.DataFrame(columns=["kind", "time_ns", "count", "evidence"]).astype({"time_ns": float, "count": int})
-    timed = {name: Clock(wall_ns, issue_ns) for name in (*phases, "step")}
+    timed = {name: Clock(step_ns, step_ns) for name in ("forward", "step")}
+    causes = dict.fromkeys(CAUSES, 0.0) | {cause: float(step_ns - busy_ns)}
+    limit = StepLimit({COMPUTE: busy_ns, CPU: step_ns - busy_ns}, causes)
     api = pd.DataFrame({"name": ["cudaLaunchKernel"]})
-    return advise(RUN | more, elapsed, findings, pd.DataFrame([kernel]), api, timed).set_index("change")
+    return advise(RUN | more, elapsed, findings, pd.DataFrame([kernel]), api, timed, limit).set_index("change")
 
 
-def test_the_time_behind_it_is_of_the_steps_without_nsys():
+def test_the_time_that_a_change_concerns_is_of_the_steps_without_nsys():
     rows = advised()
-    gaps = 100 * 1600
-    assert rows.loc["cuda_graphs", "time_ns"] == 20 * MS - gaps
-    assert rows.loc["cuda_graphs", "ceiling_ns"] == 20 * MS
-    assert rows.loc["cuda_graphs", "share"] == pytest.approx((20 * MS - gaps) / (30 * MS))
+    assert rows.loc["cuda_graphs", "time_ns"] == rows.loc["cuda_graphs", "ceiling_ns"] == 20 * MS
+    assert rows.loc["cuda_graphs", "share"] == pytest.approx(20 / 30)
 
 
 def test_of_several_gpus_it_is_that_of_one_of_them():
@@ -43,26 +40,29 @@ def test_of_several_gpus_it_is_that_of_one_of_them():
 
 
 @pytest.mark.parametrize("change", ["cuda_graphs", "larger_batch"])
-def test_a_host_that_issues_in_time_is_not_why_the_gpu_idles(change):
-    assert change not in advised(issue_ns=20 * MS).index
+@pytest.mark.parametrize("cause", [SYNCHRONISATION, DATA])
+def test_fewer_launches_are_not_advised_for_what_else_the_gpu_waits_for(change, cause):
+    assert change not in advised(cause=cause).index
 
 
-def test_without_the_time_that_the_host_needs_it_is_not_blamed():
-    assert advised(issue_ns=math.nan).loc["cuda_graphs", "reason_code"] == WithheldCode.IDLE_UNEXPLAINED
+def test_the_first_advice_fits_what_the_gpu_waits_for():
+    assert advised().index[0] == "cuda_graphs" and advised()["fits_limit"].iloc[0]
+    assert advised(cause=SYNCHRONISATION).index[0] == "synchronisations"
 
 
-def test_a_script_without_phases_is_not_judged_by_its_host():
-    rows = advised(phases=())
-    assert rows.loc["cuda_graphs", "reason_code"] == WithheldCode.IDLE_UNEXPLAINED
+def test_a_run_whose_limit_is_not_known_has_no_advice():
+    columns = ["gpu", "phase", "elapsed_ns"]
+    nothing = pd.DataFrame(columns=columns)
+    assert advise(RUN, nothing, nothing, nothing, nothing, {}, None).empty
 
 
-def test_where_the_gpu_is_busy_nothing_is_said_of_the_host():
-    assert "cuda_graphs" not in advised(wall_ns=10 * MS, issue_ns=10 * MS).index
+def test_a_busy_gpu_does_not_wait_for_launches():
+    assert "cuda_graphs" not in advised(step_ns=10 * MS).index
 
 
 def test_a_larger_batch_is_advised_where_memory_is_left():
     row = advised().loc["larger_batch"]
-    assert row["evidence"] == "the GPU waits for the host, and peak allocated is 9.9% of its memory"
+    assert row["evidence"] == "the GPU waits for launches, and peak allocated is 9.9% of its memory"
     assert advised(peak_memory_bytes=100 * GB).loc["larger_batch", "reason"].startswith("peak allocated is 70.9%")
 
 
@@ -73,8 +73,8 @@ def test_checkpointing_is_never_advised_for_speed():
 
 
 @pytest.mark.parametrize("more", [{"peak_memory_bytes": None}, {"gpu_name": "another"}])
-def test_nothing_is_said_of_memory_that_is_not_known(more):
-    assert advised(**more).loc["larger_batch", "reason"] == "it is not known how much memory is left"
+def test_a_larger_batch_is_less_sure_if_the_memory_is_not_known(more):
+    assert advised(**more).loc["larger_batch", "sure"] == "low: it is not known how much memory is left"
 
 
 def test_a_run_without_timings_has_no_advice():

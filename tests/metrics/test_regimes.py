@@ -1,33 +1,16 @@
-"""What limits a step is said only where it holds whatever is not known."""
+"""The map of what limits a step has a panel a precision, and leads to runs."""
 
 import dataclasses
 
 import pytest
 
 from profiler_job.analysis.metrics import regimes, run_grid
-from profiler_job.analysis.metrics.roofline import COMPUTE, LAUNCHES, MEMORY
 from profiler_job.analysis.render import regime_map
 from profiler_job.analysis.render.answer import Table
+from profiler_job.jobs.contract.step_limit import MEMORY
 from tests.synthetic import recording
 
 PEAKS = {"gemm_fp32": 50e12, "copy": 4e12}
-
-
-@pytest.mark.parametrize(
-    ("above", "busy_share", "launch_wait", "few", "expected"),
-    [
-        (0.8, 0.9, 0.1, 0.2, COMPUTE),
-        (float("nan"), 0.9, 0.1, 0.7, MEMORY),
-        (float("nan"), 0.9, 0.1, 0.4, None),
-        (float("nan"), 0.6, 0.39, 0.6, regimes.EITHER),
-        (float("nan"), 0.6, 0.2, 0.4, None),
-        (float("nan"), 0.4, 0.6, 0.9, LAUNCHES),
-    ],
-    ids=["by formula", "few operations lead", "others lead", "waits longer than matmuls run", "hardly waits", "waits"],
-)
-def test_a_step_is_bound_by_what_must_lead(above, busy_share, launch_wait, few, expected):
-    row = {"above": above, "busy_share": busy_share, "launch_wait": launch_wait, "few": few}
-    assert regimes.name_bound(row) == expected
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +26,7 @@ def test_each_precision_has_a_panel_whose_cells_lead_to_runs(rec):
     assert rows.groupby("precision").size().to_dict() == {"fp32": 4, "bf16": 4}, "a case is there once"
     runs = [run for of in (rec, lower) for run in zip(of.runs["run_id"], of.runs["started_at"])]
     pages = run_grid.page_by_id([rec, lower], {run: f"report/runs-{run[0]}" for run in runs})
-    rows = rows.assign(leads_to=rows["run_id"].map(pages), bound=MEMORY)
+    rows = rows.assign(leads_to=rows["run_id"].map(pages), limit=MEMORY)
     rows.loc[rows.index[-1], "leads_to"] = ""
     html = regime_map.to_html(Table("regimes", "Limits", (), rows), "x.csv", "../")
     assert html.index("<caption>FP32") < html.index("<caption>BF16")

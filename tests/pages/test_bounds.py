@@ -9,10 +9,11 @@ from xml.etree import ElementTree
 import pandas as pd
 import pytest
 
-from profiler_job.analysis.metrics import kernel_time, roofline
+from profiler_job.analysis.metrics import kernel_time, roofline, step_limits
 from profiler_job.analysis.pages.questions import bounds, forward_time
 from profiler_job.analysis.render import chart_parts, charts, line_charts
 from profiler_job.analysis.site import combine, page_context
+from profiler_job.jobs.contract.step_limit import COMPUTE, MEMORY
 from profiler_job.jobs.contract.words import NOT_MEASURED
 from tests import frozen, synthetic
 
@@ -64,33 +65,27 @@ def test_operations_and_families_are_the_same_time_and_work(answer):
 def test_matmuls_are_limited_by_compute_and_everything_else_by_memory(answer):
     rows = answer.tables["every"].rows
     gemms = rows["series"].isin((roofline.LINEAR, roofline.ATTENTION))
-    assert set(rows[gemms]["limit"]) == {roofline.COMPUTE}
-    assert set(rows[~gemms]["limit"]) == {roofline.MEMORY}
+    assert set(rows[gemms]["limit"]) == {COMPUTE}
+    assert set(rows[~gemms]["limit"]) == {MEMORY}
     assert rows[gemms]["reached"].max() < 1.02, "no matmul is faster than the measured peak"
 
 
-def test_shares_of_a_run_add_up_and_decide_what_bounds_it(answer):
+def test_parts_of_a_run_add_up_to_its_unprofiled_step_and_the_largest_limits_it(answer):
     rows = answer.tables["runs"].rows
     rows = rows[rows["run_id"] != ""]
     assert (rows["above"] + rows["below"]).dropna().sub(1).abs().max() < 1e-9
-    parts = pd.DataFrame(
-        {
-            roofline.LAUNCHES: rows["launch_wait"],
-            roofline.COMPUTE: rows["busy_share"] * rows["above"],
-            roofline.MEMORY: rows["busy_share"] * rows["below"],
-        }
-    )
-    assert (parts.idxmax(axis=1) == rows["bound"]).all()
-    # GPU busy is of the profiled steps: where the GPU never waits it may be longer than the unprofiled one.
-    assert (parts.sum(axis=1) <= rows["busy_share"].clip(lower=1) + 1e-9).all() and rows["busy_share"].max() < 1.02
-    assert rows["bound"].notna().all()
+    parts, causes = rows[[*step_limits.PARTS.values()]], rows[[*step_limits.CAUSES.values()]]
+    assert (parts.sum(axis=1) - rows["timer_ns"]).abs().max() < 1 and (parts >= 0).all(axis=None)
+    assert (causes.sum(axis=1) - rows["cpu_ns"]).abs().max() < 1
+    largest = parts.idxmax(axis=1).map({column: name for name, column in step_limits.PARTS.items()})
+    assert all(name in limit for name, limit in zip(largest, rows["limit"], strict=True))
 
 
 def test_the_verdict_counts_every_run(answer):
     claim = answer.claims["counts"]
     assert claim.holds
     found = claim.values
-    assert found["compute"] + found["memory"] + found["launches"] == found["num_all"] == 7
+    assert found["compute"] + found["memory"] + found["cpu"] + found["either"] == found["num_all"] == 7
 
 
 def test_a_phase_waits_for_launches_for_as_long_here_as_in_question_a():
@@ -120,18 +115,17 @@ def test_another_recording_of_a_run_may_have_other_bounds():
     rows = answer.tables["runs"].rows
     found = answer.claims["recordings"].values
     assert (rows["num_recordings"] == 2).all() and found["num_rows"] == len(rows)
-    assert found["num_ever"] == rows["launch_bound_in"].isin(["1 of 2", "2 of 2"]).sum()
+    assert found["num_ever"] == rows["cpu_limits_in"].isin(["1 of 2", "2 of 2"]).sum()
     assert (rows["wait_high"] > rows["wait_low"]).any()
 
 
-def test_without_measured_peaks_nothing_is_said_of_compute_and_memory():
+def test_without_measured_peaks_all_matmuls_count_as_compute_and_it_is_said():
     answer = page_context.ask(bounds.QUESTION, made_up(oom={}), calibration=NONE)
-    assert set(answer.tables["runs"].rows["bound"].dropna()) <= {roofline.LAUNCHES}
+    assert answer.claims["without_ridge"].holds
     assert answer.tables["operations"].rows[["limit", "reached"]].isna().all(axis=None)
     assert not len(answer.charts["roofline"].rows)
-    for key in ("counts", "compute", "memory", "never_memory", "optimizer_memory", "linear", "from_cache"):
+    for key in ("compute", "memory", "never_memory", "linear", "from_cache"):
         assert not answer.claims[key].holds, key
-    assert answer.claims["counts_of_some"].holds
 
 
 def test_a_run_out_of_memory_has_no_derived_number():
@@ -139,7 +133,7 @@ def test_a_run_out_of_memory_has_no_derived_number():
     rows = page_context.ask(bounds.QUESTION, rec, calibration=RATES).tables["runs"].rows
     failed = rows[rows[NOT_MEASURED].str.startswith("OOM")]
     assert len(failed)
-    assert failed[["busy_share", "above", "bound", "timer_ns"]].isna().all(axis=None)
+    assert failed[["busy_share", "above", "limit", "timer_ns"]].isna().all(axis=None)
 
 
 @pytest.mark.parametrize(("column", "value"), [("precision", "bf16"), ("attention", "flash"), ("compile", "default")])
@@ -161,7 +155,7 @@ def test_a_busy_gpu_that_mostly_moves_bytes_is_bound_by_memory():
         dataclasses.replace(rec, kernels=rec.kernels.assign(end_ns=slow), steps=steps),
         calibration=RATES,
     )
-    assert set(answer.tables["runs"].rows["bound"]) == {roofline.MEMORY}
+    assert set(answer.tables["runs"].rows["limit"]) == {MEMORY}
     assert answer.claims["memory"].holds
     assert not answer.claims["never_memory"].holds
 

@@ -388,7 +388,7 @@ def test_every_form_has_the_gains(steps, tmp_path):
     assert 0 < first["gain_least_ns"] < first["gain_ns"] < first["gain_most_ns"] <= first["ceiling_ns"]
     assert "predicted to save" in run(*steps, "--format", "md")
     lines = run(*steps, "--format", "csv", "--section", "advice").splitlines()
-    assert lines[0].endswith("reason,gain_ns,gain_least_ns,gain_most_ns,no_gain_because,reason_code")
+    assert lines[0].endswith("fits_limit,reason,gain_ns,gain_least_ns,gain_most_ns,no_gain_because,reason_code")
     assert f",{first['gain_ns']}," in lines[1]
     run(*steps, "--html", tmp_path / "page.html")
     assert "predicted to save" in (tmp_path / "page.html").read_text()

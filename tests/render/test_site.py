@@ -76,7 +76,7 @@ def test_a_shared_page_says_what_was_found_and_shows_it(site):
     assert picture.name == "top-kernel.png"
     run = (site / "report" / "runs" / "small-ctx512-fp32-naive-train_step.html").read_text()
     assert 'content="Training step of small at context 512 in FP32, ' in run
-    assert re.search(r"[\d.]+\sms a step\. Under nsys, limited by \w", run), "the words are not of the step's figure"
+    assert re.search(r"[\d.]+\sms a step\. limited by \w", run), "the words are not of the step's figure"
     checks = (site / "report" / "reconciliation.html").read_text()
     assert 'name="description" content="Do the numbers agree? All ' in checks
 

@@ -1,4 +1,4 @@
-"""(h) What bounds a step: launches, compute or memory?"""
+"""(h) What limits a step: compute, memory or the CPU?"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,9 +6,9 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.metrics import kernel_time, regimes, roofline, run_grid, waiting
+from profiler_job.analysis.metrics import kernel_time, regimes, roofline, run_grid, step_limits, waiting
 from profiler_job.analysis.metrics.differences import Band, Bands
-from profiler_job.analysis.metrics.roofline import ATTENTION, COMPUTE, LAUNCHES, LINEAR, MEMORY, OTHER, SOFTMAX
+from profiler_job.analysis.metrics.roofline import ATTENTION, LINEAR, OTHER, SOFTMAX
 from profiler_job.analysis.pages.case_columns import case_headings, spread_column
 from profiler_job.analysis.pages.extreme_rows import (
     count_all,
@@ -23,16 +23,19 @@ from profiler_job.analysis.pages.extreme_rows import (
 from profiler_job.analysis.pages.question import Inputs, Question, Section
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import modes, ranges
+from profiler_job.jobs.contract.step_limit import COMMUNICATION, COMPUTE, CPU, MEMORY
 from profiler_job.jobs.contract.studies import BF16
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
 UNKNOWN = "no peak or no formula"
+NAMES = (COMPUTE, MEMORY, COMMUNICATION, CPU)
+EITHER = "either"
 PRECISION = "precision"
 """The study that has a context length in every precision."""
 
 
 def answer(given: Inputs) -> Answer:
-    """Roofline of every operation and kernel family, and what bounds each run.
+    """Roofline of every operation and kernel family, and what limits each run.
 
     FLOPs and bytes are counted from the kernels as the model is written, in FP32 (flops.kernel_costs; backward does the
     matmuls of forward twice; AdamW is flops.adamw_unfused). Runs in another precision, with fused attention or compiled
@@ -41,10 +44,10 @@ def answer(given: Inputs) -> Answer:
     that this roof allows over the kernel time. Operations of forward come from mode `forward`, the others from
     `train_step`.
 
-    What bounds a run is what takes the largest part of its unprofiled step: waiting for launches (`metrics.waiting`),
-    matmuls above the ridge (compute), or all other kernels (memory), which do a few operations for each element. So is
-    each phase of a training step. Other recordings (`studies`) of the same runs say in how many of them a run is
-    launch-bound; their shares of kernel time are taken to be these. Backward to forward is within training steps.
+    What limits a run is the largest part of its unprofiled step (`jobs.contract.step_limit`): compute, memory,
+    communication or the CPU. So is each phase of a training step. Without a formula or a peak, all matmuls count as
+    compute. Other recordings (`studies`) of the same runs say in how many of them the CPU limits a run; their shares of
+    kernel time are taken to be these. Backward to forward is within training steps.
     run_pages: as in `run_grid.page_by_id`.
     """
     frames = _frames(
@@ -64,7 +67,7 @@ def answer(given: Inputs) -> Answer:
 QUESTION = Question(
     letter="h",
     slug="bounds",
-    title="What bounds a step: launches, compute or memory?",
+    title="What limits a step: compute, memory or the CPU?",
     needs=("runs", "steps", "kernels", "memops", "calibration", "bands", "studies", "run_pages"),
     answer=answer,
     section=Section.LIMIT,
@@ -83,9 +86,9 @@ class LimitData:
     families: pd.DataFrame
     """Rates of each kernel family in each case, phase by phase."""
     runs: pd.DataFrame
-    """What bounds each run."""
+    """What limits each run."""
     phases: pd.DataFrame
-    """What bounds each phase of each training step."""
+    """What limits each phase of each training step."""
     ratios: pd.DataFrame
     """Backward to forward, of each training step."""
     regimes: pd.DataFrame
@@ -109,9 +112,10 @@ def _frames(
     named = timed.merge(roofline.name_operations(), on=roofline.KEY[1:])
     operations = roofline.rate_groups(named, ["operation", "series", "phase"], runs)
     kernel_ns = operations["run_id"].map(totals.groupby("run_id")["time_ns"].sum())
-    judged = roofline.judge_steps(steps, waiting.launch_waits(steps, kernels, memops, band), totals, costs)
+    judged = step_limits.measure_limits(steps, kernels, memops, costs, band)
+    judged = judged.assign(cpu_share=judged["cpu_ns"] / judged["timer_ns"])
     of_steps = judged[judged["phase"] == ranges.STEP]
-    of_steps = of_steps.merge(_count_recordings(of_steps, runs, studies, band), how="left", on="run_id")
+    of_steps = of_steps.merge(_count_recordings(of_steps, runs, studies, costs, band), how="left", on="run_id")
     in_phases = judged[judged["phase"].isin((ranges.FORWARD, ranges.BACKWARD, ranges.OPTIMIZER))]
     grid = pd.concat([run_grid.cases(runs, mode).assign(mode=mode) for mode in modes.MODES])
     training = run_grid.cases(runs, "train_step")
@@ -152,16 +156,20 @@ def _regimes(
 
 
 def _count_recordings(
-    judged: pd.DataFrame, runs: pd.DataFrame, studies: Mapping[str, Any], band: Band | None
+    judged: pd.DataFrame, runs: pd.DataFrame, studies: Mapping[str, Any], costs: pd.DataFrame, band: Band | None
 ) -> pd.DataFrame:
-    """In how many recordings of each run its step is launch-bound: run_id, num_recordings, num_claimed, wait_low and
-    wait_high (of launches), launch_bound_in."""
-    others = waiting.compute_other_waits(runs, studies.values(), band)
-    others = others.merge(judged[["run_id", "phase", "above"]], on=["run_id", "phase"])
-    others["is_bound"] = [roofline.bound_by(row) == LAUNCHES for row in others.to_dict("records")]
-    table = waiting.count_recordings(judged.assign(is_bound=judged["bound"] == LAUNCHES), others, "is_bound")
+    """In how many recordings of each run the CPU limits its step: run_id, num_recordings, num_claimed, wait_low and
+    wait_high (the part of the step in which the GPU waits for launches), cpu_limits_in."""
+
+    def measure(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
+        return step_limits.measure_limits(steps, kernels, memops, costs, band)
+
+    others = waiting.compute_other_waits(runs, studies.values(), band, measure)
+    if len(others):
+        others = others.assign(is_limited=others["limit"] == CPU)
+    table = waiting.count_recordings(judged.assign(is_limited=judged["limit"] == CPU), others, "is_limited")
     words = [f"{num} of {num_all}" for num, num_all in zip(table["num_claimed"], table["num_recordings"])]
-    return table.assign(launch_bound_in=words).drop(columns="phase")
+    return table.assign(cpu_limits_in=words).drop(columns="phase")
 
 
 def _peaks(calibration: pd.DataFrame) -> dict[str, float]:
@@ -209,12 +217,13 @@ _SUMMARY = (
 _JUDGED = (
     spread_column("timer", "unprofiled"),
     Column("busy_share", "GPU busy", "share", bar=True),
-    Column("launch_wait", "waits for launches", "share"),
+    Column("cpu_share", "the GPU waits for the CPU", "share"),
+    Column("launch_wait", "of it, launches", "share"),
     Column("above", "kernel time above the ridge", "share", absent=UNKNOWN),
     Column("below", "below it", "share", absent=UNKNOWN),
-    Column("bound", "limited by", absent=UNKNOWN),
+    Column("limit", "limited by", absent=UNKNOWN),
 )
-_RECORDED = (Column("launch_bound_in", "launch-bound in recordings"),)
+_RECORDED = (Column("cpu_limits_in", "the CPU limits it in recordings"),)
 _RATIOS = (
     Column("timer_ratio", "Python timer", "ratio"),
     Column("kernel_ratio", "kernel time", "ratio"),
@@ -239,10 +248,10 @@ def _tables(frames: LimitData) -> list[Table]:
             roofline.summary(frames.families),
         ),
         Table("every", "Every operation of every case", (*case, *_OPERATION, *_RATES), frames.operations),
-        Table("runs", "What bounds each run", (*case, Column("mode", "mode"), *_JUDGED, *_RECORDED), frames.runs),
+        Table("runs", "What limits each run", (*case, Column("mode", "mode"), *_JUDGED, *_RECORDED), frames.runs),
         Table(
             "phases",
-            "What bounds each phase of a training step",
+            "What limits each phase of a training step",
             (*case, Column("phase", "phase"), *_JUDGED),
             frames.phases,
         ),
@@ -253,12 +262,10 @@ def _tables(frames: LimitData) -> list[Table]:
 
 def _title_of_regimes(rows: pd.DataFrame) -> str:
     """In each precision how many training steps each limit has."""
-    words = {COMPUTE: "compute-bound", MEMORY: "memory-bound", LAUNCHES: "launch-bound"}
-    words |= {regimes.EITHER: "launch- or memory-bound"}
     said = []
-    for precision, of in rows[rows["bound"].notna()].groupby("precision", sort=False):
-        counts = of["bound"].value_counts()
-        limits = ", ".join(f"{counts[bound]} {label}" for bound, label in words.items() if bound in counts)
+    for precision, of in rows[rows["limit"].notna() & (rows["limit"] != "")].groupby("precision", sort=False):
+        counts = of["limit"].map(lambda limit: EITHER if limit.startswith(EITHER) else limit).value_counts()
+        limits = ", ".join(f"{name} {counts[name]}" for name in (*NAMES, EITHER) if name in counts)
         said.append(f"{str(precision).upper()}: {limits}")
     return f"What limits a training step. {'; '.join(said) or 'Not known'}"
 
@@ -310,24 +317,23 @@ def _title_of_roofline(points: pd.DataFrame) -> str:
 
 def _claims_of_runs(runs: pd.DataFrame) -> list[Claim]:
     timed = runs[(runs[NOT_MEASURED] == "") & runs["busy_share"].notna()]
-    counts = {bound: int((timed["bound"] == bound).sum()) for bound in (COMPUTE, MEMORY, LAUNCHES)}
-    known = sum(counts.values())
-    counts |= {"num_known": known, "num_all": len(timed)}
+    counts = {name.lower(): int((timed["limit"] == name).sum()) for name in (COMPUTE, MEMORY, CPU)}
+    counts |= {"either": int(timed["limit"].astype(str).str.startswith(EITHER).sum()), "num_all": len(timed)}
+    with_ridge = timed[timed["above"].notna()]
 
-    def make_bound_claim(bound: str, value: str) -> Claim:
-        rows = timed[timed["bound"] == bound]
-        return Claim(bound, rows, facts=lambda rows: extremes(value)(rows) | counts)
+    def make_claim(name: str, value: str, rows: pd.DataFrame) -> Claim:
+        return Claim(name.lower(), rows[rows["limit"] == name], facts=lambda rows: extremes(value)(rows) | counts)
 
-    compared = timed[timed["bound"].isin((COMPUTE, MEMORY))]
+    compared = with_ridge[with_ridge["limit"].isin((COMPUTE, MEMORY))]
     return [
-        Claim("counts", timed, lambda rows: known == len(rows), facts=lambda rows: counts),
-        Claim("counts_of_some", timed, lambda rows: known < len(rows), facts=lambda rows: counts),
-        make_bound_claim(LAUNCHES, "launch_wait"),
+        Claim("counts", timed, facts=lambda rows: counts),
+        Claim("without_ridge", timed[timed["above"].isna()], facts=count_all(timed)),
+        make_claim(CPU, "cpu_share", timed),
         Claim("waits", timed, facts=_waits),
         Claim("recordings", timed[timed["num_recordings"] > 1], facts=_recordings),
-        make_bound_claim(COMPUTE, "above"),
-        make_bound_claim(MEMORY, "below"),
-        Claim("never_memory", compared, lambda rows: (rows["bound"] != MEMORY).all(), facts=extremes("below")),
+        make_claim(COMPUTE, "above", with_ridge),
+        make_claim(MEMORY, "below", with_ridge),
+        Claim("never_memory", compared, lambda rows: (rows["limit"] != MEMORY).all(), facts=extremes("below")),
     ]
 
 
@@ -336,7 +342,7 @@ def _waits(rows: pd.DataFrame) -> dict[str, Any]:
 
 
 def _recordings(rows: pd.DataFrame) -> dict[str, Any]:
-    """Of runs that several recordings have: how many are launch-bound in one of them or more, how many in all, and the
+    """Of runs that several recordings have: how many the CPU limits in one of them or more, how many in all, and the
     one whose GPU waits for launches most differently."""
     return {
         "num_ever": int((rows["num_claimed"] > 0).sum()),
@@ -347,12 +353,12 @@ def _recordings(rows: pd.DataFrame) -> dict[str, Any]:
 
 def _claims_of_phases(phases: pd.DataFrame) -> list[Claim]:
     optimizer = phases[(phases["phase"] == ranges.OPTIMIZER) & phases["busy_share"].notna()]
-    bound = optimizer[optimizer["bound"].isin((COMPUTE, MEMORY))]
+    bound = optimizer[optimizer["limit"].isin((COMPUTE, MEMORY))]
     return [
         Claim(
             "optimizer_memory",
             bound,
-            lambda rows: (rows["bound"] == MEMORY).all(),
+            lambda rows: (rows["limit"] == MEMORY).all(),
             facts=count_all(optimizer),
         ),
         Claim("optimizer_waits", optimizer, facts=extremes("launch_wait")),

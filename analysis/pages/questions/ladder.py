@@ -251,9 +251,10 @@ def _differ(rows: pd.DataFrame, others: pd.DataFrame, bands: Bands | None) -> pd
 
 def _measure_steps(recordings: Iterable[Any]) -> pd.DataFrame:
     """Each training step of the reference model and of models of Hugging Face that was measured, the first of those
-    that have one run id: CASE, AXES, batch_size, workload, run_id, ns, min_ns, max_ns, parts (of this, phases that the
-    host limits) and host_limited, the same as a share, tokens_per_s, peak_bytes, joules, host_ratio (a loop of plain
-    Python over the loop of the fastest process on such a CPU), and the losses that the run compared itself."""
+    that have one run id: CASE, AXES, batch_size, workload, run_id, ns, min_ns, max_ns, parts (of this, phases in which
+    the CPU issues work until they end) and host_limited, the same as a share, tokens_per_s, peak_bytes, joules,
+    host_ratio (a loop of plain Python over the loop of the fastest process on such a CPU), and the losses that the run
+    compared itself."""
     tables: dict[str, list[pd.DataFrame]] = {}
     seen: set[str] = set()
     for rec in recordings:
@@ -341,12 +342,12 @@ def _select_faster(rungs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _are_host_limited(rows: pd.DataFrame) -> bool:
-    """Whether the host limits most of each of these steps, and none was compiled."""
+    """Whether the CPU issues work for most of each of these steps, and none was compiled."""
     return bool((rows["host_limited"] > 0.5).all()) and not rows["rung"].isin(WITH_COMPILE).any()
 
 
 def _select_by_limit(rows: pd.DataFrame, is_host: bool) -> pd.DataFrame:
-    """Those whose step before the change the host limits for the most part, or the others."""
+    """Those in which the CPU issued work for most of the step before the change, or the others."""
     return rows[(rows["base_host_limited"] > 0.5) == is_host]
 
 
@@ -423,7 +424,7 @@ def _tables(frames: LadderData) -> list[Table]:
     if frames.rungs["trained_off"].isna().all():
         costs = costs[:-2]
     hosts = (
-        Column("host_limited", "host limits", "share"),
+        Column("host_limited", "CPU issues work", "share"),
         Column("host_ratio", "host loop", "ratio", absent="not read"),
     )
     rung, change = Column("rung", "rung"), Column("change", "change alone")
@@ -439,8 +440,8 @@ def _tables(frames: LadderData) -> list[Table]:
         Table("costs", "Rung by rung: tokens, memory, energy and loss", (*case, rung, *costs), shown),
         Table(
             "limits",
-            "Part of the step in phases that the host limits, percent",
-            (*case, Column("rung", "rung"), Column("host_limited", "host limits", "share")),
+            "Part of the step in phases in which the CPU issues work until they end, percent",
+            (*case, Column("rung", "rung"), Column("host_limited", "CPU issues work", "share")),
             _select_for_map(frames.rungs),
         ),
         Table("rest", "Rung by rung: all other cases", (*case, rung, step, speedup, gain, *predictions), rest),
@@ -574,7 +575,7 @@ def _span_of_gains(rows: pd.DataFrame) -> dict[str, Any]:
 
 
 def _limits(rows: pd.DataFrame) -> dict[str, Any]:
-    """In how many cases of each precision the host limits more than half of the step."""
+    """In how many cases of each precision the CPU issues work for more than half of the step."""
     rows = rows.assign(by_host=rows["host_limited"] > 0.5)
     counts = rows.groupby("rung", sort=False)["by_host"].agg(["sum", "size"])
     return {"of": [{"rung": name, "num": int(num), "num_all": int(size)} for name, num, size in counts.itertuples()]}

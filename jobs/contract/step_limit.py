@@ -1,0 +1,138 @@
+"""What limits a step: one definition for every command, page and table.
+
+The time of a step has four parts, which add up to it. compute: matmuls and attention run, above the ridge of the
+precision that they run in if the ridge is known. memory: other kernels and copies run. communication: only kernels
+that exchange data between GPUs run. CPU: the GPU has nothing to run, since it waits for launches, a synchronisation or
+data. The largest part limits the step. If the two largest differ by less than the interval of the step, either may.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from profiler_job.jobs.contract.quantities import format_share, format_time
+
+COMPUTE, MEMORY, COMMUNICATION, CPU = "compute", "memory", "communication", "CPU"
+GPU = "GPU"
+"""GPU work whose kernels are hidden: executions of CUDA graphs traced as a whole, or times of CUDA events.
+It takes the place of compute, memory and communication."""
+PARTS = {
+    COMPUTE: "matmuls and attention run",
+    MEMORY: "other kernels and copies run",
+    COMMUNICATION: "only communication runs",
+    CPU: "the GPU waits for the CPU",
+    GPU: "the GPU runs work whose kernels are not seen",
+}
+"""The parts in the order of bars, and what happens in each."""
+LAUNCHES, SYNCHRONISATION, DATA, GAPS, UNKNOWN = "launches", "synchronisation", "data", "gaps", "unknown"
+CAUSES = {
+    LAUNCHES: "launches",
+    SYNCHRONISATION: "synchronisation",
+    DATA: "data",
+    GAPS: "gaps between kernels",
+    UNKNOWN: "an unknown cause",
+}
+"""What the GPU waits for while the CPU limits it. Gaps: what is launched has not started yet; fewer kernels have fewer
+gaps, so that they belong to the launches."""
+LEAST_INTERVAL = 0.05
+"""Part of a step by which its two largest parts must differ at least, since steps of fresh processes differ by it."""
+LEAST_CAUSE = 0.01
+"""Causes with a smaller part of the CPU's time are left out of sentences."""
+
+
+@dataclass(frozen=True)
+class StepLimit:
+    """The parts of a step, and of its CPU part the causes, in ns. interval_ns: the width of the interval of the step;
+    the limit has at least LEAST_INTERVAL."""
+
+    parts: Mapping[str, float]
+    causes: Mapping[str, float] = field(default_factory=dict)
+    interval_ns: float = 0.0
+
+    @property
+    def step_ns(self) -> float:
+        return sum(self.parts.values())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The largest part, or two if either may be it; none if no time passes."""
+        ranked = sorted((name for name in PARTS if self.parts.get(name)), key=lambda name: -self.parts[name])
+        if not ranked:
+            return ()
+        least_ns = max(self.interval_ns, LEAST_INTERVAL * self.step_ns)
+        first = self.parts[ranked[0]]
+        return tuple(ranked[:1] + [name for name in ranked[1:2] if first - self.parts[name] < least_ns])
+
+    @property
+    def name(self) -> str:
+        """`CPU`, `either CPU or memory`; "" if no time passes."""
+        names = self.names
+        return names[0] if len(names) == 1 else f"either {' or '.join(names)}" if names else ""
+
+    @property
+    def cause(self) -> str:
+        """The cause with most of the CPU's time; gaps count as launches. "" if the GPU does not wait."""
+        times = {name: self.causes.get(name, 0.0) for name in CAUSES}
+        times[LAUNCHES] += times.pop(GAPS)
+        largest = max(times, key=lambda name: times[name])
+        return largest if times[largest] else ""
+
+    @property
+    def targets(self) -> frozenset[str]:
+        """What a change must relieve to shorten the step: the limits, and for the CPU what the GPU waits for."""
+        return frozenset((self.cause or UNKNOWN) if name == CPU else name for name in self.names)
+
+    @property
+    def is_launches(self) -> bool:
+        """Whether launches limit the step, or may."""
+        return CPU in self.names and self.cause == LAUNCHES
+
+    def measure_share(self, name: str) -> float:
+        """Return a part's share of the step."""
+        return self.parts.get(name, 0.0) / self.step_ns if self.step_ns else 0.0
+
+
+def split_time(times: Mapping[str, float]) -> StepLimit:
+    """Make the limit of the time of a GPU from first to last operation, by the columns of `insight.gpu_limit`, in ns;
+    what is missing is 0."""
+    late, sync, data, between, unknown = (
+        float(times.get(f"{name}_ns", 0)) for name in ("late_launch", "sync", "data", "between", "unknown_idle")
+    )
+    kernels, compute, communication, copies, graphs = (
+        float(times.get(f"{name}_ns", 0)) for name in ("kernels", "compute", "communication", "copies", "graphs")
+    )
+    causes = {LAUNCHES: late - data, SYNCHRONISATION: sync, DATA: data, GAPS: between, UNKNOWN: unknown}
+    parts = {COMPUTE: compute, MEMORY: kernels - compute + copies, COMMUNICATION: communication, GPU: graphs}
+    return StepLimit(parts | {CPU: sum(causes.values())}, causes)
+
+
+def describe_limit(limit: StepLimit) -> str:
+    """`limited by the CPU, 63.2% of 99.1 ms: the GPU waits for launches`"""
+    names = limit.names
+    if not names:
+        return "no time passes"
+    words = [f"the {name}" if name in (CPU, GPU) else name for name in names]
+    shares = " and ".join(format_share(limit.measure_share(name)) for name in names)
+    either = "either " if len(names) > 1 else ""
+    line = f"limited by {either}{' or '.join(words)}, {shares} of {format_time(limit.step_ns)}"
+    if names == (CPU,):
+        return f"{line}: the GPU waits for {CAUSES.get(limit.cause, 'the CPU')}"
+    return f"{line}: {PARTS[names[0]]}" if len(names) == 1 else line
+
+
+def describe_parts(limit: StepLimit) -> str:
+    """`99.1 ms = compute 22.7 ms (22.9%) + memory 13.8 ms (13.9%) + CPU 62.6 ms (63.2%)`"""
+    present = [name for name in PARTS if limit.parts.get(name)]
+    if not present:
+        return ""
+    terms = [f"{name} {format_time(limit.parts[name])} ({format_share(limit.measure_share(name))})" for name in present]
+    return f"{format_time(limit.step_ns)} = {' + '.join(terms)}"
+
+
+def describe_causes(limit: StepLimit) -> str:
+    """`CPU: launches 55.2 ms, gaps between kernels 7.35 ms`; "" if the GPU does not wait."""
+    least = LEAST_CAUSE * limit.parts.get(CPU, 0.0)
+    ranked = sorted(CAUSES, key=lambda name: -limit.causes.get(name, 0.0))
+    terms = [
+        f"{CAUSES[name]} {format_time(limit.causes[name])}" for name in ranked if limit.causes.get(name, 0) > least
+    ]
+    return f"{CPU}: {', '.join(terms)}" if terms else ""
