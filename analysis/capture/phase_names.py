@@ -21,12 +21,14 @@ class PhaseNames(NamedTuple):
 
 
 YOURS, PYTORCH, LIGHTNING, MEGATRON, DEEPSPEED = "your own", "PyTorch", "Lightning", "Megatron-LM", "DeepSpeed"
+_PREFIX = r"(?:(?:phase|train(?:ing|er)?|step|iter|model|loop)[/:|] ?)?"
+"""What people put before the name of a phase."""
 _LIGHTNING = r"\[pl\]\[profile\](\[[^]]*\])?([\w.]*[.])?"
 
 
 def _make_names(phase: str, source: str, pattern: str, *examples: str) -> PhaseNames:
     if source == YOURS:  # people name ranges by calls, too: `loss.backward()`, `clip_grad_norm_`
-        pattern = rf"(?:{pattern})_?(\(\))?"
+        pattern = rf"{_PREFIX}(?:{pattern})_?(\(\))?"
     return PhaseNames(phase, source, re.compile(pattern, re.IGNORECASE), examples)
 
 
@@ -34,16 +36,24 @@ NAMES = (
     _make_names(
         vocabulary.DATA,
         YOURS,
-        r"data|data[ _]?load(er|ing)?|(get|next|load)[ _]?(data|batch)|dataloader[ _.]next",
-        *("data", "dataloader", "get_batch", "load batch"),
+        r"data|data[ _]?load(er|ing)?|(get|next|load|fetch)[ _]?(data|batch)|dataloader[ _.]next|"
+        r"(data|batch|inputs?)[ _-]to[ _-](gpu|device|cuda)|(copy|move|transfer)([ _-]\w+)?[ _-]to[ _-]"
+        r"(gpu|device|cuda)|h2d",
+        *("data", "dataloader", "get_batch", "load batch", "data_to_gpu", "copy_to_device"),
     ),
     _make_names(
         vocabulary.FORWARD,
         YOURS,
-        r"([\w.]+[.]|model[ _])?(forward|fwd)([ _-]?(pass|step))?([ _#:.-]*\d+)?",
-        *("forward", "fwd", "forward pass", "Model.forward", "forward_3"),
+        r"([\w.]+[.]|model[ _])?(forward|fwd)([ _-]?(pass|step))?([ _#:.-]*\d+)?|"
+        r"prefill|decode([ _-]step)?([ _#:.-]*\d+)?",
+        *("forward", "fwd", "forward pass", "Model.forward", "forward_3", "prefill", "decode_3"),
     ),
-    _make_names(vocabulary.LOSS, YOURS, r"loss|compute[ _]loss|criterion", "loss", "compute_loss", "criterion"),
+    _make_names(
+        vocabulary.LOSS,
+        YOURS,
+        r"(compute|calc(ulate)?)?[ _]?loss([/_ -](sync|reduce|fn))?|criterion|cross[ _-]?entropy",
+        *("loss", "compute_loss", "Calculate Loss/Sync", "criterion"),
+    ),
     _make_names(
         vocabulary.BACKWARD,
         YOURS,
@@ -59,9 +69,9 @@ NAMES = (
     _make_names(
         vocabulary.OPTIMIZER,
         YOURS,
-        r"optimi[sz]er|optim|opt|(optim|opt(imi[sz]er)?)[ _.-](step|update)|"
+        r"optimi[sz]er|optim|opt|((grad)?[ _]?scaler|optim|opt(imi[sz]er)?)[ _.-](step|update)|"
         r"(param(eter)?|weight)?s?[ _]?update([ _](param(eter)?|weight)s?)?|adamw?([ _.]step)?",
-        *("optimizer", "optim", "opt", "opt_step", "optimizer.step", "update", "adamw"),
+        *("optimizer", "optim", "opt", "opt_step", "optimizer.step", "scaler.step", "update", "adamw"),
     ),
     _make_names(
         vocabulary.ZERO_GRAD,
@@ -156,9 +166,13 @@ NAMES = (
     ),
 )
 
-STEP_EXAMPLES = ("step", "iter_3", "train_step", "ProfilerStep#7", "[pl][profile]run_training_batch")
+STEP_EXAMPLES = (
+    *("step", "iter_3", "Batch_3", "global_step_12", "train_step", "ProfilerStep#7"),
+    "[pl][profile]run_training_batch",
+)
 _STEP = re.compile(
-    rf"(train(ing)?[ _]?)?(step|iter|iteration|ProfilerStep)[ _#:.-]*\d*|{_LIGHTNING}run_training_batch|train_batch",
+    rf"{_PREFIX}((train(ing)?|global|micro)[ _]?)?(step|iter|iteration|ProfilerStep)[ _#:.-]*\d*|"
+    rf"batch[ _#:.-]*\d+|{_LIGHTNING}run_training_batch|train_batch",
     re.IGNORECASE,
 )
 
@@ -172,6 +186,22 @@ def find_phase(name: str, chosen: Mapping[str, str] | None = None) -> str:
         phase = name.removeprefix(vocabulary.FOLLOWED).partition("/")[0]
         return phase if phase in vocabulary.ALL_PHASES else ""
     return next((names.phase for names in NAMES if names.pattern.fullmatch(name.strip())), "")
+
+
+_WARM_UP = re.compile(
+    r"(\w+[ _/:-])?warm[ _-]?ups?([ _-]?(step|iter|iteration|run|batch|phase)s?)?[ _#:.-]*\d*", re.IGNORECASE
+)
+_BOTH = re.compile(rf"{_PREFIX}(forward|fwd)[ _/&+-]*(and[ _-])?(backward|bwd)([ _-]?(pass|step))?", re.IGNORECASE)
+
+
+def is_warm_up(name: str) -> bool:
+    """Whether a range called `name` marks steps of warm-up, which no median should hold."""
+    return _WARM_UP.fullmatch(name.strip()) is not None
+
+
+def holds_forward_and_backward(name: str) -> bool:
+    """Whether a range called `name` marks forward and backward together, and so neither phase."""
+    return _BOTH.fullmatch(name.strip()) is not None
 
 
 def parse_module(name: str) -> str | None:

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from profiler_job.analysis.capture import limits, pytorch_ranges
-from profiler_job.analysis.capture.phase_names import find_phase, is_step, parse_module
+from profiler_job.analysis.capture.phase_names import find_phase, is_step, is_warm_up, parse_module
 from profiler_job.analysis.capture.range_nesting import Nesting, merge_parents, split_by_depth
 from profiler_job.jobs.contract import ranges as vocabulary
 
@@ -39,6 +39,7 @@ def place_ranges(ranges: pd.DataFrame, nesting: Nesting, chosen: Mapping[str, st
     own_phase = np.array([PHASE_CATEGORIES.index(find_phase(text, chosen)) for text in names], np.int8)[name]
     is_chosen = np.array([text in chosen for text in names], bool)[name]
     own_step = np.array([is_step(text) for text in names], bool)[name]
+    warms_up = np.array([is_warm_up(text) for text in names], bool)[name]
     names_module, below_phase = _parse_modules(names)
     has_own_module = names_module[name]
     is_forward = _find_numbered_forward(ranges, number, is_node, np.where(is_operation, NO_PHASE, own_phase), own_phase)
@@ -86,6 +87,8 @@ def place_ranges(ranges: pd.DataFrame, nesting: Nesting, chosen: Mapping[str, st
             inner = (number[joined] < 0) & (outer[operation] >= 0)
             own = np.where(inner, outer[operation], own)
             module[joined] = np.where(around[joined] >= 0, around[joined], own)
+        warms_up[rows] |= has & warms_up[above]
+        own_step[rows] &= ~warms_up[rows]
         outer_step = np.where(has, in_step[above], -1)
         in_step[rows] = np.where(outer_step >= 0, outer_step, np.where(own_step[rows], rows, -1))
 

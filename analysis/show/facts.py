@@ -3,6 +3,7 @@
 from shlex import quote
 from typing import Any
 
+from profiler_job.analysis.capture.phase_names import holds_forward_and_backward
 from profiler_job.analysis.insight.section_columns import SECTIONS
 from profiler_job.analysis.insight.summary import Summary
 from profiler_job.analysis.reference.columns import format_cell
@@ -76,6 +77,9 @@ def format_facts(summary: Summary) -> list[str]:
         )
     if unmatched := facts["unmatched_ranges"]:
         names = ", ".join(map(make_printable, unmatched))
+        if both := [name for name in unmatched if holds_forward_and_backward(name)]:
+            named = ", ".join(map(make_printable, both))
+            lines.append(f"Forward and backward together are in the range {named}: its kernels are of neither by name")
         lines.append(
             f"The largest ranges match no phase ({names}): name them with --phase, such as "
             f"--phase {quote(f'forward={make_printable(unmatched[0])}')}"

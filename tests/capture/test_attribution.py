@@ -4,9 +4,9 @@ import pytest
 
 from profiler_job.analysis.capture.attribution import ATTRIBUTIONS, attribute
 from profiler_job.analysis.capture.nsys_export import read
-from profiler_job.analysis.capture.phase_names import find_phase, is_step
+from profiler_job.analysis.capture.phase_names import find_phase, is_step, is_warm_up
 from profiler_job.analysis.insight.summary import summarise
-from profiler_job.analysis.show.facts import describe_coverage
+from profiler_job.analysis.show.facts import describe_coverage, format_facts
 
 from .nsys_files import Export
 from .profiles import NAMES, profile
@@ -347,6 +347,16 @@ def test_rows_in_any_order_give_the_same(export, tmp_path):
         ("loss.backward()", "backward"),
         ("zero-grad", "zero_grad"),
         ("clip_grad_norm_", "clip"),
+        ("scaler.step", "optimizer"),
+        ("Calculate Loss/Sync", "loss"),
+        ("phase/backward", "backward"),
+        ("train/optimizer", "optimizer"),
+        ("data_to_gpu", "data"),
+        ("copy_to_device", "data"),
+        ("prefill", "forward"),
+        ("decode", "forward"),
+        ("forward-backward", ""),
+        ("batch_norm_3", ""),
         ("backward_hook", ""),
         ("flash_fwd_kernel", ""),
         ("lossless compression", ""),
@@ -357,9 +367,30 @@ def test_phases_of_other_programs_are_recognised(name, phase):
     assert find_phase(name) == phase
 
 
-@pytest.mark.parametrize("name", ["step", "Step 12", "iter_3", "iteration", "ProfilerStep#7", "train_step"])
+@pytest.mark.parametrize("name", ["step", "Step 12", "iter_3", "Batch_3", "global_step_12", "train/step 4"])
 def test_steps_of_other_programs_are_recognised(name):
     assert is_step(name)
+
+
+@pytest.mark.parametrize("name", ["Warm-up Step 1", "warmup", "warm_up_3", "train/warmup iteration 2"])
+def test_steps_of_warm_up_are_no_steps_to_count(name):
+    assert is_warm_up(name) and not is_step(name)
+
+
+def test_steps_inside_a_range_of_warm_up_are_no_steps(tmp_path, export):
+    export.push("warmup", 0, 400)
+    for at in (10, 200, 500, 700):
+        export.push("step", at, at + 100)
+        export.launch(at + 10)
+    _, attribution = _attributed(export, tmp_path)
+    assert attribution.kernels["step"].tolist() == [-1, -1, 0, 1]
+
+
+def test_a_range_of_forward_and_backward_is_neither_and_it_is_shown(tmp_path, export):
+    export.push("forward-backward", 0, 400)
+    export.launch(10)
+    summary = summarise(*_attributed(export, tmp_path))
+    assert any("orward and backward together" in line for line in format_facts(summary))
 
 
 def test_autograds_own_threads_lose_nothing():
