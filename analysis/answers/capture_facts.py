@@ -189,6 +189,8 @@ def _normalise(facts: dict[str, Any], where: str) -> dict[str, Any]:
             name = make_printable(facts["mode"])
             raise FactsError(f"{where}: there is no mode {name!r}: choose from {', '.join(MODES)}")
         facts["mode"] = mode
+    if wrong := [name for name in NUMBERS if facts.get(name, 1) < (name != "warmup")]:
+        raise FactsError(f"{where}: {wrong[0]} is {facts[wrong[0]]}, which is too small")
     if "status" in facts and facts["status"] not in STATUSES:
         name = make_printable(facts["status"])
         raise FactsError(f"{where}: there is no status {name!r}: choose from {', '.join(STATUSES)}")

@@ -29,8 +29,8 @@ BY_RANGES, BY_PHASES, BY_REPETITION, WHOLE = "ranges", "inferred phases", "repet
 WARM_UP = re.compile(r"warm[-_ ]?up.*|.*[-_ ]warm[-_ ]?up", re.IGNORECASE)
 LONGER = 1.5
 """A step at the start that takes this many times as long as the median of the others is warm-up."""
-REPEATS = 0.98
-"""Part of the kernels that must come again in the same order, for a repetition."""
+_SHORTEST_PASS = 20
+"""Kernels of a forward pass, at least, for a range to be split into several."""
 _MOST_PERIODS = 50
 _IN_STEP = (vocabulary.FORWARD, vocabulary.LOSS, vocabulary.BACKWARD, vocabulary.CLIP, vocabulary.OPTIMIZER)
 _FEWEST = 3
@@ -38,8 +38,8 @@ _FEWEST = 3
 
 @dataclass(kw_only=True)
 class CaptureSteps:
-    """Steps of a capture. steps: process, start_ns, end_ns, mode, number (from 0 in each mode and process), in which
-    warm-up has -1. how: how they were found. attribution: places of operations, with inferred phases. notes: lines for
+    """Steps of a capture. steps: process, start_ns, end_ns, mode, is_split (a part of a range that holds several), number
+    (from 0 in each mode and process; -1 of warm-up). how: how they were found. attribution: places of operations, with inferred phases. notes: lines for
     the reader, on what was left out or inferred."""
 
     steps: pd.DataFrame
@@ -72,7 +72,10 @@ def find_steps(capture: Capture, chosen: dict[str, str], warmup: int | None = No
         repeated, attribution = _from_repetition(capture, attribution, stated)
         if len(repeated):
             steps, how = repeated, BY_REPETITION
-    steps = _add_modes(steps, attribution, capture)
+    steps = _add_modes(_mark_by_time(steps, attribution.ranges), attribution, capture).assign(is_split=False)
+    if how == BY_RANGES:
+        steps, split = _split_repeated(steps, capture, attribution)
+        notes += split
     if warmup is None and attribution.ranges["name"].astype(str).str.startswith(vocabulary.FOLLOWED).any():
         warmup = 0  # recorded by this program, which leaves it out itself
     steps, left_out = _leave_out_warm_up(steps, warmup)
@@ -103,6 +106,18 @@ def _mark_warm_up(placed: pd.DataFrame) -> np.ndarray:
     paths = placed["path"].cat
     is_warm = np.array([any(map(WARM_UP.fullmatch, str(path).split("/"))) for path in paths.categories], bool)
     return is_warm[paths.codes.to_numpy()] if len(placed) else np.zeros(0, bool)
+
+
+def _mark_by_time(steps: pd.DataFrame, placed: pd.DataFrame) -> pd.DataFrame:
+    """Mark steps that start while a range called warm-up is open in their process."""
+    warm = placed[_mark_warm_up(placed)]
+    is_warm = [
+        (
+            (warm["process"] == step.process) & (warm["start_ns"] <= step.start_ns) & (step.start_ns < warm["end_ns"])
+        ).any()
+        for step in steps.itertuples(index=False)
+    ]
+    return steps.assign(is_warm_up=np.array(is_warm, bool))
 
 
 def _from_ranges(capture: Capture, attribution: Attribution) -> pd.DataFrame:
@@ -208,9 +223,10 @@ def _from_repetition(capture: Capture, attribution: Attribution, stated: str) ->
 
 
 def find_period(codes: np.ndarray) -> tuple[int, int]:
-    """Find the shortest sequence that a list of kernels ends with several times: the place where its first repetition
-    starts, and its length; (0, 0) if there is none. It is one of the distances between neighbours of the rarest
-    kernels that come at least _FEWEST times."""
+    """Find the sequence that a list of kernels ends with at least _FEWEST times: the place where its first repetition
+    starts, and its length; (0, 0) if there is none. Of several the one that covers most kernels, and of these the
+    shortest. Tried are the distances between neighbours of the rarest kernels. Nothing may follow the last one: the
+    layers of a model come again, too, but its head follows them."""
     if len(codes) < 2 * _FEWEST:
         return 0, 0
     values, counts = np.unique(codes, return_counts=True)
@@ -219,18 +235,38 @@ def find_period(codes: np.ndarray) -> tuple[int, int]:
     for value in rare:
         gaps, times = np.unique(np.diff(np.flatnonzero(codes == value)), return_counts=True)
         periods |= {int(gap) for gap in gaps[np.argsort(-times)][:3]}
-    for period in sorted(periods):
-        if period < 2 or len(codes) < _FEWEST * period:
+    first, best = len(codes), 0
+    for period in sorted(periods - {1}):
+        differs = np.flatnonzero(codes[:-period] != codes[period:])
+        num_same = len(codes) - period - (int(differs[-1]) + 1 if len(differs) else 0)
+        num = num_same // period + 1
+        if num >= _FEWEST and len(codes) - num * period < first:
+            first, best = len(codes) - num * period, period
+    return (first, best) if best else (0, 0)
+
+
+def _split_repeated(steps: pd.DataFrame, capture: Capture, attribution: Attribution) -> tuple[pd.DataFrame, list[str]]:
+    """Split steps of forward alone whose range is around several passes, as the order of their kernels shows."""
+    place = attribution.kernels
+    process, launch, code = (
+        capture.kernels["process"].to_numpy(),
+        place["launch_ns"].to_numpy(),
+        capture.kernels["kernel_name"].cat.codes.to_numpy(),
+    )
+    rows, notes = [], []
+    for step in steps.itertuples(index=False):
+        mine = np.flatnonzero((process == step.process) & (launch >= step.start_ns) & (launch < step.end_ns))
+        mine = mine[np.argsort(launch[mine], kind="stable")]
+        first, period = find_period(code[mine]) if step.mode == vocabulary.FORWARD else (0, 0)
+        if period < _SHORTEST_PASS or first >= period:
+            rows.append(step._asdict())
             continue
-        same = codes[:-period] == codes[period:]
-        tail = same[-(_FEWEST - 1) * period :]
-        if tail.mean() < REPEATS:
-            continue
-        num = _FEWEST
-        while (num + 1) * period <= len(codes) and same[-num * period :][:period].mean() >= REPEATS:
-            num += 1
-        return len(codes) - num * period, period
-    return 0, 0
+        starts = [step.start_ns, *(int(launch[mine[at]]) for at in range(first + period, len(mine), period))]
+        ends = [*starts[1:], step.end_ns]
+        part = step._asdict() | {"is_split": True}
+        rows += [part | {"start_ns": start, "end_ns": end} for start, end in zip(starts, ends)]
+        notes.append(f"a range of forward holds {len(starts)} passes: split by the order of their kernels")
+    return pd.DataFrame(rows, columns=steps.columns), list(dict.fromkeys(notes))
 
 
 def _add_modes(steps: pd.DataFrame, attribution: Attribution, capture: Capture) -> pd.DataFrame:

@@ -200,6 +200,8 @@ def _make_part(facts: CaptureFacts, capture: Capture, placed_steps: CaptureSteps
     tables = {name: _rename_parts(frame) for name, frame in tables.items()}
     steps = placed_steps.steps[(placed_steps.steps["mode"] == mode) & (placed_steps.steps["number"] >= 0)]
     tables["steps"] = _add_whole_steps(tables["steps"], steps, capture)
+    if steps["is_split"].any():  # the range is around all of them, so how long each takes on the host is not known
+        tables["steps"] = tables["steps"].head(0)
     num_ranks = max(int(steps["process"].nunique()), 1)
     run = _make_run(facts, mode, num_ranks)
     run |= {

@@ -118,6 +118,7 @@ def test_a_shape_in_a_name_gives_the_size_of_the_hand_out(tmp_path):
         'batch_size = "four"',
         "[[capture]]\nstatus = 'tired'",
         "handout = 1999",
+        "batch_size = 0",
         "[sizes.mine]\nd_model = 3",
         "not toml",
     ],

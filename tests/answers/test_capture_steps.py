@@ -85,6 +85,38 @@ def test_the_period_of_a_sequence(codes, found):
     assert find_period(np.array(codes, np.int64)) == found
 
 
+def test_a_range_around_several_passes_is_split(tmp_path):
+    made, kernels = Export(), [f"kernel_{number % 7}" for number in range(24)] + ["head"]
+    for number, name in enumerate(kernels * 4):
+        at = 1_000 + 100 * number
+        made.launch(at, start=at + 50, end=at + 90, name=name)
+    made.push("forward", 900, at + 100)
+    found = steps_of(made.sqlite(tmp_path / "a.sqlite"))
+    assert found.steps["number"].tolist() == [0, 1, 2, 3]
+    assert found.notes == ["a range of forward holds 4 passes: split by the order of their kernels"]
+
+
+def test_the_layers_of_one_pass_are_no_passes(tmp_path):
+    made, kernels = Export(), ["embedding", *[f"kernel_{number % 25}" for number in range(200)], "norm", "head"]
+    for number, name in enumerate(kernels):
+        at = 1_000 + 100 * number
+        made.launch(at, start=at + 50, end=at + 90, name=name)
+    made.push("forward", 900, at + 100)
+    assert len(steps_of(made.sqlite(tmp_path / "a.sqlite")).steps) == 1
+
+
+def test_a_warm_up_without_phases_is_left_out(tmp_path):
+    made, at = Export(), 1_000
+    for step in range(5):
+        if step == 2:
+            made.push("warmup", 900, at - 50)
+        for name in ("fwd_kernel_forward", GEMM, "x_backward", MUL, "multi_tensor_apply_kernel"):
+            made.launch(at, start=at + 50, end=at + 90, name=name)
+            at += 200
+    found = steps_of(made.sqlite(tmp_path / "a.sqlite"))
+    assert found.steps["number"].tolist() == [-1, -1, 0, 1, 2]
+
+
 def test_both_processes_leave_out_the_same_steps(tmp_path):
     made = Export()
     for process, slow in ((1, (4, 1, 1, 1, 1)), (2, (4, 4, 1, 1, 1))):
