@@ -12,6 +12,7 @@ much longer than the others.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -32,15 +33,20 @@ LONGER = 1.5
 _SHORTEST_PASS = 20
 """Kernels of a forward pass, at least, for a range to be split into several."""
 _MOST_PERIODS = 50
+_EMBEDDING = re.compile(r"embedding|index|gather", re.IGNORECASE)
+"""Kernels that look up the embedding of tokens. Every pass has one; the layers of a model have none."""
 _IN_STEP = (vocabulary.FORWARD, vocabulary.LOSS, vocabulary.BACKWARD, vocabulary.CLIP, vocabulary.OPTIMIZER)
 _FEWEST = 3
 
 
 @dataclass(kw_only=True)
 class CaptureSteps:
-    """Steps of a capture. steps: process, start_ns, end_ns, mode, is_split (a part of a range that holds several), number
-    (from 0 in each mode and process; -1 of warm-up). how: how they were found. attribution: places of operations, with inferred phases. notes: lines for
-    the reader, on what was left out or inferred."""
+    """Steps of a capture.
+
+    steps: process, start_ns, end_ns, mode, is_split (a part of a range that holds several), number (from 0 in each mode
+    and process; -1 of warm-up). how: how they were found. attribution: places of operations, with inferred phases.
+    notes: lines for the reader, on what was left out or inferred.
+    """
 
     steps: pd.DataFrame
     how: str
@@ -111,12 +117,10 @@ def _mark_warm_up(placed: pd.DataFrame) -> np.ndarray:
 def _mark_by_time(steps: pd.DataFrame, placed: pd.DataFrame) -> pd.DataFrame:
     """Mark steps that start while a range called warm-up is open in their process."""
     warm = placed[_mark_warm_up(placed)]
-    is_warm = [
-        (
-            (warm["process"] == step.process) & (warm["start_ns"] <= step.start_ns) & (step.start_ns < warm["end_ns"])
-        ).any()
-        for step in steps.itertuples(index=False)
-    ]
+    is_warm = []
+    for step in steps.itertuples(index=False):
+        is_open = (warm["start_ns"] <= step.start_ns) & (step.start_ns < warm["end_ns"])
+        is_warm.append(bool((is_open & (warm["process"] == step.process)).any()))
     return steps.assign(is_warm_up=np.array(is_warm, bool))
 
 
@@ -200,11 +204,13 @@ def _from_repetition(capture: Capture, attribution: Attribution, stated: str) ->
     in these steps."""
     place, rows = attribution.kernels, []
     process, code = capture.kernels["process"].to_numpy(), capture.kernels["kernel_name"].cat.codes.to_numpy()
+    names = capture.kernels["kernel_name"].cat.categories
+    embeddings = [number for number, name in enumerate(names) if _EMBEDDING.search(str(name))]
     fills = np.zeros(len(place), bool)
     for owner in np.unique(process):
         mine = np.flatnonzero(process == owner)
         mine = mine[np.argsort(place["launch_ns"].to_numpy()[mine], kind="stable")]
-        first, period = find_period(code[mine])
+        first, period = find_period(code[mine], embeddings)
         if not period:
             continue
         launch, launch_end = (place[name].to_numpy()[mine] for name in ("launch_ns", "launch_end_ns"))
@@ -222,13 +228,14 @@ def _from_repetition(capture: Capture, attribution: Attribution, stated: str) ->
     return frame.assign(is_warm_up=False, is_marked=False), attribution
 
 
-def find_period(codes: np.ndarray) -> tuple[int, int]:
+def find_period(codes: np.ndarray, needed: Sequence[int] = ()) -> tuple[int, int]:
     """Find the sequence that a list of kernels ends with at least _FEWEST times: the place where its first repetition
     starts, and its length; (0, 0) if there is none. Of several the one that covers most kernels, and of these the
-    shortest. Tried are the distances between neighbours of the rarest kernels. Nothing may follow the last one: the
-    layers of a model come again, too, but its head follows them."""
+    shortest. Tried are the distances between neighbours of the rarest kernels. Nothing may follow the last one.
+    needed: codes of which it must hold one, if there are any in the list."""
     if len(codes) < 2 * _FEWEST:
         return 0, 0
+    needed = np.intersect1d(needed, codes)
     values, counts = np.unique(codes, return_counts=True)
     rare = values[counts >= _FEWEST][np.argsort(counts[counts >= _FEWEST], kind="stable")][:_MOST_PERIODS]
     periods: set[int] = set()
@@ -240,7 +247,8 @@ def find_period(codes: np.ndarray) -> tuple[int, int]:
         differs = np.flatnonzero(codes[:-period] != codes[period:])
         num_same = len(codes) - period - (int(differs[-1]) + 1 if len(differs) else 0)
         num = num_same // period + 1
-        if num >= _FEWEST and len(codes) - num * period < first:
+        holds = not len(needed) or np.isin(needed, codes[-period:]).any()
+        if holds and num >= _FEWEST and len(codes) - num * period < first:
             first, best = len(codes) - num * period, period
     return (first, best) if best else (0, 0)
 
@@ -258,7 +266,7 @@ def _split_repeated(steps: pd.DataFrame, capture: Capture, attribution: Attribut
         mine = np.flatnonzero((process == step.process) & (launch >= step.start_ns) & (launch < step.end_ns))
         mine = mine[np.argsort(launch[mine], kind="stable")]
         first, period = find_period(code[mine]) if step.mode == vocabulary.FORWARD else (0, 0)
-        if period < _SHORTEST_PASS or first >= period:
+        if period < _SHORTEST_PASS or first > 0:  # the layers of one pass come again, too, after its embedding
             rows.append(step._asdict())
             continue
         starts = [step.start_ns, *(int(launch[mine[at]]) for at in range(first + period, len(mine), period))]

@@ -85,6 +85,13 @@ def test_the_period_of_a_sequence(codes, found):
     assert find_period(np.array(codes, np.int64)) == found
 
 
+def test_a_period_holds_what_is_needed():
+    codes = np.array([7, *[1, 2, 3] * 5, 7, *[1, 2, 3] * 5])
+    assert find_period(codes) == (17, 3)
+    assert find_period(codes, [7]) == (0, 0)
+    assert find_period(np.tile(codes, 2), [7]) == (0, 16)
+
+
 def test_a_range_around_several_passes_is_split(tmp_path):
     made, kernels = Export(), [f"kernel_{number % 7}" for number in range(24)] + ["head"]
     for number, name in enumerate(kernels * 4):
@@ -97,7 +104,7 @@ def test_a_range_around_several_passes_is_split(tmp_path):
 
 
 def test_the_layers_of_one_pass_are_no_passes(tmp_path):
-    made, kernels = Export(), ["embedding", *[f"kernel_{number % 25}" for number in range(200)], "norm", "head"]
+    made, kernels = Export(), ["embedding", *[f"kernel_{number % 25}" for number in range(202)]]
     for number, name in enumerate(kernels):
         at = 1_000 + 100 * number
         made.launch(at, start=at + 50, end=at + 90, name=name)
