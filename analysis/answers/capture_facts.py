@@ -30,7 +30,10 @@ FILE, OPTION, NAME, HANDOUT = "file of facts", "option", "file name", "hand-out"
 """Where a fact is from."""
 
 MODE_WORDS = {
-    "train_step": r"train(?:ing)?(?:[-_ ]?steps?)?|full(?:[-_ ]?steps?)?|optim(?:izer)?(?:[-_ ]?step)?|adamw?|complete",
+    "train_step": (
+        r"(?:fwd|forward)[-_+ ]?(?:bwd|backward)[-_+ ]?opt(?:im(?:izer)?)?|opt|train(?:ing)?(?:[-_ ]?steps?)?|"
+        r"full(?:[-_ ]?steps?)?|optim(?:izer)?(?:[-_ ]?step)?|adamw?|complete"
+    ),
     "forward_backward": r"(?:fwd|forward)[-_+ ]?(?:and[-_ ]?)?(?:bwd|backward)|fb|backward|bwd",
     "forward": r"(?:fwd|forward)(?:[-_ ]?(?:only|pass))?|inference|infer|eval",
 }
@@ -242,7 +245,7 @@ def parse_name(name: str) -> dict[str, Any]:
     if match := _last(rf"{_SEPARATOR}(?:fwd|forward(?:[-_]?only)?)=(true|false){_END}", text):
         facts |= {"mode": "forward"} if match[1] == "true" else {}
         text = _blank(text, match)
-    for mode, words in {key: MODE_WORDS[key] for key in ("forward_backward", "train_step", "forward")}.items():
+    for mode, words in MODE_WORDS.items():
         if "mode" not in facts and _last(rf"{_SEPARATOR}(?:{words}){_END}", text):
             facts["mode"] = mode
     alone = {int(number) for number in re.findall(rf"{_SEPARATOR}(\d{{2,7}}){_END}", text)}

@@ -32,6 +32,8 @@ from tests.answers.class_captures import make_capture
             "num_layers_32_num_heads_32_d_model_2560_d_ff_10240_context_length_512_batch_size_4",
             {"num_layers": 32, "num_heads": 32, "d_model": 2560, "d_ff": 10240, "context_length": 512, "batch_size": 4},
         ),
+        ("small_512_fwd_bwd_optim", {"mode": "train_step"}),
+        ("small_512_opt", {"mode": "train_step"}),
         ("run7", {}),
     ],
 )
