@@ -2,8 +2,10 @@
 
 Following modules (see `jobs.follow.module_ranges`) slows the CPU, so times come from other steps. Both launch the same:
 in each phase, thread by thread, an operation of a measured step is linked to the one at its place in a followed step,
-provided that all operations there are the same, in the same order. If they are not, no operation of that phase is
-linked.
+provided that all operations there are the same, in the same order. The same is: the same kernel with the same grid. If
+no followed step has that, names are compared without grids, since keys and values grow with each token that a model
+generates; and then the families of kernels, since a library has other kernels for other sizes. If they differ too, no
+operation of that phase is linked.
 """
 
 from typing import Any, NamedTuple
@@ -13,20 +15,34 @@ import pandas as pd
 
 from profiler_job.analysis.capture.attribution import Attribution
 from profiler_job.analysis.capture.capture_data import Capture
+from profiler_job.analysis.reference.kernel_families import find_family
 from profiler_job.jobs.contract import ranges as vocabulary
 
 LAUNCH, LINKED, UNKNOWN = "launch", "linked", ""
 MODULE_BY = (LAUNCH, LINKED, UNKNOWN)
 """How a module is known: from the range around the launch | from the same launch in a followed step | not at all."""
 
-_WITH_MODULES = (vocabulary.FORWARD, vocabulary.BACKWARD, vocabulary.OPTIMIZER)
+_WITH_MODULES = (
+    vocabulary.FORWARD,
+    vocabulary.PREFILL,
+    vocabulary.DECODE,
+    vocabulary.EVALUATION,
+    vocabulary.BACKWARD,
+    vocabulary.OPTIMIZER,
+)
 """Phases in which modules launch: what is launched in others seldom has one, and need not be the same in every step."""
 
 _PLACE = ["process", "thread", "phase"]
+_FAMILY = "family"
 _SAME = {
-    "kernels": ["kernel_name", "grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z"],
-    "memops": ["operation", "bytes"],
+    "kernels": (
+        ["kernel_name", "grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z"],
+        ["kernel_name"],
+        [_FAMILY],
+    ),
+    "memops": (["operation", "bytes"], ["operation"]),
 }
+"""What makes two operations the same, the strictest first."""
 
 
 class ModuleLinks(NamedTuple):
@@ -50,10 +66,13 @@ def link_modules(capture: Capture, attribution: Attribution) -> ModuleLinks:
         by = np.where(module != "", LAUNCH, UNKNOWN).astype(object)
         if len(followed):
             operations = getattr(capture, kind)
-            compared = [column for column in same if column in operations]
+            named = [column for column in same[0] if column in operations]
             placed = place[["thread", "launch_ns", "step", "phase"]].assign(module=module)
-            placed[["process", "start_ns", *compared]] = operations[["process", "start_ns", *compared]]
-            problems += _link_sequences(placed, followed, compared, module, by)
+            placed[["process", "start_ns", *named]] = operations[["process", "start_ns", *named]]
+            if kind == "kernels":
+                families = {name: find_family(str(name)) for name in placed["kernel_name"].unique()}
+                placed[_FAMILY] = placed["kernel_name"].map(families).astype(str)
+            problems += _link_sequences(placed, followed, [named, *same[1:]], module, by)
         linked[kind] = pd.DataFrame(
             {"module": pd.Categorical(module), "module_by": pd.Categorical(by, list(MODULE_BY))}, index=place.index
         )
@@ -74,7 +93,7 @@ def _find_followed_steps(ranges: pd.DataFrame) -> pd.DataFrame:
 
 
 def _link_sequences(
-    operations: pd.DataFrame, followed: pd.DataFrame, same: list[str], module: np.ndarray, by: np.ndarray
+    operations: pd.DataFrame, followed: pd.DataFrame, same: list[list[str]], module: np.ndarray, by: np.ndarray
 ) -> list[dict[str, Any]]:
     """Fill `module` and `by` in place if a followed step gives another module, or the only one: a range inside backward
     may belong to a library. Returns what could not be linked, and why."""
@@ -83,13 +102,13 @@ def _link_sequences(
     for process, start, end in followed.itertuples(index=False):
         inside = (rows["process"] == process) & (rows["launch_ns"] >= start) & (rows["launch_ns"] < end)
         for place, sequence in rows[inside].groupby(_PLACE, observed=True, sort=False):
-            known.setdefault(place, []).append(sequence.assign(module=_name_modules(sequence, same[0])))
+            known.setdefault(place, []).append(sequence.assign(module=_name_modules(sequence, same[0][0])))
     problems = []
     measured = rows[rows["step"] >= 0]
     for (*place, step), sequence in measured.groupby([*_PLACE, "step"], observed=True, sort=False):
         reason = "no followed step has this phase"
-        for other in known.get(tuple(place), []):
-            if not (reason := _describe_difference(sequence, other, same)):
+        for columns, other in ((columns, other) for columns in same for other in known.get(tuple(place), [])):
+            if not (reason := _describe_difference(sequence, other, columns)):
                 row, names = sequence["row"].to_numpy(), other["module"].to_numpy()
                 fill = (names != "") & (names != module[row])
                 module[row[fill]], by[row[fill]] = names[fill], LINKED
@@ -120,7 +139,7 @@ def _describe_difference(sequence: pd.DataFrame, other: pd.DataFrame, same: list
         differs |= sequence[column].to_numpy()[:shorter] != other[column].to_numpy()[:shorter]
     if differs.any():
         first = int(differs.argmax())
-        names = [str(rows[same[0]].iloc[first])[:60] for rows in (sequence, other)]
+        names = [str(rows[same[0]].iloc[first])[:60] for rows in (sequence, other)]  # of families, if all else differed
         what = f"{names[0]} here, {names[1]} there" if names[0] != names[1] else f"another shape of {names[0]}"
         return f"operation {first + 1} differs: {what}"
     if len(sequence) != len(other):

@@ -20,7 +20,14 @@ class PhaseNames(NamedTuple):
     examples: tuple[str, ...]
 
 
-YOURS, PYTORCH, LIGHTNING, MEGATRON, DEEPSPEED = "your own", "PyTorch", "Lightning", "Megatron-LM", "DeepSpeed"
+YOURS, PROFILE, PYTORCH, LIGHTNING, MEGATRON, DEEPSPEED = (
+    "your own",
+    "`profile`",
+    "PyTorch",
+    "Lightning",
+    "Megatron-LM",
+    "DeepSpeed",
+)
 _PREFIX = r"(?:(?:phase|train(?:ing|er)?|step|iter|model|loop)[/:|] ?)?"
 """What people put before the name of a phase."""
 _LIGHTNING = r"\[pl\]\[profile\](\[[^]]*\])?([\w.]*[.])?"
@@ -54,6 +61,14 @@ NAMES = (
         r"(compute|calc(ulate)?)?[ _]?loss([/_ -](sync|reduce|fn))?|criterion|cross[ _-]?entropy",
         *("loss", "compute_loss", "Calculate Loss/Sync", "criterion"),
     ),
+    _make_names(
+        vocabulary.EVALUATION,
+        YOURS,
+        r"eval(uat(e|ion))?([ _](step|loss|loop))?|valid(ation)?([ _](step|loss|loop))?|estimate_loss",
+        *("evaluation", "eval_step", "validation", "estimate_loss"),
+    ),
+    _make_names(vocabulary.PREFILL, PROFILE, r"generation: prefill", "generation: prefill"),
+    _make_names(vocabulary.DECODE, PROFILE, r"generation: decode", "generation: decode"),
     _make_names(
         vocabulary.BACKWARD,
         YOURS,

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from profiler_job.analysis.capture.math_paths import sum_math_paths
 from profiler_job.analysis.insight import run_limit
 from profiler_job.analysis.insight.insight import interpret_run
 from profiler_job.analysis.metrics import kernel_time, step_limits, timing
@@ -14,7 +15,7 @@ from profiler_job.analysis.metrics.exchange import sum_by_gpu
 from profiler_job.analysis.metrics.ordering import place, sort_stably
 from profiler_job.analysis.pages.case_columns import spread_column
 from profiler_job.analysis.pages.module_costs import module_table
-from profiler_job.analysis.reference import kernel_families
+from profiler_job.analysis.reference import gemm_names, kernel_families
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.step_limit import CPU, StepLimit, describe_limit, describe_parts
@@ -64,6 +65,8 @@ class ScriptData:
     """One row of each rank: its unprofiled step, GPU busy, kernel time and time of communication in a captured one."""
     families: pd.DataFrame
     kernels: pd.DataFrame
+    matmuls: pd.DataFrame
+    """What the matmuls ran in, by kernel time, with the label of each math path."""
 
 
 def _frames(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> ScriptData:
@@ -79,7 +82,13 @@ def _frames(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) ->
         ranks=_ranks(steps, kernels, memops),
         families=sort_stably(families, place(families["phase"], (*ranges.ALL_PHASES, OUTSIDE_PHASES))),
         kernels=kernel_time.sum_by_kernel(in_step, ["scope"]),
+        matmuls=_matmuls(timing.select_steps(kernels)),
     )
+
+
+def _matmuls(kernels: pd.DataFrame) -> pd.DataFrame:
+    paths = sum_math_paths(kernels)
+    return paths.assign(label=paths["path"].map(gemm_names.MATH_PATHS).fillna("not shown by the names"))
 
 
 def _step(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
@@ -126,6 +135,8 @@ def _claims(frames: ScriptData, scalars: dict[str, float], limit: StepLimit | No
     return [
         Claim("step", frames.step, facts=lambda rows: rows.iloc[0].to_dict()),
         Claim("tokens", frames.step[[bool(scalars.get("tokens_per_step"))] * len(frames.step)], facts=_rate(scalars)),
+        *_generation_claims(frames, scalars),
+        Claim("matmuls", frames.matmuls, facts=lambda rows: {"paths": rows.to_dict("records")}),
         Claim("busy", frames.step, facts=lambda rows: rows.iloc[0].to_dict()),
         Claim("limit", frames.step.head(int(limit is not None)), facts=lambda _: _make_facts(limit)),
         Claim("phases", phases, facts=lambda rows: {"phases": rows[["phase", "share"]].to_dict("records")}),
@@ -135,6 +146,18 @@ def _claims(frames: ScriptData, scalars: dict[str, float], limit: StepLimit | No
             facts=lambda rows: rows.iloc[0].to_dict(),
         ),
         Claim("kernel", frames.kernels.head(1), facts=lambda rows: rows.iloc[0].to_dict()),
+    ]
+
+
+def _generation_claims(frames: ScriptData, scalars: dict[str, float]) -> list[Claim]:
+    """Claims on the prefill and the decode steps of a script that generates text."""
+
+    def describe(kind: str) -> Callable[[pd.DataFrame], dict[str, Any]]:
+        return lambda rows: {"ns": scalars[f"{kind}_ns"], "rate": scalars[f"{kind}_tokens_per_s"]}
+
+    return [
+        Claim(kind, frames.step[[f"{kind}_ns" in scalars] * len(frames.step)], facts=describe(kind))
+        for kind in (ranges.PREFILL, ranges.DECODE)
     ]
 
 

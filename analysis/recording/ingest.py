@@ -17,6 +17,7 @@ from profiler_job.analysis.capture import collective_messages, inferred, modules
 from profiler_job.analysis.capture.attribution import Attribution, attribute
 from profiler_job.analysis.capture.believed_launches import NOT_BELIEVED
 from profiler_job.analysis.capture.capture_data import Capture, ExportError
+from profiler_job.analysis.capture.math_paths import find_precision
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.recording import store, table_schema
 from profiler_job.analysis.recording.scan import HASHED_NAMES
@@ -263,6 +264,10 @@ def _run_tables(folder: Path, run_id: str, record: FinishedRecord) -> tuple[dict
     tables["runs"] = _run_row(record, run_id, status, detail, tables["memory"]).assign(
         log=_log(folder / LOG, record.hashed_names)
     )
+    if record.run.get("workload") == SCRIPT and "kernels" in tables:
+        kernels = tables["kernels"]
+        if precision := find_precision(kernels[kernels["step"] >= 0]):  # casts by hand show in kernels alone
+            tables["runs"]["precision"] = precision
     return tables, schema, problems
 
 

@@ -164,7 +164,8 @@ _COLOURS = {
 
 def _choose_phase_colour(phase: str) -> str:
     """Choose the colour of a phase, the same on every page; grey if it is not a phase."""
-    order = ("forward", "backward", "optimizer", "loss", "data", "clip", "zero_grad", "setup")
+    of_training = ("forward", "backward", "optimizer", "loss", "data", "clip", "zero_grad", "setup")
+    order = (*of_training, "prefill", "decode", "evaluation")
     assert set(order) == set(ALL_PHASES)
     return f"var(--series-{order.index(phase)})" if phase in order else "var(--family-fill)"
 

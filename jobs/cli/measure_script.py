@@ -1,5 +1,6 @@
 """The code that `profile` and `try` share: their options, the measuring of a script, and its recording."""
 
+import dataclasses
 import re
 import shlex
 from collections.abc import Iterator
@@ -22,8 +23,10 @@ from profiler_job.jobs.executor import script
 from profiler_job.jobs.executor.events import Emit
 from profiler_job.jobs.executor.failures import CollectorError
 from profiler_job.jobs.executor.result_store import LockedError, Results
+from profiler_job.jobs.executor.script_loops import describe_loop
 
 LONGEST_NAME = 64
+HOW_TO_SHORTEN = "let it run longer, or give smaller --skip and --steps"
 NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")
 ScriptCommand = Annotated[
     list[str], typer.Argument(metavar="COMMAND", help="The script as you start it: python train.py ...")
@@ -38,7 +41,8 @@ MeasuredSteps = Annotated[
     int, typer.Option("--steps", min=2, metavar="N", help="Steps that are timed, and steps that are captured.")
 ]
 EndOfStep = Annotated[
-    str, typer.Option("--step", metavar="NAME", help="What ends a step: auto, optimizer, forward, or an NVTX range.")
+    str,
+    typer.Option("--step", metavar="NAME", help="Ends a step: auto, optimizer, backward, forward, or an NVTX range."),
 ]
 
 
@@ -65,22 +69,58 @@ def measure(followed: script.Script, results: Path) -> tuple[Path, dict[str, Any
         raise fail(str(error), ExitCode.FAILED) from None
 
 
-def measure_what_there_is(followed: script.Script, results: Path, err: Console) -> tuple[Path, dict[str, Any]]:
-    """Measure as `measure` does. A script that takes too few steps is started once more, with smaller numbers."""
+Measured = tuple[Path, dict[str, Any]]
+"""The results of a script, and what was noted of it."""
+
+
+def measure_what_there_is(
+    followed: script.Script, results: Path, err: Console, with_given_numbers: bool
+) -> list[Measured]:
+    """Measure as `measure` does. A script that takes too few steps is started once more, with smaller numbers unless
+    the user gave them; one without updates is started once more for each of its loops."""
     try:
-        return attempt(followed, results)
+        return [attempt(followed, results)]
     except script.TooFewStepsError as error:
-        shorter = script.shorten(followed, error.seen)
-        if shorter is None:
+        shorter = script.shorten(followed, error.seen, error.num_prefills)
+        if shorter is None or (with_given_numbers and (shorter.skip, shorter.steps) != (followed.skip, followed.steps)):
             raise fail(str(error), ExitCode.FAILED) from None
         err.print(
             f"the script takes {error.seen} steps: it is started once more, with --skip {shorter.skip} --steps"
             f" {shorter.steps}",
             markup=False,
         )
-        return measure(shorter, results)
+        return [measure(shorter, results)]
+    except script.LoopsFoundError as error:
+        return measure_loops(followed, error, results, err, with_given_numbers)
     except script.ScriptFailedError as error:
         raise fail(str(error), ExitCode.FAILED) from None
+
+
+def measure_loops(
+    followed: script.Script, error: script.LoopsFoundError, results: Path, err: Console, with_given_numbers: bool
+) -> list[Measured]:
+    """Measure each loop of a script that no optimizer steps in; several have the kind of their steps in their names."""
+    planned = []
+    for loop in error.loops:
+        part = script.plan_loop(followed, loop)
+        if part is None or (with_given_numbers and (part.skip, part.steps) != (followed.skip, followed.steps)):
+            err.print(f"not measured, since too short for --skip and --steps: {describe_loop(loop)}", markup=False)
+            continue
+        if len(error.loops) > 1:
+            part = dataclasses.replace(part, name=f"{followed.name[: LONGEST_NAME - 9]}-{loop['kind']}")
+            check_name(part.name, results)
+        planned.append((part, loop))
+    if not planned:
+        raise fail(f"{error}; {HOW_TO_SHORTEN}", ExitCode.FAILED)
+    measured = []
+    for part, loop in planned:
+        err.print(
+            f"the script has {describe_loop(loop)}: it is started once more, with --step {part.step} --skip"
+            f" {part.before + part.skip} --steps {part.steps}",
+            markup=False,
+        )
+        measured.append(measure(part, results))
+    return measured
 
 
 def attempt(followed: script.Script, results: Path) -> tuple[Path, dict[str, Any]]:
@@ -119,9 +159,10 @@ def make_recording(folder: Path, results: Path, emit: Emit) -> Iterator[tuple[Pa
         yield recording, ingest(folder, recording, emit)
 
 
-def format_site_command(recording: Path) -> str:
-    """Return the command that builds the site of a recording."""
-    return f"profiler-job site --recording {shlex.quote(str(recording))}"
+def format_site_command(*recordings: Path) -> str:
+    """Return the command that builds the site of some recordings."""
+    named = (f"--recording {shlex.quote(str(recording))}" for recording in recordings)
+    return f"profiler-job site {' '.join(named)}"
 
 
 def describe_overhead(noted: dict[str, Any]) -> str:

@@ -20,10 +20,10 @@ from profiler_job.jobs.cli.measure_script import (
     describe_overhead,
     format_site_command,
     make_recording,
-    measure,
     measure_what_there_is,
 )
 from profiler_job.jobs.cli.script_name import choose_default_name
+from profiler_job.jobs.cli.script_notes import describe_script
 from profiler_job.jobs.cli.sweep_options import ResultsFolder
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.extras import find_missing, install_command
@@ -78,26 +78,34 @@ def profile(
     )
     sources = [context.get_parameter_source(name) for name in ("skip", "steps")]
     is_given = any(source is None or source.name != "DEFAULT" for source in sources)
-    folder, noted = measure(followed, results) if is_given else measure_what_there_is(followed, results, err)
-    out.print(describe_overhead(noted), soft_wrap=True)
-    if noted["world"] > noted["ranks"]:
-        out.print(describe_ranks(noted), soft_wrap=True)
+    measured = measure_what_there_is(followed, results, err, with_given_numbers=is_given)
     emit = Terminal()
-    with make_recording(folder, results, emit) as (recording, good):
-        if with_site:
-            build_site([recording], results / site, emit)
-        elif not with_events:
-            summarise_captures(folder, emit)
+    recordings: list[Path] = []
+    is_whole = True
+    for folder, noted in measured:
+        if len(measured) > 1:
+            out.print(f"{folder.name}:", markup=False)
+        for line in (describe_overhead(noted), *describe_script(noted)):
+            out.print(line, soft_wrap=True, markup=False)
+        if noted["world"] > noted["ranks"]:
+            out.print(describe_ranks(noted), soft_wrap=True)
+        with make_recording(folder, results, emit) as (recording, good):
+            recordings.append(recording)
+            is_whole &= good
+            if with_site and folder is measured[-1][0]:
+                build_site(recordings, results / site, emit)
+            elif not with_events and not with_site:
+                summarise_captures(folder, emit)
+        if with_events:
+            print_summary(noted, out)
+            out.print(f"recorded: {recording}", markup=False, soft_wrap=True)
     emit.close()
-    if with_events:
-        print_summary(noted, out)
-        out.print(f"recorded: {recording}", markup=False, soft_wrap=True)
-    elif not with_site:
-        then = f"{install_command('site')}, then {format_site_command(recording)}"
+    if not with_events and not with_site:
+        then = f"{install_command('site')}, then {format_site_command(*recordings)}"
         out.print(f"no site was built; to build it: {then}", markup=False, soft_wrap=True)
-    if code := noted["exit_code"]:
+    if code := next((noted["exit_code"] for _, noted in measured if noted["exit_code"]), 0):
         err.print(f"the script ended with exit code {code}, after its steps were captured", style="yellow")
-    if not good:
+    if not is_whole:
         raise typer.Exit(ExitCode.FAILED)
 
 

@@ -49,9 +49,11 @@ PHASES = (FORWARD, LOSS, BACKWARD, OPTIMIZER)
 """The phases of a sweep's steps."""
 
 SETUP, DATA, CLIP, ZERO_GRAD = "setup", "data", "clip", "zero_grad"
-ALL_PHASES = (SETUP, DATA, FORWARD, LOSS, BACKWARD, CLIP, OPTIMIZER, ZERO_GRAD)
-"""The phases of any training script: also what comes before its first step (`setup`), waiting for the next batch
-(`data`), clipping gradients, and setting them to zero."""
+PREFILL, DECODE, EVALUATION = "prefill", "decode", "evaluation"
+ALL_PHASES = (SETUP, DATA, FORWARD, PREFILL, DECODE, LOSS, BACKWARD, CLIP, OPTIMIZER, ZERO_GRAD, EVALUATION)
+"""The phases of any script: also what comes before its first step (`setup`), waiting for the next batch (`data`),
+clipping gradients, and setting them to zero. A model that generates text reads the prompt (`prefill`), then makes one
+token after the other (`decode`). `evaluation` is a call of the trained model without gradients, in a training step."""
 
 FOLLOWED = "modules:"
 """Prefix of the outermost ranges of a step in which modules are followed."""

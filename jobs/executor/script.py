@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from operator import itemgetter
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from profiler_job.jobs.contract.changes import CHANGES, COMPILE, COMPILED
@@ -48,6 +49,7 @@ from profiler_job.jobs.executor.nsys_cli import (
     kill_group,
 )
 from profiler_job.jobs.executor.result_store import read_json
+from profiler_job.jobs.executor.script_loops import NAMED_STEPS, Loop, find_unmeasured_loops
 from profiler_job.jobs.executor.stop import SHUTDOWN_S
 from profiler_job.jobs.executor.worker_process import kill_processes_with
 
@@ -57,6 +59,8 @@ FOLLOWED = "followed"
 MODULES = "modules.json"
 """File of a run with the times of its modules, if events timed them."""
 FEWEST_STEPS = 2
+STAGES = 3
+"""Stages that are measured: timed, captured, and captured with modules."""
 FOLLOWED_STEPS = 2
 """The first of them may differ from the measured steps, as where it loads what only following needs."""
 
@@ -66,7 +70,8 @@ DTYPES = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.float64": "f
 @dataclass(frozen=True, kw_only=True)
 class Script:
     """command: as given. name: of its results. changes: names, of `contract.changes.TRIABLE`. events: CUDA events time
-    its phases and modules, in place of a capture. The rest is as of `jobs.follow.follow.Plan`."""
+    its phases and modules, in place of a capture. before: steps of other loops, before those that are skipped. The rest
+    is explained at `jobs.follow.follow.Plan`."""
 
     command: Sequence[str]
     name: str
@@ -76,6 +81,8 @@ class Script:
     goes_on: bool
     changes: tuple[str, ...] = ()
     events: bool = False
+    before: int = 0
+    prefills: int = STAGES
 
     @property
     def num_needed(self) -> int:
@@ -89,11 +96,20 @@ class ScriptFailedError(ProfilerError):
 
 
 class TooFewStepsError(ScriptFailedError):
-    """A script ended without an error before it took the steps that are needed. seen: how many it took."""
+    """A script ended without an error before it took the steps that are needed. seen: how many it took. num_prefills:
+    how many of them began a text; 0 if it generates none."""
 
-    def __init__(self, message: str, seen: int):
+    def __init__(self, message: str, seen: int, num_prefills: int = 0):
         super().__init__(message)
-        self.seen = seen
+        self.seen, self.num_prefills = seen, num_prefills
+
+
+class LoopsFoundError(ScriptFailedError):
+    """The steps of a script are not updates of an optimizer, and `loops`, those that it has, can each be measured."""
+
+    def __init__(self, message: str, loops: list[Loop]):
+        super().__init__(message)
+        self.loops = loops
 
 
 class NotAppliedError(ScriptFailedError):
@@ -180,13 +196,14 @@ def run_followed(script: Script, folder: Path) -> int:
     goes where this program's output goes."""
     plan = {
         "out": str((folder.parent / FOLLOWED).absolute()),
-        "skip": script.skip,
+        "skip": script.before + script.skip,
         "steps": script.steps,
         "followed": FOLLOWED_STEPS,
         "step": script.step,
         "goes_on": script.goes_on,
         "changes": script.changes,
         "events": script.events,
+        "prefills": script.prefills,
     }
     path = os.pathsep.join(filter(None, (str(INJECTED), os.environ.get("PYTHONPATH"))))
     followed = json.dumps(plan)
@@ -229,7 +246,7 @@ def explain_shortage(script: Script, run: Path, ranks: list[dict[str, Any]], cod
         raise ScriptFailedError(f"`{shlex.join(script.command)}` cannot be profiled: {refused}")
     if code and not ranks:
         raise ScriptFailedError(f"{ended} before its first step: what it printed says why")
-    if not ranks and script.step not in ("auto", "optimizer", "forward"):
+    if not ranks and script.step not in NAMED_STEPS:
         raise ScriptFailedError(
             f"{ended} and closed no NVTX range `{script.step}`: give --step the name of one that it has"
         )
@@ -238,10 +255,12 @@ def explain_shortage(script: Script, run: Path, ranks: list[dict[str, Any]], cod
             f"{ended} and took no step that PyTorch knows of: no optimizer stepped and no model was called, or its "
             "Python does not read PYTHONPATH (options -I, -E); --step NAME takes an NVTX range of the script as a step"
         )
-    is_lacking = len(ranks) < ranks[0]["ranks"] or not all(noted["captured_ns"] for noted in ranks)
-    is_lacking |= bool(code) and any(noted["stage"] != "done" for noted in ranks)  # it crashed in a captured step
+    is_lacking = len(ranks) < ranks[0]["ranks"] or any(noted["stage"] != "done" for noted in ranks)
     if is_lacking or not (script.events or (run / REPORT).is_file()):
         seen = min(noted["seen"] for noted in ranks)
+        if loops := find_unmeasured_loops(script.step, ranks[0], code):
+            raise LoopsFoundError(f"{ended}: no optimizer ends the steps of this script", loops)
+        seen = max(0, seen - script.before)
         if code:
             raise ScriptFailedError(
                 f"{ended} after {seen} of the {script.num_needed} steps that are needed: what it printed says why"
@@ -251,12 +270,27 @@ def explain_shortage(script: Script, run: Path, ranks: list[dict[str, Any]], cod
             f"{ended} after {seen} steps, and {script.num_needed} are needed ({parts}): let it run longer, or "
             "give smaller --skip and --steps",
             seen,
+            ranks[0]["num_prefills"],
         )
+    if loops := find_unmeasured_loops(script.step, ranks[0], code):
+        raise LoopsFoundError("the script has several loops", loops)
 
 
-def shorten(script: Script, seen: int) -> Script | None:
+def plan_loop(script: Script, loop: Loop) -> Script | None:
+    """Return the script with the plan for one of its loops; None if the loop is too short for the numbers of steps."""
+    step, before = loop["kind"], loop["before"]
+    of_loop = dataclasses.replace(script, step=step, before=before, prefills=0)
+    if loop["num"] >= script.num_needed:
+        return of_loop
+    return shorten(of_loop, loop["num"])
+
+
+def shorten(script: Script, seen: int, num_prefills: int = 0) -> Script | None:
     """Return the script with as few skipped and measured steps as it takes in all; None if these are too few for two
-    of each kind."""
+    of each kind. Where it generates text, as many stages begin with a prefill as it has texts for."""
+    prefills = min(STAGES - 1, max(0, num_prefills - 1))
+    if seen >= script.num_needed and prefills < script.prefills:
+        return dataclasses.replace(script, prefills=prefills)
     steps = min(script.steps, max(FEWEST_STEPS, (seen - FOLLOWED_STEPS) // 3))
     skip = min(script.skip, seen - FOLLOWED_STEPS - 2 * steps)
     return None if skip < 1 else dataclasses.replace(script, skip=skip, steps=steps)
@@ -279,6 +313,7 @@ def build_timings(ranks: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]
         sequences, tokens = infer_batch(noted)
         scalars = {"sequences_per_step": sequences, "tokens_per_step": tokens, "forwards_per_step": noted["forwards"]}
         scalars = {name: value for name, value in scalars.items() if value}
+        scalars |= add_up_generation(noted["steps"])
         if (unpadded := noted["unpadded"]) is not None:
             scalars |= {f"{UNPADDED}{path}": size for path, size in unpadded.items()}
             scalars[UNPADDED_MODULES] = len(unpadded)
@@ -315,20 +350,42 @@ def infer_batch(noted: dict[str, Any]) -> tuple[int, int]:
     shape = noted["inputs"][0]["shape"] if noted["inputs"] else []
     if not shape or noted.get("trained_models", 1) > 1:  # the inputs of several models are not added up
         return 0, 0
+    if any(step.get("kind") for step in noted["steps"]):  # a decode step makes a token of each sequence
+        return shape[0], shape[0]
     is_text = "int" in noted["inputs"][0]["dtype"] and len(shape) == 2
     return shape[0] * noted["forwards"], shape[0] * shape[1] * noted["forwards"] if is_text else 0
 
 
+def infer_context(noted: dict[str, Any]) -> int:
+    """Infer the tokens of a sequence, or of a prompt; 0 if not known."""
+    sequences, tokens = infer_batch(noted)
+    if any(step.get("kind") for step in noted["steps"]):
+        return int(noted["inputs"][0]["shape"][1])
+    return tokens // sequences if sequences else 0
+
+
+def add_up_generation(steps: list[dict[str, Any]]) -> dict[str, float]:
+    """Return the scalars of the timed steps of a script that generates text: `<kind>_ns`, the median time of a step,
+    and `<kind>_tokens_per_s`."""
+    scalars: dict[str, float] = {}
+    for kind in ("prefill", "decode"):
+        if of_kind := [step for step in steps if step.get("kind") == kind]:
+            walls = [step["wall_ns"] for step in of_kind]
+            scalars[f"{kind}_ns"] = median(walls)
+            scalars[f"{kind}_tokens_per_s"] = sum(step["tokens"] for step in of_kind) * 1e9 / sum(walls)
+    return scalars
+
+
 def build_run(script: Script, noted: dict[str, Any]) -> dict[str, Any]:
     """The axes of a run, as far as the script tells them."""
-    sequences, tokens = infer_batch(noted)
-    trains = "train_step" if noted["optimizers"] else "forward_backward"
+    sequences, _ = infer_batch(noted)
+    without = "forward_backward" if noted["num_backward"] else "forward"
     return {
         "size": noted["model"] or SCRIPT,
         "gpus": noted["world"],
-        "context_length": tokens // sequences if sequences else 0,
+        "context_length": infer_context(noted),
         "batch_size": sequences,
-        "mode": trains if noted["training"] else "forward",
+        "mode": "train_step" if noted["optimizers"] else without,
         "precision": infer_precision(noted),
         "attention": "",
         "compile": infer_compile(script, noted),

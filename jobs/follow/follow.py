@@ -1,10 +1,13 @@
 """Follow a training script from inside, without changes to the script.
 
-A step ends when the script's optimizer has stepped; in a script without one, when its model has been called. The
-steps have stages (`Stage`): some are skipped; some are timed without a profiler; nsys captures some with a range for
-each phase; and nsys captures some more with a range for each module. These last steps are slower and serve only to find
-which module launches which kernel. Then the script is stopped, or goes on alone. Without nsys, CUDA events time the
-same phases and modules (see `event_ranges`).
+A step ends when the script's optimizer has stepped; in a script without one, when a backward pass has ended; without
+these, when its model has been called. An optimizer that is made and does not step may step later, so such a script is
+followed to its end, and its loops are noted (see `loops`).
+
+The steps have stages (`Stage`): some are skipped; some are timed without a profiler; nsys captures some with a range
+for each phase; and nsys captures some more with a range for each module. These last steps are slower and serve only to
+find which module launches which kernel. Then the script is stopped, or goes on alone. Without nsys, CUDA events time
+the same phases and modules (see `event_ranges`).
 
 Phases are opened around what PyTorch itself offers: `next` of a DataLoader, calls of the outermost module,
 `torch.autograd.backward`, clipping, `zero_grad` and `step` of an optimizer, a gradient scaler. What the script computes
@@ -36,6 +39,8 @@ from torch.utils.data import get_worker_info
 
 from .apply_changes import Changes, explain_presences
 from .event_ranges import EventRanges
+from .generation import DECODE, LONGEST_WAIT, PREFILL, Generation, find_token_shape
+from .loops import FEWEST, CallCounts
 from .losses import Losses
 from .matmul_precision import read_matmul_precision
 from .module_ranges import ModuleRanges, is_compiled, list_tensors
@@ -44,6 +49,12 @@ from .wrapping import replace_closure, wrap
 
 SELDOM = 10
 """A step does not wait for an optimizer that has not stepped while another stepped SELDOM times the skipped steps."""
+
+LOOK_ON_S = 10.0
+"""How long a script goes on after a loop of forward passes was measured, in case a loop with backward follows."""
+
+CALLED = ("forward", "evaluation", "prefill", "decode")
+"""Phases that are calls of a model."""
 
 ALIGNED = 8
 """Number of 16-bit values that a matmul loads at once."""
@@ -56,9 +67,10 @@ class Plan(NamedTuple):
 
     out: folder for a file about the steps of each rank. skip: number of steps before the first timed one. steps: number
     of timed steps, and of captured steps. followed: number of further captured steps with a range for each module.
-    step: what ends a step: `auto`, `optimizer`, `forward`, or the name of an NVTX range of the script. goes_on: whether
-    the script goes on afterwards. changes: names of changes to the script, of modules in `changes`. events: whether
-    CUDA events time the captured steps, without nsys.
+    step: what ends a step: `auto`, `optimizer`, `backward`, `forward`, or the name of an NVTX range of the script.
+    goes_on: whether the script goes on afterwards. changes: names of changes to the script, of modules in `changes`.
+    events: whether CUDA events time the captured steps, without nsys. prefills: how many of the last stages begin with
+    a prefill, if the script generates text and `step` is `auto`.
     """
 
     out: str
@@ -69,6 +81,15 @@ class Plan(NamedTuple):
     goes_on: bool = False
     changes: Sequence[str] = ()
     events: bool = False
+    prefills: int = 3
+
+
+NAMED_STEPS = ("auto", "optimizer", "backward", "forward")
+"""What ends a step without a range of the script."""
+
+
+MIXED = "mixed"
+"""In place of a stage: the script has loops of several kinds, and its steps are only counted."""
 
 
 class Follower:
@@ -84,6 +105,12 @@ class Follower:
         self.steps_of: Counter[int] = Counter()  # by id of the optimizer, until one is chosen
         self.optimizer: int | None = None  # the one whose step ends a step
         self.has_optimizer = plan.step == "optimizer"
+        self.has_compiled = False
+        self.counts, self.generation = CallCounts(), Generation()
+        self.is_counting = plan.step == "auto"  # calls and backward passes, until an optimizer steps
+        self.kind = "backward" if plan.step == "backward" else "forward"  # of a step without an optimizer
+        self.waiting: Stage | None = None  # the stage that begins with the next prefill
+        self.num_waited = 0
         self.phases: list[str] = []  # open, outermost first; of these only the last has a range
         self.depth = 0  # of module calls on this thread
         self.in_backward = 0
@@ -94,11 +121,15 @@ class Follower:
         self.memory: list[dict[str, Any]] = []
         self.facts: dict[str, Any] = {"stage": "skipped", "seen": 0, "forwards": 0, "autocast": ""}
         self.facts |= {name: [] for name in ("optimizers", "steps", "captured_ns", "followed_ns", "memory", "inputs")}
+        self.facts["captured_kinds"] = []
         self.facts |= {"model": "", "compiled": False, "num_parameters": 0, "parameter_dtypes": {}, "unpadded": None}
-        self.facts |= {"training": False, "trained_models": 0}
+        self.facts |= {"training": False, "trained_models": 0, "loops": [], "num_backward": 0, "num_prefills": 0}
+        self.facts |= {"skipped_updates": 0, "evaluations": 0}
         self.calls = {True: 0, False: 0}  # of models in this step: those that are trained, and others
         self.trained: set[int] = set()  # ids of the models that are trained
         self.has_noted: bool | None = None  # a model that is trained, or another; None until one is noted
+        self.stepped: set[int] = set()  # ids of the optimizers that have stepped
+        self.optimized: set[int] = set()  # ids of the parameters that optimizers have changed
         self.made_autocast = ""  # type of the last one that the script made, not of those that are off
         self.is_last = False  # of the followed steps
         self.watched: Callable[..., Any] | None = None  # our `Module.__call__`, for good once it is there
@@ -107,6 +138,10 @@ class Follower:
         self.has_ended = False  # and raised SystemExit, which a script may catch
         self.models: WeakSet[nn.Module] = WeakSet()  # what the script itself calls, where its calls end steps
         self.hooks: list[Any] = []
+        self.kinds: list[tuple[str, int]] = []  # of the timed steps, where text is generated, and their tokens
+        self.is_noting = False  # within the call whose inputs are noted
+        self.num_updates = 0
+        self.looks_on_until = 0.0  # on the clock of time.monotonic, for loops of another kind
 
     # -------------------------------------------------------------------------------------------------- steps
 
@@ -131,34 +166,67 @@ class Follower:
             self.say("the script caught SystemExit, by which it was to end: it goes on alone")
         self.facts["seen"] += 1
         self.num_steps += 1
-        if self.stage is Stage.SKIPPED:
-            if self.num_steps >= self.plan.skip:
-                if not self.ranks.join():
-                    self.begin(Stage.DONE)
-                    self.unwatch_calls()
-                    return
-                self.begin(Stage.TIMED)
-                self.synchronize()
-                self.clock = [self.now()]
-        elif self.stage is Stage.TIMED:
+        if self.looks_on_until and time.monotonic() > self.looks_on_until:
+            self.end_script()
+        if self.stage is Stage.TIMED and self.waiting is None:
             self.clock.append(self.now())
+            self.kinds.append((self.generation.kind, self.generation.num_tokens))
+        if self.waiting is not None:
+            self.num_waited += 1
+            if self.num_waited >= LONGEST_WAIT:
+                self.enter(self.waiting)
+        elif self.stage is Stage.SKIPPED:
+            if self.num_steps >= self.plan.skip:
+                self.enter_next(Stage.TIMED)
+        elif self.stage is Stage.TIMED:
             if self.num_steps == self.plan.steps:
-                self.note_times()
-                self.begin(Stage.CAPTURED)
-                self.watch_calls()
-                self.begin_capture()
-                self.open_range()
+                self.enter_next(Stage.CAPTURED)
         elif self.stage is Stage.CAPTURED:
             self.close_range("captured_ns")
+            self.facts["captured_kinds"].append((self.generation.kind, self.generation.num_tokens))
             if self.num_steps == self.plan.steps:
-                self.begin(Stage.FOLLOWED)
-            self.open_range()
+                self.enter_next(Stage.FOLLOWED)
+            else:
+                self.open_range()
         elif self.stage is Stage.FOLLOWED:
             self.close_range("followed_ns")
             if self.num_steps == self.plan.followed:
                 self.finish()
             else:
                 self.open_range()
+
+    def enter_next(self, stage: Stage) -> None:
+        """Enter a stage; of the last `prefills` stages each begins with a prefill, where the script generates text."""
+        is_waiting = self.plan.prefills > Stage.FOLLOWED.value - stage.value
+        if is_waiting and self.generation.kind and self.plan.step == "auto" and self.ends_with_forward():
+            if stage is Stage.CAPTURED:
+                self.note_times()
+                self.watch_calls()
+            self.waiting, self.num_waited = stage, 0
+        else:
+            self.enter(stage)
+
+    def enter(self, stage: Stage) -> None:
+        """Enter a stage at the end of a step, or right before a prefill."""
+        self.waiting = None
+        if stage is Stage.TIMED:
+            if not self.ranks.join():
+                self.begin(Stage.DONE)
+                self.unwatch_calls()
+                return
+            self.begin(stage)
+            self.synchronize()
+            self.clock, self.kinds = [self.now()], []
+            return
+        if stage is Stage.CAPTURED:
+            if self.stage is Stage.TIMED and not self.facts["steps"]:
+                self.note_times()
+            self.begin(stage)
+            self.watch_calls()
+            self.begin_capture()
+        else:
+            self.begin(stage)
+        self.open_range()
 
     def begin(self, stage: Stage) -> None:
         self.stage, self.num_steps = stage, 0
@@ -171,7 +239,7 @@ class Follower:
             self.changes.settle()
             if not is_in_place and self.ends_with_forward():
                 for model in self.models:
-                    self.hooks.append(model.register_forward_pre_hook(self.before_call))
+                    self.hooks.append(model.register_forward_pre_hook(self.before_call, with_kwargs=True))
                     self.hooks.append(model.register_forward_hook(self.after_call, always_call=True))
 
     def now(self) -> tuple[int, Any]:
@@ -192,7 +260,10 @@ class Follower:
             for first, second in pairs
         ]
         hosts = [second[0] - first[0] for first, second in pairs]
-        self.facts["steps"] = [{"wall_ns": wall, "host_ns": host} for wall, host in zip(walls, hosts)]
+        self.facts["steps"] = [
+            {"wall_ns": wall, "host_ns": host, "kind": kind, "tokens": num_tokens}
+            for wall, host, (kind, num_tokens) in zip(walls, hosts, self.kinds)
+        ]
         self.facts["timed_ns"] = took
         self.write(is_last=False)
 
@@ -247,10 +318,32 @@ class Follower:
         self.facts["memory"] = self.memory
         self.write()
         self.ranks.leave()
-        if not self.plan.goes_on:
-            self.has_ended = True
-            self.say(f"{self.facts['seen']} steps were followed, the script ends here")
-            raise SystemExit(0)
+        if self.plan.goes_on:
+            return
+        if self.is_counting and self.ends_with_forward() and not self.generation.has_decoded:
+            self.watch_calls()  # a loop of forward and backward may follow one of forward alone
+            self.looks_on_until = time.monotonic() + LOOK_ON_S
+        else:
+            self.end_script()
+
+    def end_script(self) -> None:
+        self.looks_on_until = 0.0
+        self.has_ended = True
+        self.say(f"{self.facts['seen']} steps were followed, the script ends here")
+        raise SystemExit(0)
+
+    @property
+    def num_needed(self) -> int:
+        return self.plan.skip + 2 * self.plan.steps + self.plan.followed
+
+    def give_up(self) -> None:
+        """Measure nothing more: a loop of another kind has begun in the measured steps. Its steps are counted."""
+        self.waiting = None
+        if self.stage in (Stage.CAPTURED, Stage.FOLLOWED) and self.events is None and torch.cuda.is_initialized():
+            torch.cuda.profiler.stop()
+        self.begin(Stage.DONE)
+        self.facts["stage"] = MIXED
+        self.watch_calls()
 
     def say(self, text: str) -> None:
         """Print a line among those of the script, once for all ranks."""
@@ -262,24 +355,30 @@ class Follower:
             torch.cuda.synchronize()
 
     def ends_with_forward(self) -> bool:
-        return self.plan.step == "forward" or (self.plan.step == "auto" and not self.has_optimizer)
+        return self.plan.step == "forward" or self.ends_without_optimizer("forward")
+
+    def ends_without_optimizer(self, kind: str) -> bool:
+        """Return whether a step ends with a call or a backward pass (`kind`), as far as the script shows until now."""
+        return self.kind == kind and self.plan.step == "auto" and not self.has_optimizer
 
     # -------------------------------------------------------------------------------------------------- phases
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """A phase, with a range while nsys captures. One inside another counts as the other."""
-        if self.stage not in (Stage.CAPTURED, Stage.FOLLOWED) or self.phases or self.process != os.getpid():
+        is_measured = self.stage in (Stage.CAPTURED, Stage.FOLLOWED) and self.waiting is None
+        if not is_measured or self.phases or self.process != os.getpid():
             yield
             return
         self.phases.append(name)
         before = self.allocated()
         try:
             if self.stage is Stage.FOLLOWED:
-                with self.ranges.outermost(name, "" if name == "forward" else None):
+                with self.ranges.outermost(name, "" if name in CALLED else None):
                     yield
             else:
-                self.ranges.push(name)
+                is_named = self.events is None and name in (PREFILL, DECODE)  # of a range of the script, it is forward
+                self.ranges.push(f"generation: {name}" if is_named else name)
                 try:
                     yield
                 finally:
@@ -340,29 +439,59 @@ class Follower:
         if self.depth or self.in_backward:
             if self.stage is Stage.CAPTURED and not self.facts["autocast"]:
                 self.facts["autocast"] = find_autocast_dtype()  # opened inside the model, as accelerate does
+            if self.is_noting:
+                self.note_shift(args, options)
             return run(module, args, options)
         self.depth += 1
         is_loss = isinstance(module, nn.modules.loss._Loss)
         try:
             if not is_loss:
+                self.note_generation(args, options)
                 self.note_call(module, args, options)
-            with self.phase("loss" if is_loss else "forward"):
+            with self.phase("loss" if is_loss else self.name_call(module)):
                 returned = run(module, args, options)
         finally:
             self.depth -= 1
-        if not is_loss and self.ends_with_forward():
+            self.is_noting = False
+        if is_loss:
+            return returned
+        if self.is_counting:
+            self.counts.note_call()
+        if self.ends_with_forward():
             self.models.add(module)
             self.end_step()
         return returned
 
-    def before_call(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+    def note_generation(self, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+        """Note what a call that ends a step may generate. A prefill begins the stage that waits for one."""
+        self.generation.note_call(args, options)
+        if self.waiting is not None and self.generation.kind == PREFILL:
+            self.enter(self.waiting)
+
+    def name_call(self, module: nn.Module) -> str:
+        """Return the phase of a call of a model by the script."""
+        if self.generation.kind:
+            return self.generation.kind
+        if torch.is_grad_enabled() or not self.optimized:
+            return "forward"
+        if not any(id(parameter) in self.optimized for parameter in module.parameters()):
+            return "forward"
+        if self.stage is Stage.CAPTURED:
+            self.facts["evaluations"] += 1
+        return "evaluation"
+
+    def before_call(self, module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
         """The script, or another of its models, calls one of its models while steps are timed."""
+        if not self.depth and self.process == os.getpid():
+            self.note_generation(args, options)
         self.depth += 1
 
     def after_call(self, module: nn.Module, args: tuple[Any, ...], returned: Any) -> None:
         """A model has been called, which ends a step where it returns to the script."""
         self.depth -= 1
         if not self.depth and returned is not None and self.process == os.getpid():
+            if self.is_counting:
+                self.counts.note_call()
             self.end_step()
 
     def note_call(self, module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
@@ -378,6 +507,7 @@ class Follower:
         if self.stage is not Stage.CAPTURED or self.num_steps or self.has_noted in (True, trains):
             return
         self.has_noted = trains
+        self.is_noting = True
         named = [*((str(i), value) for i, value in enumerate(args)), *options.items()]
         shapes = [(name, [list(x.shape), str(x.dtype)]) for name, value in named for x in list_tensors([value])]
         compiled = any(is_compiled(part) for part in module.modules())
@@ -393,6 +523,12 @@ class Follower:
             "training": trains,
         }
 
+    def note_shift(self, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+        """Note how many tokens are trained on, within a wrapper that takes one more, as inputs and targets in one."""
+        inside, noted = find_token_shape(args, options), self.facts["inputs"]
+        if inside is not None and noted and noted[0]["shape"] == [inside[0], inside[1] + 1]:
+            noted[0]["shape"] = list(inside)
+
     def note_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Note what is trained without any module, by its optimizer."""
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -401,6 +537,13 @@ class Follower:
             "parameter_dtypes": dict(Counter(str(parameter.dtype) for parameter in parameters)),
             "training": True,
         }
+
+    def scaler_step(self, called: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """Step of a gradient scaler, which leaves out the optimizer's if gradients are not finite."""
+        num_updates = self.num_updates
+        returned = called(*args, **options)
+        self.facts["skipped_updates"] += self.num_updates == num_updates and self.stage is not Stage.DONE
+        return returned
 
     def make_autocast(self, called: Callable[..., Any], context: torch.autocast, *args: Any, **options: Any) -> None:
         called(context, *args, **options)
@@ -418,9 +561,39 @@ class Follower:
         with labels, self.phase("backward"):
             self.in_backward += 1
             try:
-                return called(tensors, *args, **options)
+                returned = called(tensors, *args, **options)
             finally:
                 self.in_backward -= 1
+        if not self.in_backward and not self.depth:
+            self.after_backward()
+        return returned
+
+    def after_backward(self) -> None:
+        """The script has had a backward pass, which ends a step if no optimizer does."""
+        if self.stage is Stage.CAPTURED:
+            self.facts["num_backward"] += 1
+        if self.is_counting:
+            self.counts.note_backward()
+            if self.kind == "forward":
+                self.choose_kind()
+            is_only_counted = self.looks_on_until or self.facts["stage"] == MIXED
+            if is_only_counted and not self.plan.goes_on and self.counts.num_backward >= self.num_needed:
+                self.end_script()  # another start measures both loops
+        if self.plan.step == "backward" or self.ends_without_optimizer("backward"):
+            self.end_step()
+
+    def choose_kind(self) -> None:
+        """A backward pass has ended, no optimizer has stepped until now, and calls have ended the steps."""
+        if self.stage is Stage.DONE:
+            return
+        if self.stage is not Stage.SKIPPED or (not self.has_optimizer and self.counts.between[0] > FEWEST):
+            self.give_up()
+        elif not self.has_optimizer:
+            self.kind, self.num_steps = "backward", 0
+            self.facts["seen"] = 0
+        elif self.counts.num_backward >= SELDOM * self.plan.skip:
+            self.kind, self.has_optimizer, self.num_steps = "backward", False, self.plan.skip - 1
+            self.facts["seen"] = self.counts.num_backward - 1
 
     def before_update(
         self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], options: dict[str, Any]
@@ -470,6 +643,15 @@ class Follower:
         if self.process != os.getpid():
             return
         self.close_update()
+        self.num_updates += 1
+        if id(optimizer) not in self.stepped:
+            self.stepped.add(id(optimizer))
+            self.optimized |= {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        if self.is_counting:
+            self.is_counting = False
+            self.facts["loops"] = self.counts.list_loops()
+            if self.stage is Stage.SKIPPED and self.has_optimizer:
+                self.unwatch_calls()
         if self.plan.step not in ("auto", "optimizer"):
             return
         if self.optimizer is None:
@@ -495,7 +677,12 @@ class Follower:
     def write(self, is_last: bool = True) -> None:
         """Keep what is known: for whoever started the script, in a file of this rank. is_last: losses, too, which are
         waited for."""
-        if self.process != os.getpid() or not self.facts["seen"]:
+        if self.process != os.getpid() or get_worker_info() is not None:
+            return
+        if self.is_counting:
+            self.facts["loops"] = self.counts.list_loops()
+        self.facts["num_prefills"] = self.generation.num_prefills if self.generation.has_decoded else 0
+        if not self.facts["seen"] and not self.facts["loops"]:
             return
         with suppress(FollowError):
             self.ranks.join()
@@ -582,13 +769,21 @@ def install(plan: Plan, push: Callable[..., Any] | None = None, pop: Callable[..
 
         return around
 
+    def compiled(called: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        follower.has_compiled = True
+        if follower.has_optimizer and follower.stage is Stage.SKIPPED:
+            follower.unwatch_calls()  # a call that changes later compiles the model again
+        return called(*args, **options)
+
     def constructed(called: Callable[..., Any], made: torch.optim.Optimizer, *args: Any, **options: Any) -> Any:
         follower.steps_of.setdefault(id(made), 0)
         if follower.stage is Stage.SKIPPED and plan.step == "auto":
-            follower.has_optimizer = True
-            follower.unwatch_calls()  # before the model is compiled: a call that changes later compiles it again
+            follower.has_optimizer, follower.kind = True, "forward"
+            if follower.has_compiled or plan.changes:
+                follower.unwatch_calls()
         return called(made, *args, **options)
 
+    wrap(torch, "compile", compiled)
     wrap(torch.autograd, "backward", follower.backward)
     wrap(torch.autocast, "__init__", follower.make_autocast)
     wrap(optimizer.Optimizer, "__init__", constructed)
@@ -601,11 +796,12 @@ def install(plan: Plan, push: Callable[..., Any] | None = None, pop: Callable[..
     # Of a scaler's step nothing but the optimizer's is one: a step ends within it.
     for name in ("unscale_", "update"):
         wrap(torch.amp.GradScaler, name, build_phase_wrapper("optimizer"))
+    wrap(torch.amp.GradScaler, "step", follower.scaler_step)
     optimizer.register_optimizer_step_pre_hook(follower.before_update)
     optimizer.register_optimizer_step_post_hook(follower.after_update)
-    if plan.step not in ("auto", "optimizer", "forward"):
+    if plan.step not in NAMED_STEPS:
         end_steps_with(plan.step, follower)
-    elif follower.ends_with_forward():
+    elif plan.step in ("auto", "forward"):
         follower.watch_calls()
     atexit.register(follower.write)
     return follower

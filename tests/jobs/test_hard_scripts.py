@@ -3,6 +3,7 @@
 import pytest
 
 from profiler_job.analysis.recording import store
+from profiler_job.jobs.cli.script_notes import describe_script
 from profiler_job.jobs.executor import script
 from tests.jobs.profiled_scripts import HEAD, ended
 
@@ -154,3 +155,57 @@ def test_smaller_numbers_are_taken_by_the_script_and_are_no_larger_than_asked_fo
     if shorter:
         assert shorter.num_needed <= max(seen, asked.num_needed) and 1 <= shorter.skip <= 10 and 2 <= shorter.steps <= 5
         assert shorter.num_needed == min(seen, asked.num_needed)
+
+
+def test_the_time_of_an_evaluation_is_its_own(followed):
+    body = "step(i)\nif i % 5 == 0:\n    with torch.no_grad():\n        for _ in range(6): model(torch.randn(4, 8))"
+    printed, code, noted = followed(loop(body), events=True)
+    assert code == 0, printed
+    phases = {row["phase"] for row in noted["phases"]}
+    assert {"evaluation", "forward", "backward", "optimizer"} <= phases
+    assert noted["evaluations"] == 6 and describe_script(noted)[0].startswith("evaluation: 6 calls")
+    assert script.infer_batch(noted) == (8, 0)
+
+
+def test_a_wrapper_that_shifts_its_input_trains_on_one_token_less(followed):
+    source = """
+import torch
+from torch import nn
+class Shifts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Embedding(16, 8), nn.Linear(8, 16))
+    def forward(self, ids):
+        return nn.functional.cross_entropy(self.net(ids[:, :-1]).transpose(1, 2), ids[:, 1:])
+model = Shifts()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for i in range(30):
+    model(torch.randint(0, 16, (4, 33))).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    printed, code, noted = followed(source)
+    assert code == 0, printed
+    assert script.infer_batch(noted) == (4, 4 * 32) and script.infer_context(noted) == 32
+
+
+def test_updates_that_a_scaler_skips_are_said(followed):
+    scaled = """scaler = globals().setdefault("scaler", torch.amp.GradScaler("cpu", init_scale=8.0))
+loss = nn.functional.cross_entropy(model(torch.randn(8, 8)), torch.randint(0, 4, (8,)))
+optimizer.zero_grad()
+scaler.scale(loss * (float("inf") if i in (2, 6) else 1)).backward()
+scaler.step(optimizer)
+scaler.update()"""
+    printed, code, noted = followed(
+        loop(scaled).replace("AdamW", "SGD").replace("parameters())", "parameters(), lr=0.1)")
+    )
+    assert code == 0, printed
+    assert noted["skipped_updates"] == 2
+    assert describe_script(noted) == ["the gradient scaler skipped 2 updates: the gradients were not finite"]
+
+
+def test_of_several_trained_models_it_is_said_that_the_batch_is_not_known(followed):
+    other = "other = nn.Linear(8, 4)\noptimizer ="
+    source = loop("other(torch.randn(8, 8)).sum().backward()\nstep(i)").replace("optimizer =", other, 1)
+    _, _, noted = followed(source)
+    assert describe_script(noted) == ["batch and tokens are not known: a step trains 2 models"]

@@ -1,0 +1,68 @@
+"""What a reader has to know of a script that was measured: what its steps are, and what is not known."""
+
+from statistics import median
+from typing import Any
+
+from profiler_job.jobs.contract.quantities import format_time
+from profiler_job.jobs.contract.words import format_count
+from profiler_job.jobs.executor.script_loops import choose_loops, describe_loop
+
+
+def describe_script(noted: dict[str, Any]) -> list[str]:
+    """Return lines on what was noted of a script that a reader has to know. noted: of its first rank."""
+    return [
+        *describe_generation(noted),
+        *describe_evaluation(noted),
+        *describe_unknown_batch(noted),
+        *describe_skipped(noted),
+        *describe_other_loops(noted),
+    ]
+
+
+def describe_generation(noted: dict[str, Any]) -> list[str]:
+    """Return lines on the prefill and the decode steps of a script that generates text."""
+    lines = []
+    for kind, step in (("prefill", "a prefill"), ("decode", "a token")):
+        if walls := [step["wall_ns"] for step in noted["steps"] if step.get("kind") == kind]:
+            rate = sum(step["tokens"] for step in noted["steps"] if step["kind"] == kind) * 1e9 / sum(walls)
+            lines.append(f"{kind}: {format_time(median(walls))} {step}, {rate:,.0f} tokens/s")
+    if not lines or lines[0].startswith("prefill"):
+        return lines
+    captured = [
+        wall for wall, (kind, _) in zip(noted["captured_ns"], noted["captured_kinds"], strict=True) if kind == "prefill"
+    ]
+    known = f"{format_time(median(captured))} under nsys, and" if captured else "neither captured nor"
+    return [f"prefill: {known} not timed alone, since the script begins too few texts", *lines]
+
+
+def describe_evaluation(noted: dict[str, Any]) -> list[str]:
+    """Return a line if the trained model was called without gradients in captured steps."""
+    if not (num := noted["evaluations"]):
+        return []
+    return [f"evaluation: {format_count(num, 'call')} without gradients in the captured steps, a phase of its own"]
+
+
+def describe_other_loops(noted: dict[str, Any]) -> list[str]:
+    """Return a line for each loop before the first update of an optimizer, which was not measured."""
+    if not noted["optimizers"]:
+        return []
+    return [
+        f"before the first update there are {describe_loop(loop)}: --step {loop['kind']} --skip {loop['before']}"
+        " measures them"
+        for loop in choose_loops(noted["loops"])
+    ]
+
+
+def describe_unknown_batch(noted: dict[str, Any]) -> list[str]:
+    """Return a line if a step trains several models, so that their inputs are not one batch."""
+    if (num := noted["trained_models"]) < 2:
+        return []
+    return [f"batch and tokens are not known: a step trains {format_count(num, 'model')}"]
+
+
+def describe_skipped(noted: dict[str, Any]) -> list[str]:
+    """Return a line if the gradient scaler skipped updates."""
+    if not (num := noted["skipped_updates"]):
+        return []
+    updates = format_count(num, "update")
+    return [f"the gradient scaler skipped {updates}: the gradients were not finite"]

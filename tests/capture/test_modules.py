@@ -1,0 +1,52 @@
+"""Modules of measured steps, from the steps in which modules were followed."""
+
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+
+from profiler_job.analysis.capture.modules import LINKED, link_modules
+from profiler_job.jobs.contract import ranges
+
+CAT = "void at::native::CatArrayBatchedCopy<unsigned int>(int)"
+CAT_ALIGNED = "void at::native::CatArrayBatchedCopy_alignedK_contig<unsigned int>(int)"
+GEMM = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x256x8_stage3_ffma_execute_kernel"
+ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int)"
+
+
+def link(measured: list[tuple[str, int]], followed: list[tuple[str, int, str]]):
+    """Link the kernels (name, grid) of one step, at 0, to those (with modules) of a followed one, at 1000."""
+    rows = [(0, name, grid, "") for name, grid in measured] + [
+        (1000, name, grid, path) for name, grid, path in followed
+    ]
+    start = [at + number for number, (at, *_) in enumerate(rows)]
+    names = [name for _, name, _, _ in rows]
+    capture = SimpleNamespace(
+        kernels=pd.DataFrame(
+            {"process": 1, "start_ns": start, "kernel_name": names, "grid_x": [row[2] for row in rows]}
+        ),
+        memops=pd.DataFrame({"process": [], "start_ns": [], "operation": [], "bytes": []}),
+    )
+    place = pd.DataFrame({"thread": 1, "launch_ns": start, "step": [0 if row[0] == 0 else -1 for row in rows]})
+    place = place.assign(phase=ranges.DECODE, module=[row[3] for row in rows])
+    steps = pd.DataFrame({"name": [ranges.FOLLOWED_STEP], "process": 1, "start_ns": 1000, "end_ns": 2000})
+    attribution = SimpleNamespace(kernels=place, memops=place.head(0), ranges=steps)
+    links = link_modules(capture, attribution)
+    return links.kernels.head(len(measured)), links.problems
+
+
+@pytest.mark.parametrize("name", [CAT, CAT_ALIGNED], ids=["other grids", "another kernel of the family"])
+def test_a_step_with_longer_keys_has_the_modules_of_the_followed_one(name):
+    kernels, problems = link([(CAT, 8), (GEMM, 3)], [(name, 9, "Model/attention"), (GEMM, 3, "Model/head")])
+    assert kernels["module"].tolist() == ["Model/attention", "Model/head"]
+    assert set(kernels["module_by"]) == {LINKED} and problems.empty
+
+
+@pytest.mark.parametrize(
+    "followed",
+    [[(GEMM, 3, "Model/head"), (CAT, 8, "Model/attention")], [(CAT, 8, "Model/attention")]],
+    ids=["another order", "fewer"],
+)
+def test_other_kernels_are_not_linked(followed):
+    kernels, problems = link([(CAT, 8), (GEMM, 3)], followed)
+    assert set(kernels["module"]) == {""} and len(problems) == 1
