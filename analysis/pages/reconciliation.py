@@ -21,15 +21,18 @@ def answer(
     memops: pd.DataFrame,
     nsys_sums: pd.DataFrame,
     api: pd.DataFrame,
+    processes: pd.DataFrame,
     studies: Mapping[str, Any] = MappingProxyType({}),
 ) -> Answer:
     """Checks of every finished run, and of each study (`studies`: recordings by name).
 
     See `checks_of`. Facts count the breaches, of studies too.
     """
-    table = checks_of(runs, steps, kernels, memops, nsys_sums, api)
+    table = checks_of(runs, steps, kernels, memops, nsys_sums, api, processes)
     of_studies = [
-        checks_of(rec.runs, rec.steps, rec.kernels, rec.memops, rec.nsys_sums, rec.api).assign(study=study)
+        checks_of(rec.runs, rec.steps, rec.kernels, rec.memops, rec.nsys_sums, rec.api, rec.processes).assign(
+            study=study
+        )
         for study, rec in studies.items()
     ]
     every = pd.concat([table.assign(study=""), *of_studies], ignore_index=True)

@@ -9,6 +9,8 @@ import pandas as pd
 from profiler_job.analysis.metrics import kernel_time, precisions, queue, run_grid, timing, utilisation
 from profiler_job.analysis.metrics.ordering import place, sort_stably
 from profiler_job.analysis.pages import cuda_calls
+from profiler_job.analysis.pages.second_sources import MEANING as SECOND_SOURCES
+from profiler_job.analysis.pages.second_sources import check_second_sources
 from profiler_job.analysis.reference import flops, gemm_names, gpus, kernel_families
 from profiler_job.jobs.contract import modes, ranges
 from profiler_job.jobs.contract.layout import SCRIPT
@@ -42,6 +44,11 @@ WHERE_KNOWN = (
     "profiler",
     "gemm_rate",
     "mfu",
+    "gpu_memory",
+    "peak_memory",
+    "updated_parameters",
+    "largest_update",
+    "power",
     "copy_rate",
     "gemm_bytes",
     "copied_bytes",
@@ -64,6 +71,8 @@ OF_CAPTURE = (
     "in_module",
     "busy",
     "launch_calls",
+    "gemm_family",
+    "module_matmuls",
 )
 """Checks of what nsys recorded: a run that was only timed has none. Compiled models have no modules."""
 
@@ -73,7 +82,7 @@ GATHER = "vectorized_gather_kernel"
 IN_NAMES = {"flash": "pytorch_flash", "efficient": "fmha_cutlass", "cudnn": "cudnn"}
 """What the kernels of a backend of fused attention have in their names."""
 
-OF_ARCHITECTURE = ("forward_matmuls", "backward_matmuls", "in_module")
+OF_ARCHITECTURE = ("forward_matmuls", "backward_matmuls", "in_module", "gemm_family", "module_matmuls", "peak_memory")
 """Checks of what the reference Transformer launches and the ranges that it opens: any other workload has none."""
 
 NOT_OF_SCRIPTS = ("phases", "phase_sum", "in_phase", "math_path", "span", "launch_calls")
@@ -90,7 +99,7 @@ MEANING = {
     "backward_matmuls": "matmuls in each backward pass, against the architecture",
     "forward_layouts": "matmuls of each forward pass whose operand layout is not the expected one",
     "backward_layouts": "matmuls of each backward pass whose operand layout is not the expected one",
-    "math_path": "share of GEMM time on FP32 units, in runs declared FP32",
+    "math_path": "share of GEMM time on the units of the precision that the run declares",
     "profiler": "fastest step under nsys (NVTX range; of a script without the first), over the fastest unprofiled step",
     "in_phase": "share of kernel time inside steps that has a phase",
     "in_module": "share of forward kernel time that has a module",
@@ -109,6 +118,7 @@ MEANING = {
     "fused_backend": "share of the time of fused attention in kernels of the backend that was asked for",
     "launch_calls": "launch calls of the host, over the kernels outside CUDA graphs that they started (worst phase)",
     "busy": "GPU busy in a step, over the time of its kernels, copies and fills (largest of the steps)",
+    **SECOND_SOURCES,
 }
 
 
@@ -119,6 +129,7 @@ def checks_of(
     memops: pd.DataFrame,
     nsys_sums: pd.DataFrame,
     api: pd.DataFrame,
+    processes: pd.DataFrame,
 ) -> pd.DataFrame:
     """Checks of every finished run: run_id, check, found, at_least, at_most, passed. Those OF_ARCHITECTURE are of runs
     whose shape is known.
@@ -135,8 +146,9 @@ def checks_of(
     over kernels, worst phase. in_phase: share of the steps' kernel time with a phase. in_module: share of forward
     kernel time with a module. busy: GPU busy in a step over the time of its kernels, copies and fills (at most 1).
     forward_layouts, backward_layouts: matmuls whose layout, as their name has it, is not the one that the operation
-    should have. math_path: in fp32 runs, share of GEMM time on FP32 units. nsys_sums: largest difference, in ns or
-    calls, from nsys's own statistics of any kernel in the step or a phase.
+    should have. math_path: share of GEMM time on the units of the declared precision. nsys_sums: largest
+    difference, in ns or calls, from nsys's own statistics of any kernel in the step or a phase. Those of
+    `second_sources` besides.
     """
     ordered = run_grid.select_measured_runs(runs)
     info = ordered.astype({"run_id": str, "mode": str, "attention": str}).set_index("run_id")
@@ -164,6 +176,7 @@ def checks_of(
         _coverage(kernels),
         _busy(gpu),
         _nsys_sums(kernels, nsys_sums),
+        *check_second_sources(info, known, kernels, processes, _rows),
     ]
     table = pd.concat(checks, ignore_index=True)
     table = table[table["run_id"].isin(info.index)]
@@ -303,13 +316,15 @@ def _layouts(info: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
 
 
 def _math_path(info: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
-    """The share of the time of GEMMs whose name shows the math path: on FP32 units. Undeclared TF32 shows here."""
-    declared = info.index[info["precision"].astype(str) == "fp32"]
+    """The share of the time of GEMMs whose name shows the math path: on the units of the run's precision. Undeclared
+    TF32 shows here, and FP32 units in a run that is called TF32."""
+    declared = {run_id: PRECISIONS[name].gemm_paths for run_id, name in info["precision"].astype(str).items()}
     totals = kernel_time.kernel_totals(kernels)
-    totals = totals[(totals["family"] == "gemm") & totals["run_id"].isin(declared)]
+    totals = totals[(totals["family"] == "gemm") & totals["run_id"].isin(list(declared))]
     paths = {name: getattr(gemm_names.parse(name), "math_path", None) for name in totals["kernel_name"].unique()}
     totals = totals.assign(path=totals["kernel_name"].map(paths)).dropna(subset="path")
-    time = totals.groupby(["run_id", totals["path"] == "fp32"])["time_ns"].sum().unstack(fill_value=0.0)
+    is_declared = [path in declared[run_id] for run_id, path in zip(totals["run_id"], totals["path"], strict=True)]
+    time = totals.groupby(["run_id", np.array(is_declared, bool)])["time_ns"].sum().unstack(fill_value=0.0)
     share = time.get(True, pd.Series(0.0, index=time.index)) / time.sum(axis=1)
     return _rows("math_path", share, 1, 1)
 
@@ -328,7 +343,11 @@ def _profiler(scripts: Iterable[str], steps: pd.DataFrame, gpu: pd.DataFrame, ke
     busy = gpu[gpu["phase"] == ranges.STEP].groupby("run_id")["busy_ns"].min() / timing.num_devices(kernels)
     steady = (busy / timer) >= STEADY
     quotient = (step_ns("nsys") / timer).dropna()
-    return _rows("profiler", quotient[steady.reindex(quotient.index, fill_value=False)], *PROFILER_RANGE)
+    # Where the host is what takes the time, nsys slows it by as much as it likes; a script's steps overlap.
+    steady = steady.reindex(quotient.index, fill_value=False)
+    checked = quotient[steady | ~quotient.index.isin(list(scripts))]
+    at_least, at_most = PROFILER_RANGE
+    return _rows("profiler", checked, at_least, steady.map({True: at_most, False: np.inf}))
 
 
 def _span(gpu: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
@@ -541,7 +560,7 @@ def _with_missing(table: pd.DataFrame, info: pd.DataFrame) -> pd.DataFrame:
                 continue
             if check in WHERE_KNOWN or (check in OF_CAPTURE and not run["profiled_steps"]):
                 continue
-            if check == "in_module" and run["compile"] != "off":
+            if check in ("in_module", "module_matmuls") and run["compile"] != "off":
                 continue
             wanted.append((run_id, check))
     grid = pd.DataFrame(wanted, columns=["run_id", "check"])

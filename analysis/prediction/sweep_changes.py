@@ -91,7 +91,13 @@ def features(run: Mapping[str, Any], rates: Rates, phase: str, leaf: str, kind: 
     passes = PASSES.get(phase, 1)
     bandwidth = rates.peaks["copy"] / 1e9
     if kind == GEMM:
-        cost, number = flops.matmul_costs(shape, PRECISIONS[precision].element_bytes)[leaf]
+        costs = flops.matmul_costs(shape, PRECISIONS[precision].element_bytes)
+        if leaf not in costs:
+            raise AbstentionError(
+                AbstentionCode.MODULES_UNKNOWN,
+                f"matmuls stand in {leaf or 'no module'}, where the architecture has none",
+            )
+        cost, number = costs[leaf]
         number *= passes
         work = number * cost.flops / rates.peaks[f"gemm_{precision}"] * 1e9
         return [before["time_ns"], work, number * cost.bytes / bandwidth, 0.0, 1e3 * number]

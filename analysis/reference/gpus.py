@@ -57,6 +57,11 @@ class Gpu(NamedTuple):
         return None if self.l2_mib is None else self.l2_mib * 2**20
 
     @property
+    def board_watts(self) -> float | None:
+        """Power that the data sheet allows the board, in W; None where it was not looked up."""
+        return BOARD_WATTS.get(self.key)
+
+    @property
     def memory_bytes(self) -> float:
         return self.memory_gb * 1e9
 
@@ -117,6 +122,29 @@ GPUS = (
         *(104.8, 104.8, 209.5, 209.5, 419.0, 1792, 32, 170, "NVIDIA RTX Blackwell GPU Architecture whitepaper"),
     ),
 )
+
+
+BOARD_WATTS = {
+    "T4": 70.0,
+    "V100 PCIe 16GB": 250.0,
+    "V100 PCIe 32GB": 250.0,
+    "V100 SXM2 16GB": 300.0,
+    "V100 SXM2 32GB": 300.0,
+    "A10": 150.0,
+    "A100 SXM4 40GB": 400.0,
+    "A100 SXM4 80GB": 400.0,
+    "A100 PCIe 40GB": 250.0,
+    "A100 PCIe 80GB": 300.0,
+    "L4": 72.0,
+    "L40S": 350.0,
+    "H100 SXM5": 700.0,
+    "H100 PCIe": 350.0,
+    "H200 SXM5": 700.0,
+    "B200": 1000.0,
+    "RTX 3090": 350.0,
+    "RTX 4090": 450.0,
+}
+"""Largest power of the board in W, from the same data sheets, by `key`."""
 
 
 def _normalise(name: str) -> str:

@@ -206,19 +206,23 @@ def test_a_run_that_ran_out_of_memory_shows_no_number_and_says_why(rec):
 
 def test_every_check_holds_and_a_lost_kernel_breaks_one(rec):
     assert (
-        reconciliation.answer(rec.runs, rec.steps, rec.kernels, rec.memops, rec.nsys_sums, rec.api).facts[
-            "num_breaches"
-        ]
+        reconciliation.answer(
+            rec.runs, rec.steps, rec.kernels, rec.memops, rec.nsys_sums, rec.api, rec.processes
+        ).facts["num_breaches"]
         == 0
     )
     first = rec.kernels.index[(rec.kernels["kernel_name"] == GEMM) & (rec.kernels["run_id"] == rec.runs["run_id"][0])][
         0
     ]
-    broken = reconciliation.answer(rec.runs, rec.steps, rec.kernels.drop(first), rec.memops, rec.nsys_sums, rec.api)
+    broken = reconciliation.answer(
+        rec.runs, rec.steps, rec.kernels.drop(first), rec.memops, rec.nsys_sums, rec.api, rec.processes
+    )
     assert list(broken.tables["breaches"].rows["check"]) == [
         "forward_layouts",
         "forward_matmuls",
+        "gemm_family",
         "launch_calls",
+        "module_matmuls",
         "nsys_sums",
     ]
     assert broken.claims["breaches"].holds and not broken.claims["all_agree"].holds
@@ -232,7 +236,7 @@ def test_every_micro_batch_has_the_matmuls_of_the_architecture(rec):
 
     def breached(of_kernels):
         checks = reconciliation_checks.checks_of(
-            trained, rec.steps, of_kernels, rec.memops, rec.nsys_sums.head(0), rec.api
+            trained, rec.steps, of_kernels, rec.memops, rec.nsys_sums.head(0), rec.api, rec.processes
         )
         return set(checks.loc[~checks["passed"] & checks["check"].isin(counted), "check"])
 
@@ -244,10 +248,14 @@ def test_a_nanosecond_that_nsys_counts_otherwise_is_a_breach_and_no_statistics_a
     other = rec.nsys_sums.copy()
     other.loc[0, "total_ns"] += 1
     breaches = (
-        reconciliation.answer(rec.runs, rec.steps, rec.kernels, rec.memops, other, rec.api).tables["breaches"].rows
+        reconciliation.answer(rec.runs, rec.steps, rec.kernels, rec.memops, other, rec.api, rec.processes)
+        .tables["breaches"]
+        .rows
     )
     assert list(breaches["check"]) == ["nsys_sums"] and list(breaches["found"]) == [1]
-    unknown = reconciliation.answer(rec.runs, rec.steps, rec.kernels, rec.memops, rec.nsys_sums.head(0), rec.api)
+    unknown = reconciliation.answer(
+        rec.runs, rec.steps, rec.kernels, rec.memops, rec.nsys_sums.head(0), rec.api, rec.processes
+    )
     assert "nsys_sums" not in set(unknown.tables["checks"].rows["check"]) and not unknown.facts["num_breaches"]
 
 
@@ -255,7 +263,9 @@ def test_a_finished_run_without_timings_is_a_breach(rec):
     first = rec.runs["run_id"][0]
     steps = rec.steps[(rec.steps["run_id"] != first) | (rec.steps["collector"] != "timer")]
     breaches = (
-        reconciliation.answer(rec.runs, steps, rec.kernels, rec.memops, rec.nsys_sums, rec.api).tables["breaches"].rows
+        reconciliation.answer(rec.runs, steps, rec.kernels, rec.memops, rec.nsys_sums, rec.api, rec.processes)
+        .tables["breaches"]
+        .rows
     )
     assert set(breaches["run_id"]) == {first}
     assert {"timed_steps", "phase_sum"} <= set(breaches["check"])
@@ -264,7 +274,7 @@ def test_a_finished_run_without_timings_is_a_breach(rec):
 @pytest.fixture(scope="module")
 def pages(rec):
     checks = (
-        reconciliation.answer(rec.runs, rec.steps, rec.kernels, rec.memops, rec.nsys_sums, rec.api)
+        reconciliation.answer(rec.runs, rec.steps, rec.kernels, rec.memops, rec.nsys_sums, rec.api, rec.processes)
         .tables["checks"]
         .rows
     )

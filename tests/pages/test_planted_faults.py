@@ -36,7 +36,9 @@ def two():
 
 def breached(rec):
     """run_id and name of each check that is breached."""
-    table = reconciliation_checks.checks_of(rec.runs, rec.steps, rec.kernels, rec.memops, rec.nsys_sums, rec.api)
+    table = reconciliation_checks.checks_of(
+        rec.runs, rec.steps, rec.kernels, rec.memops, rec.nsys_sums, rec.api, rec.processes
+    )
     return table.loc[~table["passed"], ["run_id", "check"]]
 
 

@@ -148,7 +148,7 @@ def test_claims_from_shapes_are_of_the_others():
 
 def test_matmuls_are_counted_against_the_reference_only(rec):
     checks = (
-        reconciliation.answer(rec.runs, rec.steps, rec.kernels, rec.memops, rec.nsys_sums, rec.api)
+        reconciliation.answer(rec.runs, rec.steps, rec.kernels, rec.memops, rec.nsys_sums, rec.api, rec.processes)
         .tables["checks"]
         .rows
     )

@@ -26,7 +26,9 @@ def test_on_an_h200_four_micro_batches_launch_four_times_as_much_and_take_as_muc
 
 
 def test_the_shipped_runs_in_micro_batches_hold_all_checks(shipped):
-    tables = (getattr(shipped, name) for name in ("runs", "steps", "kernels", "memops", "nsys_sums", "api"))
+    tables = (
+        getattr(shipped, name) for name in ("runs", "steps", "kernels", "memops", "nsys_sums", "api", "processes")
+    )
     checks = reconciliation_checks.checks_of(*tables)
     assert checks["passed"].all()
     counted = checks[checks["check"] == "forward_matmuls"].set_index("run_id")["found"]

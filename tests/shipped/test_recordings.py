@@ -29,7 +29,7 @@ def test_every_run_has_a_status_and_unfinished_ones_a_reason(timed):
 @pytest.mark.nightly
 def test_every_check_of_every_finished_run_holds(loaded):
     tables = reconciliation.answer(
-        loaded.runs, loaded.steps, loaded.kernels, loaded.memops, loaded.nsys_sums, loaded.api
+        loaded.runs, loaded.steps, loaded.kernels, loaded.memops, loaded.nsys_sums, loaded.api, loaded.processes
     ).tables
     breaches = tables["breaches"].rows
     assert breaches.empty, breaches[["run_id", "check", "found", "at_least", "at_most"]].to_string()
