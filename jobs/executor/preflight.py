@@ -88,9 +88,9 @@ def check_torch() -> Check:
     if done.returncode == 0:
         return Check("torch", "ok", done.stdout.strip())
     reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+    if "No module named 'torch'" in reason:
+        return find_no_torch()
     fix = "install a CUDA build of torch that this driver supports, or update the driver"
-    if "No module named" in reason:
-        fix = install_command("gpu")
     return Check("torch", "failed", reason, fix)
 
 
@@ -182,16 +182,18 @@ def explain_unpredicted(runs: Sequence[Run]) -> list[str]:
 def check_writable(folder: Path, *below: Path) -> Check:
     """Check that results can be written, also to folders `below`, and outlive the container if this program runs in
     its image."""
+    is_lost = str(folder) == os.environ.get(RESULTS_OF_IMAGE) and not folder.is_mount()
+    mount = 'mount a folder: -v "$PWD/results:/results"'
     for parent in map(find_existing_parent, (folder, *below)):
         if parent.is_dir() and os.access(parent, os.W_OK):
             continue
         user = f"{os.getuid()}:{os.getgid()}"
         fix = f"give a folder that user {user} may write; in Docker create it before the container does (mkdir -p "
         fix += "results) and add --user $(id -u):$(id -g)"
-        return Check("results folder", "failed", f"{parent} is not writable for user {user}", fix)
-    if str(folder) == os.environ.get(RESULTS_OF_IMAGE) and not folder.is_mount():
-        fix = 'mount a folder: -v "$PWD/results:/results"'
-        return Check("results folder", "warning", f"{folder} is lost with this container", fix)
+        finding = f"{parent} is not writable for user {user}"
+        return Check("results folder", "failed", finding, mount if is_lost else fix)
+    if is_lost:
+        return Check("results folder", "warning", f"{folder} is lost with this container", mount)
     return Check("results folder", "ok", f"{folder} is writable")
 
 

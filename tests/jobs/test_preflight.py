@@ -192,6 +192,14 @@ def test_a_folder_that_cannot_be_written_names_the_user_and_the_fix(monkeypatch,
     assert "--user" in check.fix
 
 
+def test_a_read_only_container_without_a_mount_needs_one(monkeypatch, tmp_path):
+    folder = tmp_path / "results"
+    monkeypatch.setenv(preflight.RESULTS_OF_IMAGE, str(folder))
+    monkeypatch.setattr(preflight.os, "access", lambda path, mode: False)
+    check = preflight.check_writable(folder)
+    assert check.state == "failed" and '-v "$PWD/results:/results"' in check.fix
+
+
 def test_a_folder_of_the_sweep_that_cannot_be_written_is_named(monkeypatch, tmp_path):
     results = Results(tmp_path, "default", "shard-1-of-2")
     (tmp_path / "raw").mkdir()
