@@ -5,6 +5,7 @@ import os
 import platform
 import shutil
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 
@@ -46,25 +47,33 @@ def base_image(engine: Engine) -> str:
         return os.environ["TEST_IMAGE_BASE"]
     if not shutil.which("mmdebstrap"):
         pytest.skip("the image was not tested: no mmdebstrap to make a base image; give one with TEST_IMAGE_BASE")
-    CACHE.mkdir(parents=True, exist_ok=True)
-    codename = platform.freedesktop_os_release()["VERSION_CODENAME"]
-    system = CACHE / f"{codename}.tar"
-    if not system.exists():
-        draft = system.with_suffix(".draft.tar")
-        code, _ = shown(["mmdebstrap", "--variant=apt", "--components=main", codename, str(draft)])
-        assert code == 0
-        draft.rename(system)
-    engine.output("import", system, "profiler-job-test:system")
     folder = CACHE / "base"
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    download_wheels(folder / "wheels")
+    folder.mkdir(parents=True)
+    with ThreadPoolExecutor() as pool:  # one waits for the network where the other reads and checks wheels
+        wheels = pool.submit(download_wheels, folder / "wheels")
+        engine.output("import", make_system(), "profiler-job-test:system")
+        wheels.result()
     (folder / "pip.conf").write_text("[global]\nno-index = true\nfind-links = /wheels\n")
     (folder / "Dockerfile").write_text(
         "FROM profiler-job-test:system\nCOPY wheels /wheels\nCOPY pip.conf /etc/pip.conf\n"
     )
     engine.output("build", "--progress=plain", "-t", "profiler-job-test:base", folder)
     return "profiler-job-test:base"
+
+
+def make_system() -> Path:
+    """This machine's own Debian release as an archive, which is kept. Packages are unpacked without a sync to the disk
+    for each file, there and in what is built upon it."""
+    codename = platform.freedesktop_os_release()["VERSION_CODENAME"]
+    system = CACHE / f"{codename}.tar"
+    if not system.exists():
+        draft = system.with_suffix(".draft.tar")
+        options = ["--variant=apt", "--components=main", "--dpkgopt=force-unsafe-io"]
+        code, _ = shown(["mmdebstrap", *options, codename, str(draft)])
+        assert code == 0
+        draft.rename(system)
+    return system
 
 
 def download_wheels(target: Path) -> None:
@@ -77,7 +86,7 @@ def download_wheels(target: Path) -> None:
     for wanted in (["--require-hashes", *locked], [f"torch=={metadata.version('torch')}"]):
         code, said = shown([*download, *wanted])
         assert code == 0, said
-    shutil.copytree(kept, target)
+    shutil.copytree(kept, target, copy_function=os.link)
 
 
 def build(engine: Engine, base_image: str, tag: str, **arguments: str) -> tuple[int, str]:
