@@ -36,11 +36,12 @@ def status(
     planned, runs, part, _ = choose_runs(sweep, only, shard)
     folder = Results(results, planned.name, part.folder)
     check_measured(folder)
+    protocol = folder.find_protocol(planned.protocol)
     counts: Counter[str] = Counter()
     reached = Counter(timed=0, profiled=0, finished=0)
     for run in runs:
-        record = folder.finished(run, planned.protocol)
-        timed = folder.timed(run, planned.protocol)
+        record = folder.finished(run, protocol)
+        timed = folder.timed(run, protocol)
         damage = "" if record else folder.damage(run)
         begun = folder.read_in_flight(run) or (describe_timed(timed) if timed else "waiting")
         state = record.status if record else "damaged" if damage else begun

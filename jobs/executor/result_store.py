@@ -199,6 +199,11 @@ class Results:
         check_file(self.folder / SWEEP, is_plan, advice="give another --results, or name the sweep otherwise")
         write_json(self.folder / SWEEP, plan)
 
+    def find_protocol(self, planned: Protocol) -> Protocol:
+        """Return the protocol of what is here, if a sweep was `planned`: without an nsys, nothing was captured."""
+        saved = read_json(self.folder / SWEEP, dict) or {}
+        return planned.model_copy(update={"profiled_steps": 0}) if saved.get("profiled_steps") == 0 else planned
+
     def salt(self) -> str:
         """Return the salt of hashed GPU identities, the same for all that is measured into this folder."""
         file = self.folder / SALT

@@ -278,13 +278,15 @@ def test_a_wrong_sweep_is_exit_2_with_file_key_and_values(run):
     assert "tiny.yaml: mode.0: should be 'forward', 'forward_backward' or 'train_step', not 'training'" in done.stderr
 
 
-def test_without_nsys_a_cpu_is_timed_and_nothing_is_captured(run, tmp_path, monkeypatch):
+def test_without_nsys_a_cpu_is_timed_and_nothing_is_captured(run, tiny, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     done = run()
     assert done.returncode == 0, done.stderr
     assert "no nsys here" in done.stderr
     records = [json.loads(file.read_text()) for file in tmp_path.rglob("run.json")]
     assert records and {(record["status"], record["profiled_steps"]) for record in records} == {("ok", 0)}
+    status = jobs("status", "--sweep", tiny(), "--results", tmp_path / "results").stdout.splitlines()
+    assert status[-1] == f"of {len(RUNS)} runs {len(RUNS)} timed, 0 profiled, {len(RUNS)} finished"
 
 
 def test_without_a_gpu_it_is_exit_69_and_names_the_doctor(tiny, tmp_path, monkeypatch):
