@@ -45,9 +45,12 @@ def find_missing(extra: Extra) -> list[str]:
 
 
 def install_command(*extras: Extra) -> str:
-    """Return the command that installs this program again with extras, from where it was installed the first time."""
-    is_tool = (Path(sys.prefix) / "uv-receipt.toml").is_file()
-    program = "uv tool install" if is_tool else f"{shlex.quote(sys.executable)} -m pip install"
+    """Return the command that installs this program again with extras, from where it was installed the first time. For
+    a tool of uv, which is then made anew, it names this Python and the extras that are there, too."""
+    program = f"{shlex.quote(sys.executable)} -m pip install"
+    if (Path(sys.prefix) / "uv-receipt.toml").is_file():
+        program = f"uv tool install --python {sys.version_info.major}.{sys.version_info.minor}"
+        extras = (*(each for each in MODULES if each not in extras and not find_missing(each)), *extras)
     return f"{program} {_requirement(','.join(extras))}"
 
 

@@ -88,9 +88,19 @@ def test_the_command_installs_from_where_the_program_came_from(tmp_path, monkeyp
     if tool:
         (tmp_path / "uv-receipt.toml").touch()
         monkeypatch.setattr(sys, "prefix", str(tmp_path))
+        monkeypatch.setattr(extras, "find_missing", lambda extra: [extra])
     command = shlex.split(install_command("site"))
-    assert command[:-1] == (["uv", "tool", "install"] if tool else [sys.executable, "-m", "pip", "install"])
+    of_tool = ["uv", "tool", "install", "--python", f"{sys.version_info.major}.{sys.version_info.minor}"]
+    assert command[:-1] == (of_tool if tool else [sys.executable, "-m", "pip", "install"])
     assert wanted in command[-1] and "[site]" in command[-1]
+
+
+def test_a_tool_keeps_the_extras_that_it_has(tmp_path, monkeypatch):
+    """`uv tool install` makes it anew."""
+    (tmp_path / "uv-receipt.toml").touch()
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.setattr(extras, "find_missing", lambda extra: [] if extra == "site" else [extra])
+    assert install_command("gpu").endswith("[site,gpu]'")
 
 
 def test_a_checkout_is_installed_as_it_is():
