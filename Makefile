@@ -153,8 +153,8 @@ lock: ## Write requirements/: all packages with versions and hashes (UPGRADE=1: 
 	build/lock/bin/python -m pip install --quiet --disable-pip-version-check $(UV)
 	PATH="$(CURDIR)/build/lock/bin:$$PATH" UPGRADE=$(UPGRADE) requirements/lock
 
-test-image: $(TO_DEVELOP) ## Build and run the image with a real container engine (starts one if root may)
-	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -m image -s tests/image
+test-image: $(TO_DEVELOP) ## Build and run the image with a real container engine (ALL=1: Ubuntu's users, too)
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -m image -s tests/image $(if $(ALL),--all)
 
 screenshots: $(TO_DEVELOP) ## Take the README's pictures of the report, light and dark
 	$(BIN)/python -m tests.browser.screenshots

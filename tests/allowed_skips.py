@@ -7,6 +7,8 @@ ALLOWED = {
     "pip install skypilot": "SkyPilot is as large as all that is locked here; whoever changes the task installs it",
     "needs the right to mount a file system": "a container without privileges has none",
     "the image was not tested: dockerd does not start here": "the same",
+    "the Python of this machine does not run on Ubuntu": "it is built for a newer system",
+    "Ubuntu's archive gives no": "not every machine reaches it",
 }
 """The beginnings of the reasons that tests give, and why that may be so."""
 

@@ -28,14 +28,14 @@ Description: fake nsys, which measures nothing
 
 
 @contextmanager
-def package_repository(folder: Path, importer: bool) -> Iterator[dict[str, str]]:
+def package_repository(folder: Path, importer: bool, distribution: str = "") -> Iterator[dict[str, str]]:
     """Serve a repository whose only package has nsys, and its importer if asked; gives the build arguments that install
-    it."""
+    it. distribution: whose packages, as NVIDIA names it; by default this system's."""
     missing = [tool for tool in ("dpkg-deb", "gpg") if not shutil.which(tool)]
     if missing:
         pytest.skip(f"{', '.join(missing)} not installed, so no package repository can be made")
     release = platform.freedesktop_os_release()
-    distribution = release["ID"] + release["VERSION_ID"].replace(".", "")
+    distribution = distribution or release["ID"] + release["VERSION_ID"].replace(".", "")
     architecture = subprocess.check_output(["dpkg", "--print-architecture"], text=True).strip()
     repository = folder / "repository" / distribution / architecture
     repository.mkdir(parents=True)
