@@ -116,5 +116,6 @@ def write_pages(
     if published.verdict:
         print_lines(published.verdict)
     pages, files = format_count(published.pages, "page"), format_count(published.files, "file")
-    print_lines(f"{docs}: {pages}, {files}, {format_count(published.breaches, 'breach')} of the checks")
+    where = ", which report/reconciliation lists" if published.breaches else ""
+    print_lines(f"{docs}: {pages}, {files}, {format_count(published.breaches, 'breach')} of the checks{where}")
     raise typer.Exit(ExitCode.FAILED if strict and published.breaches else ExitCode.OK)

@@ -28,9 +28,8 @@ def fail(message: str, code: int) -> typer.Exit:
 
 
 def handle_termination(handler: Callable[[int, Any], None]) -> None:
-    """Call `handler` when a signal asks this program to end. A hang-up that is ignored stays so: nohup asks for it."""
-    numbers = [signal.SIGTERM, signal.SIGINT]
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
-        numbers.append(signal.SIGHUP)
-    for number in numbers:
-        signal.signal(number, handler)
+    """Call `handler` when a signal asks this program to end. An ignored hang-up or interrupt stays so: nohup asks for
+    it, and a shell that starts a command in the background."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if number == signal.SIGTERM or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, handler)

@@ -71,7 +71,7 @@ def ingest(sweep: Path, recording: Path, emit: Emit) -> bool:
     draft = recording.absolute().parent / ".draft" / recording.name
     clear(draft)  # of a job that was killed
     command = ["profiler_job", "ingest", str(sweep.absolute()), "--out", str(draft)]
-    code = _run_step("recording", command, emit, allowed=(ExitCode.OK, ExitCode.FAILED))
+    code = _run_step("recording", command, emit, copies={draft: recording}, allowed=(ExitCode.OK, ExitCode.FAILED))
     if not draft.is_dir():  # a crash of Python gives 1, too
         raise StepError(f"the step `recording` failed (`ingest`, exit {code}) and left no recording, see above")
     replace_folder(draft, recording, is_recording)
@@ -127,7 +127,7 @@ def build_site(
         prices = [] if price_per_hour is None else ["--price-per-hour", str(price_per_hour)]
         module = ["profiler_job", "site", "--pages-only", "--docs", str(docs), *prices, *page_options]
         allowed = (ExitCode.OK, ExitCode.FAILED) if "--strict" in page_options else (ExitCode.OK,)
-        code = _run_step("pages", module, emit, copies=copies, allowed=allowed)
+        code = _run_step("pages", module, emit, copies={**copies, docs: site}, allowed=allowed)
         settings = (sources / "mkdocs.yml").read_text(encoding="utf-8")
         if of_scripts:
             settings = NOTEBOOK_PLUGIN.sub("", settings)

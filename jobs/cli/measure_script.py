@@ -133,7 +133,7 @@ def attempt(followed: script.Script, results: Path) -> tuple[Path, dict[str, Any
 
     handle_termination(terminate)
     try:
-        with Results(results, f".{followed.name}").lock():
+        with Results(results, f".{followed.name}").lock(is_removed=True):
             return script.measure(followed, results)
     except KeyboardInterrupt:
         raise typer.Exit(128 + (received or [2])[0]) from None

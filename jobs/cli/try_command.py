@@ -39,6 +39,8 @@ JUDGE = "profiler_job.analysis.prediction.judge_tries"
 """Module that answers what recordings and changes tell."""
 WIDTH = 80
 ADVICE = "choose another --name"
+SAME_LOSS = 1e-4
+"""Relative difference of losses up to which sums in another order are the reason."""
 OTHER_NUMBERS = 0.2
 """Relative difference of the losses of the first step above which other random numbers are the reason."""
 
@@ -136,7 +138,10 @@ def try_set(
         question = [*map(str, (before.absolute(), after.absolute())), json.dumps(entry["expected"])]
         measured = ask("what it gave", [JUDGE, "judge", *question])
     losses = compare_losses(noted, with_changes)
-    print_wrapped(f"{label}: {measured['lines'][0]}", *measured["lines"][1:], describe_losses(losses))
+    if losses["largest"] and "repeated" not in noted:
+        noted["repeated"] = script.repeat_losses(plain, results)
+    repeated = compare_losses(noted, noted | {"losses": noted.get("repeated", [])})
+    print_wrapped(f"{label}: {measured['lines'][0]}", *measured["lines"][1:], describe_losses(losses, repeated))
     return {"measured": measured, "losses": losses}
 
 
@@ -184,12 +189,17 @@ def compare_losses(without: dict[str, Any], with_changes: dict[str, Any]) -> Los
     return Losses(num=len(pairs), first=of_first, largest=largest, step=int(number / per_step) + 1, not_finite="")
 
 
-def describe_losses(losses: Losses) -> str:
-    """Return one sentence on the losses."""
+def describe_losses(losses: Losses, repeated: Losses | None = None) -> str:
+    """Return one sentence on the losses. repeated: of two runs without any change, compared."""
     if not losses["num"]:
         return "losses: no loss is known on both sides"
     if losses["not_finite"]:
         return f"losses: not finite in step {losses['step']}, {losses['not_finite']} the change"
+    if repeated and (apart := repeated["largest"] or 0.0) > SAME_LOSS:
+        return (
+            f"losses: two runs without any change differ by {100 * apart:.2g}% in the first {repeated['num']} losses:"
+            " set a seed to compare them"
+        )
     first, largest = losses["first"], losses["largest"] or 0.0
     if first is not None and first > OTHER_NUMBERS:
         return (

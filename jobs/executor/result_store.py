@@ -12,7 +12,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -113,6 +113,14 @@ def try_lock(file: IO[Any], how: int) -> bool:
     return True
 
 
+def is_same_file(file: IO[Any], path: Path) -> bool:
+    """Return whether an open file is the one at `path`."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(path, follow_symlinks=False))
+    except OSError:
+        return False
+
+
 def list_sweeps(root: Path) -> list[str]:
     """List the names of the sweeps that have files in a results folder."""
     return sorted(folder.name for folder in root.iterdir() if (folder / SWEEP).exists() or list_shards(folder))
@@ -138,9 +146,9 @@ class Results:
         return self.root, self.folder, self.raw, self.root / RECORDINGS, self.root / SITE
 
     @contextmanager
-    def lock(self, wait_s: float = 0) -> Iterator[None]:
+    def lock(self, wait_s: float = 0, is_removed: bool = False) -> Iterator[None]:
         """Hold the folder, after `wait_s` at most; the operating system releases it when the process ends, however it
-        ends.
+        ends. is_removed: remove the lock afterwards, and the folder if it is empty.
 
         Raises LockedError naming the holder, OSError where the folder cannot be written.
         """
@@ -152,6 +160,8 @@ class Results:
                     file.seek(0)
                     raise LockedError(f"{self.folder} is being written by another job ({file.read().strip()})")
                 time.sleep(0.05)
+            if is_removed and not is_same_file(file, self.folder / LOCK):  # its holder has just removed it
+                raise LockedError(f"{self.folder} was being written by another job")
             file.truncate(0)
             file.write(f"pid {os.getpid()} on {socket.gethostname()}")
             file.flush()
@@ -159,6 +169,10 @@ class Results:
                 yield
             finally:
                 file.truncate(0)  # a host's name stays no longer than needed
+                if is_removed:
+                    with suppress(OSError):
+                        (self.folder / LOCK).unlink()
+                        self.folder.rmdir()
 
     def check_exists(self) -> None:
         """Check that a job made this folder. Raises NoResultsError if not, or if jobs made folders of shards in it."""

@@ -9,6 +9,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -50,6 +51,7 @@ from profiler_job.jobs.executor.nsys_cli import (
 )
 from profiler_job.jobs.executor.result_store import read_json
 from profiler_job.jobs.executor.script_loops import NAMED_STEPS, Loop, find_unmeasured_loops
+from profiler_job.jobs.executor.script_streams import start_under_nsys
 from profiler_job.jobs.executor.stop import SHUTDOWN_S
 from profiler_job.jobs.executor.worker_process import kill_processes_with
 
@@ -63,6 +65,21 @@ STAGES = 3
 """Stages that are measured: timed, captured, and captured with modules."""
 FOLLOWED_STEPS = 2
 """The first of them may differ from the measured steps, as where it loads what only following needs."""
+
+NSYS_PRINTED = "nsys.printed"
+PROGRESS = "progress"
+"""File in which the first rank of a script notes how far it is."""
+POLL_S = 0.5
+NO_STEP_S = 60.0
+NO_STEP = {
+    "": "no step yet after {:.0f} s",
+    "compiling": "no step yet after {:.0f} s; the script calls torch.compile, which may take minutes",
+}
+STAGE_WORDS = {
+    "timed": "the skipped steps are over; steps are timed",
+    "captured": "steps are captured",
+    "followed": "steps are captured with their modules",
+}
 
 DTYPES = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.float64": "fp64"}
 
@@ -168,6 +185,20 @@ def measure(script: Script, results: Path) -> tuple[Path, dict[str, Any]]:
     return results / script.name, noted | {"exit_code": code}
 
 
+def repeat_losses(script: Script, results: Path) -> list[float | str | None]:
+    """Start the script once more, as it is, and return the losses of its first steps; empty if it ends early."""
+    draft = results / f".{script.name}.draft"
+    clear(draft)
+    (draft / script.name).mkdir(parents=True)
+    few = dataclasses.replace(script, skip=1, steps=FEWEST_STEPS, events=True, prefills=0)
+    try:
+        run_followed(few, draft / script.name)
+        ranks = read_noted(draft / FOLLOWED)
+        return ranks[0].get("losses", []) if ranks else []
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
 MACHINE = ("gpu_name", "gpu_memory_bytes", "cuda", "torch", "python")
 
 
@@ -210,14 +241,52 @@ def run_followed(script: Script, folder: Path) -> int:
     environment = os.environ | {FOLLOW: followed, "PYTHONPATH": path}
     ranged = ("--capture-range=cudaProfilerApi", "--capture-range-end=stop")
     output = ("--force-overwrite=true", f"--output={(folder / REPORT).absolute()}")
-    under_nsys = () if script.events else ("nsys", "profile", *TRACED, *NOT_SAMPLED, *ranged, *output)
     # A session of its own: a signal to this program's group reaches the script once, from here.
-    process = subprocess.Popen([*under_nsys, *script.command], env=environment, start_new_session=True)
+    if script.events:
+        process = subprocess.Popen(script.command, env=environment, start_new_session=True)
+    else:
+        nsys = ("nsys", "profile", *TRACED, *NOT_SAMPLED, *ranged, *output)
+        process = start_under_nsys(nsys, script.command, environment, folder / NSYS_PRINTED)
     try:
-        return process.wait()
+        return wait_for_script(process, folder.parent / FOLLOWED / PROGRESS)
     except BaseException:
         end_group(process, followed)
         raise
+    finally:
+        keep_printed(folder)
+
+
+def wait_for_script(process: subprocess.Popen[bytes], progress: Path) -> int:
+    """Wait for the end of a script, and return its exit code. Print how far it is: each stage, and that there is no
+    step yet, after NO_STEP_S and then each time that takes twice as long. progress: file that its first rank writes."""
+    began, said, next_s = time.monotonic(), "", NO_STEP_S
+    while True:
+        try:
+            return process.wait(POLL_S)
+        except subprocess.TimeoutExpired:
+            stage = read_progress(progress)
+        waited = time.monotonic() - began
+        if stage in NO_STEP and waited >= next_s:
+            print(f"profiler-job: {NO_STEP[stage].format(waited)}", file=sys.stderr, flush=True)
+            next_s *= 2
+        elif stage != said and stage in STAGE_WORDS:
+            print(f"profiler-job: {STAGE_WORDS[stage]}", file=sys.stderr, flush=True)
+        said = stage
+
+
+def read_progress(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
+
+
+def keep_printed(folder: Path) -> None:
+    """Move what nsys printed to the log of its commands, without folders of the machine."""
+    printed = folder / NSYS_PRINTED
+    with suppress(OSError):
+        NsysLog(folder / NSYS_LOG)("profile", printed.read_text(encoding="utf-8", errors="replace"))
+        printed.unlink()
 
 
 def end_group(process: subprocess.Popen[bytes], followed: str) -> None:

@@ -88,6 +88,8 @@ NAMED_STEPS = ("auto", "optimizer", "backward", "forward")
 """What ends a step without a range of the script."""
 
 
+UPDATES_WITHOUT_RANGE = 3
+MOST_NAMES = 8
 MIXED = "mixed"
 """In place of a stage: the script has loops of several kinds, and its steps are only counted."""
 
@@ -141,6 +143,7 @@ class Follower:
         self.kinds: list[tuple[str, int]] = []  # of the timed steps, where text is generated, and their tokens
         self.is_noting = False  # within the call whose inputs are noted
         self.num_updates = 0
+        self.names: Counter[str] = Counter()  # of NVTX ranges, where the name of one ends a step
         self.looks_on_until = 0.0  # on the clock of time.monotonic, for loops of another kind
 
     # -------------------------------------------------------------------------------------------------- steps
@@ -166,6 +169,8 @@ class Follower:
             self.say("the script caught SystemExit, by which it was to end: it goes on alone")
         self.facts["seen"] += 1
         self.num_steps += 1
+        if self.facts["seen"] == 1:
+            self.note_progress("skipped")
         if self.looks_on_until and time.monotonic() > self.looks_on_until:
             self.end_script()
         if self.stage is Stage.TIMED and self.waiting is None:
@@ -231,6 +236,7 @@ class Follower:
     def begin(self, stage: Stage) -> None:
         self.stage, self.num_steps = stage, 0
         self.facts["stage"] = stage.name.lower()
+        self.note_progress(self.facts["stage"])
         if stage is Stage.TIMED:
             # torch.compile would compile hooks of a model that it compiled in place, which calls no modules inside.
             is_in_place = any(getattr(model, "_compiled_call_impl", None) for model in self.models)
@@ -241,6 +247,13 @@ class Follower:
                 for model in self.models:
                     self.hooks.append(model.register_forward_pre_hook(self.before_call, with_kwargs=True))
                     self.hooks.append(model.register_forward_hook(self.after_call, always_call=True))
+
+    def note_progress(self, what: str) -> None:
+        """Note how far the script is, for `profile` to print."""
+        if self.ranks.rank == self.ranks.first and self.process == os.getpid():
+            with suppress(OSError):
+                Path(self.plan.out).mkdir(exist_ok=True)
+                Path(self.plan.out, "progress").write_text(what)
 
     def now(self) -> tuple[int, Any]:
         """Return this moment on the CPU, and in the order of what was launched."""
@@ -538,6 +551,14 @@ class Follower:
             "training": True,
         }
 
+    def check_name(self) -> None:
+        """Say so if no range of the name that ends a step was opened in the first updates of an optimizer."""
+        if self.plan.step not in self.names:
+            others = ", ".join(f"`{name}`" for name, _ in self.names.most_common(MOST_NAMES)) or "none"
+            self.say(
+                f"no NVTX range `{self.plan.step}` was opened in {UPDATES_WITHOUT_RANGE} updates; opened: {others}"
+            )
+
     def scaler_step(self, called: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """Step of a gradient scaler, which leaves out the optimizer's if gradients are not finite."""
         num_updates = self.num_updates
@@ -644,6 +665,8 @@ class Follower:
             return
         self.close_update()
         self.num_updates += 1
+        if self.num_updates == UPDATES_WITHOUT_RANGE and self.plan.step not in NAMED_STEPS:
+            self.check_name()
         if id(optimizer) not in self.stepped:
             self.stepped.add(id(optimizer))
             self.optimized |= {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
@@ -770,6 +793,8 @@ def install(plan: Plan, push: Callable[..., Any] | None = None, pop: Callable[..
         return around
 
     def compiled(called: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        if not follower.has_compiled and not follower.facts["seen"]:
+            follower.note_progress("compiling")
         follower.has_compiled = True
         if follower.has_optimizer and follower.stage is Stage.SKIPPED:
             follower.unwatch_calls()  # a call that changes later compiles the model again
@@ -823,6 +848,7 @@ def end_steps_with(name: str, follower: Follower) -> None:
 
     def push(called: Callable[..., Any], message: str, *args: Any) -> Any:
         opened.append(message)
+        follower.names[message] += 1
         return called(message, *args)
 
     def pop(called: Callable[..., Any]) -> Any:

@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 from contextlib import nullcontext
+from functools import cache
 
 import pytest
 import torch
@@ -135,21 +136,29 @@ def test_autocast_is_off_in_backward_and_in_steps_of_optimizers(given):
     assert not inside[-1] and torch.is_autocast_enabled("cpu")
 
 
-@pytest.mark.parametrize(
-    "around, expected",
-    [
-        (build_autocast, {"bf16": HAS_IT}),
-        (
-            lambda: torch.autocast("cpu", torch.bfloat16, enabled=False),
-            {"bf16": "the script turns autocast off itself"},
-        ),
-    ],
-    ids=["on", "off"],
-)
-def test_autocast_of_the_script_is_no_change(given, around, expected):
+def test_autocast_of_the_script_in_bf16_is_no_change(given):
     bf16 = given("bf16")
-    train(around)
-    assert bf16.facts()["not_applied"] == expected
+    train(build_autocast)
+    assert bf16.facts()["not_applied"] == {"bf16": HAS_IT}
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        lambda: torch.autocast("cpu", torch.bfloat16, enabled=False),
+        lambda: torch.autocast("cpu", torch.float16),
+        lambda: torch.autocast("cpu", torch.float32),
+        cache(lambda: torch.autocast("cpu", torch.float16)),
+    ],
+    ids=["off", "another type", "fp32", "one object for all steps"],
+)
+@pytest.mark.parametrize("compute", [train, fit])
+def test_autocast_of_the_script_in_another_type_is_on_in_bf16(given, compute, around):
+    getattr(around, "cache_clear", nullcontext)()
+    expected = compute(build_autocast)
+    bf16 = given("bf16")
+    assert compute(around) == expected
+    assert bf16.facts() == {"applied": ["bf16"], "not_applied": {}}
 
 
 def test_a_part_of_a_model_may_turn_autocast_off(given):
@@ -352,10 +361,7 @@ def test_neither_losses_nor_transforms_are_compiled(given):
         ({}, {}),
         ({"float32_matmul_precision": "high"}, {"tf32": HAS_IT}),
         ({"autocast": "torch.bfloat16"}, {"bf16": HAS_IT}),
-        (
-            {"autocast": "torch.float32"},
-            {"bf16": "the script opens autocast itself, in float32: change its type there"},
-        ),
+        ({"autocast": "torch.float16"}, {}),
         ({"compiled": True}, {"compile": HAS_IT, "cuda_graphs": HAS_IT}),
     ],
 )

@@ -1,10 +1,15 @@
 """Scripts that are followed although they do what most do not. On the CPU, without nsys."""
 
+import subprocess
+import sys
+import tempfile
+
 import pytest
 
 from profiler_job.analysis.recording import store
 from profiler_job.jobs.cli.script_notes import describe_script
 from profiler_job.jobs.executor import script
+from tests.jobs.conftest import ROOT
 from tests.jobs.profiled_scripts import HEAD, ended
 
 LOOP = (
@@ -209,3 +214,55 @@ def test_of_several_trained_models_it_is_said_that_the_batch_is_not_known(follow
     source = loop("other(torch.randn(8, 8)).sum().backward()\nstep(i)").replace("optimizer =", other, 1)
     _, _, noted = followed(source)
     assert describe_script(noted) == ["batch and tokens are not known: a step trains 2 models"]
+
+
+def test_what_nsys_prints_is_in_a_log_and_not_among_the_lines_of_the_script(profile, tmp_path):
+    printed, code = ended(profile(loop("step(i)\nprint('line', i)"), "--skip", "3", "--steps", "3"))
+    assert code == 0 and "line 9" in printed, printed
+    assert "Collecting data" not in printed and "Generat" not in printed
+    assert "[100%] report" in (tmp_path / "results" / "train" / "train" / "nsys.log").read_text()
+    assert "draft" not in printed and tempfile.gettempdir() + "/fake-nsys" not in printed
+
+
+def test_progress_names_the_stages(profile):
+    slow = "step(i)\nimport time; time.sleep(0.4)"
+    printed, code = ended(profile(loop(slow), "--skip", "3", "--steps", "3", "--collector", "events"))
+    assert code == 0, printed
+    at = [printed.index(words) for words in script.STAGE_WORDS.values()]
+    assert at == sorted(at)
+
+
+@pytest.mark.parametrize("compiles", [False, True])
+def test_no_step_for_a_while_is_said(capsys, tmp_path, monkeypatch, compiles):
+    monkeypatch.setattr(script, "NO_STEP_S", 0.2)
+    monkeypatch.setattr(script, "POLL_S", 0.1)
+    if compiles:
+        (tmp_path / "progress").write_text("compiling")
+    process = subprocess.Popen(["sleep", "1"])
+    assert script.wait_for_script(process, tmp_path / "progress") == 0
+    said = capsys.readouterr().err.splitlines()
+    assert 1 < len(said) < 5 and all("no step yet" in line and ("torch.compile" in line) == compiles for line in said)
+
+
+def test_the_lock_of_a_script_is_gone_after_a_failed_start(profile, tmp_path):
+    _, code = ended(profile("raise ValueError"))
+    assert code == 1 and not (tmp_path / "results" / ".train").exists()
+
+
+def test_a_range_that_never_opens_is_said_within_the_first_steps(profile):
+    fake = "import types\nimport torch\ntorch.cuda.nvtx._nvtx = types.SimpleNamespace(rangePushA=len, rangePop=int)\n"
+    body = "torch.cuda.nvtx.range_push('other')\nstep(i)\ntorch.cuda.nvtx.range_pop()\nprint('line', i, flush=True)"
+    printed, code = ended(profile(loop(body, fake), "--step", "my_step", "--collector", "events"))
+    assert code == 1
+    said = printed.index("no NVTX range `my_step` was opened in 3 updates; opened: `other`")
+    assert said < printed.index("line 4")
+
+
+def test_an_interrupt_that_is_ignored_stays_so():
+    source = (
+        "import signal; from profiler_job.jobs.cli.console import handle_termination\n"
+        "signal.signal(signal.SIGINT, signal.SIG_IGN)\nhandle_termination(print)\n"
+        "print(signal.getsignal(signal.SIGINT) == signal.SIG_IGN, signal.getsignal(signal.SIGTERM) == print)"
+    )
+    done = subprocess.run([sys.executable, "-c", source], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.split() == ["True", "True"], done.stderr

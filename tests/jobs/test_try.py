@@ -217,6 +217,15 @@ def test_losses_are_compared_in_a_sentence(without, with_changes, said):
     assert tries.describe_losses(losses).startswith(said)
 
 
+def test_losses_that_differ_without_any_change_are_said_as_such():
+    plain = noted(losses=[2.0, 1.0, 0.9])
+    losses = tries.compare_losses(plain, noted(losses=[2.01, 1.0, 0.9]))
+    repeated = tries.compare_losses(plain, noted(losses=[2.02, 1.0]))
+    assert tries.describe_losses(losses, repeated).startswith("losses: two runs without any change differ by 1%")
+    same = tries.compare_losses(plain, noted(losses=[2.0, 1.0]))
+    assert tries.describe_losses(losses, same).startswith("losses: 3 compared: 0.5% difference in the first step")
+
+
 def step(second: float, band: float = 0.5) -> Judgement:
     return Judgement(metric="step", first=12 * MS, second=second * MS, band=band * MS)
 
@@ -299,7 +308,7 @@ def test_what_is_expected_is_said_with_its_interval_or_why_there_is_none():
 def test_all_words_after_the_first_that_is_not_an_option_are_the_scripts(monkeypatch, tmp_path, command, separator):
     """Its options may have the names of ours."""
     given = []
-    module = f"profiler_job.jobs.cli.{command}_command.measure"
+    module = "profiler_job.jobs.cli.measure_script.attempt"
     monkeypatch.setattr(module, lambda followed, results: given.append(followed) or sys.exit(0))
     script = ["python", "train.py", "--steps", "3", "--change", "x", "-o", "out", "--help", "--", "rest"]
     options = ["--results", str(tmp_path), "--steps", "7", *(["--change", "tf32"] if command == "try" else [])]

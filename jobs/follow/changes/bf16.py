@@ -1,6 +1,8 @@
 """BF16: autocast around forward pass and loss. It is on from the first call of a model, and off in the backward pass
-and in steps of optimizers; its cache of cast weights is dropped as at the end of `with torch.autocast(...)`."""
+and in steps of optimizers; its cache of cast weights is dropped as at the end of `with torch.autocast(...)`. If the
+script itself opens autocast around its model, in another type or switched off, that context is on in BF16 instead."""
 
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -13,6 +15,19 @@ from torch.optim import optimizer as optimizers
 from ..applied_change import HAS_IT, AppliedChange
 from ..wrapping import replace_closure, wrap
 
+OVERRIDDEN = "_is_of_profiler_job"
+"""Mark of a context of the script that is on in BF16 instead of what the script gave it."""
+
+
+def is_in_module() -> bool:
+    """Return whether a module is being called: a part of a model may need FP32."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is nn.Module._call_impl.__code__:
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
 
 class Autocast(AppliedChange):
     """Autocast in BF16, on the thread that calls the model first, which must be the main thread."""
@@ -23,14 +38,12 @@ class Autocast(AppliedChange):
         self.device = ""  # once it is on
         self.has_gradients = True  # in the last call of a model
         self.in_backward = 0
+        self.overrides = False  # contexts of the script, which decide where autocast is on
         self.steps: list[AbstractContextManager[None]] = []
 
     @staticmethod
     def explain_presence(facts: Mapping[str, Any]) -> str:
-        autocast = facts["autocast"].removeprefix("torch.")
-        if autocast in ("", "bfloat16"):
-            return HAS_IT if autocast else ""
-        return f"the script opens autocast itself, in {autocast}: change its type there"
+        return HAS_IT if facts["autocast"] == "torch.bfloat16" else ""
 
     def apply(self) -> None:
         wrap(torch.autocast, "__enter__", self.entered_by_script)
@@ -40,8 +53,17 @@ class Autocast(AppliedChange):
 
     def entered_by_script(self, called: Callable[..., Any], context: Any) -> Any:
         # In backward it is activation checkpointing that enters what was on in forward.
-        if context._enabled and not self.in_backward and not torch.compiler.is_compiling():
+        if self.in_backward or torch.compiler.is_compiling() or hasattr(context, OVERRIDDEN):
+            return called(context)
+        if context._enabled and context.fast_dtype == torch.bfloat16:
             self.reason = HAS_IT
+        elif self.reason != HAS_IT and (context._enabled or not is_in_module()):
+            context._enabled, context.fast_dtype = True, torch.bfloat16
+            setattr(context, OVERRIDDEN, True)
+            self.overrides, self.reason = True, ""
+            if self.device:  # the calls before had no context of the script
+                torch.set_autocast_enabled(self.device, False)
+                self.device = ""
         return called(context)
 
     def before_call(self, model: nn.Module) -> None:
@@ -50,7 +72,7 @@ class Autocast(AppliedChange):
         if torch.is_grad_enabled() != self.has_gradients:
             self.has_gradients = not self.has_gradients
             torch.clear_autocast_cache()  # in older versions it keeps casts without gradients
-        if self.device:
+        if self.device or self.overrides:
             return
         if all(parameter.dtype != torch.float32 for parameter in model.parameters()):
             self.reason = "the model has no parameters in FP32"
