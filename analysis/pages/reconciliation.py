@@ -61,8 +61,10 @@ def _tables(table: pd.DataFrame, every: pd.DataFrame, breaches: pd.DataFrame) ->
                 Column("meaning", "what is compared", "prose"),
                 Column("num_runs", "runs", "count"),
                 Column("num_passed", "agree", "count"),
+                Column("at_least", "at least", "number", absent="any"),
                 Column("lowest", "lowest", "number"),
                 Column("highest", "highest", "number"),
+                Column("at_most", "at most", "number", absent="any"),
                 Column("passed", "result", "check"),
             ),
             _summary(table),
@@ -91,7 +93,12 @@ def _tables(table: pd.DataFrame, every: pd.DataFrame, breaches: pd.DataFrame) ->
 
 def _summary(table: pd.DataFrame) -> pd.DataFrame:
     summary = table.groupby("check", sort=True).agg(
-        num_runs=("passed", "size"), num_passed=("passed", "sum"), lowest=("found", "min"), highest=("found", "max")
+        num_runs=("passed", "size"),
+        num_passed=("passed", "sum"),
+        at_least=("at_least", "min"),
+        lowest=("found", "min"),
+        highest=("found", "max"),
+        at_most=("at_most", "max"),
     )
     summary = summary.reset_index().assign(passed=lambda rows: rows["num_runs"] == rows["num_passed"])
     summary.insert(1, "meaning", summary["check"].map(MEANING))

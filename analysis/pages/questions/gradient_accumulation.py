@@ -165,7 +165,8 @@ def _claims(frames: GradientAccumulationData) -> list[Claim]:
 
 def _costs(rows: pd.DataFrame) -> dict[str, Any]:
     of = {name: span(rows[f"{name}_ratio"]) for name in ("step", "busy", "memory")}
-    return of | {"most": int(rows[AXIS].max())}
+    sequences = (rows["batch_size"].astype(int) // rows[AXIS]).max()
+    return of | {"most": int(rows[AXIS].max()), "sequences": int(sequences)}
 
 
 def _tables(frames: GradientAccumulationData) -> list[Table]:

@@ -476,7 +476,11 @@ def _gain(key: str, clock: str, rows: pd.DataFrame) -> Claim:
         key,
         run_grid.only(rows[_differs_from_reference(rows, clock)], *names),
         lambda part: many(rows)(part) and (part[speedup] > 1).all(),
-        facts=lambda part: {"num_all": len(rows), "speedup": span(part[speedup])},
+        facts=lambda part: {
+            "num_all": len(rows),
+            "speedup": span(part[speedup]),
+            "contexts": span(part["context_length"].astype(int)),
+        },
     )
 
 

@@ -230,7 +230,7 @@ def _claim_speed(frames: SeveralGpusData) -> list[Claim]:
         Claim(
             "fewer",
             _only(several[several["speedup"] < 1], "gpus", "parallel", "speedup", "step_ns", "computing_share"),
-            facts=count_all(several, lambda rows: _find_fewer(rows, several)),
+            facts=lambda rows: _find_fewer(rows, several),
         ),
     ]
 
@@ -388,12 +388,13 @@ def _count_by_host(rows: pd.DataFrame) -> dict[str, Any]:
 
 
 def _find_fewer(rows: pd.DataFrame, several: pd.DataFrame) -> dict[str, Any]:
-    """others: what the same cases do when the work is shared another way."""
+    """num_all: cases of the same ways; others: what the same cases do when the work is shared another way."""
     ways = [find_value_label("parallel", str(way)) for way in rows["parallel"].unique()]
     case = [name for name in ("size", "context_length", *run_grid.VARIANT_AXES) if name in rows and name != "parallel"]
     others = several.drop(rows.index).merge(rows[case].drop_duplicates())
     return {
         "ways": ways,
+        "num_all": int(several["parallel"].isin(rows["parallel"].unique()).sum()),
         "num_by_host": int((several.loc[rows.index, "host_share"] > MOSTLY_HOST).sum()),
         "num_beyond": int(several.loc[rows.index, "tokens_differ"].sum()),
         "others": _group_by_way(others),

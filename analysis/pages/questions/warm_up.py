@@ -72,6 +72,8 @@ class WarmUpData:
     kernels: pd.DataFrame
     sessions: pd.DataFrame
     session_s: float
+    processes: pd.DataFrame
+    """Of each run of the other recordings: how far one of its processes lies from their median (`off`)."""
 
     @property
     def recorded_cases(self) -> pd.DataFrame:
@@ -108,6 +110,7 @@ def _frames(
         kernels=first_steps.first_kernels(ok, kernels, memops),
         sessions=_sessions(ok, [main, *(rec for study, rec in studies.items() if study != STUDY)], num_timed),
         session_s=_session_s(ok),
+        processes=_compare_processes([main, *(rec for study, rec in studies.items() if study != STUDY)]),
     )
 
 
@@ -142,6 +145,20 @@ def _sessions(ok: pd.DataFrame, recordings: list[Any], num_timed: int) -> pd.Dat
             medians = _join_main(ok, runs, rec.steps).drop_duplicates(CASE)
             parts.append(medians.assign(recording=str(rec.manifest.get("name", ""))))
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=[*CASE, "main_ns", "recording"])
+
+
+def _compare_processes(recordings: list[Any]) -> pd.DataFrame:
+    """Runs that several processes timed: recording, run_id, off (of the process that is farthest from the median of the
+    processes' medians, as a part of it)."""
+    parts = []
+    for rec in recordings:
+        steps = timing.wall_times(rec.steps, "timer")
+        medians = steps[steps["phase"] == ranges.STEP].groupby(["run_id", "process"])["wall_ns"].median()
+        of_run = medians.groupby("run_id")
+        off = (medians / of_run.transform("median") - 1).abs()[of_run.transform("size") > 1]
+        worst = off.groupby("run_id").max().rename("off").reset_index()
+        parts.append(worst.assign(recording=str(rec.manifest.get("name", ""))))
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["run_id", "off", "recording"])
 
 
 def _session_s(ok: pd.DataFrame) -> float:
@@ -205,6 +222,11 @@ def _claim_numbers(frames: WarmUpData) -> list[Claim]:
         ),
         Claim("too_fine", tolerances[tolerances["num_steps"].isna()], facts=extremes("tolerance")),
         Claim("main_number", needed[needed["main_error"].notna()], facts=give_largest("main_error")),
+        Claim(
+            "elsewhere",
+            frames.processes[frames.processes["off"] > needed["main_error"].max()],
+            facts=count_all(frames.processes, give_largest("off")),
+        ),
         Claim("short_number", needed[needed["short_error"].notna()], facts=give_largest("short_error")),
     ]
 
