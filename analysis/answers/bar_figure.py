@@ -68,12 +68,12 @@ def draw_bars(title: str, bars: Sequence[Bar], is_stacked: bool = False, limit: 
 
 def _draw_legend(parts: list[str], series: Sequence[str]) -> int:
     """Draw what the colours mean, in as many lines as it takes; returns where the bars begin."""
-    x, y = 12, 8
+    x, y = 12.0, 8
     for number, name in enumerate(series):
-        width = 26 + 7 * len(name)
+        width = 30 + 7.6 * len(name)
         if x + width > WIDTH and x > 12:
-            x, y = 12, y + 18
-        parts.append(f'<rect class="{COLOURS[number % len(COLOURS)]}" x="{x}" y="{y}" width="11" height="11"/>')
+            x, y = 12.0, y + 18
+        parts.append(f'<rect class="{COLOURS[number % len(COLOURS)]}" x="{x:.1f}" y="{y}" width="11" height="11"/>')
         parts.append(_text(x + 16, y + 10, name, "text", "start"))
         x += width
     return y + 26

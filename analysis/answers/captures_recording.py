@@ -49,6 +49,10 @@ PARTS = {
 "computing softmax" and "final matmul"."""
 
 
+_LAYER = re.compile(r"(?:transformer[ _]?)?(?:layer|block)s?[ _.\-#]*(\d{1,4})", re.IGNORECASE)
+"""Names of ranges around one layer of the model: all layers count as one module."""
+
+
 @dataclass(kw_only=True)
 class FolderRecording:
     """A folder of captures as a recording. notes: lines about each capture, by its name: what was left out, inferred or
@@ -260,7 +264,7 @@ def _add_whole_steps(rows: pd.DataFrame, steps: pd.DataFrame, capture: Capture) 
 
 
 def _rename_parts(frame: pd.DataFrame) -> pd.DataFrame:
-    """Give the ranges of attention's parts the names that question (e) reads."""
+    """Give the ranges of layers and of attention's parts the names that questions read."""
     if "module" not in frame:
         return frame
     module = frame["module"].astype("category")
@@ -271,6 +275,8 @@ def _rename_parts(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _rename_part(name: str) -> str:
+    if layer := _LAYER.fullmatch(name.strip()):
+        return ranges.name_block(int(layer[1]))
     return next((part for part, pattern in PARTS.items() if pattern.fullmatch(name.strip())), name)
 
 

@@ -18,6 +18,8 @@ from profiler_job.jobs.contract.words import NOT_MEASURED, format_count, inflect
 
 LETTERS = ("a", "b", "c", "d", "e")
 MOST_FAMILIES = 5
+LEAST_SHARE = 0.0005
+"""A family with less in every case would read 0.0%; the CSV has it."""
 TITLES = {
     "a": "How long does a forward pass take, and does Nsight Systems agree with Python?",
     "b": "Which CUDA kernel takes the most GPU time, and is it the same with the backward pass?",
@@ -74,6 +76,8 @@ def write_answer(letter: str, answer: Answer, folder: Folder) -> WrittenAnswer:
     has_run = folder.has_run(written.rows)
     without = written.rows[~has_run]
     written.rows = written.rows[has_run].reset_index(drop=True)
+    if {column.key for column in written.columns} <= {*folder.by, "scope"}:  # nothing was measured in any case
+        written.columns.append(Column(NOT_MEASURED, "not measured"))
     written.missing = [*_list_gaps(written.rows, without, folder, letter), *written.missing]
     return written
 
@@ -92,10 +96,15 @@ def _write_forward_time(answer: Answer, folder: Folder) -> WrittenAnswer:
         sentences += _compare_clocks(answer, timed)
     elif len(known := rows.dropna(subset="host_ns")):
         sentences.append(f"By its NVTX range under nsys, a forward pass takes {_ends(known, 'host_ns', folder)}.")
+    if len(rows) > len(timed):
         missing.append(
-            "Python's own times: put a CSV with the columns `capture`, `phase`, `ms` into the folder, measured without "
-            "nsys, and the answer compares the two."
+            "Python's own times, where the table has none: put a CSV with the columns `capture`, `phase`, `ms` into "
+            "the folder, measured without nsys, and the answer compares the two."
         )
+    measured = rows[rows["projected_ns"].notna()]
+    if len(alone := measured[measured["host_ns"].isna()]):
+        names = md.list_some([md.case(row, folder.by) for row in alone.to_dict("records")])
+        missing.append(f"A range around one forward pass, for its time on the CPU: {names}.")
     if len(spans := rows.dropna(subset="projected_ns")):
         sentences.append(
             f"On the GPU it spans {_ends(spans, 'projected_ns', folder)}, from the start of its first kernel to the "
@@ -154,7 +163,7 @@ def _compare_clocks(answer: Answer, timed: pd.DataFrame) -> list[str]:
     if (claim := answer.claims["profiler_range_shorter"]).holds:
         count = _part(len(claim.rows), len(both), "case")
         return [f"Nsight Systems shows {span} that time: its range is measurably shorter in {count}."]
-    return [f"Nsight Systems agrees: its range takes {span} that time, and the steps of both overlap."]
+    return [f"Nsight Systems shows {span} that time; the steps of both overlap, so no difference is measurable."]
 
 
 def _write_top_kernel(answer: Answer, folder: Folder) -> WrittenAnswer:
@@ -235,7 +244,8 @@ def _write_beyond_gemm(answer: Answer, folder: Folder) -> WrittenAnswer:
         ]
         sentences.append(f"The largest single kernels: {'; '.join(parts)}.")
     wide = answer.tables["wide"].columns
-    families = [column.key for column in wide if column.key.startswith("share_")][:MOST_FAMILIES]
+    shares = [column.key for column in wide if column.key.startswith("share_")]
+    families = [key for key in shares if rows[key].max() >= LEAST_SHARE][:MOST_FAMILIES]
     columns = [*_case_columns(wide, folder), *_keep(wide, rows, "kernel_ns", "gemm", "rest", *families)]
     labels = {"gemm": "GEMM"} | {column.key: column.label for column in wide if column.key in families}
     bars = [
@@ -347,7 +357,8 @@ def _write_attention_cost(answer: Answer, folder: Folder) -> WrittenAnswer:
                 f"It has {_share_span(known['both_flop_ratio'])} of their FLOPs, so one of its FLOPs takes "
                 f"{_ratio_span(known['both_cost_ratio'])} as long."
             )
-            sentences.append("Softmax does little arithmetic for each number it moves, so memory limits it.")
+            if (known["both_cost_ratio"] > 2).all():
+                sentences.append("FLOPs do not predict its time: it does little arithmetic for each number it moves.")
         else:
             missing.append("FLOPs need the shape and the batch size: give `--handout`, or `--batch-size` and sizes.")
         share = _share_span(measured["softmax_share"])

@@ -55,8 +55,8 @@ def family(key: object) -> str:
 
 
 def modules(paths: object) -> str:
-    """Return the first modules of a list of paths."""
-    names = module_names(str(paths))
+    """Return the innermost names of the first modules of a list of paths."""
+    names = [*dict.fromkeys(name.rpartition("/")[2] for name in module_names(str(paths)))]
     shown = ", ".join(map(code, names[:_MOST_MODULES]))
     return shown + (f" +{len(names) - _MOST_MODULES} more" if len(names) > _MOST_MODULES else "") or "outside modules"
 

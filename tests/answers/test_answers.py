@@ -21,7 +21,7 @@ from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.handouts import HANDOUTS, count_parameters
 from tests import frozen
-from tests.answers.class_captures import make_capture, make_empty_capture, make_step
+from tests.answers.class_captures import GEMM, make_capture, make_empty_capture, make_step
 from tests.capture.nsys_files import Export
 from tests.packed import unpack
 
@@ -181,6 +181,47 @@ def test_python_times_are_compared_with_nsys(folder, tmp_path):
     page = read_pages(tmp_path / "answers")["a"]
     assert "Timed by Python without a profiler, a forward pass takes **4.00 µs**" in page
     assert "Nsight Systems shows 1.25×" in page
+
+
+def test_layers_with_numbers_are_one_module(tmp_path):
+    made, at = Export(), 1_000
+    for _ in range(3):
+        start = at
+        for layer in range(3):
+            made.push(f"layer{layer}", at + 20, at + 900)
+            made.push("mlp", at + 30, at + 800)
+            made.launch(at + 40, start=at + 60, end=at + 90, name=GEMM)
+            at += 1_000
+        made.push("forward", start, at)
+    made.sqlite(tmp_path / "small_ctx128_forward.sqlite")
+    run(tmp_path, "--out", tmp_path / "answers")
+    assert pd.read_csv(tmp_path / "answers" / "b.csv")["modules"].dropna().tolist() == ["mlp"]
+
+
+def test_a_range_around_several_passes_gives_no_time_on_the_cpu(tmp_path):
+    made = Export()
+    for number, name in enumerate([*(f"kernel_{number % 7}" for number in range(24)), "head"] * 4):
+        at = 1_000 + 100 * number
+        made.launch(at, start=at + 50, end=at + 90, name=name)
+    made.push("forward", 900, at + 100)
+    made.sqlite(tmp_path / "small_ctx128_forward.sqlite")
+    run(tmp_path, "--out", tmp_path / "answers")
+    page = read_pages(tmp_path / "answers")["a"]
+    assert page.splitlines()[2].startswith("On the GPU it spans **2.44 µs**")
+    assert "A range around one forward pass, for its time on the CPU: small, 128 tokens." in page
+
+
+def test_without_ranges_inside_attention_the_answer_asks_for_them(tmp_path):
+    made, at = Export(), 1_000
+    for _ in range(3):
+        made.push("forward", at, at + 900)
+        made.launch(at + 40, start=at + 60, end=at + 90, name=GEMM)
+        at += 1_000
+    made.sqlite(tmp_path / "small_ctx128_forward.sqlite")
+    run(tmp_path, "--out", tmp_path / "answers", "--handout", 2025)
+    page = read_pages(tmp_path / "answers")["e"]
+    assert read_table(page)[2] == ["small", "128", "no such ranges"]
+    assert "Ranges inside attention: `attention_scores`" in page
 
 
 def test_a_json_of_times_by_case_is_read(folder, tmp_path):
