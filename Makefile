@@ -4,7 +4,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 SWEEP  ?= jobs/sweep.yaml
-SWEEPS ?= $(wildcard jobs/sweeps/*.yaml)
+# The grids of the class answer the questions of the default sweep, and belong to no study.
+SWEEPS ?= $(filter-out jobs/sweeps/cs336_%.yaml,$(wildcard jobs/sweeps/*.yaml))
 RESULTS ?= results
 RECORDED := build/recording
 RECORDINGS := build/recordings

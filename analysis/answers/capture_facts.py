@@ -303,11 +303,11 @@ def _add_shape(facts: CaptureFacts, own: Mapping[str, Shape], handout: int) -> N
         facts.learn({"size": name}, HANDOUT if len(named) == 1 else facts.where["d_model"])
     if "size" not in known or (not handout and known["size"] not in own and "d_model" not in known):
         shapes = dict.fromkeys(find_shapes(known["size"]).values()) if "size" in known else {}
-        shape = next(iter(shapes)) if len(shapes) == 1 else None
+        of_size = next(iter(shapes)) if len(shapes) == 1 else None
     else:
-        shape = own.get(known["size"]) or sizes.get(known["size"])
-    if shape:
-        facts.learn(shape._asdict(), FILE if known["size"] in own else HANDOUT)
+        of_size = own.get(known["size"]) or sizes.get(known["size"])
+    if of_size:
+        facts.learn(of_size._asdict(), FILE if known["size"] in own else HANDOUT)
     if "size" in known and known["size"] not in own and find_shapes(known["size"]):
         facts.learn({"vocab_size": HANDOUTS[max(HANDOUTS)].vocab_size}, HANDOUT)  # the same in every year
     if handout:

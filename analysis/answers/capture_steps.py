@@ -235,7 +235,7 @@ def find_period(codes: np.ndarray, needed: Sequence[int] = ()) -> tuple[int, int
     needed: codes of which it must hold one, if there are any in the list."""
     if len(codes) < 2 * _FEWEST:
         return 0, 0
-    needed = np.intersect1d(needed, codes)
+    wanted = np.intersect1d(np.array(needed, np.int64), codes)
     values, counts = np.unique(codes, return_counts=True)
     rare = values[counts >= _FEWEST][np.argsort(counts[counts >= _FEWEST], kind="stable")][:_MOST_PERIODS]
     periods: set[int] = set()
@@ -247,7 +247,7 @@ def find_period(codes: np.ndarray, needed: Sequence[int] = ()) -> tuple[int, int
         differs = np.flatnonzero(codes[:-period] != codes[period:])
         num_same = len(codes) - period - (int(differs[-1]) + 1 if len(differs) else 0)
         num = num_same // period + 1
-        holds = not len(needed) or np.isin(needed, codes[-period:]).any()
+        holds = not len(wanted) or np.isin(wanted, codes[-period:]).any()
         if holds and num >= _FEWEST and len(codes) - num * period < first:
             first, best = len(codes) - num * period, period
     return (first, best) if best else (0, 0)

@@ -110,7 +110,7 @@ def record_captures(
     for part in parts:
         part.run["run_id"] = _name_run(part)
     times = read_times(folder)
-    tables = {name: [] for name in table_schema.TABLES}
+    tables: dict[str, list[pd.DataFrame]] = {name: [] for name in table_schema.TABLES}
     for part in parts:
         run_id = part.run["run_id"]
         timed = _make_timer_steps(part, times)
@@ -293,7 +293,8 @@ def _make_run(facts: CaptureFacts, mode: str, gpus: int = 1) -> dict[str, Any]:
     run["gpus"] = gpus
     run["vocab_size"] = known.get("vocab_size")
     if all(shape.values()) and known.get("vocab_size"):
-        run["num_parameters"] = count_parameters(Shape(**shape), int(known["vocab_size"]))
+        sizes = Shape(*(int(known[name]) for name in Shape._fields))
+        run["num_parameters"] = count_parameters(sizes, int(known["vocab_size"]))
     run["workload"] = find_default("workload") if has_shape else "captures"
     return run
 
