@@ -321,8 +321,8 @@ def explain_shortage(script: Script, run: Path, ranks: list[dict[str, Any]], cod
         )
     if not ranks:
         raise ScriptFailedError(
-            f"{ended} and took no step that PyTorch knows of: no optimizer stepped and no model was called, or its "
-            "Python does not read PYTHONPATH (options -I, -E); --step NAME takes an NVTX range of the script as a step"
+            f"{ended}, but never called optimizer.step() or a model: give --step the name of an NVTX range of the "
+            "script; Python's -I and -E hide the profiler from it"
         )
     is_lacking = len(ranks) < ranks[0]["ranks"] or any(noted["stage"] != "done" for noted in ranks)
     if is_lacking or not (script.events or (run / REPORT).is_file()):

@@ -208,7 +208,7 @@ def test_the_whole_job_with_the_fake_nsys_as_any_user_in_a_read_only_container(c
     assert "(fake)" in manifest["nsys"]
     assert (results / "site" / "index.html").is_file()
     assert (results / "site" / "data" / "main" / "tiny" / "kernels.parquet").is_file()
-    assert sorted(path.name for path in results.iterdir()) == ["raw", "recordings", "site", "tiny"]
+    assert sorted(path.name for path in results.iterdir()) == ["answers", "raw", "recordings", "site", "tiny"]
 
 
 def wait_until(happened, engine, name: str) -> None:
