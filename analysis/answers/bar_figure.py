@@ -11,11 +11,11 @@ _NUMBERS = 74
 """Room right of the longest bar for its number."""
 COLOURS = ("c0", "c1", "c2", "c3", "c4", "c5", "c6", "c7")
 _STYLE = (
-    "svg{--page:#ffffff;--text:#1f2a2e;--faint:#5c6b70;--rule:#d5dcde;--c0:#1f5f99;--c1:#b4541a;--c2:#2c7a4b;"
+    "svg{--page:#ffffff;--text:#1f2a2e;--faint:#5c6b70;--c0:#1f5f99;--c1:#b4541a;--c2:#2c7a4b;"
     "--c3:#7a4b94;--c4:#8a6d00;--c5:#a83253;--c6:#3a7d84;--c7:#767676;font-family:sans-serif;font-size:12px}"
-    "@media(prefers-color-scheme:dark){svg{--page:#0d1518;--text:#dde5e6;--faint:#9fb0b4;--rule:#2b3a3f;--c0:#6db0ee;"
+    "@media(prefers-color-scheme:dark){svg{--page:#0d1518;--text:#dde5e6;--faint:#9fb0b4;--c0:#6db0ee;"
     "--c1:#f0955a;--c2:#6fc793;--c3:#c39ade;--c4:#d9bb4e;--c5:#f07f9c;--c6:#74c3ca;--c7:#a9b3b5}}"
-    ".page{fill:var(--page)}.text{fill:var(--text)}.faint{fill:var(--faint)}.rule{stroke:var(--rule)}"
+    ".page{fill:var(--page)}.case{fill:var(--text)}.number{fill:var(--faint)}"
     + "".join(f".{name}{{fill:var(--{name})}}" for name in COLOURS)
 )
 
@@ -43,7 +43,7 @@ def draw_bars(title: str, bars: Sequence[Bar], is_stacked: bool = False, limit: 
     for label in labels:
         mine = [bar for bar in bars if bar.label == label]
         height = BAR * (1 if is_stacked else len(mine))
-        parts.append(_text(LABELS - 8, y + height / 2 + 4, _cut(label), "text", "end"))
+        parts.append(_text(LABELS - 8, y + height / 2 + 4, _cut(label), "case", "end"))
         x = float(LABELS)
         for number, bar in enumerate(mine):
             top = y if is_stacked else y + number * BAR
@@ -56,7 +56,7 @@ def draw_bars(title: str, bars: Sequence[Bar], is_stacked: bool = False, limit: 
             if is_stacked:
                 x += width
             else:
-                parts.append(_text(LABELS + width + 5, top + BAR - 3.5, bar.shown, "faint", "start"))
+                parts.append(_text(LABELS + width + 5, top + BAR - 3.5, bar.shown, "number", "start"))
         y += height + GAP
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y}" width="{WIDTH}" height="{y}" role="img"'
     name = escape(make_printable(title))
@@ -74,7 +74,7 @@ def _draw_legend(parts: list[str], series: Sequence[str]) -> int:
         if x + width > WIDTH and x > 12:
             x, y = 12.0, y + 18
         parts.append(f'<rect class="{COLOURS[number % len(COLOURS)]}" x="{x:.1f}" y="{y}" width="11" height="11"/>')
-        parts.append(_text(x + 16, y + 10, name, "text", "start"))
+        parts.append(_text(x + 16, y + 10, name, "case", "start"))
         x += width
     return y + 26
 

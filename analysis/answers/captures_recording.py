@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from profiler_job.analysis.capture import modules
 from profiler_job.analysis.capture.attribution import Attribution
 from profiler_job.analysis.capture.capture_data import Capture, ExportError
 from profiler_job.analysis.capture.nsys_export import read
+from profiler_job.analysis.insight.capture_gaps import find_unmatched_ranges
 from profiler_job.analysis.recording import store, table_schema
 from profiler_job.analysis.recording.ingest import READING_CAPTURE, join_frames, make_capture_tables
 from profiler_job.analysis.reference import gemm_names, kernel_families
@@ -88,13 +90,14 @@ def record_captures(
     each capture that was read, and for what is wrong with it."""
     notes: dict[str, list[str]] = {}
     parts: list[_Part] = []
-    num_unread = 0
+    num_unread, code = 0, ExitCode.DAMAGED
     for facts in captures:
         try:
             of_capture, lines = _read_parts(facts, dict(phases))
         except ExportError as error:
-            of_capture, lines = _make_unread(facts, error.problem), [f"cannot be read: {error.problem}"]
-            num_unread += 1
+            reason = str(error).removeprefix(f"{facts.path}: ")
+            of_capture, lines = _make_unread(facts, error.problem), [f"cannot be read: {reason}"]
+            num_unread, code = num_unread + 1, error.exit_code
         parts += of_capture
         notes[facts.name] = lines
         for line in lines:
@@ -102,7 +105,7 @@ def record_captures(
     if not any(part.tables for part in parts):
         raise FactsError(
             f"no capture in {folder} can be used: {'; '.join(line for said in notes.values() for line in said)}",
-            exit_code=ExitCode.DAMAGED,
+            exit_code=code,
         )
     _fill_from_others(parts, notes)
     parts = _refuse_doubled(parts, notes, emit)
@@ -157,6 +160,10 @@ def _read_parts(facts: CaptureFacts, phases: dict[str, str]) -> tuple[list[_Part
         notes.append(f"{format_count(num_gpus, 'GPU')}: times are of the slowest, kernel times sums over all")
     if not len(capture.kernels):
         notes.append("no kernels captured: only times of ranges on the host are known")
+    duration = (capture.kernels["end_ns"] - capture.kernels["start_ns"]).to_numpy()
+    if unmatched := find_unmatched_ranges(placed_steps.attribution, duration):
+        example = f"--phase {quote(f'forward={unmatched[0]}')}"
+        notes.append(f"its largest ranges match no phase ({', '.join(unmatched)}): name them, such as {example}")
     inferred = (placed_steps.attribution.kernels["attribution"] == "inferred").mean() if len(capture.kernels) else 0.0
     if inferred > 0.01:
         notes.append(f"{inferred:.0%} of its kernels are in no range of a phase: their phase is inferred")

@@ -222,6 +222,7 @@ def _write_html(draft: Path) -> None:
         image = r'<p><img alt="[^"]*" src="(\w+\.svg)" ?/></p>'
         body = re.sub(image, lambda match: (draft / match[1]).read_text(encoding="utf-8"), body)
         body = re.sub(r'href="(\w+)\.md"', r'href="\1.html"', body)
+        body = body.replace("<table>", '<div class="scroll" tabindex="0"><table>').replace("</table>", "</table></div>")
         title = file.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
         page = render_document(title, [Markup(body)], "answers")
         file.with_suffix(".html").write_text(page, encoding="utf-8")

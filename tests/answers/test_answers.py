@@ -135,6 +135,30 @@ def test_a_name_that_its_ranges_contradict_is_said(tmp_path):
     assert "is called train_step, but its steps are forward" in done.stderr
 
 
+def test_a_range_that_matches_no_phase_is_named(tmp_path):
+    made, at = Export(), 1_000
+    for _ in range(3):
+        made.push("train_step", at, at + 3_000)
+        for name, kernel, start in (("model_eval", GEMM, at), ("backward", GEMM, at + 1_000)):
+            made.push(name, start + 10, start + 900)
+            made.launch(start + 40, start=start + 60, end=start + 600, name=kernel)
+        at += 4_000
+    made.sqlite(tmp_path / "small_ctx128.sqlite")
+    done = run(tmp_path, "--out", tmp_path / "answers")
+    assert "match no phase (model_eval): name them, such as --phase forward=model_eval" in " ".join(done.stderr.split())
+    done = run(tmp_path, "--out", tmp_path / "answers", "--phase", "forward=model_eval")
+    assert "match no phase" not in done.stderr
+    assert pd.read_csv(tmp_path / "answers" / "a.csv")["projected_ns"].tolist() == [540]
+
+
+def test_a_report_without_nsys_says_how_to_install_it(tmp_path, monkeypatch):
+    (tmp_path / "small_ctx128_forward.nsys-rep").write_bytes(b"x" * 100)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = run(tmp_path, "--out", tmp_path / "answers")
+    assert done.exit_code == ExitCode.MISSING
+    assert "install-nsys" in done.stderr
+
+
 def test_two_captures_of_one_case_are_not_mixed(tmp_path):
     for name in ("small_ctx128_forward", "again_small_ctx128_forward"):
         make_capture(tmp_path / f"{name}.sqlite")
