@@ -189,7 +189,9 @@ def format_total(pair: ComparedPair) -> str:
     sums = ", ".join(f"{sort} {_format_ms(ns, waterfall.num)}" for sort, ns in waterfall.sums.items())
     made_of = f" ({sums})" if sums else ""
     if not pair.has_steps:
-        return f"the capture, from its first to its last event, went from {first} to {second}{made_of}"
+        return (
+            f"what is compared of the capture, from its first to its last event, went from {first} to {second}{made_of}"
+        )
     return f"{of} (its range under nsys) went from {first} to {second}{made_of}"
 
 

@@ -16,6 +16,7 @@ class ComparisonProblem(StrEnum):
     NO_COMMON_RUN = "no_common_run"
     OTHER_MODEL = "other_model"
     OTHER_WORK = "other_work"
+    LITTLE_IN_COMMON = "little_in_common"
     NO_TOKENS = "no_tokens"
     NOT_RECORDED = "not_recorded"
     FEW_PAIRS = "few_pairs"

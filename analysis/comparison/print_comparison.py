@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal, TypeVar, get_args
 
 from profiler_job.analysis.comparison.align import align
+from profiler_job.analysis.comparison.common_work import keep_common_work
 from profiler_job.analysis.comparison.compare_formats import Checked, as_json, as_markdown, as_text
 from profiler_job.analysis.comparison.errors import ComparisonProblem, NotComparableError
 from profiler_job.analysis.comparison.gate import BEYOND, UNKNOWN, WITHIN, check, parse_condition
@@ -75,6 +76,7 @@ def load(request: Request) -> Comparison:
     first = load_side(request.first, request.only_first, skips[0])
     second = load_side(request.second, request.only_second, skips[1])
     alignment = align(first, second, request.per_token)
+    first, second = keep_common_work(first, second)
     if request.first.samefile(request.second) and any(case.first == case.second for case in alignment.cases):
         twice = f"A and B are the same runs of {request.first}, which differ in nothing"
         raise NotComparableError(

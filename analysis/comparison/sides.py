@@ -32,7 +32,7 @@ class Side:
     """One of the two sides of a comparison. A recording has its tables, with the runs that finished. A capture has the
     needed columns, without `timer` steps and without processes. has_steps: whether a capture has ranges of steps; if
     not, all of it is one step. recorded_at: when, in UTC, as in the recording or the capture; "" if not known. blocks:
-    of a capture, what its elementwise kernels launch (`_count_blocks`). unfinished: why a run has no numbers. notes:
+    of a capture, what its elementwise kernels launch (`count_blocks`). unfinished: why a run has no numbers. notes:
     notes for the reader. recording: what it was made of; None for a capture."""
 
     label: str
@@ -215,7 +215,7 @@ def make_capture_side(capture: Capture, skip: int = 0) -> Side:
         kernels=kernels,
         memops=memops,
         recorded_at=capture.recorded_at,
-        blocks=_count_blocks(kernels, steps["step"].nunique()),
+        blocks=count_blocks(kernels, steps["step"].nunique()),
         notes=notes,
     )
 
@@ -278,7 +278,7 @@ def _make_operations(capture: Capture, attribution: Attribution, is_whole: bool)
     return tuple(frame[frame["step"] >= 0] for frame in (kernels, frames["memops"]))
 
 
-def _count_blocks(kernels: pd.DataFrame, num_steps: int) -> pd.DataFrame | None:
+def count_blocks(kernels: pd.DataFrame, num_steps: int) -> pd.DataFrame | None:
     """Count calls, blocks and nanoseconds (ns) of a step, by phase and kernel_name. Only elementwise kernels count,
     because their blocks grow with the tensors, and not the optimizer's, whose tensors have the size of the model. None
     if grids are not known."""

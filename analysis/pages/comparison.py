@@ -23,7 +23,7 @@ from profiler_job.jobs.contract.printable import make_printable
 SLUG = "comparison"
 DRAWN = 10
 """Parts of a difference in a drawing, as many as in the text of `compare`."""
-SERIES = ["longer", "shorter", "within noise, or the rest", "in all"]
+SERIES = ["shorter", "longer", "within noise, or the rest", "in all"]
 _UNITS = {"memory": "bytes", "throughput": "", "energy": "J"}
 COUNTS = "counts beyond, ±"
 """The column of what a part must exceed: its noise band, or several (`waterfall.MANY`)."""
