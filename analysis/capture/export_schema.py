@@ -55,6 +55,16 @@ COPY_KINDS = {
 HOST_MEMORY = {0: "pageable", 1: "pinned", 4: "managed", 6: "managed"}
 HOST_MEMORIES = ["", "pageable", "pinned", "managed"]
 SYNC_TYPES = {0: "Unknown", 1: "Event sync", 2: "Stream wait sync", 3: "Stream sync", 4: "Context sync"}
+CONTEXT_SYNC = 4
+NO_ID = 2**32 - 1
+"""A stream or an event that is none."""
+SYNC_CALLS = {
+    r"EventSynchronize": SYNC_TYPES[1],
+    r"StreamWaitEvent": SYNC_TYPES[2],
+    r"StreamSynchronize|MemcpyAsync|Memcpy": SYNC_TYPES[3],
+    r"(?:Device|Ctx|Thread)Synchronize": SYNC_TYPES[4],
+}
+"""What a call synchronises, by its name."""
 
 GRID_COLUMNS = {"grid_x": "gridX", "grid_y": "gridY", "grid_z": "gridZ"}
 KERNEL_COLUMNS = GRID_COLUMNS | {

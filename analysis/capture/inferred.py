@@ -19,7 +19,8 @@ Without these traces nothing is inferred. Each process is treated alone.
   of them to the last is forward, and before and after them at most as many kernels as come between two of them: the
   others may make the model, or use its output.
 
-A phase that a range of the process marks is not inferred there: what is outside its ranges is something else.
+A phase that a range of the process marks is not inferred there: what is outside its ranges is something else. But an
+optimizer that runs inside a range of backward, and has no range, is separated by its kernels.
 """
 
 import re
@@ -73,6 +74,9 @@ def infer_phases(capture: Capture, attribution: Attribution) -> Attribution:
     """`attribution` with the phases of more kernels, which are labelled `inferred`."""
     kernels, place = capture.kernels, attribution.kernels
     phase, process = place["phase"].cat.codes.to_numpy(), kernels["process"].to_numpy()
+    attribution = _separate_optimizer(capture, attribution)
+    place = attribution.kernels
+    phase = place["phase"].cat.codes.to_numpy()
     launched = (place["api"] >= 0).to_numpy()
     owners = find_distinct(process[launched & (phase == _NO_PHASE)])
     if not len(owners):
@@ -106,6 +110,46 @@ def infer_phases(capture: Capture, attribution: Attribution) -> Attribution:
             unknown = rows[(phase[rows] == _NO_PHASE) & np.isin(how[rows], (EXACT, EARLY))]
             how[unknown] = NONE  # inside a range, which says nothing about the phase
             phase[rows[new]], how[rows[new]] = inferred[new], INFERRED
+    filled = place.assign(
+        phase=pd.Categorical.from_codes(phase, _PHASES), attribution=pd.Categorical.from_codes(how, list(ATTRIBUTIONS))
+    )
+    return replace(attribution, kernels=filled)
+
+
+def _separate_optimizer(capture: Capture, attribution: Attribution) -> Attribution:
+    """Return `attribution` with the optimizer that runs inside ranges of backward, in processes that mark no optimizer:
+    from the last kernel that is not an update, before the first kernel of an optimizer, to the last of these."""
+    kernels, place, ranges = capture.kernels, attribution.kernels, attribution.ranges
+    range_phase = ranges["phase"].cat.codes.to_numpy()
+    if not (range_phase == _BACKWARD).any() or ranges["is_operation"].any():
+        return attribution
+    phase, process = place["phase"].cat.codes.to_numpy(), kernels["process"].to_numpy()
+    names = kernels["kernel_name"].cat
+    code = names.codes.to_numpy()
+    is_optimizer = np.array([_classify(str(name)) == _OF_OPTIMIZER for name in names.categories], bool)[code]
+    is_inside = (phase == _BACKWARD) & is_optimizer
+    if not is_inside.any():
+        return attribution
+    is_update = np.array(
+        [kernel_families.find_family(str(name)) in _UPDATE_FAMILIES for name in names.categories], bool
+    )[code]
+    launch = place["launch_ns"].to_numpy()
+    phase, how = phase.copy(), place["attribution"].cat.codes.to_numpy().copy()
+    parent = ranges["parent_id"].to_numpy()
+    is_root = (range_phase == _BACKWARD) & ((parent < 0) | (range_phase[parent] != _BACKWARD))
+    for owner in find_distinct(process[is_inside]):
+        if (range_phase[(ranges["process"] == owner).to_numpy()] == _OPTIMIZER).any():
+            continue
+        mine = np.flatnonzero((process == owner) & (phase == _BACKWARD))
+        mine = mine[np.argsort(launch[mine], kind="stable")]
+        roots = np.sort(ranges["start_ns"].to_numpy()[is_root & (ranges["process"] == owner).to_numpy()])
+        instance = np.searchsorted(roots, launch[mine], side="right")
+        for rows in np.split(mine, np.flatnonzero(np.diff(instance)) + 1):
+            updates = np.flatnonzero(is_inside[rows])
+            if len(updates):
+                before = np.flatnonzero(~is_update[rows[: updates[0]]])
+                part = rows[before[-1] + 1 if len(before) else 0 : updates[-1] + 1]
+                phase[part], how[part] = _OPTIMIZER, INFERRED
     filled = place.assign(
         phase=pd.Categorical.from_codes(phase, _PHASES), attribution=pd.Categorical.from_codes(how, list(ATTRIBUTIONS))
     )

@@ -47,6 +47,7 @@ from profiler_job.analysis.capture.export_files import open_export
 from profiler_job.analysis.capture.export_schema import (
     API,
     CONSEQUENCES,
+    CONTEXT_SYNC,
     COPY_KINDS,
     DOMAIN_CREATE,
     FACT_TABLES,
@@ -62,6 +63,7 @@ from profiler_job.analysis.capture.export_schema import (
     MEMSET,
     MOST_EXACT,
     NCCL,
+    NO_ID,
     NO_VALUE,
     NVTX,
     PUSH_POP,
@@ -69,6 +71,7 @@ from profiler_job.analysis.capture.export_schema import (
     START_END,
     STRINGS,
     SYNC,
+    SYNC_CALLS,
     SYNC_TYPES,
 )
 from profiler_job.analysis.capture.pytorch_ranges import strip_numbers
@@ -320,9 +323,29 @@ def _read_graphs(tables: ExportTables, missing: dict[str, str]) -> pd.DataFrame:
 
 
 def _read_syncs(tables: ExportTables, missing: dict[str, str]) -> pd.DataFrame:
-    arrays = read_operations(tables, SYNC, {"kind": "syncType"}, missing)
+    known = tables.list_columns(SYNC) if SYNC in tables.list_tables() else []
+    more = {"event": "eventId"} if "eventId" in known else {}
+    arrays = read_operations(tables, SYNC, {"kind": "syncType"} | more, missing)
+    event = arrays.pop("event", np.full(len(arrays["kind"]), NO_ID))
+    of_context = (arrays["kind"] == 0) & (arrays["stream"] == NO_ID) & (event == NO_ID)
+    arrays["kind"] = np.where(of_context, CONTEXT_SYNC, arrays["kind"])
     arrays["kind"] = name_constants(arrays["kind"], SYNC_TYPES, "{}")
     return sort_frame(arrays)
+
+
+def _name_unknown_syncs(syncs: pd.DataFrame, api: pd.DataFrame) -> pd.DataFrame:
+    """Name synchronisations whose kind the export does not give by the call that made them: nsys 2025.1 gives the type
+    in a deprecated column, or not at all."""
+    unknown = np.flatnonzero(syncs["kind"].astype(str) == SYNC_TYPES[0])
+    if not len(unknown):
+        return syncs
+    calls = api[api["correlation"].isin(syncs["correlation"].iloc[unknown])]
+    named = {(row.process, row.correlation): str(row.name) for row in calls.itertuples(index=False)}
+    kinds = syncs["kind"].astype(str).to_numpy(dtype=object)
+    for row in unknown:
+        name = named.get((syncs["process"].iat[row], syncs["correlation"].iat[row]), "")
+        kinds[row] = next((kind for pattern, kind in SYNC_CALLS.items() if re.search(pattern, name)), SYNC_TYPES[0])
+    return syncs.assign(kind=pd.Categorical(kinds))
 
 
 def _fill_process(operations: Sequence[pd.DataFrame], hosts: Sequence[pd.DataFrame], missing: dict[str, str]) -> None:
@@ -422,6 +445,7 @@ def _read_capture(tables: ExportTables, path: Path, details: bool, shapes: dict[
     ranges = _read_ranges(tables, strings, last, missing)
     messages = _read_messages(tables, ranges)
     _fill_process((kernels, graphs, memops, syncs), (api, ranges), missing)
+    syncs = _name_unknown_syncs(syncs, api)
     frames += [ranges] if len(ranges) else []
     if not frames:
         raise ExportError(ExportProblem.NO_EVENTS, path, *nsys_warnings.describe_no_events(tables))

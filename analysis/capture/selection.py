@@ -32,12 +32,14 @@ class Selection:
            thread, by a start/end range's process; the API calls and ranges inside them, and themselves
     between: what starts in [start, end), ns from the start of the first event, and the API calls that launched it
     sections: names of the sections to give; all where there are none
+    after_startup: whether `between` was chosen to leave start-up out
     """
 
     gpu: int | None = None
     range: str | None = None
     between: tuple[int, int] | None = None
     sections: tuple[str, ...] = ()
+    after_startup: bool = False
 
     def restricts(self) -> bool:
         """Whether some events may be left out."""
@@ -48,6 +50,7 @@ class Selection:
         start, end = self.between or (None, None)
         chosen: dict[str, Any] = {"gpu": self.gpu, "range": self.range, "start_ns": start, "end_ns": end}
         chosen["sections"] = list(self.sections) or None
+        chosen["after_startup"] = self.after_startup or None
         return {name: value for name, value in chosen.items() if value is not None}
 
 

@@ -55,6 +55,7 @@ def show(
             metavar="START,END", help="Only what starts then, after the first event: ms, or with s, ms or us."
         ),
     ] = None,
+    is_whole: Annotated[bool, typer.Option("--whole", help="With start-up, which is left out otherwise.")] = False,
     html: Annotated[
         Path | None,
         typer.Option(
@@ -93,6 +94,7 @@ def show(
             html=html,
             force=force,
             predict=add_gains,
+            is_whole=is_whole,
         )
     if code:
         raise typer.Exit(code)
@@ -103,7 +105,7 @@ def refuse_contradictions(
 ) -> None:
     """Raises typer.Exit, after a line that says why, if options contradict each other or no profile is given."""
     options = {"form": "--format", "top": "--top", "rules": "--rules", "phase": "--phase", "section": "--section"}
-    options |= {"in_range": "--range", "gpu": "--gpu", "between": "--between", "html": "--html"}
+    options |= {"in_range": "--range", "gpu": "--gpu", "between": "--between", "is_whole": "--whole", "html": "--html"}
     given = [option for name, option in options.items() if is_given(context, name)]
     not_explained = [option for option in given if option not in ("--top", "--rules")] + ["--report"] * has_report
     if explains and not_explained:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from profiler_job.analysis.capture.startup import STEADY_SHARE
 from profiler_job.analysis.insight.gpu_limit import OF_PARTS, PARTS
 from profiler_job.analysis.insight.section_columns import SummaryTables
 from profiler_job.jobs.contract.quantities import format_share, format_time
@@ -33,9 +34,6 @@ LONG_NO_WORK = 0.05
 """From this part of all time on, the time before the first and after the last operation of a GPU is shown, too."""
 LEAST_SAID = 0.01
 """Phases that take less than this part are only in the tables."""
-STEADY_SHARE = 0.02
-"""Least part of the time from first to last operation, both before and after the end of loading, to report a
-start-up."""
 
 
 def describe_verdict(summary: SummaryTables) -> list[str]:

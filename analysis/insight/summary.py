@@ -21,6 +21,7 @@ from profiler_job.analysis.capture.distinct_values import find_distinct
 from profiler_job.analysis.capture.inferred import infer_phases
 from profiler_job.analysis.capture.kernel_overlaps import KernelOverlaps
 from profiler_job.analysis.capture.selection import ALL, Selection, find_first_event, find_gpus, select
+from profiler_job.analysis.capture.startup import find_loading_end, find_startup_end
 from profiler_job.analysis.insight import advice, findings, gpu_limit
 from profiler_job.analysis.insight.api_times import summarise_api, summarise_launches
 from profiler_job.analysis.insight.capture_gaps import find_unmatched_ranges, list_missing, list_problems
@@ -84,12 +85,18 @@ def summarise(
     selection: Selection = ALL,
     with_moments: bool = False,
     predict: Predict | None = None,
+    skips_startup: bool = False,
 ) -> Summary:
     """Summarise what `selection` leaves of `capture`, with kernels classified by `taxonomy`. chosen: phases of ranges
     that the user names; with_moments: `busy`, too, which is for drawing; predict: adds gains to the advice, if that is
-    shown. Raises ExportError."""
+    shown; skips_startup: start-up is left out, if `selection` leaves no part of the time already. Raises
+    ExportError."""
     attribution = attribution or infer_phases(capture, attribute(capture, chosen))
     zero = find_first_event(capture)
+    is_free = skips_startup and selection.between is None and selection.range is None
+    startup = find_startup_end(capture, attribution) if is_free else None
+    if startup is not None:
+        selection = replace(selection, between=(startup - zero, capture.events_ns), after_startup=True)
     of_all_gpus = capture, attribution
     capture, attribution = select(*of_all_gpus, selection)
     kernels = capture.kernels
@@ -180,6 +187,7 @@ def _collect_facts(
         "events_ns": int(capture.events_ns),
         "processes": sorted(get_process_id(process) for process in processes - {UNKNOWN_PROCESS}),
         **_find_work(capture, zero),
+        **({"loading_end_ns": None} if selection.after_startup else {}),
         "num_gpus": len(sections["gpus"]),
         "num_kernels": len(capture.kernels),
         "num_graph_executions": len(capture.graphs),
@@ -211,11 +219,12 @@ def _find_work(capture: Capture, zero: int) -> dict[str, int | None]:
         return dict.fromkeys(("work_start_ns", "work_end_ns", "loading_end_ns"))
     starts = min(int(frame["start_ns"].min()) for frame in frames)
     ends = max(int(frame["end_ns"].max()) for frame in frames)
-    loads = capture.api["name"].cat.categories.str.contains(r"^cu(?:da)?(?:Library|Module)Load", regex=True)
-    calls = capture.api[np.asarray(loads, bool)[capture.api["name"].cat.codes]] if len(capture.api) else capture.api
-    during = calls["end_ns"][(calls["end_ns"] > starts) & (calls["end_ns"] < ends)]
-    loading_end = int(during.max()) - zero if len(during) else None
-    return {"work_start_ns": starts - zero, "work_end_ns": ends - zero, "loading_end_ns": loading_end}
+    loaded = find_loading_end(capture)
+    return {
+        "work_start_ns": starts - zero,
+        "work_end_ns": ends - zero,
+        "loading_end_ns": None if loaded is None else loaded - zero,
+    }
 
 
 def _summarise_kernels(kernels: pd.DataFrame, duration: np.ndarray, taxonomy: Taxonomy) -> pd.DataFrame:

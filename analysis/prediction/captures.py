@@ -61,8 +61,8 @@ def add_gains(summary: Summary, operations: Callable[[], pd.DataFrame], rates: S
             table.loc[row, "no_gain_because"] = why
         else:
             _add_gain(table, row, step, rates)
-    order = pd.DataFrame({name: -table[name].fillna(0).astype(float) for name in ("gain_ns", "time_ns")})
-    ranked = table.loc[order.sort_values(["gain_ns", "time_ns"], kind="stable").index, list(COLUMNS)]
+    order = pd.DataFrame({name: -table[name].fillna(0).astype(float) for name in ("fits_limit", "gain_ns", "time_ns")})
+    ranked = table.loc[order.sort_values([*order], kind="stable").index, list(COLUMNS)]
     sections = summary.sections | {"advice": ranked.reset_index(drop=True)}
     return replace(summary, capture=summary.capture | {"no_gain_because": why}, sections=sections)
 

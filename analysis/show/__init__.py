@@ -77,15 +77,17 @@ def show(
     html: Path | None = None,
     force: bool = False,
     predict: Predict | None = None,
+    is_whole: bool = False,
 ) -> int:
     """Give a summary of each profile to `out`, and one line to `err` for each that cannot be read; the others go on.
 
     profiles: files, parquetdirs, or folders that hold some; the profiles of a folder are printed as a table with a row
     each, unless sections are chosen. form: one of FORMATS. top: rows of a section in text and md, 0 for all. rules:
     TOML file with rules of further kernel families. phases: ranges that mark phases, as PHASE=RANGE. selection: the
-    part of a capture to summarise. html: write pages there instead, see `write_pages`, and with
-    `force` in place of anything. predict: adds gains to the
-    advice. Returns the exit code: 0, or the code of the error if a profile, the rules or the phases could not be read.
+    part of a capture to summarise. html: write pages there instead, see `write_pages`, and with `force` in place of
+    anything. predict: adds gains to the advice. is_whole: with start-up, which is left out otherwise;
+    tables of folders have it. Returns the exit code: 0, or the code of the error if a profile, the rules
+    or the phases could not be read.
     """
     try:
         chosen = parse_phases(phases)
@@ -98,7 +100,15 @@ def show(
     captures = [profile for path in profiles for profile in inside[path] or [path]]
     has_folder = any(inside.values())
     several = has_folder or len(profiles) > 1
-    reader = Reader(taxonomy, chosen, selection, err, with_moments=html is not None, predict=predict)
+    reader = Reader(
+        taxonomy,
+        chosen,
+        selection,
+        err,
+        with_moments=html is not None,
+        predict=predict,
+        skips_startup=not is_whole and not has_folder,
+    )
     if html:
         from profiler_job.analysis.show.write_pages import write_pages  # what draws takes time to import
 

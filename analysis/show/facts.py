@@ -123,7 +123,8 @@ def describe_selection(selection: dict[str, Any]) -> str:
         parts.append(f"range {make_printable(selection['range'])}")
     if "start_ns" in selection:
         start, end = (f"{selection[name] / 1e6:.9g}" for name in ("start_ns", "end_ns"))
-        parts.append(f"{start} to {end} ms")
+        after = "after start-up (--whole shows it, too): " if selection.get("after_startup") else ""
+        parts.append(f"{after}{start} to {end} ms")
     if "sections" in selection:
         parts.append(f"{inflect(len(selection['sections']), 'section')} {', '.join(selection['sections'])}")
     return "; ".join(parts)

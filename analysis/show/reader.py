@@ -28,9 +28,10 @@ class Reader:
         err: Callable[[str], None],
         with_moments: bool = False,
         predict: Predict | None = None,
+        skips_startup: bool = True,
     ):
         self._options: dict[str, Any] = {"taxonomy": taxonomy, "chosen": phases, "selection": selection}
-        self._options |= {"with_moments": with_moments, "predict": predict}
+        self._options |= {"with_moments": with_moments, "predict": predict, "skips_startup": skips_startup}
         self._err = err
         self.code = ExitCode.OK
 

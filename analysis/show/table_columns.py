@@ -16,7 +16,18 @@ DROPPED = {
     "gpus": ("clock_hz", "sm_count", "memory_bytes", "operations"),
     "phases": ("busy_ns", "host_ns", "kernel_calls", "linked_share", "early_share"),
     "captures": ("num_gpus", "events_ns", "kernel_ns", "num_kernels", "top_family"),
-    "verdict": (_PARTS := ("unknown_idle_ns", "graphs_ns", "no_work_ns", "between_ns", "communication_ns", "sync_ns")),
+    "verdict": (
+        _PARTS := (
+            "data_ns",
+            "compute_ns",
+            "unknown_idle_ns",
+            "graphs_ns",
+            "no_work_ns",
+            "between_ns",
+            "communication_ns",
+            "sync_ns",
+        )
+    ),
     "verdict_phases": (*_PARTS, "copies_ns"),
     "communication": (
         *("rank", "busy_ns", "alone_ns", "beside_ns", "kept_late_ns", "kept_computing_ns", "calls"),
@@ -27,6 +38,7 @@ DROPPED = {
     "advice": (
         *(
             "reason_code",
+            "fits_limit",
             "no_gain_because",
             "sure",
             "share",

@@ -463,7 +463,8 @@ def _with_start_up(loads: list[int]) -> Export:
         ([60 * MS], "61000us,991ms"),
         ([], None),
         ([10 * MS], None),  # the first steps hide nothing
-        ([300 * MS, 980 * MS], None),  # nothing comes after it
+        ([300 * MS, 980 * MS], "301ms,991ms"),  # the last comes after a long pause
+        ([300 * MS, 700 * MS, 980 * MS], None),  # nothing comes after it
         ([1100 * MS], None),  # no GPU works any more
     ],
 )

@@ -36,7 +36,7 @@ def read_words(page: str) -> str:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_capture_means_the_same_in_text_markdown_html_and_json(name, tmp_path):
     path = unpack(name, tmp_path)
-    summary = summarise(read(path, details=False), predict=add_gains)
+    summary = summarise(read(path, details=False), predict=add_gains, skips_startup=True)
     said = summary.insight.sentences
     lines = [*said.verdict, *said.communication, *said.findings, *(line for entry in said.advice for line in entry)]
     assert said.verdict and said.findings and said.advice
