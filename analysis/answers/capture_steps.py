@@ -232,7 +232,7 @@ def find_period(codes: np.ndarray, needed: Sequence[int] = ()) -> tuple[int, int
     """Find the sequence that a list of kernels ends with at least _FEWEST times: the place where its first repetition
     starts, and its length; (0, 0) if there is none. Of several the one that covers most kernels, and of these the
     shortest. Tried are the distances between neighbours of the rarest kernels. Nothing may follow the last one.
-    needed: codes of which it must hold one, if there are any in the list."""
+    needed: codes; if the list has any of them, one must be in it."""
     if len(codes) < 2 * _FEWEST:
         return 0, 0
     wanted = np.intersect1d(np.array(needed, np.int64), codes)

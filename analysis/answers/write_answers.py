@@ -128,7 +128,7 @@ def _write(made: FolderRecording, out: Path) -> AnswerFiles:
         (draft / INDEX).write_text("\n".join(_make_index(written, made)) + "\n", encoding="utf-8")
         if find_spec("markdown"):
             _write_html(draft)
-        _put_folder(draft, out)
+        _replace_folder(draft, out)
     first = {letter: (answer.sentences or ["Not measured."])[0] for letter, answer in written.items()}
     num = len(made.sources)
     return AnswerFiles(folder=out, first_sentences=first, num_captures=num, num_unread=made.num_unread)
@@ -245,7 +245,7 @@ def check_target(out: Path) -> None:
     check_folder(out, is_answers)
 
 
-def _put_folder(draft: Path, out: Path) -> None:
+def _replace_folder(draft: Path, out: Path) -> None:
     """Put a drafted folder in place. Raises TargetError."""
     target = out.absolute()
     beside = target.with_name(f".{target.name}.draft")
