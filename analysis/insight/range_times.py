@@ -41,10 +41,20 @@ def summarise_ranges(
         "busy_ns": pd.array(np.where(np.isnan(busy), 0, busy).astype(np.int64), "Int64"),
         "projected_ns": span,
         "host_ns": np.bincount(group[outermost], host[outermost], num_groups).astype(np.int64),
+        **_describe_instances(group[outermost], host[outermost]),
     }
     frame = make_frame("ranges", columns)
     frame.loc[np.isnan(busy), "busy_ns"] = pd.NA
     return frame.sort_values(["kernel_ns", "host_ns"], ascending=False, kind="stable", ignore_index=True)
+
+
+def _describe_instances(group: np.ndarray, host: np.ndarray) -> dict[str, np.ndarray]:
+    """Describe the CPU time of one instance of each group: its mean, median, minimum and maximum, in whole ns."""
+    by_group = pd.Series(host).groupby(group, sort=True)
+    return {
+        f"host_{name}_ns": np.rint(by_group.agg(name).to_numpy(dtype=np.float64)).astype(np.int64)
+        for name in ("mean", "median", "min", "max")
+    }
 
 
 def _mark_outermost(ranges: pd.DataFrame, group: np.ndarray) -> np.ndarray:

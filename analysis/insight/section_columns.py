@@ -49,6 +49,10 @@ SECTIONS: dict[str, dict[str, str]] = {
         "busy_ns": "time in which at least one of them ran, summed over GPUs; null where too many ranges overlap",
         "projected_ns": "from the start of the first GPU operation to the end of the last, summed over instances",
         "host_ns": "from the start to the end of the range on the host, summed over instances",
+        "host_mean_ns": "the same of one instance, in the mean",
+        "host_median_ns": "its median over instances",
+        "host_min_ns": "the shortest instance",
+        "host_max_ns": "the longest instance",
     },
     "phases": {
         "phase": f"{', '.join(ALL_PHASES)}; empty for kernels of no phase",

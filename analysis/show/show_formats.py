@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from profiler_job.analysis.insight.advice_lines import TITLE
+from profiler_job.analysis.insight.advice_lines import TITLE, format_first_advice
 from profiler_job.analysis.insight.section_columns import SECTIONS
 from profiler_job.analysis.insight.summary import Summary
 from profiler_job.analysis.reference.columns import format_cell, format_heading
@@ -58,6 +58,9 @@ def as_text(summary: Summary, top: int, width: int) -> str:
     lines = wrap_text(make_printable(summary.capture["source"]), width)
     for number, group in enumerate(format_heads(summary)):
         lines += [""] * (number > 0) + [text for line in group for text in wrap_text(line, width, "  ")]
+        if number == 0 and (first := format_first_advice(summary)):
+            lines += ["", f"  {TITLE} (why, and how sure: at the end)"]
+            lines += [text for line in first for text in wrap_text(line, width, "    ")]
     narrow = []
     for name, title, frame, left_out in _limit_sections(summary, top):
         rows, dropped = fit_table(name, frame, width, is_whole=not top)

@@ -11,7 +11,10 @@ from profiler_job.analysis.show.terminal_text import break_text, is_text
 
 DROPPED = {
     "kernels": ("rule", "min_ns", "max_ns", "family", "mean_ns"),
-    "ranges": ("busy_ns", "style", "projected_ns", "instances"),
+    "ranges": (
+        *("busy_ns", "style", "projected_ns", "host_mean_ns", "kernel_calls", "host_ns", "host_min_ns", "host_max_ns"),
+        "host_median_ns",
+    ),
     "api": ("latency_max_ns", "launches"),
     "gpus": ("clock_hz", "sm_count", "memory_bytes", "operations"),
     "phases": ("busy_ns", "host_ns", "kernel_calls", "linked_share", "early_share"),

@@ -2,6 +2,7 @@
 
 import random
 
+import numpy as np
 import pytest
 
 from profiler_job.analysis.capture import (
@@ -106,6 +107,9 @@ def _slow_ranges(export: Export) -> dict:
             "projected_ns": projected,
             "host_ns": sum(span["end"] - span["start"] for span in spans),
         }
+        times = [span["end"] - span["start"] for span in spans]
+        statistics = {"mean": np.mean, "median": np.median, "min": min, "max": max}
+        found[name] |= {f"host_{word}_ns": round(float(of(times))) for word, of in statistics.items()}
     return found
 
 

@@ -26,7 +26,9 @@ from profiler_job.jobs.contract.step_limit import DATA, UNKNOWN, StepLimit
 
 from .nsys_files import Export
 from .profiles import NAMES, profile
+from .real_captures import FOLDER, read_capture
 
+NAMES_OF_CAPTURES = sorted(path.name.removesuffix(".sqlite.packed") for path in FOLDER.glob("*.packed"))
 NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<(unsigned long)4096>)"
 MS = 1_000_000
 
@@ -544,6 +546,16 @@ def test_the_verdict_stands_before_all_other_facts(tmp_path):
     assert as_text(summary, 20, 120).splitlines()[1].startswith("  GPU 0: limited by memory")
     assert as_markdown(summary, 20).splitlines()[2].startswith("- GPU 0: limited by memory")
     assert list(SECTIONS)[:2] == ["verdict", "verdict_phases"]
+
+
+@pytest.mark.parametrize("name", NAMES_OF_CAPTURES)
+def test_the_first_screen_has_the_limit_and_three_things_to_do(tmp_path, name):
+    summary = summarise(read_capture(name, tmp_path), skips_startup=True)
+    screen = as_text(summary, 20, 80).splitlines()[:25]
+    assert any("limited by" in line for line in screen) and any("By phase" in line for line in screen)
+    advised = summary.sections["advice"]["reason"] == ""
+    numbered = [line for line in screen if line.strip()[:3] in ("1. ", "2. ", "3. ")]
+    assert len(numbered) == min(3, int(advised.sum())) > 0
 
 
 def test_a_mean_over_steps_with_a_fraction_of_a_nanosecond_has_no_time_without_work():
