@@ -237,12 +237,12 @@ def test_nothing_measured_cannot_be_rendered_and_nothing_is_created(arguments, t
 
 
 def test_a_site_that_cannot_be_written_is_exit_74_with_the_fix(tmp_path):
-    """The results folder comes from the environment here, as in the image."""
+    """The results folder comes from the environment here, as in the image where no folder is mounted."""
     file = tmp_path / "file"
     file.write_text("")
     done = jobs("site", "--shipped", env=os.environ | {"PROFILER_RESULTS": str(file / "results")})
     assert done.returncode == 74
-    assert f"{file} is not writable" in done.stderr and "--user" in done.stderr and "Traceback" not in done.stderr
+    assert f"{file} is not writable" in done.stderr and ":/results" in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.mark.long
