@@ -19,7 +19,8 @@ Without these traces nothing is inferred. Each process is treated alone.
   of them to the last is forward, and before and after them at most as many kernels as come between two of them: the
   others may make the model, or use its output.
 
-A phase that a range of the process marks is not inferred there: what is outside its ranges is something else. But an
+A phase that a range of the process marks is not inferred there: what is outside its ranges is something else. If ranges
+cover fewer than half of the kernels, as if warm-up or a second loop has none, the rest is inferred all the same. An
 optimizer that runs inside a range of backward, and has no range, is separated by its kernels.
 """
 
@@ -66,6 +67,8 @@ _KIND_PATTERNS = [(kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern i
 _UPDATE_FAMILIES = {"elementwise", "fill", "copy", "reduce", "optimizer"}
 """Kernel families of an optimizer without kernels of its own: one operation on each tensor after the other."""
 _FEWEST_UPDATES = 30
+COVERED = 0.5
+"""Part of a process's kernels that ranges must cover for their phases to be complete."""
 _TO_DEVICE = "memcpy Host-to-Device"
 _NORMS = {"aten::_foreach_norm", "aten::linalg_vector_norm", "aten::norm", "aten::_foreach_pow"}
 
@@ -104,7 +107,8 @@ def infer_phases(capture: Capture, attribution: Attribution) -> Attribution:
             kind, is_update = kind_of[code[rows]], is_update_of[code[rows]]
             inferred = _infer_from_kernels(place["thread"].to_numpy()[rows], launch[rows], kind, is_update, copies)
             known = np.unique(ranges["phase"].cat.codes.to_numpy()[mine])
-            inferred[np.isin(inferred, known)] = _NO_PHASE
+            if (phase[rows] != _NO_PHASE).mean() >= COVERED:
+                inferred[np.isin(inferred, known)] = _NO_PHASE
         new = (phase[rows] == _NO_PHASE) & (inferred != _NO_PHASE)
         if new.any():
             unknown = rows[(phase[rows] == _NO_PHASE) & np.isin(how[rows], (EXACT, EARLY))]

@@ -45,6 +45,7 @@ from profiler_job.analysis.capture.export_columns import (
 )
 from profiler_job.analysis.capture.export_files import open_export
 from profiler_job.analysis.capture.export_schema import (
+    ABOUT,
     API,
     CONSEQUENCES,
     CONTEXT_SYNC,
@@ -459,7 +460,7 @@ def _read_capture(tables: ExportTables, path: Path, details: bool, shapes: dict[
         )
     if not len(kernels) and not len(graphs):
         problems |= nsys_warnings.explain_no_kernels(tables, api)
-    about = _read_key_values(tables, "META_DATA_EXPORT", "name", "value")
+    about = {name: value for table in ABOUT for name, value in _read_key_values(tables, table, "name", "value").items()}
     return Capture(
         source=path.name,
         path=path,

@@ -9,7 +9,7 @@ CODE = "foreach=True, PyTorch's default, for an optimizer that has no fused=True
 def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
     seen.need_kernels()
     known = fused_adamw.find_evidence(seen)
-    if known is None:
+    if known is None or "per_tensor_optimizer" not in seen.findings.index:
         return None
     seen.need_steady()
     time_ns = seen.estimate_launching(seen.findings.loc["per_tensor_optimizer", "count"])

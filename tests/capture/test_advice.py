@@ -98,6 +98,17 @@ GIVEN = {
     "copies": with_copies(host=0),
     "synchronisations": with_waits(of_gpu=True),
 }
+IN_LISTS = (
+    "void at::native::<unnamed>::multi_tensor_apply_kernel<at::native::<unnamed>::TensorListMetadata<(int)4>, "
+    "at::native::<unnamed>::PointwiseOpListFunctor<float, (int)4>>(T1, T2, T3...)"
+)
+
+
+def test_an_optimizer_in_lists_is_a_candidate_for_a_fused_one(summary):
+    table = summary(capture_of(GEMM, IN_LISTS, IN_LISTS)).sections["advice"].set_index("change")
+    assert "in lists of tensors" in table.loc["fused_adamw", "evidence"] and "foreach" not in table.index
+
+
 NOT_GIVEN = {
     "tf32": {
         "on tensor cores already": (capture_of(TF32_GEMM, MUL), ""),

@@ -76,6 +76,20 @@ def test_the_call_tells_the_kind_of_a_synchronisation_whose_type_is_not_in_the_e
     assert read(export.sqlite(tmp_path / "x.sqlite")).syncs["kind"].tolist() == [kind]
 
 
+def test_nsys_2023_names_its_version_in_a_table_of_another_name(tmp_path):
+    path = change(tmp_path / "x.sqlite", "ALTER TABLE META_DATA_EXPORT RENAME TO EXPORT_META_DATA")
+    assert read(path, details=False).nsys_version.startswith("2025.3")
+
+
+def test_ranges_that_cover_a_part_leave_the_rest_to_be_inferred_and_labelled(tmp_path):
+    name = "coalesce(text, (SELECT value FROM StringIds WHERE id = textId))"
+    first = f"(SELECT min(end) FROM NVTX_EVENTS WHERE {name} = 'step')"
+    path = change(tmp_path / "x.sqlite", f"DELETE FROM NVTX_EVENTS WHERE start > {first}")
+    phases = summarise(read(path, details=False)).sections["phases"].set_index("phase")
+    assert 0.5 < phases.loc["optimizer", "inferred_share"] < 0.9
+    assert phases.loc["optimizer", "kernel_calls"] >= 3 * 888
+
+
 def make_windows(folder: Path, stretch: float) -> tuple[Path, Path]:
     """Make two windows of equal length of one program without ranges. In the second everything takes as long, and
     starts `stretch` times as late."""
