@@ -87,7 +87,7 @@ def test_the_rule_catches_its_example(tmp_path):
     file.write_text(blocks("toml")[0])
     (rule,) = rules.load_rules(file, kernel_families.FAMILIES)
     assert kernel_families.classify(rule.example) == rules.UNCLASSIFIED, "a rule knows the example by now"
-    assert kernel_families.add_user_rules(file).classify(rule.example).rule == rule.name == "attention-rwkv"
+    assert kernel_families.add_user_rules(file).classify(rule.example).rule == rule.name
 
 
 def find_block(words: str) -> str:

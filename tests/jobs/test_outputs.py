@@ -267,7 +267,7 @@ WRITERS = {
     "jobs/contract/excerpt.py",
     # Inside folders that a job made, or a draft:
     *("jobs/cli/follow_up.py", "jobs/executor/result_store.py", "jobs/executor/script.py"),
-    "jobs/executor/script_streams.py",
+    *("jobs/executor/script_streams.py", "jobs/follow/follow.py"),
     *(
         "jobs/executor/collectors.py",
         "jobs/executor/nsys_cli.py",
