@@ -20,6 +20,7 @@ import pytest
 from tests.allowed_skips import is_allowed
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: workers of the suite share the cores
+os.environ["PROFILER_JOB_NO_CACHE"] = "1"  # nothing is kept next to the captures in tests/data
 os.environ["COLUMNS"] = "120"  # what is printed fits any terminal, and tests read it in one
 MOST_FILES = 20  # whose time of processors is said
 MOST_WORKERS = 8  # each has pandas and torch in memory

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from profiler_job.analysis.capture.capture_cache import REPORTS
 from profiler_job.analysis.capture.capture_data import GIVE_AN_EXPORT, ExportError, ExportProblem, join_lines
 from profiler_job.analysis.capture.parquet_tables import ParquetTables
 from profiler_job.analysis.capture.sqlite_tables import SqliteTables
@@ -35,7 +36,7 @@ def open_export(path: Path) -> Iterator["SqliteTables | ParquetTables"]:
             GIVE_AN_EXPORT,
             exit_code=ExitCode.USAGE,
         )
-    elif path.suffix in (".nsys-rep", ".qdrep"):
+    elif path.suffix in REPORTS:
         with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
             exported = _export(path, Path(folder))
             try:

@@ -7,7 +7,7 @@ deviations (of the sample; 0 for one value) are not rounded here.
 """
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -258,15 +258,6 @@ def cuda_kern_exec_sum(capture: Capture, attribution: Attribution | None = None)
     return _sort_largest_first(frame, "TAvg (ns)")
 
 
-ReportName = Literal[
-    "cuda_gpu_kern_sum",
-    "cuda_api_sum",
-    "cuda_gpu_mem_time_sum",
-    "cuda_kern_exec_sum",
-    "nvtx_sum",
-    "nvtx_kern_sum",
-    "nvtx_gpu_proj_sum",
-]
 REPORTS: dict[str, Callable[..., pd.DataFrame]] = {
     report.__name__: report
     for report in (

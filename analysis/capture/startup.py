@@ -5,10 +5,9 @@ import pandas as pd
 
 from profiler_job.analysis.capture.attribution import Attribution
 from profiler_job.analysis.capture.capture_data import Capture
+from profiler_job.analysis.capture.chosen_part import STEADY_SHARE
 from profiler_job.analysis.capture.phase_names import is_warm_up
 
-STEADY_SHARE = 0.02
-"""Least part of the time from first to last operation, both before and after the end of start-up, to leave it out."""
 LONG_PAUSE = 0.5
 """Part of the time from first to last operation without loads, after which loads are not of start-up."""
 _LOADS = r"^cu(?:da)?(?:Library|Module)Load"

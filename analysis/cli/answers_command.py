@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 from profiler_job.analysis.cli.terminal import describe_error, find_exit_code, print_lines
-from profiler_job.analysis.recording.ingest import print_line
 from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.exit_codes import ExitCode
+from profiler_job.jobs.contract.printable import print_line
 from profiler_job.jobs.contract.words import format_count
 
 

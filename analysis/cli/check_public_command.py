@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 import typer
 
 from profiler_job.analysis.cli.terminal import print_lines
-from profiler_job.analysis.recording import ingest as ingesting
 from profiler_job.jobs.contract.exit_codes import ExitCode
+from profiler_job.jobs.contract.printable import print_line
 from profiler_job.jobs.contract.words import format_count
 
 
@@ -29,7 +29,7 @@ def check_public(
         try:
             findings = [str(finding) for finding in scan.scan_public(folder)]
         except (OSError, ValueError) as error:
-            ingesting.print_line(f"error: {folder} cannot be checked: {error}")
+            print_line(f"error: {folder} cannot be checked: {error}")
             raise typer.Exit(ExitCode.USAGE) from error
         broken = links.check_links(folder, urlsplit(os.environ.get("SITE_URL", "")).path or "/")
         for line in [*findings, *(f"link that leads nowhere in {link}" for link in broken)]:

@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from profiler_job.analysis.cli.shared_options import NoisePair, RunsOfA, RunsOfB, Skip
+from profiler_job.analysis.cli.shared_options import NoCache, NoisePair, RunsOfA, RunsOfB, Skip
 from profiler_job.analysis.cli.terminal import escape_unencodable
 from profiler_job.analysis.comparison import print_comparison as comparing
-from profiler_job.analysis.recording import ingest as ingesting
+from profiler_job.jobs.contract.printable import print_line
 
 
 def compare(
@@ -30,6 +30,7 @@ def compare(
     top: Annotated[
         int, typer.Option(min=0, metavar="N", help="Parts of the difference in text and md; 0 for all.")
     ] = 10,
+    no_cache: NoCache = False,
 ) -> None:
     """Compare B with A: is it faster, by how much, and why?
 
@@ -47,6 +48,7 @@ def compare(
         conditions=fail_if or (),
         form=form,
         top=top,
+        caches=not no_cache,
     )
-    if code := comparing.run(request, print, ingesting.print_line):
+    if code := comparing.run(request, print, print_line):
         raise typer.Exit(code)

@@ -5,13 +5,13 @@ from typing import Annotated, get_args
 
 import typer
 
-from profiler_job.analysis.cli.shared_options import Force, NoisePair, Skip
+from profiler_job.analysis.cli.shared_options import Force, NoCache, NoisePair, Skip
 from profiler_job.analysis.cli.terminal import escape_unencodable, is_given
 from profiler_job.analysis.comparison import history as following
 from profiler_job.analysis.comparison import print_history as histories
-from profiler_job.analysis.recording import ingest as ingesting
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.extras import check_extra
+from profiler_job.jobs.contract.printable import print_line
 
 
 def history(
@@ -41,6 +41,7 @@ def history(
         Path | None, typer.Option(metavar="FILE", help="Instead of printing, write a page with charts.")
     ] = None,
     force: Force = False,
+    no_cache: NoCache = False,
 ) -> None:
     """Follow one metric over many recordings or captures. Measurable changes are marked.
 
@@ -50,10 +51,10 @@ def history(
     if html:
         check_extra("site")
     if html and is_given(context, "form"):
-        ingesting.print_line("error: --html writes a page, and --format is for printing: leave one out")
+        print_line("error: --html writes a page, and --format is for printing: leave one out")
         raise typer.Exit(ExitCode.USAGE)
     if force and not html:
-        ingesting.print_line("error: --force replaces what --html names: give both")
+        print_line("error: --force replaces what --html names: give both")
         raise typer.Exit(ExitCode.USAGE)
     request = histories.Request(
         paths=paths,
@@ -66,6 +67,7 @@ def history(
         form=form,
         html=html,
         force=force,
+        caches=not no_cache,
     )
-    if code := histories.run(request, print, ingesting.print_line):
+    if code := histories.run(request, print, print_line):
         raise typer.Exit(code)

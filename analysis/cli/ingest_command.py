@@ -9,6 +9,7 @@ from profiler_job.analysis.cli.terminal import describe_error, find_exit_code, p
 from profiler_job.analysis.recording import ingest as ingesting
 from profiler_job.analysis.recording.store import RecordingError
 from profiler_job.jobs.contract.exit_codes import ExitCode
+from profiler_job.jobs.contract.printable import print_line
 from profiler_job.jobs.contract.quantities import format_size
 from profiler_job.jobs.contract.words import format_count
 
@@ -31,9 +32,9 @@ def ingest(
     names them, and the others are in it), 2 there is nothing to ingest.
     """
     try:
-        manifest = ingesting.ingest(results, out, emit=ingesting.print_line, label=label)
+        manifest = ingesting.ingest(results, out, emit=print_line, label=label)
     except (ingesting.ResultsError, RecordingError, OSError) as error:
-        ingesting.print_line(f"error: {describe_error(error)}")
+        print_line(f"error: {describe_error(error)}")
         raise typer.Exit(find_exit_code(error)) from error
     size = sum(table["bytes"] for table in manifest["tables"].values())
     num_ok = sum(run["status"] == "ok" for run in manifest["runs"])
@@ -42,5 +43,5 @@ def ingest(
     print_lines(f"{out}: {num_runs}, {num_ok} ok, {num_kernels}, {format_size(size)}")
     if lost := ingesting.lost_runs(manifest):
         were = "was" if len(lost) == 1 else "were"
-        ingesting.print_line(f"error: {len(lost)} of {num_runs} {were} measured and cannot be recorded, see above")
+        print_line(f"error: {len(lost)} of {num_runs} {were} measured and cannot be recorded, see above")
         raise typer.Exit(ExitCode.FAILED)

@@ -9,6 +9,7 @@ from profiler_job.analysis.cli.terminal import describe_error, find_exit_code, p
 from profiler_job.analysis.recording import ingest as ingesting
 from profiler_job.analysis.recording import merge as merging
 from profiler_job.jobs.contract.exit_codes import ExitCode
+from profiler_job.jobs.contract.printable import print_line
 from profiler_job.jobs.contract.words import format_count
 
 
@@ -27,9 +28,9 @@ def merge(
     only with --allow-mix: runs were measured with different versions.
     """
     try:
-        merged = merging.merge(shards, out, emit=ingesting.print_line, allow_mix=allow_mix)
+        merged = merging.merge(shards, out, emit=print_line, allow_mix=allow_mix)
     except (ingesting.ResultsError, OSError) as error:
-        ingesting.print_line(f"error: {describe_error(error)}")
+        print_line(f"error: {describe_error(error)}")
         raise typer.Exit(find_exit_code(error)) from error
     num_runs = format_count(len(merged.runs), "run")
     print_lines(f"{out}: {num_runs}, {len(merged.missing)} missing, {len(merged.copies)} held more than once")

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from profiler_job.analysis.cli.terminal import escape_unencodable, print_lines
-from profiler_job.analysis.recording import ingest as ingesting
+from profiler_job.jobs.contract.printable import print_line
 
 
 def predict(
@@ -33,5 +33,5 @@ def predict(
 
     escape_unencodable()
     request = predicting.Request(recording=recording, sets=change or (), only=runs or (), ledger=ledger, form=form)
-    if code := predicting.run(request, print_lines, ingesting.print_line):
+    if code := predicting.run(request, print_lines, print_line):
         raise typer.Exit(code)

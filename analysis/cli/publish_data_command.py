@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 from profiler_job.analysis.cli.terminal import describe_error, find_exit_code, print_lines
-from profiler_job.analysis.recording import ingest as ingesting
 from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.exit_codes import ExitCode
+from profiler_job.jobs.contract.printable import print_line
 
 
 def publish_data(
@@ -43,10 +43,10 @@ def publish_data(
         if folder is not None:
             data_readme.write_readme(data)
     except (ProfilerError, OSError) as error:
-        ingesting.print_line(f"error: {describe_error(error)}")
+        print_line(f"error: {describe_error(error)}")
         raise typer.Exit(find_exit_code(error)) from error
     if folder is None:
-        ingesting.print_line("nothing was published")
+        print_line("nothing was published")
         raise typer.Exit(ExitCode.FAILED)
     print_lines(
         f"{folder} is ready: commit it with {data / data_readme.NAME}, and the site shows it after the next push"

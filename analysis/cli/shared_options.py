@@ -17,3 +17,6 @@ Force = Annotated[bool, typer.Option("--force", help="Let --html replace any fil
 Skip = Annotated[
     int, typer.Option("--skip", "--warmup", min=0, metavar="N", help="Leave out the first steps of captures.")
 ]
+NoCache = Annotated[
+    bool, typer.Option("--no-cache", help="Read the captures, and keep nothing of them in .profiler-cache.")
+]

@@ -1,18 +1,19 @@
 """The command `show`: summarise captures."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, get_args
 
+import pandas as pd
 import typer
 
 from profiler_job.analysis import show as showing
-from profiler_job.analysis.capture import nsys_reports
-from profiler_job.analysis.capture import selection as selecting
-from profiler_job.analysis.cli.shared_options import Force
+from profiler_job.analysis.capture import chosen_part
+from profiler_job.analysis.cli.shared_options import Force, NoCache
 from profiler_job.analysis.cli.terminal import escape_unencodable, is_given
-from profiler_job.analysis.recording import ingest as ingesting
-from profiler_job.analysis.show import explain as explaining
+from profiler_job.analysis.insight.results import Summary
 from profiler_job.jobs.contract.exit_codes import ExitCode
+from profiler_job.jobs.contract.printable import print_line
 
 
 def show(
@@ -31,10 +32,10 @@ def show(
         typer.Option(metavar="PHASE=RANGE", help="Ranges of that name mark this phase, such as optimizer=my_opt."),
     ] = None,
     report: Annotated[
-        nsys_reports.ReportName | None,
+        chosen_part.ReportName | None,
         typer.Option(
             metavar="NAME",
-            help=f"Instead, this table of `nsys stats`, as CSV: {', '.join(get_args(nsys_reports.ReportName))}.",
+            help=f"Instead, this table of `nsys stats`, as CSV: {', '.join(get_args(chosen_part.ReportName))}.",
         ),
     ] = None,
     explain: Annotated[
@@ -63,31 +64,32 @@ def show(
         ),
     ] = None,
     force: Force = False,
+    no_cache: NoCache = False,
 ) -> None:
     """Summarise captures: where GPU time goes, what to change first. They may be of any program under nsys."""
     escape_unencodable()
     refuse_contradictions(context, bool(profiles), explain is not None, bool(report), bool(html))
     profiles = profiles or []
     if explain is not None:
-        code = explaining.explain(explain, profiles, top, print, ingesting.print_line, rules)
+        from profiler_job.analysis.show import explain as explaining
+
+        code = explaining.explain(explain, profiles, top, print, print_line, rules)
     elif report:
-        code = showing.show_report(profiles, report, print, ingesting.print_line)
+        code = showing.show_report(profiles, report, print, print_line)
     else:
         try:
-            moments = selecting.parse_moments(between) if between is not None else None
+            moments = chosen_part.parse_moments(between) if between is not None else None
         except ValueError as error:
             raise refuse(f"--between {error}") from error
-        selection = selecting.Selection(
+        selection = chosen_part.Selection(
             gpu=gpu, range=in_range, between=moments, sections=(*dict.fromkeys(section or ()),)
         )
-        from profiler_job.analysis.prediction.captures import add_gains
-
         code = showing.show(
             profiles,
             form,
             top,
             print,
-            ingesting.print_line,
+            print_line,
             rules,
             phase or (),
             selection=selection,
@@ -95,9 +97,17 @@ def show(
             force=force,
             predict=add_gains,
             is_whole=is_whole,
+            caches=not no_cache,
         )
     if code:
         raise typer.Exit(code)
+
+
+def add_gains(summary: Summary, operations: Callable[[], pd.DataFrame]) -> Summary:
+    """Add predicted gains to the advice of a summary. What predicts takes time to import."""
+    from profiler_job.analysis.prediction import captures
+
+    return captures.add_gains(summary, operations)
 
 
 def refuse_contradictions(
@@ -122,5 +132,5 @@ def refuse_contradictions(
 
 def refuse(reason: str) -> typer.Exit:
     """Print why the command line is refused, and return the exit to raise."""
-    ingesting.print_line(f"error: {reason}")
+    print_line(f"error: {reason}")
     return typer.Exit(ExitCode.USAGE)

@@ -8,11 +8,11 @@ import typer
 from profiler_job.analysis.cli.shared_options import NoisePair, RunsOfA, RunsOfB, Skip
 from profiler_job.analysis.cli.terminal import is_given, print_lines
 from profiler_job.analysis.comparison import print_comparison as comparing
-from profiler_job.analysis.recording import ingest as ingesting
 from profiler_job.jobs.cli.results_site import build_results_site
 from profiler_job.jobs.cli.sweep_options import LogFormat, ResultsFolder
 from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.exit_codes import ExitCode
+from profiler_job.jobs.contract.printable import print_line
 from profiler_job.jobs.contract.words import format_count
 
 DOCS = Path("site")
@@ -107,7 +107,7 @@ def write_pages(
 
     comparison = None
     if request is not None:
-        loaded = comparing.attempt(request, ingesting.print_line, lambda: comparing.load(request))
+        loaded = comparing.attempt(request, print_line, lambda: comparing.load(request))
         if isinstance(loaded, ExitCode):
             raise typer.Exit(loaded)
         comparison = loaded

@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 from profiler_job.analysis.cli.terminal import print_lines
-from profiler_job.analysis.recording import ingest as ingesting
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.layout import RECORD
+from profiler_job.jobs.contract.printable import print_line
 from profiler_job.jobs.contract.words import format_count
 
 
@@ -25,7 +25,7 @@ def verify(
 
     verified = verifying.verify(folder)
     if not verified.num_runs and not verified.num_recordings:
-        ingesting.print_line(f"error: {folder} holds no finished run and no recording")
+        print_line(f"error: {folder} holds no finished run and no recording")
         raise typer.Exit(ExitCode.USAGE)
     for place, damage in verified.damage.items():
         print_lines(f"{place}: {damage}")

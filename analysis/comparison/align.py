@@ -10,7 +10,6 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.capture.inferred import is_backward_kernel
 from profiler_job.analysis.comparison.errors import ComparisonProblem, NotComparableError
 from profiler_job.analysis.comparison.sides import Side, shortlist
 from profiler_job.analysis.metrics.run_grid import sort_runs
@@ -180,6 +179,8 @@ def _find_phases(side: Side) -> set[str]:
 
 def _has_backward(side: Side) -> bool:
     """Whether a side that names no phase launches kernels that only a backward pass has, by their names."""
+    from profiler_job.analysis.capture.inferred import is_backward_kernel
+
     return any(is_backward_kernel(str(name)) for name in side.kernels["kernel_name"].unique())
 
 

@@ -5,13 +5,15 @@ less. So both are cut to their longest common sequence of kernels, from the star
 last, and that work is compared.
 """
 
+import hashlib
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
+from profiler_job.analysis.comparison.capture_rows import count_blocks
 from profiler_job.analysis.comparison.errors import ComparisonProblem, NotComparableError
-from profiler_job.analysis.comparison.sides import Side, count_blocks
+from profiler_job.analysis.comparison.sides import Side
 from profiler_job.jobs.contract.quantities import format_share
 
 LEAST_COMMON = 0.5
@@ -40,6 +42,14 @@ def keep_common_work(first: Side, second: Side) -> tuple[Side, Side]:
         )
     sides = zip((first, second), rows, starts, strict=True)
     return tuple(_cut(side, of.iloc[start : start + length], len(of)) for side, of, start in sides)  # type: ignore[return-value]
+
+
+def hash_sequence(side: Side) -> str:
+    """Hash the names of the kernels that `keep_common_work` compares, in their order."""
+    values = _sort_kernels(side)["kernel_name"].astype(str)
+    names = sorted(values.unique())
+    codes = pd.Index(names).get_indexer(values).astype(np.int32)
+    return hashlib.sha256("\n".join(names).encode() + codes.tobytes()).hexdigest()
 
 
 def _sort_kernels(side: Side) -> pd.DataFrame:

@@ -17,15 +17,13 @@ from profiler_job.analysis.comparison.judge import (
     ComparedPair,
     Comparison,
     Judgement,
-    MeasuredCase,
     Metric,
 )
 from profiler_job.analysis.comparison.noise import ENERGY
 from profiler_job.analysis.comparison.sides import shortlist
+from profiler_job.analysis.comparison.totals import MeasuredCase
 from profiler_job.analysis.comparison.waterfall import TOKENS, Cause, Waterfall
-from profiler_job.analysis.insight import run_limit
 from profiler_job.analysis.insight.limit_lines import describe_together
-from profiler_job.analysis.metrics import step_limits
 from profiler_job.analysis.metrics.differences import is_beyond_chance
 from profiler_job.analysis.show.show_formats import escape_markdown
 from profiler_job.analysis.show.terminal_text import shorten_text
@@ -156,14 +154,19 @@ def describe_limits(comparison: Comparison) -> list[str]:
     (pair,) = comparison.pairs
     limits = []
     for side, run_ids in ((comparison.first, pair.case.first), (comparison.second, pair.case.second)):
-        steps, kernels, memops = (
-            rows[rows["run_id"].astype(str).isin(run_ids)] for rows in (side.steps, side.kernels, side.memops)
-        )
-        known = step_limits.find_limits(steps, kernels, memops)
-        if len(run_ids) == 1 and known:
-            limits.append(describe_limit(known[str(run_ids[0])]))
-            continue
-        parts = run_limit.split_steps(kernels, memops)
+        parts = side.limits
+        if parts is None:
+            from profiler_job.analysis.insight import run_limit  # takes time to import
+            from profiler_job.analysis.metrics import step_limits
+
+            steps, kernels, memops = (
+                rows[rows["run_id"].astype(str).isin(run_ids)] for rows in (side.steps, side.kernels, side.memops)
+            )
+            known = step_limits.find_limits(steps, kernels, memops)
+            if len(run_ids) == 1 and known:
+                limits.append(describe_limit(known[str(run_ids[0])]))
+                continue
+            parts = run_limit.split_steps(kernels, memops)
         gpus = parts.drop(columns=["run_id", "phase"]).groupby("gpu", as_index=False).sum()
         together = describe_together(gpus)
         limits.append(f"under nsys, {together}" if together else "")

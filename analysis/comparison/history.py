@@ -25,18 +25,17 @@ from profiler_job.analysis.comparison.errors import ComparisonProblem, NotCompar
 from profiler_job.analysis.comparison.judge import (
     MIDDLE,
     Judgement,
-    MeasuredCase,
     Metric,
     describe_source,
     judge,
     keep_runs,
     measure,
 )
+from profiler_job.analysis.comparison.load_sides import load_measured_side, load_side
 from profiler_job.analysis.comparison.noise import Noise
-from profiler_job.analysis.comparison.sides import Side, is_capture, is_sweep, load_side, select_runs
-from profiler_job.analysis.comparison.totals import Totals, simplify_modules
+from profiler_job.analysis.comparison.sides import Side, is_capture, is_sweep, select_runs
+from profiler_job.analysis.comparison.totals import MeasuredCase, Totals, simplify_modules
 from profiler_job.analysis.comparison.waterfall import Cause, explain
-from profiler_job.analysis.recording import store
 from profiler_job.analysis.show.profiles import find_profiles
 from profiler_job.jobs.contract.axes import find_label
 from profiler_job.jobs.contract.errors import ProfilerError
@@ -195,6 +194,8 @@ def find_paths(folder: Path) -> list[Path]:
     """Find the entries of a folder: its recordings, results of sweeps and captures. A path that is itself one stays."""
     if not folder.is_dir() or (folder / MANIFEST).is_file() or is_sweep(folder):
         return [folder]
+    from profiler_job.analysis.recording import store  # takes time to import
+
     recordings = store.recordings_in(folder)
     sweeps = [child for child in sorted(folder.iterdir()) if child not in recordings and is_sweep(child)]
     captures = [path for path in find_profiles(folder) if path not in (*recordings, *sweeps)]
@@ -209,15 +210,18 @@ def make_history(
     only: Sequence[str] = (),
     noise: Noise | None = None,
     skip: int = 0,
+    *,
+    caches: bool = True,
 ) -> History:
     """Compute the history of `metric` over the entries of `paths`. only: KEY=VALUE of runs. noise: the noise of
-    recordings that the user names. skip: steps of captures to leave out. Raises NotComparableError if nothing can be
+    recordings that the user names. skip: steps of captures to leave out. caches: whether results are kept next to
+    captures. Raises NotComparableError if nothing can be
     shown."""
     unreadable: dict[str, str] = {}
     left_out: dict[str, str] = {}
     entries = []
     labels = _label_paths([inside for given in paths for inside in find_paths(given)])
-    read = partial(_read_entry, only=only, part=part, skip=skip)
+    read = partial(_read_entry, only=only, part=part, skip=skip, caches=caches)
     for label, made in zip(labels.values(), _read_entries(labels, read)):
         if isinstance(made, HistoryEntry):
             entries.append(made)
@@ -248,12 +252,15 @@ def _read_entries(
 
 
 def _read_entry(
-    labelled: tuple[Path, str], only: Sequence[str], part: KernelPart, skip: int
+    labelled: tuple[Path, str], only: Sequence[str], part: KernelPart, skip: int, caches: bool
 ) -> "HistoryEntry | NoEntry":
     """Read and measure the entry at a path, with its label; or say why there is none."""
     path, label = labelled
     try:
-        side = load_side(path, skip=skip if is_capture(path) else 0)
+        if part:  # its kernels are counted again
+            side = load_side(path, skip=skip if is_capture(path) else 0)
+        else:
+            side = load_measured_side(path, skip=skip, with_limits=False, caches=caches)
     except (ProfilerError, OSError) as error:
         return NoEntry(why=str(error))
     except Exception as error:  # the others are shown, whatever a capture holds

@@ -29,7 +29,7 @@ from profiler_job.analysis.comparison.align import Alignment, Case, align
 from profiler_job.analysis.comparison.errors import ComparisonProblem, NotComparableError
 from profiler_job.analysis.comparison.noise import Noise, Width, compute_energy_width, compute_spread_width
 from profiler_job.analysis.comparison.sides import Side
-from profiler_job.analysis.comparison.totals import Totals, sum_totals_by_case
+from profiler_job.analysis.comparison.totals import MeasuredCase, sum_totals_by_case
 from profiler_job.analysis.comparison.waterfall import TOKENS, Waterfall, explain
 from profiler_job.analysis.metrics import timing
 from profiler_job.jobs.contract.quantities import Kind
@@ -111,34 +111,6 @@ class Judgement:
             return ("slower", "faster")[self.difference > 0]
         words = ("faster", "slower") if self.metric in ("step", "kernel", "busy") else ("less", "more")
         return words[self.difference > 0]
-
-
-@dataclass(frozen=True, kw_only=True)
-class MeasuredCase:
-    """A case on one side. clocks: wall time of a step by `timer` and by `nsys`, if known. num_runs: how often it was
-    profiled. num_processes: fresh processes that timed it, or else num_runs. num_steps and num_profiled: unprofiled and
-    profiled steps of all of these. samples: times of unprofiled steps (`measured_steps`) and their median in each
-    process (`processes`), and `kernel` and `busy` of each profiled step. spread: width of the middle 95% of profiled
-    steps, by metric. num_tokens: of a step, and num_layers, 0 if not known. energies: J of a step, for each process
-    that has it. has_graphs: whether CUDA graphs are replayed: peaks leave out the memory that graphs hold."""
-
-    totals: Totals
-    clocks: dict[str, float]
-    kernel_ns: float
-    busy_ns: float
-    num_operations: float
-    num_devices: int
-    memory_bytes: float | None
-    num_runs: int
-    num_processes: int
-    num_steps: int
-    num_profiled: int
-    samples: dict[str, tuple[float, ...]]
-    spread: dict[str, float]
-    num_tokens: int
-    num_layers: int
-    energies: tuple[float, ...]
-    has_graphs: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -340,6 +312,8 @@ def _compute_idle(side: MeasuredCase, clock: str) -> float:
 def measure(side: Side, cases: Sequence[tuple[str, ...]]) -> list[MeasuredCase]:
     """Collect what a side measured for each case, given by its run_ids. Raises NotComparableError if its runs were not
     profiled."""
+    if side.measured is not None:
+        return [side.measured] * len(cases)
     run_ids = tuple(run for case in cases for run in case)
     steps, kernels, memops = (keep_runs(frame, run_ids) for frame in (side.steps, side.kernels, side.memops))
     profiled = {str(run) for run in kernels["run_id"].unique()}

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Literal, TypeVar, get_args
 
 from profiler_job.analysis.comparison.align import align
-from profiler_job.analysis.comparison.common_work import keep_common_work
 from profiler_job.analysis.comparison.compare_formats import Checked, as_json, as_markdown, as_text
 from profiler_job.analysis.comparison.errors import ComparisonProblem, NotComparableError
 from profiler_job.analysis.comparison.gate import BEYOND, UNKNOWN, WITHIN, check, parse_condition
 from profiler_job.analysis.comparison.judge import Comparison, compare
+from profiler_job.analysis.comparison.load_sides import load_measured_side, load_side
 from profiler_job.analysis.comparison.noise import choose_noise, fit_recordings
-from profiler_job.analysis.comparison.sides import is_capture, load_side
+from profiler_job.analysis.comparison.sides import is_capture
 from profiler_job.jobs.contract.errors import ProfilerError, describe_bug
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.printable import make_printable
@@ -26,7 +26,8 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 class Request:
     """first, second: paths of A and B; only_first, only_second: KEY=VALUE of their runs. noise: a pair of recordings of
     the same runs. skip: steps of captures that are left out. per_token: whether tokens are compared, and not steps.
-    conditions: of the gate. top: causes of a pair in text and Markdown, 0 for all."""
+    conditions: of the gate. top: causes of a pair in text and Markdown, 0 for all. caches: whether results
+    are kept next to captures."""
 
     first: Path
     second: Path
@@ -38,6 +39,7 @@ class Request:
     conditions: Sequence[str] = ()
     form: Format = "text"
     top: int = 10
+    caches: bool = True
 
 
 def run(request: Request, out: Callable[[str], None], err: Callable[[str], None]) -> int:
@@ -73,10 +75,17 @@ def load(request: Request) -> Comparison:
             ComparisonProblem.BAD_OPTION,
             "--skip is for captures: the steps of a recording are measured ones; leave it out",
         )
-    first = load_side(request.first, request.only_first, skips[0])
-    second = load_side(request.second, request.only_second, skips[1])
+    options = {"with_limits": True, "caches": request.caches}
+    first = load_measured_side(request.first, tuple(request.only_first), skips[0], **options)
+    second = load_measured_side(request.second, tuple(request.only_second), skips[1], **options)
     alignment = align(first, second, request.per_token)
-    first, second = keep_common_work(first, second)
+    if (
+        first.sequence and second.sequence and first.sequence != second.sequence
+    ):  # of captures without steps: their rows are needed after all
+        from profiler_job.analysis.comparison.common_work import keep_common_work  # takes time to import
+
+        paths = (request.first, request.second)
+        first, second = keep_common_work(*(load_side(path, skip=skip) for path, skip in zip(paths, skips)))
     if request.first.samefile(request.second) and any(case.first == case.second for case in alignment.cases):
         twice = f"A and B are the same runs of {request.first}, which differ in nothing"
         raise NotComparableError(

@@ -8,8 +8,9 @@ from typing import Literal, get_args
 from profiler_job.analysis.comparison.errors import ComparisonProblem, NotComparableError
 from profiler_job.analysis.comparison.history import By, Followed, History, make_history, parse_part
 from profiler_job.analysis.comparison.history_forms import as_csv, as_json, as_markdown, as_text
+from profiler_job.analysis.comparison.load_sides import load_side
 from profiler_job.analysis.comparison.noise import fit_recordings
-from profiler_job.analysis.comparison.sides import load_side, parse_selection
+from profiler_job.analysis.comparison.sides import parse_selection
 from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.outputs import TargetError, check_file, is_page, write_file
@@ -38,6 +39,7 @@ class Request:
     form: Format = "text"
     html: Path | None = None
     force: bool = False
+    caches: bool = True
 
 
 def run(request: Request, out: Callable[[str], None], err: Callable[[str], None]) -> int:
@@ -53,7 +55,9 @@ def run(request: Request, out: Callable[[str], None], err: Callable[[str], None]
         parse_selection(request.only)
         noise = fit_recordings(*map(load_side, request.noise)) if request.noise else None
         part = parse_part(request.part)
-        history = make_history(request.paths, request.metric, part, request.by, request.only, noise, request.skip)
+        history = make_history(
+            request.paths, request.metric, part, request.by, request.only, noise, request.skip, caches=request.caches
+        )
     except (ProfilerError, OSError) as error:
         err(make_printable(f"error: {error}"))
         return error.exit_code if isinstance(error, ProfilerError) else ExitCode.USAGE

@@ -47,6 +47,34 @@ class Totals:
     steps: pd.DataFrame
 
 
+@dataclass(frozen=True, kw_only=True)
+class MeasuredCase:
+    """A case on one side. clocks: wall time of a step by `timer` and by `nsys`, if known. num_runs: how often it was
+    profiled. num_processes: fresh processes that timed it, or else num_runs. num_steps and num_profiled: unprofiled and
+    profiled steps of all of these. samples: times of unprofiled steps (`measured_steps`) and their median in each
+    process (`processes`), and `kernel` and `busy` of each profiled step. spread: width of the middle 95% of profiled
+    steps, by metric. num_tokens: of a step, and num_layers, 0 if not known. energies: J of a step, for each process
+    that has it. has_graphs: whether CUDA graphs are replayed: peaks leave out the memory that graphs hold."""
+
+    totals: Totals
+    clocks: dict[str, float]
+    kernel_ns: float
+    busy_ns: float
+    num_operations: float
+    num_devices: int
+    memory_bytes: float | None
+    num_runs: int
+    num_processes: int
+    num_steps: int
+    num_profiled: int
+    samples: dict[str, tuple[float, ...]]
+    spread: dict[str, float]
+    num_tokens: int
+    num_layers: int
+    energies: tuple[float, ...]
+    has_graphs: bool = False
+
+
 def sum_totals(kernels: pd.DataFrame, memops: pd.DataFrame, steps: pd.DataFrame) -> Totals:
     """Sum the totals of the runs with these rows; their steps are the steps with a range under nsys."""
     (totals,) = sum_totals_by_case(kernels, memops, steps, [tuple(steps["run_id"].astype(str).unique())])

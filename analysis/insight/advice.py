@@ -16,24 +16,10 @@ import pandas as pd
 
 from profiler_job.analysis.changes import load_change
 from profiler_job.analysis.changes.evidence import CaptureEvidence, WithheldError
+from profiler_job.analysis.insight.section_columns import SECTIONS
 from profiler_job.jobs.contract.changes import CHANGES
 
-COLUMNS = {
-    "change": "name of the change",
-    "time_ns": "time that it could save, on all GPUs; null where it is not advised",
-    "share": "part of the time from first to last operation, summed over GPUs; with start-up in it, of their busy time",
-    "ceiling_ns": "more than this it cannot save of these times",
-    "do": "line of code or flag",
-    "evidence": "what the capture has of it",
-    "sure": "high, medium or low, and why",
-    "fits_limit": "whether it makes a part smaller that limits the step",
-    "reason": "why it is not advised; empty where it is",
-    "gain_ns": "predicted to be saved of the time from first to last operation; null where that is not predicted",
-    "gain_least_ns": "the least of that",
-    "gain_most_ns": "the most of that",
-    "no_gain_because": "why no gain is predicted; empty where one is, where it is not advised, and where nobody asked",
-    "reason_code": "why it is not advised, as a word for programs, such as cpu_limits; empty where it is",
-}
+COLUMNS = SECTIONS["advice"]
 
 
 @dataclass(frozen=True, kw_only=True)

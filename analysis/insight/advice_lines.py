@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from profiler_job.analysis.insight.first_advice import NOTHING
 from profiler_job.analysis.insight.section_columns import SECTIONS, SummaryTables
 from profiler_job.analysis.reference import track_record
 from profiler_job.analysis.reference.columns import format_cell
@@ -13,7 +14,6 @@ from profiler_job.jobs.contract.changes import LABELS
 from profiler_job.jobs.contract.layout import SCRIPT
 from profiler_job.jobs.contract.quantities import format_quantity, format_time
 
-TITLE = "What to change first"
 NOTE = (
     "Times of this capture, not predictions: a change concerns the time that it removes or makes faster, and could "
     "save no more than shown; gains do not add up"
@@ -23,11 +23,8 @@ NOTE_OF_GAINS = (
     "were tested on recordings of scripts, and on few captures. The time that a change concerns is a time of this "
     "capture, not a prediction; gains do not add up"
 )
-FIRST = 3
-"""Advices on the first screen of a capture."""
 MOST = 4
 """Advices on the page of a run."""
-NOTHING = "Nothing that is known here: the capture has no evidence for it"
 
 
 def format_advice(summary: SummaryTables) -> list[list[str]]:
@@ -42,20 +39,6 @@ def format_advice(summary: SummaryTables) -> list[list[str]]:
     if entries and why:
         entries.append([f"No gain is predicted: {why}"])
     return [*(entries or [[NOTHING]]), *([line] for line in _format_withheld(table))]
-
-
-def format_first_advice(summary: SummaryTables) -> list[str]:
-    """Format a line for each of the first FIRST changes, for the first screen; no lines as in `format_advice`."""
-    table = summary.sections["advice"]
-    if len(summary.shown) < len(SECTIONS) or not len(table):
-        return []
-    lines = []
-    for place, (_, row) in enumerate(table[table["reason"] == ""].head(FIRST).iterrows(), start=1):
-        saves = f"could save up to {format_time(row['ceiling_ns'])}"
-        if not pd.isna(row["gain_ns"]):
-            saves = f"predicted to save {format_time(row['gain_ns'])}"
-        lines.append(f"{place}. {LABELS[row['change']]}, {saves}: {row['do']}")
-    return lines or [NOTHING]
 
 
 def choose_advice_note(summary: SummaryTables) -> str:

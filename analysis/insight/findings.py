@@ -19,13 +19,12 @@ from profiler_job.analysis.capture.attribution import Attribution
 from profiler_job.analysis.capture.blocks import count_by, sum_by
 from profiler_job.analysis.capture.capture_data import Capture, get_process_id
 from profiler_job.analysis.capture.distinct_values import encode, find_distinct
+from profiler_job.analysis.insight.section_columns import ELAPSED, GPU_SPAN, KERNEL_TIME, SECTIONS
 from profiler_job.analysis.reference import cuda_api, gemm_names
 from profiler_job.analysis.reference.kernel_names import shorten
 from profiler_job.analysis.reference.rules import Classification, Taxonomy
 from profiler_job.jobs.contract.quantities import format_quantity, format_size, format_time
 from profiler_job.jobs.contract.ranges import OPTIMIZER
-
-KERNEL_TIME, GPU_SPAN, ELAPSED = "kernel time", "GPU span", "elapsed time"
 
 
 class FindingKind(NamedTuple):
@@ -104,15 +103,7 @@ SENTENCES = {name: kind.sentence for name, kind in FINDING_KINDS.items() if kind
 OF_IDLE_TIME = ("idle", "tiny_kernels")
 """Findings that need the whole time line of a GPU."""
 
-COLUMNS = {
-    "kind": "kind of finding",
-    "what": "what such a finding is about",
-    "time_ns": "time that it takes: on all GPUs, or on the host in the process with most of it",
-    "share": "part of what `of` names",
-    "of": f"{KERNEL_TIME}, {GPU_SPAN} (summed over GPUs), or {ELAPSED} (of all events)",
-    "count": "kernels, copies, sets, calls or GPUs that take it",
-    "evidence": "those with most time, as `name: count in time`, and further facts, separated by semicolons",
-}
+COLUMNS = SECTIONS["findings"]
 LEAST_SHARE = 0.01
 MOST_BETWEEN_MATMULS = 32
 LEAST_PER_TENSOR = 50

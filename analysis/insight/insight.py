@@ -1,7 +1,6 @@
 """What a capture, or one step of a run, means: one result, from which every form is printed."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import pandas as pd
@@ -16,55 +15,19 @@ from profiler_job.analysis.insight.limit_lines import (
     describe_together,
     describe_verdict,
 )
+from profiler_job.analysis.insight.results import Insight, InsightSentences
 from profiler_job.analysis.insight.section_columns import SummaryTables
 from profiler_job.jobs.contract.step_limit import StepLimit
 
 
-@dataclass(frozen=True, kw_only=True)
-class InsightSentences:
-    """Plain text. verdict: what limits each GPU and where its time goes. advice: the lines of each change to make
-    first, and of each reason not to advise one. advice_note: what all advice refers to."""
-
-    verdict: list[str]
-    communication: list[str]
-    findings: list[str]
-    advice: list[list[str]]
-    advice_note: str = ""
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Insight:
-    """gpus, phases: the time of each GPU by its cause, idle time by cause included, and the same by phase.
-    communication: what it costs each GPU. findings: what stands out. advice: what to change first. Times of a capture
-    are sums; times of a run are of one step."""
-
-    gpus: pd.DataFrame
-    phases: pd.DataFrame
-    communication: pd.DataFrame
-    findings: pd.DataFrame
-    advice: pd.DataFrame
-    sentences: InsightSentences
-
-
-def interpret_capture(summary: SummaryTables) -> Insight:
-    """Interpret what is selected of a capture."""
-    tables = summary.sections
-    return Insight(
-        gpus=tables["verdict"],
-        phases=tables["verdict_phases"],
-        communication=tables["communication"],
-        findings=tables["findings"],
-        advice=tables["advice"],
-        sentences=InsightSentences(
-            verdict=describe_verdict(summary),
-            communication=describe_communication(summary),
-            findings=describe_findings(tables["findings"]),
-            advice=format_advice(summary),
-            advice_note=choose_advice_note(summary),
-        ),
+def form_sentences(summary: SummaryTables) -> InsightSentences:
+    """Say in sentences what is selected of a capture."""
+    return InsightSentences(
+        verdict=describe_verdict(summary),
+        communication=describe_communication(summary),
+        findings=describe_findings(summary.sections["findings"]),
+        advice=format_advice(summary),
+        advice_note=choose_advice_note(summary),
     )
 
 

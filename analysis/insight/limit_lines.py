@@ -6,8 +6,8 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.capture.startup import STEADY_SHARE
-from profiler_job.analysis.insight.gpu_limit import OF_PARTS, PARTS
+from profiler_job.analysis.capture.chosen_part import STEADY_SHARE
+from profiler_job.analysis.insight.limit_columns import OF_PARTS, PARTS
 from profiler_job.analysis.insight.section_columns import SummaryTables
 from profiler_job.jobs.contract.quantities import format_share, format_time
 from profiler_job.jobs.contract.step_limit import (

@@ -18,11 +18,13 @@ import pandas as pd
 
 from profiler_job.analysis.capture.attribution import Attribution, attribute
 from profiler_job.analysis.capture.capture_data import Capture, get_process_id, get_thread_id
+from profiler_job.analysis.capture.chosen_part import Selection
 from profiler_job.analysis.capture.inferred import infer_phases
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.capture.phase_names import parse_phases
-from profiler_job.analysis.capture.selection import Selection, find_first_event, find_gpus, select
-from profiler_job.analysis.insight.summary import Summary, summarise
+from profiler_job.analysis.capture.selection import find_first_event, find_gpus, select
+from profiler_job.analysis.insight.results import Summary
+from profiler_job.analysis.insight.summary import summarise
 from profiler_job.analysis.reference import kernel_families
 from profiler_job.analysis.reference.rules import Taxonomy
 

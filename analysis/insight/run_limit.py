@@ -9,17 +9,17 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from profiler_job.analysis.insight import findings, gpu_limit
+from profiler_job.analysis.insight import findings, gpu_limit, limit_columns
 from profiler_job.analysis.metrics import kernel_time
 from profiler_job.analysis.metrics.timing import select_steps
 from profiler_job.analysis.reference.kernel_families import BUILT_IN
 from profiler_job.jobs.contract.ranges import OPTIMIZER
 
-BUSY = {name: label for name, label in gpu_limit.BUSY.items() if name != "graphs_ns"}
-IDLE = {name: label for name, label in gpu_limit.IDLE.items() if name != "sync_ns"}
+BUSY = {name: label for name, label in limit_columns.BUSY.items() if name != "graphs_ns"}
+IDLE = {name: label for name, label in limit_columns.IDLE.items() if name != "sync_ns"}
 PARTS = (*BUSY, *IDLE)
 """What `elapsed_ns` is the sum of, in a recording."""
-OF_PARTS = tuple(gpu_limit.OF_PARTS)
+OF_PARTS = tuple(limit_columns.OF_PARTS)
 GPU = ["rank", "device"]
 
 
@@ -32,7 +32,7 @@ def split_steps(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
     for run_id, of_run in _runs(kernels, memops):
         for gpu, (_, of_gpu) in enumerate(_operations(*of_run).groupby(GPU, sort=True)):
             table = np.sum([_split(of_step) for _, of_step in of_gpu.groupby("step", sort=False)], axis=0)
-            means = pd.DataFrame(table.T / num_steps[run_id], columns=[*gpu_limit.PARTS, *OF_PARTS])
+            means = pd.DataFrame(table.T / num_steps[run_id], columns=[*limit_columns.PARTS, *OF_PARTS])
             elapsed = means[list(PARTS)].sum(axis=1)
             rows.append(means.assign(run_id=run_id, gpu=gpu, phase=gpu_limit.PHASES, elapsed_ns=elapsed))
     columns = ["run_id", "gpu", "phase", "elapsed_ns", *PARTS, *OF_PARTS]

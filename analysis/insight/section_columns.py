@@ -4,9 +4,13 @@ from typing import Any, Protocol
 
 import pandas as pd
 
-from profiler_job.analysis.capture import collective_time
-from profiler_job.analysis.insight import advice, findings, gpu_limit
+from profiler_job.analysis.capture import collective_columns
+from profiler_job.analysis.insight import limit_columns
 from profiler_job.jobs.contract.ranges import ALL_PHASES
+
+KERNEL_TIME, GPU_SPAN, ELAPSED = "kernel time", "GPU span", "elapsed time"
+"""What shares of findings are parts of."""
+ADVICE_TITLE = "What to change first"
 
 
 class SummaryTables(Protocol):
@@ -21,8 +25,8 @@ class SummaryTables(Protocol):
 
 
 SECTIONS: dict[str, dict[str, str]] = {
-    "verdict": gpu_limit.COLUMNS,
-    "verdict_phases": gpu_limit.PHASE_COLUMNS,
+    "verdict": limit_columns.COLUMNS,
+    "verdict_phases": limit_columns.PHASE_COLUMNS,
     "kernels": {
         "name": "full demangled name",
         "family": "kernel family",
@@ -94,11 +98,36 @@ SECTIONS: dict[str, dict[str, str]] = {
         "span_ns": "from the start of its first operation to the end of its last",
         "idle_share": "part of span_ns in which nothing ran",
     },
-    "communication": collective_time.GPU_COLUMNS,
-    "collectives": collective_time.COLLECTIVE_COLUMNS,
-    "messages": collective_time.MESSAGE_COLUMNS,
-    "findings": findings.COLUMNS,
-    "advice": advice.COLUMNS,
+    "communication": collective_columns.GPU_COLUMNS,
+    "collectives": collective_columns.COLLECTIVE_COLUMNS,
+    "messages": collective_columns.MESSAGE_COLUMNS,
+    "findings": {
+        "kind": "kind of finding",
+        "what": "what such a finding is about",
+        "time_ns": "time that it takes: on all GPUs, or on the host in the process with most of it",
+        "share": "part of what `of` names",
+        "of": f"{KERNEL_TIME}, {GPU_SPAN} (summed over GPUs), or {ELAPSED} (of all events)",
+        "count": "kernels, copies, sets, calls or GPUs that take it",
+        "evidence": "those with most time, as `name: count in time`, and further facts, separated by semicolons",
+    },
+    "advice": {
+        "change": "name of the change",
+        "time_ns": "time that it could save, on all GPUs; null where it is not advised",
+        "share": "part of the time from first to last operation, summed over GPUs; with start-up in it, "
+        "of their busy time",
+        "ceiling_ns": "more than this it cannot save of these times",
+        "do": "line of code or flag",
+        "evidence": "what the capture has of it",
+        "sure": "high, medium or low, and why",
+        "fits_limit": "whether it makes a part smaller that limits the step",
+        "reason": "why it is not advised; empty where it is",
+        "gain_ns": "predicted to be saved of the time from first to last operation; null where that is not predicted",
+        "gain_least_ns": "the least of that",
+        "gain_most_ns": "the most of that",
+        "no_gain_because": "why no gain is predicted; empty where one is, where it is not advised, and "
+        "where nobody asked",
+        "reason_code": "why it is not advised, as a word for programs, such as cpu_limits; empty where it is",
+    },
     "problems": {"what": "what is wrong with the capture", "consequence": "what was made of it"},
     "missing": {"what": "table, column or event that the capture lacks", "consequence": "what cannot be said for it"},
 }

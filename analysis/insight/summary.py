@@ -4,9 +4,8 @@
 explains each column in one line. Everything is vectorised: a capture of a million kernels takes about a second.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,65 +15,25 @@ from profiler_job.analysis.capture import intervals
 from profiler_job.analysis.capture.attribution import ATTRIBUTIONS, Attribution, attribute
 from profiler_job.analysis.capture.blocks import count_by, sum_by
 from profiler_job.analysis.capture.capture_data import UNKNOWN_PROCESS, Capture, get_process_id
+from profiler_job.analysis.capture.chosen_part import ALL, Selection
 from profiler_job.analysis.capture.collective_time import Communication
 from profiler_job.analysis.capture.distinct_values import find_distinct
 from profiler_job.analysis.capture.inferred import infer_phases
 from profiler_job.analysis.capture.kernel_overlaps import KernelOverlaps
-from profiler_job.analysis.capture.selection import ALL, Selection, find_first_event, find_gpus, select
+from profiler_job.analysis.capture.selection import find_first_event, find_gpus, select
 from profiler_job.analysis.capture.startup import find_loading_end, find_startup_end
 from profiler_job.analysis.insight import advice, findings, gpu_limit
 from profiler_job.analysis.insight.api_times import summarise_api, summarise_launches
 from profiler_job.analysis.insight.capture_gaps import find_unmatched_ranges, list_missing, list_problems
 from profiler_job.analysis.insight.communication import measure
-from profiler_job.analysis.insight.insight import Insight, interpret_capture
+from profiler_job.analysis.insight.insight import form_sentences
 from profiler_job.analysis.insight.operations import summarise_operations
 from profiler_job.analysis.insight.phase_times import summarise_phases
 from profiler_job.analysis.insight.range_times import summarise_ranges
+from profiler_job.analysis.insight.results import NUM_MOMENTS, Predict, Summary
 from profiler_job.analysis.insight.section_columns import SECTIONS, compute_share, make_frame
 from profiler_job.analysis.reference import kernel_families
 from profiler_job.analysis.reference.rules import OTHER, Taxonomy
-
-NUM_MOMENTS = 240
-"""Into which the time of a capture is cut, to see when its GPUs are busy."""
-
-
-@dataclass(kw_only=True)
-class Summary:
-    """capture: facts; coverage: shares of kernel time by attribution; sections: a frame for each of SECTIONS; shown:
-    the sections that are asked for; busy: for each GPU the busy share of NUM_MOMENTS equal pieces of the events' time,
-    if `summarise` was asked for it; phases_ns: kernel time by phase without --between, if that leaves a part and gains
-    are to be predicted."""
-
-    capture: dict[str, Any]
-    coverage: dict[str, float | None]
-    launches: dict[str, Any]
-    sections: dict[str, pd.DataFrame] = field(default_factory=dict)
-    shown: tuple[str, ...] = tuple(SECTIONS)
-    busy: dict[int, np.ndarray] = field(default_factory=dict)
-    phases_ns: dict[str, int] = field(default_factory=dict)
-
-    @cached_property
-    def insight(self) -> Insight:
-        """What it means: computed once, and printed in every form."""
-        return interpret_capture(self)
-
-    def as_json(self) -> dict[str, Any]:
-        """The stable interface: capture, coverage, launches, one list of objects for each section that is shown, and
-        the sentences, if all are."""
-        rows = {name: _make_records(self.sections[name]) for name in self.shown}
-        is_whole = len(self.shown) == len(SECTIONS)
-        sentences = {"sentences": self.insight.sentences.as_json()} if is_whole else {}
-        return {"capture": self.capture, "coverage": self.coverage, "launches": self.launches} | rows | sentences
-
-
-Predict = Callable[[Summary, Callable[[], pd.DataFrame]], Summary]
-"""Adds predicted gains to the advice of a summary; the second argument gives what `summarise_operations` gives of its
-capture."""
-
-
-def _make_records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    plain = frame.astype(object).where(frame.notna(), None)
-    return plain.to_dict("records")
 
 
 def summarise(
@@ -144,6 +103,7 @@ def summarise(
     summary = Summary(
         capture=facts,
         coverage=_measure_coverage(attribution, duration),
+        form_sentences=form_sentences,
         launches=summarise_launches(attribution, kernels, gpu, of_gpus),
         sections={name: sections[name] for name in SECTIONS},
         shown=selection.sections or tuple(SECTIONS),

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from profiler_job.analysis.capture import collective_time, intervals
+from profiler_job.analysis.capture import collective_columns, collective_time, intervals
 from profiler_job.analysis.metrics import step_clocks
 from profiler_job.analysis.metrics.remembered import remember
 from profiler_job.analysis.metrics.timing import select_steps
@@ -53,7 +53,7 @@ def sum_by_gpu(kernels: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """What communication costs each GPU in a step, mean over steps: run_id, unknown (why waiting is not known) and the
     columns of `communication.GPU_COLUMNS`, with the rank of the recording."""
     measured = communication_of(kernels, runs)
-    names = [name for name in collective_time.GPU_COLUMNS if name not in ("gpu", "rank")]
+    names = [name for name in collective_columns.GPU_COLUMNS if name not in ("gpu", "rank")]
     tables = [
         of[["gpu", "rank"]]
         .astype("int64")
@@ -61,7 +61,7 @@ def sum_by_gpu(kernels: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
         .assign(run_id=run, unknown=why)
         for run, why, num_steps, of in measured[["run_id", "unknown", "num_steps", "of_gpus"]].itertuples(index=False)
     ]
-    return pd.concat(tables or [pd.DataFrame(columns=["run_id", "unknown", *collective_time.GPU_COLUMNS])])
+    return pd.concat(tables or [pd.DataFrame(columns=["run_id", "unknown", *collective_columns.GPU_COLUMNS])])
 
 
 def sum_by_collective(
@@ -80,7 +80,7 @@ def sum_by_collective(
         for run, num_steps, of in measured[["run_id", "num_steps", "collectives"]].itertuples(index=False)
     ]
     table = pd.concat(
-        rows or [pd.DataFrame(columns=["run_id", "rank", *collective_time.COLLECTIVE_COLUMNS, "num_steps"])]
+        rows or [pd.DataFrame(columns=["run_id", "rank", *collective_columns.COLLECTIVE_COLUMNS, "num_steps"])]
     )
     table = table.astype({"rank": "int64"}).merge(sent, "left", ["run_id", "rank", "collective"])
     table["bytes"] = table["bytes"].astype("float64").fillna(table["sent"])
@@ -98,7 +98,7 @@ def sum_by_message(kernels: pd.DataFrame, runs: pd.DataFrame, cases: pd.DataFram
         of.assign(run_id=run, per_gpu=len(gpus) * num_steps)
         for run, num_steps, gpus, of in measured[["run_id", "num_steps", "of_gpus", "messages"]].itertuples(index=False)
     ]
-    table = pd.concat(rows or [pd.DataFrame(columns=["run_id", *collective_time.MESSAGE_COLUMNS, "per_gpu"])])
+    table = pd.concat(rows or [pd.DataFrame(columns=["run_id", *collective_columns.MESSAGE_COLUMNS, "per_gpu"])])
     parts = ["calls", "kernel_ns", "waiting_ns", "transfer_ns"]
     table[parts] = table[parts].astype("float64").div(table["per_gpu"].astype("float64"), axis=0)
     sums = table.groupby(["run_id", "collective", "message_bytes"])[parts].agg(lambda values: values.sum(skipna=False))

@@ -7,7 +7,8 @@ from typing import Any
 import pandas as pd
 
 from profiler_job.analysis.insight import run_advice, run_limit
-from profiler_job.analysis.insight.insight import Insight, interpret_run
+from profiler_job.analysis.insight.insight import interpret_run
+from profiler_job.analysis.insight.results import Insight
 from profiler_job.analysis.metrics import (
     differences,
     kernel_time,

@@ -17,7 +17,7 @@ from profiler_job.analysis.changes.evidence import LEAST, CaptureEvidence
 from profiler_job.analysis.insight.advice import COLUMNS
 from profiler_job.analysis.insight.findings import is_unaligned
 from profiler_job.analysis.insight.operations import COPIES
-from profiler_job.analysis.insight.summary import Summary
+from profiler_job.analysis.insight.results import Summary
 from profiler_job.analysis.prediction import fusion, script_rates, scripts
 from profiler_job.analysis.prediction.abstentions import AbstentionCode, AbstentionError
 from profiler_job.analysis.prediction.baseline import ATTENTION, GEMM

@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 from profiler_job.analysis.capture.capture_data import ExportError
 from profiler_job.analysis.comparison.errors import ComparisonProblem, NotComparableError
-from profiler_job.analysis.comparison.sides import is_capture, load_side
+from profiler_job.analysis.comparison.load_sides import load_side
+from profiler_job.analysis.comparison.sides import is_capture
 from profiler_job.analysis.prediction import ledger, rates, script_rates, scripts
 from profiler_job.analysis.prediction.abstentions import AbstentionError
 from profiler_job.analysis.prediction.known import list_known_runs, usual_sets

@@ -1,7 +1,6 @@
 """From the results folder of a sweep to a recording."""
 
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -40,7 +39,6 @@ from profiler_job.jobs.contract.layout import (
     name_timings_file,
     read_record,
 )
-from profiler_job.jobs.contract.printable import fit_terminal, make_lines_printable
 from profiler_job.jobs.contract.privacy import PRIVATE_LINE, find_name, find_private, scrub_text
 from profiler_job.jobs.contract.words import format_count
 
@@ -614,8 +612,3 @@ def _ended(run_id: str, record: FinishedRecord, emit: Callable[[str], None]) -> 
     except (ValueError, TypeError, OverflowError):  # no times, or one of them without its time zone
         return ""
     return end.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if end else ""
-
-
-def print_line(line: str) -> None:
-    """Report to the terminal, aside from what a command prints."""
-    print(fit_terminal(make_lines_printable(line), sys.stderr), file=sys.stderr)

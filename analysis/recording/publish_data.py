@@ -15,6 +15,7 @@ from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.integrity import clear, restore
 from profiler_job.jobs.contract.layout import MANIFEST
 from profiler_job.jobs.contract.outputs import check_folder, is_recording, replace_folder
+from profiler_job.jobs.contract.printable import print_line
 from profiler_job.jobs.contract.quantities import format_size
 from profiler_job.jobs.contract.studies import STUDIES, find_study_folder
 
@@ -124,7 +125,7 @@ def _recording(source: Path, draft: Path) -> Path:
     """Return `source` itself, or the recording in `draft` that is made from its results."""
     restore(source)
     if not (source / MANIFEST).is_file():
-        if lost := ingest.lost_runs(ingest.ingest(source, draft, emit=ingest.print_line)):
+        if lost := ingest.lost_runs(ingest.ingest(source, draft, emit=print_line)):
             raise PublishError(f"{source}: measured and cannot be recorded, see above: {', '.join(lost)}")
         return draft
     store.check_files(source, store.read_manifest(source))

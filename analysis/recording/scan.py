@@ -21,6 +21,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from profiler_job.analysis.capture.capture_cache import FOLDER
 from profiler_job.jobs.contract.integrity import load_json
 from profiler_job.jobs.contract.layout import MANIFEST
 from profiler_job.jobs.contract.privacy import (
@@ -140,6 +141,9 @@ def scan_public(folder: Path) -> list[PrivateText]:
     findings: list[PrivateText] = []
     hashed: set[str] = set()
     for path in sorted(folder.rglob("*")):
+        if path.name == FOLDER:
+            where = path.relative_to(folder).as_posix()
+            findings.append(PrivateText(kind="what show keeps of captures", where=where, beginning=""))
         if path.is_symlink() or not (path.is_file() or path.is_dir()):  # a web server may follow what is not searched
             where = path.relative_to(folder).as_posix()
             findings.append(PrivateText(kind="a link or a pipe, where only files belong", where=where, beginning=""))

@@ -43,15 +43,11 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
 
-from profiler_job.analysis.capture import nsys_reports
 from profiler_job.analysis.capture.capture_data import ExportError
-from profiler_job.analysis.capture.nsys_export import read
+from profiler_job.analysis.capture.chosen_part import ALL, Selection
 from profiler_job.analysis.capture.phase_names import parse_phases
-from profiler_job.analysis.capture.selection import ALL, Selection
+from profiler_job.analysis.insight.results import Predict, Summary
 from profiler_job.analysis.insight.section_columns import SECTIONS
-from profiler_job.analysis.insight.summary import Predict, Summary
-from profiler_job.analysis.reference import kernel_families
-from profiler_job.analysis.show import index
 from profiler_job.analysis.show.profiles import find_profiles
 from profiler_job.analysis.show.reader import Reader
 from profiler_job.analysis.show.show_formats import as_csv, as_markdown, as_text, escape_csv_cell, section_as_csv
@@ -78,6 +74,7 @@ def show(
     force: bool = False,
     predict: Predict | None = None,
     is_whole: bool = False,
+    caches: bool = True,
 ) -> int:
     """Give a summary of each profile to `out`, and one line to `err` for each that cannot be read; the others go on.
 
@@ -85,13 +82,16 @@ def show(
     each, unless sections are chosen. form: one of FORMATS. top: rows of a section in text and md, 0 for all. rules:
     TOML file with rules of further kernel families. phases: ranges that mark phases, as PHASE=RANGE. selection: the
     part of a capture to summarise. html: write pages there instead, see `write_pages`, and with `force` in place of
-    anything. predict: adds gains to the advice. is_whole: with start-up, which is left out otherwise;
-    tables of folders have it. Returns the exit code: 0, or the code of the error if a profile, the rules
-    or the phases could not be read.
+    anything. predict: adds gains to the advice. is_whole: with start-up, which is left out otherwise; tables of folders
+    have it. caches: whether results are kept next to the profiles. Returns the exit code: 0, or the code of the error
+    if a profile, the rules or the phases could not be read.
     """
     try:
         chosen = parse_phases(phases)
-        taxonomy = kernel_families.add_user_rules(rules) if rules else kernel_families.BUILT_IN
+        if rules:
+            from profiler_job.analysis.reference import kernel_families
+
+            kernel_families.add_user_rules(rules)
         _check_sections(selection.sections, form)
     except ValueError as error:
         err(make_printable(f"error: {error}"))
@@ -101,13 +101,14 @@ def show(
     has_folder = any(inside.values())
     several = has_folder or len(profiles) > 1
     reader = Reader(
-        taxonomy,
         chosen,
         selection,
         err,
+        rules=rules,
         with_moments=html is not None,
         predict=predict,
         skips_startup=not is_whole and not has_folder,
+        caches=caches,
     )
     if html:
         from profiler_job.analysis.show.write_pages import write_pages  # what draws takes time to import
@@ -142,6 +143,8 @@ def _join_summaries(summaries: list[Summary], form: str, width: int, selection: 
         return section_as_csv(summaries, selection.sections[0], several)
     if form == "csv":
         return as_csv(summaries)
+    from profiler_job.analysis.show import index
+
     return index.as_text(summaries, width) if form == "text" else index.as_markdown(summaries)
 
 
@@ -149,6 +152,9 @@ def show_report(profiles: Sequence[Path], report: str, out: Callable[[str], None
     """Give a table of `nsys stats` to `out` for each profile, as CSV with nsys's columns; names and numbers follow
     `analysis.capture.nsys_reports`. With several profiles, a line before each table names it, and an empty line comes
     between two. Errors and exit code: see `show`."""
+    from profiler_job.analysis.capture import nsys_reports
+    from profiler_job.analysis.capture.nsys_export import read
+
     num_read, code = 0, ExitCode.OK
     profiles = [profile for path in profiles for profile in find_profiles(path) or [path]]
     for profile in profiles:

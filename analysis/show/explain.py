@@ -9,7 +9,8 @@ import pandas as pd
 
 from profiler_job.analysis.capture.capture_data import ExportError
 from profiler_job.analysis.capture.nsys_export import read
-from profiler_job.analysis.insight.summary import Summary, summarise
+from profiler_job.analysis.insight.results import Summary
+from profiler_job.analysis.insight.summary import summarise
 from profiler_job.analysis.reference import cuda_api, gemm_names, kernel_families
 from profiler_job.analysis.reference.columns import format_cell
 from profiler_job.analysis.reference.element_types import ELEMENT_TYPES, parse_element_type

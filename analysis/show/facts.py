@@ -4,8 +4,8 @@ from shlex import quote
 from typing import Any
 
 from profiler_job.analysis.capture.phase_names import holds_forward_and_backward
+from profiler_job.analysis.insight.results import Summary
 from profiler_job.analysis.insight.section_columns import SECTIONS
-from profiler_job.analysis.insight.summary import Summary
 from profiler_job.analysis.reference.columns import format_cell
 from profiler_job.jobs.contract.printable import make_printable
 from profiler_job.jobs.contract.quantities import format_time

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from profiler_job.analysis.insight.limit_lines import name_limit
-from profiler_job.analysis.insight.summary import Summary
+from profiler_job.analysis.insight.results import Summary
 from profiler_job.analysis.reference.columns import format_cell
 from profiler_job.analysis.reference.kernel_families import FAMILIES
 from profiler_job.analysis.show.show_formats import describe_left_out, format_table

@@ -10,12 +10,11 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from profiler_job.analysis.insight.advice_lines import TITLE
-from profiler_job.analysis.insight.gpu_limit import BUSY, IDLE
+from profiler_job.analysis.insight.limit_columns import BUSY, IDLE
 from profiler_job.analysis.insight.limit_lines import INFERRED_SHARE, MOST_GPUS
-from profiler_job.analysis.insight.section_columns import SECTIONS
+from profiler_job.analysis.insight.results import NUM_MOMENTS, Summary
+from profiler_job.analysis.insight.section_columns import ADVICE_TITLE, SECTIONS
 from profiler_job.analysis.insight.short_names import shorten
-from profiler_job.analysis.insight.summary import NUM_MOMENTS, Summary
 from profiler_job.analysis.reference.columns import format_cell, format_heading
 from profiler_job.analysis.reference.kernel_families import FAMILIES
 from profiler_job.analysis.render.tables import family_chip
@@ -56,7 +55,7 @@ def render_page(summary: Summary, top: int = 20, index: str = "") -> str:
         parts.append(Markup("<h2>{}</h2>").format("What stands out" if is_findings else "The capture"))
         parts.append(render_list([line.removeprefix(FINDING) for line in lines], "" if is_findings else "facts"))
     if entries := summary.insight.sentences.advice:
-        parts += [Markup("<h2>{}</h2>").format(TITLE), render_list(["; ".join(entry) for entry in entries], "")]
+        parts += [Markup("<h2>{}</h2>").format(ADVICE_TITLE), render_list(["; ".join(entry) for entry in entries], "")]
         parts.append(Markup('<p class="faint">{}.</p>').format(summary.insight.sentences.advice_note))
     parts += [_render_timeline(summary), _render_phases_bar(summary), _render_families_bar(summary)]
     for name, title, frame in list_sections(summary):

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from profiler_job.analysis.capture.capture_cache import FOLDER
+
 REPORTS, EXPORTS = (".nsys-rep", ".qdrep"), (".sqlite",)
 
 
@@ -19,12 +21,12 @@ def find_profiles(path: Path) -> list[Path]:
     replaced = {path for stem, path in reports.items() if stem in exports and not _is_older(exports[stem], path)}
     replaced |= {path for stem, path in exports.items() if stem in reports and reports[stem] not in replaced}
     known = {*exports.values(), *reports.values()} - replaced
-    return [entry for entry in entries if entry in known or (entry.is_dir() and _is_parquetdir(entry))]
+    return [entry for entry in entries if entry in known or (_is_parquetdir(entry) and entry.name != FOLDER)]
 
 
 def _is_parquetdir(path: Path) -> bool:
     try:
-        return next(path.glob("*.parquet"), None) is not None
+        return path.is_dir() and next(path.glob("*.parquet"), None) is not None
     except OSError:
         return False
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
+from profiler_job.analysis.capture.capture_cache import open_entry
 from profiler_job.analysis.capture.capture_data import ExportError
-from profiler_job.analysis.capture.nsys_export import read
-from profiler_job.analysis.capture.selection import Selection
-from profiler_job.analysis.insight.summary import Predict, Summary, summarise
-from profiler_job.analysis.reference.rules import Taxonomy
+from profiler_job.analysis.capture.chosen_part import Selection
+from profiler_job.analysis.insight.results import Predict, Summary
+from profiler_job.analysis.show.cached_summary import list_options, pack_summary, unpack_summary
 from profiler_job.jobs.contract.errors import describe_bug
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.printable import make_printable
@@ -18,20 +18,32 @@ Made = TypeVar("Made")
 
 class Reader:
     """Summarises profiles one after another, with an error line for each that cannot be; `code` is the exit code of
-    these errors, of several the largest."""
+    these errors, of several the largest. rules: file with rules of further kernel families, which was checked. caches:
+    whether summaries are kept next to the profiles."""
 
     def __init__(
         self,
-        taxonomy: Taxonomy,
         phases: Mapping[str, str],
         selection: Selection,
         err: Callable[[str], None],
+        *,
+        rules: Path | None = None,
         with_moments: bool = False,
         predict: Predict | None = None,
         skips_startup: bool = True,
+        caches: bool = True,
     ):
-        self._options: dict[str, Any] = {"taxonomy": taxonomy, "chosen": phases, "selection": selection}
-        self._options |= {"with_moments": with_moments, "predict": predict, "skips_startup": skips_startup}
+        self._phases, self._selection, self._rules = phases, selection, rules
+        self._with_moments, self._predict = with_moments, predict
+        self._skips_startup, self._caches = skips_startup, caches
+        self._options = list_options(
+            phases,
+            selection,
+            rules=rules,
+            with_moments=with_moments,
+            has_gains=predict is not None,
+            skips_startup=skips_startup,
+        )
         self._err = err
         self.code = ExitCode.OK
 
@@ -39,13 +51,37 @@ class Reader:
         """What is made of the summary of each."""
         for profile in profiles:
             try:
-                made = make(summarise(read(profile, details=False), **self._options))
+                made = make(self._summarise(profile))
             except ExportError as error:
                 self._fail(str(error), error.exit_code)
             except Exception as error:  # a batch goes on, and a user sees no traceback, whatever a profile holds
                 self._fail(f"{profile}: could not be summarised: {describe_bug(error)}", ExitCode.BUG)
             else:
                 yield made
+
+    def _summarise(self, profile: Path) -> Summary:
+        """Summarise a profile, or load what was kept of it. Raises ExportError."""
+        entry = open_entry(profile, self._options, is_wanted=self._caches)
+        if entry and (kept := entry.load()):
+            return unpack_summary(kept)
+        # What reads a profile takes as long to import as all the rest.
+        from profiler_job.analysis.capture.nsys_export import read
+        from profiler_job.analysis.insight.summary import summarise
+        from profiler_job.analysis.reference import kernel_families
+
+        taxonomy = kernel_families.add_user_rules(self._rules) if self._rules else kernel_families.BUILT_IN
+        summary = summarise(
+            read(profile, details=False),
+            taxonomy=taxonomy,
+            chosen=self._phases,
+            selection=self._selection,
+            with_moments=self._with_moments,
+            predict=self._predict,
+            skips_startup=self._skips_startup,
+        )
+        if entry:
+            entry.keep(pack_summary(summary))
+        return summary
 
     def _fail(self, what: str, code: ExitCode) -> None:
         self._err(make_printable(f"error: {what}"))

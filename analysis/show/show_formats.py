@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from profiler_job.analysis.insight.advice_lines import TITLE, format_first_advice
-from profiler_job.analysis.insight.section_columns import SECTIONS
-from profiler_job.analysis.insight.summary import Summary
+from profiler_job.analysis.insight.first_advice import format_first_advice
+from profiler_job.analysis.insight.results import Summary
+from profiler_job.analysis.insight.section_columns import ADVICE_TITLE, SECTIONS
 from profiler_job.analysis.reference.columns import format_cell, format_heading
 from profiler_job.analysis.show.facts import format_heads, format_note
 from profiler_job.analysis.show.table_columns import fit_table
@@ -59,7 +59,7 @@ def as_text(summary: Summary, top: int, width: int) -> str:
     for number, group in enumerate(format_heads(summary)):
         lines += [""] * (number > 0) + [text for line in group for text in wrap_text(line, width, "  ")]
         if number == 0 and (first := format_first_advice(summary)):
-            lines += ["", f"  {TITLE} (why, and how sure: at the end)"]
+            lines += ["", f"  {ADVICE_TITLE} (why, and how sure: at the end)"]
             lines += [text for line in first for text in wrap_text(line, width, "    ")]
     narrow = []
     for name, title, frame, left_out in _limit_sections(summary, top):
@@ -82,7 +82,7 @@ def _format_advice(summary: Summary, width: int) -> list[str]:
         for number, line in enumerate(entry)
         for text in wrap_text(line, width, "  " if number == 0 else "     ")
     ]
-    return ["", TITLE, *lines, *wrap_text(summary.insight.sentences.advice_note, width, "  ")] if lines else []
+    return ["", ADVICE_TITLE, *lines, *wrap_text(summary.insight.sentences.advice_note, width, "  ")] if lines else []
 
 
 def _has_rows(summary: Summary, name: str) -> bool:
@@ -114,7 +114,7 @@ def as_markdown(summary: Summary, top: int) -> str:
         if left_out:
             lines += ["", f"... and {left_out} more."]
     if entries := summary.insight.sentences.advice:
-        lines += ["", f"## {TITLE}", "", *(f"- {escape_markdown('; '.join(entry))}" for entry in entries)]
+        lines += ["", f"## {ADVICE_TITLE}", "", *(f"- {escape_markdown('; '.join(entry))}" for entry in entries)]
         lines += ["", f"{escape_markdown(summary.insight.sentences.advice_note)}."]
     return "\n".join(lines) + "\n"
 

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import sys
 import textwrap
 from typing import TextIO
 
@@ -34,3 +35,8 @@ def fit_terminal(text: str, stream: TextIO | None, indent: int = 2) -> str:
         )
         for line in text.split("\n")
     )
+
+
+def print_line(line: str) -> None:
+    """Report to the terminal, aside from what a command prints."""
+    print(fit_terminal(make_lines_printable(line), sys.stderr), file=sys.stderr)

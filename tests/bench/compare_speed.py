@@ -60,7 +60,7 @@ def measure(kernels: int, repeat: int) -> dict:
 
 
 def _cpu_s(*arguments: str) -> float:
-    command = [sys.executable, "-m", "profiler_job", *arguments]
+    command = [sys.executable, "-m", "profiler_job", *arguments, "--no-cache"]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)

@@ -19,7 +19,18 @@ def measure(num_captures: int = CAPTURES) -> dict:
     with tempfile.TemporaryDirectory() as folder:
         for number in range(num_captures):
             write_sqlite(tables(KERNELS, seed=number), Path(folder) / f"{number:04}.sqlite")
-        command = [sys.executable, "-m", "profiler_job", "history", folder, "--metric", "busy", "--format", "csv"]
+        command = [
+            sys.executable,
+            "-m",
+            "profiler_job",
+            "history",
+            folder,
+            "--metric",
+            "busy",
+            "--format",
+            "csv",
+            "--no-cache",
+        ]
         began = time.perf_counter()
         done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=TIMEOUT_S)
         seconds = time.perf_counter() - began

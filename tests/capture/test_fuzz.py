@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from profiler_job.analysis.insight.summary import summarise
-from profiler_job.analysis.show import FORMATS, reader, show
+from profiler_job.analysis.show import FORMATS, show
 
 from .pages import check_inert
 from .test_summary import _random_capture
@@ -93,7 +93,7 @@ def summarised_once(monkeypatch):
             summaries[key] = summarise(capture, with_moments=with_moments, **options)
         return summaries[key]
 
-    monkeypatch.setattr(reader, "summarise", once)
+    monkeypatch.setattr("profiler_job.analysis.insight.summary.summarise", once)
 
 
 # --------------------------------------------------------------------------------------------------------------- damage

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from profiler_job.analysis.capture import nsys_reports
+from profiler_job.analysis.capture import chosen_part, nsys_reports
 from profiler_job.analysis.capture.attribution import attribute
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.reference import cuda_api
@@ -66,4 +66,4 @@ def test_agrees_with_nsys_to_the_nanosecond(name, report):
 
 
 def test_the_command_line_offers_every_report():
-    assert get_args(nsys_reports.ReportName) == tuple(nsys_reports.REPORTS)
+    assert get_args(chosen_part.ReportName) == tuple(nsys_reports.REPORTS)

@@ -7,7 +7,7 @@ import pytest
 from rich.cells import cell_len
 
 from profiler_job.analysis.capture.attribution import attribute
-from profiler_job.analysis.capture.selection import Selection
+from profiler_job.analysis.capture.chosen_part import Selection
 from profiler_job.analysis.insight.communication_lines import describe_communication as communication_sentences
 from profiler_job.analysis.insight.finding_lines import describe_findings as findings_of
 from profiler_job.analysis.insight.gpu_limit import PARTS

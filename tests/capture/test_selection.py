@@ -11,8 +11,9 @@ from typer.testing import CliRunner
 from profiler_job.__main__ import app
 from profiler_job.analysis.capture.attribution import attribute
 from profiler_job.analysis.capture.capture_data import ExportError, ExportProblem
+from profiler_job.analysis.capture.chosen_part import Selection, parse_moments
 from profiler_job.analysis.capture.nsys_export import read
-from profiler_job.analysis.capture.selection import Selection, parse_moments, select
+from profiler_job.analysis.capture.selection import select
 from profiler_job.analysis.insight.section_columns import SECTIONS
 from profiler_job.analysis.insight.summary import summarise
 

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from profiler_job.analysis.capture import selection
+from profiler_job.analysis.capture import chosen_part
 from profiler_job.analysis.capture.attribution import attribute
 from profiler_job.analysis.capture.capture_data import Capture
 from profiler_job.analysis.capture.nsys_export import read
@@ -477,9 +477,9 @@ def test_start_up_that_hides_what_comes_after_it_is_said_with_how_to_leave_it_ou
     assert len(lines) == (between is not None)
     if between:
         assert f"--between {between} " in lines[0]
-        start, end = selection.parse_moments(between)
+        start, end = chosen_part.parse_moments(between)
         assert start >= summary.capture["loading_end_ns"] and end >= summary.capture["work_end_ns"]
-        steady = summarise(read(path), selection=selection.Selection(between=(start, end)))
+        steady = summarise(read(path), selection=chosen_part.Selection(between=(start, end)))
         assert not any(line.startswith("Start-up") for line in describe_verdict(steady))
         assert steady.capture["work_start_ns"] > start
 

@@ -10,21 +10,23 @@ import numpy as np
 import pandas as pd
 
 from profiler_job.analysis.comparison import align, judge, sides
+from profiler_job.analysis.comparison.load_sides import load_side
+from profiler_job.analysis.comparison.totals import MeasuredCase
 from tests.frozen import ONE_GPU
 
 
 @cache
 def load_recorded_side(folder: Path = ONE_GPU) -> sides.Side:
-    return sides.load_side(folder)
+    return load_side(folder)
 
 
 @cache
-def _measure_runs(folder: Path) -> dict[str, judge.MeasuredCase]:
+def _measure_runs(folder: Path) -> dict[str, MeasuredCase]:
     runs = load_recorded_side(folder).runs["run_id"]
     return dict(zip(runs, judge.measure(load_recorded_side(folder), [(run,) for run in runs]), strict=True))
 
 
-def measure(run_id: str, folder: Path = ONE_GPU) -> judge.MeasuredCase:
+def measure(run_id: str, folder: Path = ONE_GPU) -> MeasuredCase:
     """Return a run alone. All runs of a recording are measured at once, since each alone looks through its tables."""
     return _measure_runs(folder)[run_id]
 

@@ -7,7 +7,8 @@ import pytest
 
 from profiler_job.analysis.comparison.align import align
 from profiler_job.analysis.comparison.errors import ComparisonProblem
-from profiler_job.analysis.comparison.sides import load_side, make_recording_side
+from profiler_job.analysis.comparison.load_sides import load_side
+from profiler_job.analysis.comparison.sides import make_recording_side
 from tests import frozen
 from tests.comparison.refusals import refuse
 from tests.frozen import ATTENTION

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from profiler_job.__main__ import app
-from profiler_job.analysis.comparison import compare_formats, gate, judge, noise, print_comparison
+from profiler_job.analysis.comparison import common_work, compare_formats, gate, judge, noise
 from profiler_job.analysis.comparison.align import align
 from profiler_job.analysis.comparison.errors import NotComparableError
 from tests import freeze, frozen
@@ -429,7 +429,7 @@ def test_names_inside_captures_are_harmless(tmp_path, form):
 @pytest.mark.parametrize("seed", range(4))
 def test_any_two_captures_are_compared_exactly(tmp_path, seed, monkeypatch):
     """Several processes, threads and devices, overlaps, open ranges, and no step; little of their work is the same."""
-    monkeypatch.setattr(print_comparison, "keep_common_work", lambda first, second: (first, second))
+    monkeypatch.setattr(common_work, "keep_common_work", lambda first, second: (first, second))
     files = [_random_capture(number).sqlite(tmp_path / f"{number}.sqlite") for number in (seed, seed + 4)]
     done = run(*files, "--format", "json")
     assert done.exit_code == 0, done.output

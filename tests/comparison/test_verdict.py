@@ -11,7 +11,7 @@ import pytest
 from profiler_job.analysis.comparison import compare_formats, gate, judge, noise
 from profiler_job.analysis.comparison.align import align
 from profiler_job.analysis.comparison.errors import ComparisonProblem
-from profiler_job.analysis.comparison.sides import load_side
+from profiler_job.analysis.comparison.load_sides import load_side
 from tests.comparison.refusals import refuse
 from tests.frozen import ATTENTION
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from profiler_job.analysis.capture.chosen_part import Selection
 from profiler_job.analysis.capture.nsys_export import read
-from profiler_job.analysis.capture.selection import Selection
 from profiler_job.analysis.comparison.common_work import find_longest_run, keep_common_work
 from profiler_job.analysis.comparison.errors import ComparisonProblem
-from profiler_job.analysis.comparison.sides import load_side
+from profiler_job.analysis.comparison.load_sides import load_side
 from profiler_job.analysis.insight.summary import summarise
 from tests import packed
 from tests.capture.nsys_files import Export

@@ -13,8 +13,9 @@ from profiler_job.__main__ import app
 from profiler_job.analysis.comparison import compare_formats
 from profiler_job.analysis.comparison.align import align
 from profiler_job.analysis.comparison.judge import METRICS, compare
+from profiler_job.analysis.comparison.load_sides import load_side
 from profiler_job.analysis.comparison.noise import SHIPPED
-from profiler_job.analysis.comparison.sides import load_side, make_tables_side
+from profiler_job.analysis.comparison.sides import make_tables_side
 from profiler_job.analysis.comparison.site_comparisons import make_comparisons
 from profiler_job.analysis.pages import comparison
 from profiler_job.analysis.recording import store, table_schema

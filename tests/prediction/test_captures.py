@@ -10,8 +10,9 @@ from typer.testing import CliRunner
 
 from profiler_job.__main__ import app
 from profiler_job.analysis.capture.attribution import attribute
+from profiler_job.analysis.capture.chosen_part import Selection
 from profiler_job.analysis.capture.nsys_export import read
-from profiler_job.analysis.capture.selection import Selection, find_first_event
+from profiler_job.analysis.capture.selection import find_first_event
 from profiler_job.analysis.insight.operations import summarise_operations
 from profiler_job.analysis.insight.summary import summarise
 from profiler_job.analysis.prediction import script_development, script_rates, scripts

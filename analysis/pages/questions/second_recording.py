@@ -8,10 +8,10 @@ import pandas as pd
 
 from profiler_job.analysis.comparison.align import Case, align
 from profiler_job.analysis.comparison.errors import NotComparableError
-from profiler_job.analysis.comparison.judge import WITHIN, MeasuredCase, judge, measure
+from profiler_job.analysis.comparison.judge import WITHIN, judge, measure
 from profiler_job.analysis.comparison.noise import SHIPPED, Noise
 from profiler_job.analysis.comparison.sides import Side, make_tables_side
-from profiler_job.analysis.comparison.totals import KERNEL, Totals, match_modules
+from profiler_job.analysis.comparison.totals import KERNEL, MeasuredCase, Totals, match_modules
 from profiler_job.analysis.metrics import kernel_time, run_grid, timing
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.pages.case_columns import band_column, case_headings, spread_column
