@@ -23,9 +23,9 @@ def show(
         typer.Argument(metavar="PROFILE", help=".nsys-rep, .sqlite, a parquetdir export, or a folder that holds some."),
     ] = None,
     form: Annotated[showing.Format, typer.Option("--format", "-f", help="How to print it.")] = "text",
-    top: Annotated[int, typer.Option(min=0, metavar="N", help="Rows of a section in text and md; 0 for all.")] = 20,
+    top: Annotated[int, typer.Option(min=0, metavar="N", help="Rows of a section; 0 for all.")] = 20,
     rules: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="TOML file with your own rules for kernel families.")
+        Path | None, typer.Option(metavar="FILE", help="TOML file with rules for kernel families.")
     ] = None,
     phase: Annotated[
         list[str] | None,
@@ -40,7 +40,7 @@ def show(
     ] = None,
     explain: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Instead, what this kernel, API call or kernel family is; needs no PROFILE."),
+        typer.Option(metavar="NAME", help="Explain a kernel, API call or kernel family, without PROFILE."),
     ] = None,
     section: Annotated[
         list[str] | None,
@@ -49,19 +49,17 @@ def show(
     in_range: Annotated[
         str | None, typer.Option("--range", metavar="NAME", help="Only what was launched inside ranges of that name.")
     ] = None,
-    gpu: Annotated[int | None, typer.Option(metavar="N", help="Only what ran on the GPU of that number.")] = None,
+    gpu: Annotated[int | None, typer.Option(metavar="N", help="Only what ran on GPU number N.")] = None,
     between: Annotated[
         str | None,
         typer.Option(
             metavar="START,END", help="Only what starts then, after the first event: ms, or with s, ms or us."
         ),
     ] = None,
-    is_whole: Annotated[bool, typer.Option("--whole", help="With start-up, which is left out otherwise.")] = False,
+    is_whole: Annotated[bool, typer.Option("--whole", help="Keep start-up, too.")] = False,
     html: Annotated[
         Path | None,
-        typer.Option(
-            metavar="PATH", help="Instead of printing, write a page there; of several profiles a folder of pages."
-        ),
+        typer.Option(metavar="PATH", help="Write a page there; of several profiles a folder of pages."),
     ] = None,
     force: Force = False,
     no_cache: NoCache = False,
