@@ -325,7 +325,12 @@ def explain_shortage(script: Script, run: Path, ranks: list[dict[str, Any]], cod
             "script; Python's -I and -E hide the profiler from it"
         )
     is_lacking = len(ranks) < ranks[0]["ranks"] or any(noted["stage"] != "done" for noted in ranks)
-    if is_lacking or not (script.events or (run / REPORT).is_file()):
+    if not is_lacking and not (script.events or (run / REPORT).is_file()):
+        raise ScriptFailedError(
+            f"nsys captured the steps, but wrote no report: {quote_last_lines(run / NSYS_LOG)}; `profiler-job doctor`"
+            " checks nsys, and `profile --collector events` measures without it"
+        )
+    if is_lacking:
         seen = min(noted["seen"] for noted in ranks)
         if loops := find_unmeasured_loops(script.step, ranks[0], code):
             raise LoopsFoundError(f"{ended}: no optimizer ends the steps of this script", loops)
@@ -352,6 +357,16 @@ def plan_loop(script: Script, loop: Loop) -> Script | None:
     if loop["num"] >= script.num_needed:
         return of_loop
     return shorten(of_loop, loop["num"])
+
+
+def quote_last_lines(log: Path) -> str:
+    """Return what nsys complained of, or else the last line that it printed."""
+    try:
+        lines = [line.partition(": ")[2] for line in log.read_text(encoding="utf-8").splitlines()]
+    except OSError:
+        lines = []
+    complaints = [line for line in lines if "rror" in line or "nable" in line]
+    return " ".join(complaints or lines[-1:]) or "it printed nothing"
 
 
 def shorten(script: Script, seen: int, num_prefills: int = 0) -> Script | None:

@@ -266,3 +266,13 @@ def test_an_interrupt_that_is_ignored_stays_so():
     )
     done = subprocess.run([sys.executable, "-c", source], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout.split() == ["True", "True"], done.stderr
+
+
+def test_a_report_that_nsys_does_not_write_is_not_blamed_on_the_script(tmp_path):
+    (tmp_path / "nsys.log").write_text(
+        "2026-01-01T00:00:00 profile: Importer error status: unknown.\n2026-01-01T00:00:00 profile: Generated:\n"
+    )
+    noted = {"rank": 0, "ranks": 1, "stage": "done", "seen": 22, "captured_ns": [1], "loops": [], "num_prefills": 0}
+    asked = script.Script(command=["train"], name="train", skip=10, steps=5, step="auto", goes_on=False)
+    with pytest.raises(script.ScriptFailedError, match="wrote no report: Importer error status"):
+        script.explain_shortage(asked, tmp_path, [noted], 0)

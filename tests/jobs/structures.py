@@ -1,0 +1,287 @@
+"""Structures of scripts that are followed, each as a small script. The page of the guide has them in a table."""
+
+from typing import NamedTuple
+
+HEAD = """
+import copy, os, threading
+import torch
+from torch import nn
+from torch.nn import functional as F
+torch.manual_seed(0)
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer = nn.Linear(8, 16), nn.Linear(16, 4)
+    def forward(self, x):
+        return self.outer(torch.relu(self.inner(x)))
+def batch():
+    return torch.randn(6, 8), torch.randint(0, 4, (6,))
+N = 24
+"""
+MODEL = "model = Net(); optimizer = torch.optim.AdamW(model.parameters())\n"
+
+
+class Structure(NamedTuple):
+    """name: as the guide has it. source: of the script. step: what ends a step. model: its class, `script` without one.
+    batch: samples of a step, 0 if they are not known. phases: that it must have. compiles: whether it
+    needs PyTorch's compiler."""
+
+    name: str
+    source: str
+    step: str
+    model: str = "Net"
+    batch: int = 6
+    phases: tuple[str, ...] = ("forward", "backward", "optimizer")
+    compiles: bool = False
+
+
+STEP = "x, y = batch(); loss = F.cross_entropy(model(x), y); loss.backward(); optimizer.step(); optimizer.zero_grad()"
+UPDATE = "update of the optimizer"
+
+STRUCTURES = (
+    Structure(
+        "policy gradients: rollouts without gradients, then an update",
+        MODEL
+        + """
+for _ in range(N):
+    states = []
+    with torch.no_grad():
+        for _ in range(5):
+            x = torch.randn(1, 8); states.append(x); torch.distributions.Categorical(logits=model(x)).sample()
+    loss = torch.distributions.Categorical(logits=model(torch.cat(states))).entropy().mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+""",
+        UPDATE,
+        batch=5,
+        phases=("evaluation", "forward", "backward", "optimizer", "zero_grad"),
+    ),
+    Structure(
+        "distillation: a frozen teacher is called first",
+        MODEL
+        + """
+teacher = nn.Sequential(nn.Linear(8, 64), nn.Linear(64, 4)).requires_grad_(False)
+for _ in range(N):
+    x, _ = batch(); loss = F.kl_div(model(x).log_softmax(1), teacher(x).softmax(1)); loss.backward()
+    optimizer.step(); optimizer.zero_grad()
+""",
+        UPDATE,
+    ),
+    Structure(
+        "preferences (DPO): a reference model and the policy, two calls each",
+        MODEL
+        + """
+reference = copy.deepcopy(model).requires_grad_(False)
+for _ in range(N):
+    (good, _), (bad, _) = batch(), batch()
+    with torch.no_grad(): first, second = reference(good), reference(bad)
+    loss = -F.logsigmoid((model(good) - first - model(bad) + second).sum(1)).mean()
+    loss.backward(); optimizer.step(); optimizer.zero_grad()
+""",
+        UPDATE,
+        batch=12,
+    ),
+    Structure(
+        "LBFGS: the closure computes the loss",
+        "model = Net(); optimizer = torch.optim.LBFGS(model.parameters(), max_iter=1)\nx, y = batch()\n"
+        """
+def closure():
+    optimizer.zero_grad(); loss = F.cross_entropy(model(x), y); loss.backward(); return loss
+for _ in range(N): optimizer.step(closure)
+""",
+        UPDATE,
+    ),
+    Structure(
+        "exponential moving average of the weights",
+        MODEL
+        + "average = torch.optim.swa_utils.AveragedModel(model)\n"
+        + f"for _ in range(N):\n    {STEP}; average.update_parameters(model)\n",
+        UPDATE,
+    ),
+    Structure(
+        "gradient accumulation over three batches",
+        MODEL
+        + """
+for i in range(3 * N):
+    x, y = batch(); (F.cross_entropy(model(x), y) / 3).backward()
+    if i % 3 == 2: optimizer.step(); optimizer.zero_grad()
+""",
+        UPDATE,
+        batch=18,
+    ),
+    Structure(
+        "an update by hand, without an optimizer",
+        """model = Net()
+for _ in range(N):
+    x, y = batch(); F.cross_entropy(model(x), y).backward()
+    with torch.no_grad():
+        for p in model.parameters(): p -= 0.1 * p.grad; p.grad = None
+""",
+        "backward pass",
+        phases=("forward", "backward"),
+    ),
+    Structure(
+        "a wrapper with `backward` and `step`, as DeepSpeed's engine",
+        """
+class Engine(nn.Module):
+    def __init__(self, module):
+        super().__init__(); self.module = module; self.optimizer = torch.optim.AdamW(module.parameters())
+    def forward(self, *args): return self.module(*args)
+    def backward(self, loss): loss.backward()
+    def step(self): self.optimizer.step(); self.optimizer.zero_grad()
+engine = Engine(Net())
+for _ in range(N):
+    x, y = batch(); engine.backward(F.cross_entropy(engine(x), y)); engine.step()
+""",
+        UPDATE,
+        model="Engine",
+    ),
+    Structure(
+        "FSDP1 (`FullyShardedDataParallel`) of one rank",
+        """
+from torch import distributed
+from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
+distributed.init_process_group("gloo", rank=0, world_size=1, store=distributed.HashStore())
+model = FullyShardedDataParallel(Net(), device_id=torch.device("cpu"), sharding_strategy=ShardingStrategy.NO_SHARD)
+optimizer = torch.optim.AdamW(model.parameters())
+"""
+        + f"for _ in range(N):\n    {STEP}\n",
+        UPDATE,
+        model="FullyShardedDataParallel",
+        compiles=True,
+    ),
+    Structure(
+        "pipeline stages: two models in a row, one optimizer",
+        """
+first, second = nn.Linear(8, 16), nn.Linear(16, 4)
+optimizer = torch.optim.AdamW([*first.parameters(), *second.parameters()])
+for _ in range(N):
+    x, y = batch(); F.cross_entropy(second(first(x).relu()), y).backward(); optimizer.step(); optimizer.zero_grad()
+""",
+        UPDATE,
+        model="Linear",
+        batch=0,
+    ),
+    Structure(
+        "`torch.func`: gradients of a function of the parameters",
+        """
+model = Net(); weights = {name: p.detach().clone().requires_grad_() for name, p in model.named_parameters()}
+optimizer = torch.optim.SGD(weights.values(), lr=0.1)
+def loss_of(weights, x, y): return F.cross_entropy(torch.func.functional_call(model, weights, (x,)), y)
+for _ in range(N):
+    x, y = batch(); grads = torch.func.grad(loss_of)({k: w.detach() for k, w in weights.items()}, x, y)
+    for name, weight in weights.items(): weight.grad = grads[name]
+    optimizer.step()
+""",
+        UPDATE,
+        phases=("forward", "optimizer"),
+        compiles=True,
+    ),
+    Structure(
+        "`torch.autograd.grad` in place of `backward`",
+        MODEL
+        + """
+for _ in range(N):
+    x, y = batch(); grads = torch.autograd.grad(F.cross_entropy(model(x), y), [*model.parameters()])
+    for p, grad in zip(model.parameters(), grads): p.grad = grad
+    optimizer.step()
+""",
+        UPDATE,
+        phases=("forward", "optimizer"),
+    ),
+    Structure(
+        "an `autograd.Function` of the script",
+        """
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x): ctx.save_for_backward(x); return x * x
+    @staticmethod
+    def backward(ctx, grad): return 2 * ctx.saved_tensors[0] * grad
+"""
+        + MODEL
+        + "for _ in range(N):\n    x, y = batch(); F.cross_entropy(Square.apply(model(x)), y).backward()"
+        "; optimizer.step(); optimizer.zero_grad()\n",
+        UPDATE,
+    ),
+    Structure(
+        "two optimizers for parts of one model",
+        """
+model = Net(); optimizers = [torch.optim.SGD(part.parameters(), lr=0.1) for part in (model.inner, model.outer)]
+for _ in range(N):
+    x, y = batch(); F.cross_entropy(model(x), y).backward()
+    for optimizer in optimizers: optimizer.step(); optimizer.zero_grad()
+""",
+        UPDATE,
+    ),
+    Structure(
+        "a GAN: two models, two optimizers, several backward passes",
+        """
+maker, judge = Net(), nn.Linear(4, 1)
+optimizers = [torch.optim.Adam(part.parameters()) for part in (judge, maker)]
+for _ in range(N):
+    x, _ = batch(); made = maker(x)
+    optimizers[0].zero_grad(); (judge(made.detach()).mean() - judge(torch.randn(6, 4)).mean()).backward()
+    optimizers[0].step(); optimizers[1].zero_grad(); (-judge(made).mean()).backward(); optimizers[1].step()
+""",
+        UPDATE,
+        batch=0,
+    ),
+    Structure(
+        "a loss that is a module with a called part",
+        MODEL
+        + """
+criterion = nn.CrossEntropyLoss()
+for _ in range(N):
+    x, y = batch(); criterion(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+""",
+        UPDATE,
+        phases=("forward", "loss", "backward", "optimizer"),
+    ),
+    Structure(
+        "the loop runs on a thread of the script",
+        MODEL
+        + f"""
+def train():
+    for _ in range(N):
+        {STEP}
+thread = threading.Thread(target=train); thread.start(); thread.join()
+""",
+        UPDATE,
+    ),
+    Structure(
+        "a batch that another thread makes",
+        MODEL
+        + """
+import queue
+batches = queue.Queue(4)
+threading.Thread(target=lambda: [batches.put(batch()) for _ in range(N)], daemon=True).start()
+for _ in range(N):
+    x, y = batches.get(); F.cross_entropy(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+""",
+        UPDATE,
+    ),
+    Structure(
+        "optimizer steps in backward, one for each parameter",
+        """
+model = Net(); made = {p: torch.optim.SGD([p], lr=0.1) for p in model.parameters()}
+def update(p): made[p].step(); made[p].zero_grad()
+for p in model.parameters(): p.register_post_accumulate_grad_hook(update)
+for _ in range(N):
+    x, y = batch(); F.cross_entropy(model(x), y).backward()
+""",
+        UPDATE,
+        phases=("forward", "backward"),
+    ),
+    Structure(
+        "activation checkpointing",
+        """
+from torch.utils.checkpoint import checkpoint
+class Kept(Net):
+    def forward(self, x): return self.outer(checkpoint(self.inner, x, use_reentrant=False))
+model = Kept(); optimizer = torch.optim.AdamW(model.parameters())
+"""
+        + f"for _ in range(N):\n    {STEP}\n",
+        UPDATE,
+        model="Kept",
+        compiles=True,
+    ),
+)

@@ -1,0 +1,42 @@
+"""Structures of scripts, each followed without an option. On the CPU, without nsys."""
+
+import re
+
+import pytest
+
+from profiler_job.jobs.executor import script
+from tests.jobs.conftest import ROOT
+from tests.jobs.structures import HEAD, STRUCTURES
+from tests.without_compiler import WITHOUT_COMPILER
+
+MODES = {"backward pass": "forward_backward"}
+CHEAP = ("policy gradients", "LBFGS", "an update by hand", "pipeline stages", "a GAN", "the loop runs on a thread")
+
+
+def choose_marks(structure) -> list[pytest.MarkDecorator]:
+    return [] if structure.name.startswith(CHEAP) else [pytest.mark.long]
+
+
+@pytest.mark.parametrize(
+    "structure", [pytest.param(each, marks=choose_marks(each), id=each.name) for each in STRUCTURES]
+)
+def test_the_structure_is_followed(followed, structure):
+    compiler = "" if structure.compiles else WITHOUT_COMPILER
+    printed, code, noted = followed(compiler + HEAD + structure.source, events=True)
+    assert code == 0 and noted.get("stage") == "done", printed
+    followed_script = script.Script(command=["train"], name="train", skip=3, steps=3, step="auto", goes_on=False)
+    run = script.build_run(followed_script, noted)
+    assert run["mode"] == MODES.get(structure.step, "train_step")
+    assert (run["size"], run["batch_size"]) == (structure.model, structure.batch)
+    assert {row["phase"] for row in noted["phases"]} >= set(structure.phases)
+    assert len(noted["steps"]) == 3 and len(noted["captured_ns"]) == 3
+
+
+def test_the_guide_has_a_row_for_each_structure():
+    page = (ROOT / "site" / "guide" / "profile.md").read_text()
+    table = page.partition("## What is followed, and what is not")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (?!structure|---)(.+?) \| (.+?) \| (.+?) \|$", table, re.MULTILINE)
+    known = [row for row in rows if row[1] != "not followed"]
+    assert [(name, step, batch) for name, step, batch in known] == [
+        (each.name, each.step, "known" if each.batch else "not known") for each in STRUCTURES
+    ]
