@@ -10,6 +10,8 @@ MOST_GPUS = 8
 """So many GPUs have a sentence each; of more the tables tell."""
 LEAST_SHARE = 0.1
 """Share of the communication kernels' time that others must have waited for a GPU to be worth a sentence."""
+LOOK_AT_CPU = "Look at what the CPU of its rank does first: faster kernels on the others would only wait longer"
+"""What to do if others wait for a GPU whose CPU is late."""
 LEAST_SLOWED = 1.05
 """Least ratio of a matmul's time during communication to its time alone that is worth a sentence."""
 
@@ -68,7 +70,9 @@ def _describe_last(row: pd.Series) -> str:
     parts = {f"it computed {format_time(computing)}": computing}
     parts |= {f"for {format_time(late)} it idled because its host had not launched the collective yet": late}
     said = ", and ".join(text for text, time in sorted(parts.items(), key=lambda part: -part[1]) if time)
-    return f"Others waited {format_time(kept)} for GPU {row['gpu']:.0f}" + f"; meanwhile {said}" * bool(said)
+    line = f"Others waited {format_time(kept)} for GPU {row['gpu']:.0f}" + f"; meanwhile {said}" * bool(said)
+    is_late = not pd.isna(late) and late > (0 if pd.isna(computing) else computing)
+    return f"{line}. {LOOK_AT_CPU}" if is_late else line
 
 
 def _describe_matmuls(row: pd.Series) -> str:

@@ -12,6 +12,7 @@ from profiler_job.analysis.capture.collective_time import (
     parse_collective,
 )
 from profiler_job.analysis.capture.intervals import Union
+from profiler_job.analysis.insight.communication_lines import LOOK_AT_CPU, describe_ranks
 
 COMPUTE = ""
 
@@ -272,3 +273,12 @@ def test_a_kernels_name_tells_the_collective(name, collective):
 def test_no_communication_is_no_row():
     measured = measure(kernels((0, COMPUTE, 0, 1)))
     assert not len(measured.of_gpus) and not len(measured.collectives)
+
+
+@pytest.mark.parametrize(("late_ns", "is_said"), [(6 * 1_000_000, True), (1 * 1_000_000, False)])
+def test_a_gpu_that_others_wait_for_because_its_cpu_is_late_is_where_to_look(late_ns, is_said):
+    row = dict.fromkeys(("hidden_ns", "exposed_ns", "transfer_ns", "waiting_ns", "alone_ns", "beside_ns"), 0)
+    row |= {"gpu": 1, "kernel_ns": 10 * 1_000_000, "calls": 4, "exposed_waiting_ns": 0, "critical_ns": 0, "unknown": ""}
+    row |= {"kept_waiting_ns": 7 * 1_000_000, "kept_computing_ns": 7 * 1_000_000 - late_ns, "kept_late_ns": late_ns}
+    lines = describe_ranks(pd.DataFrame([row]))
+    assert any(LOOK_AT_CPU in line for line in lines) == is_said
