@@ -128,7 +128,10 @@ def _from_ranges(capture: Capture, attribution: Attribution) -> pd.DataFrame:
     """Find steps from ranges: process, start_ns, end_ns, is_warm_up, is_marked (by a range of a step); without those
     followed for their modules alone. PyTorch's own operations are no ranges of forward: there are many in each."""
     placed = attribution.ranges.assign(is_warm_up=_mark_warm_up(attribution.ranges))
-    placed = placed[~placed["name"].astype(str).str.startswith(vocabulary.FOLLOWED)]
+    paths = placed["path"].cat
+    is_followed = np.array([str(path).startswith(vocabulary.FOLLOWED) for path in paths.categories], bool)
+    if len(placed):  # and what is below them: without them, each layer would look like a forward pass
+        placed = placed[~is_followed[paths.codes.to_numpy()]]
     roots = placed[placed["is_step"]]
     steps = [roots[["process", "start_ns", "end_ns", "is_warm_up"]].assign(is_marked=True)]
     loose = _list_phase_roots(placed.reset_index(drop=True).assign(parent_id=_renumber(placed)))

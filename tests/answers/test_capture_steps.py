@@ -3,6 +3,7 @@ import pytest
 
 from profiler_job.analysis.answers.capture_steps import BY_PHASES, BY_RANGES, BY_REPETITION, find_period, find_steps
 from profiler_job.analysis.capture.nsys_export import read
+from profiler_job.jobs.contract import ranges as vocabulary
 from tests.answers.class_captures import FORWARD, GEMM, MUL, make_capture, make_step
 from tests.capture.nsys_files import Export
 
@@ -133,3 +134,18 @@ def test_both_processes_leave_out_the_same_steps(tmp_path):
     steps = steps_of(made.sqlite(tmp_path / "a.sqlite")).steps
     assert steps.groupby("process")["number"].max().tolist() == [2, 2]
     assert len(FORWARD) == 5
+
+
+def test_the_modules_of_a_followed_step_are_no_passes(tmp_path):
+    """A sweep's capture ends with a step in whose ranges modules are followed: each layer was a step of its own."""
+    made = Export()
+    for number, name in enumerate(["step", "step", f"{vocabulary.FOLLOWED}step"]):
+        start = 10_000 * number
+        made.push(name, start, start + 9_000)
+        made.push("forward" if number < 2 else f"{vocabulary.FOLLOWED}forward", start + 100, start + 8_900)
+        for layer in range(4):
+            at = start + 1_000 + 1_000 * layer
+            made.push("embedding" if layer == 0 else "attention", at - 50, at + 700)
+            made.launch(at, start=at + 50, end=at + 90, name=f"kernel_{layer}")
+    found = steps_of(made.sqlite(tmp_path / "a.sqlite"))
+    assert found.how == BY_RANGES and found.steps["start_ns"].tolist() == [0, 10_000]
