@@ -251,9 +251,7 @@ class Follower:
     def note_progress(self, what: str) -> None:
         """Note how far the script is, for `profile` to print."""
         if self.ranks.rank == self.ranks.first and self.process == os.getpid():
-            with suppress(OSError):
-                Path(self.plan.out).mkdir(exist_ok=True)
-                Path(self.plan.out, "progress").write_text(what)
+            self.ranks.write_progress(what)
 
     def now(self) -> tuple[int, Any]:
         """Return this moment on the CPU, and in the order of what was launched."""

@@ -12,7 +12,7 @@ import os
 import secrets
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,11 @@ from torch import distributed
 
 WAIT_S = 120.0
 """How long a rank waits for the others, which are part of a step away; nsys takes seconds to begin a capture."""
+
+
+PROGRESS = "progress"
+"""File in which the first rank notes how far it is."""
+BEFORE_CAPTURE = ("compiling", "skipped", "timed")
 
 
 class FollowError(Exception):
@@ -55,10 +60,37 @@ class Ranks:
         try:
             self.file.open("x").close()
         except FileExistsError:
-            self.is_refused = True
-            return False
+            if not self.is_left():
+                self.is_refused = True
+                return False
+        self.owner.write_text(str(os.getpid()))
         self.has_joined = True
         return True
+
+    def is_left(self) -> bool:
+        """Return whether the process that had this rank before has ended, and no step was captured until now: a script
+        may start one group of processes after the other, of which the first take too few steps."""
+        try:
+            owner, stage = int(self.owner.read_text()), (self.folder / PROGRESS).read_text()
+            os.kill(owner, 0)
+        except ProcessLookupError:
+            return stage in BEFORE_CAPTURE
+        except (OSError, ValueError):
+            return False
+        return False
+
+    def write_progress(self, stage: str) -> None:
+        """Note how far the script is, unless another process of it has captured steps."""
+        file = self.folder / PROGRESS
+        with suppress(OSError):
+            self.folder.mkdir(exist_ok=True)
+            if self.has_joined or not file.exists() or file.read_text() in BEFORE_CAPTURE:
+                file.write_text(stage)
+
+    @property
+    def owner(self) -> Path:
+        """File with the number of the process that has this rank."""
+        return self.folder / f"{self.rank}.pid"
 
     @property
     def file(self) -> Path:

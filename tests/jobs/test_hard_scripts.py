@@ -276,3 +276,18 @@ def test_a_report_that_nsys_does_not_write_is_not_blamed_on_the_script(tmp_path)
     asked = script.Script(command=["train"], name="train", skip=10, steps=5, step="auto", goes_on=False)
     with pytest.raises(script.ScriptFailedError, match="wrote no report: Importer error status"):
         script.explain_shortage(asked, tmp_path, [noted], 0)
+
+
+@pytest.mark.parametrize("first, num", [(5, 11), (30, 11)], ids=["too few, then enough", "enough in the first"])
+def test_of_groups_of_processes_the_first_that_has_enough_is_followed(followed, first, num):
+    trains = loop("step(i)\nif i == 29 or i + 1 == num: print('group', num, 'ended')").replace(
+        "range(30)", "range(num)"
+    )
+    source = (
+        "import subprocess, sys\nfor num in NUMS:\n"
+        "    subprocess.run([sys.executable, '-c', f'num = {num}\\n' + SOURCE], check=True)\n"
+    )
+    printed, code, noted = followed(source.replace("NUMS", f"({first}, 20)").replace("SOURCE", repr(trains)))
+    assert code == 0 and noted["stage"] == "done" and noted["seen"] == num, printed
+    assert ("group 5 ended" in printed) == (first == 5)
+    assert ("group 20 ended" in printed) == (first == 30), "the second group goes on alone"
