@@ -333,6 +333,11 @@ def measure(side: Side, cases: Sequence[tuple[str, ...]]) -> list[MeasuredCase]:
     }
     measured = []
     for case, totals in zip(cases, sum_totals_by_case(kernels, memops, steps, cases), strict=True):
+        if not len(totals.steps):
+            raise NotComparableError(
+                ComparisonProblem.NOT_RECORDED,
+                f"{case[0]} of {side.label} has kernels and no profiled step: leave it out with --a or --b KEY=VALUE",
+            )
         of_run = totals.steps.groupby("run_id", sort=False)[["kernel_ns", "busy_ns", "operations"]].median().median()
         of_case = {clock: of[of.index.isin(case)] for clock, of in walls.items()}
         of_processes = {

@@ -434,6 +434,9 @@ def load(folder: Path | str) -> Recording:
     check_files(folder, manifest)
     tables = {name: load_table(folder, name, manifest) for name in TABLES}
     run_ids = list(tables["runs"]["run_id"].astype(str))
+    if len(set(run_ids)) < len(run_ids):
+        twice = next(run for number, run in enumerate(run_ids) if run in run_ids[:number])
+        raise RecordingError(f"{folder / 'runs'}.parquet has run {twice} twice; ingest again")
     for name, frame in tables.items():
         unknown = set(frame["run_id"].astype(str).unique()) - set(run_ids)
         if unknown:
@@ -460,6 +463,11 @@ def _named_alike(api: pd.DataFrame) -> pd.DataFrame:
     by = ["run_id", "rank", "step", "phase", "name"]
     renamed = api.assign(name=api["name"].map(base).astype("category"))
     return renamed.groupby(by, observed=True, sort=False, as_index=False)[["calls", "total_ns"]].sum()
+
+
+def _holds_numbers(values: pd.Series) -> bool:
+    """Whether all values that are there are numbers; of a column without values the type says nothing."""
+    return bool(pd.api.types.is_numeric_dtype(values)) or not values.notna().any()
 
 
 def read_table(name: str, file: Path) -> pa.Table:
@@ -510,6 +518,9 @@ def load_table(folder: Path, name: str, manifest: Mapping[str, Any] | None = Non
             frame[column.name] = _series(frame[column.name], column)
         if column.dtype == "category" and not isinstance(frame[column.name].dtype, pd.CategoricalDtype):
             frame[column.name] = frame[column.name].astype("category")
+    numbers = [column.name for column in TABLES[name] if column.dtype in ("int32", "int64", "float64")]
+    if wrong := [column for column in numbers if not _holds_numbers(frame[column])]:
+        raise RecordingError(f"{file} has no numbers in {wrong[0]}; ingest again")
     if not all(pd.api.types.is_numeric_dtype(frame[column]) for column in _starts_and_ends(frame)):
         raise RecordingError(f"{file} has times that are no numbers; ingest again")
     if _ends_before_it_starts(frame):

@@ -116,7 +116,7 @@ PRIVATE = {
     r"|AT[AC]TT|PMAK-|sntry[su]_|ntn_|rubygems_|cfut_|cio_|fw_)"
     r"[\w.-]{16,}|\bdapi[0-9a-f]{32}\b",
     # RunPod, Modal, Lambda, Vast: the last has as many digits as a SHA-256.
-    "key of a GPU cloud": r"\brpa_[A-Z0-9]{20,}"
+    "key of a GPU cloud": r"\brpa_[A-Za-z0-9]{20,}"
     r"|(?<![\w-])(?:ak|as)-(?=[A-Za-z]*\d)(?=[a-z\d]*[A-Z])[A-Za-z\d]{22}(?![\w-])"
     rf"|\bsecret_[\w-]{{1,100}}_{_HEX}{{32}}\.\w{{16,}}|(?i:\bvast)[^\n]{{0,60}}?\b{_HEX}{{64}}\b",
     "JWT": r"\beyJ[\w-]{8,}\.[\w-]{4,}(?:\.[\w-]*)?",

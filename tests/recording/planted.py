@@ -52,6 +52,7 @@ PLANTED = {
             "?X-Amz-Sig|nature=0123456789abcdef",
         ],
         "Hugging Face": ["h|f_abcdefghijklmnopqrstuvwx"],
+        "RunPod": ["rp|a_abcdefghijKLMNOPQRST0123456789"],
         "GitHub": ["gh|p_abcdefghijklmnopqrstuvwxyz0123456789", "github|_pat_11ABCDEFG0abcdefghijklmn"],
         "further services": [
             "tsk|ey-auth-kABCDEF1CNTRL-abcdefghijklmnop",

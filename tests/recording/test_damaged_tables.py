@@ -1,0 +1,54 @@
+"""A recording whose tables fit their manifest and make no sense is refused with a line by what reads it."""
+
+import hashlib
+import json
+import shutil
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from profiler_job.__main__ import app
+from profiler_job.analysis.recording import store
+from tests.frozen import ONE_GPU
+
+
+@pytest.fixture
+def recording(tmp_path):
+    return shutil.copytree(ONE_GPU, tmp_path / "rec")
+
+
+def _replace(folder, name, change):
+    """Change a table, and its entry in the manifest."""
+    file = folder / f"{name}.parquet"
+    table = change(pq.read_table(file))
+    pq.write_table(table, file)
+    content, manifest = file.read_bytes(), json.loads((folder / "manifest.json").read_text())
+    facts = {"rows": table.num_rows, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    manifest["tables"][name] |= facts
+    manifest.pop("digest", None)
+    store.write_manifest(folder, manifest)
+
+
+def _set_text(table):
+    place = table.column_names.index("context_length")
+    return table.set_column(place, "context_length", pa.array(["=cmd|x"] * table.num_rows))
+
+
+CHANGES = {
+    "runs twice": ("runs", lambda table: pa.concat_tables([table, table])),
+    "text for numbers": ("runs", _set_text),
+    "no steps": ("steps", lambda table: table.slice(0, 0)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_such_a_recording_is_refused_with_a_line(recording, change):
+    _replace(recording, *CHANGES[change])
+    for command in (["verify", recording], ["compare", ONE_GPU, recording], ["history", recording]):
+        done = CliRunner().invoke(app, [*map(str, command)])
+        assert done.exception is None or isinstance(done.exception, SystemExit)
+        assert "mistake of profiler-job" not in done.output, done.output
+        assert done.exit_code != 70
+        assert change == "no steps" or done.exit_code != 0
