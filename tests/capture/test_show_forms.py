@@ -250,7 +250,7 @@ def test_one_page_has_all_that_the_text_has():
     summary = _summary(path)
     page = check_inert(render_page(summary, top=20))
     words = " ".join(page.text.split())
-    assert words.index("GPU 0: limited by the host") < words.index("100 ms of events")
+    assert words.index("GPU 0: limited by the CPU") < words.index("100 ms of events")
     for title in ("GPU busy over time", "Kernel time by phase", "Kernel time by family", "NVTX ranges", "Kernels"):
         assert title in words
     assert "32 more rows" in words
