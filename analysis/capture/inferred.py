@@ -20,7 +20,8 @@ Without these traces nothing is inferred. Each process is treated alone.
   others may make the model, or use its output.
 
 A phase that a range of the process marks is not inferred there: what is outside its ranges is something else. If ranges
-cover fewer than half of the kernels, as if warm-up or a second loop has none, the rest is inferred all the same. An
+cover fewer than half of the kernels, as if warm-up or a second loop has none, the rest is inferred all the same, but
+not in a process that this program followed: it marks all phases, and the rest is of none, such as rollouts. An
 optimizer that runs inside a range of backward, and has no range, is separated by its kernels.
 """
 
@@ -88,6 +89,7 @@ def infer_phases(capture: Capture, attribution: Attribution) -> Attribution:
     launch = place["launch_ns"].to_numpy()
     ranges = attribution.ranges
     marked = (ranges["phase"] != "").to_numpy()
+    is_followed = ranges["name"].astype(str).str.startswith(vocabulary.FOLLOWED).to_numpy(bool)
     names = kernels["kernel_name"].cat
     kind_of = np.array([_classify(str(name)) for name in names.categories], np.int8)
     is_update_of = np.array(
@@ -107,7 +109,7 @@ def infer_phases(capture: Capture, attribution: Attribution) -> Attribution:
             kind, is_update = kind_of[code[rows]], is_update_of[code[rows]]
             inferred = _infer_from_kernels(place["thread"].to_numpy()[rows], launch[rows], kind, is_update, copies)
             known = np.unique(ranges["phase"].cat.codes.to_numpy()[mine])
-            if (phase[rows] != _NO_PHASE).mean() >= COVERED:
+            if is_followed[mine].any() or (phase[rows] != _NO_PHASE).mean() >= COVERED:
                 inferred[np.isin(inferred, known)] = _NO_PHASE
         new = (phase[rows] == _NO_PHASE) & (inferred != _NO_PHASE)
         if new.any():

@@ -198,6 +198,22 @@ def test_a_phase_that_a_range_marks_is_not_inferred(program, tmp_path):
     }
 
 
+def test_rollouts_of_a_script_that_was_followed_have_no_phase(program, tmp_path):
+    """PPO launched seven of eight kernels between its updates: they were forward, and its step's largest part."""
+    for prefix in ("", "modules:"):
+        for _ in range(2):
+            program.run("", _FORWARD * 8)
+            for phase, names, thread in (
+                ("forward", _FORWARD, 1),
+                ("backward", _BACKWARD, 2),
+                ("optimizer", _FUSED, 1),
+            ):
+                begin = program.at + 50
+                program.run(phase, names, thread=thread)
+                program.export.push(f"{prefix}{phase}", begin, program.at + 50)
+    assert program.found(tmp_path).kernels["phase"].astype(str).tolist() == program.truth
+
+
 def test_coverage_sums_to_one_and_phases_say_what_is_inferred(program, tmp_path):
     for _ in range(2):
         program.step()
