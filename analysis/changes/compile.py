@@ -11,6 +11,8 @@ from profiler_job.analysis.changes.evidence import (
 CODE = "model = torch.compile(model)"
 FUSIBLE = ("elementwise", "copy", "reduce", "softmax", "norm", "fill", "index")
 """Families of kernels that could be fused."""
+KEPT = ("gemm", "attention", "convolution", "communication")
+"""Families whose kernels a library still gives it in its default mode: their time stays."""
 
 
 def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
@@ -30,4 +32,6 @@ def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
     evidence = f"{calls} kernels move or map elements one after another"
     sure = "low: which of them it fuses is not known before"
     time_ns = float(time_ns) + seen.estimate_launching(calls)
-    return ChangeEvidence(time_ns, seen.sum_parts("kernels") + seen.waiting_ns, evidence, sure)
+    kept_ns = float(rows.loc[rows["family"].isin(KEPT), "total_ns"].sum())
+    ceiling_ns = max(seen.sum_parts("kernels") - kept_ns, 0.0) + seen.waiting_ns
+    return ChangeEvidence(min(time_ns, ceiling_ns), ceiling_ns, evidence, sure)
