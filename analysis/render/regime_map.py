@@ -52,10 +52,11 @@ def _cell(row: dict[str, Any] | None, root: str) -> Markup:
     limit = row["limit"] if row else None
     if row is None or not isinstance(limit, str) or not limit:
         return Markup('<td class="why">{}</td>').format(text.escape((row or {}).get(NOT_MEASURED) or UNKNOWN))
-    words = text.escape(limit).replace(" or ", Markup(" <br>or "))  # as narrow as the others
+    is_either = limit.startswith("either ")
+    words = text.escape("either" if is_either else limit)  # as narrow as the others
     parts = ", ".join(f"{name} {row[column] / row['timer_ns']:.0%}" for name, column in PARTS.items() if row[column])
-    title = f"{row['size']} · {row['context_length']}: {parts} of the step"
+    title = f"{row['size']} · {row['context_length']}: {f'{limit}: ' * is_either}{parts} of the step"
     if row["leads_to"]:
         words = Markup('<a href="{}">{}</a>').format(tables.address(row["leads_to"], root), words)
-    kind = "either" if limit.startswith("either ") else limit.lower()
+    kind = "either" if is_either else limit.lower()
     return Markup('<td class="{}" title="{}">{}</td>').format(kind, text.escape(title), words)

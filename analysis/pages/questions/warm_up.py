@@ -9,7 +9,7 @@ import pandas as pd
 from profiler_job.analysis.metrics import first_steps, run_grid, timing
 from profiler_job.analysis.metrics.first_steps import CASE, SHORT, TOLERANCES, WARM_UPS
 from profiler_job.analysis.pages.case_columns import case_headings, spread_column
-from profiler_job.analysis.pages.extreme_rows import count_all, extremes, give_largest, ratios_of
+from profiler_job.analysis.pages.extreme_rows import count_all, extremes, find_highest, give_largest, ratios_of
 from profiler_job.analysis.pages.question import Inputs, Question, Section
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
@@ -73,7 +73,8 @@ class WarmUpData:
     sessions: pd.DataFrame
     session_s: float
     processes: pd.DataFrame
-    """Of each run of the other recordings: how far one of its processes lies from their median (`off`)."""
+    """Of each other recording: its runs that several processes timed (`num_runs`), those with a process farther from
+    their median than any of this study (`num_farther`), and how far the farthest is (`main_error`)."""
 
     @property
     def recorded_cases(self) -> pd.DataFrame:
@@ -96,21 +97,23 @@ def _frames(
     spreads = first_steps.spreads_of(timed)
     beside = spreads.merge(_join_main(ok, main.runs, main.steps), on=CASE)
     anatomy = first_steps.anatomy_of(ok, steps, api)
+    needed = first_steps.count_steps_needed(timed, warm_up, num_timed)
+    others = [main, *(rec for study, rec in studies.items() if study != STUDY)]
     return WarmUpData(
         warm_up=warm_up,
         num_timed=num_timed,
         batch_sizes=sorted(set(ok["batch_size"].astype(str))),
         timed=timed,
         numbers=first_steps.estimate_numbers(timed, num_timed),
-        needed=first_steps.count_steps_needed(timed, warm_up, num_timed),
+        needed=needed,
         spreads=spreads,
         beside=beside.assign(off=beside["main_ns"] / beside["median_ns"] - 1),
         anatomy=anatomy[anatomy["component"] != "whole"],
         phases=first_steps.measure_first_by_phase(ok, steps),
         kernels=first_steps.first_kernels(ok, kernels, memops),
-        sessions=_sessions(ok, [main, *(rec for study, rec in studies.items() if study != STUDY)], num_timed),
+        sessions=_sessions(ok, others, num_timed),
         session_s=_session_s(ok),
-        processes=_compare_processes([main, *(rec for study, rec in studies.items() if study != STUDY)]),
+        processes=_compare_processes(others, float(needed["main_error"].max())),
     )
 
 
@@ -147,18 +150,20 @@ def _sessions(ok: pd.DataFrame, recordings: list[Any], num_timed: int) -> pd.Dat
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=[*CASE, "main_ns", "recording"])
 
 
-def _compare_processes(recordings: list[Any]) -> pd.DataFrame:
-    """Runs that several processes timed: recording, run_id, off (of the process that is farthest from the median of the
-    processes' medians, as a part of it)."""
-    parts = []
+def _compare_processes(recordings: list[Any], near: float) -> pd.DataFrame:
+    """Compare the processes of each run by the medians of their steps: recording, num_runs, num_farther (with a process
+    farther than `near`, a part of the median over processes, from it), main_error (of the farthest)."""
+    rows = []
     for rec in recordings:
         steps = timing.wall_times(rec.steps, "timer")
         medians = steps[steps["phase"] == ranges.STEP].groupby(["run_id", "process"])["wall_ns"].median()
         of_run = medians.groupby("run_id")
-        off = (medians / of_run.transform("median") - 1).abs()[of_run.transform("size") > 1]
-        worst = off.groupby("run_id").max().rename("off").reset_index()
-        parts.append(worst.assign(recording=str(rec.manifest.get("name", ""))))
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["run_id", "off", "recording"])
+        error = (medians / of_run.transform("median") - 1).abs()[of_run.transform("size") > 1]
+        worst = error.groupby("run_id").max()
+        if len(worst):
+            name = str(rec.manifest.get("name", ""))
+            rows.append((name, len(worst), int((worst > near).sum()), float(worst.max())))
+    return pd.DataFrame(rows, columns=["recording", "num_runs", "num_farther", "main_error"])
 
 
 def _session_s(ok: pd.DataFrame) -> float:
@@ -224,8 +229,12 @@ def _claim_numbers(frames: WarmUpData) -> list[Claim]:
         Claim("main_number", needed[needed["main_error"].notna()], facts=give_largest("main_error")),
         Claim(
             "elsewhere",
-            frames.processes[frames.processes["off"] > needed["main_error"].max()],
-            facts=count_all(frames.processes, give_largest("off")),
+            frames.processes,
+            lambda rows: rows["num_farther"].sum() > 0,
+            facts=lambda rows: {
+                **rows[["num_runs", "num_farther"]].sum().to_dict(),
+                "farthest": find_highest(rows, "main_error"),
+            },
         ),
         Claim("short_number", needed[needed["short_error"].notna()], facts=give_largest("short_error")),
     ]
