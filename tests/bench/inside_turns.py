@@ -102,7 +102,7 @@ class Turns:
             follower.hooks.pop().remove()
         if self.is_active:
             for model in follower.models:  # of a script without an optimizer
-                follower.hooks.append(model.register_forward_pre_hook(follower.before_call))
+                follower.hooks.append(model.register_forward_pre_hook(follower.before_call, with_kwargs=True))
                 follower.hooks.append(model.register_forward_hook(follower.after_call, always_call=True))
 
     def end_step(self) -> None:

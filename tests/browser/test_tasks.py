@@ -180,7 +180,7 @@ TASKS = {
         ["How does the mix of kernels change"], "report/training-mix.html", say_backward
     ),
     "is a step compute-bound, memory-bound or launch-bound?": Task(
-        ["What bounds a step"], "report/bounds.html", say_bounds
+        ["What limits a step"], "report/bounds.html", say_bounds
     ),
     "does fused attention help at my context?": Task(
         ["What does fused attention save"], "report/fused-attention.html", say_fused_attention

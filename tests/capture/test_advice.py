@@ -253,15 +253,27 @@ def test_of_a_program_that_has_everything_nothing_is_advised(summary):
 @pytest.mark.parametrize(
     ("name", "advised", "withheld"),
     [
-        ("train", {"cuda_graphs", "compile", "fused_adamw", "foreach", "fused_attention"}, {"tf32", "bf16"}),
-        ("train_threads", {"cuda_graphs", "compile", "fused_adamw", "foreach", "fused_attention"}, {"tf32", "bf16"}),
-        ("train_tf32", {"cuda_graphs", "compile", "fused_adamw", "foreach", "fused_attention", "bf16"}, set()),
-        ("train_bf16_sdpa", {"cuda_graphs", "compile", "fused_adamw", "foreach", "casts"}, set()),
-        ("forward_whole", {"tf32", "bf16", "compile", "fused_attention"}, {"cuda_graphs"}),
-        ("graph_node", {"tf32", "bf16"}, set()),
+        (
+            "train",
+            {"cuda_graphs", "compile", "fused_adamw", "foreach", "fused_attention", "larger_batch"},
+            {"tf32", "bf16"},
+        ),
+        (
+            "train_threads",
+            {"cuda_graphs", "compile", "fused_adamw", "foreach", "fused_attention", "larger_batch"},
+            {"tf32", "bf16"},
+        ),
+        (
+            "train_tf32",
+            {"cuda_graphs", "compile", "fused_adamw", "foreach", "fused_attention", "bf16", "larger_batch"},
+            set(),
+        ),
+        ("train_bf16_sdpa", {"cuda_graphs", "compile", "fused_adamw", "foreach", "casts", "larger_batch"}, set()),
+        ("forward_whole", {"tf32", "bf16", "compile", "fused_attention", "larger_batch"}, {"cuda_graphs"}),
+        ("graph_node", {"tf32", "bf16"}, {"larger_batch"}),
     ],
 )
 def test_real_captures_have_the_advice_that_their_programs_leave_open(name, advised, withheld):
     table = summarise(read(profile(name), details=False)).sections["advice"]
     assert set(table["change"][table["reason"] == ""]) == advised
-    assert set(table["change"][table["reason"] != ""]) == withheld | {"larger_batch", "checkpointing"}
+    assert set(table["change"][table["reason"] != ""]) == withheld | {"checkpointing"}

@@ -162,8 +162,9 @@ for step in range(40):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("step, expected", [("auto", 11), ("forward", 11)])
+@pytest.mark.parametrize("step, expected", [("auto", 60), ("forward", 11)])
 def test_without_an_optimizer_a_step_is_a_call_of_the_model(followed, step, expected):
+    """Unless it is told to, it looks on for a while: a loop of forward and backward may follow."""
     printed, code, noted = followed(ASKS, step=step)
     assert code == 0 and noted["stage"] == "done" and noted["seen"] == expected, printed
     assert noted["optimizers"] == [] and noted["training"] is False
@@ -183,9 +184,8 @@ with torch.inference_mode():
         print("loss", i, model(torch.ones(2, 8)).sum())
 """
     printed, code, noted = followed(HEAD + calls)
-    assert code == 0 and noted["stage"] == "done" and noted["seen"] == 11, printed
-    assert len(noted["steps"]) == 3
-    assert printed.count("loss 4 ") == 1 and printed.count("loss 7 ") == 0, "two of its calls are two steps"
+    assert code == 0 and noted["stage"] == "done", printed
+    assert noted["seen"] == 60 and len(noted["steps"]) == 3, "two of its calls are two steps"
 
 
 @pytest.mark.long

@@ -266,7 +266,7 @@ WRITERS = {
     "jobs/contract/integrity.py",
     "jobs/contract/excerpt.py",
     # Inside folders that a job made, or a draft:
-    "analysis/answers/write_answers.py",
+    *("analysis/answers/write_answers.py", "analysis/capture/capture_cache.py"),
     *("jobs/cli/follow_up.py", "jobs/executor/result_store.py", "jobs/executor/script.py"),
     *("jobs/executor/script_streams.py", "jobs/follow/follow.py"),
     *(

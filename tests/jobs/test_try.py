@@ -65,7 +65,10 @@ def test_what_fails_with_a_change_leaves_the_other_changes_to_be_tried(tmp_path,
     assert "losses: 11 compared, all the same" in given
     assert max(map(len, given.splitlines())) <= 80
     results = tmp_path / "results"
-    assert store.load(results / "recordings" / "train-tf32").runs["precision"].tolist() == ["tf32"]
+    run = store.load(results / "recordings" / "train-tf32").runs.iloc[0]
+    assert (run["float32_matmul_precision"], run["precision"]) == ("high", "fp32"), (
+        "the fake capture's matmuls are FP32"
+    )
     assert not (results / "train-bf16").exists() and not (results / "train-fused-adamw").exists()
     entries = json.loads((results / "train-tries.json").read_text())["tries"]
     assert [("failed" in entry, "measured" in entry) for entry in entries] == [
