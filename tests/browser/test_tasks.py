@@ -88,8 +88,8 @@ def say_backward() -> list[str]:
 
 
 def say_bounds() -> list[str]:
-    """In FP32 all matmuls lie above the ridge point, so a run is memory-bound where all else takes the largest part of
-    its step."""
+    """In FP32 all matmuls lie above the ridge point, so memory limits a run where all other kernels take the largest
+    part of its step."""
     rec = store.load(locate("h200-fp32"))
     kernels = rec.kernels.astype({"run_id": str})
     kernels["duration_ns"] = kernels["end_ns"] - kernels["start_ns"]
@@ -98,7 +98,7 @@ def say_bounds() -> list[str]:
     matmuls = kernels[kernels["family"] == "gemm"].groupby("run_id")["duration_ns"].sum() / num_steps
     waits = timed("h200-fp32").reindex(busy.index) - busy
     num = int(((busy - matmuls > matmuls) & (busy - matmuls > waits)).sum())
-    return [f"Of {len(busy)} runs in FP32,", f"and {num} memory-bound."]
+    return [f"step of {len(busy)} runs in FP32", f"by memory in {num},"]
 
 
 def say_fused_attention() -> list[str]:
