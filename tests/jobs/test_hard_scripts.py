@@ -172,6 +172,7 @@ def test_the_time_of_an_evaluation_is_its_own(followed):
     assert script.infer_batch(noted) == (8, 0)
 
 
+@pytest.mark.long
 def test_a_wrapper_that_shifts_its_input_trains_on_one_token_less(followed):
     source = """
 import torch
@@ -209,6 +210,7 @@ scaler.update()"""
     assert describe_script(noted) == ["the gradient scaler skipped 2 updates: the gradients were not finite"]
 
 
+@pytest.mark.long
 def test_of_several_trained_models_it_is_said_that_the_batch_is_not_known(followed):
     other = "other = nn.Linear(8, 4)\noptimizer ="
     source = loop("other(torch.randn(8, 8)).sum().backward()\nstep(i)").replace("optimizer =", other, 1)
@@ -216,6 +218,7 @@ def test_of_several_trained_models_it_is_said_that_the_batch_is_not_known(follow
     assert describe_script(noted) == ["batch and tokens are not known: a step trains 2 models"]
 
 
+@pytest.mark.long
 def test_what_nsys_prints_is_in_a_log_and_not_among_the_lines_of_the_script(profile, tmp_path):
     printed, code = ended(profile(loop("step(i)\nprint('line', i)"), "--skip", "3", "--steps", "3"))
     assert code == 0 and "line 9" in printed, printed
@@ -224,6 +227,7 @@ def test_what_nsys_prints_is_in_a_log_and_not_among_the_lines_of_the_script(prof
     assert "draft" not in printed and tempfile.gettempdir() + "/fake-nsys" not in printed
 
 
+@pytest.mark.long
 def test_progress_names_the_stages(profile):
     slow = "step(i)\nimport time; time.sleep(0.4)"
     printed, code = ended(profile(loop(slow), "--skip", "3", "--steps", "3", "--collector", "events"))
@@ -249,6 +253,7 @@ def test_the_lock_of_a_script_is_gone_after_a_failed_start(profile, tmp_path):
     assert code == 1 and not (tmp_path / "results" / ".train").exists()
 
 
+@pytest.mark.long
 def test_a_range_that_never_opens_is_said_within_the_first_steps(profile):
     fake = "import types\nimport torch\ntorch.cuda.nvtx._nvtx = types.SimpleNamespace(rangePushA=len, rangePop=int)\n"
     body = "torch.cuda.nvtx.range_push('other')\nstep(i)\ntorch.cuda.nvtx.range_pop()\nprint('line', i, flush=True)"
@@ -278,6 +283,7 @@ def test_a_report_that_nsys_does_not_write_is_not_blamed_on_the_script(tmp_path)
         script.explain_shortage(asked, tmp_path, [noted], 0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("first, num", [(5, 11), (30, 11)], ids=["too few, then enough", "enough in the first"])
 def test_of_groups_of_processes_the_first_that_has_enough_is_followed(followed, first, num):
     trains = loop("step(i)\nif i == 29 or i + 1 == num: print('group', num, 'ended')").replace(

@@ -67,6 +67,7 @@ def test_each_loop_of_a_benchmark_is_measured(profile, tmp_path, optimizer):
     assert modes == {"forward": ["forward", 4, 3, 3], "backward": ["forward_backward", 4, 3, 3]}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("loops, mode", [("((both, 30),)", "forward_backward"), ("((forward, 30),)", "forward")])
 def test_a_benchmark_of_one_loop_keeps_its_name(profile, tmp_path, loops, mode):
     printed, code = ended(profile(benchmark(loops), "--skip", "3", "--steps", "3", "--collector", "events"))
@@ -74,6 +75,7 @@ def test_a_benchmark_of_one_loop_keeps_its_name(profile, tmp_path, loops, mode):
     assert store.load(tmp_path / "results" / "recordings" / "train").runs["mode"].tolist() == [mode]
 
 
+@pytest.mark.long
 def test_a_loop_of_the_class_is_measured_under_the_defaults(profile, tmp_path):
     """Five passes of warm-up and ten that are measured."""
     printed, code = ended(profile(benchmark("((both, 15),)"), "--collector", "events"))
@@ -110,6 +112,7 @@ def test_prefill_and_decode_are_told_apart(followed):
     assert [line.partition(":")[0] for line in describe_script(noted)] == ["prefill", "decode"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("texts, captured", [(3, "prefill"), (1, "decode")])
 def test_few_texts_are_measured_from_another_place(profile, tmp_path, texts, captured):
     source = GENERATES.replace("TEXTS", str(texts))

@@ -112,6 +112,7 @@ def test_a_power_of_a_gpu_that_is_not_known_is_no_check(rec):
     assert isinstance(table, pd.DataFrame)
 
 
+@pytest.mark.long
 def test_modules_of_other_kernels_are_seen_and_the_report_is_written(rec, tmp_path):
     modules = rec.kernels["module"].to_numpy()[np.random.default_rng(0).permutation(len(rec.kernels))]
     shuffled = dataclasses.replace(rec, kernels=rec.kernels.assign(module=modules))
