@@ -1,5 +1,6 @@
 """The command `install-nsys`: give this machine an nsys, without root, or name the one that it has."""
 
+import subprocess
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,9 @@ from profiler_job.jobs.contract.find_nsys import find_nsys, own_folder
 from profiler_job.jobs.contract.outputs import check_folder
 from profiler_job.jobs.executor.install_nsys import KEY, PACKAGE, REPOSITORY, InstallError, is_installed
 from profiler_job.jobs.executor.install_nsys import install_nsys as install
+
+STARTS_S = 20.0
+"""Longest that nsys may take to print its version."""
 
 
 def install_nsys(
@@ -30,7 +34,7 @@ def install_nsys(
     Compute has brought one, nothing is installed: profiler-job finds it there. The repository's signature and the
     package's SHA-256 are checked.
     """
-    if not force and to is None and (known := find_nsys()) is not None:
+    if not force and to is None and (known := find_nsys()) is not None and _starts(known):
         out.print(f"nsys is already here: {known} (--force installs {package} all the same)", soft_wrap=True)
         return
     folder = (to or own_folder()).absolute()
@@ -42,3 +46,12 @@ def install_nsys(
     out.print(f"installed: {program}", soft_wrap=True)
     if folder != own_folder().absolute():
         out.print(f'profiler-job finds it there with: export PATH="{program.parent}:$PATH"', soft_wrap=True)
+
+
+def _starts(program: Path) -> bool:
+    """Whether an nsys starts: one of another platform or with a library missing is replaced."""
+    try:
+        done = subprocess.run([program, "--version"], capture_output=True, timeout=STARTS_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0

@@ -1,4 +1,4 @@
-"""Find the nsys of this machine: on PATH, or where NVIDIA's packages and `profiler-job install-nsys` put it."""
+"""Find the nsys of this machine: where `profiler-job install-nsys` put it, on PATH, or in NVIDIA's packages."""
 
 import os
 import re
@@ -29,12 +29,12 @@ def own_folder() -> Path:
 
 
 def find_nsys(root: Path = Path("/")) -> Path | None:
-    """Return the path of nsys: from PATH, else the one of `install-nsys`, else the newest of NVIDIA's packages.
-    root: of the file system; tests give another."""
-    if on_path := shutil.which("nsys"):
-        return Path(on_path)
+    """Return the path of nsys: of `install-nsys`, whose user wanted another, else from PATH, else the newest of
+    NVIDIA's packages. root: of the file system; tests give another."""
     if is_program(own := own_folder() / "bin" / "nsys"):
         return own
+    if on_path := shutil.which("nsys"):
+        return Path(on_path)
     return next(find_elsewhere(root), None)
 
 
@@ -54,9 +54,13 @@ def is_program(path: Path) -> bool:
 
 
 def add_nsys_to_path() -> None:
-    """Append the folder of nsys to PATH when it is elsewhere, for this process and all that it starts. Without any
-    nsys, nothing changes."""
-    if shutil.which("nsys") or (nsys := find_nsys()) is None:
+    """Add the folder of nsys to PATH when another comes first there, or none, for this process and all that it starts.
+    Without any nsys, nothing changes."""
+    nsys, on_path = find_nsys(), shutil.which("nsys")
+    if nsys is None or on_path == str(nsys):
+        return
+    if on_path:
+        os.environ["PATH"] = os.pathsep.join([str(nsys.parent), os.environ["PATH"]])
         return
     # The nsys of Nsight Compute looks for what makes its reports on PATH.
     importers = [importer.parent for importer in sorted(nsys.parent.parent.glob("*/QdstrmImporter"))]

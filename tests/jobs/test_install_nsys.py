@@ -1,6 +1,7 @@
 """nsys is found where NVIDIA's packages put it, and installed from a signed repository without root."""
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -66,6 +67,15 @@ def test_without_nsys_nothing_is_found_and_path_stays(home):
     assert find_nsys.find_nsys(home) is None
     find_nsys.add_nsys_to_path()
     assert os.environ["PATH"] == "/usr/bin:/bin"
+
+
+def test_the_own_installation_comes_before_a_broken_one_on_path(home, monkeypatch):
+    make_program(home / "bin" / "nsys")
+    monkeypatch.setenv("PATH", f"{home / 'bin'}:/usr/bin:/bin")
+    own = make_program(find_nsys.own_folder() / "bin" / "nsys")
+    assert find_nsys.find_nsys(home / "root") == own
+    find_nsys.add_nsys_to_path()
+    assert shutil.which("nsys") == str(own)
 
 
 def test_the_importer_of_nsight_compute_goes_on_path_with_its_nsys(home, monkeypatch):
