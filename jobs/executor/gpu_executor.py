@@ -126,7 +126,7 @@ class GpuExecutor:
         try:
             return attempt.measure(protocol.measured_steps, compare=compares, busy_s=busy_s, between=watch)
         except RunFailedError as failure:
-            is_early = failure.status == "failed" and failure.detail["phase"] in ("build", WARM_UP)
+            is_early = failure.status == "failed" and failure.detail.get("phase") in ("build", WARM_UP)
             if not compares or not is_early or self.state.is_stopping(failure.status):
                 raise
             why = f"{failure.detail['message']}, while its loss was to be compared with the loss of the plain run"
