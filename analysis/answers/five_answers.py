@@ -257,8 +257,8 @@ def _write_beyond_gemm(answer: Answer, folder: Folder) -> WrittenAnswer:
     method = [
         "A kernel's family follows from its name. Split-K parts and epilogues count as matmuls (GEMM).",
         "A softmax or norm that is written out is elementwise and reduce kernels: the module tells what they are for.",
-        "Shares are of the kernel time of the forward pass. The table and the figure leave out small families; the CSV files "
-        "have all, which add up to 100% with GEMM.",
+        "Shares are of the kernel time of the forward pass. "
+        "The table and the figure leave out small families; the CSV files have all, which add up to 100% with GEMM.",
     ]
     return WrittenAnswer(
         letter="c",
