@@ -416,23 +416,27 @@ def _make_timer_steps(part: _Part, times: Sequence[PythonTime]) -> pd.DataFrame:
         return pd.DataFrame()
     names = {part.facts.name, Path(part.facts.name).name} | ({part.facts.path.name} if part.facts.path else set())
     counts: dict[str, int] = {}
-    for time in times:
-        if isinstance(time.case, str):
-            is_same = time.case in names or Path(time.case).stem in names
-        else:
-            size, context, mode = time.case
-            is_same = (size, context) == (part.run["size"], part.run["context_length"])
-            is_same &= mode == part.mode or (not mode and time.phase in MODE_PHASES[part.mode])
-        if not is_same:
-            continue
-        phases = [time.phase] + ([ranges.FORWARD] if part.mode == "forward" and time.phase == ranges.STEP else [])
-        for phase in phases:
+    mine = [time for time in times if _is_of(time, part, names)]
+    has_forward = any(time.phase == ranges.FORWARD for time in mine)
+    for time in mine:
+        # A step of mode forward is its forward pass, unless the forward passes have times themselves.
+        is_pass = part.mode == "forward" and time.phase == ranges.STEP and not has_forward
+        for phase in (time.phase, *([ranges.FORWARD] * is_pass)):
             step = counts[phase] = counts.get(phase, -1) + 1
             rows.append({"phase": phase, "step": step, "wall_ns": time.wall_ns})
     common = {"rank": 0, "process": 0, "collector": "timer", "issue_ns": None}
     frame = pd.DataFrame(rows, columns=["phase", "step", "wall_ns"]).assign(**common)
     run_id = part.run["run_id"]
     return frame.assign(run_id=pd.Categorical([run_id] * len(frame), [run_id]))
+
+
+def _is_of(time: PythonTime, part: _Part, names: set[str]) -> bool:
+    """Whether a time is of a part. names: of the capture of the part."""
+    if isinstance(time.case, str):
+        return time.case in names or Path(time.case).stem in names
+    size, context, mode = time.case
+    is_same = (size, context) == (part.run["size"], part.run["context_length"])
+    return is_same and (mode == part.mode or (not mode and time.phase in MODE_PHASES[part.mode]))
 
 
 def _describe_source(part: _Part) -> dict[str, Any]:

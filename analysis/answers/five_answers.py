@@ -9,7 +9,6 @@ import pandas as pd
 from profiler_job.analysis.answers import markdown_text as md
 from profiler_job.analysis.answers.bar_figure import Bar
 from profiler_job.analysis.metrics.ordering import rank_first_seen, sort_stably
-from profiler_job.analysis.pages.question import Question
 from profiler_job.analysis.pages.questions import QUESTIONS
 from profiler_job.analysis.pages.questions.top_kernel import SCOPES
 from profiler_job.analysis.render.answer import Answer, Column
@@ -20,13 +19,6 @@ LETTERS = ("a", "b", "c", "d", "e")
 MOST_FAMILIES = 5
 LEAST_SHARE = 0.0005
 """A family with less in every case would read 0.0%; the CSV has it."""
-TITLES = {
-    "a": "How long does a forward pass take, and does Nsight Systems agree with Python?",
-    "b": "Which CUDA kernel takes the most GPU time, and is it the same with the backward pass?",
-    "c": "Which kernels other than matmuls take time in a forward pass?",
-    "d": "How does the share of matmuls change from inference to a training step?",
-    "e": "Softmax against the matmuls of attention: do run times follow FLOPs?",
-}
 
 
 @dataclass(kw_only=True)
@@ -47,7 +39,7 @@ class WrittenAnswer:
     @property
     def title(self) -> str:
         """The question, as a heading."""
-        return TITLES[self.letter]
+        return QUESTIONS[self.letter].title
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,11 +55,6 @@ class Folder:
         """Return whether the case of each row has a run in any mode."""
         known = {*map(tuple, self.cases[self.by].astype(str).to_numpy())}
         return pd.Series([tuple(row) in known for row in rows[self.by].astype(str).to_numpy()], index=rows.index)
-
-
-def find_question(letter: str) -> Question:
-    """Return the site's question of this letter."""
-    return QUESTIONS[letter]
 
 
 def write_answer(letter: str, answer: Answer, folder: Folder) -> WrittenAnswer:

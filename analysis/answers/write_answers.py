@@ -16,9 +16,10 @@ from profiler_job.analysis.answers import markdown_text as md
 from profiler_job.analysis.answers.bar_figure import draw_bars
 from profiler_job.analysis.answers.capture_facts import CaptureFacts
 from profiler_job.analysis.answers.captures_recording import FolderRecording, record_captures
-from profiler_job.analysis.answers.five_answers import LETTERS, Folder, WrittenAnswer, find_question, write_answer
+from profiler_job.analysis.answers.five_answers import LETTERS, Folder, WrittenAnswer, write_answer
 from profiler_job.analysis.metrics import run_grid
 from profiler_job.analysis.pages.question import Inputs
+from profiler_job.analysis.pages.questions import QUESTIONS
 from profiler_job.analysis.recording import ingest, store
 from profiler_job.analysis.render.answer import Answer, Column
 from profiler_job.analysis.render.tables import to_csv
@@ -102,7 +103,7 @@ def select_finished(rec: store.Recording) -> store.Recording:
 
 def ask(letter: str, rec: store.Recording) -> Answer:
     """Return the answer of the site's question of this letter."""
-    return find_question(letter).answer(Inputs(recording=rec, main=rec))
+    return QUESTIONS[letter].answer(Inputs(recording=rec, main=rec))
 
 
 # ---------------------------------------------------------------------------------------------------------------- files

@@ -32,12 +32,14 @@ from profiler_job.jobs.contract.versions import COMPARED, find_mixed_facts, form
 
 @dataclass(kw_only=True)
 class Merged:
-    """What `merge` did: `runs` in the order of the sweep; `missing` run_id -> why; `copies` kept once."""
+    """What `merge` did: `runs` in the order of the sweep; `missing` run_id -> why; `copies` kept once; `modes` of the
+    runs, none for a script."""
 
     sweep: str
     runs: list[str]
     missing: dict[str, str] = field(default_factory=dict)
     copies: dict[str, list[Path]] = field(default_factory=dict)
+    modes: set[str] = field(default_factory=set)
 
 
 def merge(
@@ -66,6 +68,7 @@ def merge(
     plan = _read_common_plan(shards)
     holders: dict[str, list[Path]] = {run_id: [] for run_id in plan["runs"]}
     machines: dict[str, Machine] = {}
+    modes: dict[str, str] = {}
     merged = Merged(sweep=plan["sweep"], runs=[])
     for shard in shards:
         for file in sorted(shard.glob(f"*/{RECORD}")):
@@ -81,6 +84,7 @@ def merge(
             else:
                 holders[run_id].append(file.parent)
                 machines.setdefault(run_id, record.machine)
+                modes[run_id] = str(record.run.get("mode", ""))
     for run_id, places in holders.items():
         if not places:
             merged.missing.setdefault(run_id, _explain_missing(run_id, shards))
@@ -88,6 +92,7 @@ def merge(
             continue
         merged.missing.pop(run_id, None)
         merged.runs.append(run_id)
+        merged.modes.add(modes[run_id])
         if len(places) > 1:
             _check_copies(run_id, places)
             merged.copies[run_id] = places

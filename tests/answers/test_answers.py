@@ -207,6 +207,16 @@ def test_python_times_are_compared_with_nsys(folder, tmp_path):
     assert "Nsight Systems shows 1.25×" in page
 
 
+def test_a_pass_that_is_timed_as_a_pass_and_as_a_step_counts_once(folder, tmp_path):
+    times = [("forward", 0.004), ("step", 0.009)] * 3
+    (folder / "timings.csv").write_text(
+        "\n".join(["capture,phase,ms", *(f"small_ctx128_forward,{phase},{ms}" for phase, ms in times)])
+    )
+    run(folder, "--out", tmp_path / "answers", "--handout", 2025)
+    row = pd.read_csv(tmp_path / "answers" / "a-times.csv").iloc[0]
+    assert (row["timer_n"], row["timer_ns"]) == (3, 4_000)
+
+
 def test_layers_with_numbers_are_one_module(tmp_path):
     made, at = Export(), 1_000
     for _ in range(3):
@@ -320,6 +330,22 @@ def test_plain_captures_answer_as_the_recording_of_their_sweep(tmp_path):
         assert read_table(captured[letter]) == read_table(recorded[letter])
         assert captured[letter].splitlines()[2] == recorded[letter].splitlines()[2]
     assert "**20.5 ms**" in captured["a"]
+
+
+def test_a_merge_of_shards_leaves_the_answers_of_all_of_them(tmp_path):
+    names = ["medium-ctx256-fp32-naive-forward", "2.7B-ctx1024-fp32-naive-forward"]
+    for number, name in enumerate(names, 1):
+        shard = tmp_path / "results" / "pair" / f"shard-{number}-of-2"
+        add_run(shard, tmp_path / "plain", name)
+        plan = {"sweep": "pair", "runs": [name], "runs_of_all_shards": names}
+        (shard / "sweep.json").write_text(json.dumps(plan))
+    out = tmp_path / "merged"
+    for _ in range(2):  # a second merge replaces the first one with its answers
+        done = CliRunner().invoke(app, ["merge", str(tmp_path / "results" / "pair"), "--out", str(out)])
+        assert done.exit_code == ExitCode.OK, done.output
+        assert len(read_table((out / "answers" / "a.md").read_text(encoding="utf-8"))) == 2 + len(names)
+    assert run(out, "--out", tmp_path / "again").exit_code == ExitCode.OK
+    assert read_pages(out / "answers") == read_pages(tmp_path / "again")
 
 
 def test_kernels_of_a_training_step_are_placed_as_in_its_recording(tmp_path):
