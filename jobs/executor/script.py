@@ -88,7 +88,7 @@ DTYPES = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.float64": "f
 class Script:
     """command: as given. name: of its results. changes: names, of `contract.changes.TRIABLE`. events: CUDA events time
     its phases and modules, in place of a capture. before: steps of other loops, before those that are skipped. The rest
-    is explained at `jobs.follow.follow.Plan`."""
+    is explained at `jobs.follow.plan.Plan`."""
 
     command: Sequence[str]
     name: str

@@ -3,7 +3,7 @@
 from typing import Any
 
 NAMED_STEPS = ("auto", "optimizer", "backward", "forward")
-"""What ends a step without an NVTX range of the script; see `jobs.follow.follow.Plan`."""
+"""What ends a step without an NVTX range of the script; see `jobs.follow.plan.Plan`."""
 FEWEST = 7
 """Steps of a loop that can be measured; see `jobs.follow.loops`."""
 

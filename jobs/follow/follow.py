@@ -16,21 +16,18 @@ changes for it (see `apply_changes`).
 
 Each rank of a script follows itself; all enter and leave the captured steps together (see `script_ranks`).
 
-Loaded by its path (see `sitecustomize`). It needs torch and the other files of this folder.
+Imported inside the script (see `sitecustomize`). It needs torch and the other files of this folder.
 """
 
-import atexit
 import functools
-import json
 import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from enum import Enum
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakSet
 
 import torch
@@ -38,14 +35,18 @@ from torch import nn
 from torch.utils.data import get_worker_info
 
 from .apply_changes import Changes, explain_presences
+from .call_watch import CallWatch
 from .event_ranges import EventRanges
 from .generation import DECODE, LONGEST_WAIT, PREFILL, Generation, find_token_shape
 from .loops import FEWEST, CallCounts
 from .losses import Losses
-from .matmul_precision import read_matmul_precision
-from .module_ranges import ModuleRanges, is_compiled, list_tensors
+from .module_ranges import ModuleRanges, list_tensors
+from .phase_memory import PhaseMemory
+from .plan import Plan, Stage
+from .script_facts import describe_call, describe_parameters, find_autocast_dtype, read_machine
 from .script_ranks import FollowError, Ranks
-from .wrapping import replace_closure, wrap
+from .step_clock import StepClock
+from .wrapping import call_plainly, replace_closure
 
 SELDOM = 10
 """A step does not wait for an optimizer that has not stepped while another stepped SELDOM times the skipped steps."""
@@ -56,40 +57,6 @@ LOOK_ON_S = 10.0
 CALLED = ("forward", "evaluation", "prefill", "decode")
 """Phases that are calls of a model."""
 
-ALIGNED = 8
-"""Number of 16-bit values that a matmul loads at once."""
-
-Stage = Enum("Stage", "SKIPPED TIMED CAPTURED FOLLOWED DONE")
-
-
-class Plan(NamedTuple):
-    """Plan for following a script.
-
-    out: folder for a file about the steps of each rank. skip: number of steps before the first timed one. steps: number
-    of timed steps, and of captured steps. followed: number of further captured steps with a range for each module.
-    step: what ends a step: `auto`, `optimizer`, `backward`, `forward`, or the name of an NVTX range of the script.
-    goes_on: whether the script goes on afterwards. changes: names of changes to the script, of modules in `changes`.
-    events: whether CUDA events time the captured steps, without nsys. prefills: how many of the last stages begin with
-    a prefill, if the script generates text and `step` is `auto`.
-    """
-
-    out: str
-    skip: int = 10
-    steps: int = 5
-    followed: int = 2
-    step: str = "auto"
-    goes_on: bool = False
-    changes: Sequence[str] = ()
-    events: bool = False
-    prefills: int = 3
-
-
-NAMED_STEPS = ("auto", "optimizer", "backward", "forward")
-"""What ends a step without a range of the script."""
-
-
-UPDATES_WITHOUT_RANGE = 3
-MOST_NAMES = 8
 MIXED = "mixed"
 """In place of a stage: the script has loops of several kinds, and its steps are only counted."""
 
@@ -116,7 +83,7 @@ class Follower:
         self.phases: list[str] = []  # open, outermost first; of these only the last has a range
         self.depth = 0  # of module calls on this thread
         self.in_backward = 0
-        self.clock: list[tuple[int, Any]] = []
+        self.clock = StepClock(has_begun=False)
         self.open_step: Any = None
         self.opened_at = 0
         self.update: Any = None  # the ranges of parameters while an optimizer steps
@@ -134,16 +101,13 @@ class Follower:
         self.optimized: set[int] = set()  # ids of the parameters that optimizers have changed
         self.made_autocast = ""  # type of the last one that the script made, not of those that are off
         self.is_last = False  # of the followed steps
-        self.watched: Callable[..., Any] | None = None  # our `Module.__call__`, for good once it is there
-        self.uncalled: Callable[..., Any] | None = None  # the one before it
-        self.is_watching = False
+        self.watch = CallWatch(self.call)
         self.has_ended = False  # and raised SystemExit, which a script may catch
         self.models: WeakSet[nn.Module] = WeakSet()  # what the script itself calls, where its calls end steps
         self.hooks: list[Any] = []
         self.kinds: list[tuple[str, int]] = []  # of the timed steps, where text is generated, and their tokens
         self.is_noting = False  # within the call whose inputs are noted
         self.num_updates = 0
-        self.names: Counter[str] = Counter()  # of NVTX ranges, where the name of one ends a step
         self.looks_on_until = 0.0  # on the clock of time.monotonic, for loops of another kind
 
     # -------------------------------------------------------------------------------------------------- steps
@@ -152,7 +116,7 @@ class Follower:
         """A step of the script has ended."""
         if get_worker_info() is not None:  # a spawned worker of a DataLoader, whose transforms may be modules
             self.begin(Stage.DONE)
-            self.unwatch_calls()
+            self.watch.end()
             return
         try:
             self.advance()
@@ -174,7 +138,7 @@ class Follower:
         if self.looks_on_until and time.monotonic() > self.looks_on_until:
             self.end_script()
         if self.stage is Stage.TIMED and self.waiting is None:
-            self.clock.append(self.now())
+            self.clock.note_end()
             self.kinds.append((self.generation.kind, self.generation.num_tokens))
         if self.waiting is not None:
             self.num_waited += 1
@@ -217,11 +181,11 @@ class Follower:
         if stage is Stage.TIMED:
             if not self.ranks.join():
                 self.begin(Stage.DONE)
-                self.unwatch_calls()
+                self.watch.end()
                 return
             self.begin(stage)
             self.synchronize()
-            self.clock, self.kinds = [self.now()], []
+            self.clock, self.kinds = StepClock(), []
             return
         if stage is Stage.CAPTURED:
             if self.stage is Stage.TIMED and not self.facts["steps"]:
@@ -241,7 +205,7 @@ class Follower:
             # torch.compile would compile hooks of a model that it compiled in place, which calls no modules inside.
             is_in_place = any(getattr(model, "_compiled_call_impl", None) for model in self.models)
             if not (is_in_place and self.ends_with_forward()):
-                self.unwatch_calls()  # each call of a module would be slower by a microsecond or two
+                self.watch.end()  # each call of a module would be slower by a microsecond or two
             self.changes.settle()
             if not is_in_place and self.ends_with_forward():
                 for model in self.models:
@@ -253,29 +217,13 @@ class Follower:
         if self.ranks.rank == self.ranks.first and self.process == os.getpid():
             self.ranks.write_progress(what)
 
-    def now(self) -> tuple[int, Any]:
-        """Return this moment on the CPU, and in the order of what was launched."""
-        event = None
-        if torch.cuda.is_initialized():
-            event = torch.cuda.Event(enable_timing=True)
-            event.record()
-        return time.perf_counter_ns(), event
-
     def note_times(self) -> None:
-        """The steps timed: by the GPU from the end of one to the end of the next, by the host where there is no GPU."""
+        """Note how long the timed steps took, and write it."""
         self.synchronize()
-        took = time.perf_counter_ns() - self.clock[0][0]
-        pairs = list(zip(self.clock, self.clock[1:]))
-        walls = [
-            round(first[1].elapsed_time(second[1]) * 1e6) if first[1] else second[0] - first[0]
-            for first, second in pairs
-        ]
-        hosts = [second[0] - first[0] for first, second in pairs]
+        self.facts["timed_ns"], times = self.clock.list_steps()
         self.facts["steps"] = [
-            {"wall_ns": wall, "host_ns": host, "kind": kind, "tokens": num_tokens}
-            for wall, host, (kind, num_tokens) in zip(walls, hosts, self.kinds)
+            {**step, "kind": kind, "tokens": num_tokens} for step, (kind, num_tokens) in zip(times, self.kinds)
         ]
-        self.facts["timed_ns"] = took
         self.write(is_last=False)
 
     def begin_capture(self) -> None:
@@ -325,7 +273,7 @@ class Follower:
     def finish(self) -> None:
         self.end_capture()
         self.begin(Stage.DONE)
-        self.unwatch_calls()
+        self.watch.end()
         self.facts["memory"] = self.memory
         self.write()
         self.ranks.leave()
@@ -382,7 +330,7 @@ class Follower:
             yield
             return
         self.phases.append(name)
-        before = self.allocated()
+        memory = PhaseMemory(name) if self.stage is Stage.FOLLOWED and self.is_last else None
         try:
             if self.stage is Stage.FOLLOWED:
                 with self.ranges.outermost(name, "" if name in CALLED else None):
@@ -396,24 +344,8 @@ class Follower:
                     self.ranges.pop()
         finally:
             self.phases.pop()
-            self.note_memory(name, before)
-
-    def allocated(self) -> int | None:
-        """Return the bytes allocated before a phase of the last followed step, and reset the peak. None in other
-        steps."""
-        if self.stage is Stage.FOLLOWED and self.is_last and torch.cuda.is_initialized():
-            torch.cuda.reset_peak_memory_stats()
-            return torch.cuda.memory_allocated()
-        return None
-
-    def note_memory(self, name: str, before: int | None) -> None:
-        if before is not None:
-            peaks = {
-                "peak_allocated_bytes": torch.cuda.max_memory_allocated(),
-                "peak_reserved_bytes": torch.cuda.max_memory_reserved(),
-            }
-            after = {"allocated_before_bytes": before, "allocated_after_bytes": torch.cuda.memory_allocated()}
-            self.memory.append({"phase": name, **peaks, **after})
+            if memory is not None:
+                self.memory += memory.list_facts()
 
     # --------------------------------------------------------------------------------------- what PyTorch calls
 
@@ -421,32 +353,14 @@ class Follower:
         """Have `call` see every call of a module from now on."""
         while self.hooks:
             self.hooks.pop().remove()
-        self.is_watching = True
-        if self.watched is not None:
-            return
-        called = self.uncalled = nn.Module.__call__
-        watch = self.call
-
-        def call(module: nn.Module, *args: Any, **options: Any) -> Any:
-            if torch.compiler.is_compiling() or not self.is_watching:
-                return called(module, *args, **options)
-            return watch(called, module, args, options)
-
-        self.watched = nn.Module.__call__ = call  # type: ignore[method-assign]
-
-    def unwatch_calls(self) -> None:
-        """Take our function off the calls of modules. Where the script put its own around it, ours only passes on."""
-        self.is_watching = False
-        if self.watched is not None and nn.Module.__call__ is self.watched:
-            nn.Module.__call__ = self.uncalled  # type: ignore[method-assign, assignment]
-            self.watched = self.uncalled = None
+        self.watch.begin()
 
     def call(
         self, called: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]
     ) -> Any:
         if self.process != os.getpid():
             return called(module, *args, **options)
-        run = functools.partial(self.ranges.call, called) if self.stage is Stage.FOLLOWED else is_called_plainly(called)
+        run = functools.partial(self.ranges.call, called) if self.stage is Stage.FOLLOWED else call_plainly(called)
         if self.depth or self.in_backward:
             if self.stage is Stage.CAPTURED and not self.facts["autocast"]:
                 self.facts["autocast"] = find_autocast_dtype()  # opened inside the model, as accelerate does
@@ -519,43 +433,13 @@ class Follower:
             return
         self.has_noted = trains
         self.is_noting = True
-        named = [*((str(i), value) for i, value in enumerate(args)), *options.items()]
-        shapes = [(name, [list(x.shape), str(x.dtype)]) for name, value in named for x in list_tensors([value])]
-        compiled = any(is_compiled(part) for part in module.modules())
-        self.facts |= {
-            "model": type(unwrap(module)).__name__,
-            "compiled": compiled,
-            "inputs": [{"name": name, "shape": shape, "dtype": dtype} for name, (shape, dtype) in shapes],
-            "num_parameters": sum(parameter.numel() for parameter in parameters),
-            "parameter_dtypes": dict(Counter(str(parameter.dtype) for parameter in parameters)),
-            "unpadded": find_unpadded(module),
-            # What accelerate opens inside the model is compiled with it, and never seen to be on.
-            "autocast": find_autocast_dtype() or (self.made_autocast if compiled else ""),
-            "training": trains,
-        }
+        self.facts |= describe_call(module, args, options, self.made_autocast) | {"training": trains}
 
     def note_shift(self, args: tuple[Any, ...], options: dict[str, Any]) -> None:
         """Note how many tokens are trained on, within a wrapper that takes one more, as inputs and targets in one."""
         inside, noted = find_token_shape(args, options), self.facts["inputs"]
         if inside is not None and noted and noted[0]["shape"] == [inside[0], inside[1] + 1]:
             noted[0]["shape"] = list(inside)
-
-    def note_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Note what is trained without any module, by its optimizer."""
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        self.facts |= {
-            "num_parameters": sum(parameter.numel() for parameter in parameters),
-            "parameter_dtypes": dict(Counter(str(parameter.dtype) for parameter in parameters)),
-            "training": True,
-        }
-
-    def check_name(self) -> None:
-        """Say so if no range of the name that ends a step was opened in the first updates of an optimizer."""
-        if self.plan.step not in self.names:
-            others = ", ".join(f"`{name}`" for name, _ in self.names.most_common(MOST_NAMES)) or "none"
-            self.say(
-                f"no NVTX range `{self.plan.step}` was opened in {UPDATES_WITHOUT_RANGE} updates; opened: {others}"
-            )
 
     def scaler_step(self, called: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """Step of a gradient scaler, which leaves out the optimizer's if gradients are not finite."""
@@ -663,8 +547,6 @@ class Follower:
             return
         self.close_update()
         self.num_updates += 1
-        if self.num_updates == UPDATES_WITHOUT_RANGE and self.plan.step not in NAMED_STEPS:
-            self.check_name()
         if id(optimizer) not in self.stepped:
             self.stepped.add(id(optimizer))
             self.optimized |= {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
@@ -672,7 +554,7 @@ class Follower:
             self.is_counting = False
             self.facts["loops"] = self.counts.list_loops()
             if self.stage is Stage.SKIPPED and self.has_optimizer:
-                self.unwatch_calls()
+                self.watch.end()
         if self.plan.step not in ("auto", "optimizer"):
             return
         if self.optimizer is None:
@@ -690,7 +572,8 @@ class Follower:
             self.facts["seen"] = self.plan.skip - 1
         if self.optimizer == id(optimizer):
             if self.stage is Stage.CAPTURED and self.has_noted is None:
-                self.note_optimizer(optimizer)
+                parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+                self.facts |= describe_parameters(parameters) | {"training": True}  # without any module
             self.end_step()
 
     # ---------------------------------------------------------------------------------------------- what is kept
@@ -714,151 +597,3 @@ class Follower:
             if not self.plan.changes:
                 facts["present"] = explain_presences(facts)
             self.ranks.write(facts)
-
-
-def find_autocast_dtype() -> str:
-    """The type that autocast computes in here; "" where it is off."""
-    device = "cuda" if torch.cuda.is_initialized() else "cpu"
-    return str(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else ""
-
-
-def unwrap(module: nn.Module) -> nn.Module:
-    """The script's own model: not what compiles it, nor what has several ranks train it."""
-    for holder, kind in (("_orig_mod", nn.Module), ("module", nn.parallel.DistributedDataParallel)) * 2:
-        if isinstance(module, kind):
-            module = getattr(module, holder, module)
-    return module
-
-
-def find_unpadded(model: nn.Module) -> dict[str, int] | None:
-    """Find the modules with a weight matrix that is not padded: the dimension by path of the module. In BF16, matmuls
-    with rows of so many numbers cannot load 16 bytes at once. Embeddings multiply nothing, so they do not count. None
-    if the weights do not show it."""
-    paths = ModuleRanges(print, print).paths_of(model)
-    try:
-        return {
-            paths[id(part)]: max(odd)
-            for part in model.modules()
-            if not isinstance(part, nn.Embedding | nn.EmbeddingBag)
-            # What a module holds itself: to ask for an attribute may compute it, or raise.
-            if (odd := [size for matrix in list_matrices(part) for size in matrix.shape if size % ALIGNED])
-        }
-    except Exception:  # of other people's tensors: no reason for their script to end
-        return None
-
-
-def list_matrices(part: nn.Module) -> list[torch.Tensor]:
-    held = [tensor for tensor in part._parameters.values() if isinstance(tensor, torch.Tensor)]
-    return [tensor for tensor in held if not tensor.is_nested and tensor.ndim == 2]
-
-
-def is_called_plainly(called: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda module, args, options: called(module, *args, **options)
-
-
-def read_machine() -> dict[str, Any]:
-    """Read what this process knows about the machine and PyTorch's settings."""
-    cuda = torch.cuda.is_initialized()
-    return {
-        "gpu_name": torch.cuda.get_device_name() if cuda else "CPU (no GPU)",
-        "gpu_memory_bytes": torch.cuda.get_device_properties().total_memory if cuda else 0,
-        "cuda": torch.version.cuda or "",
-        "torch": torch.__version__,
-        "python": ".".join(map(str, sys.version_info[:3])),
-        "autograd_multithreading": torch.autograd.is_multithreading_enabled(),
-        "float32_matmul_precision": read_matmul_precision(),
-        "peak_allocated_bytes": torch.cuda.max_memory_allocated() if cuda else 0,
-    }
-
-
-def install(plan: Plan, push: Callable[..., Any] | None = None, pop: Callable[..., Any] | None = None) -> Follower:
-    """Follow this process's script. `push` and `pop` open and close ranges; default: NVTX ranges if there is a GPU."""
-    from torch.optim import optimizer
-    from torch.utils.data import dataloader
-
-    events = EventRanges() if plan.events else None
-    if events is not None:
-        push, pop = events.push, events.pop
-    ranges = ModuleRanges(push or wrap_nvtx("range_push"), pop or wrap_nvtx("range_pop"))
-    follower = Follower(plan, ranges, events)
-    follower.changes.apply()
-
-    def build_phase_wrapper(phase: str) -> Callable[..., Any]:
-        def around(called: Callable[..., Any], *args: Any, **options: Any) -> Any:
-            with follower.phase(phase):
-                return called(*args, **options)
-
-        return around
-
-    def compiled(called: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        if not follower.has_compiled and not follower.facts["seen"]:
-            follower.note_progress("compiling")
-        follower.has_compiled = True
-        if follower.has_optimizer and follower.stage is Stage.SKIPPED:
-            follower.unwatch_calls()  # a call that changes later compiles the model again
-        return called(*args, **options)
-
-    def constructed(called: Callable[..., Any], made: torch.optim.Optimizer, *args: Any, **options: Any) -> Any:
-        follower.steps_of.setdefault(id(made), 0)
-        if follower.stage is Stage.SKIPPED and plan.step == "auto":
-            follower.has_optimizer, follower.kind = True, "forward"
-            if follower.has_compiled or plan.changes:
-                follower.unwatch_calls()
-        return called(made, *args, **options)
-
-    wrap(torch, "compile", compiled)
-    wrap(torch.autograd, "backward", follower.backward)
-    wrap(torch.autocast, "__init__", follower.make_autocast)
-    wrap(optimizer.Optimizer, "__init__", constructed)
-    wrap(optimizer.Optimizer, "zero_grad", build_phase_wrapper("zero_grad"))
-    wrap(nn.Module, "zero_grad", build_phase_wrapper("zero_grad"))
-    wrap(dataloader._BaseDataLoaderIter, "__next__", build_phase_wrapper("data"))
-    for name in ("clip_grad_norm_", "clip_grad_value_"):
-        wrap(nn.utils.clip_grad, name, build_phase_wrapper("clip"))
-        setattr(nn.utils, name, getattr(nn.utils.clip_grad, name))
-    # Of a scaler's step nothing but the optimizer's is one: a step ends within it.
-    for name in ("unscale_", "update"):
-        wrap(torch.amp.GradScaler, name, build_phase_wrapper("optimizer"))
-    wrap(torch.amp.GradScaler, "step", follower.scaler_step)
-    optimizer.register_optimizer_step_pre_hook(follower.before_update)
-    optimizer.register_optimizer_step_post_hook(follower.after_update)
-    if plan.step not in NAMED_STEPS:
-        end_steps_with(plan.step, follower)
-    elif plan.step in ("auto", "forward"):
-        follower.watch_calls()
-    atexit.register(follower.write)
-    return follower
-
-
-def wrap_nvtx(name: str) -> Callable[..., Any]:
-    """A function of torch.cuda.nvtx, which does nothing in a script that uses no GPU. Whether it does is asked late:
-    to ask starts CUDA, and a process that has done so cannot fork one that uses it."""
-
-    def call(*message: str) -> Any:
-        return getattr(torch.cuda.nvtx, name)(*message) if torch.cuda.is_initialized() else None
-
-    return call
-
-
-def end_steps_with(name: str, follower: Follower) -> None:
-    """A step ends when the script closes its NVTX range of that name."""
-    opened: list[str] = []
-
-    def push(called: Callable[..., Any], message: str, *args: Any) -> Any:
-        opened.append(message)
-        follower.names[message] += 1
-        return called(message, *args)
-
-    def pop(called: Callable[..., Any]) -> Any:
-        returned = called()
-        if opened and opened.pop() == name:
-            follower.end_step()
-        return returned
-
-    wrap(torch.cuda.nvtx, "range_push", push)
-    wrap(torch.cuda.nvtx, "range_pop", pop)
-
-
-def install_plan(text: str) -> None:
-    """Follow this process's script. text: a `Plan` as JSON."""
-    install(Plan(**json.loads(text)))

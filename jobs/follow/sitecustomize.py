@@ -1,4 +1,4 @@
-"""Python runs this before any script that is started with this folder on PYTHONPATH. It has `follow` loaded as soon as
+"""Python runs this before any script that is started with this folder on PYTHONPATH. It has `install` loaded as soon as
 the script imports torch, and leaves everything else as it would be: this folder is taken off the path, so that none of
 its names hides the script's own, and a `sitecustomize` of the user's own runs as ever."""
 
@@ -55,7 +55,7 @@ def follow() -> None:
     package = ModuleSpec(PACKAGE, None, is_package=True)
     package.submodule_search_locations = [str(HERE)]
     sys.modules[PACKAGE] = module_from_spec(package)
-    import_module(f"{PACKAGE}.follow").install_plan(PLAN)
+    import_module(f"{PACKAGE}.install").install_plan(PLAN)
 
 
 if PLAN is not None:

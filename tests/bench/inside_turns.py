@@ -58,7 +58,7 @@ class Turns:
         package = ModuleSpec(PACKAGE, None, is_package=True)
         package.submodule_search_locations = [self.settings.injected]
         sys.modules[PACKAGE] = module_from_spec(package)
-        follow = import_module(f"{PACKAGE}.follow")
+        follow = import_module(f"{PACKAGE}.install")
         optimizer = import_module("torch.optim.optimizer")
         follow.wrap = self.switched(follow.wrap)
         for name in ("register_optimizer_step_pre_hook", "register_optimizer_step_post_hook"):
@@ -113,7 +113,7 @@ class Turns:
         if self.began_at:
             self.steps.append({"is_followed": self.is_followed, "ns": now - self.began_at})
         else:
-            self.num_before = len(self.follower.clock)
+            self.num_before = len(self.follower.clock.ends)
         if len(self.steps) % self.settings.steps == 0:
             if len(self.steps) == 2 * self.settings.pairs * self.settings.steps:
                 self.finish()
@@ -121,7 +121,7 @@ class Turns:
         self.began_at = time.perf_counter_ns()
 
     def finish(self) -> None:
-        num_followed = len(self.follower.clock) - self.num_before
+        num_followed = len(self.follower.clock.ends) - self.num_before
         facts = {"stage": self.follower.stage.name, "num_followed": num_followed, "steps": self.steps}
         Path(self.settings.out).write_text(json.dumps(facts), encoding="utf-8")
         sys.stdout.flush()

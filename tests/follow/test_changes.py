@@ -19,8 +19,8 @@ from profiler_job.jobs.contract.changes import TRIABLE
 from profiler_job.jobs.follow.applied_change import HAS_IT
 from profiler_job.jobs.follow.apply_changes import Changes, explain_presences, load_change
 from profiler_job.jobs.follow.changes import compile as compiling
-from profiler_job.jobs.follow.follow import read_machine
 from profiler_job.jobs.follow.losses import Losses
+from profiler_job.jobs.follow.script_facts import read_machine
 from tests.follow.test_follow import INJECTED
 
 TORCH_CALL = nn.Module.__call__
@@ -288,7 +288,7 @@ from torch._dynamo.utils import counters
 spec = ModuleSpec("profiler_job_injected", None, is_package=True)
 spec.submodule_search_locations = [{str(INJECTED)!r}]
 sys.modules[spec.name] = module_from_spec(spec)
-follow = import_module("profiler_job_injected.follow")
+follow = import_module("profiler_job_injected.install")
 import_module("profiler_job_injected.changes.compile").BACKEND = "eager"
 plan = follow.Plan(out=sys.argv[1], skip=2, steps=2, followed=2, goes_on=True, changes=["bf16", "compile"])
 follower = follow.install(plan, push=lambda name: None, pop=lambda: None)

@@ -17,7 +17,8 @@ import torch
 spec = ModuleSpec("profiler_job_injected", None, is_package=True)
 spec.submodule_search_locations = [{str(INJECTED)!r}]
 sys.modules[spec.name] = module_from_spec(spec)
-follow = import_module("profiler_job_injected.follow")
+follow = import_module("profiler_job_injected.install")
+script_facts = import_module("profiler_job_injected.script_facts")
 log = []
 plan = follow.Plan(out=sys.argv[1], skip=1, steps=1, followed=1)
 follower = follow.install(plan, push=log.append, pop=lambda: log.append("end"))
@@ -69,7 +70,7 @@ class Model(torch.nn.Module):
         self.head = torch.nn.Linear(16, 50257, bias=False)
         self.head.weight = self.tokens.weight
 
-print(json.dumps(follow.find_unpadded(Model())))
+print(json.dumps(script_facts.find_unpadded(Model())))
 """
 
 
@@ -96,7 +97,7 @@ model = torch.nn.ModuleDict(halves | {"odd": Odd(), "lazy": torch.nn.LazyLinear(
 torch.nn.utils.parametrize.register_parametrization(model["tied"], "weight", Drawn())
 del drawn[:]
 model["attention"] = torch.nn.MultiheadAttention(12, 2)
-print(json.dumps([follow.find_unpadded(model), drawn]))
+print(json.dumps([script_facts.find_unpadded(model), drawn]))
 """
 
 

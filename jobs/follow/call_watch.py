@@ -1,0 +1,38 @@
+"""See every call of a module, for as long as is wanted."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+
+class CallWatch:
+    """Passes calls of modules to a function `see(called, module, args, options)`, between `begin` and `end`."""
+
+    def __init__(self, see: Callable[..., Any]):
+        self.see = see
+        self.watched: Callable[..., Any] | None = None  # our `Module.__call__`, for good once it is there
+        self.uncalled: Callable[..., Any] | None = None  # the one before it
+        self.is_watching = False
+
+    def begin(self) -> None:
+        self.is_watching = True
+        if self.watched is not None:
+            return
+        called = self.uncalled = nn.Module.__call__
+        see = self.see
+
+        def call(module: nn.Module, *args: Any, **options: Any) -> Any:
+            if torch.compiler.is_compiling() or not self.is_watching:
+                return called(module, *args, **options)
+            return see(called, module, args, options)
+
+        self.watched = nn.Module.__call__ = call  # type: ignore[method-assign]
+
+    def end(self) -> None:
+        """Take our function off the calls of modules. Where the script put its own around it, ours only passes on."""
+        self.is_watching = False
+        if self.watched is not None and nn.Module.__call__ is self.watched:
+            nn.Module.__call__ = self.uncalled  # type: ignore[method-assign, assignment]
+            self.watched = self.uncalled = None

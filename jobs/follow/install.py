@@ -1,0 +1,122 @@
+"""Install the follower in a script: put it around the functions of PyTorch that a training script calls.
+
+Loaded by its path as soon as the script imports torch (see `sitecustomize`).
+"""
+
+import atexit
+import json
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import optimizer
+from torch.utils.data import dataloader
+
+from .event_ranges import EventRanges
+from .follow import Follower
+from .module_ranges import ModuleRanges
+from .plan import NAMED_STEPS, Plan, Stage
+from .wrapping import wrap
+
+UPDATES_WITHOUT_RANGE = 3
+MOST_NAMES = 8
+
+
+def install(plan: Plan, push: Callable[..., Any] | None = None, pop: Callable[..., Any] | None = None) -> Follower:
+    """Follow this process's script. `push` and `pop` open and close ranges; default: NVTX ranges if there is a GPU."""
+    events = EventRanges() if plan.events else None
+    if events is not None:
+        push, pop = events.push, events.pop
+    ranges = ModuleRanges(push or wrap_nvtx("range_push"), pop or wrap_nvtx("range_pop"))
+    follower = Follower(plan, ranges, events)
+    follower.changes.apply()
+
+    def build_phase_wrapper(phase: str) -> Callable[..., Any]:
+        def around(called: Callable[..., Any], *args: Any, **options: Any) -> Any:
+            with follower.phase(phase):
+                return called(*args, **options)
+
+        return around
+
+    def compiled(called: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        if not follower.has_compiled and not follower.facts["seen"]:
+            follower.note_progress("compiling")
+        follower.has_compiled = True
+        if follower.has_optimizer and follower.stage is Stage.SKIPPED:
+            follower.watch.end()  # a call that changes later compiles the model again
+        return called(*args, **options)
+
+    def constructed(called: Callable[..., Any], made: torch.optim.Optimizer, *args: Any, **options: Any) -> Any:
+        follower.steps_of.setdefault(id(made), 0)
+        if follower.stage is Stage.SKIPPED and plan.step == "auto":
+            follower.has_optimizer, follower.kind = True, "forward"
+            if follower.has_compiled or plan.changes:
+                follower.watch.end()
+        return called(made, *args, **options)
+
+    wrap(torch, "compile", compiled)
+    wrap(torch.autograd, "backward", follower.backward)
+    wrap(torch.autocast, "__init__", follower.make_autocast)
+    wrap(optimizer.Optimizer, "__init__", constructed)
+    wrap(optimizer.Optimizer, "zero_grad", build_phase_wrapper("zero_grad"))
+    wrap(nn.Module, "zero_grad", build_phase_wrapper("zero_grad"))
+    wrap(dataloader._BaseDataLoaderIter, "__next__", build_phase_wrapper("data"))
+    for name in ("clip_grad_norm_", "clip_grad_value_"):
+        wrap(nn.utils.clip_grad, name, build_phase_wrapper("clip"))
+        setattr(nn.utils, name, getattr(nn.utils.clip_grad, name))
+    # Of a scaler's step nothing but the optimizer's is one: a step ends within it.
+    for name in ("unscale_", "update"):
+        wrap(torch.amp.GradScaler, name, build_phase_wrapper("optimizer"))
+    wrap(torch.amp.GradScaler, "step", follower.scaler_step)
+    optimizer.register_optimizer_step_pre_hook(follower.before_update)
+    optimizer.register_optimizer_step_post_hook(follower.after_update)
+    if plan.step not in NAMED_STEPS:
+        end_steps_with(plan.step, follower)
+    elif plan.step in ("auto", "forward"):
+        follower.watch_calls()
+    atexit.register(follower.write)
+    return follower
+
+
+def wrap_nvtx(name: str) -> Callable[..., Any]:
+    """A function of torch.cuda.nvtx, which does nothing in a script that uses no GPU. Whether it does is asked late:
+    to ask starts CUDA, and a process that has done so cannot fork one that uses it."""
+
+    def call(*message: str) -> Any:
+        return getattr(torch.cuda.nvtx, name)(*message) if torch.cuda.is_initialized() else None
+
+    return call
+
+
+def end_steps_with(name: str, follower: Follower) -> None:
+    """A step ends when the script closes its NVTX range of that name. If none is opened in the first updates of an
+    optimizer, the script's user is told."""
+    opened: list[str] = []
+    names: Counter[str] = Counter()
+
+    def push(called: Callable[..., Any], message: str, *args: Any) -> Any:
+        opened.append(message)
+        names[message] += 1
+        return called(message, *args)
+
+    def pop(called: Callable[..., Any]) -> Any:
+        returned = called()
+        if opened and opened.pop() == name:
+            follower.end_step()
+        return returned
+
+    def check_name(*_: Any) -> None:
+        if follower.num_updates == UPDATES_WITHOUT_RANGE and name not in names:
+            others = ", ".join(f"`{other}`" for other, _ in names.most_common(MOST_NAMES)) or "none"
+            follower.say(f"no NVTX range `{name}` was opened in {UPDATES_WITHOUT_RANGE} updates; opened: {others}")
+
+    wrap(torch.cuda.nvtx, "range_push", push)
+    wrap(torch.cuda.nvtx, "range_pop", pop)
+    optimizer.register_optimizer_step_post_hook(check_name)
+
+
+def install_plan(text: str) -> None:
+    """Follow this process's script. text: a `Plan` as JSON."""
+    install(Plan(**json.loads(text)))

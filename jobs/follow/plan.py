@@ -1,0 +1,33 @@
+"""The plan for following a script, and the stages that its steps go through."""
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import NamedTuple
+
+Stage = Enum("Stage", "SKIPPED TIMED CAPTURED FOLLOWED DONE")
+
+
+class Plan(NamedTuple):
+    """Plan for following a script.
+
+    out: folder for a file about the steps of each rank. skip: number of steps before the first timed one. steps: number
+    of timed steps, and of captured steps. followed: number of further captured steps with a range for each module.
+    step: what ends a step: `auto`, `optimizer`, `backward`, `forward`, or the name of an NVTX range of the script.
+    goes_on: whether the script goes on afterwards. changes: names of changes to the script, of modules in `changes`.
+    events: whether CUDA events time the captured steps, without nsys. prefills: how many of the last stages begin with
+    a prefill, if the script generates text and `step` is `auto`.
+    """
+
+    out: str
+    skip: int = 10
+    steps: int = 5
+    followed: int = 2
+    step: str = "auto"
+    goes_on: bool = False
+    changes: Sequence[str] = ()
+    events: bool = False
+    prefills: int = 3
+
+
+NAMED_STEPS = ("auto", "optimizer", "backward", "forward")
+"""What ends a step without a range of the script."""

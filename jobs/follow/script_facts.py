@@ -1,0 +1,95 @@
+"""Facts about a script that is followed: its model, what it calls it with, and the machine.
+
+Imported inside the script (see `sitecustomize`). It needs torch and the other files of this folder.
+"""
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from .matmul_precision import read_matmul_precision
+from .module_ranges import ModuleRanges, is_compiled, list_tensors
+
+ALIGNED = 8
+"""Number of 16-bit values that a matmul loads at once."""
+
+
+def describe_call(
+    module: nn.Module, args: tuple[Any, ...], options: dict[str, Any], made_autocast: str
+) -> dict[str, Any]:
+    """Describe a model and what it is called with. made_autocast: type of the last autocast that the script made."""
+    named = [*((str(i), value) for i, value in enumerate(args)), *options.items()]
+    shapes = [(name, [list(x.shape), str(x.dtype)]) for name, value in named for x in list_tensors([value])]
+    compiled = any(is_compiled(part) for part in module.modules())
+    return {
+        "model": type(unwrap(module)).__name__,
+        "compiled": compiled,
+        "inputs": [{"name": name, "shape": shape, "dtype": dtype} for name, (shape, dtype) in shapes],
+        "unpadded": find_unpadded(module),
+        # What accelerate opens inside the model is compiled with it, and never seen to be on.
+        "autocast": find_autocast_dtype() or (made_autocast if compiled else ""),
+        **describe_parameters(list(module.parameters())),
+    }
+
+
+def describe_parameters(parameters: Sequence[torch.Tensor]) -> dict[str, Any]:
+    """Count parameters, together and by type."""
+    return {
+        "num_parameters": sum(parameter.numel() for parameter in parameters),
+        "parameter_dtypes": dict(Counter(str(parameter.dtype) for parameter in parameters)),
+    }
+
+
+def find_autocast_dtype() -> str:
+    """The type that autocast computes in here; "" where it is off."""
+    device = "cuda" if torch.cuda.is_initialized() else "cpu"
+    return str(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else ""
+
+
+def unwrap(module: nn.Module) -> nn.Module:
+    """The script's own model: not what compiles it, nor what has several ranks train it."""
+    for holder, kind in (("_orig_mod", nn.Module), ("module", nn.parallel.DistributedDataParallel)) * 2:
+        if isinstance(module, kind):
+            module = getattr(module, holder, module)
+    return module
+
+
+def find_unpadded(model: nn.Module) -> dict[str, int] | None:
+    """Find the modules with a weight matrix that is not padded: the dimension by path of the module. In BF16, matmuls
+    with rows of so many numbers cannot load 16 bytes at once. Embeddings multiply nothing, so they do not count. None
+    if the weights do not show it."""
+    paths = ModuleRanges(print, print).paths_of(model)
+    try:
+        return {
+            paths[id(part)]: max(odd)
+            for part in model.modules()
+            if not isinstance(part, nn.Embedding | nn.EmbeddingBag)
+            # What a module holds itself: to ask for an attribute may compute it, or raise.
+            if (odd := [size for matrix in list_matrices(part) for size in matrix.shape if size % ALIGNED])
+        }
+    except Exception:  # of other people's tensors: no reason for their script to end
+        return None
+
+
+def list_matrices(part: nn.Module) -> list[torch.Tensor]:
+    held = [tensor for tensor in part._parameters.values() if isinstance(tensor, torch.Tensor)]
+    return [tensor for tensor in held if not tensor.is_nested and tensor.ndim == 2]
+
+
+def read_machine() -> dict[str, Any]:
+    """Read what this process knows about the machine and PyTorch's settings."""
+    cuda = torch.cuda.is_initialized()
+    return {
+        "gpu_name": torch.cuda.get_device_name() if cuda else "CPU (no GPU)",
+        "gpu_memory_bytes": torch.cuda.get_device_properties().total_memory if cuda else 0,
+        "cuda": torch.version.cuda or "",
+        "torch": torch.__version__,
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "autograd_multithreading": torch.autograd.is_multithreading_enabled(),
+        "float32_matmul_precision": read_matmul_precision(),
+        "peak_allocated_bytes": torch.cuda.max_memory_allocated() if cuda else 0,
+    }
