@@ -315,3 +315,21 @@ def test_only_tests_of_what_is_shipped_read_it():
     files = [path for path in (ROOT / "tests").rglob("*.py") if not path.is_relative_to(ROOT / "tests" / "shipped")]
     found = {path.relative_to(ROOT).as_posix() for path in files if READS_SITE_DATA.search(path.read_text())}
     assert found == {*MAY_READ_SITE_DATA}, f"read tests/frozen.py: {', '.join(found ^ {*MAY_READ_SITE_DATA})}"
+
+
+LONGEST_MODULE = 600
+LONGEST_FUNCTION = 80
+"""Lines."""
+
+
+def test_no_module_and_no_function_is_too_long_to_read():
+    files = [*MODULES, *(ROOT / "tests").rglob("*.py")]
+    long = [f"{file}: {lines}" for file in files if (lines := len(file.read_text().splitlines())) > LONGEST_MODULE]
+    long += [
+        f"{file}:{node.lineno}: {node.name}"
+        for file in files
+        for node in ast.walk(tree_of(file))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.end_lineno - node.lineno >= LONGEST_FUNCTION
+    ]
+    assert not long, "\n".join(long)

@@ -47,8 +47,7 @@ def place_ranges(ranges: pd.DataFrame, nesting: Nesting, chosen: Mapping[str, st
     wins = (own_phase != NO_PHASE) & ~is_node
     next_backward = _find_next_backward(ranges, own_phase) if is_operation.any() else None
 
-    depth = np.zeros(count, np.int32)
-    path, module = np.zeros(count, np.int64), np.full(count, -1, np.int64)
+    depth, path, module = np.zeros(count, np.int32), np.zeros(count, np.int64), np.full(count, -1, np.int64)
     phase, in_step = np.full(count, NO_PHASE, np.int8), np.full(count, -1, np.int64)
     around = np.full(count, -1, np.int64)  # path of the ranges that are not PyTorch operations, from the phase on
     until, ends = np.zeros(count, np.int64), ranges["end_ns"].to_numpy()  # of the optimizer's range
@@ -92,23 +91,19 @@ def place_ranges(ranges: pd.DataFrame, nesting: Nesting, chosen: Mapping[str, st
         outer_step = np.where(has, in_step[above], -1)
         in_step[rows] = np.where(outer_step >= 0, outer_step, np.where(own_step[rows], rows, -1))
 
-    placed = ranges.copy(deep=False)
-    placed["plain_name"] = pd.Categorical.from_codes(name, pd.Index(names, dtype=object))
-    placed["is_operation"] = is_operation
-    placed["parent_id"] = parent.astype(np.int32)
-    placed["depth"] = depth
+    placed = ranges.assign(is_operation=is_operation, parent_id=parent.astype(np.int32), depth=depth)
+    placed.insert(len(ranges.columns), "plain_name", pd.Categorical.from_codes(name, pd.Index(names, dtype=object)))
     placed["path"] = paths.make_categorical(path, names)
     placed["step"] = _number_steps(ranges, _fill_started_steps(ranges, in_step))
     placed["is_step"] = in_step == np.arange(count)
     placed["phase"] = pd.Categorical.from_codes(phase, PHASE_CATEGORIES)
     placed["module"] = modules.make_categorical(module, below_phase)
-    made_by = np.full(count, -1, np.int64)
-    if is_node.any():
-        made_by = pytorch_ranges.link_nodes(ranges, number, is_node, name, names)
-        pytorch_ranges.link_calls_of_nodes(made_by, parent, is_node, name, names)
-        _spread_links(made_by, parent, by_depth)
-        made_by[phase != BACKWARD] = -1
-    return placed, made_by
+    if not is_node.any():
+        return placed, np.full(count, -1, np.int64)
+    made_by = pytorch_ranges.link_nodes(ranges, number, is_node, name, names)
+    pytorch_ranges.link_calls_of_nodes(made_by, parent, is_node, name, names)
+    _spread_links(made_by, parent, by_depth)
+    return placed, np.where(phase == BACKWARD, made_by, -1)
 
 
 def _parse_modules(names: list[str]) -> tuple[np.ndarray, list[str]]:

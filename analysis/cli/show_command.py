@@ -15,6 +15,15 @@ from profiler_job.analysis.insight.results import Summary
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.printable import print_line
 
+MarkedPhases = Annotated[
+    list[str] | None,
+    typer.Option(metavar="PHASE=RANGE", help="Ranges of that name mark this phase, such as optimizer=my_opt."),
+]
+Moments = Annotated[
+    str | None,
+    typer.Option(metavar="START,END", help="Only what starts then, after the first event: ms, or with s, ms or us."),
+]
+
 
 def show(
     context: typer.Context,
@@ -27,10 +36,7 @@ def show(
     rules: Annotated[
         Path | None, typer.Option(metavar="FILE", help="TOML file with rules for kernel families.")
     ] = None,
-    phase: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PHASE=RANGE", help="Ranges of that name mark this phase, such as optimizer=my_opt."),
-    ] = None,
+    phase: MarkedPhases = None,
     report: Annotated[
         chosen_part.ReportName | None,
         typer.Option(
@@ -50,12 +56,7 @@ def show(
         str | None, typer.Option("--range", metavar="NAME", help="Only what was launched inside ranges of that name.")
     ] = None,
     gpu: Annotated[int | None, typer.Option(metavar="N", help="Only what ran on GPU number N.")] = None,
-    between: Annotated[
-        str | None,
-        typer.Option(
-            metavar="START,END", help="Only what starts then, after the first event: ms, or with s, ms or us."
-        ),
-    ] = None,
+    between: Moments = None,
     is_whole: Annotated[bool, typer.Option("--whole", help="Keep start-up, too.")] = False,
     html: Annotated[
         Path | None,

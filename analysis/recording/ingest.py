@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -19,6 +18,7 @@ from profiler_job.analysis.capture.capture_data import Capture, ExportError
 from profiler_job.analysis.capture.math_paths import find_precision
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.recording import store, table_schema
+from profiler_job.analysis.recording.manifest import PROTOCOL, describe_recording, find_end
 from profiler_job.analysis.recording.scan import HASHED_NAMES
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.errors import ProfilerError
@@ -42,8 +42,7 @@ from profiler_job.jobs.contract.layout import (
 from profiler_job.jobs.contract.privacy import PRIVATE_LINE, find_name, find_private, scrub_text
 from profiler_job.jobs.contract.words import format_count
 
-_PROTOCOL = ("protocol_version", "processes", "seed", "warmup_steps", "measured_steps", "profiled_steps")
-_ABOUT_RUN = ("autograd_multithreading", "float32_matmul_precision", *_PROTOCOL)
+_ABOUT_RUN = ("autograd_multithreading", "float32_matmul_precision", *PROTOCOL)
 LOG_LINES, LOG_BYTES = 12, 2**20  # of the end of a log: what is kept, and where that is looked for
 READING_FILES, READING_CAPTURE = "reading the files", "reading the capture"
 """Phases of runs that were measured, but from which no recording can be made."""
@@ -98,10 +97,10 @@ def ingest(
     for run_id in not_run:
         emit(f"{run_id}: in the sweep, and not run")
     tables = {name: join_frames(name, frames) for name, frames in parts.items()}
-    manifest = _manifest(
+    manifest = describe_recording(
         label or Path(out).name, str(sweep.get("sweep", folder.name)), tables["runs"], schemas, not_run
     )
-    ends = [end for run_id, record in records.items() if (end := _ended(run_id, record, emit))]
+    ends = [end for run_id, record in records.items() if (end := find_end(run_id, record, emit))]
     manifest["recorded_to"] = max(ends, default=manifest["recorded_from"])
     manifest |= {"problems": problems} if problems else {}
     if sweep.get(SCRIPT):
@@ -567,48 +566,3 @@ def _api_totals(capture: Capture, attribution: Attribution, rank: np.ndarray) ->
     )
     grouped = calls.groupby(["rank", "step", "phase", "name"], observed=True, sort=True)["total_ns"]
     return grouped.agg(calls="size", total_ns="sum").reset_index()
-
-
-# --------------------------------------------------------------------------------------------------------- the manifest
-
-
-def _manifest(name: str, sweep: str, runs: pd.DataFrame, schemas: set[str], not_run: list[str]) -> dict[str, Any]:
-    def values(column: str) -> str:
-        return ", ".join(sorted({str(value) for value in runs[column].dropna()}))
-
-    started = sorted(str(moment) for moment in runs["started_at"].dropna())
-    return {
-        "name": name,
-        "created": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "gpu": values("gpu_name"),
-        **{column: values(column) for column in ("driver", "cuda", "torch", "nsys", "python", "commit")},
-        "recorded_from": started[0] if started else "",
-        "sweep": scrub_text(sweep),
-        "protocol": {name: sorted({int(value) for value in runs[name].dropna()}) for name in _PROTOCOL},
-        "runs": [
-            {
-                "run_id": row["run_id"],
-                "status": row["status"],
-                "phase": row["status_phase"],
-                "message": row["status_message"],
-            }
-            for _, row in runs.iterrows()
-        ],
-        "not_run": not_run,
-        "nsys_schema": ", ".join(sorted(schemas)),
-    }
-
-
-def _ended(run_id: str, record: FinishedRecord, emit: Callable[[str], None]) -> str:
-    """Return when a run ended, "" if its record does not have it. Stages may be far apart, so only older records end
-    `wall_s` after their start, and records whose clock was set back, with a line to `emit`."""
-    try:
-        start = datetime.fromisoformat(record.started_at) if record.started_at else None
-        end = datetime.fromisoformat(record.ended_at) if record.ended_at else None
-        if start and end and end < start:
-            emit(f"{run_id}: ended before it began, by the clock of its machine; it took {record.wall_s or 0:.1f} s")
-        if start and record.wall_s is not None and (end is None or end < start):
-            end = start + timedelta(seconds=record.wall_s)
-    except (ValueError, TypeError, OverflowError):  # no times, or one of them without its time zone
-        return ""
-    return end.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if end else ""

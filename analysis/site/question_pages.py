@@ -65,11 +65,7 @@ def write_questions(
         run_pages |= find_run_pages(study, studied, known)
     if bands is None and AGAIN in studies:
         bands = differences.bands_of(rec, studies[AGAIN])
-    twin = None
-    if BF16 in studies:  # its pages have as many rows as `rec`'s: with links they are too large
-        twin = _Twin(
-            studies[BF16], replace(make_site_of_study(site, BF16, studies[BF16], rec.runs, known), run_links={})
-        )
+    twin = _find_twin(site, rec, studies, known)
     calibration = find_rates([*studies.values(), rec])
     checked = checked or check_recording(rec, studies)
 
@@ -81,9 +77,7 @@ def write_questions(
         return _write_question(site, question, answer, rec, **of_twin)
 
     def answer_study(question: Question, studied: store.Recording) -> Answer:
-        hindsight = None
-        if predicted is not None and "hindsight" in question.needs:
-            hindsight = pd.concat(recording_predictions.predict_measured(part, MODES[-1]) for part in (rec, *captured))
+        has_hindsight = predicted is not None and "hindsight" in question.needs
         return question.answer(
             Inputs(
                 recording=studied,
@@ -92,7 +86,7 @@ def write_questions(
                 calibration=select_rates(studied.runs, calibration),
                 bands=bands,
                 predicted=predicted,
-                hindsight=hindsight,
+                hindsight=_predict_in_hindsight([rec, *captured]) if has_hindsight else None,
                 losses=losses,
                 run_pages=run_pages,
             )
@@ -127,6 +121,20 @@ def write_questions(
     )
     site.write("index.md", "overview.md", home, **pages)
     return site
+
+
+def _predict_in_hindsight(recordings: Sequence[store.Recording]) -> pd.DataFrame:
+    return pd.concat(recording_predictions.predict_measured(part, MODES[-1]) for part in recordings)
+
+
+def _find_twin(
+    site: Site, rec: store.Recording, studies: Mapping[str, store.Recording], known: RunPages
+) -> "_Twin | None":
+    """Find the recording in BF16 that pages show beside `rec`."""
+    if BF16 not in studies:
+        return None
+    own = make_site_of_study(site, BF16, studies[BF16], rec.runs, known)
+    return _Twin(studies[BF16], replace(own, run_links={}))  # as many rows as `rec`'s: with links pages are too large
 
 
 @dataclass(frozen=True)
