@@ -13,6 +13,7 @@ import pandas as pd
 
 from profiler_job.analysis.answers.capture_facts import CaptureFacts, FactsError
 from profiler_job.analysis.answers.capture_steps import BY_RANGES, CaptureSteps, find_steps
+from profiler_job.analysis.answers.markdown_text import UNKNOWN
 from profiler_job.analysis.answers.python_timings import PythonTime, read_times
 from profiler_job.analysis.capture import modules
 from profiler_job.analysis.capture.attribution import Attribution
@@ -30,7 +31,6 @@ from profiler_job.jobs.contract.modes import MODE_PHASES
 from profiler_job.jobs.contract.precisions import PRECISIONS
 from profiler_job.jobs.contract.words import format_count
 
-UNKNOWN = "unknown"
 LEAST_READ = 0.8
 """Part of the matmuls' time whose names must show one precision."""
 _CASE = ("size", "context_length", "batch_size", "precision", "attention", "gpu_name")

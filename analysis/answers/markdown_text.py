@@ -28,6 +28,8 @@ MOST_ROWS = 60
 """Rows of a table on a page; its CSV has all."""
 _SPECIAL = re.compile(r"[\\`*\[\]|~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|^[#+=-]|^\d+(?=[.)](?:\s|$))")
 _NOTHING = "–"
+UNKNOWN = "unknown"
+"""Value of an axis that neither a capture nor a fact gives."""
 _MOST_MODULES = 2
 
 
@@ -63,7 +65,8 @@ def modules(paths: object) -> str:
 
 def case(row: Mapping[str, Any], by: Sequence[str]) -> str:
     """Return a case in a sentence: small, 128 tokens."""
-    return ", ".join(_case_word(name, row[name]) for name in by if name in row and not is_missing(row[name]))
+    known = [name for name in by if name in row and not is_missing(row[name]) and row[name] != UNKNOWN]
+    return ", ".join(_case_word(name, row[name]) for name in known)
 
 
 def _case_word(name: str, value: Any) -> str:

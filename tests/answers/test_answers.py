@@ -110,6 +110,11 @@ def test_a_hole_by_memory_is_told_from_what_was_not_tried(folder, tmp_path):
     assert rows[-1][:3] == ["small", "1,024", "OOM"]
 
 
+def test_a_sentence_leaves_out_what_is_not_known_of_a_case():
+    row = {"size": "xl", "context_length": 512, "precision": "unknown"}
+    assert md.case(row, [*row]) == "xl, 512 tokens"
+
+
 def test_two_gpus_are_said_and_counted(tmp_path):
     make_capture(tmp_path / "small_ctx128_train_step.sqlite", "train_step", processes=(1, 2))
     done = run(tmp_path, "--out", tmp_path / "answers", "--batch-size", 4)
