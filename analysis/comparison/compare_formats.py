@@ -45,6 +45,8 @@ FEW = 5
 """Runs without a partner, and pairs with another sum, that are named in text and Markdown."""
 NAMED, MOST_NAMED = 3, 100
 """Kernels that only one side has: so many of each are named in text, and in Markdown and JSON."""
+SEEN_METRICS: tuple[Metric, ...] = ("step", "kernel", "memory", "energy")
+"""Metrics of which the smallest change that would have been found is printed."""
 Checked = Sequence[tuple[Condition, Sequence[GateOutcome]]]
 """The conditions of the gate, each with its outcome for each pair."""
 UNIT = f"{TOKENS:,} tokens"
@@ -77,6 +79,19 @@ def format_verdict(judged: Judgement) -> str:
         return judged.verdict
     band = format_share(judged.band / judged.first) if judged.first else format_quantity(judged.kind, judged.band)
     return f"not beyond the noise band of {band}"
+
+
+def describe_smallest_seen(pairs: Sequence[ComparedPair]) -> str:
+    """Describe the smallest changes that would have been found nine times out of ten, by metric, as shares of A: from
+    the lowest to the highest of several pairs. "" if none is known."""
+    known = []
+    for metric in SEEN_METRICS:
+        judged = [pair.judgements[metric] for pair in pairs if metric in pair.judgements]
+        shares = [of.smallest_seen / of.first for of in judged if of.first and math.isfinite(of.band)]
+        if shares:
+            ends = dict.fromkeys(format_share(share) for share in (min(shares), max(shares)))
+            known.append(f"{METRICS[metric]} {' to '.join(ends)}")
+    return f"smallest change that is found nine times out of ten: {', '.join(known)}" if known else ""
 
 
 def _format_both(judged: Judgement) -> list[str]:
@@ -262,6 +277,7 @@ def as_text(comparison: Comparison, checked: Checked, top: int) -> str:
         lines.append("")
         for metric in list_counted_metrics(comparison.pairs):
             lines += _wrap(format_counts(comparison.pairs, metric))
+        lines += _wrap(describe_smallest_seen(comparison.pairs))
     for pair in comparison.pairs:
         lines.append("")
         if len(comparison.pairs) > 1:
@@ -269,7 +285,8 @@ def as_text(comparison: Comparison, checked: Checked, top: int) -> str:
             lines += _format_unequal_sum(pair, "  ")
             lines += [line for cause in pair.waterfall.first_causes for line in _format_part(pair.waterfall, cause)]
         else:
-            lines += [*_wrap(format_headline(pair)), "", *_format_table(pair), "", *_format_causes(pair, top)]
+            lines += [*_wrap(format_headline(pair)), "", *_format_table(pair)]
+            lines += [*_wrap(describe_smallest_seen([pair])), "", *_format_causes(pair, top)]
     if checked:
         lines.append("")
     for condition, case, outcome in _iterate_outcomes(comparison, checked):
@@ -377,6 +394,7 @@ def as_markdown(comparison: Comparison, checked: Checked, top: int) -> str:
     if len(pairs) == 1:
         (pair,) = pairs
         lines += ["", f"**{escape_markdown(format_headline(pair))}**", "", *_format_markdown_table(pair)]
+        lines += ["", escape_markdown(describe_smallest_seen([pair]))]
         lines += ["", escape_markdown(f"Why: {format_total(pair)}"), ""]
         lines += [escape_markdown(explain_unequal_sum(pair)), ""] if pair.has_parts_apart else []
         lines += ["| difference | part |", "| --: | :-- |"]
@@ -397,6 +415,7 @@ def as_markdown(comparison: Comparison, checked: Checked, top: int) -> str:
             lines += ["", _format_others(len(names))] if len(names) > MOST_NAMED else []
     else:
         lines += ["", *(f"- {escape_markdown(format_counts(pairs, metric))}" for metric in list_counted_metrics(pairs))]
+        lines += [f"- {escape_markdown(describe_smallest_seen(pairs))}"]
         steps = f"step{_format_unit(pairs[0].judgements['step'])}"
         lines += ["", f"| runs | {steps} A | step B | change | verdict | GPU work | GPU idle | what changed |"]
         lines.append("| :-- | --: | --: | --: | :-- | :-- | :-- | :-- |")
@@ -493,6 +512,7 @@ def _make_pair(pair: ComparedPair) -> dict[str, Any]:
                 "difference": judged.difference,
                 "share": judged.share,
                 "band": None if math.isinf(judged.band) else judged.band,
+                "smallest_seen": None if math.isinf(judged.band) else judged.smallest_seen,
                 "verdict": judged.verdict,
             }
             for name, judged in pair.judgements.items()

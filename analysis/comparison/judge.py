@@ -55,6 +55,9 @@ WITHIN = "within"
 """The verdict on a difference that does not exceed its noise band, however large the band."""
 CLEAR = 2
 """Number of noise bands from which on nobody would take a difference for chance."""
+SEEN = 1.65
+"""Number of noise bands of the smallest change that is found nine times out of ten: half a band holds 1.96 standard
+deviations, and chance takes away more than 1.28 of them in one case of ten."""
 Sampled = Literal["processes", "measured_steps", "profiled_steps"]
 APART = 0.1
 """Share of the larger difference by which the differences of the step and of its parts may differ and still count as
@@ -95,6 +98,11 @@ class Judgement:
     def is_real(self) -> bool:
         """Whether the difference exceeds the noise band."""
         return abs(self.difference) > self.band
+
+    @property
+    def smallest_seen(self) -> float:
+        """The smallest change that would have been found nine times out of ten; infinite if no band is known."""
+        return SEEN * self.band
 
     @property
     def is_clear(self) -> bool:

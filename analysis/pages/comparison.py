@@ -179,6 +179,7 @@ def _metric_table(metric: Metric, pairs: list[ComparedPair], links: Links) -> Ta
         Column("difference", "difference", kind),
         Column("share", "of A", "share", absent="n/a"),
         Column("band", "noise band, ±", kind, absent="not known"),
+        Column("seen", "would be found", "share", absent="n/a"),
         Column("is_real", "beyond it", "yes_no"),
         Column("verdict", "verdict"),
     )
@@ -207,6 +208,7 @@ def _word_judgement(judged: Judgement) -> dict[str, Any]:
         "high": None if band is None else judged.difference + band,
         "share": judged.share,
         "band": band,
+        "seen": None if band is None or not judged.first else judged.smallest_seen / judged.first,
         "is_real": judged.is_real,
         "verdict": judged.verdict,
     }
@@ -261,6 +263,7 @@ def _pair_tables(pair: ComparedPair, links: Links) -> list[Table]:
                 Column("difference", "difference", "change"),
                 Column("share", "of A", "share", absent="n/a"),
                 Column("band", "noise band, ±", "quantity", absent="not known"),
+                Column("seen", "would be found", "share", absent="n/a"),
                 Column("is_real", "beyond it", "yes_no"),
                 Column("verdict", "verdict"),
             ),
