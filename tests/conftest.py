@@ -33,7 +33,7 @@ IN_BROWSER = Path(__file__).parent / "browser"
 """Tests of built sites: to build them takes a minute, so all of them are long."""
 
 NOT_RUN = pytest.StashKey[dict[str, int]]()
-"""How many tests are left out, by what is said of them."""
+"""How many tests are left out, by reason."""
 PROCESSOR_S = pytest.StashKey[Counter[str]]()
 """Seconds of processors by test, of processes that it started and waited for, too. Where workers share the cores, they
 tell what makes a suite long; how long a test took tells also for what it waited."""

@@ -52,8 +52,8 @@ def build_site(folder: Path, recording=None, site_url: str = "", config: str = "
 
 
 def cards_of(site: Path) -> dict[str, dict[str, str]]:
-    """What each page of a site built for SITE_URL says of its card: address, width, height and alt. Raises
-    AssertionError where one is not there, or is not what is said."""
+    """The card of each page of a site built for SITE_URL: address, width, height and alt. Raises AssertionError where
+    one is not there, or is not what the page says."""
     cards = {}
     for path in pages_of(site):
         if path == "404.html":

@@ -70,7 +70,7 @@ OOM = {
 
 @dataclass(kw_only=True)
 class Recording:
-    """Stands in for profiler_job.analysis.recording.store.Recording: the same tables as attributes."""
+    """A fake of profiler_job.analysis.recording.store.Recording: the same tables as attributes."""
 
     runs: pd.DataFrame
     steps: pd.DataFrame

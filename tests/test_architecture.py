@@ -54,14 +54,14 @@ MAY_SEE = {
     "jobs.memory": {"metrics", "pages"},
 }
 """What of the GPU side they may import, too: the contract, the simulated step, which needs no torch, and
-for commands of both sides those of the other."""
+for commands of both sides the commands of the other."""
 
 ROOMS |= {
     f"analysis.{room}": {f"analysis.{before}" for before in ORDER[:place]}
     | {other for other, rooms in MAY_SEE.items() if room in rooms}
     for place, room in enumerate(ORDER)
 }
-"""What each room may import from the others. A room is a package or a module beside them."""
+"""What each room may import from the others. A room is a package, or a module next to the packages."""
 
 
 def module_of(path):

@@ -1,5 +1,5 @@
-"""What README, CONTRIBUTING.md and the hand-written pages of the site say of commands, options, exit codes, events and
-columns is so, and nothing of it is left unsaid."""
+"""What README, CONTRIBUTING.md and the hand-written pages of the site state on commands, options, exit codes, events
+and columns is so, and nothing is left out."""
 
 import ast
 import json

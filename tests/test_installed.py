@@ -138,7 +138,7 @@ def user(request, install, tmp_path) -> User:
     return User(tmp_path / "mine", install(form), package, on_path)
 
 
-def in_cases(
+def parametrize_cases(
     *marks: pytest.MarkDecorator, others: pytest.MarkDecorator, chosen: tuple[int, ...] = (0, len(CASES) - 1)
 ) -> pytest.MarkDecorator:
     """Run a test for the chosen cases, the first and the last, with some marks, and for the others with another."""
@@ -210,7 +210,7 @@ def test_it_shows_a_real_export(install, tmp_path, name):
     assert "Kernel families" in user.run("show", profile(name))
 
 
-@in_cases(others=pytest.mark.long, chosen=(0,))
+@parametrize_cases(others=pytest.mark.long, chosen=(0,))
 def test_it_reads_and_plans(user, tmp_path):
     capture = tmp_path / "mine" / "capture.sqlite"
     capture.write_bytes(gzip.decompress((ROOT / "tests" / "data" / "graph_node.sqlite.gz").read_bytes()))
@@ -221,12 +221,12 @@ def test_it_reads_and_plans(user, tmp_path):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-@in_cases(pytest.mark.long, others=pytest.mark.nightly, chosen=(0,))
+@parametrize_cases(pytest.mark.long, others=pytest.mark.nightly, chosen=(0,))
 def test_every_command_has_help(user, name):
     assert "Usage" in user.run(name, "--help")
 
 
-@in_cases(pytest.mark.long, others=pytest.mark.nightly)
+@parametrize_cases(pytest.mark.long, others=pytest.mark.nightly)
 def test_a_job_measures_and_makes_its_site_which_can_be_built_again(fake_worker, user):
     sweep = TINY | {"context_length": [8], "mode": ["forward"]}
     (user.folder / "tiny.yaml").write_text(yaml.safe_dump(sweep))
@@ -238,7 +238,7 @@ def test_a_job_measures_and_makes_its_site_which_can_be_built_again(fake_worker,
     assert page.is_file()
 
 
-@in_cases(pytest.mark.long, others=pytest.mark.nightly)
+@parametrize_cases(pytest.mark.long, others=pytest.mark.nightly)
 def test_a_script_that_imports_packages_of_our_names_is_profiled_with_its_site(fake_nsys, user):
     (user.folder / "train.py").write_text(SCRIPT)
     user.run("profile", "--skip", "3", "--steps", "3", "--", sys.executable, "train.py")

@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 LARGEST_MIB = 50
-"""Of all tracked files together."""
+"""MiB of all tracked files together."""
 
 
 def test_tracked_files_together_are_small():

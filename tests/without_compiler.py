@@ -1,5 +1,5 @@
 """What scripts of tests begin with that compile nothing. PyTorch imports its compiler, which takes as long as all else
-that is imported, where the first optimizer is made or the first process group, to be told to leave them alone."""
+that is imported, where the first optimizer is made or the first process group, only to exempt them."""
 
 WITHOUT_COMPILER = """
 import sys

@@ -1,4 +1,4 @@
-"""What nsys itself says of a capture in which it saw no kernels: its warnings, and whether it was to trace CUDA."""
+"""nsys's own warnings about a capture in which it saw no kernels, and whether it was to trace CUDA."""
 
 import re
 

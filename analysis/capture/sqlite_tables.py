@@ -102,7 +102,7 @@ class SqliteTables:
             raise ExportError(
                 ExportProblem.DAMAGED, shown, f"has {table} as a {kind}, which nsys never writes", EXPORT_AGAIN
             )
-        # Numbers that sqlite3 would give as they are stored: INTEGER columns, of which none is the row's number.
+        # Numbers that sqlite3 would give as they are stored: INTEGER columns other than the row's number.
         places = {column[1]: column[0] for column in columns if column[2].upper().split()[:1] in (["INTEGER"], ["INT"])}
         if not any(column[5] for column in columns):
             self._plain[table] = root, places

@@ -147,8 +147,8 @@ def checks_of(
     kernel time with a module. busy: GPU busy in a step over the time of its kernels, copies and fills (at most 1).
     forward_layouts, backward_layouts: matmuls whose layout, as their name has it, is not the one that the operation
     should have. math_path: share of GEMM time on the units of the declared precision. nsys_sums: largest
-    difference, in ns or calls, from nsys's own statistics of any kernel in the step or a phase. Those of
-    `second_sources` besides.
+    difference, in ns or calls, from nsys's own statistics of any kernel in the step or a phase. And the
+    columns of `second_sources`.
     """
     ordered = run_grid.select_measured_runs(runs)
     info = ordered.astype({"run_id": str, "mode": str, "attention": str}).set_index("run_id")

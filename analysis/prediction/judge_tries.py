@@ -49,8 +49,8 @@ def expect(path: Path, sets: Sequence[tuple[str, ...]]) -> list[dict[str, Any]]:
 
 
 def advise(recording: store.Recording) -> dict[str, Ceiling]:
-    """What the advice from the only run of a recording says of each change. Its times are sums over the GPUs, and a
-    ceiling is that of a step."""
+    """Return what each change could save at most, by the advice from the only run of a recording. The advice sums over
+    the GPUs; the result is a time of one step."""
     run = recording.runs.iloc[0]
     parts = run_limit.split_steps(recording.kernels, recording.memops)
     limits = step_limits.find_limits(recording.steps, recording.kernels, recording.memops)
@@ -73,8 +73,8 @@ def advise(recording: store.Recording) -> dict[str, Ceiling]:
 
 
 def ceiling(advised: dict[str, Ceiling], names: tuple[str, ...], step_ns: float) -> Ceiling:
-    """That of a set: changes together save no more than the sum of their ceilings. None where that is the whole step,
-    which says nothing."""
+    """Return the ceiling of a set: the sum of the ceilings of its changes. None if that is the whole step, which limits
+    nothing."""
     nothing = Ceiling(save_ns=None, reason="the capture has no evidence for it")
     each = {name: advised.get(name, nothing) for name in names}
     if why := {name: said.reason for name, said in each.items() if said.save_ns is None}:
@@ -102,18 +102,20 @@ def expectation(said: Prediction | Abstention, most: Ceiling) -> dict[str, Any]:
 
 
 def judge(before: Path, after: Path, expected: dict[str, Any]) -> dict[str, Any]:
-    """What changes gave, by the recordings without and with them, and whether that was expected: `lines`, and of the
-    step `first_ns`, `second_ns` and `band_ns`, of which each is null where the two cannot be compared."""
+    """Compare the recordings without and with the changes, and the result with what was expected. Returns `lines`, and
+    `first_ns`, `second_ns` and `band_ns` of the step: each null if the two cannot be compared."""
     try:
         comparison = comparing.load(comparing.Request(first=before, second=after))
     except (NotComparableError, store.RecordingError, ResultsError, ExportError, OSError) as error:
         return {"lines": [f"cannot be compared: {error}"], **dict.fromkeys(("first_ns", "second_ns", "band_ns"))}
     step = comparison.pairs[0].judgements["step"]
-    lines = [*of_step(step), *of_prediction(step, expected["prediction"]), *of_advice(step, expected["save_ns"])]
+    lines = format_step(step)
+    lines += judge_prediction(step, expected["prediction"]) + judge_ceiling(step, expected["save_ns"])
     return {"lines": lines, "first_ns": step.first, "second_ns": step.second, "band_ns": step.band}
 
 
-def of_step(step: Judgement) -> list[str]:
+def format_step(step: Judgement) -> list[str]:
+    """How much faster the step is, and whether that exceeds the noise band."""
     first, second = format_quantities("time", step.first, step.second)
     slowest, quickest = step.second + step.band, step.second - step.band
     high = f"{step.first / quickest:.2f}" if quickest > 0 else "any number"
@@ -125,7 +127,8 @@ def of_step(step: Judgement) -> list[str]:
     return [*lines, f"{off} is {format_verdict(step)}: it may be none"]
 
 
-def of_prediction(step: Judgement, prediction: dict[str, float] | None) -> list[str]:
+def judge_prediction(step: Judgement, prediction: dict[str, float] | None) -> list[str]:
+    """Whether the measured step is in the predicted interval, and not below the predicted ceiling."""
     if prediction is None:
         return []
     low, high = prediction["low_ns"], prediction["high_ns"]
@@ -139,7 +142,8 @@ def of_prediction(step: Judgement, prediction: dict[str, float] | None) -> list[
     return lines
 
 
-def of_advice(step: Judgement, save_ns: float | None) -> list[str]:
+def judge_ceiling(step: Judgement, save_ns: float | None) -> list[str]:
+    """Whether the changes saved at most `save_ns`."""
     if save_ns is None:
         return []
     saved = -step.difference

@@ -23,7 +23,7 @@ from profiler_job.jobs.contract.layout import SCRIPT
 from profiler_job.jobs.contract.quantities import format_size, format_time
 
 RATES = {track_record.SWEEP: rates.FILE, track_record.AS_SCRIPT: script_rates.FILE, SCRIPT: script_rates.FILE}
-"""By the way in which a step is predicted, as of `track_record.choose_kind`."""
+"""By the way in which a step is predicted (`track_record.choose_kind`)."""
 
 Format = Literal["text", "json"]
 
@@ -50,7 +50,7 @@ def run(request: Request, out: Callable[[str], None], err: Callable[[str], None]
             )
         sets = [tuple(name.strip() for name in one_set.split(",")) for one_set in request.sets]
         side = load_side(request.recording, request.only)
-        assert side.recording  # of what is no capture
+        assert side.recording  # a capture was handled above
         for names in sets:
             scripts.sort_changes(names)
         sets, wanted = sets or [*usual_sets(side.recording)], set(side.runs["run_id"].astype(str))

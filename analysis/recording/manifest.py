@@ -16,7 +16,7 @@ PROTOCOL = ("protocol_version", "processes", "seed", "warmup_steps", "measured_s
 def describe_recording(
     name: str, sweep: str, runs: pd.DataFrame, schemas: set[str], not_run: list[str]
 ) -> dict[str, Any]:
-    """Return what `manifest.json` says of a recording. not_run: ids of the runs of the sweep without a result."""
+    """Return the `manifest.json` of a recording. not_run: ids of the runs of the sweep without a result."""
 
     def values(column: str) -> str:
         return ", ".join(sorted({str(value) for value in runs[column].dropna()}))

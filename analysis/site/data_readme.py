@@ -1,4 +1,4 @@
-"""Writes the README of a folder of published recordings: what each is, of which GPU, and for which page.
+"""Writes the README of a folder of published recordings: what each is, its GPU, and the page it is for.
 
 python -m profiler_job.analysis.site.data_readme site/data
 """

@@ -29,7 +29,7 @@ def ask(question: Question, rec: store.Recording, **more: Any) -> Answer:
 
 
 def check_recording(rec: store.Recording, studies: Mapping[str, store.Recording] = MappingProxyType({})) -> Answer:
-    """Return the reconciliation of a recording, and of its numbers with those of the studies."""
+    """Return the reconciliation of a recording, and of its numbers with the numbers of the studies."""
     return reconciliation.answer(
         rec.runs, rec.steps, rec.kernels, rec.memops, rec.nsys_sums, rec.api, rec.processes, studies
     )

@@ -1,4 +1,4 @@
-"""A part of a long task in a process of its own, beside the rest of it."""
+"""A part of a long task in another process, while the rest goes on."""
 
 import multiprocessing
 import os
@@ -43,18 +43,18 @@ class Helper:
 
     def give(self, work: Callable[..., Any], *args: Any) -> None:
         """Raises ChildProcessError where the process was killed, as `result` does."""
-        with self._told_of_its_end():
+        with self._raise_if_killed():
             self._pipe.send((work, args))
 
     def result(self) -> Any:
-        with self._told_of_its_end():
+        with self._raise_if_killed():
             has_failed, result = self._pipe.recv()
         if has_failed:
             raise result
         return result
 
     @contextmanager
-    def _told_of_its_end(self) -> Iterator[None]:
+    def _raise_if_killed(self) -> Iterator[None]:
         try:
             yield
         except (EOFError, ConnectionError):

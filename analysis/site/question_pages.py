@@ -130,7 +130,7 @@ def _predict_in_hindsight(recordings: Sequence[store.Recording]) -> pd.DataFrame
 def _find_twin(
     site: Site, rec: store.Recording, studies: Mapping[str, store.Recording], known: RunPages
 ) -> "_Twin | None":
-    """Find the recording in BF16 that pages show beside `rec`."""
+    """Find the recording in BF16 that pages compare with `rec`."""
     if BF16 not in studies:
         return None
     own = make_site_of_study(site, BF16, studies[BF16], rec.runs, known)

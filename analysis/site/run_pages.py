@@ -143,7 +143,7 @@ def write_timelines(
             files = {}
             for viewer, document in (("speedscope", timeline.speedscope(trace)), ("perfetto", timeline.chrome(trace))):
                 path = f"report/timelines/{file_name(run_id)}.{viewer}.json.gz"
-                files[viewer] = {"path": path, "bytes": site.put(path, timeline.pack(document))}
+                files[viewer] = {"path": path, "bytes": site.write_asset(path, timeline.pack(document))}
             said |= {"shift": trace.shift, "files": files}
         if has_files or said["strip"] or said["lanes"]:
             written[run_id] = said

@@ -74,7 +74,7 @@ class Site:
     page of the run. `run_links` have that by run id: its path below docs, without .md. What the `notes` say, each with
     the template mix.md, stands at the top of every page. `sizes` are names of models, the smallest first. `recording`:
     name, date and commit of the program of what the pages are about, for their feet. `properties`: what its runs may be
-    looked for by, as of `run_grid.property_names`. has_glossary: the words of the glossary are links to it.
+    looked for by (`run_grid.property_names`). has_glossary: the words of the glossary are links to it.
     """
 
     docs: Path
@@ -98,7 +98,7 @@ class Site:
             lstrip_blocks=True,
             keep_trailing_newline=True,
             bytecode_cache=_COMPILED,
-            optimized=False,  # nothing that a page's own filter makes may stand in what pages share
+            optimized=False,  # what pages share may contain nothing that a page's own filter makes
         )
         self.env.filters |= {name: getattr(text, name) for name in FILTERS} | {
             "text": text.inline,
@@ -125,10 +125,10 @@ class Site:
             verdict = self._plain_verdict(path, template, answer, extra)
             front = front_matter.complete(front, name, verdict, self.recording)
             if front_matter.has_cards():
-                self.put(front_matter.path_of_card(path), front_matter.draw_card(front, name))
+                self.write_asset(front_matter.path_of_card(path), front_matter.draw_card(front, name))
         if self.has_glossary and path != f"report/{GLOSSARY.name}":
             body = link_terms(body, "../" * path.count("/"))
-        self._put(path, front_matter.join(front, body))
+        self._write_text(path, front_matter.join(front, body))
 
     def _plain_verdict(self, path: str, template: str, answer: Answer, extra: Mapping[str, Any]) -> str:
         """The verdict of a page in plain text; "" of a page without one."""
@@ -148,16 +148,16 @@ class Site:
         words = "".join(loaded.blocks[block](loaded.new_context(page.context() | extra)))
         return verdict(words)
 
-    def put(self, path: str, content: bytes) -> int:
-        """Write a file that is no page (path below docs) and give its size in bytes."""
-        put_file(self.docs / path, content)
+    def write_asset(self, path: str, content: bytes) -> int:
+        """Write a file other than a page (path below docs), and return its size in bytes."""
+        write_file(self.docs / path, content)
         return len(content)
 
-    def _put(self, path: str, content: str) -> None:
-        self.put(path, content.encode("utf-8"))
+    def _write_text(self, path: str, content: str) -> None:
+        self.write_asset(path, content.encode("utf-8"))
 
 
-def put_file(target: Path, content: bytes) -> None:
+def write_file(target: Path, content: bytes) -> None:
     """Write a file, and the folders that it needs."""
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(content)
@@ -242,16 +242,16 @@ class _Page:
 
     def sentence(self, key: str, caller: Callable[..., str]) -> Markup:
         """The sentence of a claim if it holds, otherwise nothing."""
-        return self._said(self.answer.claims[key], caller, {})
+        return self._render_claim(self.answer.claims[key], caller, {})
 
-    def _said(self, claim: Claim, caller: Callable[..., str], read: findings.Read) -> Markup:
+    def _render_claim(self, claim: Claim, caller: Callable[..., str], read: findings.Read) -> Markup:
         """The sentence; `read` gains the facts in it, by their names."""
         return Markup(caller(findings.noted(claim.values, read))).strip() + Markup(" ") if claim.holds else Markup("")
 
     def claim(self, key: str, caller: Callable[..., str]) -> Markup:
-        """A finding: the sentence and a link to the rows behind it."""
+        """A finding: the sentence, with a link to its rows."""
         read: findings.Read = {}
-        words = self._said(self.answer.claims[key], caller, read)
+        words = self._render_claim(self.answer.claims[key], caller, read)
         if not words:
             return Markup("")
         self.claimed.append((self.answer.claims[key], words, read))
@@ -283,10 +283,10 @@ class _Page:
         return self._html(table, self._csv(key, table.rows, table.columns))
 
     def _html(self, table: Table, csv_link: str, anchor: str = "") -> Markup:
-        families, also = dict(self.site.families), self._in_common(table)
+        families, also = dict(self.site.families), self._list_shared_properties(table)
         return tables.to_html(table, csv_link, self.root, families, anchor, self.site.sizes, also)
 
-    def _in_common(self, table: Table) -> str:
+    def _list_shared_properties(self, table: Table) -> str:
         """What the runs of a table have in common and no column says; nothing where some row is of no known run."""
         run_ids = set(table.rows["run_id"]) - {""} if "run_id" in table.rows else set()
         if not run_ids <= {*self.site.properties}:
@@ -324,7 +324,7 @@ class _Page:
 
     def _csv(self, key: str, rows: pd.DataFrame, columns: tuple[Column, ...]) -> str:
         path = f"{self.folder}/{text.file_name(key)}.csv"
-        self.site._put(path, tables.to_csv(rows, columns))
+        self.site._write_text(path, tables.to_csv(rows, columns))
         return posixpath.relpath(path, posixpath.dirname(self.path) or ".")
 
     def chart(self, key: str) -> Markup:

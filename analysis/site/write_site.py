@@ -40,7 +40,7 @@ from profiler_job.analysis.site.page_context import RunPages, check_recording, i
 from profiler_job.analysis.site.parallel_pages import Helper, Later, helping
 from profiler_job.analysis.site.question_pages import write_overview_of_script, write_questions
 from profiler_job.analysis.site.run_pages import write_runs, write_runs_of_study
-from profiler_job.analysis.site.site_writer import put_file
+from profiler_job.analysis.site.site_writer import write_file
 from profiler_job.jobs.contract.layout import SCRIPT
 from profiler_job.jobs.contract.outputs import check_file, check_folder, is_generated
 from profiler_job.jobs.contract.studies import AGAIN, GPUS, LOSSES
@@ -143,7 +143,7 @@ def write(
         written = _draft(rec, studies, Path(draft), benchmarked, downloads, compare, price, helper)
         if front_matter.has_cards():
             for path, picture in front_matter.draw_cards_of_hand_written(docs).items():
-                put_file(Path(draft, path), picture)
+                write_file(Path(draft, path), picture)
         _settle(Path(draft), docs)
     return written
 

@@ -37,7 +37,7 @@ TIMEOUT_S = 60
 START = '#!/bin/sh\nhere=$(dirname "$(dirname "$(readlink -f "$0")")")\n'
 """First lines of bin/nsys in the folder of an installation."""
 FOLDERS = {"bin", "etc", "lib", "libraries", "opt", "usr", "var"}
-"""Folders in the folder of an installation: those of the package, and two that are added."""
+"""Folders in the folder of an installation: the package's, and two that are added."""
 
 
 class InstallError(Exception):

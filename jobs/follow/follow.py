@@ -305,7 +305,7 @@ class Follower:
         self.watch_calls()
 
     def say(self, text: str) -> None:
-        """Print a line among those of the script, once for all ranks."""
+        """Print a line among the lines of the script, once for all ranks."""
         if self.ranks.rank == self.ranks.first:
             print(f"profiler-job: {text}", file=sys.stderr)
 

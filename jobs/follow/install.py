@@ -92,7 +92,7 @@ def wrap_nvtx(name: str) -> Callable[..., Any]:
 
 def end_steps_with(name: str, follower: Follower) -> None:
     """A step ends when the script closes its NVTX range of that name. If none is opened in the first updates of an
-    optimizer, the script's user is told."""
+    optimizer, a message is printed."""
     opened: list[str] = []
     names: Counter[str] = Counter()
 

@@ -69,7 +69,7 @@ class Ranks:
 
     def is_left(self) -> bool:
         """Return whether the process that had this rank before has ended, and no step was captured until now: a script
-        may start one group of processes after the other, of which the first take too few steps."""
+        may start one group of processes after the other, and the first may take too few steps."""
         try:
             owner, stage = int(self.owner.read_text()), (self.folder / PROGRESS).read_text()
             os.kill(owner, 0)

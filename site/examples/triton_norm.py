@@ -1,7 +1,7 @@
 """Feed-forward blocks whose RMSNorm is a Triton kernel of its own, or the same in PyTorch (`fused: [true, false]`).
 
-Without a GPU or without Triton, and in the simulation of `plan`, the PyTorch form runs in either case: what is measured
-on a CPU is no measure of the kernel.
+Without a GPU or without Triton, and in the simulation of `plan`, the PyTorch form runs in either case: a time on a
+CPU says nothing about the kernel.
 """
 
 import torch

@@ -1,5 +1,5 @@
 """Measure the reader: time and peak memory of load, attribution and summaries of generated captures, on two cores; and
-`compare` of two of them, as of `tests.bench.compare_speed`, `history` of 400 small ones, and what is kept of a capture
+`compare` of two of them (`tests.bench.compare_speed`), `history` of 400 small ones, and what is kept of a capture
 for the next time.
 
     python -m tests.bench [--sizes 100000,1000000,5000000] [--repeat 3] [--out FILE.json]
@@ -7,7 +7,7 @@ for the next time.
 Each measurement runs in a fresh process. nsys-ai (from PyPI, installed into an environment of its own, with the
 extension of DuckDB that it would otherwise download) does the nearest that it can on the same SQLite file: attribute
 kernels to NVTX ranges and total them, `nsys-ai skill run nvtx_layer_breakdown`; once from the file, and once more from
-the cache that it has then built beside it. Every kernel of a generated capture lies in exactly one range called
+the cache that it has then built. Every kernel of a generated capture lies in exactly one range called
 block_N, so the kernels that a tool counts there can be checked.
 """
 
@@ -110,7 +110,7 @@ def _at_home(environment: Path) -> dict[str, str]:
 
 def _measure_size(size: int, folder: Path, repeat: int, nsys_ai: Path | None) -> list[dict]:
     sqlite, parquet = folder / f"{size}.sqlite", folder / f"{size}"
-    # Not here: the peak memory of a new process begins with that of the process that starts it.
+    # Not here: the peak memory of a new process begins at the memory of the process that starts it.
     generate = [sys.executable, "-m", "tests.bench.generate", str(size), str(folder)]
     subprocess.run(generate, check=True, timeout=TIMEOUT_S)
     rows = [_ours(sqlite, "sqlite", size, repeat), _ours(parquet, "parquetdir", size, repeat)]

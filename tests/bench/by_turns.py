@@ -56,7 +56,7 @@ def run(script: list[str], mark: str, pairs: int, steps: int, is_control: bool =
 
 
 def judge(facts: dict, steps: int, is_control: bool = False) -> dict:
-    """The ratio that the module tells of. Raises SystemExit where the script was not followed in its turns."""
+    """Return the ratio that the module's docstring defines. Raises SystemExit if the script was followed otherwise."""
     ns = np.array([step["ns"] for step in facts["steps"]], float).reshape(-1, 2, steps)
     is_followed = np.array([step["is_followed"] for step in facts["steps"]]).reshape(-1, 2, steps)[:, :, 0]
     expected = 0 if is_control else ns.size // 2

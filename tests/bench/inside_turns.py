@@ -28,7 +28,7 @@ WARM_UP = 15
 class Settings(NamedTuple):
     """injected: folder of what follows scripts. out: file for the steps. mark: how the line begins that the script
     prints at the end of each step. pairs: of turns, after which the script ends. steps: in a turn. is_control: whether
-    the steps of both kinds are left alone, which shows what the measurement says of no difference."""
+    the steps of both kinds are left alone, which shows the noise of the measurement."""
 
     injected: str
     out: str
@@ -62,7 +62,7 @@ class Turns:
         optimizer = import_module("torch.optim.optimizer")
         follow.wrap = self.switched(follow.wrap)
         for name in ("register_optimizer_step_pre_hook", "register_optimizer_step_post_hook"):
-            setattr(optimizer, name, self.kept(getattr(optimizer, name)))
+            setattr(optimizer, name, self.record_hook(getattr(optimizer, name)))
         plan = follow.Plan(out=f"{self.settings.out}.ranks", skip=WARM_UP - 5, steps=sys.maxsize)
         self.follower = follow.install(plan)
 
@@ -81,7 +81,7 @@ class Turns:
 
         return switch
 
-    def kept(self, register: Callable) -> Callable:
+    def record_hook(self, register: Callable) -> Callable:
         def keep(hook: Callable) -> Any:
             self.hooks.append([register, hook, register(hook)])
             return self.hooks[-1][2]

@@ -160,7 +160,7 @@ class ProcessPerRun(Timer):
             )
 
 
-def by_hand(runs: list[Run], protocol: Protocol, folder: Path, device: str) -> tuple[Measured, float]:
+def measure_by_hand(runs: list[Run], protocol: Protocol, folder: Path, device: str) -> tuple[Measured, float]:
     """A new process for each pass of each run; nothing is repeated. With the seconds of the passes under nsys alone."""
     started, lost, profiled_s = time.monotonic(), {}, 0.0
     for run in runs:
@@ -186,7 +186,7 @@ def process_per_run(runs: list[Run], protocol: Protocol, device: str) -> dict:
     """The same runs by warm workers, and with a new process for each pass of each run; in complete runs per second."""
     with tempfile.TemporaryDirectory() as folder:
         warm = measure(runs, protocol, Path(folder) / "warm", [0], device)
-        each, profiled_s = by_hand(runs, protocol, Path(folder) / "each", device)
+        each, profiled_s = measure_by_hand(runs, protocol, Path(folder) / "each", device)
     return {
         "num_runs": len(runs),
         **warm.figures("warm"),

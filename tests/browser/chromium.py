@@ -43,8 +43,8 @@ def launched() -> Iterator:
 
 
 def watched(page) -> tuple[list[str], list[str]]:
-    """(what the page complains of, what it asks for) from now on: both lists grow. What the graphics driver says of its
-    own speed is not the page's, nor is a request that ended because the page was left before it came."""
+    """(what the page complains of, what it asks for) from now on: both lists grow. Left out: messages of
+    the graphics driver on its speed, and requests that ended because the page was left before the answer came."""
     complaints, requests = [], []
 
     def note(said):

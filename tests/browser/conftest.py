@@ -14,8 +14,8 @@ from tests.site_builder import SITE_URL, build_site, build_small_site
 
 @pytest.fixture(scope="session")
 def built(request, built_once):
-    """Folder of the HTML of a report, built for a base path: with --long or --all that of the shipped recordings, which
-    --site names if it was built already."""
+    """Folder of the HTML of a report, built for a base path: with --long or --all the report of the shipped
+    recordings, which --site names if it was built already."""
     if site := request.config.getoption("site"):
         return Path(site)
     if runs_long_tests(request.config):

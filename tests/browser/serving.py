@@ -61,8 +61,7 @@ def pages_of(html: Path) -> list[str]:
 
 
 def different_pages(html: Path) -> list[str]:
-    """Every page, but of those that are alike one in ten, and of runs, of which each mode and context has its own, one
-    in five."""
+    """Every page, but one in ten of pages that are alike, and one in five pages of runs, of each mode and context."""
     pages = [path for path in pages_of(html) if path.count("/") == 2]
     others = [path for path in pages if path.startswith(("report/comparison-", "report/runs-"))]
     runs = [path for path in pages if path.startswith("report/runs/")]

@@ -450,7 +450,7 @@ def test_search_loses_no_word(page, address, built):
         ("softmax bandwidth", "report/softmax-detail"),
         ("small", "report/explore"),
         ("padding", "report/ladder"),
-        # a study of which the small site has none
+        # a study that the small site does not have
         pytest.param("two GPUs", "report/several-gpus", marks=pytest.mark.long),
         pytest.param("several GPUs", "report/several-gpus", marks=pytest.mark.long),
     ],

@@ -2,9 +2,9 @@
 self-contained, fitting, steady, and accessible to axe-core.
 
 axe takes minutes on pages of tables, so it reads less of them. Contrast is measured once for every combination of
-colours, size and surroundings on a page. Of rows of the same elements, classes and attributes two are kept, beside
-those with a text whose contrast is measured. All rules run on the light page; the dark one differs in colours only, so
-there the rules about colours run. That the switch and the system's setting make a page dark is tested with the
+colours, size and surroundings on a page. Of rows of the same elements, classes and attributes two are kept, and
+every row with a text whose contrast is measured. All rules run on the light page; the dark one differs in colours only,
+so there the rules about colours run. That the switch and the system's setting make a page dark is tested with the
 behaviours.
 """
 

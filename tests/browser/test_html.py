@@ -20,7 +20,7 @@ from tests.site_builder import ROOT, RUN_ID, cards_of, run_ids_shown
 DESCRIPTIONS = (("name", "description"), ("property", "og:description"))
 LARGEST_PAGE = 300 * 1000
 LARGEST_EXPLORE = 800 * 1000
-"""Of the page of all runs, whose table is its data."""
+"""Bytes of the page of all runs, whose table is its data."""
 LARGEST_SITE = 60 * 1000 * 1000
 REFERENCES = {"for", "aria-labelledby", "aria-describedby", "aria-controls", "aria-owns", "list", "form"}
 THEME = {
@@ -29,7 +29,7 @@ THEME = {
     # Material's search field, of Safari; the checker in PyPI's package is older than the attribute.
     "Attribute “autocorrect” not allowed on element “input” at this point.": 1,
 }
-"""What the checker says of markup that the theme itself writes, and how often on each page. Nothing else may appear."""
+"""The checker's findings in markup that the theme itself writes, and how often on each page. No other may appear."""
 
 
 class Page(links.Page):

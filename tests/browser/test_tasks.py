@@ -102,7 +102,7 @@ def say_bounds() -> list[str]:
 
 
 def say_fused_attention() -> list[str]:
-    """Of the training step whose kernels get fastest, how much faster the step gets."""
+    """How much faster the training step gets whose kernels get fastest."""
     kernels, steps = kernel_ns("attention_bf16"), timed("attention_bf16")
     gains = {
         run: kernels[eager] / kernels[run]

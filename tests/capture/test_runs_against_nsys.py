@@ -1,4 +1,4 @@
-"""The exports of six runs of the default sweep against what nsys said of them on the machine that measured."""
+"""The exports of six runs of the default sweep, compared with nsys's own statistics from the machine that measured."""
 
 import functools
 import io

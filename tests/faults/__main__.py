@@ -38,7 +38,7 @@ OUTCOMES = ("whole", "told", "killed")
 LEFTOVERS = "leftovers"
 
 
-def in_fork(work: Callable[[], object], output: Path) -> int:
+def run_in_fork(work: Callable[[], object], output: Path) -> int:
     """Do something in a fork, whose output goes to a file; returns its exit code, negative where a signal ended it."""
     sys.stdout.flush()
     if pid := os.fork():
@@ -62,8 +62,7 @@ def in_fork(work: Callable[[], object], output: Path) -> int:
 
 
 def chosen(kinds: list[str]) -> list[int]:
-    """The points to strike: of writes one after another, such as those of the pages of a database, the first and the
-    last."""
+    """The points to strike: of writes one after another, such as of the pages of a database, the first and the last."""
     around = zip(["", *kinds], kinds, [*kinds[1:], ""])
     return [at for at, (before, kind, after) in enumerate(around, 1) if kind != "write" or {before, after} != {kind}]
 
@@ -79,7 +78,7 @@ def without_leftovers(state: str) -> str:
 
 
 class Step:
-    """A command that changes files below `root`. `look` says of a state of these what must be the same in the end, and
+    """A command that changes files below `root`. `look` returns what of their state must be the same in the end, and
     raises where something damaged passes as good. A step that failed leaves the state before it, or that after it."""
 
     def __init__(self, name: str, root: Path, command: list[object], look: Callable[[Path], object]):
@@ -110,14 +109,14 @@ class Step:
                 counted.write_text(" ".join(str(kind) for kind in kinds))
 
         counted.unlink(missing_ok=True)
-        code = in_fork(work, self.log)
+        code = run_in_fork(work, self.log)
         kinds = counted.read_text().split() if counted.exists() else []
         return code, [KINDS[int(kind)] for kind in kinds]
 
     def state(self) -> str:
         """What `look` says, as JSON. Raises AssertionError where it cannot."""
         seen = self.root.with_name("seen")
-        code = in_fork(lambda: print(json.dumps(self.look(self.root), sort_keys=True)), seen)
+        code = run_in_fork(lambda: print(json.dumps(self.look(self.root), sort_keys=True)), seen)
         assert code == 0, seen.read_text()
         return json.dumps(json.loads(seen.read_text()), indent=1)
 
@@ -155,7 +154,7 @@ class Step:
 
 
 def look_at_results(sweep: Path) -> Callable[[Path], object]:
-    """The finished runs with their records without times; every file beside them is one that a run has."""
+    """The finished runs with their records without times; every other file in their folders is one that a run has."""
     planned = load_sweep(sweep)
 
     def look(root: Path) -> object:
@@ -203,7 +202,7 @@ def main() -> int:
     results, recordings, data = (folder / name for name in ("results", "recordings", "data"))
     started, run = time.monotonic(), ["run", "--device", "cpu", "--sweep", sweep, "--results", results]
     first = load_sweep(sweep).runs[0]
-    assert in_fork(lambda: app([*map(str, run), "--only", f"mode={first.mode}"]), folder / "first.txt") == 0
+    assert run_in_fork(lambda: app([*map(str, run), "--only", f"mode={first.mode}"]), folder / "first.txt") == 0
     found = {}
     step = Step("run", results, run, look_at_results(sweep))
     if arguments.step == "run":
@@ -214,7 +213,8 @@ def main() -> int:
         ("publish-data", data, ["publish-data", recordings / "tiny", "tiny", "--data", data, "--yes"]),
     ):
         root.mkdir()
-        if in_fork(lambda command=command: app([str(word) for word in command]), folder / "first.txt"):  # in its place
+        words = [str(word) for word in command]
+        if run_in_fork(lambda words=words: app(words), folder / "first.txt"):  # in its place
             sys.exit((folder / "first.txt").read_text())
         if name == arguments.step:
             found[name] = Step(name, root, command, look_at_recording).check(arguments.every)

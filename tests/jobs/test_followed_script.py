@@ -164,7 +164,7 @@ for step in range(40):
 @pytest.mark.long
 @pytest.mark.parametrize("step, expected", [("auto", 60), ("forward", 11)])
 def test_without_an_optimizer_a_step_is_a_call_of_the_model(followed, step, expected):
-    """Unless it is told to, it looks on for a while: a loop of forward and backward may follow."""
+    """Without that option it looks on for a while: a loop of forward and backward may follow."""
     printed, code, noted = followed(ASKS, step=step)
     assert code == 0 and noted["stage"] == "done" and noted["seen"] == expected, printed
     assert noted["optimizers"] == [] and noted["training"] is False

@@ -270,7 +270,7 @@ def test_a_sweep_without_warm_up_needs_fresh_processes(load):
 def test_the_sweeps_of_the_studies_are_valid(file):
     sweep = load_sweep(file)
     assert sweep.name == file.stem
-    assert bool(sweep.study) != file.stem.startswith("cs336_"), "a hand-out's questions are those of the default sweep"
+    assert bool(sweep.study) != file.stem.startswith("cs336_"), "a hand-out asks the questions of the default sweep"
     assert len({run.run_id for run in sweep.runs}) == len(sweep.runs)
 
 

@@ -234,27 +234,27 @@ def step(second: float, band: float = 0.5) -> Judgement:
 
 
 def test_a_step_is_said_with_its_interval_and_whether_that_is_noise():
-    assert judging.of_step(step(8)) == [
+    assert judging.format_step(step(8)) == [
         "1.50 times as fast (1.41 to 1.60): 12.00 ms -> 8.00 ms",
         "-4.00 ms is beyond the noise band of 500 µs: faster",
     ]
-    assert judging.of_step(step(11.8))[1] == "-200 µs is not beyond the noise band of 4.2%: it may be none"
-    assert "slower" in judging.of_step(step(14))[1]
+    assert judging.format_step(step(11.8))[1] == "-200 µs is not beyond the noise band of 4.2%: it may be none"
+    assert "slower" in judging.format_step(step(14))[1]
 
 
 def test_a_step_that_none_was_to_beat_is_told():
     prediction = {"step_ns": 9.5 * MS, "low_ns": 9 * MS, "high_ns": 10 * MS, "ceiling_ns": 8 * MS}
-    assert judging.of_prediction(step(7.4), prediction)[1] == (
+    assert judging.judge_prediction(step(7.4), prediction)[1] == (
         "its ceiling did not hold: no step was to take less than 8.00 ms"
     )
-    assert len(judging.of_prediction(step(7.6), prediction)) == 1, "within the noise band"
+    assert len(judging.judge_prediction(step(7.6), prediction)) == 1, "within the noise band"
 
 
 @pytest.mark.parametrize("second, held", [(9.0, "held"), (10.0, "held"), (8.9, "did not hold"), (11, "did not hold")])
 def test_a_prediction_holds_within_its_interval(second, held):
     prediction = {"step_ns": 9.5 * MS, "low_ns": 9 * MS, "high_ns": 10 * MS, "ceiling_ns": 8 * MS}
-    assert judging.of_prediction(step(second), prediction)[0].startswith(f"the prediction {held}: ")
-    assert judging.of_prediction(step(second), None) == []
+    assert judging.judge_prediction(step(second), prediction)[0].startswith(f"the prediction {held}: ")
+    assert judging.judge_prediction(step(second), None) == []
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_a_prediction_holds_within_its_interval(second, held):
     ],
 )
 def test_a_ceiling_holds_unless_more_is_saved(second, said):
-    assert judging.of_advice(step(second), 3 * MS) == [said]
+    assert judging.judge_ceiling(step(second), 3 * MS) == [said]
 
 
 def test_a_set_has_a_ceiling_where_each_of_its_changes_has():

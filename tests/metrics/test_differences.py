@@ -81,4 +81,4 @@ def test_recordings_that_share_too_few_runs_have_no_bands():
     first = frozen.load_study("")
     assert len(first.runs) < differences.LEAST_PAIRS
     assert differences.bands_of(first, frozen.measure_again(first)) is None
-    assert differences.bands_of(first, first) is None, "a recording is not held against itself"
+    assert differences.bands_of(first, first) is None, "a recording is not compared with itself"

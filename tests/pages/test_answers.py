@@ -316,7 +316,7 @@ def test_a_run_page_says_what_limits_its_gpu_and_what_stands_out_as_show_does(pa
     assert phases.startswith("Under nsys, by phase, with what limits it: forward ")
     assert any(line.startswith("FP32 GEMMs run without tensor cores: ") for line in said.findings)
     columns = [column.key for column in answer.tables["elapsed"].columns]
-    assert "gpu" not in columns and "communication_ns" not in columns, "one GPU, and nothing to say of communication"
+    assert "gpu" not in columns and "communication_ns" not in columns, "one GPU does not communicate"
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def test_a_step_in_micro_batches_is_held_against_the_whole_batch_of_its_case(ans
     assert cut["memory_ratio"].tolist() == pytest.approx([0.75, 0.75], rel=1e-6)
     assert rows.loc[rows["accumulation"] == 1, ["step_ratio", "memory_ratio"]].isna().all(axis=None)
     tokens = 4 * 512
-    assert (rows["tokens_per_s"] == (tokens / rows["step_ns"] * 1e9).round()).all(), "those of the whole batch"
+    assert (rows["tokens_per_s"] == (tokens / rows["step_ns"] * 1e9).round()).all(), "tokens of the whole batch"
 
 
 def test_launches_of_forward_and_backward_are_doubled_and_those_of_the_optimizer_are_not(answer):

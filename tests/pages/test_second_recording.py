@@ -71,7 +71,7 @@ def test_a_recording_is_not_held_against_itself(first):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("others", [[], ["h200-fp32"]], ids=["alone", "beside the first"])
+@pytest.mark.parametrize("others", [[], ["h200-fp32"]], ids=["alone", "with the first"])
 def test_a_page_with_nothing_to_compare_shows_nothing(tmp_path, others, first):
     """A second recording alone, or with no capture."""
     rec = dataclasses.replace(first, manifest=first.manifest | {"study": "again"})

@@ -140,7 +140,7 @@ def timed_steps(*rows: tuple) -> pd.DataFrame:
     "alone, ranks, slower, cost",
     [
         pytest.param((100, 40), [(110, 50), (120, 50)], 0, 15, id="GPUs limit both: how much longer they take"),
-        pytest.param((100, 40), [(110, 50), (120, 50)], 6, 9, id="of which kernels that take longer are no part"),
+        pytest.param((100, 40), [(110, 50), (120, 50)], 6, 9, id="kernels that take longer are no part of it"),
         pytest.param(
             (100, 99), [(150, 150), (150, 130)], 6, 10, id="hosts limit both: how long one waits, and the other not"
         ),
@@ -329,7 +329,7 @@ def test_what_a_run_page_says_of_communication_is_of_each_rank(rec):
 
 
 def steps_of(stall_ms: int) -> tuple[pd.DataFrame, pd.Series]:
-    """Of the loop whose rank 1 sleeps so long before backward: waiting of the first all-reduce of each step, by rank,
+    """The loop whose rank 1 sleeps so long before backward: waiting of the first all-reduce of each step, by rank,
     and transfer of each rank and step."""
     rec = store.load(STALLED / f"stall{stall_ms}")
     kernels = select_steps(rec.kernels).sort_values("start_ns", kind="stable")

@@ -18,7 +18,7 @@ TEMPLATES = Path(questions.__file__).parent
 FROZEN = {question.slug: "" for question in QUESTIONS.values()}
 FROZEN |= {"bounds": "", "softmax-detail": "", "second-recording": "again"}
 FROZEN |= {"precision": "precision", "optimizer-cost": "optimizer", "host": "host", "fused-attention": "attention"}
-"""Questions that frozen runs answer, and of which study these are."""
+"""Questions that frozen runs answer, and the study of these runs."""
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """Runs recorded on an H200, each as the baseline of predictions: data/h200_baselines, made with `baselines` from the
 default sweep, its twin in BF16, the studies of precision, optimizer and compile, and the runs that tested predictions,
-without kernels on the site. passes_ns is NaN but in those three of which it has them."""
+without kernels on the site. passes_ns is NaN but in the three that have them."""
 
 import math
 from pathlib import Path

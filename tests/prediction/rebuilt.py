@@ -2,7 +2,7 @@
 and phases.
 
 Of calls that launch no kernel a recording has sums by phase alone. Each wait is put before the end of the last kernel
-of its phase, where the host waits in such a step, and each copy or fill takes its call as long as they do in the mean.
+in its phase, where the host waits in such a step, and each copy or fill takes its call as long as they do in the mean.
 """
 
 import numpy as np

@@ -53,7 +53,7 @@ def test_without_sets_the_usual_ones_are_said(folder):
 
 
 def test_a_ledger_names_the_rates_of_each_model_that_it_asked(folder, tmp_path):
-    """One with a change of both kinds named those of scripts alone."""
+    """The message named the changes of scripts alone, even if one of the set was of both kinds."""
     digest_of = {}
     for sets in (["tf32"], ["compile"], ["tf32", "compile"]):
         file = tmp_path / f"{'-'.join(sets)}.json"

@@ -106,7 +106,7 @@ def test_bf16_gives_less_from_tf32_than_from_fp32(step):
 
 
 def test_a_compiled_step_is_as_unsure_as_compiled_steps_were(step, rates):
-    """Of the first four that were tested none had been in an interval made of TF32 and BF16."""
+    """None of the first four that were tested had been in an interval made of TF32 and BF16."""
     tested = [error for error in scripts.errors_of(step, ["bf16", "compile"], rates) if error in rates.tested]
     assert len(tested) == 15 and len(scripts.errors_of(step, ["tf32"], rates)) == len(rates.errors) + len(rates.tested)
     said = predicted(step, "bf16", "compile")
@@ -217,7 +217,7 @@ def test_another_gpu_is_refused(script, rates):
 
 @pytest.mark.nightly
 def test_the_shipped_rates_are_made_of_the_recorded_runs(recorded, shipped, rates):
-    """Times of which are rounded to ns."""
+    """The shipped times are rounded to ns."""
     made = script_development.develop_rates([run for runs in recorded.values() for run in runs], shipped)
     assert made.host == pytest.approx(rates.host, rel=1e-3)
     assert made.passes == pytest.approx(rates.passes, rel=1e-3)

@@ -24,7 +24,7 @@ def _recording(folder):
     return store.load(folder)
 
 
-def _in_the_former_form(folder):
+def _write_former_form(folder):
     """As an older version wrote it, whose manifest tells no SHA-256: with the times in its files."""
     loaded = _recording(folder)
     for name in table_schema.TABLES:
@@ -170,7 +170,7 @@ def test_the_lines_of_the_data_page_give_the_times_back(tmp_path, name):
 
 
 def test_a_recording_in_the_former_form_is_loaded_and_rewritten_in_the_new_one(tmp_path):
-    loaded = _in_the_former_form(tmp_path / "former")
+    loaded = _write_former_form(tmp_path / "former")
     assert {"start_ns", "end_ns"} <= {*pq.read_schema(tmp_path / "former" / "kernels.parquet").names}
     former = store.load(tmp_path / "former")
     _assert_the_same(former, loaded)
@@ -216,7 +216,7 @@ def test_differences_that_are_none_are_refused(tmp_path, change, said):
     ],
 )
 def test_times_of_the_former_form_that_are_none_are_refused(tmp_path, change, said):
-    _in_the_former_form(tmp_path)
+    _write_former_form(tmp_path)
     _changed(tmp_path, "kernels", change)
     with pytest.raises(RecordingError, match=rf"kernels\.parquet has .*{said}"):
         store.load(tmp_path)

@@ -28,7 +28,7 @@ def places(value, at=()):
             yield (*at, key)
 
 
-def put(value, at, new):
+def replace_at(value, at, new):
     if not at:
         return new
     value = here = copy.deepcopy(value)
@@ -42,7 +42,7 @@ def write(results, name, at, new):  # noqa: F811
     """Put a value into a file of the first run, or of the sweep, as if a job had written it so."""
     run = results.folder / FIRST
     file = (results.folder if name in (SWEEP, CALIBRATION) else run) / name
-    content = put(json.loads(file.read_text()), at, new)
+    content = replace_at(json.loads(file.read_text()), at, new)
     file.write_text(json.dumps(add_digest(content) if name == RECORD and isinstance(content, dict) else content))
     if name == TIMINGS:
         record = json.loads((run / RECORD).read_text())

@@ -1,6 +1,6 @@
 """Identical runs are rarely called different, and what differs is seen: on the two shipped recordings of the same runs.
 
-No run judges itself: the noise band is that of the others.
+No run judges itself: the noise band comes from the other runs.
 """
 
 import numpy as np

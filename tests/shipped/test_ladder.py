@@ -373,7 +373,7 @@ def test_of_a_model_with_dropout_each_rung_has_a_loss_without_it(shipped, losses
     assert said.claims["trained"].values["no_dropout"] == said.facts["no_dropout"] == ["gpt2"]
     alone = said.tables["alone_costs"].rows
     padded = alone[alone["change"] == "padded vocabulary"]
-    assert set(padded["why_loss"]) == {ladder.REFERENCE_LOSS}, "others of its vocabulary are held against it"
+    assert set(padded["why_loss"]) == {ladder.REFERENCE_LOSS}, "others of its vocabulary are compared with it"
     assert "gpt2" in set(said.claims["formula"].rows["size"])
     assert "without dropout" in page_of(said, main, tmp_path)
 

@@ -22,7 +22,7 @@ def shipped():
 
 @pytest.fixture(scope="module")
 def recorded(shipped):
-    """The study, beside a few runs of the default sweep: changes of the study need no others."""
+    """The study, with a few runs of the default sweep: changes of the study need no others."""
     return shipped[0], frozen.load_study("")
 
 

@@ -122,7 +122,7 @@ def test_how_the_reference_is_predicted_depends_on_the_changes(baseline):
     )
     assert choose_kind(run, ["compile"]) == choose_kind(run, ["tf32", "cuda_graphs"]) == AS_SCRIPT
     assert choose_kind(run | {"precision": "bf16", "attention": "sdpa"}, ["compile"]) == SWEEP
-    assert choose_kind(run | {"mode": "forward"}, ["compile"]) == SWEEP, "of which it abstains"
+    assert choose_kind(run | {"mode": "forward"}, ["compile"]) == SWEEP, "it abstains"
 
 
 @pytest.fixture(scope="module")

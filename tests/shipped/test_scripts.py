@@ -129,8 +129,8 @@ def test_a_script_whose_matrices_are_padded_gains_nothing_from_padding(run_clm, 
 
 
 def test_unaligned_matmuls_of_attention_are_none_that_padding_gives(rates):
-    """197 tokens and attention that is not fused: its matmuls are unaligned, and those of no weight. Padding was
-    said to take 14% off the step."""
+    """197 tokens and attention that is not fused: its unaligned matmuls have no weights. Padding was predicted
+    to take 14% off the step."""
     eager = read_run(store.load(SHIPPED / "timm"), "vit-eager")
     names = kernel_totals(eager.kernels)["kernel_name"]
     assert names.map(is_unaligned).any()

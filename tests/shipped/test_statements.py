@@ -155,8 +155,8 @@ def test_softmax_norms_and_optimizer_have_their_part_of_a_training_step(main):
 
 
 def test_each_module_of_a_training_step_has_its_top_kernels_and_what_is_no_matmul(main):
-    """Of the largest model at the longest context: what each phase of a module adds up to is the time of its kernels
-    as they were recorded."""
+    """In the largest model at the longest context, each phase of a module adds up to the time of its kernels as they
+    were recorded."""
     run_id = "2.7B-ctx1024-fp32-naive-train_step"
     kernels = select_steps(main.kernels)
     kernels = kernels[kernels["run_id"] == run_id]

@@ -54,8 +54,8 @@ def draft_of(kind, rows, name, width, title, **options):
 
 @pytest.fixture(scope="module")
 def pages(request, built_once):
-    """Folder of the pages of questions and studies of the recordings in site/data, those of one study together: those
-    that the site of --site was built from, where it is given."""
+    """Folder of the pages of questions and studies of the recordings in site/data, or of the recordings from which
+    the site of --site was built. Recordings of one study are together."""
     if request.config.getoption("site"):
         return DATA.parent / "report"
 

@@ -42,7 +42,7 @@ def test_compiled_steps_of_the_reference_have_a_record_of_their_own():
 
 
 def test_scripts_have_a_record_of_their_own():
-    """BF16 on a script was said to have the record of the sweep, of which shapes and modules are known."""
+    """BF16 on a script got the record of the sweep, whose shapes and modules are known."""
     sweep, script = read()[SWEEP]["bf16"], read()[SCRIPT]["bf16"]
     assert (script.tested, script.close) == (6, 1) and sweep.tested == 23
     assert script.pairs == 70 and read()[SCRIPT]["compile"].pairs == 13

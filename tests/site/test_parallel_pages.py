@@ -58,7 +58,7 @@ def test_it_ends_with_the_block():
 
 
 def test_where_a_report_fails_its_draft_is_gone_and_the_reason_is_told(monkeypatch, tmp_path):
-    """The helper wrote on while the draft was removed: "Directory not empty" was all that was told."""
+    """The helper wrote on while the draft was removed: "Directory not empty" was the only message."""
 
     def fail(rec, studies, draft, measured, downloads, compared, price, helper) -> None:
         helper.give(write_on, draft)

@@ -287,8 +287,8 @@ def _step_times(frames: HostData) -> Chart:
 
 
 def _queues(frames: HostData) -> list[Chart]:
-    """Of the cases in which the GPU waits longest and shortest for launches one chart each: operations that wait in the
-    queue over one training step, by `compile`."""
+    """One chart each for the cases in which the GPU waits longest and shortest for launches: operations that wait in
+    the queue over one training step, by `compile`."""
     charts: list[Chart] = []
     train, queued = frames.captured[frames.captured["mode"] == TRAIN], frames.queued
     waits = train.groupby(frames.by, sort=False)["launch_share"].max().dropna()

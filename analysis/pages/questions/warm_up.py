@@ -55,7 +55,7 @@ QUESTION = Question(
 @dataclass(frozen=True, kw_only=True)
 class WarmUpData:
     """`warm_up` and `num_timed`: steps of the main recording. `timed`: every unprofiled step. Per case: `numbers` by
-    steps of warm-up, `needed` steps, `spreads`, and `beside`, the main recording; of the first step its `anatomy`,
+    steps of warm-up, `needed` steps, `spreads`, and `beside`: the main recording; of the first step its `anatomy`,
     its `phases` and its `kernels`. `sessions`: the numbers of the same cases in other recordings; `session_s`: how long
     the processes of a case were started after each other."""
 
