@@ -78,7 +78,7 @@ def format_verdict(judged: Judgement) -> str:
     if judged.verdict != WITHIN:
         return judged.verdict
     band = format_share(judged.band / judged.first) if judged.first else format_quantity(judged.kind, judged.band)
-    return f"not beyond the noise band of {band}"
+    return f"within the noise band of {band}"
 
 
 def describe_smallest_seen(pairs: Sequence[ComparedPair]) -> str:
@@ -156,7 +156,7 @@ def describe_sides(comparison: Comparison, *, with_alone: bool = True) -> list[s
     lines += list_cautions(comparison)
     lines.append(f"noise band: {comparison.noise_source}")
     if energies := [pair.judgements["energy"] for pair in pairs if "energy" in pair.judgements]:
-        known = f"the larger of how far the processes of a side lie apart, and those of {ENERGY.source}"
+        known = f"the larger of two: how much the processes of a side differ, and the noise band of {ENERGY.source}"
         unknown = "no noise band known, since there is one process of each"
         lines.append(f"noise band of energy: {unknown if math.isinf(energies[0].band) else known}")
     for letter, side in (("A", comparison.first), ("B", comparison.second)):
@@ -234,7 +234,7 @@ def list_unequal_sums(pairs: Sequence[ComparedPair]) -> str:
     if not apart:
         return ""
     where = f"in {len(apart)} of {format_count(len(pairs), 'pair')}"
-    what = "the unprofiled step differs otherwise than the profiled one, of which the parts are"
+    what = "the unprofiled step differs otherwise than the profiled step and its parts"
     return f"{where} {what} (in sign, or by more than a tenth): {shortlist(apart, FEW)}"
 
 
@@ -242,7 +242,7 @@ def format_metric(judged: Judgement) -> str:
     """Format a metric of both sides, and whether it differs."""
     first, second = _format_both(judged)
     band = format_quantity(judged.kind, judged.band)
-    where = "beyond" if judged.is_real else "within"
+    where = "more than" if judged.is_real else "within"
     said = f"{METRICS[judged.metric]}{_format_unit(judged)} {first} in A, {second} in B, {where} the noise band"
     return f"{said} ({_format_difference(judged)}, band ±{band})"
 

@@ -169,12 +169,12 @@ class Comparison:
 
 
 STEPS_OF_CAPTURE = (
-    "the larger of how far the steps of each capture lie apart (95% of them), which are no independent samples, and "
-    "of the noise bands of "
+    "the larger of two: how much the steps of each capture differ (95% of them; they are not independent samples), and "
+    "the noise bands of "
 )
 STEPS_OF_RUN = (
-    "the larger of what the processes of a run (its steps, where one process timed or profiled them) say by how far "
-    "they lie apart, and of the noise bands of "
+    "the larger of two: how much the processes of a run differ (its steps, if one process timed or profiled them), and "
+    "the noise bands of "
 )
 
 

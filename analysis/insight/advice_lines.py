@@ -97,8 +97,8 @@ def _format_line(entry: Mapping[str, Any], run: Mapping[str, Any]) -> str:
     record = f"track record: {track_record.describe_record(entry['changes'], of)}"
     ceiling = format_time(entry["ceiling_ns"])
     if entry["gain_ns"] is None:
-        behind = f"{format_time(entry['time_ns'])} behind it, ceiling {ceiling}"
-        return f"{labels}: {behind}; do: {entry['do']}; how sure: {entry['sure']}; {record}"
+        most = f"could save up to {ceiling} of {format_time(entry['time_ns'])}"
+        return f"{labels}: {most}; do: {entry['do']}; how sure: {entry['sure']}; {record}"
     gain, least, most = (format_time(entry[f"{name}_ns"]) for name in ("gain", "least", "most"))
     step = format_time(entry["step_ns"])
     expected = f"predicted to save {gain} ({least} to {most}) of {step}, never more than {ceiling}"

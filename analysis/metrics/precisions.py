@@ -170,7 +170,7 @@ def paths_of(totals: pd.DataFrame, cases: pd.DataFrame) -> pd.DataFrame:
     paths = paths.sort_values("time_ns", ascending=False).reset_index()
     paths["share"] = kernel_time.share_of(paths, ["run_id"])
     paths["inferred_share"] = (paths["inferred_calls"] / paths["calls"]).where(paths["path"] != "")
-    paths["math_path"] = paths["path"].map(gemm_names.MATH_PATHS).fillna("not said by the name")
+    paths["math_path"] = paths["path"].map(gemm_names.MATH_PATHS).fillna("not in the name")
     return cases.merge(paths.drop(columns=["inferred_calls", "calls"]), how="left", on="run_id")
 
 

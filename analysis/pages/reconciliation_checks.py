@@ -112,7 +112,7 @@ MEANING = {
     "copy_rate": "fastest copy on the device that the L2 cache cannot hold, over the data sheet's memory bandwidth",
     "gemm_bytes": "bytes of a forward matmul that the L2 cache cannot hold, over its time, over the data sheet's "
     "memory bandwidth (fastest kind)",
-    "copied_bytes": "bytes that a forward pass copies on the device, over those of the scores that its mask is put on",
+    "copied_bytes": "bytes that a forward pass copies on the device, over the bytes of the scores that it masks",
     "embedded_tokens": "thread blocks of the embedding's kernel in a forward pass, one a token, over the tokens of a "
     "micro-batch (worst launch)",
     "fused_backend": "share of the time of fused attention in kernels of the backend that was asked for",

@@ -211,12 +211,12 @@ def precision_of(work: pd.DataFrame) -> str:
         mixed = " and ".join(sorted(name.upper() for name, ns in times.items() if ns > (1 - SAME_PATH) / 2 * total))
         raise AbstentionError(
             AbstentionCode.OTHER_PRECISION,
-            f"its matmuls are in {mixed}, and those of each recorded run in one precision",
+            f"its matmuls are in {mixed}, and each recorded run uses one precision",
         )
     if path not in _RECORDED:
         raise AbstentionError(
             AbstentionCode.OTHER_PRECISION,
-            f"its matmuls are in {path.upper()}, and those of recorded pairs in FP32, TF32 or BF16",
+            f"its matmuls are in {path.upper()}, and recorded pairs use FP32, TF32 or BF16",
         )
     return path
 

@@ -123,7 +123,7 @@ def format_step(step: Judgement) -> list[str]:
     lines = [f"{step.first / step.second:.2f} times as fast ({interval}): {first} -> {second}"]
     off = format_quantity("time", step.difference, is_signed=True)
     if step.is_real:
-        return [*lines, f"{off} is beyond the noise band of {format_time(step.band)}: {format_verdict(step)}"]
+        return [*lines, f"{off} exceeds the noise band of {format_time(step.band)}: {format_verdict(step)}"]
     return [*lines, f"{off} is {format_verdict(step)}: it may be none"]
 
 

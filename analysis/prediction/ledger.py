@@ -167,7 +167,7 @@ def read(file: Path) -> Ledger:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise LedgerError(f"{file} is no ledger of predictions ({where}: {first['msg']}): take it from git") from error
+        raise LedgerError(f"{file} is not a ledger ({where}: {first['msg']}): take it from git") from error
 
 
 def read_all(folder: Path) -> list[Ledger]:

@@ -46,7 +46,7 @@ def run(request: Request, out: Callable[[str], None], err: Callable[[str], None]
         if is_capture(request.recording):
             raise NotComparableError(
                 ComparisonProblem.NOT_A_RECORDING,
-                f"{request.recording} is no recording: a prediction needs the times of the unprofiled pass",
+                f"{request.recording} is not a recording: a prediction needs the times of the unprofiled pass",
             )
         sets = [tuple(name.strip() for name in one_set.split(",")) for one_set in request.sets]
         side = load_side(request.recording, request.only)

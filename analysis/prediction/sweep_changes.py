@@ -95,7 +95,7 @@ def features(run: Mapping[str, Any], rates: Rates, phase: str, leaf: str, kind: 
         if leaf not in costs:
             raise AbstentionError(
                 AbstentionCode.MODULES_UNKNOWN,
-                f"matmuls stand in {leaf or 'no module'}, where the architecture has none",
+                f"it has matmuls in {leaf or 'no module'}, where the architecture has none",
             )
         cost, number = costs[leaf]
         number *= passes
@@ -134,12 +134,10 @@ def need_modules(state: State) -> None:
     """Raises AbstentionError where a matmul cannot be distinguished from others."""
     need_reference(state)
     if str(state.run.get("compile", "off")) != "off":
-        raise AbstentionError(
-            AbstentionCode.NO_PAIR, "its kernels are torch.compile's, of which no recorded pair tells"
-        )
+        raise AbstentionError(AbstentionCode.NO_PAIR, "torch.compile made its kernels, and no recorded pair has such")
     if run_grid.micro_batches_of(state.run) > 1:
         raise AbstentionError(
-            AbstentionCode.NO_PAIR, "its gradients add up over micro-batches, of which no recorded pair tells"
+            AbstentionCode.NO_PAIR, "it splits its batch into micro-batches, and no recorded pair does"
         )
     kernels = state.parts[state.parts["kind"] == GEMM]
     if (kernels["leaf"] == "").any():

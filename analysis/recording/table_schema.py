@@ -31,7 +31,7 @@ _RANK = Column(
     "rank",
     "int32",
     "",
-    "number of the process among those of the run, from 0 by first range, those with steps first; 0 where there is one",
+    "number of the process in its run, from 0: processes with steps first, then by first range; 0 if there is one",
     True,
     0,
 )

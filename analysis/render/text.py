@@ -159,7 +159,9 @@ def part_of(part: int, total: int, noun: str) -> Markup:
 
 def beyond(noise: object | None) -> Markup:
     """How two times that are called different differ: by more than the noise band, where one is known."""
-    return Markup("beyond the noise band" if noise else "without overlap of the intervals (no noise band is known)")
+    if noise:
+        return Markup("by more than the noise band")
+    return Markup("without overlap of the intervals (no noise band is known)")
 
 
 def wall_noise(noise: Mapping[str, Any] | None) -> Markup:

@@ -93,7 +93,7 @@ def publish(
     if main is None:
         raise store.RecordingError(
             f"the recordings {list_names(folders)} are of several studies: give the recording of a sweep, too, or"
-            " choose those of one study with --recording"
+            " choose the recordings of one study with --recording"
         )
     data = (docs / "data").resolve()
     downloads = {

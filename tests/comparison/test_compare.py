@@ -53,7 +53,7 @@ def test_text_says_what_differs_by_how_much_and_why_in_80_columns():
     done = fp32_to_bf16()
     assert done.exit_code == 0
     assert "precision: A has fp32, B has bf16" in done.stdout
-    assert "of the noise bands of h200-fp32 and again" in " ".join(done.stdout.split())
+    assert "and the noise bands of h200-fp32 and again" in " ".join(done.stdout.split())
     assert re.search(r"^step +\S+ ms +\S+ ms +-\S+ ms +-\S+% +±\S+ ms +faster$", done.stdout, re.MULTILINE)
     why = done.stdout.split("Why:")[1]
     assert re.search(r"\(kernels -\S+ ms, copies and fills -\S+ ms, idle \+\S+ ms\)", why)

@@ -35,7 +35,7 @@ def test_identical_captures_differ_in_nothing(capture):
     made = judge.compare(load_side(capture), load_side(capture), noise.SHIPPED)
     assert {judged.verdict for judged in made.pairs[0].judgements.values()} == {"within"}
     assert made.pairs[0].clock == "nsys" and not {"memory", "throughput"} & set(made.pairs[0].judgements)
-    assert "how far the steps of each capture lie apart" in made.noise_source
+    assert made.noise_source.startswith(judge.STEPS_OF_CAPTURE)
 
 
 def test_gpu_and_host_are_judged_apart():
@@ -86,7 +86,7 @@ def test_repetitions_of_one_session_make_no_band_narrower_than_that_between_sess
     alignment = align(repeated, other)
     bands = noise.choose_noise(None, [repeated, other], alignment.runs)
     made, shipped = (judge.compare(repeated, other, one, alignment) for one in (bands, noise.SHIPPED))
-    assert made.noise_source.startswith("the larger of what the processes of a run")
+    assert made.noise_source.startswith(judge.STEPS_OF_RUN)
     assert (
         "20 pairs of repetitions within A and B, each of one session, and of h200-fp32 and again" in made.noise_source
     )
@@ -136,7 +136,7 @@ def test_energy_is_judged_by_how_far_processes_lie_apart(one_run, second, said):
     assert (judged.first, judged.second) == (5.1, np.median(second) / 10_000) and judged.verdict == said
     assert any(
         line.startswith(
-            "noise band of energy: the larger of how far the processes of a side lie apart, and those of h200"
+            "noise band of energy: the larger of two: how much the processes of a side differ, and the noise band of "
         )
         for line in compare_formats.describe_sides(made)
     )
@@ -237,7 +237,7 @@ def test_fresh_processes_are_counted_and_say_how_far_they_lie_apart(one_run):
     assert {width.of for width in kernel.widths} == {"repeats", "profiled_steps"}
     of_these = dataclasses.replace(noise.SHIPPED, is_of_these=True)
     assert judge.compare(three, three, of_these).pairs[0].judgements["step"].band < 50_000_000
-    assert judge.compare(three, three, noise.SHIPPED).noise_source.startswith("the larger of what the processes")
+    assert judge.compare(three, three, noise.SHIPPED).noise_source.startswith(judge.STEPS_OF_RUN)
 
 
 def test_steps_of_one_process_say_how_far_they_lie_apart(one_run):
@@ -331,5 +331,5 @@ def test_a_large_difference_within_a_wide_band_is_not_called_the_same(one_run):
     }
     pair = dataclasses.replace(pair, judgements=wide)
     said = compare_formats.format_headline(pair)
-    assert "same" not in said and said.startswith("The step: +10 ns, not beyond the noise band of 12.5%")
+    assert "same" not in said and said.startswith("The step: +10 ns, within the noise band of 12.5%")
     assert compare_formats.format_counts([pair], "kernel").endswith(": 1 within the noise band")

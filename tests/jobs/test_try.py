@@ -236,9 +236,9 @@ def step(second: float, band: float = 0.5) -> Judgement:
 def test_a_step_is_said_with_its_interval_and_whether_that_is_noise():
     assert judging.format_step(step(8)) == [
         "1.50 times as fast (1.41 to 1.60): 12.00 ms -> 8.00 ms",
-        "-4.00 ms is beyond the noise band of 500 µs: faster",
+        "-4.00 ms exceeds the noise band of 500 µs: faster",
     ]
-    assert judging.format_step(step(11.8))[1] == "-200 µs is not beyond the noise band of 4.2%: it may be none"
+    assert judging.format_step(step(11.8))[1] == "-200 µs is within the noise band of 4.2%: it may be none"
     assert "slower" in judging.format_step(step(14))[1]
 
 

@@ -169,7 +169,7 @@ def test_a_run_of_the_report_keeps_its_page_and_others_get_one(compared, links, 
         'Against <a href="../../report/runs/small-ctx128-fp32-naive-forward.html">before</a> (A; this run is B): step '
         in page
     )
-    assert re.search(r"kernel time \S+ (ms|µs) in A, \S+ (ms|µs) in B, beyond the noise band \(\+", page)
+    assert re.search(r"kernel time \S+ (ms|µs) in A, \S+ (ms|µs) in B, more than the noise band \(\+", page)
     assert '<a href="../../report/comparison/small-ctx128-fp32-naive-forward.html">why</a>' in page
     assert (
         'href="comparison/small-ctx128-fp32-naive-forward.html">small context 128 forward</a>'

@@ -12,7 +12,7 @@ def test_repetitions_of_one_session_make_no_band_narrower_than_that_between_sess
     """Of one of both there are 20 pairs of repetitions."""
     request = print_comparison.Request(first=locate("warm_up"), second=locate(other), conditions=["step > 5%"])
     made = print_comparison.load(request)
-    assert made.noise_source.startswith("the larger of what the processes of a run")
+    assert made.noise_source.startswith(judge.STEPS_OF_RUN)
     assert (
         "20 pairs of repetitions within A and B, each of one session, and of h200-fp32 and again" in made.noise_source
     )

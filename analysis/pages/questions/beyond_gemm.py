@@ -173,7 +173,7 @@ def _tables(frames: BeyondGemmData) -> list[Table]:
             select_longest_context(frames.modules),
             case,
             "rest_modules",
-            "What is no matmul in a training step, by module",
+            "What a training step does other than matmuls, by module",
         ),
     ]
 

@@ -316,7 +316,7 @@ def _title_of_peaks(drawn: pd.DataFrame, where: str) -> str:
     context, eager, fused = _find_longest(drawn, "peak_memory_bytes")
     if not context:
         return f"Peak allocated memory of a training step{where}"
-    part = f"{fused / eager:.0%} of that of eager attention"
+    part = f"{fused / eager:.0%} of the peak with eager attention"
     return f"At {context:,} tokens the peak allocated with fused attention is {part}{where}"
 
 

@@ -216,7 +216,7 @@ def _fit_tables(frames: MemoryUseData) -> list[Table]:
     return [
         Table(
             "plan",
-            "What fits: a training step by size, predicted (simulated without a GPU) beside what was measured",
+            "What fits: a training step by size, predicted (simulated without a GPU) and measured",
             (
                 Column("size", "model"),
                 Column("num_parameters", "parameters", "count"),

@@ -392,14 +392,14 @@ def _charts(frames: OptimizerCostData) -> list[Chart]:
 def _title_of_rates(rates: pd.DataFrame) -> str:
     known = [(label, rates.loc[rates["clock"] == label, "share"]) for label in LABELS.values()]
     parts = [f"{format_percent_span(shares)} ({label})" for label, shares in known if len(shares)]
-    return f"Of the rate of a copy the optimizer's kernels reach {', '.join(parts)}" if parts else "Not measured"
+    return f"The optimizer's kernels reach {', '.join(parts)} of the rate of a copy" if parts else "Not measured"
 
 
 def _title_of_times(measured: pd.DataFrame) -> str:
     fused = measured.loc[measured["optimizer"] == "fused", "kernel_speedup"].dropna()
     if not len(fused):
         return "GPU busy in the optimizer phase"
-    return f"The kernels of fused AdamW are {ratios_of(fused)} as fast as those of reference AdamW"
+    return f"The kernels of fused AdamW are {ratios_of(fused)} as fast as the kernels of reference AdamW"
 
 
 def operation_of(name: str) -> str:
