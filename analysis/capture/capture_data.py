@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from profiler_job.analysis.capture import limits
+from profiler_job.analysis.capture.python_samples import SAMPLE_COLUMNS, Stack
 from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.exit_codes import ExitCode
 
@@ -68,6 +69,8 @@ class Capture:
     syncs:   start_ns, end_ns, process, device, stream, correlation, kind
     messages: of NCCL's ranges with a payload: start_ns and thread of the range, bytes (of the message), communicator
              (number of the group of ranks, the same on all of them)
+    samples: of Python: start_ns, process, thread, stack (place in stacks); sorted by start
+    stacks:  the different Python stacks, innermost frame first
     gpus:    facts of each GPU of the machine; gpu_of: (process id, device) -> id in gpus
     events_ns: from the start of the first to the end of the last of the events above
     duration_ns: how long nsys collected, which may be long before and after the events; events_ns if not known
@@ -86,6 +89,8 @@ class Capture:
     ranges: pd.DataFrame
     syncs: pd.DataFrame
     messages: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=list(MESSAGE_COLUMNS), dtype=np.int64))
+    samples: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=list(SAMPLE_COLUMNS), dtype=np.int64))
+    stacks: list[Stack] = field(default_factory=list)
     nsys_version: str = ""
     schema_version: str = ""
     gpus: list[dict[str, Any]] = field(default_factory=list)

@@ -33,7 +33,7 @@ OPTIONS = "META_DATA_CAPTURE"
 READ = (*dict.fromkeys((*CONSEQUENCES, GRAPH, *FACT_TABLES, DIAGNOSTICS, OPTIONS)),)
 """The tables that are looked at; of others not even the damage matters."""
 
-PUSH_POP, START_END, DOMAIN_CREATE = 59, 60, 75
+PUSH_POP, START_END, DOMAIN_CREATE, THREAD_SAMPLE = 59, 60, 75, 34
 MOST_EXACT = 2**53  # sums up to here are exact whichever way they are made; as nanoseconds, 104 days
 LAST_MOMENT = 2**62  # nanoseconds since 1970, in the year 2116: no capture is later
 NO_VALUE = -(2**63)  # stands for NULL while columns are fetched; no timestamp or id has this value

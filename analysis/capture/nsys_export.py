@@ -74,7 +74,9 @@ from profiler_job.analysis.capture.export_schema import (
     SYNC,
     SYNC_CALLS,
     SYNC_TYPES,
+    THREAD_SAMPLE,
 )
+from profiler_job.analysis.capture.python_samples import Stack, make_samples
 from profiler_job.analysis.capture.pytorch_ranges import strip_numbers
 from profiler_job.analysis.reference import cuda_api
 
@@ -275,6 +277,20 @@ def _read_messages(tables: ExportTables, ranges: pd.DataFrame) -> pd.DataFrame:
     return messages.astype(np.int64)
 
 
+def _read_samples(tables: ExportTables, strings: _Strings) -> tuple[pd.DataFrame, list[Stack]]:
+    """Read the Python stacks that nsys sampled; see `make_samples`."""
+    nothing = np.empty(0, np.int64)
+    if not {"start", "eventType", "globalTid", "jsonText"} <= set(tables.list_columns(NVTX)):
+        return make_samples(nothing, nothing, nothing, [], strings.__getitem__)
+    start, kind, thread = tables.read_integers(NVTX, ["start", "eventType", "globalTid"])
+    sampled = kind == THREAD_SAMPLE
+    texts = tables.read_objects(NVTX, ["jsonText"])[0] if sampled.any() else []
+    rows = np.array([row for row in np.flatnonzero(sampled) if isinstance(texts[row], str)], np.int64)
+    start, thread = start[rows], fill_neutral(thread[rows], UNKNOWN_THREAD)
+    check_times(start, start, NVTX)
+    return make_samples(start, decode_process(thread), thread, [texts[row] for row in rows], strings.__getitem__)
+
+
 def _name_ranges(texts: list[Any], text_ids: np.ndarray, strings: _Strings) -> pd.Categorical:
     """Return the names of ranges: their own text if there is one, else the registered string. Raises LimitError if
     there are more names than the limit of paths, for each is a path: to place two million ranges first took 20 s and
@@ -445,6 +461,7 @@ def _read_capture(tables: ExportTables, path: Path, details: bool, shapes: dict[
     last = max((int(frame["end_ns"].max()) for frame in frames), default=0)
     ranges = _read_ranges(tables, strings, last, missing)
     messages = _read_messages(tables, ranges)
+    samples, stacks = _read_samples(tables, strings)
     _fill_process((kernels, graphs, memops, syncs), (api, ranges), missing)
     syncs = _name_unknown_syncs(syncs, api)
     frames += [ranges] if len(ranges) else []
@@ -471,6 +488,8 @@ def _read_capture(tables: ExportTables, path: Path, details: bool, shapes: dict[
         ranges=ranges,
         syncs=syncs,
         messages=messages,
+        samples=samples,
+        stacks=stacks,
         nsys_version=str(about.get("EXPORT_PRODUCT_VERSION", "")),
         schema_version=str(about.get("EXPORT_SCHEMA_VERSION", "")),
         gpus=_read_gpu_facts(tables),

@@ -44,7 +44,7 @@ def split_elapsed(
     gpus: the GPU of each row of kernels, graphs and memops. An idle time has the phase of the operation that ends it.
     If several operations of one kind run at once, the time has the phase of the one that started first.
     """
-    timelines = _Timelines(capture, attribution, gpus, taxonomy)
+    timelines = Timelines(capture, attribution, gpus, taxonomy)
     by_phase = {int(number): timelines.split(number) for number in find_distinct(np.concatenate([*gpus.values()]))}
     totals = [(number, table.sum(axis=1)) for number, table in by_phase.items()]
     of_gpus = pd.DataFrame([[number, _sum_elapsed(of), *of] for number, of in totals], columns=list(COLUMNS))
@@ -112,7 +112,7 @@ def split(ops: Operations, calls: Calls) -> np.ndarray:
     return table
 
 
-class _Timelines:
+class Timelines:
     """The operations of a capture, GPU by GPU."""
 
     def __init__(
@@ -144,7 +144,7 @@ class _Timelines:
             "graphs": np.full(len(capture.graphs), _GRAPHS, np.int8),
             "memops": np.full(len(capture.memops), COPIES, np.int8),
         }
-        self._calls = Calls(
+        self.calls = Calls(
             **{name: capture.api[column].to_numpy() for name, column in _COLUMNS_OF_CALLS.items()},
             is_shared=have_shared_launch(np.concatenate([*self._call.values()]), len(capture.api)),
             syncs=find_syncs(capture),
@@ -155,6 +155,13 @@ class _Timelines:
 
     def split(self, gpu: int) -> np.ndarray:
         """Nanoseconds of each of PARTS in each of PHASES (int64)."""
+        ops = self.list_operations(gpu)
+        table = split(ops, self.calls)
+        table[_NO_WORK, -1] += ops.start[0] - self._begin + self._end - ops.end.max()
+        return table
+
+    def list_operations(self, gpu: int) -> Operations:
+        """List what one GPU does."""
         rows = {name: np.flatnonzero(numbers == gpu) for name, numbers in self._gpus.items()}
         times = {
             edge: np.concatenate([self._frames[name][f"{edge}_ns"].to_numpy()[mine] for name, mine in rows.items()])
@@ -170,25 +177,45 @@ class _Timelines:
                 ("is_upload", self._is_upload),
             )
         }
-        ops = Operations.sort_by_start(**times, **others)
-        table = split(ops, self._calls)
-        table[_NO_WORK, -1] += ops.start[0] - self._begin + self._end - ops.end.max()
-        return table
+        return Operations.sort_by_start(**times, **others)
 
 
 _COLUMNS_OF_CALLS = {"start": "start_ns", "end": "end_ns", "process": "process"}
 
 
-def _add_idle(table: np.ndarray, ops: Operations, calls: Calls) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Gaps:
+    """Idle times of one GPU whose next operation has a known launch. row: that operation. covered: when the gap begins
+    (ns). late: how long the operation is not launched. least: shortest way from a launch to its start."""
+
+    row: np.ndarray
+    covered: np.ndarray
+    late: np.ndarray
+    least: np.ndarray
+
+
+def find_gaps(ops: Operations, calls: Calls) -> tuple[Gaps, np.ndarray, np.ndarray]:
+    """Find the idle times of one GPU: those before operations whose launch is known; and the rows and lengths (ns) of
+    the others."""
     covered = intervals.find_covered_before(np.zeros(len(ops.start), np.int8), ops.start, ops.end)
     gaps = np.flatnonzero(ops.start > covered)[1:]  # before the first operation there is no work
     unknown, gaps = gaps[ops.call[gaps] < 0], gaps[ops.call[gaps] >= 0]
-    table[_UNKNOWN] += _sum_phases(ops.phase[unknown], ops.start[unknown] - covered[unknown])
+    length = ops.start[unknown] - covered[unknown]
+    covered = covered[gaps]
     if not len(gaps):
-        return
-    covered, phase = covered[gaps], ops.phase[gaps]
+        return Gaps(row=gaps, covered=covered, late=covered, least=covered), unknown, length
     ready, is_later, least = _find_ready(ops, calls, gaps)
     late = idle_time.compute_late_times(covered, ready, is_later)
+    return Gaps(row=gaps, covered=covered, late=late, least=least), unknown, length
+
+
+def _add_idle(table: np.ndarray, ops: Operations, calls: Calls) -> None:
+    idle, unknown, length = find_gaps(ops, calls)
+    table[_UNKNOWN] += _sum_phases(ops.phase[unknown], length)
+    gaps, covered, late, least = idle.row, idle.covered, idle.late, idle.least
+    if not len(gaps):
+        return
+    phase = ops.phase[gaps]
     waits = np.zeros(len(gaps), np.int64)
     owner = calls.process[ops.call[gaps]]
     for process, syncs in calls.syncs.items():

@@ -17,6 +17,7 @@ from profiler_job.analysis.insight.limit_lines import (
 )
 from profiler_job.analysis.insight.results import Insight, InsightSentences
 from profiler_job.analysis.insight.section_columns import SummaryTables
+from profiler_job.analysis.insight.wait_lines import describe_waits
 from profiler_job.jobs.contract.step_limit import StepLimit
 
 
@@ -28,6 +29,7 @@ def form_sentences(summary: SummaryTables) -> InsightSentences:
         findings=describe_findings(summary.sections["findings"]),
         advice=format_advice(summary),
         advice_note=choose_advice_note(summary),
+        waits=describe_waits(summary),
     )
 
 

@@ -20,13 +20,15 @@ NUM_MOMENTS = 240
 @dataclass(frozen=True, kw_only=True)
 class InsightSentences:
     """Plain text. verdict: what limits each GPU and where its time goes. advice: the lines of each change to make
-    first, and of each reason not to advise one. advice_note: what all advice refers to."""
+    first, and of each reason not to advise one. advice_note: what all advice refers to. waits: the lines of the script
+    that GPUs wait for."""
 
     verdict: list[str]
     communication: list[str]
     findings: list[str]
     advice: list[list[str]]
     advice_note: str = ""
+    waits: list[str] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -32,6 +32,7 @@ from profiler_job.analysis.insight.phase_times import summarise_phases
 from profiler_job.analysis.insight.range_times import summarise_ranges
 from profiler_job.analysis.insight.results import NUM_MOMENTS, Predict, Summary
 from profiler_job.analysis.insight.section_columns import SECTIONS, compute_share, make_frame
+from profiler_job.analysis.insight.waits import find_waits
 from profiler_job.analysis.reference import kernel_families
 from profiler_job.analysis.reference.rules import OTHER, Taxonomy
 
@@ -91,9 +92,11 @@ def summarise(
         sections |= {name: sections[name].head(0) for name in ("communication", "collectives", "messages")}
         of_idle = sections["findings"]["kind"].isin(findings.OF_IDLE_TIME)
         sections["findings"] = sections["findings"][~of_idle].reset_index(drop=True)
+    waits = find_waits(capture, attribution, gpus, taxonomy, is_whole=selection.range is None)
+    sections |= {"waits": waits.lines, "wait_stacks": waits.stacks, "sync_lines": waits.syncs}
     sections["problems"] = list_problems(capture, attribution)
     sections["missing"] = list_missing(capture, attribution, chosen or {})
-    facts = _collect_facts(capture, attribution, selection, sections, exchanged, zero)
+    facts = _collect_facts(capture, attribution, selection, sections, exchanged, zero) | waits.facts
     capabilities = {
         str(gpu.get("name")): (int(gpu["compute_major"]), int(gpu.get("compute_minor") or 0))
         for gpu in capture.gpus

@@ -77,6 +77,7 @@ HEADINGS = {
     "compute_ns": "compute",
     "data_ns": "before data",
     "fits_limit": "fits limit",
+    "wait_ns": "waits",
     "sync_ns": "in sync",
     "between_ns": "between",
     "unknown_idle_ns": "unknown idle",

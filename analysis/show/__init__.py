@@ -16,7 +16,10 @@ keys:
   phase of their kernels), communication_ranks (ranks that have communication kernels), ranks_apart_ns (median distance
   between the ends of the same collectives on them), no_waiting_because (why it is not known how much of communication
   is waiting; empty if it is), no_gain_because (why no gain of any change is predicted; empty if gains are; null if
-  advice is not asked for))
+  advice is not asked for), num_samples (of Python stacks; without any the keys after it are null), sample_period_ns,
+  waiting_ns (GPU time without a kernel or fill: idle, or only copies from the host), waiting_span_ns (what that is a
+  part of), sampled_share (part of waiting_ns whose Python stack is known), num_sampled_steps (steps in that time; null
+  if none is marked))
 - `coverage`: {exact, early, linked, phase, inferred, none}, shares of kernel time by how its phase is known; null if
   there are no kernels. It covers kernel_share of the GPU time, and not the kernels that graph executions hide
 - `launches`: launch latency (API start to kernel start) and queue depth over all kernels; dry_ns, how long GPUs idled
@@ -26,11 +29,11 @@ keys:
   copies that runs then, or for the reason why nothing does. `verdict_phases`: the same by phase, with the sums of
   `verdict`
 - `kernels`, `families`, `ranges`, `phases`, `api`, `syncs`, `memops`, `gpus`, `communication`, `collectives`,
-  `messages`, `findings`, `advice`, `problems`, `missing`: arrays of objects, whose keys are the columns of
-  `analysis.insight.section_columns.SECTIONS`, largest first. The gains of `advice` refer to the time from work_start_ns
-  to work_end_ns
-- `sentences`: what text, Markdown and pages print of this: {verdict, communication, findings, advice, advice_note};
-  missing if sections are chosen
+  `messages`, `waits`, `wait_stacks`, `sync_lines`, `findings`, `advice`, `problems`, `missing`: arrays of objects,
+  whose keys are the columns of `analysis.insight.section_columns.SECTIONS`, largest first. The gains of `advice` refer
+  to the time from work_start_ns to work_end_ns
+- `sentences`: what text, Markdown and pages print of this: {verdict, communication, findings, advice, advice_note,
+  waits}; missing if sections are chosen
 
 Times are integer nanoseconds, sizes bytes, shares 0 to 1, and null means not known. Keys may be added, never renamed.
 The CSV form is long: profile, section, row, column, value; if one section is chosen, it has that section's columns.
@@ -56,7 +59,7 @@ from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.json_format import add_format_version
 from profiler_job.jobs.contract.printable import make_printable
 
-Format = Literal["text", "json", "csv", "md"]
+Format = Literal["text", "json", "csv", "md", "speedscope"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 
 
@@ -93,6 +96,8 @@ def show(
 
             kernel_families.add_user_rules(rules)
         _check_sections(selection.sections, form)
+        if form == "speedscope" and len(profiles) > 1:
+            raise ValueError("--format speedscope prints one file: give one PROFILE")
     except ValueError as error:
         err(make_printable(f"error: {error}"))
         return ExitCode.USAGE
@@ -115,7 +120,12 @@ def show(
 
         return write_pages(reader, captures, html, top, several, out, err, force)
     width = measure_terminal()
-    if form in ("text", "md") and (selection.sections or not has_folder):
+    if form == "speedscope":
+        from profiler_job.analysis.show.wait_stacks import format_speedscope
+
+        for text in reader.make_each(captures, format_speedscope):
+            out(text)
+    elif form in ("text", "md") and (selection.sections or not has_folder):
         printed = partial(as_text, top=top, width=width) if form == "text" else partial(as_markdown, top=top)
         for number, text in enumerate(reader.make_each(captures, printed)):
             out("\n" * (form == "text" and number > 0) + text)

@@ -20,16 +20,16 @@ LONG_COLLECTION = 2
 
 
 def format_heads(summary: Summary) -> list[list[str]]:
-    """Format the lines above the tables, in groups: what was chosen of the capture and where the time of each GPU goes;
-    what communication costs; findings; the facts. If sections are chosen, only what was chosen, and the problems of the
-    capture."""
+    """Format the lines above the tables, in groups: what was chosen of the capture, where the time of each GPU goes and
+    which lines of the script it waits for; what communication costs; findings; the facts. If sections are chosen, only
+    what was chosen, and the problems of the capture."""
     chosen = describe_selection(summary.capture["selection"])
     only = [f"only: {chosen}"] * bool(chosen)
     if len(summary.shown) < len(SECTIONS):
         return [only + _format_problems(summary)]
     said = summary.insight.sentences
     groups = [
-        only + said.verdict,
+        only + said.verdict + said.waits,
         said.communication,
         [f"{FINDING}{line}" for line in said.findings],
         format_facts(summary),

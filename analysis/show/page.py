@@ -22,6 +22,7 @@ from profiler_job.analysis.show.facts import FINDING, LEAST_SAID, format_heads, 
 from profiler_job.analysis.show.index import tabulate_captures
 from profiler_job.analysis.show.show_formats import ALWAYS_WHOLE, list_sections
 from profiler_job.analysis.show.terminal_text import is_text
+from profiler_job.analysis.show.wait_stacks import draw_icicle
 from profiler_job.jobs.contract.outputs import PAGE_FOOTER
 from profiler_job.jobs.contract.printable import make_printable
 from profiler_job.jobs.contract.quantities import format_time
@@ -57,7 +58,12 @@ def render_page(summary: Summary, top: int = 20, index: str = "") -> str:
     if entries := summary.insight.sentences.advice:
         parts += [Markup("<h2>{}</h2>").format(ADVICE_TITLE), render_list(["; ".join(entry) for entry in entries], "")]
         parts.append(Markup('<p class="faint">{}.</p>').format(summary.insight.sentences.advice_note))
-    parts += [_render_timeline(summary), _render_phases_bar(summary), _render_families_bar(summary)]
+    parts += [
+        draw_icicle(summary),
+        _render_timeline(summary),
+        _render_phases_bar(summary),
+        _render_families_bar(summary),
+    ]
     for name, title, frame in list_sections(summary):
         unfolded = len(frame) if not top or name in ALWAYS_WHOLE else top
         parts.append(_render_section(name, title, frame, unfolded, is_limited=bool(top)))

@@ -17,6 +17,8 @@ from profiler_job.analysis.show.terminal_text import is_text, wrap_text
 from profiler_job.jobs.contract.printable import make_printable
 
 TITLES = {
+    "waits": "Lines that the GPU waits for",
+    "sync_lines": "Calls that wait for the GPU, by line",
     "phases": "Phases",
     "families": "Kernel families",
     "kernels": "Kernels",
@@ -33,8 +35,8 @@ TITLES = {
 """In the order in which they are printed; a section without a title comes after them."""
 ALWAYS_WHOLE = ("missing",)
 """Sections that keep all rows."""
-_IN_SENTENCES = ("verdict", "verdict_phases", "findings", "advice", "problems")
-"""Sections that are printed above or below the tables, as sentences."""
+_IN_SENTENCES = ("verdict", "verdict_phases", "findings", "advice", "problems", "wait_stacks")
+"""Sections that are printed above or below the tables, as sentences, or drawn."""
 
 
 def list_sections(summary: Summary) -> Iterator[tuple[str, str, pd.DataFrame]]:

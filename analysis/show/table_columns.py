@@ -53,6 +53,8 @@ DROPPED = {
         ),
     ),
     "findings": ("what", "of"),
+    "waits": ("do", "module", "between_ns", "copies_ns", "sync_ns", "late_launch_ns", "phase", "function"),
+    "sync_lines": ("function", "wait_ns"),
 }
 """Columns that a section drops in a narrow terminal, the first ones first; columns without values go before them."""
 NAMES = ("name", "source")

@@ -60,6 +60,8 @@ FOLLOWED = "modules:"
 FOLLOWED_STEP = f"{FOLLOWED}{STEP}"
 RANK = f"{FOLLOWED}rank "
 """Prefix of the range that marks the rank of a process."""
+GARBAGE_RANGE = f"{FOLLOWED}garbage collection"
+"""Beginning of the range in which Python collects garbage."""
 SAID_RANK = rf"^{RANK}(?P<rank>\d{{1,9}})(?: of (?P<world>\d{{1,9}}))?$"
 """Matches that name: the rank, and the number of all of them where it is said."""
 

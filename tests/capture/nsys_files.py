@@ -1,12 +1,13 @@
 """Small exports in the schema that nsys writes, for tests: SQLite or parquetdir, only the tables that have rows."""
 
+import json
 import sqlite3
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-PUSH_POP, START_END, DOMAIN_CREATE = 59, 60, 75
+PUSH_POP, START_END, DOMAIN_CREATE, THREAD_SAMPLE = 59, 60, 75, 34
 
 _OPERATION = ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid")
 _SHAPE = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ", "registersPerThread")
@@ -26,7 +27,7 @@ _SCHEMA = {
     "TARGET_INFO_SESSION_START_TIME": ("utcEpochNs", "utcTime", "localTime"),
     "ANALYSIS_DETAILS": ("globalVid", "duration", "startTime", "stopTime"),
 }
-_TEXT = {"text", "value", "name"}
+_TEXT = {"text", "value", "name", "jsonText"}
 
 
 def global_pid(process: int) -> int:
@@ -142,6 +143,13 @@ class Export:
         """An NVTX domain."""
         self.push(name, 0, None, process=process, domain=number, kind=DOMAIN_CREATE)
 
+    def sample(self, at, *frames, process=1, thread=1):
+        """A Python stack of a thread; frames: (function, file, line), innermost first."""
+        inside = [{"Function": self.string(f), "File": self.string(file), "Line": line} for f, file, line in frames]
+        payload = {"Thread state ID": 0, "Thread state": "Running", "Frames count": len(frames), "Frames": inside}
+        row = {"start": at, "end": None, "eventType": THREAD_SAMPLE, "globalTid": global_tid(process, thread)}
+        self.rows["NVTX_EVENTS"].append(row | {"jsonText": json.dumps({"Python Periodic Sampling": payload})})
+
     def collected(self, duration):
         """How long nsys collected."""
         row = {"globalVid": 1, "duration": duration, "startTime": 0, "stopTime": duration}
@@ -166,6 +174,7 @@ class Export:
     def _tables(self):
         for table, rows in self.rows.items():
             columns = [c for c in _SCHEMA[table] if (table, c) not in getattr(self, "_dropped", ())]
+            columns += ["jsonText"] * any("jsonText" in row for row in rows)
             if rows:
                 yield table, columns, rows
 

@@ -155,6 +155,9 @@ def test_csv_is_one_long_table(capture):
     assert list(rows[0]) == ["profile", "section", "row", "column", "value"]
     assert {row["section"] for row in rows} == _KEYS - {
         "sentences",
+        "waits",
+        "wait_stacks",
+        "sync_lines",
         "problems",
         "communication",
         "collectives",

@@ -1,0 +1,127 @@
+"""Samples of Python stacks as pieces of time: which stack a thread had when."""
+
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from profiler_job.analysis.capture import intervals
+from profiler_job.analysis.capture.capture_data import Capture
+from profiler_job.jobs.contract.ranges import GARBAGE_RANGE
+
+LONGEST_NS = 100_000_000
+"""A sample says nothing about later moments than this."""
+LONGEST_PERIODS = 4
+"""Nor than so many periods, unless the next sample has the same line: Python is not sampled while a library holds its
+lock."""
+NOT_SAMPLED = -1
+"""In place of the number of a stack."""
+
+
+class _SampledThread(NamedTuple):
+    """Samples of a thread by time: start (ns), stack, and until when each counts."""
+
+    start: np.ndarray
+    stack: np.ndarray
+    until: np.ndarray
+
+
+class StackSamples:
+    """The samples by thread, and which thread has most of them in each process. lines: number of the line of each
+    stack."""
+
+    def __init__(self, capture: Capture, lines: np.ndarray):
+        frame = capture.samples
+        by_thread = {
+            int(thread): (rows["start_ns"].to_numpy(), rows["stack"].to_numpy())
+            for thread, rows in frame.groupby("thread", sort=False)
+        }
+        periods = [np.diff(start) for start, _ in by_thread.values() if len(start) > 1]
+        self.period_ns = int(np.median(np.concatenate(periods))) if periods else 0
+        self.by_thread = {
+            thread: _SampledThread(start, stack, self._find_ends(start, lines[stack]))
+            for thread, (start, stack) in by_thread.items()
+        }
+        counts = frame.groupby(["process", "thread"], sort=False).size().sort_values(kind="stable")
+        self.main = {int(process): int(thread) for process, thread in counts.index}  # the last one has most
+        collections = capture.ranges[capture.ranges["name"].astype(str).str.startswith(GARBAGE_RANGE)]
+        self.collections = {
+            int(process): intervals.Union(*get_bounds(rows)) for process, rows in collections.groupby("process")
+        }
+
+    def _find_ends(self, start: np.ndarray, line: np.ndarray) -> np.ndarray:
+        """Find until when each sample of a thread counts."""
+        longest = np.r_[np.where(line[1:] == line[:-1], LONGEST_NS, LONGEST_PERIODS * self.period_ns), 0]
+        longest[-1] = self.period_ns or LONGEST_NS
+        return np.minimum(start + longest, np.r_[start[1:], 2**62])
+
+    def choose_thread(self, thread: np.ndarray, process: np.ndarray) -> np.ndarray:
+        """Choose the thread whose Python counts: itself, or else the one of its process with most samples."""
+        pairs = pd.MultiIndex.from_arrays([process, thread])
+        codes, unique = pairs.factorize()
+        chosen = [int(t) if int(t) in self.by_thread else self.main.get(int(p), -1) for p, t in unique]
+        return np.array(chosen, np.int64)[codes] if len(codes) else thread
+
+    def split(self, pieces: pd.DataFrame) -> pd.DataFrame:
+        """Split pieces of time (start, end, thread, process, cause, part (what counts of it), phase, module) by
+        samples: stack, in_gc, ns, cause, phase, module."""
+        rows = []
+        thread = self.choose_thread(pieces["thread"].to_numpy(), pieces["process"].to_numpy())
+        for number in np.unique(thread).tolist():
+            mine = pieces[thread == number]
+            sampled = self.by_thread.get(number)
+            rows.append(_cut(mine, sampled) if sampled else mine.assign(stack=NOT_SAMPLED))
+        cut = pd.concat(rows, ignore_index=True) if rows else pieces.assign(stack=-1)
+        ns = (cut["end"] - cut["start"]) * cut["part"]
+        cut = cut.assign(ns=ns, in_gc=False)
+        inside = np.zeros(len(cut), np.int64)
+        for process, union in self.collections.items():
+            mine = (cut["process"] == process).to_numpy()
+            inside[mine] = union.measure_covered(cut["start"].to_numpy()[mine], cut["end"].to_numpy()[mine])
+        length = np.maximum(cut["end"] - cut["start"], 1)
+        collected = cut.assign(ns=ns * inside / length, in_gc=True)[(inside > 0) & (cut["stack"] != NOT_SAMPLED)]
+        is_split = (inside > 0) & (cut["stack"] != NOT_SAMPLED)
+        cut["ns"] = np.where(is_split, ns * (1 - inside / length), ns)
+        return pd.concat([cut, collected], ignore_index=True)[["stack", "in_gc", "ns", "cause", "phase", "module"]]
+
+    def look_up(self, thread: np.ndarray, process: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+        """Find the stack of each call: the first sample inside it, or else the nearest; NOT_SAMPLED if the nearest is
+        too far away."""
+        nearest_stack = np.full(len(start), NOT_SAMPLED)
+        chosen = self.choose_thread(thread, process)
+        for number in np.unique(chosen).tolist():
+            if number not in self.by_thread:
+                continue
+            time, stack, _ = self.by_thread[number]
+            mine = np.flatnonzero(chosen == number)
+            after = np.minimum(np.searchsorted(time, start[mine]), len(time) - 1)
+            before = np.maximum(after - 1, 0)
+            middle = (start[mine] + end[mine]) // 2
+            is_before = np.abs(time[before] - middle) < np.abs(time[after] - middle)
+            nearest = np.where(is_before & (time[after] > end[mine]), before, after)
+            is_near = np.abs(time[nearest] - middle) <= LONGEST_PERIODS * self.period_ns + end[mine] - start[mine]
+            nearest_stack[mine] = np.where(is_near, stack[nearest], NOT_SAMPLED)
+        return nearest_stack
+
+
+def get_bounds(frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    return frame["start_ns"].to_numpy(), frame["end_ns"].to_numpy()
+
+
+def _cut(pieces: pd.DataFrame, sampled: _SampledThread) -> pd.DataFrame:
+    """Cut pieces at the samples of a thread. What no sample covers has the stack NOT_SAMPLED."""
+    time, stack, until = sampled
+    start, end = pieces["start"].to_numpy(), pieces["end"].to_numpy()
+    first = np.searchsorted(time, start, side="right") - 1
+    count = np.maximum(np.searchsorted(time, end, side="left") - 1 - first, 0) + 1
+    row = np.repeat(np.arange(len(start)), count)
+    sample = np.repeat(first, count) + np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+    is_sampled, sample = sample >= 0, np.maximum(sample, 0)
+    following = np.r_[time[1:], 2**62]
+    low = np.maximum(start[row], np.where(is_sampled, time[sample], -(2**62)))
+    high = np.minimum(end[row], np.where(is_sampled, following[sample], time[0]))
+    limit = np.where(is_sampled, np.clip(until[sample], low, np.maximum(low, high)), low)
+    cut = pieces.iloc[row]
+    covered = cut.assign(start=low, end=limit, stack=stack[sample])
+    both = pd.concat([covered, cut.assign(start=limit, end=high, stack=NOT_SAMPLED)], ignore_index=True)
+    return both[both["end"] > both["start"]]

@@ -1,0 +1,42 @@
+"""What the GPU waits for, line by line of the script, in sentences."""
+
+import pandas as pd
+
+from profiler_job.analysis.insight.section_columns import SummaryTables
+from profiler_job.jobs.contract.printable import make_printable
+from profiler_job.jobs.contract.quantities import format_share, format_time
+
+MOST_LINES, LEAST_SHARE = 3, 0.05
+"""Number of lines of the script that are named at most, and the least share of the waiting that each needs."""
+LEAST_WAIT = 0.01
+"""Least share of the time that a GPU must wait before lines are named."""
+
+
+def describe_waits(summary: SummaryTables) -> list[str]:
+    """Describe how long the GPUs wait, and for which lines of the script; nothing without samples of Python."""
+    facts, rows = summary.capture, summary.sections["waits"]
+    if not facts["num_samples"] or not len(rows) or "range" in facts["selection"]:
+        return []
+    waiting, span = facts["waiting_ns"], facts["waiting_span_ns"]
+    if waiting < LEAST_WAIT * span:
+        return [f"The GPU waits {format_share(waiting / span)} of the time: no line of the script makes it wait"]
+    num = facts["num_sampled_steps"] or 1
+    return describe_lines(rows, waiting / num, span / num, facts["sampled_share"], bool(facts["num_sampled_steps"]))
+
+
+def describe_lines(
+    rows: pd.DataFrame, waiting_ns: float, whole_ns: float, sampled_share: float, is_step: bool
+) -> list[str]:
+    """Describe the lines that a GPU waits for. rows: of the section `waits`; waiting_ns: of whole_ns, which is a step
+    (is_step) or a whole capture."""
+    of = "a step of" if is_step else ""
+    times = f"{format_time(waiting_ns)} of {of} {format_time(whole_ns)}".replace("  ", " ")
+    lines = [f"The GPU waits {times}; Python samples cover {format_share(sampled_share)} of that"]
+    rows = rows[rows["share"] >= LEAST_SHARE].head(MOST_LINES)
+    for row in rows.itertuples(index=False):
+        do = f": {row.do}" if row.do else ""
+        lines.append(
+            f"{format_time(row.share * waiting_ns)}: {make_printable(row.where)} {make_printable(row.function)} "
+            f"({make_printable(row.below)}){do}"
+        )
+    return lines

@@ -1,0 +1,370 @@
+"""What Python does while a GPU waits: from samples of stacks, the lines of a script that keep it waiting.
+
+A GPU waits while it runs no kernel and no fill: it idles, or only copies from or to the host. In an idle time the
+thread counts that launches the next operation, or, if that has no Python (autograd's threads), the process's thread
+with most samples. Each piece of the time counts for the stack that the thread had in its last sample before, unless
+that is too long ago.
+
+A synchronisation that waits for the GPU does not make it idle by itself: what is launched after it comes late. How much
+of this would be hidden without it is found by a replay: the CPU launches as before, but without the times in which it
+was blocked, at most FULL_QUEUE launches ahead of the GPU. What an idle time loses in the replay counts for the line of
+the last synchronisation before, not for the line that was sampled.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from profiler_job.analysis.capture import intervals
+from profiler_job.analysis.capture.attribution import Attribution
+from profiler_job.analysis.capture.capture_data import Capture
+from profiler_job.analysis.capture.distinct_values import find_distinct
+from profiler_job.analysis.capture.python_samples import PythonFrame, Stack
+from profiler_job.analysis.insight.gpu_limit import COPIES, PHASES, Calls, Operations, Timelines, find_gaps
+from profiler_job.analysis.insight.section_columns import SECTIONS
+from profiler_job.analysis.insight.stack_samples import NOT_SAMPLED, StackSamples, get_bounds
+from profiler_job.analysis.insight.sync_replay import replay_launches
+from profiler_job.analysis.reference import cuda_api, python_libraries
+from profiler_job.analysis.reference.python_libraries import GARBAGE, NO_WORKERS, OWN
+from profiler_job.analysis.reference.rules import Taxonomy
+
+UNBLOCKED_NS = 8_000
+"""What a synchronisation takes that has nothing to wait for: more of it is waiting."""
+LEAST_COPY_NS = 20_000
+"""A call that copies is a synchronisation if it takes longer."""
+CAUSES = ("late_launch_ns", "sync_ns", "copies_ns", "between_ns")
+LATE, SYNC, COPY, BETWEEN = range(len(CAUSES))
+MOST_GROUPS, LEAST_GROUP = 3, 0.05
+MOST_STACKS = 2_000
+_HOST_COPIES = ("memcpy Host-to-Device", "memcpy Device-to-Host")
+
+
+FACTS = ("num_samples", "sample_period_ns", "waiting_ns", "waiting_span_ns", "sampled_share", "num_sampled_steps")
+
+
+class Waits(NamedTuple):
+    """Tables of the sections `waits`, `wait_stacks` and `sync_lines`, and facts of the samples."""
+
+    lines: pd.DataFrame
+    stacks: pd.DataFrame
+    syncs: pd.DataFrame
+    facts: dict[str, int | float | None]
+
+
+class Place(NamedTuple):
+    """Where a stack is: the innermost line of the user's files, the part of a library below it, and the innermost
+    frame."""
+
+    file: str
+    line: int
+    function: str
+    below: str
+    innermost: PythonFrame
+
+
+def find_waits(
+    capture: Capture, attribution: Attribution, gpus: dict[str, np.ndarray], taxonomy: Taxonomy, is_whole: bool = True
+) -> Waits:
+    """Find the lines that GPUs wait for; none without samples, nor if a range is selected (not is_whole), which does
+    not show why a GPU waits. gpus: the GPU of each row of kernels, graphs and memops."""
+    if not len(capture.samples) or not is_whole or not any(map(len, gpus.values())):
+        lines, stacks, syncs = (
+            pd.DataFrame(columns=list(SECTIONS[name])) for name in ("waits", "wait_stacks", "sync_lines")
+        )
+        return Waits(lines, stacks, syncs, dict.fromkeys(FACTS) | {"num_samples": 0})
+    places = _Places(capture.stacks)
+    samples = StackSamples(capture, places.number_lines())
+    syncs = _find_blocking_calls(capture, attribution)
+    sync_stack = samples.look_up(syncs["thread"].to_numpy(), syncs["process"].to_numpy(), *get_bounds(syncs))
+    timelines = Timelines(capture, attribution, gpus, taxonomy)
+    calls = _Launches(capture, attribution)
+    parts, waited, span = [], 0, 0
+    for number in find_distinct(np.concatenate([*gpus.values()])).tolist():
+        ops = timelines.list_operations(number)
+        gpu = _Gpu(ops, timelines.calls, calls, syncs)
+        pieces = gpu.list_pieces()
+        waited += int((pieces["end"] - pieces["start"]).sum())
+        span += int(ops.end.max() - ops.start[0])
+        parts += [samples.split(pieces).assign(gpu=number), gpu.list_moved(sync_stack).assign(gpu=number)]
+    pieces = pd.concat(parts, ignore_index=True)
+    pieces["stack"] = np.where(pieces["in_gc"], -2 - pieces["stack"], pieces["stack"])  # a stack of its own
+    lines = _sum_lines(pieces, places, waited)
+    sampled = int(pieces.loc[pieces["stack"] != NOT_SAMPLED, "ns"].sum())
+    num_steps = int(attribution.ranges["is_step"].sum()) if len(attribution.ranges) else 0
+    facts = {
+        "num_samples": len(capture.samples),
+        "sample_period_ns": samples.period_ns,
+        "waiting_ns": waited,
+        "waiting_span_ns": span,
+        "sampled_share": sampled / waited if waited else None,
+        "num_sampled_steps": num_steps or None,
+    }
+    return Waits(
+        lines, _sum_stacks(pieces, places, capture.stacks), _sum_syncs(syncs, sync_stack, pieces, places), facts
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------- the GPU
+
+
+class _Launches:
+    """By API call: thread, process, and the module of what it launches."""
+
+    def __init__(self, capture: Capture, attribution: Attribution):
+        api = capture.api
+        self.thread, self.process = api["thread"].to_numpy(), api["process"].to_numpy()
+        modules = np.full(len(api), "", object)
+        for name in ("memops", "kernels"):
+            places = getattr(attribution, name)
+            row = places["api"].to_numpy()
+            modules[row[row >= 0]] = places["module"].astype(str).to_numpy(object)[row >= 0]
+        self.module = modules
+
+
+def _find_blocking_calls(capture: Capture, attribution: Attribution) -> pd.DataFrame:
+    """Find the calls in which the CPU waits for the GPU, by end: start_ns, end_ns, process, thread, name, and
+    blocked_ns."""
+    api = capture.api
+    groups = [cuda_api.find_group(str(name)) for name in api["name"].cat.categories]
+    codes = api["name"].cat.codes.to_numpy()
+    is_sync = np.array([group == cuda_api.SYNCHRONISATION for group in groups], bool)[codes]
+    duration = (api["end_ns"] - api["start_ns"]).to_numpy()
+    copies = attribution.memops["api"].to_numpy()
+    from_host = capture.memops["operation"].astype(str).isin(_HOST_COPIES).to_numpy()
+    is_copy = np.zeros(len(api), bool)
+    is_copy[copies[(copies >= 0) & from_host]] = True
+    rows = np.flatnonzero(is_sync | (is_copy & (duration > LEAST_COPY_NS)))
+    blocking = api.iloc[rows].assign(blocked_ns=np.maximum(duration[rows] - UNBLOCKED_NS, 0))
+    return blocking.sort_values("end_ns", kind="stable", ignore_index=True)
+
+
+class _Gpu:
+    """One GPU: the times in which it waits, and what a replay without synchronisations makes of them."""
+
+    def __init__(self, ops: Operations, calls: Calls, launches: _Launches, syncs: pd.DataFrame):
+        self._ops, self._calls, self._launches, self._syncs = ops, calls, launches, syncs
+        self._gaps, self._unknown, self._unknown_ns = find_gaps(ops, calls)
+        self._sync, self._moved_ns = replay_launches(ops, self._gaps, calls, syncs)
+
+    def list_pieces(self) -> pd.DataFrame:
+        """List the times in which the GPU waits, see `StackSamples.split`."""
+        ops, gaps = self._ops, self._gaps
+        call = ops.call[gaps.row]
+        begin, end = gaps.covered, ops.start[gaps.row]
+        ready = begin + gaps.late
+        kept = 1 - self._moved_ns / np.maximum(gaps.late, 1)
+        place = {
+            "thread": self._launches.thread[call],
+            "process": self._launches.process[call],
+            "phase": ops.phase[gaps.row],
+            "module": self._launches.module[call],
+        }
+        syncing = self._calls.syncs
+        late = _split_by_syncs(pd.DataFrame(place | {"start": begin, "end": ready, "part": kept}), gaps.least, syncing)
+        between = pd.DataFrame(place | {"start": ready, "end": end, "part": 1.0, "cause": BETWEEN})
+        unknown = self._unknown
+        nowhere = {"thread": -1, "process": -1, "phase": ops.phase[unknown], "module": ""}
+        lost = pd.DataFrame(
+            nowhere
+            | {"start": ops.start[unknown] - self._unknown_ns, "end": ops.start[unknown], "part": 1.0, "cause": LATE}
+        )
+        pieces = pd.concat([late, between, lost, self._list_copies()], ignore_index=True)
+        return pieces[pieces["end"] > pieces["start"]].reset_index(drop=True)
+
+    def _list_copies(self) -> pd.DataFrame:
+        """List the times in which only copies from or to the host run."""
+        ops = self._ops
+        copies = np.flatnonzero((ops.kind == COPIES) & ops.is_upload & (ops.call >= 0))
+        others = np.flatnonzero((ops.kind != COPIES) | ~ops.is_upload)
+        start, end = _subtract(ops.start[copies], ops.end[copies], ops.start[others], ops.end[others])
+        copy = copies[np.clip(np.searchsorted(ops.start[copies], start, side="right") - 1, 0, None)]
+        call = ops.call[copy]
+        return pd.DataFrame(
+            {
+                "thread": self._launches.thread[call],
+                "process": self._launches.process[call],
+                "phase": ops.phase[copy],
+                "module": self._launches.module[call],
+                "start": start,
+                "end": end,
+                "part": 1.0,
+                "cause": COPY,
+            }
+        )
+
+    def list_moved(self, sync_stack: np.ndarray) -> pd.DataFrame:
+        """List what synchronisations cost: the stack of each, and the idle time after it that would be hidden without
+        it."""
+        moved = np.flatnonzero(self._moved_ns > 0)
+        row = self._gaps.row[moved]
+        return pd.DataFrame(
+            {
+                "stack": sync_stack[self._sync[moved]],
+                "in_gc": False,
+                "ns": self._moved_ns[moved].astype(float),
+                "cause": SYNC,
+                "phase": self._ops.phase[row],
+                "module": "",
+                "sync": self._sync[moved],
+            }
+        )
+
+
+def _split_by_syncs(late: pd.DataFrame, least: np.ndarray, syncs: Mapping[int, intervals.Union]) -> pd.DataFrame:
+    """Split late times by whether a thread of the process is in a synchronisation call meanwhile, as columns cause."""
+    waits = np.zeros(len(late), np.int64)
+    start, end = late["start"].to_numpy(), late["end"].to_numpy()
+    for process, union in syncs.items():
+        mine = (late["process"] == process).to_numpy()
+        waits[mine] = union.measure_covered(start[mine] - least[mine], end[mine] - least[mine])
+    middle = start + waits  # the call that waits comes first
+    first = late.assign(end=middle, cause=SYNC)
+    return pd.concat([first, late.assign(start=middle, cause=LATE)], ignore_index=True)
+
+
+def _subtract(
+    start: np.ndarray, end: np.ndarray, other_start: np.ndarray, other_end: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the parts of intervals that no other interval covers, in order."""
+    edges = np.unique(np.concatenate([start, end, other_start, other_end]))
+    low, high = edges[:-1], edges[1:]
+    inside = intervals.Union(start, end).measure_covered(low, high) > 0
+    inside &= intervals.Union(other_start, other_end).measure_covered(low, high) == 0
+    return low[inside], high[inside]
+
+
+# -------------------------------------------------------------------------------------------------------- the tables
+
+
+class _Places:
+    """The place of each stack; the number -2 - n is stack n during a garbage collection."""
+
+    def __init__(self, stacks: list[Stack]):
+        self._stacks = stacks
+        self._known: dict[int, Place] = {}
+
+    def __getitem__(self, number: int) -> Place:
+        if number not in self._known:
+            place = find_place(self._stacks[-2 - number if number < NOT_SAMPLED else number])
+            self._known[number] = place._replace(below=GARBAGE) if number < NOT_SAMPLED else place
+        return self._known[number]
+
+    def number_lines(self) -> np.ndarray:
+        """Number the user's lines: for each stack the number of its line."""
+        return pd.factorize(pd.Series([self[number][:2] for number in range(len(self._stacks))], dtype=object))[0]
+
+
+def find_place(stack: Stack) -> Place:
+    """Find where a stack is. Without a line of the user it is where Python was entered."""
+    frames = [frame for frame in stack if not python_libraries.is_profiler(frame.file)]
+    if not frames:
+        return Place("", 0, "", "", PythonFrame("", "", 0))
+    depth = next((i for i, frame in enumerate(frames) if not python_libraries.is_library(frame.file)), len(frames) - 1)
+    here = frames[depth]
+    below = [frame for frame in frames[:depth] if not frame.file.startswith("<")]
+    part = next(filter(None, (python_libraries.name_part(frame.function, frame.file) for frame in below)), "")
+    if not part:
+        part = python_libraries.name_package(below[0].file) if below else OWN
+    if any(python_libraries.fetches_data(frame.file) for frame in frames):
+        part = NO_WORKERS
+    return Place(here.file, here.line, here.function, part, frames[0])
+
+
+def _sum_lines(pieces: pd.DataFrame, places: _Places, waited: int) -> pd.DataFrame:
+    """Sum the waiting by line of the user, most first; columns: of the section `waits`."""
+    known = pieces[pieces["stack"] != NOT_SAMPLED]
+    at = [places[number] for number in known["stack"].tolist()]
+    known = known.assign(file=[p.file for p in at], line=[p.line for p in at], below=[p.below for p in at])
+    known["function"] = [p.function for p in at]
+    rows = []
+    for (file, line, function), mine in known.groupby(["file", "line", "function"], sort=False):
+        total = float(mine["ns"].sum())
+        if total < 0.5:
+            continue
+        by_cause = mine.groupby("cause")["ns"].sum()
+        groups = mine.groupby("below")["ns"].sum().sort_values(ascending=False, kind="stable")
+        phases = mine.groupby("phase")["ns"].sum()
+        modules = mine.groupby("module")["ns"].sum()
+        modules = modules[[name for name in modules.index if name]]
+        rows.append(
+            {
+                "where": _format_line(file, line),
+                "function": function,
+                "wait_ns": round(total),
+                "share": total / waited if waited else None,
+                **{name: round(float(by_cause.get(cause, 0.0))) for cause, name in enumerate(CAUSES)},
+                "below": _format_groups(groups, total),
+                "phase": PHASES[int(phases.idxmax())],
+                "module": str(modules.idxmax()) if len(modules) and modules.max() > total / 2 else "",
+                "do": _choose_advice(groups, by_cause, total),
+            }
+        )
+    rows.sort(key=lambda row: -row["wait_ns"])
+    return pd.DataFrame(rows, columns=list(SECTIONS["waits"]))
+
+
+def _format_line(file: str, line: int) -> str:
+    return f"{file}:{line}" if line else file
+
+
+def _format_groups(groups: pd.Series, total: float) -> str:
+    kept = [(name, ns) for name, ns in groups.items() if ns >= LEAST_GROUP * total][:MOST_GROUPS]
+    return "; ".join(f"{name} {100 * ns / total:.0f}%" for name, ns in kept)
+
+
+_DO_SYNC = "keep the value on the GPU, and read it every some steps"
+_DO_COPY = "pin the memory of what is copied (pin_memory=True), and copy with non_blocking=True"
+
+
+def _choose_advice(groups: pd.Series, by_cause: pd.Series, total: float) -> str:
+    """Choose what to do about a line: about its synchronisations or copies if these cost most, or else about the part
+    of a library that it waits in."""
+    if by_cause.get(SYNC, 0.0) > total / 2:
+        return _DO_SYNC
+    if by_cause.get(COPY, 0.0) > total / 2:
+        return _DO_COPY
+    return python_libraries.DO.get(str(groups.index[0]), "")
+
+
+def _sum_stacks(pieces: pd.DataFrame, places: _Places, stacks: list[Stack]) -> pd.DataFrame:
+    """Sum the waiting by whole stack, most first; columns: of the section `wait_stacks`."""
+    sums = pieces[pieces["stack"] != NOT_SAMPLED].groupby("stack")["ns"].sum()
+    by_text: Counter[str] = Counter()
+    for number, ns in sums.items():
+        stack = stacks[-2 - int(number) if number < NOT_SAMPLED else int(number)]
+        frames = [*format_frames(stack), *([GARBAGE] if number < NOT_SAMPLED else [])]
+        by_text[";".join(frames)] += round(ns)
+    most = [(text, ns) for text, ns in by_text.most_common(MOST_STACKS) if ns > 0]
+    return pd.DataFrame(most, columns=list(SECTIONS["wait_stacks"]))
+
+
+def format_frames(stack: Stack) -> Iterable[str]:
+    """Format the frames of a stack, outermost first, but not the frames of the profiler."""
+    for frame in reversed(stack):
+        if not python_libraries.is_profiler(frame.file):
+            yield f"{frame.function} ({_format_line(frame.file, frame.line)})".replace(";", ",")
+
+
+def _sum_syncs(syncs: pd.DataFrame, stack: np.ndarray, pieces: pd.DataFrame, places: _Places) -> pd.DataFrame:
+    """Sum the synchronisations by line and call, most blocked first; columns: of the section `sync_lines`."""
+    moved = pieces.dropna(subset=["sync"]) if "sync" in pieces else pieces.head(0).assign(sync=0)
+    cost = np.zeros(len(syncs))
+    np.add.at(cost, moved["sync"].to_numpy().astype(np.int64), moved["ns"].to_numpy())
+    at = [places[number] if number != NOT_SAMPLED else Place("", 0, "", "", PythonFrame("", "", 0)) for number in stack]
+    frame = syncs.assign(
+        where=[_format_line(place.file, place.line) for place in at],
+        function=[place.function for place in at],
+        call=syncs["name"].astype(str),
+        time_ns=syncs["end_ns"] - syncs["start_ns"],
+        wait_ns=cost,
+    )
+    sums = frame.groupby(["where", "function", "call"], sort=False).agg(
+        count=("time_ns", "size"), time_ns=("time_ns", "sum"), wait_ns=("wait_ns", "sum")
+    )
+    sums = sums.reset_index().astype({"wait_ns": np.int64})
+    return sums.sort_values(["wait_ns", "time_ns"], ascending=False, kind="stable", ignore_index=True)[
+        list(SECTIONS["sync_lines"])
+    ]

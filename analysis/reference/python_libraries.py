@@ -1,0 +1,93 @@
+"""Whose code a frame of a Python stack is: the user's, or a library's; and what that library is for."""
+
+import re
+from typing import NamedTuple
+
+_LIBRARY = re.compile(r"(?:^|/)(?:site-packages|dist-packages|lib(?:64)?/python3[^/]*|python3\.\d+)/|^<|^$")
+_PROFILER = re.compile(r"(?:^|/)(?:profiler_job/)?jobs/follow/\w+\.py$|(?:^|/)sitecustomize\.py$")
+_PACKAGE = re.compile(r"(?:^|/)(?:site|dist)-packages/([^/]+?)(?:\.py)?(?:/|$)")
+_STANDARD = "Python's standard library"
+
+
+class LibraryPart(NamedTuple):
+    """A part of a library, by its files and functions, and what to do where the GPU waits for it."""
+
+    name: str
+    files: str
+    functions: str = ""
+    do: str = ""
+
+
+GARBAGE = "garbage collection"
+OWN = "own code"
+NO_WORKERS = "data loader without workers"
+_FETCH = re.compile(r"(?:^|/)torch/utils/data/_utils/fetch\.py$")
+"""File that a DataLoader calls the data set from: in the script's own process only if it has no workers."""
+PARTS = (
+    LibraryPart(
+        "tensor-by-tensor optimizer",
+        r"/torch/optim/",
+        r"_single_tensor_\w+",
+        "give the optimizer fused=True, or foreach=True",
+    ),
+    LibraryPart("torch.optim", r"/torch/optim/", do="give the optimizer fused=True"),
+    LibraryPart(
+        "data loader",
+        r"/torch/utils/data/",
+        do="give the DataLoader more workers, or a larger prefetch_factor",
+    ),
+    LibraryPart(
+        "tokenizer",
+        r"/(?:tokenizers|sentencepiece|tiktoken)(?:/|\.py)|/transformers/tokenization|/transformers/models/[^/]*/token",
+        do="tokenize before training, or in a worker",
+    ),
+    LibraryPart(
+        "printing of tensors", r"/torch/_tensor_str\.py", do="print less often, and only what is on the CPU already"
+    ),
+    LibraryPart(
+        "logging", r"/(?:logging/__init__|tqdm/|wandb/|tensorboard/|loguru/)", do="log less often, or from a thread"
+    ),
+    LibraryPart("autograd engine", r"/torch/autograd/", do="torch.compile or CUDA graphs launch less in backward"),
+    LibraryPart(
+        "nn.Module.__call__",
+        r"/torch/nn/modules/module\.py",
+        do="torch.compile or CUDA graphs take the Python of modules away",
+    ),
+    LibraryPart("torch.nn", r"/torch/nn/", do="torch.compile or CUDA graphs take the Python of modules away"),
+)
+"""The first that fits a frame names its part."""
+_MATCHERS = [(part, re.compile(part.files), re.compile(part.functions or ".*")) for part in PARTS]
+DO = {part.name: part.do for part in PARTS} | {
+    NO_WORKERS: "give the DataLoader num_workers=4 and pin_memory=True",
+    GARBAGE: "call gc.freeze() after start-up and gc.disable(), or collect between epochs",
+    OWN: "move it out of the step: prepare it in a worker or thread while the GPU works, or do it less often",
+}
+
+
+def is_profiler(file: str) -> bool:
+    """Whether a file is the profiler's, which follows the script from inside."""
+    return _PROFILER.search(file) is not None
+
+
+def is_library(file: str) -> bool:
+    """Whether a file is of an installed package, of Python itself, or of no file at all."""
+    return _LIBRARY.search(file) is not None
+
+
+def fetches_data(file: str) -> bool:
+    """Whether a frame of this file calls the data set of a DataLoader."""
+    return _FETCH.search(file) is not None
+
+
+def name_part(function: str, file: str) -> str:
+    """Name the part of a library that a frame is of; "" if no part is known."""
+    path = f"/{file}"
+    return next(
+        (part.name for part, files, functions in _MATCHERS if files.search(path) and functions.fullmatch(function)), ""
+    )
+
+
+def name_package(file: str) -> str:
+    """Name the package of a library's file, as `transformers`."""
+    match = _PACKAGE.search(file)
+    return match[1] if match else _STANDARD

@@ -1,0 +1,232 @@
+"""Lines of a script that the GPU waits for, from samples of Python."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from profiler_job.analysis import show as showing
+from profiler_job.analysis.capture.capture_data import ExportError
+from profiler_job.analysis.capture.nsys_export import read
+from profiler_job.analysis.capture.python_samples import PythonFrame
+from profiler_job.analysis.insight.summary import summarise
+from profiler_job.analysis.insight.waits import find_place
+from profiler_job.analysis.show.page import render_page
+from profiler_job.analysis.show.show_formats import as_markdown, as_text
+from profiler_job.jobs.contract.ranges import GARBAGE_RANGE
+from tests.capture.nsys_files import Export
+from tests.capture.profiles import profile
+
+MS = 1_000_000
+MAIN, AUTOGRAD = 1, 2
+TORCH = "/env/lib/python3.12/site-packages/torch"
+MODULE = ("<module>", "train.py", 30)
+TOKENIZE = ("tokenize", "train.py", 8)
+STEP = ("train_step", "train.py", 15)
+ADAM = (("_single_tensor_adam", f"{TORCH}/optim/adam.py", 400), ("step", f"{TORCH}/optim/adam.py", 240))
+ENGINE = ("_engine_run_backward", f"{TORCH}/autograd/graph.py", 800)
+
+
+def summarise_export(export: Export, folder: Path, **options):
+    return summarise(read(export.sqlite(folder / "x.sqlite")), **options)
+
+
+def take_samples(export: Export, start_ms: float, end_ms: float, *frames, thread=MAIN) -> None:
+    """Sample every half millisecond."""
+    for half in range(round(2 * start_ms), round(2 * end_ms)):
+        export.sample(half * MS // 2, *frames, MODULE, thread=thread)
+
+
+def make_late_export() -> Export:
+    """10 ms: kernels at 0-1, 5-6 and 9-10 ms; the CPU tokenizes, then steps the optimizer."""
+    export = Export()
+    for at in (0, 5, 9):
+        export.launch(at * MS, start=at * MS, end=(at + 1) * MS, thread=AUTOGRAD if at == 9 else MAIN)
+    take_samples(export, 0, 5, TOKENIZE, STEP)
+    take_samples(export, 5, 8, *ADAM, STEP)
+    take_samples(export, 8, 11, ENGINE, STEP)
+    return export
+
+
+def list_lines(summary) -> dict[str, tuple]:
+    rows = summary.sections["waits"]
+    return {row.where: (round(row.wait_ns / MS, 1), row.below) for row in rows.itertuples()}
+
+
+def test_idle_time_belongs_to_the_innermost_line_of_the_user(tmp_path):
+    summary = summarise_export(make_late_export(), tmp_path)
+    assert list_lines(summary) == {
+        "train.py:8": (4.0, "own code 100%"),
+        "train.py:15": (3.0, "tensor-by-tensor optimizer 67%; autograd engine 33%"),
+    }
+    facts = summary.capture
+    assert (facts["waiting_ns"], facts["waiting_span_ns"], facts["sampled_share"]) == (7 * MS, 10 * MS, 1.0)
+
+
+def test_threads_without_python_count_for_the_line_that_called_backward(tmp_path):
+    """The launch at 9 ms is of autograd's thread, which is not sampled."""
+    stacks = summarise_export(make_late_export(), tmp_path).sections["wait_stacks"].set_index("stack")["wait_ns"]
+    backward = "<module> (train.py:30);train_step (train.py:15);_engine_run_backward"
+    assert [ns for stack, ns in stacks.items() if stack.startswith(backward)] == [1 * MS]
+
+
+def test_the_thread_that_launches_next_counts_and_no_other(tmp_path):
+    export = make_late_export()
+    take_samples(export, 0, 5, ("collate", "loader.py", 3), thread=9)
+    assert "loader.py:3" not in list_lines(summarise_export(export, tmp_path))
+
+
+def test_time_that_no_sample_covers_is_a_share(tmp_path):
+    export = Export()
+    for at in (0, 20):
+        export.launch(at * MS, start=at * MS, end=(at + 1) * MS)
+    take_samples(export, 0, 3, TOKENIZE)
+    take_samples(export, 20, 22, STEP)  # Python's lock was held for 17 ms
+    summary = summarise_export(export, tmp_path)
+    assert summary.capture["waiting_ns"] == 19 * MS
+    assert list_lines(summary) == {"train.py:8": (3.5, "own code 100%")}
+    assert summary.capture["sampled_share"] == pytest.approx(3.5 / 19)
+
+
+def test_a_long_call_between_samples_of_one_line_counts_for_it(tmp_path):
+    export = Export()
+    for at in (0, 20):
+        export.launch(at * MS, start=at * MS, end=(at + 1) * MS)
+    take_samples(export, 0, 3, TOKENIZE)
+    take_samples(export, 20, 22, TOKENIZE)
+    assert list_lines(summarise_export(export, tmp_path)) == {"train.py:8": (19.0, "own code 100%")}
+
+
+ITEM = ("train", "train.py", 21)
+FORWARD = ("train", "train.py", 18)
+
+
+def make_item_export(with_sync: bool) -> Export:
+    """Five steps: four launches of 1 ms each, for three short kernels and one of 6 ms. `loss.item()` waits for it, so
+    that the next kernels are launched while the GPU has nothing else to do."""
+    export, host, gpu = Export(), 0, 0
+    for _ in range(5):
+        for length in (MS // 4, MS // 4, MS // 4, 6 * MS):
+            begin = max(gpu, host + 10_000)
+            gpu = begin + length
+            export.launch(host, start=begin, end=gpu)
+            take_samples(export, host / MS, host / MS + 1, FORWARD)
+            host += MS
+        if with_sync:
+            export.call(host, gpu + 10_000, name="cudaStreamSynchronize_v3020")
+            take_samples(export, host / MS, gpu / MS, ITEM)
+            host = gpu + 10_000
+    return export
+
+
+def test_what_a_synchronisation_keeps_from_being_hidden_counts_for_its_line(tmp_path):
+    """Without it the launches of the next step are hidden by the long kernel."""
+    summary = summarise_export(make_item_export(with_sync=True), tmp_path)
+    rows = summary.sections["waits"].set_index("where")
+    assert rows.index[0] == "train.py:21"
+    assert rows.loc["train.py:21", "sync_ns"] == rows.loc["train.py:21", "wait_ns"]
+    (tmp_path / "free").mkdir()
+    free = summarise_export(make_item_export(with_sync=False), tmp_path / "free")
+    saved = summary.capture["waiting_span_ns"] - free.capture["waiting_span_ns"]
+    assert rows.loc["train.py:21", "wait_ns"] == pytest.approx(saved, rel=0.1)
+    assert "keep the value on the GPU" in rows.loc["train.py:21", "do"]
+    syncs = summary.sections["sync_lines"]
+    assert syncs[["where", "call", "count"]].values.tolist() == [["train.py:21", "cudaStreamSynchronize", 5]]
+
+
+def test_a_synchronisation_of_a_slow_cpu_costs_little(tmp_path):
+    """The GPU waits for launches with and without it."""
+    export = make_late_export()
+    export.call(6 * MS, 6 * MS + 20_000, name="cudaStreamSynchronize_v3020")
+    assert summarise_export(export, tmp_path).sections["waits"]["sync_ns"].max() <= 40_000
+
+
+def test_copies_from_the_host_that_nothing_hides_are_waiting(tmp_path):
+    export = Export()
+    export.launch(0, start=0, end=MS)
+    export.copy(MS, 5 * MS, export.call(MS, 5 * MS, name="cudaMemcpyAsync_v3020"))
+    export.launch(5 * MS, start=5 * MS, end=6 * MS)
+    take_samples(export, 0, 7, ("train", "train.py", 12))
+    row = summarise_export(export, tmp_path).sections["waits"].iloc[0]
+    assert (row["where"], row["wait_ns"], row["copies_ns"]) == ("train.py:12", 4 * MS, 4 * MS)
+    assert "pin_memory" in row["do"]
+
+
+def test_collections_of_garbage_have_a_name(tmp_path):
+    export = make_late_export()
+    export.push(f"{GARBAGE_RANGE} 2", 2 * MS, 4 * MS)
+    rows = summarise_export(export, tmp_path).sections["waits"].set_index("where")
+    assert rows.loc["train.py:8", "below"].startswith(("garbage collection 50%", "own code 50%"))
+
+
+@pytest.mark.parametrize(
+    ("frames", "expected"),
+    [
+        ([TOKENIZE, MODULE], ("train.py", 8, "own code")),
+        ([("item", f"{TORCH}/_tensor.py", 5), STEP], ("train.py", 15, "torch")),
+        ([("get", "/usr/lib/python3.12/queue.py", 5), STEP], ("train.py", 15, "Python's standard library")),
+        ([("_str", f"{TORCH}/_tensor_str.py", 5), STEP], ("train.py", 15, "printing of tensors")),
+        ([("_call_impl", f"{TORCH}/nn/modules/module.py", 5), STEP], ("train.py", 15, "nn.Module.__call__")),
+        (
+            [
+                ("get", "/usr/lib/python3.12/queue.py", 5),
+                ("__next__", f"{TORCH}/utils/data/dataloader.py", 7),
+                ("call", "/opt/profiler_job/jobs/follow/wrapping.py", 7),
+                STEP,
+            ],
+            ("train.py", 15, "data loader"),
+        ),
+        (
+            [("__getitem__", "data.py", 4), ("fetch", f"{TORCH}/utils/data/_utils/fetch.py", 50), STEP],
+            ("data.py", 4, "data loader without workers"),
+        ),
+        ([("f", "<string>", 5), ("main", "/x/site-packages/t.py", 9)], ("/x/site-packages/t.py", 9, "own code")),
+        ([], ("", 0, "")),
+    ],
+)
+def test_a_stack_is_of_the_users_line_and_of_the_library_below_it(frames, expected):
+    place = find_place(tuple(PythonFrame(*frame) for frame in frames))
+    assert (place.file, place.line, place.below) == expected
+
+
+def test_every_form_shows_the_lines(tmp_path, capsys):
+    path = make_late_export().sqlite(tmp_path / "x.sqlite")
+    summary = summarise(read(path))
+    said = "4.00 ms: train.py:8 tokenize (own code 100%)"
+    assert said in " ".join(as_text(summary, 20, 120).split())
+    assert "Lines that the GPU waits for" in as_markdown(summary, 20)
+    page = render_page(summary)
+    assert said in page and 'class="icicle"' in page
+    assert summary.as_json()["waits"][0]["where"] == "train.py:8"
+    assert any(line.startswith("4.00 ms") for line in summary.as_json()["sentences"]["waits"])
+    assert showing.show([path], "speedscope", 20, print, print) == 0
+    speedscope = json.loads(capsys.readouterr().out)
+    assert speedscope["profiles"][0]["endValue"] == 7 * MS
+
+
+def test_a_capture_without_samples_has_no_lines(tmp_path, capsys):
+    export = Export()
+    export.launch(0)
+    export.launch(100)
+    path = export.sqlite(tmp_path / "x.sqlite")
+    summary = summarise(read(path))
+    assert summary.capture["num_samples"] == 0 and summary.capture["waiting_ns"] is None
+    assert not len(summary.sections["waits"]) and not summary.insight.sentences.waits
+    assert showing.show([path], "speedscope", 20, print, print) != 0
+    assert "has no Python samples" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["{", '{"a": {"Frames": 5}}', '{"a": {"Frames": [5]}}', "[" * 60_000])
+def test_stacks_that_no_nsys_writes_are_refused(tmp_path, text):
+    export = make_late_export()
+    export.rows["NVTX_EVENTS"][-1]["jsonText"] = text
+    with pytest.raises(ExportError):
+        read(export.sqlite(tmp_path / "x.sqlite"))
+
+
+def test_a_real_capture_has_the_lines_that_were_found_by_hand():
+    summary = summarise(read(profile("python_sampling"), details=False))
+    share = dict(zip(summary.sections["waits"]["where"], 100 * summary.sections["waits"]["share"].astype(float)))
+    by_hand = {"stall.py:15": 57.3, "stall.py:8": 19.8, "stall.py:14": 10.0, "stall.py:12": 5.7}
+    assert {where: share[where] for where in by_hand} == pytest.approx(by_hand, abs=2)
+    assert summary.capture["sampled_share"] == pytest.approx(0.939, abs=0.02)
