@@ -16,6 +16,7 @@ from profiler_job.analysis.pages import (
     telemetry,
     token_costs,
 )
+from profiler_job.analysis.pages.predictions import list_errors_by_change
 from profiler_job.analysis.pages.question import Inputs, Question
 from profiler_job.analysis.pages.questions import QUESTIONS, STUDIES, group_by_section
 from profiler_job.analysis.prediction import recording_predictions
@@ -103,7 +104,7 @@ def write_questions(
     answers: dict[str, Answer] = {}
     said = {letter: write_question(question) for letter, question in QUESTIONS.items()}
     said |= {letter: write_study(question) for letter, question in STUDIES.items()}
-    pages: dict[str, Any] = {"conditions": describe_question_conditions(rec)}
+    pages: dict[str, Any] = {"conditions": describe_question_conditions(rec), "held": list_errors_by_change(predicted)}
     leading, deciding = None, None
     claimed: tuple[str, ...] = ()
     for letter, question in STUDIES.items():

@@ -155,6 +155,18 @@ def test_a_miss_and_a_beaten_ceiling_show(made):
     assert not table["inside"][0] and table["beaten"][0]
 
 
+def test_the_first_measurement_counts_and_a_repeat_stands_next_to_it(made):
+    """Whatever the order of the recordings."""
+    recordings = [measured(made, days=3, wall_ns=50e6), measured(made, days=1), measured(made, days=2, wall_ns=70e6)]
+    first = ledger.compare_with_measured([made], recordings).to_dict("records")[0]
+    assert (first["measured_ns"], first["again_ns"]) == (60e6, 60e6)
+    entry = made.predictions[0]
+    beyond = measured(made, days=2, wall_ns=2 * entry.high_ns)
+    first = ledger.compare_with_measured([made], [beyond, measured(made, days=1)]).to_dict("records")[0]
+    assert first["inside"] and not first["again_inside"]
+    assert pd.isna(ledger.compare_with_measured([made], [measured(made, days=1)])["again_ns"][0])
+
+
 @pytest.mark.parametrize("facts", [{"days": -1}, {"days": 1, "gpu": "NVIDIA A100"}, {"days": 1, "status": "oom"}])
 def test_what_is_no_test_of_a_prediction_is_not_held_against_it(made, facts):
     """Measured before it was made, on another GPU, or not to the end."""
