@@ -256,6 +256,7 @@ def test_every_command_of_the_page_on_scripts_can_be_given(monkeypatch):
     lines = re.findall(r"^profiler-job (profile .*?)(?:\s+#.*)?$", page.read_text(), re.MULTILINE)
     assert len(lines) == 9
     given = []
+    monkeypatch.setattr("profiler_job.jobs.cli.measure_script.shutil.which", lambda program: program)
     monkeypatch.setattr(
         "profiler_job.jobs.cli.measure_script.attempt", lambda script, results: given.append(script) or sys.exit(0)
     )

@@ -45,7 +45,8 @@ def history(
 ) -> None:
     """Follow one metric over many recordings or captures. Measurable changes are marked.
 
-    Exit code: 0, or 2 if an entry cannot be read (the others are shown), or if nothing can be shown.
+    Exit code: 65 an entry is damaged, 69 one needs nsys, which is not here (the others are shown), 2 there is nothing
+    to show, 74 the page cannot be written.
     """
     escape_unencodable()
     if html:

@@ -6,7 +6,7 @@ import typer
 
 from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.exit_codes import ExitCode
-from profiler_job.jobs.contract.printable import make_lines_printable
+from profiler_job.jobs.contract.printable import fit_terminal, make_lines_printable
 
 
 def find_exit_code(error: Exception) -> ExitCode:
@@ -33,7 +33,7 @@ def escape_unencodable() -> None:
 
 def print_lines(text: str) -> None:
     """Print text that may hold names of somebody else, which cannot drive the terminal."""
-    print(make_lines_printable(text))
+    print(fit_terminal(make_lines_printable(text), sys.stdout))
 
 
 def is_given(context: typer.Context, name: str) -> bool:

@@ -3,6 +3,7 @@
 from enum import StrEnum
 
 from profiler_job.jobs.contract.errors import ProfilerError
+from profiler_job.jobs.contract.exit_codes import ExitCode
 
 
 class ComparisonProblem(StrEnum):
@@ -26,6 +27,6 @@ class NotComparableError(ProfilerError, ValueError):
     """The message is one line: what cannot be compared, why, and what to do. code: the reason. why: the line without
     `advice`, the part that names options of `compare`."""
 
-    def __init__(self, code: ComparisonProblem, why: str, advice: str = ""):
-        super().__init__(why + advice)
+    def __init__(self, code: ComparisonProblem, why: str, advice: str = "", exit_code: ExitCode | None = None):
+        super().__init__(why + advice, exit_code=exit_code)
         self.code, self.why = code, why

@@ -39,12 +39,15 @@ from profiler_job.analysis.comparison.waterfall import Cause, explain
 from profiler_job.analysis.show.profiles import find_profiles
 from profiler_job.jobs.contract.axes import find_label
 from profiler_job.jobs.contract.errors import ProfilerError
+from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.layout import MANIFEST
 from profiler_job.jobs.contract.words import format_count
 
 By = Literal["date", "commit"]
 Followed = Metric
 """Metrics that are followed."""
+WORST_FIRST = (ExitCode.DAMAGED, ExitCode.MISSING)
+"""Of several entries that cannot be read, the one with the first of these codes gives the exit code."""
 PART_KEYS = ("phase", "module", "family")
 Runs = tuple[str, ...]
 MANY, SMALL_BYTES, MOST_WORKERS = 32, 32 * 2**20, 8
@@ -111,6 +114,7 @@ class NoEntry:
     """Why a path gives no entry: it cannot be read, or is left out since it has none of the chosen runs."""
 
     why: str
+    exit_code: ExitCode = ExitCode.DAMAGED
     is_left_out: bool = False
 
 
@@ -162,7 +166,8 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True)
 class History:
-    """unreadable, left_out: path -> why it is not among the entries: it is damaged, or has none of the chosen runs."""
+    """unreadable, left_out: path -> why it is not among the entries: it is damaged, or has none of the chosen runs.
+    exit_code: of a command that shows it: OK, or why some are unreadable."""
 
     metric: Followed
     part: KernelPart
@@ -170,6 +175,7 @@ class History:
     groups: list[Group]
     unreadable: dict[str, str]
     left_out: dict[str, str]
+    exit_code: ExitCode = ExitCode.OK
 
     @property
     def entries(self) -> list[HistoryEntry]:
@@ -215,28 +221,41 @@ def make_history(
 ) -> History:
     """Compute the history of `metric` over the entries of `paths`. only: KEY=VALUE of runs. noise: the noise of
     recordings that the user names. skip: steps of captures to leave out. caches: whether results are kept next to
-    captures. Raises NotComparableError if nothing can be
-    shown."""
+    captures. Raises NotComparableError if nothing can be shown."""
     unreadable: dict[str, str] = {}
     left_out: dict[str, str] = {}
     entries = []
+    codes: set[ExitCode] = set()
     labels = _label_paths([inside for given in paths for inside in find_paths(given)])
     read = partial(_read_entry, only=only, part=part, skip=skip, caches=caches)
     for label, made in zip(labels.values(), _read_entries(labels, read)):
         if isinstance(made, HistoryEntry):
             entries.append(made)
+        elif made.is_left_out:
+            left_out[label] = made.why
         else:
-            (left_out if made.is_left_out else unreadable)[label] = made.why
+            unreadable[label] = made.why
+            codes.add(made.exit_code)
+    exit_code = next(filter(codes.__contains__, WORST_FIRST), max(codes, default=ExitCode.OK))
     if not entries:
         why = next(iter([*unreadable.values(), *left_out.values()]), "it holds no recording, results or capture")
-        raise NotComparableError(ComparisonProblem.NO_RUN, f"{', '.join(map(str, paths))} has nothing to show: {why}")
+        message = f"{', '.join(map(str, paths))} has nothing to show: {why}"
+        raise NotComparableError(ComparisonProblem.NO_RUN, message, exit_code=exit_code or None)
     _check_part(part, entries)
     for number, entry in enumerate(_sort_entries(entries, by), start=1):
         entry.number = number
     groups = _group_entries(sorted(entries, key=lambda entry: entry.number))
     for group in groups:
         _draw_lines(group, metric, part, noise)
-    return History(metric=metric, part=part, by=by, groups=groups, unreadable=unreadable, left_out=left_out)
+    return History(
+        metric=metric,
+        part=part,
+        by=by,
+        groups=groups,
+        unreadable=unreadable,
+        left_out=left_out,
+        exit_code=exit_code,
+    )
 
 
 def _read_entries(
@@ -261,7 +280,9 @@ def _read_entry(
             side = load_side(path, skip=skip if is_capture(path) else 0)
         else:
             side = load_measured_side(path, skip=skip, with_limits=False, caches=caches)
-    except (ProfilerError, OSError) as error:
+    except ProfilerError as error:
+        return NoEntry(why=str(error), exit_code=error.exit_code)
+    except OSError as error:
         return NoEntry(why=str(error))
     except Exception as error:  # the others are shown, whatever a capture holds
         return NoEntry(why=f"{path} could not be read ({type(error).__name__}: {error})")

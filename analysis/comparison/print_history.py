@@ -44,7 +44,7 @@ class Request:
 
 def run(request: Request, out: Callable[[str], None], err: Callable[[str], None]) -> int:
     """Give the history to `out`, and a line to `err` for each entry that cannot be read. Returns the exit code: 0, or
-    DAMAGED if there is such an entry, or the code of the error if nothing can be shown."""
+    that of such an entry, as DAMAGED, or the code of the error if nothing can be shown."""
     try:
         if request.html:
             check_file(request.html, is_page, force=request.force, advice=ADVICE)  # before any reading
@@ -63,7 +63,7 @@ def run(request: Request, out: Callable[[str], None], err: Callable[[str], None]
         return error.exit_code if isinstance(error, ProfilerError) else ExitCode.USAGE
     for why in history.unreadable.values():
         err(make_printable(f"error: {why}"))
-    code = ExitCode.DAMAGED if history.unreadable else ExitCode.OK
+    code = history.exit_code
     if request.html:
         return _write_page(history, request.html, request.force, out, err) or code
     match request.form:

@@ -20,6 +20,7 @@ from profiler_job.analysis.reference.track_record import choose_kind
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.integrity import add_digest, find_folders, is_intact, load_json
+from profiler_job.jobs.contract.invalid_data import describe_invalid
 from profiler_job.jobs.contract.layout import MANIFEST, SCRIPT, name_changed
 from profiler_job.jobs.contract.outputs import TargetError, write_new
 from profiler_job.jobs.contract.program import find_commit
@@ -165,9 +166,8 @@ def read(file: Path) -> Ledger:
     try:
         return Ledger(**{key: value for key, value in content.items() if key != "digest"})
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise LedgerError(f"{file} is not a ledger ({where}: {first['msg']}): take it from git") from error
+        why = ": ".join(filter(None, describe_invalid(error)))
+        raise LedgerError(f"{file} is not a ledger ({why}): take it from git") from error
 
 
 def read_all(folder: Path) -> list[Ledger]:

@@ -14,6 +14,7 @@ from profiler_job.analysis.recording import store, table_schema
 from profiler_job.analysis.recording.scan import HASHED_NAMES, is_text
 from profiler_job.analysis.recording.store import RecordingError
 from profiler_job.jobs.contract.integrity import DIGEST, read_facts
+from profiler_job.jobs.contract.invalid_data import describe_invalid
 from profiler_job.jobs.contract.layout import MANIFEST
 
 STATUS_NUMBER = re.compile(r"status_[a-z]+(_[a-z]+)*")
@@ -84,9 +85,8 @@ def rewrite(source: Path, target: Path, manifest: dict[str, Any], with_captures:
     try:
         allowed = Manifest.model_validate(manifest).model_dump(exclude_unset=True)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        raise RecordingError(f"{source / MANIFEST}: {key}: {first['msg']}; ingest again") from error
+        key, why = describe_invalid(error)
+        raise RecordingError(f"{source / MANIFEST}: {key}: {why}; ingest again") from error
     left_out = [f"{MANIFEST}: {key}" for key in manifest if key not in {*Manifest.model_fields, *_NOT_SAID}]
     if not with_captures:
         allowed |= {"without_captures": True, "protocol": allowed.get("protocol", {}) | {"profiled_steps": [0]}}

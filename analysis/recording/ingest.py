@@ -24,6 +24,7 @@ from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.integrity import create, find_damage, load_json, restore
+from profiler_job.jobs.contract.invalid_data import describe_invalid
 from profiler_job.jobs.contract.layout import (
     CALIBRATION,
     LOG,
@@ -183,9 +184,8 @@ def read_plan(file: Path) -> dict[str, Any]:
     try:
         _Plan.model_validate(plan)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise ResultsError(f"{file}: {where} is not what a sweep has ({first['msg']}): run the sweep again") from error
+        where, why = describe_invalid(error)
+        raise ResultsError(f"{file}: {where} is not what a sweep has ({why}): run the sweep again") from error
     return plan
 
 

@@ -37,6 +37,7 @@ from profiler_job.jobs.contract.integrity import (
     read_facts,
     restore,
 )
+from profiler_job.jobs.contract.invalid_data import describe_invalid
 from profiler_job.jobs.contract.layout import MANIFEST, STATUSES
 from profiler_job.jobs.contract.outputs import check_folder, is_recording, replace_folder
 from profiler_job.jobs.contract.studies import find_recordings
@@ -273,9 +274,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             raise ValueError(f"it is a {type(manifest).__name__}")
         _Parts.model_validate(manifest)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise RecordingError(f"{file} is not a manifest ({where}: {first['msg']}); ingest again") from error
+        why = ": ".join(filter(None, describe_invalid(error)))
+        raise RecordingError(f"{file} is not a manifest ({why}); ingest again") from error
     except (OSError, ValueError) as error:
         raise RecordingError(f"{file} is not a manifest ({error}); ingest again") from error
     if DIGEST in manifest and not is_intact(manifest):

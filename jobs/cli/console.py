@@ -1,7 +1,6 @@
 """The consoles that commands print on, and the ways in which they end."""
 
 import signal
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,10 +11,14 @@ from profiler_job.jobs.contract.printable import fit_terminal, make_lines_printa
 
 
 class PlainConsole(Console):
-    """A console on which no text can drive the terminal: what is printed may be a name that somebody else chose."""
+    """A console on which no text can drive the terminal: what is printed may be a name that somebody else chose. Lines
+    that are not to be broken elsewhere are broken between words on a terminal."""
 
     def print(self, *objects: Any, **options: Any) -> None:
-        super().print(*(make_lines_printable(each) if isinstance(each, str) else each for each in objects), **options)
+        fits = options.get("soft_wrap", self.soft_wrap)
+        texts = (make_lines_printable(each) if isinstance(each, str) else each for each in objects)
+        fitted = (fit_terminal(each, self.file) if fits and isinstance(each, str) else each for each in texts)
+        super().print(*fitted, **options)
 
 
 out, err = PlainConsole(highlight=False), PlainConsole(stderr=True, highlight=False, soft_wrap=True)
@@ -23,7 +26,7 @@ out, err = PlainConsole(highlight=False), PlainConsole(stderr=True, highlight=Fa
 
 def fail(message: str, code: int) -> typer.Exit:
     """Print an error, and return the exception that ends the program with `code`."""
-    err.print(fit_terminal(f"error: {message}", sys.stderr), style="red", markup=False)
+    err.print(f"error: {message}", style="red", markup=False)
     return typer.Exit(code)
 
 

@@ -30,6 +30,10 @@ NOT_SHOWN = (
     "Not shown, since CUDA events see no kernel: kernels, the fraction of matmuls, and where within a phase the GPU"
     f" waits. That takes nsys: {HOW_TO_INSTALL}."
 )
+NOT_SHOWN_ON_CPU = (
+    "Not shown, since the script used no GPU: memory, what limits the step, and kernels. Start the same command on a"
+    " machine with a GPU; for kernels leave out --collector events there, which takes nsys."
+)
 
 
 def print_summary(noted: dict[str, Any], console: Console) -> None:
@@ -55,8 +59,8 @@ def print_summary(noted: dict[str, Any], console: Console) -> None:
         console.print(format_limit(phases), soft_wrap=True, markup=False)
     console.print(build_phase_table(phases, profiled_ns, with_limit=bool(noted["gpu_memory_bytes"])))
     console.print(build_module_table(noted["modules"]))
-    if noted["gpu_memory_bytes"]:
-        console.print(NOT_SHOWN, soft_wrap=True, markup=False)
+    missing = NOT_SHOWN if noted["gpu_memory_bytes"] else NOT_SHOWN_ON_CPU
+    console.print(missing, soft_wrap=True, markup=False)
 
 
 def average_phases(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -95,8 +99,9 @@ def format_limit(phases: list[dict[str, Any]]) -> str:
 
 def build_phase_table(phases: list[dict[str, Any]], step_ns: float, with_limit: bool) -> Table:
     """Return the table of phases. step_ns: of the steps in which they were timed."""
-    table = Table("phase", title="Phases", title_justify="left")
-    for heading in ("time", "share of step", "CPU"):
+    title = f"Phases, in a step that times them, too: {format_time(step_ns)}"
+    table = Table("phase", title=title, title_justify="left")
+    for heading in ("time", "share", "CPU"):
         table.add_column(heading, justify="right")
     if with_limit:
         table.add_column("limit")

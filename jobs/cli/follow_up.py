@@ -27,9 +27,11 @@ from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.integrity import clear, find_folders, restore
 from profiler_job.jobs.contract.layout import CAPTURE, MANIFEST, SCRIPT
 from profiler_job.jobs.contract.outputs import is_recording, is_site, replace_folder
+from profiler_job.jobs.contract.printable import fit_terminal
 from profiler_job.jobs.contract.program import PACKAGE, PROGRAM, find_shipped_data, find_site_sources
 from profiler_job.jobs.contract.studies import STUDIES, find_recordings, find_study_folder
 from profiler_job.jobs.executor.events import Emit
+from profiler_job.jobs.executor.stop import SHUTDOWN_S
 from profiler_job.jobs.executor.temporary import create_temporary_folder, remove_abandoned
 
 NAV_PAGE = re.compile(r": (\S+\.(?:md|ipynb))$", re.MULTILINE)
@@ -184,6 +186,15 @@ def remove_missing_pages(settings: str, docs: Path) -> str:
     return before + nav + "".join(reversed(kept))
 
 
+def end_step(process: subprocess.Popen[str]) -> None:
+    """Have a step end, so that it removes its temporary files, or else kill it."""
+    process.terminate()
+    try:
+        process.wait(SHUTDOWN_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+
+
 def _run_step(
     name: str,
     module: Sequence[str],
@@ -197,6 +208,7 @@ def _run_step(
     standard error. Paths of `copies` become the paths of the originals. Raises StepError."""
     emit("step_started", step=name)
     started = time.monotonic()
+    width = {"COLUMNS": str(shutil.get_terminal_size().columns)} if sys.stderr.isatty() else {}
     with subprocess.Popen(
         [sys.executable, "-P", "-m", *module],
         cwd=PROGRAM,
@@ -205,16 +217,16 @@ def _run_step(
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"} | width,
     ) as process:
         assert process.stdout is not None  # a pipe
         try:
             for line in process.stdout:
                 for copy in sorted(copies, reverse=True):  # `tiny-2` before `tiny`
                     line = line.replace(str(copy), str(copies[copy]))
-                sys.stderr.write(line)
+                sys.stderr.write(fit_terminal(line, sys.stderr))
         except BaseException:
-            process.kill()
+            end_step(process)
             raise
     if (code := process.returncode) not in allowed:
         raise fail_step(name, module, code)

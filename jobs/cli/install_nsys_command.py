@@ -10,7 +10,7 @@ from profiler_job.jobs.cli.console import err, fail, out
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.find_nsys import find_nsys, own_folder
 from profiler_job.jobs.contract.outputs import check_folder
-from profiler_job.jobs.executor.install_nsys import KEY, PACKAGE, REPOSITORY, InstallError, is_installed
+from profiler_job.jobs.executor.install_nsys import KEY, PACKAGE, REPOSITORY, FolderError, InstallError, is_installed
 from profiler_job.jobs.executor.install_nsys import install_nsys as install
 
 STARTS_S = 20.0
@@ -28,7 +28,8 @@ def install_nsys(
     key: Annotated[str, typer.Option(metavar="HEX", help="Fingerprint of the key that signs it.")] = KEY,
     force: Annotated[bool, typer.Option("--force", help="Install it even if this machine has an nsys.")] = False,
 ) -> None:
-    """Install nsys, the profiler of NVIDIA; needs no root. Exit code 69 if it cannot be installed.
+    """Install nsys, the profiler of NVIDIA; needs no root. Exit code: 69 it cannot be had, 74 its folder cannot be
+    written.
 
     It is the command line of Nsight Systems, for Debian and Ubuntu, in a container, too. If a CUDA toolkit or Nsight
     Compute has brought one, nothing is installed: profiler-job finds it there. The repository's signature and the
@@ -41,6 +42,8 @@ def install_nsys(
     check_folder(folder, is_installed)
     try:
         program = install(folder, package, repository, key, say=lambda line: err.print(line, markup=False))
+    except FolderError as error:
+        raise fail(str(error), ExitCode.CANNOT_WRITE) from error
     except InstallError as error:
         raise fail(str(error), ExitCode.MISSING) from error
     out.print(f"installed: {program}", soft_wrap=True)

@@ -3,6 +3,7 @@
 import dataclasses
 import re
 import shlex
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,6 +45,12 @@ EndOfStep = Annotated[
     str,
     typer.Option("--step", metavar="NAME", help="Ends a step: auto, optimizer, backward, forward, or an NVTX range."),
 ]
+
+
+def check_command(command: list[str]) -> None:
+    """End the program if a command cannot be started: its first word is not a program."""
+    if shutil.which(command[0]) is None:
+        raise fail(str(script.CannotStartError(command)), ExitCode.USAGE)
 
 
 def check_name(name: str, results: Path) -> None:
@@ -141,10 +148,11 @@ def attempt(followed: script.Script, results: Path) -> tuple[Path, dict[str, Any
         raise fail(f"{error}; wait for it, or choose another --name", ExitCode.LOCKED) from None
     except CollectorError as error:
         raise fail(str(error), ExitCode.MISSING) from None
-    except FileNotFoundError as error:
-        raise fail(f"{error.filename}: {error.strerror}", ExitCode.USAGE) from None
+    except script.CannotStartError as error:
+        raise fail(str(error), error.exit_code) from None
     except OSError as error:
-        raise fail(f"{error.filename or results}: {error.strerror or error}", ExitCode.CANNOT_WRITE) from None
+        why = f"{error.filename or results} cannot be written ({error.strerror or error})"
+        raise fail(f"{why}; free some space, or give another folder with --results", ExitCode.CANNOT_WRITE) from None
 
 
 @contextmanager
@@ -166,9 +174,10 @@ def format_site_command(*recordings: Path) -> str:
 
 
 def describe_overhead(noted: dict[str, Any]) -> str:
-    """Return one line on what profiling costs: the time of a step on the CPU alone, captured, and with its modules
-    followed."""
+    """Return one line on what profiling costs: the time of a step on the CPU alone, captured (or with its phases timed
+    by events), and with its modules followed."""
     alone = median(step["host_ns"] for step in noted["steps"])
-    kinds = {"captured": noted["captured_ns"], "with its modules followed": noted["followed_ns"]}
+    how = "with its phases timed" if "profiled_ns" in noted else "captured"
+    kinds = {how: noted["captured_ns"], "with its modules followed": noted["followed_ns"]}
     slower = [f"{format_time(median(walls))} {kind}" for kind, walls in kinds.items() if walls]
     return f"a step takes the CPU {', '.join([f'{format_time(alone)} alone', *slower])}"

@@ -62,9 +62,8 @@ def plan(
         content = {"sweep": planned.name, "runs": [table.describe(run) for run in bar]}
         print(json.dumps(add_format_version(content), indent=2))
         return
-    heading, *rows = table.lines(bar)
-    out.print(heading, style="bold", soft_wrap=True)
-    for row in rows:
+    width = out.width if out.is_terminal else None
+    for row in table.lines(bar, width):
         print(make_lines_printable(row))
     if shapes or not runs:
         predicted = "memory and time are predictions" if with_memory else "time is a prediction"

@@ -16,6 +16,7 @@ from profiler_job.jobs.cli.measure_script import (
     Name,
     ScriptCommand,
     SkippedSteps,
+    check_command,
     check_name,
     describe_overhead,
     format_site_command,
@@ -61,6 +62,7 @@ def profile(
     recording or the site could not be made, 74 results cannot be written, 75 another job holds the folder, 130
     interrupted, 143 terminated.
     """
+    check_command(command)
     node = find_node(command)
     chosen, site = (name or choose_default_name(command), "site")
     if node is not None:  # each machine is given the same command, and may write to the same disk

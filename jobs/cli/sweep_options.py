@@ -1,6 +1,5 @@
 """Options that several commands share, and the runs of a sweep that they select."""
 
-import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -10,12 +9,19 @@ from profiler_job.jobs.cli.console import err
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.find_nsys import find_nsys
-from profiler_job.jobs.contract.printable import fit_terminal
 from profiler_job.jobs.executor.preflight import RESULTS_OF_IMAGE
 from profiler_job.jobs.sweep.plan import Sweep, SweepError, load_sweep, select_runs
 from profiler_job.jobs.sweep.shards import Shard, detect_shard, parse_shard, select_shard_runs
 
-SweepFile = Annotated[Path, typer.Option("--sweep", metavar="FILE", help="Sweep file.", show_default="jobs/sweep.yaml")]
+SweepFile = Annotated[
+    Path,
+    typer.Option(
+        "--sweep",
+        metavar="FILE",
+        help="Sweep file, or the name of one that ships, such as tiny.",
+        show_default="jobs/sweep.yaml",
+    ),
+]
 ResultsFolder = Annotated[
     Path, typer.Option("--results", "-o", metavar="FOLDER", envvar=RESULTS_OF_IMAGE, help="Folder of the results.")
 ]
@@ -57,5 +63,5 @@ def choose_runs(
         return sweep, select_shard_runs(selected, shard, sweep.protocol), shard, selected if shard.count > 1 else None
     except SweepError as error:
         for line in str(error).splitlines():
-            err.print(fit_terminal(line, sys.stderr), style="red", markup=False)
+            err.print(line, style="red", markup=False)
         raise typer.Exit(ExitCode.USAGE) from None

@@ -19,6 +19,7 @@ from profiler_job.jobs.cli.measure_script import (
     ScriptCommand,
     SkippedSteps,
     attempt,
+    check_command,
     check_name,
     describe_overhead,
     make_recording,
@@ -70,6 +71,7 @@ def try_changes(
         if error.code is RefusalCode.NEEDS_CODE:
             code = f": {ask('what to write', [JUDGE, 'code', *error.names])}"
         raise fail(f"--change {error}{code}", ExitCode.USAGE) from None
+    check_command(command)
     if find_node(command) is not None:
         raise fail(
             "`try` starts a script again and again on this machine alone: give it one that trains here", ExitCode.USAGE

@@ -27,6 +27,7 @@ from profiler_job.jobs.contract.axes import Count, Number, Run
 from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.integrity import FileFacts, is_intact, load_json
+from profiler_job.jobs.contract.invalid_data import describe_invalid
 
 SCHEMA_VERSION = 2
 """Version of the results folder; each record holds the version that wrote it (0: before versions had numbers). From
@@ -263,8 +264,7 @@ def read_record(file: Path, kind: type[Kind]) -> Kind:
             raise ValueError("its digest differs: the file was changed")
         return record
     except ValidationError as error:
-        first = error.errors()[0]
-        reason = ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
+        reason = ": ".join(filter(None, describe_invalid(error)))
     except (OSError, ValueError) as error:
         reason = str(error)
     raise RecordError(file, reason)

@@ -4,7 +4,7 @@ import re
 import shutil
 import sys
 import textwrap
-from typing import TextIO
+from typing import IO
 
 
 def make_printable(text: str) -> str:
@@ -18,7 +18,7 @@ def make_lines_printable(text: str) -> str:
     return "\n".join(map(make_printable, str(text).split("\n")))
 
 
-def fit_terminal(text: str, stream: TextIO | None, indent: int = 2) -> str:
+def fit_terminal(text: str, stream: IO[str] | None, indent: int = 2) -> str:
     """Return `text` as it is printed on `stream`. On a terminal, lines are broken between words and indented after the
     break; a word that is longer than a line, such as a path, stays whole. Elsewhere, text stays as it is."""
     if stream is None or not stream.isatty():

@@ -8,6 +8,7 @@ there (`python3 install_nsys.py --to FOLDER`).
 
 import argparse
 import base64
+import errno
 import hashlib
 import os
 import platform
@@ -18,7 +19,9 @@ import sys
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from http.client import HTTPException
 from pathlib import Path
 
 PACKAGE = "nsight-systems-cli-2025.3.1"
@@ -32,6 +35,8 @@ CONTROL = "control"
 """The file of the folder that says which package was installed: the package's own fields, as dpkg prints them."""
 TIMEOUT_S = 60
 """Timeout of a connection to the repository that sends nothing."""
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+FREE_SPACE = "free some space, or set TMPDIR to a folder that has some"
 
 
 START = '#!/bin/sh\nhere=$(dirname "$(dirname "$(readlink -f "$0")")")\n'
@@ -42,6 +47,10 @@ FOLDERS = {"bin", "etc", "lib", "libraries", "opt", "usr", "var"}
 
 class InstallError(Exception):
     """Error when nsys was not installed, with what to do, in one line."""
+
+
+class FolderError(InstallError):
+    """Error when a folder cannot be written: that of the installation, or the temporary one."""
 
 
 def install_nsys(
@@ -58,27 +67,42 @@ def install_nsys(
     """
     check_tools()
     url = f"{repository.rstrip('/')}/{name_distribution()}/{name_architecture()}"
-    with tempfile.TemporaryDirectory(prefix="profiler-job-nsys-") as temporary:
+    with (
+        make_draft(folder) as draft,
+        tempfile.TemporaryDirectory(prefix="profiler-job-nsys-", ignore_cleanup_errors=True) as temporary,
+    ):
         work = Path(temporary)
         say(f"reading the index of {url}")
         entry = find_package(read_index(url, key, work), package, url)
         say(f"downloading {package} ({int(entry['Size']) / 1e6:.0f} MB)")
         archive = download(f"{url}/{entry['Filename'].removeprefix('./')}", work / "package.deb")
         check_sum(archive, entry["SHA256"])
-        draft = folder.with_name(f".{folder.name}.draft")
-        shutil.rmtree(draft, ignore_errors=True)
-        try:
-            draft.mkdir(parents=True)
-            run("dpkg-deb", "--extract", str(archive), str(draft))
-            (draft / CONTROL).write_text(run("dpkg-deb", "--field", str(archive)))
-            link_program(draft, work, say)
-            shutil.rmtree(folder, ignore_errors=True)
-            draft.rename(folder)
-        except OSError as error:
-            raise InstallError(f"{folder} cannot be written ({error.strerror}): give another one with --to") from error
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
+        run("dpkg-deb", "--extract", str(archive), str(draft))
+        (draft / CONTROL).write_text(run("dpkg-deb", "--field", str(archive)))
+        link_program(draft, work, say)
+        shutil.rmtree(folder, ignore_errors=True)
+        draft.rename(folder)
     return folder / "bin" / "nsys"
+
+
+@contextmanager
+def make_draft(folder: Path) -> Iterator[Path]:
+    """Make an empty folder next to `folder`, before anything is downloaded, and remove it at the end, with the parents
+    that were made for it, unless they hold something by then. Raises FolderError."""
+    draft = folder.with_name(f".{folder.name}.draft")
+    made = [parent for parent in draft.parents if not parent.exists()]
+    try:
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(parents=True)
+        yield draft
+    except OSError as error:
+        fix = FREE_SPACE if error.errno in DISK_FULL else "give another folder with --to"
+        raise FolderError(f"{error.filename or folder} cannot be written ({error.strerror or error}): {fix}") from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+        for parent in made:
+            with suppress(OSError):
+                parent.rmdir()
 
 
 def is_installed(folder: Path) -> bool:
@@ -217,11 +241,13 @@ def fetch_libraries(missing: list[str], draft: Path, work: Path, say: Callable[[
 
 
 def download(url: str, path: Path) -> Path:
-    """Write what an address holds to `path`. Raises InstallError."""
+    """Write what an address holds to `path`. Raises InstallError, and FolderError if the disk is full."""
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer, open(path, "wb") as file:
             shutil.copyfileobj(answer, file)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, HTTPException) as error:
+        if isinstance(error, OSError) and error.errno in DISK_FULL:
+            raise FolderError(f"{path} cannot be written ({error.strerror}): {FREE_SPACE}") from error
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         raise InstallError(
             f"{url} cannot be read ({reason}): is there a network, and a repository for this system?"
@@ -236,12 +262,16 @@ def check_sum(path: Path, sha256: str) -> None:
 
 
 def run(*command: str) -> str:
-    """Return what a command prints. Raises InstallError with its last line."""
+    """Return what a command prints. Raises InstallError with its last line, and FolderError if the disk is full."""
     try:
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        return subprocess.run(
+            command, check=True, capture_output=True, text=True, env=os.environ | {"LC_ALL": "C"}
+        ).stdout
     except (OSError, subprocess.CalledProcessError) as error:
-        lines = (getattr(error, "stderr", "") or str(error)).strip().splitlines()
-        raise InstallError(f"{Path(command[0]).name} failed: {lines[-1] if lines else 'no reason given'}") from error
+        lines = (getattr(error, "stderr", "") or str(error)).strip().splitlines() or ["no reason given"]
+        if full := next((line for line in lines if os.strerror(errno.ENOSPC) in line), ""):
+            raise FolderError(f"{Path(command[0]).name} failed ({full.strip()}): {FREE_SPACE}") from error
+        raise InstallError(f"{Path(command[0]).name} failed: {lines[-1]}") from error
 
 
 def main() -> None:

@@ -99,6 +99,13 @@ def find_no_torch() -> Check:
     return Check("torch", "failed", "not installed", install_command("gpu"))
 
 
+def warn_of_torch(check: Check) -> Check:
+    """Return the check of torch for whoever profiles a script, which brings a torch of its own."""
+    if check.state != "failed":
+        return check
+    return check._replace(state="warning", found=f"{check.found}; only a sweep needs it, since a script has its own")
+
+
 def check_workload(workload: str, options: Sequence[str] = ("",)) -> Check:
     """Check that a workload from outside can be imported, and takes the options of its runs; in a new process, as
     workers do."""

@@ -129,6 +129,21 @@ class LoopsFoundError(ScriptFailedError):
         self.loops = loops
 
 
+class CannotStartError(ProfilerError):
+    """Error when the command of a script is not that of a program."""
+
+    def __init__(self, command: Sequence[str], reason: str = ""):
+        word = command[0]
+        why = reason or ("is not executable" if os.path.isfile(word) else "is not a program on this machine")
+        if word.endswith(".py"):
+            fix = f"put python before it: {shlex.join(['python', *command])}"
+        elif word == "python" and shutil.which("python3"):
+            fix = f"its name is python3 here: {shlex.join(['python3', *command[1:]])}"
+        else:
+            fix = "give the command as you type it in a shell"
+        super().__init__(f"{word} {why}; {fix}")
+
+
 class NotAppliedError(ScriptFailedError):
     """A change could not be given to a script. The message says which, and why."""
 
@@ -137,7 +152,8 @@ def measure(script: Script, results: Path) -> tuple[Path, dict[str, Any]]:
     """Run the script and leave RESULTS/<name> as a sweep of one run, in place of an older one. Returns that folder, and
     what was noted of the script by its first rank, with `exit_code`.
 
-    Raises ScriptFailedError, CollectorError without nsys, KeyboardInterrupt when told to end, and OSError.
+    Raises CannotStartError, ScriptFailedError, CollectorError without nsys, KeyboardInterrupt when told to end, and
+    OSError.
     """
     if not script.events and shutil.which("nsys") is None:
         raise CollectorError(f"{NSYS_MISSING}; `profile --collector events` measures without it, but no single kernel")
@@ -243,7 +259,10 @@ def run_followed(script: Script, folder: Path) -> int:
     output = ("--force-overwrite=true", f"--output={(folder / REPORT).absolute()}")
     # A session of its own: a signal to this program's group reaches the script once, from here.
     if script.events:
-        process = subprocess.Popen(script.command, env=environment, start_new_session=True)
+        try:
+            process = subprocess.Popen(script.command, env=environment, start_new_session=True)
+        except OSError as error:
+            raise CannotStartError(script.command, f"cannot be started ({error.strerror or error})") from None
     else:
         nsys = ("nsys", "profile", *TRACED, *NOT_SAMPLED, *ranged, *output)
         process = start_under_nsys(nsys, script.command, environment, folder / NSYS_PRINTED)

@@ -13,6 +13,7 @@ from pydantic_core import ErrorDetails
 
 from profiler_job.jobs.contract.axes import AXES, Number, Run, find_listed_axes
 from profiler_job.jobs.contract.errors import ProfilerError
+from profiler_job.jobs.contract.invalid_data import format_problem
 from profiler_job.jobs.contract.layout import RESERVED_NAMES, Protocol
 from profiler_job.jobs.contract.options import format_options, parse_options
 from profiler_job.jobs.contract.studies import Study
@@ -164,11 +165,20 @@ class SweepLoader(yaml.SafeLoader):  # type: ignore[misc]  # yaml has no types
         return mapping
 
 
+def find_sweep(path: Path) -> Path:
+    """Return the file of a sweep that comes with the program if `path` is its name, such as tiny; else `path`."""
+    if path.exists() or path.suffix or len(path.parts) != 1:
+        return path
+    known = (DEFAULT_SWEEP.parent / folder / f"{path}.yaml" for folder in ("", "sweeps"))
+    return next((file for file in known if file.is_file()), path)
+
+
 def load_sweep(path: Path) -> Sweep:
-    """Read a sweep file.
+    """Read a sweep file; also by the name of one that comes with the program.
 
     Raises SweepError naming the file, the key and the allowed values.
     """
+    path = find_sweep(path)
     try:
         with open(path, "rb") as file:
             text = file.read(LARGEST_FILE + 1)
@@ -223,7 +233,7 @@ def _explain(detail: ErrorDetails, content: Mapping[str, Any]) -> str:
     if detail["type"] == "missing":
         lacks = "not given, and has no default" if not where else "given neither here nor at the top of the file"
         return f"{where}{key}: {lacks}"
-    message = detail["msg"].removeprefix("Value error, ").replace("Input should be", "should be")
+    message = format_problem(detail["msg"])
     if not key:
         return where + message
     is_of_keys = detail["type"] == "value_error" and isinstance(detail["input"], dict)  # the message says which

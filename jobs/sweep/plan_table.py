@@ -24,6 +24,12 @@ def format_gib(num_bytes: int) -> str:
     return f"{gib:.1f}" if gib >= 0.1 else f"{gib:.2g}"
 
 
+def format_parameters(number: int) -> str:
+    """Format a number of parameters in millions, small ones with two digits."""
+    millions = number / 1e6
+    return f"{millions:,.0f} M" if millions >= 10 else f"{millions:.2g} M"
+
+
 class PlanTable:
     """Parameters and predicted time of each run, its memory (`with_memory`) and where it will not fit a GPU sold with
     `gpu_memory` GB or the run's own limit (`with_limits`). Predicting memory is what takes time. `simulated` has the
@@ -42,14 +48,14 @@ class PlanTable:
         self.with_limits = with_limits and with_memory
         self.num_too_large, self.total_s = 0, 0.0
         self.headings = ["run", "parameters", "batch"]
-        self.headings += ["memory (GiB)"] * with_memory + ["time (s)"] + ["will not fit"] * self.with_limits
+        self.headings += ["GiB"] * with_memory + ["time (s)"] + ["will not fit"] * self.with_limits
 
     def row(self, run: Run) -> list[str]:
         seconds = predict_seconds(run, self.protocol)
         self.total_s += seconds or 0
         simulated = self.simulated.get(run)
         num_parameters = run.num_parameters or (simulated.num_parameters if simulated else 0)
-        row = [run.run_id, f"{num_parameters:,}" if num_parameters else UNKNOWN, str(run.batch_size)]
+        row = [run.run_id, format_parameters(num_parameters) if num_parameters else UNKNOWN, str(run.batch_size)]
         if self.with_memory:
             memory = simulated.peak_bytes if simulated else predict_memory_bytes(run)
             row.append(UNKNOWN if memory is None else format_gib(memory))
@@ -78,11 +84,17 @@ class PlanTable:
         simulated = self.simulated.get(run)
         return simulated.failure(limit_bytes) if simulated else predict_failure(run, limit_bytes)
 
-    def lines(self, runs: Iterable[Run]) -> Iterator[str]:
-        """The headings, then a line a run."""
+    def lines(self, runs: Iterable[Run], width: int | None = None) -> Iterator[str]:
+        """The headings, then a line a run; two, the second one indented, if a line would be longer than `width`."""
         rows = [self.headings, *map(self.row, runs)]
         widths = [max(map(len, column)) for column in zip(*rows)]
-        return (self.line(row, widths) for row in rows)
+        is_wide = width is not None and sum(widths) + len(GAP) * (len(widths) - 1) > width
+        for row in rows:
+            if is_wide:
+                yield row[0]
+                yield GAP + self.line(["", *row[1:]], [0, *widths[1:]]).removeprefix(GAP)
+            else:
+                yield self.line(row, widths)
 
     def line(self, row: Sequence[str], widths: Sequence[int]) -> str:
         """Format a line with words to the left and numbers to the right."""

@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from profiler_job.jobs.cli.output import Output
+from profiler_job.jobs.cli.tidy_end import end_tidily
 from profiler_job.jobs.contract.errors import ProfilerError, describe_bug
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.extras import check_extra
@@ -204,7 +205,8 @@ class Subcommands(TyperGroup):
             return run()
         code: Any = ExitCode.OK
         try:
-            run()
+            with end_tidily():
+                run()
         except SystemExit as ended:
             code = ended.code
         except Exception as error:

@@ -3,8 +3,8 @@
 #
 #   first_minutes.sh PYTHON EXTRAS REPOSITORY KEY
 #
-# PYTHON installs the program, with EXTRAS: `site`, or `site,gpu` if there is a torch for that Python, for a sweep on the
-# CPU. /wheels takes the place of PyPI, and REPOSITORY, signed by KEY, that of NVIDIA. /captures holds a capture. Each
+# PYTHON installs the program, with EXTRAS: `site,gpu`, or `site` if there is no torch for that Python; then no script
+# and no sweep is measured, and the last line says so. /wheels takes the place of PyPI, and REPOSITORY, signed by KEY, that of NVIDIA. /captures holds a capture. Each
 # command must end with the code that stands before it, and the first wrong one ends the script.
 set -eu
 python=$1 extras=$2 repository=$3 key=$4
@@ -38,15 +38,18 @@ expect 69 profiler-job doctor
 
 echo "== Get nsys"
 expect 69 profiler-job profile -- "$python" train.py
+expect 2 profiler-job profile train.py
+expect 74 profiler-job install-nsys --to /proc/nsys
 expect 69 profiler-job install-nsys --repository "$repository/nowhere" --key "$key"
 expect 69 profiler-job install-nsys --repository "$repository" --package nsight-systems-cli-0.0.0
 expect 0 profiler-job install-nsys --repository "$repository" --package nsight-systems-cli-0.0.0 --key "$key"
 expect 0 profiler-job install-nsys
 expect 69 profiler-job doctor --device cpu
 rm -r "$HOME/.local/share/profiler-job" # this nsys captures nothing, which doctor finds
+expect 0 profiler-job doctor --device cpu
 case $extras in
-*gpu*) expect 0 profiler-job doctor --device cpu ;;
-*) expect 69 profiler-job doctor --device cpu ;;
+*gpu*) expect 0 profiler-job doctor --device cpu --sweep tiny ;;
+*) expect 69 profiler-job doctor --device cpu --sweep tiny ;;
 esac
 
 echo "== Profile a script"
@@ -74,22 +77,17 @@ expect 0 test -s capture.html
 expect 2 profiler-job show nothing.nsys-rep
 
 echo "== A sweep with its site"
-cat >tiny.yaml <<'END'
-name: tiny
-size: [tiny]
-context_length: [16, 32]
-mode: [forward, train_step]
-custom_sizes: {tiny: {d_model: 64, d_ff: 128, num_layers: 2, num_heads: 4}}
-processes: 1
-END
-expect 0 profiler-job plan --sweep tiny.yaml
+expect 0 profiler-job plan --sweep tiny
 case $extras in
 *gpu*)
-    expect 0 profiler-job job --device cpu --sweep tiny.yaml
-    expect 0 profiler-job status --sweep tiny.yaml
+    expect 0 profiler-job job --device cpu --sweep tiny
+    expect 0 profiler-job status --sweep tiny
     expect 0 test -s results/site/index.html
     expect 0 profiler-job check-public results/site
+    echo "== All as expected"
     ;;
-*) expect 69 profiler-job job --device cpu --sweep tiny.yaml ;;
+*)
+    expect 69 profiler-job job --device cpu --sweep tiny
+    echo "== As expected, but without torch: no script and no sweep was measured"
+    ;;
 esac
-echo "== All as expected"

@@ -124,13 +124,17 @@ def test_the_first_minutes_of_a_user(engine: Engine, ubuntu, own, tmp_path):
         script = as_user("/first_minutes.sh", program, extras, signed["NSYS_REPOSITORY"], signed["NSYS_KEY"])
         code, said = engine("run", "--rm", "--network=host", *options, image, *script)
     assert code == 0, said[-3000:]
-    assert "== All as expected" in said
+    assert ("== All as expected" if has_torch else "== As expected, but without torch") in said
     assert said.count("Traceback") == (0 if has_torch else 1)  # of the user's own script
     assert "no NVIDIA GPU is visible" in said and "`profiler-job install-nsys` installs it" in said
     assert "is signed by" in said and "installed: /home/user/" in said
     assert "collects, but cannot make a report" in said
     if not has_torch:
         assert f"uv tool install --python {python} 'profiler-job[site,gpu]'" in said
+        pytest.skip(
+            f"no script and no sweep was measured on Ubuntu {ubuntu.version}: there is no CPU build of torch"
+            f" {metadata.version('torch')} for Python {python}; the rest passed"
+        )
 
 
 def test_an_older_python_is_refused_by_pip_with_the_version_that_would_do(engine: Engine, tmp_path):

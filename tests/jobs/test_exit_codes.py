@@ -13,6 +13,7 @@ from profiler_job.__main__ import app
 from profiler_job.jobs.cli.follow_up import StepError, fail_step
 from profiler_job.jobs.contract.errors import OutputError, ProfilerError, describe_bug
 from profiler_job.jobs.contract.exit_codes import MEANINGS, ExitCode
+from profiler_job.jobs.executor.preflight import Check
 from tests.jobs.conftest import ROOT, command
 
 CAPTURE = ROOT / "tests" / "data" / "h200_parquetdir"
@@ -187,3 +188,84 @@ def test_an_old_name_names_the_command_that_took_its_place(name):
     done = CliRunner().invoke(app, [name, "--recording", "x"])
     assert done.exit_code == ExitCode.USAGE and "`profiler-job site" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("collector", ["nsys", "events"])
+@pytest.mark.parametrize(
+    "words, advice",
+    [
+        (["./train.py", "--lr", "1"], "python ./train.py --lr 1"),
+        (["train.py"], "python train.py"),
+        (["no-such-program"], "a shell"),
+    ],
+)
+def test_a_script_that_is_no_program_is_a_mistake_of_the_user(tmp_path, monkeypatch, collector, words, advice):
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("print()\n")
+    done = CliRunner().invoke(app, ["profile", "--collector", collector, *words])
+    assert done.exit_code == ExitCode.USAGE and done.stderr.rstrip().endswith(advice)
+    tried = CliRunner().invoke(app, ["try", "--change", "tf32", *words])
+    assert (tried.exit_code, tried.stderr) == (ExitCode.USAGE, done.stderr)
+
+
+def test_a_program_that_does_not_start_is_a_mistake_of_the_user(tmp_path):
+    program = tmp_path / "train"
+    program.write_text("no program\n")
+    program.chmod(0o755)
+    results = str(tmp_path / "results")
+    done = CliRunner().invoke(app, ["profile", "--collector", "events", "-o", results, str(program)])
+    assert done.exit_code == ExitCode.USAGE and "cannot be started" in done.stderr
+
+
+def test_results_that_cannot_be_written_are_no_mistake_of_the_script():
+    done = CliRunner().invoke(app, ["profile", "--collector", "events", "-o", "/proc/x", sys.executable, "-c", "pass"])
+    assert done.exit_code == ExitCode.CANNOT_WRITE and "--results" in done.stderr
+
+
+@pytest.fixture
+def without_nsys(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+
+
+@pytest.mark.parametrize("arguments", [["show"], ["history"], ["answers"]])
+def test_a_report_of_nsys_without_nsys_is_69(tmp_path, without_nsys, arguments):
+    (tmp_path / "captures").mkdir()
+    report = tmp_path / "captures" / "x.nsys-rep"
+    report.write_bytes(b"report")
+    facts = ["--size", "small", "--context-length", "128"]
+    out = ["--out", str(tmp_path / "out"), *facts] if arguments == ["answers"] else []
+    done = CliRunner().invoke(app, [*arguments, str(report.parent if out else report), *out])
+    assert done.exit_code == ExitCode.MISSING and "install-nsys" in done.stderr
+
+
+def test_a_history_ends_with_the_code_of_what_cannot_be_read(tmp_path, without_nsys):
+    """damage is worse than a missing nsys; a folder without entries is a mistake of the user."""
+    report, recording = tmp_path / "x.nsys-rep", tmp_path / "recording"
+    report.write_bytes(b"report")
+    recording.mkdir()
+
+    def end(*paths: Path) -> int:
+        return CliRunner().invoke(app, ["history", *map(str, paths)]).exit_code
+
+    assert end(recording) == ExitCode.USAGE
+    (recording / "manifest.json").write_text("[]")
+    assert end(recording) == ExitCode.DAMAGED
+    assert end(CAPTURE, report) == ExitCode.MISSING
+    assert end(CAPTURE, report, recording) == ExitCode.DAMAGED
+
+
+def test_doctor_fails_for_want_of_torch_only_if_a_sweep_is_to_be_measured(monkeypatch):
+    found = [Check("torch", "failed", "not installed", "install it")]
+    monkeypatch.setattr("profiler_job.jobs.cli.doctor_command.run_checks", lambda *arguments: found)
+    for options, code in (([], ExitCode.OK), (["--sweep", "tiny"], ExitCode.MISSING), (["--only", "size=xl"], 69)):
+        done = CliRunner().invoke(app, ["doctor", *options])
+        assert done.exit_code == code, options
+        assert ("only a sweep needs it" in done.output) == (not options)
+
+
+def test_where_python_is_called_python3_the_command_says_so(tmp_path, monkeypatch):
+    (tmp_path / "python3").symlink_to(sys.executable)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = CliRunner().invoke(app, ["profile", "python", "train.py"])
+    assert done.exit_code == ExitCode.USAGE and done.stderr.endswith("python3 train.py\n")

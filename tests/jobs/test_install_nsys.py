@@ -1,13 +1,17 @@
 """nsys is found where NVIDIA's packages put it, and installed from a signed repository without root."""
 
+import errno
 import os
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 
 import pytest
 
 from profiler_job.jobs.contract import find_nsys
+from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.executor import install_nsys
 from tests.image.package_repository import package_repository
 
@@ -165,3 +169,55 @@ def test_commands_find_an_nsys_that_is_not_on_path(home):
     command = [sys.executable, "-m", "profiler_job", "doctor", "--device", "cpu", "--results", str(home / "results")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert "out of order" in done.stdout + done.stderr
+
+
+def run_command(*options, **environment):
+    command = [sys.executable, "-m", "profiler_job", "install-nsys", *map(str, options)]
+    return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_anything_is_downloaded(home):
+    done = run_command("--to", "/proc/nsys", "--repository", "http://127.0.0.1:9")
+    assert done.returncode == ExitCode.CANNOT_WRITE and "--to" in done.stderr
+    assert "index" not in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_a_failed_download_leaves_no_folder_that_was_made_for_it(home):
+    done = run_command("--to", home / "new" / "nsys", "--repository", "http://127.0.0.1:9")
+    assert done.returncode == ExitCode.MISSING and not (home / "new").exists()
+
+
+def test_a_full_disk_is_no_problem_of_the_network(home, monkeypatch, tmp_path):
+    def fill_disk(*arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(install_nsys.shutil, "copyfileobj", fill_disk)
+    page = tmp_path / "page"
+    page.touch()
+    with pytest.raises(install_nsys.FolderError, match=r"No space left.*TMPDIR"):
+        install_nsys.download(page.as_uri(), tmp_path / "copy")
+
+
+def test_a_full_disk_while_a_package_is_unpacked_is_one_too(home):
+    program = make_program(home / "bin" / "dpkg-deb")
+    program.write_text("#!/bin/sh\necho 'dpkg-deb: error: x: No space left on device' >&2\necho more >&2\nexit 2\n")
+    with pytest.raises(install_nsys.FolderError, match="No space left on device"):
+        install_nsys.run(str(program))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_leaves_no_temporary_folder(home, number):
+    temporary = home / "temporary"
+    temporary.mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as server:  # it accepts, and answers nothing
+        command = [sys.executable, "-m", "profiler_job", "install-nsys", "--to", home / "new" / "nsys"]
+        command += ["--repository", f"http://127.0.0.1:{server.getsockname()[1]}"]
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, env=os.environ | {"TMPDIR": str(temporary)})
+        connection, _ = server.accept()
+        assert list(temporary.glob("profiler-job-nsys-*"))
+        process.send_signal(number)
+        assert process.wait(20) == 128 + number
+        connection.close()
+    assert b"Traceback" not in process.stderr.read()
+    process.stderr.close()
+    assert not list(temporary.iterdir()) and not (home / "new").exists()

@@ -1,12 +1,14 @@
 """Plans from a sweep file, and messages about a wrong file."""
 
 import re
+from pathlib import Path
 
 import pytest
 import yaml
 
 from profiler_job.jobs.contract.studies import STUDIES
 from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP, SweepError, load_sweep, select
+from profiler_job.jobs.sweep.plan_table import PlanTable
 from tests.shipped_sweeps import FILES
 
 DEFAULT = load_sweep(DEFAULT_SWEEP)
@@ -299,3 +301,22 @@ def test_such_a_text_in_quotes_is_a_text(tmp_path, text):
         load_sweep(path)
     except SweepError as error:
         assert "YAML does not read" not in str(error)  # a name may be refused for its characters
+
+
+def test_a_sweep_that_ships_is_found_by_its_name_and_a_file_of_that_name_comes_first(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tiny = load_sweep(Path("tiny"))
+    assert tiny.name == "tiny" and len(tiny.runs) == 4 and max(run.num_parameters for run in tiny.runs) < 10e6
+    assert load_sweep(Path("cs336_2026")).runs
+    with pytest.raises(SweepError, match="--sweep"):
+        load_sweep(Path("nothing"))
+    Path("tiny").write_text(DEFAULT_SWEEP.read_text())
+    assert len(load_sweep(Path("tiny")).runs) == 60
+
+
+def test_a_plan_wider_than_a_terminal_has_two_lines_a_run(load):
+    sweep = load_sweep(Path("tiny"))
+    table = PlanTable(sweep.protocol, with_memory=True, with_limits=True, gpu_memory=80)
+    for width, lines in ((None, 5), (120, 5), (50, 10)):
+        rows = list(table.lines(sweep.runs, width))
+        assert len(rows) == lines and (width is None or max(map(len, rows)) <= width)

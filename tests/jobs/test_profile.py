@@ -216,7 +216,7 @@ def test_a_planted_link_is_not_followed(tmp_path, monkeypatch):
 def test_nsys_is_needed(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     done = subprocess.run(
-        [sys.executable, "-m", "profiler_job", "profile", "--results", str(tmp_path), "--", "python", "train.py"],
+        [sys.executable, "-m", "profiler_job", "profile", "--results", str(tmp_path), "--", sys.executable, "train.py"],
         cwd=ROOT,
         capture_output=True,
         text=True,
