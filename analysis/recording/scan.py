@@ -303,7 +303,7 @@ def _read_plain_texts(file: Path) -> Iterator[tuple[str, str]]:
         yield "the file", NotOpened(closed)
         return
     coding = next((coding for mark, coding in _MARKS.items() if content.startswith(mark)), "utf-8")
-    if coding == "utf-8" and b"\0" in content[:8192]:
+    if coding == "utf-8" and _is_binary(content[:8192]):
         yield "the file", NotOpened("a binary file")
         printable = re.findall(rb"[\t -~]{16,}", content)  # shorter ones are noise
         wide = re.findall(rb"(?:[\t -~]\0){15,}[\t -~]?", content)  # of 16 bits a character
@@ -324,6 +324,21 @@ def _read_plain_texts(file: Path) -> Iterator[tuple[str, str]]:
             yield from ((f"line {number}", words) for words in _read_markup(line))
         elif line.strip():
             yield f"line {number}", line
+
+
+_CONTROLS = bytes({*range(32), 127} - set(b"\t\n\v\f\r\b\x1b"))
+"""Bytes that no text has, in any encoding of 8 bits."""
+
+
+def _is_binary(start: bytes) -> bool:
+    """Whether a file that begins so holds no text: a zero, or controls among bytes that are not UTF-8."""
+    if b"\0" in start:
+        return True
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(start)
+    except UnicodeDecodeError:
+        return start.translate(None, _CONTROLS) != start
+    return False
 
 
 _LINKS = ("href", "xlink:href", "src", "action")

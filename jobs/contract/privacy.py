@@ -113,10 +113,11 @@ PRIVATE = {
     "Stripe key": r"\b(?:[spr]k_(?:live|test)_|whsec_)[A-Za-z0-9]{10,}",
     "token": r"\b(?:hf_|api_org_|gh[pousr]_|github_pat_|gl[a-z]{2,5}-|sk-|nvapi-|r8_|dop_v1_|SG\.|xai-|gsk_"
     r"|tskey-|hv[sbr]\.|dp\.[a-z]{2,5}\.|lin_api_|figd_|glsa_|glc_|NRAK-|shp(?:at|ca|pa|ss)_|pplx-|tgp_v1_|KGAT_|pul-"
-    r"|AT[AC]TT|PMAK-|sntry[su]_|ntn_|rubygems_|cfut_|cio_|fw_)"
-    r"[\w.-]{16,}|\bdapi[0-9a-f]{32}\b",
-    # RunPod, Modal, Lambda, Vast: the last has as many digits as a SHA-256.
-    "key of a GPU cloud": r"\brpa_[A-Za-z0-9]{20,}"
+    r"|AT[AC]TT|PMAK-|sntry[su]_|ntn_|rubygems_|cfut_|cio_|fw_|csk-|pcsk_|sbp_"
+    r"|lsv2_(?:pt|sk)_|fm[12][ar]?_|FlyV1 )"
+    r"[\w.-]{16,}|\b(?:dapi|jina_)[0-9a-f]{32}|\btvly-(?:dev-|prod-)?(?=[A-Za-z]*\d)\w{24,}",
+    # RunPod, Prime Intellect, Modal, Lambda, Vast: the last has as many digits as a SHA-256.
+    "key of a GPU cloud": r"\brpa_[A-Za-z0-9]{20,}|\bpit_(?=[a-z]*\d)[A-Za-z0-9]{20,}"
     r"|(?<![\w-])(?:ak|as)-(?=[A-Za-z]*\d)(?=[a-z\d]*[A-Z])[A-Za-z\d]{22}(?![\w-])"
     rf"|\bsecret_[\w-]{{1,100}}_{_HEX}{{32}}\.\w{{16,}}|(?i:\bvast)[^\n]{{0,60}}?\b{_HEX}{{64}}\b",
     "JWT": r"\beyJ[\w-]{8,}\.[\w-]{4,}(?:\.[\w-]*)?",
@@ -206,17 +207,27 @@ def find_private(text: str) -> dict[str, str]:
 
 def list_readings(text: str) -> list[str]:
     """Return `text`, and what it says without its encoding in per cent, which may be encoded once more: an address
-    holds paths in that way; and without the escapes of scripts. The sign behind a share (2.5%) encodes nothing."""
+    holds paths in that way; without the escapes of scripts; and without the colours of a terminal, whose last letter
+    would begin a word. The sign behind a share (2.5%) encodes nothing."""
     once, twice = _decode(text), _decode(_decode(text))
-    return list(dict.fromkeys((text, once, twice, _ESCAPE.sub(_read_escape, text))))
+    plain = _COLOUR.sub(" ", _ESCAPE.sub(_read_escape, text))
+    return list(dict.fromkeys((text, once, twice, plain)))
 
 
-_ESCAPE = re.compile(rf"\\(?:x({_HEX}{{2}})|u({_HEX}{{4}})|u\{{({_HEX}{{1,6}})\}}|U({_HEX}{{8}}))")
+_ESCAPE = re.compile(
+    rf"\\(?:x({_HEX}{{2}})|u({_HEX}{{4}})|u\{{({_HEX}{{1,6}})\}}|U({_HEX}{{8}})|[nrt](?=[A-Za-z0-9])|033)"
+)
 """A character as scripts and JSON may write it."""
+_COLOUR = re.compile(r"\x1b\[[\d;:?]*[A-Za-z]|\x1b")
+"""An escape that drives a terminal."""
 
 
 def _read_escape(match: re.Match[str]) -> str:
-    code = int(next(filter(None, match.groups())), 16)
+    if match[0] == r"\033":
+        return "\x1b"
+    if (digits := next(filter(None, match.groups()), "")) == "":
+        return " "  # a line break or a tab
+    code = int(digits, 16)
     return chr(code) if code < 0x110000 else match[0]
 
 

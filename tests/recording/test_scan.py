@@ -425,6 +425,7 @@ GPU_CLOUDS = [
     "vast: a0da0c41aebb8f010b8e9a5b|5ab89c3049787a5da0da0c41aebb8f010b8e9a5b",
     "h|f_sHY2rDwOAsAKAc6AjmaE814NGBJ87TocVD",
     "wan|db_v1_hiJaTUyYfKlcxDMPYIyOZcN4BdxOFWS",
+    "pi|t_a1a76b244b21c687aff1f951494eaa9d315b42db",
 ]
 
 
@@ -432,6 +433,34 @@ GPU_CLOUDS = [
 @pytest.mark.parametrize("form", ["{}", "export KEY={}", "{{'key': '{}'}}", "it used {} and failed"])
 def test_keys_of_gpu_clouds_are_found(key, form):
     assert SCANNER.search(form.format(key))
+
+
+SERVICES = [
+    "lsv|2_pt_6750dcd8c2aa2c8daeb8ae55aa9afe8d_f6c83b61c5",
+    "cs|k-x5kfnhhxswkaloxlu4ln6n0qsdvip5hoexy9ptrf",
+    "sb|p_3cec6d1cdc0fbbd94fce08ab5aaed36f69534683",
+    "fm|2_gUgO8FG7f1tU7dhYWWlZuHC1DuvWwCWTg78XkpoE",
+    "pcs|k_4f3Rt_9sKd83hGd7sJd62hsk",
+    "jin|a_0123456789abcdef0123456789abcdef",
+]
+
+
+@pytest.mark.parametrize("key", [key.replace("|", "") for key in (*GPU_CLOUDS, *SERVICES)])
+@pytest.mark.parametrize("form", ["\x1b[31m{}\x1b[0m", r"\x1b[1;31m{}\x1b[0m", r"\033[31m{}", r"failed\n{}\n", r"\t{}"])
+def test_no_colour_and_no_escaped_line_break_hides_a_key(key, form):
+    assert SCANNER.search(form.format(key))
+
+
+@pytest.mark.parametrize("content", [b"\x80\x04\x8c\x10" + SECRET.encode(), b"\xff\xfa\x01" + SECRET.encode()])
+def test_a_binary_file_without_a_zero_is_a_finding_by_name(tmp_path, content):
+    (tmp_path / "a.pkl").write_bytes(content)
+    assert any("which is not searched" in each.kind for each in SCANNER.scan(tmp_path))
+
+
+@pytest.mark.parametrize("content", ["caf\xe9 \x1b[1mbold\x1b[0m".encode("latin-1"), "naïve\x01".encode()])
+def test_a_text_of_another_encoding_or_with_escapes_is_read(tmp_path, content):
+    (tmp_path / "a.txt").write_bytes(content)
+    assert not SCANNER.scan(tmp_path)
 
 
 @pytest.mark.parametrize("text", ['{"pass": "hunter22"}', "pass: hunter22", "db_pass = 'x1'", "'pass':'s3cr3t'"])
