@@ -78,6 +78,7 @@ from profiler_job.analysis.capture.export_schema import (
 )
 from profiler_job.analysis.capture.python_samples import Stack, make_samples
 from profiler_job.analysis.capture.pytorch_ranges import strip_numbers
+from profiler_job.analysis.capture.trace_files import is_json
 from profiler_job.analysis.reference import cuda_api
 
 _MESSAGE = re.compile(r'"NCCL communicator ID": ?(\d{1,20})\b.*?"Message size \[bytes\]": ?(\d{1,18})\b')
@@ -89,9 +90,14 @@ def read(path: Path | str, *, details: bool = True, grids: bool = False) -> Capt
     PATH).
 
     details=False leaves out the launch shapes of kernels, which summaries do not need; grids=True keeps their grids.
-    Raises ExportError, whose message is one line for the user, for anything that is not a readable nsys export.
+    A trace of torch.profiler is read, too: see `torch_trace`. Raises ExportError, whose message is one line for the
+    user, for anything that is neither.
     """
     path = Path(path)
+    if is_json(path):
+        from profiler_job.analysis.capture.torch_trace import read_trace
+
+        return read_trace(path, details=details, grids=grids)
     try:
         with open_export(path) as source:
             return _read_capture(source, path, details, KERNEL_COLUMNS if details else GRID_COLUMNS if grids else {})

@@ -26,7 +26,9 @@ MOST_GPUS = 8
 """So many GPUs have a line each; of more there is one summary."""
 INFERRED_SHARE = 0.5
 """A phase is labelled inferred if more than this part of its kernel time is."""
-FROM_CAPTURE = "From the capture alone: these are times under nsys, and all matmuls and attention count as compute"
+FROM_CAPTURE = (
+    "From the capture alone: these are times under the profiler, and all matmuls and attention count as compute"
+)
 """What is less certain than for a run whose steps were timed without nsys."""
 
 _NO_WORK = "without work, before its first and after its last operation"

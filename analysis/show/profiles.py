@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from profiler_job.analysis.capture.capture_cache import FOLDER
+from profiler_job.analysis.capture.trace_files import is_trace
 
 REPORTS, EXPORTS = (".nsys-rep", ".qdrep"), (".sqlite",)
 
@@ -21,7 +22,11 @@ def find_profiles(path: Path) -> list[Path]:
     replaced = {path for stem, path in reports.items() if stem in exports and not _is_older(exports[stem], path)}
     replaced |= {path for stem, path in exports.items() if stem in reports and reports[stem] not in replaced}
     known = {*exports.values(), *reports.values()} - replaced
-    return [entry for entry in entries if entry in known or (_is_parquetdir(entry) and entry.name != FOLDER)]
+    return [entry for entry in entries if entry in known or _is_other_profile(entry)]
+
+
+def _is_other_profile(entry: Path) -> bool:
+    return (_is_parquetdir(entry) and entry.name != FOLDER) or is_trace(entry)
 
 
 def _is_parquetdir(path: Path) -> bool:
