@@ -29,6 +29,7 @@ from profiler_job.analysis.recording.ingest import ResultsError
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.changes import LABELS
 from profiler_job.jobs.contract.quantities import format_quantities, format_quantity, format_time
+from profiler_job.jobs.contract.step_limit import name_limits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +94,7 @@ def expectation(said: Prediction | Abstention, most: Ceiling) -> dict[str, Any]:
         prediction = {name: getattr(said, name) for name in ("step_ns", "low_ns", "high_ns", "ceiling_ns")}
         step, low, high = (format_time(prediction[name]) for name in ("step_ns", "low_ns", "high_ns"))
         faster = f"{said.baseline_ns / said.step_ns:.2f} times as fast"
-        lines = [f"predicted: a step of {step} ({low} to {high}), {faster}; the {said.limited_by} limits it"]
+        lines = [f"predicted: a step of {step} ({low} to {high}), {faster}; {name_limits(said.limit)}"]
     if most.reason:
         lines.append(f"not advised: {most.reason}")
     elif most.save_ns is not None:

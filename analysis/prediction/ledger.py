@@ -111,11 +111,11 @@ def entry(run: Mapping[str, Any], baseline_ns: float, said: Prediction | Abstent
 
 def explain_one_host(said: Prediction) -> str:
     """Why a prediction is kept without its times; empty where it has them. A kept prediction may be tested on any
-    machine with such a GPU, so it has none where the host limits the step and hosts differ by more than MOST_OFF."""
+    machine with such a GPU, so it has none where the host sets the pace and hosts differ by more than MOST_OFF."""
     if said.limited_by != HOST or farthest_error(said.step_ns, said.low_ns, said.high_ns) <= MOST_OFF:
         return ""
     span = f"{format_time(said.low_ns)} to {format_time(said.high_ns)}"
-    return f"the host limits it, and recorded hosts differ by more than {MOST_OFF:.0%}: {span}"
+    return f"the host sets its pace, and recorded hosts differ by more than {MOST_OFF:.0%}: {span}"
 
 
 def farthest_error(predicted_ns: Any, low_ns: Any, high_ns: Any) -> Any:

@@ -21,9 +21,10 @@ from profiler_job.analysis.prediction.baseline import GEMM, Baseline
 from profiler_job.analysis.prediction.rates import Rates
 from profiler_job.analysis.prediction.sweep_changes import Change, State
 from profiler_job.analysis.reference import flops
-from profiler_job.jobs.contract import ranges
+from profiler_job.jobs.contract import ranges, step_limit
 from profiler_job.jobs.contract.changes import COMPILED, FUSED_ADAMW
 from profiler_job.jobs.contract.quantities import format_time
+from profiler_job.jobs.contract.step_limit import StepLimit
 
 LONGEST_GAP_NS = 4000.0
 QUEUE = 1000
@@ -41,17 +42,24 @@ HOST, GPU = "host", "GPU"
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """Of a step, in ns. ceiling_ns: no step takes less. limited_by: HOST or GPU, by the larger part of the step. work:
-    tokens of the step over tokens of the baseline's. frees_bytes: of the peak allocated, at most; NaN where that is not
-    known."""
+    """Of a step, in ns. ceiling_ns: no step takes less. gpu_ns: how long the GPU works in it. limited_by: HOST or GPU,
+    whichever needs longer in the phases that take most of the step, and so sets their pace. work: tokens of the step
+    over tokens of the baseline's. frees_bytes: of the peak allocated, at most; NaN where that is not known."""
 
     baseline_ns: float
     step_ns: float
     ceiling_ns: float
+    gpu_ns: float
     limited_by: str
     reasons: tuple[str, ...]
     work: float = 1.0
     frees_bytes: float = 0.0
+
+    @property
+    def limit(self) -> StepLimit:
+        """What limits the step: the GPU's work, or the CPU, for which the GPU waits the rest of it."""
+        busy_ns = min(self.gpu_ns, self.step_ns)
+        return StepLimit({step_limit.GPU: busy_ns, step_limit.CPU: self.step_ns - busy_ns})
 
     def saved_ns(self, step_ns: float) -> float:
         """What a step of this length saves of the baseline's, for as many tokens."""
@@ -141,11 +149,12 @@ def estimate_step(baseline: Baseline, names: Iterable[str], rates: Rates, state:
         baseline_ns=baseline.step_ns,
         step_ns=max(step_ns, ceiling_ns),
         ceiling_ns=ceiling_ns,
+        gpu_ns=sum(time.gpu_ns for time in times),
         limited_by=HOST if by_host_ns > step_ns / 2 else GPU,
         work=state.work,
         reasons=tuple(
             f"{time.phase} {format_time(baseline.clocks[time.phase].wall_ns)} -> {format_time(time.take())}, "
-            f"limited by the {time.limited_by}"
+            f"at the pace of the {time.limited_by}"
             for time in times
             if time.phase in state.touched
         ),

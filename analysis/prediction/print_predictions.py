@@ -21,6 +21,7 @@ from profiler_job.analysis.reference import track_record
 from profiler_job.jobs.contract.json_format import add_format_version
 from profiler_job.jobs.contract.layout import SCRIPT
 from profiler_job.jobs.contract.quantities import format_size, format_time
+from profiler_job.jobs.contract.step_limit import name_limits
 
 RATES = {track_record.SWEEP: rates.FILE, track_record.AS_SCRIPT: script_rates.FILE, SCRIPT: script_rates.FILE}
 """By the way in which a step is predicted (`track_record.choose_kind`)."""
@@ -97,7 +98,8 @@ def describe_prediction(said: Prediction | Abstention) -> dict[str, Any]:
         return {"changes": list(said.changes), "no_prediction_because": said.reason}
     times = {name: float(getattr(said, name)) for name in ("step_ns", "low_ns", "high_ns", "ceiling_ns")}
     frees_bytes = None if math.isnan(said.frees_bytes) else float(said.frees_bytes)
-    facts = {"limited_by": said.limited_by, "work": float(said.work), "frees_bytes": frees_bytes}
+    facts: dict[str, Any] = {"limited_by": said.limited_by, "limit": said.limit.name}
+    facts |= {"work": float(said.work), "frees_bytes": frees_bytes}
     return {"changes": list(said.changes)} | times | facts
 
 
@@ -131,4 +133,4 @@ def as_line(said: Prediction | Abstention) -> str:
     faster += f", never below {floor}" if said.ceiling_ns else ""
     if said.frees_bytes > 0:
         faster += f", and frees at most {format_size(said.frees_bytes)}"
-    return f"{names}: {step} expected ({low} to {high}), {faster}; the {said.limited_by} limits it"
+    return f"{names}: {step} expected ({low} to {high}), {faster}; {name_limits(said.limit)}"

@@ -112,6 +112,7 @@ def predict_step(step: Step, names: Iterable[str], rates: ScriptRates) -> Predic
         low_ns=min(max(low_ns, ceiling_ns), expected_ns),
         high_ns=max(high_ns, expected_ns),
         ceiling_ns=ceiling_ns,
+        gpu_ns=after.gpu_ns,
         limited_by=after.limited_by,
         work=after.work,
         frees_bytes=script_changes.frees_bytes(step.run) if CHECKPOINTING in names else 0.0,

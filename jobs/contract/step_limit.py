@@ -105,15 +105,19 @@ def split_time(times: Mapping[str, float]) -> StepLimit:
     return StepLimit(parts | {CPU: sum(causes.values())}, causes)
 
 
+def name_limits(limit: StepLimit) -> str:
+    """`limited by the CPU`, `limited by either compute or memory`"""
+    words = [f"the {name}" if name in (CPU, GPU) else name for name in limit.names]
+    return f"limited by {'either ' if len(words) > 1 else ''}{' or '.join(words)}" if words else "no time passes"
+
+
 def describe_limit(limit: StepLimit) -> str:
     """`limited by the CPU, 63.2% of 99.1 ms: the GPU waits for launches`"""
     names = limit.names
     if not names:
-        return "no time passes"
-    words = [f"the {name}" if name in (CPU, GPU) else name for name in names]
+        return name_limits(limit)
     shares = " and ".join(format_share(limit.measure_share(name)) for name in names)
-    either = "either " if len(names) > 1 else ""
-    line = f"limited by {either}{' or '.join(words)}, {shares} of {format_time(limit.step_ns)}"
+    line = f"{name_limits(limit)}, {shares} of {format_time(limit.step_ns)}"
     if names == (CPU,):
         return f"{line}: the GPU waits for {CAUSES.get(limit.cause, 'the CPU')}"
     return f"{line}: {PARTS[names[0]]}" if len(names) == 1 else line

@@ -291,12 +291,13 @@ def test_what_is_expected_is_said_with_its_interval_or_why_there_is_none():
         low_ns=7 * MS,
         high_ns=9 * MS,
         ceiling_ns=6 * MS,
+        gpu_ns=7 * MS,
         limited_by="GPU",
         reasons=(),
         changes=("tf32",),
     )
     assert judging.expectation(prediction, Ceiling(save_ns=5 * MS))["lines"] == [
-        "predicted: a step of 8.00 ms (7.00 ms to 9.00 ms), 1.50 times as fast; the GPU limits it",
+        "predicted: a step of 8.00 ms (7.00 ms to 9.00 ms), 1.50 times as fast; limited by the GPU",
         "advice: at most 5.00 ms of it can be saved",
     ]
     abstained = Abstention(changes=("tf32",), code=AbstentionCode.NO_PAIR, reason="no pair")

@@ -46,7 +46,7 @@ def test_a_prediction_names_the_run_that_tests_it(made):
 def make_prediction(limited_by, low_ns, high_ns):
     return predict.Prediction(
         changes=("tf32",), baseline_ns=50e6, step_ns=40e6, low_ns=low_ns, high_ns=high_ns, ceiling_ns=1e6,
-        limited_by=limited_by, reasons=(),
+        gpu_ns=10e6, limited_by=limited_by, reasons=(),
     )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from profiler_job.analysis.metrics import differences, run_grid, timing, waiting
+from profiler_job.analysis.metrics import differences, run_grid, step_limits, timing, waiting
 from profiler_job.analysis.metrics import gpu_samples as machine
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.pages.case_columns import band_column, case_headings, spread_column
@@ -92,6 +92,8 @@ def _frames(
     energy = machine.summarise_runs(runs, steps, processes, state)[["run_id", "joules_per_1k"]]
     for part in (of_run, _measure_steps(steps), _measure_gpu(kernels, memops), waits, energy):
         cases = cases.merge(part, how="left", on="run_id")
+    limits = step_limits.find_limits(steps, kernels, memops)
+    cases["limit"] = cases["run_id"].map({run_id: limit.name for run_id, limit in limits.items()})
     cases["tokens_per_s"] = run_grid.tokens_per_s(cases, cases["step_ns"])
     cases["step_parts"] = (cases["step_ns"] * (1 - cases["busy_share"])).clip(lower=0)
     cases["busy_parts"] = np.sqrt(cases["launches"])
@@ -135,7 +137,9 @@ def _claims(frames: GradientAccumulationData) -> list[Claim]:
     busier = cut[cut["busy_apart"] & (cut["busy_ratio"] > 1)]
     return [
         Claim("costs", run_grid.only(most, *shown, "busy_ratio", "memory_ratio"), facts=_costs),
-        Claim("slower", run_grid.only(slower, *shown), many(cut), facts=count_all(cut, extremes("step_ratio"))),
+        Claim(
+            "slower", run_grid.only(slower, *shown, "limit"), many(cut), facts=count_all(cut, extremes("step_ratio"))
+        ),
         Claim(
             "not_slower", run_grid.only(cut, *shown), lambda rows: not many(cut)(slower), facts=extremes("step_ratio")
         ),
@@ -197,6 +201,7 @@ def _tables(frames: GradientAccumulationData) -> list[Table]:
                 band_column("busy_band_ns"),
                 Column("launches", "kernels", "count"),
                 Column("more_launches", "÷ whole batch", "ratio", absent="base"),
+                Column("limit", "limited by"),
                 Column("busy_share", "GPU busy ÷ step", "share", bar=True),
                 Column("launch_wait", "waits for launches", "share", bar=True),
             ),

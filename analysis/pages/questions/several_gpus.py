@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from profiler_job.analysis.metrics import differences, run_grid, step_clocks, timing
+from profiler_job.analysis.metrics import differences, run_grid, step_clocks, step_limits, timing
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.metrics.exchange import (
     FRAMES,
@@ -25,6 +25,7 @@ from profiler_job.analysis.reference import kernel_families
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.axes import find_value_label
+from profiler_job.jobs.contract.step_limit import PARTS
 from profiler_job.jobs.contract.studies import GPUS
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
@@ -40,8 +41,9 @@ how much longer the unprofiled step is than the same without communication: else
 and ranks wait for one another otherwise."""
 EXPLAINS = 0.05
 """Part of the step by which the two may differ."""
-MOSTLY_HOST = 0.5
-"""Where phases that the host limits take more of a step than this, the host limits the step."""
+MOSTLY_ISSUING = 0.5
+"""If phases in which the CPU issues work until they end take more of a step than this, the GPUs of the step wait for
+launches, and kernels do not run back to back."""
 
 
 def answer(given: Inputs) -> Answer:
@@ -54,9 +56,9 @@ def answer(given: Inputs) -> Answer:
     kernels run, is said without the optimizer, which FSDP divides.
 
     The same step without communication has its computing kernels, which take longer than on one GPU (the copies of
-    FSDP, and kernels next to communication). So where GPUs limit a step, and its kernels run back to back, it would be
+    FSDP, and kernels next to communication). So if kernels run back to back, which the CPU issued early, it would be
     as long as on one GPU, plus as much as its computing kernels run longer. How much longer than that it is (rest_ns)
-    is compared with what is exposed. Where the host limits a step, its GPUs wait for launches, and what is exposed
+    is compared with what is exposed. If the CPU issues work until the end, GPUs wait for launches: what is exposed
     costs nothing as long as they would: what is critical is compared with the cost by clocks
     (`exchange.estimate_cost`).
     """
@@ -111,9 +113,9 @@ class SeveralGpusData:
         return self.several[(self.several["profiled_ratio"] - 1).abs() <= AS_UNPROFILED]
 
     @property
-    def limited_by_gpu(self) -> pd.DataFrame:
-        """The undisturbed cases whose hosts do not limit the step, as far as is known."""
-        return self.undisturbed[~(self.undisturbed["host_share"] > MOSTLY_HOST)]
+    def with_early_issue(self) -> pd.DataFrame:
+        """The undisturbed cases whose CPU issues all work early, as far as is known."""
+        return self.undisturbed[~(self.undisturbed["issue_share"] > MOSTLY_ISSUING)]
 
 
 def _frames(
@@ -151,7 +153,9 @@ def _frames(
     slower = of_phases.reindex(of_one.index) - of_phases.reindex(of_one).set_axis(of_one.index)
     cases["clock_cost_ns"] = cases["run_id"].map(estimate_cost(steps, of_one, slower))
     is_split = cases["clock_cost_ns"].notna() & cases["critical_ns"].notna()
-    cases["host_share"] = (cases["run_id"].map(step_clocks.measure_host_limited(steps)) / cases["step_ns"]).where(
+    limits = step_limits.find_limits(steps, kernels, memops)
+    cases["limit"] = cases["run_id"].map({run_id: limit.name for run_id, limit in limits.items()})
+    cases["issue_share"] = (cases["run_id"].map(step_clocks.measure_host_limited(steps)) / cases["step_ns"]).where(
         is_split
     )
     for name, ns in (
@@ -225,7 +229,7 @@ def _claim_speed(frames: SeveralGpusData) -> list[Claim]:
     several = frames.several
     shown = ("gpus", "parallel", "tokens_per_s_1", "tokens_per_s", "speedup", "efficiency")
     return [
-        Claim("gives", _only(several, *shown, "host_share", "tokens_differ"), facts=_gives),
+        Claim("gives", _only(several, *shown, "limit", "tokens_differ"), facts=_gives),
         Claim("range", _only(several, *shown, "step_ns", "step_band_ns"), facts=extremes("efficiency")),
         Claim(
             "fewer",
@@ -237,7 +241,7 @@ def _claim_speed(frames: SeveralGpusData) -> list[Claim]:
 
 def _claim_exposed(frames: SeveralGpusData) -> list[Claim]:
     """How much communication no computing hides, and how much of the longer step that explains."""
-    several, undisturbed, by_gpu = frames.several, frames.undisturbed, frames.limited_by_gpu
+    several, undisturbed, by_gpu = frames.several, frames.undisturbed, frames.with_early_issue
     of_step = ("gpus", "parallel", "exposed_ns", "profiled_ns", "exposed_share")
     of_longer = ("step_ns", "longer_ns", "slower_ns", "rest_ns")
     by_host = undisturbed.drop(by_gpu.index)
@@ -253,7 +257,7 @@ def _claim_exposed(frames: SeveralGpusData) -> list[Claim]:
         ),
         Claim(
             "explains",
-            _only(explained, *of_step, *of_longer, "unexplained_share", "profiled_ratio", "host_share"),
+            _only(explained, *of_step, *of_longer, "unexplained_share", "profiled_ratio", "issue_share"),
             many(by_gpu),
             facts=count_all(by_gpu, _is_explained),
         ),
@@ -267,7 +271,7 @@ def _claim_exposed(frames: SeveralGpusData) -> list[Claim]:
         ),
         Claim(
             "host",
-            _only(by_host, *of_step, "critical_ns", "step_ns", "longer_ns", "clock_cost_ns", "host_share"),
+            _only(by_host, *of_step, "critical_ns", "step_ns", "longer_ns", "clock_cost_ns", "issue_share"),
             facts=count_all(undisturbed, _count_by_host),
         ),
     ]
@@ -395,21 +399,28 @@ def _find_fewer(rows: pd.DataFrame, several: pd.DataFrame) -> dict[str, Any]:
     return {
         "ways": ways,
         "num_all": int(several["parallel"].isin(rows["parallel"].unique()).sum()),
-        "num_by_host": int((several.loc[rows.index, "host_share"] > MOSTLY_HOST).sum()),
+        "limits": _list_common_limits(several.loc[rows.index, "limit"]),
         "num_beyond": int(several.loc[rows.index, "tokens_differ"].sum()),
         "others": _group_by_way(others),
         **extremes("computing_share")(rows),
     }
 
 
+def _list_common_limits(limits: pd.Series) -> list[str]:
+    """List what limits most of these steps, alone or as one of two, the most frequent first."""
+    known = limits.dropna().astype(str)
+    counts = {name: int(known.str.contains(name, regex=False).sum()) for name in PARTS}
+    most = sorted((name for name in PARTS if counts[name] > len(known) / 2), key=lambda name: -counts[name])
+    return most
+
+
 def _gives(rows: pd.DataFrame) -> dict[str, Any]:
     fewer = rows[rows["speedup"] < 1]
-    by_host = len(fewer) > 0 and bool((fewer["host_share"] > MOSTLY_HOST).all())
     in_noise = not fewer["tokens_differ"].any()
     return {
         "most": int(rows["gpus"].max()),
         "ways": _group_by_way(rows),
-        "fewer_by_host": by_host,
+        "limits": _list_common_limits(fewer["limit"]),
         "in_noise": in_noise,
     }
 
@@ -476,7 +487,8 @@ def _tables(frames: SeveralGpusData) -> list[Table]:
                 Column("exposed_ns", "exposed", "ms"),
                 Column("critical_ns", "critical", "ms", absent="n/a"),
                 Column("exposed_share", "exposed ÷ step under nsys", "share", bar=True),
-                Column("host_share", "limited by hosts", "share", absent="n/a"),
+                Column("issue_share", "CPU issues work", "share", absent="n/a"),
+                Column("limit", "limited by", absent="n/a"),
                 Column("profiled_ratio", "nsys ÷ timer", "ratio"),
                 Column("slowed", "matmuls, beside ÷ alone", "ratio", absent="n/a"),
             ),
