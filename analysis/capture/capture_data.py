@@ -10,7 +10,7 @@ import pandas as pd
 
 from profiler_job.analysis.capture import limits
 from profiler_job.analysis.capture.python_samples import SAMPLE_COLUMNS, Stack
-from profiler_job.jobs.contract.errors import ProfilerError
+from profiler_job.jobs.contract.errors import CodedError
 from profiler_job.jobs.contract.exit_codes import ExitCode
 
 MOST_DEVICES = 1024  # of one process, so that process and device fit into one number
@@ -33,7 +33,7 @@ class ExportProblem(StrEnum):
     NSYS_FAILED = "nsys_failed"
 
 
-class ExportError(ProfilerError, ValueError):
+class ExportError(CodedError[ExportProblem]):
     """A file that cannot be read as an nsys export. The message is one line: file, what is wrong, what to do. code: the
     reason."""
 
@@ -45,8 +45,8 @@ class ExportError(ProfilerError, ValueError):
         remedy: str,
         exit_code: ExitCode = ExitCode.DAMAGED,
     ):
-        super().__init__(f"{path}: {problem}; {remedy}", exit_code=exit_code)
-        self.code, self.problem = code, problem
+        super().__init__(code, f"{path}: {problem}; {remedy}", exit_code)
+        self.problem = problem
 
 
 MESSAGE_COLUMNS = ("start_ns", "thread", "bytes", "communicator")

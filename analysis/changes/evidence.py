@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from profiler_job.analysis.reference import gemm_names, gpus
-from profiler_job.jobs.contract.errors import ProfilerError
+from profiler_job.jobs.contract.errors import CodedError
 from profiler_job.jobs.contract.precisions import PRECISIONS
 from profiler_job.jobs.contract.step_limit import CPU, UNKNOWN, split_time
 
@@ -37,12 +37,8 @@ class WithheldCode(StrEnum):
     SAVES_LITTLE = "saves_little"
 
 
-class WithheldError(ProfilerError, ValueError):
+class WithheldError(CodedError[WithheldCode]):
     """Why a change is not advised though the capture has something of it: a code, and one line."""
-
-    def __init__(self, code: WithheldCode, message: str):
-        super().__init__(message)
-        self.code = code
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from profiler_job.jobs.contract.errors import ProfilerError
+from profiler_job.jobs.contract.errors import CodedError
 from profiler_job.jobs.contract.exit_codes import ExitCode
 
 
@@ -23,10 +23,10 @@ class ComparisonProblem(StrEnum):
     FEW_PAIRS = "few_pairs"
 
 
-class NotComparableError(ProfilerError, ValueError):
+class NotComparableError(CodedError[ComparisonProblem]):
     """The message is one line: what cannot be compared, why, and what to do. code: the reason. why: the line without
     `advice`, the part that names options of `compare`."""
 
     def __init__(self, code: ComparisonProblem, why: str, advice: str = "", exit_code: ExitCode | None = None):
-        super().__init__(why + advice, exit_code=exit_code)
-        self.code, self.why = code, why
+        super().__init__(code, why + advice, exit_code)
+        self.why = why

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from profiler_job.jobs.contract.errors import ProfilerError
+from profiler_job.jobs.contract.errors import CodedError
 
 
 class AbstentionCode(StrEnum):
@@ -34,12 +34,8 @@ class AbstentionCode(StrEnum):
     NO_GPU_WORK = "no_gpu_work"
 
 
-class AbstentionError(ProfilerError, ValueError):
+class AbstentionError(CodedError[AbstentionCode]):
     """Why there is no prediction: a code, and one line."""
-
-    def __init__(self, code: AbstentionCode, message: str):
-        super().__init__(message)
-        self.code = code
 
 
 class NoModelError(AbstentionError):

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from profiler_job.jobs.contract.errors import ProfilerError
+from profiler_job.jobs.contract.errors import CodedError
 
 
 class RuleProblem(StrEnum):
@@ -26,12 +26,8 @@ class RuleProblem(StrEnum):
     MISSES_EXAMPLE = "misses_example"
 
 
-class RuleError(ProfilerError, ValueError):
+class RuleError(CodedError[RuleProblem]):
     """A file of rules cannot be used. The message names the file, the rule and what to do."""
-
-    def __init__(self, code: RuleProblem, message: str):
-        super().__init__(message)
-        self.code = code
 
 
 class Rule(NamedTuple):

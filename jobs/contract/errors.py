@@ -4,6 +4,9 @@ import os
 import sys
 import tempfile
 import traceback
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any, Generic, TypeVar
 
 from profiler_job.jobs.contract.exit_codes import ExitCode
 
@@ -20,6 +23,28 @@ class ProfilerError(Exception):
         super().__init__(*arguments)
         if exit_code is not None:
             self.exit_code = exit_code
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+        """Pickle the error with all its attributes, whatever the arguments of its class are: a process that helps
+        another passes on what it raised."""
+        return _restore_error, (type(self), self.args), self.__dict__
+
+
+def _restore_error(kind: type[ProfilerError], arguments: tuple[Any, ...]) -> ProfilerError:
+    error = kind.__new__(kind)
+    ProfilerError.__init__(error, *arguments)
+    return error
+
+
+Code = TypeVar("Code", bound=StrEnum)
+
+
+class CodedError(ProfilerError, ValueError, Generic[Code]):
+    """An error whose reason has a code, for programs and tests."""
+
+    def __init__(self, code: Code, message: str, exit_code: ExitCode | None = None):
+        super().__init__(message, exit_code=exit_code)
+        self.code = code
 
 
 class OutputError(ProfilerError, OSError):

@@ -1,5 +1,6 @@
 """Ends of commands: one table of exit codes, and no traceback, whatever happens."""
 
+import pickle
 import subprocess
 import sys
 from importlib import metadata
@@ -10,9 +11,13 @@ from typer.testing import CliRunner
 
 from profiler_job import __main__
 from profiler_job.__main__ import app
+from profiler_job.analysis.capture.capture_data import ExportError, ExportProblem
+from profiler_job.analysis.comparison.errors import ComparisonProblem, NotComparableError
+from profiler_job.analysis.prediction.abstentions import AbstentionCode, AbstentionError
 from profiler_job.jobs.cli.follow_up import StepError, fail_step
 from profiler_job.jobs.contract.errors import OutputError, ProfilerError, describe_bug
 from profiler_job.jobs.contract.exit_codes import MEANINGS, ExitCode
+from profiler_job.jobs.executor.failures import RunFailedError
 from profiler_job.jobs.executor.preflight import Check
 from tests.jobs.conftest import ROOT, command
 
@@ -39,6 +44,24 @@ def test_every_error_of_the_project_has_an_exit_code():
     errors = all_subclasses(ProfilerError)
     assert len(errors) > 8
     assert {error.exit_code for error in errors} <= set(ExitCode)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ExportError(ExportProblem.NSYS_MISSING, "a.nsys-rep", "no nsys", "install it", ExitCode.MISSING),
+        NotComparableError(ComparisonProblem.NO_RUN, "no run", "; choose one"),
+        AbstentionError(AbstentionCode.NO_PAIR, "no pair"),
+        RunFailedError("oom", phase="backward", message="out of memory"),
+        OutputError("a full disk"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_passes_from_one_process_to_another_as_it_is(error):
+    """The helping process of the site could not pass on errors with codes: TypeError, exit code 70."""
+    passed = pickle.loads(pickle.dumps(error))
+    assert type(passed) is type(error) and str(passed) == str(error)
+    assert vars(passed) == vars(error) and passed.exit_code == error.exit_code
 
 
 @pytest.fixture
