@@ -201,7 +201,7 @@ def test_the_names_of_phases_are_those_that_are_recognised():
     assert phases == [(names.phase, names.source, list(names.examples)) for names in phase_names.NAMES]
     for phase, _, examples in phases:
         assert {phase_names.find_phase(example) for example in examples} == {phase}
-    assert tuple(steps) == phase_names.STEP_EXAMPLES
+    assert {"iter_3", "ProfilerStep#7", "[pl][profile]run_training_batch"} <= {*steps}
     assert all(map(phase_names.is_step, steps))
 
 

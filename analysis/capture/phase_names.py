@@ -181,10 +181,6 @@ NAMES = (
     ),
 )
 
-STEP_EXAMPLES = (
-    *("step", "iter_3", "Batch_3", "global_step_12", "train_step", "ProfilerStep#7"),
-    "[pl][profile]run_training_batch",
-)
 _STEP = re.compile(
     rf"{_PREFIX}((train(ing)?|global|micro)[ _]?)?(step|iter|iteration|ProfilerStep)[ _#:.-]*\d*|"
     rf"batch[ _#:.-]*\d+|{_LIGHTNING}run_training_batch|train_batch",

@@ -75,12 +75,6 @@ class MeasuredCase:
     has_graphs: bool = False
 
 
-def sum_totals(kernels: pd.DataFrame, memops: pd.DataFrame, steps: pd.DataFrame) -> Totals:
-    """Sum the totals of the runs with these rows; their steps are the steps with a range under nsys."""
-    (totals,) = sum_totals_by_case(kernels, memops, steps, [tuple(steps["run_id"].astype(str).unique())])
-    return totals
-
-
 def sum_totals_by_case(
     kernels: pd.DataFrame, memops: pd.DataFrame, steps: pd.DataFrame, cases: Sequence[Collection[str]]
 ) -> list[Totals]:

@@ -1,5 +1,5 @@
-"""The changes that can be predicted: what each assumes, when it has nothing to say, and what it does to the operations
-of a step. A set of changes is applied one after the other to one table of operations; gains are never added."""
+"""The changes that can be predicted: when each has nothing to say, and what it does to the operations of a step. A
+set of changes is applied one after the other to one table of operations; gains are never added."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -62,20 +62,18 @@ class State:
 @dataclass(frozen=True)
 class Change:
     """name: as the user says it. sets: the axes of a run that it changes; it multiplies the axes of `scales` by so
-    much. assumes: one line each. touches: whether it changes a group of operations (phase, leaf, kind), which the
-    ceiling then counts as free."""
+    much. touches: whether it changes a group of operations (phase, leaf, kind), which the ceiling then counts as
+    free."""
 
     name: str
-    label: str
     sets: Mapping[str, str]
-    assumes: tuple[str, ...]
     apply: Callable[[State, Rates], State]
     touches: Callable[[str, str, str], bool]
     scales: Mapping[str, int] = field(default_factory=dict)
 
     def __call__(self, state: State, rates: Rates) -> State:
         if self.sets and all(str(state.run.get(axis)) == value for axis, value in self.sets.items()):
-            raise AbstentionError(AbstentionCode.ALREADY_MADE, f"the run has {self.label} already")
+            raise AbstentionError(AbstentionCode.ALREADY_MADE, f"the run has it already: {LABELS[self.name]}")
         return self.apply(state, rates)
 
     def settings(self, run: Mapping[str, Any]) -> dict[str, Any]:
@@ -312,47 +310,31 @@ CHANGES = {
     for change in (
         Change(
             TF32,
-            "TF32",
             {"precision": "tf32"},
-            ("only matmuls change, each as fast as matmuls of its class and phase were in recorded pairs",),
             _use_precision("tf32"),
             lambda phase, leaf, kind: kind == GEMM,
         ),
         Change(
             BF16,
-            "BF16 autocast",
             {"precision": "bf16"},
-            (
-                "matmuls are as fast as BF16 matmuls of their class and phase were in recorded pairs",
-                "casts come with it, of weights once a step, and more launches for the host",
-            ),
             _use_precision("bf16"),
             lambda phase, leaf, kind: phase != ranges.OPTIMIZER,
         ),
         Change(
             FUSED_ATTENTION,
-            "fused attention",
             {"attention": "sdpa"},
-            ("scores, softmax and their copies vanish, and one kernel a layer takes their place",),
             _fuse_attention,
             lambda phase, leaf, kind: phase in PASSES and (leaf in EAGER or kind == REST),
         ),
         Change(
             FUSED_ADAMW,
-            "fused AdamW",
             {"optimizer": "fused"},
-            ("its traffic is 28 bytes a parameter, at the rate of recorded runs", "the rest of the step is as before"),
             _fuse_adamw,
             lambda phase, leaf, kind: phase == ranges.OPTIMIZER,
         ),
         Change(
             LARGER_BATCH,
-            "a larger batch",
             {},
-            (
-                "twice the sequences: each kernel takes as much longer as with twice the tokens in recorded runs",
-                "the host launches as many, and the optimizer does not see the batch",
-            ),
             _enlarge_batch,
             lambda phase, leaf, kind: phase in PASSES,
             scales={"batch_size": TIMES_BATCH},
@@ -360,21 +342,11 @@ CHANGES = {
         *(
             Change(
                 name,
-                label,
                 {"compile": value},
-                ("kernels between matmuls are fused, as many and as fast as in recorded pairs", host),
                 _compile(name, value),
                 lambda phase, leaf, kind: phase in PASSES and kind != ATTENTION,
             )
-            for name, label, value, host in (
-                (COMPILE, "torch.compile", "default", "a launch costs the host what it cost in compiled runs"),
-                (
-                    CUDA_GRAPHS,
-                    "CUDA graphs",
-                    "cudagraphs",
-                    "an operation of a graph costs the host what it cost in recorded graphs",
-                ),
-            )
+            for name, value in ((COMPILE, "default"), (CUDA_GRAPHS, "cudagraphs"))
         ),
     )
 }

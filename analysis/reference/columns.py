@@ -145,12 +145,6 @@ def find_ending(column: str) -> tuple[Kind, str, float] | None:
     return next((unit for end, unit in ENDINGS.items() if column == end or column.endswith(f"_{end}")), None)
 
 
-def find_unit(column: str) -> str:
-    """Return the unit of a column's values, "" if they have none."""
-    ending = find_ending(column)
-    return ending[1] if ending else ""
-
-
 def format_heading(column: str) -> str:
     return HEADINGS.get(column, column.replace("_", " "))
 

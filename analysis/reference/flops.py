@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from profiler_job.jobs.contract.axes import Attention
-from profiler_job.jobs.contract.ranges import FUSED_ATTENTION, PHASES
+from profiler_job.jobs.contract.ranges import PHASES
 from profiler_job.jobs.workloads.transformer.sizes import ModelSize
 
 FP32_BYTES = 4
@@ -235,46 +235,12 @@ def step_flops(shape: StepShape, mode: str) -> int:
     return sum(matmul_flops(shape, phase) for phase in phases[mode])
 
 
-def forward_costs(shape: StepShape, attention: str = "naive", element_bytes: int = FP32_BYTES) -> dict[str, Cost]:
-    """Compute the cost of one forward pass by module, summed over the layers; keys are the names of the innermost NVTX
-    ranges.
-
-    Residual additions belong to no module's range and are under `block`. Scaling the scores is in `attention_scores`.
-    """
-    n, d, f, layers = shape.num_tokens, shape.d_model, shape.d_ff, shape.num_layers
-    projection = linear(n, d, d, element_bytes)
-    scaling = Cost(shape.num_scores, 0)
-    if _is_eager(attention):
-        attend = {
-            "attention_scores": query_key(shape, element_bytes) + scaling,
-            "softmax": softmax(shape, element_bytes),
-            "attention_output": attention_value(shape, element_bytes),
-        }
-    else:
-        attend = {FUSED_ATTENTION: fused_attention(shape, element_bytes)}
-    ffn = linear(n, d, f, element_bytes) * 2 + swiglu_gate(n, f, element_bytes) + linear(n, f, d, element_bytes)
-    layer = {
-        "qkv_proj": projection * 3,
-        "rope": rope(shape, element_bytes),
-        **attend,
-        "o_proj": projection,
-        "ffn": ffn,
-        "block": residual(n, d, element_bytes) * 2,
-    }
-    return {
-        "embedding": embedding(n, d),
-        "norm": rms_norm(n, d) * (2 * layers + 1),
-        **{name: cost * layers for name, cost in layer.items()},
-        "lm_head": linear(n, d, shape.vocab_size, element_bytes),
-    }
-
-
 def kernel_costs(shape: StepShape) -> dict[tuple[str, str], Cost]:
     """Compute the cost of one float32 forward pass as the model is written, with eager attention and nothing fused: by
     innermost NVTX range and kernel family, summed over the layers.
 
     Each kernel reads its operands once and writes its result once, so everything that passes from kernel to kernel goes
-    through memory. The operations equal `forward_costs`; the bytes are more.
+    through memory. The operations equal those of `linear`, `softmax` and the others; the bytes are more.
     """
     n, d, f, layers, scores = shape.num_tokens, shape.d_model, shape.d_ff, shape.num_layers, shape.num_scores
     soft = softmax_kernels(shape)

@@ -13,9 +13,6 @@ from typing import NamedTuple
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp8")
 """Keys of `Gpu.peak_flops`: fp32 on CUDA cores, the others on tensor cores, dense."""
 
-HOW_TO_ADD = "add a row to GPUS in analysis/reference/gpus.py, from the vendor's datasheet, dense rates"
-"""What a report shows next to "n/a" for a GPU that is not listed."""
-
 
 class Gpu(NamedTuple):
     """One GPU model.
@@ -155,7 +152,7 @@ _BY_NAME = {_normalise(name): gpu for gpu in GPUS for name in gpu.names}
 
 
 def lookup(gpu_name: str) -> Gpu | None:
-    """Find the GPU that nvidia-smi calls `gpu_name`; None if it is not listed (see `HOW_TO_ADD`).
+    """Find the GPU that nvidia-smi calls `gpu_name`; None if it is not listed.
 
     Only full names match: variants of one model differ in rates, and a MIG slice has only part of them.
     """

@@ -4,7 +4,6 @@ import struct
 import zlib
 from collections.abc import Iterator, Sequence
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
@@ -50,14 +49,6 @@ _TITLE = _Form(36, 45, 3, "bold")
 _FIGURE = _Form(52, 66, 1, "bold")
 _WORDS = _Form(23, 32, 5, "normal")
 _BELOW = _Form(17, 24, 1, "normal")
-
-
-def write_cards(folder: Path, cards: Sequence[tuple[str, Card]]) -> None:
-    """Draw the cards into `folder`, each at its path."""
-    for path, card in cards:
-        target = folder / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(draw(card))
 
 
 def draw(card: Card) -> bytes:

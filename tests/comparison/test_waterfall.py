@@ -33,7 +33,8 @@ def sides_of(kernels, num_steps=1, copies=(), wall_ns=1000):
     frames = pd.DataFrame(rows), pd.DataFrame(moved, columns=columns), pd.DataFrame(steps)
     integers = {name: "int64" for name in columns if name not in ("phase", "operation")}
     kernels, memops, ranges = (frame.assign(run_id="run") for frame in frames)
-    return totals.sum_totals(kernels, memops.astype(integers), ranges)
+    (summed,) = totals.sum_totals_by_case(kernels, memops.astype(integers), ranges, [["run"]])
+    return summed
 
 
 def explain(first, second):

@@ -142,7 +142,7 @@ def test_the_name_of_a_column_gives_the_format_of_its_cells(column, value, shown
 
 def test_the_unit_in_the_data_dictionary_is_what_the_name_of_the_column_says():
     named = {(table, column.name): column.unit for table, known in TABLES.items() for column in known}
-    wrong = {at: unit for at, unit in named.items() if (found := columns.find_unit(at[1])) and found != unit}
+    wrong = {at: unit for at, unit in named.items() if (ending := columns.find_ending(at[1])) and ending[1] != unit}
     assert not wrong
 
 

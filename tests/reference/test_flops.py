@@ -39,21 +39,9 @@ def test_matmuls_of_a_step_add_up():
     assert 3 * forward == 6 * weights * SMALL.num_tokens + 3 * attention
 
 
-def test_costs_by_module_hold_all_matmuls_of_the_forward_pass():
-    for attention in ("naive", "sdpa"):
-        costs = flops.forward_costs(SMALL, attention)
-        matmuls = sum(costs[name].flops for name in costs if name in ("qkv_proj", "o_proj", "lm_head"))
-        matmuls += costs["ffn"].flops - 12 * flops.swiglu_gate(SMALL.num_tokens, SMALL.d_ff).flops
-        if attention == "naive":
-            matmuls += 12 * 2 * flops.query_key(SMALL).flops
-        else:
-            matmuls += costs["fused_attention"].flops
-        assert matmuls == matmul_flops(SMALL, "forward")
-
-
-@pytest.mark.parametrize("attention", ["naive", "sdpa"])
-def test_modules_are_named_as_their_ranges(attention):
-    assert set(flops.forward_costs(SMALL, attention)) - {"block"} <= set(ranges.MODULES)
+def test_fused_attention_does_the_matmuls_of_eager_attention():
+    eager = flops.query_key(SMALL).flops + flops.attention_value(SMALL).flops
+    assert flops.fused_attention(SMALL).flops == eager
 
 
 def test_causal_skipping_leaves_just_over_half():
@@ -185,11 +173,20 @@ def test_the_optimizer_moves_what_the_formula_says(torch):
 
 
 def test_kernels_of_a_forward_pass_do_the_operations_of_its_modules_and_move_more():
-    kernels, least = {}, flops.forward_costs(SMALL)
-    for (module, _), cost in flops.kernel_costs(SMALL).items():
-        kernels[module] = kernels.get(module, Cost(0, 0)) + cost
-    assert {module: cost.flops for module, cost in kernels.items()} == {m: cost.flops for m, cost in least.items()}
-    assert all(cost.bytes >= least[module].bytes for module, cost in kernels.items() if module != "embedding")
+    kernels, layers, n = {}, SMALL.num_layers, SMALL.num_tokens
+    for (module, family), cost in flops.kernel_costs(SMALL).items():
+        part = "matmuls" if family == "gemm" else module
+        kernels[part] = kernels.get(part, Cost(0, 0)) + cost
+    assert set(kernels) - {"block", "matmuls"} <= set(ranges.MODULES)
+    assert kernels["matmuls"].flops == matmul_flops(SMALL, "forward")
+    for module, least in {
+        "norm": flops.rms_norm(n, SMALL.d_model) * (2 * layers + 1),
+        "rope": flops.rope(SMALL) * layers,
+        "softmax": flops.softmax(SMALL) * layers,
+        "ffn": flops.swiglu_gate(n, SMALL.d_ff) * layers,
+        "block": flops.residual(n, SMALL.d_model) * (2 * layers),
+    }.items():
+        assert kernels[module].flops == least.flops and kernels[module].bytes >= least.bytes, module
 
 
 def test_matmuls_one_by_one_are_the_gemm_kernels_of_a_forward_pass():
