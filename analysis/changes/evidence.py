@@ -10,7 +10,7 @@ import pandas as pd
 from profiler_job.analysis.reference import gemm_names, gpus
 from profiler_job.jobs.contract.errors import CodedError
 from profiler_job.jobs.contract.precisions import PRECISIONS
-from profiler_job.jobs.contract.step_limit import CPU, UNKNOWN, split_time
+from profiler_job.jobs.contract.step_limit import CPU, UNKNOWN, StepLimit, split_time
 
 LEAST = 0.01
 """Part of its whole that must be behind a change."""
@@ -57,7 +57,8 @@ class CaptureEvidence:
     def __init__(self, capture: Mapping[str, Any], sections: Mapping[str, pd.DataFrame]):
         self.sections = sections
         self.parts = sections["verdict"].sum(numeric_only=True)
-        self.limit = split_time({str(name): float(value) for name, value in self.parts.items()})
+        times = {str(name): float(value) for name, value in self.parts.items()}
+        self.limit: StepLimit = capture.get("limit") or split_time(times)
         self.findings = sections["findings"].set_index("kind")
         self.has_kernels = bool(capture["num_kernels"] or capture["num_graph_executions"])
         self.capabilities: Mapping[str, tuple[int, int]] = capture.get("compute_capabilities", {})

@@ -49,8 +49,8 @@ def advise(
         "api": api,
         "gpus": pd.DataFrame({"name": [str(run["gpu_name"])]}),
     }
-    facts = {"num_kernels": totals["calls"].sum(), "num_graph_executions": 0, "is_slowed": False}
-    facts["memory_used"] = _measure_memory_used(run)
+    facts: dict[str, Any] = {"num_kernels": totals["calls"].sum(), "num_graph_executions": 0, "is_slowed": False}
+    facts |= {"memory_used": _measure_memory_used(run), "limit": limit}
     return advice.advise(facts | dict.fromkeys(("work_start_ns", "work_end_ns", "loading_end_ns")), sections)
 
 

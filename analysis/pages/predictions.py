@@ -76,7 +76,7 @@ def answer(predicted: pd.DataFrame, developed: pd.DataFrame) -> Answer:
             Table("tested", "Tested predictions by change", columns, _summarise_by_source(predicted)),
             Table("predictions", "Every prediction", (*FEW, *OUTCOME), predicted),
         ]
-    facts = {"targets": TARGETS, "predicted": _summarise(predicted), "developed": _summarise(developed)}
+    facts: dict[str, Any] = {"targets": TARGETS, "predicted": _summarise(predicted), "developed": _summarise(developed)}
     facts |= {"least_tests": LEAST_TESTS}
     facts["by_change"] = list_errors_by_change(predicted)
     return assemble(facts, [], tables, [])

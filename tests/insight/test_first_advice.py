@@ -13,7 +13,9 @@ from profiler_job.jobs.contract.step_limit import COMMUNICATION, CPU, GPU, LAUNC
 from tests import packed
 
 DATA = Path(__file__).parents[1] / "data"
-CAPTURES = sorted([*DATA.glob("h200_captures/*.packed"), *DATA.glob("h200_runs/*/*.packed"), *DATA.glob("*.packed")])
+PATTERNS = ("h200_captures/*.packed", "h200_runs/*/*.packed", "*.packed", "h200_followed/*/*.packed")
+OF_SCRIPTS = "h200_scripts/*/*/profile.sqlite.*"
+CAPTURES = sorted(path for pattern in (*PATTERNS, OF_SCRIPTS) for path in DATA.glob(pattern))
 
 
 @pytest.fixture(scope="module", params=CAPTURES, ids=lambda path: f"{path.parent.name}-{path.name}")
