@@ -111,8 +111,8 @@ def _name_share(limit: StepLimit) -> str:
 
 
 def describe_phases(rows: pd.DataFrame, inferred: Collection[str] = ()) -> list[str]:
-    """Describe how long each phase takes, as a mean over GPUs, and what limits it; phases that are inferred are
-    labelled so. rows: like `describe_gpus`, by phase."""
+    """Describe how long each phase takes, as a mean over GPUs, and what limits it, and how much is in none; phases that
+    are inferred are labelled so. rows: like `describe_gpus`, by phase."""
     num_gpus = rows["gpu"].nunique()
     names = ["elapsed_ns", *(name for name in (*PARTS, *OF_PARTS) if name in rows)]
     phases = rows[rows["phase"] != ""].groupby("phase", sort=False)[names].sum()
@@ -123,6 +123,10 @@ def describe_phases(rows: pd.DataFrame, inferred: Collection[str] = ()) -> list[
             label = ", inferred" * (phase in inferred)
             texts.append(f"{phase} {format_time(row['elapsed_ns'] / num_gpus)} ({limit}{label})")
     of_several = f", mean of {num_gpus} GPUs" if num_gpus > 1 else ""
+    nowhere = rows.loc[rows["phase"] == "", names].sum()
+    other_ns = split_time(nowhere).step_ns
+    if texts and other_ns >= LEAST_SAID * (other_ns + phases["elapsed_ns"].sum()):
+        texts.append(f"in no phase {format_time(other_ns / num_gpus)} ({_name_share(split_time(nowhere))})")
     return [f"By phase{of_several}, with what limits it: {', '.join(texts)}"] if texts else []
 
 

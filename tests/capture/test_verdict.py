@@ -226,7 +226,8 @@ def test_an_idle_time_has_the_phase_of_the_operation_that_ends_it(tmp_path):
     assert rows["late_launch_ns"].to_dict() == {"forward": 45, "backward": 165, "": 175}
     assert rows["no_work_ns"].to_dict() == {"forward": 0, "backward": 0, "": 10}
     assert describe_verdict(summary)[3] == (
-        "By phase, with what limits it: forward 55 ns (CPU 81.8%), backward 170 ns (CPU 97.1%)"
+        "By phase, with what limits it: forward 55 ns (CPU 81.8%), backward 170 ns (CPU 97.1%), "
+        "in no phase 180 ns (CPU 97.2%)"
     )
 
 
@@ -248,7 +249,9 @@ def test_an_inferred_phase_is_labelled_so_and_a_tiny_one_left_out(tmp_path):
     summary = _summary(export, tmp_path)
     phases = summary.sections["phases"]
     phases.loc[phases["phase"] == "optimizer", "inferred_share"] = 1.0
-    assert describe_verdict(summary)[3] == "By phase, with what limits it: optimizer 9.00 µs (CPU 99.9%, inferred)"
+    assert describe_verdict(summary)[3] == (
+        "By phase, with what limits it: optimizer 9.00 µs (CPU 99.9%, inferred), in no phase 1.00 µs (CPU 99.5%)"
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------ exactness
