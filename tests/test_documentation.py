@@ -254,7 +254,7 @@ def test_every_command_of_the_page_on_scripts_can_be_given(monkeypatch):
     """Each line of its blocks reaches `profile` as the page means it."""
     page = ROOT / "site" / "guide" / "profile.md"
     lines = re.findall(r"^profiler-job (profile .*?)(?:\s+#.*)?$", page.read_text(), re.MULTILINE)
-    assert len(lines) == 9
+    assert len(lines) == 10
     given = []
     monkeypatch.setattr("profiler_job.jobs.cli.measure_script.shutil.which", lambda program: program)
     monkeypatch.setattr(
@@ -266,6 +266,7 @@ def test_every_command_of_the_page_on_scripts_can_be_given(monkeypatch):
     assert [(one.name, one.skip, one.steps, one.step, one.goes_on) for one in given] == [
         ("train", 10, 5, "auto", False),
         ("train", 10, 5, "auto", False),
+        ("train", 10, 5, "auto", False),
         ("train", 50, 10, "auto", False),
         ("generate", 10, 5, "forward", False),
         ("train", 10, 5, "my_step", False),
@@ -274,5 +275,6 @@ def test_every_command_of_the_page_on_scripts_can_be_given(monkeypatch):
         ("train", 10, 5, "auto", False),
         ("train", 10, 5, "auto", False),
     ]
+    assert [one.samples for one in given] == [one is not given[2] and not one.goes_on for one in given]
     assert list(given[0].command) == ["python", "train.py", "--any", "args"]
     assert f"After {given[0].num_needed} steps" in page.read_text()

@@ -50,6 +50,10 @@ def profile(
     steps: MeasuredSteps = 5,
     step: EndOfStep = "auto",
     go_on: Annotated[bool, typer.Option("--go-on", help="Let the script go on afterwards.")] = False,
+    no_samples: Annotated[
+        bool,
+        typer.Option("--no-samples", help="Do not start it once more to sample its Python where the GPU waits for it."),
+    ] = False,
     collector: Annotated[
         CollectorName,
         typer.Option(help="nsys captures each kernel; CUDA events need no nsys, and see phases and modules."),
@@ -76,7 +80,14 @@ def profile(
     elif not with_events:
         err.print(f"no site will be built; this installs what it needs: {install_command('site')}", markup=False)
     followed = script.Script(
-        command=command, name=chosen, skip=skip, steps=steps, step=step, goes_on=go_on, events=with_events
+        command=command,
+        name=chosen,
+        skip=skip,
+        steps=steps,
+        step=step,
+        goes_on=go_on,
+        events=with_events,
+        samples=not no_samples and not go_on,
     )
     sources = [context.get_parameter_source(name) for name in ("skip", "steps")]
     is_given = any(source is None or source.name != "DEFAULT" for source in sources)

@@ -16,7 +16,17 @@ def describe_script(noted: dict[str, Any]) -> list[str]:
         *describe_unknown_batch(noted),
         *describe_skipped(noted),
         *describe_other_loops(noted),
+        *describe_samples(noted),
     ]
+
+
+def describe_samples(noted: dict[str, Any]) -> list[str]:
+    """Return a line on the samples of Python: how slow their steps were, or why there are none."""
+    samples = noted.get("samples", {})
+    if walls := samples.get("captured_ns"):
+        num = format_count(samples["num_samples"], "sample")
+        return [f"{num} of its Python, in steps that take {format_time(median(walls))}: no time is taken from them"]
+    return [f"no samples of its Python: {samples['why_not']}"] if samples.get("why_not") else []
 
 
 def describe_generation(noted: dict[str, Any]) -> list[str]:

@@ -9,6 +9,8 @@ RESULTS/<sweep>/sweep.json            the sweep as planned
                         /timings.json tables that the first unprofiled process measured; the other processes write
                                       timings-1.json, timings-2.json ...
                         /profile.sqlite, log.txt, nsys.log; a run on several machines adds profile-1.sqlite ...
+                        /samples.sqlite, a capture of further steps with samples of Python, of a script;
+                        /host_waits.json, its calls that wait for the GPU
                         /profile.stats.txt, the summary tables of `nsys stats` as text, which `ingest` writes
                /salt                  what identities of GPUs are hashed with
 RESULTS/raw/<sweep>/<run_id>.nsys-rep the report of nsys itself; holds the machine's names, never published
@@ -51,6 +53,10 @@ SALT = "salt"
 LOG = "log.txt"
 REPORT = "profile.nsys-rep"
 CAPTURE = "profile.sqlite"
+SAMPLES = "samples.sqlite"
+"""Capture of steps of a script in which Python was sampled: slower, so that no other time is taken from them."""
+HOST_WAITS = "host_waits.json"
+"""File of a run of a script: its calls that wait for the GPU, and how the samples of Python were taken."""
 NSYS_LOG = "nsys.log"  # what nsys printed about its captures
 NSYS_SUMS = "nvtx_kern_sum"  # nsys's own statistics of kernel time by NVTX range and kernel name
 NSYS_SUMS_FILE = f"{NSYS_SUMS}.csv"

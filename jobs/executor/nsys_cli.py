@@ -33,6 +33,15 @@ PAYLOADS = "--include-json=true"
 OF_NCCL = '{"NCCL communicator ID"%'
 """Beginning of the payloads of NCCL's ranges, for LIKE."""
 
+SAMPLE = 34
+"""Type of an event that is a sample of Python."""
+IDS_OF_SAMPLES = """
+    SELECT json_extract(frame.value, '$.' || name.value) AS id
+    FROM (SELECT DISTINCT jsonText FROM NVTX_EVENTS WHERE eventType = ? AND json_valid(jsonText)),
+         json_each(jsonText) AS part, json_each(part.value, '$.Frames') AS frame,
+         json_each('["Function", "File"]') AS name
+"""
+"""Query for the strings that frames of samples are of."""
 SEVERITIES = {2: "warning", 3: "error"}  # of the rows of DIAGNOSTIC_EVENT; the others inform
 
 
@@ -149,9 +158,11 @@ def export(
     environment: Mapping[str, str] | None = None,
     log: NsysLog | None = None,
     left_s: Callable[[], float] = lambda: math.inf,
+    with_samples: bool = False,
 ) -> Path:
     """Export a report to SQLite next to it, without what names the machine, and return its path. Also write nsys's
-    statistics, for the reconciliation. `left_s`: see `run_nsys`. Raises CollectorError."""
+    statistics, for the reconciliation. `left_s`: see `run_nsys`. with_samples: keep Python stacks, whose paths are as
+    nsys gives them, and write no statistics. Raises CollectorError."""
     database = report.with_suffix(".sqlite")
     options = ["--type=sqlite", "--force-overwrite=true", "--quiet=true", f"--output={database}"]
     settings: dict[str, Any] = {"environment": environment, "log": log, "left_s": left_s}
@@ -164,9 +175,11 @@ def export(
     if log:
         log.diagnose(database)
     try:
-        scrub(database)
+        (scrub_but_samples if with_samples else scrub)(database)
     except sqlite3.Error as error:
         raise CollectorError(f"the export of nsys cannot be used: {error}") from None
+    if with_samples:
+        return database
     options = ["--quiet", f"--report={NSYS_SUMS}", "--format=csv", "--output=-"]
     try:
         sums = run_nsys("stats", *options, str(database), environment=environment, left_s=left_s)
@@ -177,9 +190,9 @@ def export(
     return database
 
 
-def scrub(database: Path) -> None:
+def scrub(database: Path, with_samples: bool = False) -> None:
     """Remove from an export everything that names the machine: other tables, unreferenced strings, device ids, and what
-    ranges of programs carry, which may be anything."""
+    ranges of programs carry, which may be anything. with_samples: keep the Python stacks."""
     with closing(sqlite3.connect(database, isolation_level=None)) as connection:
         tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         referenced = []
@@ -196,7 +209,13 @@ def scrub(database: Path) -> None:
         if "NVTX_EVENTS" in tables:
             columns = {row[1] for row in connection.execute("PRAGMA table_info(NVTX_EVENTS)")}
             if "jsonText" in columns:
-                connection.execute("UPDATE NVTX_EVENTS SET jsonText = NULL WHERE jsonText NOT LIKE ?", (OF_NCCL,))
+                kept = f" AND eventType != {SAMPLE}" if with_samples else ""
+                connection.execute(
+                    f"UPDATE NVTX_EVENTS SET jsonText = NULL WHERE jsonText NOT LIKE ?{kept}", (OF_NCCL,)
+                )
+                if with_samples:
+                    connection.execute("CREATE TEMP TABLE of_samples AS " + IDS_OF_SAMPLES, (SAMPLE,))
+                    referenced.append("SELECT id FROM of_samples WHERE id IS NOT NULL")
         if "StringIds" in tables and referenced:
             connection.execute(f"DELETE FROM StringIds WHERE id NOT IN ({' UNION '.join(referenced)})")
         if "TARGET_INFO_GPU" in tables:
@@ -207,6 +226,16 @@ def scrub(database: Path) -> None:
             named = "name LIKE '%PATH%' OR name IN ('EXPORT_HOST', 'EXPORT_USER')"
             connection.execute(f"DELETE FROM META_DATA_EXPORT WHERE {named}")
         connection.execute("VACUUM")
+
+
+def scrub_but_samples(database: Path) -> None:
+    """Scrub an export, but keep its Python stacks, with paths as nsys gives them."""
+    scrub(database, with_samples=True)
+
+
+STEP_RANGE = f"""SELECT start, "end" FROM NVTX_EVENTS LEFT JOIN StringIds ON textId = StringIds.id
+                 WHERE coalesce(text, value) = '{STEP}' AND "end" IS NOT NULL"""
+"""Query for the complete ranges of steps."""
 
 
 def count_kernels_and_steps(database: Path) -> tuple[int, int]:

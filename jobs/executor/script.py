@@ -26,10 +26,13 @@ from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.find_nsys import NSYS_MISSING
 from profiler_job.jobs.contract.integrity import add_digest, clear, read_all_facts, restore, sync
 from profiler_job.jobs.contract.layout import (
+    CAPTURE,
+    HOST_WAITS,
     NSYS_LOG,
     RAW,
     RECORD,
     REPORT,
+    SAMPLES,
     SCHEMA_VERSION,
     SCRIPT,
     SWEEP,
@@ -49,6 +52,17 @@ from profiler_job.jobs.executor.nsys_cli import (
     export,
     kill_group,
 )
+from profiler_job.jobs.executor.python_samples import (
+    BUSY,
+    LEAST_IDLE,
+    NO_GIL,
+    NO_SAMPLES,
+    SAMPLED,
+    explain_no_samples,
+    keep_samples,
+    list_syncs,
+    measure_idle_share,
+)
 from profiler_job.jobs.executor.result_store import read_json
 from profiler_job.jobs.executor.script_loops import NAMED_STEPS, Loop, find_unmeasured_loops
 from profiler_job.jobs.executor.script_streams import start_under_nsys
@@ -66,6 +80,7 @@ STAGES = 3
 FOLLOWED_STEPS = 2
 """The first of them may differ from the measured steps, as where it loads what only following needs."""
 
+STARTED_AGAIN = "the script is started once more, for samples of its Python (--no-samples leaves them out)"
 NSYS_PRINTED = "nsys.printed"
 PROGRESS = "progress"
 """File in which the first rank of a script notes how far it is."""
@@ -100,6 +115,7 @@ class Script:
     events: bool = False
     before: int = 0
     prefills: int = STAGES
+    samples: bool = False
 
     @property
     def num_needed(self) -> int:
@@ -172,6 +188,8 @@ def measure(script: Script, results: Path) -> tuple[Path, dict[str, Any]]:
     if not script.events:
         num_captured = export_capture(run, ranks)
         keep_report(run / REPORT, results / RAW / script.name)
+        noted["samples"] = measure_samples(script, run, noted)
+        write_json(run / HOST_WAITS, {"syncs": list_syncs(ranks, find_folder(script)), "samples": noted["samples"]})
     else:
         write_json(run / MODULES, [{"rank": noted["rank"]} | row for noted in ranks for row in noted["modules"]])
     write_json(run / TIMINGS, build_timings(ranks))
@@ -215,6 +233,44 @@ def repeat_losses(script: Script, results: Path) -> list[float | str | None]:
         shutil.rmtree(draft, ignore_errors=True)
 
 
+def measure_samples(script: Script, run: Path, noted: dict[str, Any]) -> dict[str, Any]:
+    """Start the script once more, with samples of Python in its captured steps, and leave their capture in the folder
+    of the run. Return `captured_ns`, how long each of these steps took, and `num_samples`; or `why_not`, the reason why
+    there are none."""
+    if not script.samples:
+        return {"why_not": ""}
+    idle = measure_idle_share(run / CAPTURE)
+    if idle < LEAST_IDLE:
+        return {"why_not": BUSY.format(100 * LEAST_IDLE)}
+    if not noted.get("has_gil", True):
+        return {"why_not": NO_GIL}
+    print(f"profiler-job: the GPU idles {idle:.0%} of the steps: {STARTED_AGAIN}", file=sys.stderr, flush=True)
+    folder = run.parent / "sampled" / script.name
+    folder.mkdir(parents=True)
+    try:
+        code = run_followed(dataclasses.replace(script, goes_on=False), folder, with_samples=True)
+        ranks = read_noted(folder.parent / FOLLOWED)
+        if not (folder / REPORT).is_file() or any(rank["stage"] != "done" for rank in ranks) or not ranks:
+            return {"why_not": explain_no_samples(quote_last_lines(folder / NSYS_LOG), code)}
+        database = export(folder / REPORT, log=NsysLog(folder / NSYS_LOG), with_samples=True)
+        num_samples = keep_samples(database, find_folder(script))
+        if not num_samples:
+            return {"why_not": NO_SAMPLES}
+        shutil.move(database, run / SAMPLES)
+        return {"captured_ns": ranks[0]["captured_ns"], "num_samples": num_samples}
+    except CollectorError as error:
+        return {"why_not": str(error)}
+    finally:
+        shutil.rmtree(folder.parent, ignore_errors=True)
+
+
+def find_folder(script: Script) -> Path:
+    """Find the folder of a script, to which paths of its files are relative: of the first file that its command names,
+    or else the current one."""
+    files = (Path(part) for part in script.command if part.endswith(".py"))
+    return next((file.resolve().parent for file in files if file.is_file()), Path.cwd())
+
+
 MACHINE = ("gpu_name", "gpu_memory_bytes", "cuda", "torch", "python")
 
 
@@ -238,19 +294,20 @@ def export_capture(run: Path, ranks: list[dict[str, Any]]) -> int:
     return max(num_steps, default=0)
 
 
-def run_followed(script: Script, folder: Path) -> int:
+def run_followed(script: Script, folder: Path, with_samples: bool = False) -> int:
     """Run the script, in a capture that it begins and ends itself unless events time it; its exit code. What it prints
-    goes where this program's output goes."""
+    goes where this program's output goes. with_samples: nsys samples Python, and modules are not followed."""
     plan = {
         "out": str((folder.parent / FOLLOWED).absolute()),
         "skip": script.before + script.skip,
         "steps": script.steps,
-        "followed": FOLLOWED_STEPS,
+        "followed": 0 if with_samples else FOLLOWED_STEPS,
         "step": script.step,
         "goes_on": script.goes_on,
         "changes": script.changes,
         "events": script.events,
         "prefills": script.prefills,
+        "samples": with_samples,
     }
     path = os.pathsep.join(filter(None, (str(INJECTED), os.environ.get("PYTHONPATH"))))
     followed = json.dumps(plan)
@@ -264,7 +321,8 @@ def run_followed(script: Script, folder: Path) -> int:
         except OSError as error:
             raise CannotStartError(script.command, f"cannot be started ({error.strerror or error})") from None
     else:
-        nsys = ("nsys", "profile", *TRACED, *NOT_SAMPLED, *ranged, *output)
+        sampled = SAMPLED if with_samples else ()
+        nsys = ("nsys", "profile", *TRACED, *NOT_SAMPLED, *sampled, *ranged, *output)
         process = start_under_nsys(nsys, script.command, environment, folder / NSYS_PRINTED)
     try:
         return wait_for_script(process, folder.parent / FOLLOWED / PROGRESS)

@@ -38,6 +38,7 @@ from .apply_changes import Changes, explain_presences
 from .call_watch import CallWatch
 from .event_ranges import EventRanges
 from .generation import DECODE, LONGEST_WAIT, PREFILL, Generation, find_token_shape
+from .host_waits import HostWaits
 from .loops import FEWEST, CallCounts
 from .losses import Losses
 from .module_ranges import ModuleRanges, list_tensors
@@ -66,7 +67,7 @@ class Follower:
 
     def __init__(self, plan: Plan, ranges: ModuleRanges, events: EventRanges | None = None):
         self.plan, self.ranges, self.events = plan, ranges, events
-        self.changes, self.losses = Changes(plan.changes), Losses()
+        self.changes, self.losses, self.waits = Changes(plan.changes), Losses(), HostWaits(plan, ranges)
         self.ranks = Ranks(Path(plan.out))
         self.process = os.getpid()  # what forks from it, such as the workers of a DataLoader, is not followed
         self.stage = Stage.SKIPPED
@@ -90,10 +91,9 @@ class Follower:
         self.memory: list[dict[str, Any]] = []
         self.facts: dict[str, Any] = {"stage": "skipped", "seen": 0, "forwards": 0, "autocast": ""}
         self.facts |= {name: [] for name in ("optimizers", "steps", "captured_ns", "followed_ns", "memory", "inputs")}
-        self.facts["captured_kinds"] = []
         self.facts |= {"model": "", "compiled": False, "num_parameters": 0, "parameter_dtypes": {}, "unpadded": None}
         self.facts |= {"training": False, "trained_models": 0, "loops": [], "num_backward": 0, "num_prefills": 0}
-        self.facts |= {"skipped_updates": 0, "evaluations": 0}
+        self.facts |= {"skipped_updates": 0, "evaluations": 0, "captured_kinds": []}
         self.calls = {True: 0, False: 0}  # of models in this step: those that are trained, and others
         self.trained: set[int] = set()  # ids of the models that are trained
         self.has_noted: bool | None = None  # a model that is trained, or another; None until one is noted
@@ -154,7 +154,7 @@ class Follower:
             self.close_range("captured_ns")
             self.facts["captured_kinds"].append((self.generation.kind, self.generation.num_tokens))
             if self.num_steps == self.plan.steps:
-                self.enter_next(Stage.FOLLOWED)
+                self.enter_next(Stage.FOLLOWED) if self.plan.followed else self.finish()
             else:
                 self.open_range()
         elif self.stage is Stage.FOLLOWED:
@@ -199,6 +199,7 @@ class Follower:
 
     def begin(self, stage: Stage) -> None:
         self.stage, self.num_steps = stage, 0
+        self.waits.begin(stage)
         self.facts["stage"] = stage.name.lower()
         self.note_progress(self.facts["stage"])
         if stage is Stage.TIMED:
@@ -593,7 +594,7 @@ class Follower:
         if self.ranks.has_joined:
             if is_last:
                 self.facts["losses"] = self.losses.values()
-            facts = self.facts | self.changes.facts() | read_machine()
+            facts = self.facts | self.changes.facts() | self.waits.list_facts() | read_machine()
             if not self.plan.changes:
                 facts["present"] = explain_presences(facts)
             self.ranks.write(facts)

@@ -15,7 +15,8 @@ class Plan(NamedTuple):
     step: what ends a step: `auto`, `optimizer`, `backward`, `forward`, or the name of an NVTX range of the script.
     goes_on: whether the script goes on afterwards. changes: names of changes to the script, of modules in `changes`.
     events: whether CUDA events time the captured steps, without nsys. prefills: how many of the last stages begin with
-    a prefill, if the script generates text and `step` is `auto`.
+    a prefill, if the script generates text and `step` is `auto`. samples: whether Python is sampled in the captured
+    steps, so that collections of garbage get ranges.
     """
 
     out: str
@@ -27,6 +28,7 @@ class Plan(NamedTuple):
     changes: Sequence[str] = ()
     events: bool = False
     prefills: int = 3
+    samples: bool = False
 
 
 NAMED_STEPS = ("auto", "optimizer", "backward", "forward")

@@ -89,6 +89,7 @@ def read_machine() -> dict[str, Any]:
         "cuda": torch.version.cuda or "",
         "torch": torch.__version__,
         "python": ".".join(map(str, sys.version_info[:3])),
+        "has_gil": getattr(sys, "_is_gil_enabled", lambda: True)(),
         "autograd_multithreading": torch.autograd.is_multithreading_enabled(),
         "float32_matmul_precision": read_matmul_precision(),
         "peak_allocated_bytes": torch.cuda.max_memory_allocated() if cuda else 0,

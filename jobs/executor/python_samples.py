@@ -1,0 +1,120 @@
+"""Samples of a script's Python: a second start of it under nsys, which slows the CPU: these are further steps.
+
+nsys takes the options of a capture when it starts a program, and samples from then on. So the steps with samples are of
+a further process. What is kept of its capture names no folder of the machine.
+"""
+
+import json
+import re
+import sqlite3
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from profiler_job.jobs.executor.nsys_cli import SAMPLE, STEP_RANGE
+
+SAMPLED = ("--python-sampling=true", "--python-sampling-frequency=2000")
+"""Options of nsys: it needs no privilege, and slows a CPU that launches without a pause by about 20%."""
+LEAST_IDLE = 0.1
+"""Share of its steps that a GPU must idle before samples are taken."""
+NO_SAMPLES, NO_GIL = "nsys took no samples of it", "nsys cannot sample a free-threaded Python"
+TOO_OLD = "this nsys is too old to sample Python"
+BUSY = "the GPU idles less than {:.0f}% of a step"
+_LIBRARY = re.compile(r".*?/((?:site|dist)-packages/.*)|.*?/(python3\.\d+t?/.*)")
+_OPERATIONS = ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")
+
+
+def measure_idle_share(database: Path) -> float:
+    """Return the share of the captured steps in which a GPU runs nothing, in the mean over GPUs; 0 without steps."""
+    with closing(sqlite3.connect(database)) as connection:
+        start, end = connection.execute(f'SELECT min(start), max("end") FROM ({STEP_RANGE})').fetchone()
+        if start is None:
+            return 0.0
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+        by_gpu: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        for table in (f"CUPTI_ACTIVITY_KIND_{kind}" for kind in _OPERATIONS):
+            if table in tables:
+                query = f'SELECT globalPid, deviceId, start, "end" FROM "{table}" WHERE "end" > ? AND start < ?'
+                for process, device, begins, ends in connection.execute(query, (start, end)):
+                    by_gpu.setdefault((process, device), []).append((max(begins, start), min(ends, end)))
+    if not by_gpu or end <= start:
+        return 0.0
+    return 1 - sum(map(_measure_busy, by_gpu.values())) / ((end - start) * len(by_gpu))
+
+
+def _measure_busy(times: list[tuple[int, int]]) -> int:
+    busy = until = 0
+    for start, end in sorted(times):
+        busy += max(0, end - max(start, until))
+        until = max(until, end)
+    return busy
+
+
+def keep_samples(database: Path, folder: Path) -> int:
+    """Shorten the paths in the Python stacks of an export, and return the number of its samples. folder: of the
+    script, to which its paths are relative."""
+    with closing(sqlite3.connect(database)) as connection:
+        if "jsonText" not in {row[1] for row in connection.execute("PRAGMA table_info(NVTX_EVENTS)")}:
+            return 0
+        files: set[int] = set()
+        query = "SELECT DISTINCT jsonText FROM NVTX_EVENTS WHERE eventType = ? AND jsonText IS NOT NULL"
+        for (text,) in connection.execute(query, (SAMPLE,)).fetchall():
+            files |= {frame["File"] for frame in list_frames(text) if isinstance(frame.get("File"), int)}
+        for number in files:
+            (path,) = connection.execute("SELECT value FROM StringIds WHERE id = ?", (number,)).fetchone() or ("",)
+            connection.execute("UPDATE StringIds SET value = ? WHERE id = ?", (shorten_path(path, folder), number))
+        connection.commit()
+        count = "SELECT count(*) FROM NVTX_EVENTS WHERE eventType = ? AND jsonText IS NOT NULL"
+        (num_samples,) = connection.execute(count, (SAMPLE,)).fetchone()
+    return int(num_samples)
+
+
+def list_frames(text: str) -> Iterable[Mapping[str, Any]]:
+    """List the frames of a sample, as nsys writes them; none if it is none."""
+    try:
+        payload = json.loads(text)
+    except ValueError:
+        return []
+    parts = payload.values() if isinstance(payload, dict) else []
+    return [frame for part in parts if isinstance(part, dict) for frame in part.get("Frames", ())]
+
+
+def shorten_path(path: str, folder: Path) -> str:
+    """Make the path of a source file relative: to the packages of Python, to the folder of the script, or else to what
+    holds the package that it is of. A file of none of these keeps its name alone."""
+    if library := _LIBRARY.fullmatch(path):
+        return library[1] or library[2]
+    file = Path(path)
+    if not file.is_absolute():
+        return path if ".." not in file.parts else file.name
+    for base in (folder, folder.resolve()):
+        if file.is_relative_to(base):
+            return str(file.relative_to(base))
+    top = file.parent
+    while (top / "__init__.py").is_file():
+        top = top.parent
+    return str(file.relative_to(top))
+
+
+def list_syncs(ranks: Iterable[Mapping[str, Any]], folder: Path) -> list[dict[str, Any]]:
+    """List the calls of each rank that wait for the GPU: rank, where, function, call, count (per step)."""
+    return [
+        {
+            "rank": noted["rank"],
+            "where": f"{shorten_path(call['file'], folder)}:{call['line']}",
+            "function": call["function"],
+            "call": call["call"],
+            "count": call["count"],
+        }
+        for noted in ranks
+        for call in noted.get("syncs", ())
+    ]
+
+
+def explain_no_samples(printed: str, code: int) -> str:
+    """Return why there is no capture with samples. printed: what nsys complained of; code: exit code of the script."""
+    if "python-sampling" in printed:
+        return TOO_OLD
+    ended = f"started once more, the script ended {f'with exit code {code}' if code else 'before its steps did'}"
+    return f"{ended} ({printed})" if "nothing" not in printed else ended

@@ -1,0 +1,153 @@
+"""What makes the CPU wait in a step: calls that wait for the GPU, by line, and pauses of Python's garbage collection.
+
+PyTorch warns of such calls if asked to (`torch.cuda.set_sync_debug_mode`). It does not warn of `torch.cuda.synchronize`
+and `synchronize` of streams and events, so these are wrapped. Other warnings are shown as ever.
+
+Imported inside the script (see `sitecustomize`). It needs torch and the other files of this folder.
+"""
+
+import gc
+import os
+import sys
+import sysconfig
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import torch
+
+from .module_ranges import ModuleRanges
+from .plan import Plan, Stage
+
+HERE = os.path.dirname(__file__)
+LIBRARIES = (*{sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}, "<")
+PACKAGES = ("/site-packages/", "/dist-packages/")
+WARNED = "called a synchronizing CUDA operation"
+"""Beginning of PyTorch's warning."""
+GARBAGE = "modules:garbage collection"
+"""Beginning of the name of a range in which garbage is collected."""
+
+
+class HostWaits:
+    """What is noted in the stages of a script that is followed. ranges: open and close ranges."""
+
+    def __init__(self, plan: Plan, ranges: ModuleRanges):
+        self.plan = plan
+        self.syncs, self.garbage = SyncCalls(), GarbageRanges(ranges.push, ranges.pop)
+
+    def begin(self, stage: Stage) -> None:
+        """Note what belongs to a stage, and no more what belonged to the one before."""
+        self.syncs.end()
+        self.garbage.end()
+        if stage is Stage.CAPTURED and self.plan.samples:
+            self.garbage.begin()
+        elif stage is Stage.FOLLOWED:
+            self.syncs.begin()
+
+    def list_facts(self) -> dict[str, Any]:
+        """Return the calls that wait for the GPU, in a step."""
+        return {"syncs": self.syncs.list_calls(max(self.plan.followed, 1))}
+
+
+class SyncCalls:
+    """The calls that wait for the GPU between `begin` and `end`: how many, by file, line, function and kind."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[tuple[str, int, str, str]] = Counter()
+        self.undo: list[Callable[[], Any]] = []
+
+    def begin(self) -> None:
+        """Note calls from now on, unless the script itself has them noted."""
+        if self.undo or not torch.cuda.is_initialized() or torch.cuda.get_sync_debug_mode():
+            return
+        filters, shown = warnings.filters[:], warnings.showwarning
+
+        def show(message: Warning | str, *args: Any, **options: Any) -> Any:
+            if str(message).startswith(WARNED):
+                return self.note("reads a value or copies")
+            return shown(message, *args, **options)
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it is a prototype, which it says
+            torch.cuda.set_sync_debug_mode("warn")
+        warnings.filterwarnings("always", message=WARNED)
+        warnings.showwarning = show
+        self.undo.append(lambda: torch.cuda.set_sync_debug_mode("default"))
+        self.undo.append(lambda: restore_warnings(filters, show, shown))
+        for holder in (torch.cuda, torch.cuda.Stream, torch.cuda.Event):
+            self.wrap_synchronize(holder)
+
+    def wrap_synchronize(self, holder: Any) -> None:
+        called = holder.synchronize
+
+        def synchronize(*args: Any, **options: Any) -> Any:
+            if not sys._getframe(1).f_code.co_filename.startswith(HERE):
+                self.note("synchronize")
+            return called(*args, **options)
+
+        holder.synchronize = synchronize
+        self.undo.append(lambda: setattr(holder, "synchronize", called))
+
+    def note(self, kind: str) -> None:
+        frame = find_own_frame(sys._getframe(1))
+        if frame is not None:
+            self.counts[frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name, kind] += 1
+
+    def end(self) -> None:
+        """Take everything back."""
+        while self.undo:
+            self.undo.pop()()
+
+    def list_calls(self, num_steps: int) -> list[dict[str, Any]]:
+        """List the calls, most first: file (whole path), line, function, call, count (per step)."""
+        return [
+            {"file": file, "line": line, "function": function, "call": kind, "count": count / num_steps}
+            for (file, line, function, kind), count in self.counts.most_common()
+        ]
+
+
+def restore_warnings(filters: list[Any], show: Callable[..., Any], shown: Callable[..., Any]) -> None:
+    """Take our filter away, and our function, unless the script has replaced it since."""
+    if warnings.showwarning is show:
+        warnings.showwarning = shown
+    warnings.filters[:] = filters  # type: ignore[index]
+    getattr(warnings, "_filters_mutated", lambda: None)()
+
+
+def find_own_frame(frame: FrameType | None) -> FrameType | None:
+    """Find the innermost frame of the script's own files; None if there is none."""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        is_library = file.startswith(LIBRARIES) or any(folder in file for folder in PACKAGES)
+        if not is_library and not file.startswith(HERE):
+            return frame
+        frame = frame.f_back
+    return None
+
+
+class GarbageRanges:
+    """A range around each collection of garbage between `begin` and `end`. push, pop: open and close a range."""
+
+    def __init__(self, push: Callable[[str], Any], pop: Callable[[], Any]):
+        self.push, self.pop = push, pop
+        self.is_open = False
+        self.process = os.getpid()
+
+    def begin(self) -> None:
+        gc.callbacks.append(self.note)
+
+    def end(self) -> None:
+        if self.note in gc.callbacks:
+            gc.callbacks.remove(self.note)
+
+    def note(self, phase: str, facts: dict[str, int]) -> None:
+        if self.process != os.getpid():
+            return
+        if phase == "start":
+            self.push(f"{GARBAGE} {facts['generation']}")
+            self.is_open = True
+        elif self.is_open:
+            self.is_open = False
+            self.pop()

@@ -1,0 +1,191 @@
+"""Samples of a script's Python: a second start under the fake nsys, and what is noted inside a script."""
+
+import json
+import sqlite3
+import sys
+from pathlib import Path
+
+import pytest
+
+from profiler_job.analysis.capture.nsys_export import read
+from profiler_job.analysis.insight.summary import summarise
+from profiler_job.jobs.cli.script_notes import describe_samples
+from profiler_job.jobs.executor import python_samples, script
+from profiler_job.jobs.follow import host_waits
+from tests.capture.nsys_files import Export
+from tests.jobs.profiled_scripts import TRAIN
+
+LONG_TRAIN = TRAIN.replace("WORKERS", "0")
+
+
+@pytest.fixture
+def measured(tmp_path, fake_nsys, monkeypatch):
+    """Measure a script in this process; return the folder of its run, and what was noted."""
+
+    def measure(**options):
+        monkeypatch.setenv("OMP_NUM_THREADS", "1")
+        monkeypatch.chdir(tmp_path)
+        Path("train.py").write_text(LONG_TRAIN)
+        plan = {"skip": 3, "steps": 3, "step": "auto", "goes_on": False, "samples": True} | options
+        followed = script.Script(command=[sys.executable, "train.py"], name="train", **plan)
+        folder, noted = script.measure(followed, tmp_path / "results")
+        return folder / "train", noted
+
+    return measure
+
+
+def test_a_gpu_that_waits_has_its_script_started_once_more_with_samples(measured, monkeypatch, capfd):
+    monkeypatch.setenv("FAKE_NSYS_SAMPLES", "1")
+    run, noted = measured()
+    assert noted["samples"]["num_samples"] > 10 and len(noted["samples"]["captured_ns"]) == 3
+    assert capfd.readouterr().out.count("loss 0 ") == 2
+    rows = summarise(read(run / "samples.sqlite")).sections["waits"]
+    assert rows["where"].tolist() == ["train.py:9"], "relative to the folder of the script"
+    kept = b"".join(file.read_bytes() for file in run.iterdir())
+    assert str(run.parents[2]).encode() not in kept and b"/env/lib" not in kept
+    assert "jsonText" not in str(read(run / "profile.sqlite").samples) and not len(read(run / "profile.sqlite").samples)
+    record = json.loads((run / "run.json").read_text())
+    assert {"samples.sqlite", "host_waits.json"} <= set(record["files"])
+
+
+def test_no_time_is_taken_from_the_steps_with_samples(measured, monkeypatch):
+    """The tables that are recorded are of the first start, with samples and without."""
+    monkeypatch.setenv("FAKE_NSYS_SAMPLES", "1")
+    run, noted = measured()
+    steps = [row["wall_ns"] for row in json.loads((run / "timings.json").read_text())["steps"]]
+    assert steps == [step["wall_ns"] for step in noted["steps"]]
+    assert noted["samples"]["captured_ns"] != noted["captured_ns"]
+
+
+@pytest.mark.parametrize(
+    ("options", "variables", "reason"),
+    [
+        ({"samples": False}, {"FAKE_NSYS_SAMPLES": "1"}, ""),
+        ({}, {}, python_samples.BUSY.format(10)),
+        ({}, {"FAKE_NSYS_SAMPLES": "1", "FAKE_NSYS_IS_OLD": "1"}, python_samples.TOO_OLD),
+    ],
+    ids=["not wanted", "a busy GPU", "an old nsys"],
+)
+def test_without_samples_the_profile_goes_on_and_says_why(measured, monkeypatch, options, variables, reason):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    run, noted = measured(**options)
+    assert noted["samples"] == {"why_not": reason}
+    assert not (run / "samples.sqlite").exists() and (run / "run.json").is_file()
+    assert describe_samples(noted) == ([f"no samples of its Python: {reason}"] if reason else [])
+
+
+def test_a_free_threaded_python_is_not_sampled(monkeypatch, tmp_path):
+    monkeypatch.setattr(script, "measure_idle_share", lambda database: 0.5)
+    followed = script.Script(
+        command=["x"], name="x", skip=1, steps=2, step="auto", goes_on=False, changes=(), samples=True
+    )
+    assert script.measure_samples(followed, tmp_path, {"has_gil": False}) == {"why_not": python_samples.NO_GIL}
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/home/me/proj/data/loader.py", "data/loader.py"),
+        ("/home/me/.venv/lib/python3.12/site-packages/torch/nn/x.py", "site-packages/torch/nn/x.py"),
+        ("/usr/lib/python3.12/queue.py", "python3.12/queue.py"),
+        ("/opt/secret/place/tool.py", "tool.py"),
+        ("<frozen runpy>", "<frozen runpy>"),
+        ("../../me/x.py", "x.py"),
+    ],
+)
+def test_paths_name_no_folder_of_the_machine(path, expected):
+    assert python_samples.shorten_path(path, Path("/home/me/proj")) == expected
+
+
+def test_a_path_of_a_package_begins_with_the_package(tmp_path):
+    (tmp_path / "lib" / "mine").mkdir(parents=True)
+    (tmp_path / "lib" / "mine" / "__init__.py").write_text("")
+    assert python_samples.shorten_path(str(tmp_path / "lib" / "mine" / "x.py"), Path("/work")) == "mine/x.py"
+
+
+def test_the_idle_share_is_of_the_steps(tmp_path):
+    export = Export()
+    export.push("step", 100, 200)
+    for start, end in ((50, 110), (105, 120), (190, 300)):
+        export.launch(start - 20, start=start, end=end)
+    assert python_samples.measure_idle_share(export.sqlite(tmp_path / "x.sqlite")) == pytest.approx(0.7)
+
+
+def test_samples_in_a_database_keep_their_strings(tmp_path):
+    export = Export()
+    export.launch(0)
+    export.sample(0, ("f", "/home/me/p/a.py", 3))
+    path = export.sqlite(tmp_path / "x.sqlite")
+    from profiler_job.jobs.executor.nsys_cli import scrub
+
+    scrub(path, with_samples=True)
+    assert python_samples.keep_samples(path, Path("/home/me/p")) == 1
+    ((frame,),) = read(path).stacks
+    assert frame == ("f", "a.py", 3)
+    scrub(path)
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("SELECT count(jsonText) FROM NVTX_EVENTS").fetchone() == (0,)
+        assert not connection.execute("SELECT * FROM StringIds WHERE value = 'a.py'").fetchall()
+
+
+# -------------------------------------------------------------------------------------------- inside a script
+
+
+def test_collections_of_garbage_have_ranges():
+    import gc
+
+    opened = []
+    ranges = host_waits.GarbageRanges(opened.append, lambda: opened.append("pop"))
+    ranges.begin()
+    gc.collect()
+    ranges.end()
+    gc.collect()
+    assert opened == ["modules:garbage collection 2", "pop"]
+
+
+def test_calls_that_wait_are_noted_by_line_and_other_warnings_are_shown(monkeypatch):
+    """The warning of PyTorch comes from C++ at the line that waits, as `warnings.warn` does here."""
+    import warnings
+
+    import torch
+
+    shown = []
+    modes = ["default"]
+    monkeypatch.setattr(warnings, "showwarning", lambda message, *_, **__: shown.append(str(message)))
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    before = warnings.filters[:]
+    syncs = host_waits.SyncCalls()
+    syncs.begin()
+    for _ in range(4):
+        warnings.warn(host_waits.WARNED, stacklevel=1)
+    warnings.warn("something else", stacklevel=1)
+    torch.cuda.synchronize()
+    syncs.end()
+    torch.cuda.synchronize()
+    assert [(Path(call["file"]).name, call["call"], call["count"]) for call in syncs.list_calls(2)] == [
+        ("test_python_samples.py", "reads a value or copies", 2.0),
+        ("test_python_samples.py", "synchronize", 0.5),
+    ]
+    assert shown == ["something else"]
+    assert modes == ["default", "warn", "default"]
+    assert warnings.filters[:] == before
+
+
+def test_a_script_that_notes_such_calls_itself_is_left_alone(monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda mode: pytest.fail("changed"))
+    host_waits.SyncCalls().begin()
+
+
+def test_a_script_with_samples_takes_no_steps_with_modules(followed):
+    printed, code, noted = followed(LONG_TRAIN, followed=0, samples=True)
+    assert code == 0, printed
+    assert noted["stage"] == "done" and len(noted["captured_ns"]) == 3 and not noted["followed_ns"]
+    assert "9 steps were followed" in printed
