@@ -10,6 +10,7 @@ import pandas as pd
 from profiler_job.analysis.comparison.errors import ComparisonProblem, NotComparableError
 from profiler_job.analysis.comparison.totals import MeasuredCase
 from profiler_job.analysis.metrics.run_grid import explain_unmeasured
+from profiler_job.analysis.recording.run_table import read_whole
 from profiler_job.jobs.contract.axes import AXES, find_value_label
 from profiler_job.jobs.contract.layout import MANIFEST, RECORD, SWEEP
 from profiler_job.jobs.contract.words import format_count
@@ -133,4 +134,11 @@ def make_tables_side(
     runs = runs.astype(texts | {"run_id": str})
     finished = runs[runs["status"] == "ok"].reset_index(drop=True)
     unfinished = {row["run_id"]: explain_unmeasured(row) for _, row in runs[runs["status"] != "ok"].iterrows()}
-    return Side(label=label, runs=finished, steps=steps, kernels=kernels, memops=memops, unfinished=unfinished)
+    return Side(
+        label=label,
+        runs=finished,
+        steps=steps,
+        kernels=read_whole(kernels),
+        memops=read_whole(memops),
+        unfinished=unfinished,
+    )

@@ -12,6 +12,7 @@ import pandas as pd
 from profiler_job.analysis.insight import findings, gpu_limit, limit_columns
 from profiler_job.analysis.metrics import kernel_time
 from profiler_job.analysis.metrics.timing import select_steps
+from profiler_job.analysis.recording.run_table import measure_by_run
 from profiler_job.analysis.reference.kernel_families import BUILT_IN
 from profiler_job.jobs.contract.ranges import OPTIMIZER
 
@@ -23,6 +24,7 @@ OF_PARTS = tuple(limit_columns.OF_PARTS)
 GPU = ["rank", "device"]
 
 
+@measure_by_run
 def split_steps(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
     """What the time of a step is made of on each GPU, mean over the measured steps: run_id, gpu (number in its run, by
     rank and device), phase (empty for operations of none), elapsed_ns, PARTS, OF_PARTS. Idle time is of
@@ -40,6 +42,7 @@ def split_steps(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
     return table.loc[table["elapsed_ns"] > 0, columns].reset_index(drop=True)
 
 
+@measure_by_run
 def find(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
     """What stands out in the measured steps of each run, all of them together: run_id and the columns of
     `findings.COLUMNS`."""

@@ -22,6 +22,7 @@ import pandas as pd
 
 from profiler_job.analysis.metrics import run_grid, timing
 from profiler_job.analysis.metrics.ordering import place, sort_stably
+from profiler_job.analysis.recording.run_table import keep_runs, measure_by_run
 from profiler_job.jobs.contract import ranges
 
 Kind = Literal["kernel", "wall"]
@@ -92,10 +93,7 @@ def bands_of(first: Any, second: Any) -> Bands | None:
     both = set(select_repeated_runs(first.runs, second.runs)["run_id"])
     if len(both) < LEAST_PAIRS:
         return None
-    sides = [
-        [frame[frame["run_id"].astype(str).isin(both)] for frame in (rec.steps, rec.kernels, rec.memops)]
-        for rec in (first, second)
-    ]
+    sides = [[keep_runs(frame, both) for frame in (rec.steps, rec.kernels, rec.memops)] for rec in (first, second)]
     kernels = []
     for by in (["run_id"], ["run_id", "family"]):
         before, after = (times_of_kernels(of_kernels, by) for _, of_kernels, _ in sides)
@@ -139,6 +137,7 @@ def differ(rows: pd.DataFrame, first: str, second: str, band: Band | None) -> pd
     return apart > half_band_ns(rows, first, second, band)
 
 
+@measure_by_run
 def times_of_kernels(kernels: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     """Kernel time of a step in each group, the median over steps and ranks: by, time_ns, parts (the square root of the
     number of kernels). `by` begins with run_id."""

@@ -7,6 +7,7 @@ from profiler_job.analysis.capture import collective_columns, collective_time, i
 from profiler_job.analysis.metrics import step_clocks
 from profiler_job.analysis.metrics.remembered import remember
 from profiler_job.analysis.metrics.timing import select_steps
+from profiler_job.analysis.recording.run_table import measure_by_run, select_by_row
 from profiler_job.analysis.reference import kernel_families
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.layout import SCRIPT
@@ -18,6 +19,7 @@ _KIND = ["kernel_name", "grid_x", "grid_y", "grid_z", "phase"]
 
 
 @remember
+@measure_by_run
 def communication_of(kernels: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """A row for each run with communication kernels in its steps: run_id; PARTS, of one step, mean over steps and GPUs
     (NaN where waiting is not known); slowed, matmuls next to communication over the same kernels alone (NaN without
@@ -148,6 +150,20 @@ def find_host_waits(kernels: pd.DataFrame) -> pd.DataFrame:
     return waits[waits["phase"] != ""]
 
 
+@select_by_row
+def drop_communication(kernels: pd.DataFrame) -> pd.DataFrame:
+    """Return the kernels that compute."""
+    return kernels[kernels["family"].astype(str) != kernel_families.COMMUNICATION]
+
+
+@measure_by_run
+def list_exchanging_runs(kernels: pd.DataFrame) -> pd.Series:
+    """List the ids of the runs with communication kernels."""
+    ids: pd.Series = kernels.loc[kernels["family"] == kernel_families.COMMUNICATION, "run_id"].astype(str)
+    return ids.drop_duplicates()
+
+
+@measure_by_run
 def sum_computing_times(kernels: pd.DataFrame) -> pd.Series:
     """computing_ns by run_id and phase: for how long these kernels run on one GPU in a step, the optimizer left out
     (mean of steps and ranks). Those that run at once count once."""

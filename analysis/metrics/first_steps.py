@@ -8,6 +8,7 @@ import pandas as pd
 
 from profiler_job.analysis.metrics import timing
 from profiler_job.analysis.metrics.ordering import place, rank_first_seen, sort_stably
+from profiler_job.analysis.recording.run_table import keep_runs, measure_by_run
 from profiler_job.analysis.reference import cuda_api
 from profiler_job.jobs.contract import ranges
 
@@ -231,9 +232,16 @@ def first_kernels(ok: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame)
     matmuls more in the first, and host time of a launch call in the first step: of the first launch of a kernel
     (new_call_ns) and of the others; new_share: the first launches' part of the time in launch calls."""
     cold = ok[ok["warmup_steps"] == 0][["run_id", *CASE]]
-    rows = timing.select_steps(kernels)
-    rows = rows[rows["run_id"].astype(str).isin(set(cold["run_id"]))]
-    gpu = timing.gpu_times(rows, memops[memops["run_id"].astype(str).isin(set(cold["run_id"]))])
+    of_runs = (keep_runs(timing.select_steps(rows), set(cold["run_id"])) for rows in (kernels, memops))
+    table = cold.merge(_compare_first(*of_runs), on="run_id")
+    table = table.drop(columns="run_id").groupby(CASE, sort=False).mean().reset_index()
+    return table.assign(busy_ratio=table["first_busy_ns"] / table["later_busy_ns"])
+
+
+@measure_by_run
+def _compare_first(rows: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
+    """Columns of `first_kernels` of each run, by run_id."""
+    gpu = timing.gpu_times(rows, memops)
     gpu = gpu[gpu["phase"] == ranges.STEP].set_index(["run_id", "rank", "step"])
     of_step = [rows["run_id"].astype(str), rows["rank"], rows["step"]]
     gpu["gemms"] = (rows["family"].astype(str) == "gemm").groupby(of_step).sum()
@@ -256,7 +264,5 @@ def first_kernels(ok: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame)
             "other_call_ns": call[~new].groupby(run[~new]).mean(),
             "new_share": call[new].groupby(run[new]).sum() / call.groupby(run).sum(),
         }
-    ).dropna()
-    table = cold.merge(table.rename_axis("run_id").reset_index(), on="run_id")
-    table = table.drop(columns="run_id").groupby(CASE, sort=False).mean().reset_index()
-    return table.assign(busy_ratio=table["first_busy_ns"] / table["later_busy_ns"])
+    )
+    return table.dropna().rename_axis("run_id").reset_index()

@@ -7,6 +7,7 @@ import pandas as pd
 
 from profiler_job.analysis.metrics.remembered import remember
 from profiler_job.analysis.metrics.timing import select_steps
+from profiler_job.analysis.recording.run_table import measure_by_run
 from profiler_job.jobs.contract import ranges
 
 OUTSIDE = "(outside modules)"
@@ -21,6 +22,7 @@ def module_of(path: str) -> str:
 
 
 @remember
+@measure_by_run
 def kernel_totals(kernels: pd.DataFrame) -> pd.DataFrame:
     """Kernel time of one step of all ranks, averaged over the measured steps.
 
@@ -46,6 +48,8 @@ def kernel_totals(kernels: pd.DataFrame) -> pd.DataFrame:
     return totals[by].assign(calls=totals["size"] / num_steps, time_ns=totals["sum"] / num_steps)
 
 
+@remember
+@measure_by_run
 def num_profiled_steps(kernels: pd.DataFrame) -> pd.Series:
     """Measured steps with kernels, per run_id: steps of the same number in several ranks are one step."""
     counts = select_steps(kernels).groupby("run_id", observed=True)["step"].nunique()
@@ -53,6 +57,8 @@ def num_profiled_steps(kernels: pd.DataFrame) -> pd.Series:
     return counts
 
 
+@remember
+@measure_by_run
 def num_steps_of_ranks(kernels: pd.DataFrame) -> pd.Series:
     """Measured steps with kernels, per run_id, each counted in every rank: the divisor of a sum over steps and ranks
     that is compared with the wall time of one rank's step."""
@@ -114,6 +120,7 @@ def top_of_modules(totals: pd.DataFrame) -> pd.DataFrame:
     return rows[[*within, "kernel_name", "family", "calls", "time_ns", "share", "step_share"]].reset_index(drop=True)
 
 
+@measure_by_run
 def count_gemms(kernels: pd.DataFrame, is_main_gemm: Any) -> pd.DataFrame:
     """GEMMs launched by each phase of each step of each rank: run_id, rank, step, phase, gemms.
 

@@ -5,6 +5,7 @@ import pandas as pd
 
 from profiler_job.analysis.metrics import differences, kernel_time, run_grid, timing, utilisation
 from profiler_job.analysis.metrics.differences import Band
+from profiler_job.analysis.recording.run_table import measure_by_run
 from profiler_job.analysis.reference import element_types, flops, gemm_names, kernel_families
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.precisions import BASE_PRECISION, PRECISIONS
@@ -66,9 +67,15 @@ def contents(totals: pd.DataFrame, memops: pd.DataFrame, kernels: pd.DataFrame) 
     columns["cast_share"] = columns["cast_ns"] / time(gemms | ~gemms)
     columns["casts"] = rows["calls"].where(rows["cast"], 0).groupby(rows["run_id"]).sum()
     columns["optimizer_fp32"] = (~optimizer | (rows["element"] == BASE)).groupby(rows["run_id"]).all()
-    copied = memops[(memops["step"] >= 0) & (memops["operation"].astype(str) == DEVICE_COPY)]
-    copied = copied.groupby(copied["run_id"].astype(str))["bytes"].sum() / kernel_time.num_profiled_steps(kernels)
+    copied = _sum_device_copies(memops) / kernel_time.num_profiled_steps(kernels)
     return pd.DataFrame(columns | {"copied_bytes": copied}).rename_axis("run_id").reset_index()
+
+
+@measure_by_run
+def _sum_device_copies(memops: pd.DataFrame) -> pd.Series:
+    """Bytes of copies from device to device in the measured steps, by run_id."""
+    copied = memops[(memops["step"] >= 0) & (memops["operation"].astype(str) == DEVICE_COPY)]
+    return copied.groupby(copied["run_id"].astype(str))["bytes"].sum()
 
 
 def use_of(runs: pd.DataFrame, table: pd.DataFrame, calibration: pd.DataFrame) -> pd.DataFrame:
@@ -119,6 +126,7 @@ def families_of(totals: pd.DataFrame, kernels: pd.DataFrame, cases: pd.DataFrame
     return wide.sort_values(["_case", f"{BASE}_ns"], ascending=[True, False], ignore_index=True).drop(columns="_case")
 
 
+@measure_by_run
 def family_spread(kernels: pd.DataFrame) -> pd.DataFrame:
     """Spread over the profiled steps of the kernel time of each family, of all ranks: run_id, family, time_min_ns,
     time_max_ns, parts (the square root of the number of kernels in a step)."""

@@ -6,6 +6,7 @@ import pandas as pd
 from profiler_job.analysis.capture import idle_time, intervals
 from profiler_job.analysis.metrics import timing
 from profiler_job.analysis.metrics.remembered import remember
+from profiler_job.analysis.recording.run_table import measure_by_run
 from profiler_job.jobs.contract import ranges
 
 CAUSES = {"busy": "busy", "launch": "waits for a launch", "boundary": "between phases", "own": "own overhead"}
@@ -110,7 +111,14 @@ def causes(queued: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     return table.rename(columns={f"{cause}_ns": f"{cause}_captured_ns" for cause in CAUSES})
 
 
+@measure_by_run
+def measure_causes(kernels: pd.DataFrame, memops: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
+    """`causes` of the operations of a recording."""
+    return causes(place_operations(operations(kernels, memops)), steps)
+
+
 @remember
+@measure_by_run
 def idle_causes(kernels: pd.DataFrame, memops: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     """Why a GPU is idle in each phase under nsys, and in the whole step (phase `step`), mean over the profiled steps,
     ranks and devices of a run: run_id, phase, launch_ns, boundary_ns, own_ns (as in `causes`),

@@ -12,6 +12,7 @@ import pandas as pd
 from profiler_job.analysis.metrics import kernel_time, roofline, timing, waiting
 from profiler_job.analysis.metrics.differences import Band
 from profiler_job.analysis.metrics.remembered import remember
+from profiler_job.analysis.recording.run_table import measure_by_run
 from profiler_job.analysis.reference import kernel_families
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.step_limit import (
@@ -109,6 +110,7 @@ def _measure_intervals(steps: pd.DataFrame, table: pd.DataFrame, band: Band | No
 
 
 @remember
+@measure_by_run
 def _measure_busy_parts(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
     """Measure the shares of busy time in which matmuls or attention run, and in which only communication does: KEY,
     compute_share, communication_share. Copies come after communication, as in `insight.gpu_limit`."""

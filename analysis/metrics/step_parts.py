@@ -5,6 +5,7 @@ from typing import Any
 import pandas as pd
 
 from profiler_job.analysis.metrics import kernel_time, run_grid, timing
+from profiler_job.analysis.recording.run_table import keep_runs
 from profiler_job.jobs.contract import modes, ranges
 from profiler_job.jobs.contract.axes import find_value_label
 
@@ -59,7 +60,7 @@ def _parts(rec: Any, runs: pd.DataFrame) -> pd.DataFrame:
     times = timing.host_times(rec.steps, "timer", "step")
     times = times[times["phase"] == ranges.STEP][["run_id", "step_ns"]].astype({"run_id": str})
     runs = runs[["run_id", *CASE, "variant"]].merge(times, on="run_id")
-    totals = kernel_time.kernel_totals(rec.kernels[rec.kernels["run_id"].astype(str).isin(runs["run_id"])])
+    totals = kernel_time.kernel_totals(keep_runs(rec.kernels, {*runs["run_id"]}))
     totals["module"] = [_module(*of) for of in zip(totals["phase"], totals["module"])]
     rows = runs.merge(totals, on="run_id")
     of_module = rows.groupby(["run_id", "phase", "module"])["time_ns"].transform("sum")

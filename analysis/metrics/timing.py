@@ -22,6 +22,7 @@ from pandas.api.types import union_categoricals
 from profiler_job.analysis.capture import intervals
 from profiler_job.analysis.metrics.per_rank import take_largest_rank
 from profiler_job.analysis.metrics.remembered import remember
+from profiler_job.analysis.recording.run_table import measure_by_run, select_by_row
 from profiler_job.jobs.contract.ranges import STEP
 
 
@@ -64,6 +65,7 @@ def differ(rows: pd.DataFrame, first: str, second: str) -> pd.Series:
     return (rows[f"{first}_min_ns"] > rows[f"{second}_max_ns"]) | (rows[f"{second}_min_ns"] > rows[f"{first}_max_ns"])
 
 
+@select_by_row
 def select_steps(kernels: pd.DataFrame) -> pd.DataFrame:
     """Kernels launched inside a measured step."""
     return kernels[kernels["step"] >= 0]
@@ -82,6 +84,7 @@ def stack_tables(parts: list[pd.DataFrame]) -> pd.DataFrame:
 
 
 @remember
+@measure_by_run
 def gpu_times(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
     """GPU time of each phase of each step of each rank, and of the whole step (phase `step`).
 
@@ -121,6 +124,7 @@ def _gpu_times(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 @remember
+@measure_by_run
 def num_devices(kernels: pd.DataFrame) -> pd.Series:
     """Devices that a rank runs kernels on, the most of any rank, per run_id."""
     used = kernels[["run_id", "rank", "device"]].drop_duplicates().groupby(["run_id", "rank"], observed=True).size()
@@ -157,11 +161,24 @@ def clock_lead(kernels: pd.DataFrame) -> dict[str, float]:
     share: of the kernels that seem to; time_share: theirs of kernel time; lead_ns: by how much at most; drift_ns: the
     largest change of a step's lead within one rank of a run.
     """
-    lead = kernels["launch_ns"] - kernels["start_ns"]
-    of_step = lead.groupby([kernels["run_id"].astype(str), kernels["rank"], kernels["step"]]).max()
-    of_step = of_step.groupby(level=[0, 1])
-    drift = of_step.max() - of_step.min()
-    duration = kernels["end_ns"] - kernels["start_ns"]
-    time_share = duration[lead > 0].sum() / max(duration.sum(), 1)
-    facts = {"share": (lead > 0).mean(), "time_share": time_share, "lead_ns": lead.max(), "drift_ns": drift.max()}
-    return {name: float(value) if len(kernels) else 0.0 for name, value in facts.items()}
+    leads = _measure_leads(kernels)
+    sums = leads[["kernels", "early", "time_ns", "early_ns"]].sum()
+    facts = {
+        "share": sums["early"] / max(sums["kernels"], 1),
+        "time_share": sums["early_ns"] / max(sums["time_ns"], 1),
+        "lead_ns": leads["lead_ns"].max(),
+        "drift_ns": leads["drift_ns"].max(),
+    }
+    return {name: float(value) if len(leads) else 0.0 for name, value in facts.items()}
+
+
+@measure_by_run
+def _measure_leads(kernels: pd.DataFrame) -> pd.DataFrame:
+    """A row for each rank of a run: kernels, time_ns; early and early_ns, of those that seem to begin before their
+    launch; lead_ns, drift_ns."""
+    of_rank = [kernels["run_id"].astype(str), kernels["rank"]]
+    lead, duration = kernels["launch_ns"] - kernels["start_ns"], kernels["end_ns"] - kernels["start_ns"]
+    rows = pd.DataFrame({"kernels": 1, "time_ns": duration, "early": lead > 0})
+    table = rows.assign(early_ns=duration.where(rows["early"], 0)).groupby(of_rank).sum()
+    of_step = lead.groupby([*of_rank, kernels["step"]]).max().groupby(level=[0, 1])
+    return table.assign(lead_ns=of_step.max(), drift_ns=of_step.max() - of_step.min())

@@ -20,6 +20,7 @@ import pandas as pd
 
 from profiler_job.analysis.metrics import differences, queue, timing
 from profiler_job.analysis.metrics.differences import Band
+from profiler_job.analysis.recording.run_table import keep_runs
 
 CAUSES = ("launch", "boundary", "data")
 
@@ -67,9 +68,7 @@ def compute_other_waits(
     parts = []
     for number, other in enumerate(others, start=1):
         same = set(differences.select_repeated_runs(runs, other.runs)["run_id"])
-        steps, kernels, memops = (
-            frame[frame["run_id"].astype(str).isin(same)] for frame in (other.steps, other.kernels, other.memops)
-        )
+        steps, kernels, memops = (keep_runs(frame, same) for frame in (other.steps, other.kernels, other.memops))
         waits = measure(steps, kernels, memops) if measure else launch_waits(steps, kernels, memops, band)
         parts.append(waits.assign(recording=number))
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["run_id", "phase"])

@@ -6,6 +6,7 @@ import pandas as pd
 
 from profiler_job.analysis.metrics import kernel_time, run_grid, timing
 from profiler_job.analysis.pages.case_columns import case_headings
+from profiler_job.analysis.recording.run_table import count_rows, measure_by_run
 from profiler_job.analysis.reference import cuda_api
 from profiler_job.analysis.render.answer import Answer, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
@@ -48,7 +49,9 @@ def _claims(
     launching = host[host["launches"] > 0].sort_values("each_ns", kind="stable")
     waiting = host.dropna(subset=["wait_share"]).sort_values("wait_share", kind="stable")
     num_launches = int(calls.loc[calls["group"] == "launch", "calls"].sum())
-    pairs = pd.DataFrame({"launch_calls": [num_launches], "kernels": [len(timing.select_steps(kernels))]})
+    pairs = pd.DataFrame(
+        {"launch_calls": [num_launches], "kernels": [int(count_rows(timing.select_steps(kernels)).sum())]}
+    )
     graphs = table[table["name"].isin(["cudaGraphLaunch", "cuGraphLaunch"])]
     return [
         Claim(
@@ -72,9 +75,14 @@ def _claims(
 
 def _copies(memops: pd.DataFrame) -> pd.DataFrame:
     """Copies of the measured steps by direction, the most first: direction, copies."""
-    names = timing.select_steps(memops)["operation"].astype(str)
-    counts = names[names.str.startswith(COPY)].str.removeprefix(COPY).value_counts()
+    counts = _count_directions(memops).groupby(level=0, sort=False).sum().sort_values(ascending=False, kind="stable")
     return counts.rename_axis("direction").rename("copies").reset_index()
+
+
+@measure_by_run
+def _count_directions(memops: pd.DataFrame) -> pd.Series:
+    names = timing.select_steps(memops)["operation"].astype(str)
+    return names[names.str.startswith(COPY)].str.removeprefix(COPY).value_counts()
 
 
 def _directions(rows: pd.DataFrame) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from profiler_job.analysis.pages import environment
 from profiler_job.analysis.pages.case_columns import case_headings
 from profiler_job.analysis.pages.questions import beyond_gemm, top_kernel
 from profiler_job.analysis.pages.titles import title_of
+from profiler_job.analysis.recording.run_table import count_rows, measure_by_run
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
@@ -112,8 +113,8 @@ def _facts(
         "num_runs": len(runs),
         "num_planned": len(runs) + len(frames.not_run),
         "num_ok": len(runs) - len(frames.unfinished),
-        "num_kernels": len(kernels),
-        "num_kernel_names": kernels["kernel_name"].nunique(),
+        "num_kernels": int(count_rows(kernels).sum()),
+        "num_kernel_names": _list_kernel_names(kernels).nunique(),
         "environment": where.facts,
         "one_environment": where.claims["same"].holds,
         "num_sizes": len(frames.sizes),
@@ -123,6 +124,11 @@ def _facts(
         "by": frames.by,
         "peak": 0 if pd.isna(peak) else int(peak),
     }
+
+
+@measure_by_run
+def _list_kernel_names(kernels: pd.DataFrame) -> pd.Series:
+    return kernels["kernel_name"].drop_duplicates().astype(str)
 
 
 def _claims(frames: OverviewData) -> list[Claim]:

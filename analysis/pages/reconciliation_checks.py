@@ -11,6 +11,7 @@ from profiler_job.analysis.metrics.ordering import place, sort_stably
 from profiler_job.analysis.pages import cuda_calls
 from profiler_job.analysis.pages.second_sources import MEANING as SECOND_SOURCES
 from profiler_job.analysis.pages.second_sources import check_second_sources
+from profiler_job.analysis.recording.run_table import measure_by_run
 from profiler_job.analysis.reference import flops, gemm_names, gpus, kernel_families
 from profiler_job.jobs.contract import modes, ranges
 from profiler_job.jobs.contract.layout import SCRIPT
@@ -122,7 +123,8 @@ MEANING = {
 }
 
 
-def checks_of(
+@measure_by_run
+def _check_runs(
     runs: pd.DataFrame,
     steps: pd.DataFrame,
     kernels: pd.DataFrame,
@@ -186,6 +188,13 @@ def checks_of(
     table["passed"] = (table["found"] >= table["at_least"]) & (table["found"] <= table["at_most"])
     table = sort_stably(table, place(table["run_id"], info.index), table["check"])
     return table.assign(run=table["run_id"])
+
+
+def checks_of(runs: pd.DataFrame, *tables: Any) -> pd.DataFrame:
+    """Checks of every finished run, in model order: columns, and further tables, as in `_check_runs`."""
+    table = _check_runs(runs, *tables)
+    ordered = run_grid.select_measured_runs(runs)["run_id"].astype(str)
+    return sort_stably(table, place(table["run_id"], ordered), table["check"])
 
 
 def _rows(check: str, values: pd.Series, at_least: Any, at_most: Any) -> pd.DataFrame:

@@ -25,6 +25,7 @@ from profiler_job.analysis.pages.case_columns import spread_column, step_columns
 from profiler_job.analysis.pages.module_costs import module_table, module_tree
 from profiler_job.analysis.pages.telemetry import Price
 from profiler_job.analysis.pages.titles import attention_of
+from profiler_job.analysis.recording.run_table import measure_by_run
 from profiler_job.analysis.render.answer import Answer, Chart, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.axes import find_label, find_value_label, find_value_words
@@ -420,6 +421,7 @@ def _per_step(rows: pd.DataFrame, by: list[str], sums: dict[str, str], num_steps
     return sort_stably(table, table["run_id"], place(table["phase"], ORDER), -table["time_ns"])
 
 
+@measure_by_run
 def _memops(memops: pd.DataFrame, num_steps: pd.Series) -> pd.DataFrame:
     rows = memops.assign(calls=1, duration_ns=memops["end_ns"] - memops["start_ns"])
     return _per_step(

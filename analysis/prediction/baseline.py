@@ -11,6 +11,7 @@ from profiler_job.analysis.metrics import run_grid
 from profiler_job.analysis.metrics.kernel_time import kernel_totals, num_profiled_steps
 from profiler_job.analysis.metrics.step_clocks import Clock, clocks
 from profiler_job.analysis.prediction import fusion
+from profiler_job.analysis.recording.run_table import keep_runs, read_whole, select_by_row
 from profiler_job.jobs.contract import ranges
 
 GEMM, ATTENTION, REST = "gemm", "attention", "rest"
@@ -71,13 +72,13 @@ def is_of_attention(totals: pd.DataFrame) -> pd.Series:
 def read_run(recording: Any, run_id: str) -> Any:
     """What a recording has of one run, in the tables that are read here."""
     tables = {name: getattr(recording, name) for name in ("runs", "steps", "kernels", "memops", "api", "figures")}
-    mine = {name: rows[rows["run_id"].astype(str) == run_id] for name, rows in tables.items()}
+    mine = {name: read_whole(keep_runs(rows, {run_id})) for name, rows in tables.items()}
     return replace(recording, **mine)
 
 
 def _parts(recording: Tables) -> pd.DataFrame:
     """Kernels, copies and fills of a step of one run by KEY: run_id, KEY, launches, time_ns."""
-    copies = recording.memops.assign(kernel_name="", family="memop")
+    copies = _name_copies(recording.memops)
     # A run's steps are those with kernels: copies are counted by the same number of them.
     totals = pd.concat(
         [kernel_totals(recording.kernels), _scale_totals(kernel_totals(copies), copies, recording.kernels)]
@@ -86,6 +87,11 @@ def _parts(recording: Tables) -> pd.DataFrame:
     totals["kind"] = totals["family"].where(totals["family"].isin([GEMM, ATTENTION]), REST)
     sums = totals.groupby(["run_id", *KEY])[["calls", "time_ns"]].sum().reset_index()
     return sums.rename(columns={"calls": "launches"})
+
+
+@select_by_row
+def _name_copies(memops: pd.DataFrame) -> pd.DataFrame:
+    return memops.assign(kernel_name="", family="memop")
 
 
 def _scale_totals(totals: pd.DataFrame, copies: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:

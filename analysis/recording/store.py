@@ -9,7 +9,8 @@ see `times`.
 
 import json
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -429,29 +430,42 @@ def load(folder: Path | str) -> Recording:
     All tables share the order of run_id in `runs` as their categories. Raises RecordingError where a file is absent,
     unreadable, not what was written, or lacks a column.
     """
-    folder = Path(folder)
+    manifest, tables = load_tables(Path(folder), TABLES)
+    add_families(tables["kernels"])
+    return Recording(manifest=manifest, **tables)
+
+
+def load_tables(folder: Path, names: Iterable[str]) -> tuple[dict[str, Any], dict[str, pd.DataFrame]]:
+    """Read the manifest of a recording and some of its tables, `runs` and `api` among them, without families. Raises
+    RecordingError."""
     manifest = read_manifest(folder)
     check_files(folder, manifest)
-    tables = {name: load_table(folder, name, manifest) for name in TABLES}
+    tables = {name: load_table(folder, name, manifest) for name in names}
     run_ids = list(tables["runs"]["run_id"].astype(str))
     if len(set(run_ids)) < len(run_ids):
         twice = next(run for number, run in enumerate(run_ids) if run in run_ids[:number])
         raise RecordingError(f"{folder / 'runs'}.parquet has run {twice} twice; ingest again")
     for name, frame in tables.items():
-        unknown = set(frame["run_id"].astype(str).unique()) - set(run_ids)
-        if unknown:
-            raise RecordingError(
-                f"{folder / name}.parquet has rows of {min(unknown)}, which runs.parquet does not have"
-            )
-        frame["run_id"] = frame["run_id"].cat.set_categories(run_ids)
-    kernels = tables["kernels"]
+        set_runs(frame, run_ids, folder / f"{name}.parquet")
+    tables["api"] = _named_alike(tables["api"])
+    return manifest, tables
+
+
+def set_runs(frame: pd.DataFrame, run_ids: list[str], file: Path) -> None:
+    """Give a table the order of `run_ids` as the categories of run_id. Raises RecordingError if it has another run."""
+    unknown = set(frame["run_id"].astype(str).unique()) - set(run_ids)
+    if unknown:
+        raise RecordingError(f"{file} has rows of {min(unknown)}, which runs.parquet does not have")
+    frame["run_id"] = frame["run_id"].cat.set_categories(run_ids)
+
+
+def add_families(kernels: pd.DataFrame) -> None:
+    """Add the column `family` to the table of kernels."""
     families = [kernel_families.find_family(str(name)) for name in kernels["kernel_name"].cat.categories]
     codes, categories = pd.factorize(np.array(families, dtype=object)) if families else (np.empty(0, int), [])
     code = kernels["kernel_name"].cat.codes.to_numpy()
     family = pd.Categorical.from_codes(codes[code] if families else code, pd.Index(categories, dtype=object))
     kernels.insert(kernels.columns.get_loc("kernel_name") + 1, "family", family)
-    tables["api"] = _named_alike(tables["api"])
-    return Recording(manifest=manifest, **tables)
 
 
 def _named_alike(api: pd.DataFrame) -> pd.DataFrame:
@@ -472,12 +486,24 @@ def _holds_numbers(values: pd.Series) -> bool:
 
 def read_table(name: str, file: Path) -> pa.Table:
     """Read the Parquet file of a table, with its times. Raises RecordingError."""
+    with reading(file):
+        return restore_times(name, pq.read_table(file))
+
+
+@contextmanager
+def reading(file: Path) -> Iterator[None]:
+    """Raise RecordingError if `file` is not there, or if it turns out that it cannot be read."""
     if not file.is_file():
         raise RecordingError(f"{file} is missing: the recording is not whole; ingest again")
     try:
-        return _with_early(times.to_times(pq.read_table(file), _pairs(name)))
+        yield
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise RecordingError(f"{file} cannot be read ({' '.join(str(error).split())[:200]}); ingest again") from error
+
+
+def restore_times(name: str, stored: pa.Table) -> pa.Table:
+    """Convert rows of whole runs of a table to their form in memory. Raises ValueError and KeyError."""
+    return _with_early(times.to_times(stored, _pairs(name)))
 
 
 def _with_early(table: pa.Table) -> pa.Table:
@@ -503,10 +529,17 @@ def is_left_out(folder: Path, table: str, manifest: Mapping[str, Any]) -> bool:
 def load_table(folder: Path, name: str, manifest: Mapping[str, Any] | None = None) -> pd.DataFrame:
     """Read one table of a recording. Raises RecordingError."""
     file = folder / f"{name}.parquet"
-    if is_left_out(folder, name, read_manifest(folder) if manifest is None else manifest):
-        table = pa.schema(arrow_types(name).items()).empty_table()
-    else:
-        table = read_table(name, file)
+    left_out = is_left_out(folder, name, read_manifest(folder) if manifest is None else manifest)
+    return make_frame(name, make_empty(name) if left_out else read_table(name, file), file)
+
+
+def make_empty(name: str) -> pa.Table:
+    """Make a table without rows, as it is in memory."""
+    return pa.schema(arrow_types(name).items()).empty_table()
+
+
+def make_frame(name: str, table: pa.Table, file: Path) -> pd.DataFrame:
+    """Make a frame of rows of the table in `file`, with the types of its columns. Raises RecordingError."""
     lacking = _lacking(name, table.column_names)
     if lacking:
         raise RecordingError(f"{file} lacks column {', '.join(lacking)}: it is from another version; ingest again")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from profiler_job.analysis.recording import store, table_schema
+from profiler_job.analysis.recording.run_table import RunTable, join_parts, keep_runs, number_rows
 from profiler_job.analysis.render.text import file_name
 from profiler_job.jobs.contract.studies import AGAIN
 
@@ -63,6 +64,8 @@ def join_recordings(recordings: list[store.Recording]) -> store.Recording:
 def join_tables(frames: list[pd.DataFrame]) -> pd.DataFrame:
     """Rows of several tables below each other. What is a category in the first is one, of all values in order: left to
     itself pandas makes text of it, row by row."""
+    if isinstance(frames[0], RunTable):
+        return join_parts(frames)
     types = frames[0].dtypes  # a run out of memory has columns of its own
     for name in types[[isinstance(kind, pd.CategoricalDtype) for kind in types]].index:
         held = [frame[name].astype("category") for frame in frames if name in frame]
@@ -78,8 +81,7 @@ def select_finished_runs(rec: store.Recording) -> store.Recording:
     if len(finished) == len(rec.runs):
         return rec
     measured = {name: getattr(rec, name) for name in ("steps", "ranges", "kernels", "api", "memops")}
-    kept = {name: frame[frame["run_id"].astype(str).isin(finished)] for name, frame in measured.items()}
-    return replace(rec, **{name: frame.reset_index(drop=True) for name, frame in kept.items()})
+    return replace(rec, **{name: number_rows(keep_runs(rows, {*finished})) for name, rows in measured.items()})
 
 
 def select_runs(rec: store.Recording, run_ids: list[str]) -> store.Recording:
@@ -87,8 +89,8 @@ def select_runs(rec: store.Recording, run_ids: list[str]) -> store.Recording:
     tables = {}
     for name in table_schema.TABLES:
         frame = getattr(rec, name)
-        if "run_id" in frame:
-            tables[name] = frame[frame["run_id"].astype(str).isin(run_ids)].reset_index(drop=True)
+        if isinstance(frame, RunTable) or "run_id" in frame:
+            tables[name] = number_rows(keep_runs(frame, run_ids))
     return replace(rec, **tables)
 
 

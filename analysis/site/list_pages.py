@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.metrics import run_grid, timing
+from profiler_job.analysis.metrics import exchange, run_grid, timing
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.pages import (
     benchmarks,
@@ -25,7 +25,7 @@ from profiler_job.analysis.pages import (
 from profiler_job.analysis.pages.questions import STUDIES
 from profiler_job.analysis.prediction import predict, rates
 from profiler_job.analysis.recording import store
-from profiler_job.analysis.reference import kernel_families
+from profiler_job.analysis.recording.run_table import keep_runs
 from profiler_job.analysis.render.tables import page_of_run
 from profiler_job.analysis.site.combine import join_recordings
 from profiler_job.analysis.site.page_context import (
@@ -142,8 +142,8 @@ def _profiler(every: list[store.Recording]) -> dict[str, Any]:
     runs without communication, whose kernels wait for other GPUs."""
     tables = []
     for rec in every:
-        exchanging = rec.kernels.loc[rec.kernels["family"] == kernel_families.COMMUNICATION, "run_id"].unique()
-        kernels, memops = (frame[~frame["run_id"].isin(exchanging)] for frame in (rec.kernels, rec.memops))
+        alone = {*rec.runs["run_id"].astype(str)} - {*exchange.list_exchanging_runs(rec.kernels)}
+        kernels, memops = (keep_runs(table, alone) for table in (rec.kernels, rec.memops))
         tables.append(timing.measure_stretch(rec.steps, kernels, memops))
     table = pd.concat(tables)
     waiting = table[table["waits"] > WAITS]

@@ -21,6 +21,7 @@ from profiler_job.analysis.pages.question import Inputs, Question
 from profiler_job.analysis.pages.questions import QUESTIONS, STUDIES, group_by_section
 from profiler_job.analysis.prediction import recording_predictions
 from profiler_job.analysis.recording import store
+from profiler_job.analysis.recording.run_table import read_whole
 from profiler_job.analysis.render.answer import Answer, assemble
 from profiler_job.analysis.render.tables import page_of_run
 from profiler_job.analysis.render.text import plain
@@ -171,7 +172,7 @@ def write_overview_of_script(
     compared: facts of the pages of comparisons."""
     site = make_site(rec, docs)
     site.write("report/reconciliation.md", "reconciliation.md", checked)
-    first = script_page.answer(rec.runs, rec.steps, rec.kernels, rec.memops, rec.figures)
+    first = script_page.answer(rec.runs, rec.steps, read_whole(rec.kernels), read_whole(rec.memops), rec.figures)
     site.write("index.md", "script_page.md", first, compared=compared)
     return site, plain(site.block("index.md", "script_page.md", first, "verdict"))
 

@@ -1,6 +1,6 @@
 """The page of each run, with its timelines."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -15,6 +15,7 @@ from profiler_job.analysis.pages import (
 )
 from profiler_job.analysis.prediction import recording_predictions
 from profiler_job.analysis.recording import store
+from profiler_job.analysis.recording.run_table import count_rows, iterate_parts
 from profiler_job.analysis.render import strip, timeline
 from profiler_job.analysis.render.answer import Answer
 from profiler_job.analysis.render.text import duration, file_name, inline, plain
@@ -110,7 +111,7 @@ def _choose_smallest_runs(rec: store.Recording) -> list[str]:
     if "gpus" not in rec.runs:
         return []
     ways = rec.runs[rec.runs["gpus"].fillna(1) > 1].astype({"run_id": str, "parallel": str})
-    num_kernels = ways["run_id"].map(rec.kernels["run_id"].astype(str).value_counts()).dropna()
+    num_kernels = ways["run_id"].map(count_rows(rec.kernels)).dropna()
     names: list[str] = ways.loc[num_kernels.groupby(ways["parallel"]).idxmin(), "run_id"].tolist()
     return names
 
@@ -122,11 +123,8 @@ def write_timelines(
     give what the run's page shows of them, with a strip of one block, or of several ranks strips of the step. Of other
     runs that is the strips alone, of those that have some."""
     names = {str(run["run_id"]): titles.title_of(run) for run in rec.runs.to_dict("records")}
-    frames = (rec.ranges, rec.kernels, rec.memops)
-    by_run = [dict(iter(frame.groupby("run_id", observed=True, sort=False))) for frame in frames]
     written = {}
-    for run_id in by_run[1]:
-        ranges, kernels, memops = (of_run.get(run_id, frame.head(0)) for of_run, frame in zip(by_run, frames))
+    for run_id, ranges, kernels, memops in _iterate_runs(rec):
         step = timeline.median_step(ranges)
         if step is None:
             continue
@@ -148,6 +146,15 @@ def write_timelines(
         if has_files or said["strip"] or said["lanes"]:
             written[run_id] = said
     return written
+
+
+def _iterate_runs(rec: store.Recording) -> Iterator[tuple[str, pd.DataFrame, pd.DataFrame, pd.DataFrame]]:
+    """Yield the ranges, kernels and memops of each run that has kernels."""
+    for frames in iterate_parts(rec.ranges, rec.kernels, rec.memops):
+        by_run = [dict(iter(frame.groupby("run_id", observed=True, sort=False))) for frame in frames]
+        for run_id in by_run[1]:
+            ranges, kernels, memops = (of_run.get(run_id, frame.head(0)) for of_run, frame in zip(by_run, frames))
+            yield run_id, ranges, kernels, memops
 
 
 def _select_one_clock(

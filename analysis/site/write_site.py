@@ -24,6 +24,7 @@ from profiler_job.analysis.pages import (
 from profiler_job.analysis.prediction import ledger
 from profiler_job.analysis.prediction.measured import measure_gains
 from profiler_job.analysis.recording import store
+from profiler_job.analysis.recording.load_parts import load_recordings
 from profiler_job.analysis.render.text import file_name
 from profiler_job.analysis.site import front_matter
 from profiler_job.analysis.site.combine import (
@@ -82,7 +83,18 @@ def publish(
     own pages, next to the pages of recordings that can be compared. price_per_hour: of the GPUs of one run, to show the
     price of tokens, with today's date. Raises RecordingError, and TargetError if `docs` has other pages there."""
     check_docs(docs)
-    loaded = [store.load(folder) for folder in folders]
+    with tempfile.TemporaryDirectory() as scratch:
+        loaded = load_recordings(folders, Path(scratch))
+        return _publish(loaded, folders, docs, compared, price_per_hour)
+
+
+def _publish(
+    loaded: list[store.Recording],
+    folders: list[Path],
+    docs: Path,
+    compared: Comparison | None,
+    price_per_hour: float | None,
+) -> Published:
     by_study: dict[str, dict[Path, store.Recording]] = {}
     for folder, rec in zip(folders, loaded):
         by_study.setdefault(rec.manifest.get("study", ""), {})[folder] = rec

@@ -21,6 +21,7 @@ from profiler_job.analysis.pages.questions.host_data import (
     gather_data,
     group_calls,
 )
+from profiler_job.analysis.recording.run_table import keep_runs, measure_by_run, read_whole
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.studies import HOST
@@ -290,14 +291,14 @@ def _queues(frames: HostData) -> list[Chart]:
     """One chart each for the cases in which the GPU waits longest and shortest for launches: operations that wait in
     the queue over one training step, by `compile`."""
     charts: list[Chart] = []
-    train, queued = frames.captured[frames.captured["mode"] == TRAIN], frames.queued
+    train = frames.captured[frames.captured["mode"] == TRAIN]
     waits = train.groupby(frames.by, sort=False)["launch_share"].max().dropna()
     extreme = {waits.idxmax(), waits.idxmin()} if len(waits) else set()
     for case, runs in train.groupby(frames.by, sort=False):
         if case not in extreme:
             continue
         parts = [
-            queue.slice_queue(queued[queued["run_id"] == run_id]).assign(series=name)
+            queue.slice_queue(_place_operations(frames, run_id)).assign(series=name)
             for run_id, name in zip(runs["run_id"], runs["compile"], strict=True)
         ]
         rows = pd.concat(parts, ignore_index=True)
@@ -307,6 +308,11 @@ def _queues(frames: HostData) -> list[Chart]:
         options = {"order": list(SERIES), "x_title": "ms since the first launch", "y_title": "operations in the queue"}
         charts.append(Chart(f"queue-{len(charts)}", "traces", title, rows, options=options))
     return charts
+
+
+def _place_operations(frames: HostData, run_id: str) -> pd.DataFrame:
+    kernels, memops = (read_whole(keep_runs(rows, {run_id})) for rows in frames.operations)
+    return queue.place_operations(queue.operations(kernels, memops))
 
 
 def _select_helped(pairs: pd.DataFrame) -> pd.DataFrame:
@@ -357,12 +363,20 @@ def _describe_allocations(rows: pd.DataFrame) -> dict[str, Any]:
 
 def _modules(kernels: pd.DataFrame, captured: pd.DataFrame) -> pd.DataFrame:
     """Parts of the forward pass's kernels with a module, and of all kernels with a phase, by `compile`."""
-    rows = (
-        timing.select_steps(kernels)[["run_id", "phase", "module"]].astype(str).merge(captured[["run_id", "compile"]])
-    )
-    rows = rows.assign(in_phase=rows["phase"] != "", in_module=(rows["module"] != "").where(rows["phase"] == "forward"))
-    rows = rows.groupby("compile", sort=False)[["in_phase", "in_module"]].agg(lambda part: part.astype(float).mean())
-    return rows.reset_index()
+    counts = _count_named(kernels).merge(captured[["run_id", "compile"]], on="run_id")
+    sums = counts.groupby("compile", sort=False)[["kernels", "in_phase", "forward", "in_module"]].sum()
+    parts = {"in_phase": sums["in_phase"] / sums["kernels"], "in_module": sums["in_module"] / sums["forward"]}
+    return pd.DataFrame(parts).reset_index()
+
+
+@measure_by_run
+def _count_named(kernels: pd.DataFrame) -> pd.DataFrame:
+    """Count the kernels of the steps of each run: run_id, kernels, in_phase, forward, in_module (of forward)."""
+    rows = timing.select_steps(kernels)
+    forward = rows["phase"] == "forward"
+    flags = {"kernels": 1, "in_phase": rows["phase"] != "", "forward": forward}
+    flags |= {"in_module": forward & (rows["module"] != "")}
+    return pd.DataFrame(flags).groupby(rows["run_id"].astype(str), sort=False).sum().reset_index()
 
 
 def _describe_losses(rows: pd.DataFrame) -> bool:

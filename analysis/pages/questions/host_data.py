@@ -10,6 +10,7 @@ from profiler_job.analysis.metrics import depth, differences, kernel_time, per_r
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.metrics.ordering import place, rank_first_seen, sort_stably
 from profiler_job.analysis.metrics.queue import CAUSES
+from profiler_job.analysis.recording.run_table import keep_runs
 from profiler_job.analysis.reference import cuda_api
 from profiler_job.jobs.contract import modes, ranges
 from profiler_job.jobs.contract.studies import BF16
@@ -28,8 +29,8 @@ BASE = "the step without compile"
 class HostData:
     by: list[str]
     """Columns that name a case, without `compile`."""
-    queued: pd.DataFrame
-    """Operations of the GPU, each with the queue that it waits in."""
+    operations: tuple[Any, Any]
+    """Kernels, and copies and fills."""
     table: pd.DataFrame
     """Every run: see `_summarise_runs`."""
     measured: pd.DataFrame
@@ -67,13 +68,13 @@ def gather_data(
     ]
     paired = [depth.pairs(rows, band) for rows in models]
     by = [name for name in run_grid.case_columns(runs) if name != "compile"]
-    queued = queue.place_operations(queue.operations(kernels, memops))
-    table = _every_mode(runs, by).merge(_summarise_runs(runs, steps, kernels, api, queued), how="left", on="run_id")
+    table = _every_mode(runs, by)
+    table = table.merge(_summarise_runs(runs, steps, kernels, api, memops), how="left", on="run_id")
     measured = table[(table[NOT_MEASURED] == "") & table["timer_ns"].notna()]
     captured = measured[measured["wall_ns"].notna()]
     return HostData(
         by=by,
-        queued=queued,
+        operations=(kernels, memops),
         table=table,
         measured=measured,
         captured=captured,
@@ -100,12 +101,12 @@ def _every_mode(runs: pd.DataFrame, by: list[str]) -> pd.DataFrame:
 
 
 def _summarise_runs(
-    runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, api: pd.DataFrame, queued: pd.DataFrame
+    runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, api: pd.DataFrame, memops: pd.DataFrame
 ) -> pd.DataFrame:
     """One row per run: timer_ns with its spread, `causes`, calls and host time per step of a rank."""
     timer = timing.host_times(steps, "timer", "timer")
     table = timer[timer["phase"] == ranges.STEP].drop(columns="phase")
-    table = table.merge(queue.causes(queued, steps), how="left", on="run_id")
+    table = table.merge(queue.measure_causes(kernels, memops, steps), how="left", on="run_id")
     num_steps = kernel_time.num_steps_of_ranks(kernels)
     calls = group_calls(api)
     for group, number, time in (("launch", "calls", "calling_ns"), ("synchronisation", "waits", "wait_ns")):
@@ -204,8 +205,7 @@ def _grid(main: Any) -> pd.DataFrame:
     by = _case_columns(main)
     table = run_grid.cases(main.runs, TRAIN) if len(main.runs) else pd.DataFrame(columns=[*by, "run_id", NOT_MEASURED])
     train = set(table["run_id"])
-    parts = (frame[frame["run_id"].astype(str).isin(train)] for frame in (main.kernels, main.memops))
-    causes = queue.causes(queue.place_operations(queue.operations(*parts)), main.steps)
+    causes = queue.measure_causes(keep_runs(main.kernels, train), keep_runs(main.memops, train), main.steps)
     table = table.merge(causes.astype({"run_id": str}), how="left", on="run_id")
     return table.assign(waits_share=table["launch_share"] + table["boundary_share"])
 

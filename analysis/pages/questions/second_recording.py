@@ -229,7 +229,7 @@ def _measure_side(
     """A recording's finished runs that were timed and profiled."""
     side = make_tables_side(label, runs, steps, kernels, memops)
     timed = (steps["collector"].astype(str) == "timer") & (steps["phase"].astype(str) == ranges.STEP)
-    both = {*steps.loc[timed, "run_id"].astype(str)} & {*map(str, timing.select_steps(kernels)["run_id"].unique())}
+    both = {*steps.loc[timed, "run_id"].astype(str)} & {*kernel_time.num_profiled_steps(kernels).index}
     side.runs = side.runs[side.runs["run_id"].isin(both)]
     return side
 

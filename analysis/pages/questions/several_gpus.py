@@ -11,6 +11,7 @@ from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.metrics.exchange import (
     FRAMES,
     communication_of,
+    drop_communication,
     estimate_cost,
     link_rates,
     sum_by_collective,
@@ -21,7 +22,6 @@ from profiler_job.analysis.metrics.gpu_samples import gpus_at_once, locate_proce
 from profiler_job.analysis.pages.case_columns import band_column, case_headings, spread_column
 from profiler_job.analysis.pages.extreme_rows import count_all, extremes, many, noise_of, span
 from profiler_job.analysis.pages.question import Inputs, Question, Section
-from profiler_job.analysis.reference import kernel_families
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.axes import find_value_label
@@ -132,11 +132,11 @@ def _frames(
         cases["gpus"] = int(runs["gpus"].iloc[0])
     cases["gpus"] = cases["gpus"].astype(int)
     of_run = runs[["run_id", *sorted({"batch_size", "peak_memory_bytes"} - {*cases})]].astype({"run_id": str})
-    exchanges = kernels["family"].astype(str) == kernel_families.COMMUNICATION
-    parts = differences.times_of_steps(steps, kernels[~exchanges], memops)[["run_id", "parts"]]
+    alone = drop_communication(kernels)
+    parts = differences.times_of_steps(steps, alone, memops)[["run_id", "parts"]]
     parts = parts.rename(columns={"parts": "step_parts"})
     exchanged = communication_of(kernels, runs).drop(columns=["num_steps", *FRAMES])
-    computing = sum_computing_times(kernels[~exchanges])
+    computing = sum_computing_times(alone)
     computing_ns = computing.groupby("run_id").sum().reset_index()
     for part in (of_run, _times(steps), parts, exchanged, computing_ns):
         cases = cases.merge(part, how="left", on="run_id")

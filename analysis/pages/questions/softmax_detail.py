@@ -13,6 +13,7 @@ from profiler_job.analysis.metrics.differences import Band, Bands
 from profiler_job.analysis.pages.case_columns import case_headings
 from profiler_job.analysis.pages.extreme_rows import extremes, find_highest, many, name_calibrated_gpu, noise_of, span
 from profiler_job.analysis.pages.question import Inputs, Question, Section
+from profiler_job.analysis.recording.run_table import measure_by_run
 from profiler_job.analysis.reference import flops, gpus
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
@@ -216,6 +217,7 @@ def _work(runs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["run_id", "num_layers", "score_bytes", *(f"{name}_bytes" for name in KERNELS)])
 
 
+@measure_by_run
 def _single(kernels: pd.DataFrame) -> pd.DataFrame:
     """Time of one launch of each of the five kernels over layers and steps: run_id, kernel, kernel_name, time_ns,
     time_min_ns, time_max_ns, launches. Runs whose softmax ranges do not all hold five kernels are left out."""
