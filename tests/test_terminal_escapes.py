@@ -2,19 +2,26 @@
 
 import csv
 import io
+import shutil
 import sys
+from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
 from profiler_job.__main__ import app, end_with
 from profiler_job.analysis.capture import nsys_reports
 from profiler_job.analysis.prediction import print_predictions
+from profiler_job.analysis.recording import store
 from profiler_job.jobs.cli.console import PlainConsole, fail
 from profiler_job.jobs.contract.errors import ProfilerError
+from profiler_job.jobs.contract.integrity import read_facts
 from profiler_job.jobs.contract.printable import make_lines_printable
 from tests.capture.nsys_files import Export
 
+ROOT = Path(__file__).parents[1]
 CLEAR = "\x1b[31m\x1b[2J"
 NAME = f"{CLEAR}\x9b1Abad\u202ename"
 
@@ -74,3 +81,17 @@ def test_errors_are_plain(capsys):
     PlainConsole(file=sys.stdout).print(NAME)
     said = capsys.readouterr()
     check_plain(said.out + said.err)
+
+
+def test_columns_that_are_left_out_when_published_are_named_plainly(tmp_path, capsys):
+    """as are all lines about a recording of somebody else."""
+    recording = shutil.copytree(ROOT / "tests" / "data" / "recordings" / "attention", tmp_path / "rec")
+    file = recording / "processes.parquet"
+    table = pq.read_table(file).append_column("\x1b[31mred", pa.array(["x"] * pq.read_metadata(file).num_rows))
+    pq.write_table(table, file)
+    manifest = {key: value for key, value in store.read_manifest(recording).items() if key != "digest"}
+    manifest["tables"]["processes"] |= read_facts(file).model_dump()
+    store.write_manifest(recording, manifest)
+    command = ["publish-data", str(recording), "name", "--data", str(tmp_path / "data"), "--yes"]
+    done = CliRunner().invoke(app, command)
+    assert "[31mred" in done.output and "\x1b" not in done.output

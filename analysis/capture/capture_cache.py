@@ -74,7 +74,7 @@ class CacheEntry:
 
     def __init__(self, capture: Path, options: Mapping[str, Any]):
         """Describe the capture as it is now, before it is read. Raises OSError."""
-        self._capture = capture.resolve()
+        self._capture = Path(os.path.realpath(capture))
         self._files = _list_files(self._capture)
         self._exporter = _find_exporter(self._capture)
         last_change = max(max(state.modified, state.changed) for state in self._files.values())

@@ -294,7 +294,7 @@ def _read_entry(
 
 def _label_paths(paths: Sequence[Path]) -> dict[Path, str]:
     """Label each path by its name; if several share it, by the folders that distinguish them."""
-    parts_of = {path: path.resolve().parts for path in paths}
+    parts_of = {path: Path(os.path.realpath(path)).parts for path in paths}
     names = [parts[-1] for parts in parts_of.values()]
     sharing: dict[str, list[tuple[str, ...]]] = {}
     for parts in parts_of.values():

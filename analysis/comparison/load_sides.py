@@ -1,6 +1,7 @@
 """Load sides of comparisons from paths. A capture is measured once, and what it came to is kept next to it."""
 
 import dataclasses
+import os
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -48,7 +49,7 @@ def load_side(path: Path, only: Iterable[str] = (), skip: int = 0) -> Side:
     if (path / MANIFEST).is_file():
         return select_runs(make_recording_side(store.load(path)), only, path)
     with tempfile.TemporaryDirectory() as folder:
-        recording = Path(folder) / (path.resolve().name or "results")
+        recording = Path(folder) / (os.path.basename(os.path.realpath(path)) or "results")
         ingest.ingest(path, recording)
         return select_runs(make_recording_side(store.load(recording)), only, path)
 

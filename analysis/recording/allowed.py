@@ -8,9 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from profiler_job.analysis.recording import store, table_schema
+from profiler_job.analysis.recording.manifest_fields import Manifest
 from profiler_job.analysis.recording.scan import HASHED_NAMES, is_text
 from profiler_job.analysis.recording.store import RecordingError
 from profiler_job.jobs.contract.integrity import DIGEST, read_facts
@@ -26,53 +27,6 @@ OF_CAPTURES = ("ranges", "kernels", "api", "memops", "nsys_sums")
 
 _NOT_SAID = {"tables", DIGEST, HASHED_NAMES}
 """Fields that are written anew, or that nobody misses."""
-
-
-class _Allowed(BaseModel):
-    model_config = ConfigDict(extra="ignore", strict=True)
-
-
-class RunStatus(_Allowed):
-    run_id: str
-    status: str
-    phase: str | None = None
-    message: str | None = None
-
-
-class PublishedRate(_Allowed):
-    figure: str
-    unit: str
-    value: float
-    low: float
-    high: float
-    repeats: int
-    gpu_name: str = ""
-
-
-class Manifest(_Allowed):
-    """The fields of a published manifest, without its tables. Older ones have fewer."""
-
-    name: str
-    created: str = ""
-    gpu: str = ""
-    driver: str = ""
-    cuda: str = ""
-    torch: str = ""
-    nsys: str = ""
-    python: str = ""
-    commit: str = ""
-    recorded_from: str = ""
-    recorded_to: str = ""
-    sweep: str = ""
-    study: str = ""
-    protocol: dict[str, list[int]] = {}
-    script: bool = False
-    problems: dict[str, list[str]] = {}
-    nsys_schema: str = ""
-    not_run: list[str] = []
-    without_captures: bool = False
-    calibration: list[PublishedRate] = []
-    runs: list[RunStatus] = []
 
 
 def rewrite(source: Path, target: Path, manifest: dict[str, Any], with_captures: bool = True) -> list[str]:

@@ -2,6 +2,7 @@
 
 import filecmp
 import json
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -126,7 +127,7 @@ def _find_shards(folders: Sequence[Path]) -> list[Path]:
                 exit_code=ExitCode.USAGE,
             )
         shards += held
-    unique = {shard.resolve(): shard for shard in shards}
+    unique = {os.path.realpath(shard): shard for shard in shards}
     return list(unique.values())
 
 
@@ -135,7 +136,7 @@ def _make_sort_key(shard: Path) -> tuple[int | str, ...]:
 
 
 def _check_out(out: Path, shards: list[Path]) -> None:
-    if any(shard.resolve().is_relative_to(out.resolve()) for shard in shards):
+    if any(Path(os.path.realpath(shard)).is_relative_to(os.path.realpath(out)) for shard in shards):
         raise ResultsError(
             f"{out} holds the shards themselves: give another folder with --out", exit_code=ExitCode.USAGE
         )
@@ -224,14 +225,17 @@ def _write(out: Path, plan: dict[str, Any], runs: dict[str, Path], shards: list[
     """Write to a draft next to `out` first, so that `out` is whole or not there."""
     draft = out.with_name(f".{out.name}.draft")
     clear(draft)
-    draft.mkdir(parents=True)
-    for run_id, folder in runs.items():
-        shutil.copytree(folder, draft / run_id, ignore=shutil.ignore_patterns(IN_FLIGHT, "*.draft"))
-    for calibration in [shard / CALIBRATION for shard in shards if (shard / CALIBRATION).is_file()][:1]:
-        shutil.copy(calibration, draft / CALIBRATION)
-    (draft / SWEEP).write_text(json.dumps(plan, indent=1), encoding="utf-8")
-    (draft / MERGED).write_text(json.dumps({"shards": [shard.name for shard in shards]}), encoding="utf-8")
-    replace_folder(draft, out, is_merged)
+    try:
+        draft.mkdir(parents=True)
+        for run_id, folder in runs.items():
+            shutil.copytree(folder, draft / run_id, ignore=shutil.ignore_patterns(IN_FLIGHT, "*.draft"))
+        for calibration in [shard / CALIBRATION for shard in shards if (shard / CALIBRATION).is_file()][:1]:
+            shutil.copy(calibration, draft / CALIBRATION)
+        (draft / SWEEP).write_text(json.dumps(plan, indent=1), encoding="utf-8")
+        (draft / MERGED).write_text(json.dumps({"shards": [shard.name for shard in shards]}), encoding="utf-8")
+        replace_folder(draft, out, is_merged)
+    finally:
+        clear(draft)
 
 
 def _list_places(places: list[Path]) -> str:

@@ -15,7 +15,7 @@ from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.integrity import clear, restore
 from profiler_job.jobs.contract.layout import MANIFEST
 from profiler_job.jobs.contract.outputs import check_folder, is_recording, replace_folder
-from profiler_job.jobs.contract.printable import print_line
+from profiler_job.jobs.contract.printable import make_printable, print_line
 from profiler_job.jobs.contract.quantities import format_size
 from profiler_job.jobs.contract.studies import STUDIES, find_study_folder
 
@@ -100,7 +100,7 @@ def publish_data(
         if not with_captures:
             show("left out, as asked: what nsys recorded")
         for what in left_out:
-            show(f"left out, since no recording has it: {what}")
+            show(make_printable(f"left out, since no recording has it: {what}"))
         _check(folder, Scanner(manifest.get(HASHED_NAMES, ())), run_ids, target)
         there = f" in place of the recording of {_created(target)}" if target.exists() else ""
         if not confirm(f"Put this into {target}{there}, to be published with the site?"):

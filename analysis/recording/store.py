@@ -20,10 +20,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from profiler_job.analysis.recording import times
-from profiler_job.analysis.recording.table_schema import FAMILY, OPTIONAL_TABLES, TABLES, Column
+from profiler_job.analysis.recording.manifest_fields import ReadManifest
+from profiler_job.analysis.recording.table_schema import FAMILY, OF_FINISHED_RUNS, OPTIONAL_TABLES, TABLES, Column
 from profiler_job.analysis.reference import cuda_api, kernel_families
 from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.exit_codes import ExitCode
@@ -245,21 +246,6 @@ def _not_restored(error: OSError) -> RecordingError:
     )
 
 
-class _Written(BaseModel):
-    """A table in a manifest. Older ones have no SHA-256."""
-
-    rows: int
-    bytes: int
-    sha256: str = ""
-
-
-class _Parts(BaseModel):
-    """What of a manifest is read before its tables are."""
-
-    tables: dict[str, _Written] = {}
-    runs: list[dict[str, Any]] = []
-
-
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Read the manifest of a recording. It is put back if a program that replaced it was killed. Raises RecordingError
     if there is none, or if it is not what was written."""
@@ -273,7 +259,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         manifest = load_json(file)
         if not isinstance(manifest, dict):
             raise ValueError(f"it is a {type(manifest).__name__}")
-        _Parts.model_validate(manifest)
+        ReadManifest.model_validate(manifest)
     except ValidationError as error:
         why = ": ".join(filter(None, describe_invalid(error)))
         raise RecordingError(f"{file} is not a manifest ({why}); ingest again") from error
@@ -548,12 +534,19 @@ def make_frame(name: str, table: pa.Table, file: Path) -> pd.DataFrame:
         if column.name not in frame:
             frame[column.name] = _series(pd.Series(column.before, index=frame.index, dtype=object), column)
         elif column.nullable:
-            frame[column.name] = _series(frame[column.name], column)
+            try:
+                frame[column.name] = _series(frame[column.name], column)
+            except (TypeError, ValueError, OverflowError):
+                raise RecordingError(f"{file} has no {column.dtype} in {column.name}; ingest again") from None
         if column.dtype == "category" and not isinstance(frame[column.name].dtype, pd.CategoricalDtype):
             frame[column.name] = frame[column.name].astype("category")
     numbers = [column.name for column in TABLES[name] if column.dtype in ("int32", "int64", "float64")]
     if wrong := [column for column in numbers if not _holds_numbers(frame[column])]:
         raise RecordingError(f"{file} has no numbers in {wrong[0]}; ingest again")
+    if name == "runs":
+        finished = frame[frame["status"].astype(str) == "ok"]
+        if without := [column for column in OF_FINISHED_RUNS if finished[column].isna().any()]:
+            raise RecordingError(f"{file} has a finished run without {without[0]}; ingest again")
     if not all(pd.api.types.is_numeric_dtype(frame[column]) for column in _starts_and_ends(frame)):
         raise RecordingError(f"{file} has times that are no numbers; ingest again")
     if _ends_before_it_starts(frame):

@@ -26,6 +26,12 @@ class Column(NamedTuple):
     nullable: bool = False
 
 
+OF_FINISHED_RUNS = (
+    *("context_length", "batch_size", "gpus", "num_parameters", "gpu_memory_bytes", "warmup_steps", "measured_steps"),
+    *("profiled_steps", "processes", "wall_s"),
+)
+"""Columns of `runs` with a number in each run that is ok, whatever version recorded it."""
+
 _RUN_ID = Column("run_id", "category", "", "the run, readable: size, context length, precision, attention, mode")
 _RANK = Column(
     "rank",

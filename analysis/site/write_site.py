@@ -107,11 +107,11 @@ def _publish(
             f"the recordings {list_names(folders)} are of several studies: give the recording of a sweep, too, or"
             " choose the recordings of one study with --recording"
         )
-    data = (docs / "data").resolve()
+    data = os.path.realpath(docs / "data")
     downloads = {
-        folder.resolve().relative_to(data).as_posix(): rec.manifest
+        Path(os.path.realpath(folder)).relative_to(data).as_posix(): rec.manifest
         for folder, rec in zip(folders, loaded)
-        if folder.resolve().is_relative_to(data)
+        if Path(os.path.realpath(folder)).is_relative_to(data)
     }
     downloads = downloads if len(downloads) == len(folders) else {}
     price = None if price_per_hour is None else telemetry.Price(price_per_hour, date.today())

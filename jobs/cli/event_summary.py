@@ -11,6 +11,7 @@ from rich.table import Table
 
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.find_nsys import HOW_TO_INSTALL
+from profiler_job.jobs.contract.printable import make_printable
 from profiler_job.jobs.contract.quantities import format_quantity, format_share, format_time
 from profiler_job.jobs.contract.step_limit import (
     CPU,
@@ -45,7 +46,7 @@ def print_summary(noted: dict[str, Any], console: Console) -> None:
     spread = f"median of {len(walls)}, {format_time(min(walls))} to {format_time(max(walls))}"
     console.print(f"A step takes {format_time(step_ns)} ({spread}) on {clock}.", soft_wrap=True, markup=False)
     sequences, tokens = infer_batch(noted)
-    if sequences:
+    if sequences and step_ns:
         amount, unit = (tokens, "tokens") if tokens else (sequences, "samples")
         rate = f"{amount * 1e9 / step_ns:,.0f} {unit}/s"
         console.print(f"Throughput: {rate}, {amount:,} {unit} a step.", soft_wrap=True, markup=False)
@@ -107,7 +108,7 @@ def build_phase_table(phases: list[dict[str, Any]], step_ns: float, with_limit: 
         table.add_column("limit")
     for phase in phases:
         limit = [find_limit([phase]).name] if with_limit else []
-        share = format_share(phase["wall_ns"] / step_ns)
+        share = format_share(phase["wall_ns"] / (step_ns or 1))
         times = (format_time(phase["wall_ns"]), share, format_time(phase["issue_ns"]))
         table.add_row(phase["phase"], *times, *limit)
     return table
@@ -129,7 +130,7 @@ def build_module_table(rows: Iterable[dict[str, Any]]) -> Table:
     for heading in ("time", "share", "ranges"):
         table.add_column(heading, justify="right")
     for (module, phase), (alone, calls) in ranked[:MOST_MODULES]:
-        table.add_row(module, phase, format_time(alone), format_share(alone / all_ns), f"{calls:,}")
+        table.add_row(make_printable(module), phase, format_time(alone), format_share(alone / all_ns), f"{calls:,}")
     if others := ranked[MOST_MODULES:]:
         alone = sum(alone_ns for _, (alone_ns, _) in others)
         table.add_row(f"{format_count(len(others), 'other')}", "", format_time(alone), format_share(alone / all_ns), "")

@@ -121,8 +121,11 @@ def clear(path: Path) -> None:
 
 
 def replace(draft: Path, target: Path) -> None:
-    """Replace the folder `target` by `draft` as a whole; if that fails, `target` stays. Whether it may be replaced is
-    for `outputs.replace_folder` to judge. Raises OSError."""
+    """Replace the folder `target` by `draft` as a whole; if that fails, `target` stays. A link stays: the folder that
+    it leads to is replaced. Whether it may be is for `outputs.replace_folder` to judge. Raises OSError."""
+    target = Path(os.path.realpath(target))
+    if draft.stat().st_dev != target.parent.stat().st_dev:
+        draft = _copy_near(draft, target)
     old = _name_old(target)
     try:
         for path in (*draft.iterdir(), draft):
@@ -139,12 +142,26 @@ def replace(draft: Path, target: Path) -> None:
     clear(old)
 
 
+def _copy_near(draft: Path, target: Path) -> Path:
+    """Copy a draft next to `target`, which is on another disk, and return the copy. Raises OSError."""
+    near = target.with_name(f".{target.name}.draft")
+    clear(near)
+    try:
+        shutil.copytree(draft, near)
+    except BaseException:
+        clear(near)
+        raise
+    clear(draft)
+    return near
+
+
 def restore(target: Path) -> None:
     """Move back the old folder if `replace` was killed between its two renames.
 
     The draft of the new folder is not finished: only its writer knows it, and the writer runs again anyway. Raises
     OSError.
     """
+    target = Path(os.path.realpath(target))
     if not target.exists() and (old := _name_old(target)).is_dir():
         old.rename(target)
 

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -95,6 +95,7 @@ STAGE_WORDS = {
     "captured": "steps are captured",
     "followed": "steps are captured with their modules",
 }
+STAGE_WORDS_OF_EVENTS = STAGE_WORDS | {"captured": "phases are timed", "followed": "modules are timed"}
 
 DTYPES = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.float64": "fp64"}
 
@@ -179,10 +180,15 @@ def measure(script: Script, results: Path) -> tuple[Path, dict[str, Any]]:
     run = draft / script.name
     run.mkdir(parents=True)
     started, began = datetime.now(UTC), time.monotonic()
-    code = run_followed(script, run)
-    ranks = read_noted(draft / FOLLOWED)
-    explain_shortage(script, run, ranks, code)
-    check_applied(ranks)
+    try:
+        code = run_followed(script, run)
+        ranks = read_noted(draft / FOLLOWED)
+        explain_shortage(script, run, ranks, code)
+        check_applied(ranks)
+    except BaseException:
+        if not (run / NSYS_LOG).is_file():  # what nsys printed may say why, and a message names it
+            clear(draft)
+        raise
     noted = ranks[0]
     num_captured = 0
     if not script.events:
@@ -325,7 +331,8 @@ def run_followed(script: Script, folder: Path, with_samples: bool = False) -> in
         nsys = ("nsys", "profile", *TRACED, *NOT_SAMPLED, *sampled, *ranged, *output)
         process = start_under_nsys(nsys, script.command, environment, folder / NSYS_PRINTED)
     try:
-        return wait_for_script(process, folder.parent / FOLLOWED / PROGRESS)
+        words = STAGE_WORDS_OF_EVENTS if script.events else STAGE_WORDS
+        return wait_for_script(process, folder.parent / FOLLOWED / PROGRESS, words)
     except BaseException:
         end_group(process, followed)
         raise
@@ -333,9 +340,10 @@ def run_followed(script: Script, folder: Path, with_samples: bool = False) -> in
         keep_printed(folder)
 
 
-def wait_for_script(process: subprocess.Popen[bytes], progress: Path) -> int:
+def wait_for_script(process: subprocess.Popen[bytes], progress: Path, words: Mapping[str, str] = STAGE_WORDS) -> int:
     """Wait for the end of a script, and return its exit code. Print how far it is: each stage, and that there is no
-    step yet, after NO_STEP_S and then each time that takes twice as long. progress: file that its first rank writes."""
+    step yet, after NO_STEP_S and then each time that takes twice as long. progress: file that its first rank writes.
+    words: what is printed of each stage."""
     began, said, next_s = time.monotonic(), "", NO_STEP_S
     while True:
         try:
@@ -346,8 +354,8 @@ def wait_for_script(process: subprocess.Popen[bytes], progress: Path) -> int:
         if stage in NO_STEP and waited >= next_s:
             print(f"profiler-job: {NO_STEP[stage].format(waited)}", file=sys.stderr, flush=True)
             next_s *= 2
-        elif stage != said and stage in STAGE_WORDS:
-            print(f"profiler-job: {STAGE_WORDS[stage]}", file=sys.stderr, flush=True)
+        elif stage != said and stage in words:
+            print(f"profiler-job: {words[stage]}", file=sys.stderr, flush=True)
         said = stage
 
 

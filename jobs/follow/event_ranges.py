@@ -8,8 +8,8 @@ Needs torch and `module_ranges.py`: it is loaded into other people's scripts.
 """
 
 import threading
-import time
 from dataclasses import dataclass, field
+from time import perf_counter_ns
 from typing import Any
 
 import torch
@@ -30,7 +30,7 @@ class Moment:
         if torch.cuda.is_initialized():
             event = torch.cuda.Event(enable_timing=True)
             event.record()
-        return cls(time.perf_counter_ns(), event)
+        return cls(perf_counter_ns(), event)
 
     def measure_ns_since(self, before: "Moment") -> int:
         """Return the nanoseconds from `before` to this moment, on the GPU's clock if both have one. Both are over."""

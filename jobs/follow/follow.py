@@ -22,11 +22,11 @@ Imported inside the script (see `sitecustomize`). It needs torch and the other f
 import functools
 import os
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from time import monotonic, perf_counter_ns
 from typing import Any
 from weakref import WeakSet
 
@@ -135,7 +135,7 @@ class Follower:
         self.num_steps += 1
         if self.facts["seen"] == 1:
             self.note_progress("skipped")
-        if self.looks_on_until and time.monotonic() > self.looks_on_until:
+        if self.looks_on_until and monotonic() > self.looks_on_until:
             self.end_script()
         if self.stage is Stage.TIMED and self.waiting is None:
             self.clock.note_end()
@@ -255,7 +255,7 @@ class Follower:
             self.ranges.forget()
             self.is_last = self.num_steps == self.plan.followed - 1
         self.calls = {True: 0, False: 0}
-        self.opened_at = time.perf_counter_ns()
+        self.opened_at = perf_counter_ns()
         if self.events is not None:
             self.events.open_step(self.num_steps + (self.plan.steps if self.stage is Stage.FOLLOWED else 0))
         elif torch.cuda.is_initialized():
@@ -263,7 +263,7 @@ class Follower:
 
     def close_range(self, kind: str) -> None:
         """End the range of a step, and note how long the host took for it."""
-        self.facts[kind].append(time.perf_counter_ns() - self.opened_at)
+        self.facts[kind].append(perf_counter_ns() - self.opened_at)
         if self.events is not None:
             self.events.close_step()
         elif self.open_step is not None:
@@ -282,7 +282,7 @@ class Follower:
             return
         if self.is_counting and self.ends_with_forward() and not self.generation.has_decoded:
             self.watch_calls()  # a loop of forward and backward may follow one of forward alone
-            self.looks_on_until = time.monotonic() + LOOK_ON_S
+            self.looks_on_until = monotonic() + LOOK_ON_S
         else:
             self.end_script()
 

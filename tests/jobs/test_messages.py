@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 from typing import get_args
 
-from profiler_job.analysis.recording.allowed import Manifest
+from profiler_job.analysis.recording.manifest_fields import Manifest
 from profiler_job.jobs.contract import messages
 from profiler_job.jobs.contract.layout import MACHINE_FIELDS
 

@@ -10,11 +10,13 @@ import pytest
 from typer.testing import CliRunner
 
 from profiler_job.__main__ import app
+from profiler_job.analysis.recording import merge as merging
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.site import data_readme, front_matter, write_site
 from profiler_job.jobs.contract import integrity, outputs
 from profiler_job.jobs.contract.exit_codes import ExitCode
-from profiler_job.jobs.contract.outputs import TargetError
+from profiler_job.jobs.contract.layout import MERGED
+from profiler_job.jobs.contract.outputs import TargetError, is_merged, replace_folder
 from profiler_job.jobs.executor import install_nsys
 from profiler_job.jobs.executor.result_store import Results
 from profiler_job.jobs.sweep.plan import load_sweep
@@ -22,6 +24,7 @@ from tests.capture.nsys_files import Export
 from tests.synthetic import recording as made_up
 
 ROOT = Path(__file__).parents[2]
+RECORDING = ROOT / "tests" / "data" / "recordings" / "attention"
 FOREIGN = "print('worth more than a page')\n"
 
 
@@ -311,3 +314,70 @@ def find_writes(file: Path):
             yield node
         if ast.unparse(node.func) in ("os.replace", "os.rename", "shutil.move", "integrity.replace"):
             yield node
+
+
+@pytest.mark.parametrize("is_there", [True, False], ids=["to a folder", "to nothing"])
+def test_a_link_to_a_folder_stays_and_the_folder_is_replaced(tmp_path, is_there):
+    target, link, draft = tmp_path / "disk" / "results", tmp_path / "link", tmp_path / "draft"
+    target.parent.mkdir()
+    if is_there:
+        target.mkdir()
+    link.symlink_to(target)
+    for content in ("first", "second"):
+        draft.mkdir()
+        (draft / MERGED).write_text(content)
+        replace_folder(draft, link, is_merged)
+        assert link.is_symlink() and (target / MERGED).read_text() == content
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["disk", "link"]
+    assert [path.name for path in target.parent.iterdir()] == ["results"]
+
+
+def test_a_draft_on_another_disk_is_copied_next_to_its_target(tmp_path, monkeypatch):
+    target, draft = tmp_path / "target", tmp_path / "draft"
+    draft.mkdir()
+    (draft / MERGED).touch()
+    stat = Path.stat
+    device = 77
+
+    def stat_of_another_disk(path, **options):
+        about = stat(path, **options)
+        return os.stat_result((*about[:2], device, *about[3:])) if path == draft else about
+
+    monkeypatch.setattr(Path, "stat", stat_of_another_disk)
+    replace_folder(draft, target, is_merged)
+    assert [path.name for path in tmp_path.iterdir()] == ["target"] and (target / MERGED).is_file()
+
+
+def test_a_failed_merge_leaves_no_draft(tmp_path, monkeypatch):
+    (tmp_path / "out").symlink_to(tmp_path / "nowhere" / "x")
+    with pytest.raises(OSError):
+        merging._write(tmp_path / "out", {}, {}, [])
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_script_that_fails_leaves_nothing(tmp_path):
+    results = tmp_path / "results"
+    command = ["profile", "--collector", "events", "-o", str(results), "python", "-c", "raise SystemExit(3)"]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == ExitCode.FAILED, done.output
+    assert not results.exists() or list(results.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["site", "--pages-only", "--recording", str(RECORDING), "--docs", "{loop}"],
+        ["merge", "{loop}", "--out", "{loop}"],
+        ["history", "{loop}"],
+        ["compare", "{loop}", "{loop}"],
+        ["show", "{loop}"],
+        ["ingest", "{loop}", "--out", "{loop}"],
+        ["answers", "{loop}", "--out", "{loop}"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_link_to_itself_is_one_line(tmp_path, arguments):
+    (tmp_path / "loop").symlink_to("loop")
+    done = CliRunner().invoke(app, [each.format(loop=tmp_path / "loop") for each in arguments])
+    assert done.exit_code in (ExitCode.USAGE, ExitCode.DAMAGED, ExitCode.CANNOT_WRITE), done.output
+    assert done.stderr.startswith("error: ") and len(done.stderr.splitlines()) == 1

@@ -149,3 +149,30 @@ def test_what_is_printed_fits_80_columns():
     printed = console.file.getvalue()
     assert "Throughput: 6,553,600 tokens/s, 32,768 tokens a step." in printed
     assert "Net/layers.*/attn" in printed and "install-nsys" in printed
+
+
+def test_names_of_modules_cannot_drive_the_terminal_and_a_stopped_clock_is_no_error():
+    noted = {
+        "steps": [{"wall_ns": 0}] * 2,
+        "gpu_memory_bytes": 0,
+        "inputs": [{"shape": [8, 4], "dtype": "torch.float32"}],
+        "forwards": 1,
+        "memory": [],
+        "phases": [phase("forward", 0, 0, 0)],
+        "profiled_ns": [0],
+        "modules": [{"phase": "forward", "module": "Net/\x1b[2J\x1b]0;x\x07", "alone_ns": 0, "calls": 1}],
+    }
+    console = Console(file=StringIO(), width=80)
+    event_summary.print_summary(noted, console)
+    assert "\x1b" not in console.file.getvalue() and "Net/" in console.file.getvalue()
+
+
+@pytest.mark.long
+def test_a_script_that_changes_the_clock_is_measured_by_the_real_one(profile, tmp_path):
+    changed = "import time\ntime.perf_counter_ns = time.monotonic = lambda: 0\n"
+    place = SOURCE.index("\n", SOURCE.index("import torch")) + 1
+    source = SOURCE[:place] + changed + SOURCE[place:]
+    printed, code = ended(profile(source, "--collector", "events", "--skip", "3", "--steps", "3"))
+    assert code == 0, printed
+    recording = store.load(tmp_path / "results" / "recordings" / "train")
+    assert (recording.steps["wall_ns"] > 0).any()

@@ -36,7 +36,26 @@ def _set_text(table):
     return table.set_column(place, "context_length", pa.array(["=cmd|x"] * table.num_rows))
 
 
+def _set_null(name):
+    """Return a change that takes the values of a column away from the first row."""
+
+    def change(table):
+        values = table[name].to_pylist()
+        column = pa.array([None, *values[1:]], table[name].type)
+        return table.set_column(table.column_names.index(name), name, column)
+
+    return change
+
+
+def _set_word(table):
+    place = table.column_names.index("energy_mj")
+    return table.set_column(place, "energy_mj", pa.array(["CON"] * table.num_rows))
+
+
 CHANGES = {
+    "a finished run without warm-up steps": ("runs", _set_null("warmup_steps")),
+    "a finished run without a context length": ("runs", _set_null("context_length")),
+    "a word for an energy": ("processes", _set_word),
     "runs twice": ("runs", lambda table: pa.concat_tables([table, table])),
     "text for numbers": ("runs", _set_text),
     "no steps": ("steps", lambda table: table.slice(0, 0)),

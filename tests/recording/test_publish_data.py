@@ -254,7 +254,7 @@ def test_a_field_of_another_type_is_refused(tmp_path):
     ingest(results(tmp_path / "results"), tmp_path / "recording")
     manifest = store.read_manifest(tmp_path / "recording")
     store.write_manifest(tmp_path / "recording", manifest | {"driver": {"told": ALL[0]}})
-    with pytest.raises(store.RecordingError, match=r"manifest\.json: driver: .*string"):
+    with pytest.raises(store.RecordingError, match=r"manifest\.json .*driver: should be a valid string"):
         publish(tmp_path / "recording", tmp_path / "data")
 
 

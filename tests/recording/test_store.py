@@ -237,3 +237,16 @@ def test_two_recordings_of_the_same_runs_stand_side_by_side_by_label():
     second.manifest["name"] = "before"
     with pytest.raises(store.RecordingError, match="two recordings are called before"):
         store.side_by_side([first, second])
+
+
+@pytest.mark.parametrize("name", ["value", "low", "high", "repeats", "gpu_name", "figure"])
+@pytest.mark.parametrize("wrong", ["NaN", "12", float("nan"), float("inf"), None, [1.0]])
+def test_a_rate_of_another_type_is_refused_before_a_page_is_written(tmp_path, name, wrong):
+    if name in ("gpu_name", "figure") and isinstance(wrong, str):
+        return
+    rate = {"figure": "gemm_fp32", "unit": "FLOP/s", "value": 1e13, "low": 1e13, "high": 1e13, "repeats": 3}
+    store.write_manifest(tmp_path, {"calibration": [rate]})
+    assert store.read_manifest(tmp_path)["calibration"] == [rate]
+    store.write_manifest(tmp_path, {"calibration": [rate | {name: wrong}]})
+    with pytest.raises(store.RecordingError, match=rf"calibration\.0\.{name}"):
+        store.read_manifest(tmp_path)
