@@ -57,7 +57,7 @@ def test_the_time_of_the_chain_is_the_kernel_time_of_softmax_in_question_e(rec, 
 
     cost = page_context.ask(attention_cost.QUESTION, rec).tables["cost"].rows.set_index("run_id")["softmax_ns"]
     chain = answer.tables["bound"].rows.set_index("run_id")["chain_ns"]
-    assert (chain - cost.loc[chain.index]).abs().max() < 1
+    assert len(chain) and (chain - cost.loc[chain.index]).abs().max() < 1
 
 
 def test_the_bound_is_below_what_was_measured(answer):
