@@ -11,6 +11,7 @@ import numpy as np
 from profiler_job.analysis.capture import limits
 from profiler_job.analysis.capture.export_schema import KERNEL_COLUMNS, MOST_EXACT
 from profiler_job.analysis.capture.trace_events import Arguments, Event
+from profiler_job.jobs.contract import ranges
 
 KERNELS, COPIES, FILLS, CALLS, SYNCS, OPERATORS, RANGES, PYTHON = range(8)
 _OVERHEAD, _IGNORED = -1, -2
@@ -36,7 +37,11 @@ _KINDS = {
 }
 """What is read, by category in lower case; older versions write other names."""
 _MODULE = "nn.Module: "
+_STARTED = {f"loop:{name}": name for name in (ranges.STEP, ranges.FOLLOWED_STEP)}
+"""Ranges that `profile` begins and ends in the middle of others, and their names."""
 _COLLECTIVE = "record_param_comms"
+_PLAIN_OPERATORS = {"detach", "detach_"}
+"""Operators that PyTorch writes without a namespace."""
 _AROUND_NODE = "autograd::engine::evaluate_function"
 _MATMULS = re.compile(r"aten::(?:mm|addmm|bmm|baddbmm|linear|matmul|_scaled_mm|scaled_dot_product_attention)")
 _BYTES_OF = {
@@ -123,35 +128,35 @@ class TraceColumns:
     def _add_operations(self, kind: int, events: list[Event]) -> None:
         """Add kernels, copies, fills, calls or synchronisations."""
         arguments = [event.args or _NOTHING for event in events]
-        columns = self._make_times(events) | {"correlation": [to_int(of.correlation, -1) for of in arguments]}
+        columns = self._make_times(events) | {"correlation": _to_ints([of.correlation for of in arguments], -1)}
         if kind == CALLS:
             columns["thread"] = self._number_threads(events)
-            columns["name"] = [self._name(event.name) for event in events]
+            columns["name"] = self._name_all(events)
         elif kind == SYNCS:
             columns["device"], columns["stream"] = self._place(events)
             columns["name"] = [self._name(of.sync_kind or event.name) for of, event in zip(arguments, events)]
         else:
             columns["device"], columns["stream"] = self._place(events)
-            columns["name"] = [self._name(event.name) for event in events]
-            columns["graph_node"] = [to_int(of.graph_node, 0) for of in arguments]
+            columns["name"] = self._name_all(events)
+            columns["graph_node"] = _to_ints([of.graph_node for of in arguments], 0)
         if kind in (COPIES, FILLS):
-            columns["bytes"] = [to_int(of.bytes, 0) for of in arguments]
+            columns["bytes"] = _to_ints([of.bytes for of in arguments], 0)
         if kind == KERNELS and self.shapes:
             for shape in ("grid", "block")[: 1 + self.has_details]:
                 axes = [getattr(of, shape) for of in arguments]
                 for number, axis in enumerate("xyz"):
                     columns[f"{shape}_{axis}"] = [_get_axis(sizes, number) for sizes in axes]
         if kind == KERNELS and self.has_details:
-            columns["registers"] = [to_int(of.registers, 0) for of in arguments]
-            columns["dynamic_shared_bytes"] = [to_int(of.shared_bytes, 0) for of in arguments]
+            columns["registers"] = _to_ints([of.registers for of in arguments], 0)
+            columns["dynamic_shared_bytes"] = _to_ints([of.shared_bytes for of in arguments], 0)
         self.columns[kind].add(len(events), **columns)
 
-    def _place(self, events: list[Event]) -> tuple[list[int], list[int]]:
+    def _place(self, events: list[Event]) -> tuple[np.ndarray, np.ndarray]:
         """Find the device and the stream of each event."""
         pairs = [(event, event.args or _NOTHING) for event in events]
         return (
-            [to_int(of.device if of.device is not None else event.pid, 0) for event, of in pairs],
-            [to_int(of.stream if of.stream is not None else event.tid, 0) for event, of in pairs],
+            _to_ints([event.pid if of.device is None else of.device for event, of in pairs], 0),
+            _to_ints([event.tid if of.stream is None else of.stream for event, of in pairs], 0),
         )
 
     def _add_functions(self, functions: list[Event]) -> None:
@@ -160,7 +165,7 @@ class TraceColumns:
         self.num_modules += len(modules)
         self._add_ranges(PYTHON, modules)
         frames = [event for event in functions if not str(event.name).startswith(_MODULE)]
-        names = [self._name(event.name) for event in frames]
+        names = self._name_all(frames)
         self.columns[PYTHON].add(
             len(frames), **self._make_times(frames), thread=self._number_threads(frames), name=names
         )
@@ -179,7 +184,8 @@ class TraceColumns:
         if events:
             times = self._make_times(events)
             threads = self._number_threads(events)
-            self.columns[RANGES].add(len(events), **times, thread=threads, name=names)
+            is_started = [event.name in _STARTED for event in events] if kind == RANGES else [False] * len(events)
+            self.columns[RANGES].add(len(events), **times, thread=threads, name=names, is_started=is_started)
             if kind == OPERATORS:
                 for number, event in enumerate(events):
                     if event.args is not None and event.args.collective is not None:
@@ -204,7 +210,7 @@ class TraceColumns:
             text = f"{name}, seq = {sequence}"
         elif "::" in name:
             text = f"{name}, op_id = 0"
-        elif arguments.stream is not None:  # Triton's launches have the names of their kernels
+        elif arguments.stream is not None or name in _PLAIN_OPERATORS:  # Triton's launches have their kernels' names
             self._names[key] = -1
             return -1
         else:
@@ -213,6 +219,7 @@ class TraceColumns:
         return number
 
     def _name_range(self, name: str) -> int:
+        name = _STARTED.get(name, name)
         key = (name,)
         if key not in self._names:
             self._check_plain(name)
@@ -223,6 +230,12 @@ class TraceColumns:
         limits.check_names([name], "a range")
         self._plain.add(name)
         limits.PATHS.check(len(self._plain))
+
+    def _name_all(self, events: list[Event]) -> list[int]:
+        for name in {event.name for event in events}:
+            self._name(name)
+        known = self._names
+        return [known[event.name] for event in events]
 
     def _name(self, name: Any) -> int:
         if (number := self._names.get(name)) is None:
@@ -278,6 +291,13 @@ def to_int(value: Any, default: int) -> int:
     if isinstance(value, str) and re.fullmatch(r"-?\d{1,18}", value):
         return int(value)
     return default
+
+
+def _to_ints(values: list[Any], default: int) -> np.ndarray:
+    array = np.array(values)
+    if array.dtype == np.int64 and (not len(array) or -(2**62) < array.min() <= array.max() < 2**62):
+        return array
+    return np.array([to_int(value, default) for value in values], np.int64)
 
 
 def _get_axis(sizes: Any, number: int) -> int:

@@ -25,7 +25,7 @@ from typing import Any
 from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.integrity import clear, find_folders, restore
-from profiler_job.jobs.contract.layout import CAPTURE, MANIFEST, SCRIPT
+from profiler_job.jobs.contract.layout import CAPTURE, MANIFEST, SCRIPT, TRACE
 from profiler_job.jobs.contract.outputs import is_recording, is_site, replace_folder
 from profiler_job.jobs.contract.printable import fit_terminal
 from profiler_job.jobs.contract.program import PACKAGE, PROGRAM, find_shipped_data, find_site_sources
@@ -91,7 +91,7 @@ def write_answers(recording: Path, answers: Path, emit: Emit) -> None:
 def summarise_captures(folder: Path, emit: Emit) -> None:
     """Print a summary of the captures in the results of a sweep or script, as `show` does. It needs no extra. Raises
     StepError."""
-    captures = sorted(map(str, folder.absolute().rglob(CAPTURE)))
+    captures = sorted(str(path) for name in (CAPTURE, TRACE) for path in folder.absolute().rglob(name))
     _run_step("summary", ["profiler_job", "show", "--top", "5", *captures], emit)
 
 

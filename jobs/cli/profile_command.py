@@ -28,6 +28,7 @@ from profiler_job.jobs.cli.script_notes import describe_script
 from profiler_job.jobs.cli.sweep_options import ResultsFolder
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.extras import find_missing, install_command
+from profiler_job.jobs.contract.layout import list_captures
 from profiler_job.jobs.contract.outputs import check_folder, is_site
 from profiler_job.jobs.executor import script
 from profiler_job.jobs.executor.events import Terminal
@@ -38,7 +39,17 @@ class CollectorName(StrEnum):
     """What times the phases and modules of a script."""
 
     NSYS = "nsys"
+    TORCH = "torch"
     EVENTS = "events"
+
+
+ChosenCollector = Annotated[
+    CollectorName,
+    typer.Option(
+        help="nsys captures each kernel; torch.profiler does without nsys, and slows the CPU more; CUDA events see "
+        "phases and modules."
+    ),
+]
 
 
 def profile(
@@ -54,10 +65,7 @@ def profile(
         bool,
         typer.Option("--no-samples", help="Do not start it once more to sample its Python where the GPU waits for it."),
     ] = False,
-    collector: Annotated[
-        CollectorName,
-        typer.Option(help="nsys captures each kernel; CUDA events need no nsys, and see phases and modules."),
-    ] = CollectorName.NSYS,
+    collector: ChosenCollector = CollectorName.NSYS,
 ) -> None:
     """Profile a training script as it is: steps, modules, kernels. Kernels of the backward pass have
     modules, too.
@@ -88,6 +96,7 @@ def profile(
         goes_on=go_on,
         events=with_events,
         samples=not no_samples and not go_on,
+        trace=collector is CollectorName.TORCH,
     )
     sources = [context.get_parameter_source(name) for name in ("skip", "steps")]
     is_given = any(source is None or source.name != "DEFAULT" for source in sources)
@@ -109,6 +118,8 @@ def profile(
                 build_site(recordings, results / site, emit)
             elif not with_events and not with_site:
                 summarise_captures(folder, emit)
+        if followed.trace:
+            out.print(describe_traces(list_captures(folder / folder.name)), markup=False, soft_wrap=True)
         if with_events:
             print_summary(noted, out)
             out.print(f"recorded: {recording}", markup=False, soft_wrap=True)
@@ -120,6 +131,15 @@ def profile(
         err.print(f"the script ended with exit code {code}, after its steps were captured", style="yellow")
     if not is_whole:
         raise typer.Exit(ExitCode.FAILED)
+
+
+def describe_traces(traces: list[Path]) -> str:
+    """Return one line on where torch.profiler's traces are, and what they do not show."""
+    return (
+        f"traces of torch.profiler, for `show`, `compare` and other programs: {', '.join(map(str, traces))}. They are "
+        "of this script's processes alone, and the CPU's times are longer than under nsys; where the site says nsys, "
+        "it is torch.profiler"
+    )
 
 
 def describe_ranks(noted: dict[str, Any]) -> str:

@@ -53,6 +53,7 @@ SALT = "salt"
 LOG = "log.txt"
 REPORT = "profile.nsys-rep"
 CAPTURE = "profile.sqlite"
+TRACE = "profile.json.gz"  # in place of a capture, if torch.profiler recorded the steps
 SAMPLES = "samples.sqlite"
 """Capture of steps of a script in which Python was sampled: slower, so that no other time is taken from them."""
 HOST_WAITS = "host_waits.json"
@@ -91,14 +92,15 @@ def name_shard_folder(index: int, count: int) -> str:
 
 def name_node_file(file: str, node: int) -> str:
     """Return the name of a file that each machine writes: unchanged on the first, profile-1.sqlite on the second."""
-    path = Path(file)
-    return f"{path.stem}-{node}{path.suffix}" if node else file
+    stem, _, ending = file.partition(".")
+    return f"{stem}-{node}.{ending}" if node else file
 
 
 def list_captures(run: Path) -> list[Path]:
-    """List the captures of a run by machine. The first may be absent."""
-    captures = [run / CAPTURE]
-    while (capture := run / name_node_file(CAPTURE, len(captures))).is_file():
+    """List the captures of a run by machine, or traces by rank. The first may be absent."""
+    name = TRACE if (run / TRACE).is_file() else CAPTURE
+    captures = [run / name]
+    while (capture := run / name_node_file(name, len(captures))).is_file():
         captures.append(capture)
     return captures
 

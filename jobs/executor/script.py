@@ -66,6 +66,7 @@ from profiler_job.jobs.executor.python_samples import (
 from profiler_job.jobs.executor.result_store import read_json
 from profiler_job.jobs.executor.script_loops import NAMED_STEPS, Loop, find_unmeasured_loops
 from profiler_job.jobs.executor.script_streams import start_under_nsys
+from profiler_job.jobs.executor.script_traces import keep_traces
 from profiler_job.jobs.executor.stop import SHUTDOWN_S
 from profiler_job.jobs.executor.worker_process import kill_processes_with
 
@@ -103,8 +104,8 @@ DTYPES = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.float64": "f
 @dataclass(frozen=True, kw_only=True)
 class Script:
     """command: as given. name: of its results. changes: names, of `contract.changes.TRIABLE`. events: CUDA events time
-    its phases and modules, in place of a capture. before: steps of other loops, before those that are skipped. The rest
-    is explained at `jobs.follow.plan.Plan`."""
+    its phases and modules, in place of a capture. trace: torch.profiler captures its steps, in place of nsys. before:
+    steps of other loops, before those that are skipped. The rest is explained at `jobs.follow.plan.Plan`."""
 
     command: Sequence[str]
     name: str
@@ -114,9 +115,14 @@ class Script:
     goes_on: bool
     changes: tuple[str, ...] = ()
     events: bool = False
+    trace: bool = False
     before: int = 0
     prefills: int = STAGES
     samples: bool = False
+
+    @property
+    def with_nsys(self) -> bool:
+        return not (self.events or self.trace)
 
     @property
     def num_needed(self) -> int:
@@ -172,8 +178,8 @@ def measure(script: Script, results: Path) -> tuple[Path, dict[str, Any]]:
     Raises CannotStartError, ScriptFailedError, CollectorError without nsys, KeyboardInterrupt when told to end, and
     OSError.
     """
-    if not script.events and shutil.which("nsys") is None:
-        raise CollectorError(f"{NSYS_MISSING}; `profile --collector events` measures without it, but no single kernel")
+    if script.with_nsys and shutil.which("nsys") is None:
+        raise CollectorError(f"{NSYS_MISSING}; `profile --collector torch` takes torch.profiler in place of it")
     restore(results / script.name)
     draft = results / f".{script.name}.draft"
     clear(draft)
@@ -191,11 +197,13 @@ def measure(script: Script, results: Path) -> tuple[Path, dict[str, Any]]:
         raise
     noted = ranks[0]
     num_captured = 0
-    if not script.events:
+    if script.with_nsys:
         num_captured = export_capture(run, ranks)
         keep_report(run / REPORT, results / RAW / script.name)
         noted["samples"] = measure_samples(script, run, noted)
         write_json(run / HOST_WAITS, {"syncs": list_syncs(ranks, find_folder(script)), "samples": noted["samples"]})
+    elif script.trace:
+        num_captured = keep_traces(draft / FOLLOWED, run, ranks)
     else:
         write_json(run / MODULES, [{"rank": noted["rank"]} | row for noted in ranks for row in noted["modules"]])
     write_json(run / TIMINGS, build_timings(ranks))
@@ -205,7 +213,7 @@ def measure(script: Script, results: Path) -> tuple[Path, dict[str, Any]]:
         run_id=script.name,
         status="ok",
         run=build_run(script, noted),
-        machine=read_machine_facts({name: noted[name] for name in MACHINE}, with_nsys=not script.events),
+        machine=read_machine_facts({name: noted[name] for name in MACHINE}, with_nsys=script.with_nsys),
         started_at=started.isoformat(timespec="seconds"),
         ended_at=datetime.now(UTC).isoformat(timespec="seconds"),
         wall_s=round(time.monotonic() - began, 3),
@@ -230,7 +238,7 @@ def repeat_losses(script: Script, results: Path) -> list[float | str | None]:
     draft = results / f".{script.name}.draft"
     clear(draft)
     (draft / script.name).mkdir(parents=True)
-    few = dataclasses.replace(script, skip=1, steps=FEWEST_STEPS, events=True, prefills=0)
+    few = dataclasses.replace(script, skip=1, steps=FEWEST_STEPS, events=True, trace=False, prefills=0)
     try:
         run_followed(few, draft / script.name)
         ranks = read_noted(draft / FOLLOWED)
@@ -312,6 +320,7 @@ def run_followed(script: Script, folder: Path, with_samples: bool = False) -> in
         "goes_on": script.goes_on,
         "changes": script.changes,
         "events": script.events,
+        "trace": script.trace,
         "prefills": script.prefills,
         "samples": with_samples,
     }
@@ -321,7 +330,7 @@ def run_followed(script: Script, folder: Path, with_samples: bool = False) -> in
     ranged = ("--capture-range=cudaProfilerApi", "--capture-range-end=stop")
     output = ("--force-overwrite=true", f"--output={(folder / REPORT).absolute()}")
     # A session of its own: a signal to this program's group reaches the script once, from here.
-    if script.events:
+    if not script.with_nsys:
         try:
             process = subprocess.Popen(script.command, env=environment, start_new_session=True)
         except OSError as error:
@@ -410,10 +419,10 @@ def explain_shortage(script: Script, run: Path, ranks: list[dict[str, Any]], cod
             "script; Python's -I and -E hide the profiler from it"
         )
     is_lacking = len(ranks) < ranks[0]["ranks"] or any(noted["stage"] != "done" for noted in ranks)
-    if not is_lacking and not (script.events or (run / REPORT).is_file()):
+    if not is_lacking and script.with_nsys and not (run / REPORT).is_file():
         raise ScriptFailedError(
             f"nsys captured the steps, but wrote no report: {quote_last_lines(run / NSYS_LOG)}; `profiler-job doctor`"
-            " checks nsys, and `profile --collector events` measures without it"
+            " checks nsys, and `profile --collector torch` measures without it"
         )
     if is_lacking:
         seen = min(noted["seen"] for noted in ranks)

@@ -7,7 +7,7 @@ followed to its end, and its loops are noted (see `loops`).
 The steps have stages (`Stage`): some are skipped; some are timed without a profiler; nsys captures some with a range
 for each phase; and nsys captures some more with a range for each module. These last steps are slower and serve only to
 find which module launches which kernel. Then the script is stopped, or goes on alone. Without nsys, CUDA events time
-the same phases and modules (see `event_ranges`).
+the same phases and modules (see `event_ranges`), or torch.profiler captures the steps (see `trace_ranges`).
 
 Phases are opened around what PyTorch itself offers: `next` of a DataLoader, calls of the outermost module,
 `torch.autograd.backward`, clipping, `zero_grad` and `step` of an optimizer, a gradient scaler. What the script computes
@@ -42,11 +42,13 @@ from .host_waits import HostWaits
 from .loops import FEWEST, CallCounts
 from .losses import Losses
 from .module_ranges import ModuleRanges, list_tensors
+from .nsys_capture import NsysCapture
 from .phase_memory import PhaseMemory
 from .plan import Plan, Stage
 from .script_facts import describe_call, describe_parameters, find_autocast_dtype, read_machine
 from .script_ranks import FollowError, Ranks
 from .step_clock import StepClock
+from .trace_ranges import TraceRanges
 from .wrapping import call_plainly, replace_closure
 
 SELDOM = 10
@@ -67,6 +69,7 @@ class Follower:
 
     def __init__(self, plan: Plan, ranges: ModuleRanges, events: EventRanges | None = None):
         self.plan, self.ranges, self.events = plan, ranges, events
+        self.capture: NsysCapture | TraceRanges = NsysCapture()
         self.changes, self.losses, self.waits = Changes(plan.changes), Losses(), HostWaits(plan, ranges)
         self.ranks = Ranks(Path(plan.out))
         self.process = os.getpid()  # what forks from it, such as the workers of a DataLoader, is not followed
@@ -85,7 +88,6 @@ class Follower:
         self.depth = 0  # of module calls on this thread
         self.in_backward = 0
         self.clock = StepClock(has_begun=False)
-        self.open_step: Any = None
         self.opened_at = 0
         self.update: Any = None  # the ranges of parameters while an optimizer steps
         self.memory: list[dict[str, Any]] = []
@@ -230,10 +232,7 @@ class Follower:
     def begin_capture(self) -> None:
         """Have nsys capture all ranks: the first to ask begins it, and the first to end it ends it for all."""
         self.ranks.meet("before the capture")
-        if self.events is not None:
-            self.events.begin()
-        elif torch.cuda.is_initialized():
-            torch.cuda.profiler.start()
+        (self.events or self.capture).begin()
         self.ranks.meet("in the capture")
         if self.ranks.world > 1:  # a capture numbers processes by the system's ids
             self.ranges.push(f"modules:rank {self.ranks.rank} of {self.ranks.world}")
@@ -246,8 +245,8 @@ class Follower:
             self.facts["phases"] = self.events.list_phases(range(self.plan.steps))
             self.facts["profiled_ns"] = self.events.list_steps(range(self.plan.steps))
             self.facts["modules"] = self.events.list_modules(self.plan.steps + self.plan.followed - 1)
-        elif torch.cuda.is_initialized():
-            torch.cuda.profiler.stop()
+        else:
+            self.capture.end(self.ranks.folder / f"{self.ranks.rank}.trace.json.gz")
         self.ranks.meet("after the capture")
 
     def open_range(self) -> None:
@@ -258,16 +257,13 @@ class Follower:
         self.opened_at = perf_counter_ns()
         if self.events is not None:
             self.events.open_step(self.num_steps + (self.plan.steps if self.stage is Stage.FOLLOWED else 0))
-        elif torch.cuda.is_initialized():
-            self.open_step = torch.cuda.nvtx.range_start("modules:step" if self.stage is Stage.FOLLOWED else "step")
+        else:
+            self.capture.open_step("modules:step" if self.stage is Stage.FOLLOWED else "step")
 
     def close_range(self, kind: str) -> None:
         """End the range of a step, and note how long the host took for it."""
         self.facts[kind].append(perf_counter_ns() - self.opened_at)
-        if self.events is not None:
-            self.events.close_step()
-        elif self.open_step is not None:
-            torch.cuda.nvtx.range_end(self.open_step)
+        (self.events or self.capture).close_step()
         self.facts["forwards"] = self.calls[True] or self.calls[False]
         self.facts["trained_models"] = len(self.trained)
 
@@ -299,8 +295,8 @@ class Follower:
     def give_up(self) -> None:
         """Measure nothing more: a loop of another kind has begun in the measured steps. Its steps are counted."""
         self.waiting = None
-        if self.stage in (Stage.CAPTURED, Stage.FOLLOWED) and self.events is None and torch.cuda.is_initialized():
-            torch.cuda.profiler.stop()
+        if self.stage in (Stage.CAPTURED, Stage.FOLLOWED) and self.events is None:
+            self.capture.end(None)
         self.begin(Stage.DONE)
         self.facts["stage"] = MIXED
         self.watch_calls()

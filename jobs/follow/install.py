@@ -18,6 +18,7 @@ from .event_ranges import EventRanges
 from .follow import Follower
 from .module_ranges import ModuleRanges
 from .plan import NAMED_STEPS, Plan, Stage
+from .trace_ranges import TraceRanges
 from .wrapping import wrap
 
 UPDATES_WITHOUT_RANGE = 3
@@ -27,10 +28,14 @@ MOST_NAMES = 8
 def install(plan: Plan, push: Callable[..., Any] | None = None, pop: Callable[..., Any] | None = None) -> Follower:
     """Follow this process's script. `push` and `pop` open and close ranges; default: NVTX ranges if there is a GPU."""
     events = EventRanges() if plan.events else None
-    if events is not None:
-        push, pop = events.push, events.pop
+    trace = TraceRanges() if plan.trace else None
+    for instead in (events, trace):
+        if instead is not None:
+            push, pop = instead.push, instead.pop
     ranges = ModuleRanges(push or wrap_nvtx("range_push"), pop or wrap_nvtx("range_pop"))
     follower = Follower(plan, ranges, events)
+    if trace is not None:
+        follower.capture = trace
     follower.changes.apply()
 
     def build_phase_wrapper(phase: str) -> Callable[..., Any]:

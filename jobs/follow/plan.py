@@ -14,9 +14,9 @@ class Plan(NamedTuple):
     of timed steps, and of captured steps. followed: number of further captured steps with a range for each module.
     step: what ends a step: `auto`, `optimizer`, `backward`, `forward`, or the name of an NVTX range of the script.
     goes_on: whether the script goes on afterwards. changes: names of changes to the script, of modules in `changes`.
-    events: whether CUDA events time the captured steps, without nsys. prefills: how many of the last stages begin with
-    a prefill, if the script generates text and `step` is `auto`. samples: whether Python is sampled in the captured
-    steps, so that collections of garbage get ranges.
+    events: whether CUDA events time the captured steps, without nsys. trace: whether torch.profiler captures them,
+    without nsys. prefills: how many of the last stages begin with a prefill, if the script generates text and `step` is
+    `auto`. samples: whether Python is sampled in the captured steps, so that collections of garbage get ranges.
     """
 
     out: str
@@ -27,6 +27,7 @@ class Plan(NamedTuple):
     goes_on: bool = False
     changes: Sequence[str] = ()
     events: bool = False
+    trace: bool = False
     prefills: int = 3
     samples: bool = False
 
