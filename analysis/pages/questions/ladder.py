@@ -14,6 +14,17 @@ from profiler_job.analysis.metrics.trained_losses import BEFORE, TRAINED
 from profiler_job.analysis.pages.case_columns import case_headings
 from profiler_job.analysis.pages.extreme_rows import count_all, extremes, noise_of, ratios_of, span
 from profiler_job.analysis.pages.question import Inputs, Question, Section
+from profiler_job.analysis.pages.questions.ladder_single import (
+    CASE,
+    COMPARED,
+    HUGGING_FACE,
+    PADDING,
+    add_interval,
+    count_best,
+    select_common,
+    tabulate_best,
+    take_best,
+)
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.plain import PLAIN, TRAINED_STEPS
@@ -25,8 +36,6 @@ ALSO = ("precision", "optimizer", BF16)
 """Studies that hold further rungs."""
 READS = (STUDY, *ALSO, HOST)
 """Studies whose runs have rows here, in addition to the main recording."""
-CASE = ["size", "context_length"]
-HUGGING_FACE = "hf"
 MULTIPLE = 64
 """Of this a padded vocabulary is one."""
 VOCABULARY, AS_IS, PADDED = "vocabulary", "as it is", "padded"
@@ -51,7 +60,7 @@ ALONE = {
     "BF16 autocast": RUNGS["BF16"],
     "fused attention": ("fp32", "sdpa", "own", "off", AS_IS),
     "fused AdamW": ("fp32", "naive", "fused", "off", AS_IS),
-    "padded vocabulary": ("fp32", "naive", "own", "off", PADDED),
+    PADDING: ("fp32", "naive", "own", "off", PADDED),
 }
 COMPILED_ALONE = {
     "torch.compile": ("fp32", "naive", "own", "default", AS_IS),
@@ -62,7 +71,6 @@ SINGLE = {**ALONE, **COMPILED_ALONE}
 IN_CHART = {"+ fused attention": "+ attention", EAGER: "+ AdamW", COMPILED: "+ compile", GRAPHS: "+ graphs"}
 IN_CHART |= {TO_64: "+ padding"}
 """Rungs as a bar has room to say."""
-NO_GAIN, HOST_LIMITED = "none beyond noise", "host-bound, compile not measured"
 SMALL_GAIN = 1.25
 """Less than this is called little for all changes together."""
 NEAR = 0.1
@@ -120,8 +128,8 @@ class LadderData:
     rungs: pd.DataFrame
     """One row per case and rung that was measured."""
     alone: pd.DataFrame
-    """One row per case and single change that was measured; `gains`: faster measurably, by the noise band and what the
-    hosts explain."""
+    """One row per case and single change that was measured. least, most: the interval of `speedup`, by the noise band
+    and what the hosts explain; `gains`: whether all of it is above 1."""
 
     @property
     def compiled(self) -> pd.DataFrame:
@@ -135,12 +143,8 @@ class LadderData:
 
     @property
     def first(self) -> pd.DataFrame:
-        """Of each case the change that gives most alone: of those that gain, where any does."""
-        return (
-            self.alone.sort_values(["gains", "speedup"], ascending=False, kind="stable")
-            .drop_duplicates(CASE)
-            .sort_index()
-        )
+        """Of each case the change that gives most alone, by its estimate, of those that were measured there."""
+        return take_best(self.alone)
 
     @property
     def shown(self) -> pd.DataFrame:
@@ -175,8 +179,7 @@ def _frames(
     base = rungs[rungs["rung"] == BASE].set_index(CASE)
     rungs, alone = (_join_base(rows, base) for rows in (rungs, _select_settings(measured, SINGLE, "change")))
     first = alone[CASE].merge(base[COMPARED], left_on=CASE, right_index=True, how="left")[COMPARED]
-    alone["gains"] = (alone["speedup"] > 1) & _differ(alone, first, bands)
-    alone["gains"] &= alone["speedup"] / (first["host_ratio"] / alone["host_ratio"]).fillna(1.0).clip(lower=1) > 1
+    alone = add_interval(alone, first, bands, (first["host_ratio"] / alone["host_ratio"]).fillna(1.0))
     host = studies.get(HOST)
     if host is not None:
         beside = _list_compiled_alone(host, predicted, hindsight, bands, losses)
@@ -191,9 +194,6 @@ def _frames(
     of_changes = (rungs["at_least"] > 1) | (rungs["at_most"] < 1)
     rungs["differs"] = _differ(rungs, before, bands) & of_changes
     return LadderData(rungs=rungs, alone=alone)
-
-
-COMPARED = ["ns", "min_ns", "max_ns", "parts", "host_ratio"]
 
 
 def _join_predictions(measured: pd.DataFrame, predicted: pd.DataFrame | None) -> pd.DataFrame:
@@ -241,7 +241,7 @@ def _list_compiled_alone(
     base = _select_settings(measured, {BASE: RUNGS[BASE]}, "change").set_index(CASE)
     rows = _join_base(_select_settings(measured, COMPILED_ALONE, "change"), base)
     first = rows[CASE].merge(base[COMPARED], left_on=CASE, right_index=True, how="left")[COMPARED]
-    return rows.assign(gains=(rows["speedup"] > 1) & _differ(rows, first, bands))
+    return add_interval(rows, first, bands, pd.Series(1.0, rows.index))
 
 
 def _differ(rows: pd.DataFrame, others: pd.DataFrame, bands: Bands | None) -> pd.Series:
@@ -358,6 +358,7 @@ def _select_slower_by_host(rungs: pd.DataFrame) -> pd.DataFrame:
 
 def _claims(frames: LadderData) -> list[Claim]:
     above, top = frames.above, _top(frames.above)
+    best = take_best(select_common(frames.alone))
     of_rung = {name: above[above["rung"] == name] for name in (EAGER, COMPILED, GRAPHS, TO_64)}
     tested = above[above["predicted_ns"].notna()]
     return [
@@ -368,8 +369,8 @@ def _claims(frames: LadderData) -> list[Claim]:
             _are_host_limited,
             facts=count_all(top, extremes("context_length")),
         ),
-        Claim("first", frames.first[frames.first["gains"]], facts=_count_first),
-        Claim("decided", frames.first[frames.first["gains"]], facts=count_all(frames.first, _count_first)),
+        Claim("first", best[best["gains"]], facts=lambda rows: count_best(rows, frames.alone)),
+        Claim("decided", best[best["gains"]], facts=count_all(best, lambda rows: count_best(rows, frames.alone))),
         Claim("launches", _select_by_limit(frames.compiled, is_host=True), facts=extremes("speedup")),
         Claim("fusion", _select_by_limit(frames.compiled, is_host=False), facts=extremes("speedup")),
         Claim("each", frames.shown[CASE].drop_duplicates().merge(frames.first, on=CASE), facts=_each),
@@ -399,6 +400,7 @@ def _tables(frames: LadderData) -> list[Table]:
     case = case_headings(CASE, linked=False)
     step = Column("ns", "step", "ms", lower="min_ns", upper="max_ns")
     speedup = Column("speedup", "as fast as FP32", "ratio")
+    with_interval = Column("speedup", "as fast as FP32", "ratio", lower="least", upper="most")
     gain = Column("gain", "as the rung before", "ratio", absent="n/a")
     predictions = (
         Column("predicted_ns", "predicted before", "ms", lower="low_ns", upper="high_ns", why="why_predicted"),
@@ -448,7 +450,7 @@ def _tables(frames: LadderData) -> list[Table]:
         Table(
             "alone",
             "Each change alone: time and predictions",
-            (*case, change, step, speedup, *predictions, hosts[-1]),
+            (*case, change, step, with_interval, *predictions, hosts[-1]),
             frames.alone,
         ),
         Table(
@@ -457,7 +459,7 @@ def _tables(frames: LadderData) -> list[Table]:
             (*case, change, *costs),
             frames.alone,
         ),
-        _tabulate_first(frames),
+        tabulate_best(frames.alone),
     ]
 
 
@@ -465,27 +467,6 @@ def _drop_shown(rows: pd.DataFrame, shown: pd.DataFrame) -> pd.DataFrame:
     """The rows of other cases."""
     both = rows.merge(shown[CASE].drop_duplicates(), on=CASE, how="left", indicator=True)
     return both[both["_merge"] == "left_only"].drop(columns="_merge")
-
-
-def _tabulate_first(frames: LadderData) -> Table:
-    """Sizes across contexts: the change that gives most alone, and how many times as fast a step is with it."""
-    first = frames.first
-    compiled = {*map(tuple, frames.alone.loc[frames.alone["change"].isin(COMPILED_ALONE), CASE].to_numpy())}
-    words = [
-        f"{row.change} {row.speedup:.3g}×"
-        if row.gains
-        else HOST_LIMITED
-        if row.base_host_limited > 0.5 and (row.size, row.context_length) not in compiled
-        else NO_GAIN
-        for row in first.itertuples()
-    ]
-    sizes, contexts = list(dict.fromkeys(first["size"])), sorted(set(first["context_length"]))
-    rows = first.assign(words=words).pivot(index="size", columns="context_length", values="words").reindex(sizes)
-    rows = rows.rename(columns=str).rename_axis(columns=None).reset_index()
-    columns = [Column(str(context), f"{context:,} tokens", absent="not measured") for context in contexts]
-    tried = ", ".join(dict.fromkeys(frames.alone["change"]))
-    title = f"The one change to FP32 that alone makes a step fastest beyond noise, of those measured there: {tried}"
-    return Table("first", title, (Column("size", "model"), *columns), rows)
 
 
 def _charts(frames: LadderData) -> list[Chart]:
@@ -549,14 +530,6 @@ def _describe_top(rows: pd.DataFrame, top: pd.DataFrame) -> dict[str, Any]:
     others = top.drop(rows.index)
     without = {"num_without": len(others), "without": span(others["speedup"]) if len(others) else None}
     return extremes("speedup")(rows) | without | {"is_compiled": bool(rows["rung"].isin(WITH_COMPILE).all())}
-
-
-def _count_first(rows: pd.DataFrame) -> dict[str, Any]:
-    """How often each change is the one that gives most alone, the most frequent first; and what they give."""
-    counts = rows["change"].value_counts()
-    of = [{"change": name, "num": int(num), "speedup": span(rows.loc[rows["change"] == name, "speedup"])}
-          for name, num in counts.items()]  # fmt: skip
-    return {"of": of}
 
 
 def _each(rows: pd.DataFrame) -> dict[str, Any]:

@@ -1,0 +1,88 @@
+"""Changes that are each the only one: which gives most in a case, how sure that is, and what was not measured there."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from profiler_job.analysis.metrics import differences
+from profiler_job.analysis.metrics.differences import Bands
+from profiler_job.analysis.pages.extreme_rows import span
+from profiler_job.analysis.render.answer import Column, Table
+
+CASE = ["size", "context_length"]
+COMPARED = ["ns", "min_ns", "max_ns", "parts", "host_ratio"]
+"""What two steps are compared by."""
+HUGGING_FACE = "hf"
+PADDING = "padded vocabulary"
+NO_GAIN = "none measurably"
+
+
+def add_interval(rows: pd.DataFrame, first: pd.DataFrame, bands: Bands | None, of_host: pd.Series) -> pd.DataFrame:
+    """Add least and most, the interval of the speed-up over `first`, and gains. of_host: how many times as fast the
+    step may be because of its host. Without bands the interval is between the ranges of steps."""
+    both = rows[COMPARED].add_prefix("now_").join(first.add_prefix("other_")).astype(float)
+    half = differences.half_band_ns(both, "now", "other", bands.wall if bands else None)
+    least = (both["other_ns"] / (both["now_ns"] + half)).fillna(both["other_min_ns"] / both["now_max_ns"])
+    shortest = (both["now_ns"] - half).where(lambda ns: ~(ns <= 0), 0.0)
+    most = (both["other_ns"] / shortest).fillna(both["other_max_ns"] / both["now_min_ns"])
+    least, most = least / of_host.clip(lower=1), most / of_host.clip(upper=1)
+    return rows.assign(least=least, most=most, gains=least > 1)
+
+
+def take_best(alone: pd.DataFrame) -> pd.DataFrame:
+    """Of each case the row with the largest speed-up."""
+    return alone.sort_values("speedup", ascending=False, kind="stable").drop_duplicates(CASE).sort_index()
+
+
+def select_common(alone: pd.DataFrame) -> pd.DataFrame:
+    """Select the changes that were measured in every case: cells with other candidates cannot be counted together."""
+    num_cases = len(alone[CASE].drop_duplicates())
+    return alone[alone.groupby("change")["change"].transform("size") == num_cases]
+
+
+def tabulate_best(alone: pd.DataFrame) -> Table:
+    """Sizes across contexts: the change that gives most alone, how many times as fast a step is with it, and which of
+    the other changes were not measured there."""
+    first = take_best(alone)
+    measured = alone.groupby(CASE, sort=False)["change"].agg(set)
+    rows = first.assign(words=[_word_best(row, measured, alone) for row in first.to_dict("records")])
+    sizes, contexts = list(dict.fromkeys(first["size"])), sorted(set(first["context_length"]))
+    rows = rows.pivot(index="size", columns="context_length", values="words").reindex(sizes)
+    rows = rows.rename(columns=str).rename_axis(columns=None).reset_index()
+    columns = [Column(str(context), f"{context:,} tokens", absent="not measured") for context in contexts]
+    title = (
+        "The one change to FP32 that alone makes a step fastest, times as fast (its interval), of those measured there"
+    )
+    return Table("first", title, (Column("size", "model"), *columns), rows)
+
+
+def _word_best(row: Mapping[str, Any], measured: pd.Series, alone: pd.DataFrame) -> str:
+    """Word a cell: the change with its speed-up and interval, and the changes that were not measured in this case but
+    in others of such models. A vocabulary is padded only in models that were measured so."""
+    of_such = alone[(alone["workload"] == HUGGING_FACE) == (row["workload"] == HUGGING_FACE)]
+    of_size = set(alone.loc[alone["size"] == row["size"], "change"])
+    of_case = measured[tuple(row[name] for name in CASE)]
+    candidates = dict.fromkeys(of_such["change"])
+    missing = [name for name in candidates if name not in of_case and (name != PADDING or name in of_size)]
+    best = f"{row['change']} {row['speedup']:.3g}× ({row['least']:.2f}–{row['most']:.2f})"
+    words = best if row["gains"] else f"{NO_GAIN}; most: {best}"
+    return f"{words}; not measured: {', '.join(missing)}" if missing else words
+
+
+def count_best(rows: pd.DataFrame, alone: pd.DataFrame) -> dict[str, Any]:
+    """How often each of the changes measured in every case gives most, the most frequent first, and what it gives.
+    others: of the cases in which another change was measured, too, in how many it gives more than all of these."""
+    counts = rows["change"].value_counts()
+    of = [{"change": name, "num": int(num), "speedup": span(rows.loc[rows["change"] == name, "speedup"])}
+          for name, num in counts.items()]  # fmt: skip
+    common = select_common(alone)
+    best = take_best(common).set_index(CASE)["speedup"]
+    names = [*dict.fromkeys(common["change"])]
+    others = []
+    for name, mine in alone[~alone["change"].isin(names)].groupby("change", sort=False):
+        mine = mine.set_index(CASE)
+        leads = mine["gains"].astype(bool) & (mine["speedup"] > best.reindex(mine.index))
+        if leads.any():
+            others.append({"change": name, "num": int(leads.sum()), "num_all": len(mine)})
+    return {"of": of, "common": names, "others": others}
