@@ -5,28 +5,50 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 
-ENDING = (signal.SIGTERM, signal.SIGHUP)
+ENDING = {
+    signal.SIGTERM: signal.SIG_DFL,
+    signal.SIGHUP: signal.SIG_DFL,
+    signal.SIGINT: signal.default_int_handler,
+}
+"""Signals that end a program, with the handlers that Python starts with."""
+AGAIN_S = 0.005
 
 
 @contextmanager
-def end_tidily() -> Iterator[None]:
+def end_tidily() -> Iterator[list[int]]:
     """Make a signal that ends the program an exception inside this context, so that what opened temporary folders
-    removes them; a second one ends it at once. A signal that is ignored, as under nohup, stays so."""
+    removes them; a second one ends it at once. A signal that is ignored, as under nohup, stays so. Yields the list of
+    the signals that came: what receives the exception may raise another."""
+    received: list[int] = []
     if threading.current_thread() is not threading.main_thread():  # others may set no handler
-        yield
+        yield received
         return
-    numbers = [number for number in ENDING if signal.getsignal(number) == signal.SIG_DFL]
-    for number in numbers:
-        signal.signal(number, _end)
+
+    def end(number: int, frame: FrameType | None) -> None:
+        if _is_in_destructor(frame):  # Python would ignore it
+            signal.signal(signal.SIGALRM, lambda _, later: end(number, later))
+            signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+            return
+        received.append(number)
+        signal.signal(number, signal.SIG_DFL)
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        sys.exit(128 + number)
+
+    handled = {number: handler for number, handler in ENDING.items() if signal.getsignal(number) == handler}
+    for number in handled:
+        signal.signal(number, end)
     try:
-        yield
+        yield received
     finally:
-        for number in numbers:
-            signal.signal(number, signal.SIG_DFL)
+        for number, handler in handled.items():
+            signal.signal(number, handler)
 
 
-def _end(number: int, frame: object) -> None:
-    """End the program with the exit code of a signal."""
-    signal.signal(number, signal.SIG_DFL)
-    sys.exit(128 + number)
+def _is_in_destructor(frame: FrameType | None) -> bool:
+    """Whether code runs in the destructor of an object, whose exceptions Python ignores."""
+    while frame is not None and frame.f_code.co_name != "__del__":
+        frame = frame.f_back
+    return frame is not None

@@ -62,7 +62,11 @@ class Storage:
         self.allocator, self.block = allocator, block
 
     def __del__(self) -> None:
-        self.allocator.free(self.block)
+        try:
+            block = self.block
+        except AttributeError:  # a signal came before it had one
+            return
+        self.allocator.free(block)
 
 
 class Tensor:

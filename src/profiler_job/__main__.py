@@ -204,13 +204,13 @@ class Subcommands(TyperGroup):
         if not standalone_mode:
             return run()
         code: Any = ExitCode.OK
-        try:
-            with end_tidily():
+        with end_tidily() as received:
+            try:
                 run()
-        except SystemExit as ended:
-            code = ended.code
-        except Exception as error:
-            code = end_with(error)
+            except SystemExit as ended:
+                code = ended.code
+            except Exception as error:
+                code = 128 + received[0] if received else end_with(error)
         try:
             if sys.stdout is not None:
                 sys.stdout.flush()
