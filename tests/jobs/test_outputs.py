@@ -21,6 +21,7 @@ from profiler_job.jobs.executor import install_nsys
 from profiler_job.jobs.executor.result_store import Results
 from profiler_job.jobs.sweep.plan import load_sweep
 from tests.capture.nsys_files import Export
+from tests.recording.test_verify import write_results
 from tests.synthetic import recording as made_up
 
 ROOT = Path(__file__).parents[2]
@@ -264,6 +265,12 @@ def test_a_readme_of_somebody_else_stays(tmp_path):
         data_readme.write_readme(tmp_path)
 
 
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory) -> Path:
+    """Results of a sweep."""
+    return write_results(tmp_path_factory.mktemp("measured")).folder
+
+
 WRITERS = {
     "jobs/contract/outputs.py",
     "jobs/contract/integrity.py",
@@ -381,3 +388,44 @@ def test_a_link_to_itself_is_one_line(tmp_path, arguments):
     done = CliRunner().invoke(app, [each.format(loop=tmp_path / "loop") for each in arguments])
     assert done.exit_code in (ExitCode.USAGE, ExitCode.DAMAGED, ExitCode.CANNOT_WRITE), done.output
     assert done.stderr.startswith("error: ") and len(done.stderr.splitlines()) == 1
+
+
+WRITERS = {
+    "answers": ["answers", str(RECORDING), "--out", "{target}"],
+    "predict": ["predict", str(RECORDING), "--change", "bf16", "--ledger", "{target}"],
+    "ingest": ["ingest", "{results}", "--out", "{target}"],
+    "merge": ["merge", "{results}", "--out", "{target}"],
+    "publish-data": ["publish-data", str(RECORDING), "name", "--data", "{above}", "--yes"],
+    "site": ["site", "--pages-only", "--recording", str(RECORDING), "--docs", "{docs}"],
+    "install-nsys": ["install-nsys", "--to", "{target}", "--force", "--repository", "http://127.0.0.1:9"],
+}
+"""Commands that write a file or a folder, with a target that is somebody else's."""
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "link to a file", "link to a folder"])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long if name in ("ingest", "predict") else ()) for name in WRITERS]
+)
+def test_no_command_replaces_what_is_not_its_own(tmp_path, measured, name, kind):
+    elsewhere, target = tmp_path / "elsewhere", tmp_path / "data" / "main" / "name"
+    elsewhere.mkdir()
+    target.parent.mkdir(parents=True)
+    where = elsewhere / "mine" if "link" in kind else target
+    if "folder" in kind:
+        where.mkdir()
+        (where / "notes.md").write_text(FOREIGN)
+    else:
+        where.write_text(FOREIGN)
+    if "link" in kind:
+        target.symlink_to(where)
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "index.md").symlink_to(target)
+    places = {"target": target, "above": tmp_path / "data", "docs": docs, "results": measured}
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    done = run(*(each.format(**places) for each in WRITERS[name]))
+    assert done.exit_code in (ExitCode.USAGE, ExitCode.CANNOT_WRITE), done.output
+    assert {path: path.read_bytes() for path in before} == before
+    assert target.is_symlink() == ("link" in kind) and not [path for path in tmp_path.rglob("*.draft")]
+    expected = docs / "index.md" if name == "site" else target
+    assert str(expected) in done.stderr.replace("\n", ""), done.stderr
