@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from profiler_job.analysis.capture import compiled_graphs
 from profiler_job.analysis.capture.attribution import Attribution
 from profiler_job.analysis.capture.capture_data import Capture
 from profiler_job.analysis.reference.kernel_families import find_family
@@ -72,11 +73,24 @@ def link_modules(capture: Capture, attribution: Attribution) -> ModuleLinks:
             if kind == "kernels":
                 families = {name: find_family(str(name)) for name in placed["kernel_name"].unique()}
                 placed[_FAMILY] = placed["kernel_name"].map(families).astype(str)
+                _look_inside(placed, followed, compiled_graphs.read_graphs(attribution.ranges))
             problems += _link_sequences(placed, followed, [named, *same[1:]], module, by)
         linked[kind] = pd.DataFrame(
             {"module": pd.Categorical(module), "module_by": pd.Categorical(by, list(MODULE_BY))}, index=place.index
         )
     return ModuleLinks(**linked, problems=pd.DataFrame(problems, columns=[*_PLACE, "step", "reason"]))
+
+
+def _look_inside(kernels: pd.DataFrame, followed: pd.DataFrame, graphs: list[compiled_graphs.Graph]) -> None:
+    """Give the kernels of compiled modules in followed steps the modules inside, in place."""
+    if not graphs:
+        return
+    inside = np.zeros(len(kernels), bool)
+    for process, start, end in followed.itertuples(index=False):
+        launch_ns = kernels["launch_ns"]
+        inside |= ((kernels["process"] == process) & (launch_ns >= start) & (launch_ns < end)).to_numpy()
+    rows = kernels[inside].sort_values(["process", "thread", "launch_ns", "start_ns"], kind="stable")
+    kernels.loc[rows.index, "module"] = compiled_graphs.name_inside(rows, graphs)
 
 
 def is_followed(ranges: pd.DataFrame) -> np.ndarray:

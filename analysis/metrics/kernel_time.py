@@ -12,12 +12,12 @@ from profiler_job.jobs.contract import ranges
 
 OUTSIDE = "(outside modules)"
 _BLOCK = re.compile(rf"\b{ranges.BLOCK_PREFIX}\d+\b")
-_LISTED = re.compile(r"\.\d+(?=/| |$)")
+_LISTED = re.compile(r"\.\d+(?=[/ .)]|$)")
 
 
 def module_of(path: str) -> str:
     """Module of a range path without the numbers of blocks, and of modules in lists: block_7/attention/softmax ->
-    block/attention/softmax, GPT/h.3/mlp -> GPT/h.*/mlp."""
+    block/attention/softmax, GPT/h.3/mlp -> GPT/h.*/mlp, GPT/(fused: h.3.mlp + norm) -> GPT/(fused: h.*.mlp + norm)."""
     return _LISTED.sub(".*", _BLOCK.sub("block", path))
 
 

@@ -7,6 +7,8 @@ from profiler_job.jobs.contract.quantities import format_time
 from profiler_job.jobs.contract.words import format_count
 from profiler_job.jobs.executor.script_loops import choose_loops, describe_loop
 
+MOST_BREAKS = 3
+
 
 def describe_script(noted: dict[str, Any]) -> list[str]:
     """Return lines on what was noted of a script that a reader has to know. noted: of its first rank."""
@@ -15,6 +17,7 @@ def describe_script(noted: dict[str, Any]) -> list[str]:
         *describe_evaluation(noted),
         *describe_unknown_batch(noted),
         *describe_skipped(noted),
+        *describe_compiled(noted),
         *describe_other_loops(noted),
         *describe_samples(noted),
     ]
@@ -76,3 +79,16 @@ def describe_skipped(noted: dict[str, Any]) -> list[str]:
         return []
     updates = format_count(num, "update")
     return [f"the gradient scaler skipped {updates}: the gradients were not finite"]
+
+
+def describe_compiled(noted: dict[str, Any]) -> list[str]:
+    """Return lines on what torch.compile made: where a graph broke, which ends a compiled region, and graphs that it
+    compiled in measured steps."""
+    lines = []
+    for reason, _ in sorted(noted["graph_breaks"].items(), key=lambda item: -item[1])[:MOST_BREAKS]:
+        lines.append(f"torch.compile broke a graph: {reason}")
+    if num := noted["late_graphs"]:
+        lines.append(f"torch.compile compiled {format_count(num, 'graph')} in the measured steps: skip more steps")
+    if noted["compiled"] and noted["graphs"] == 0:
+        lines.append("torch.compile: no graph of Inductor says which module is in which kernel")
+    return lines

@@ -33,6 +33,13 @@ ranges have other names, and no time is taken from it:
       modules:optimizer
         modules:optimizer/block_0/ffn   (the module that uses the parameter)
 
+The last followed step ends with the graphs that torch.compile made, forward and backward: what each launches, in
+order, as `kernel|module=percent|...` (see `jobs.follow.compiled_graphs`).
+
+    modules:graph 0 forward GPT
+      triton_poi_fused_gelu_7|blocks.0/mlp/act=100
+      extern_kernels.addmm|blocks.0/mlp/out=100
+
 Each of several processes says which it is before its first step, and of how many: some may be on other machines.
 
     modules:rank 1
@@ -58,6 +65,7 @@ token after the other (`decode`). `evaluation` is a call of the trained model wi
 FOLLOWED = "modules:"
 """Prefix of the outermost ranges of a step in which modules are followed."""
 FOLLOWED_STEP = f"{FOLLOWED}{STEP}"
+GRAPH = f"{FOLLOWED}graph "
 RANK = f"{FOLLOWED}rank "
 """Prefix of the range that marks the rank of a process."""
 GARBAGE_RANGE = f"{FOLLOWED}garbage collection"
@@ -70,9 +78,12 @@ ACCUMULATION = "(gradient accumulation)"
 RECOMPUTED = "(recomputed)"
 ALL_PARAMETERS = "(all parameters)"
 FSDP = "(FSDP)"
+COMPILED = " (compiled)"
+FUSED = "(fused: {})"
 """Names in place of a module when no module launched a kernel: the loss in backward; sums of gradients where branches
 join; parts of forward that backward computes again (before their path); updates of many parameters at once; and work of
-FSDP in backward (after the path of the module that has the parameters): gathers, copies and reductions."""
+FSDP in backward (after the path of the module that has the parameters): gathers, copies and reductions. At the end of a
+module's path: torch.compile runs it as a whole; and a kernel computes parts of several modules inside it."""
 
 EMBEDDING = "embedding"
 NORM = "norm"

@@ -15,9 +15,19 @@ class CallWatch:
         self.watched: Callable[..., Any] | None = None  # our `Module.__call__`, for good once it is there
         self.uncalled: Callable[..., Any] | None = None  # the one before it
         self.is_watching = False
+        self.is_kept = False
+
+    def keep(self) -> None:
+        """Leave our function on the calls of modules for good. Of a model that torch.compile has broken into several
+        graphs, Dynamo checks it before each call: it would compile the model again, in a measured step."""
+        self.is_kept = True
+        self._install()
 
     def begin(self) -> None:
         self.is_watching = True
+        self._install()
+
+    def _install(self) -> None:
         if self.watched is not None:
             return
         called = self.uncalled = nn.Module.__call__
@@ -31,8 +41,9 @@ class CallWatch:
         self.watched = nn.Module.__call__ = call  # type: ignore[method-assign]
 
     def end(self) -> None:
-        """Take our function off the calls of modules. Where the script put its own around it, ours only passes on."""
+        """Take our function off the calls of modules. Where it is kept, or the script put its own around it, it only
+        passes on."""
         self.is_watching = False
-        if self.watched is not None and nn.Module.__call__ is self.watched:
+        if not self.is_kept and self.watched is not None and nn.Module.__call__ is self.watched:
             nn.Module.__call__ = self.uncalled  # type: ignore[method-assign, assignment]
             self.watched = self.uncalled = None

@@ -36,6 +36,7 @@ from torch.utils.data import get_worker_info
 
 from .apply_changes import Changes, explain_presences
 from .call_watch import CallWatch
+from .compiled_graphs import CompiledGraphs
 from .event_ranges import EventRanges
 from .generation import DECODE, LONGEST_WAIT, PREFILL, Generation, find_token_shape
 from .host_waits import HostWaits
@@ -45,7 +46,7 @@ from .module_ranges import ModuleRanges, list_tensors
 from .nsys_capture import NsysCapture
 from .phase_memory import PhaseMemory
 from .plan import Plan, Stage
-from .script_facts import describe_call, describe_parameters, find_autocast_dtype, read_machine
+from .script_facts import describe_call, describe_parameters, find_autocast_dtype, make_facts, read_machine
 from .script_ranks import FollowError, Ranks
 from .step_clock import StepClock
 from .trace_ranges import TraceRanges
@@ -78,38 +79,31 @@ class Follower:
         self.steps_of: Counter[int] = Counter()  # by id of the optimizer, until one is chosen
         self.optimizer: int | None = None  # the one whose step ends a step
         self.has_optimizer = plan.step == "optimizer"
-        self.has_compiled = False
+        self.has_compiled, self.graphs = False, CompiledGraphs()
         self.counts, self.generation = CallCounts(), Generation()
         self.is_counting = plan.step == "auto"  # calls and backward passes, until an optimizer steps
         self.kind = "backward" if plan.step == "backward" else "forward"  # of a step without an optimizer
         self.waiting: Stage | None = None  # the stage that begins with the next prefill
-        self.num_waited = 0
+        self.num_waited = self.num_updates = 0
         self.phases: list[str] = []  # open, outermost first; of these only the last has a range
-        self.depth = 0  # of module calls on this thread
-        self.in_backward = 0
+        self.depth = self.in_backward = 0  # of module calls on this thread, and of backward passes
         self.clock = StepClock(has_begun=False)
         self.opened_at = 0
         self.update: Any = None  # the ranges of parameters while an optimizer steps
         self.memory: list[dict[str, Any]] = []
-        self.facts: dict[str, Any] = {"stage": "skipped", "seen": 0, "forwards": 0, "autocast": ""}
-        self.facts |= {name: [] for name in ("optimizers", "steps", "captured_ns", "followed_ns", "memory", "inputs")}
-        self.facts |= {"model": "", "compiled": False, "num_parameters": 0, "parameter_dtypes": {}, "unpadded": None}
-        self.facts |= {"training": False, "trained_models": 0, "loops": [], "num_backward": 0, "num_prefills": 0}
-        self.facts |= {"skipped_updates": 0, "evaluations": 0, "captured_kinds": []}
+        self.facts = make_facts()
         self.calls = {True: 0, False: 0}  # of models in this step: those that are trained, and others
         self.trained: set[int] = set()  # ids of the models that are trained
         self.has_noted: bool | None = None  # a model that is trained, or another; None until one is noted
         self.stepped: set[int] = set()  # ids of the optimizers that have stepped
         self.optimized: set[int] = set()  # ids of the parameters that optimizers have changed
         self.made_autocast = ""  # type of the last one that the script made, not of those that are off
-        self.is_last = False  # of the followed steps
         self.watch = CallWatch(self.call)
         self.has_ended = False  # and raised SystemExit, which a script may catch
         self.models: WeakSet[nn.Module] = WeakSet()  # what the script itself calls, where its calls end steps
         self.hooks: list[Any] = []
         self.kinds: list[tuple[str, int]] = []  # of the timed steps, where text is generated, and their tokens
-        self.is_noting = False  # within the call whose inputs are noted
-        self.num_updates = 0
+        self.is_last = self.is_noting = False  # the last followed step; within the call whose inputs are noted
         self.looks_on_until = 0.0  # on the clock of time.monotonic, for loops of another kind
 
     # -------------------------------------------------------------------------------------------------- steps
@@ -202,6 +196,7 @@ class Follower:
     def begin(self, stage: Stage) -> None:
         self.stage, self.num_steps = stage, 0
         self.waits.begin(stage)
+        self.graphs.is_measured = stage not in (Stage.SKIPPED, Stage.DONE)
         self.facts["stage"] = stage.name.lower()
         self.note_progress(self.facts["stage"])
         if stage is Stage.TIMED:
@@ -263,6 +258,8 @@ class Follower:
     def close_range(self, kind: str) -> None:
         """End the range of a step, and note how long the host took for it."""
         self.facts[kind].append(perf_counter_ns() - self.opened_at)
+        if self.is_last and self.events is None:
+            self.graphs.write(self.ranges.push, self.ranges.pop, self.ranges.known_paths)
         (self.events or self.capture).close_step()
         self.facts["forwards"] = self.calls[True] or self.calls[False]
         self.facts["trained_models"] = len(self.trained)
@@ -590,7 +587,8 @@ class Follower:
         if self.ranks.has_joined:
             if is_last:
                 self.facts["losses"] = self.losses.values()
-            facts = self.facts | self.changes.facts() | self.waits.list_facts() | read_machine()
+            facts = self.facts | self.changes.facts() | self.waits.list_facts()
+            facts |= self.graphs.list_facts() | read_machine()
             if not self.plan.changes:
                 facts["present"] = explain_presences(facts)
             self.ranks.write(facts)

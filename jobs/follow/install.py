@@ -36,6 +36,8 @@ def install(plan: Plan, push: Callable[..., Any] | None = None, pop: Callable[..
     follower = Follower(plan, ranges, events)
     if trace is not None:
         follower.capture = trace
+    if plan.changes:
+        follower.watch.keep()  # below what the changes put on calls, and for good: one of them may be to compile
     follower.changes.apply()
 
     def build_phase_wrapper(phase: str) -> Callable[..., Any]:
@@ -49,8 +51,11 @@ def install(plan: Plan, push: Callable[..., Any] | None = None, pop: Callable[..
         if not follower.has_compiled and not follower.facts["seen"]:
             follower.note_progress("compiling")
         follower.has_compiled = True
+        if not plan.events:
+            follower.graphs.begin()
+        follower.watch.keep()
         if follower.has_optimizer and follower.stage is Stage.SKIPPED:
-            follower.watch.end()  # a call that changes later compiles the model again
+            follower.watch.end()
         return called(*args, **options)
 
     def constructed(called: Callable[..., Any], made: torch.optim.Optimizer, *args: Any, **options: Any) -> Any:

@@ -115,6 +115,11 @@ class ModuleRanges:
         self._path_of(module)
         return self._names
 
+    @property
+    def known_paths(self) -> dict[int, str]:
+        """Paths of the modules that this step has called, and of their parts, by id."""
+        return self._names
+
     def _name_parts(self, module: nn.Module, path: str) -> None:
         paths = {"": path}
         for name, part in module.named_modules():

@@ -18,6 +18,15 @@ ALIGNED = 8
 """Number of 16-bit values that a matmul loads at once."""
 
 
+def make_facts() -> dict[str, Any]:
+    """Return what is known of a script before its first step."""
+    facts: dict[str, Any] = {"stage": "skipped", "seen": 0, "forwards": 0, "autocast": ""}
+    facts |= {name: [] for name in ("optimizers", "steps", "captured_ns", "followed_ns", "memory", "inputs")}
+    facts |= {"model": "", "compiled": False, "num_parameters": 0, "parameter_dtypes": {}, "unpadded": None}
+    facts |= {"training": False, "trained_models": 0, "loops": [], "num_backward": 0, "num_prefills": 0}
+    return facts | {"skipped_updates": 0, "evaluations": 0, "captured_kinds": []}
+
+
 def describe_call(
     module: nn.Module, args: tuple[Any, ...], options: dict[str, Any], made_autocast: str
 ) -> dict[str, Any]:

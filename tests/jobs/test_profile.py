@@ -121,7 +121,8 @@ def test_without_what_a_site_needs_it_ends_with_a_summary_and_names_the_command(
 def test_a_report_that_cannot_be_made_says_how_to_make_it_later(tmp_path, monkeypatch):
     noted = {"steps": [{"host_ns": 1}], "captured_ns": [1], "followed_ns": [1], "exit_code": 0}
     noted |= {"rank": 0, "ranks": 1, "world": 1, "evaluations": 0, "trained_models": 1, "skipped_updates": 0}
-    noted |= {"optimizers": ["AdamW"], "loops": []}
+    noted |= {"optimizers": ["AdamW"], "loops": [], "compiled": False, "graphs": None, "late_graphs": 0}
+    noted |= {"graph_breaks": {}}
     monkeypatch.setattr(
         "profiler_job.jobs.cli.measure_script.attempt", lambda followed, results: (results / followed.name, noted)
     )

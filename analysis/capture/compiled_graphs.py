@@ -1,0 +1,168 @@
+"""Give kernels of a compiled module the modules inside, from what Inductor knows about each of its graphs.
+
+A capture of `profile` holds the launches of each compiled graph in order, as ranges (see
+`jobs.follow.compiled_graphs`). Kernels that Inductor made have their name there, so they are the posts to which the
+kernels between them are tied, which the library calls between the same two posts have launched. Where names, numbers or
+order differ, nothing of that graph is linked, and the kernel stays with the compiled module as a whole.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from profiler_job.analysis.reference.kernel_families import find_family
+from profiler_job.jobs.contract import ranges as vocabulary
+
+_GENERATED = "triton_"
+_GEMM, _ATTENTION = "gemm", "attention"
+_MATMULS = frozenset({"mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_int_mm", "bias_addmm"})
+
+
+class Launch(NamedTuple):
+    """kernel: its name, or the function's. modules: paths below the compiled module, the largest part first; "" is the
+    compiled module itself."""
+
+    kernel: str
+    modules: tuple[str, ...]
+
+    @property
+    def is_generated(self) -> bool:
+        return self.kernel.startswith(_GENERATED)
+
+
+class Graph(NamedTuple):
+    """root: path of the module that it was compiled for; "" if not known."""
+
+    process: int
+    is_backward: bool
+    root: str
+    launches: tuple[Launch, ...]
+
+
+def read_graphs(ranges: pd.DataFrame) -> list[Graph]:
+    """Read the graphs of a capture from its ranges, the longest first, each once."""
+    names = ranges["name"].astype("category")
+    begins = names.cat.categories.astype(str).str.startswith(vocabulary.GRAPH)
+    if not begins.any():
+        return []
+    places = np.flatnonzero(begins[names.cat.codes.to_numpy()])
+    names, parents = names.astype(str).to_numpy(), ranges["parent_id"].to_numpy()
+    graphs = []
+    for place in places:
+        _, direction, root = (*names[place].removeprefix(vocabulary.GRAPH).split(" ", 2), "")[:3]
+        inside = np.flatnonzero(parents == place)
+        inside = inside[np.argsort(ranges["start_ns"].to_numpy()[inside], kind="stable")]
+        launches = tuple(_parse_launch(name) for name in names[inside])
+        process = int(ranges["process"].iloc[place])
+        graphs.append(Graph(process, direction == vocabulary.BACKWARD, root, launches))
+    return sorted(dict.fromkeys(graphs), key=lambda graph: -len(graph.launches))
+
+
+def _parse_launch(name: str) -> Launch:
+    kernel, *shares = name.split("|")
+    return Launch(kernel, tuple(share.rpartition("=")[0] for share in shares))
+
+
+def name_inside(operations: pd.DataFrame, graphs: Sequence[Graph]) -> np.ndarray:
+    """Return the module of each kernel (rows in order of launch, with process, thread, phase, kernel_name, module),
+    with a module inside where its own is a compiled one and a graph says which."""
+    module = operations["module"].to_numpy(dtype=object).copy()
+    compiled = np.array([vocabulary.COMPILED in str(path) for path in module], bool)
+    if not graphs or not compiled.any():
+        return module
+    place = ["process", "thread", "phase", "module"]
+    keys = operations[place].astype(str).agg("\0".join, axis=1).to_numpy()
+    for rows in np.split(np.arange(len(keys)), np.flatnonzero(keys[1:] != keys[:-1]) + 1):
+        if not len(rows) or not compiled[rows[0]]:
+            continue
+        first = operations.iloc[rows[0]]
+        is_backward = str(first["phase"]) == vocabulary.BACKWARD
+        fitting = [graph for graph in graphs if graph.process == first["process"] and graph.is_backward == is_backward]
+        region = str(first["module"]).replace(vocabulary.COMPILED, "")
+        kernels = operations["kernel_name"].iloc[rows].astype(str).tolist()
+        for at, graph, launch in link_launches(kernels, fitting):
+            module[rows[at]] = _join_module(region, graph.root, launch.modules)
+    return module
+
+
+def link_launches(kernels: Sequence[str], graphs: Sequence[Graph]) -> list[tuple[int, Graph, Launch]]:
+    """Link kernels, in order, to the launches of the graphs that made them: one graph after the other, with kernels of
+    none of them between. Returns place, graph and launch of each that is linked."""
+    generated = {launch.kernel for graph in graphs for launch in graph.launches if launch.is_generated}
+    linked, start = [], 0
+    while start < len(kernels):
+        for graph in graphs:
+            owners = _align(graph.launches, kernels, start, generated)
+            if owners:
+                linked += [(start + at, graph, launch) for at, launch in enumerate(owners)]
+                start += len(owners)
+                break
+        else:
+            start += 1
+    return linked
+
+
+def _align(launches: Sequence[Launch], kernels: Sequence[str], start: int, generated: set[str]) -> list[Launch] | None:
+    """Return the launch of each kernel from `start` on that a graph has made; None if the kernels are not its own."""
+    owners: list[Launch] = []
+    at, end = 0, len(launches)
+    while at < end:
+        place = start + len(owners)
+        if launches[at].is_generated:
+            if place >= len(kernels) or kernels[place] != launches[at].kernel:
+                return None
+            owners.append(launches[at])
+            at += 1
+            continue
+        until = next((i for i in range(at, end) if launches[i].is_generated), end)
+        stop = next((i for i in range(place, len(kernels)) if kernels[i] in generated), len(kernels))
+        shared = _share_out(launches[at:until], kernels[place:stop])
+        if shared is None:
+            return None
+        owners += shared
+        at = until
+    return owners
+
+
+def _share_out(calls: Sequence[Launch], kernels: Sequence[str]) -> list[Launch] | None:
+    """Return the call of each kernel, of calls one after another; None if that is not certain. A matmul is one kernel
+    of that family, attention one or more; what else they launch comes after these."""
+    if len(calls) == len(kernels):
+        return list(calls)
+    if kernels and len({call.modules for call in calls}) == 1:
+        return [calls[0]] * len(kernels)
+    at, before, owners = -1, "", []
+    for kernel in kernels:
+        family = "" if "reduce" in kernel.lower() else find_family(kernel)  # a part of split-K is a matmul, too
+        if family == _GEMM or (family == _ATTENTION and before != _ATTENTION):
+            at += 1
+            if at == len(calls) or _find_kind(calls[at].kernel) != family:
+                return None
+        owners.append(calls[max(at, 0)])
+        before = family
+    return owners if at == len(calls) - 1 else None
+
+
+def _find_kind(call: str) -> str:
+    """Return the family of the kernels of a library call; "" for others than matmuls and attention."""
+    name = call.rpartition("aten.")[2].removeprefix("extern_kernels.").partition(".")[0]
+    if name in _MATMULS:
+        return _GEMM
+    return _ATTENTION if "attention" in name else ""
+
+
+def _join_module(region: str, root: str, modules: Sequence[str]) -> str:
+    """Return the path of the module of a launch: of several, the path of the module that has all of them inside, and
+    then their names in brackets, without what separates modules in a path."""
+    base = root if root == region or root.startswith((f"{region}/", f"{region}.")) else region
+    if not modules:
+        return base
+    parts = [path.split("/") if path else [] for path in modules]
+    common = 0
+    while all(len(part) > common for part in parts) and len({part[common] for part in parts}) == 1:
+        common += 1
+    below = sorted(".".join(part[common:]) for part in parts if part[common:])
+    fused = [vocabulary.FUSED.format(" + ".join(below))] if below and len(modules) > 1 else []
+    return "/".join([base, *parts[0][:common], *fused])

@@ -1,0 +1,187 @@
+"""Which module of a compiled model each of its launches is of, as Inductor knows it when it compiles.
+
+A compiled model calls no modules, so ranges show nothing of what is inside. But each node of the graph that Inductor
+compiles names the modules that it was made in, in the backward graph the modules of forward; and Inductor can note
+which nodes each launch computes. Both are read when a graph is compiled. Once, in a followed step, they are written
+into the capture as ranges (see `jobs.contract.ranges`), so that whoever reads it can give each kernel a module.
+
+Inductor says it only while it compiles, so its caches of whole graphs are neither read nor written; Triton's cache of
+kernels is. What is compiled is the same. All this is not part of PyTorch's interface: where something is missing, a
+graph is left out, and the script goes on.
+
+Needs torch, and is imported inside the script (see `sitecustomize`).
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import torch
+
+from .module_ranges import COMPILED
+from .wrapping import wrap
+
+GRAPH = "modules:graph "
+"""Prefix of the range of a graph: its number, its pass, and the path of the module that it was compiled for."""
+GENERATED = ("triton_", "cpp_")
+"""How the names of kernels begin that Inductor makes."""
+SMALLEST_SHARE = 10
+"""Percent of the bytes of a launch: modules with less are left out."""
+
+_HANDLES = re.compile(r"^\s*(?:#|//) \[Provenance debug handles\] (.+)$", re.MULTILINE)
+_ROOT = re.compile(r"^[LG]\[[^\]]*\]")
+
+
+class Launch(NamedTuple):
+    """kernel: name of the kernel that Inductor made, or of the function that is called. shares: bytes of the results of
+    its operations, by their module: pairs of the id of a module and its path, from the outermost."""
+
+    kernel: str
+    shares: dict[tuple[tuple[int, str], ...], int]
+
+
+class Graph(NamedTuple):
+    is_backward: bool
+    launches: list[Launch]
+
+
+class CompiledGraphs:
+    """The graphs that Inductor has compiled in this process, in order."""
+
+    def __init__(self) -> None:
+        self.graphs: list[Graph] = []
+        self.num_late = 0
+        self.is_on = False
+        self.is_measured = False  # whether the steps now are measured, in which nothing should be compiled
+
+    def begin(self) -> None:
+        """Note each graph from now on."""
+        if self.is_on:
+            return
+        self.is_on = True
+        with suppress(Exception):  # none of this need be there
+            from torch._functorch import config as functorch
+            from torch._inductor import config
+            from torch._inductor.graph import GraphLowering
+
+            config.trace.provenance_tracking_level = max(1, int(config.trace.provenance_tracking_level))
+            config.fx_graph_cache = config.fx_graph_remote_cache = False
+            functorch.enable_autograd_cache = False
+            wrap(GraphLowering, "compile_to_module", self.note)
+
+    def note(self, called: Callable[..., Any], lowering: Any, *args: Any, **options: Any) -> Any:
+        """Compile a graph, as `called` does, and note its launches."""
+        module = called(lowering, *args, **options)
+        self.num_late += self.is_measured
+        with suppress(Exception):
+            self.graphs.append(read_graph(lowering, module))
+        return module
+
+    def list_facts(self) -> dict[str, Any]:
+        """Return what is known: the number of graphs, those compiled in measured steps, and by reason how often a graph
+        broke."""
+        breaks: dict[str, int] = {}
+        if self.is_on:
+            with suppress(Exception):
+                from torch._dynamo.utils import counters
+
+                breaks = {str(reason).partition("\n")[0]: num for reason, num in counters["graph_break"].items()}
+        return {
+            "graphs": len(self.graphs) if self.is_on else None,
+            "late_graphs": self.num_late,
+            "graph_breaks": breaks,
+        }
+
+    def write(self, push: Callable[[str], Any], pop: Callable[[], Any], paths: Mapping[int, str]) -> None:
+        """Write the graphs as ranges. paths: of modules, by id."""
+        for number, graph in enumerate(self.graphs):
+            push(f"{GRAPH}{number} {'backward' if graph.is_backward else 'forward'} {find_root(graph, paths)}")
+            for launch in graph.launches:
+                push("|".join([launch.kernel, *list_shares(launch.shares)]))
+                pop()
+            pop()
+
+
+def read_graph(lowering: Any, module: Any) -> Graph:
+    """Read the launches of a graph that was just compiled, in order, from the code that Inductor wrote for it."""
+    from torch._inductor import debug
+
+    nodes = {node.name: node for node in lowering.module.graph.nodes}
+    made_from = debug._inductor_triton_kernel_to_post_grad_node_info
+    with open(module.__file__, encoding="utf-8") as file:
+        handles = [handle.strip() for line in _HANDLES.findall(file.read()) for handle in line.split(",")]
+    launches = []
+    for handle in handles:
+        shares: dict[tuple[tuple[int, str], ...], int] = {}
+        kernel = handle.rpartition(":")[0]
+        own = [nodes[name] for name in made_from.get(handle, ()) if name in nodes]
+        if not kernel.startswith(GENERATED):
+            own = own[:1]  # the call itself; the others are views of its inputs
+        sizes = [count_bytes(node) for node in own]
+        for node, size in zip(own, sizes if any(sizes) else [1] * len(own)):
+            path = read_modules(node)
+            shares[path] = shares.get(path, 0) + size
+        launches.append(Launch(kernel, shares))
+    return Graph(bool(lowering.is_backward), launches)
+
+
+def read_modules(node: Any) -> tuple[tuple[int, str], ...]:
+    """Read the modules that a node was made in, outermost first: id and path."""
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
+    return tuple((int(key) if str(key).isdigit() else 0, clean(entry[0])) for key, entry in stack.items())
+
+
+def clean(path: str) -> str:
+    """The path of a module as `named_modules` has it, below the function that was compiled."""
+    return _ROOT.sub("", path).replace("._modules", "").replace("['", ".").replace("']", "").lstrip(".")
+
+
+def count_bytes(node: Any) -> int:
+    """Count the bytes that an operation writes; 0 for one that only looks at its input in another way."""
+    returns = getattr(getattr(node.target, "_schema", None), "returns", ())
+    if not returns or any(value.alias_info is not None for value in returns):
+        return 0
+    values = node.meta.get("val")
+    listed = values if isinstance(values, tuple | list) else [values]
+    return sum(
+        math.prod(size if isinstance(size, int) else size.node.hint or 1 for size in value.shape) * value.itemsize
+        for value in listed
+        if isinstance(value, torch.Tensor)
+    )
+
+
+def join_levels(levels: Sequence[tuple[int, str]]) -> str:
+    """The path below the function that was compiled, as ranges of modules have it: layers.0/attention/qkv"""
+    names, above = [], ""
+    for _, path in levels:
+        name = path.removeprefix(f"{above}.") if above else path
+        if name:
+            names.append(name)
+        above = path
+    return "/".join(names)
+
+
+def find_root(graph: Graph, paths: Mapping[int, str]) -> str:
+    """Find the path of the module whose function was compiled, from the path of a module inside it; "" if unknown."""
+    for launch in graph.launches:
+        for levels in launch.shares:
+            for end in range(1, len(levels) + 1):
+                known = paths.get(levels[end - 1][0], "").replace(COMPILED, "")
+                below = join_levels(levels[:end])
+                if known and below and known.endswith(f"/{below}"):
+                    return known.removesuffix(f"/{below}")
+    return ""
+
+
+def list_shares(shares: Mapping[tuple[tuple[int, str], ...], int]) -> Iterator[str]:
+    """Yield `path=percent` of the modules of a launch, the largest first."""
+    total = sum(shares.values())
+    merged: dict[str, int] = {}
+    for levels, size in shares.items():
+        path = join_levels(levels)
+        merged[path] = merged.get(path, 0) + size
+    for path, size in sorted(merged.items(), key=lambda item: -item[1]):
+        if total and 100 * size >= SMALLEST_SHARE * total:
+            yield f"{path}={round(100 * size / total)}"

@@ -1,0 +1,110 @@
+"""Kernels of compiled regions get the modules inside."""
+
+import pandas as pd
+import pytest
+
+from profiler_job.analysis.capture.compiled_graphs import Graph, Launch, link_launches, name_inside, read_graphs
+
+GEMM, GEMM_2 = "nvjet_sm90_tst_192x128_64x5_1x2_h_bz_coopB_NNT", "nvjet_sm90_tst_96x64_64x8_2x4_h_bz_NTN"
+SPLIT_K = "void splitKreduce_kernel<32, 16, int, float>(args)"
+FLASH = "cudnn_generated_fort_native_sdpa_sm90_flash_bprop_wgmma_f16_knob_26_64x64x64"
+NORM = Launch("triton_per_fused_native_layer_norm_0", ("blocks.0/norm",))
+QKV = Launch("extern_kernels.addmm", ("blocks.0/attn/qkv",))
+ATTENTION = Launch("torch.ops.aten._scaled_dot_product_cudnn_attention_backward.default", ("blocks.0/attn",))
+PROJ = Launch("extern_kernels.mm", ("blocks.0/attn/proj",))
+JOINED = Launch("triton_per_fused_add_native_layer_norm_1", ("blocks.0", "blocks.0/norm_2"))
+ACROSS = Launch("triton_per_fused_add_native_layer_norm_2", ("blocks.0/mlp", "blocks.1/norm"))
+
+
+def link(kernels, *launches):
+    linked = link_launches(kernels, [Graph(1, False, "GPT", launches)])
+    return [launch.modules[0] for _, _, launch in linked]
+
+
+def test_generated_kernels_are_known_by_name_and_calls_by_their_place():
+    assert link([NORM.kernel, GEMM, JOINED.kernel], NORM, QKV, JOINED) == ["blocks.0/norm", QKV.modules[0], "blocks.0"]
+
+
+def test_the_kernels_between_two_of_ours_are_those_of_one_call():
+    assert link([NORM.kernel, GEMM, SPLIT_K, JOINED.kernel], NORM, QKV, JOINED)[1:3] == [QKV.modules[0]] * 2
+
+
+@pytest.mark.parametrize(
+    "kernels",
+    [[GEMM, SPLIT_K, GEMM_2], [GEMM, GEMM_2, SPLIT_K], [GEMM, SPLIT_K, SPLIT_K, GEMM_2, SPLIT_K]],
+)
+def test_of_several_calls_each_has_one_matmul(kernels):
+    linked = link([NORM.kernel, *kernels, JOINED.kernel], NORM, QKV, PROJ, JOINED)[1:-1]
+    second = kernels.index(GEMM_2)
+    assert linked == [QKV.modules[0]] * second + [PROJ.modules[0]] * (len(kernels) - second)
+
+
+def test_attention_has_several_kernels():
+    kernels = [GEMM, GEMM_2, FLASH, FLASH, FLASH]
+    linked = link([NORM.kernel, *kernels, JOINED.kernel], NORM, QKV, PROJ, ATTENTION, JOINED)[1:-1]
+    assert linked == [QKV.modules[0], PROJ.modules[0], *["blocks.0/attn"] * 3]
+
+
+@pytest.mark.parametrize(
+    "kernels",
+    [
+        [NORM.kernel, GEMM, SPLIT_K, SPLIT_K, JOINED.kernel],  # one matmul for two calls
+        [NORM.kernel, JOINED.kernel],  # none
+        [NORM.kernel, GEMM, GEMM_2],  # cut off
+        [JOINED.kernel, GEMM, GEMM_2, NORM.kernel],  # another order
+        [GEMM, GEMM_2],
+    ],
+)
+def test_kernels_that_do_not_fit_are_not_linked(kernels):
+    assert link(kernels, NORM, QKV, PROJ, JOINED) == []
+
+
+def test_a_graph_may_run_again_and_kernels_of_none_stand_between():
+    once = [NORM.kernel, GEMM, JOINED.kernel]
+    linked = link_launches(["copy", *once, "copy", *once], [Graph(1, False, "GPT", (NORM, QKV, JOINED))])
+    assert [place for place, *_ in linked] == [1, 2, 3, 5, 6, 7]
+
+
+def name(graph, kernels, module="GPT (compiled)", phase="forward", process=1):
+    rows = pd.DataFrame({"kernel_name": kernels, "process": process, "thread": 1, "phase": phase, "module": module})
+    return name_inside(rows, [graph]).tolist()
+
+
+def test_modules_have_the_paths_of_an_eager_run():
+    graph = Graph(1, False, "GPT", (NORM, QKV, JOINED, ACROSS))
+    assert name(graph, [NORM.kernel, GEMM, JOINED.kernel, ACROSS.kernel]) == [
+        "GPT/blocks.0/norm",
+        "GPT/blocks.0/attn/qkv",
+        "GPT/blocks.0/(fused: norm_2)",
+        "GPT/(fused: blocks.0.mlp + blocks.1.norm)",
+    ]
+
+
+def test_a_graph_of_one_block_names_the_modules_of_every_block():
+    graph = Graph(1, False, "GPT/blocks.0", (Launch(NORM.kernel, ("norm",)),))
+    assert name(graph, [NORM.kernel], "GPT/blocks.7 (compiled)") == ["GPT/blocks.7/norm"]
+
+
+def test_a_graph_of_a_part_names_modules_below_it():
+    graph = Graph(1, False, "GPT/lm/body", (Launch(NORM.kernel, ("norm",)),))
+    assert name(graph, [NORM.kernel], "GPT (compiled)") == ["GPT/lm/body/norm"]
+
+
+@pytest.mark.parametrize(
+    "graph", [Graph(1, True, "GPT", (NORM,)), Graph(2, False, "GPT", (NORM,)), Graph(1, False, "GPT", (QKV, ATTENTION))]
+)
+def test_without_its_graph_a_kernel_stays_with_the_compiled_module(graph):
+    assert name(graph, [NORM.kernel]) == ["GPT (compiled)"]
+
+
+def test_a_kernel_of_an_eager_module_keeps_it():
+    assert name(Graph(1, False, "GPT", (NORM,)), [NORM.kernel], "GPT/norm") == ["GPT/norm"]
+
+
+def test_graphs_are_read_from_ranges():
+    names = ["modules:step", "modules:graph 0 backward GPT/a b", "k_1|x=60|y=40", "extern_kernels.mm|=100", "other"]
+    ranges = pd.DataFrame({"name": names, "parent_id": [-1, 0, 1, 1, 0], "start_ns": range(5), "process": 3})
+    assert read_graphs(ranges) == [
+        Graph(3, True, "GPT/a b", (Launch("k_1", ("x", "y")), Launch("extern_kernels.mm", ("",))))
+    ]
+    assert read_graphs(ranges[~ranges["name"].str.contains("graph")]) == []
