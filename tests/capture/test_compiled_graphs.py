@@ -1,9 +1,14 @@
 """Kernels of compiled regions get the modules inside."""
 
+import gzip
+import json
+from pathlib import Path
+
 import pandas as pd
 import pytest
 
 from profiler_job.analysis.capture.compiled_graphs import Graph, Launch, link_launches, name_inside, read_graphs
+from profiler_job.analysis.reference.kernel_families import find_family
 
 GEMM, GEMM_2 = "nvjet_sm90_tst_192x128_64x5_1x2_h_bz_coopB_NNT", "nvjet_sm90_tst_96x64_64x8_2x4_h_bz_NTN"
 SPLIT_K = "void splitKreduce_kernel<32, 16, int, float>(args)"
@@ -108,3 +113,44 @@ def test_graphs_are_read_from_ranges():
         Graph(3, True, "GPT/a b", (Launch("k_1", ("x", "y")), Launch("extern_kernels.mm", ("",))))
     ]
     assert read_graphs(ranges[~ranges["name"].str.contains("graph")]) == []
+
+
+RECORDED = json.loads(gzip.decompress((Path(__file__).parents[1] / "data" / "compiled_h200.json.gz").read_bytes()))
+"""The last followed step of four compiled scripts on an H200 (torch 2.11, BF16): a GPT of four blocks compiled as a
+whole (sdpa), block by block, and with CUDA graphs, and Hugging Face's GPT-2. Kernels are name, module, phase and ns."""
+LINEAR = ("qkv", "proj", "fc", "out")
+
+
+def link_recorded(name):
+    """The kernels with the module of their range, and the module inside."""
+    recorded = RECORDED[name]
+    text = recorded["names"]
+    columns = ["kernel_name", "module", "phase"]
+    rows = pd.DataFrame([[*(text[at] for at in row[:3]), row[3]] for row in recorded["kernels"]])
+    rows.columns = [*columns, "ns"]
+    graphs = [
+        Graph(1, is_backward, root, tuple(Launch(text[at], tuple(text[m] for m in inside)) for at, inside in launches))
+        for is_backward, root, launches in recorded["graphs"]
+    ]
+    rows = rows.assign(process=1, thread=rows["phase"])
+    return rows, pd.Series(name_inside(rows, graphs), rows.index)
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_the_kernels_of_recorded_compiled_regions_have_modules_inside(name):
+    rows, modules = link_recorded(name)
+    compiled = rows["module"].str.contains("compiled")
+    inside = compiled & ~modules.str.contains("compiled")
+    assert rows["ns"][inside].sum() >= 0.97 * rows["ns"][compiled].sum()
+    assert (modules[~compiled] == rows["module"][~compiled]).all()
+
+
+@pytest.mark.parametrize("name", ["sdpa", "regional", "graphs"])
+def test_each_linear_module_of_a_compiled_gpt_has_the_matmuls_of_its_architecture(name):
+    rows, modules = link_recorded(name)
+    gemms = rows["kernel_name"].map(find_family) == "gemm"
+    for phase, num in (("forward", 1), ("backward", 2)):
+        counts = modules[gemms & (rows["phase"] == phase)].value_counts()
+        blocks = {module: count for module, count in counts.items() if module.rpartition("/")[2] in LINEAR}
+        assert len(blocks) == 16 and set(blocks.values()) == {num}
+        assert counts["GPT/head"] == num
