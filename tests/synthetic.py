@@ -82,6 +82,8 @@ class Recording:
     memory: pd.DataFrame
     module_memory: pd.DataFrame = field(default_factory=lambda: empty("module_memory"))
     figures: pd.DataFrame = field(default_factory=lambda: empty("figures"))
+    waits: pd.DataFrame = field(default_factory=lambda: empty("waits"))
+    sync_calls: pd.DataFrame = field(default_factory=lambda: empty("sync_calls"))
     processes: pd.DataFrame = field(default_factory=lambda: empty("processes"))
     telemetry: pd.DataFrame = field(default_factory=lambda: empty("telemetry"))
     manifest: dict = field(default_factory=dict)

@@ -26,19 +26,30 @@ def publish_data(
     without_captures: Annotated[
         bool, typer.Option("--without-captures", help="Leave out what nsys recorded: times, memory, energy stay.")
     ] = False,
+    private: Annotated[
+        bool, typer.Option("--private", help="Leave out which files and functions of a script the GPU waits for.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Put a recording into site/data, to be published. It shows what becomes public, and asks.
 
     Exit code: 0 it is there, 1 not confirmed, 2 it cannot be published (something private in it, too large, not whole).
     """
+    from profiler_job.analysis.insight.recorded_waits import read_waits
     from profiler_job.analysis.recording import publish_data as publishing
     from profiler_job.analysis.site import data_readme
 
     try:
         data_readme.check_readme(data)
         folder = publishing.publish_data(
-            source, name, data, lambda text: yes or typer.confirm(text), study=study, with_captures=not without_captures
+            source,
+            name,
+            data,
+            lambda text: yes or typer.confirm(text),
+            study=study,
+            with_captures=not without_captures,
+            is_private=private,
+            read_waits=read_waits,
         )
         if folder is not None:
             data_readme.write_readme(data)

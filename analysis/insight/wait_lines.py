@@ -1,11 +1,17 @@
 """What the GPU waits for, line by line of the script, in sentences."""
 
+from collections.abc import Mapping
+
 import pandas as pd
 
 from profiler_job.analysis.insight.section_columns import SummaryTables
 from profiler_job.jobs.contract.printable import make_printable
 from profiler_job.jobs.contract.quantities import format_share, format_time
+from profiler_job.jobs.contract.step_limit import CPU, StepLimit
+from profiler_job.jobs.contract.words import format_count
 
+SAMPLED = "python_samples_"
+"""Beginning of the names of scalars about the steps in which Python was sampled."""
 MOST_LINES, LEAST_SHARE = 3, 0.05
 """Number of lines of the script that are named at most, and the least share of the waiting that each needs."""
 LEAST_WAIT = 0.01
@@ -40,3 +46,27 @@ def describe_lines(
             f"({make_printable(row.below)}){do}"
         )
     return lines
+
+
+def scale_waits(rows: pd.DataFrame, limit: StepLimit | None) -> pd.DataFrame:
+    """Scale the table `waits` of a run to the time in which the GPU waits in a step without a profiler: its wait_ns. If
+    that is not known, times are of the steps with samples."""
+    if limit is None:
+        return rows
+    return rows.assign(wait_ns=rows["share"] * limit.parts.get(CPU, 0.0))
+
+
+def describe_recorded_waits(rows: pd.DataFrame, scalars: Mapping[str, float], limit: StepLimit | None) -> list[str]:
+    """Describe which lines the GPU waits for in a step of a script. rows: its table `waits`; scalars: of
+    `recorded_waits`; limit: of the step without a profiler. Nothing without samples."""
+    if not len(rows):
+        return []
+    sampled = {name.removeprefix(SAMPLED): value for name, value in scalars.items() if name.startswith(SAMPLED)}
+    waiting, step = sampled["waiting_ns"], sampled["step_ns"]
+    if limit is not None:
+        waiting, step = limit.parts.get(CPU, 0.0), limit.step_ns
+    rows = rows.astype({"where": str, "function": str, "below": str, "do": str})
+    lines = describe_lines(rows, waiting, step, sampled["covered"], is_step=True)
+    times = f"{format_time(sampled['waiting_ns'])} of {format_time(sampled['step_ns'])}"
+    scaled = "shares are from them, and times from steps without a profiler" if limit else "these are their times"
+    return [*lines, f"In {format_count(int(sampled['steps']), 'step')} with samples it waits {times}: {scaled}"]

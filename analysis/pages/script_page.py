@@ -10,6 +10,7 @@ import pandas as pd
 from profiler_job.analysis.capture.math_paths import sum_math_paths
 from profiler_job.analysis.insight import run_limit
 from profiler_job.analysis.insight.insight import interpret_run
+from profiler_job.analysis.insight.wait_lines import describe_recorded_waits, scale_waits
 from profiler_job.analysis.metrics import kernel_time, step_limits, timing
 from profiler_job.analysis.metrics.exchange import sum_by_gpu
 from profiler_job.analysis.metrics.ordering import place, sort_stably
@@ -24,7 +25,13 @@ OUTSIDE_PHASES = "other"
 
 
 def answer(
-    runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame, figures: pd.DataFrame
+    runs: pd.DataFrame,
+    steps: pd.DataFrame,
+    kernels: pd.DataFrame,
+    memops: pd.DataFrame,
+    figures: pd.DataFrame,
+    waits: pd.DataFrame,
+    sync_calls: pd.DataFrame,
 ) -> Answer:
     """Of one run: its step by the clock of the GPU's events without a profiler, GPU time by phase and module, and what
     the GPU waited for. Times are per step, and kernel times sums over the ranks."""
@@ -37,12 +44,14 @@ def answer(
     facts = {
         "run": {key: None if pd.isna(value) else value for key, value in run.items()},
         "insight": interpret_run(run, frames.parts, communication, findings, [], limit),
+        "waits": describe_recorded_waits(waits, scalars, limit),
         "has_modules": len(frames.tree) > 0,
         "replayed": _replayed(kernels),
         "num_ranks": len(frames.ranks),
         "first_rank": int(frames.ranks["rank"].min()) if len(frames.ranks) else 0,
     }
-    return assemble(facts, _claims(frames, scalars, limit), _tables(frames), _charts(frames))
+    tables = [*_tables(frames), *_wait_tables(scale_waits(waits, limit), sync_calls)]
+    return assemble(facts, _claims(frames, scalars, limit), tables, _charts(frames))
 
 
 def _replayed(kernels: pd.DataFrame) -> float:
@@ -183,6 +192,38 @@ def _tables(frames: ScriptData) -> list[Table]:
         module_table(frames.tree),
         *([_ranks_table(frames.ranks)] if len(frames.ranks) > 1 else []),
     ]
+
+
+def _wait_tables(waits: pd.DataFrame, calls: pd.DataFrame) -> list[Table]:
+    """The lines that the GPU waits for, and the calls that wait for the GPU; none that have no rows."""
+    tables = [
+        Table(
+            "waits",
+            "Lines that the GPU waits for",
+            (
+                Column("where", "line", "code"),
+                Column("function", "function", "code"),
+                Column("wait_ns", "waits", "ms"),
+                Column("share", "of the waiting", "share", bar=True),
+                Column("below", "in", "prose"),
+                Column("do", "what to do", "prose", absent="n/a"),
+            ),
+            waits.drop(columns="run_id").sort_values("share", ascending=False, kind="stable"),
+        ),
+        Table(
+            "sync_calls",
+            "Calls that wait for the GPU, in a step",
+            (
+                *[Column("rank", "rank")] * (calls["rank"].nunique() > 1),
+                Column("where", "line", "code"),
+                Column("function", "function", "code"),
+                Column("call", "call"),
+                Column("count", "calls", "number"),
+            ),
+            calls.drop(columns="run_id"),
+        ),
+    ]
+    return [table for table in tables if len(table.rows)]
 
 
 def _ranks_table(rows: pd.DataFrame) -> Table:

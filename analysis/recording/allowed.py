@@ -22,16 +22,21 @@ STATUS_NUMBER = re.compile(r"status_[a-z]+(_[a-z]+)*")
 """Columns of `runs` that only some failures have (`status_step`, bytes of an out of memory): numbers."""
 
 
-OF_CAPTURES = ("ranges", "kernels", "api", "memops", "nsys_sums")
+OF_CAPTURES = ("ranges", "kernels", "api", "memops", "nsys_sums", "waits")
 """Tables of what nsys recorded."""
+OF_SOURCES = ("waits", "sync_calls")
+"""Tables that name files and functions of a user's script."""
 
 _NOT_SAID = {"tables", DIGEST, HASHED_NAMES}
 """Fields that are written anew, or that nobody misses."""
 
 
-def rewrite(source: Path, target: Path, manifest: dict[str, Any], with_captures: bool = True) -> list[str]:
+def rewrite(
+    source: Path, target: Path, manifest: dict[str, Any], with_captures: bool = True, is_private: bool = False
+) -> list[str]:
     """Write what may be published of the recording `source` into the folder `target`, which holds nothing else then;
-    returns a line for each thing that was left out. Without captures, what nsys recorded is left out, too.
+    returns a line for each thing that was left out. Without captures, what nsys recorded is left out, too; is_private:
+    and also what names files and functions of a user's script.
 
     Raises RecordingError if a table is missing or cannot be read, or if a column or a field of the manifest has a wrong
     type.
@@ -53,6 +58,8 @@ def rewrite(source: Path, target: Path, manifest: dict[str, Any], with_captures:
         table = store.read_table(name, file)
         if not with_captures:
             table = _drop_capture(name, table)
+        if is_private and name in OF_SOURCES:
+            table = table.slice(0, 0)
         kept = {column: _convert_column(table, name, column, file) for column in table.column_names}
         left_out += [f"{file.name}: column {column}" for column, values in kept.items() if values is None]
         if not store.has_file(name, table.num_rows):

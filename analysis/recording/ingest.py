@@ -50,6 +50,9 @@ READING_FILES, READING_CAPTURE = "reading the files", "reading the capture"
 CALIBRATED = ("figure", "unit", "value", "low", "high", "repeats")
 
 
+ReadTables = Callable[[Path], Mapping[str, pd.DataFrame]]
+
+
 class ResultsError(ProfilerError, ValueError):
     """A results folder that cannot be ingested. The message names the place, the fault and the remedy."""
 
@@ -57,10 +60,15 @@ class ResultsError(ProfilerError, ValueError):
 
 
 def ingest(
-    results: Path | str, out: Path | str, emit: Callable[[str], None] = lambda line: None, label: str = ""
+    results: Path | str,
+    out: Path | str,
+    emit: Callable[[str], None] = lambda line: None,
+    label: str = "",
+    read_waits: ReadTables = lambda run: {},
 ) -> dict[str, Any]:
     """Turn the sweep in `results` into a recording in `out`; returns its manifest. `label` distinguishes it from other
-    recordings of the same runs; by default it is the name of `out`.
+    recordings of the same runs; by default it is the name of `out`. read_waits: makes the tables of what the GPU waits
+    for from the folder of a script's run; raises ExportError.
 
     A run whose files are not what was written, or whose status is ok and whose capture is missing, broken, without
     kernels or without its steps, is recorded as such; `lost_runs` names these. `emit` gets one line for each run that
@@ -85,6 +93,8 @@ def ingest(
     problems: dict[str, list[str]] = {}
     for run_id, record in records.items():
         tables, schema, wrong = _run_tables(folder / run_id, run_id, record)
+        if tables["runs"].iloc[0]["status"] == "ok" and record.run.get("workload") == SCRIPT:
+            wrong += _add_waits(tables, folder / run_id, run_id, read_waits)
         for problem in wrong:
             emit(f"{run_id}: {problem}")
             problems.setdefault(run_id, []).append(problem)
@@ -110,6 +120,17 @@ def ingest(
     manifest[HASHED_NAMES] = sorted({name for record in records.values() for name in record.hashed_names})
     store.write(out, tables, manifest)
     return store.read_manifest(Path(out))
+
+
+def _add_waits(tables: dict[str, pd.DataFrame], run: Path, run_id: str, read_waits: ReadTables) -> list[str]:
+    """Add the tables of what the GPU waits for to `tables`; returns why there are none, if that is a problem."""
+    try:
+        for name, frame in read_waits(run).items():
+            rows = _with_run(name, frame, run_id)
+            tables[name] = join_frames(name, [tables[name], rows]) if name in tables else rows
+    except ExportError as error:
+        return [f"{error.problem}: no line is known that the GPU waits for"]
+    return []
 
 
 def check_files_only(folder: Path) -> None:

@@ -44,7 +44,21 @@ def contents(folder: Path) -> list[str]:
             lines.append(f"  {key}: {value}")
     total = sum(file.stat().st_size for file in folder.iterdir())
     lines += ["", f"{total:,} bytes in {len(list(folder.iterdir()))} files"]
-    return [*lines, *_logs(store.load(folder).runs)]
+    recording = store.load(folder)
+    return [*lines, *_logs(recording.runs), *_sources(recording)]
+
+
+def _sources(recording: store.Recording) -> list[str]:
+    """Return the lines of a user's script that are named, each once."""
+    tables = [recording.waits, recording.sync_calls]
+    named = [f"{where} {function}" for rows in tables for where, function in zip(rows["where"], rows["function"])]
+    if not named:
+        return []
+    return [
+        "",
+        "lines of the script that are named (--private leaves them out):",
+        *sorted({f"  {name}" for name in named}),
+    ]
 
 
 def _logs(runs: pd.DataFrame) -> list[str]:
@@ -70,10 +84,13 @@ def publish_data(
     show: Callable[[str], None] = print,
     study: str | None = None,
     with_captures: bool = True,
+    is_private: bool = False,
+    read_waits: ingest.ReadTables = lambda run: {},
 ) -> Path | None:
     """Put the recording `source` (or the one made from results folder `source`) into `data/STUDY/name`, where STUDY is
     `main` for a default sweep; returns that folder. `study` files it under another study than its sweep names. Without
-    captures it holds what was timed, and is a fraction as large.
+    captures it holds what was timed, and is a fraction as large. is_private: it names no file of a user's script.
+    read_waits: see `ingest`.
 
     Shows what it holds first, then asks `confirm`, and returns None when that says no. Raises PublishError for a name
     that cannot be a folder, a study that no question is about, a recording with anything private in it, one too large,
@@ -87,13 +104,13 @@ def publish_data(
     data.mkdir(parents=True, exist_ok=True)
     store.recordings_in(data)  # what a killed publication had moved aside is there again, whatever comes of this one
     with _draft(data / f".{name}.draft") as draft:
-        recording = _recording(source, draft / "ingested")
+        recording = _recording(source, draft / "ingested", read_waits)
         manifest = store.read_manifest(recording)
         folder = draft / name
         changed = {"name": name} | ({} if study is None else {"study": study})
         target = data / find_study_folder(study if study is not None else manifest.get("study", "")) / name
         check_folder(target, is_recording)
-        left_out = allowed.rewrite(recording, folder, manifest | changed, with_captures)
+        left_out = allowed.rewrite(recording, folder, manifest | changed, with_captures, is_private)
         run_ids = set(store.load(folder).runs["run_id"].astype(str))
         for line in contents(folder):
             show("".join(char if char.isprintable() else " " for char in line))  # nothing moves the terminal's cursor
@@ -121,11 +138,11 @@ def _draft(folder: Path) -> Iterator[Path]:
         clear(folder)
 
 
-def _recording(source: Path, draft: Path) -> Path:
+def _recording(source: Path, draft: Path, read_waits: ingest.ReadTables) -> Path:
     """Return `source` itself, or the recording in `draft` that is made from its results."""
     restore(source)
     if not (source / MANIFEST).is_file():
-        if lost := ingest.lost_runs(ingest.ingest(source, draft, emit=print_line)):
+        if lost := ingest.lost_runs(ingest.ingest(source, draft, emit=print_line, read_waits=read_waits)):
             raise PublishError(f"{source}: measured and cannot be recorded, see above: {', '.join(lost)}")
         return draft
     store.check_files(source, store.read_manifest(source))

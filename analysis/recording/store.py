@@ -59,6 +59,8 @@ _SORT = {
     "memory": [],
     "module_memory": [],
     "figures": [],
+    "waits": [],
+    "sync_calls": [],
 }
 _ARROW = {
     "category": pa.dictionary(pa.int32(), pa.string()),
@@ -96,6 +98,8 @@ class Recording:
     memory: pd.DataFrame
     module_memory: pd.DataFrame
     figures: pd.DataFrame
+    waits: pd.DataFrame
+    sync_calls: pd.DataFrame
 
     @property
     def label(self) -> str:

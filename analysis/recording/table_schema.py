@@ -300,9 +300,31 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("unit", "category", "", "bytes, bytes/s, or empty"),
         Column("value", "float64", "", "the number"),
     ),
+    "waits": (
+        _RUN_ID,
+        Column("where", "category", "", "file and line of a script that the GPU waits for, below the script's folder"),
+        Column("function", "category", "", "the function that it is in"),
+        Column("below", "category", "", "parts of libraries that the line was in, and for how much of its time"),
+        _PHASE,
+        Column("do", "category", "", "what to do about it; empty where nothing is known"),
+        Column("share", "float64", "", "part of the time in which the GPU waits, in steps in which Python was sampled"),
+        Column("wait_ns", "int64", "ns", "that time, in the mean over these steps, which are slower than others"),
+        Column("late_launch_ns", "int64", "ns", "part in which the next operation was not launched yet"),
+        Column("sync_ns", "int64", "ns", "part that calls which wait for the GPU cost"),
+        Column("copies_ns", "int64", "ns", "part in which the GPU only copies from the host"),
+        Column("between_ns", "int64", "ns", "part in which the next operation was launched and had not started"),
+    ),
+    "sync_calls": (
+        _RUN_ID,
+        _RANK,
+        Column("where", "category", "", "file and line of a script that calls what waits for the GPU"),
+        Column("function", "category", "", "the function that it is in"),
+        Column("call", "category", "", "synchronize | reads a value or copies"),
+        Column("count", "float64", "", "calls in a step"),
+    ),
 }
 
-OPTIONAL_TABLES = ("module_memory", "figures", "processes", "telemetry")
+OPTIONAL_TABLES = ("module_memory", "figures", "processes", "telemetry", "waits", "sync_calls")
 """Tables that older recordings lack; they are loaded empty."""
 
 FAMILY = Column("family", "category", "", "kernel family, told from the name when a recording is loaded; not stored")

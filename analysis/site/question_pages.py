@@ -172,7 +172,8 @@ def write_overview_of_script(
     compared: facts of the pages of comparisons."""
     site = make_site(rec, docs)
     site.write("report/reconciliation.md", "reconciliation.md", checked)
-    first = script_page.answer(rec.runs, rec.steps, read_whole(rec.kernels), read_whole(rec.memops), rec.figures)
+    kernels, memops = read_whole(rec.kernels), read_whole(rec.memops)
+    first = script_page.answer(rec.runs, rec.steps, kernels, memops, rec.figures, rec.waits, rec.sync_calls)
     site.write("index.md", "script_page.md", first, compared=compared)
     return site, plain(site.block("index.md", "script_page.md", first, "verdict"))
 

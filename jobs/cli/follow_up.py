@@ -25,7 +25,7 @@ from typing import Any
 from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.integrity import clear, find_folders, restore
-from profiler_job.jobs.contract.layout import CAPTURE, MANIFEST, SCRIPT, TRACE
+from profiler_job.jobs.contract.layout import CAPTURE, MANIFEST, SAMPLES, SCRIPT, TRACE
 from profiler_job.jobs.contract.outputs import is_recording, is_site, replace_folder
 from profiler_job.jobs.contract.printable import fit_terminal
 from profiler_job.jobs.contract.program import PACKAGE, PROGRAM, find_shipped_data, find_site_sources
@@ -93,6 +93,8 @@ def summarise_captures(folder: Path, emit: Emit) -> None:
     StepError."""
     captures = sorted(str(path) for name in (CAPTURE, TRACE) for path in folder.absolute().rglob(name))
     _run_step("summary", ["profiler_job", "show", "--top", "5", *captures], emit)
+    if samples := sorted(map(str, folder.absolute().rglob(SAMPLES))):
+        _run_step("waits", ["profiler_job", "show", "--top", "5", "--section", "waits", *samples], emit)
 
 
 def build_site(

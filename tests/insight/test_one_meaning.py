@@ -82,7 +82,7 @@ def test_a_run_and_its_page_mean_the_same(rec, tmp_path):
 def test_the_first_page_of_a_script_means_the_same_as_the_page_of_its_run(rec, tmp_path):
     run_id = str(rec.runs.loc[rec.runs["status"].astype(str) == "ok", "run_id"].iloc[0])
     one = select_runs(rec, [run_id])
-    answer = script_page.answer(one.runs, one.steps, one.kernels, one.memops, one.figures)
+    answer = script_page.answer(one.runs, one.steps, one.kernels, one.memops, one.figures, one.waits, one.sync_calls)
     labels = {key: family.label for key, family in FAMILIES.items()}
     Site(tmp_path, (), labels, ("size", "context_length")).write("index.md", "script_page.md", answer, compared=[])
     page = read_words((tmp_path / "index.md").read_text(encoding="utf-8"))

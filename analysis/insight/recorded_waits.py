@@ -1,0 +1,47 @@
+"""What the GPU waits for in a script that was measured, as tables of a recording: from the steps in which Python was
+sampled, and from the calls that were counted inside the script."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from profiler_job.analysis.capture.nsys_export import read
+from profiler_job.analysis.insight.summary import summarise
+from profiler_job.analysis.insight.wait_lines import SAMPLED
+from profiler_job.jobs.contract.integrity import load_json
+from profiler_job.jobs.contract.layout import HOST_WAITS, SAMPLES
+
+TIMES = ("wait_ns", "late_launch_ns", "sync_ns", "copies_ns", "between_ns")
+LEAST_SHARE = 0.005
+"""Least share of the waiting of a line that is recorded."""
+
+
+def read_waits(run: Path) -> dict[str, pd.DataFrame]:
+    """Read the tables `waits`, `sync_calls` and `figures` (without run_id) of the run in a folder; {} if nothing was
+    counted. Raises ExportError."""
+    tables = {}
+    if (run / HOST_WAITS).is_file():
+        calls = load_json(run / HOST_WAITS)["syncs"]
+        if calls:
+            tables["sync_calls"] = pd.DataFrame(calls)
+    if not (run / SAMPLES).is_file():
+        return tables
+    summary = summarise(read(run / SAMPLES, details=False))
+    facts = summary.capture
+    num = facts["num_sampled_steps"] or 1
+    rows = summary.sections["waits"]
+    if not len(rows):
+        return tables
+    rows = rows[rows["share"].astype(float) >= LEAST_SHARE]
+    per_step = {name: np.rint(rows[name].astype(float) / num).astype(np.int64) for name in TIMES}
+    tables["waits"] = rows.assign(**per_step, share=rows["share"].astype(float))
+    scalars = {
+        "steps": float(num),
+        "covered": float(facts["sampled_share"]),
+        "waiting_ns": facts["waiting_ns"] / num,
+        "step_ns": facts["waiting_span_ns"] / num,
+    }
+    named = [{"rank": 0, "figure": f"{SAMPLED}{name}", "unit": "", "value": value} for name, value in scalars.items()]
+    tables["figures"] = pd.DataFrame(named)
+    return tables
