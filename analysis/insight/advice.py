@@ -39,6 +39,7 @@ class Advice:
     gain_most_ns: int | None = None
     no_gain_because: str = ""
     reason_code: str = ""
+    no_gain_code: str = ""
     fits_limit: bool = False
 
 

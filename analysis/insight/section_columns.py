@@ -153,6 +153,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "no_gain_because": "why no gain is predicted; empty where one is, where it is not advised, and "
         "where nobody asked",
         "reason_code": "why it is not advised, as a word for programs, such as cpu_limits; empty where it is",
+        "no_gain_code": "why no gain is predicted, as a word for programs, such as other_gpu; empty as no_gain_because",
     },
     "problems": {"what": "what is wrong with the capture", "consequence": "what was made of it"},
     "missing": {"what": "table, column or event that the capture lacks", "consequence": "what cannot be said for it"},

@@ -166,6 +166,7 @@ def _collect_facts(
         "ranks_apart_ns": exchanged.apart_ns,
         "no_waiting_because": exchanged.why_not,
         "no_gain_because": None,
+        "no_gain_code": None,
     }
 
 

@@ -32,6 +32,8 @@ class AbstentionCode(StrEnum):
     PART_OF_STEP = "part_of_step"
     KERNELS_HIDDEN = "kernels_hidden"
     NO_GPU_WORK = "no_gpu_work"
+    HOST_UNKNOWN = "host_unknown"
+    MAY_GIVE_NOTHING = "may_give_nothing"
 
 
 class AbstentionError(CodedError[AbstentionCode]):

@@ -52,45 +52,48 @@ def add_gains(summary: Summary, operations: Callable[[], pd.DataFrame], rates: S
     `analysis.insight.operations.summarise_operations` gives of the same capture."""
     rates = rates or script_rates.load()
     try:
-        step, why = step_of(summary, operations, rates), ""
+        step, why = step_of(summary, operations, rates), {"no_gain_because": "", "no_gain_code": ""}
     except AbstentionError as reason:
-        step, why = None, str(reason)
-    table = summary.sections["advice"].astype({"no_gain_because": object})
+        step, why = None, {"no_gain_because": str(reason), "no_gain_code": str(reason.code)}
+    table = summary.sections["advice"].astype({name: object for name in why})
     for row in table.index[table["reason"] == ""]:
         if step is None:
-            table.loc[row, "no_gain_because"] = why
+            table.loc[row, [*why]] = [*why.values()]
         else:
             _add_gain(table, row, step, rates)
     order = pd.DataFrame({name: -table[name].fillna(0).astype(float) for name in ("fits_limit", "gain_ns", "time_ns")})
     ranked = table.loc[order.sort_values([*order], kind="stable").index, list(COLUMNS)]
     sections = summary.sections | {"advice": ranked.reset_index(drop=True)}
-    return replace(summary, capture=summary.capture | {"no_gain_because": why}, sections=sections)
+    return replace(summary, capture=summary.capture | why, sections=sections)
 
 
 def _add_gain(table: pd.DataFrame, row: int, step: Step, rates: ScriptRates) -> None:
     """Fill the gain of a row, in place, or why there is none."""
     said = predict_step(step, (str(table.loc[row, "change"]),), rates)
     if isinstance(said, Abstention):
-        table.loc[row, "no_gain_because"] = said.reason
+        table.loc[row, ["no_gain_because", "no_gain_code"]] = [said.reason, str(said.code)]
         return
     gain_ns, least_ns, most_ns, ceiling_ns = (
         said.saved_ns(time_ns) for time_ns in (said.step_ns, said.high_ns, said.low_ns, said.ceiling_ns)
     )
     least_ns, most_ns = least_ns - REPEATS * step.step_ns, min(most_ns + REPEATS * step.step_ns, ceiling_ns)
     if least_ns <= 0:
-        table.loc[row, "no_gain_because"] = _why_uncertain(step, said, rates)
+        uncertain = _abstain_from_uncertain(step, said, rates)
+        table.loc[row, ["no_gain_because", "no_gain_code"]] = [uncertain.reason, str(uncertain.code)]
         return
     gains = {"gain_ns": gain_ns, "gain_least_ns": least_ns, "gain_most_ns": most_ns, "ceiling_ns": ceiling_ns}
     for name, time_ns in gains.items():
         table.loc[row, name] = round(time_ns)
 
 
-def _why_uncertain(step: Step, said: Prediction, rates: ScriptRates) -> str:
-    """Of a prediction whose interval holds no gain: whether that is because of what is not known of the host."""
+def _abstain_from_uncertain(step: Step, said: Prediction, rates: ScriptRates) -> Abstention:
+    """Return why a prediction whose interval holds no gain is none: what is not known of the host, or the change."""
     alone = predict_step(replace(step, host_ns={}), said.changes, rates)
     if isinstance(alone, Prediction) and alone.saved_ns(alone.high_ns) > REPEATS * step.step_ns:
-        return "the host may need as long as now: without ranges of phases, or much waiting, a capture does not tell"
-    return "it may give nothing: the interval of what is expected holds no gain"
+        why = "the host may need as long as now: without ranges of phases, or much waiting, a capture does not tell"
+        return Abstention(changes=said.changes, code=AbstentionCode.HOST_UNKNOWN, reason=why)
+    why = "it may give nothing: the interval of what is expected holds no gain"
+    return Abstention(changes=said.changes, code=AbstentionCode.MAY_GIVE_NOTHING, reason=why)
 
 
 def step_of(summary: Summary, operations: Callable[[], pd.DataFrame], rates: ScriptRates) -> Step:

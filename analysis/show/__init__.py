@@ -16,10 +16,10 @@ keys:
   phase of their kernels), communication_ranks (ranks that have communication kernels), ranks_apart_ns (median distance
   between the ends of the same collectives on them), no_waiting_because (why it is not known how much of communication
   is waiting; empty if it is), no_gain_because (why no gain of any change is predicted; empty if gains are; null if
-  advice is not asked for), num_samples (of Python stacks; without any the keys after it are null), sample_period_ns,
-  waiting_ns (GPU time without a kernel or fill: idle, or only copies from the host), waiting_span_ns (what that is a
-  part of), sampled_share (part of waiting_ns whose Python stack is known), num_sampled_steps (steps in that time; null
-  if none is marked))
+  advice is not asked for) and no_gain_code (the same as a word), num_samples (of Python stacks; without any the keys
+  after it are null), sample_period_ns, waiting_ns (GPU time without a kernel or fill: idle, or only copies from the
+  host), waiting_span_ns (what that is a part of), sampled_share (part of waiting_ns whose Python stack is known),
+  num_sampled_steps (steps in that time; null if none is marked))
 - `coverage`: {exact, early, linked, phase, inferred, none}, shares of kernel time by how its phase is known; null if
   there are no kernels. It covers kernel_share of the GPU time, and not the kernels that graph executions hide
 - `launches`: launch latency (API start to kernel start) and queue depth over all kernels; dry_ns, how long GPUs idled

@@ -41,6 +41,7 @@ DROPPED = {
     "advice": (
         *(
             "reason_code",
+            "no_gain_code",
             "fits_limit",
             "no_gain_because",
             "sure",
