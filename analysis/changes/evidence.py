@@ -67,6 +67,9 @@ class CaptureEvidence:
             capture["num_graph_executions"] or sections["api"]["name"].astype(str).str.contains("GraphLaunch").any()
         )
         self.memory_used = capture.get("memory_used")
+        self.recomputed = float(capture.get("recomputed") or 0.0)
+        """How often backward launches forward's fused attention again, as activation checkpointing does, for each
+        launch in forward."""
         self.is_slowed = capture.get("is_slowed", True)
         start, end, loaded = (capture[name] for name in ("work_start_ns", "work_end_ns", "loading_end_ns"))
         self.has_startup = loaded is not None and loaded - start >= LEAST_LOADING * (end - start)

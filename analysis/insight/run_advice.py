@@ -18,6 +18,9 @@ from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.changes import FOREACH, FUSED_ADAMW
 from profiler_job.jobs.contract.step_limit import DATA, GAPS, LAUNCHES, SYNCHRONISATION, StepLimit
 
+FORWARD_ATTENTION = r"flash_fprop|flash_fwd|fmha_fwd|fmha_cutlassF"
+"""In the names of kernels of fused attention that only a forward pass needs."""
+
 
 def advise(
     run: Mapping[str, Any],
@@ -50,6 +53,7 @@ def advise(
         "gpus": pd.DataFrame({"name": [str(run["gpu_name"])]}),
     }
     facts: dict[str, Any] = {"num_kernels": totals["calls"].sum(), "num_graph_executions": 0, "is_slowed": False}
+    facts["recomputed"] = _measure_recomputed(totals)
     facts |= {"memory_used": _measure_memory_used(run), "limit": limit}
     return advice.advise(facts | dict.fromkeys(("work_start_ns", "work_end_ns", "loading_end_ns")), sections)
 
@@ -115,6 +119,13 @@ def _list_measured(measured: pd.DataFrame) -> tuple[list[dict[str, Any]], list[d
 def _measure_memory_used(run: Mapping[str, Any]) -> float | None:
     gpu, peak = gpus.lookup(str(run["gpu_name"])), run.get("peak_memory_bytes")
     return None if gpu is None or peak is None or pd.isna(peak) else float(peak) / gpu.memory_bytes
+
+
+def _measure_recomputed(totals: pd.DataFrame) -> float:
+    """Measure how often backward launches fused attention of forward, for each launch in forward; 0 without any."""
+    of_forward = totals[totals["kernel_name"].astype(str).str.contains(FORWARD_ATTENTION)]
+    calls = of_forward.groupby(of_forward["phase"].astype(str))["calls"].sum()
+    return float(calls.get(ranges.BACKWARD, 0) / calls[ranges.FORWARD]) if ranges.FORWARD in calls else 0.0
 
 
 _OF_PHASES = ["phase", "elapsed_ns"]

@@ -40,8 +40,11 @@ PADDING = "padding"
 CASTS = "casts"
 COPIES = "copies"
 SYNCHRONISATIONS = "synchronisations"
+LOADER_WORKERS = "loader_workers"
+STATIC_CACHE = "static_cache"
 LARGER_BATCH = "larger_batch"
 CHECKPOINTING = "checkpointing"
+KEEP_ACTIVATIONS = "keep_activations"
 
 CHANGES = {
     TF32: ChangeRecord(label="TF32", axis="precision", value="tf32", is_triable=True, relieves=(COMPUTE,)),
@@ -65,8 +68,11 @@ CHANGES = {
     CASTS: ChangeRecord(label="fewer casts", relieves=(MEMORY, LAUNCHES)),
     COPIES: ChangeRecord(label="pinned memory", relieves=(MEMORY, DATA)),
     SYNCHRONISATIONS: ChangeRecord(label="fewer synchronisations", relieves=(SYNCHRONISATION,)),
+    LOADER_WORKERS: ChangeRecord(label="workers of the DataLoader", relieves=(DATA,)),
+    STATIC_CACHE: ChangeRecord(label="static cache", relieves=(MEMORY, LAUNCHES)),
     LARGER_BATCH: ChangeRecord(label="larger batch", relieves=(LAUNCHES,)),
     CHECKPOINTING: ChangeRecord(label="activation checkpointing"),
+    KEEP_ACTIVATIONS: ChangeRecord(label="no checkpointing", relieves=(COMPUTE, MEMORY, LAUNCHES)),
 }
 """By name, in the order in which a set of them is applied and named."""
 LABELS = {name: record.label for name, record in CHANGES.items()}

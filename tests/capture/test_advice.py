@@ -84,6 +84,28 @@ def with_loading(export):
     return export
 
 
+CAT = (
+    "void at::native::<unnamed>::CatArrayBatchedCopy<OpaqueType<(unsigned int)2>, unsigned int, (int)4, (int)64>(T1 *)"
+)
+
+
+def with_phases(first, second, *names, repeat=4):
+    """Kernels in the range `second`, before each of which the host spends as long in the range `first`; of a range of
+    data, a copy of the batch to the GPU ends it."""
+    export = capture_of(GEMM)
+    for number in range(1, repeat + 1):
+        start = 2 * MS * number
+        export.push(first, start, start + MS)
+        export.push(second, start + MS, start + 2 * MS)
+        if first == "data":
+            call = export.call(start + 900 * US, start + 910 * US, name="cudaMemcpyAsync_v3020")
+            export.copy(start + 920 * US, start + 930 * US, call, host=1)
+        for place, name in enumerate(names):
+            at = start + MS + 150 * US * place
+            export.launch(at + US, start=at + 10 * US, end=at + 110 * US, name=name)
+    return export
+
+
 ATTENTION = (GEMM, MUL, SOFTMAX, GEMM)
 GIVEN = {
     "tf32": capture_of(FFMA, MUL),
@@ -97,6 +119,8 @@ GIVEN = {
     "casts": capture_of(GEMM, CAST),
     "copies": with_copies(host=0),
     "synchronisations": with_waits(of_gpu=True),
+    "loader_workers": with_phases("data", "forward", GEMM),
+    "static_cache": with_phases("generation: prefill", "generation: decode", GEMM, CAT),
 }
 IN_LISTS = (
     "void at::native::<unnamed>::multi_tensor_apply_kernel<at::native::<unnamed>::TensorListMetadata<(int)4>, "
@@ -165,8 +189,21 @@ NOT_GIVEN = {
         "the GPU stays busy": (with_hidden_waits(), ""),
         "start-up": (with_loading(with_waits(of_gpu=True)), WithheldCode.STARTUP_INCLUDED),
     },
+    "loader_workers": {
+        "no data": (with_phases("loss", "forward", GEMM), ""),
+        "start-up": (with_loading(with_phases("data", "forward", GEMM)), WithheldCode.STARTUP_INCLUDED),
+    },
+    "static_cache": {
+        "no text is generated": (with_phases("loss", "forward", GEMM, CAT), ""),
+        "the cache does not grow": (with_phases("generation: prefill", "generation: decode", GEMM), ""),
+        "start-up": (
+            with_loading(with_phases("generation: prefill", "generation: decode", GEMM, CAT)),
+            WithheldCode.STARTUP_INCLUDED,
+        ),
+    },
     "larger_batch": {"any capture": (capture_of(GEMM), WithheldCode.MEMORY_UNKNOWN)},
     "checkpointing": {"any capture": (capture_of(GEMM), WithheldCode.MEMORY_UNKNOWN)},
+    "keep_activations": {"any capture": (capture_of(GEMM), "")},
 }
 
 
@@ -197,7 +234,7 @@ def test_it_is_not_advised_without_evidence_or_where_something_else_limits(summa
 
 
 def test_every_change_has_both():
-    assert [*GIVEN, "larger_batch", "checkpointing"] == [*NOT_GIVEN] == [*CHANGES]
+    assert [*GIVEN, "larger_batch", "checkpointing", "keep_activations"] == [*NOT_GIVEN] == [*CHANGES]
 
 
 def test_the_most_time_comes_first_and_reasons_come_last(summary):

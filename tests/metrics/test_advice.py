@@ -13,18 +13,20 @@ RUN = {"profiled_steps": 2, "gpu_name": "NVIDIA H200", "peak_memory_bytes": 14 *
 GEMM = "nvjet_sm90_tst_96x128_64x7_2x1_v_bz_TNN"
 
 
-def advised(step_ns=30 * MS, busy_ns=10 * MS, cause=LAUNCHES, num_gpus=1, **more):
+def advised(step_ns=30 * MS, busy_ns=10 * MS, cause=LAUNCHES, num_gpus=1, attention=(), **more):
     parts = {"kernels_ns": busy_ns, "communication_ns": 0, "copies_ns": 0, "late_launch_ns": 99 * MS, "between_ns": 0}
     elapsed = {"phase": "forward", "elapsed_ns": 109 * MS, "unknown_idle_ns": 0, "compute_ns": busy_ns} | parts
     elapsed = pd.DataFrame([elapsed | {"gpu": gpu} for gpu in range(num_gpus)])
     kernel = {"phase": "forward", "module": "", "family": "gemm", "kernel_name": GEMM}
     kernel |= {"calls": 100 * num_gpus, "time_ns": busy_ns * num_gpus}
+    fused = {"module": "", "family": "attention", "kernel_name": FLASH, "time_ns": 0}
+    kernels = [kernel, *({"phase": phase, "calls": calls} | fused for phase, calls in dict(attention).items())]
     findings = pd.DataFrame(columns=["kind", "time_ns", "count", "evidence"]).astype({"time_ns": float, "count": int})
     timed = {name: Clock(step_ns, step_ns) for name in ("forward", "step")}
     causes = dict.fromkeys(CAUSES, 0.0) | {cause: float(step_ns - busy_ns)}
     limit = StepLimit({COMPUTE: busy_ns, CPU: step_ns - busy_ns}, causes)
     api = pd.DataFrame({"name": ["cudaLaunchKernel"]})
-    return advise(RUN | more, elapsed, findings, pd.DataFrame([kernel]), api, timed, limit).set_index("change")
+    return advise(RUN | more, elapsed, findings, pd.DataFrame(kernels), api, timed, limit).set_index("change")
 
 
 def test_the_time_that_a_change_concerns_is_of_the_steps_without_nsys():
@@ -70,6 +72,22 @@ def test_checkpointing_is_never_advised_for_speed():
     assert "checkpointing" not in advised().index
     full = advised(peak_memory_bytes=135 * GB).loc["checkpointing", "reason"]
     assert "of the GPU's memory is allocated" in full and "`predict --change checkpointing`" in full
+
+
+FLASH = "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_6_128x128x64_4x1x1_kernel0"
+
+
+@pytest.mark.parametrize(
+    ("in_backward", "peak_bytes", "code"),
+    [(10, 14 * GB, ""), (10, 100 * GB, "memory_full"), (10, None, "memory_unknown"), (0, 14 * GB, None)],
+)
+def test_checkpointing_with_memory_to_spare_costs_a_forward_pass(in_backward, peak_bytes, code):
+    rows = advised(peak_memory_bytes=peak_bytes, attention={"forward": 10, "backward": in_backward})
+    assert ("keep_activations" in rows.index) == (code is not None)
+    if code is not None:
+        row = rows.loc["keep_activations"]
+        assert row["reason_code"] == code
+        assert code or (row["evidence"].startswith("100.0% of forward's attention") and row["time_ns"] > 0)
 
 
 @pytest.mark.parametrize("more", [{"peak_memory_bytes": None}, {"gpu_name": "another"}])
