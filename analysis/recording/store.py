@@ -549,7 +549,8 @@ def make_frame(name: str, table: pa.Table, file: Path) -> pd.DataFrame:
         raise RecordingError(f"{file} has no numbers in {wrong[0]}; ingest again")
     if name == "runs":
         finished = frame[frame["status"].astype(str) == "ok"]
-        if without := [column for column in OF_FINISHED_RUNS if finished[column].isna().any()]:
+        known = {column: finished[column].notna() for column in OF_FINISHED_RUNS}
+        if without := [column for column, has in known.items() if has.any() and not has.all()]:
             raise RecordingError(f"{file} has a finished run without {without[0]}; ingest again")
     if not all(pd.api.types.is_numeric_dtype(frame[column]) for column in _starts_and_ends(frame)):
         raise RecordingError(f"{file} has times that are no numbers; ingest again")

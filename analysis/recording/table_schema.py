@@ -30,7 +30,8 @@ OF_FINISHED_RUNS = (
     *("context_length", "batch_size", "gpus", "num_parameters", "gpu_memory_bytes", "warmup_steps", "measured_steps"),
     *("profiled_steps", "processes", "wall_s"),
 )
-"""Columns of `runs` with a number in each run that is ok, whatever version recorded it."""
+"""Columns of `runs` with a number in each run that is ok, or in none: captures of others and older versions lack
+some."""
 
 _RUN_ID = Column("run_id", "category", "", "the run, readable: size, context length, precision, attention, mode")
 _RANK = Column(
