@@ -13,7 +13,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from profiler_job.analysis.show.profiles import find_profiles
+from profiler_job.analysis.capture.profiles import find_profiles
 from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.handouts import HANDOUTS, Shape, find_shapes
 from profiler_job.jobs.contract.layout import STATUSES

@@ -22,9 +22,9 @@ from profiler_job.analysis.pages.question import Inputs
 from profiler_job.analysis.pages.questions import QUESTIONS
 from profiler_job.analysis.recording import ingest, store
 from profiler_job.analysis.render.answer import Answer, Column
+from profiler_job.analysis.render.document import render_document
 from profiler_job.analysis.render.tables import to_csv
 from profiler_job.analysis.render.text import file_name
-from profiler_job.analysis.show.page import render_document
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.layout import MANIFEST, RECORD, SWEEP
 from profiler_job.jobs.contract.outputs import TargetError, check_folder, replace_folder

@@ -25,8 +25,8 @@ from profiler_job.analysis.comparison.totals import MeasuredCase
 from profiler_job.analysis.comparison.waterfall import TOKENS, Cause, Waterfall
 from profiler_job.analysis.insight.limit_lines import describe_together
 from profiler_job.analysis.metrics.differences import is_beyond_chance
-from profiler_job.analysis.show.show_formats import escape_markdown
-from profiler_job.analysis.show.terminal_text import shorten_text
+from profiler_job.analysis.render.escaped_text import escape_markdown
+from profiler_job.analysis.render.terminal_text import shorten_text
 from profiler_job.jobs.contract.axes import find_label
 from profiler_job.jobs.contract.json_format import FORMAT_VERSION
 from profiler_job.jobs.contract.printable import make_printable

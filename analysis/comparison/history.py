@@ -18,6 +18,7 @@ from typing import Literal, cast
 import numpy as np
 import pandas as pd
 
+from profiler_job.analysis.capture.profiles import find_profiles
 from profiler_job.analysis.comparison import noise as noises
 from profiler_job.analysis.comparison.align import Alignment, Case, align, compare_settings
 from profiler_job.analysis.comparison.compare_formats import format_cause
@@ -36,7 +37,6 @@ from profiler_job.analysis.comparison.noise import Noise
 from profiler_job.analysis.comparison.sides import Side, is_capture, is_sweep, select_runs
 from profiler_job.analysis.comparison.totals import MeasuredCase, Totals, simplify_modules
 from profiler_job.analysis.comparison.waterfall import Cause, explain
-from profiler_job.analysis.show.profiles import find_profiles
 from profiler_job.jobs.contract.axes import find_label
 from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.exit_codes import ExitCode

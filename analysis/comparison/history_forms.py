@@ -18,8 +18,8 @@ from profiler_job.analysis.comparison.history import Group, History, HistoryEntr
 from profiler_job.analysis.comparison.judge import METRICS, find_kind
 from profiler_job.analysis.comparison.noise import ENERGY
 from profiler_job.analysis.metrics.differences import is_beyond_chance
-from profiler_job.analysis.show.show_formats import escape_csv_cell, escape_markdown
-from profiler_job.analysis.show.terminal_text import shorten_text, wrap_text
+from profiler_job.analysis.render.escaped_text import escape_csv_cell, escape_markdown
+from profiler_job.analysis.render.terminal_text import shorten_text, wrap_text
 from profiler_job.jobs.contract.axes import find_label
 from profiler_job.jobs.contract.json_format import FORMAT_VERSION
 from profiler_job.jobs.contract.printable import make_printable

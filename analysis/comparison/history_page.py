@@ -27,7 +27,7 @@ from profiler_job.analysis.comparison.history_forms import (
 )
 from profiler_job.analysis.comparison.judge import find_kind
 from profiler_job.analysis.render import chart_parts, charts
-from profiler_job.analysis.show.page import render_document, render_list, render_table
+from profiler_job.analysis.render.document import render_document, render_list, render_table
 from profiler_job.jobs.contract.printable import make_printable
 from profiler_job.jobs.contract.quantities import Kind, choose_form
 

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from profiler_job.analysis.capture.capture_cache import CachedResult, open_entry
+from profiler_job.analysis.capture.profiles import find_profiles
 from profiler_job.analysis.comparison.errors import ComparisonProblem, NotComparableError
 from profiler_job.analysis.comparison.judge import measure
 from profiler_job.analysis.comparison.sides import (
@@ -21,7 +22,6 @@ from profiler_job.analysis.comparison.sides import (
     select_runs,
 )
 from profiler_job.analysis.comparison.totals import MeasuredCase, Totals
-from profiler_job.analysis.show.profiles import find_profiles
 from profiler_job.jobs.contract.layout import MANIFEST
 from profiler_job.jobs.contract.words import format_count
 

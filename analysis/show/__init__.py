@@ -49,12 +49,13 @@ from typing import Literal, get_args
 from profiler_job.analysis.capture.capture_data import ExportError
 from profiler_job.analysis.capture.chosen_part import ALL, Selection
 from profiler_job.analysis.capture.phase_names import parse_phases
+from profiler_job.analysis.capture.profiles import find_profiles
 from profiler_job.analysis.insight.results import Predict, Summary
 from profiler_job.analysis.insight.section_columns import SECTIONS
-from profiler_job.analysis.show.profiles import find_profiles
+from profiler_job.analysis.render.escaped_text import escape_csv_cell
+from profiler_job.analysis.render.terminal_text import measure_terminal
 from profiler_job.analysis.show.reader import Reader
-from profiler_job.analysis.show.show_formats import as_csv, as_markdown, as_text, escape_csv_cell, section_as_csv
-from profiler_job.analysis.show.terminal_text import measure_terminal
+from profiler_job.analysis.show.show_formats import as_csv, as_markdown, as_text, section_as_csv
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.json_format import add_format_version
 from profiler_job.jobs.contract.printable import make_printable

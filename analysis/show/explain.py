@@ -9,6 +9,7 @@ import pandas as pd
 
 from profiler_job.analysis.capture.capture_data import ExportError
 from profiler_job.analysis.capture.nsys_export import read
+from profiler_job.analysis.capture.profiles import find_profiles
 from profiler_job.analysis.insight.results import Summary
 from profiler_job.analysis.insight.summary import summarise
 from profiler_job.analysis.reference import cuda_api, gemm_names, kernel_families
@@ -17,8 +18,7 @@ from profiler_job.analysis.reference.element_types import ELEMENT_TYPES, parse_e
 from profiler_job.analysis.reference.kernel_families import FAMILIES
 from profiler_job.analysis.reference.kernel_names import shorten
 from profiler_job.analysis.reference.rules import OTHER, Rule, Taxonomy
-from profiler_job.analysis.show.profiles import find_profiles
-from profiler_job.analysis.show.terminal_text import WIDTH, measure_terminal, wrap_text
+from profiler_job.analysis.render.terminal_text import WIDTH, measure_terminal, wrap_text
 from profiler_job.jobs.contract.errors import describe_bug
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.printable import make_printable

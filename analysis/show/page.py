@@ -3,8 +3,7 @@
 The content of a profile is not trusted: every text is escaped, and the page forbids itself to load or run anything.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib import resources
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pandas as pd
@@ -14,16 +13,13 @@ from profiler_job.analysis.insight.limit_columns import BUSY, IDLE
 from profiler_job.analysis.insight.limit_lines import INFERRED_SHARE, MOST_GPUS
 from profiler_job.analysis.insight.results import NUM_MOMENTS, Summary
 from profiler_job.analysis.insight.section_columns import ADVICE_TITLE, SECTIONS
-from profiler_job.analysis.insight.short_names import shorten
-from profiler_job.analysis.reference.columns import format_cell, format_heading
-from profiler_job.analysis.reference.kernel_families import FAMILIES
+from profiler_job.analysis.reference.columns import format_cell
+from profiler_job.analysis.render.document import FAMILY_LABELS, render_document, render_list, render_table
 from profiler_job.analysis.render.tables import family_chip
 from profiler_job.analysis.show.facts import FINDING, LEAST_SAID, format_heads, format_note
 from profiler_job.analysis.show.index import tabulate_captures
 from profiler_job.analysis.show.show_formats import ALWAYS_WHOLE, list_sections
-from profiler_job.analysis.show.terminal_text import is_text
 from profiler_job.analysis.show.wait_stacks import draw_icicle
-from profiler_job.jobs.contract.outputs import PAGE_FOOTER
 from profiler_job.jobs.contract.printable import make_printable
 from profiler_job.jobs.contract.quantities import format_time
 from profiler_job.jobs.contract.ranges import ALL_PHASES
@@ -31,16 +27,6 @@ from profiler_job.jobs.contract.words import format_count
 
 MOST_ROWS = 1_000
 """Rows of a table on the page."""
-_NAME_WIDTH = 72
-"""A longer name is folded: its full text opens."""
-_LABELS = {key: family.label for key, family in FAMILIES.items()}
-_PAGE = Markup(
-    '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-    "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
-    '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-    '<meta name="referrer" content="no-referrer">\n<title>{title}</title>\n<style>\n{style}</style>\n</head>\n'
-    "<body>\n{body}\n" + PAGE_FOOTER + " {maker}.</footer>\n</body>\n</html>\n"
-)
 
 
 def render_page(summary: Summary, top: int = 20, index: str = "") -> str:
@@ -79,23 +65,6 @@ def render_index(summaries: Sequence[Summary], files: Sequence[str]) -> str:
     return render_document("Captures", [Markup("<h1>{}</h1>").format(format_count(len(rows), "capture")), table])
 
 
-def render_document(title: str, parts: Iterable[Markup], maker: str = "show") -> str:
-    """Make a page of these parts; `maker` is the subcommand that made it."""
-    style = Markup(resources.files(__package__).joinpath("page.css").read_text(encoding="utf-8") + _style_swatches())
-    body = Markup("\n").join(part for part in parts if part)
-    return _PAGE.format(title=title, style=style, body=body, maker=maker)
-
-
-def _style_swatches() -> str:
-    """Colours of families, as a rule each: a page without scripts takes them by class."""
-    return "".join(f".family.{key}::before, .bar .{key} {{ background: var(--family-{key}); }}\n" for key in FAMILIES)
-
-
-def render_list(lines: Sequence[str], kind: str) -> Markup:
-    items = Markup("").join(Markup("<li>{}</li>\n").format(make_printable(line)) for line in lines)
-    return Markup('<ul class="{}">\n{}</ul>').format(kind, items) if lines else Markup("")
-
-
 # ------------------------------------------------------------------------------------------------------------- drawings
 
 
@@ -112,7 +81,7 @@ def _render_bar(title: str, label: str, pieces: Iterable[tuple[str, str, str, fl
             )
         )
         swatch = (
-            family_chip(kind, _LABELS)
+            family_chip(kind, FAMILY_LABELS)
             if kind
             else Markup('<span class="swatch" style="{}"></span>{}').format(style, name)
         )
@@ -126,7 +95,7 @@ def _render_bar(title: str, label: str, pieces: Iterable[tuple[str, str, str, fl
 
 def _render_families_bar(summary: Summary) -> Markup:
     rows = summary.sections["families"].to_dict("records") if "families" in summary.shown else []
-    pieces = ((row["family"], "", _LABELS[row["family"]], row["share"]) for row in rows)
+    pieces = ((row["family"], "", FAMILY_LABELS[row["family"]], row["share"]) for row in rows)
     return _render_bar("Kernel time by family", "Shares of kernel time by kernel family", pieces)
 
 
@@ -205,7 +174,7 @@ def _render_section(name: str, title: str, frame: pd.DataFrame, unfolded: int, i
     rows = frame.head(MOST_ROWS) if is_limited else frame
     parts = [Markup("<h2>{}</h2>").format(title), render_table(rows.head(unfolded))]
     if len(rows) > unfolded:
-        more = format_count(len(rows) - unfolded, "more row").replace("more rows", "more rows")
+        more = format_count(len(rows) - unfolded, "more row")
         parts.append(
             Markup('<details class="more"><summary>{}</summary>\n{}</details>').format(
                 more, render_table(rows.iloc[unfolded:])
@@ -215,42 +184,3 @@ def _render_section(name: str, title: str, frame: pd.DataFrame, unfolded: int, i
         words = f"and {len(frame) - len(rows)} more: `--format csv --section {name}` has all of them"
         parts.append(Markup('<p class="faint">{}</p>').format(words))
     return Markup("\n").join(parts)
-
-
-def render_table(frame: pd.DataFrame, links: Mapping[int, str] | None = None) -> Markup:
-    """Render a table of all rows; links: the target of the first cell of each row."""
-    texts = {column: is_text(frame, column) for column in frame.columns}
-    columns = sorted(frame.columns, key=lambda column: (column != frame.columns[0] and column != "name", texts[column]))
-    names = shorten([make_printable(name) for name in frame["name"]], _NAME_WIDTH) if "name" in frame else {}
-    head = Markup("").join(
-        Markup('<th scope="col"{}>{}</th>').format(_choose_alignment(column, texts[column]), format_heading(column))
-        for column in columns
-    )
-    body = []
-    for number, row in enumerate(frame[columns].itertuples(index=False)):
-        cells = [_render_cell(column, value, texts[column], names) for column, value in zip(columns, row)]
-        if links:
-            first = Markup('<td><a href="{}">{}</a></td>').format(links[number], format_cell(columns[0], row[0]))
-            cells[0] = first
-        body.append(Markup("<tr>{}</tr>\n").format(Markup("").join(cells)))
-    folds = Markup(' class="folds"') if any(name != short for name, short in names.items()) else Markup("")
-    table = '<div class="scroll"><table{}><thead><tr>{}</tr></thead>\n<tbody>{}</tbody></table></div>'
-    return Markup(table).format(folds, head, Markup("").join(body))
-
-
-def _choose_alignment(column: str, is_words: bool) -> Markup:
-    return Markup(' class="name"') if column == "name" else Markup("") if is_words else Markup(' class="num"')
-
-
-def _render_cell(column: str, value: object, is_words: bool, names: Mapping[str, str]) -> Markup:
-    text = format_cell(column, value)
-    if column == "name" and isinstance(value, str):
-        short = names.get(text, text)
-        if short == text:
-            return Markup('<td class="name"><code>{}</code></td>').format(text)
-        return Markup(
-            '<td class="name"><details><summary><code>{}</code></summary><code>{}</code></details></td>'
-        ).format(short, text)
-    if column == "family" and isinstance(value, str):
-        return Markup("<td>{}</td>").format(family_chip(value, _LABELS))
-    return Markup("<td{}>{}</td>").format(_choose_alignment(column, is_words), text)

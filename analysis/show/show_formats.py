@@ -2,7 +2,6 @@
 
 import csv
 import io
-import re
 from collections.abc import Iterator, Sequence
 
 import pandas as pd
@@ -11,9 +10,10 @@ from profiler_job.analysis.insight.first_advice import format_first_advice
 from profiler_job.analysis.insight.results import Summary
 from profiler_job.analysis.insight.section_columns import ADVICE_TITLE, SECTIONS
 from profiler_job.analysis.reference.columns import format_cell, format_heading
+from profiler_job.analysis.render.escaped_text import escape_csv_cell, escape_markdown
+from profiler_job.analysis.render.terminal_text import is_text, wrap_text
 from profiler_job.analysis.show.facts import format_heads, format_note
 from profiler_job.analysis.show.table_columns import fit_table
-from profiler_job.analysis.show.terminal_text import is_text, wrap_text
 from profiler_job.jobs.contract.printable import make_printable
 
 TITLES = {
@@ -99,12 +99,6 @@ def describe_left_out(narrow: Sequence[str], width: int) -> list[str]:
     return ["", *wrap_text(f"Not in {width} columns (--top 0 shows all): {'; '.join(narrow)}", width)]
 
 
-def escape_markdown(text: str) -> str:
-    """Markdown and HTML that would change what is seen, made plain."""
-    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return re.sub(r"([\\`*_{}\[\]()#+!|~$-])", r"\\\1", text)
-
-
 def as_markdown(summary: Summary, top: int) -> str:
     """Format the same as Markdown tables, with all columns and names."""
     lines = [f"# {escape_markdown(make_printable(summary.capture['source']))}", ""]
@@ -156,16 +150,3 @@ def section_as_csv(summaries: Sequence[Summary], section: str, names_profiles: b
         for row in summary.as_json()[section]:
             writer.writerow(source + [escape_csv_cell(value) for value in row.values()])
     return stream.getvalue().rstrip("\n")
-
-
-def escape_csv_cell(value: object) -> object:
-    """Return a value without characters that could drive a terminal, or a spreadsheet that takes it for a formula;
-    values of a list side by side."""
-    if isinstance(value, dict):
-        value = [f"{name}={escape_csv_cell(part)}" for name, part in value.items()]
-    if isinstance(value, list):
-        value = " ".join(map(str, value))
-    if isinstance(value, str):
-        text = make_printable(value)
-        return f"'{text}" if text.lstrip().startswith(("=", "+", "-", "@")) else text
-    return "" if value is None else value

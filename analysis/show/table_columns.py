@@ -7,7 +7,7 @@ from rich.cells import cell_len
 
 from profiler_job.analysis.insight.short_names import shorten
 from profiler_job.analysis.reference.columns import format_cell, format_heading
-from profiler_job.analysis.show.terminal_text import break_text, is_text
+from profiler_job.analysis.render.terminal_text import break_text, is_text
 
 DROPPED = {
     "kernels": ("rule", "min_ns", "max_ns", "family", "mean_ns"),

@@ -298,7 +298,7 @@ def test_a_capture_without_anything_on_a_gpu_has_a_page(tmp_path):
 
 
 def test_the_colours_of_families_are_the_sites():
-    ours, sites = ((ROOT / path).read_text() for path in ("analysis/show/page.css", "site/assets/report.css"))
+    ours, sites = ((ROOT / path).read_text() for path in ("analysis/render/document.css", "site/assets/report.css"))
     colours = [sorted(re.findall(r"--family-\w+: #\w+", text)) for text in (ours, sites)]
     assert colours[0] == colours[1]
     assert {name for name in re.findall(r"--family-(\w+):", ours)} == set(FAMILIES)

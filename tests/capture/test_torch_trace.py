@@ -10,10 +10,10 @@ from profiler_job.analysis.capture import trace_events
 from profiler_job.analysis.capture.attribution import attribute
 from profiler_job.analysis.capture.capture_data import ExportError, ExportProblem, get_process_id, get_thread_id
 from profiler_job.analysis.capture.nsys_export import read
+from profiler_job.analysis.capture.profiles import find_profiles
 from profiler_job.analysis.capture.torch_trace import CANNOT_SEE
 from profiler_job.analysis.insight.limit_lines import describe_verdict
 from profiler_job.analysis.insight.summary import summarise
-from profiler_job.analysis.show.profiles import find_profiles
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from tests.capture.nsys_files import Export
 from tests.capture.traces import AUTOGRAD, GEMM, MULTIPLY, PID, RANK, Trace, make_training
