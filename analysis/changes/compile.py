@@ -29,7 +29,7 @@ def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
         return None
     if seen.families.get("triton"):
         raise WithheldError(WithheldCode.ALREADY_MADE, "it is compiled already: it has Triton's kernels")
-    evidence = f"{calls} kernels move or map elements one after another"
+    evidence = f"{calls:,.0f} kernels move or map elements one after another"
     sure = "low: which of them it fuses is not known before"
     time_ns = float(time_ns) + seen.estimate_launching(calls)
     kept_ns = float(rows.loc[rows["family"].isin(KEPT), "total_ns"].sum())

@@ -179,7 +179,7 @@ def find_removable_kernels(seen: CaptureEvidence, kind: str, evidence: str) -> C
         return None
     finding = seen.findings.loc[kind]
     time_ns = float(finding["time_ns"]) + seen.estimate_launching(finding["count"])
-    evidence = f"{evidence} ({finding['count']} launches)"
+    evidence = f"{evidence} ({finding['count']:,.0f} launches)"
     return ChangeEvidence(
         time_ns, finding["time_ns"] + seen.waiting_ns, evidence, "medium: other kernels take their place"
     )
