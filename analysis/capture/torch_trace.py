@@ -116,7 +116,17 @@ def read_trace(path: Path, *, details: bool = True, grids: bool = False) -> Capt
         raise ExportError(
             ExportProblem.NOT_AN_EXPORT, path, f"is JSON, and no trace: it {error}", GIVE_A_TRACE, ExitCode.USAGE
         ) from error
-    except (OSError, zlib.error, ValueError, TypeError, OverflowError, ArithmeticError, MemoryError) as error:
+    except (
+        OSError,
+        zlib.error,
+        ValueError,
+        TypeError,
+        OverflowError,
+        ArithmeticError,
+        LookupError,
+        RecursionError,
+        MemoryError,
+    ) as error:
         raise ExportError(
             ExportProblem.DAMAGED, path, f"is a damaged trace ({join_lines(error)})", EXPORT_TRACE_AGAIN
         ) from error
@@ -195,7 +205,7 @@ class _CaptureMaker:
             events_ns=last - first,
             duration_ns=last - first,
             recorded_at=_find_date(facts, first),
-            missing=self._list_missing(kernels, memops, ranges, facts),
+            missing=self._list_missing(memops, api, ranges, facts),
             problems=problems,
         )
 
@@ -341,7 +351,7 @@ class _CaptureMaker:
         return problems
 
     def _list_missing(
-        self, kernels: pd.DataFrame, memops: pd.DataFrame, ranges: pd.DataFrame, facts: Facts
+        self, memops: pd.DataFrame, api: pd.DataFrame, ranges: pd.DataFrame, facts: Facts
     ) -> dict[str, str]:
         missing = dict(CANNOT_SEE)
         if not self._read.num_modules:
@@ -352,7 +362,8 @@ class _CaptureMaker:
             missing["operators and ranges"] = "kernels cannot be attributed: record with ProfilerActivity.CPU, too"
         if len(memops) and not memops["bytes"].any():
             missing["bytes of copies"] = "this exporter does not write them"
-        if facts.hip is not None or facts.roctracer is not None:
+        is_rocm = any(str(name).startswith("hip") for name in api["name"].cat.categories)
+        if is_rocm or facts.hip is not None or facts.roctracer is not None:
             missing["families of some ROCm kernels"] = "names of AMD's libraries are known only in part"
         if self._read.others:
             names = ", ".join(f"{name} ({num:,})" for name, num in self._read.others.most_common(5))

@@ -52,6 +52,7 @@ _BYTES_OF = {
 }
 _BY_PART = ("allgather", "_allgather_base", "reduce_scatter", "_reduce_scatter_base")
 _NOTHING = Arguments()
+_LONGEST_CATEGORY = 60
 _LARGEST_ID = 1 << 24
 """Ids of processes and threads are below it in a Capture; others get a number of their own."""
 
@@ -110,7 +111,7 @@ class TraceColumns:
                 kinds[cat] = _KINDS.get(str(cat).lower())
             kind = kinds[cat]
             if kind is None:
-                self.others[str(cat)] += 1
+                self.others[_replace_surrogates(str(cat)[:_LONGEST_CATEGORY])] += 1
             elif event.ts is None or event.name is None:
                 self.num_untimed += 1
             else:
@@ -184,7 +185,7 @@ class TraceColumns:
         if events:
             times = self._make_times(events)
             threads = self._number_threads(events)
-            is_started = [event.name in _STARTED for event in events] if kind == RANGES else [False] * len(events)
+            is_started = [int(kind == RANGES and event.name in _STARTED) for event in events]
             self.columns[RANGES].add(len(events), **times, thread=threads, name=names, is_started=is_started)
             if kind == OPERATORS:
                 for number, event in enumerate(events):
@@ -244,6 +245,7 @@ class TraceColumns:
         return number
 
     def _add_text(self, text: str) -> int:
+        text = _replace_surrogates(text)
         self._num_bytes += sys.getsizeof(text)
         limits.NAMES_BYTES.check(self._num_bytes)
         self.texts.append(text)
@@ -291,6 +293,10 @@ def to_int(value: Any, default: int) -> int:
     if isinstance(value, str) and re.fullmatch(r"-?\d{1,18}", value):
         return int(value)
     return default
+
+
+def _replace_surrogates(text: str) -> str:
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _to_ints(values: list[Any], default: int) -> np.ndarray:

@@ -50,7 +50,7 @@ class TraceRanges:
 
     def begin(self) -> None:
         """Begin the trace. Raises FollowError if the script runs torch.profiler itself, which would lose its trace."""
-        if torch.autograd._profiler_enabled():  # type: ignore[no-untyped-call]
+        if torch.autograd._profiler_enabled():
             raise FollowError(OWN_PROFILER)
         self._profiler = _make_profiler(with_gpu=torch.cuda.is_initialized())
         self._profiler.__enter__()
@@ -61,7 +61,7 @@ class TraceRanges:
         profiler, self._profiler = self._profiler, None
         if profiler is None:
             return
-        is_whole = torch.autograd._profiler_enabled()  # type: ignore[no-untyped-call]
+        is_whole = torch.autograd._profiler_enabled()
         profiler.__exit__(None, None, None)
         if file is None:
             return

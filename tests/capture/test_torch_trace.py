@@ -1,6 +1,7 @@
 """Traces of torch.profiler give the tables that captures of nsys give."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,7 @@ from profiler_job.analysis.capture.profiles import find_profiles
 from profiler_job.analysis.capture.torch_trace import CANNOT_SEE
 from profiler_job.analysis.insight.limit_lines import describe_verdict
 from profiler_job.analysis.insight.summary import summarise
+from profiler_job.analysis.recording import ingest
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from tests.capture.nsys_files import Export
 from tests.capture.traces import AUTOGRAD, GEMM, MULTIPLY, PID, RANK, Trace, make_training
@@ -299,3 +301,35 @@ def test_a_folder_of_ranks_holds_a_profile_for_each(tmp_path):
         make_training(distributedInfo=RANK | {"rank": rank}).write(tmp_path / f"rank{rank}.pt.trace.json.gz")
     (tmp_path / "times.json").write_text('{"steps": [1, 2]}')
     assert [path.name for path in find_profiles(tmp_path)] == ["rank0.pt.trace.json.gz", "rank1.pt.trace.json.gz"]
+
+
+def make_followed(num_steps: int = 2) -> Trace:
+    """The trace that `profile` makes of two measured steps and one with modules: forward and backward of one layer."""
+    trace = Trace(deviceProperties=[{"id": 0, "name": "NVIDIA H200"}])
+    for step in range(num_steps + 1):
+        at, with_modules = 1000.0 * step + 100, step == num_steps
+        prefix = "modules:" if with_modules else ""
+        trace.annotate(f"loop:{prefix}step", at, 900)
+        trace.annotate(f"{prefix}forward", at + 10, 100)
+        if with_modules:
+            trace.annotate("Net", at + 11, 90)
+            trace.annotate("head", at + 12, 80)
+        trace.launch(at + 20, at + 30, 5, GEMM)
+        trace.annotate(f"{prefix}backward", at + 200, 100)
+        if with_modules:
+            trace.add("user_annotation", "modules:backward/Net/head", at + 210, 50, tid=AUTOGRAD)
+        trace.launch(at + 220, at + 230, 6, GEMM, AUTOGRAD)
+    return trace
+
+
+def test_a_trace_of_profile_is_recorded_with_steps_phases_and_modules(tmp_path):
+    path = make_followed().write(tmp_path / "profile.json.gz")
+    record = SimpleNamespace(profiled_steps=2, run={"workload": "script"})
+    status, problem, captured = ingest._read_capture(path, 0, "train", record)
+    assert (status, problem) == ("ok", "")
+    kernels = captured.tables["kernels"].astype({"phase": str, "module": str})
+    assert kernels[["step", "phase", "module"]].values.tolist() == [
+        [step, phase, "Net/head"] for step in (0, 1) for phase in ("forward", "backward")
+    ]
+    steps = captured.tables["steps"].astype({"phase": str})
+    assert steps.loc[steps["phase"] == "step", "wall_ns"].tolist() == [900_000, 900_000]
