@@ -195,8 +195,8 @@ def _tables(frames: ScriptData) -> list[Table]:
 
 
 def _wait_tables(waits: pd.DataFrame, calls: pd.DataFrame) -> list[Table]:
-    """The lines that the GPU waits for, and the calls that wait for the GPU; none that have no rows."""
-    tables = [
+    """The lines that the GPU waits for, and the calls that wait for the GPU."""
+    return [
         Table(
             "waits",
             "Lines that the GPU waits for",
@@ -223,7 +223,6 @@ def _wait_tables(waits: pd.DataFrame, calls: pd.DataFrame) -> list[Table]:
             calls.drop(columns="run_id"),
         ),
     ]
-    return [table for table in tables if len(table.rows)]
 
 
 def _ranks_table(rows: pd.DataFrame) -> Table:
