@@ -1,6 +1,6 @@
 """Measure the reader: time and peak memory of load, attribution and summaries of generated captures, on two cores; and
 `compare` of two of them (`tests.bench.compare_speed`), `history` of 400 small ones, and what is kept of a capture
-for the next time; and of a trace of torch.profiler.
+for the next time; of a trace of torch.profiler; and the memory of a report of many runs.
 
     python -m tests.bench [--sizes 100000,1000000,5000000] [--repeat 3] [--out FILE.json]
 
@@ -24,7 +24,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.bench import compare_speed, history_speed, second_read, trace_speed
+from tests.bench import compare_speed, history_speed, report_memory, second_read, trace_speed
 
 NSYS_AI = "nsys-ai==0.3.0"
 # What it runs on: DuckDB, and DuckDB's reader of SQLite of the same version.
@@ -69,6 +69,8 @@ def main() -> int:
     result["targets"] += second_read.make_targets(result["second_read"])
     result["trace"] = trace_speed.measure()
     result["targets"] += trace_speed.make_targets(result["trace"])
+    result["report"] = report_memory.measure()
+    result["targets"].append(report_memory.make_target(result["report"]))
     if arguments.out:
         write(result, arguments.out)
     _print(result)
