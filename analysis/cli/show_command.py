@@ -1,17 +1,14 @@
 """The command `show`: summarise captures."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, get_args
 
-import pandas as pd
 import typer
 
 from profiler_job.analysis import show as showing
 from profiler_job.analysis.capture import chosen_part
 from profiler_job.analysis.cli.shared_options import Force, NoCache
 from profiler_job.analysis.cli.terminal import escape_unencodable, is_given
-from profiler_job.analysis.insight.results import Summary
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.printable import print_line
 
@@ -94,19 +91,11 @@ def show(
             selection=selection,
             html=html,
             force=force,
-            predict=add_gains,
             is_whole=is_whole,
             caches=not no_cache,
         )
     if code:
         raise typer.Exit(code)
-
-
-def add_gains(summary: Summary, operations: Callable[[], pd.DataFrame]) -> Summary:
-    """Add predicted gains to the advice of a summary. What predicts takes time to import."""
-    from profiler_job.analysis.prediction import captures
-
-    return captures.add_gains(summary, operations)
 
 
 def refuse_contradictions(

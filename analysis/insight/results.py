@@ -52,8 +52,7 @@ class Insight:
 class Summary:
     """capture: facts; coverage: shares of kernel time by attribution; sections: a frame for each of SECTIONS; shown:
     the sections that are asked for; busy: for each GPU the busy share of NUM_MOMENTS equal pieces of the events' time,
-    if `summarise` was asked for it; phases_ns: kernel time by phase without --between, if that leaves a part and gains
-    are to be predicted; form_sentences: says in sentences what the summary means."""
+    if `summarise` was asked for it; form_sentences: says in sentences what the summary means."""
 
     capture: dict[str, Any]
     coverage: dict[str, float | None]
@@ -62,7 +61,6 @@ class Summary:
     sections: dict[str, pd.DataFrame] = field(default_factory=dict)
     shown: tuple[str, ...] = tuple(SECTIONS)
     busy: dict[int, np.ndarray] = field(default_factory=dict)
-    phases_ns: dict[str, int] = field(default_factory=dict)
 
     @cached_property
     def insight(self) -> Insight:
@@ -84,11 +82,6 @@ class Summary:
         is_whole = len(self.shown) == len(SECTIONS)
         sentences = {"sentences": self.insight.sentences.as_json()} if is_whole else {}
         return {"capture": self.capture, "coverage": self.coverage, "launches": self.launches} | rows | sentences
-
-
-Predict = Callable[[Summary, Callable[[], pd.DataFrame]], Summary]
-"""Adds predicted gains to the advice of a summary; the second argument gives what `summarise_operations` gives of its
-capture."""
 
 
 def _make_records(frame: pd.DataFrame) -> list[dict[str, Any]]:

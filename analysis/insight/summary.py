@@ -5,7 +5,7 @@ explains each column in one line. Everything is vectorised: a capture of a milli
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,14 +27,43 @@ from profiler_job.analysis.insight.api_times import summarise_api, summarise_lau
 from profiler_job.analysis.insight.capture_gaps import find_unmatched_ranges, list_missing, list_problems
 from profiler_job.analysis.insight.communication import measure
 from profiler_job.analysis.insight.insight import form_sentences
-from profiler_job.analysis.insight.operations import summarise_operations
 from profiler_job.analysis.insight.phase_times import summarise_phases
 from profiler_job.analysis.insight.range_times import summarise_ranges
-from profiler_job.analysis.insight.results import NUM_MOMENTS, Predict, Summary
+from profiler_job.analysis.insight.results import NUM_MOMENTS, Summary
 from profiler_job.analysis.insight.section_columns import SECTIONS, compute_share, make_frame
 from profiler_job.analysis.insight.waits import find_waits
 from profiler_job.analysis.reference import kernel_families
 from profiler_job.analysis.reference.rules import OTHER, Taxonomy
+
+
+@dataclass(frozen=True, kw_only=True)
+class CapturePart:
+    """What `selection` leaves of a capture, and the entire capture. zero: when its first event begins."""
+
+    capture: Capture
+    attribution: Attribution
+    entire: tuple[Capture, Attribution]
+    selection: Selection
+    zero: int
+
+
+def select_part(
+    capture: Capture,
+    attribution: Attribution | None = None,
+    chosen: Mapping[str, str] | None = None,
+    selection: Selection = ALL,
+    skips_startup: bool = False,
+) -> CapturePart:
+    """Select a part of a capture; the arguments are those of `summarise`. Raises ExportError."""
+    attribution = attribution or infer_phases(capture, attribute(capture, chosen))
+    zero = find_first_event(capture)
+    is_free = skips_startup and selection.between is None and selection.range is None
+    startup = find_startup_end(capture, attribution) if is_free else None
+    if startup is not None:
+        selection = replace(selection, between=(startup - zero, capture.events_ns), after_startup=True)
+    entire = capture, attribution
+    capture, attribution = select(*entire, selection)
+    return CapturePart(capture=capture, attribution=attribution, entire=entire, selection=selection, zero=zero)
 
 
 def summarise(
@@ -44,21 +73,20 @@ def summarise(
     chosen: Mapping[str, str] | None = None,
     selection: Selection = ALL,
     with_moments: bool = False,
-    predict: Predict | None = None,
     skips_startup: bool = False,
 ) -> Summary:
     """Summarise what `selection` leaves of `capture`, with kernels classified by `taxonomy`. chosen: phases of ranges
-    that the user names; with_moments: `busy`, too, which is for drawing; predict: adds gains to the advice, if that is
-    shown; skips_startup: start-up is left out, if `selection` leaves no part of the time already. Raises
-    ExportError."""
-    attribution = attribution or infer_phases(capture, attribute(capture, chosen))
-    zero = find_first_event(capture)
-    is_free = skips_startup and selection.between is None and selection.range is None
-    startup = find_startup_end(capture, attribution) if is_free else None
-    if startup is not None:
-        selection = replace(selection, between=(startup - zero, capture.events_ns), after_startup=True)
-    of_all_gpus = capture, attribution
-    capture, attribution = select(*of_all_gpus, selection)
+    that the user names; with_moments: `busy`, too, which is for drawing; skips_startup: start-up is left out, if
+    `selection` leaves no part of the time already. Raises ExportError."""
+    part = select_part(capture, attribution, chosen, selection, skips_startup)
+    return summarise_part(part, taxonomy, chosen, with_moments)
+
+
+def summarise_part(
+    part: CapturePart, taxonomy: Taxonomy, chosen: Mapping[str, str] | None = None, with_moments: bool = False
+) -> Summary:
+    """Summarise a part of a capture; the other arguments are those of `summarise`."""
+    capture, attribution, selection = part.capture, part.attribution, part.selection
     kernels = capture.kernels
     duration = (kernels["end_ns"] - kernels["start_ns"]).to_numpy()
     gpu = find_gpus(capture, kernels)
@@ -81,7 +109,7 @@ def summarise(
     if selection.gpu is None:
         exchanged = measure(capture, attribution, gpu, taxonomy)
     else:  # who waits for whom shows in the kernels of the other GPUs
-        every, places = select(*of_all_gpus, replace(selection, gpu=None))
+        every, places = select(*part.entire, replace(selection, gpu=None))
         exchanged = measure(every, places, find_gpus(every, every.kernels), taxonomy).select_gpu(selection.gpu)
     sections |= {"communication": exchanged.of_gpus}
     sections |= {"collectives": exchanged.collectives, "messages": exchanged.messages}
@@ -96,14 +124,14 @@ def summarise(
     sections |= {"waits": waits.lines, "wait_stacks": waits.stacks, "sync_lines": waits.syncs}
     sections["problems"] = list_problems(capture, attribution)
     sections["missing"] = list_missing(capture, attribution, chosen or {})
-    facts = _collect_facts(capture, attribution, selection, sections, exchanged, zero) | waits.facts
+    facts = _collect_facts(capture, attribution, selection, sections, exchanged, part.zero) | waits.facts
     capabilities = {
         str(gpu.get("name")): (int(gpu["compute_major"]), int(gpu.get("compute_minor") or 0))
         for gpu in capture.gpus
         if gpu.get("compute_major")
     }
     sections["advice"] = advice.advise(facts | {"compute_capabilities": capabilities}, sections)
-    summary = Summary(
+    return Summary(
         capture=facts,
         coverage=_measure_coverage(attribution, duration),
         form_sentences=form_sentences,
@@ -112,11 +140,6 @@ def summarise(
         shown=selection.sections or tuple(SECTIONS),
         busy=_measure_busy_moments(capture, gpus) if with_moments else {},
     )
-    if predict is None or "advice" not in summary.shown:
-        return summary
-    if selection.between:
-        summary = replace(summary, phases_ns=_sum_phases(*select(*of_all_gpus, replace(selection, between=None))))
-    return predict(summary, lambda: summarise_operations(capture, attribution, taxonomy))
 
 
 def _measure_coverage(attribution: Attribution, duration: np.ndarray) -> dict[str, float | None]:
@@ -168,12 +191,6 @@ def _collect_facts(
         "no_gain_because": None,
         "no_gain_code": None,
     }
-
-
-def _sum_phases(capture: Capture, attribution: Attribution) -> dict[str, int]:
-    duration = capture.kernels["end_ns"] - capture.kernels["start_ns"]
-    sums = duration.groupby(attribution.kernels["phase"].astype(str).to_numpy()).sum()
-    return {str(phase): int(time_ns) for phase, time_ns in sums.items()}
 
 
 def _find_work(capture: Capture, zero: int) -> dict[str, int | None]:

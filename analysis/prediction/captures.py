@@ -8,16 +8,21 @@ from.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pandas as pd
 
+from profiler_job.analysis.capture.attribution import Attribution
+from profiler_job.analysis.capture.capture_data import Capture
+from profiler_job.analysis.capture.chosen_part import ALL, Selection
+from profiler_job.analysis.capture.selection import select
 from profiler_job.analysis.changes.evidence import LEAST, CaptureEvidence
 from profiler_job.analysis.insight.advice import COLUMNS
 from profiler_job.analysis.insight.findings import is_unaligned
-from profiler_job.analysis.insight.operations import COPIES
+from profiler_job.analysis.insight.operations import COPIES, summarise_operations
 from profiler_job.analysis.insight.results import Summary
+from profiler_job.analysis.insight.summary import CapturePart, select_part, summarise_part
 from profiler_job.analysis.prediction import fusion, script_rates, scripts
 from profiler_job.analysis.prediction.abstentions import AbstentionCode, AbstentionError
 from profiler_job.analysis.prediction.baseline import ATTENTION, GEMM
@@ -26,7 +31,8 @@ from profiler_job.analysis.prediction.script_changes import WAITS, Behind, Step
 from profiler_job.analysis.prediction.script_rates import ATTENTION_GEMMS, LINEAR, REST, ScriptRates
 from profiler_job.analysis.prediction.scripts import GPU_LIMITED, UNDER_NSYS, predict_step
 from profiler_job.analysis.prediction.sweep_changes import PASSES
-from profiler_job.analysis.reference import gemm_names
+from profiler_job.analysis.reference import gemm_names, kernel_families
+from profiler_job.analysis.reference.rules import Taxonomy
 from profiler_job.jobs.contract import changes, ranges
 
 MOST_UNKNOWN = 0.05
@@ -47,12 +53,25 @@ _RECORDED = ("fp32", "tf32", "bf16")
 _OF_CAPTURE = ("casts", "per_tensor_optimizer", "unaligned_gemms", "unfused_attention")
 
 
-def add_gains(summary: Summary, operations: Callable[[], pd.DataFrame], rates: ScriptRates | None = None) -> Summary:
-    """The summary with the gains of its advice, the largest first, or with why there are none. operations: gives what
-    `analysis.insight.operations.summarise_operations` gives of the same capture."""
-    rates = rates or script_rates.load()
+def summarise_with_gains(
+    capture: Capture,
+    taxonomy: Taxonomy = kernel_families.BUILT_IN,
+    chosen: Mapping[str, str] | None = None,
+    selection: Selection = ALL,
+    with_moments: bool = False,
+    skips_startup: bool = False,
+) -> Summary:
+    """As `insight.summary.summarise`, and with gains in the advice, if that is shown. Raises ExportError."""
+    part = select_part(capture, chosen=chosen, selection=selection, skips_startup=skips_startup)
+    summary = summarise_part(part, taxonomy, chosen, with_moments)
+    return add_gains(summary, part, taxonomy) if "advice" in summary.shown else summary
+
+
+def add_gains(summary: Summary, part: CapturePart, taxonomy: Taxonomy) -> Summary:
+    """Add the gains of the advice to the summary of a part of a capture, the largest first, or why there are none."""
+    rates = script_rates.load()
     try:
-        step, why = step_of(summary, operations, rates), {"no_gain_because": "", "no_gain_code": ""}
+        step, why = step_of(summary, part, taxonomy, rates), {"no_gain_because": "", "no_gain_code": ""}
     except AbstentionError as reason:
         step, why = None, {"no_gain_because": str(reason), "no_gain_code": str(reason.code)}
     table = summary.sections["advice"].astype({name: object for name in why})
@@ -96,17 +115,17 @@ def _abstain_from_uncertain(step: Step, said: Prediction, rates: ScriptRates) ->
     return Abstention(changes=said.changes, code=AbstentionCode.MAY_GIVE_NOTHING, reason=why)
 
 
-def step_of(summary: Summary, operations: Callable[[], pd.DataFrame], rates: ScriptRates) -> Step:
+def step_of(summary: Summary, part: CapturePart, taxonomy: Taxonomy, rates: ScriptRates) -> Step:
     """All that was captured, as a step that the GPU limits. Raises AbstentionError."""
     seen = CaptureEvidence(summary.capture, summary.sections)
     _need_gpu_limited(summary, seen, rates)
-    work = operations()
+    work = summarise_operations(part.capture, part.attribution, taxonomy)
     if work.loc[work["family"] != COPIES, "process"].nunique() > 1:
         raise AbstentionError(
             AbstentionCode.SEVERAL_GPUS, "several processes share its GPU, and each has a host of its own"
         )
     _need_phases(work)
-    _need_whole_steps(summary)
+    _need_whole_steps(summary, part)
     precision = precision_of(work)
     parts = parts_of(work)
     behind, step_ns, launches = measure_savable(summary, work), seen.work_ns, max(float(parts["launches"].sum()), 1.0)
@@ -175,13 +194,16 @@ def _need_phases(work: pd.DataFrame) -> None:
         )
 
 
-def _need_whole_steps(summary: Summary) -> None:
+def _need_whole_steps(summary: Summary, part: CapturePart) -> None:
     """Raise AbstentionError where --between leaves a part of a step: a pass or the optimizer, as far as the whole
     capture has it, has another part of the kernel time of known phases in the window than in the whole capture."""
+    if not part.selection.between:
+        return
     named = summary.sections["phases"]
+    without = _sum_phases(*select(*part.entire, replace(part.selection, between=None)))
     window, capture = (
         {phase: int(ns) for phase, ns in times if phase in _OF_STEPS}
-        for times in (zip(named["phase"], named["kernel_ns"]), summary.phases_ns.items())
+        for times in (zip(named["phase"], named["kernel_ns"]), without.items())
     )
     for phase in (*PASSES, ranges.OPTIMIZER):
         if not capture.get(phase):
@@ -189,6 +211,13 @@ def _need_whole_steps(summary: Summary) -> None:
         ratio = window.get(phase, 0) / max(sum(window.values()), 1) * sum(capture.values()) / capture[phase]
         if not 1 / AS_LARGE <= ratio <= AS_LARGE:
             raise AbstentionError(AbstentionCode.PART_OF_STEP, "it is a part of a step: give --between whole steps")
+
+
+def _sum_phases(capture: Capture, attribution: Attribution) -> dict[str, int]:
+    """Sum kernel time by phase, in ns."""
+    duration = capture.kernels["end_ns"] - capture.kernels["start_ns"]
+    sums = duration.groupby(attribution.kernels["phase"].astype(str).to_numpy()).sum()
+    return {str(phase): int(time_ns) for phase, time_ns in sums.items()}
 
 
 def parts_of(work: pd.DataFrame) -> pd.DataFrame:

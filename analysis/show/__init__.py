@@ -50,7 +50,7 @@ from profiler_job.analysis.capture.capture_data import ExportError
 from profiler_job.analysis.capture.chosen_part import ALL, Selection
 from profiler_job.analysis.capture.phase_names import parse_phases
 from profiler_job.analysis.capture.profiles import find_profiles
-from profiler_job.analysis.insight.results import Predict, Summary
+from profiler_job.analysis.insight.results import Summary
 from profiler_job.analysis.insight.section_columns import SECTIONS
 from profiler_job.analysis.render.escaped_text import escape_csv_cell
 from profiler_job.analysis.render.terminal_text import measure_terminal
@@ -76,7 +76,6 @@ def show(
     selection: Selection = ALL,
     html: Path | None = None,
     force: bool = False,
-    predict: Predict | None = None,
     is_whole: bool = False,
     caches: bool = True,
 ) -> int:
@@ -86,7 +85,7 @@ def show(
     each, unless sections are chosen. form: one of FORMATS. top: rows of a section in text and md, 0 for all. rules:
     TOML file with rules of further kernel families. phases: ranges that mark phases, as PHASE=RANGE. selection: the
     part of a capture to summarise. html: write pages there instead, see `write_pages`, and with `force` in place of
-    anything. predict: adds gains to the advice. is_whole: with start-up, which is left out otherwise; tables of folders
+    anything. is_whole: with start-up, which is left out otherwise; tables of folders
     have it. caches: whether results are kept next to the profiles. Returns the exit code: 0, or the code of the error
     if a profile, the rules or the phases could not be read.
     """
@@ -112,7 +111,6 @@ def show(
         err,
         rules=rules,
         with_moments=html is not None,
-        predict=predict,
         skips_startup=not is_whole and not has_folder,
         caches=caches,
     )

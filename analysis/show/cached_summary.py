@@ -18,7 +18,6 @@ def list_options(
     *,
     rules: Path | None,
     with_moments: bool,
-    has_gains: bool,
     skips_startup: bool,
 ) -> dict[str, Any]:
     """List all that changes the summary of a capture. Raises OSError if the rules cannot be read."""
@@ -28,7 +27,6 @@ def list_options(
         "selection": selection.as_json(),
         "rules": hashlib.sha256(rules.read_bytes()).hexdigest() if rules else "",
         "with_moments": with_moments,
-        "has_gains": has_gains,
         "skips_startup": skips_startup,
     }
 
@@ -41,7 +39,6 @@ def pack_summary(summary: Summary) -> CachedResult:
         "launches": summary.launches,
         "shown": summary.shown,
         "busy": {str(gpu): shares.tolist() for gpu, shares in summary.busy.items()},
-        "phases_ns": summary.phases_ns,
         "sentences": summary.insight.sentences.as_json(),
     }
     return CachedResult(facts, summary.sections)

@@ -7,7 +7,7 @@ from typing import TypeVar
 from profiler_job.analysis.capture.capture_cache import open_entry
 from profiler_job.analysis.capture.capture_data import ExportError
 from profiler_job.analysis.capture.chosen_part import Selection
-from profiler_job.analysis.insight.results import Predict, Summary
+from profiler_job.analysis.insight.results import Summary
 from profiler_job.analysis.show.cached_summary import list_options, pack_summary, unpack_summary
 from profiler_job.jobs.contract.errors import describe_bug
 from profiler_job.jobs.contract.exit_codes import ExitCode
@@ -29,19 +29,17 @@ class Reader:
         *,
         rules: Path | None = None,
         with_moments: bool = False,
-        predict: Predict | None = None,
         skips_startup: bool = True,
         caches: bool = True,
     ):
         self._phases, self._selection, self._rules = phases, selection, rules
-        self._with_moments, self._predict = with_moments, predict
+        self._with_moments = with_moments
         self._skips_startup, self._caches = skips_startup, caches
         self._options = list_options(
             phases,
             selection,
             rules=rules,
             with_moments=with_moments,
-            has_gains=predict is not None,
             skips_startup=skips_startup,
         )
         self._err = err
@@ -66,17 +64,16 @@ class Reader:
             return unpack_summary(kept)
         # What reads a profile takes as long to import as all the rest.
         from profiler_job.analysis.capture.nsys_export import read
-        from profiler_job.analysis.insight.summary import summarise
+        from profiler_job.analysis.prediction.captures import summarise_with_gains
         from profiler_job.analysis.reference import kernel_families
 
         taxonomy = kernel_families.add_user_rules(self._rules) if self._rules else kernel_families.BUILT_IN
-        summary = summarise(
+        summary = summarise_with_gains(
             read(profile, details=False),
             taxonomy=taxonomy,
             chosen=self._phases,
             selection=self._selection,
             with_moments=self._with_moments,
-            predict=self._predict,
             skips_startup=self._skips_startup,
         )
         if entry:

@@ -6,8 +6,8 @@ import pytest
 
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.insight.limit_lines import find_limit
-from profiler_job.analysis.insight.summary import Summary, summarise
-from profiler_job.analysis.prediction.captures import add_gains
+from profiler_job.analysis.insight.summary import Summary
+from profiler_job.analysis.prediction.captures import summarise_with_gains
 from profiler_job.jobs.contract.changes import CHANGES
 from profiler_job.jobs.contract.step_limit import COMMUNICATION, CPU, GPU, LAUNCHES, StepLimit
 from tests import packed
@@ -21,7 +21,7 @@ CAPTURES = sorted(path for pattern in (*PATTERNS, OF_SCRIPTS) for path in DATA.g
 @pytest.fixture(scope="module", params=CAPTURES, ids=lambda path: f"{path.parent.name}-{path.name}")
 def summary(request, tmp_path_factory) -> Summary:
     path = packed.unpack(request.param, tmp_path_factory.mktemp("capture") / "x.sqlite")
-    return summarise(read(path, details=False), predict=add_gains, skips_startup=True)
+    return summarise_with_gains(read(path, details=False), skips_startup=True)
 
 
 def need_limit(summary: Summary) -> StepLimit:

@@ -11,7 +11,7 @@ from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.insight.summary import summarise
 from profiler_job.analysis.pages import run_page, script_page
 from profiler_job.analysis.prediction import recording_predictions
-from profiler_job.analysis.prediction.captures import add_gains
+from profiler_job.analysis.prediction.captures import summarise_with_gains
 from profiler_job.analysis.reference.kernel_families import FAMILIES
 from profiler_job.analysis.show import show
 from profiler_job.analysis.show.page import render_page
@@ -36,7 +36,7 @@ def read_words(page: str) -> str:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_capture_means_the_same_in_text_markdown_html_and_json(name, tmp_path):
     path = unpack(name, tmp_path)
-    summary = summarise(read(path, details=False), predict=add_gains, skips_startup=True)
+    summary = summarise_with_gains(read(path, details=False), skips_startup=True)
     said = summary.insight.sentences
     lines = [*said.verdict, *said.communication, *said.findings, *(line for entry in said.advice for line in entry)]
     assert said.verdict and said.findings and said.advice
@@ -47,7 +47,7 @@ def test_a_capture_means_the_same_in_text_markdown_html_and_json(name, tmp_path)
     }
     assert not [(form, line) for form, words in forms.items() for line in lines if line not in words]
     printed: list[str] = []
-    assert show([path], "json", 0, out=printed.append, err=pytest.fail, predict=add_gains) == 0
+    assert show([path], "json", 0, out=printed.append, err=pytest.fail) == 0
     assert json.loads("".join(printed))["sentences"] == said.as_json()
 
 

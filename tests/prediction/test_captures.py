@@ -14,10 +14,9 @@ from profiler_job.analysis.capture.chosen_part import Selection
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.capture.selection import find_first_event
 from profiler_job.analysis.insight.operations import summarise_operations
-from profiler_job.analysis.insight.summary import summarise
 from profiler_job.analysis.prediction import script_development, script_rates, scripts
 from profiler_job.analysis.prediction.abstentions import AbstentionCode
-from profiler_job.analysis.prediction.captures import REPEATS, add_gains
+from profiler_job.analysis.prediction.captures import REPEATS, summarise_with_gains
 from profiler_job.analysis.prediction.script_changes import EXPECTED, UNALIGNED_FASTER
 from profiler_job.analysis.prediction.sweep_changes import BATCHED
 from profiler_job.analysis.reference.kernel_families import BUILT_IN
@@ -65,7 +64,7 @@ def steps_of(capture):
 def summary_of_steps(path):
     capture = read(path, details=False)
     between, _ = steps_of(capture)
-    return summarise(capture, selection=Selection(between=between), predict=add_gains)
+    return summarise_with_gains(capture, selection=Selection(between=between))
 
 
 def rows_of(summary):
@@ -94,7 +93,7 @@ LAYERS = {"forward": (FFMA, MUL) * 5, "backward": (FFMA, FFMA, MUL) * 5}
 
 def summed(export, folder, **selection):
     path = export.sqlite(folder / "x.sqlite")
-    return summarise(read(path, details=False), selection=Selection(**selection), predict=add_gains)
+    return summarise_with_gains(read(path, details=False), selection=Selection(**selection))
 
 
 # ---------------------------------------------------------------------------------------------------------- predictions
@@ -114,7 +113,7 @@ def test_the_capture_of_a_script_says_what_its_recording_says(script, tmp_path):
     of_recording = scripts.step_of(recording, rates)
     packed = Path(__file__).parents[1] / "data/h200_scripts/graphs/graphed_parts/profile.sqlite.packed"
     file = packing.unpack(packed, tmp_path / "graphs.sqlite")
-    summary = summarise(read(file, details=False), predict=add_gains)
+    summary = summarise_with_gains(read(file, details=False))
     captured_ns = summary.capture["work_end_ns"] - summary.capture["work_start_ns"]
     for change in ("tf32", "bf16"):
         said = scripts.predict_step(of_recording, (change,), rates)
@@ -184,7 +183,7 @@ def test_what_fused_adamw_took_of_one_tensor_by_tensor_is_made_of_the_recorded_r
     ("name", "code"), [("ddp_plain", AbstentionCode.SEVERAL_GPUS), ("gpt2_plain", AbstentionCode.STARTUP_INCLUDED)]
 )
 def test_a_real_capture_that_the_gpu_need_not_limit_has_one_reason(tmp_path, name, code):
-    summary = summarise(read(unpack(name, tmp_path), details=False), predict=add_gains)
+    summary = summarise_with_gains(read(unpack(name, tmp_path), details=False))
     assert summary.capture["no_gain_code"] == code
     assert summary.sections["advice"]["gain_ns"].isna().all()
     why = summary.capture["no_gain_because"]
@@ -194,7 +193,7 @@ def test_a_real_capture_that_the_gpu_need_not_limit_has_one_reason(tmp_path, nam
 
 
 def test_steps_that_ranges_do_not_mark_have_no_prediction(exported):
-    summary = summarise(read(exported(XL), details=False), predict=add_gains)
+    summary = summarise_with_gains(read(exported(XL), details=False))
     assert summary.capture["no_gain_code"] == AbstentionCode.PHASES_UNKNOWN
     advised = summary.sections["advice"].query("reason == ''")
     assert set(advised["no_gain_because"]) == {summary.capture["no_gain_because"]}
@@ -204,10 +203,10 @@ def test_steps_that_ranges_do_not_mark_have_no_prediction(exported):
 def test_a_part_of_a_step_has_no_prediction_where_the_host_limits_its_capture(exported, between):
     """The GPU is busy there with what the host had launched before. The prediction was that BF16 saves 58% of it."""
     capture = read(exported(SMALL), details=False)
-    summary = summarise(capture, predict=add_gains)
+    summary = summarise_with_gains(capture)
     assert summary.capture["no_gain_code"] == AbstentionCode.CPU_LIMITS
     moments = tuple(round(moment * MS) for moment in between)
-    window = summarise(capture, selection=Selection(between=moments), predict=add_gains)
+    window = summarise_with_gains(capture, selection=Selection(between=moments))
     assert window.capture["no_gain_code"] == AbstentionCode.PART_OF_STEP
     assert window.sections["advice"]["gain_ns"].isna().all()
 

@@ -6,9 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from profiler_job.analysis.insight.summary import summarise
 from profiler_job.analysis.prediction import ledger
-from profiler_job.analysis.prediction.captures import add_gains
+from profiler_job.analysis.prediction.captures import summarise_with_gains
 from profiler_job.analysis.recording import store
 from profiler_job.jobs.contract.layout import name_changed
 from tests.prediction.rebuilt import capture_of
@@ -42,7 +41,7 @@ def test_in_hindsight_what_was_measured_lies_in_the_interval_of_a_capture(tmp_pa
 def predict_measured(recording, run_id, measured, after) -> pd.DataFrame:
     """Of each predicted gain whose change was measured: change, error of the step, and whether it lies inside. Both as
     parts of the time before, which is longer in a capture. after: run id with a change."""
-    summary = summarise(capture_of(recording, run_id), predict=add_gains)
+    summary = summarise_with_gains(capture_of(recording, run_id))
     captured_ns = summary.capture["work_end_ns"] - summary.capture["work_start_ns"]
     table = summary.sections["advice"].dropna(subset=["gain_ns"])
     known = [after(change) in measured and after(change) != run_id for change in table["change"]]
