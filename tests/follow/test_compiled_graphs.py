@@ -101,7 +101,7 @@ def test_each_launch_of_a_compiled_model_names_its_modules(tmp_path):
     assert losses == run(tmp_path, WHOLE + TRAIN, is_followed=False)[1][: len(losses)]
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_modules_inside_a_compiled_block_are_named_below_it(tmp_path):
     log, _, _ = run(tmp_path, REGIONAL + TRAIN)
     graphs = list_graphs(log)
@@ -110,7 +110,7 @@ def test_modules_inside_a_compiled_block_are_named_below_it(tmp_path):
     assert "mlp/0=100" in {name.partition("|")[2] for name in graphs[0][2]}
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_graph_that_breaks_says_why_and_each_part_is_known(tmp_path):
     log, _, facts = run(tmp_path, BROKEN + TRAIN)
     assert len(facts["graph_breaks"]) == 1
@@ -118,7 +118,7 @@ def test_a_graph_that_breaks_says_why_and_each_part_is_known(tmp_path):
     assert {"first/mlp/0=100", "second/mlp/0=100"} <= named
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_full_cache_of_graphs_is_neither_read_nor_written(tmp_path):
     run(tmp_path, WHOLE + TRAIN, is_followed=False)
     held = sorted(path.name for path in (tmp_path / "cache").rglob("fxgraph/*/*"))
