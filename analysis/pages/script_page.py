@@ -51,7 +51,8 @@ def answer(
         "first_rank": int(frames.ranks["rank"].min()) if len(frames.ranks) else 0,
     }
     tables = [*_tables(frames), *_wait_tables(scale_waits(waits, limit), sync_calls)]
-    return assemble(facts, _claims(frames, scalars, limit), tables, _charts(frames))
+    claims = [*_claims(frames, scalars, limit), _claim_waits(scale_waits(waits, limit))]
+    return assemble(facts, claims, tables, _charts(frames))
 
 
 def _replayed(kernels: pd.DataFrame) -> float:
@@ -156,6 +157,13 @@ def _claims(frames: ScriptData, scalars: dict[str, float], limit: StepLimit | No
         ),
         Claim("kernel", frames.kernels.head(1), facts=lambda rows: rows.iloc[0].to_dict()),
     ]
+
+
+def _claim_waits(waits: pd.DataFrame) -> Claim:
+    """Claim on the line that the GPU waits for most."""
+    return Claim(
+        "waits", waits.sort_values("share", ascending=False).head(1), facts=lambda rows: rows.iloc[0].to_dict()
+    )
 
 
 def _generation_claims(frames: ScriptData, scalars: dict[str, float]) -> list[Claim]:

@@ -40,7 +40,8 @@ def measure_idle_share(database: Path) -> float:
                     by_gpu.setdefault((process, device), []).append((max(begins, start), min(ends, end)))
     if not by_gpu or end <= start:
         return 0.0
-    return 1 - sum(map(_measure_busy, by_gpu.values())) / ((end - start) * len(by_gpu))
+    busy = sum(map(_measure_busy, by_gpu.values()))
+    return 1 - busy / (int(end - start) * len(by_gpu))
 
 
 def _measure_busy(times: list[tuple[int, int]]) -> int:

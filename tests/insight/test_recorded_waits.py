@@ -108,6 +108,7 @@ def test_the_page_of_the_script_names_them(recording, tmp_path):
     page = read_words(read_page(tmp_path / "index.md"))
     assert "Which line the GPU waits for" in page and "train.py:8" in page and "train.py:16" in page
     assert not [line for line in answer.facts["waits"] if line not in page]
+    assert "The GPU waits most for `train.py:8`" in page
 
 
 @pytest.mark.parametrize("options", [(), ("--private",)])
