@@ -17,6 +17,7 @@ from profiler_job.jobs.contract.words import NOT_MEASURED, format_count, inflect
 
 LETTERS = ("a", "b", "c", "d", "e")
 MOST_FAMILIES = 5
+FUSED = "fused attention has no softmax of its own; measure eager attention"
 LEAST_SHARE = 0.0005
 """A family with less in every case would read 0.0%; the CSV has it."""
 
@@ -45,11 +46,13 @@ class WrittenAnswer:
 @dataclass(frozen=True, kw_only=True)
 class Folder:
     """What sentences need in addition to the answer. by: columns that name a case. cases: the cases that have a run in
-    any mode. derived: by, mode and derived_from of runs that are a part of a larger step."""
+    any mode. derived: by, mode and derived_from of runs that are a part of a larger step. fused_runs: ids of the runs
+    whose attention is fused."""
 
     by: list[str]
     cases: pd.DataFrame
     derived: pd.DataFrame
+    fused_runs: frozenset[str] = frozenset()
 
     def has_run(self, rows: pd.DataFrame) -> pd.Series:
         """Return whether the case of each row has a run in any mode."""
@@ -171,8 +174,7 @@ def _write_top_kernel(answer: Answer, folder: Folder) -> WrittenAnswer:
             f"{format_share(high['share'])} in {md.case(high, folder.by)}."
         )
         sentences.append(
-            f"There it is called {_count(high['calls'])} times in one forward pass, launched by "
-            f"{md.modules(high['modules'])}."
+            f"There it is called {_count(high['calls'])} times in one forward pass, launched {_where(high['modules'])}."
         )
     for mode in ("forward_backward", "train_step"):
         of_mode = known[(known["mode"] == mode) & known["same"].notna()]
@@ -357,7 +359,9 @@ def _write_attention_cost(answer: Answer, folder: Folder) -> WrittenAnswer:
             f"Attention is fused in {format_count(len(claim.rows), 'case')}: one kernel does softmax and both matmuls, "
             f"{_share_span(pd.Series([low, high]))} of forward."
         )
-    if not len(measured):
+    is_fused = rows["run_id"].astype(str).isin(folder.fused_runs) & rows["time_ratio"].isna()
+    rows = rows.assign(**{NOT_MEASURED: rows[NOT_MEASURED].mask(is_fused, FUSED)})
+    if not len(measured) and not is_fused.all():
         missing.append(
             "Ranges inside attention: `attention_scores` around QKᵀ, `softmax` around the softmax, `attention_output` "
             "around the product with V."
@@ -369,7 +373,7 @@ def _write_attention_cost(answer: Answer, folder: Folder) -> WrittenAnswer:
     at = next((place for place, column in enumerate(columns) if column.key == "both_cost_ratio"), len(columns))
     columns[at:at] = [flop] if measured["both_flop_ratio"].notna().any() else []
     bars = [
-        Bar(_label(row, folder), name, row[key], f"{row[key]:.3g}×")
+        Bar(_label(row, folder), name, row[key], _ratio(row[key]))
         for row in rows.to_dict("records")
         for key, name in (
             ("both_time_ratio", "run time"),
@@ -465,7 +469,11 @@ def _share_span(values: pd.Series) -> str:
 
 
 def _ratio_span(values: pd.Series) -> str:
-    return _join_ends([f"{values.min():.3g}×", f"{values.max():.3g}×"])
+    return _join_ends([_ratio(values.min()), _ratio(values.max())])
+
+
+def _ratio(value: float) -> str:
+    return f"{value:#.3g}".rstrip(".") + "×"
 
 
 def _join_ends(ends: list[str]) -> str:
@@ -477,6 +485,11 @@ def _part(part: int, total: int, noun: str) -> str:
         several = f"both {inflect(2, noun)}" if total == 2 else f"all {format_count(total, noun)}"
         return several if total > 1 else f"the only {noun}"
     return f"{part or 'none'} of {format_count(total, noun)}"
+
+
+def _where(modules: object) -> str:
+    words = md.modules(modules)
+    return words if words == md.OUTSIDE else f"by {words}"
 
 
 def _count(calls: float) -> str:

@@ -31,6 +31,7 @@ _NOTHING = "–"
 UNKNOWN = "unknown"
 """Value of an axis that neither a capture nor a fact gives."""
 _MOST_MODULES = 2
+OUTSIDE = "outside modules"
 
 
 def escape(text: object) -> str:
@@ -60,7 +61,7 @@ def modules(paths: object) -> str:
     """Return the innermost names of the first modules of a list of paths."""
     names = [*dict.fromkeys(name.rpartition("/")[2] for name in module_names(str(paths)))]
     shown = ", ".join(map(code, names[:_MOST_MODULES]))
-    return shown + (f" +{len(names) - _MOST_MODULES} more" if len(names) > _MOST_MODULES else "") or "outside modules"
+    return shown + (f" +{len(names) - _MOST_MODULES} more" if len(names) > _MOST_MODULES else "") or OUTSIDE
 
 
 def case(row: Mapping[str, Any], by: Sequence[str]) -> str:

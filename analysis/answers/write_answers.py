@@ -17,6 +17,7 @@ from profiler_job.analysis.answers.bar_figure import draw_bars
 from profiler_job.analysis.answers.capture_facts import CaptureFacts
 from profiler_job.analysis.answers.captures_recording import FolderRecording, record_captures
 from profiler_job.analysis.answers.five_answers import LETTERS, Folder, WrittenAnswer, write_answer
+from profiler_job.analysis.answers.markdown_text import UNKNOWN
 from profiler_job.analysis.metrics import run_grid
 from profiler_job.analysis.pages.question import Inputs
 from profiler_job.analysis.pages.questions import QUESTIONS
@@ -25,6 +26,7 @@ from profiler_job.analysis.render.answer import Answer, Column
 from profiler_job.analysis.render.document import render_document
 from profiler_job.analysis.render.tables import to_csv
 from profiler_job.analysis.render.text import file_name
+from profiler_job.jobs.contract.axes import find_default
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.layout import MANIFEST, RECORD, SWEEP
 from profiler_job.jobs.contract.outputs import TargetError, check_folder, replace_folder
@@ -141,7 +143,9 @@ def _describe_folder(made: FolderRecording) -> Folder:
     runs = runs.astype({name: str for name in by if runs[name].dtype == "category"})
     derived = runs[runs["run_id"].isin(made.derived)][[*by, "mode", "run_id"]]
     derived = derived.assign(mode=derived["mode"].astype(str), derived_from=derived["run_id"].map(made.derived))
-    return Folder(by=by, cases=runs[by].drop_duplicates(), derived=derived)
+    is_fused = ~runs["attention"].astype(str).isin([find_default("attention"), UNKNOWN])
+    fused = frozenset(runs.loc[is_fused, "run_id"])
+    return Folder(by=by, cases=runs[by].drop_duplicates(), derived=derived, fused_runs=fused)
 
 
 def _limit_bars(written: WrittenAnswer) -> tuple[Any, bool]:

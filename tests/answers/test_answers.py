@@ -263,6 +263,20 @@ def test_without_ranges_inside_attention_the_answer_asks_for_them(tmp_path):
     assert "Ranges inside attention: `attention_scores`" in page
 
 
+def test_fused_attention_needs_no_ranges_but_an_eager_run(tmp_path):
+    made, at = Export(), 1_000
+    for _ in range(3):
+        made.push("forward", at, at + 900)
+        made.launch(at + 40, start=at + 60, end=at + 90, name=GEMM)
+        made.launch(at + 140, start=at + 160, end=at + 190, name="flash_fwd_kernel")
+        at += 1_000
+    made.sqlite(tmp_path / "small_ctx128_forward.sqlite")
+    run(tmp_path, "--out", tmp_path / "answers", "--handout", 2025)
+    page = read_pages(tmp_path / "answers")["e"]
+    assert "Fused attention has no softmax of its own; measure eager attention: small, 128 tokens." in page
+    assert "Ranges inside attention" not in page
+
+
 def test_a_json_of_times_by_case_is_read(folder, tmp_path):
     (folder / "bench.json").write_text(
         '[{"model_size": "small", "context_length": 128, "mode": "forward", "forward_mean_s": 0.000004}]'
