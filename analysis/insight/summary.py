@@ -54,7 +54,7 @@ def select_part(
     selection: Selection = ALL,
     skips_startup: bool = False,
 ) -> CapturePart:
-    """Select a part of a capture; the arguments are those of `summarise`. Raises ExportError."""
+    """Select a part of a capture, with the arguments of `summarise`. Raises ExportError."""
     attribution = attribution or infer_phases(capture, attribute(capture, chosen))
     zero = find_first_event(capture)
     is_free = skips_startup and selection.between is None and selection.range is None
@@ -85,7 +85,7 @@ def summarise(
 def summarise_part(
     part: CapturePart, taxonomy: Taxonomy, chosen: Mapping[str, str] | None = None, with_moments: bool = False
 ) -> Summary:
-    """Summarise a part of a capture; the other arguments are those of `summarise`."""
+    """Summarise a part of a capture, with the other arguments of `summarise`."""
     capture, attribution, selection = part.capture, part.attribution, part.selection
     kernels = capture.kernels
     duration = (kernels["end_ns"] - kernels["start_ns"]).to_numpy()

@@ -240,7 +240,7 @@ def kernel_costs(shape: StepShape) -> dict[tuple[str, str], Cost]:
     innermost NVTX range and kernel family, summed over the layers.
 
     Each kernel reads its operands once and writes its result once, so everything that passes from kernel to kernel goes
-    through memory. The operations equal those of `linear`, `softmax` and the others; the bytes are more.
+    through memory. The operations are as many as in `linear`, `softmax` and the others; the bytes are more.
     """
     n, d, f, layers, scores = shape.num_tokens, shape.d_model, shape.d_ff, shape.num_layers, shape.num_scores
     soft = softmax_kernels(shape)
