@@ -124,10 +124,10 @@ def replace(draft: Path, target: Path) -> None:
     """Replace the folder `target` by `draft` as a whole; if that fails, `target` stays. A link stays: the folder that
     it leads to is replaced. Whether it may be is for `outputs.replace_folder` to judge. Raises OSError."""
     target = Path(os.path.realpath(target))
-    if draft.stat().st_dev != target.parent.stat().st_dev:
-        draft = _copy_near(draft, target)
     old = _name_old(target)
     try:
+        if draft.stat().st_dev != target.parent.stat().st_dev:
+            draft = _copy_near(draft, target)
         for path in (*draft.iterdir(), draft):
             sync(path)
         if target.exists():
