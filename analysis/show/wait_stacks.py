@@ -15,6 +15,8 @@ from profiler_job.jobs.contract.quantities import format_share, format_time
 
 LEAST_DRAWN = 0.005
 """Least share of the waiting that a frame needs to be drawn."""
+MOST_FRAMES = 100
+"""Frames of a stack, outermost first, that are shown."""
 _TITLE = "Python stacks that the GPU waits for"
 
 
@@ -33,7 +35,7 @@ class FrameTree:
         for text, ns in zip(stacks["stack"].tolist(), stacks["wait_ns"].tolist()):
             node = root
             node.ns += int(ns)
-            for name in text.split(";"):
+            for name in text.split(";")[:MOST_FRAMES]:
                 node = node.called.setdefault(name, cls(name))
                 node.ns += int(ns)
         return root
@@ -69,7 +71,9 @@ def draw_icicle(summary: Summary) -> Markup:
         return Markup("")
     tree = FrameTree.grow(summary.sections["wait_stacks"])
     boxes = Markup("").join(_draw_boxes(tree, tree.ns))
-    return Markup('<h2>{}</h2>\n<div class="icicle" role="img" aria-label="{}">{}</div>').format(_TITLE, _TITLE, boxes)
+    return Markup(
+        '<h2>{}</h2>\n<div class="icicle" role="img" aria-label="{}"><div class="called">{}</div></div>'
+    ).format(_TITLE, _TITLE, boxes)
 
 
 def _draw_boxes(node: FrameTree, whole_ns: int) -> Iterator[Markup]:
@@ -80,6 +84,6 @@ def _draw_boxes(node: FrameTree, whole_ns: int) -> Iterator[Markup]:
         words = f"{name}: {format_time(part.ns)}, {format_share(part.ns / whole_ns)}"
         inside = Markup("").join(_draw_boxes(part, whole_ns))
         width = f"{100 * part.ns / max(node.ns, 1):.3f}"
-        yield Markup('<div style="width:{}%"><b title="{}">{}</b><div>{}</div></div>').format(
-            width, words, name, inside
-        )
+        yield Markup(
+            '<div class="frame" style="width:{}%"><b title="{}">{}</b><div class="called">{}</div></div>'
+        ).format(width, words, name, inside)

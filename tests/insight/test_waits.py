@@ -204,6 +204,18 @@ def test_every_form_shows_the_lines(tmp_path, capsys):
     assert speedscope["profiles"][0]["endValue"] == 7 * MS
 
 
+def test_a_deep_recursion_is_shown_down_to_a_hundred_frames(tmp_path, capsys):
+    export = Export()
+    for at in (0, 5):
+        export.launch(at * MS, start=at * MS, end=(at + 1) * MS)
+    take_samples(export, 0, 6, *[("recurse", "train.py", 5)] * 1000)
+    path = export.sqlite(tmp_path / "x.sqlite")
+    assert showing.show([path], "speedscope", 20, print, print) == 0
+    (profile,) = json.loads(capsys.readouterr().out)["profiles"]
+    assert len(profile["events"]) == 2 * 100
+    assert render_page(summarise(read(path))).count("recurse (train.py:5)</b>") == 99
+
+
 def test_a_capture_without_samples_has_no_lines(tmp_path, capsys):
     export = Export()
     export.launch(0)
