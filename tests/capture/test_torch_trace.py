@@ -333,3 +333,23 @@ def test_a_trace_of_profile_is_recorded_with_steps_phases_and_modules(tmp_path):
     ]
     steps = captured.tables["steps"].astype({"phase": str})
     assert steps.loc[steps["phase"] == "step", "wall_ns"].tolist() == [900_000, 900_000]
+
+
+ODD = [None, True, -1, 2**31, 2**70, 1e300, "", "7", [], {}, "\ud800", "a" * 70_000, float("nan"), float("inf")]
+
+
+@pytest.mark.parametrize("odd", ODD, ids=lambda value: ascii(value)[:12])
+def test_whatever_a_field_holds_a_trace_is_read_or_refused(tmp_path, odd):
+    for field in ("cat", "name", "pid", "tid", "ts", "dur", "correlation", "device", "stream", "grid"):
+        trace = make_training(1)
+        for event in trace.events[::3]:
+            place = event if field in event else event["args"] if field in event.get("args", {}) else {}
+            place[field] = odd
+        text = json.dumps({"traceEvents": trace.events}).encode("utf-8", "surrogatepass")
+        (tmp_path / "x.json").write_bytes(text)
+        try:
+            capture = read(tmp_path / "x.json")
+        except ExportError as error:
+            assert "x.json" in str(error)
+        else:
+            assert all(what.isprintable() for what in (*capture.missing, *capture.problems))
