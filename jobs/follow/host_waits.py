@@ -62,7 +62,7 @@ class SyncCalls:
         """Note calls from now on, unless the script itself has them noted."""
         if self.undo or not torch.cuda.is_initialized() or torch.cuda.get_sync_debug_mode():
             return
-        filters, shown = warnings.filters[:], warnings.showwarning
+        shown = warnings.showwarning
 
         def show(message: Warning | str, *args: Any, **options: Any) -> Any:
             if str(message).startswith(WARNED):
@@ -73,9 +73,10 @@ class SyncCalls:
             warnings.simplefilter("ignore")  # it is a prototype, which it says
             torch.cuda.set_sync_debug_mode("warn")
         warnings.filterwarnings("always", message=WARNED)
+        added = warnings.filters[0]
         warnings.showwarning = show
         self.undo.append(lambda: torch.cuda.set_sync_debug_mode("default"))
-        self.undo.append(lambda: restore_warnings(filters, show, shown))
+        self.undo.append(lambda: restore_warnings(added, show, shown))
         for holder in (torch.cuda, torch.cuda.Stream, torch.cuda.Event):
             self.wrap_synchronize(holder)
 
@@ -108,11 +109,12 @@ class SyncCalls:
         ]
 
 
-def restore_warnings(filters: list[Any], show: Callable[..., Any], shown: Callable[..., Any]) -> None:
-    """Take our filter away, and our function, unless the script has replaced it since."""
+def restore_warnings(added: Any, show: Callable[..., Any], shown: Callable[..., Any]) -> None:
+    """Take our filter away, and our function, unless the script has replaced them since."""
     if warnings.showwarning is show:
         warnings.showwarning = shown
-    warnings.filters[:] = filters  # type: ignore[index]
+    if added in warnings.filters:
+        warnings.filters.remove(added)  # type: ignore[attr-defined]
     getattr(warnings, "_filters_mutated", lambda: None)()
 
 
