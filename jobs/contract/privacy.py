@@ -215,7 +215,7 @@ def list_readings(text: str) -> list[str]:
 
 
 _ESCAPE = re.compile(
-    rf"\\(?:x({_HEX}{{2}})|u({_HEX}{{4}})|u\{{({_HEX}{{1,6}})\}}|U({_HEX}{{8}})|[nrt](?=[A-Za-z0-9])|033)"
+    rf"\\(?:x({_HEX}{{2}})|u({_HEX}{{4}})|u\{{({_HEX}{{1,6}})\}}|U({_HEX}{{8}})|[nrt](?=[A-Za-z0-9])|[\"']|033)"
 )
 """A character as scripts and JSON may write it."""
 _COLOUR = re.compile(r"\x1b\[[\d;:?]*[A-Za-z]|\x1b")
@@ -226,7 +226,7 @@ def _read_escape(match: re.Match[str]) -> str:
     if match[0] == r"\033":
         return "\x1b"
     if (digits := next(filter(None, match.groups()), "")) == "":
-        return " "  # a line break or a tab
+        return match[0][1] if match[0][1] in "\"'" else " "  # else a line break or a tab
     code = int(digits, 16)
     return chr(code) if code < 0x110000 else match[0]
 

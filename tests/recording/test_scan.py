@@ -463,7 +463,10 @@ def test_a_text_of_another_encoding_or_with_escapes_is_read(tmp_path, content):
     assert not SCANNER.scan(tmp_path)
 
 
-@pytest.mark.parametrize("text", ['{"pass": "hunter22"}', "pass: hunter22", "db_pass = 'x1'", "'pass':'s3cr3t'"])
+@pytest.mark.parametrize(
+    "text",
+    ['{"pass": "hunter22"}', "pass: hunter22", "db_pass = 'x1'", "'pass':'s3cr3t'", r'x = "{\"pass\": \"hunter22\"}"'],
+)
 def test_a_pass_is_a_password(tmp_path, text):
     assert SCANNER.search(text)
     (tmp_path / "a.json").write_text('{"pass": "hunter22"}')
