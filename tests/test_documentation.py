@@ -170,7 +170,7 @@ def test_the_axes_and_their_values_are_those_of_a_sweep_file():
 
 
 def test_the_columns_of_show_are_those_of_its_sections():
-    sections = re.split(r"^### (\w+)\n", SHOW.read_text(), flags=re.MULTILINE)[1:]
+    sections = re.split(r"^### (\w+)(?: \{.*\})?\n", SHOW.read_text(), flags=re.MULTILINE)[1:]
     documented = {
         name: dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", table, re.MULTILINE))
         for name, table in zip(sections[::2], sections[1::2])
@@ -230,7 +230,7 @@ def test_links_lead_somewhere(page):
 
 
 def anchors(page: Path) -> set[str]:
-    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    headings = re.findall(r"^#+ (.*?)(?: \{.*\})?$", page.read_text(), re.MULTILINE)
     return {slugify(re.sub(r"[`*]", "", heading), "-") for heading in headings}
 
 

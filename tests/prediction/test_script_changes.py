@@ -59,9 +59,12 @@ def predicted(step: Step, *names: str) -> Prediction:
 
 OWN = ("fused_attention", "foreach", "padding", "casts", "copies", "synchronisations", "larger_batch", "checkpointing")
 
+WITHOUT_A_MODEL = ("loader_workers", "static_cache", "keep_activations")
+"""Advised with what they could save at most; nothing was recorded with and without them."""
 
-def test_every_change_has_a_model():
-    assert {*OWN, *TRIABLE} == {*LABELS}
+
+def test_every_other_change_has_a_model():
+    assert {*OWN, *TRIABLE, *WITHOUT_A_MODEL} == {*LABELS}
     assert {("padding",), ("checkpointing",)} <= {*scripts.USUAL}
 
 

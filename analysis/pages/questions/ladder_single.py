@@ -50,7 +50,7 @@ def tabulate_best(alone: pd.DataFrame) -> Table:
     sizes, contexts = list(dict.fromkeys(first["size"])), sorted(set(first["context_length"]))
     rows = rows.pivot(index="size", columns="context_length", values="words").reindex(sizes)
     rows = rows.rename(columns=str).rename_axis(columns=None).reset_index()
-    columns = [Column(str(context), f"{context:,} tokens", absent="not measured") for context in contexts]
+    columns = [Column(str(context), f"{context:,} tokens", "words", absent="not measured") for context in contexts]
     title = (
         "The one change to FP32 that alone makes a step fastest, times as fast (its interval), of those measured there"
     )
