@@ -26,9 +26,14 @@ def show(
     context: typer.Context,
     profiles: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="PROFILE", help=".nsys-rep, .sqlite, a parquetdir export, or a folder that holds some."),
+        typer.Argument(
+            metavar="PROFILE",
+            help=".nsys-rep, .sqlite, a parquetdir export, a trace of torch.profiler, or a folder of them.",
+        ),
     ] = None,
-    form: Annotated[showing.Format, typer.Option("--format", "-f", help="How to print it.")] = "text",
+    form: Annotated[
+        showing.Format, typer.Option("--format", "-f", metavar="FORMAT", help="text, json, csv, md or speedscope.")
+    ] = "text",
     top: Annotated[int, typer.Option(min=0, metavar="N", help="Rows of a section; 0 for all.")] = 20,
     rules: Annotated[
         Path | None, typer.Option(metavar="FILE", help="TOML file with rules for kernel families.")

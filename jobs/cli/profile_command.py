@@ -46,8 +46,8 @@ class CollectorName(StrEnum):
 ChosenCollector = Annotated[
     CollectorName,
     typer.Option(
-        help="nsys captures each kernel; torch.profiler does without nsys, and slows the CPU more; CUDA events see "
-        "phases and modules."
+        metavar="NAME",
+        help="nsys; torch (torch.profiler, slower, needs no nsys); or events (phases and modules by CUDA events).",
     ),
 ]
 
