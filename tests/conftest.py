@@ -10,6 +10,7 @@ With CI set, as in continuous integration, a test fails that skips for another r
 import fcntl
 import gc
 import os
+import signal
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -46,6 +47,8 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in the background of a script: programs would inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "long: takes long and runs with --long or --all only (make test-long)")
     config.addinivalue_line("markers", "nightly: takes minutes and runs with --all only (make test-all)")
     hypothesis.settings.load_profile(

@@ -19,7 +19,7 @@ from pathspec import GitIgnoreSpec
 
 from profiler_job.__main__ import COMMANDS
 from tests.capture.profiles import NAMES, profile
-from tests.jobs.conftest import fake_nsys, fake_worker
+from tests.jobs.conftest import TINY, fake_nsys, fake_worker
 from tests.waiting import HANGS_S
 from tests.without_compiler import WITHOUT_COMPILER
 
@@ -228,7 +228,9 @@ def test_every_command_has_help(user, name):
 
 @parametrize_cases(pytest.mark.long, others=pytest.mark.nightly)
 def test_a_job_measures_and_makes_its_site_which_can_be_built_again(fake_worker, user):
-    user.run("job", "--device", "cpu", "--sweep", "tiny")
+    sweep = TINY | {"context_length": [8], "mode": ["forward"]}
+    (user.folder / "tiny.yaml").write_text(yaml.safe_dump(sweep))
+    user.run("job", "--device", "cpu", "--sweep", "tiny.yaml")
     page = user.folder / "results" / "site" / "index.html"
     assert "tiny" in page.read_text()
     page.unlink()

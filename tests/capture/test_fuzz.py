@@ -287,7 +287,16 @@ def _check_controls(printed: dict[str, str]) -> None:
     """Nothing in a profile drives the terminal or makes a line of its own."""
     for form in ("text", "md", "csv"):
         assert all(c.isprintable() or c == "\n" for c in printed[form]), form
-    starts = ("#", "-", "|", "...", "A range has ", "Times of this capture", "Predicted gains are of the time", "Times on the host are sums")
+    starts = (
+        "#",
+        "-",
+        "|",
+        "...",
+        "A range has ",
+        "Times of this capture",
+        "Predicted gains are of the time",
+        "Times on the host are sums",
+    )
     for line in printed["md"].splitlines():
         assert not line or line.startswith(starts), line
 

@@ -232,7 +232,7 @@ def test_progress_names_the_stages(profile):
     slow = "step(i)\nimport time; time.sleep(0.4)"
     printed, code = ended(profile(loop(slow), "--skip", "3", "--steps", "3", "--collector", "events"))
     assert code == 0, printed
-    at = [printed.index(words) for words in script.STAGE_WORDS.values()]
+    at = [printed.index(words) for words in script.STAGE_WORDS_OF_EVENTS.values()]
     assert at == sorted(at)
 
 

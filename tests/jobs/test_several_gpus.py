@@ -83,7 +83,7 @@ def test_of_several_gpus_no_memory_is_predicted(tmp_path):
     file = tmp_path / "sweep.yaml"
     file.write_text(TINY)
     lines = jobs("plan", "--sweep", file, "--memory").stdout.splitlines()
-    assert [line.split()[3] for line in lines[1:4]] == ["0.7", "n/a", "n/a"]
+    assert [line.split()[4] for line in lines[1:4]] == ["0.7", "n/a", "n/a"]
 
 
 def test_what_ranks_measured_is_one_answer_whose_rows_say_their_rank():
