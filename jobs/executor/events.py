@@ -230,7 +230,10 @@ class Terminal:
         self.console.print(f"{step}  [green]ok[/]  {wall_s:.1f} s")
 
     def site_built(self, path: str) -> None:
-        self.console.print(f"the site: {path}", markup=False, soft_wrap=True)
+        line = f"the site: {path}"
+        if len(line) > self.console.width:
+            line = f"the site:\n{path}"  # a path is never broken
+        self.console.print(line, markup=False, soft_wrap=True)
 
     def job_finished(self, exit_code: int, wall_s: float, cost: float | None) -> None:
         self.console.print(f"in all {format_clock(wall_s)}{format_cost(cost)}")

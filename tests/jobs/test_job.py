@@ -174,7 +174,7 @@ def test_a_second_report_is_refused_with_75_and_the_first_is_whole(arguments, mk
         assert "wait for it, then run this again" in done.stderr
         assert (results / "site" / "index.html").exists()
         (fake / "go").touch()
-        assert "the site: " in first.communicate(timeout=HANGS_S)[0]
+        assert "the site:" in first.communicate(timeout=HANGS_S)[0]
     assert first.returncode == 0
     assert names(results) == ["answers", "raw", "recordings", "site", "tiny"]
     assert (results / "site" / "index.html").exists()
