@@ -129,16 +129,18 @@ def _align(launches: Sequence[Launch], kernels: Sequence[str], start: int, gener
 def _share_out(calls: Sequence[Launch], kernels: Sequence[str]) -> list[Launch] | None:
     """Return the call of each kernel, of calls one after another; None if that is not certain. A matmul is one kernel
     of that family, attention one or more; what else they launch comes after these."""
-    if len(calls) == len(kernels):
+    # A part of split-K is a matmul by its family, too, but belongs to the one before it.
+    families = ["" if "reduce" in kernel.lower() else find_family(kernel) for kernel in kernels]
+    kinds = [_find_kind(call.kernel) for call in calls]
+    if len(calls) == len(kernels) and all(kind in ("", family) for kind, family in zip(kinds, families)):
         return list(calls)
     if kernels and len({call.modules for call in calls}) == 1:
         return [calls[0]] * len(kernels)
     at, before, owners = -1, "", []
-    for kernel in kernels:
-        family = "" if "reduce" in kernel.lower() else find_family(kernel)  # a part of split-K is a matmul, too
+    for family in families:
         if family == _GEMM or (family == _ATTENTION and before != _ATTENTION):
             at += 1
-            if at == len(calls) or _find_kind(calls[at].kernel) != family:
+            if at == len(calls) or kinds[at] != family:
                 return None
         owners.append(calls[max(at, 0)])
         before = family

@@ -54,6 +54,7 @@ def test_attention_has_several_kernels():
     "kernels",
     [
         [NORM.kernel, GEMM, SPLIT_K, SPLIT_K, JOINED.kernel],  # one matmul for two calls
+        [NORM.kernel, GEMM, SPLIT_K, JOINED.kernel],  # the same, though two kernels for two calls
         [NORM.kernel, JOINED.kernel],  # none
         [NORM.kernel, GEMM, GEMM_2],  # cut off
         [JOINED.kernel, GEMM, GEMM_2, NORM.kernel],  # another order
