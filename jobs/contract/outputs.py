@@ -147,6 +147,11 @@ def is_plan(file: Path) -> bool:
     return {"sweep", "runs"} <= _load_object(file).keys() or any(file.parent.glob(f"*/{RECORD}"))
 
 
+def is_tuning(file: Path) -> bool:
+    """Whether a file holds a result of `tune`."""
+    return {"budget_s", "ladder", "tried"} <= _load_object(file).keys()
+
+
 def is_tries(file: Path) -> bool:
     """Whether a file holds what `try` tried."""
     return {"baseline", "tries"} <= _load_object(file).keys()

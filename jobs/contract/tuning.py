@@ -1,0 +1,215 @@
+"""The result of `tune`: the ladder of a script, and all that was tried, as JSON in RESULTS/NAME/tune.json.
+
+`tune` writes the file again after each candidate, so that a run that was cut off goes on where it was.
+"""
+
+from enum import StrEnum
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from profiler_job.jobs.contract import integrity
+from profiler_job.jobs.contract.errors import ProfilerError
+from profiler_job.jobs.contract.invalid_data import describe_invalid
+from profiler_job.jobs.contract.json_format import FORMAT_VERSION
+from profiler_job.jobs.contract.outputs import is_tuning, write_file
+
+TUNE = "tune.json"
+"""Name of the file in the folder of a tuned script."""
+
+
+class Method(StrEnum):
+    """How a change was measured: variants alternate in one process (`turns`), or whole processes do (`processes`)."""
+
+    TURNS = "turns"
+    PROCESSES = "processes"
+
+
+class Outcome(StrEnum):
+    """What became of a candidate. BOUND: it was measured to know what it could save at most, and is never kept, since
+    the script would compute or print something else. SKIPPED_BELOW_1_PERCENT: it could not have saved more."""
+
+    KEPT = "kept"
+    NOT_FASTER = "not_faster"
+    BOUND = "bound"
+    FAILED = "failed"
+    OUT_OF_MEMORY = "out_of_memory"
+    NOT_POSSIBLE = "not_possible"
+    NOT_REACHED = "not_reached"
+    SKIPPED_BELOW_1_PERCENT = "skipped_below_1_percent"
+
+
+class NoLossCode(StrEnum):
+    """Why losses are not compared. NO_SEED: two runs of the same variant differ as much. NOT_MEASURED: the budget
+    ended before, or only the winner's losses were compared."""
+
+    NOT_MEASURED = "not_measured"
+    NO_LOSS = "no_loss"
+    NO_SEED = "no_seed"
+    NOT_FINITE = "not_finite"
+    FAILED = "failed"
+
+
+class TuningRecord(BaseModel):
+    """A part of the result. Unknown keys are ignored: a newer version may write more."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class TuneRatio(TuningRecord):
+    """How many times as fast a variant is as another one: the median of paired rounds (or pairs of processes), with its
+    95% interval. Above 1 is faster."""
+
+    times_as_fast: float
+    low: float
+    high: float
+    num_pairs: int
+
+
+class LossDifference(TuningRecord):
+    """Losses of a variant compared with those without changes, in processes of their own from the script's seed.
+
+    num: compared losses. first: relative difference in the first one; None if it is not known. largest: the largest
+    relative difference, in step `step` (from 1). repeated: the largest relative difference between two runs without
+    changes. reason: why there is no comparison; None if there is one.
+    """
+
+    num: int = 0
+    first: float | None = None
+    largest: float | None = None
+    step: int | None = None
+    repeated: float | None = None
+    reason: NoLossCode | None = None
+
+
+class Place(TuningRecord):
+    """A line of the script at which a change is written. what: `optimizer` (made there), `model_call`, `backward`,
+    `loader` (made there), `autocast`. file: relative to the current folder if it is below it. line: from 1. code: its
+    text."""
+
+    what: str
+    file: str
+    line: int
+    code: str
+
+
+class BaseStep(TuningRecord):
+    """The script without changes. step_ns: median of its steps in its rounds (of turns). flops: of the model in one
+    step. precision: in which most matmuls ran, `fp32`, `tf32` or `bf16`. peak_bytes: most memory that was allocated.
+    A value that is not known is None."""
+
+    step_ns: float
+    tokens_per_step: int | None = None
+    sequences_per_step: int | None = None
+    flops: float | None = None
+    precision: str = ""
+    peak_bytes: int | None = None
+    num_parameters: int | None = None
+
+
+class LadderStep(TuningRecord):
+    """One change that was kept, on top of those before it.
+
+    change: the one that is new. changes: all of them, in the order in which they were kept. step_ns: median of its last
+    rounds, in which the step before, for `ratio_before`, and the script without changes, for `ratio_base`, took part.
+    ratio_base: None until it is measured. precision: as in BaseStep.
+    """
+
+    change: str
+    changes: tuple[str, ...]
+    method: Method
+    step_ns: float
+    ratio_before: TuneRatio
+    ratio_base: TuneRatio | None = None
+    precision: str = ""
+    peak_bytes: int | None = None
+    losses: LossDifference = LossDifference(reason=NoLossCode.NOT_MEASURED)
+
+
+class Tried(TuningRecord):
+    """A candidate and what became of it. on_top_of: the changes that both of its variants had. could_save: the largest
+    part of a step (0 to 1) that was expected of it; None if it was not known. seconds: that it took. message: why, in
+    one line, where the outcome alone does not say it."""
+
+    change: str
+    on_top_of: tuple[str, ...] = ()
+    outcome: Outcome
+    method: Method | None = None
+    ratio: TuneRatio | None = None
+    step_ns: float | None = None
+    could_save: float | None = None
+    seconds: float = 0.0
+    peak_bytes: int | None = None
+    message: str = ""
+
+
+class Confirmation(TuningRecord):
+    """The winner and the script without changes in fresh processes by turns, each undisturbed: the medians of their
+    steps (ns), a process each, and their peaks of allocated memory (bytes)."""
+
+    base_ns: tuple[float, ...] = ()
+    winner_ns: tuple[float, ...] = ()
+    base_peak_bytes: int | None = None
+    winner_peak_bytes: int | None = None
+
+
+class Tuning(TuningRecord):
+    """The whole result of `tune`.
+
+    name: of the script's results. command: as it was given. script: the file of it that is tuned, as written in the
+    command; "" if it has none. asked: the changes given by --changes; None for a search. is_complete: whether the
+    search ended by itself, and not at its budget or by a signal. ladder: what was kept, in order; its last step is the
+    winner.
+    """
+
+    format_version: int = FORMAT_VERSION
+    name: str
+    command: tuple[str, ...]
+    script: str = ""
+    gpu_name: str = ""
+    torch: str = ""
+    asked: tuple[str, ...] | None = None
+    budget_s: float
+    used_s: float = 0.0
+    seed: int = 0
+    started_at: str = ""
+    is_complete: bool = False
+    base: BaseStep | None = None
+    ladder: list[LadderStep] = []
+    tried: list[Tried] = []
+    confirmation: Confirmation = Confirmation()
+    places: list[Place] = []
+
+    @property
+    def winner(self) -> LadderStep | None:
+        """The last step of the ladder; None if nothing was kept."""
+        return self.ladder[-1] if self.ladder else None
+
+
+class TuningError(ProfilerError):
+    """A file holds no result of `tune` that can be read. The message says why."""
+
+
+def read_tuning(file: Path) -> Tuning:
+    """Read a result. file: tune.json, or the folder that holds it. Raises TuningError, and FileNotFoundError."""
+    file = file / TUNE if file.is_dir() else file
+    try:
+        return Tuning.model_validate(integrity.load_json(file))
+    except ValidationError as error:
+        key, problem = describe_invalid(error)
+        raise TuningError(f"{file} holds another thing than a result of `tune`: {key} {problem}") from None
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:
+        raise TuningError(f"{file} cannot be read: {error}") from None
+
+
+def write_tuning(folder: Path, tuning: Tuning) -> None:
+    """Write a result to a folder, which is made if it is missing. A reader finds the file before or the file after.
+    Raises TargetError."""
+    write_file(folder / TUNE, tuning.model_dump_json(indent=1) + "\n", is_tuning, advice="choose another --name")
+
+
+def is_tuned(folder: Path) -> bool:
+    """Return whether a folder holds a result of `tune`."""
+    return (folder / TUNE).is_file()
