@@ -17,16 +17,19 @@ from profiler_job.jobs.executor.nsys_cli import SAMPLE, STEP_RANGE
 SAMPLED = ("--python-sampling=true", "--python-sampling-frequency=2000")
 """Options of nsys: it needs no privilege, and slows a CPU that launches without a pause by about 20%."""
 LEAST_IDLE = 0.1
-"""Share of its steps that a GPU must idle before samples are taken."""
+"""Share of its steps that a GPU must wait before samples are taken."""
 NO_SAMPLES, NO_GIL = "nsys took no samples of it", "nsys cannot sample a free-threaded Python"
 TOO_OLD = "this nsys is too old to sample Python"
-BUSY = "the GPU idles less than {:.0f}% of a step"
+BUSY = "the GPU waits less than {:.0f}% of a step"
 _LIBRARY = re.compile(r".*?/((?:site|dist)-packages/.*)|.*?/(python3\.\d+t?/.*)")
 _OPERATIONS = ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")
+_HOST_COPIES = (1, 2)
+"""copyKind of a copy from the host and to it: CUPTI's CUpti_ActivityMemcpyKind."""
 
 
-def measure_idle_share(database: Path) -> float:
-    """Return the share of the captured steps in which a GPU runs nothing, in the mean over GPUs; 0 without steps."""
+def measure_waiting_share(database: Path) -> float:
+    """Return the share of the captured steps in which a GPU runs nothing, or only copies from or to the host, in the
+    mean over GPUs; 0 without steps."""
     with closing(sqlite3.connect(database)) as connection:
         start, end = connection.execute(f'SELECT min(start), max("end") FROM ({STEP_RANGE})').fetchone()
         if start is None:
@@ -35,9 +38,12 @@ def measure_idle_share(database: Path) -> float:
         by_gpu: dict[tuple[int, int], list[tuple[int, int]]] = {}
         for table in (f"CUPTI_ACTIVITY_KIND_{kind}" for kind in _OPERATIONS):
             if table in tables:
-                query = f'SELECT globalPid, deviceId, start, "end" FROM "{table}" WHERE "end" > ? AND start < ?'
-                for process, device, begins, ends in connection.execute(query, (start, end)):
-                    by_gpu.setdefault((process, device), []).append((max(begins, start), min(ends, end)))
+                kind = f"copyKind IN {_HOST_COPIES}" if table.endswith("MEMCPY") else "0"
+                query = f'SELECT globalPid, deviceId, start, "end", {kind} FROM "{table}" WHERE "end" > ? AND start < ?'
+                for process, device, begins, ends, is_copy in connection.execute(query, (start, end)):
+                    times = by_gpu.setdefault((process, device), [])
+                    if not is_copy:
+                        times.append((max(begins, start), min(ends, end)))
     if not by_gpu or end <= start:
         return 0.0
     busy = sum(map(_measure_busy, by_gpu.values()))

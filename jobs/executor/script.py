@@ -61,7 +61,7 @@ from profiler_job.jobs.executor.python_samples import (
     explain_no_samples,
     keep_samples,
     list_syncs,
-    measure_idle_share,
+    measure_waiting_share,
 )
 from profiler_job.jobs.executor.result_store import read_json
 from profiler_job.jobs.executor.script_loops import NAMED_STEPS, Loop, find_unmeasured_loops
@@ -253,12 +253,12 @@ def measure_samples(script: Script, run: Path, noted: dict[str, Any]) -> dict[st
     there are none."""
     if not script.samples:
         return {"why_not": ""}
-    idle = measure_idle_share(run / CAPTURE)
-    if idle < LEAST_IDLE:
+    waiting = measure_waiting_share(run / CAPTURE)
+    if waiting < LEAST_IDLE:
         return {"why_not": BUSY.format(100 * LEAST_IDLE)}
     if not noted.get("has_gil", True):
         return {"why_not": NO_GIL}
-    print(f"profiler-job: the GPU idles {idle:.0%} of the steps: {STARTED_AGAIN}", file=sys.stderr, flush=True)
+    print(f"profiler-job: the GPU waits {waiting:.0%} of the steps: {STARTED_AGAIN}", file=sys.stderr, flush=True)
     folder = run.parent / "sampled" / script.name
     folder.mkdir(parents=True)
     try:

@@ -76,7 +76,7 @@ def test_without_samples_the_profile_goes_on_and_says_why(measured, monkeypatch,
 
 
 def test_a_free_threaded_python_is_not_sampled(monkeypatch, tmp_path):
-    monkeypatch.setattr(script, "measure_idle_share", lambda database: 0.5)
+    monkeypatch.setattr(script, "measure_waiting_share", lambda database: 0.5)
     followed = script.Script(
         command=["x"], name="x", skip=1, steps=2, step="auto", goes_on=False, changes=(), samples=True
     )
@@ -104,12 +104,21 @@ def test_a_path_of_a_package_begins_with_the_package(tmp_path):
     assert python_samples.shorten_path(str(tmp_path / "lib" / "mine" / "x.py"), Path("/work")) == "mine/x.py"
 
 
+def test_a_copy_from_the_host_is_waiting_and_one_on_the_gpu_is_not(tmp_path):
+    export = Export()
+    export.push("step", 100, 200)
+    export.launch(90, start=100, end=140)
+    export.copy(140, 180, 1, kind=1)
+    export.copy(180, 200, 2, kind=8)
+    assert python_samples.measure_waiting_share(export.sqlite(tmp_path / "x.sqlite")) == pytest.approx(0.4)
+
+
 def test_the_idle_share_is_of_the_steps(tmp_path):
     export = Export()
     export.push("step", 100, 200)
     for start, end in ((50, 110), (105, 120), (190, 300)):
         export.launch(start - 20, start=start, end=end)
-    assert python_samples.measure_idle_share(export.sqlite(tmp_path / "x.sqlite")) == pytest.approx(0.7)
+    assert python_samples.measure_waiting_share(export.sqlite(tmp_path / "x.sqlite")) == pytest.approx(0.7)
 
 
 def test_samples_in_a_database_keep_their_strings(tmp_path):
