@@ -6,10 +6,12 @@ from importlib import import_module
 from typing import Protocol, cast
 
 from profiler_job.analysis.changes.evidence import CaptureEvidence, ChangeEvidence
+from profiler_job.analysis.changes.script_code import FoundEdits, Program
 
 
 class AdvisedChange(Protocol):
-    """A module of this package. CODE: the code to write, in one line."""
+    """A module of this package. CODE: the code to write, in one line. A module may also have
+    `find_edits(program: Program) -> FoundEdits`, which finds what makes the change in a script."""
 
     CODE: str
 
@@ -22,6 +24,12 @@ class AdvisedChange(Protocol):
 def load_change(name: str) -> AdvisedChange:
     """Return the module of a change."""
     return cast(AdvisedChange, import_module(f"{__name__}.{name}"))
+
+
+def find_edits(name: str, program: Program) -> FoundEdits:
+    """Find what makes a change in a script: nothing if the change's module does not say how."""
+    find = getattr(load_change(name), "find_edits", None)
+    return cast(FoundEdits, find(program)) if find else FoundEdits()
 
 
 def join_code(names: tuple[str, ...]) -> str:

@@ -7,6 +7,8 @@ from profiler_job.analysis.changes.evidence import (
     WithheldCode,
     WithheldError,
 )
+from profiler_job.analysis.changes.model_code import add_autocast
+from profiler_job.analysis.changes.script_code import FoundEdits, Program
 from profiler_job.jobs.contract.ranges import OPTIMIZER
 
 CODE = 'with torch.autocast("cuda", dtype=torch.bfloat16): around forward pass and loss'
@@ -27,3 +29,7 @@ def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
     other_ns = seen.sum_parts("kernels") - seen.measure_phase(OPTIMIZER)[0]
     evidence = "GEMMs run in " + " and ".join(path.upper() for path in ("fp32", "tf32") if times.get(path))
     return ChangeEvidence(time_ns, max(other_ns, time_ns), evidence, sure + ", and casts are added")
+
+
+def find_edits(program: Program) -> FoundEdits:
+    return add_autocast(program)

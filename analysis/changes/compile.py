@@ -7,6 +7,8 @@ from profiler_job.analysis.changes.evidence import (
     WithheldCode,
     WithheldError,
 )
+from profiler_job.analysis.changes.model_code import compile_models
+from profiler_job.analysis.changes.script_code import FoundEdits, Program
 
 CODE = "model = torch.compile(model)"
 FUSIBLE = ("elementwise", "copy", "reduce", "softmax", "norm", "fill", "index")
@@ -35,3 +37,7 @@ def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
     kept_ns = float(rows.loc[rows["family"].isin(KEPT), "total_ns"].sum())
     ceiling_ns = max(seen.sum_parts("kernels") - kept_ns, 0.0) + seen.waiting_ns
     return ChangeEvidence(min(time_ns, ceiling_ns), ceiling_ns, evidence, sure)
+
+
+def find_edits(program: Program) -> FoundEdits:
+    return compile_models(program)

@@ -1,6 +1,8 @@
 """Pinned memory: copies from the CPU's memory that nothing waits for."""
 
 from profiler_job.analysis.changes.evidence import LEAST, CaptureEvidence, ChangeEvidence, WithheldCode, WithheldError
+from profiler_job.analysis.changes.loader_code import pin_copies
+from profiler_job.analysis.changes.script_code import FoundEdits, Program
 
 CODE = "DataLoader(..., pin_memory=True) and tensor.to(device, non_blocking=True)"
 
@@ -17,3 +19,7 @@ def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
     evidence = "copies from or to pageable memory, while nothing else runs"
     sure = "medium: the copies stay, and hide only behind kernels that do not wait for them"
     return ChangeEvidence(time_ns, time_ns + seen.waiting_ns, evidence, sure)
+
+
+def find_edits(program: Program) -> FoundEdits:
+    return pin_copies(program)

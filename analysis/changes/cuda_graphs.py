@@ -7,6 +7,8 @@ from profiler_job.analysis.changes.evidence import (
     WithheldCode,
     WithheldError,
 )
+from profiler_job.analysis.changes.model_code import compile_models
+from profiler_job.analysis.changes.script_code import FoundEdits, Program
 from profiler_job.jobs.contract.quantities import format_share
 
 CODE = 'torch.cuda.make_graphed_callables(...), or torch.compile(model, mode="reduce-overhead")'
@@ -32,3 +34,7 @@ def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
     return ChangeEvidence(
         late_ns, seen.waiting_ns, evidence, "low: nsys slows the host, so without it the GPU idles less"
     )
+
+
+def find_edits(program: Program) -> FoundEdits:
+    return compile_models(program, 'mode="reduce-overhead"')

@@ -2,6 +2,8 @@
 
 from profiler_job.analysis.changes import fused_adamw
 from profiler_job.analysis.changes.evidence import LEAST, CaptureEvidence, ChangeEvidence, WithheldCode, WithheldError
+from profiler_job.analysis.changes.optimizer_code import set_foreach
+from profiler_job.analysis.changes.script_code import FoundEdits, Program
 
 CODE = "foreach=True, PyTorch's default, for an optimizer that has no fused=True"
 
@@ -21,3 +23,7 @@ def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
     sure = "low: where the GPU limited them, recorded optimizers were no faster in lists; a fused one gives more"
     time_ns = min(time_ns, known.time_ns)
     return ChangeEvidence(time_ns, known.ceiling_ns, known.evidence, sure)
+
+
+def find_edits(program: Program) -> FoundEdits:
+    return set_foreach(program)

@@ -2,7 +2,10 @@
 
 import pandas as pd
 
+from profiler_job.analysis.changes.code_places import set_trainer
 from profiler_job.analysis.changes.evidence import LEAST, CaptureEvidence, ChangeEvidence, find_removable_kernels
+from profiler_job.analysis.changes.optimizer_code import set_fused
+from profiler_job.analysis.changes.script_code import FoundEdits, Program
 from profiler_job.analysis.reference import kernel_families
 from profiler_job.jobs.contract.quantities import format_share
 from profiler_job.jobs.contract.ranges import OPTIMIZER
@@ -34,3 +37,8 @@ def _find_foreach(seen: CaptureEvidence) -> ChangeEvidence | None:
     evidence = f"the optimizer works in lists of tensors, operation by operation ({share} of kernel time)"
     ceiling_ns = time_ns + seen.estimate_launching(launches)
     return ChangeEvidence(ceiling_ns, ceiling_ns, evidence, "medium: Adam, AdamW, SGD and Adagrad have a fused form")
+
+
+def find_edits(program: Program) -> FoundEdits:
+    trainer = set_trainer(program, {"arguments": ("optim", '"adamw_torch_fused"')})
+    return trainer or set_fused(program, CODE)

@@ -1,6 +1,8 @@
 """Fused attention: one kernel takes the place of two matmuls and the softmax between them."""
 
 from profiler_job.analysis.changes.evidence import CaptureEvidence, ChangeEvidence, find_removable_kernels
+from profiler_job.analysis.changes.model_code import set_attention
+from profiler_job.analysis.changes.script_code import FoundEdits, Program
 
 CODE = "torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)"
 
@@ -17,3 +19,7 @@ def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
         "low: in FP32 it gives little where contexts are short" if is_fp32 else "medium: one kernel takes their place"
     )
     return ChangeEvidence(known.time_ns, known.ceiling_ns + matmuls_ns, known.evidence, sure)
+
+
+def find_edits(program: Program) -> FoundEdits:
+    return set_attention(program, CODE)

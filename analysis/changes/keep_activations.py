@@ -8,6 +8,8 @@ from profiler_job.analysis.changes.evidence import (
     WithheldCode,
     WithheldError,
 )
+from profiler_job.analysis.changes.model_code import keep_activations
+from profiler_job.analysis.changes.script_code import FoundEdits, Program
 from profiler_job.jobs.contract.quantities import format_share
 from profiler_job.jobs.contract.ranges import FORWARD
 
@@ -27,3 +29,7 @@ def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
     evidence = f"{again} of forward's attention runs again in backward, and {format_share(used)} of memory is allocated"
     sure = "medium: activations take more memory, which is measured by trying"
     return ChangeEvidence(again_ns, again_ns + seen.waiting_ns, evidence, sure)
+
+
+def find_edits(program: Program) -> FoundEdits:
+    return keep_activations(program)

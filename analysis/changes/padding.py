@@ -1,6 +1,8 @@
 """Padded dimensions: matmuls that load 16 bytes at once."""
 
 from profiler_job.analysis.changes.evidence import CaptureEvidence, ChangeEvidence
+from profiler_job.analysis.changes.model_code import pad_vocabulary
+from profiler_job.analysis.changes.script_code import FoundEdits, Program
 
 CODE = "pad the dimension to a multiple of 64, such as a vocabulary of 50257 to 50304"
 
@@ -14,3 +16,7 @@ def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
     return ChangeEvidence(
         time_ns, time_ns, "GEMMs load 4 bytes at once or fewer, as where a dimension is not padded", sure
     )
+
+
+def find_edits(program: Program) -> FoundEdits:
+    return pad_vocabulary(program, CODE)

@@ -1,0 +1,263 @@
+"""Edits around models: autocast around forward pass and loss, compilation, attention, checkpointing, padding."""
+
+import ast
+from itertools import pairwise
+
+from profiler_job.analysis.changes.code_places import NO_LINE, find_creation, name_torch, set_trainer
+from profiler_job.analysis.changes.script_code import Edit, FoundEdits, LineToWrite, Program, SourceFile
+from profiler_job.analysis.changes.training_step import TrainingStep, find_training_steps
+
+AUTOCAST = '{torch}.autocast("cuda", dtype={torch}.bfloat16)'
+MULTIPLE = 64
+"""A padded dimension is a multiple of this."""
+
+
+def add_autocast(program: Program) -> FoundEdits:
+    """Put forward pass and loss of each training step below `with torch.autocast(...)`. It is done only where the call
+    of the model and the loss are found in one suite, or in the suites around the call of `backward`."""
+    options = {
+        "arguments": ("bf16", "True"),
+        "accelerator": ("mixed_precision", '"bf16"'),
+        "lightning": ("precision", '"bf16-mixed"'),
+    }
+    if (by_trainer := set_trainer(program, options)) is not None:
+        return by_trainer
+    edits: list[Edit] = []
+    present, to_write = "", []
+    for step in find_training_steps(program):
+        file = step.file
+        line = AUTOCAST.format(torch=name_torch(file) or "torch")
+        if step.autocast is not None:
+            if "bfloat16" in ast.unparse(step.autocast).partition("\n")[0]:
+                present = present or file.name_place(step.autocast)
+            else:
+                why = "autocast is opened here already: with this type, and on"
+                to_write.append(LineToWrite(file.name, step.autocast.lineno, line, why))
+            continue
+        made = _wrap_step(step, f"with {line}:")
+        if made is None:
+            why = "around forward pass and loss, up to this call of backward"
+            to_write.append(LineToWrite(file.name, step.backward.lineno, f"with {line}:", why))
+        else:
+            edits += made
+            edits += [] if name_torch(file) else import_torch(file)
+    edits = [*dict.fromkeys(edits)]
+    if _overlap(edits):
+        edits = []
+        to_write = [
+            LineToWrite(step.file.name, step.backward.lineno, f"with {AUTOCAST.format(torch='torch')}:", "by hand")
+            for step in find_training_steps(program)
+        ]
+    unique = tuple(dict.fromkeys(to_write))
+    return FoundEdits(edits=tuple(edits), present="" if edits or unique else present, to_write=unique)
+
+
+def import_torch(file: SourceFile) -> list[Edit]:
+    """Import torch before the first other import."""
+    first: ast.stmt | None = next(
+        (statement for statement in file.tree.body if isinstance(statement, ast.Import | ast.ImportFrom)), None
+    )
+    while isinstance(first, ast.ImportFrom) and first.module == "__future__":
+        first = file.suites[first][file.suites[first].index(first) + 1]
+    edit = file.insert_before(first, "import torch") if first else None
+    return [edit] if edit else []
+
+
+def _overlap(edits: list[Edit]) -> bool:
+    ordered = sorted(edits)
+    return any(a.file == b.file and a.end > b.start and a.start != a.end for a, b in pairwise(ordered))
+
+
+def _wrap_step(step: TrainingStep, head: str) -> list[Edit] | None:
+    """Wrap the regions of a step; None if they are not known or cannot be."""
+    file = step.file
+    if step.is_direct:
+        edits = [file.wrap(region, head) for region in step.regions]
+        return [edit for edit in edits if edit] if edits and all(edits) else None
+    statement = file.find_statement(step.backward)
+    suite = file.suites[statement]
+    if not step.models or not isinstance(statement, ast.Expr) or file.find_indent(statement) is None:
+        return None
+    inner = step.regions[-1] if step.regions else ()
+    if inner and inner[0] not in suite:
+        return None
+    before = suite[suite.index(inner[0]) if inner else suite.index(statement) : suite.index(statement)]
+    name = _choose_name(file, step)
+    quoted = file.quote(step.loss)
+    indent, end = file.find_indent(statement) or "", file.line_end
+    head_edit = file.wrap(tuple(before), head) if before else None
+    if before and head_edit is None:
+        return None
+    wrapped = head_edit.text if head_edit else f"{indent}{head}{end}"
+    start = head_edit.start if head_edit else file.find_start(statement) - len(indent)
+    between = file.text[head_edit.end : file.find_start(statement)] if head_edit else ""
+    if between.strip():
+        return None
+    loss_start, loss_stop = file.find_start(step.loss), file.find_stop(step.loss)
+    opened = file.text[file.find_start(statement) : loss_start]
+    rest = file.text[loss_stop : file.find_stop(statement)]
+    while opened.endswith("(") and rest.startswith(")") and opened.strip("(") == "":
+        opened, rest = opened[:-1], rest[1:]
+    text = f"{wrapped}{indent}{file.indent}{name} = {quoted}{end}{indent}{opened}{name}{rest}"
+    others = [file.wrap(region, head) for region in step.regions[:-1]]
+    if not all(others):
+        return None
+    return [*(edit for edit in others if edit), Edit(file.name, start, file.find_stop(statement), text)]
+
+
+def _choose_name(file: SourceFile, step: TrainingStep) -> str:
+    """Choose a name for the loss that its function does not use."""
+    function = file.find_function(step.backward)
+    used = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
+    return next(name for name in ("loss", "total_loss", "autocast_loss") if name not in used or name == "autocast_loss")
+
+
+def compile_models(program: Program, options: str = "") -> FoundEdits:
+    """Compile the models that training steps call, in place: `model.compile()`, which keeps the names of parameters in
+    checkpoints. options: arguments of the call."""
+    trainer = {"arguments": ("torch_compile", "True")}
+    if options:
+        trainer = {"arguments": ("torch_compile_mode", options.partition("=")[2])}
+    if (by_trainer := set_trainer(program, trainer)) is not None:
+        return by_trainer
+    compiled = find_compilation(program)
+    if compiled:
+        return compiled
+    edits: list[Edit] = []
+    to_write = []
+    for step in find_training_steps(program):
+        for model in step.models:
+            code = f"{model}.compile({options})"
+            file, after = step.file, find_creation(step.file, model, step.backward)
+            if after is None:
+                file, after = _find_in_others(program, model)
+            edit = file.insert_after(after, code) if after else None
+            if edit:
+                edits.append(edit)
+            else:
+                why = NO_LINE if after else "where the model is made, after it is moved to the GPU"
+                line = after.lineno if after else step.backward.lineno
+                to_write.append(LineToWrite(file.name if after else step.file.name, line, code, why))
+    return FoundEdits(edits=tuple(dict.fromkeys(edits)), to_write=tuple(dict.fromkeys(to_write)))
+
+
+def _find_in_others(program: Program, model: str) -> tuple[SourceFile, ast.stmt | None]:
+    for file in program.files:
+        if after := find_creation(file, model, file.tree.body[0]) if file.tree.body else None:
+            return file, after
+    return program.script, None
+
+
+def find_compilation(program: Program) -> FoundEdits | None:
+    """Find where a script compiles a model already: present, or a line to write if a condition decides."""
+    for file in program.files:
+        for call in file.find_all(ast.Call):
+            is_method = isinstance(call.func, ast.Attribute) and call.func.attr == "compile" and not call.args
+            if file.resolve(call.func) != "torch.compile" and not is_method:
+                continue
+            if is_method and file.resolve(call.func).startswith("re."):
+                continue
+            node: ast.AST = file.find_statement(call)
+            while not isinstance(node, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef):
+                node = file.parents[node]
+                if isinstance(node, ast.If) and "__name__" not in ast.unparse(node.test):
+                    why = f"already written, below `if {ast.unparse(node.test)}`: make it so"
+                    return FoundEdits(to_write=(LineToWrite(file.name, call.lineno, ast.unparse(call), why),))
+            return FoundEdits(present=file.name_place(call))
+    return None
+
+
+def set_attention(program: Program, code: str) -> FoundEdits:
+    """Ask models of Hugging Face for fused attention. code: what to write in attention that is written by hand."""
+    edits: list[Edit] = []
+    name, value = "attn_implementation", '"sdpa"'
+    for file in program.files:
+        for call in file.find_all(ast.Call):
+            given = next((keyword for keyword in call.keywords if keyword.arg in (name, f"_{name}")), None)
+            if given is not None and isinstance(given.value, ast.Constant) and given.value.value == "eager":
+                edits.append(file.replace(given.value, value))
+            elif given is None and _makes_hugging_face(file, call) and (edit := file.set_keyword(call, name, value)):
+                edits.append(edit)
+    if edits:
+        return FoundEdits(edits=tuple(edits))
+    why = "attention is written by hand here: this call replaces both matmuls, the mask and the softmax"
+    return FoundEdits(to_write=tuple(LineToWrite(*place, code, why) for place in find_written_attention(program)))
+
+
+def _makes_hugging_face(file: SourceFile, call: ast.Call) -> bool:
+    """Whether a call makes a model of Hugging Face in a way that takes options."""
+    name = file.resolve(call.func)
+    method = name.rpartition(".")[2]
+    return (
+        method in ("from_pretrained", "from_config")
+        and name.startswith("transformers.")
+        and ("Model" in name or "LMHead" in name or "For" in name)
+    )
+
+
+def find_written_attention(program: Program) -> list[tuple[str, int]]:
+    """Find file and line of each softmax in a function with two matmuls."""
+    places = []
+    for file in program.files:
+        for function in file.find_all(ast.FunctionDef):
+            matmuls, softmax = 0, 0
+            for node in ast.walk(function):
+                is_operator = isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult)
+                name = ""
+                if isinstance(node, ast.Call):
+                    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+                matmuls += is_operator or name in ("matmul", "bmm", "einsum", "baddbmm")
+                if name == "softmax" and isinstance(node, ast.Call):
+                    softmax = softmax or node.lineno
+            if softmax and matmuls >= 2:
+                places.append((file.name, softmax))
+    return places
+
+
+def keep_activations(program: Program) -> FoundEdits:
+    """Remove activation checkpointing: the statement that enables it, the option, and calls of `checkpoint`."""
+    edits: list[Edit] = []
+    for file in program.files:
+        for call in file.find_all(ast.Call):
+            statement = file.find_statement(call)
+            name = file.resolve(call.func)
+            is_whole = isinstance(statement, ast.Expr) and statement.value is call
+            option = next((keyword for keyword in call.keywords if keyword.arg == "gradient_checkpointing"), None)
+            if isinstance(call.func, ast.Attribute) and call.func.attr == "gradient_checkpointing_enable" and is_whole:
+                edits.append(
+                    file.replace(statement, "pass" if len(file.suites[statement]) == 1 else f"# {file.quote(call)}")
+                )
+            elif option is not None and ast.unparse(option.value) == "True":
+                edits.append(file.replace(option.value, "False"))
+            elif name.startswith("torch.utils.checkpoint") and name.endswith(".checkpoint") and len(call.args) > 1:
+                arguments = [file.quote(argument) for argument in call.args[1:]]
+                arguments += [
+                    f"{keyword.arg}={file.quote(keyword.value)}"
+                    for keyword in call.keywords
+                    if keyword.arg
+                    not in ("use_reentrant", "preserve_rng_state", "determinism_check", "debug", "context_fn")
+                ]
+                edits.append(file.replace(call, f"{file.quote(call.args[0])}({', '.join(arguments)})"))
+    return FoundEdits(edits=tuple(edits))
+
+
+def pad_vocabulary(program: Program, code: str) -> FoundEdits:
+    """Round constant sizes of vocabularies up to a multiple of MULTIPLE."""
+    edits: list[Edit] = []
+    for file in program.files:
+        constants: list[tuple[str, ast.expr]] = [
+            (keyword.arg or "", keyword.value) for keyword in file.find_all(ast.keyword)
+        ]
+        for node in file.find_all(ast.Assign):
+            constants += [(ast.unparse(target).rpartition(".")[2], node.value) for target in node.targets]
+        for annotated in file.find_all(ast.AnnAssign):
+            constants += [(ast.unparse(annotated.target), annotated.value)] if annotated.value else []
+        for name, value in constants:
+            if name.lower() not in ("vocab_size", "n_vocab", "num_tokens", "vocabulary_size"):
+                continue
+            if isinstance(value, ast.Constant) and type(value.value) is int and value.value % MULTIPLE:
+                edits.append(file.replace(value, str(-(-value.value // MULTIPLE) * MULTIPLE)))
+    if edits:
+        return FoundEdits(edits=tuple(edits))
+    why = "the script computes the size of the vocabulary"
+    return FoundEdits(to_write=(LineToWrite(program.script.name, 0, code, why),))

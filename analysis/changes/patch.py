@@ -1,0 +1,163 @@
+"""The patch that makes changes in a training script, and the lines that are left to write.
+
+    python -m profiler_job.analysis.changes.patch digest SCRIPT
+    python -m profiler_job.analysis.changes.patch make SCRIPT CHANGE...
+    python -m profiler_job.analysis.changes.patch write SCRIPT KEPT DIGESTS CHANGE...
+
+Answers are JSON on standard output. KEPT: the folder for copies of the files that are changed. DIGESTS: what `digest`
+answered when the script was measured, as JSON.
+"""
+
+import difflib
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from profiler_job.analysis.changes import find_edits, load_change
+from profiler_job.analysis.changes.script_code import (
+    LineToWrite,
+    Program,
+    ScriptCodeError,
+    SourceFile,
+    load_program,
+)
+from profiler_job.jobs.contract.changes import LABELS
+from profiler_job.jobs.contract.outputs import write_files
+
+BY_HAND = "no edit of the code is known for it"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patch:
+    """What makes some changes in a script. diff: a unified diff; "" if no file changes. files: the new text of each
+    file that does. to_write: lines for the user, by change. present: where the script has a change already."""
+
+    diff: str
+    files: Mapping[str, SourceFile]
+    to_write: Mapping[str, tuple[LineToWrite, ...]]
+    present: Mapping[str, str]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing is left to write."""
+        return not self.to_write
+
+
+def make_patch(program: Program, changes: Sequence[str]) -> Patch:
+    """Make the patch for changes, one after the other. A change whose edits leave code that is not valid Python, or
+    that would be edited again, is left to the user. Raises ScriptCodeError."""
+    before, to_write, present = program, {}, {}
+    for name in changes:
+        made = find_edits(name, program)
+        left = made.to_write
+        if made.edits:
+            try:
+                changed = program.apply(made.edits)
+                again = find_edits(name, changed)
+            except ScriptCodeError:
+                left = _leave(name, program)
+            else:
+                if again.edits:
+                    left = _leave(name, program)
+                else:
+                    program = changed
+        elif made.present:
+            present[name] = made.present
+        elif not left:
+            left = _leave(name, program)
+        if left:
+            to_write[name] = _find_lines_before(name, before, left)
+    old = {file.name: file for file in before.files}
+    files = {file.name: file for file in program.files if file.text != old[file.name].text}
+    diff = "".join(_compare(old[name], file) for name, file in files.items())
+    return Patch(diff=diff, files=files, to_write=to_write, present=present)
+
+
+def _leave(name: str, program: Program) -> tuple[LineToWrite, ...]:
+    return (LineToWrite(program.script.name, 0, load_change(name).CODE, BY_HAND),)
+
+
+def _find_lines_before(name: str, before: Program, left: tuple[LineToWrite, ...]) -> tuple[LineToWrite, ...]:
+    """Return lines to write with the numbers that lines have before other changes, if these do not hide them."""
+    first = find_edits(name, before).to_write
+    return first if len(first) == len(left) else left
+
+
+def _compare(old: SourceFile, new: SourceFile) -> str:
+    """Return the unified diff of a file."""
+    lines = difflib.unified_diff(old.lines, new.lines, f"a/{old.name}", f"b/{new.name}")
+    return "".join(line if line.endswith(("\n", "\r")) else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def compute_digests(program: Program) -> dict[str, str]:
+    """Compute the SHA-256 of each file of a script."""
+    return {file.name: compute_digest(file) for file in program.files}
+
+
+def compute_digest(file: SourceFile) -> str:
+    return sha256(file.text.encode(file.encoding)).hexdigest()
+
+
+def write_patch(script: Path, patch: Patch, program: Program, kept: Path, measured: Mapping[str, str]) -> list[str]:
+    """Write the changed files of a script, and copies of what they were to the folder `kept`. measured: digests of the
+    files when the script was measured. Returns the names of the files. Raises ScriptCodeError if a file was changed
+    since, and TargetError if one cannot be written."""
+    old = {file.name: file for file in program.files}
+    for name in patch.files:
+        if name not in measured:
+            raise ScriptCodeError(f"{name} was not there when the script was measured: nothing was written")
+        if compute_digest(old[name]) != measured[name]:
+            raise ScriptCodeError(f"{name} was changed since it was measured: nothing was written; tune it again")
+    paths = {name: _find_path(script, name) for name in patch.files}
+    originals = {name: old[name].text.encode(old[name].encoding) for name in patch.files}
+    copies = {kept / _flatten(name): content for name, content in originals.items()}
+    write_files(copies, lambda file: file.read_bytes() in originals.values(), advice="move it away")
+    changed = {paths[name]: file.text.encode(file.encoding) for name, file in patch.files.items()}
+    write_files(changed, lambda file: file.read_bytes() in originals.values(), advice="tune it again")
+    return [*patch.files]
+
+
+def _find_path(script: Path, name: str) -> Path:
+    """Find the file that has a name: below the working directory, or below the script's folder."""
+    for root in (Path.cwd(), script.absolute().parent):
+        if (root / name).is_file():
+            return root / name
+    raise ScriptCodeError(f"{name} is not there any more: nothing was written")
+
+
+def _flatten(name: str) -> str:
+    """Return a name for a copy in one folder."""
+    return name.replace("/", "__")
+
+
+def describe(patch: Patch) -> dict[str, Any]:
+    """Return a patch as JSON: `diff`, `to_write` (change, label, file, line, code, reason), `present` (by change),
+    `is_full`."""
+    lines = [
+        {"change": name, "label": LABELS[name], **line._asdict()}
+        for name, lines in patch.to_write.items()
+        for line in lines
+    ]
+    return {"diff": patch.diff, "to_write": lines, "present": dict(patch.present), "is_full": patch.is_full}
+
+
+def main(task: str, script: str, *arguments: str) -> None:
+    program = load_program(Path(script))
+    if task == "digest":
+        answer: Any = compute_digests(program)
+    elif task == "make":
+        answer = describe(make_patch(program, arguments))
+    else:
+        kept, measured, *changes = arguments
+        patch = make_patch(program, changes)
+        names = write_patch(Path(script), patch, program, Path(kept), json.loads(measured))
+        answer = describe(patch) | {"written": names}
+    print(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
