@@ -1,11 +1,12 @@
 """The patch that makes changes in a training script, and the lines that are left to write.
 
-    python -m profiler_job.analysis.changes.patch digest SCRIPT
-    python -m profiler_job.analysis.changes.patch make SCRIPT CHANGE...
-    python -m profiler_job.analysis.changes.patch write SCRIPT KEPT DIGESTS CHANGE...
+    python -m profiler_job.analysis.changes.patch digest FOLDER SCRIPT
+    python -m profiler_job.analysis.changes.patch make FOLDER SCRIPT CHANGE...
+    python -m profiler_job.analysis.changes.patch write FOLDER SCRIPT KEPT DIGESTS CHANGE...
 
-Answers are JSON on standard output. KEPT: the folder for copies of the files that are changed. DIGESTS: what `digest`
-answered when the script was measured, as JSON.
+Answers are JSON on standard output; `error` in one says why there is no other. FOLDER: the one that names of files
+start from. KEPT: the folder for copies of the files that are changed. DIGESTS: what `digest` answered when the script
+was measured, as JSON.
 """
 
 import difflib
@@ -26,7 +27,7 @@ from profiler_job.analysis.changes.script_code import (
     load_program,
 )
 from profiler_job.jobs.contract.changes import LABELS
-from profiler_job.jobs.contract.outputs import write_files
+from profiler_job.jobs.contract.outputs import TargetError, write_files
 
 BY_HAND = "no edit of the code is known for it"
 
@@ -102,17 +103,19 @@ def compute_digest(file: SourceFile) -> str:
     return sha256(file.text.encode(file.encoding)).hexdigest()
 
 
-def write_patch(script: Path, patch: Patch, program: Program, kept: Path, measured: Mapping[str, str]) -> list[str]:
-    """Write the changed files of a script, and copies of what they were to the folder `kept`. measured: digests of the
-    files when the script was measured. Returns the names of the files. Raises ScriptCodeError if a file was changed
-    since, and TargetError if one cannot be written."""
+def write_patch(
+    folders: Sequence[Path], patch: Patch, program: Program, kept: Path, measured: Mapping[str, str]
+) -> list[str]:
+    """Write the changed files of a script, and copies of what they were to the folder `kept`. folders: those that names
+    of files start from. measured: digests of the files when the script was measured. Returns the names of the files.
+    Raises ScriptCodeError if a file was changed since, and TargetError if one cannot be written."""
     old = {file.name: file for file in program.files}
     for name in patch.files:
         if name not in measured:
             raise ScriptCodeError(f"{name} was not there when the script was measured: nothing was written")
         if compute_digest(old[name]) != measured[name]:
             raise ScriptCodeError(f"{name} was changed since it was measured: nothing was written; tune it again")
-    paths = {name: _find_path(script, name) for name in patch.files}
+    paths = {name: _find_path(folders, name) for name in patch.files}
     originals = {name: old[name].text.encode(old[name].encoding) for name in patch.files}
     copies = {kept / _flatten(name): content for name, content in originals.items()}
     write_files(copies, lambda file: file.read_bytes() in originals.values(), advice="move it away")
@@ -121,11 +124,11 @@ def write_patch(script: Path, patch: Patch, program: Program, kept: Path, measur
     return [*patch.files]
 
 
-def _find_path(script: Path, name: str) -> Path:
-    """Find the file that has a name: below the working directory, or below the script's folder."""
-    for root in (Path.cwd(), script.absolute().parent):
-        if (root / name).is_file():
-            return root / name
+def _find_path(folders: Sequence[Path], name: str) -> Path:
+    """Find the file that has a name, below the first folder that holds it."""
+    for folder in folders:
+        if (folder / name).is_file():
+            return folder / name
     raise ScriptCodeError(f"{name} is not there any more: nothing was written")
 
 
@@ -145,18 +148,25 @@ def describe(patch: Patch) -> dict[str, Any]:
     return {"diff": patch.diff, "to_write": lines, "present": dict(patch.present), "is_full": patch.is_full}
 
 
-def main(task: str, script: str, *arguments: str) -> None:
-    program = load_program(Path(script))
+def answer(task: str, folder: Path, script: Path, *arguments: str) -> dict[str, Any]:
+    """Return the answer of the module to a task. Raises ScriptCodeError and TargetError."""
+    program = load_program(script, folder)
     if task == "digest":
-        answer: Any = compute_digests(program)
-    elif task == "make":
-        answer = describe(make_patch(program, arguments))
-    else:
-        kept, measured, *changes = arguments
-        patch = make_patch(program, changes)
-        names = write_patch(Path(script), patch, program, Path(kept), json.loads(measured))
-        answer = describe(patch) | {"written": names}
-    print(json.dumps(answer))
+        return {"digests": compute_digests(program)}
+    if task == "make":
+        return describe(make_patch(program, arguments))
+    kept, measured, *changes = arguments
+    patch = make_patch(program, changes)
+    names = write_patch((folder, script.parent), patch, program, Path(kept), json.loads(measured))
+    return describe(patch) | {"written": names}
+
+
+def main(task: str, folder: str, script: str, *arguments: str) -> None:
+    try:
+        result = answer(task, Path(folder), Path(script), *arguments)
+    except (ScriptCodeError, TargetError) as error:
+        result = {"error": str(error)}
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

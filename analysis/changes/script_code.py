@@ -8,8 +8,8 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -320,10 +320,9 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Program:
-    """The files of a training script, itself first, and values that changes have (`loader_workers`: 4)."""
+    """The files of a training script, itself first."""
 
     files: tuple[SourceFile, ...]
-    values: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def script(self) -> SourceFile:
@@ -365,7 +364,7 @@ class Program:
         files = tuple(SourceFile(file.name, texts[file.name], file.encoding) for file in self.files)
         for file in files:
             assert isinstance(file.tree, ast.Module)  # raises ScriptCodeError
-        return Program(files, self.values)
+        return Program(files)
 
 
 def read_file(path: Path, name: str) -> SourceFile:
@@ -382,34 +381,32 @@ def read_file(path: Path, name: str) -> SourceFile:
     return SourceFile(name, text, encoding)
 
 
-def load_program(script: Path, values: Mapping[str, object] | None = None) -> Program:
-    """Load a script and the modules next to it that it imports. Names are paths from the working directory, where it
-    holds them, or else from the script's folder. Raises ScriptCodeError if the script is not valid Python; modules that
-    are not are left out."""
-    folder = script.absolute().parent
-    read = {script.absolute(): read_file(script, _name_file(script.absolute(), folder))}
-    assert isinstance(read[script.absolute()].tree, ast.Module)  # raises ScriptCodeError
-    waiting = [script.absolute()]
+def load_program(script: Path, folder: Path | None = None) -> Program:
+    """Load a script and the modules next to it that it imports. Names are paths from `folder` (default: the working
+    directory) where that holds them, or else from the script's folder. Raises ScriptCodeError if the script is not
+    valid Python; modules that are not are left out."""
+    script = script.absolute()
+    roots = ((folder or Path.cwd()).absolute(), script.parent)
+    read = {script: read_file(script, _name_file(script, roots))}
+    assert isinstance(read[script].tree, ast.Module)  # raises ScriptCodeError
+    waiting = [script]
     while waiting and len(read) < MOST_FILES:
         path = waiting.pop(0)
-        for other in _find_imported(path, read[path], (folder, Path.cwd())):
+        for other in _find_imported(path, read[path], roots):
             if other in read or any(part in LEFT_OUT for part in other.parts):
                 continue
             try:
-                file = read_file(other, _name_file(other, folder))
+                file = read_file(other, _name_file(other, roots))
                 assert isinstance(file.tree, ast.Module)
             except ScriptCodeError:
                 continue
             read[other] = file
             waiting.append(other)
-    return Program(tuple(read.values()), values or {})
+    return Program(tuple(read.values()))
 
 
-def _name_file(path: Path, folder: Path) -> str:
-    for root in (Path.cwd(), folder):
-        if path.is_relative_to(root):
-            return path.relative_to(root).as_posix()
-    return path.name
+def _name_file(path: Path, roots: Sequence[Path]) -> str:
+    return next((path.relative_to(root).as_posix() for root in roots if path.is_relative_to(root)), path.name)
 
 
 def _find_imported(path: Path, file: SourceFile, roots: Sequence[Path]) -> Iterator[Path]:

@@ -93,6 +93,28 @@ class Place(TuningRecord):
     code: str
 
 
+class CodeLine(TuningRecord):
+    """Code that the user writes for a change: where (line 0: anywhere), what, and why no patch has it."""
+
+    change: str
+    label: str = ""
+    file: str
+    line: int
+    code: str
+    reason: str = ""
+
+
+class CodePatch(TuningRecord):
+    """What makes the winner's changes in the script. diff: a unified diff; "" if no file changes. to_write: what it
+    leaves to the user. present: `file:line` where the script has a change already, by change. written: the files that
+    `--write` changed."""
+
+    diff: str = ""
+    to_write: tuple[CodeLine, ...] = ()
+    present: dict[str, str] = {}
+    written: tuple[str, ...] = ()
+
+
 class BaseStep(TuningRecord):
     """The script without changes. step_ns: median of its steps in its rounds (of turns). flops: of the model in one
     step. precision: in which most matmuls ran, `fp32`, `tf32` or `bf16`. peak_bytes: most memory that was allocated.
@@ -159,7 +181,8 @@ class Tuning(TuningRecord):
     name: of the script's results. command: as it was given. script: the file of it that is tuned, as written in the
     command; "" if it has none. asked: the changes given by --changes; None for a search. is_complete: whether the
     search ended by itself, and not at its budget or by a signal. ladder: what was kept, in order; its last step is the
-    winner.
+    winner. digests: SHA-256 of the script and of the modules next to it when they were measured, by name. patch: None
+    until it is made.
     """
 
     format_version: int = FORMAT_VERSION
@@ -179,6 +202,8 @@ class Tuning(TuningRecord):
     tried: list[Tried] = []
     confirmation: Confirmation = Confirmation()
     places: list[Place] = []
+    digests: dict[str, str] = {}
+    patch: CodePatch | None = None
 
     @property
     def winner(self) -> LadderStep | None:

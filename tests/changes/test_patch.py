@@ -11,6 +11,7 @@ from profiler_job.analysis.changes import find_edits
 from profiler_job.analysis.changes.patch import compute_digests, describe, main, make_patch, write_patch
 from profiler_job.analysis.changes.script_code import Program, ScriptCodeError, SourceFile, load_program
 from profiler_job.jobs.contract.outputs import TargetError
+from profiler_job.jobs.contract.tuning import CodePatch
 from tests.changes.scripts import (
     ACCUMULATION,
     BRANCHES,
@@ -347,7 +348,7 @@ def test_a_patch_is_written_with_copies(tmp_path):
     digests = compute_digests(program)
     patch = make_patch(program, USUAL)
     kept = tmp_path / "results" / "before"
-    assert write_patch(script, patch, program, kept, digests) == ["train.py", "parts/model.py"]
+    assert write_patch([script.parent], patch, program, kept, digests) == ["train.py", "parts/model.py"]
     assert (kept / "train.py").read_bytes() == before and (kept / "parts__model.py").is_file()
     assert b"fused=True" in script.read_bytes() and b"fused=True" in (script.parent / "parts" / "model.py").read_bytes()
     assert make_patch(load_program(script), USUAL).diff == ""
@@ -361,10 +362,10 @@ def test_a_file_that_was_changed_since_is_kept(tmp_path):
     program = load_program(script)
     before = script.read_bytes()
     with pytest.raises(ScriptCodeError, match="changed since"):
-        write_patch(script, make_patch(program, USUAL), program, tmp_path / "kept", digests)
+        write_patch([script.parent], make_patch(program, USUAL), program, tmp_path / "kept", digests)
     assert script.read_bytes() == before and not (tmp_path / "kept").exists()
     with pytest.raises(ScriptCodeError, match="was not there"):
-        write_patch(script, make_patch(program, USUAL), program, tmp_path / "kept", {})
+        write_patch([script.parent], make_patch(program, USUAL), program, tmp_path / "kept", {})
 
 
 def test_copies_of_something_else_are_kept(tmp_path):
@@ -374,16 +375,23 @@ def test_copies_of_something_else_are_kept(tmp_path):
     (tmp_path / "kept" / "train.py").write_text("mine")
     before = script.read_bytes()
     with pytest.raises(TargetError):
-        write_patch(script, make_patch(program, USUAL), program, tmp_path / "kept", compute_digests(program))
+        write_patch([script.parent], make_patch(program, USUAL), program, tmp_path / "kept", compute_digests(program))
     assert script.read_bytes() == before
 
 
 def test_the_module_answers_in_json(tmp_path, capsys):
     script = write_script(tmp_path)
-    main("digest", str(script))
-    digests = capsys.readouterr().out
-    assert {*json.loads(digests)} == {"train.py", "parts/__init__.py", "parts/model.py"}
-    main("make", str(script), "tf32")
-    assert json.loads(capsys.readouterr().out)["is_full"]
-    main("write", str(script), str(tmp_path / "kept"), digests, "tf32")
-    assert json.loads(capsys.readouterr().out)["written"] == ["train.py"]
+
+    def ask(task, *arguments):
+        main(task, str(tmp_path), str(script), *arguments)
+        return json.loads(capsys.readouterr().out)
+
+    digests = ask("digest")["digests"]
+    assert {*digests} == {"code/train.py", "code/parts/__init__.py", "code/parts/model.py"}
+    patch = CodePatch.model_validate(ask("make", "tf32"))
+    assert "+++ b/code/train.py" in patch.diff and not patch.to_write
+    kept = tmp_path / "kept"
+    assert ask("write", str(kept), json.dumps(digests), "tf32")["written"] == ["code/train.py"]
+    assert "changed since" in ask("write", str(kept), json.dumps(digests), "fused_adamw")["error"]
+    script.write_text("def f(:")
+    assert "not valid Python" in ask("make", "tf32")["error"]
