@@ -76,8 +76,8 @@ def place_ranges(ranges: pd.DataFrame, nesting: Nesting, chosen: Mapping[str, st
         joined = rows[below & ~operation]
         module[joined] = modules.join(outer[below & ~operation], name[joined])
         if is_operation.any():
-            around[rows] = np.where(has, around[above], -1)
-            holds = ~operation & ~wins[rows] & ~own_step[rows]
+            around[rows] = np.where(has & ~named_here, around[above], -1)
+            holds = (~operation & ~wins[rows] & ~own_step[rows]) | named_here
             around[rows[holds]] = modules.join(around[rows[holds]], name[rows[holds]])
             around[rows[wins[rows] & ~below & ~is_operation[rows]]] = -1
             module[joined] = around[joined]

@@ -86,6 +86,8 @@ _GPU_FACTS = {
 }
 _LARGE_OVERHEAD = 0.01
 """Part of the capture that the profiler's own work may take without a word."""
+_OF_OPTIMIZER = re.compile(r"Optimizer\.(?:step|zero_grad)#")
+"""Ranges of PyTorch around the calls of optimizers. A step that `profile` follows ends inside one of them."""
 _GRAPH_COLUMNS = ("start_ns", "end_ns", "process", "device", "stream", "correlation", "graph")
 
 CANNOT_SEE = {
@@ -259,7 +261,10 @@ class _CaptureMaker:
         names = self._make_names(columns.take("name"), "a range")
         is_started = columns.take("is_started").astype(np.int8)
         order = np.lexsort((-end, start))  # the outer of two ranges that start together comes first
-        rows = len(start)
+        if is_started.any():
+            is_around = np.array([bool(_OF_OPTIMIZER.match(str(name))) for name in names.categories], bool)
+            order = order[~is_around[names.codes[order]]]
+        rows = len(order)
         return pd.DataFrame(
             {
                 "start_ns": start[order],

@@ -40,8 +40,8 @@ _MODULE = "nn.Module: "
 _STARTED = {f"loop:{name}": name for name in (ranges.STEP, ranges.FOLLOWED_STEP)}
 """Ranges that `profile` begins and ends in the middle of others, and their names."""
 _COLLECTIVE = "record_param_comms"
-_PLAIN_OPERATORS = {"detach", "detach_"}
-"""Operators that PyTorch writes without a namespace."""
+_PLAIN_OPERATORS = {"detach", "detach_", "PythonDispatchMode", "PythonSubclass"}
+"""Operators that PyTorch writes without a namespace, and its ways through Python: neither is a range of the user."""
 _AROUND_NODE = "autograd::engine::evaluate_function"
 _MATMULS = re.compile(r"aten::(?:mm|addmm|bmm|baddbmm|linear|matmul|_scaled_mm|scaled_dot_product_attention)")
 _BYTES_OF = {

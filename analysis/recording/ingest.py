@@ -558,20 +558,28 @@ def _with_run(name: str, frame: pd.DataFrame, run_id: str) -> pd.DataFrame:
 
 
 def nsys_steps(placed: pd.DataFrame, rank: np.ndarray) -> pd.DataFrame:
-    """Host time of each step of each rank, and of each phase in it, from the outermost range of each."""
+    """Host time of each step of each rank, and of each phase in it: the time that the outermost ranges of each cover.
+    Those of autograd's threads lie inside the range of the thread that called `backward`."""
     phase, parent = placed["phase"].astype(str).to_numpy(), placed["parent_id"].to_numpy()
     has = parent >= 0
     step = placed["step"].to_numpy()
-    phase_root = (step >= 0) & (phase != "") & ~(has & (phase[parent] != ""))
+    phase_root = (step >= 0) & (phase != "") & ~(has & (phase[parent] != "") & (step[parent] >= 0))
     step_root = placed["is_step"].to_numpy()
-    wall = (placed["end_ns"] - placed["start_ns"]).to_numpy()
+    start, end = placed["start_ns"].to_numpy(), placed["end_ns"].to_numpy()
     rows = pd.concat(
         [
-            pd.DataFrame({"rank": rank[root], "step": step[root], "phase": names, "wall_ns": wall[root]})
+            pd.DataFrame(
+                {"rank": rank[root], "step": step[root], "phase": names, "start_ns": start[root], "end_ns": end[root]}
+            )
             for root, names in ((step_root, ranges.STEP), (phase_root, phase[phase_root]))
         ]
     )
-    totals = rows.groupby(["rank", "step", "phase"], as_index=False, sort=True)["wall_ns"].sum()
+    rows = rows.sort_values(["rank", "step", "phase", "start_ns"], kind="stable")
+    keys = ["rank", "step", "phase"]
+    # What an earlier range of the same phase covers counts once.
+    covered = rows.groupby(keys)["end_ns"].transform(lambda ends: ends.cummax().shift(fill_value=-1))
+    rows["wall_ns"] = np.maximum(rows["end_ns"] - np.maximum(rows["start_ns"], covered), 0)
+    totals = rows.groupby(keys, as_index=False, sort=True)["wall_ns"].sum()
     return totals.assign(collector="nsys", process=0, issue_ns=None)
 
 

@@ -335,6 +335,29 @@ def test_a_trace_of_profile_is_recorded_with_steps_phases_and_modules(tmp_path):
     assert steps.loc[steps["phase"] == "step", "wall_ns"].tolist() == [900_000, 900_000]
 
 
+def test_steps_that_end_inside_the_optimizer_s_own_range_keep_their_times(tmp_path):
+    trace = make_followed()
+    for step in range(3):
+        at, prefix = 1000.0 * step + 100, "modules:" if step == 2 else ""
+        trace.operate("AddmmBackward0", at + 205, 60, 7 + step, AUTOGRAD)
+        trace.annotate("Optimizer.step#AdamW.step", at + 800, 150)
+        trace.annotate(f"{prefix}optimizer", at + 820, 70)
+        trace.operate("aten::_fused_adamw_", at + 822, 66)
+        trace.operate("PythonDispatchMode", at + 825, 60)
+        if prefix:
+            trace.annotate("modules:optimizer/(all parameters)", at + 826, 50)
+        trace.launch(at + 830, at + 840, 7)
+    path = trace.write(tmp_path / "profile.json.gz")
+    record = SimpleNamespace(profiled_steps=2, run={"workload": "script"})
+    _, _, captured = ingest._read_capture(path, 0, "train", record)
+    steps = captured.tables["steps"].astype({"phase": str}).set_index("phase")["wall_ns"]
+    assert steps["backward"].tolist() == [100_000, 100_000]  # the node in autograd's thread lies inside
+    assert steps["optimizer"].tolist() == [70_000, 70_000]
+    kernels = captured.tables["kernels"].astype({"phase": str, "module": str})
+    of_optimizer = kernels[(kernels["phase"] == "optimizer") & (kernels["step"] >= 0)]
+    assert of_optimizer["module"].tolist() == ["(all parameters)"] * 2
+
+
 ODD = [None, True, -1, 2**31, 2**70, 1e300, "", "7", [], {}, "\ud800", "a" * 70_000, float("nan"), float("inf")]
 
 
