@@ -9,6 +9,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from profiler_job.analysis.render.answer import Claim, Column, Table
+from profiler_job.analysis.render.text import remove_links
 
 NUM_ROWS = 8
 """Rows on the page; the CSV has all."""
@@ -64,4 +65,4 @@ def table(claim: Claim, tables: Iterable[Table], read: Read, words: str = "") ->
 
 def plain(words: str) -> str:
     """A sentence of Markdown and HTML as text."""
-    return re.sub(r"\*\*|`", "", Markup(str(words).replace("<sup>T</sup>", "\u1d40")).striptags())
+    return re.sub(r"\*\*|`", "", Markup(remove_links(str(words))).striptags())

@@ -6,7 +6,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from profiler_job.analysis.metrics.step_limits import PARTS
-from profiler_job.analysis.render import tables, text
+from profiler_job.analysis.render import pipe_tables, tables, text
 from profiler_job.analysis.render.answer import Table
 from profiler_job.jobs.contract.axes import find_value_label
 from profiler_job.jobs.contract.words import NOT_MEASURED
@@ -25,6 +25,29 @@ def to_html(table: Table, csv_link: str, root: str) -> Markup:
         '<figcaption><span class="title">{}</span>{}</figcaption>\n'
         '<div class="panels">{}</div>\n</figure>'
     ).format(table.key, text.escape(table.title), tables.to_take_along(f"chart-{table.key}", csv_link, root), panels)
+
+
+def to_markdown(table: Table, csv_link: str, root: str) -> Markup:
+    """The map as pipe tables, one per panel."""
+    panels = []
+    for of, rows in table.rows.groupby(["precision", "attention"], sort=False):
+        contexts = sorted(set(rows["context_length"]))
+        cells = {(row["size"], row["context_length"]): row for row in rows.to_dict("records")}
+        lines = [
+            [str(text.inline(size)), *(_word(cells.get((size, context)), root) for context in contexts)]
+            for size in dict.fromkeys(rows["size"])
+        ]
+        headings = [str(text.inline(_caption(*of))), *(str(text.count(context)) for context in contexts)]
+        panels.append(pipe_tables.write_pipes(headings, lines, [False] * len(headings)))
+    return pipe_tables.write_caption(table.title, csv_link) + Markup("\n\n").join(panels)
+
+
+def _word(row: dict[str, Any] | None, root: str) -> str:
+    limit = row["limit"] if row else None
+    if row is None or not isinstance(limit, str) or not limit:
+        return str(text.inline((row or {}).get(NOT_MEASURED) or UNKNOWN))
+    word = str(text.inline(limit))
+    return f"[{word}]({tables.address(row['leads_to'], root, '.md')})" if row["leads_to"] else word
 
 
 def _caption(precision: str, attention: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from profiler_job.analysis.render import tables, text
+from profiler_job.analysis.render import pipe_tables, tables, text
 from profiler_job.analysis.render.answer import Table
 from profiler_job.jobs.contract.quantities import choose_decimals
 
@@ -22,13 +22,7 @@ LEAST = 0.005
 def to_html(table: Table, csv_link: str, root: str, families: dict[str, str]) -> Markup:
     """The figure of the parts of steps (`analysis.metrics.step_parts`), each with what is `said` of its step."""
     families = families | {"other": families.get("other", "Other")}
-    known = table.rows["family"].isin([*families, ""])
-    rows = table.rows.assign(family=table.rows["family"].where(known, "other"))
-    values = {name: list(dict.fromkeys(rows[name].tolist())) for name in CHOICES}
-    used = [family for family in families if family in set(rows["family"])]
-    words = ["", *dict.fromkeys([*rows["phase"], *rows["module"]])]
-    steps = [_step(of, values, used, words, root) for _, of in rows.groupby("run_id", sort=False)]
-    shown = min(steps, key=lambda step: _distance(step["at"], values))
+    rows, values, used, words, steps, shown = _read_steps(table, root, families)
     named = [[key, families[key]] for key in used]
     data = json.dumps({"families": named, "words": words, "steps": steps}, separators=(",", ":"))
     seen = set(rows.loc[rows["time_ns"] >= LEAST * rows["step_ns"], "family"])
@@ -48,6 +42,33 @@ def to_html(table: Table, csv_link: str, root: str, families: dict[str, str]) ->
         legend,
         Markup("").join(_row(row, shown, words, used, families) for row in shown["rows"]),
     )
+
+
+def to_markdown(table: Table, csv_link: str, root: str, families: dict[str, str]) -> Markup:
+    """The step that the figure shows first, as a pipe table."""
+    families = families | {"other": families.get("other", "Other")}
+    _, _, used, words, _, shown = _read_steps(table, root, families)
+    rows = []
+    for phase, module, ms, pairs in shown["rows"]:
+        parts = [
+            f"{text.inline(families[used[family]]) if family >= 0 else 'no kernel'} {_number(time)}"
+            for family, time in zip(pairs[::2], pairs[1::2])
+        ]
+        name = str(text.inline(words[phase or module] or "outside phases"))
+        rows.append([f"**{name}**" if phase else name, _number(ms), ", ".join(parts)])
+    pipes = pipe_tables.write_pipes(["part of the step", "ms", "families (ms)"], rows, [False, True, False])
+    return pipe_tables.write_caption(shown["said"], csv_link) + pipes
+
+
+def _read_steps(table: Table, root: str, families: dict[str, str]) -> tuple[Any, ...]:
+    """The rows, the values to choose from, the families and words used, every step, and the step shown first."""
+    known = table.rows["family"].isin([*families, ""])
+    rows = table.rows.assign(family=table.rows["family"].where(known, "other"))
+    values = {name: list(dict.fromkeys(rows[name].tolist())) for name in CHOICES}
+    used = [family for family in families if family in set(rows["family"])]
+    words = ["", *dict.fromkeys([*rows["phase"], *rows["module"]])]
+    steps = [_step(of, values, used, words, root) for _, of in rows.groupby("run_id", sort=False)]
+    return rows, values, used, words, steps, min(steps, key=lambda step: _distance(step["at"], values))
 
 
 def _step(

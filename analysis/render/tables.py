@@ -387,13 +387,13 @@ def page_of_run(run_id: str) -> str:
     return f"report/runs/{text.file_name(run_id)}"
 
 
-def address(page: str, root: str) -> str:
+def address(page: str, root: str, suffix: str = ".html") -> str:
     """Link to a page (path below docs without .md, perhaps with an anchor) from one at the top (root ""), in report/
-    (root "../") or below it."""
+    (root "../") or below it. suffix: .md for a link in Markdown."""
     path, mark, anchor = page.partition("#")
     if root == "../" and path.startswith("report/"):
         root, path = "", path.removeprefix("report/")
-    return f"{root}{path}.html{mark}{anchor}"
+    return f"{root}{path}{suffix}{mark}{anchor}"
 
 
 def kernel_details(name: str, family: str | None = None, families: dict[str, str] | None = None) -> Markup:

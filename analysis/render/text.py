@@ -15,7 +15,10 @@ from profiler_job.jobs.contract.words import inflect
 
 MINUS, THIN = "\u2212", "\u202f"
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ufdd0\ufffe\uffff\ud800-\udfff]")
-_MARKDOWN = re.compile(r"[^0-9A-Za-z .,;:/·…×−–%÷\u0080-\U0010ffff]")
+_MARKDOWN = re.compile(r"(?!(?<=[0-9A-Za-z])[-_=+](?=[0-9A-Za-z]))[^0-9A-Za-z .,;:/()?'·…×−–%÷\u0080-\U0010ffff]")
+"""What Markdown or HTML might read; a hyphen or the like between two letters is none of it."""
+_CODE = re.compile(r"[0-9A-Za-z _.,:;/()=+*#·…-]+")
+"""Names that are safe between backticks, and in a cell of a table."""
 _NOT_FILE = re.compile(r"[^0-9A-Za-z._-]+")
 
 
@@ -35,6 +38,12 @@ def inline(text: object) -> Markup:
     return Markup(_MARKDOWN.sub(lambda m: f"&#{ord(m[0])};", clean))
 
 
+def code(name: object) -> Markup:
+    """Untrusted name between backticks, or as text where a mark in it could end the code, or a cell."""
+    clean = str(name)
+    return Markup(f"`{clean}`") if _CODE.fullmatch(clean) else inline(clean)
+
+
 def prose(sentence: str) -> Markup:
     """Our own sentence, `code` in backticks, QK^T with its T raised."""
     parts = sentence.replace("^T", "\u1d40").split("`")
@@ -42,6 +51,12 @@ def prose(sentence: str) -> Markup:
         Markup("<code>{}</code>").format(inline(part)) if position % 2 else inline(part)
         for position, part in enumerate(parts)
     )
+
+
+def prose_in_markdown(sentence: str) -> Markup:
+    """`prose`, without tags."""
+    parts = sentence.replace("^T", "\u1d40").split("`")
+    return Markup("").join(code(part) if position % 2 else inline(part) for position, part in enumerate(parts))
 
 
 def finalize(value: object) -> object:
@@ -235,6 +250,10 @@ def _cut(text: str, length: int) -> str:
 
 def plain(words: Markup) -> str:
     """A sentence of a page as a terminal shows it."""
-    return re.sub(r"\*\*|`", "", html.unescape(re.sub(r"<[^>]+>", "", str(words)))).replace(
-        "\N{NARROW NO-BREAK SPACE}", " "
-    )
+    without = html.unescape(re.sub(r"<[^>]+>", "", remove_links(str(words))))
+    return re.sub(r"\*\*|`", "", without).replace("\N{NARROW NO-BREAK SPACE}", " ")
+
+
+def remove_links(markdown: str) -> str:
+    """Return Markdown with the words of links in place of the links."""
+    return re.sub(r"\[([^\]]*)\]\([^)\s]*(?: \"[^\"]*\")?\)", r"\1", markdown)

@@ -11,6 +11,7 @@ GLOSSARY = Path(__file__).resolve().parents[1] / "pages" / "glossary.md"
 ENTRY = re.compile(r'<dt id="([^"]+)"><a [^>]*>([^<]+)</a></dt>\s*<dd>([^<]+)</dd>')
 SKIPPED = re.compile(
     r"""^(?:\#{1,6}\ |\|)[^\n]*                              # a heading, a row of a table
+    | ^\*\*[^\n]*\[CSV\]\([^\n]*                                # the caption of a figure
     | ^```.*?^```                                             # code
     | `[^`\n]+`
     | !?\[[^\]\n]*\]\([^)\n]*\)                               # a link of Markdown
@@ -70,7 +71,7 @@ def link_terms(page: str, root: str) -> str:
         linked.add(term.entry)
         meaning = html.escape(term.meaning)
         if is_markdown:
-            return f'[{match[0]}]({root}report/glossary.md#{term.entry} "{meaning}"){{.term}}'
+            return f'[{match[0]}]({root}report/glossary.md#{term.entry} "{meaning}")'
         return f'<a class="term" href="{root}report/glossary.html#{term.entry}" title="{meaning}">{match[0]}</a>'
 
     def link_text(words: str) -> str:

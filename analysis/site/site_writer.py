@@ -14,10 +14,19 @@ import pandas as pd
 from jinja2.bccache import Bucket
 from markupsafe import Markup
 
-from profiler_job.analysis.render import chart_parts, charts, regime_map, step_figure, tables, text
+from profiler_job.analysis.render import (
+    chart_parts,
+    charts,
+    pipe_tables,
+    regime_map,
+    step_figure,
+    svg_files,
+    tables,
+    text,
+)
 from profiler_job.analysis.render import finding_rows as findings
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table
-from profiler_job.analysis.site import front_matter
+from profiler_job.analysis.site import front_matter, page_figures
 from profiler_job.analysis.site.link_terms import GLOSSARY, link_terms
 from profiler_job.jobs.contract.axes import AXES, find_value_label, find_value_name
 
@@ -115,8 +124,9 @@ class Site:
         }
 
     def write(self, path: str, template: str, answer: Answer, **extra: Any) -> None:
-        """Write the page `path` (below docs, with .md) and the CSV of each table it shows."""
-        page = self._render(path, template, answer, **extra)
+        """Write the page `path` (below docs, with .md), the CSV of each table it shows, and its figures as HTML."""
+        rendered = _Page(self, path, answer)
+        page = rendered.render(template, **extra)
         if notes := "\n\n".join(filter(None, (self._render(path, "mix.md", note).strip() for note in self.notes))):
             page = HEADING.sub(lambda heading: f"{heading[0]}\n{notes}\n", page, count=1)
         front, body = front_matter.split(page)
@@ -129,6 +139,8 @@ class Site:
         if self.has_glossary and path != f"report/{GLOSSARY.name}":
             body = link_terms(body, "../" * path.count("/"))
         self._write_text(path, front_matter.join(front, body))
+        if rendered.figures:
+            self._write_text(page_figures.path_of_figures(path), page_figures.dump(rendered.figures))
 
     def _plain_verdict(self, path: str, template: str, answer: Answer, extra: Mapping[str, Any]) -> str:
         """The verdict of a page in plain text; "" of a page without one."""
@@ -137,8 +149,7 @@ class Site:
         return text.plain(self.block(path, template, answer, "verdict", **extra))
 
     def _render(self, path: str, template: str, answer: Answer, **extra: Any) -> str:
-        page = _Page(self, path, answer)
-        return page.environment().get_template(template).render(page.context() | extra)
+        return _Page(self, path, answer).render(template, **extra)
 
     def block(self, path: str, template: str, answer: Answer, block: str, **extra: Any) -> Markup:
         """One block of a template as it would read on the page `path`, on one line: the verdict of a question, for the
@@ -207,6 +218,16 @@ class _Page:
         self.root = "../" * path.count("/")
         self.folder = "report/csv/" + path.removesuffix(".md").removeprefix("report/")
         self.claimed: list[tuple[Claim, Markup, findings.Read]] = []
+        self.figures: dict[str, str] = {}
+        """Tables and figures as the site shows them, by the link to their CSV, by which the Markdown names them."""
+
+    def render(self, template: str, **extra: Any) -> str:
+        return self.environment().get_template(template).render(self.context() | extra)
+
+    def _add_figure(self, csv_link: str, markdown: Markup, html: Markup) -> Markup:
+        """The Markdown of a figure, which the site shows as HTML."""
+        self.figures[csv_link] = str(html)
+        return markdown
 
     def context(self) -> dict[str, Any]:
         return {
@@ -231,13 +252,15 @@ class _Page:
         """The site's environment with the filters that link from this page."""
         families = dict(self.site.families)
         env = self.site.env.overlay()
-        env.filters = self.site.env.filters | {
+        more: dict[str, Callable[..., Markup]] = {
             "family": lambda key: tables.family_chip(key, families),
-            "families": lambda keys: Markup(", ").join(tables.family_chip(key, families) for key in keys),
-            "modules": tables.modules,
+            "family_name": lambda key: text.inline(families.get(key, key)),
+            "family_names": lambda keys: text.listing(families.get(key, key) for key in keys),
+            "modules": lambda paths: text.listing(tables.module_names(paths)[:3]) or Markup("outside modules"),
             "kernel": self.kernel,
             "case": self.case,
         }
+        env.filters = self.site.env.filters | more
         return env
 
     def sentence(self, key: str, caller: Callable[..., str]) -> Markup:
@@ -255,32 +278,30 @@ class _Page:
         if not words:
             return Markup("")
         self.claimed.append((self.answer.claims[key], words, read))
-        return (
-            Markup("- ") + words + Markup('<a class="rows" href="#rows-{}" data-search-exclude>rows</a>\n').format(key)
-        )
+        return Markup("- ") + words + Markup("[rows]({})\n").format(Markup(self._csv_link(f"rows-{key}")))
 
     def evidence(self) -> Markup:
-        """The rows behind every claim made so far, folded, each under its sentence."""
-        return Markup("\n\n").join(self._evidence(*claimed) for claimed in self.claimed)
+        """The rows behind every claim made so far, a line each; the site folds them under their sentences."""
+        return Markup("\n").join(self._evidence(*claimed) for claimed in self.claimed)
 
     def _evidence(self, claim: Claim, words: Markup, read: findings.Read) -> Markup:
         shown = self._linked(findings.table(claim, self.answer.tables.values(), read, words))
         link = self._csv(f"rows-{claim.key}", claim.rows, shown.columns)
-        number = text.counted(len(claim.rows), "row")
+        number = every = text.counted(len(claim.rows), "row")
         if len(shown.rows) < len(claim.rows):
             number = text.count(len(shown.rows)) + Markup(" of ") + number
-        return Markup(
+        said = findings.plain(words)
+        html = Markup(
             '<details class="folded"><summary><span class="said">{}</span> <span class="faint">{}</span></summary>\n'
             "{}\n</details>"
-        ).format(
-            text.escape(findings.plain(words)),
-            number,
-            self._html(shown, link, shown.key),
-        )
+        ).format(text.escape(said), number, self._html(shown, link, shown.key))
+        return self._add_figure(link, Markup("- [{}]({}): {}").format(every, Markup(link), text.inline(said)), html)
 
     def table(self, key: str) -> Markup:
         table = self._linked(self.answer.tables[key])
-        return self._html(table, self._csv(key, table.rows, table.columns))
+        link = self._csv(key, table.rows, table.columns)
+        markdown = pipe_tables.to_markdown(table, link, self.root, self.site.families)
+        return self._add_figure(link, markdown, self._html(table, link))
 
     def _html(self, table: Table, csv_link: str, anchor: str = "") -> Markup:
         families, also = dict(self.site.families), self._list_shared_properties(table)
@@ -308,50 +329,59 @@ class _Page:
     def heat(self, key: str) -> Markup:
         """The table `key` as a map: one row per size, one column per context length."""
         table = self.answer.tables[key]
-        return tables.heat_html(table, self._csv(key, table.rows, table.columns), self.site.run_links, self.root)
+        link = self._csv(key, table.rows, table.columns)
+        linked = (table, link, self.site.run_links, self.root)
+        return self._add_figure(link, pipe_tables.heat_to_markdown(*linked), tables.heat_html(*linked))
 
     def step_parts(self, key: str) -> Markup:
         """The table `key` as a figure of one step, which a script lets choose."""
         table = self.answer.tables[key]
         link = self._csv(key, table.rows[[column.key for column in table.columns]], table.columns)
-        return step_figure.to_html(table, link, self.root, dict(self.site.families))
+        drawn = (table, link, self.root, dict(self.site.families))
+        return self._add_figure(link, step_figure.to_markdown(*drawn), step_figure.to_html(*drawn))
 
     def regimes(self, key: str) -> Markup:
         """The table `key` as a map of what limits each case."""
         table = self.answer.tables[key]
         link = self._csv(key, table.rows.drop(columns="leads_to"), table.columns)
-        return regime_map.to_html(table, link, self.root)
+        drawn = (table, link, self.root)
+        return self._add_figure(link, regime_map.to_markdown(*drawn), regime_map.to_html(*drawn))
 
     def _csv(self, key: str, rows: pd.DataFrame, columns: tuple[Column, ...]) -> str:
+        self.site._write_text(f"{self.folder}/{text.file_name(key)}.csv", tables.to_csv(rows, columns))
+        return self._csv_link(key)
+
+    def _csv_link(self, key: str) -> str:
         path = f"{self.folder}/{text.file_name(key)}.csv"
-        self.site._write_text(path, tables.to_csv(rows, columns))
         return posixpath.relpath(path, posixpath.dirname(self.path) or ".")
 
     def chart(self, key: str) -> Markup:
-        """A figure with a wide and a narrow drawing (CSS shows one), its legend, and what a reader may take along: its
-        rows, the drawing, its address, and how to cite it."""
+        """A picture, a file of its own. On the site it is a figure with a wide and a narrow drawing (CSS shows one),
+        its legend, and what a reader may take along: its rows, the drawing, its address, and how to cite it."""
         chart = self.answer.charts[key]
         if not len(chart.rows):
-            return Markup('<p class="why">{}: not measured</p>').format(text.escape(chart.title))
+            return Markup("*{}: not measured.*").format(text.inline(chart.title))
         rows = _with_labels(chart.rows)
-        drawings = [
-            Markup('<div class="{}">{}</div>').format(
-                name,
-                Markup(charts.render(chart.kind, rows, f"{key}-{name}", width, chart.title, **chart.options)),
-            )
+        wide, narrow = (
+            charts.render(chart.kind, rows, f"{key}-{name}", width, chart.title, **chart.options)
             for name, width in (("wide", chart_parts.WIDE), ("narrow", chart_parts.NARROW))
-        ]
-        return Markup(
+        )
+        link, entries = self._csv(f"chart-{key}", chart.rows, ()), self._list_legend(chart)
+        picture = svg_files.make_file(wide, entries)
+        self.site._write_text(f"{self.folder}/{text.file_name(f'chart-{key}')}.svg", picture)
+        html = Markup(
             '<figure class="chart" id="chart-{}"{} data-search-exclude>\n<figcaption><span class="title">{}</span>{}'
             "</figcaption>\n{}\n{}\n</figure>"
         ).format(
             key,
             self._runs_of(chart.options, rows),
             text.escape(chart.title),
-            tables.to_take_along(f"chart-{key}", self._csv(f"chart-{key}", chart.rows, ()), self.root),
+            tables.to_take_along(f"chart-{key}", link, self.root),
             self._legend(chart),
-            Markup("\n").join(drawings),
+            Markup('<div class="wide">{}</div>\n<div class="narrow">{}</div>').format(Markup(wide), Markup(narrow)),
         )
+        shown = Markup("![{}]({})").format(text.inline(chart.title), Markup(link.removesuffix(".csv") + ".svg"))
+        return self._add_figure(link, pipe_tables.write_caption(chart.title, link) + shown, html)
 
     def _runs_of(self, options: Mapping[str, Any], rows: pd.DataFrame) -> Markup:
         """An attribute with the pages of the runs by the labels of their marks, where each label is one run."""
@@ -386,11 +416,24 @@ class _Page:
             items.insert(1, swatch.format(text.escape(hollow)))
         return Markup('<p class="legend">{}</p>').format(Markup(" ").join(items))
 
+    def _list_legend(self, chart: Chart) -> list[svg_files.Entry]:
+        """The legend of the file of a drawing."""
+        names = set(chart_parts.drawn(chart.kind, chart.rows)[charts.colour_column(chart.kind)])
+        is_family = charts.colour_column(chart.kind) == "family"
+        is_round = not is_family and chart_parts.mark(chart.kind) == "point"
+        families = self.site.families
+        return [
+            svg_files.Entry(families.get(name, name), f"family-{name if name in families else 'other'}")
+            if is_family
+            else svg_files.Entry(str(name), f"series-{position}", is_round)
+            for position, name in enumerate(chart.options["order"])
+            if name in names
+        ]
+
     def kernel(self, name: str) -> Markup:
         """A kernel in a sentence: short, linked to its full name in the glossary."""
-        return Markup('<a class="kernel" href="{}report/kernels.html#{}"><code>{}</code></a>').format(
-            Markup(self.root), text.kernel_anchor(name), text.inline(text.short_name(name))
-        )
+        short = text.code(text.short_name(name))
+        return Markup("[{}]({}report/kernels.md#{})").format(short, Markup(self.root), text.kernel_anchor(name))
 
     def extremes(self, low: Mapping[str, Any], high: Mapping[str, Any], key: str, form: str) -> Markup:
         """`6.98 ms (small · 128) to 742 ms (2.7B · 1024)`: values of `key` by the filter `form`; one where it is one
@@ -405,6 +448,4 @@ class _Page:
         label = text.inline(" · ".join(words))
         run = row.get("run_id")
         page = self.site.run_links.get(run, "") if isinstance(run, str) else ""
-        if not page:
-            return Markup('<span class="case">{}</span>').format(label)
-        return Markup('<a class="case" href="{}">{}</a>').format(tables.address(page, self.root), label)
+        return Markup("[{}]({})").format(label, Markup(tables.address(page, self.root, ".md"))) if page else label

@@ -1,9 +1,14 @@
-"""A hook of MkDocs: in a fresh clone no report has been written yet, and `mkdocs serve` alone is to show it."""
+"""Hooks of MkDocs: in a fresh clone no report has been written yet, and `mkdocs serve` alone is to show it; and pages
+get their figures."""
 
 from pathlib import Path
+from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.plugins import get_plugin_logger
+from mkdocs.structure.pages import Page
+
+from profiler_job.analysis.site.page_figures import show_figures
 
 
 def on_config(config: MkDocsConfig) -> None:
@@ -14,3 +19,10 @@ def on_config(config: MkDocsConfig) -> None:
 
         get_plugin_logger("report").info("writing the report of the recordings first (a few minutes)")
         write_site.publish(write_site.recordings_in(docs / "data"), docs)
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Any) -> str:
+    """Return the Markdown of a page with its figures as the site shows them."""
+    return show_figures(
+        markdown, Path(config.docs_dir), page.file.src_uri, is_question=page.meta.get("shape") == "question"
+    )

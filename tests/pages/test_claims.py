@@ -125,7 +125,7 @@ def test_changes_are_between_what_the_two_runs_say(rec):
 @pytest.fixture(scope="module")
 def words(tmp_path_factory):
     def render(rec):
-        monkey.setattr(charts, "render", lambda *arguments, **options: "<svg></svg>")
+        monkey.setattr(charts, "render", lambda *arguments, **options: '<svg width="1" height="1"></svg>')
         docs = tmp_path_factory.mktemp("docs")
         question_pages.write_questions(rec, docs)
         return {path.stem: read_page(path) for path in docs.rglob("*.md")}

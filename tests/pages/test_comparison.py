@@ -25,7 +25,7 @@ from profiler_job.analysis.site.site_writer import Site
 from tests import synthetic
 from tests.comparison.conftest import export
 from tests.comparison.test_compare import HOSTILE
-from tests.page_words import read_page
+from tests.page_words import read_page, read_shown
 
 
 def recorded(label, slower=1.0, size="small"):
@@ -71,9 +71,10 @@ def written(compared, folder, rec):
     _, (sides,) = comparison_pages.assign_pages(rec, {"": compared})
     site = Site(folder, (), {}, ("size", "context_length"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(charts, "render", lambda *arguments, **options: "<svg></svg>")
+        patch.setattr(charts, "render", lambda *arguments, **options: '<svg width="1" height="1"></svg>')
         comparison_pages.write_comparison(site, sides, comparison.counterparts(compared, sides.links))
-    return {str(path.relative_to(folder)): read_page(path) for path in folder.rglob("*.md")}
+    paths = [str(path.relative_to(folder)) for path in folder.rglob("*.md")]
+    return {path: read_shown(folder, path) for path in paths}
 
 
 @pytest.fixture(scope="module")
@@ -296,7 +297,7 @@ def test_the_page_of_a_cell_leads_to_that_of_the_other_recording_and_the_overvie
     main, twin = recorded_as("fp32", "fp32", "2026-11-01"), recorded_as("bf16", "bf16", "2026-11-02")
     shipped = make_comparisons([main, twin])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(charts, "render", lambda *arguments, **options: "<svg></svg>")
+        patch.setattr(charts, "render", lambda *arguments, **options: '<svg width="1" height="1"></svg>')
         for module in (run_pages, comparison_pages):
             patch.setattr(module, "write_timelines", lambda *arguments, **options: {})
         write_site.write(

@@ -8,7 +8,7 @@ import pytest
 from profiler_job.analysis.pages import predictions
 from profiler_job.analysis.prediction import ledger, predict, rates
 from profiler_job.analysis.site.site_writer import Site
-from tests.page_words import read_page
+from tests.page_words import read_shown
 
 ROW = {"run_id": "a", "tested_by": "b", "size": "small", "context_length": 128, "mode": "train_step", "reason": ""}
 ROW |= {"changes": "bf16+fused_attention", "baseline_ns": 40e6, "predicted_ns": 20e6, "low_ns": 18e6, "high_ns": 22e6}
@@ -36,7 +36,7 @@ def written(tmp_path, developed):
     def write(rows):
         site = Site(tmp_path, (), {}, ())
         site.write("report/predictions.md", "predictions.md", predictions.answer(rows, developed))
-        return read_page(tmp_path / "report" / "predictions.md")
+        return read_shown(tmp_path, "report/predictions.md")
 
     return write
 

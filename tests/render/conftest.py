@@ -15,5 +15,5 @@ def site(built_once):
 def undrawn():
     """In place of each chart an empty drawing, for tests of words and files."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(charts, "render", lambda *arguments, **options: "<svg></svg>")
+        patch.setattr(charts, "render", lambda *arguments, **options: '<svg width="1" height="1"></svg>')
         yield

@@ -9,7 +9,7 @@ import pytest
 from profiler_job.analysis.render import chart_parts, charts
 from profiler_job.analysis.render.answer import Chart, assemble
 from profiler_job.analysis.site.site_writer import Site
-from tests.page_words import read_page
+from tests.page_words import read_shown
 
 
 def ticks(low, high, width=chart_parts.WIDE):
@@ -26,7 +26,7 @@ def drawn(chart, tmp_path, **options):
     folder.mkdir()
     (folder / "page.md").write_text(f"{{{{ chart('{chart.key}') }}}}")
     Site(tmp_path, (folder,), {}, ("size",), **options).write("page.md", "page.md", assemble({}, [], [], [chart]))
-    return read_page(tmp_path / "page.md")
+    return read_shown(tmp_path, "page.md")
 
 
 @pytest.mark.parametrize(

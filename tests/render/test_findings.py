@@ -73,5 +73,5 @@ def test_the_rows_are_called_by_the_sentence_that_they_are_of():
 
 
 def test_a_sentence_is_told_as_text():
-    words = Markup('**Up to** <a href="x">small · 128</a>: `exp` of QK<sup>T</sup>, a&#95;b &lt; 1')
+    words = Markup('**Up to** [small · 128](x.md "A (b)"): `exp` of QKᵀ, a&#95;b &lt; 1')
     assert finding_rows.plain(words) == "Up to small · 128: exp of QK\u1d40, a_b < 1"

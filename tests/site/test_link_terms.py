@@ -1,11 +1,14 @@
 """Words of the glossary are linked where they first occur in running text."""
 
+from pathlib import Path
+
 import markdown
 import pytest
 
 from profiler_job.analysis.site.link_terms import link_terms
+from profiler_job.analysis.site.page_figures import show_figures
 
-LINK = '[{0}]({1}report/glossary.md#capture "One file of Nsight Systems."){{.term}}'
+LINK = '[{0}]({1}report/glossary.md#capture "One file of Nsight Systems.")'
 CAPTURES = LINK.format("Captures", "../")
 
 
@@ -18,7 +21,8 @@ def test_only_the_first_of_a_term_is_a_link():
 
 
 def test_a_link_is_one_in_html_too():
-    html = markdown.markdown(link("- *Captures*\n"), extensions=["attr_list"])
+    page = show_figures(link("- *Captures*\n"), Path(), "x.md", is_question=False)
+    html = markdown.markdown(page, extensions=["attr_list"])
     assert (
         '<a class="term" href="../report/glossary.md#capture" title="One file of Nsight Systems.">Captures</a>' in html
     )

@@ -1,0 +1,72 @@
+"""From the Markdown of a generated page, which a person can read on a code host, to what the site shows: its tables
+and pictures give way to figures that can be sorted and filtered and that show their values.
+
+A page's figures are in a file beside it, by the links to their CSV, which their captions in the Markdown have.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+FOLDER = "report/figures"
+"""Below the docs; the site does not publish it."""
+_BLOCK = re.compile(
+    r"^\*\*[^\n]*\*\* · \[CSV\]\((?P<csv>[^)\s]+)\)\n"
+    r"(?:\n*(?:\|[^\n]*|!\[[^\n]*|\*The CSV has [^\n]*|Nothing was measured\.)(?:\n|\Z))*",
+    re.MULTILINE,
+)
+"""A caption, and the pipe tables or the picture below it."""
+_EVIDENCE = re.compile(r"^- \[[^\]]*\]\((?P<csv>[^)\s]*/rows-[^)\s]+\.csv)\): [^\n]*", re.MULTILINE)
+_ROWS = re.compile(r"\[rows\]\([^)\s]*/(?P<key>rows-[^)\s/]+)\.csv\)")
+_LINK = re.compile(r'\[(?P<words>[^\]\n]*)\]\((?P<page>[^)\s]*)\.md(?P<anchor>#[^)\s"]*)?(?: "(?P<title>[^"\n]*)")?\)')
+_RUN = re.compile(r"(?:^|/)runs(?:-[^/]*)?/|(?:^|/)runs-of-[^/]*$")
+_VERDICT = re.compile(r"^(# [^\n]*\n+)((?:>[^\n]*\n+)*)([^\n]+)\n", re.MULTILINE)
+_BADGE = re.compile(r"^([^\n]* · \[how we measured\]\([^)\n]*\))$", re.MULTILINE)
+_NOTE = re.compile(r"^> (\*\*A mix:\*\*[^\n]*)$", re.MULTILINE)
+UNSEARCHED = "## Rows behind the findings"
+
+
+def path_of_figures(page: str) -> str:
+    """Return the path of the figures of a page; both are below the folder of the docs."""
+    return f"{FOLDER}/{page.removeprefix('report/').removesuffix('.md')}.json"
+
+
+def dump(figures: Mapping[str, str]) -> str:
+    """Return the file of the figures of a page."""
+    return json.dumps(figures, ensure_ascii=False, indent=0)
+
+
+def show_figures(markdown: str, docs: Path, page: str, is_question: bool) -> str:
+    """Return the Markdown of a page (path below `docs`) with its figures as the site shows them.
+    is_question: its first paragraph is its answer."""
+    file = docs / path_of_figures(page)
+    figures = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+    def replace(block: re.Match[str]) -> str:
+        figure = figures.get(block["csv"])
+        return f"\n{figure}\n\n" if figure else block[0]
+
+    shown = _EVIDENCE.sub(replace, _BLOCK.sub(replace, _mark_words(markdown, is_question)))
+    return shown.replace(f"{UNSEARCHED}\n", f"{UNSEARCHED} {{ data-search-exclude }}\n")
+
+
+def _mark_words(markdown: str, is_question: bool) -> str:
+    """Return the text with links that have the classes of what they lead to."""
+    markdown = _ROWS.sub(r'<a class="rows" href="#\g<key>" data-search-exclude>rows</a>', markdown)
+    markdown = _LINK.sub(_mark_link, markdown)
+    if is_question:
+        markdown = _VERDICT.sub(r'\1\2<div class="verdict" markdown="1">\n\n\3\n\n</div>\n', markdown, count=1)
+    markdown = _NOTE.sub(r'<p class="note" data-search-exclude markdown="1">\1</p>', markdown)
+    return _BADGE.sub(r'<p class="conditions" markdown="1">\1</p>', markdown)
+
+
+def _mark_link(link: re.Match[str]) -> str:
+    words, page, anchor = link["words"], link["page"], link["anchor"] or ""
+    name = page.rpartition("/")[2]
+    if _RUN.search(page):
+        return f'<a class="case" href="{page}.html{anchor}">{words}</a>'
+    if name == "kernels" and anchor.startswith("#k-"):
+        words = f"<code>{words.strip('`')}</code>" if words.startswith("`") else words
+        return f'<a class="kernel" href="{page}.html{anchor}">{words}</a>'
+    return f"{link[0]}{{.term}}" if name == "glossary" and link["title"] else link[0]

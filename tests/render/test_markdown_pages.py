@@ -1,0 +1,60 @@
+"""Each page of a question is Markdown that a person can read where it is shown without the site: on a code host."""
+
+import re
+from xml.etree import ElementTree
+
+import pytest
+from markdown_it import MarkdownIt
+
+from profiler_job.analysis.pages.questions import QUESTIONS, STUDIES
+from profiler_job.analysis.render.svg_files import Entry, make_file
+from profiler_job.analysis.site.front_matter import split
+
+TAG = re.compile(r"<[^>\n]+>")
+MOST_TAGS = 0.1
+SLUGS = [question.slug for question in (QUESTIONS | STUDIES).values()]
+
+
+@pytest.fixture(scope="session")
+def report(site):
+    """Folder of the generated Markdown."""
+    return site.parent / "docs" / "report"
+
+
+@pytest.mark.parametrize("slug", SLUGS)
+def test_tags_are_at_most_a_tenth_of_a_page(report, slug):
+    page = (report / f"{slug}.md").read_text()
+    tags = sum(map(len, TAG.findall(page)))
+    assert tags <= MOST_TAGS * len(page), TAG.findall(page)[:5]
+
+
+@pytest.mark.parametrize("slug", SLUGS)
+def test_a_plain_renderer_shows_tables_pictures_and_links(report, slug):
+    _, body = split((report / f"{slug}.md").read_text())
+    shown = MarkdownIt("commonmark").enable("table").render(body)
+    assert shown.startswith("<h1>")
+    assert shown.count("<table>") == len(re.findall(r"^\| -+[-:| ]+\|$", body, re.MULTILINE))
+    assert not re.search(r"^\|", re.sub(r"<pre>.*?</pre>", "", shown, flags=re.DOTALL), re.MULTILINE)
+    assert "**" not in shown and "](" not in shown
+    for picture in re.findall(r'<img src="([^"]+)"', shown):
+        assert (report / picture).is_file()
+    links = re.findall(r'<a href="([^"#]+)', shown)
+    assert links and all(link.endswith((".md", ".csv")) or link.startswith("https://") for link in links)
+    assert not [link for link in links if link.startswith(("csv/", "runs/")) and not (report / link).is_file()]
+
+
+def test_a_page_has_its_pictures_in_files_and_the_site_has_them_in_its_pages(site, report):
+    page = (report / "forward-time.md").read_text()
+    (picture,) = re.findall(r"!\[[^\]]+\]\((csv/[^)]+\.svg)\)", page)
+    assert "<svg" not in page and (report / picture).is_file()
+    assert not list(site.rglob("chart-*.svg")) and not (site / "report" / "figures").exists()
+    assert (site / "report" / "forward-time.html").read_text().count("<svg") >= 2
+
+
+def test_a_drawing_in_a_file_has_its_legend_and_colours_for_light_and_dark():
+    svg = '<svg width="100" height="50"><path fill="var(--family-gemm)"/><text fill="var(--chart-text)">a</text></svg>'
+    file = make_file(svg, [Entry("GEMM <x>", "family-gemm"), Entry("b", "series-1", is_round=True)])
+    root = ElementTree.fromstring(file)
+    assert float(root.get("height")) > 50 and "var(" not in file
+    assert "prefers-color-scheme:dark" in file and '[fill="#1f5f99"]{fill:#5fa9e8}' in file
+    assert [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")][:2] == ["GEMM <x>", "b"]

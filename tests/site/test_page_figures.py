@@ -1,0 +1,73 @@
+"""Markdown that a person can read becomes what the site shows."""
+
+import pytest
+
+from profiler_job.analysis.site.page_figures import dump, path_of_figures, show_figures
+
+PAGE = """# How long?
+
+It takes **2 ms** ([small · 128](runs/a.md)).
+
+FP32 · batch 4 · [how we measured](methods.md)
+
+**Times** · [CSV](csv/p/times.csv)
+
+| model | ms |
+| ----- | -: |
+| small |  2 |
+
+*The CSV has 4 more rows.*
+
+**Shares** · [CSV](csv/p/chart-shares.csv)
+
+![Shares](csv/p/chart-shares.svg)
+
+- It waits for [`exp`](../report/kernels.md#k-1). [rows](csv/p/rows-waits.csv)
+
+| not | ours |
+| --- | ---- |
+
+## Rows behind the findings
+
+- [3 rows](csv/p/rows-waits.csv): It waits.
+"""
+FIGURES = {
+    "csv/p/times.csv": '<figure id="table-times"></figure>',
+    "csv/p/chart-shares.csv": "<figure><svg></svg></figure>",
+    "csv/p/rows-waits.csv": '<details class="folded">3</details>',
+}
+
+
+@pytest.fixture
+def shown(tmp_path):
+    file = tmp_path / path_of_figures("report/p.md")
+    file.parent.mkdir(parents=True)
+    file.write_text(dump(FIGURES))
+    return show_figures(PAGE, tmp_path, "report/p.md", is_question=True)
+
+
+def test_tables_and_pictures_give_way_to_figures(shown):
+    assert all(shown.count(figure) == 1 for figure in FIGURES.values())
+    assert "| model" not in shown and "4 more rows" not in shown and "![" not in shown
+    assert "| not | ours |" in shown and "[CSV]" not in shown
+
+
+def test_links_get_the_classes_of_what_they_lead_to(shown):
+    assert '<a class="case" href="runs/a.html">small · 128</a>' in shown
+    assert '<a class="kernel" href="../report/kernels.html#k-1"><code>exp</code></a>' in shown
+    assert '<a class="rows" href="#rows-waits" data-search-exclude>rows</a>' in shown
+    assert "[how we measured](methods.md)" in shown
+
+
+def test_the_answer_of_a_question_is_marked_and_no_other_paragraph(shown, tmp_path):
+    assert shown.count('<div class="verdict" markdown="1">\n\nIt takes') == 1
+    assert "verdict" not in show_figures(PAGE, tmp_path, "report/p.md", is_question=False)
+
+
+def test_rows_behind_findings_are_not_searched(shown):
+    assert "## Rows behind the findings { data-search-exclude }\n" in shown
+
+
+def test_a_page_without_figures_stays_as_it_is(tmp_path):
+    page = "# A page\n\n**Bold** · [CSV](x.csv)\n\n| a |\n| - |\n"
+    assert show_figures(page, tmp_path, "guide/x.md", is_question=False) == page
