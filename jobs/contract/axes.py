@@ -83,9 +83,10 @@ if TYPE_CHECKING:
 else:
     Precision = Literal[tuple(PRECISIONS)]
 Attention = Literal["naive", "sdpa", "flash", "efficient", "cudnn"]
-Compile = Annotated[Literal["off", "default", "cudagraphs"], BeforeValidator(_read_off)]
+Compile = Annotated[Literal["off", "default", "blocks", "cudagraphs"], BeforeValidator(_read_off)]
 Optimizer = Literal["own", "loop", "foreach", "fused"]
-Parallel = Literal["none", "ddp", "fsdp"]
+Parallel = Literal["none", "ddp", "fsdp", "tp"]
+Exchange = Literal["default", "buckets", "prefetch", "keep", "half"]
 GpuCount = Annotated[int, Field(ge=1, le=64), Number]
 
 
@@ -120,7 +121,7 @@ class Run(BaseModel):
             token="batch{}".format,
             is_list=False,
             dtype="int64",
-            meaning="sequences of one step, on each GPU",
+            meaning="sequences of one step for each GPU; with parallel tp each GPU computes a part of all of them",
         ),
     ] = 4
     accumulation: Annotated[
@@ -179,10 +180,11 @@ class Run(BaseModel):
             names={
                 "off": "not compiled",
                 "default": "torch.compile",
+                "blocks": "torch.compile of each block",
                 "cudagraphs": "torch.compile with CUDA graphs",
             },
             token="compile_{}".format,
-            meaning="torch.compile: off | default | cudagraphs",
+            meaning="torch.compile: off | default | blocks (each Transformer block by itself) | cudagraphs",
         ),
     ] = "off"
     optimizer: Annotated[
@@ -255,12 +257,34 @@ class Run(BaseModel):
         Axis(
             order=12,
             label="parallel",
-            labels={"none": "none", "ddp": "DDP", "fsdp": "FSDP"},
-            names={"none": "one GPU", "ddp": "DistributedDataParallel", "fsdp": "fully sharded (FSDP)"},
+            labels={"none": "none", "ddp": "DDP", "fsdp": "FSDP", "tp": "tensor parallel"},
+            names={
+                "none": "one GPU",
+                "ddp": "DistributedDataParallel",
+                "fsdp": "fully sharded (FSDP)",
+                "tp": "tensor parallel",
+            },
             meaning="how several GPUs share the work: none (one GPU) | ddp (DistributedDataParallel) | "
-            "fsdp (fully_shard)",
+            "fsdp (fully_shard) | tp (tensor parallel: each GPU has a part of every matrix of a block)",
         ),
     ] = "none"
+    exchange: Annotated[
+        Exchange,
+        Axis(
+            order=14,
+            label="exchange",
+            names={
+                "default": "PyTorch's defaults",
+                "buckets": "buckets of 100 MB",
+                "prefetch": "two blocks gathered ahead",
+                "keep": "gathered once a step",
+                "half": "sent in BF16",
+            },
+            meaning="what GPUs exchange and when: default | buckets (DDP: of 100 MB, not 25) | prefetch (FSDP: two "
+            "blocks are gathered ahead) | keep (FSDP: a block gathered in forward stays for backward) | half (DDP: "
+            "gradients, FSDP: parameters are sent in BF16)",
+        ),
+    ] = "default"
     num_parameters: Annotated[Count, Detail(dtype="int64", meaning="parameters of the model")] = 0
     workload: Annotated[
         Workload,

@@ -22,6 +22,10 @@ LINK_RATE = "link_"
 """Prefix of figures of the link between GPUs, before the name of a collective."""
 LINK_MESSAGE = f"{LINK_RATE}message"
 """Bytes of such a collective, the parts of all ranks together."""
+LINK_SIZE = "/"
+"""Separator of the collective's name and its bytes, in figures of the link for other sizes than LINK_MESSAGE."""
+SILENT = "silent_ns"
+"""Figure of a rank: time of a step without its optimizer in which ranks exchange nothing."""
 
 
 class RunTask(TypedDict):

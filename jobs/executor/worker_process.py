@@ -19,7 +19,7 @@ from profiler_job.jobs.executor.failures import CollectorError, RunFailedError, 
 from profiler_job.jobs.executor.temporary import TemporaryFolder
 
 START_TIMEOUT_S = 180
-RANK_START_S = 30  # for each further rank: they start one after the other
+RANK_START_S = 30  # for each further rank: they may share few cores
 END_TIMEOUT_S = 5
 LOOK_S = 1.0  # how often it is looked whether the process was stopped
 KEPT_OF_OUTPUT = 2**16  # bytes of the beginning, and of the end, of what a worker prints before its first run

@@ -39,7 +39,7 @@ NUM_STEPS = 2
 """The first step has no Adam state yet; all later ones need what the second needs."""
 
 
-NEEDS_NOTHING = ("repeat", "fresh_process", "memory_limit_gib", "compile", "gpus", "parallel", "workload")
+NEEDS_NOTHING = ("repeat", "fresh_process", "memory_limit_gib", "compile", "gpus", "parallel", "exchange", "workload")
 """Axes that change nothing of the operations as they are written, or that `is_predictable` asks for itself."""
 _UNKNOWN = [(axis, find_default(axis)) for axis in AXES if axis not in (*Shape._fields, *NEEDS_NOTHING, "size")]
 

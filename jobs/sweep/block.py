@@ -1,5 +1,6 @@
 """A block of a sweep file: a grid, with a run for every combination of its axes."""
 
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import product
 from math import prod
@@ -29,6 +30,13 @@ from profiler_job.jobs.workloads.transformer.sizes import MODEL_SIZES, VOCAB_SIZ
 MOST_RUNS = 100_000
 MOST_PARAMETERS = 10**13
 
+EXCHANGES = {
+    "none": {"default"},
+    "ddp": {"default", "buckets", "half"},
+    "fsdp": {"default", "prefetch", "keep", "half"},
+    "tp": {"default"},
+}
+"""The values of `exchange` that each way to share the work has."""
 HALF_PRECISION_ATTENTION = {"cudnn", "flash"}
 HUGGING_FACE_ATTENTION = {"naive", "sdpa"}
 
@@ -81,9 +89,9 @@ else:
 class Block(BlockAxes):
     """A grid of runs: axes as lists, the rest as single values.
 
-    name: "" if the block is the whole file. batch_size: of each GPU if `scaling` is weak, of all of them together if it
-    is strong. workload_axes: the keyword arguments of a workload and their values. hf: the models of workload hf; each
-    is a size.
+    name: "" if the block is the whole file. batch_size: for each GPU if `scaling` is weak, of all of them together if
+    it is strong. workload_axes: the keyword arguments of a workload and their values. hf: the models of workload hf;
+    each is a size.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -144,17 +152,37 @@ class Block(BlockAxes):
         return self
 
     def _check_gpus(self) -> None:
-        """One GPU goes with parallel none, several with ddp or fsdp; other combinations of a file are left out."""
+        """One GPU goes with parallel none, several with the other ways; other combinations of a file are left out."""
         gpus, parallel = self.values_of("gpus"), self.values_of("parallel")
         several, ways = [n for n in gpus if n > 1], [way for way in parallel if way != "none"]
         if several and not ways:
-            raise ValueError(f"gpus: {several[0]} need parallel: [ddp], [fsdp] or both")
+            raise ValueError(f"gpus: {several[0]} need parallel: [ddp], [fsdp] or [tp]")
         if ways and not several:
             raise ValueError(f"parallel: {ways[0]} is for several GPUs; give gpus: [2], say")
         if 1 in gpus and "none" not in parallel:
             raise ValueError("gpus: 1 needs none among parallel")
         if self.scaling == "strong" and (odd := [n for n in several if self.batch_size % n]):
             raise ValueError(f"batch_size: {self.batch_size} cannot be divided among {odd[0]} GPUs; choose a multiple")
+        if none := [value for value in self.values_of("exchange") if not any(value in EXCHANGES[w] for w in parallel)]:
+            raise ValueError(f"exchange: {none[0]} is not for parallel {', '.join(parallel)}")
+        wider = [name for name in self.values_of("precision") if PRECISIONS[name].element_bytes > 2]
+        if wider and "half" in self.values_of("exchange"):
+            raise ValueError(f"exchange: half sends BF16, and is not for precision {wider[0]}")
+        if "tp" in ways:
+            self._check_tensor_parallel(several)
+
+    def _check_tensor_parallel(self, several: Sequence[int]) -> None:
+        """The heads of a layer, and the width of its feed-forward, are divided among the GPUs."""
+        if self.workload != REFERENCE:
+            raise ValueError("parallel: tp is for the reference Transformer, whose matrices it divides")
+        for size in self.values_of("size"):
+            shape = self.sizes.get(size)
+            for gpus in several:
+                if shape and (shape.num_heads % gpus or shape.d_ff % gpus):
+                    raise ValueError(
+                        f"parallel: tp cannot divide the {shape.num_heads} heads and d_ff {shape.d_ff} of {size} among "
+                        f"{gpus} GPUs"
+                    )
 
     def _check_accumulation(self) -> None:
         if (most := max(self.values_of("accumulation"))) == 1:
@@ -189,7 +217,7 @@ class Block(BlockAxes):
 
     @property
     def num_runs(self) -> int:
-        """An upper bound: combinations of `gpus` and `parallel` that do not exist are counted."""
+        """An upper bound: combinations of `gpus`, `parallel` and `exchange` that do not exist are counted."""
         lists = [*map(self.values_of, find_listed_axes()), *self.options.values()]
         return prod(map(len, lists)) * self.repeats
 
@@ -207,6 +235,8 @@ class Block(BlockAxes):
         for *values, repeat in product(*map(self.values_of, axes), range(self.repeats)):
             point = dict(zip(axes, values))
             if (point["gpus"] == 1) != (point["parallel"] == "none"):
+                continue
+            if point["exchange"] not in EXCHANGES[point["parallel"]]:
                 continue
             batch = {"batch_size": self.batch_size // (point["gpus"] if self.scaling == "strong" else 1)}
             runs.append(Run.model_validate(point | shapes[point["size"]] | fixed | batch | {"repeat": repeat}))

@@ -1,8 +1,9 @@
-"""Several GPUs that step together: torch's own DistributedDataParallel and fully_shard."""
+"""Several GPUs that step together: PyTorch's DistributedDataParallel, fully_shard and tensor parallelism."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from math import ceil
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, distributed, nn
@@ -29,17 +30,86 @@ def join(place: Place, device: torch.device) -> None:
     )
 
 
-def parallelise(model: nn.Module, how: str, device: torch.device) -> nn.Module:
-    """The model as its ranks run it together: with DDP each has all of it, with FSDP a part of each parameter."""
-    if how == "ddp":
-        return nn.parallel.DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None)
-    if how == "fsdp":
-        from torch.distributed.fsdp import fully_shard
+BUCKET_MB = {"default": 25, "half": 25, "buckets": 100}
+"""Size of DDP's buckets of gradients, by `exchange`. 25 MB are PyTorch's default."""
+NUM_AHEAD = 2
+"""Blocks that `exchange: prefetch` gathers ahead; FSDP by itself gathers one."""
 
-        for layer in find_layers(model):
-            fully_shard(layer)
-        fully_shard(model)
+
+def parallelise(model: nn.Module, run: Mapping[str, Any], device: torch.device) -> nn.Module:
+    """The model as its ranks run it together: with DDP each has all of it, with FSDP a part of each parameter, and with
+    tensor parallelism a part of the matrices of each block."""
+    if run["parallel"] == "ddp":
+        return replicate(model, run["exchange"], device)
+    if run["parallel"] == "fsdp":
+        return shard(model, run["exchange"])
+    if run["parallel"] == "tp":
+        from profiler_job.jobs.workloads.transformer.tensor_parallel import divide_blocks
+
+        divide_blocks(model, distributed.init_device_mesh(device.type, (distributed.get_world_size(),)))
     return model
+
+
+def replicate(model: nn.Module, exchange: str, device: torch.device) -> nn.Module:
+    """The model in DistributedDataParallel."""
+    ids = [device.index] if device.type == "cuda" else None
+    replica = nn.parallel.DistributedDataParallel(model, device_ids=ids, bucket_cap_mb=BUCKET_MB[exchange])
+    if exchange == "half":
+        replica.register_comm_hook(distributed.group.WORLD, reduce_in_bf16)
+    return replica
+
+
+def reduce_in_bf16(group: distributed.ProcessGroup, bucket: distributed.GradBucket) -> torch.futures.Future[Tensor]:
+    """PyTorch's hook of the same purpose, which refuses to run on the CPU by its name alone."""
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+
+    reduced: torch.futures.Future[Tensor] = bf16_compress_hook(group, bucket)
+    return reduced
+
+
+def shard(model: nn.Module, exchange: str) -> nn.Module:
+    """The model with the parameters of each layer, and of the rest, in parts."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    options: dict[str, Any] = {}
+    if exchange == "keep":
+        options["reshard_after_forward"] = False
+    if exchange == "half":
+        options["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    layers: list[Any] = list(find_layers(model))
+    for layer in layers:
+        fully_shard(layer, **options)
+    fully_shard(model, **options)
+    if exchange == "prefetch":
+        for place, layer in enumerate(layers):
+            layer.set_modules_to_forward_prefetch(layers[place + 1 : place + 1 + NUM_AHEAD])
+            layer.set_modules_to_backward_prefetch(layers[max(0, place - NUM_AHEAD) : place][::-1])
+    return model
+
+
+@contextmanager
+def silence(model: nn.Module) -> Iterator[None]:
+    """Let the ranks of DDP or FSDP compute without exchanging anything while the context is open; with FSDP from the
+    second backward pass on, as each rank then has all parameters. To be used last: FSDP does not divide them again."""
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        with model.no_sync():
+            yield
+        return
+    sharded: Any = model
+    sharded.set_requires_gradient_sync(False)
+    sharded.set_reshard_after_forward(False)
+    sharded.set_reshard_after_backward(False)
+    yield
+
+
+def group_parameters(model: nn.Module) -> list[dict[str, Any]]:
+    """Group the parameters for an optimizer: PyTorch's fused AdamW takes no list of whole and divided tensors."""
+    from torch.distributed.tensor import DTensor
+
+    groups: dict[bool, list[Tensor]] = {}
+    for parameter in model.parameters():
+        groups.setdefault(isinstance(parameter, DTensor), []).append(parameter)
+    return [{"params": parameters} for parameters in groups.values()]
 
 
 def find_layers(model: nn.Module) -> Iterator[nn.Module]:

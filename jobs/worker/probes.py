@@ -5,14 +5,15 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
 
-from profiler_job.jobs.contract.messages import LINK_MESSAGE, LINK_RATE
+from profiler_job.jobs.contract.messages import LINK_MESSAGE, LINK_RATE, LINK_SIZE, SILENT
 from profiler_job.jobs.contract.precisions import BASE_PRECISION
-from profiler_job.jobs.contract.ranges import FORWARD, LOSS
+from profiler_job.jobs.contract.ranges import FORWARD, LOSS, OPTIMIZER, STEP
 from profiler_job.jobs.worker import parallel
 from profiler_job.jobs.worker.parallel import synchronize, take_local_part
 from profiler_job.jobs.worker.stepper import Stepper
@@ -105,8 +106,14 @@ by latency. A GPU with too little free memory uses half of it, or a quarter; wit
 LINK_ROOM = 4
 """How many times the message must be free: the run comes first, and NCCL allocates memory, too."""
 LINK_REPEATS, LINK_CALLS = 5, 3
-LINK_COLLECTIVES = {"ddp": ("AllReduce",), "fsdp": ("AllGather", "ReduceScatter")}
+LINK_COLLECTIVES = {"ddp": ("AllReduce",), "fsdp": ("AllGather", "ReduceScatter"), "tp": ("AllReduce",)}
 """Collectives that a run uses. For other collectives NCCL might keep memory that the run does not need."""
+LEAST_LINK_BYTES = {"cuda": 2**20, "cpu": 2**18}
+"""Smallest message of the grid of all-reduces, each twice as large as the one before."""
+LINK_GRID_BYTES, MOST_LINK_CALLS = 2**28, 20
+"""Bytes that the calls in a row of one size send, and the most calls: nccl-tests makes 20. The CPU's clock then holds
+little of what one call takes to begin."""
+SILENT_STEPS = 5
 
 
 def measure_link_rates(device: torch.device, how: str) -> list[dict[str, Any]]:
@@ -114,8 +121,9 @@ def measure_link_rates(device: torch.device, how: str) -> list[dict[str, Any]]:
 
     The rate is in bytes of messages a second, as NCCL counts them (for an all-gather and a reduce-scatter, the part of
     one rank), while the ranks do nothing else. It is the median of LINK_REPEATS, each LINK_CALLS in a row, after as
-    many calls as warm-up. A further row has the bytes of all ranks' parts together. Empty if a GPU has no room for it.
-    Every rank must call it; it leaves no memory allocated.
+    many calls as warm-up. A further row has the bytes of all ranks' parts together. Of an all-reduce smaller messages
+    are measured, too, down to LEAST_LINK_BYTES. Empty if a GPU has no room for it. Every rank must call it; it leaves
+    no memory allocated.
     """
     messages = _allocate_messages(device)
     rows = _build_rates(*messages, how, device) if messages else []
@@ -160,20 +168,64 @@ def _build_rates(of_all: Tensor, part: Tensor, how: str, device: torch.device) -
     rows = [{"figure": LINK_MESSAGE, "unit": "bytes", "value": of_all.nbytes}]
     for name in LINK_COLLECTIVES[how]:
         message, call = collectives[name]
-        rates = [LINK_CALLS * message.nbytes / measure_seconds(call, device) for _ in range(1 + LINK_REPEATS)][1:]
-        rows.append({"figure": f"{LINK_RATE}{name}", "unit": "bytes/s", "value": statistics.median(rates)})
+        rows.append(_build_rate(name, message, call, LINK_CALLS, device))
+        if name == "AllReduce":
+            rows += _build_smaller_rates(message, device)
     return rows
 
 
-def measure_seconds(call: Callable[[], object], device: torch.device) -> float:
-    """Measure the seconds of LINK_CALLS in a row by the CPU's clock, after all ranks have met."""
+def _build_smaller_rates(message: Tensor, device: torch.device) -> list[dict[str, Any]]:
+    """The rates of all-reduces of the first part of a message, by its size, the largest first."""
+    rows, size = [], message.nbytes // 2
+    while size >= LEAST_LINK_BYTES[device.type]:
+        part = message[: size // message.element_size()]
+        calls = min(MOST_LINK_CALLS, max(LINK_CALLS, LINK_GRID_BYTES // size))
+        name = f"AllReduce{LINK_SIZE}{part.nbytes}"
+        rows.append(_build_rate(name, part, partial(distributed.all_reduce, part), calls, device))
+        size //= 2
+    return rows
+
+
+def _build_rate(
+    name: str, message: Tensor, call: Callable[[], object], calls: int, device: torch.device
+) -> dict[str, Any]:
+    rates = [calls * message.nbytes / measure_seconds(call, calls, device) for _ in range(1 + LINK_REPEATS)][1:]
+    return {"figure": f"{LINK_RATE}{name}", "unit": "bytes/s", "value": statistics.median(rates)}
+
+
+def measure_seconds(call: Callable[[], object], calls: int, device: torch.device) -> float:
+    """Measure the seconds of so many calls in a row by the CPU's clock, after all ranks have met."""
     distributed.barrier()
     synchronize(device)
     start = time.perf_counter()
-    for _ in range(LINK_CALLS):
+    for _ in range(calls):
         call()
     synchronize(device)
     return time.perf_counter() - start
+
+
+def measure_silent_steps(stepper: Stepper) -> list[dict[str, Any]]:
+    """Measure steps without an optimizer in which the ranks exchange nothing: the median time of SILENT_STEPS. With
+    FSDP each rank then has all parameters and gradients. Empty with other ways to share the work, or if a GPU has no
+    room for them. Every rank must call it, when nothing else is to be measured: the model cannot be used afterwards."""
+    needed = 2 * sum(parameter.numel() * parameter.element_size() for parameter in stepper.model.parameters())
+    if stepper.run["parallel"] not in ("ddp", "fsdp"):
+        return []
+    if not parallel.find_least(int(has_room(needed // LINK_ROOM, stepper.device)), stepper.device):
+        return []
+
+    def skip_optimizer(phase: str, work: Callable[[], None]) -> None:
+        if phase != OPTIMIZER:
+            work()
+
+    times = []
+    with parallel.silence(stepper.model), annotation.no_ranges():
+        for _ in range(2 + SILENT_STEPS):
+            stepper.model.zero_grad()  # the optimizer of FSDP knows the parts alone
+            step = stepper.step(skip_optimizer)
+            times.append(sum(step[phase].wall for phase in step if phase not in (STEP, OPTIMIZER)))
+    del times[:2]
+    return [{"figure": SILENT, "unit": "ns", "value": statistics.median(times)}]
 
 
 def draws_masks(model: nn.Module) -> bool:

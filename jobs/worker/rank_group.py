@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from multiprocessing.connection import Client, Connection, Listener, wait
 from pathlib import Path
 from typing import Any
@@ -51,11 +51,14 @@ class Ranks:
         self.processes: list[subprocess.Popen[bytes]] = []
         self.sockets: list[Connection] = []
         try:
-            for rank in range(num_ranks):
-                address = str(home / f"rank-{rank}")
-                with Listener(address) as listener:
+            with ExitStack() as open_until_connected:
+                listeners = []
+                for rank in range(num_ranks):  # which import at the same time
+                    address = str(home / f"rank-{rank}")
+                    listeners.append(open_until_connected.enter_context(Listener(address)))
                     self.processes.append(start_rank(address, rank, num_ranks, str(home / MEETING), options))
-                    self.sockets.append(accept_rank(listener, self.processes[-1], rank))
+                for rank, (listener, process) in enumerate(zip(listeners, self.processes, strict=True)):
+                    self.sockets.append(accept_rank(listener, process, rank))
         except RankDiedError:
             self.kill()  # else the last line that is printed is that the others lost their connection
             raise

@@ -166,6 +166,8 @@ def perform(
         if followed_by and task["run"]["compile"] == "off":
             stepper.follow_modules(followed_by)
         seconds: Seconds = {"build": built - started, "warm_up": warm - built, "measure": measured - measuring}
+        if task["probe"] and place.num_ranks > 1:
+            probed["figures"] += probes.measure_silent_steps(stepper)
         message = build_measured(stepper, times, probed, seconds)
         if host_loop_ns is not None:
             message["host_loop_ns"] = host_loop_ns

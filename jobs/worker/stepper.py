@@ -47,11 +47,14 @@ class Stepper:
         self.set_precision(run["precision"])
         limit_memory(run["memory_limit_gib"], device)
         parallel.join(place, device)
-        micro_batch = run | {"batch_size": run["batch_size"] // run["accumulation"]}
-        self.model, self.batch, self.loss_of = build_workload(micro_batch, device)
-        self.model = parallel.parallelise(self.model, run["parallel"], device)
+        self.model, self.batch, self.loss_of = build_workload(run | {"batch_size": count_sequences(run)}, device)
+        if run["compile"] == "blocks":
+            compile_blocks(self.model)
+        self.model = parallel.parallelise(self.model, run, device)
         self.apply = compile_model(self.model, run["compile"])
-        self.optimizer = build_optimizer(run["optimizer"], self.model.parameters())
+        divided = run["parallel"] == "tp" and run["optimizer"] != "own"
+        parameters = parallel.group_parameters(self.model) if divided else self.model.parameters()
+        self.optimizer = build_optimizer(run["optimizer"], parameters)
         work = {FORWARD: self.forward, LOSS: self.loss, BACKWARD: self.backward, OPTIMIZER: self.optimizer.step}
         self.phases = [(name, work[name]) for name in list_phases(run["mode"], run["accumulation"])]
         self.output: torch.Tensor | None = None
@@ -169,10 +172,23 @@ class Stepper:
 
 
 def compile_model(model: torch.nn.Module, how: str) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The model as `how` says: off, default, or cudagraphs (a CUDA graph replays its kernels)."""
-    if how == "off":
+    """The model as `how` says: off, default, or cudagraphs (a CUDA graph replays its kernels). Blocks are compiled
+    before (`compile_blocks`)."""
+    if how not in COMPILE_MODE:
         return model
     return torch.compile(model, mode=COMPILE_MODE[how], dynamic=False)
+
+
+def compile_blocks(model: torch.nn.Module) -> None:
+    """Compile each layer of a model by itself, in place: what ranks exchange between layers stays outside."""
+    for layer in parallel.find_layers(model):
+        layer.forward = torch.compile(layer.forward, dynamic=False)
+
+
+def count_sequences(run: dict[str, Any]) -> int:
+    """Count the sequences that a process computes at once. With tensor parallelism all ranks compute all of them."""
+    ranks = run["gpus"] if run["parallel"] == "tp" else 1
+    return int(run["batch_size"]) * ranks // int(run["accumulation"])
 
 
 def limit_memory(limit_gib: float, device: torch.device) -> None:

@@ -3,6 +3,7 @@ PyTorch's own in its three implementations."""
 
 from collections.abc import Iterable
 from math import sqrt
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -45,8 +46,9 @@ class AdamW:
             parameter.grad = None
 
 
-def build_optimizer(name: str, parameters: Iterable[Tensor]) -> "AdamW | torch.optim.AdamW":
-    """`own`, or torch.optim.AdamW as `loop` (a tensor at a time), `foreach` (lists of tensors) or `fused`."""
+def build_optimizer(name: str, parameters: Iterable[Any]) -> "AdamW | torch.optim.AdamW":
+    """`own`, or torch.optim.AdamW as `loop` (a tensor at a time), `foreach` (lists of tensors) or `fused`.
+    parameters: tensors; for torch.optim.AdamW groups, too."""
     if name == "own":
         return AdamW(parameters)
     return torch.optim.AdamW(parameters, lr=1e-4, weight_decay=0.01, foreach=name == "foreach", fused=name == "fused")

@@ -17,13 +17,13 @@ from profiler_job.analysis.recording.ingest import ingest
 from profiler_job.jobs.cli import measure_sweep
 from profiler_job.jobs.cli.run_command import run as run_sweep
 from profiler_job.jobs.contract.axes import Run
-from profiler_job.jobs.contract.messages import LINK_MESSAGE, LINK_RATE
+from profiler_job.jobs.contract.messages import LINK_MESSAGE, LINK_RATE, SILENT
 from profiler_job.jobs.executor import worker_process
 from profiler_job.jobs.executor.collectors import Timer
 from profiler_job.jobs.executor.failures import RunFailedError
 from profiler_job.jobs.executor.worker_process import processes_with
 from profiler_job.jobs.sweep.plan import Sweep, SweepError, load_sweep
-from profiler_job.jobs.worker import parallel, probes
+from profiler_job.jobs.worker import parallel, probes, rank_group
 from profiler_job.jobs.worker.parallel import find_layers
 from profiler_job.jobs.worker.rank_group import RankDiedError, Ranks, join_answers
 from profiler_job.jobs.workloads.transformer.build import build
@@ -56,6 +56,18 @@ def test_one_gpu_goes_alone_and_several_share_the_work_each_way():
     assert all(run.run_id.endswith(f"-{run.gpus}gpus-{run.parallel}") == (run.gpus > 1) for run in runs)
 
 
+def test_each_way_to_share_the_work_has_its_own_exchanges():
+    ways = {"gpus": [1, 2], "parallel": ["none", "ddp", "fsdp", "tp"], "precision": ["bf16"]}
+    runs = sweep_of(exchange=["default", "buckets", "prefetch", "keep", "half"], **ways).runs
+    found = {way: [run.exchange for run in runs if run.parallel == way] for way in ways["parallel"]}
+    assert found == {
+        "none": ["default"],
+        "ddp": ["default", "buckets", "half"],
+        "fsdp": ["default", "prefetch", "keep", "half"],
+        "tp": ["default"],
+    }
+
+
 @pytest.mark.parametrize("scaling, batches", [("weak", {1: 8, 2: 8, 4: 8}), ("strong", {1: 8, 2: 4, 4: 2})])
 def test_the_batch_is_that_of_each_gpu_or_divided_among_them(scaling, batches):
     runs = sweep_of(gpus=[1, 2, 4], parallel=["none", "ddp"], batch_size=8, scaling=scaling).runs
@@ -70,6 +82,13 @@ def test_the_batch_is_that_of_each_gpu_or_divided_among_them(scaling, batches):
         ({"gpus": [1, 2], "parallel": ["ddp"]}, "gpus: 1 needs none"),
         ({"gpus": [3], "parallel": ["ddp"], "scaling": "strong"}, "4 cannot be divided among 3 GPUs"),
         ({"gpus": [0], "parallel": ["none"]}, "greater than or equal to 1"),
+        ({"gpus": [2], "parallel": ["ddp"], "exchange": ["keep"]}, "exchange: keep is not for parallel ddp"),
+        (
+            {"gpus": [2], "parallel": ["ddp"], "exchange": ["half"]},
+            "exchange: half sends BF16, and is not for precision fp32",
+        ),
+        ({"gpus": [5], "parallel": ["tp"]}, "tp cannot divide the 12 heads and d_ff 3072 of small among 5 GPUs"),
+        ({"gpus": [2], "parallel": ["tp"], "workload": "models:build", "size": ["mine"]}, "tp is for the reference"),
     ],
 )
 def test_what_cannot_be_is_refused(tmp_path, changes, said):
@@ -137,6 +156,14 @@ def test_the_link_is_measured_with_what_memory_there_is_and_a_run_is_never_out_o
     assert len(figures) == (3 if measured else 0)
 
 
+def test_all_reduces_are_measured_by_size_down_to_the_smallest(alone):
+    figures = [row["figure"] for row in probes.measure_link_rates(CPU, "ddp")]
+    least, most = probes.LEAST_LINK_BYTES["cpu"], probes.LINK_BYTES["cpu"]
+    assert (least, most) == (2**18, 2**20)
+    assert figures == [LINK_MESSAGE, *(f"{LINK_RATE}AllReduce{size}" for size in ("", f"/{2**19}", f"/{2**18}"))]
+    assert [row["figure"] for row in probes.measure_link_rates(CPU, "tp")] == figures
+
+
 def test_the_link_is_not_measured_where_another_rank_has_no_room(alone, monkeypatch):
     monkeypatch.setattr(parallel, "find_least", lambda value, device: 0)
     assert probes.measure_link_rates(CPU, "ddp") == []
@@ -164,11 +191,13 @@ def test_a_sweep_of_one_and_two_gpus_is_one_recording_with_ranks(tmp_path):
     assert (steps.groupby(["run_id", "rank"])["step"].nunique() == 2).all()
     of_link = recording.figures[recording.figures["figure"].astype(str).str.startswith(LINK_RATE)]
     of_way = of_link.groupby([of_link["run_id"].astype(str).str.rsplit("-").str[-1], "rank"])["figure"].agg(set)
-    assert of_way.to_dict() == {
+    assert {key: {name for name in names if "/" not in name} for key, names in of_way.to_dict().items()} == {
         (way, rank): {LINK_MESSAGE, *(f"{LINK_RATE}{name}" for name in probes.LINK_COLLECTIVES[way])}
         for way in ("ddp", "fsdp")
         for rank in (0, 1)
     }
+    silent = recording.figures[recording.figures["figure"].astype(str) == SILENT]
+    assert len(silent) == 4 and (silent["value"] > 0).all()
     assert (of_link["value"] > 0).all()
 
 
@@ -254,6 +283,21 @@ def test_a_rank_that_died_is_told_before_one_that_failed_for_it(is_dead):
     else:
         assert ranks.receive(job)[0]["event"] == "failed"
     ranks.kill()
+
+
+@pytest.mark.long
+def test_all_ranks_start_before_the_first_is_waited_for(tmp_path, monkeypatch):
+    accept, started = rank_group.accept_rank, []
+
+    def note(listener, process, rank):
+        started.append((rank, len(ranks.processes)))
+        return accept(listener, process, rank)
+
+    ranks = Ranks.__new__(Ranks)
+    monkeypatch.setattr(rank_group, "accept_rank", note)
+    ranks.__init__(tmp_path, 3, ["--device", "cpu"])
+    ranks.kill()
+    assert started == [(0, 3), (1, 3), (2, 3)]
 
 
 @pytest.mark.long

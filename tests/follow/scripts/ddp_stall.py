@@ -1,4 +1,5 @@
-"""A training loop of several GPUs whose second rank sleeps before each backward: torchrun ddp_stall.py --stall-ms 5."""
+"""A training loop of several GPUs in which a rank is late on purpose: `torchrun ddp_stall.py --stall-ms 5` lets the CPU
+of one rank sleep before each backward, `--extra-matmuls 2` gives the GPU of one rank more work in each forward."""
 
 import argparse
 import os
@@ -9,7 +10,9 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 parser = argparse.ArgumentParser()
+parser.add_argument("--rank", type=int, default=1, help="the rank that is late")
 parser.add_argument("--stall-ms", type=float, default=0)
+parser.add_argument("--extra-matmuls", type=int, default=0)
 parser.add_argument("--steps", type=int, default=40)
 options = parser.parse_args()
 
@@ -24,15 +27,24 @@ width, layers, length = (1024, 8, 512) if on_gpu else (64, 2, 32)
 layer = nn.TransformerEncoderLayer(width, 16, 4 * width, dropout=0.0, batch_first=True, norm_first=True)
 model = DistributedDataParallel(nn.TransformerEncoder(layer, layers, enable_nested_tensor=False).to(device))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=on_gpu)
+square = torch.randn(4 * width, 4 * width, device=device)
+is_late = distributed.get_rank() == options.rank
 
-for _ in range(options.steps):
+
+def train_step() -> None:
     batch = torch.randn(4, length, width, device=device)
     loss = (model(batch) - batch).pow(2).mean()
-    loss.item()  # both GPUs have nothing left to do
-    if distributed.get_rank() == 1:
+    loss.item()  # every GPU has nothing left to do
+    if is_late:
         time.sleep(options.stall_ms / 1e3)
+        for _ in range(options.extra_matmuls):
+            square @ square
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
+
+
+for _ in range(options.steps):
+    train_step()
 
 distributed.destroy_process_group()
