@@ -28,8 +28,9 @@ _HOST_COPIES = (1, 2)
 
 
 def measure_waiting_share(database: Path) -> float:
-    """Return the share of the captured steps in which a GPU runs nothing, or only copies from or to the host, in the
-    mean over GPUs; 0 without steps."""
+    """Return the share of the captured steps in which a GPU runs nothing, or only copies from or to the host; 0 without
+    steps. Of several GPUs the one counts that waits longest: the others may wait for it in a kernel of
+    communication."""
     with closing(sqlite3.connect(database)) as connection:
         start, end = connection.execute(f'SELECT min(start), max("end") FROM ({STEP_RANGE})').fetchone()
         if start is None:
@@ -46,8 +47,7 @@ def measure_waiting_share(database: Path) -> float:
                         times.append((max(begins, start), min(ends, end)))
     if not by_gpu or end <= start:
         return 0.0
-    busy = sum(map(_measure_busy, by_gpu.values()))
-    return 1 - busy / (int(end - start) * len(by_gpu))
+    return 1 - min(map(_measure_busy, by_gpu.values())) / int(end - start)
 
 
 def _measure_busy(times: list[tuple[int, int]]) -> int:

@@ -121,6 +121,15 @@ def test_the_idle_share_is_of_the_steps(tmp_path):
     assert python_samples.measure_waiting_share(export.sqlite(tmp_path / "x.sqlite")) == pytest.approx(0.7)
 
 
+def test_of_several_gpus_the_one_that_waits_longest_counts(tmp_path):
+    """The others run a kernel of communication meanwhile, which waits for it."""
+    export = Export()
+    export.push("step", 100, 200)
+    for gpu, end in enumerate((200, 160, 195, 200)):
+        export.launch(90, start=100, end=end, process=gpu + 1, device=gpu)
+    assert python_samples.measure_waiting_share(export.sqlite(tmp_path / "x.sqlite")) == pytest.approx(0.4)
+
+
 def test_samples_in_a_database_keep_their_strings(tmp_path):
     export = Export()
     export.launch(0)
