@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from types import FrameType
 
 ENDING = {
-    signal.SIGTERM: signal.SIG_DFL,
-    signal.SIGHUP: signal.SIG_DFL,
-    signal.SIGINT: signal.default_int_handler,
+    signal.SIGTERM: (signal.SIG_DFL,),
+    signal.SIGHUP: (signal.SIG_DFL,),
+    signal.SIGINT: (signal.default_int_handler, signal.SIG_DFL),
 }
-"""Signals that end a program, with the handlers that Python starts with."""
+"""Signals that end a program, with the handlers that Python and the entry of the program start with."""
 AGAIN_S = 0.005
 
 
@@ -37,7 +37,8 @@ def end_tidily() -> Iterator[list[int]]:
             raise KeyboardInterrupt
         sys.exit(128 + number)
 
-    handled = {number: handler for number, handler in ENDING.items() if signal.getsignal(number) == handler}
+    handlers = {number: signal.getsignal(number) for number in ENDING}
+    handled = {number: handler for number, handler in handlers.items() if handler in ENDING[number]}
     for number in handled:
         signal.signal(number, end)
     try:

@@ -79,6 +79,20 @@ def test_what_makes_another_error_of_a_signal_is_no_mistake_of_the_program(numbe
     assert done.returncode == 128 + number and done.stderr == ""
 
 
+@pytest.mark.parametrize("module", ["typer", "profiler_job.jobs.cli.status_command"])
+def test_ctrl_c_ends_the_installed_program_quietly_while_it_imports(module):
+    body = (
+        "class Interrupts:\n"
+        "    def find_spec(name, path=None, target=None):\n"
+        f"        if name == {module!r}:\n            os.kill(os.getpid(), signal.SIGINT)\n            time.sleep(20)\n"
+        "sys.meta_path.insert(0, Interrupts)\n"
+        "from profiler_job.start import start\n"
+        "sys.argv = ['profiler-job', 'status']\nstart()\n"
+    )
+    done = run_program(body, signal.SIGINT)
+    assert done.returncode in (-signal.SIGINT, 128 + signal.SIGINT) and (done.stdout, done.stderr) == ("", "")
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("number", ENDING)
 def test_a_plan_ends_whenever_the_signal_comes(number):
@@ -90,5 +104,5 @@ def test_a_plan_ends_whenever_the_signal_comes(number):
         time.sleep(tenth / 10)
         process.send_signal(number)
         _, printed = process.communicate()
-        if "import" not in printed:  # while it imports, Python itself prints what Ctrl-C interrupted
+        if "import" not in printed:  # `python -m` prints what Ctrl-C interrupted while it imports
             assert process.returncode in (0, 128 + number, -number) and "Traceback" not in printed, printed
