@@ -18,6 +18,9 @@ EMPTY = "(none)"
 ENDINGS: dict[str, tuple[Kind, str, float]] = {
     "bytes_per_s": ("bytes/s", "bytes/s", 1.0),
     "flop_per_s": ("FLOP/s", "FLOP/s", 1.0),
+    "tokens_per_s": ("count", "tokens/s", 1.0),
+    "usd_per_million": ("USD", "USD", 1.0),
+    "times_as_fast": ("ratio", "", 1.0),
     "ns": ("time", "ns", 1.0),
     "s": ("time", "s", 1e9),
     "bytes": ("bytes", "bytes", 1.0),
@@ -99,6 +102,16 @@ HEADINGS = {
     "beside_ns": "matmuls then",
     "alone_ns": "the same alone",
     "bus_bytes_per_s": "bus",
+    "step_ns": "step",
+    "label": "change",
+    "over_before": "over the one before",
+    "with_it": "times as fast",
+    "tokens_per_s": "tokens/s",
+    "usd_per_million": "1M tokens",
+    "mfu_share": "MFU",
+    "peak_bytes": "peak allocated",
+    "loss_share": "loss differs by",
+    "could_save_share": "expected at most",
 }
 """Headings that are not the name with spaces."""
 

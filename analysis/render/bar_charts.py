@@ -311,3 +311,31 @@ def bars_with_marks(
             numbers.encode(y=y, x=beyond, text=alt.Text("text:N")),
         ]
     )
+
+
+def ladder_bars(rows: pd.DataFrame, drawing: Drawing, width: int) -> alt.LayerChart:
+    """One bar per `label` from zero to its `value`, a ratio, with a line from `low` to `high`; its `text` is right of
+    both, the part before a comma if the drawing is narrow."""
+    data = pd.DataFrame({"label": case_label(rows, ["label"]), "value": rows["value"], "low": rows["low"]})
+    data["high"] = rows[["high", "value"]].max(axis=1)
+    data["text"] = [CONTROL.sub("", text) for text in rows["text"]]
+    data["title"] = data["label"] + ": " + data["text"]
+    if width <= NARROW:
+        data["text"] = data["text"].str.partition(",")[0]
+    wide = plot_width(data, width)
+    room = max(wide - 8 - 6.7 * data["text"].str.len().max(), 0.3 * wide)
+    y = alt.Y("label:N", sort=list(data["label"]), title=None, axis=category_axis(drawing, width))
+    scale = alt.Scale(domain=[0, data["high"].max() * wide / room], nice=False)
+    axis = value_axis(drawing, ",~f", 3 if width < 500 else 6)
+    x, beyond = (alt.X(f"{name}:Q", scale=scale, axis=axis, title="times as fast") for name in ("value", "high"))
+    base = alt.Chart(drawing.data(data), width=wide, height=alt.Step(22))
+    bars = base.mark_bar(height=alt.RelativeBandSize(0.7), color=drawing["--series-0"])
+    spans = base.mark_rule(strokeWidth=2, color=drawing[TEXT])
+    texts = base.mark_text(align="left", dx=6, fontSize=12, color=drawing[TEXT])
+    return alt.LayerChart(
+        layer=[
+            bars.encode(y=y, x=x, description=alt.Description("title:N")),
+            spans.encode(y=y, x=alt.X("low:Q", scale=scale, axis=axis, title="times as fast"), x2=alt.X2("high:Q")),
+            texts.encode(y=y, x=beyond, text=alt.Text("text:N")),
+        ]
+    )

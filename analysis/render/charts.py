@@ -19,6 +19,7 @@ from profiler_job.analysis.render.bar_charts import (
     bars_with_marks,
     dumbbell,
     grouped_bars,
+    ladder_bars,
     stacked_parts,
     stacked_shares,
     stacked_times,
@@ -67,6 +68,7 @@ KINDS: dict[str, Callable[..., alt.LayerChart]] = {
     "history": history,
     "waterfall": waterfall,
     "bars_with_marks": bars_with_marks,
+    "ladder_bars": ladder_bars,
 }
 
 COLOUR_COLUMNS = {

@@ -1,7 +1,7 @@
 """Summarise any nsys profile in a terminal or for a machine.
 
 The JSON form (`--format json`) is a stable interface: one object for one PROFILE, an array of them for several. Its
-keys:
+keys (of the result of `tune` in a folder: `analysis.show.tuned_forms`):
 
 - `format_version`: as in `jobs.contract.json_format`
 - `capture`: facts of the capture (source, selection (what was chosen of it: gpu, range, start_ns, end_ns, sections;
@@ -59,6 +59,7 @@ from profiler_job.analysis.show.show_formats import as_csv, as_markdown, as_text
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.json_format import add_format_version
 from profiler_job.jobs.contract.printable import make_printable
+from profiler_job.jobs.contract.tuning import TUNE, is_tuned
 
 Format = Literal["text", "json", "csv", "md", "speedscope"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -101,6 +102,9 @@ def show(
     except ValueError as error:
         err(make_printable(f"error: {error}"))
         return ExitCode.USAGE
+    tuned = [path for path in profiles if is_tuned(path) or path.name == TUNE]
+    if tuned:
+        return _show_tuned(profiles, tuned, form, top, out, err, html, force)
     inside = {path: find_profiles(path) for path in profiles}
     captures = [profile for path in profiles for profile in inside[path] or [path]]
     has_folder = any(inside.values())
@@ -133,6 +137,25 @@ def show(
         if summaries or (form == "json" and several):
             out(_join_summaries(summaries, form, width, selection, several))
     return reader.code
+
+
+def _show_tuned(
+    profiles: Sequence[Path],
+    tuned: Sequence[Path],
+    form: str,
+    top: int,
+    out: Callable[[str], None],
+    err: Callable[[str], None],
+    html: Path | None,
+    force: bool,
+) -> int:
+    """Show the one result of `tune` among `profiles`; more than one, or others next to it, are refused."""
+    if len(profiles) > 1:
+        err(make_printable(f"error: {tuned[0]} holds a result of `tune`: give it alone"))
+        return ExitCode.USAGE
+    from profiler_job.analysis.show.tuned import show_tuned
+
+    return show_tuned(tuned[0], form, out, err, top=top, html=html, force=force)
 
 
 def _check_sections(names: Sequence[str], form: str) -> None:

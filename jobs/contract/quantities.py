@@ -24,11 +24,14 @@ Kind = Literal[
     "J",
     "Hz",
     "tokens/s",
+    "USD",
 ]
 
 DIGITS = 3
 """Significant digits of a quantity, at least; digits before the decimal point are all kept."""
 MOST_DECIMALS = 3
+PRICE_DECIMALS = 6
+"""Most decimals of prices: those of a token are small."""
 WHOLE_COUNTS = 10_000
 """Means of counts have a decimal; those that reach this have none."""
 UNITS: dict[Kind, dict[str, float]] = {
@@ -46,6 +49,7 @@ UNITS: dict[Kind, dict[str, float]] = {
     "J": {"kJ": 1e3, "J": 1.0, "mJ": 1e-3},
     "Hz": {"MHz": 1e6, "Hz": 1.0},
     "tokens/s": {"tokens/s": 1.0},
+    "USD": {"USD": 1.0},
 }
 """The units of each kind, the largest first, and their size. Times are nanoseconds inside, shares fractions of 1."""
 BASE_UNITS: dict[Kind, str] = {"time": "ns", "bytes": "bytes", "share": "fraction", "bytes/s": "bytes/s"}
@@ -81,18 +85,20 @@ def choose_form(kind: Kind, values: Iterable[float], unit: str = "") -> Form:
     if kind == "count":
         is_whole = all(value.is_integer() for value in map(float, known)) or max(known) >= WHOLE_COUNTS
         return Form(unit, size, 0 if is_whole else 1)
+    if kind == "USD":
+        return Form(unit, size, choose_decimals(known, PRICE_DECIMALS))
     is_smallest = len(units) > 1 and unit == [*units][-1]
     if is_smallest and all(float(value).is_integer() for value in known):
         return Form(unit, size, 0)  # whole nanoseconds and bytes
     return Form(unit, size, choose_decimals(value / size for value in known))
 
 
-def choose_decimals(values: Iterable[float]) -> int:
-    """Choose the decimals that leave DIGITS to the smallest value, MOST_DECIMALS at most; 0 without values."""
+def choose_decimals(values: Iterable[float], most: int = MOST_DECIMALS) -> int:
+    """Choose the decimals that leave DIGITS to the smallest value, `most` at most; 0 without values."""
     smallest = min((abs(value) for value in values if value and math.isfinite(value)), default=0.0)
     if not smallest:
         return 0
-    return min(MOST_DECIMALS, max(0, DIGITS - 1 - math.floor(math.log10(_round_to_digits(smallest)))))
+    return min(most, max(0, DIGITS - 1 - math.floor(math.log10(_round_to_digits(smallest)))))
 
 
 def _choose_unit(units: dict[str, float], largest: float) -> str:

@@ -1,0 +1,329 @@
+"""What a result of `tune` means: how much faster, what to write, whether the losses are the same; as sentences and as
+tables that terminal, JSON, Markdown and pages show."""
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from profiler_job.analysis.changes import load_change
+from profiler_job.analysis.reference import gpus
+from profiler_job.analysis.reference.gpu_prices import GpuPrice, find_price
+from profiler_job.jobs.contract.changes import CHANGES, LABELS
+from profiler_job.jobs.contract.quantities import (
+    format_quantities,
+    format_quantity,
+    format_share,
+    format_size,
+    format_time,
+)
+from profiler_job.jobs.contract.tuning import LadderStep, LossDifference, NoLossCode, Outcome, Tried, TuneRatio, Tuning
+from profiler_job.jobs.contract.words import format_count
+
+AS_IT_IS = "as it is"
+SAME_LOSS = 1e-4
+"""Relative difference of losses up to which sums in another order are the reason."""
+DISAGREES = 0.1
+"""Relative difference of ratios from which on fresh processes do not confirm a result."""
+STEP_COLUMNS = (
+    *("change", "label", "step_ns", "times_as_fast", "low_times_as_fast", "high_times_as_fast"),
+    *("before_times_as_fast", "before_low_times_as_fast", "before_high_times_as_fast"),
+    *("tokens_per_s", "mfu_share", "precision", "peak_bytes", "usd_per_million", "loss_share", "method"),
+)
+TRIED_COLUMNS = (
+    *("change", "label", "outcome", "verdict", "times_as_fast", "low_times_as_fast", "high_times_as_fast"),
+    *("could_save_share", "peak_bytes", "on_top_of", "why"),
+)
+VERDICTS = {
+    Outcome.BOUND: "not kept: the script would do something else",
+    Outcome.FAILED: "failed",
+    Outcome.OUT_OF_MEMORY: "out of memory",
+    Outcome.NOT_POSSIBLE: "not possible",
+    Outcome.NOT_REACHED: "not reached",
+    Outcome.SKIPPED_BELOW_1_PERCENT: "could save less than 1%",
+}
+NO_LOSSES = {
+    NoLossCode.NOT_MEASURED: "not compared: the budget ended before",
+    NoLossCode.NO_LOSS: "not compared: no call of backward showed a loss",
+    NoLossCode.NO_SEED: "not comparable: two runs without any change differ as much; set a seed",
+    NoLossCode.NOT_FINITE: "not finite",
+    NoLossCode.FAILED: "not compared: the script failed in a process of its own",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TunedLadder:
+    """A result of `tune` and what it means. price: of its GPU; None if none is known. headline: how much faster; facts:
+    tokens, memory and prices; losses: one sentence; code: what to write, a line each; notes: what limits the result.
+    steps: a row for the script as it is and for each change that was kept, with STEP_COLUMNS. tried: a row for each
+    other candidate, with TRIED_COLUMNS; those that were not reached last."""
+
+    tuning: Tuning
+    price: GpuPrice | None
+    headline: str
+    facts: tuple[str, ...]
+    losses: str
+    code: tuple[str, ...]
+    notes: tuple[str, ...]
+    steps: pd.DataFrame
+    tried: pd.DataFrame
+
+    @property
+    def not_helping(self) -> pd.DataFrame:
+        """The rows of `tried` that were decided."""
+        return self.tried[self.tried["outcome"] != Outcome.NOT_REACHED]
+
+    @property
+    def not_reached(self) -> pd.DataFrame:
+        return self.tried[self.tried["outcome"] == Outcome.NOT_REACHED]
+
+
+def interpret_tuning(tuning: Tuning, usd_per_hour: float | None = None) -> TunedLadder:
+    """Interpret a result. usd_per_hour: price of the GPU, in place of the listed one."""
+    price = find_price(tuning.gpu_name) if usd_per_hour is None else GpuPrice(usd_per_hour)
+    steps = _tabulate_steps(tuning, price)
+    return TunedLadder(
+        tuning=tuning,
+        price=price,
+        headline=_describe_gain(tuning),
+        facts=tuple(_list_facts(steps, price)),
+        losses=describe_losses(tuning.winner.losses) if tuning.winner else "",
+        code=tuple(_list_code(tuning)),
+        notes=tuple(_list_notes(tuning)),
+        steps=steps,
+        tried=_tabulate_tried(tuning),
+    )
+
+
+def name_change(name: str) -> str:
+    """Return the label of a change; its name if this version does not know it."""
+    return LABELS.get(name, name.replace("_", " "))
+
+
+def format_ratio(ratio: TuneRatio) -> str:
+    """Format a ratio with its interval."""
+    times, low, high = (_format_times(value) for value in (ratio.times_as_fast, ratio.low, ratio.high))
+    return f"{times} times as fast ({low} to {high})"
+
+
+def _format_times(value: float) -> str:
+    return f"{value:.3g}" if value >= 10 else f"{value:.2f}"
+
+
+def describe_ratio(ratio: TuneRatio) -> str:
+    """Return whether a ratio is measurable, as a verdict."""
+    if ratio.low > 1:
+        return "measurably faster"
+    return "measurably slower" if ratio.high < 1 else "no measurable difference"
+
+
+def _describe_gain(tuning: Tuning) -> str:
+    """Return the main sentence: how many times as fast, and both steps."""
+    base, winner = tuning.base, tuning.winner
+    if base is None:
+        return "No step of the script was measured"
+    if winner is None:
+        return f"Nothing that was tried makes it measurably faster: a step takes {format_time(base.step_ns)}"
+    before, after = format_quantities("time", base.step_ns, winner.step_ns)
+    if winner.ratio_base is None:
+        return f"{_format_times(base.step_ns / winner.step_ns)} times as fast: a step takes {after}, before {before}"
+    return f"{format_ratio(winner.ratio_base)}: a step takes {after}, before {before}"
+
+
+def _list_facts(steps: pd.DataFrame, price: GpuPrice | None) -> Iterator[str]:
+    """List tokens a second, MFU, prices and memory of the last step and of the first one."""
+    if not len(steps):
+        return
+    first, last = steps.iloc[0], steps.iloc[-1]
+
+    def compare(words: str, *texts: str) -> str:
+        return f"{texts[1]} {words}".strip() + (f", before {texts[0]}" if len(steps) > 1 else "")
+
+    if pd.notna(last["tokens_per_s"]):
+        rates = [format_quantity("tokens/s", row["tokens_per_s"]) for row in (first, last)]
+        yield compare("", *rates)
+    if pd.notna(last["mfu_share"]):
+        known = [row for row in (first, last) if pd.notna(row["mfu_share"])]
+        texts = [f"{format_share(row['mfu_share'])} of the peak in {row['precision'].upper()}" for row in known]
+        yield f"MFU {texts[-1]}" + (f", before {texts[0]}" if len(steps) > 1 and len(known) > 1 else "")
+    if price and pd.notna(last["usd_per_million"]):
+        prices = format_quantities("USD", first["usd_per_million"], last["usd_per_million"])
+        yield f"{compare('for a million tokens', *prices)}, at {price.describe()}"
+    if pd.notna(last["peak_bytes"]) and pd.notna(first["peak_bytes"]):
+        yield compare("peak allocated", *(format_size(row["peak_bytes"]) for row in (first, last)))
+
+
+def describe_losses(losses: LossDifference) -> str:
+    """Return one sentence on the losses of a variant."""
+    if losses.reason is not None:
+        where = f" in step {losses.step}" if losses.reason is NoLossCode.NOT_FINITE and losses.step else ""
+        return f"Losses: {NO_LOSSES[losses.reason]}{where}"
+    if not losses.num or losses.largest is None:
+        return f"Losses: {NO_LOSSES[NoLossCode.NO_LOSS]}"
+    compared = f"{losses.num:,} compared"
+    if not losses.largest:
+        return f"Losses are the same ({compared})"
+    repeated = f"; two runs without changes: {_format_part(losses.repeated)}" if losses.repeated else ""
+    most = f"by at most {_format_part(losses.largest)}" + (f" in step {losses.step}" if losses.step else "")
+    if losses.largest <= max(SAME_LOSS, losses.repeated or 0.0):
+        return f"Losses are the same but for rounding: they differ {most} ({compared}{repeated})"
+    first = "" if losses.first is None else f"by {_format_part(losses.first)} in the first step, "
+    return f"Losses differ {first}{most} ({compared}{repeated})"
+
+
+def _format_part(fraction: float) -> str:
+    return f"{100 * fraction:.2g}%"
+
+
+def _list_code(tuning: Tuning) -> Iterator[str]:
+    """List what to write for the winner's changes."""
+    if tuning.winner is None:
+        return
+    patch, changes = tuning.patch, tuning.winner.changes
+    if patch is None:
+        yield from (f"{name_change(name)}: {load_change(name).CODE}" for name in changes if name in CHANGES)
+        return
+    left = {line.change for line in patch.to_write}
+    patched = [name_change(name) for name in changes if name not in left and name not in patch.present]
+    if patched and patch.written:
+        yield f"Written to {', '.join(patch.written)}: {', '.join(patched)}"
+    elif patched:
+        yield f"The patch below: {', '.join(patched)} (`tune --write` writes it)"
+    for line in patch.to_write:
+        place = f"{line.file}:{line.line}" if line.line else line.file
+        yield f"{place}: {line.code} ({line.reason})"
+    for name, place in patch.present.items():
+        yield f"{place} has it already: {name_change(name)}"
+
+
+def _list_notes(tuning: Tuning) -> Iterator[str]:
+    """List what limits the result: fresh processes that disagree, a search that was cut off."""
+    confirmed = tuning.confirmation
+    if confirmed.base_ns and confirmed.winner_ns and tuning.base and tuning.winner:
+        base_ns, winner_ns = statistics.median(confirmed.base_ns), statistics.median(confirmed.winner_ns)
+        before, after = format_quantities("time", base_ns, winner_ns)
+        ratio = base_ns / winner_ns
+        expected = tuning.winner.ratio_base
+        measured = expected.times_as_fast if expected else tuning.base.step_ns / tuning.winner.step_ns
+        verb = "confirm it" if abs(ratio / measured - 1) <= DISAGREES else "differ"
+        yield f"Fresh processes {verb}: {before} and {after}, {_format_times(ratio)} times as fast"
+    if not tuning.is_complete:
+        used, budget = tuning.used_s / 60, tuning.budget_s / 60
+        yield (
+            f"The search was cut off after {used:.1f} of {budget:.1f} min: the same command goes on,"
+            " with a larger --budget if that ended"
+        )
+    if tuning.asked is not None:
+        names = ", ".join(name_change(name) for name in tuning.asked)
+        yield f"Only what --changes names was tried: {names}"
+
+
+# --------------------------------------------------------------------------------------------------------------- tables
+
+
+def _tabulate_steps(tuning: Tuning, price: GpuPrice | None) -> pd.DataFrame:
+    base = tuning.base
+    if base is None:
+        return pd.DataFrame(columns=list(STEP_COLUMNS))
+    rows: list[dict[str, Any]] = [
+        {"change": "", "label": AS_IT_IS, "times_as_fast": 1.0}
+        | _derive_rates(tuning, base.step_ns, base.precision, price)
+        | {"peak_bytes": base.peak_bytes, "method": ""}
+    ]
+    for before, step in zip([None, *tuning.ladder], tuning.ladder):
+        ratio = step.ratio_base
+        rows.append(
+            {"change": step.change, "label": _label_step(step, before)}
+            | _derive_rates(tuning, step.step_ns, step.precision, price)
+            | {"times_as_fast": ratio.times_as_fast if ratio else base.step_ns / step.step_ns}
+            | _name_ends(ratio, "")
+            | {"before_times_as_fast": step.ratio_before.times_as_fast}
+            | _name_ends(step.ratio_before, "before_")
+            | {"peak_bytes": step.peak_bytes, "loss_share": _find_loss(step), "method": str(step.method)}
+        )
+    return pd.DataFrame(rows, columns=list(STEP_COLUMNS))
+
+
+def _label_step(step: LadderStep, before: LadderStep | None) -> str:
+    """Return what a step of the ladder adds, and what it takes the place of."""
+    replaced = [name_change(name) for name in (before.changes if before else ()) if name not in step.changes]
+    instead = f", not {' and '.join(replaced)}" if replaced else ""
+    return f"+ {name_change(step.change)}{instead}"
+
+
+def _name_ends(ratio: TuneRatio | None, prefix: str) -> dict[str, float | None]:
+    names = [f"{prefix}{end}_times_as_fast" for end in ("low", "high")]
+    return dict(zip(names, (ratio.low, ratio.high) if ratio else (None, None)))
+
+
+def _derive_rates(tuning: Tuning, step_ns: float, precision: str, price: GpuPrice | None) -> dict[str, Any]:
+    """Derive tokens a second, MFU and the price of tokens from a step. MFU is of the data sheet's dense peak in the
+    precision that most matmuls run in."""
+    assert tuning.base is not None
+    tokens, flops = tuning.base.tokens_per_step, tuning.base.flops
+    rate = tokens / (step_ns / 1e9) if tokens else None
+    gpu = gpus.lookup(tuning.gpu_name)
+    peak = gpu.peak_flops(precision) if gpu and precision in gpus.PRECISIONS else None
+    return {
+        "step_ns": step_ns,
+        "tokens_per_s": rate,
+        "precision": precision,
+        "mfu_share": flops / (step_ns / 1e9) / peak if flops and peak else None,
+        "usd_per_million": price.compute_usd_per_million(rate) if price and rate else None,
+    }
+
+
+def _find_loss(step: LadderStep) -> float | None:
+    return step.losses.largest if step.losses.reason is None else None
+
+
+def _tabulate_tried(tuning: Tuning) -> pd.DataFrame:
+    rows = [_describe_candidate(tried) for tried in tuning.tried if tried.outcome is not Outcome.KEPT]
+    table = pd.DataFrame(rows, columns=list(TRIED_COLUMNS))
+    order = [*dict.fromkeys([Outcome.NOT_FASTER, *VERDICTS]), Outcome.NOT_REACHED]
+    return table.sort_values("outcome", key=lambda values: values.map(order.index), kind="stable", ignore_index=True)
+
+
+def _describe_candidate(tried: Tried) -> dict[str, Any]:
+    ratio = tried.ratio
+    verdict = VERDICTS.get(tried.outcome) or (describe_ratio(ratio) if ratio else "not faster")
+    if tried.outcome is Outcome.NOT_FASTER and ratio and ratio.low > 1:
+        verdict = "faster, but not by as much as is kept"
+    names = ", ".join(name_change(name) for name in tried.on_top_of)
+    return {
+        "change": tried.change,
+        "label": name_change(tried.change),
+        "outcome": tried.outcome,
+        "verdict": verdict,
+        "times_as_fast": ratio.times_as_fast if ratio else None,
+        **_name_ends(ratio, ""),
+        "could_save_share": tried.could_save,
+        "peak_bytes": tried.peak_bytes,
+        "on_top_of": names,
+        "why": tried.message,
+    }
+
+
+def chart_ladder(ladder: TunedLadder) -> pd.DataFrame:
+    """Return the rows of the figure: label, value, low and high (times as fast as the script as it is), text."""
+    steps = ladder.steps
+    return pd.DataFrame(
+        {
+            "label": [label.partition(",")[0] for label in steps["label"]],
+            "value": steps["times_as_fast"],
+            "low": steps["low_times_as_fast"].astype(float).fillna(steps["times_as_fast"]),
+            "high": steps["high_times_as_fast"].astype(float).fillna(steps["times_as_fast"]),
+            "text": [
+                f"{_format_times(ratio)}×, {format_time(step_ns)}"
+                for ratio, step_ns in zip(steps["times_as_fast"], steps["step_ns"])
+            ],
+        }
+    )
+
+
+def count_tried(tuning: Tuning) -> str:
+    """Return how many changes were tried and kept, in words."""
+    decided = [tried for tried in tuning.tried if tried.outcome is not Outcome.NOT_REACHED]
+    return f"{format_count(len(decided), 'change')} tried, {len(tuning.ladder)} kept"

@@ -1,0 +1,142 @@
+"""A result of `tune` as text for a terminal, Markdown, JSON, CSV and a page.
+
+The JSON form is a stable interface: `format_version`, `name`, `command`, `gpu_name`, `torch`, `is_complete`, `price`
+(usd_per_hour, vendor, source, read; null if none is known), `sentences` (headline, facts, losses, code, notes), `steps`
+and `tried` (rows, whose keys are `STEP_COLUMNS` and `TRIED_COLUMNS` of `analysis.insight.tuned_ladder`) and `patch`
+(diff, to_write, present, written; null if none was made). Times are nanoseconds, sizes bytes, shares 0 to 1, prices US
+dollars, and null means not known.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+
+from profiler_job.analysis.insight.tuned_ladder import TunedLadder, count_tried
+from profiler_job.analysis.render.escaped_text import escape_csv_cell, escape_markdown
+from profiler_job.analysis.render.terminal_text import wrap_text
+from profiler_job.analysis.show.show_formats import describe_left_out, format_table
+from profiler_job.analysis.show.table_columns import fit_table
+from profiler_job.jobs.contract.json_format import add_format_version
+from profiler_job.jobs.contract.printable import make_printable
+
+FORMS = ("text", "json", "csv", "md")
+TITLES = {"steps": "The ladder", "not_helping": "What did not help", "not_reached": "What was not reached"}
+SHOWN = {
+    "steps": (
+        *("label", "step_ns", "times_as_fast", "over_before", "tokens_per_s", "mfu_share", "peak_bytes"),
+        *("usd_per_million", "loss_share"),
+    ),
+    "not_helping": ("label", "verdict", "with_it", "could_save_share", "peak_bytes", "on_top_of", "why"),
+    "not_reached": ("label", "could_save_share", "why"),
+}
+"""Columns of the tables that people read. over_before, with_it: how many times as fast as the step before in the
+ladder, or as the variant without the candidate, with the 95% interval."""
+
+
+def format_tuned(ladder: TunedLadder, form: str, width: int, is_whole: bool = False) -> str:
+    """Format a result in one of FORMS."""
+    if form == "json":
+        return json.dumps(describe_tuned(ladder), indent=2)
+    if form == "csv":
+        rows = ladder.steps.drop(columns="label").map(escape_csv_cell)
+        return str(rows.to_csv(index=False, lineterminator="\n")).rstrip("\n")
+    return format_tuned_markdown(ladder) if form == "md" else format_tuned_text(ladder, width, is_whole)
+
+
+def describe_tuned(ladder: TunedLadder) -> dict[str, Any]:
+    """Return a result as JSON."""
+    tuning, price = ladder.tuning, ladder.price
+    return add_format_version(
+        {
+            **{name: getattr(tuning, name) for name in ("name", "command", "gpu_name", "torch", "is_complete")},
+            "price": price and {**price._asdict(), "read": price.read and str(price.read)},
+            "sentences": {name: getattr(ladder, name) for name in ("headline", "facts", "losses", "code", "notes")},
+            "steps": _list_rows(ladder.steps),
+            "tried": _list_rows(ladder.tried),
+            "patch": tuning.patch and tuning.patch.model_dump(),
+        }
+    )
+
+
+def _list_rows(table: pd.DataFrame) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = table.astype(object).where(table.notna(), None).to_dict("records")
+    return rows
+
+
+def name_tuned(ladder: TunedLadder) -> str:
+    """Return what was tuned and where, in one line."""
+    tuning = ladder.tuning
+    where = f" on {tuning.gpu_name}" if tuning.gpu_name else ""
+    return make_printable(f"{tuning.name}{where}: {count_tried(tuning)}")
+
+
+def list_tables(ladder: TunedLadder) -> Iterator[tuple[str, str, pd.DataFrame]]:
+    """Yield key, title and rows of each table that has rows, without empty columns."""
+    for name, title in TITLES.items():
+        rows: pd.DataFrame = getattr(ladder, name)
+        if not len(rows):
+            continue
+        records = rows.to_dict("records")
+        over_before = [_format_ratio(row, "before_") if name == "steps" else None for row in records]
+        rows = rows.assign(over_before=over_before, with_it=[_format_ratio(row, "") for row in records])
+        rows = rows.astype(object).where(rows.notna() & (rows != ""), None)
+        yield name, title, rows[[column for column in SHOWN[name] if rows[column].notna().any()]].infer_objects()
+
+
+def _format_ratio(row: dict[str, Any], prefix: str) -> str | None:
+    names = [f"{prefix}{part}times_as_fast" for part in ("", "low_", "high_")]
+    times, low, high = (row[name] for name in names)
+    if pd.isna(times):
+        return None
+    return f"{times:.2f}" if pd.isna(low) or pd.isna(high) else f"{times:.2f} ({low:.2f}-{high:.2f})"
+
+
+def format_tuned_text(ladder: TunedLadder, width: int, is_whole: bool = False) -> str:
+    """Format a result for a terminal of so many columns: what it means first, then the tables, the patch last.
+    is_whole: with all columns, whatever their width."""
+    lines = wrap_text(name_tuned(ladder), width)
+    for line in (ladder.headline, *ladder.facts, ladder.losses, *ladder.notes):
+        lines += wrap_text(make_printable(line), width, "  ") if line else []
+    if ladder.code:
+        lines += ["", "What to write"]
+        lines += [text for line in ladder.code for text in wrap_text(make_printable(line), width, "  ")]
+    narrow = []
+    for name, title, rows in list_tables(ladder):
+        fitted, dropped = fit_table(f"tuned_{name}", rows, width, is_whole)
+        lines += ["", title, *fitted]
+        narrow += [f"{title}: {', '.join(dropped)}"] if dropped else []
+    lines += describe_left_out(narrow, width)
+    if diff := list_diff_lines(ladder):
+        lines += ["", "The patch", *diff]
+    return "\n".join(lines)
+
+
+def list_diff_lines(ladder: TunedLadder) -> list[str]:
+    """List the lines of the patch, made harmless; tabs stay, so that it can be applied."""
+    patch = ladder.tuning.patch
+    if patch is None or not patch.diff:
+        return []
+    return ["\t".join(map(make_printable, line.split("\t"))) for line in patch.diff.rstrip("\n").split("\n")]
+
+
+def format_tuned_markdown(ladder: TunedLadder) -> str:
+    lines = [f"# {escape_markdown(name_tuned(ladder))}", "", f"**{escape_markdown(make_printable(ladder.headline))}.**"]
+    facts = [line for line in (*ladder.facts, ladder.losses, *ladder.notes) if line]
+    lines += ["", *(f"- {escape_markdown(make_printable(line))}" for line in facts)]
+    if ladder.code:
+        lines += ["", "## What to write", "", *(f"- {escape_markdown(make_printable(line))}" for line in ladder.code)]
+    for _, title, rows in list_tables(ladder):
+        lines += ["", f"## {title}", "", *format_table(rows)]
+    if diff := list_diff_lines(ladder):
+        lines += ["", "## The patch", "", *_fence(diff)]
+    return "\n".join(lines) + "\n"
+
+
+def _fence(diff: list[str]) -> list[str]:
+    """Put a diff between fences that are longer than any in it."""
+    fence = "```"
+    while any(fence in line for line in diff):
+        fence += "`"
+    return [f"{fence}diff", *diff, fence]

@@ -1,0 +1,45 @@
+"""A result of `tune` as one HTML page that needs nothing else: what it means, a figure, tables, the patch."""
+
+from markupsafe import Markup
+
+from profiler_job.analysis.insight.tuned_ladder import TunedLadder, chart_ladder
+from profiler_job.analysis.render import chart_parts, charts
+from profiler_job.analysis.render.document import render_document, render_list, render_table
+from profiler_job.analysis.show.tuned_forms import list_diff_lines, list_tables, name_tuned
+from profiler_job.jobs.contract.printable import make_printable
+
+TITLE = "Times as fast as the script as it is"
+NOTE = (
+    "Each change is on top of those before it. The interval (95%) of a change compares it with the step before it: both"
+    " were measured by turns."
+)
+
+
+def render_tuned(ladder: TunedLadder) -> str:
+    title = name_tuned(ladder)
+    parts = [Markup("<h1>{}</h1>").format(title), render_list([ladder.headline], "lead")]
+    parts.append(render_list([line for line in (*ladder.facts, ladder.losses, *ladder.notes) if line], ""))
+    if ladder.code:
+        parts += [Markup("<h2>What to write</h2>"), render_list(ladder.code, "")]
+    parts.append(_draw_ladder(ladder))
+    for name, heading, rows in list_tables(ladder):
+        parts.append(Markup("<h2>{}</h2>\n{}").format(heading, render_table(rows)))
+        if name == "steps":
+            parts.append(Markup('<p class="faint">{}</p>').format(NOTE))
+    if diff := list_diff_lines(ladder):
+        parts.append(Markup('<h2>The patch</h2>\n<pre class="scroll"><code>{}</code></pre>').format("\n".join(diff)))
+    return render_document(make_printable(title), parts)
+
+
+def _draw_ladder(ladder: TunedLadder) -> Markup:
+    """Draw a bar for each step of the ladder: wide, and narrow for small screens."""
+    rows = chart_ladder(ladder)
+    if len(rows) < 2:
+        return Markup("")
+    drawings = Markup("\n").join(
+        Markup('<div class="chart {}">{}</div>').format(
+            name, Markup(charts.render("ladder_bars", rows, f"ladder-{name}", width, TITLE))
+        )
+        for name, width in (("wide", chart_parts.WIDE), ("narrow", chart_parts.NARROW))
+    )
+    return Markup("<h2>{}</h2>\n{}").format(TITLE, drawings)

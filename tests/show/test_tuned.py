@@ -1,0 +1,178 @@
+"""A result of `tune` says how much faster, what to write and whether the losses are the same, on the first screen."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from profiler_job.__main__ import app
+from profiler_job.analysis.insight.tuned_ladder import (
+    STEP_COLUMNS,
+    TRIED_COLUMNS,
+    chart_ladder,
+    describe_losses,
+    describe_ratio,
+    interpret_tuning,
+)
+from profiler_job.analysis.show.tuned_forms import FORMS, format_tuned
+from profiler_job.analysis.show.tuned_page import render_tuned
+from profiler_job.jobs.contract.exit_codes import ExitCode
+from profiler_job.jobs.contract.json_format import FORMAT_VERSION
+from profiler_job.jobs.contract.tuning import Confirmation, LossDifference, NoLossCode, Outcome, Tried, write_tuning
+from tests.show.tunings import DIFF, NO_SEED, make_ratio, make_tuning
+
+
+@pytest.fixture
+def ladder():
+    return interpret_tuning(make_tuning())
+
+
+def run(*arguments, columns=120):
+    return CliRunner().invoke(app, [*map(str, arguments)], env={"COLUMNS": str(columns)})
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_first_screen_answers(ladder, width):
+    lines = format_tuned(ladder, "text", width).split("\n")
+    first = "\n".join(lines[:24])
+    assert "8.00 times as fast (7.84 to 8.16): a step takes 25.0 ms, before 200.0 ms" in first
+    assert "Losses differ by 0.01% in the first step, by at most 0.13% in step 17" in " ".join(first.split())
+    assert "What to write" in first and "train.py:9: model.compile() (by hand)" in first
+    assert max(map(len, lines)) <= width
+
+
+def test_numbers_are_derived_from_the_steps(ladder):
+    steps = ladder.steps.set_index("change")
+    assert tuple(ladder.steps.columns) == STEP_COLUMNS and tuple(ladder.tried.columns) == TRIED_COLUMNS
+    assert steps["tokens_per_s"].tolist() == pytest.approx([20480, 40960, 81920, 163840])
+    # 4.02 TFLOP in 200 ms are 20.1 TFLOP/s, of 67 in FP32; in 25 ms 160.8 of 989.4 in BF16
+    assert steps.loc["", "mfu_share"] == pytest.approx(0.3)
+    assert steps.loc["compile", "mfu_share"] == pytest.approx(160.8 / 989.4)
+    assert steps.loc["compile", "usd_per_million"] == pytest.approx(4.59 / 3600 / 163840 * 1e6)
+    assert steps.loc["compile", "loss_share"] == 1.3e-3 and steps["loss_share"].notna().sum() == 1
+    assert steps.loc["bf16", "label"] == "+ BF16 autocast, not TF32"
+
+
+def test_a_given_price_replaces_the_listed_one():
+    given = interpret_tuning(make_tuning(), usd_per_hour=9.0)
+    assert given.steps["usd_per_million"].iloc[-1] == pytest.approx(9 / 3600 / 163840 * 1e6)
+    assert any("9.00 USD an hour, as given" in fact for fact in given.facts)
+    unknown = interpret_tuning(make_tuning(gpu_name="Another"))
+    assert unknown.price is None and unknown.steps["usd_per_million"].isna().all()
+    assert unknown.steps["mfu_share"].isna().all() and not any("USD" in fact for fact in unknown.facts)
+
+
+def test_what_did_not_help_says_why(ladder):
+    verdicts = dict(zip(ladder.tried["change"], ladder.tried["verdict"]))
+    assert verdicts == {
+        "foreach": "no measurable difference",
+        "synchronisations": "not kept: the script would do something else",
+        "larger_batch": "out of memory",
+        "loader_workers": "not reached",
+    }
+    assert ladder.not_reached["change"].tolist() == ["loader_workers"] and len(ladder.not_helping) == 3
+    assert describe_ratio(make_ratio(0.9)) == "measurably slower"
+    assert describe_ratio(make_ratio(1.1)) == "measurably faster"
+
+
+def test_every_outcome_has_a_verdict():
+    tried = [Tried(change="foreach", outcome=outcome) for outcome in Outcome]
+    rows = interpret_tuning(make_tuning(tried=tried)).tried
+    assert {*rows["outcome"]} == {*Outcome} - {Outcome.KEPT} and rows["verdict"].str.len().min() > 5
+
+
+@pytest.mark.parametrize(
+    ("losses", "words"),
+    [
+        ({"num": 9, "largest": 0.0}, "Losses are the same (9 compared)"),
+        ({"num": 9, "largest": 5e-5, "step": 2}, "but for rounding: they differ by at most 0.005% in step 2"),
+        ({"num": 9, "largest": 0.02, "repeated": 0.03}, "but for rounding"),
+        ({"num": 9, "largest": 0.02, "repeated": 0.001}, "Losses differ by at most 2% (9 compared; two runs"),
+        ({"num": 0}, "no call of backward"),
+        ({"reason": NoLossCode.NOT_FINITE, "step": 4}, "not finite in step 4"),
+    ],
+)
+def test_losses_in_one_sentence(losses, words):
+    assert words in describe_losses(LossDifference(**losses))
+
+
+def test_every_reason_without_losses_has_words():
+    assert all(len(describe_losses(LossDifference(reason=code))) > 15 for code in NoLossCode)
+    assert "seed" in describe_losses(NO_SEED)
+
+
+def test_fresh_processes_confirm_or_differ(ladder):
+    assert any("Fresh processes confirm it: 200.0 ms and 25.0 ms, 8.00 times" in note for note in ladder.notes)
+    other = interpret_tuning(make_tuning(confirmation=Confirmation(base_ns=(200e6,), winner_ns=(40e6,))))
+    assert any("Fresh processes differ" in note and "5.00 times" in note for note in other.notes)
+
+
+def test_a_search_that_was_cut_off_says_how_to_go_on():
+    notes = interpret_tuning(make_tuning(is_complete=False, asked=("tf32",))).notes
+    assert any("cut off after 5.0 of 10.0 min" in note for note in notes)
+    assert any("Only what --changes names was tried: TF32" in note for note in notes)
+
+
+def test_results_without_a_winner_or_a_step_can_be_read():
+    nothing = interpret_tuning(make_tuning(ladder=[], patch=None))
+    assert "Nothing that was tried" in nothing.headline and not nothing.code and len(nothing.steps) == 1
+    empty = interpret_tuning(make_tuning(base=None, ladder=[], tried=[], patch=None))
+    for each in (nothing, empty):
+        for form in FORMS:
+            assert format_tuned(each, form, 80)
+        render_tuned(each)
+
+
+def test_without_a_patch_the_code_of_each_change_is_named():
+    code = interpret_tuning(make_tuning(patch=None)).code
+    assert len(code) == 2 and "torch.autocast" in code[0] and "compile" in code[1]
+
+
+def test_json_has_rows_sentences_and_the_patch(ladder):
+    content = json.loads(format_tuned(ladder, "json", 80))
+    assert content["format_version"] == FORMAT_VERSION and content["patch"]["diff"] == DIFF
+    assert [row["change"] for row in content["steps"]] == ["", "tf32", "bf16", "compile"]
+    assert content["price"]["usd_per_hour"] == 4.59 and content["sentences"]["headline"] == ladder.headline
+    assert content["tried"][0]["outcome"] == "not_faster" and content["steps"][0]["low_times_as_fast"] is None
+
+
+def test_the_patch_keeps_its_tabs_and_cannot_leave_its_fence():
+    diff = DIFF + "+```\n+\x1b[2Jevil\n"
+    tuning = make_tuning(patch=make_tuning().patch.model_copy(update={"diff": diff}))
+    text = format_tuned(interpret_tuning(tuning), "md", 80)
+    assert "\n````diff\n" in text and "+\ttorch.set" in text and "\x1b" not in text
+
+
+def test_names_are_escaped_on_the_page():
+    page = render_tuned(interpret_tuning(make_tuning(name="<script>alert(1)</script>")))
+    assert "<script>" not in page and "&lt;script&gt;" in page
+    assert page.count("<svg") == 2 and 'class="chart narrow"' in page
+
+
+def test_the_figure_has_a_bar_for_each_step(ladder):
+    rows = chart_ladder(ladder)
+    assert rows["value"].tolist() == pytest.approx([1, 2, 4, 8]) and rows["label"].iloc[2] == "+ BF16 autocast"
+    assert (rows["low"] <= rows["value"]).all() and (rows["high"] >= rows["value"]).all()
+
+
+def test_show_prints_the_folder_of_a_result(tmp_path):
+    write_tuning(tmp_path / "train", make_tuning())
+    for path in (tmp_path / "train", tmp_path / "train" / "tune.json"):
+        done = run("show", path)
+        assert done.exit_code == 0 and "8.00 times as fast" in done.stdout and "--- a/train.py" in done.stdout
+    assert json.loads(run("show", path, "--format", "json").stdout)["name"] == "train"
+    assert run("show", path, "--format", "csv").stdout.startswith("change,step_ns")
+    assert "peak allocated" in run("show", path, "--top", 0, columns=80).stdout.partition("What did not help")[0]
+    page = tmp_path / "page.html"
+    assert run("show", path, "--html", page).exit_code == 0 and "8.00 times" in page.read_text()
+
+
+def test_show_refuses_what_it_cannot_print(tmp_path):
+    write_tuning(tmp_path / "train", make_tuning())
+    assert run("show", tmp_path / "train", "--format", "speedscope").exit_code == ExitCode.USAGE
+    assert run("show", tmp_path / "train", tmp_path).exit_code == ExitCode.USAGE
+    mine = tmp_path / "mine.html"
+    mine.write_text("mine")
+    assert run("show", tmp_path / "train", "--html", mine).exit_code == ExitCode.USAGE and mine.read_text() == "mine"
+    (tmp_path / "train" / "tune.json").write_text("{}")
+    assert run("show", tmp_path / "train").exit_code == ExitCode.DAMAGED
