@@ -31,6 +31,13 @@ COLLECTIVE_COLUMNS = {
     "bytes": "sum of their messages, as NCCL's ranges say; null where they do not",
     "bus_bytes_per_s": "bytes that travel over the GPU's link in transfer_ns, per second; null where not known",
 }
+LATE_KERNEL_COLUMNS = {
+    "gpu": "number of the GPU",
+    "name": "of the compute kernels, the one that takes most more time on this GPU than on the others in the median",
+    "more_ns": "how much more time it takes",
+    "more_calls": "how many more of it this GPU runs than the others in the median",
+}
+"""Columns of what a GPU runs for longer than the others; a row for each GPU that others waited for."""
 MESSAGE_COLUMNS = {
     name: meaning for name, meaning in COLLECTIVE_COLUMNS.items() if name not in ("bytes", "bus_bytes_per_s")
 } | {

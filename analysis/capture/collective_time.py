@@ -14,7 +14,7 @@ counts or times contradict that, the waiting is unknown and the reason is given.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,7 +22,12 @@ import numpy as np
 import pandas as pd
 
 from profiler_job.analysis.capture import idle_time
-from profiler_job.analysis.capture.collective_columns import COLLECTIVE_COLUMNS, GPU_COLUMNS, MESSAGE_COLUMNS
+from profiler_job.analysis.capture.collective_columns import (
+    COLLECTIVE_COLUMNS,
+    GPU_COLUMNS,
+    LATE_KERNEL_COLUMNS,
+    MESSAGE_COLUMNS,
+)
 from profiler_job.analysis.capture.intervals import Union, find_covered_before
 from profiler_job.jobs.contract.quantities import format_time
 
@@ -135,11 +140,13 @@ def find_meetings(kernels: pd.DataFrame, world: int = 0, num_nodes: int = 1) -> 
 class Communication:
     """of_gpus: a row for each GPU with communication kernels (columns GPU_COLUMNS). collectives: a row for each GPU and
     collective (COLLECTIVE_COLUMNS). messages: a row for each GPU, collective and message size, of kernels whose message
-    is known (MESSAGE_COLUMNS). why_not, apart_ns, num_ranks: see Meetings."""
+    is known (MESSAGE_COLUMNS). late_kernels: a row for each GPU that others waited for, if it runs a kernel for longer
+    than they do (LATE_KERNEL_COLUMNS). why_not, apart_ns, num_ranks: see Meetings."""
 
     of_gpus: pd.DataFrame
     collectives: pd.DataFrame
     messages: pd.DataFrame
+    late_kernels: pd.DataFrame
     num_ranks: int = 0
     why_not: str = ""
     apart_ns: int | None = None
@@ -147,7 +154,7 @@ class Communication:
 
     def select_gpu(self, gpu: int) -> "Communication":
         """Select the rows of one GPU; the other fields still cover all GPUs."""
-        tables = {name: getattr(self, name) for name in ("of_gpus", "collectives", "messages", "rows")}
+        tables = {name: getattr(self, name) for name in ("of_gpus", "collectives", "messages", "late_kernels", "rows")}
         return replace(self, **{name: rows[rows["gpu"] == gpu].reset_index(drop=True) for name, rows in tables.items()})
 
 
@@ -169,7 +176,7 @@ def measure(
 
     gpu, rank (int), stream, start_ns, end_ns, launch_ns (start of the call that launched it; below 0: not known),
     collective ("" for a compute kernel), bytes and communicator (of the message; below 0: not known), is_matmul (bool),
-    kind (int: the same for kernels of one name, grid and phase).
+    kind (int: the same for kernels of one name, grid and phase), kernel_name (category).
     """
     is_exchange = (kernels["collective"] != "").to_numpy()
     exchange = kernels[is_exchange].reset_index(drop=True)
@@ -193,12 +200,14 @@ def measure(
     of_gpus = pd.DataFrame(rows, columns=list(GPU_COLUMNS))
     if len(of_gpus) and known.all():
         _add_causes(of_gpus, exchange, kernels)
+    kept = of_gpus.loc[pd.to_numeric(of_gpus["kept_waiting_ns"]).fillna(0) > 0, "gpu"]
     integers = {name: "Int64" for name in GPU_COLUMNS}
     known_messages = exchange[exchange["bytes"] >= 0].assign(message_bytes=exchange["bytes"])
     return Communication(
         of_gpus=of_gpus.astype(integers),
         collectives=_sum_exchange(exchange, ["gpu", "collective"], COLLECTIVE_COLUMNS),
         messages=_sum_exchange(known_messages, ["gpu", "collective", "message_bytes"], MESSAGE_COLUMNS),
+        late_kernels=find_late_kernels(kernels[~is_exchange], kept.tolist()),
         num_ranks=meetings.num_ranks,
         why_not=meetings.why_not,
         apart_ns=meetings.apart_ns,
@@ -307,6 +316,25 @@ def _sum_exchange(exchange: pd.DataFrame, by: list[str], columns: Mapping[str, s
     frame = frame.astype(integers | {"bus_bytes_per_s": "Float64"})
     longest_first = {"by": ["gpu", "kernel_ns"], "ascending": [True, False]}
     return frame.sort_values(**longest_first, kind="stable", ignore_index=True)
+
+
+def find_late_kernels(compute: pd.DataFrame, late: Sequence[int]) -> pd.DataFrame:
+    """Find for each `late` GPU the compute kernel that takes most more time there than on the others in the median. The
+    others run it for as long, or less long, where ranks do the same work."""
+    took = (compute["end_ns"] - compute["start_ns"]).groupby([compute["kernel_name"], compute["gpu"]], observed=True)
+    if not late or compute["gpu"].nunique() < 2:
+        return pd.DataFrame(columns=list(LATE_KERNEL_COLUMNS))
+    times, calls = (sums.unstack(fill_value=0) for sums in (took.sum(), took.size()))
+    rows = []
+    for gpu in late:
+        if gpu not in times:
+            continue
+        more, more_calls = (of[gpu] - of.drop(columns=gpu).median(axis=1) for of in (times, calls))
+        if more.max() > 0:
+            name = more.idxmax()
+            rows.append({"gpu": gpu, "name": str(name), "more_ns": more[name], "more_calls": more_calls[name]})
+    frame = pd.DataFrame(rows, columns=list(LATE_KERNEL_COLUMNS))
+    return frame.round({"more_ns": 0, "more_calls": 0}).astype({"more_ns": "int64", "more_calls": "int64"})
 
 
 def _add_causes(of_gpus: pd.DataFrame, exchange: pd.DataFrame, kernels: pd.DataFrame) -> None:

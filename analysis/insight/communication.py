@@ -49,6 +49,7 @@ def measure(
             "communicator": messages["communicator"].to_numpy(),
             "is_matmul": np.array([family == GEMM for family in families])[code],
             "kind": kinds.groupby(list(kinds)).ngroup().to_numpy(),
+            "kernel_name": kernels["kernel_name"].reset_index(drop=True),
         }
     )
     return collective_time.measure(rows, _read_world_size(capture), host_waits=_find_host_waits(capture, gpu))
@@ -78,4 +79,4 @@ _NOTHING = pd.DataFrame(
         for name in ("gpu", "rank", "stream", "start_ns", "end_ns", "launch_ns", "kind", "bytes", "communicator")
     },
     dtype=np.int64,
-).assign(collective="", is_matmul=False)
+).assign(collective="", is_matmul=False, kernel_name="")

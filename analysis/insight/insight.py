@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from profiler_job.analysis.insight.advice_lines import choose_advice_note, format_advice, format_run_advice
-from profiler_job.analysis.insight.communication_lines import describe_communication, describe_ranks
+from profiler_job.analysis.insight.communication_lines import NO_CAUSES, Causes, describe_communication, describe_ranks
 from profiler_job.analysis.insight.finding_lines import describe_findings
 from profiler_job.analysis.insight.limit_lines import (
     FROM_CAPTURE,
@@ -40,10 +40,11 @@ def interpret_run(
     findings: pd.DataFrame,
     advice: Sequence[Mapping[str, Any]],
     limit: StepLimit | None = None,
+    causes: Causes = NO_CAUSES,
 ) -> Insight:
     """Interpret one step of a run. elapsed: its rows of `run_limit.split_steps`; communication: of
     `exchange.sum_by_gpu`; findings: of `run_limit.find`; advice: as `run_advice.rank_changes` gives it; limit: of
-    `step_limits.find_limits`, None if the run has no step without nsys."""
+    `step_limits.find_limits`, None if the run has no step without nsys; causes: what may make a GPU late."""
     gpus = elapsed.drop(columns=["run_id", "phase"], errors="ignore").groupby("gpu", as_index=False).sum()
     under_nsys = describe_phases(elapsed)
     if limit is not None and limit.names:
@@ -60,7 +61,7 @@ def interpret_run(
         advice=pd.DataFrame(advice),
         sentences=InsightSentences(
             verdict=verdict,
-            communication=describe_ranks(communication),
+            communication=describe_ranks(communication, causes),
             findings=describe_findings(findings),
             advice=[[line] for line in format_run_advice(advice, run)],
         ),

@@ -101,6 +101,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     "communication": collective_columns.GPU_COLUMNS,
     "collectives": collective_columns.COLLECTIVE_COLUMNS,
     "messages": collective_columns.MESSAGE_COLUMNS,
+    "late_kernels": collective_columns.LATE_KERNEL_COLUMNS,
     "waits": {
         "where": "file and number of the user's innermost line meanwhile; of a library if the stack has no other",
         "function": "the function that it is in",
@@ -113,6 +114,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "below": "what the line was in, and for how much of its time: parts of libraries, or the line's own code",
         "phase": "phase with most of it",
         "module": "module with most of it; empty where none is known",
+        "gpu": "number of the GPU that waits for it twice as long as the others in the median; -1 if there is none",
         "do": "what to do about it; empty where nothing is known",
     },
     "wait_stacks": {

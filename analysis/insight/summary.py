@@ -112,12 +112,13 @@ def summarise_part(
         every, places = select(*part.entire, replace(selection, gpu=None))
         exchanged = measure(every, places, find_gpus(every, every.kernels), taxonomy).select_gpu(selection.gpu)
     sections |= {"communication": exchanged.of_gpus}
-    sections |= {"collectives": exchanged.collectives, "messages": exchanged.messages}
+    sections |= {name: getattr(exchanged, name) for name in ("collectives", "messages", "late_kernels")}
     sections["families"] = _summarise_families(sections["kernels"])
     sections["findings"] = findings.find_findings(capture, attribution, sections["gpus"], taxonomy)
     if selection.range is not None:
         sections["gpus"]["idle_share"] = None
-        sections |= {name: sections[name].head(0) for name in ("communication", "collectives", "messages")}
+        of_exchange = ("communication", "collectives", "messages", "late_kernels")
+        sections |= {name: sections[name].head(0) for name in of_exchange}
         of_idle = sections["findings"]["kind"].isin(findings.OF_IDLE_TIME)
         sections["findings"] = sections["findings"][~of_idle].reset_index(drop=True)
     waits = find_waits(capture, attribution, gpus, taxonomy, is_whole=selection.range is None)

@@ -38,6 +38,7 @@ LEAST_COPY_NS = 20_000
 CAUSES = ("late_launch_ns", "sync_ns", "copies_ns", "between_ns")
 LATE, SYNC, COPY, BETWEEN = range(len(CAUSES))
 MOST_GROUPS, LEAST_GROUP = 3, 0.05
+UNEVEN = 2
 MOST_STACKS = 2_000
 _HOST_COPIES = ("memcpy Host-to-Device", "memcpy Device-to-Host")
 
@@ -279,7 +280,7 @@ def _sum_lines(pieces: pd.DataFrame, places: _Places, waited: int) -> pd.DataFra
     at = [places[number] for number in known["stack"].tolist()]
     known = known.assign(file=[p.file for p in at], line=[p.line for p in at], below=[p.below for p in at])
     known["function"] = [p.function for p in at]
-    rows = []
+    rows, every_gpu = [], pieces["gpu"].unique()
     for (file, line, function), mine in known.groupby(["file", "line", "function"], sort=False):
         total = float(mine["ns"].sum())
         if total < 0.5:
@@ -299,11 +300,20 @@ def _sum_lines(pieces: pd.DataFrame, places: _Places, waited: int) -> pd.DataFra
                 "below": _format_groups(groups, total),
                 "phase": PHASES[int(phases.idxmax())],
                 "module": str(modules.idxmax()) if len(modules) and modules.max() > total / 2 else "",
+                "gpu": _find_uneven_gpu(mine.groupby("gpu")["ns"].sum().reindex(every_gpu, fill_value=0.0)),
                 "do": _choose_advice(groups, by_cause, total),
             }
         )
     rows.sort(key=lambda row: -row["wait_ns"])
     return pd.DataFrame(rows, columns=list(SECTIONS["waits"]))
+
+
+def _find_uneven_gpu(waiting: pd.Series) -> int:
+    """Find the GPU that waits UNEVEN times as long as the others in the median; -1 if there is none."""
+    if len(waiting) < 2:
+        return -1
+    most = waiting.idxmax()
+    return int(most) if waiting[most] >= UNEVEN * waiting.drop(most).median() else -1
 
 
 def _format_line(file: str, line: int) -> str:

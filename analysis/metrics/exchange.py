@@ -14,7 +14,7 @@ from profiler_job.jobs.contract.layout import SCRIPT
 from profiler_job.jobs.contract.messages import LINK_MESSAGE, LINK_RATE
 
 PARTS = ("kernel_ns", "waiting_ns", "transfer_ns", "hidden_ns", "exposed_ns", "critical_ns", "exposed_waiting_ns")
-FRAMES = ("of_gpus", "collectives", "messages")
+FRAMES = ("of_gpus", "collectives", "messages", "late_kernels")
 _KIND = ["kernel_name", "grid_x", "grid_y", "grid_z", "phase"]
 
 
@@ -23,9 +23,10 @@ _KIND = ["kernel_name", "grid_x", "grid_y", "grid_z", "phase"]
 def communication_of(kernels: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """A row for each run with communication kernels in its steps: run_id; PARTS, of one step, mean over steps and GPUs
     (NaN where waiting is not known); slowed, matmuls next to communication over the same kernels alone (NaN without
-    both); unknown, why waiting is not known; exchanged_apart_ns, how well the ranks' clocks agree; num_steps; and three
+    both); unknown, why waiting is not known; exchanged_apart_ns, how well the ranks' clocks agree; num_steps; and four
     frames of sums over these steps: of_gpus (`communication.GPU_COLUMNS`), collectives (rank and
-    `communication.COLLECTIVE_COLUMNS`) and messages (`communication.MESSAGE_COLUMNS`).
+    `communication.COLLECTIVE_COLUMNS`), messages (`communication.MESSAGE_COLUMNS`) and late_kernels
+    (`communication.LATE_KERNEL_COLUMNS`).
     """
     rows = []
     worlds = runs.astype({"run_id": str}).set_index("run_id")["gpus"].fillna(0) if "gpus" in runs else pd.Series()
@@ -46,6 +47,7 @@ def communication_of(kernels: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
         collectives = measured.collectives.merge(gpus[["gpu", "rank"]], on="gpu")
         about |= {"exchanged_apart_ns": measured.apart_ns, "num_steps": num_steps}
         about |= {"of_gpus": gpus, "collectives": collectives, "messages": measured.messages}
+        about |= {"late_kernels": measured.late_kernels}
         rows.append({"run_id": str(run_id), **parts, **about})
     columns = ["run_id", *PARTS, "slowed", "unknown", "exchanged_apart_ns", "num_steps", *FRAMES]
     return pd.DataFrame(rows, columns=columns)
@@ -64,6 +66,17 @@ def sum_by_gpu(kernels: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
         for run, why, num_steps, of in measured[["run_id", "unknown", "num_steps", "of_gpus"]].itertuples(index=False)
     ]
     return pd.concat(tables or [pd.DataFrame(columns=["run_id", "unknown", *collective_columns.GPU_COLUMNS])])
+
+
+def list_late_kernels(kernels: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """What GPUs that others waited for run longer than the others in a step: run_id and the columns of
+    `communication.LATE_KERNEL_COLUMNS`."""
+    measured = communication_of(kernels, runs)
+    tables = [
+        late.assign(more_ns=late["more_ns"] / num_steps, more_calls=late["more_calls"] / num_steps, run_id=run)
+        for run, num_steps, late in measured[["run_id", "num_steps", "late_kernels"]].itertuples(index=False)
+    ]
+    return pd.concat(tables or [pd.DataFrame(columns=["run_id", *collective_columns.LATE_KERNEL_COLUMNS])])
 
 
 def sum_by_collective(
@@ -131,6 +144,7 @@ def list_operations(kernels: pd.DataFrame, family: np.ndarray) -> pd.DataFrame:
         communicator=-1,
         is_matmul=family == "gemm",
         kind=kinds,
+        kernel_name=kernels["kernel_name"],
     )
     return frame.sort_values("start_ns", kind="stable", ignore_index=True)
 

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from profiler_job.analysis.insight import run_advice, run_limit
+from profiler_job.analysis.insight.communication_lines import NO_CAUSES
 from profiler_job.analysis.insight.insight import interpret_run
 from profiler_job.analysis.insight.results import Insight
 from profiler_job.analysis.metrics import (
@@ -19,7 +20,7 @@ from profiler_job.analysis.metrics import (
     utilisation,
 )
 from profiler_job.analysis.metrics import gpu_samples as machine
-from profiler_job.analysis.metrics.exchange import sum_by_gpu
+from profiler_job.analysis.metrics.exchange import list_late_kernels, sum_by_gpu
 from profiler_job.analysis.metrics.ordering import place, sort_stably
 from profiler_job.analysis.pages.case_columns import spread_column, step_columns
 from profiler_job.analysis.pages.module_costs import module_table, module_tree
@@ -71,6 +72,7 @@ def answers(
             "memops": _memops(memops, num_steps),
             "memory": memory,
             "communication": sum_by_gpu(kernels, runs),
+            "late_kernels": list_late_kernels(kernels, runs),
             "checks": checks,
         }.items()
     }
@@ -99,17 +101,20 @@ def answers(
 
 
 def _interpret(run: pd.Series, frames: "RunData", first: list[dict[str, Any]], limit: StepLimit | None) -> Insight:
-    return interpret_run(run, frames.elapsed, frames.communication, frames.findings, first, limit)
+    causes = NO_CAUSES._replace(late_kernels=frames.late_kernels)
+    return interpret_run(run, frames.elapsed, frames.communication, frames.findings, first, limit, causes)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunData:
     """One run: what a step's time is made of by GPU and phase (`elapsed`), what communication costs each GPU, what
-    stands out (`findings`), `times` by phase and clock, kernel time by phase and family (`families`), by kernel and by
-    module, and its memory by rank, API calls, copies and checks."""
+    GPUs that others waited for run longer (`late_kernels`), what stands out (`findings`), `times` by phase and
+    clock, kernel time by phase and family (`families`), by kernel and by module, and its memory by rank, API
+    calls, copies and checks."""
 
     elapsed: pd.DataFrame
     communication: pd.DataFrame
+    late_kernels: pd.DataFrame
     findings: pd.DataFrame
     times: pd.DataFrame
     families: pd.DataFrame
@@ -131,6 +136,7 @@ def _frames(
     memops: pd.DataFrame,
     memory: pd.DataFrame,
     communication: pd.DataFrame,
+    late_kernels: pd.DataFrame,
     checks: pd.DataFrame,
 ) -> RunData:
     in_step = totals.assign(scope=ranges.STEP)
@@ -145,6 +151,7 @@ def _frames(
         modules=_modules(totals),
         tree=module_tree(totals).drop(columns="run_id"),
         communication=communication.drop(columns="run_id"),
+        late_kernels=late_kernels.drop(columns="run_id"),
         memory=memory.drop(columns="run_id"),
         api=api.drop(columns="run_id"),
         memops=memops.drop(columns="run_id"),

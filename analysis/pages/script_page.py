@@ -9,10 +9,11 @@ import pandas as pd
 
 from profiler_job.analysis.capture.math_paths import sum_math_paths
 from profiler_job.analysis.insight import run_limit
+from profiler_job.analysis.insight.communication_lines import Causes
 from profiler_job.analysis.insight.insight import interpret_run
 from profiler_job.analysis.insight.wait_lines import describe_recorded_waits, scale_waits
 from profiler_job.analysis.metrics import kernel_time, step_limits, timing
-from profiler_job.analysis.metrics.exchange import sum_by_gpu
+from profiler_job.analysis.metrics.exchange import list_late_kernels, sum_by_gpu
 from profiler_job.analysis.metrics.ordering import place, sort_stably
 from profiler_job.analysis.pages.case_columns import spread_column
 from profiler_job.analysis.pages.module_costs import module_table
@@ -41,9 +42,10 @@ def answer(
     scalars = dict(zip(of_first["figure"].astype(str), of_first["value"]))
     limit = step_limits.find_limits(steps, kernels, memops).get(str(run["run_id"]))
     communication, findings = sum_by_gpu(kernels, runs), run_limit.find(kernels, memops)
+    causes = Causes(list_late_kernels(kernels, runs), waits, len(communication))
     facts = {
         "run": {key: None if pd.isna(value) else value for key, value in run.items()},
-        "insight": interpret_run(run, frames.parts, communication, findings, [], limit),
+        "insight": interpret_run(run, frames.parts, communication, findings, [], limit, causes),
         "waits": describe_recorded_waits(waits, scalars, limit),
         "has_modules": len(frames.tree) > 0,
         "replayed": _replayed(kernels),

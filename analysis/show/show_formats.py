@@ -30,6 +30,7 @@ TITLES = {
     "communication": "Communication by GPU",
     "collectives": "Collectives",
     "messages": "Collectives by size of the message",
+    "late_kernels": "What GPUs that others waited for run longer than the others",
     "missing": "Missing, and what cannot be said without it",
 }
 """In the order in which they are printed; a section without a title comes after them."""

@@ -12,7 +12,7 @@ from profiler_job.analysis.capture.collective_time import (
     parse_collective,
 )
 from profiler_job.analysis.capture.intervals import Union
-from profiler_job.analysis.insight.communication_lines import LOOK_AT_CPU, describe_ranks
+from profiler_job.analysis.insight.communication_lines import LOOK_AT_CPU, NO_CAUSES, describe_ranks
 
 COMPUTE = ""
 
@@ -29,6 +29,7 @@ def kernels(*rows: tuple, **more) -> pd.DataFrame:
         "communicator": -1,
         "is_matmul": False,
         "kind": 0,
+        "kernel_name": "kernel",
     } | more
     frame = frame.assign(**of_all)
     frame["is_matmul"] &= frame["collective"] == COMPUTE
@@ -163,6 +164,44 @@ def test_what_the_last_rank_did_meanwhile_is_said():
     frame.loc[(frame["gpu"] == 1) & (frame["collective"] != ""), "launch_ns"] = 6_000_000
     row = select_gpu(measure(frame), 1)
     assert [ms(row[name]) for name in ("kept_waiting_ns", "kept_computing_ns", "kept_late_ns")] == [7, 3, 3]
+
+
+@pytest.mark.parametrize("num_gpus", [2, 4, 8])
+def test_the_kernel_that_a_late_gpu_runs_longer_than_the_others_is_found(num_gpus):
+    """All run 3 ms of one kernel; the last also runs two others, of 2 ms each. The others wait for it for 4 ms."""
+    last = num_gpus - 1
+    extra = [(last, COMPUTE, 3, 5), (last, COMPUTE, 5, 7)]
+    rows = [(gpu, COMPUTE, 0, 3) for gpu in range(num_gpus)] + extra
+    rows += [(gpu, "AllReduce", 7 if gpu == last else 3, 9) for gpu in range(num_gpus)]
+    frame = kernels(*rows)
+    frame["kernel_name"] = np.where(frame["start_ns"].isin([3_000_000, 5_000_000]), "extra", "same")
+    frame = frame.astype({"kernel_name": "category"})
+    measured = measure(frame)
+    assert measured.late_kernels.to_dict("records") == [
+        {"gpu": last, "name": "extra", "more_ns": 4_000_000, "more_calls": 2}
+    ]
+    row = select_gpu(measured, last)
+    assert ms(row["kept_waiting_ns"]) == 4 * last and ms(row["kept_computing_ns"]) == 4 * last
+    said = describe_ranks(
+        measured.of_gpus.astype("float64").assign(unknown=""), NO_CAUSES._replace(late_kernels=measured.late_kernels)
+    )
+    assert any(f"GPU {last}" in line and "extra 4.00 ms longer" in line and "2 calls more" in line for line in said)
+
+
+def test_a_gpu_that_runs_what_the_others_run_has_no_late_kernel():
+    measured = measure(kernels((0, COMPUTE, 0, 3), (1, COMPUTE, 1, 4), (0, "AllReduce", 3, 6), (1, "AllReduce", 5, 6)))
+    assert not len(measured.late_kernels)
+
+
+def test_the_line_that_only_a_late_gpu_waits_for_is_named():
+    row = dict.fromkeys(("hidden_ns", "exposed_ns", "transfer_ns", "waiting_ns", "alone_ns", "beside_ns"), 0)
+    row |= {"gpu": 1, "kernel_ns": 10_000_000, "calls": 4, "exposed_waiting_ns": 0, "critical_ns": 0, "unknown": ""}
+    row |= {"kept_waiting_ns": 7_000_000, "kept_computing_ns": 0, "kept_late_ns": 7_000_000}
+    waits = [("train.py:7", "main", -1), ("train.py:48", "train_step", 1), ("train.py:50", "train_step", 1)]
+    causes = NO_CAUSES._replace(waits=pd.DataFrame(waits, columns=["where", "function", "gpu"]))
+    lines = describe_ranks(pd.DataFrame([row]), causes)
+    assert any("train.py:48 train_step" in line and LOOK_AT_CPU in line for line in lines)
+    assert not any("train.py:48" in line for line in describe_ranks(pd.DataFrame([row | {"gpu": 0}]), causes))
 
 
 def test_kernels_of_several_ranks_meet_in_their_order():
