@@ -122,7 +122,7 @@ def test_options_are_said_to_belong_to_the_commands_that_have_them():
     }
     with_options_of_their_own = {
         "profile",
-        "try",
+        "tune",
         "show",
         "answers",
         "compare",

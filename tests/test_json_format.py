@@ -9,10 +9,9 @@ from typer.testing import CliRunner
 
 from profiler_job.__main__ import app
 from profiler_job.analysis.recording import store, table_schema
-from profiler_job.jobs.cli.try_command import save_tries
 from profiler_job.jobs.contract.json_format import FORMAT_VERSION
+from profiler_job.jobs.contract.tuning import Tuning, write_tuning
 from profiler_job.jobs.executor.events import JsonEvents
-from profiler_job.jobs.executor.script import Script
 from tests import synthetic
 
 CAPTURE = Path(__file__).parent / "data" / "h200_parquetdir"
@@ -63,7 +62,6 @@ def test_each_event(capsys):
     assert json.loads(capsys.readouterr().out)["format_version"] == FORMAT_VERSION
 
 
-def test_the_file_of_tries(tmp_path):
-    plain = Script(command=["train"], name="train", skip=1, steps=2, step="auto", goes_on=False)
-    save_tries([], plain, tmp_path)
-    assert json.loads((tmp_path / "train-tries.json").read_text())["format_version"] == FORMAT_VERSION
+def test_the_file_of_tune(tmp_path):
+    write_tuning(tmp_path, Tuning(name="train", command=("train",), budget_s=1.0))
+    assert json.loads((tmp_path / "tune.json").read_text())["format_version"] == FORMAT_VERSION

@@ -17,15 +17,20 @@ from profiler_job.jobs.contract.step_limit import COMPUTE, DATA, LAUNCHES, MEMOR
 class ChangeRecord:
     """Facts about a change.
 
-    label: its name on pages. axis, value: the axis of a run that it sets, and to what; "" if it sets none. is_triable:
-    whether it can be made in a script from outside, without editing it. relieves: the limits of a step that it makes
-    smaller, and for the CPU what the GPU waits for.
+    label: its name on pages. axis, value: the axis of a run that it sets, and to what; "" if it sets none. one_of: the
+    axis with whose changes it is one choice, though it has no value of it. is_triable:
+    whether it can be made in a script from outside, without editing it. needs_process: only from the start of a
+    process, and not between two steps. is_bound: what is made from outside only shows what the change could save.
+    relieves: the limits of a step that it makes smaller, and for the CPU what the GPU waits for.
     """
 
     label: str
     axis: str = ""
     value: str = ""
+    one_of: str = ""
     is_triable: bool = False
+    needs_process: bool = False
+    is_bound: bool = False
     relieves: tuple[str, ...] = ()
 
 
@@ -34,7 +39,12 @@ BF16 = "bf16"
 FUSED_ATTENTION = "fused_attention"
 FUSED_ADAMW = "fused_adamw"
 FOREACH = "foreach"
+CUDNN_ATTENTION = "cudnn_attention"
+DROPPED_GRADIENTS = "dropped_gradients"
+CUDNN_BENCHMARK = "cudnn_benchmark"
+EXPANDABLE_SEGMENTS = "expandable_segments"
 COMPILE = "compile"
+COMPILE_BLOCKS = "compile_blocks"
 CUDA_GRAPHS = "cuda_graphs"
 PADDING = "padding"
 CASTS = "casts"
@@ -52,27 +62,46 @@ CHANGES = {
         label="BF16 autocast", axis="precision", value="bf16", is_triable=True, relieves=(COMPUTE, MEMORY)
     ),
     FUSED_ATTENTION: ChangeRecord(
-        label="fused attention", axis="attention", value="sdpa", relieves=(COMPUTE, MEMORY, LAUNCHES)
+        label="fused attention",
+        axis="attention",
+        value="sdpa",
+        is_triable=True,
+        relieves=(COMPUTE, MEMORY, LAUNCHES),
     ),
+    CUDNN_ATTENTION: ChangeRecord(label="attention by cuDNN", is_triable=True, relieves=(COMPUTE,)),
     FUSED_ADAMW: ChangeRecord(
         label="fused optimizer", axis="optimizer", value="fused", is_triable=True, relieves=(MEMORY, LAUNCHES)
     ),
-    FOREACH: ChangeRecord(label="foreach optimizer", axis="optimizer", value="foreach", relieves=(LAUNCHES,)),
+    FOREACH: ChangeRecord(
+        label="foreach optimizer", axis="optimizer", value="foreach", is_triable=True, relieves=(LAUNCHES,)
+    ),
+    DROPPED_GRADIENTS: ChangeRecord(label="dropped gradients", is_triable=True, relieves=(MEMORY, LAUNCHES)),
     COMPILE: ChangeRecord(
         label="torch.compile", axis="compile", value="default", is_triable=True, relieves=(MEMORY, LAUNCHES)
+    ),
+    COMPILE_BLOCKS: ChangeRecord(
+        label="torch.compile of blocks", one_of="compile", is_triable=True, relieves=(MEMORY, LAUNCHES)
     ),
     CUDA_GRAPHS: ChangeRecord(
         label="CUDA graphs", axis="compile", value="cudagraphs", is_triable=True, relieves=(LAUNCHES,)
     ),
-    PADDING: ChangeRecord(label="padded dimensions", relieves=(COMPUTE,)),
+    PADDING: ChangeRecord(label="padded dimensions", is_triable=True, relieves=(COMPUTE,)),
     CASTS: ChangeRecord(label="fewer casts", relieves=(MEMORY, LAUNCHES)),
-    COPIES: ChangeRecord(label="pinned memory", relieves=(MEMORY, DATA)),
-    SYNCHRONISATIONS: ChangeRecord(label="fewer synchronisations", relieves=(SYNCHRONISATION,)),
-    LOADER_WORKERS: ChangeRecord(label="workers of the DataLoader", relieves=(DATA,)),
+    CUDNN_BENCHMARK: ChangeRecord(label="search for convolutions", is_triable=True, relieves=(COMPUTE,)),
+    COPIES: ChangeRecord(label="pinned memory", is_triable=True, relieves=(MEMORY, DATA)),
+    SYNCHRONISATIONS: ChangeRecord(
+        label="fewer synchronisations", is_triable=True, is_bound=True, relieves=(SYNCHRONISATION,)
+    ),
+    LOADER_WORKERS: ChangeRecord(
+        label="workers of the DataLoader", is_triable=True, needs_process=True, relieves=(DATA,)
+    ),
+    EXPANDABLE_SEGMENTS: ChangeRecord(
+        label="expandable segments", is_triable=True, needs_process=True, relieves=(SYNCHRONISATION,)
+    ),
     STATIC_CACHE: ChangeRecord(label="static cache", relieves=(MEMORY, LAUNCHES)),
     LARGER_BATCH: ChangeRecord(label="larger batch", relieves=(LAUNCHES,)),
     CHECKPOINTING: ChangeRecord(label="activation checkpointing"),
-    KEEP_ACTIVATIONS: ChangeRecord(label="no checkpointing", relieves=(COMPUTE, MEMORY, LAUNCHES)),
+    KEEP_ACTIVATIONS: ChangeRecord(label="no checkpointing", is_triable=True, relieves=(COMPUTE, MEMORY, LAUNCHES)),
 }
 """By name, in the order in which a set of them is applied and named."""
 LABELS = {name: record.label for name, record in CHANGES.items()}
@@ -85,7 +114,6 @@ class RefusalCode(StrEnum):
 
     UNKNOWN = "unknown"
     NEEDS_CODE = "needs_code"
-    ONE_CHOICE = "one_choice"
 
 
 class ChangeSetError(ProfilerError, ValueError):
@@ -101,27 +129,26 @@ def find_conflict(names: Iterable[str]) -> tuple[str, ...]:
     by_axis: dict[str, list[str]] = {}
     wanted = {*names}
     for name, record in CHANGES.items():
-        if name in wanted and record.axis:
-            by_axis.setdefault(record.axis, []).append(name)
+        if name in wanted and (choice := record.axis or record.one_of):
+            by_axis.setdefault(choice, []).append(name)
     return next((tuple(group) for group in by_axis.values() if len(group) > 1), ())
 
 
-def parse_sets(texts: Iterable[str]) -> list[tuple[str, ...]]:
-    """Return sets of changes from texts of names joined by commas. Names are in the order in which they name runs;
-    repeated sets are dropped. Raises ChangeSetError."""
-    sets: dict[frozenset[str], tuple[str, ...]] = {}
-    for text in texts:
-        names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
-        for name in names:
-            if name not in CHANGES:
-                known = ", ".join(TRIABLE)
-                message = f"{name or 'an empty name'} is not a known change; the known ones are: {known}"
-                raise ChangeSetError(RefusalCode.UNKNOWN, (name,), message)
-            if name not in TRIABLE:
-                message = f"{name} needs a change of code, to be compared with `profiler-job compare`"
-                raise ChangeSetError(RefusalCode.NEEDS_CODE, (name,), message)
-        if conflict := find_conflict(names):
-            message = f"{' and '.join(conflict)} are one choice: give each a --change of its own"
-            raise ChangeSetError(RefusalCode.ONE_CHOICE, conflict, message)
-        sets.setdefault(frozenset(names), tuple(name for name in TRIABLE if name in names))
-    return list(sets.values())
+def add_change(names: Iterable[str], name: str) -> tuple[str, ...]:
+    """Return the changes with one more, in place of those with which it is one choice."""
+    return (*(other for other in names if other != name and not find_conflict((other, name))), name)
+
+
+def parse_changes(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return changes from texts of names joined by commas, each once and in the order of `CHANGES`. Raises
+    ChangeSetError."""
+    names = {name.strip(): None for text in texts for name in text.split(",")}
+    for name in names:
+        if name not in CHANGES:
+            known = ", ".join(TRIABLE)
+            message = f"{name or 'an empty name'} is not a known change; the known ones are: {known}"
+            raise ChangeSetError(RefusalCode.UNKNOWN, (name,), message)
+        if name not in TRIABLE:
+            message = f"{name} needs a change of code, to be compared with `profiler-job compare`"
+            raise ChangeSetError(RefusalCode.NEEDS_CODE, (name,), message)
+    return tuple(name for name in TRIABLE if name in names)

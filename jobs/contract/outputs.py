@@ -152,11 +152,6 @@ def is_tuning(file: Path) -> bool:
     return {"budget_s", "ladder", "tried"} <= _load_object(file).keys()
 
 
-def is_tries(file: Path) -> bool:
-    """Whether a file holds what `try` tried."""
-    return {"baseline", "tries"} <= _load_object(file).keys()
-
-
 def _load_object(file: Path) -> dict[str, Any]:
     """Return the JSON object in a file, {} if there is none."""
     try:

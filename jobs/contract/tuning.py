@@ -1,4 +1,4 @@
-"""The result of `tune`: the ladder of a script, and all that was tried, as JSON in RESULTS/NAME/tune.json.
+"""The result of `tune`: the ladder of a script, and all that was tried, as JSON in RESULTS/NAME-tune/tune.json.
 
 `tune` writes the file again after each candidate, so that a run that was cut off goes on where it was.
 """
@@ -16,6 +16,11 @@ from profiler_job.jobs.contract.outputs import is_tuning, write_file
 
 TUNE = "tune.json"
 """Name of the file in the folder of a tuned script."""
+
+
+def name_tuned_folder(name: str) -> str:
+    """Return the name of the folder of a tuned script, in the results folder."""
+    return f"{name}-tune"
 
 
 class Method(StrEnum):

@@ -4,7 +4,7 @@ module of `changes`, reports at the end whether it was applied, and if not, why.
 Loaded into other people's scripts, as `follow` is.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -34,9 +34,9 @@ def explain_presences(facts: Mapping[str, Any]) -> dict[str, str]:
 class FirstCalls:
     """Observer of the script's calls of models until the first backward pass begins; later calls cost nothing extra.
     During a call `nn.Module.__call__` is PyTorch's original, so that torch.compile compiles with it, and does not
-    compile again when the observer is gone."""
+    compile again when the observer is gone. tell: receives the module and its arguments."""
 
-    def __init__(self, tell: Callable[[nn.Module], None]):
+    def __init__(self, tell: Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]):
         self.tell = tell
         self.called = nn.Module.__call__
         self.is_over = False
@@ -55,7 +55,7 @@ class FirstCalls:
         try:
             is_loss = isinstance(module, nn.modules.loss._Loss)
             if not is_loss and next(module.parameters(), None) is not None:  # no transform of data
-                self.tell(module)
+                self.tell(module, args, options)
             return self.called(module, *args, **options)
         finally:
             if nn.Module.__call__ is self.called:
@@ -69,22 +69,35 @@ class FirstCalls:
 
 
 class Changes:
-    """The changes of a script, by name. Apply them before the script goes on, and before anything else is wrapped."""
+    """The changes of a script, by name. Apply them before the script goes on, and before anything else is wrapped.
+    are_on: whether the script has them from the start; if not, `switch` gives them to it between two steps."""
 
-    def __init__(self, names: Iterable[str]):
+    def __init__(self, names: Iterable[str], are_on: bool = True):
         self.changes: dict[str, AppliedChange] = {name: load_change(name)() for name in names}
         self.first_calls: FirstCalls | None = None
+        self.models: list[nn.Module] = []  # that the script called, each once
+        self.see: Callable[..., None] | None = None  # receives these calls, too
+        for change in self.changes.values():
+            change.is_on = are_on
 
     def apply(self) -> None:
         for change in self.changes.values():
             change.apply()
-        if any(change.needs_calls for change in self.changes.values()):
-            self.first_calls = FirstCalls(self.before_call)
+        if self.see is not None or any(change.needs_calls for change in self.changes.values()):
+            self.first_calls = FirstCalls(self.note_call)
             wrap(torch.autograd, "backward", self.before_backward)
 
+    def note_call(self, model: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+        self.before_call(model)
+        if self.see is not None:
+            self.see(model, args, options)
+
     def before_call(self, model: nn.Module) -> None:
+        if not any(model is known for known in self.models):
+            self.models.append(model)
         for change in self.changes.values():
-            change.before_call(model)
+            if change.is_on:
+                change.before_call(model)
 
     def before_backward(self, called: Callable[..., Any], *args: Any, **options: Any) -> Any:
         self.settle()
@@ -94,6 +107,22 @@ class Changes:
         """End the observation of calls: models have been called by now."""
         if self.first_calls is not None:
             self.first_calls.end()
+
+    def switch(self, names: Collection[str]) -> None:
+        """Give the script these changes and take all others back, between two steps."""
+        for name, change in self.changes.items():
+            if change.is_on and name not in names:
+                change.switch(False)
+        for name, change in self.changes.items():
+            if not change.is_on and name in names:
+                change.switch(True)
+                for model in self.models:
+                    change.before_call(model)
+
+    def explain_obstacles(self) -> dict[str, str]:
+        """Return the changes that cannot be switched on, with the reasons."""
+        obstacles = {name: change.explain_obstacle(self.models) for name, change in self.changes.items()}
+        return {name: reason for name, reason in obstacles.items() if reason}
 
     def facts(self) -> dict[str, Any]:
         """Return `applied`, a list of names, and `not_applied`, the reasons by name."""

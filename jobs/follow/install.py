@@ -5,6 +5,8 @@ Loaded by its path as soon as the script imports torch (see `sitecustomize`).
 
 import atexit
 import json
+import random
+import sys
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +21,7 @@ from .follow import Follower
 from .module_ranges import ModuleRanges
 from .plan import NAMED_STEPS, Plan, Stage
 from .trace_ranges import TraceRanges
+from .turns import TurnsFollower
 from .wrapping import wrap
 
 UPDATES_WITHOUT_RANGE = 3
@@ -33,10 +36,11 @@ def install(plan: Plan, push: Callable[..., Any] | None = None, pop: Callable[..
         if instead is not None:
             push, pop = instead.push, instead.pop
     ranges = ModuleRanges(push or wrap_nvtx("range_push"), pop or wrap_nvtx("range_pop"))
-    follower = Follower(plan, ranges, events)
+    with_turns = plan.turns or plan.times_only
+    follower = TurnsFollower(plan, ranges) if with_turns else Follower(plan, ranges, events)
     if trace is not None:
         follower.capture = trace
-    if plan.changes:
+    if plan.changes and not plan.turns:
         follower.watch.keep()  # below what the changes put on calls, and for good: one of them may be to compile
     follower.changes.apply()
 
@@ -50,8 +54,10 @@ def install(plan: Plan, push: Callable[..., Any] | None = None, pop: Callable[..
     def compiled(called: Callable[..., Any], *args: Any, **options: Any) -> Any:
         if not follower.has_compiled and not follower.facts["seen"]:
             follower.note_progress("compiling")
+        if plan.turns and follower.stage is not Stage.SKIPPED:
+            return called(*args, **options)  # for a variant
         follower.has_compiled = True
-        if not plan.events:
+        if not (plan.events or with_turns):
             follower.graphs.begin()
         follower.watch.keep()
         if follower.has_optimizer and follower.stage is Stage.SKIPPED:
@@ -86,6 +92,8 @@ def install(plan: Plan, push: Callable[..., Any] | None = None, pop: Callable[..
         end_steps_with(plan.step, follower)
     elif plan.step in ("auto", "forward"):
         follower.watch_calls()
+    if isinstance(follower, TurnsFollower):
+        follower.watch_places()
     atexit.register(follower.write)
     return follower
 
@@ -127,6 +135,17 @@ def end_steps_with(name: str, follower: Follower) -> None:
     optimizer.register_optimizer_step_post_hook(check_name)
 
 
+def set_seed(seed: int) -> None:
+    """Draw the same random numbers in each run of a script that sets no seed itself."""
+    random.seed(seed)
+    torch.manual_seed(seed)
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(seed)
+
+
 def install_plan(text: str) -> None:
     """Follow this process's script. text: a `Plan` as JSON."""
-    install(Plan(**json.loads(text)))
+    plan = Plan(**json.loads(text))
+    if plan.seed is not None:
+        set_seed(plan.seed)
+    install(plan)

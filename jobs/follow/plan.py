@@ -16,7 +16,9 @@ class Plan(NamedTuple):
     goes_on: whether the script goes on afterwards. changes: names of changes to the script, of modules in `changes`.
     events: whether CUDA events time the captured steps, without nsys. trace: whether torch.profiler captures them,
     without nsys. prefills: how many of the last stages begin with a prefill, if the script generates text and `step` is
-    `auto`. samples: whether Python is sampled in the captured steps, so that collections of garbage get ranges.
+    `auto`. samples: whether Python is sampled in the captured steps, so that collections of garbage get ranges. turns:
+    folder of the requests that variants of the script take turns, none of which has `changes` until it is asked for.
+    times_only: whether the script ends after the timed steps. seed: of the random numbers of a script that sets none.
     """
 
     out: str
@@ -30,6 +32,9 @@ class Plan(NamedTuple):
     trace: bool = False
     prefills: int = 3
     samples: bool = False
+    turns: str = ""
+    times_only: bool = False
+    seed: int | None = None
 
 
 NAMED_STEPS = ("auto", "optimizer", "backward", "forward")

@@ -66,10 +66,10 @@ COMMANDS = {
         "jobs.cli.profile_command:profile",
         "Profile a training script as it is: steps, modules, kernels.",
     ),
-    "try": Entry(
+    "tune": Entry(
         SCRIPT,
-        "jobs.cli.try_command:try_changes",
-        "Try changes on a training script: is it faster, as expected?",
+        "jobs.cli.tune_command:tune",
+        "Find the fastest that a script can run, and what to write.",
     ),
     "show": Entry(READ, "analysis.cli.show_command:show", "Summarise captures: where GPU time goes, what to change first."),
     "answers": Entry(
@@ -109,7 +109,7 @@ COMMANDS = {
 OLD_NAMES = {"report": "site --pages-only", "render": "site"}
 """Names of commands that are gone, and what took their place."""
 
-WITH_SCRIPTS = ("profile", "try")
+WITH_SCRIPTS = ("profile", "tune")
 """Commands that start a script: the first word that is not an option begins the command of the script."""
 
 SETTINGS = {"help_option_names": ["-h", "--help"]}

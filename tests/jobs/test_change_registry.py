@@ -7,7 +7,7 @@ import pytest
 
 from profiler_job.analysis.changes import join_code, load_change
 from profiler_job.jobs.contract.axes import AXES
-from profiler_job.jobs.contract.changes import CHANGES, TRIABLE, find_conflict
+from profiler_job.jobs.contract.changes import CHANGES, TRIABLE, add_change, find_conflict
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = {
@@ -60,6 +60,12 @@ def test_changes_of_one_axis_are_one_choice():
     assert find_conflict(["bf16", "fused_adamw", "compile", "padding"]) == ()
     assert find_conflict(["fused_adamw", "bf16", "tf32"]) == ("tf32", "bf16")
     assert find_conflict(iter(["cuda_graphs", "compile"])) == ("compile", "cuda_graphs")
+
+
+def test_a_change_takes_the_place_of_those_with_which_it_is_one_choice():
+    assert add_change((), "bf16") == ("bf16",)
+    assert add_change(("bf16", "compile", "fused_adamw"), "cuda_graphs") == ("bf16", "fused_adamw", "cuda_graphs")
+    assert add_change(("compile",), "compile_blocks") == ("compile_blocks",)
 
 
 def test_each_change_that_can_be_tried_is_applied_by_a_module():

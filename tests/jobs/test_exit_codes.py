@@ -227,7 +227,7 @@ def test_a_script_that_is_no_program_is_a_mistake_of_the_user(tmp_path, monkeypa
     Path("train.py").write_text("print()\n")
     done = CliRunner().invoke(app, ["profile", "--collector", collector, *words])
     assert done.exit_code == ExitCode.USAGE and done.stderr.rstrip().endswith(advice)
-    tried = CliRunner().invoke(app, ["try", "--change", "tf32", *words])
+    tried = CliRunner().invoke(app, ["tune", "--changes", "tf32", *words])
     assert (tried.exit_code, tried.stderr) == (ExitCode.USAGE, done.stderr)
 
 

@@ -223,10 +223,11 @@ def test_profile_refuses_before_it_measures(tmp_path, place):
     assert (done.exit_code, precious.read_text()) == (ExitCode.USAGE, FOREIGN)
 
 
-def test_what_was_tried_replaces_nothing_else(tmp_path):
-    file = tmp_path / "train-tries.json"
+def test_what_was_tuned_replaces_nothing_else(tmp_path):
+    file = tmp_path / "train-tune" / "tune.json"
+    file.parent.mkdir()
     file.write_text('["precious"]')
-    done = run("try", "--change", "tf32", "--results", tmp_path, "--", "python", "train.py")
+    done = run("tune", "--changes", "tf32", "--results", tmp_path, "--", "python", "train.py")
     assert (done.exit_code, file.read_text()) == (ExitCode.USAGE, '["precious"]')
 
 
@@ -278,7 +279,8 @@ WRITING_MODULES = {
     # Inside folders that a job made, or a draft:
     *("analysis/answers/write_answers.py", "analysis/capture/capture_cache.py"),
     *("jobs/cli/follow_up.py", "jobs/executor/result_store.py", "jobs/executor/script.py"),
-    *("jobs/executor/script_streams.py", "jobs/executor/script_traces.py", "jobs/follow/follow.py"),
+    *("jobs/executor/script_streams.py", "jobs/executor/script_traces.py", "jobs/executor/tuned_script.py"),
+    *("jobs/follow/follow.py", "jobs/follow/turns.py"),
     *("jobs/follow/trace_ranges.py", "analysis/recording/run_table.py"),
     *(
         "jobs/executor/collectors.py",

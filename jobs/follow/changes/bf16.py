@@ -4,7 +4,7 @@ script itself opens autocast around its model, in another type or switched off, 
 
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -16,7 +16,9 @@ from ..applied_change import HAS_IT, AppliedChange
 from ..wrapping import replace_closure, wrap
 
 OVERRIDDEN = "_is_of_profiler_job"
-"""Mark of a context of the script that is on in BF16 instead of what the script gave it."""
+"""Mark of a context of the script that is on in BF16: what the script gave it, whether it is on and its type."""
+
+NO_FP32 = "the model has no parameters in FP32"
 
 
 def is_in_module() -> bool:
@@ -53,13 +55,20 @@ class Autocast(AppliedChange):
 
     def entered_by_script(self, called: Callable[..., Any], context: Any) -> Any:
         # In backward it is activation checkpointing that enters what was on in forward.
-        if self.in_backward or torch.compiler.is_compiling() or hasattr(context, OVERRIDDEN):
+        if self.in_backward or torch.compiler.is_compiling():
+            return called(context)
+        if hasattr(context, OVERRIDDEN):
+            if not self.is_on:
+                context._enabled, context.fast_dtype = getattr(context, OVERRIDDEN)
+                delattr(context, OVERRIDDEN)
             return called(context)
         if context._enabled and context.fast_dtype == torch.bfloat16:
             self.reason = HAS_IT
+        elif not self.is_on:
+            pass
         elif self.reason != HAS_IT and (context._enabled or not is_in_module()):
+            setattr(context, OVERRIDDEN, (context._enabled, context.fast_dtype))
             context._enabled, context.fast_dtype = True, torch.bfloat16
-            setattr(context, OVERRIDDEN, True)
             self.overrides, self.reason = True, ""
             if self.device:  # the calls before had no context of the script
                 torch.set_autocast_enabled(self.device, False)
@@ -72,14 +81,30 @@ class Autocast(AppliedChange):
         if torch.is_grad_enabled() != self.has_gradients:
             self.has_gradients = not self.has_gradients
             torch.clear_autocast_cache()  # in older versions it keeps casts without gradients
-        if self.device or self.overrides:
+        if self.device or self.overrides or not self.is_on:
             return
         if all(parameter.dtype != torch.float32 for parameter in model.parameters()):
-            self.reason = "the model has no parameters in FP32"
+            self.reason = NO_FP32
             return
         self.device, self.reason = "cuda" if torch.cuda.is_initialized() else "cpu", ""
         torch.set_autocast_dtype(self.device, torch.bfloat16)
         torch.set_autocast_enabled(self.device, True)
+
+    def switch(self, is_on: bool) -> None:
+        super().switch(is_on)
+        if is_on:
+            self.has_gradients = True
+        elif self.device:
+            torch.set_autocast_enabled(self.device, False)
+            torch.clear_autocast_cache()
+        if not is_on:
+            self.device, self.overrides = "", False
+
+    def explain_obstacle(self, models: Sequence[nn.Module]) -> str:
+        if self.reason == HAS_IT:
+            return HAS_IT
+        parameters = [parameter for model in models for parameter in model.parameters()]
+        return "" if any(parameter.dtype == torch.float32 for parameter in parameters) else NO_FP32
 
     @contextmanager
     def switched(self, is_on: bool) -> Iterator[None]:

@@ -1,8 +1,8 @@
 """torch.compile: `model.compile()` before the first call."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import nn
@@ -12,6 +12,8 @@ from ..module_ranges import is_compiled
 
 BACKEND = "inductor"
 """Backend of torch.compile."""
+MOST_VARIANTS = 64
+"""How often PyTorch compiles a function again for other settings, as those of variants that take turns."""
 
 
 class Compiled(AppliedChange):
@@ -20,6 +22,7 @@ class Compiled(AppliedChange):
 
     def __init__(self) -> None:
         self.models: WeakSet[nn.Module] = WeakSet()
+        self.calls: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()  # compiled, while it is switched off
 
     @staticmethod
     def explain_presence(facts: Mapping[str, Any]) -> str:
@@ -32,9 +35,40 @@ class Compiled(AppliedChange):
             if not self.models.intersection(compiled):
                 self.reason = self.reason and HAS_IT
             return
-        self.models.add(model)
+        self.compile(model)
         self.reason = ""
-        compile_in_place(model, backend=BACKEND, mode=self.mode)
+
+    def compile(self, model: nn.Module) -> None:
+        """Have a model run compiled, from its next call on."""
+        self.models.add(model)
+        if model in self.calls:
+            model._compiled_call_impl = self.calls.pop(model)
+        else:
+            compile_in_place(model, backend=BACKEND, mode=self.mode)
+
+    def switch(self, is_on: bool) -> None:
+        super().switch(is_on)
+        if is_on:
+            allow_variants()
+            return
+        for model in list(self.models):
+            self.calls[model] = model._compiled_call_impl
+            model._compiled_call_impl = None
+            self.models.discard(model)
+
+    def explain_obstacle(self, models: Sequence[nn.Module]) -> str:
+        if not models:
+            return self.reason
+        return HAS_IT if any(is_compiled(part) for model in models for part in model.modules()) else ""
+
+
+def allow_variants() -> None:
+    """Have PyTorch keep what it compiled for each variant: by default it gives up after some."""
+    import torch._dynamo.config as config
+
+    for name in ("recompile_limit", "cache_size_limit"):  # the second is the name in older versions
+        if hasattr(config, name):
+            setattr(config, name, max(getattr(config, name), MOST_VARIANTS))
 
 
 def compile_in_place(model: nn.Module, **options: Any) -> None:

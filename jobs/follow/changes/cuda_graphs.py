@@ -1,10 +1,79 @@
-"""CUDA graphs: `model.compile(mode="reduce-overhead")` before the first call."""
+"""CUDA graphs: `model.compile(mode="reduce-overhead")` before the first call. A model that the script compiled itself,
+without graphs, is compiled once more, with them."""
 
-from .compile import Compiled
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..applied_change import HAS_IT, NO_GPU
+from ..module_ranges import is_compiled
+from ..wrapping import wrap
+from .compile import BACKEND, Compiled, compile_in_place
+
+WITH_GRAPHS = ("reduce-overhead", "max-autotune")
 
 
 class CudaGraphs(Compiled):
     mode = "reduce-overhead"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_graphs = False  # by the script
+        self.swapped: list[tuple[nn.Module, str, Any, Any]] = []  # the script's compiled calls, and ours
+
+    @staticmethod
+    def explain_presence(facts: Mapping[str, Any]) -> str:
+        return ""  # a compiled model can be given graphs
+
+    def apply(self) -> None:
+        wrap(torch, "compile", self.note_compile)
+
+    def note_compile(self, called: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        if options.get("mode") in WITH_GRAPHS and not self.is_on:
+            self.has_graphs = True
+        return called(*args, **options)
+
+    def before_call(self, model: nn.Module) -> None:
+        theirs = [part for part in model.modules() if is_compiled(part) and part not in self.models]
+        if not theirs:
+            super().before_call(model)
+            return
+        if self.has_graphs:
+            self.reason = self.reason and HAS_IT
+            return
+        known = [swap[0] for swap in self.swapped]
+        for part in theirs:
+            if not any(part is swapped for swapped in known):
+                self.swapped.append((part, *self.compile_again(part)))
+        self.swap(True)
+        self.reason = ""
+
+    def compile_again(self, part: nn.Module) -> tuple[str, Any, Any]:
+        """Compile what the script compiled, with graphs. Return the name of the attribute that holds what runs, the
+        script's, and ours."""
+        inner = getattr(part, "_orig_mod", None)
+        if inner is not None:
+            return "forward", part.forward, torch.compile(inner, backend=BACKEND, mode=self.mode).forward
+        before = part._compiled_call_impl
+        compile_in_place(part, backend=BACKEND, mode=self.mode)
+        ours, part._compiled_call_impl = part._compiled_call_impl, before
+        return "_compiled_call_impl", before, ours
+
+    def swap(self, is_on: bool) -> None:
+        for part, name, theirs, ours in self.swapped:
+            setattr(part, name, ours if is_on else theirs)
+
+    def switch(self, is_on: bool) -> None:
+        super().switch(is_on)
+        if not is_on:
+            self.swap(False)
+
+    def explain_obstacle(self, models: Sequence[nn.Module]) -> str:
+        if not torch.cuda.is_initialized():
+            return NO_GPU
+        return HAS_IT if self.has_graphs else ""
 
 
 CHANGE = CudaGraphs

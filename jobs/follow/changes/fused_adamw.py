@@ -1,39 +1,22 @@
 """Fused optimizers: `fused=True` for torch's Adam, AdamW and SGD."""
 
-import inspect
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
 
-from ..applied_change import HAS_IT, AppliedChange
-from ..wrapping import wrap
+from ..applied_change import HAS_IT
+from ..optimizer_forms import OptimizerForm
 
 
-class FusedOptimizers(AppliedChange):
+class FusedOptimizers(OptimizerForm):
     reason = "no optimizer of torch that has a fused form was made"
+    form = "fused"
+    kinds = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
 
-    def apply(self) -> None:
-        for kind in (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD):
-            if "fused" in inspect.signature(kind).parameters:
-                wrap(kind, "__init__", partial(self.make, kind))
-
-    def make(
-        self, kind: type, called: Callable[..., Any], made: torch.optim.Optimizer, *args: Any, **options: Any
-    ) -> None:
-        if type(made) is kind:  # AdamW is an Adam, and calls it
-            if options.get("fused") is not None:
-                other = HAS_IT if options["fused"] else "the script asks for a form that is not fused"
-                self.reason = self.reason and other
-            elif options.get("differentiable"):
-                self.reason = self.reason and "a differentiable optimizer has no fused form"
-            elif options.get("foreach") is not None:
-                self.reason = self.reason and f"the script asks for foreach={options['foreach']}"
-            else:
-                options |= {"fused": True}
-                self.reason = ""
-        called(made, *args, **options)
+    def explain_refusal(self, options: dict[str, Any]) -> str:
+        if options.get("fused") is not None:
+            return HAS_IT if options["fused"] else "the script asks for a form that is not fused"
+        return "a differentiable optimizer has no fused form" if options.get("differentiable") else ""
 
 
 CHANGE = FusedOptimizers

@@ -1,0 +1,10 @@
+"""torch.compile of the blocks that a model repeats: it compiles one of them, and so for a shorter time. It saves what
+torch.compile saves, which is advised; `tune` measures both."""
+
+from profiler_job.analysis.changes.evidence import CaptureEvidence, ChangeEvidence
+
+CODE = "for block in model.blocks: block.compile(), before the first step"
+
+
+def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
+    return None

@@ -1,0 +1,10 @@
+"""Fused attention by cuDNN: on some GPUs the fastest of PyTorch's backends. A capture does not show what it would take,
+so it is never advised; `tune` measures it."""
+
+from profiler_job.analysis.changes.evidence import CaptureEvidence, ChangeEvidence
+
+CODE = "with sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION], set_priority=True): around the steps"
+
+
+def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
+    return None

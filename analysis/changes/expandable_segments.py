@@ -1,0 +1,10 @@
+"""Expandable segments of the caching allocator: fewer of its searches and less fragmentation. A capture does not show
+these, so it is never advised; `tune` measures it."""
+
+from profiler_job.analysis.changes.evidence import CaptureEvidence, ChangeEvidence
+
+CODE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True in the environment"
+
+
+def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
+    return None

@@ -1,0 +1,225 @@
+"""The command `tune`: find the fastest that a training script can run, and what to write into it."""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from profiler_job.jobs.cli.console import err, fail, handle_termination, out
+from profiler_job.jobs.cli.follow_up import ask
+from profiler_job.jobs.cli.measure_script import NAME, EndOfStep, Name, ScriptCommand, SkippedSteps, check_command
+from profiler_job.jobs.cli.script_name import choose_default_name
+from profiler_job.jobs.cli.sweep_options import ResultsFolder
+from profiler_job.jobs.contract.changes import LABELS, TRIABLE, ChangeSetError, RefusalCode, parse_changes
+from profiler_job.jobs.contract.errors import ProfilerError
+from profiler_job.jobs.contract.exit_codes import ExitCode
+from profiler_job.jobs.contract.outputs import TargetError
+from profiler_job.jobs.contract.quantities import format_time
+from profiler_job.jobs.contract.tuning import (
+    TUNE,
+    CodePatch,
+    Outcome,
+    Tuning,
+    name_tuned_folder,
+    read_tuning,
+    write_tuning,
+)
+from profiler_job.jobs.executor.nodes import find_node
+from profiler_job.jobs.executor.result_store import LockedError, Results
+from profiler_job.jobs.executor.script import CannotStartError
+from profiler_job.jobs.executor.tune_search import Search
+from profiler_job.jobs.executor.tuned_script import (
+    TunedScript,
+    TurnsProcess,
+    VariantFailedError,
+    VariantRun,
+    run_variant,
+)
+
+CODE = "profiler_job.analysis.changes"
+"""Module that prints the code to write for changes."""
+PATCH = "profiler_job.analysis.changes.patch"
+"""Module that prints the digests of a script, and its patch."""
+LOG = "log.txt"
+"""File in the folder of a tuned script: what its processes printed."""
+PROCESSES = ".processes"
+TIMED_STEPS = 10
+
+
+class ScriptEngine:
+    """Measures variants of a script: by turns in one process, or each in a process of its own."""
+
+    def __init__(self, script: TunedScript, changes: Sequence[str]):
+        self.script = script
+        self.turns = TurnsProcess(script, changes)
+
+    @property
+    def starts_s(self) -> float:
+        return self.turns.starts_s
+
+    @property
+    def is_running(self) -> bool:
+        return self.turns.running is not None
+
+    def ask(self, request: dict[str, Any], left_s: float) -> Any:
+        return self.turns.ask(request, left_s)
+
+    def run(self, changes: Sequence[str], left_s: float) -> VariantRun:
+        self.turns.end()
+        return run_variant(self.script, changes, left_s)
+
+    def end(self) -> None:
+        self.turns.end()
+
+
+def tune(
+    command: ScriptCommand,
+    results: ResultsFolder = Path("results"),
+    name: Name = "",
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--changes", metavar="NAME,...", help="Try these alone. Default: all that fit."),
+    ] = None,
+    budget: Annotated[float, typer.Option(min=0.1, metavar="MINUTES", help="Time for all of it.")] = 10.0,
+    seed: Annotated[int, typer.Option(metavar="N", help="Of a script that sets none, and of the order of turns.")] = 0,
+    skip: SkippedSteps = 10,
+    step: EndOfStep = "auto",
+    again: Annotated[bool, typer.Option("--again", help="Begin anew, also if a result is there.")] = False,
+) -> None:
+    """Find the fastest that a script can run, and what to write.
+
+    Changes are switched on and off while it runs, and what is measurably faster is kept. The same command again goes on
+    where it was. Exit code: 1 the script failed, 2 usage, or a change needs other code, 74 results cannot be written,
+    75 another job holds the folder, 130 interrupted, 143 terminated.
+    """
+    asked = check_changes(changes)
+    check_command(command)
+    if find_node(command) is not None:
+        raise fail("`tune` starts a script on this machine alone: give it one that trains here", ExitCode.USAGE)
+    chosen = name or choose_default_name(command)
+    if not NAME.fullmatch(chosen):
+        raise fail(f"--name {chosen}: letters, digits, dots and dashes make a name", ExitCode.USAGE)
+    folder = results / name_tuned_folder(chosen)
+    source = next((part for part in command if part.endswith(".py")), "")
+    digests = ask_of_code("digest", source).get("digests", {})
+    begun = None if again else find_begun(folder, command, asked, digests)
+    if begun is not None and begun.is_complete:
+        out.print(f"tuned before ({folder / TUNE}); --again begins anew", markup=False, soft_wrap=True)
+        print_ladder(begun)
+        return
+    tuning = begun or Tuning(
+        name=chosen,
+        command=tuple(command),
+        script=source,
+        asked=asked,
+        budget_s=60 * budget,
+        seed=seed,
+        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        digests=digests,
+    )
+    tuning.budget_s = 60 * budget
+    received: list[int] = []
+
+    def terminate(number: int, frame: object) -> None:
+        received.append(number)
+        raise KeyboardInterrupt
+
+    handle_termination(terminate)
+    try:
+        with Results(results, f".{folder.name}").lock(is_removed=True):
+            search(tuning, folder, skip, step)
+    except KeyboardInterrupt:
+        err.print("ended early; the same command goes on where it was", style="yellow")
+        raise typer.Exit(128 + (received or [2])[0]) from None
+    except LockedError as error:
+        raise fail(f"{error}; wait for it, or choose another --name", ExitCode.LOCKED) from None
+    except (CannotStartError, TargetError) as error:
+        raise fail(str(error), error.exit_code) from None
+    except VariantFailedError as error:
+        raise fail(f"{error} (see {folder / LOG})", ExitCode.FAILED) from None
+    except OSError as error:
+        why = f"{error.filename or folder} cannot be written ({error.strerror or error})"
+        raise fail(f"{why}; free some space, or give another folder with --results", ExitCode.CANNOT_WRITE) from None
+    if tuning.winner is not None:
+        made = ask_of_code("make", tuning.script, *tuning.winner.changes)
+        tuning.patch = None if not made or "error" in made else CodePatch.model_validate(made)
+        write_tuning(folder, tuning)
+    print_ladder(tuning)
+
+
+def ask_of_code(task: str, script: str, *arguments: str) -> dict[str, Any]:
+    """Ask about the code of a script; {} if its command names no file."""
+    if not script or not Path(script).is_file():
+        return {}
+    answer: dict[str, Any] = ask("code", [PATCH, task, str(Path.cwd()), str(Path(script).absolute()), *arguments])
+    return answer
+
+
+def check_changes(texts: Sequence[str] | None) -> tuple[str, ...] | None:
+    """Return the changes that are asked for, None for all; end the program if one cannot be made."""
+    if not texts:
+        return None
+    try:
+        return parse_changes(texts)
+    except ChangeSetError as error:
+        code = ""
+        if error.code is RefusalCode.NEEDS_CODE:
+            code = f": {ask('what to write', [CODE, *error.names])}"
+        raise fail(f"--changes {error}{code}", ExitCode.USAGE) from None
+
+
+def find_begun(
+    folder: Path, command: Sequence[str], asked: tuple[str, ...] | None, digests: Mapping[str, str]
+) -> Tuning | None:
+    """Return the result of the same command and code to go on with; None if there is none. Ends the program if the
+    folder holds another thing."""
+    try:
+        begun = read_tuning(folder)
+    except FileNotFoundError:
+        return None
+    except ProfilerError as error:
+        raise fail(f"{error}; choose another --name", ExitCode.USAGE) from None
+    is_same = begun.command == tuple(command) and begun.asked == asked and begun.digests == digests
+    return begun if is_same else None
+
+
+def search(tuning: Tuning, folder: Path, skip: int, step: str) -> None:
+    """Search, and write the result after each candidate."""
+    write_tuning(folder, tuning)
+    script = TunedScript(
+        command=tuning.command,
+        folder=folder / PROCESSES,
+        log=folder / LOG,
+        skip=skip,
+        steps=TIMED_STEPS,
+        step=step,
+        seed=tuning.seed,
+    )
+    engine = ScriptEngine(script, list(TRIABLE if tuning.asked is None else tuning.asked))
+    try:
+        Search(engine, tuning, lambda known: write_tuning(folder, known), print_progress).run()
+    finally:
+        shutil.rmtree(script.folder, ignore_errors=True)
+
+
+def print_progress(line: str) -> None:
+    out.print(line, markup=False, soft_wrap=True)
+
+
+def print_ladder(tuning: Tuning) -> None:
+    """Print the ladder: a line for each change that was kept."""
+    if tuning.base is None:
+        return
+    out.print(f"without changes: {format_time(tuning.base.step_ns)} a step", markup=False)
+    for kept in tuning.ladder:
+        ratio = kept.ratio_base or kept.ratio_before
+        out.print(
+            f"+ {LABELS[kept.change]}: {format_time(kept.step_ns)}, {ratio.times_as_fast:.2f} times as fast",
+            markup=False,
+        )
+    if not tuning.ladder:
+        num = sum(tried.outcome is Outcome.NOT_FASTER for tried in tuning.tried)
+        out.print(f"nothing made it measurably faster; {num} changes were measured", markup=False)

@@ -1,0 +1,41 @@
+"""The losses of two runs of a script, compared."""
+
+import math
+from collections.abc import Sequence
+
+from profiler_job.jobs.contract.tuning import LossDifference, NoLossCode
+
+SAME_LOSS = 1e-4
+"""Relative difference of losses up to which sums in another order are the reason."""
+Losses = Sequence[float | str | None]
+
+
+def compare_losses(
+    before: Losses, after: Losses, per_step: float = 1.0, repeated: Losses | None = None
+) -> LossDifference:
+    """Compare the losses of a script without and with changes. repeated: of a second run without changes. per_step: how
+    many losses a step has."""
+    difference = find_difference(before, after, per_step)
+    if repeated is None or difference.reason is not None:
+        return difference
+    again = find_difference(before, repeated, per_step).largest
+    reason = NoLossCode.NO_SEED if again is not None and again > max(SAME_LOSS, difference.largest or 0.0) else None
+    return difference.model_copy(update={"repeated": again, "reason": reason})
+
+
+def find_difference(before: Losses, after: Losses, per_step: float) -> LossDifference:
+    """Find the first and the largest relative difference of losses; a loss that is not finite is named."""
+    pairs = [
+        (number, float(first), float(second))
+        for number, (first, second) in enumerate(zip(before, after))
+        if first is not None and second is not None
+    ]
+    if not pairs:
+        return LossDifference(reason=NoLossCode.NO_LOSS)
+    for number, first, second in pairs:
+        if not (math.isfinite(first) and math.isfinite(second)):
+            return LossDifference(num=len(pairs), step=int(number / per_step) + 1, reason=NoLossCode.NOT_FINITE)
+    differences = [(abs(second - first) / (abs(first) or 1.0), number) for number, first, second in pairs]
+    largest, number = max(differences, key=lambda difference: difference[0])
+    of_first = differences[0][0] if pairs[0][0] == 0 else None  # else it was overwritten, as by a CUDA graph
+    return LossDifference(num=len(pairs), first=of_first, largest=largest, step=int(number / per_step) + 1)

@@ -1,0 +1,522 @@
+"""The search of `tune`: measure the change that could save most, keep it if the script is measurably faster, and go on
+with what that leaves, until nothing could save 1% or the time is over."""
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from statistics import median
+from typing import Any, Protocol
+
+from profiler_job.jobs.contract.changes import (
+    BF16,
+    CHANGES,
+    COMPILE,
+    COMPILE_BLOCKS,
+    CUDA_GRAPHS,
+    FOREACH,
+    FUSED_ADAMW,
+    FUSED_ATTENTION,
+    KEEP_ACTIVATIONS,
+    LABELS,
+    PADDING,
+    TF32,
+    TRIABLE,
+    add_change,
+)
+from profiler_job.jobs.contract.tuning import (
+    BaseStep,
+    Confirmation,
+    LadderStep,
+    LossDifference,
+    Method,
+    NoLossCode,
+    Outcome,
+    Place,
+    Tried,
+    TuneRatio,
+    Tuning,
+)
+from profiler_job.jobs.executor.compare_losses import compare_losses
+from profiler_job.jobs.executor.paired_ratio import (
+    FEWEST_PAIRS,
+    SPREAD_OF_CPU,
+    SPREAD_OF_GPU,
+    compare_rounds,
+    is_decided,
+    is_faster,
+)
+from profiler_job.jobs.executor.script import infer_batch
+from profiler_job.jobs.executor.tune_bounds import bound_saving, find_precision
+from profiler_job.jobs.executor.tuned_script import OverBudgetError, VariantFailedError, VariantRun
+
+LEAST_SAVING = 0.01
+"""Part of a step that a candidate must be able to save."""
+TURN_S = 0.25
+MOST_ROUNDS = 18
+PAIRS_OF_PROCESSES = 2
+REMAKING = (COMPILE, COMPILE_BLOCKS, CUDA_GRAPHS, BF16, FUSED_ATTENTION)
+"""Changes after which others, which were no faster, are measured again: they change what limits a step."""
+MOST_TRIES = 2
+COMPILE_S = 40.0
+"""Time that must be left for a change that compiles."""
+OTHER_S = 5.0
+LONGEST_RESERVE = 0.45
+"""Part of the budget that is kept for comparing the winner with the script in processes of their own, at most."""
+COMPILING = (COMPILE, COMPILE_BLOCKS, CUDA_GRAPHS)
+WEAKER_THAN = {
+    TF32: (BF16,),
+    FOREACH: (FUSED_ADAMW,),
+    COMPILE: (COMPILE_BLOCKS, CUDA_GRAPHS),
+    COMPILE_BLOCKS: (COMPILE, CUDA_GRAPHS),
+}
+"""Changes that would take the place of a kept one which does more."""
+COMPILED_AGAIN = (BF16, TF32, FUSED_ATTENTION, PADDING, KEEP_ACTIVATIONS)
+"""Changes of what a compiled model computes."""
+IDLING = 0.15
+"""Part of a step that the GPU idles, from which on the CPU limits it."""
+SEEN = {Outcome.FAILED, Outcome.OUT_OF_MEMORY, Outcome.NOT_POSSIBLE, Outcome.KEPT, Outcome.BOUND}
+"""Outcomes after which a candidate is not tried again."""
+
+
+class Engine(Protocol):
+    """What measures variants of a script."""
+
+    @property
+    def starts_s(self) -> float:
+        """Time that a process takes to its first answer, as far as it is known."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a process is there in which variants take turns."""
+
+    def ask(self, request: dict[str, Any], left_s: float) -> Any:
+        """Answer a request as `jobs.follow.turns` does. Raises VariantFailedError and OverBudgetError."""
+
+    def run(self, changes: Sequence[str], left_s: float) -> VariantRun:
+        """Run a variant in a process of its own. Raises VariantFailedError and OverBudgetError."""
+
+    def end(self) -> None:
+        """End what runs."""
+
+
+class Search:
+    """A search that goes on where `tuning` is. save: receives it after each candidate. say: receives lines on it."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        tuning: Tuning,
+        save: Callable[[Tuning], None],
+        say: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self.engine, self.tuning, self.save, self.say, self.clock = engine, tuning, save, say, clock
+        self.began = clock()
+        self.used_before_s = tuning.used_s
+        self.deadline = self.began + tuning.budget_s
+        self.draw = random.Random(tuning.seed)
+        self.facts: dict[str, Any] = {}
+        self.shares: dict[str, Any] = {}  # of the variant that is fastest until now
+        self.compiled_s = 0.0  # the longest that a kept change took to compile
+        self.is_by_processes = False
+
+    # -------------------------------------------------------------------------------------------------- the whole
+
+    def run(self) -> None:
+        """Search until the end, and leave the result. Raises VariantFailedError if the script itself fails."""
+        self.tuning.is_complete = False
+        self.tuning.tried = [tried for tried in self.tuning.tried if tried.outcome is not Outcome.NOT_REACHED]
+        try:
+            try:
+                self.begin()
+                is_whole = self.climb()
+                self.measure_ladder()
+            finally:
+                self.engine.end()
+            is_whole &= self.try_processes()
+            self.confirm()
+            self.tuning.is_complete = is_whole
+        except OverBudgetError:
+            pass
+        finally:
+            self.note_not_reached()
+            self.update()
+
+    @property
+    def left_s(self) -> float:
+        return self.deadline - self.clock()
+
+    @property
+    def reserve_s(self) -> float:
+        """Time that is kept for processes of the winner and of the script without changes."""
+        needed = 2.2 * self.engine.starts_s + (0.6 * self.compiled_s if self.is_compiled else 0.0)
+        return min(needed, LONGEST_RESERVE * self.tuning.budget_s)
+
+    @property
+    def current(self) -> tuple[str, ...]:
+        return self.tuning.ladder[-1].changes if self.tuning.ladder else ()
+
+    @property
+    def is_compiled(self) -> bool:
+        return any(name in COMPILING for name in self.current)
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        return TRIABLE if self.tuning.asked is None else self.tuning.asked
+
+    def update(self) -> None:
+        self.tuning.used_s = round(self.used_before_s + self.clock() - self.began, 1)
+        self.save(self.tuning)
+
+    def ask(self, kind: str, left_s: float | None = None, **request: Any) -> Any:
+        """Ask the process in which variants take turns. One that has just taken all its steps is started once more."""
+        left_s = self.left_s if left_s is None else left_s
+        try:
+            return self.engine.ask({"kind": kind} | request, left_s)
+        except VariantFailedError as error:
+            if not error.is_short:
+                raise
+            return self.engine.ask({"kind": kind} | request, left_s)
+
+    # ------------------------------------------------------------------------------------------------- the script
+
+    def begin(self) -> None:
+        """Learn about the script: its model, and which changes it cannot be given."""
+        self.facts = self.ask("describe")
+        self.is_by_processes = self.facts["world"] > 1
+        self.tuning.gpu_name, self.tuning.torch = self.facts["gpu_name"], self.facts["torch"]
+        self.tuning.places = [Place(**place) for place in self.facts["places"]]
+        for name, reason in self.facts["obstacles"].items():
+            if name in self.candidates and not self.list_tried(name):
+                self.tuning.tried.append(Tried(change=name, outcome=Outcome.NOT_POSSIBLE, message=reason))
+        self.look()
+        if self.tuning.base is None:
+            self.tuning.base = self.describe_base()
+            self.say(f"without changes: {format_ms(self.tuning.base.step_ns)} a step")
+        self.update()
+
+    def look(self) -> None:
+        """Learn what limits the variant that is fastest until now."""
+        if self.is_by_processes:
+            run = self.engine.run(self.current, self.left_s)
+            self.shares = {"step_ns": run.step_ns, "kernels": None, "phases": {}}
+        else:
+            self.shares = self.ask("profile", variant=list(self.current))
+
+    def describe_base(self) -> BaseStep:
+        shares = self.shares if not self.current else {"step_ns": 0.0}
+        noted = {"inputs": self.facts.get("inputs", []), "forwards": self.facts["forwards"], "steps": []}
+        sequences, tokens = infer_batch(noted)
+        per_token = self.facts.get("flops_per_token") or 0.0
+        return BaseStep(
+            step_ns=shares["step_ns"],
+            tokens_per_step=tokens or None,
+            sequences_per_step=sequences or None,
+            flops=per_token * tokens or None,
+            precision=self.find_precision(()),
+            num_parameters=self.facts.get("num_parameters"),
+        )
+
+    def find_precision(self, changes: tuple[str, ...]) -> str:
+        before = self.tuning.base.precision if self.tuning.base else ""
+        if changes and not {BF16, TF32}.intersection(changes):
+            return before
+        known = self.facts.get("autocast", ""), self.facts.get("parameter_dtypes", {})
+        return find_precision(self.facts, changes, *known)
+
+    # ------------------------------------------------------------------------------------------------- the search
+
+    def climb(self) -> bool:
+        """Measure one candidate after the other, and keep what is faster. Return whether none is left out."""
+        while True:
+            bounds = self.bound_candidates()
+            left_s = self.left_s - self.reserve_s
+            fitting = [(name, saving) for name, saving in bounds if self.estimate_s(name) <= left_s]
+            if not fitting:
+                return not bounds
+            try:
+                self.measure(*fitting[0])
+            except OverBudgetError:
+                return False
+            finally:
+                self.update()
+
+    def bound_candidates(self) -> list[tuple[str, float | None]]:
+        """Return the candidates that are worth a measurement, and what each could save, largest first. Unless the CPU
+        limits the step, what compiles the model waits for the others, since each change of a compiled model compiles
+        it again. What is only a bound comes last."""
+        worthwhile: list[tuple[str, float | None]] = []
+        for name in self.candidates:
+            if CHANGES[name].needs_process or not self.is_open(name):
+                continue
+            saving = self.bound(name)
+            if saving is not None and saving < LEAST_SAVING:
+                self.skip(name, saving)
+                continue
+            worthwhile.append((name, saving))
+
+        def rank(candidate: tuple[str, float | None]) -> tuple[bool, bool, float]:
+            name, saving = candidate
+            waits = name in COMPILING and not self.is_cpu_limited
+            return CHANGES[name].is_bound, waits, -(saving or 0.0)
+
+        return sorted(worthwhile, key=rank)
+
+    def bound(self, name: str) -> float | None:
+        if self.is_by_processes:
+            return None
+        return bound_saving(name, self.shares, self.current, self.find_precision(self.current))
+
+    def list_tried(self, name: str) -> list[Tried]:
+        return [tried for tried in self.tuning.tried if tried.change == name]
+
+    def is_open(self, name: str) -> bool:
+        """Return whether a candidate is to be measured, or measured again after a change that remade the script."""
+        tried = self.list_tried(name)
+        if name in self.current or any(each.outcome in SEEN for each in tried):
+            return False
+        if self.is_weaker(name):
+            return False
+        measured = [each for each in tried if each.outcome is Outcome.NOT_FASTER]
+        if len(measured) >= MOST_TRIES:
+            return False
+        newer = set(self.current) - set(measured[-1].on_top_of) if measured else set(REMAKING)
+        return bool(newer.intersection(REMAKING))
+
+    def is_weaker(self, name: str) -> bool:
+        """Return whether a kept change does more than a candidate, which would take its place."""
+        return any(stronger in self.current for stronger in WEAKER_THAN.get(name, ()))
+
+    def skip(self, name: str, saving: float) -> None:
+        """Note that a candidate could save too little on top of the changes until now."""
+        known = [each for each in self.list_tried(name) if each.outcome is Outcome.SKIPPED_BELOW_1_PERCENT]
+        if known:
+            known[0].on_top_of, known[0].could_save = self.current, saving
+        elif not self.list_tried(name):
+            self.tuning.tried.append(
+                Tried(
+                    change=name,
+                    on_top_of=self.current,
+                    outcome=Outcome.SKIPPED_BELOW_1_PERCENT,
+                    could_save=saving,
+                )
+            )
+
+    def estimate_s(self, name: str) -> float:
+        """Estimate how long a measurement takes: what changes a compiled model compiles it again."""
+        compiles = name in COMPILING or (self.is_compiled and name in COMPILED_AGAIN)
+        return max(COMPILE_S, self.compiled_s) if compiles else OTHER_S
+
+    def measure(self, name: str, could_save: float | None) -> None:
+        """Measure a candidate on top of the changes that were kept, and keep it if it is faster."""
+        began, before = self.clock(), self.current
+        after = add_change(before, name)
+        tried = Tried(change=name, on_top_of=before, outcome=Outcome.NOT_REACHED, could_save=could_save)
+        self.tuning.tried = [
+            each
+            for each in self.tuning.tried
+            if not (each.change == name and each.outcome is Outcome.SKIPPED_BELOW_1_PERCENT)
+        ]
+        bound = "" if could_save is None else f", which could save up to {could_save:.0%}"
+        self.say(f"measuring {LABELS[name]}{bound}")
+        try:
+            by_processes = self.is_by_processes or CHANGES[name].needs_process
+            tried.method = Method.PROCESSES if by_processes else Method.TURNS
+            times = self.pair_processes(before, after) if by_processes else self.pair_turns(before, after)
+            tried.ratio, tried.step_ns, tried.peak_bytes = times
+            tried.outcome = self.judge(name, tried.ratio)
+        except VariantFailedError as error:
+            tried.outcome = Outcome.OUT_OF_MEMORY if error.is_oom else Outcome.FAILED
+            tried.message = str(error)
+        except OverBudgetError:
+            tried.message = "the time was over while it was measured"
+            raise
+        finally:
+            tried.seconds = round(self.clock() - began, 1)
+            self.tuning.tried.append(tried)
+            if name in COMPILING:
+                self.compiled_s = max(self.compiled_s, tried.seconds)
+        self.say(format_tried(tried))
+        if tried.outcome is Outcome.KEPT:
+            self.keep(tried, after)
+
+    def judge(self, name: str, ratio: TuneRatio) -> Outcome:
+        if CHANGES[name].is_bound:
+            return Outcome.BOUND
+        return Outcome.KEPT if is_faster(ratio) else Outcome.NOT_FASTER
+
+    def keep(self, tried: Tried, changes: tuple[str, ...]) -> None:
+        assert tried.ratio is not None and tried.step_ns is not None and tried.method is not None
+        is_first = not self.tuning.ladder
+        self.tuning.ladder.append(
+            LadderStep(
+                change=tried.change,
+                changes=changes,
+                method=tried.method,
+                step_ns=tried.step_ns,
+                ratio_before=tried.ratio,
+                ratio_base=tried.ratio if is_first else None,
+                precision=self.find_precision(changes),
+                peak_bytes=tried.peak_bytes,
+            )
+        )
+        self.update()
+        if not CHANGES[tried.change].needs_process:
+            with suppress(VariantFailedError):  # then what limits it is as it was
+                self.look()
+
+    # ------------------------------------------------------------------------------------------------- measuring
+
+    def pair_turns(self, before: tuple[str, ...], after: tuple[str, ...]) -> tuple[TuneRatio, float, None]:
+        """Let two variants take turns until it is decided which is faster. Return the ratio and the step of the second
+        in ns. The step of the script without changes is the one of these turns, if it takes part."""
+        rounds: list[list[float]] = []
+        while True:
+            rounds += self.take_turns([before, after], FEWEST_PAIRS, self.left_s - self.reserve_s)
+            ratio = compare_rounds(*zip(*rounds))
+            if is_decided(ratio) or len(rounds) >= MOST_ROUNDS:
+                if not before and self.tuning.base is not None:
+                    self.tuning.base.step_ns = median(times[0] for times in rounds)
+                return ratio, median(times[1] for times in rounds), None
+
+    def take_turns(self, variants: Sequence[tuple[str, ...]], num_rounds: int, left_s: float) -> list[list[float]]:
+        seed = self.draw.randrange(2**31)
+        request = {"variants": [list(each) for each in variants], "rounds": num_rounds, "turn_s": TURN_S, "seed": seed}
+        rounds: list[list[float]] = self.ask("rounds", left_s, **request)["rounds"]
+        return rounds
+
+    def pair_processes(self, before: tuple[str, ...], after: tuple[str, ...]) -> tuple[TuneRatio, float, int | None]:
+        """Let processes of two variants alternate. Return the ratio, the step of the second in ns, and its peak of
+        memory."""
+        pairs: list[tuple[float, float]] = []
+        peak = 0
+        for _ in range(PAIRS_OF_PROCESSES):
+            first = self.engine.run(before, self.left_s)
+            second = self.engine.run(after, self.left_s)
+            pairs.append((first.step_ns, second.step_ns))
+            peak = max(peak, second.peak_bytes)
+            ratio = compare_rounds(*zip(*pairs), spread=self.spread)
+            if not is_faster(ratio) and ratio.times_as_fast < 1.0:
+                break
+        return ratio, median(second for _, second in pairs), peak or None
+
+    @property
+    def is_cpu_limited(self) -> bool:
+        """Whether the GPU waits for the CPU in the variant that is fastest until now."""
+        kernels = self.shares.get("kernels")
+        return kernels is not None and kernels["busy"] < (1 - IDLING) * self.shares["step_ns"]
+
+    @property
+    def spread(self) -> float:
+        """By how much fresh processes of one variant differ."""
+        return SPREAD_OF_GPU if self.shares.get("kernels") and not self.is_cpu_limited else SPREAD_OF_CPU
+
+    def measure_ladder(self) -> None:
+        """Let all steps of the ladder take turns, each against the one before and the script without changes."""
+        ladder = self.tuning.ladder
+        needed_s = self.reserve_s / 2 + (0.0 if self.engine.is_running else self.engine.starts_s + self.compiled_s)
+        if len(ladder) < 2 or self.is_by_processes or self.left_s < needed_s:
+            return
+        self.say("all steps of the ladder take turns")
+        with suppress(VariantFailedError, OverBudgetError):
+            variants = [(), *(step.changes for step in ladder)]
+            rounds = self.take_turns(variants, FEWEST_PAIRS, self.left_s - self.reserve_s / 2)
+            times = list(zip(*rounds))
+            base = self.tuning.base
+            assert base is not None
+            base.step_ns = median(times[0])
+            for number, step in enumerate(ladder, 1):
+                step.step_ns = median(times[number])
+                step.ratio_before = compare_rounds(times[number - 1], times[number])
+                step.ratio_base = compare_rounds(times[0], times[number])
+            self.drop_slower()
+            self.update()
+
+    def drop_slower(self) -> None:
+        """Take back the last steps if all together they are no faster than one before them."""
+        ladder = self.tuning.ladder
+        while len(ladder) > 1 and not is_faster(ladder[-1].ratio_before) and ladder[-1].ratio_before.high < 1.0:
+            dropped = ladder.pop()
+            for tried in self.list_tried(dropped.change):
+                if tried.outcome is Outcome.KEPT:
+                    tried.outcome = Outcome.NOT_FASTER
+                    tried.message = "it was faster at first, and not when all steps of the ladder took turns"
+
+    def try_processes(self) -> bool:
+        """Measure what needs a process from its start. Return whether nothing was left out."""
+        for name in self.candidates:
+            if not CHANGES[name].needs_process or not self.is_open(name):
+                continue
+            saving = self.bound(name)
+            if saving is not None and saving < LEAST_SAVING:
+                self.skip(name, saving)
+                continue
+            if self.left_s < 4 * self.engine.starts_s + self.reserve_s:
+                return False
+            self.measure(name, saving)
+            self.update()
+        return True
+
+    def confirm(self) -> None:
+        """Run the winner and the script without changes in processes of their own, by turns, and compare losses."""
+        if not self.tuning.ladder:
+            return
+        self.say("the winner and the script without changes run in processes of their own")
+        confirmation = Confirmation()
+        bases: list[VariantRun] = []
+        winner = self.tuning.ladder[-1]
+        for changes in ((), winner.changes, (), winner.changes):
+            if self.left_s < self.engine.starts_s:
+                break
+            try:
+                run = self.engine.run(changes, self.left_s)
+            except OverBudgetError:
+                break
+            except VariantFailedError as error:
+                self.say(str(error))
+                winner.losses = LossDifference(reason=NoLossCode.FAILED)
+                break
+            if not changes:
+                bases.append(run)
+                confirmation.base_ns += (run.step_ns,)
+                confirmation.base_peak_bytes = run.peak_bytes or None
+            else:
+                confirmation.winner_ns += (run.step_ns,)
+                confirmation.winner_peak_bytes = run.peak_bytes or None
+                last = run
+            if len(bases) and confirmation.winner_ns:
+                again = bases[1].losses if len(bases) > 1 else None
+                winner.losses = compare_losses(bases[0].losses, last.losses, last.num_losses_per_step, again)
+            self.tuning.confirmation = confirmation
+            if self.tuning.base is not None:
+                self.tuning.base.peak_bytes = confirmation.base_peak_bytes
+            winner.peak_bytes = confirmation.winner_peak_bytes
+            self.update()
+
+    def note_not_reached(self) -> None:
+        """Note the candidates for which no time was left."""
+        for name in self.candidates:
+            if not self.list_tried(name):
+                outcome = Outcome.NOT_REACHED
+                saving = self.bound(name) if self.shares else None
+                saving = 0.0 if self.is_weaker(name) else saving
+                if saving is not None and saving < LEAST_SAVING:
+                    outcome = Outcome.SKIPPED_BELOW_1_PERCENT
+                self.tuning.tried.append(Tried(change=name, on_top_of=self.current, outcome=outcome, could_save=saving))
+
+
+def format_ms(time_ns: float) -> str:
+    return f"{time_ns / 1e6:.1f} ms" if time_ns < 1e9 else f"{time_ns / 1e9:.2f} s"
+
+
+def format_tried(tried: Tried) -> str:
+    """Return one line on a candidate."""
+    label = LABELS[tried.change]
+    if tried.ratio is None or tried.step_ns is None:
+        return f"{label}: {tried.outcome.value.replace('_', ' ')}: {tried.message}"
+    ratio = tried.ratio
+    return (
+        f"{label}: {tried.outcome.value.replace('_', ' ')}, {ratio.times_as_fast:.2f} times as fast "
+        f"[{ratio.low:.2f}, {ratio.high:.2f}], {format_ms(tried.step_ns)} a step"
+    )

@@ -1,0 +1,186 @@
+"""A script that is tuned: a process of it in which variants take turns (see `jobs.follow.turns`), and processes of one
+variant each. What it prints goes to a log."""
+
+import json
+import math
+import os
+import shlex
+import shutil
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from profiler_job.jobs.contract.errors import ProfilerError
+from profiler_job.jobs.executor.script import FOLLOW, INJECTED, CannotStartError, end_group, read_noted
+
+POLL_S = 0.02
+MEMORY_FULL = "out of memory"
+LONGEST_MESSAGE = 200
+SWITCHED = "turns"
+
+
+class VariantFailedError(ProfilerError):
+    """A process of a script ended before it was measured. The message says how. is_oom: its memory was full. is_short:
+    it ended without an error, so it takes too few steps."""
+
+    def __init__(self, message: str, is_oom: bool = False, is_short: bool = False):
+        super().__init__(message)
+        self.is_oom, self.is_short = is_oom, is_short
+
+
+class OverBudgetError(ProfilerError):
+    """The time for a measurement is over."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TunedScript:
+    """command: as given. folder: for what is exchanged with its processes. log: file for what it prints. skip: steps
+    before the first timed one. steps: that are timed in a process of one variant. step: what ends one, as in
+    `jobs.follow.plan.Plan`. seed: of scripts that set none."""
+
+    command: Sequence[str]
+    folder: Path
+    log: Path
+    skip: int
+    steps: int
+    step: str
+    seed: int
+
+    def start(self, name: str, **plan: Any) -> "FollowedProcess":
+        """Start a process of the script. name: of its folder, which is made anew. Raises CannotStartError."""
+        folder = self.folder / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        fixed = {"out": str((folder / "noted").absolute()), "skip": self.skip, "steps": self.steps, "step": self.step}
+        text = json.dumps(fixed | {"seed": self.seed, "followed": 0, "prefills": 0} | plan)
+        path = os.pathsep.join(filter(None, (str(INJECTED), os.environ.get("PYTHONPATH"))))
+        environment = os.environ | {FOLLOW: text, "PYTHONPATH": path}
+        with self.log.open("ab") as log:
+            begin = log.tell()
+            try:
+                process = subprocess.Popen(
+                    self.command, env=environment, start_new_session=True, stdout=log, stderr=subprocess.STDOUT
+                )
+            except OSError as error:
+                raise CannotStartError(self.command, f"cannot be started ({error.strerror or error})") from None
+        return FollowedProcess(process, text, folder, self, begin)
+
+
+@dataclass
+class FollowedProcess:
+    """A process of a script. plan: the text of it. folder: of its facts. begin: of what it prints, in the log."""
+
+    process: subprocess.Popen[bytes]
+    plan: str
+    folder: Path
+    script: TunedScript
+    begin: int
+
+    @property
+    def has_ended(self) -> bool:
+        return self.process.poll() is not None
+
+    def end(self) -> None:
+        """End the process and all that it started."""
+        if not self.has_ended:
+            end_group(self.process, self.plan)
+
+    def explain_end(self) -> VariantFailedError:
+        """Return the error that says how the process ended."""
+        code = self.process.poll()
+        with self.script.log.open("rb") as log:
+            log.seek(self.begin)
+            printed = log.read().decode("utf-8", errors="replace")
+        lines = [line.strip() for line in printed.splitlines() if line.strip()]
+        how = f"exit code {code}" if code else "no error"
+        message = f"`{shlex.join(self.script.command)}` ended ({how})"
+        if code and lines:
+            named = [line for line in lines if MEMORY_FULL in line.lower()]
+            named = named or [line for line in lines if "Error" in line] or lines
+            message += f": {named[-1][:LONGEST_MESSAGE]}"
+        return VariantFailedError(message, is_oom=bool(code) and MEMORY_FULL in printed.lower(), is_short=not code)
+
+
+class TurnsProcess:
+    """The process in which variants of a script take turns. It is started when it is needed, and again when it has
+    ended. changes: those that may be asked for. starts_s: how long it took to the first answer."""
+
+    def __init__(self, script: TunedScript, changes: Sequence[str]):
+        self.script, self.changes = script, changes
+        self.running: FollowedProcess | None = None
+        self.num_asked = 0
+        self.starts_s = 0.0
+
+    def ask(self, request: dict[str, Any], left_s: float = math.inf) -> Any:
+        """Return the answer to a request. Raises VariantFailedError, OverBudgetError and CannotStartError."""
+        began = time.monotonic()
+        is_new = self.running is None or self.running.has_ended
+        if is_new:
+            self.num_asked = 0
+            requests = str((self.script.folder / SWITCHED / "requests").absolute())
+            self.running = self.script.start(SWITCHED, changes=self.changes, turns=requests)
+        assert self.running is not None
+        self.num_asked += 1
+        folder = self.running.folder / "requests"
+        folder.mkdir(exist_ok=True)
+        draft = folder / "draft"
+        draft.write_text(json.dumps(request), encoding="utf-8")
+        draft.replace(folder / f"{self.num_asked}.json")
+        answer = folder / f"{self.num_asked}.answer.json"
+        while not answer.exists():
+            if self.running.has_ended and not answer.exists():
+                raise self.running.explain_end()
+            if time.monotonic() - began > left_s:
+                self.end()
+                raise OverBudgetError("the time was over")
+            time.sleep(POLL_S)
+        if is_new:
+            self.starts_s = max(self.starts_s, time.monotonic() - began)
+        return json.loads(answer.read_text(encoding="utf-8"))
+
+    def end(self) -> None:
+        """End the process, if there is one."""
+        if self.running is not None:
+            self.running.end()
+            self.running = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariantRun:
+    """A process of one variant. step_ns: median of its timed steps. peak_bytes: most memory that was allocated in them;
+    0 without a GPU. losses: of its backward passes, from the first one. num_losses_per_step: how many a step has."""
+
+    step_ns: float
+    peak_bytes: int
+    losses: list[float | str | None]
+    num_losses_per_step: float
+
+
+def run_variant(script: TunedScript, changes: Sequence[str], left_s: float = math.inf) -> VariantRun:
+    """Run a variant of a script in a new process, until its steps are timed. Raises VariantFailedError, OverBudgetError
+    and CannotStartError."""
+    began = time.monotonic()
+    running = script.start("process", changes=list(changes), times_only=True)
+    try:
+        while not running.has_ended:
+            if time.monotonic() - began > left_s:
+                raise OverBudgetError("the time was over")
+            time.sleep(POLL_S)
+    finally:
+        running.end()
+    ranks = read_noted(running.folder / "noted")
+    if not ranks or not ranks[0]["steps"]:
+        raise running.explain_end()
+    noted = ranks[0]
+    if noted["not_applied"]:
+        raise VariantFailedError("; ".join(f"{name}: {reason}" for name, reason in noted["not_applied"].items()))
+    walls = [step["wall_ns"] for step in noted["steps"]]
+    peak = max(rank["peak_allocated_bytes"] for rank in ranks)
+    per_step = len(noted["losses"]) / max(noted["seen"], 1)
+    return VariantRun(
+        step_ns=median(walls), peak_bytes=peak, losses=noted["losses"], num_losses_per_step=max(per_step, 1.0)
+    )

@@ -1,0 +1,54 @@
+"""The ratio of variants that take turns: its interval, and how often it errs, on simulated rounds."""
+
+import random
+
+import pytest
+
+from profiler_job.jobs.executor.paired_ratio import compare_rounds, count_left_out, is_decided, is_faster
+
+NUM_SIMULATED = 1500
+
+
+def simulate(speedup: float, noise: float, num_rounds: int, seed: int = 0):
+    """Yield ratios of simulated rounds: the machine's speed drifts from round to round, and each time has noise."""
+    draw = random.Random(seed)
+    for _ in range(NUM_SIMULATED):
+        before, after = [], []
+        for _ in range(num_rounds):
+            speed = draw.uniform(0.7, 1.3)
+            before.append(100 * speed * draw.lognormvariate(0, noise))
+            after.append(100 * speed / speedup * draw.lognormvariate(0, noise))
+        yield compare_rounds(before, after)
+
+
+@pytest.mark.parametrize("num_rounds", [6, 12, 18])
+def test_the_interval_holds_the_true_ratio(num_rounds):
+    ratios = list(simulate(1.2, 0.03, num_rounds))
+    assert sum(ratio.low <= 1.2 <= ratio.high for ratio in ratios) >= 0.95 * NUM_SIMULATED
+
+
+@pytest.mark.parametrize("num_rounds", [6, 12])
+def test_what_is_as_fast_is_seldom_called_faster(num_rounds):
+    assert sum(map(is_faster, simulate(1.0, 0.05, num_rounds))) <= 0.025 * NUM_SIMULATED
+
+
+def test_what_is_3_percent_faster_is_seen_where_the_gpu_limits():
+    assert sum(map(is_faster, simulate(1.03, 0.003, 6))) >= 0.99 * NUM_SIMULATED
+
+
+def test_the_interval_leaves_out_as_many_as_order_statistics_allow():
+    assert [count_left_out(num) for num in (1, 2, 5, 6, 8, 9, 12, 18)] == [0, 0, 0, 0, 0, 1, 2, 4]
+
+
+def test_few_pairs_get_a_wider_interval():
+    narrow = compare_rounds([100.0, 102.0], [100.0, 100.0])
+    wide = compare_rounds([100.0, 102.0], [100.0, 100.0], spread=0.2)
+    assert wide.low < narrow.low and wide.high > narrow.high and wide.times_as_fast == narrow.times_as_fast
+    assert not is_decided(wide)
+    many = [100.0] * 6
+    assert compare_rounds(many, many, spread=0.2).low == 1.0
+
+
+def test_a_gain_below_half_a_percent_is_none():
+    ratio = compare_rounds([100.3] * 6, [100.0] * 6)
+    assert ratio.low > 1.0 and not is_faster(ratio) and is_decided(ratio)

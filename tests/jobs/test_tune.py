@@ -1,0 +1,204 @@
+"""`tune` as a whole on the CPU: scripts whose best order of changes is known, since their steps sleep."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from profiler_job.__main__ import app
+from profiler_job.jobs.contract.changes import LABELS, TRIABLE, ChangeSetError, RefusalCode, parse_changes
+from profiler_job.jobs.contract.exit_codes import ExitCode
+from profiler_job.jobs.contract.tuning import NoLossCode, Outcome, read_tuning
+from tests.jobs.conftest import ROOT
+from tests.waiting import HANGS_S, eventually
+from tests.without_compiler import WITHOUT_COMPILER
+
+SLEEPING = (
+    WITHOUT_COMPILER
+    + """
+import time
+import torch
+from torch import nn
+from torch.optim import adam
+SEED
+
+class Slow(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+
+    def forward(self, x):
+        IN_FORWARD
+        time.sleep(0.004 if torch.is_autocast_enabled("cpu") else 0.02)
+        return self.layer(x)
+
+def sleeping(called, seconds):
+    def call(*args, **options):
+        time.sleep(seconds)
+        return called(*args, **options)
+    return call
+
+adam._multi_tensor_adam = sleeping(adam._multi_tensor_adam, 0.008)
+adam._single_tensor_adam = sleeping(adam._single_tensor_adam, 0.008)
+adam._fused_adam = sleeping(adam._fused_adam, 0.001)
+model = Slow()
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(STEPS):
+    x = torch.randn(8, 16)
+    loss = (model(x).float() - x).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+)
+"""The model takes 20 ms, and 4 in BF16; the optimizer takes 8 ms, and 1 fused."""
+
+
+@pytest.fixture
+def tune(tmp_path):
+    """Start `tune` of a script in a new folder."""
+
+    def start(*options: str, seed: str = "torch.manual_seed(0)", in_forward: str = "pass", steps: int = 100_000):
+        source = SLEEPING.replace("SEED", seed).replace("IN_FORWARD", in_forward).replace("STEPS", str(steps))
+        (tmp_path / "train.py").write_text(source)
+        command = [sys.executable, "-m", "profiler_job", "tune", "--skip", "3", *options, "--", sys.executable]
+        return subprocess.Popen(
+            [*command, "train.py"],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    return start
+
+
+def find_outcomes(tuning) -> dict[str, Outcome]:
+    return {tried.change: tried.outcome for tried in tuning.tried}
+
+
+def test_the_best_order_is_found_measured_and_confirmed(tune, tmp_path):
+    started = tune("--budget", "2", "--changes", "fused_adamw,bf16,dropped_gradients")
+    printed, _ = started.communicate(timeout=HANGS_S)
+    assert started.returncode == 0, printed
+    tuning = read_tuning(tmp_path / "results" / "train-tune")
+    assert [step.change for step in tuning.ladder] == ["bf16", "fused_adamw"], printed
+    assert find_outcomes(tuning)["dropped_gradients"] is Outcome.NOT_POSSIBLE
+    first, winner = tuning.ladder
+    assert first.ratio_before.low > 1.3 and winner.ratio_before.low > 1.3 and winner.ratio_base.low > 2.5
+    assert tuning.is_complete and tuning.base.step_ns > 25e6 > 15e6 > winner.step_ns
+    assert winner.losses.reason is None and 0 < winner.losses.largest < 0.05 and winner.losses.repeated == 0.0
+    assert len(tuning.confirmation.base_ns) == 2
+    assert max(tuning.confirmation.winner_ns) < min(tuning.confirmation.base_ns)
+    places = {place.what: place.code for place in tuning.places}
+    assert places["optimizer"] == "optimizer = torch.optim.AdamW(model.parameters())"
+    assert places["backward"] == "loss.backward()" and "model(x)" in places["model_call"]
+    assert "+optimizer = torch.optim.AdamW(model.parameters(), fused=True)" in tuning.patch.diff
+    assert sorted(path.name for path in (tmp_path / "results" / "train-tune").iterdir()) == ["log.txt", "tune.json"]
+    again = tune("--budget", "2", "--changes", "fused_adamw,bf16,dropped_gradients")
+    printed, _ = again.communicate(timeout=HANGS_S)
+    assert again.returncode == 0 and "--again" in printed and "measuring" not in printed
+
+
+@pytest.mark.long
+def test_a_search_that_is_cut_off_goes_on_where_it_was(tune, tmp_path):
+    file = tmp_path / "results" / "train-tune" / "tune.json"
+    started = tune("--budget", "2", "--changes", "fused_adamw,bf16")
+    eventually(lambda: file.is_file() and read_tuning(file).ladder)
+    os.kill(started.pid, signal.SIGINT)
+    started.communicate(timeout=HANGS_S)
+    assert started.returncode == ExitCode.INTERRUPTED
+    cut_off = read_tuning(file)
+    assert cut_off.ladder[0].change == "bf16" and not cut_off.is_complete
+    again = tune("--budget", "2", "--changes", "fused_adamw,bf16")
+    printed, _ = again.communicate(timeout=HANGS_S)
+    assert again.returncode == 0 and "measuring BF16" not in printed, printed
+    assert [step.change for step in read_tuning(file).ladder] == ["bf16", "fused_adamw"]
+    assert read_tuning(file).ladder[0].change == "bf16" and read_tuning(file).is_complete
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "error, outcome",
+    [
+        ("torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 2.00 GiB')", Outcome.OUT_OF_MEMORY),
+        ("ValueError('broken by the change')", Outcome.FAILED),
+    ],
+)
+def test_a_variant_that_ends_the_script_leaves_the_others(tune, tmp_path, error, outcome):
+    fails = f"if torch.is_autocast_enabled('cpu'): raise {error}"
+    started = tune("--budget", "2", "--changes", "fused_adamw,bf16", in_forward=fails)
+    printed, _ = started.communicate(timeout=HANGS_S)
+    assert started.returncode == 0, printed
+    tuning = read_tuning(tmp_path / "results" / "train-tune")
+    assert find_outcomes(tuning) == {"bf16": outcome, "fused_adamw": Outcome.KEPT}
+    message = next(tried.message for tried in tuning.tried if tried.change == "bf16")
+    assert "exit code 1" in message and error.partition("'")[2].split(".")[0].rstrip("')") in message
+
+
+@pytest.mark.long
+def test_a_script_that_takes_few_steps_is_started_again(tune, tmp_path):
+    started = tune("--budget", "2", "--changes", "fused_adamw,bf16", steps=150)
+    printed, _ = started.communicate(timeout=HANGS_S)
+    assert started.returncode == 0, printed
+    assert [step.change for step in read_tuning(tmp_path / "results" / "train-tune").ladder] == ["bf16", "fused_adamw"]
+
+
+@pytest.mark.long
+def test_losses_of_a_script_that_draws_others_each_time_are_not_compared(tune, tmp_path):
+    started = tune("--budget", "2", "--changes", "fused_adamw", seed="torch.seed()")
+    printed, _ = started.communicate(timeout=HANGS_S)
+    assert started.returncode == 0, printed
+    assert read_tuning(tmp_path / "results" / "train-tune").winner.losses.reason is NoLossCode.NO_SEED
+
+
+def test_a_script_that_fails_says_where_its_words_are(tune, tmp_path):
+    started = tune("--budget", "1", "--changes", "bf16", in_forward="raise ValueError('broken itself')")
+    printed, _ = started.communicate(timeout=HANGS_S)
+    assert started.returncode == ExitCode.FAILED
+    assert "broken itself" in printed and "log.txt" in printed
+    assert not read_tuning(tmp_path / "results" / "train-tune").is_complete
+
+
+@pytest.mark.parametrize("change", [name for name in LABELS if name not in TRIABLE])
+def test_a_change_of_code_is_refused(change):
+    with pytest.raises(ChangeSetError) as refused:
+        parse_changes([change])
+    assert (refused.value.code, refused.value.names) == (RefusalCode.NEEDS_CODE, (change,))
+
+
+def test_a_change_of_code_is_refused_with_the_line_of_code(tmp_path):
+    done = CliRunner().invoke(app, ["tune", "-o", str(tmp_path), "--changes", "static_cache", "--", "python", "a.py"])
+    assert done.exit_code == ExitCode.USAGE and "cache_implementation" in " ".join(done.output.split())
+
+
+@pytest.mark.parametrize("text", ["warp_speed", "tf32,"])
+def test_unknown_changes_are_refused(text):
+    with pytest.raises(ChangeSetError) as refused:
+        parse_changes([text])
+    assert refused.value.code is RefusalCode.UNKNOWN
+
+
+def test_changes_are_given_in_any_order():
+    assert parse_changes(["fused_adamw,bf16", "bf16"]) == parse_changes(["bf16", "fused_adamw"])
+
+
+def test_a_script_of_several_machines_is_not_tuned(tmp_path, monkeypatch):
+    for name, value in {"PET_NNODES": "2", "PET_NODE_RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    done = CliRunner().invoke(app, ["tune", "-o", str(tmp_path), "--", "python", "train.py"])
+    assert done.exit_code == ExitCode.USAGE and "on this machine alone" in " ".join(done.output.split())
+
+
+def test_a_file_that_is_no_result_is_not_replaced(tmp_path):
+    folder = tmp_path / "train-tune"
+    folder.mkdir()
+    (folder / "tune.json").write_text(json.dumps({"name": 1}))
+    done = CliRunner().invoke(app, ["tune", "-o", str(tmp_path), "--", "python", "train.py"])
+    assert done.exit_code == ExitCode.USAGE and "choose another --name" in " ".join(done.output.split())

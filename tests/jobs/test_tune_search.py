@@ -1,0 +1,256 @@
+"""The search of `tune` on simulated scripts, whose changes have known effects."""
+
+import random
+from dataclasses import dataclass, field
+
+import pytest
+
+from profiler_job.jobs.contract.changes import CHANGES
+from profiler_job.jobs.contract.tuning import Method, NoLossCode, Outcome, Tuning
+from profiler_job.jobs.executor.tune_search import LEAST_SAVING, Search
+from profiler_job.jobs.executor.tuned_script import OverBudgetError, VariantFailedError, VariantRun
+
+MS = 1e6
+KINDS = ("attention", "convolution", "matmul", "fill", "pageable", "copy", "other")
+
+
+@dataclass
+class SimulatedScript:
+    """An engine whose steps take 100 ms, of which each change takes a part away, as `effects` says. Time passes on its
+    clock. failures: what a change raises when it is switched on. parts: shares of a step, by kind of kernel."""
+
+    effects: dict[str, float]
+    parts: dict[str, float] = field(default_factory=lambda: {"matmul": 0.6, "other": 0.3})
+    failures: dict[str, Exception] = field(default_factory=dict)
+    obstacles: dict[str, str] = field(default_factory=dict)
+    world: int = 1
+    noise: float = 0.002
+    compile_s: float = 30.0
+    losses: float = 0.0
+    interrupt_at: int = 10**9
+    now: float = 0.0
+    num_asked: int = 0
+    asked: list = field(default_factory=list)
+    starts_s: float = 5.0
+    is_running: bool = False
+    draw: random.Random = field(default_factory=lambda: random.Random(7))
+
+    def time_step(self, changes) -> float:
+        step = 100 * MS
+        for name in changes:
+            step *= 1 - self.effects.get(name, 0.0)
+        return step * self.draw.lognormvariate(0, self.noise)
+
+    def fail(self, changes) -> None:
+        for name in changes:
+            if name in self.failures:
+                self.is_running = False
+                raise self.failures[name]
+
+    def pass_time(self, seconds: float, left_s: float) -> None:
+        self.now += min(seconds, left_s)
+        if seconds > left_s:
+            raise OverBudgetError("the time was over")
+
+    def ask(self, request, left_s):
+        self.num_asked += 1
+        if self.num_asked >= self.interrupt_at:
+            raise KeyboardInterrupt
+        if not self.is_running:
+            self.is_running = True
+            self.pass_time(self.starts_s, left_s)
+        if request["kind"] == "describe":
+            machine = {"gpu_name": "GPU", "torch": "2", "places": [], "parameter_dtypes": {"torch.float32": 9}}
+            return machine | {"world": self.world, "obstacles": self.obstacles, "forwards": 1, "inputs": []}
+        if request["kind"] == "profile":
+            self.fail(request["variant"])
+            step = self.time_step(request["variant"])
+            kernels = {kind: step * self.parts.get(kind, 0.0) for kind in KINDS}
+            busy = sum(kernels.values())
+            more = {"busy": busy, "matmul_fp32": 0.0, "unaligned": 0.0, "num_kernels": 9, "num_fills": 0}
+            phases = {"optimizer": step * self.parts.get("other", 0.0) / 3}
+            shares = {"step_ns": step, "kernels": kernels | more, "phases": phases, "num_syncs": 0}
+            return shares | {"num_alloc_retries": 0, "float32_matmul_precision": "highest"}
+        variants = request["variants"]
+        self.asked.append([tuple(each) for each in variants])
+        for changes in variants:
+            self.fail(changes)
+        compiles = any(name.startswith(("compile", "cuda_graphs")) for name in variants[-1])
+        self.pass_time(1.0 + (self.compile_s if compiles else 0.0), left_s)
+        return {"rounds": [[self.time_step(each) for each in variants] for _ in range(request["rounds"])]}
+
+    def run(self, changes, left_s):
+        self.is_running = False
+        self.fail(changes)
+        self.pass_time(self.starts_s, left_s)
+        losses = [3.0, 2.0 + (self.losses if changes else 0.0)]
+        return VariantRun(
+            step_ns=self.time_step(changes), peak_bytes=10 - len(changes), losses=losses, num_losses_per_step=1.0
+        )
+
+    def end(self):
+        self.is_running = False
+
+
+def search(script: SimulatedScript, tuning: Tuning | None = None, minutes: float = 10.0, asked=None) -> Tuning:
+    """Search with a simulated script, and return the result as it was saved last."""
+    tuning = tuning or Tuning(name="train", command=("python",), budget_s=60 * minutes, asked=asked)
+    saved: list[str] = []
+    try:
+        Search(script, tuning, lambda now: saved.append(now.model_dump_json()), print, lambda: script.now).run()
+    finally:
+        script.last = Tuning.model_validate_json(saved[-1])
+    return script.last
+
+
+def list_ladder(tuning: Tuning) -> list[str]:
+    return [step.change for step in tuning.ladder]
+
+
+def outcomes(tuning: Tuning, name: str) -> list[Outcome]:
+    return [tried.outcome for tried in tuning.tried if tried.change == name]
+
+
+EFFECTS = {"bf16": 0.5, "fused_adamw": 0.1, "compile": 0.2, "fused_attention": -0.1}
+
+
+def test_what_could_save_most_is_measured_first_and_what_is_faster_is_kept():
+    script = SimulatedScript(EFFECTS)
+    tuning = search(script)
+    assert list_ladder(tuning) == ["bf16", "fused_adamw", "compile"], "what compiles waits while the GPU limits"
+    assert script.asked[0] == [(), ("bf16",)]
+    assert outcomes(tuning, "fused_attention")[0] is Outcome.NOT_FASTER
+    winner = tuning.winner
+    assert winner.changes == ("bf16", "fused_adamw", "compile") and winner.method is Method.TURNS
+    assert winner.ratio_base.low <= 1 / (0.5 * 0.9 * 0.8) <= winner.ratio_base.high
+    assert all(step.ratio_before.low > 1 for step in tuning.ladder)
+    assert tuning.is_complete and {tried.change for tried in tuning.tried} == {
+        name for name, record in CHANGES.items() if record.is_triable
+    }
+
+
+def test_what_could_not_save_1_percent_is_skipped():
+    tuning = search(SimulatedScript(EFFECTS))
+    skipped = [tried for tried in tuning.tried if tried.outcome is Outcome.SKIPPED_BELOW_1_PERCENT]
+    assert "cudnn_benchmark" in {tried.change for tried in skipped}
+    assert all(tried.could_save < LEAST_SAVING and tried.ratio is None for tried in skipped)
+
+
+def test_cuda_graphs_come_first_where_the_gpu_waits_for_the_cpu():
+    script = SimulatedScript({"cuda_graphs": 0.5, "bf16": 0.0}, parts={"matmul": 0.2, "other": 0.1})
+    tuning = search(script)
+    assert list_ladder(tuning) == ["cuda_graphs"]
+    assert script.asked[0] == [(), ("cuda_graphs",)]
+    assert Outcome.KEPT not in outcomes(tuning, "compile")
+
+
+def test_a_candidate_is_measured_again_after_a_change_that_remakes_the_script():
+    class Remade(SimulatedScript):
+        def time_step(self, changes):
+            self.effects["bf16"] = 0.3 if "compile" in changes else -0.1
+            return super().time_step(changes)
+
+    tuning = search(Remade({"compile": 0.3}))
+    assert outcomes(tuning, "bf16") == [Outcome.NOT_FASTER, Outcome.KEPT]
+    assert list_ladder(tuning) == ["compile", "bf16"]
+
+
+def test_out_of_memory_ends_a_variant_and_not_the_run():
+    full = VariantFailedError("it ended (exit code 1): CUDA out of memory", is_oom=True)
+    tuning = search(SimulatedScript(EFFECTS, failures={"bf16": full}))
+    assert outcomes(tuning, "bf16") == [Outcome.OUT_OF_MEMORY]
+    assert list_ladder(tuning) == ["fused_adamw", "compile"]
+    assert "out of memory" in next(tried.message for tried in tuning.tried if tried.change == "bf16")
+
+
+def test_a_variant_that_fails_is_not_tried_again():
+    tuning = search(SimulatedScript(EFFECTS, failures={"compile": VariantFailedError("broken")}))
+    assert outcomes(tuning, "compile") == [Outcome.FAILED]
+    assert list_ladder(tuning) == ["bf16", "fused_adamw"]
+
+
+def test_a_script_that_fails_without_changes_is_an_error():
+    class Broken(SimulatedScript):
+        def ask(self, request, left_s):
+            raise VariantFailedError("ended (exit code 1)")
+
+    with pytest.raises(VariantFailedError):
+        search(Broken({}))
+
+
+def test_what_the_script_has_already_is_not_possible():
+    tuning = search(SimulatedScript(EFFECTS, obstacles={"bf16": "the script has it already"}))
+    assert outcomes(tuning, "bf16") == [Outcome.NOT_POSSIBLE]
+
+
+def test_the_search_ends_at_its_budget_and_leaves_time_to_compare_losses():
+    script = SimulatedScript(EFFECTS)
+    tuning = search(script, minutes=0.7)
+    assert script.now <= 0.7 * 60 + 1e-6 and not tuning.is_complete
+    assert list_ladder(tuning) == ["bf16", "fused_adamw"]
+    assert outcomes(tuning, "compile") == [Outcome.NOT_REACHED]
+    assert tuning.winner.losses.reason is None and tuning.confirmation.winner_ns
+
+
+def test_a_compilation_that_takes_too_long_is_not_reached():
+    script = SimulatedScript(EFFECTS, compile_s=500.0)
+    tuning = search(script, minutes=2)
+    assert script.now <= 120 + 1e-6 and outcomes(tuning, "compile") == [Outcome.NOT_REACHED]
+    assert list_ladder(tuning) == ["bf16", "fused_adamw"] and tuning.confirmation.winner_ns
+
+
+def test_an_interrupted_search_goes_on_where_it_was():
+    script = SimulatedScript(EFFECTS, interrupt_at=6)
+    with pytest.raises(KeyboardInterrupt):
+        search(script)
+    cut_off = script.last
+    assert list_ladder(cut_off) == ["bf16"] and not cut_off.is_complete
+    again = SimulatedScript(EFFECTS)
+    tuning = search(again, cut_off)
+    assert list_ladder(tuning) == ["bf16", "fused_adamw", "compile"] and tuning.is_complete
+    assert [(), ("bf16",)] not in again.asked, "what was measured is not measured again"
+    assert Outcome.NOT_REACHED not in {tried.outcome for tried in tuning.tried}
+    assert tuning.used_s == pytest.approx(script.now + again.now, abs=0.2)
+
+
+def test_losses_of_the_winner_are_compared_with_the_spread_of_equal_runs():
+    tuning = search(SimulatedScript(EFFECTS, losses=0.02))
+    losses = tuning.winner.losses
+    assert (losses.largest, losses.step, losses.first, losses.repeated) == (pytest.approx(0.01), 2, 0.0, 0.0)
+    assert tuning.ladder[0].losses.reason is NoLossCode.NOT_MEASURED
+    confirmed = tuning.confirmation
+    assert len(confirmed.base_ns) == len(confirmed.winner_ns) == 2
+    assert (confirmed.base_peak_bytes, tuning.winner.peak_bytes) == (10, 7)
+
+
+def test_given_changes_alone_are_tried():
+    tuning = search(SimulatedScript(EFFECTS), asked=("bf16", "compile"))
+    assert list_ladder(tuning) == ["bf16", "compile"]
+    assert {tried.change for tried in tuning.tried} == {"bf16", "compile"}
+
+
+def test_a_bound_is_measured_and_never_kept():
+    class Waiting(SimulatedScript):
+        def ask(self, request, left_s):
+            answer = super().ask(request, left_s)
+            return answer | {"num_syncs": 1} if request["kind"] == "profile" else answer
+
+    tuning = search(Waiting({"synchronisations": 0.3}, parts={"matmul": 0.6}), asked=("synchronisations",))
+    assert outcomes(tuning, "synchronisations") == [Outcome.BOUND] and not tuning.ladder
+
+
+def test_several_ranks_are_measured_by_processes():
+    tuning = search(SimulatedScript(EFFECTS, world=2), asked=("bf16", "fused_attention"))
+    assert [(step.change, step.method) for step in tuning.ladder] == [("bf16", Method.PROCESSES)]
+    assert tuning.ladder[0].ratio_before.low > 1
+    assert outcomes(tuning, "fused_attention") == [Outcome.NOT_FASTER]
+
+
+def test_what_needs_a_process_from_its_start_is_measured_by_processes():
+    class Loading(SimulatedScript):
+        def ask(self, request, left_s):
+            answer = super().ask(request, left_s)
+            return answer | {"phases": {"data": 40 * MS}} if request["kind"] == "profile" else answer
+
+    tuning = search(Loading({"loader_workers": 0.4}), asked=("loader_workers",))
+    assert [(step.change, step.method) for step in tuning.ladder] == [("loader_workers", Method.PROCESSES)]
