@@ -33,7 +33,7 @@ COLLECTIVE_COLUMNS = {
 }
 LATE_KERNEL_COLUMNS = {
     "gpu": "number of the GPU",
-    "name": "of the compute kernels, the one that takes most more time on this GPU than on the others in the median",
+    "name": "the compute kernel that takes most more time on this GPU than on the others in the median",
     "more_ns": "how much more time it takes",
     "more_calls": "how many more of it this GPU runs than the others in the median",
 }

@@ -162,6 +162,7 @@ def test_csv_is_one_long_table(capture):
         "communication",
         "collectives",
         "messages",
+        "late_kernels",
     }, "one GPU, and nothing wrong"
     totals = [row["value"] for row in rows if row["section"] == "kernels" and row["column"] == "total_ns"]
     assert totals == ["5", "5"] * 2
