@@ -30,3 +30,16 @@ def read_verdict(page: str) -> str:
     """Return the first paragraph below the heading of the Markdown of a page, after its notes."""
     paragraphs = page.partition("\n# ")[2].split("\n\n")[1:]
     return next(paragraph for paragraph in paragraphs if not paragraph.startswith(">"))
+
+
+LINK = re.compile(r"!?\[([^\]]*)\]\([^)\n]*\)")
+CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+FIGURE = re.compile(r"^(?:!\[|\||\*\*[^\n]* · \[CSV\]).*$", re.MULTILINE)
+NUMBER = re.compile(r"(?<![\w.])\d[\d.,]*(?![\w])")
+"""A number, and no part of a name such as FP32 or 2.7B."""
+
+
+def read_first_words(page: str) -> str:
+    """Return the words of the Markdown of a page that are seen before the folded parts, without figures and code."""
+    first = page.partition("\n---\n")[2].partition("\n## ")[0]
+    return re.sub(r"[*#`]", "", LINK.sub(r"\1", FIGURE.sub("", CODE.sub("", first))))

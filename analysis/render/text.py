@@ -3,6 +3,7 @@ in Markdown and in HTML."""
 
 import hashlib
 import html
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -139,6 +140,27 @@ def ratio_span(pair: tuple[float, float]) -> Markup:
 
 def percent_span(pair: tuple[float, float], decimals: int = 1) -> Markup:
     return _span(pair, lambda fraction: percent(fraction, decimals))
+
+
+def rough_ratio(value: float) -> Markup:
+    """A ratio with two significant digits, as certain as a number over several cases is."""
+    return Markup(f"{_round_roughly(value)}×")
+
+
+def ratio_range(pair: tuple[float, float]) -> Markup:
+    """`5.5–12×`, or one number where both read the same."""
+    return Markup("\u2013".join(dict.fromkeys(map(_round_roughly, pair)))) + Markup("×")
+
+
+def percent_range(pair: tuple[float, float]) -> Markup:
+    """`21–43%`, or one number where both read the same."""
+    low, high = (format_share(fraction, 0).removesuffix("%").replace("-", MINUS) for fraction in pair)
+    return Markup("\u2013".join(dict.fromkeys((low, high)))) + Markup("%")
+
+
+def _round_roughly(value: float) -> str:
+    """Two significant digits, and all before the point."""
+    return number(value, max(0, 1 - math.floor(math.log10(abs(value)) + 1e-9))) if value else "0"
 
 
 def _span(pair: tuple[float, float], form: Callable[[float], Markup]) -> Markup:

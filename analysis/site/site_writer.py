@@ -31,6 +31,8 @@ from profiler_job.analysis.site.link_terms import GLOSSARY, link_terms
 from profiler_job.jobs.contract.axes import AXES, find_value_label, find_value_name
 
 HEADING = re.compile("^# .*\n", re.MULTILINE)
+METHOD = re.compile("^## How this was measured\n", re.MULTILINE)
+"""Where a question's page has its notes."""
 SENTENCE = re.compile(r"(?<=[.!?])\s+(?=\W*[A-Z])")
 """Between two sentences: neither within a number nor after an abbreviation."""
 TEMPLATES = Path(__file__).resolve().parents[1] / "pages"
@@ -43,6 +45,9 @@ FILTERS = (
     "points_lost",
     "ratio",
     "ratio_span",
+    "rough_ratio",
+    "ratio_range",
+    "percent_range",
     "count",
     "span",
     "quantity",
@@ -81,7 +86,8 @@ class Site:
 
     `families` are the labels of the kernel families by key; `case_columns` name a case in sentences, which link to the
     page of the run. `run_links` have that by run id: its path below docs, without .md. What the `notes` say, each with
-    the template mix.md, stands at the top of every page. `sizes` are names of models, the smallest first. `recording`:
+    the template mix.md, is below the heading of every page, or where a question says how it was measured. `sizes` are
+    names of models, the smallest first. `recording`:
     name, date and commit of the program of what the pages are about, for their feet. `properties`: what its runs may be
     looked for by (`run_grid.property_names`). has_glossary: the words of the glossary are links to it.
     """
@@ -128,7 +134,8 @@ class Site:
         rendered = _Page(self, path, answer)
         page = rendered.render(template, **extra)
         if notes := "\n\n".join(filter(None, (self._render(path, "mix.md", note).strip() for note in self.notes))):
-            page = HEADING.sub(lambda heading: f"{heading[0]}\n{notes}\n", page, count=1)
+            place = METHOD if METHOD.search(page) else HEADING
+            page = place.sub(lambda heading: f"{heading[0]}\n{notes}\n", page, count=1)
         front, body = front_matter.split(page)
         if (self.recording or front) and (heading := HEADING.search(body)):
             name = text.plain(Markup(heading[0].removeprefix("# ").strip()))

@@ -67,7 +67,8 @@ def say_first_change() -> list[str]:
 
 
 def say_waits() -> list[str]:
-    return [say_first_change()[0].removeprefix("small CUDA graphs ")]
+    steps = timed("compile")
+    return [f"{text.rough_ratio(steps[SMALL] / steps[f'{SMALL}-compile_cudagraphs'])} as fast"]
 
 
 def say_forward() -> list[str]:
@@ -78,13 +79,13 @@ def say_forward() -> list[str]:
 def say_top_kernel() -> list[str]:
     by_name = kernel_ns("h200-fp32", "kernel_name").groupby("run_id").max() / kernel_ns("h200-fp32")
     shares = by_name.filter(regex="-forward$")
-    return [text.percent_span((shares.min(), shares.max()), 0)]
+    return [text.percent_range((shares.min(), shares.max()))]
 
 
 def say_backward() -> list[str]:
     phases = kernel_ns("h200-fp32", "phase").unstack().filter(regex="-train_step$", axis=0)
     ratios = phases["backward"] / phases["forward"]
-    return [text.ratio_span((ratios.min(), ratios.max()))]
+    return [text.ratio_range((ratios.min(), ratios.max()))]
 
 
 def say_bounds() -> list[str]:
@@ -98,7 +99,7 @@ def say_bounds() -> list[str]:
     matmuls = kernels[kernels["family"] == "gemm"].groupby("run_id")["duration_ns"].sum() / num_steps
     waits = timed("h200-fp32").reindex(busy.index) - busy
     num = int(((busy - matmuls > matmuls) & (busy - matmuls > waits)).sum())
-    return [f"step of {len(busy)} runs in FP32", f"by memory in {num},"]
+    return [f"Of {len(busy)} runs", f"and memory {num}"]
 
 
 def say_fused_attention() -> list[str]:
@@ -118,14 +119,14 @@ def say_precision() -> list[str]:
     steps = timed("precision").filter(regex="-train_step$")
     base = steps.filter(like="-fp32-")
     gains = [(base / steps.filter(like=f"-{of}-").set_axis(base.index)).max() for of in ("tf32", "bf16")]
-    return [f"{text.ratio(gains[0])} (TF32) and {text.ratio(gains[1])} (BF16)"]
+    return [f"{text.rough_ratio(gains[0])} (TF32) and {text.rough_ratio(gains[1])} (BF16)"]
 
 
 def say_optimizer() -> list[str]:
     times = kernel_ns("optimizer", "phase").unstack()["optimizer"]
     fused = times.filter(like="-adamw_fused").rename(lambda run: run.removesuffix("-adamw_fused"))
     ratios = times.filter(regex="train_step$") / fused
-    return [text.ratio_span((ratios.min(), ratios.max()))]
+    return [text.ratio_range((ratios.min(), ratios.max()))]
 
 
 def say_warm_up() -> list[str]:
@@ -135,7 +136,7 @@ def say_warm_up() -> list[str]:
         runs = table(folder.name, "runs").set_index("run_id")
         if SMALL in runs.index and runs.loc[SMALL, "measured_steps"] > 1:
             medians.append(timed(folder.name)[SMALL])
-    return [f"{text.duration(min(medians))} to {text.duration(max(medians))} in {len(medians)} recordings"]
+    return [f"from {text.duration(min(medians))} to {text.duration(max(medians))}"]
 
 
 def say_checked() -> list[str]:

@@ -248,8 +248,7 @@ def write_page(rec, study, folder):
 def test_the_page_says_what_two_gpus_give_and_what_their_memory_is(rec, undrawn, tmp_path):
     page = write_page(rec, rec, tmp_path)
     assert (
-        "With 2 GPUs a training step does **1.60×** the tokens a second of one GPU with FSDP" in page
-        and "80.0%" in page
+        "With 2 GPUs a training step does **1.6×** the tokens a second of one GPU with FSDP" in page and "80.0%" in page
     )
     assert "FSDP needs 0.500×" in page
     assert "In both cases the size of each message was not recorded." in page and "messages.csv" not in page

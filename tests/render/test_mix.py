@@ -17,9 +17,7 @@ from tests.synthetic import recording
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
-NOTE = re.compile(
-    r"^# .*\n\n(<div class=\"note\" data-search-exclude><strong>A mix:</strong> .*</div>)\n\n", re.MULTILINE
-)
+NOTE = re.compile(r"^##? .*\n\n(> \*\*A mix:\*\* .*)\n\n", re.MULTILINE)
 
 
 def a_mix():

@@ -44,13 +44,13 @@ def test_sections_have_what_there_is_of_their_questions():
 
 
 def test_a_question_is_answered_before_its_details(site):
-    """Answer, conditions, chart, at most three findings, what follows; the rest is folded below its headings."""
+    """Answer, badge, chart, what to do, why; the rest is folded below its headings."""
     html = (site / "report" / "top-kernel.html").read_text()
     article = html[html.index("<article") : html.index("</article>")]
     above, *folded = article.split('<details class="detail">')
-    places = [above.index(part) for part in ('class="verdict"', 'class="conditions"', 'id="chart-', "<ul>", "So what:")]
+    places = [above.index(part) for part in ('class="verdict"', "how we measured", 'id="chart-', "What to do.", "Why.")]
     assert places == sorted(places)
-    assert above.count("<li>") <= 3 and above.count("<figure") == 1
+    assert above.count("<li>") == 0 and above.count("<figure") == 1
     assert len(folded) > 3 and all(re.match(r"<summary><h2 [^>]*id=", part) for part in folded)
     assert 'id="table-top"' in "".join(folded)
 
@@ -160,9 +160,13 @@ def _words_of(line):
 
 def test_pages_with_numbers_of_runs_say_what_these_were_measured_in(site):
     names = ("forward-time", "top-kernel", "bounds", "reconciliation", "runs", "kernels", "cuda-calls", "telemetry")
-    for page in (site / "index.html", *(site / "report" / f"{name}.html" for name in names)):
+    for page in (site / "report" / f"{name}.html" for name in names):
+        badges = re.findall(r'<p class="conditions">(.*? · <a .*?)</p>', page.read_text())
+        assert [_words_of(badge) for badge in badges] == [
+            "FP32 · unfused (eager) attention · batch 4 · NVIDIA H200 · how we measured"
+        ], page
+    for page in (site / "report" / f"{name}.html" for name in names[:3]):
         lines = re.findall(r'<p class="conditions">(Measured in: .*?)</p>', page.read_text())
-        assert len(lines) == (2 if page.stem == "index" else 1)  # home: of its first claims, and of its answers
         assert {_words_of(line).removeprefix("Measured in: ") for line in lines} == {
             "FP32 without tensor cores; batch 4; unfused (eager) attention; not compiled; reference AdamW;"
             " NVIDIA H200; n = 1 process × 10 steps by the timer, 3 steps under nsys."

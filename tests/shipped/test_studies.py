@@ -14,9 +14,11 @@ from profiler_job.analysis.render import chart_parts, charts
 from profiler_job.analysis.render.answer import Claim, assemble
 from profiler_job.analysis.site import combine, question_pages, write_site
 from profiler_job.analysis.site.site_writer import Site, first_sentence
-from tests.page_words import read_page, read_verdict
+from tests.page_words import NUMBER, read_first_words, read_page, read_verdict
 from tests.shipped.recorded_studies import RECORDED
 from tests.shipped.recordings import DATA, locate
+
+ASKED = (*QUESTIONS.values(), *RECORDED.values())
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("undrawn")]
 
@@ -80,12 +82,19 @@ def test_every_chart_of_a_study_has_something_to_draw(pages, question):
     assert "![" in page and ": not measured.*" not in page
 
 
+@pytest.mark.parametrize("name", [*(f"bf16-{of.slug}" for of in QUESTIONS.values()), *(of.slug for of in ASKED)])
+def test_a_question_is_answered_in_few_words(pages, name):
+    page = read_page(pages / f"{name}.md")
+    words = read_first_words(page)
+    assert len(words.split()) <= 150 and len(NUMBER.findall(words)) <= 10, words
+    assert sum(map(len, re.findall(r"<[^>\n]+>", page))) <= 0.1 * len(page)
+
+
 @pytest.mark.parametrize("question", RECORDED.values(), ids=lambda question: question.slug)
-def test_a_study_shows_its_chart_first_and_few_findings_at_once(pages, question):
+def test_a_study_shows_its_chart_first_and_its_findings_folded(pages, question):
     first, *sections = read_page(pages / f"{question.slug}.md").split("\n## ")
-    chart, findings = first.index("\n!["), first.index("\n- ")
-    assert first.index("\n# ") < chart < findings
-    assert first.count("\n- ") <= 7
+    assert first.index("\n# ") < max(first.find("\n!["), first.find("\n| ")) < first.index("\n**Why.**")
+    assert "\n- " not in first
     assert sum(section.count("[rows](") for section in sections) > 0
 
 

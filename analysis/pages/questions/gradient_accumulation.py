@@ -170,7 +170,8 @@ def _claims(frames: GradientAccumulationData) -> list[Claim]:
 def _costs(rows: pd.DataFrame) -> dict[str, Any]:
     of = {name: span(rows[f"{name}_ratio"]) for name in ("step", "busy", "memory")}
     sequences = (rows["batch_size"].astype(int) // rows[AXIS]).max()
-    return of | {"most": int(rows[AXIS].max()), "sequences": int(sequences)}
+    least, most = of["memory"]
+    return of | {"most": int(rows[AXIS].max()), "sequences": int(sequences), "saved": (1 - most, 1 - least)}
 
 
 def _tables(frames: GradientAccumulationData) -> list[Table]:
