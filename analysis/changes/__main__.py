@@ -5,4 +5,5 @@ import sys
 
 from profiler_job.analysis.changes import join_code
 
-print(json.dumps(join_code(tuple(sys.argv[1:]))))
+if __name__ == "__main__":
+    print(json.dumps(join_code(tuple(sys.argv[1:]))))
