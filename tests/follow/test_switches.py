@@ -1,0 +1,216 @@
+"""Changes that are switched on and off while a script runs: off, it computes what it computes alone."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import optimizer as optimizers
+from torch.utils import checkpoint as checkpoints
+from torch.utils.data import DataLoader
+
+from profiler_job.jobs.contract.changes import CHANGES, TRIABLE
+from profiler_job.jobs.follow.apply_changes import Changes
+from profiler_job.jobs.follow.changes import compile as compiling
+from profiler_job.jobs.follow.kernel_shares import add_up_kernels
+
+SWITCHED = [name for name in TRIABLE if not CHANGES[name].needs_process]
+KINDS = [kind for kind in vars(torch.optim).values() if isinstance(kind, type) and "__init__" in vars(kind)]
+
+
+@pytest.fixture
+def ready(monkeypatch):
+    """Have changes ready in this process, all off, and restore PyTorch afterwards."""
+    holders = [(torch.autograd, "backward"), (torch.autocast, "__enter__"), (nn.Module, "__call__")]
+    holders += [(torch, "set_float32_matmul_precision"), (torch, "compile"), (checkpoints, "checkpoint")]
+    holders += [(nn.Module, "zero_grad"), (optimizers.Optimizer, "zero_grad"), (DataLoader, "__init__")]
+    for holder, name in [*holders, *((kind, "__init__") for kind in KINDS)]:
+        monkeypatch.setattr(holder, name, getattr(holder, name))
+    for hooks in ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks"):
+        monkeypatch.setattr(optimizers, hooks, getattr(optimizers, hooks).copy())
+    monkeypatch.setattr(compiling, "BACKEND", "eager")
+
+    def make(*names: str) -> Changes:
+        changes = Changes(names, are_on=False)
+        changes.apply()
+        return changes
+
+    yield make
+    torch.set_autocast_enabled("cpu", False)
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 1030)
+        self.num_up = 0
+
+    def widen(self, x):
+        self.num_up += 1
+        return torch.tanh(self.up(x))
+
+    def forward(self, x):
+        return self.down(checkpoints.checkpoint(self.widen, x, use_reentrant=False))
+
+
+def train(changes=None, variants=((),) * 6, kind=torch.optim.AdamW, **options):
+    """Train a step for each variant, and return the model, the optimizer and the losses to the bit."""
+    torch.manual_seed(0)
+    model = Model()
+    optimizer = kind(model.parameters(), lr=0.01, **options)
+    losses = []
+    for variant in variants:
+        loss = model(torch.randn(4, 8)).float().square().mean()
+        optimizer.zero_grad(set_to_none=False)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        if changes is not None:
+            changes.switch(variant)
+    return model, optimizer, losses
+
+
+def test_changes_that_are_off_change_nothing(ready):
+    *_, alone = train()
+    *_, followed = train(ready(*SWITCHED))
+    assert followed == alone
+
+
+@pytest.mark.parametrize("name", [name for name in SWITCHED if name not in ("cuda_graphs", "cudnn_benchmark")])
+def test_a_change_that_was_on_and_is_off_leaves_nothing_behind(ready, name):
+    """A script trains on with the weights of the variant, so what it computes from then on is compared."""
+    changes = ready(name)
+    model, _, _ = train(changes, [(), (name,), (name,), (), ()], foreach=False)
+    x = torch.randn(4, 8)
+    clean = Model()
+    clean.load_state_dict(model.state_dict())
+    assert torch.equal(model(x), clean(x))
+    for holder in (torch.Tensor,):
+        assert not {"to", "cuda", "item", "__float__"} & vars(holder).keys()
+    assert not torch.is_autocast_enabled("cpu") and torch.get_float32_matmul_precision() == "highest"
+
+
+def test_autocast_is_on_in_the_turns_of_its_variant(ready):
+    changes, seen = ready("bf16"), []
+    torch.manual_seed(0)
+    model = Model()
+    model.down.register_forward_hook(lambda module, args, output: seen.append(output.dtype))
+    for variant in [(), ("bf16",), ("bf16",), (), ()]:
+        model(torch.randn(4, 8)).float().square().mean().backward()
+        changes.switch(variant)
+    assert seen == [torch.float32, torch.float32, torch.bfloat16, torch.bfloat16, torch.float32]
+
+
+def test_autocast_that_the_script_opens_is_in_its_own_type_again(ready):
+    changes, seen = ready("bf16"), []
+    model = Model()
+    context = torch.autocast("cpu", torch.float16)
+    for variant in [("bf16",), ("bf16",), (), ()]:
+        with context:
+            seen.append(model(torch.randn(4, 8)).dtype)
+        changes.switch(variant)
+    assert seen == [torch.float16, torch.bfloat16, torch.bfloat16, torch.float16]
+
+
+@pytest.mark.parametrize("name", ["fused_adamw", "foreach"])
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD])
+def test_forms_of_an_optimizer_take_turns(ready, kind, name):
+    changes = ready(name)
+    turns = [(), (name,), (), (name,), ()]
+    _, optimizer, losses = train(changes, turns, kind, foreach=False)
+    _, _, alone = train(None, turns, kind, foreach=False)
+    assert losses == pytest.approx(alone, rel=1e-5)
+    assert optimizer.param_groups[0]["foreach"] is False and not optimizer.param_groups[0].get("fused")
+    changes.switch([name])
+    form = "fused" if name == "fused_adamw" else "foreach"
+    assert optimizer.param_groups[0][form] is True
+    assert (getattr(optimizer, "_step_supports_amp_scaling", False)) == (form == "fused")
+
+
+def test_an_optimizer_without_a_fused_form_is_an_obstacle(ready):
+    changes = ready("fused_adamw")
+    train(changes, kind=torch.optim.RMSprop)
+    assert "fused_adamw" in changes.explain_obstacles()
+
+
+@pytest.mark.parametrize("name", ["compile", "compile_blocks"])
+def test_a_model_that_is_compiled_in_turns_is_compiled_once(ready, name):
+    changes = ready(name)
+    model = nn.Sequential(nn.ModuleDict({"blocks": nn.ModuleList([Model(), Model()])}))
+    model.forward = lambda x: model[0]["blocks"][0](x)
+    model(torch.randn(4, 8))
+    changes.switch([name])
+    parts = [part for part in model.modules() if part._compiled_call_impl is not None]
+    kept = [part._compiled_call_impl for part in parts]
+    assert len(parts) == (1 if name == "compile" else 2)
+    changes.switch([])
+    assert all(part._compiled_call_impl is None for part in parts)
+    changes.switch([name])
+    assert [part._compiled_call_impl for part in parts] == kept
+
+
+def test_padded_outputs_are_the_same(ready):
+    changes = ready("padding")
+    model, x = Model(), torch.randn(4, 8)
+    before = model(x)
+    changes.switch(["padding"])
+    assert "forward" in vars(model.down)
+    after = model(x)
+    assert after.shape == before.shape and torch.allclose(after, before, rtol=0, atol=1e-6)
+    changes.switch([])
+    assert "forward" not in vars(model.down)
+
+
+def test_activations_are_kept_in_the_turns_of_that_variant(ready):
+    changes = ready("keep_activations")
+    model, *_ = train(changes, [(), ("keep_activations",), (), ()])
+    assert model.num_up == 2 + 2 + 1 + 2
+
+
+def test_fused_attention_is_given_to_models_of_transformers(ready):
+    changes = ready("fused_attention")
+    model = Model()
+    model.config, model._supports_sdpa = SimpleNamespace(_attn_implementation="eager"), True
+    model(torch.randn(4, 8))
+    assert not changes.explain_obstacles()
+    changes.switch(["fused_attention"])
+    assert model.config._attn_implementation == "sdpa"
+    changes.switch([])
+    assert model.config._attn_implementation == "eager"
+
+
+def test_gradients_are_dropped_where_the_script_asks_for_zeros(ready):
+    changes = ready("dropped_gradients")
+    model, optimizer, _ = train(changes, [()])
+    assert not changes.explain_obstacles()
+    changes.switch(["dropped_gradients"])
+    optimizer.zero_grad(set_to_none=False)
+    assert model.up.weight.grad is None
+
+
+def test_what_has_no_gpu_or_is_not_there_is_an_obstacle(ready):
+    changes = ready(*SWITCHED)
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    obstacles = changes.explain_obstacles()
+    assert {"tf32", "cuda_graphs", "copies", "synchronisations", "cudnn_attention"} <= obstacles.keys()
+    assert {"fused_adamw", "foreach", "dropped_gradients", "padding", "compile_blocks"} <= obstacles.keys()
+    assert not {"bf16", "compile"} & obstacles.keys()
+
+
+def test_kernels_are_added_up_by_kind():
+    operations = [
+        ("sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x8", 0, 40),
+        ("cutlass_80_tensorop_s1688gemm_128x128_tn_align1", 50, 70),
+        ("flash_fwd_kernel<Flash_fwd_kernel_traits<64>>", 60, 90),
+        ("void at::native::vectorized_elementwise_kernel<4, FillFunctor<float>>", 100, 110),
+        ("Memcpy HtoD (Pageable -> Device)", 120, 130),
+        ("elementwise_kernel", 130, 140),
+    ]
+    sums = add_up_kernels(reversed(operations), 2)
+    assert (sums["matmul"], sums["matmul_fp32"], sums["unaligned"]) == (30, 20, 10)
+    assert (sums["attention"], sums["fill"], sums["pageable"], sums["other"]) == (15, 5, 5, 5)
+    assert sums["busy"] == (40 + 40 + 10 + 20) / 2 and sums["num_kernels"] == 3 and sums["num_fills"] == 0.5
