@@ -11,6 +11,7 @@ import typer
 from profiler_job.jobs.cli.console import fail, handle_termination
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.exit_codes import ExitCode
+from profiler_job.jobs.contract.extras import MissingExtraError, check_extra
 from profiler_job.jobs.executor.events import EventSink, JsonEvents, Meter, Terminal
 from profiler_job.jobs.executor.failures import CollectorError
 from profiler_job.jobs.executor.preflight import check_writable
@@ -65,6 +66,10 @@ def measure(
     if device == "cuda" and (most := max((run.gpus for run in runs), default=1)) > len(used):
         fix = "take a machine with as many, or leave them out with --only gpus=1"
         raise fail(f"some runs need {most} GPUs, and {len(used)} would be used: {fix}", ExitCode.MISSING)
+    try:
+        check_extra("gpu")
+    except MissingExtraError as error:
+        raise fail(str(error), error.exit_code) from None
     runner = SweepRunner(
         folder,
         sweep.protocol,

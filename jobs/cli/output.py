@@ -2,11 +2,25 @@
 
 import errno
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
 from profiler_job.jobs.contract.errors import OutputError
+
+
+def open_streams() -> None:
+    """Go on when nobody reads what is printed. A standard stream that the shell closed becomes the null device: no file
+    gets its number, and what this program starts finds it open."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name) or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+        setattr(sys, name, Output(stream))
 
 
 class Output:

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from profiler_job.jobs.cli.console import err
+from profiler_job.jobs.cli.console import err, fail
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.find_nsys import find_nsys
@@ -62,6 +62,4 @@ def choose_runs(
             err.print(f"shard {shard.index} of {shard.count}, assigned by {engine}")
         return sweep, select_shard_runs(selected, shard, sweep.protocol), shard, selected if shard.count > 1 else None
     except SweepError as error:
-        for line in str(error).splitlines():
-            err.print(line, style="red", markup=False)
-        raise typer.Exit(ExitCode.USAGE) from None
+        raise fail(str(error), ExitCode.USAGE) from None

@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple, cast
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from profiler_job.jobs.cli.output import Output
+from profiler_job.jobs.cli.output import open_streams
 from profiler_job.jobs.cli.tidy_end import end_tidily
 from profiler_job.jobs.contract.errors import ProfilerError, describe_bug
 from profiler_job.jobs.contract.exit_codes import ExitCode
@@ -205,6 +205,7 @@ class Subcommands(TyperGroup):
             return run()
         code: Any = ExitCode.OK
         with end_tidily() as received:
+            open_streams()
             try:
                 run()
             except SystemExit as ended:
@@ -212,8 +213,7 @@ class Subcommands(TyperGroup):
             except Exception as error:
                 code = 128 + received[0] if received else end_with(error)
         try:
-            if sys.stdout is not None:
-                sys.stdout.flush()
+            sys.stdout.flush()
         except OSError as error:  # a full disk, which is known only now
             code = code or end_with(error)
         sys.exit(code)
@@ -227,9 +227,8 @@ def end_with(error: Exception) -> ExitCode:
         line, code = f"{error.filename or 'an output'}: {error.strerror}", ExitCode.CANNOT_WRITE
     else:
         line, code = describe_bug(error), ExitCode.BUG
-    if sys.stderr is not None:
-        with suppress(OSError):
-            print(fit_terminal(make_lines_printable(f"error: {line}"), sys.stderr), file=sys.stderr, flush=True)
+    with suppress(OSError):
+        print(fit_terminal(make_lines_printable(f"error: {line}"), sys.stderr), file=sys.stderr, flush=True)
     return code
 
 
@@ -264,12 +263,8 @@ def prepare(
         typer.Option("--version", callback=print_version, is_eager=True, help="Show the version and exit."),
     ] = False,
 ) -> None:
-    """Find nsys when it is not on PATH, and go on when nobody reads what is printed."""
+    """Find nsys when it is not on PATH."""
     add_nsys_to_path()
-    if sys.stdout is not None:  # None if a shell closed it
-        sys.stdout = Output(sys.stdout)
-    if sys.stderr is not None:
-        sys.stderr = Output(sys.stderr)
 
 
 if __name__ == "__main__":

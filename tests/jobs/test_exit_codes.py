@@ -109,6 +109,31 @@ def test_a_full_standard_output_is_one_line(arguments):
     assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("error: "), done.stderr
 
 
+@pytest.mark.parametrize("closed", ["1>&-", "2>&-", "0<&- 1>&- 2>&-"])
+@pytest.mark.parametrize(
+    "arguments", [["status", "--help"], ["doctor", "--device", "cpu", "--results", "{results}"], ["show", str(CAPTURE)]]
+)
+def test_closed_standard_streams_stop_no_command(tmp_path, arguments, closed):
+    words = [word.format(results=tmp_path / "results") for word in arguments]
+    done = subprocess.run(["bash", "-c", f'exec "$@" {closed}', "-", *command(*words)], cwd=ROOT, capture_output=True)
+    assert done.returncode == ExitCode.OK and b"error" not in done.stderr + done.stdout
+
+
+def test_a_closed_standard_stream_is_open_in_what_the_program_starts(tmp_path):
+    """Else the first file that a script opens gets its number, and the script prints into it."""
+    script = tmp_path / "script.py"
+    script.write_text("import os\nfor number in range(3):\n    os.fstat(number)\nopen('reached', 'w').close()\n")
+    words = ["profile", "--collector", "events", "--results", str(tmp_path / "results"), sys.executable, str(script)]
+    done = subprocess.run(["bash", "-c", 'exec "$@" 0<&- 1>&-', "-", *command(*words)], cwd=tmp_path)
+    assert done.returncode == ExitCode.FAILED and (tmp_path / "reached").exists()
+
+
+def test_the_help_may_lose_its_reader():
+    with subprocess.Popen(command("--help"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT) as process:
+        process.stdout.close()
+        assert process.wait() == ExitCode.OK and not process.stderr.read()
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

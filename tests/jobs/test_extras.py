@@ -66,6 +66,15 @@ def test_profile_names_it_before_it_measures(without_site, tmp_path, monkeypatch
     assert install_command("site") in done.output.replace("\n", "")
 
 
+def test_a_sweep_without_torch_measures_nothing_and_names_the_extra(tmp_path, monkeypatch):
+    monkeypatch.setattr(extras, "find_missing", lambda extra: [extra])
+    words = ["run", "--device", "cpu", "--sweep", "tiny", "--results", str(tmp_path / "results")]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == ExitCode.MISSING
+    assert install_command("gpu") in done.output.replace("\n", "")
+    assert not (tmp_path / "results").exists()
+
+
 ORIGINS = {
     "wheel": ({"url": "file:///x/profiler_job-1-py3-none-any.whl", "archive_info": {}}, "file:///x/"),
     "git": (
