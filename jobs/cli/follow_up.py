@@ -97,6 +97,16 @@ def summarise_captures(folder: Path, emit: Emit) -> None:
         _run_step("waits", ["profiler_job", "show", "--top", "5", "--section", "waits", *samples], emit)
 
 
+def show_tuned(folder: Path) -> None:
+    """Print a result of `tune` to standard output, as `show` does. Raises StepError."""
+    module = ["profiler_job", "show", str(folder.absolute())]
+    sys.stdout.flush()
+    width = {"COLUMNS": str(shutil.get_terminal_size().columns)}
+    command = [sys.executable, "-P", "-m", *module]
+    if code := subprocess.run(command, cwd=PROGRAM, stdin=subprocess.DEVNULL, env=os.environ | width).returncode:
+        raise fail_step("ladder", module, code)
+
+
 def build_site(
     recordings: Sequence[Path],
     site: Path,

@@ -1,5 +1,6 @@
 """The command `tune`: find the fastest that a training script can run, and what to write into it."""
 
+import json
 import shutil
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -9,19 +10,17 @@ from typing import Annotated, Any
 import typer
 
 from profiler_job.jobs.cli.console import err, fail, handle_termination, out
-from profiler_job.jobs.cli.follow_up import ask
+from profiler_job.jobs.cli.follow_up import ask, show_tuned
 from profiler_job.jobs.cli.measure_script import NAME, EndOfStep, Name, ScriptCommand, SkippedSteps, check_command
 from profiler_job.jobs.cli.script_name import choose_default_name
 from profiler_job.jobs.cli.sweep_options import ResultsFolder
-from profiler_job.jobs.contract.changes import LABELS, TRIABLE, ChangeSetError, RefusalCode, parse_changes
+from profiler_job.jobs.contract.changes import TRIABLE, ChangeSetError, RefusalCode, parse_changes
 from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.outputs import TargetError
-from profiler_job.jobs.contract.quantities import format_time
 from profiler_job.jobs.contract.tuning import (
     TUNE,
     CodePatch,
-    Outcome,
     Tuning,
     name_tuned_folder,
     read_tuning,
@@ -46,6 +45,8 @@ PATCH = "profiler_job.analysis.changes.patch"
 LOG = "log.txt"
 """File in the folder of a tuned script: what its processes printed."""
 PROCESSES = ".processes"
+KEPT = "originals"
+"""Folder with what the files of a script were before the patch."""
 TIMED_STEPS = 10
 
 
@@ -88,6 +89,7 @@ def tune(
     skip: SkippedSteps = 10,
     step: EndOfStep = "auto",
     again: Annotated[bool, typer.Option("--again", help="Begin anew, also if a result is there.")] = False,
+    write: Annotated[bool, typer.Option("--write", help="Write the patch into the script; copies are kept.")] = False,
 ) -> None:
     """Find the fastest that a script can run, and what to write.
 
@@ -108,7 +110,9 @@ def tune(
     begun = None if again else find_begun(folder, command, asked, digests)
     if begun is not None and begun.is_complete:
         out.print(f"tuned before ({folder / TUNE}); --again begins anew", markup=False, soft_wrap=True)
-        print_ladder(begun)
+        if write:
+            write_patch(begun, folder)
+        show_tuned(folder)
         return
     tuning = begun or Tuning(
         name=chosen,
@@ -147,7 +151,26 @@ def tune(
         made = ask_of_code("make", tuning.script, *tuning.winner.changes)
         tuning.patch = None if not made or "error" in made else CodePatch.model_validate(made)
         write_tuning(folder, tuning)
-    print_ladder(tuning)
+    if write:
+        write_patch(tuning, folder)
+    show_tuned(folder)
+
+
+def write_patch(tuning: Tuning, folder: Path) -> None:
+    """Write the patch into the script, and note it; end the program if that cannot be."""
+    if tuning.winner is None or tuning.patch is None or not tuning.patch.diff:
+        err.print("there is no patch to write", style="yellow")
+        return
+    if tuning.patch.written:
+        err.print(f"written before: {', '.join(tuning.patch.written)}", style="yellow", markup=False)
+        return
+    kept, digests = str((folder / KEPT).absolute()), json.dumps(tuning.digests)
+    made = ask_of_code("write", tuning.script, kept, digests, *tuning.winner.changes)
+    if "error" in made:
+        raise fail(made["error"], ExitCode.USAGE)
+    tuning.patch = CodePatch.model_validate(made)
+    write_tuning(folder, tuning)
+    out.print(f"written: {', '.join(tuning.patch.written)}; what they were is in {folder / KEPT}", markup=False)
 
 
 def ask_of_code(task: str, script: str, *arguments: str) -> dict[str, Any]:
@@ -207,19 +230,3 @@ def search(tuning: Tuning, folder: Path, skip: int, step: str) -> None:
 
 def print_progress(line: str) -> None:
     out.print(line, markup=False, soft_wrap=True)
-
-
-def print_ladder(tuning: Tuning) -> None:
-    """Print the ladder: a line for each change that was kept."""
-    if tuning.base is None:
-        return
-    out.print(f"without changes: {format_time(tuning.base.step_ns)} a step", markup=False)
-    for kept in tuning.ladder:
-        ratio = kept.ratio_base or kept.ratio_before
-        out.print(
-            f"+ {LABELS[kept.change]}: {format_time(kept.step_ns)}, {ratio.times_as_fast:.2f} times as fast",
-            markup=False,
-        )
-    if not tuning.ladder:
-        num = sum(tried.outcome is Outcome.NOT_FASTER for tried in tuning.tried)
-        out.print(f"nothing made it measurably faster; {num} changes were measured", markup=False)

@@ -33,7 +33,7 @@ class Slow(nn.Module):
 
     def forward(self, x):
         IN_FORWARD
-        time.sleep(0.004 if torch.is_autocast_enabled("cpu") else 0.02)
+        time.sleep(0.008 if torch.is_autocast_enabled("cpu") else 0.04)
         return self.layer(x)
 
 def sleeping(called, seconds):
@@ -42,8 +42,8 @@ def sleeping(called, seconds):
         return called(*args, **options)
     return call
 
-adam._multi_tensor_adam = sleeping(adam._multi_tensor_adam, 0.008)
-adam._single_tensor_adam = sleeping(adam._single_tensor_adam, 0.008)
+adam._multi_tensor_adam = sleeping(adam._multi_tensor_adam, 0.006)
+adam._single_tensor_adam = sleeping(adam._single_tensor_adam, 0.006)
 adam._fused_adam = sleeping(adam._fused_adam, 0.001)
 model = Slow()
 optimizer = torch.optim.AdamW(model.parameters())
@@ -55,7 +55,7 @@ for step in range(STEPS):
     optimizer.step()
 """
 )
-"""The model takes 20 ms, and 4 in BF16; the optimizer takes 8 ms, and 1 fused."""
+"""The model takes 40 ms, and 8 in BF16; the optimizer takes 6 ms, and 1 fused."""
 
 
 @pytest.fixture
@@ -91,8 +91,9 @@ def test_the_best_order_is_found_measured_and_confirmed(tune, tmp_path):
     assert [step.change for step in tuning.ladder] == ["bf16", "fused_adamw"], printed
     assert find_outcomes(tuning)["dropped_gradients"] is Outcome.NOT_POSSIBLE
     first, winner = tuning.ladder
-    assert first.ratio_before.low > 1.3 and winner.ratio_before.low > 1.3 and winner.ratio_base.low > 2.5
-    assert tuning.is_complete and tuning.base.step_ns > 25e6 > 15e6 > winner.step_ns
+    assert first.ratio_before.times_as_fast > 2 and winner.ratio_before.times_as_fast > 1.1
+    assert winner.ratio_base.times_as_fast > 3
+    assert tuning.is_complete and tuning.base.step_ns > 40e6 > 30e6 > winner.step_ns
     assert winner.losses.reason is None and 0 < winner.losses.largest < 0.05 and winner.losses.repeated == 0.0
     assert len(tuning.confirmation.base_ns) == 2
     assert max(tuning.confirmation.winner_ns) < min(tuning.confirmation.base_ns)
@@ -104,6 +105,11 @@ def test_the_best_order_is_found_measured_and_confirmed(tune, tmp_path):
     again = tune("--budget", "2", "--changes", "fused_adamw,bf16,dropped_gradients")
     printed, _ = again.communicate(timeout=HANGS_S)
     assert again.returncode == 0 and "--again" in printed and "measuring" not in printed
+    written = tune("--write", "--changes", "fused_adamw,bf16,dropped_gradients")
+    printed, _ = written.communicate(timeout=HANGS_S)
+    assert written.returncode == 0 and "fused=True" in (tmp_path / "train.py").read_text(), printed
+    kept = tmp_path / "results" / "train-tune" / "originals" / "train.py"
+    assert "AdamW(model.parameters())" in kept.read_text()
 
 
 @pytest.mark.long
