@@ -73,6 +73,8 @@ WEAKER_THAN = {
 """Changes that would take the place of a kept one which does more."""
 COMPILED_AGAIN = (BF16, TF32, FUSED_ATTENTION, PADDING, KEEP_ACTIVATIONS)
 """Changes of what a compiled model computes."""
+MUCH = 0.05
+"""Part of a step that such a change must be able to save to be measured before the model is compiled."""
 IDLING = 0.15
 """Part of a step that the GPU idles, from which on the CPU limits it."""
 SEEN = {Outcome.FAILED, Outcome.OUT_OF_MEMORY, Outcome.NOT_POSSIBLE, Outcome.KEPT, Outcome.BOUND}
@@ -244,8 +246,8 @@ class Search:
 
     def bound_candidates(self) -> list[tuple[str, float | None]]:
         """Return the candidates that are worth a measurement, and what each could save, largest first. Unless the CPU
-        limits the step, what compiles the model waits for the others, since each change of a compiled model compiles
-        it again. What is only a bound comes last."""
+        limits the step, what could save much in the model itself comes before what compiles it: each change of a
+        compiled model compiles it again. What is only a bound comes last."""
         worthwhile: list[tuple[str, float | None]] = []
         for name in self.candidates:
             if CHANGES[name].needs_process or not self.is_open(name):
@@ -258,8 +260,8 @@ class Search:
 
         def rank(candidate: tuple[str, float | None]) -> tuple[bool, bool, float]:
             name, saving = candidate
-            waits = name in COMPILING and not self.is_cpu_limited
-            return CHANGES[name].is_bound, waits, -(saving or 0.0)
+            is_first = name in COMPILED_AGAIN and (saving is None or saving >= MUCH) and not self.is_cpu_limited
+            return CHANGES[name].is_bound, not is_first, -(saving or 0.0)
 
         return sorted(worthwhile, key=rank)
 

@@ -19,7 +19,7 @@ KINDS = (
 )
 """Kinds of kernels and copies by name, the first that fits; others are `other`."""
 NO_WORK = ("gpu_user_annotation", "overhead", "cuda_sync")
-"""What a trace holds besides the work of the GPU."""
+"""What a trace holds that is not work of the GPU."""
 UNALIGNED = re.compile(r"align[12](?!\d)")
 FP32_MATMUL = re.compile(r"sgemm|ffma|f32f32_f32f32|simt", re.IGNORECASE)
 

@@ -16,7 +16,7 @@ KINDS = ("attention", "convolution", "matmul", "fill", "pageable", "copy", "othe
 
 @dataclass
 class SimulatedScript:
-    """An engine whose steps take 100 ms, of which each change takes a part away, as `effects` says. Time passes on its
+    """An engine with steps of 100 ms; each change takes the part away that `effects` has for it. Time passes on its
     clock. failures: what a change raises when it is switched on. parts: shares of a step, by kind of kernel."""
 
     effects: dict[str, float]
@@ -117,11 +117,11 @@ EFFECTS = {"bf16": 0.5, "fused_adamw": 0.1, "compile": 0.2, "fused_attention": -
 def test_what_could_save_most_is_measured_first_and_what_is_faster_is_kept():
     script = SimulatedScript(EFFECTS)
     tuning = search(script)
-    assert list_ladder(tuning) == ["bf16", "fused_adamw", "compile"], "what compiles waits while the GPU limits"
+    assert list_ladder(tuning) == ["bf16", "compile", "fused_adamw"], "compiled after changes of the model"
     assert script.asked[0] == [(), ("bf16",)]
     assert outcomes(tuning, "fused_attention")[0] is Outcome.NOT_FASTER
     winner = tuning.winner
-    assert winner.changes == ("bf16", "fused_adamw", "compile") and winner.method is Method.TURNS
+    assert winner.changes == ("bf16", "compile", "fused_adamw") and winner.method is Method.TURNS
     assert winner.ratio_base.low <= 1 / (0.5 * 0.9 * 0.8) <= winner.ratio_base.high
     assert all(step.ratio_before.low > 1 for step in tuning.ladder)
     assert tuning.is_complete and {tried.change for tried in tuning.tried} == {
@@ -159,7 +159,7 @@ def test_out_of_memory_ends_a_variant_and_not_the_run():
     full = VariantFailedError("it ended (exit code 1): CUDA out of memory", is_oom=True)
     tuning = search(SimulatedScript(EFFECTS, failures={"bf16": full}))
     assert outcomes(tuning, "bf16") == [Outcome.OUT_OF_MEMORY]
-    assert list_ladder(tuning) == ["fused_adamw", "compile"]
+    assert list_ladder(tuning) == ["compile", "fused_adamw"]
     assert "out of memory" in next(tried.message for tried in tuning.tried if tried.change == "bf16")
 
 
@@ -196,7 +196,7 @@ def test_a_compilation_that_takes_too_long_is_not_reached():
     script = SimulatedScript(EFFECTS, compile_s=500.0)
     tuning = search(script, minutes=2)
     assert script.now <= 120 + 1e-6 and outcomes(tuning, "compile") == [Outcome.NOT_REACHED]
-    assert list_ladder(tuning) == ["bf16", "fused_adamw"] and tuning.confirmation.winner_ns
+    assert list_ladder(tuning) == ["bf16"] and tuning.confirmation.winner_ns
 
 
 def test_an_interrupted_search_goes_on_where_it_was():
@@ -207,7 +207,7 @@ def test_an_interrupted_search_goes_on_where_it_was():
     assert list_ladder(cut_off) == ["bf16"] and not cut_off.is_complete
     again = SimulatedScript(EFFECTS)
     tuning = search(again, cut_off)
-    assert list_ladder(tuning) == ["bf16", "fused_adamw", "compile"] and tuning.is_complete
+    assert list_ladder(tuning) == ["bf16", "compile", "fused_adamw"] and tuning.is_complete
     assert [(), ("bf16",)] not in again.asked, "what was measured is not measured again"
     assert Outcome.NOT_REACHED not in {tried.outcome for tried in tuning.tried}
     assert tuning.used_s == pytest.approx(script.now + again.now, abs=0.2)

@@ -13,7 +13,7 @@ from ..module_ranges import is_compiled
 BACKEND = "inductor"
 """Backend of torch.compile."""
 MOST_VARIANTS = 64
-"""How often PyTorch compiles a function again for other settings, as those of variants that take turns."""
+"""How often PyTorch compiles a function again for other settings, as variants that take turns have."""
 
 
 class Compiled(AppliedChange):
