@@ -67,7 +67,7 @@ def bound_saving(name: str, shares: Mapping[str, Any], changes: tuple[str, ...],
     is_compiled = bool(COMPILERS.intersection(changes))
     if (name in (COMPILE, COMPILE_BLOCKS) and is_compiled) or name in changes:
         return 0.0
-    return min(max(saving, 0.0), 0.99)
+    return float(min(max(saving, 0.0), 0.99))
 
 
 def bound_by_phases(name: str, rest: float) -> float:

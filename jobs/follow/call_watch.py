@@ -21,13 +21,14 @@ class CallWatch:
         """Leave our function on the calls of modules for good. Of a model that torch.compile has broken into several
         graphs, Dynamo checks it before each call: it would compile the model again, in a measured step."""
         self.is_kept = True
-        self._install()
+        self.install()
 
     def begin(self) -> None:
         self.is_watching = True
-        self._install()
+        self.install()
 
-    def _install(self) -> None:
+    def install(self) -> None:
+        """Put our function on the calls of modules, once."""
         if self.watched is not None:
             return
         called = self.uncalled = nn.Module.__call__

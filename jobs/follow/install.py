@@ -40,7 +40,9 @@ def install(plan: Plan, push: Callable[..., Any] | None = None, pop: Callable[..
     follower = TurnsFollower(plan, ranges) if with_turns else Follower(plan, ranges, events)
     if trace is not None:
         follower.capture = trace
-    if plan.changes and not plan.turns:
+    if plan.turns:
+        follower.watch.install()  # below what the changes put on calls, and only until steps are timed
+    elif plan.changes:
         follower.watch.keep()  # below what the changes put on calls, and for good: one of them may be to compile
     follower.changes.apply()
 
