@@ -10,10 +10,13 @@ from profiler_job.analysis.changes.script_code import FoundEdits, Program
 
 
 class AdvisedChange(Protocol):
-    """A module of this package. CODE: the code to write, in one line. A module may also have
-    `find_edits(program: Program) -> FoundEdits`, which finds what makes the change in a script."""
+    """A module of this package. CODE: the code to write, in one line. ACTION: what to do, as a heading. LINE: an
+    example of the code, at most 48 characters. A module may also have `find_edits(program: Program) -> FoundEdits`,
+    which finds what makes the change in a script."""
 
     CODE: str
+    ACTION: str
+    LINE: str
 
     def find_evidence(self, seen: CaptureEvidence) -> ChangeEvidence | None:
         """Return what a capture shows for the change, and the most that it could save; None if it shows nothing.

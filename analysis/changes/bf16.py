@@ -12,6 +12,8 @@ from profiler_job.analysis.changes.script_code import FoundEdits, Program
 from profiler_job.jobs.contract.ranges import OPTIMIZER
 
 CODE = 'with torch.autocast("cuda", dtype=torch.bfloat16): around forward pass and loss'
+ACTION = "Use BF16 autocast"
+LINE = 'with torch.autocast("cuda", torch.bfloat16):'
 
 
 def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:

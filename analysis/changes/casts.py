@@ -3,6 +3,8 @@
 from profiler_job.analysis.changes.evidence import CaptureEvidence, ChangeEvidence, find_removable_kernels
 
 CODE = "keep weights and activations in one type, as model.to(torch.bfloat16) does, or use torch.compile"
+ACTION = "Drop the casts"
+LINE = "model.to(torch.bfloat16)"
 
 
 def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:

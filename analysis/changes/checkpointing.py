@@ -10,6 +10,8 @@ from profiler_job.analysis.changes.evidence import (
 from profiler_job.jobs.contract.quantities import format_share
 
 CODE = "torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False)"
+ACTION = "Checkpoint activations"
+LINE = "checkpoint(layer, x, use_reentrant=False)"
 
 
 def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:

@@ -11,6 +11,8 @@ from profiler_job.analysis.changes.model_code import compile_models
 from profiler_job.analysis.changes.script_code import FoundEdits, Program
 
 CODE = "model = torch.compile(model)"
+ACTION = "Compile the model"
+LINE = "model = torch.compile(model)"
 FUSIBLE = ("elementwise", "copy", "reduce", "softmax", "norm", "fill", "index")
 """Families of kernels that could be fused."""
 KEPT = ("gemm", "attention", "convolution", "communication")

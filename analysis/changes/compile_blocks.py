@@ -4,6 +4,8 @@ torch.compile saves, which is advised; `tune` measures both."""
 from profiler_job.analysis.changes.evidence import CaptureEvidence, ChangeEvidence
 
 CODE = "for block in model.blocks: block.compile(), before the first step"
+ACTION = "Compile each block"
+LINE = "for block in model.blocks: block.compile()"
 
 
 def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:

@@ -4,6 +4,8 @@ so it is never advised; `tune` measures it."""
 from profiler_job.analysis.changes.evidence import CaptureEvidence, ChangeEvidence
 
 CODE = "with sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION], set_priority=True): around the steps"
+ACTION = "Use cuDNN's attention"
+LINE = "with sdpa_kernel([SDPBackend.CUDNN_ATTENTION]):"
 
 
 def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:

@@ -4,6 +4,8 @@ these, so it is never advised; `tune` measures it."""
 from profiler_job.analysis.changes.evidence import CaptureEvidence, ChangeEvidence
 
 CODE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True in the environment"
+ACTION = "Let memory segments grow"
+LINE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 
 
 def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:

@@ -6,6 +6,8 @@ from profiler_job.analysis.changes.optimizer_code import set_foreach
 from profiler_job.analysis.changes.script_code import FoundEdits, Program
 
 CODE = "foreach=True, PyTorch's default, for an optimizer that has no fused=True"
+ACTION = "Use the foreach optimizer"
+LINE = "AdamW(parameters, foreach=True)"
 
 
 def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:

@@ -11,6 +11,8 @@ from profiler_job.jobs.contract.quantities import format_share
 from profiler_job.jobs.contract.ranges import OPTIMIZER
 
 CODE = "torch.optim.AdamW(..., fused=True)"
+ACTION = "Use the fused optimizer"
+LINE = "AdamW(parameters, fused=True)"
 
 
 def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:

@@ -14,6 +14,8 @@ from profiler_job.jobs.contract.quantities import format_share
 from profiler_job.jobs.contract.ranges import FORWARD
 
 CODE = "gradient_checkpointing=False, or layer(x) in place of checkpoint(layer, x)"
+ACTION = "Stop checkpointing"
+LINE = "model.gradient_checkpointing_disable()"
 
 
 def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:

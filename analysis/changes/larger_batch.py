@@ -11,6 +11,8 @@ from profiler_job.analysis.changes.evidence import (
 from profiler_job.jobs.contract.quantities import format_share
 
 CODE = "twice the batch size, with a learning rate for it"
+ACTION = "Double the batch"
+LINE = "batch_size *= 2"
 
 
 def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:

@@ -5,6 +5,8 @@ from profiler_job.jobs.contract.quantities import format_share
 from profiler_job.jobs.contract.ranges import DECODE
 
 CODE = 'model.generate(..., cache_implementation="static"), compiled with mode="reduce-overhead"'
+ACTION = "Use a static cache"
+LINE = 'model.generate(x, cache_implementation="static")'
 GROWS = "CatArrayBatchedCopy"
 """In the names of kernels that copy a cache into a longer one."""
 

@@ -3,6 +3,8 @@
 from profiler_job.analysis.changes.evidence import LEAST, CaptureEvidence, ChangeEvidence
 
 CODE = "call .item(), .cpu() and print(loss) once in many steps"
+ACTION = "Synchronise less often"
+LINE = "if step % 100 == 0: print(loss.item())"
 
 
 def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:

@@ -5,6 +5,8 @@ from profiler_job.analysis.changes.evidence import CaptureEvidence, ChangeEviden
 from profiler_job.analysis.changes.script_code import FoundEdits, Program
 
 CODE = 'torch.set_float32_matmul_precision("high")'
+ACTION = "Allow TF32"
+LINE = 'torch.set_float32_matmul_precision("high")'
 
 
 def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:

@@ -11,8 +11,11 @@ from profiler_job.analysis.insight.limit_columns import OF_PARTS, PARTS
 from profiler_job.analysis.insight.section_columns import SummaryTables
 from profiler_job.jobs.contract.quantities import format_share, format_time
 from profiler_job.jobs.contract.step_limit import (
+    COMMUNICATION,
     COMPUTE,
     CPU,
+    GPU,
+    MEMORY,
     StepLimit,
     describe_causes,
     describe_limit,
@@ -36,6 +39,24 @@ LONG_NO_WORK = 0.05
 """From this part of all time on, the time before the first and after the last operation of a GPU is shown, too."""
 LEAST_SAID = 0.01
 """Phases that take less than this part are only in the tables."""
+
+
+def describe_headline(limit: StepLimit) -> str:
+    """`The GPU waits for the CPU 46% of this step`, `CPU (46%) or memory (36%) limits this step`"""
+    shares = [f"{limit.measure_share(name):.0%}" for name in limit.names]
+    if len(shares) > 1:
+        line = " or ".join(f"{name} ({share})" for name, share in zip(limit.names, shares))
+        return f"{line[0].upper()}{line[1:]} limits this step"
+    return f"{_HEADLINES[limit.names[0]]} {shares[0]} of this step" if shares else "No time passes"
+
+
+_HEADLINES = {
+    COMPUTE: "Matmuls and attention take",
+    MEMORY: "Reading and writing memory takes",
+    COMMUNICATION: "Communication takes",
+    CPU: "The GPU waits for the CPU",
+    GPU: "The GPU is busy",
+}
 
 
 def describe_verdict(summary: SummaryTables) -> list[str]:

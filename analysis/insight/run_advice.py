@@ -63,8 +63,8 @@ def rank_changes(advised: pd.DataFrame, predicted: pd.DataFrame, measured: pd.Da
     nothing is known, then what is not advised. Only what was measured, or what the run has evidence for.
 
     Each has changes (names), do, reason (empty where it is advised), step_ns (as it is) and gain_ns (None where it is
-    not known); measured_in where it was measured; ceiling_ns where it was not, with least_ns and most_ns where it is
-    predicted, time_ns and sure where it is not.
+    not known). Where it was measured: measured_in, and the speed-up's range low to high. Where it was not: ceiling_ns,
+    with least_ns and most_ns where it is predicted, time_ns and sure where it is not.
     """
     evident = {row["change"]: row for row in advised.to_dict("records")}
     gains, others = _list_measured(measured)
@@ -107,6 +107,8 @@ def _list_measured(measured: pd.DataFrame) -> tuple[list[dict[str, Any]], list[d
         entry |= {
             "step_ns": row["before_ns"],
             "gain_ns": row["before_ns"] - row["after_ns"],
+            "low": row["low"],
+            "high": row["high"],
             "measured_in": row["measured_in"],
         }
         if row["gains"]:

@@ -86,7 +86,11 @@ def make_limit(row: Mapping[str, Any]) -> StepLimit:
 
 def find_limits(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> dict[str, StepLimit]:
     """Find what limits the whole step of each timed and profiled run, by run_id."""
-    table = measure_limits(steps, kernels, memops)
+    return select_step_limits(measure_limits(steps, kernels, memops))
+
+
+def select_step_limits(table: pd.DataFrame) -> dict[str, StepLimit]:
+    """Select the limit of the whole step of each run, by run_id. table: of `measure_limits`."""
     rows = table[table["phase"] == ranges.STEP].to_dict("records")
     return {str(row["run_id"]): make_limit(row) for row in rows}
 

@@ -52,6 +52,14 @@ def host_times(steps: pd.DataFrame, collector: str, prefix: str) -> pd.DataFrame
     return spread(wall_times(steps, collector), ["run_id", "phase"], "wall_ns", prefix)
 
 
+def measure_processes(steps: pd.DataFrame) -> pd.DataFrame:
+    """Medians of the unprofiled step in the processes of each run: run_id, num_processes, shortest_ns, longest_ns."""
+    walls = wall_times(steps, "timer")
+    medians = walls[walls["phase"] == STEP].groupby(["run_id", "process"], sort=False)["wall_ns"].median()
+    table = medians.groupby("run_id", sort=False).agg(["count", "min", "max"]).reset_index()
+    return table.set_axis(["run_id", "num_processes", "shortest_ns", "longest_ns"], axis=1)
+
+
 def moments(samples: pd.DataFrame, by: list[str], value: str, prefix: str) -> pd.DataFrame:
     """Mean of `value` and the standard deviation of samples (NaN of a single one): by, {prefix}_mean_ns,
     {prefix}_std_ns."""

@@ -67,7 +67,7 @@ def answer(parts: Sequence[Part], band: Band | None) -> Answer:
     numbers of finished runs only. band: of wall times."""
     rows = pd.concat([part.rows for part in parts], ignore_index=True)
     gpus = sorted(rows["gpu_name"].unique())
-    rows["gpu_name"] = rows["gpu_name"].map(_shorten_names(gpus))
+    rows["gpu_name"] = rows["gpu_name"].map(shorten_names(gpus))
     axes = [
         name
         for name in run_grid.VARIANT_AXES
@@ -107,7 +107,7 @@ def answer(parts: Sequence[Part], band: Band | None) -> Answer:
     return assemble(facts, [], [table], [])
 
 
-def _shorten_names(gpus: Iterable[str]) -> dict[str, str]:
+def shorten_names(gpus: Iterable[str]) -> dict[str, str]:
     """Each GPU by the first word of its model, such as H200, where that tells them apart: in full they make the table
     wider than the page."""
     short = {name: (name.removeprefix("NVIDIA ").split() or [name])[0] for name in gpus}

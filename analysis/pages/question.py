@@ -96,7 +96,7 @@ class Question:
     navigation has it. needs: names of the inputs that it reads. answer: its docstring is the specification. study:
     whose recordings it is about; "" for the main recording, None if it is asked of the main recording and of the same
     runs in BF16. searched: what a reader may search for who has not read the page. also_as: further templates for the
-    same answer. decides_by: studies whose runs decide what the home page says to change first.
+    same answer.
     """
 
     letter: str
@@ -109,7 +109,6 @@ class Question:
     study: str | None = None
     searched: tuple[str, ...] = ()
     also_as: tuple[str, ...] = ()
-    decides_by: tuple[str, ...] = ()
 
     @property
     def page(self) -> str:

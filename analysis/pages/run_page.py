@@ -1,12 +1,12 @@
 """One run: its timings by every clock, phases, kernel families, kernels, modules, memory and API calls."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.insight import run_advice, run_limit
+from profiler_job.analysis.insight import run_advice, run_limit, step_parts
 from profiler_job.analysis.insight.communication_lines import NO_CAUSES
 from profiler_job.analysis.insight.insight import interpret_run
 from profiler_job.analysis.insight.results import Insight
@@ -23,10 +23,12 @@ from profiler_job.analysis.metrics import gpu_samples as machine
 from profiler_job.analysis.metrics.exchange import list_late_kernels, sum_by_gpu
 from profiler_job.analysis.metrics.ordering import place, sort_stably
 from profiler_job.analysis.pages.case_columns import spread_column, step_columns
+from profiler_job.analysis.pages.first_screen import describe_screen
 from profiler_job.analysis.pages.module_costs import module_table, module_tree
 from profiler_job.analysis.pages.telemetry import Price
 from profiler_job.analysis.pages.titles import attention_of
 from profiler_job.analysis.recording.run_table import measure_by_run
+from profiler_job.analysis.reference.gpu_prices import find_price
 from profiler_job.analysis.render.answer import Answer, Chart, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.axes import find_label, find_value_label, find_value_words
@@ -61,10 +63,11 @@ def answers(
     num_steps = kernel_time.num_profiled_steps(kernels)
     totals = kernel_time.kernel_totals(kernels)
     order = _family_order(totals)
+    elapsed = run_limit.split_steps(kernels, memops)
     of_run = {
         name: _group_by_run(rows)
         for name, rows in {
-            "elapsed": run_limit.split_steps(kernels, memops),
+            "elapsed": elapsed,
             "findings": run_limit.find(kernels, memops),
             "times": _times(steps, kernels, memops),
             "totals": totals,
@@ -76,7 +79,10 @@ def answers(
             "checks": checks,
         }.items()
     }
-    limits = step_limits.find_limits(steps, kernels, memops)
+    all_limits = step_limits.measure_limits(steps, kernels, memops)
+    limits = step_limits.select_step_limits(all_limits)
+    parts_of = _group_by_run(step_parts.measure_step_parts(all_limits, elapsed, kernels, memops))
+    in_processes = timing.measure_processes(steps).set_index("run_id")
     timed, predictions = step_clocks.clocks(steps), _group_by_run(predicted)
     measured_of = _group_by_run(pd.DataFrame(columns=["run_id"]) if measured is None else measured)
     beside = machine.summarise_runs(runs, steps, processes, telemetry, price.per_hour if price else None).set_index(
@@ -96,8 +102,40 @@ def answers(
             | _state_of_machine(beside, str(run["run_id"]))
             | {"price": price}
         )
+        numbers = _collect_numbers(facts, in_processes)
+        facts["screen"] = describe_screen(facts["run"], parts_of(run), limits.get(run_id), first, numbers)
         answer = assemble(facts, [], _tables(frames), _charts(frames, order))
         yield str(run["run_id"]), answer
+
+
+def _collect_numbers(facts: Mapping[str, Any], in_processes: pd.DataFrame) -> dict[str, Any]:
+    """The key numbers of a run, as `describe_screen` takes them. in_processes: of `timing.measure_processes`."""
+    run, of_machine = facts["run"], facts["machine"]
+    is_timed = facts["step_ns"] is not None
+    of_processes = in_processes.loc[run["run_id"]].to_dict() if is_timed else {}
+    return {
+        "step_ns": facts["step_ns"],
+        "tokens_per_s": of_machine["tokens_per_s"],
+        "mfu": facts["mfu"],
+        "peak_bytes": run["peak_memory_bytes"] or None,
+        **_find_cost(run, of_machine, facts["price"]),
+        "num_steps": run["measured_steps"] if is_timed else 0,
+        "num_slow": of_machine["num_slow"] or 0,
+        **of_processes,
+    }
+
+
+def _find_cost(run: Mapping[str, Any], of_machine: Mapping[str, Any], price: Price | None) -> dict[str, Any]:
+    """What a million tokens cost: at the `price` that a user gave, or else at the list price of the GPU."""
+    if price is not None:
+        given = f"{price.per_hour:g} an hour, as given on {price.on}"
+        return {"cost": of_machine.get("cost_per_million"), "currency": "", "price": given}
+    listed, tokens_per_s = find_price(str(run["gpu_name"])), of_machine["tokens_per_s"]
+    if listed is None or not tokens_per_s:
+        return {"cost": None, "currency": "", "price": ""}
+    num_gpus = int(run.get("gpus") or 1)
+    cost = listed.compute_usd_per_million(tokens_per_s) * num_gpus
+    return {"cost": cost, "currency": "$", "price": listed.describe()}
 
 
 def _interpret(run: pd.Series, frames: "RunData", first: list[dict[str, Any]], limit: StepLimit | None) -> Insight:

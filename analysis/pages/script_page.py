@@ -47,6 +47,7 @@ def answer(
         "run": {key: None if pd.isna(value) else value for key, value in run.items()},
         "insight": interpret_run(run, frames.parts, communication, findings, [], limit, causes),
         "waits": describe_recorded_waits(waits, scalars, limit),
+        "tokens_per_s": _measure_tokens_per_s(frames, scalars),
         "has_modules": len(frames.tree) > 0,
         "replayed": _replayed(kernels),
         "num_ranks": len(frames.ranks),
@@ -178,6 +179,13 @@ def _generation_claims(frames: ScriptData, scalars: dict[str, float]) -> list[Cl
         Claim(kind, frames.step[[f"{kind}_ns" in scalars] * len(frames.step)], facts=describe(kind))
         for kind in (ranges.PREFILL, ranges.DECODE)
     ]
+
+
+def _measure_tokens_per_s(frames: ScriptData, scalars: dict[str, float]) -> float | None:
+    """Tokens of a second of unprofiled steps; None if they are not known."""
+    if not len(frames.step) or not scalars.get("tokens_per_step"):
+        return None
+    return scalars["tokens_per_step"] / (float(frames.step["timer_ns"].iloc[0]) / 1e9)
 
 
 def _rate(scalars: dict[str, float]) -> Callable[[pd.DataFrame], dict[str, Any]]:

@@ -15,8 +15,9 @@ from profiler_job.jobs.contract.changes import FUSED_ADAMW
 from profiler_job.jobs.contract.layout import SCRIPT
 from profiler_job.jobs.contract.modes import MODES
 
-COLUMNS = ("run_id", "changes", "before_ns", "after_ns", "measured_in", "gains")
-_TIMES = ["run_id", "gpu_name", "num_parameters", "ns", "min_ns", "max_ns", "parts", "loop_ns", "measured_in"]
+COLUMNS = ("run_id", "changes", "before_ns", "after_ns", "low", "high", "measured_in", "gains")
+_OF_STEP = ["ns", "min_ns", "max_ns", "shortest_ns", "longest_ns", "parts"]
+_TIMES = ["run_id", "gpu_name", "num_parameters", *_OF_STEP, "loop_ns", "measured_in"]
 
 
 def measure_gains(recordings: Mapping[str, Any], band: Band | None) -> pd.DataFrame:
@@ -24,7 +25,8 @@ def measure_gains(recordings: Mapping[str, Any], band: Band | None) -> pd.DataFr
     such a GPU: COLUMNS.
 
     before_ns and after_ns: the unprofiled step, the median over steps. Both are of one recording (`measured_in`) where
-    one has both, as hosts differ; otherwise of the first ones that have them. gains: whether the run is faster with the
+    one has both, as hosts differ; otherwise of the first ones that have them. low, high: the range of before_ns /
+    after_ns over pairs of processes, each with the median of its steps. gains: whether the run is faster with the
     changes, beyond the noise `band` of wall times and what a faster host explains.
     """
     times = pd.concat([pd.DataFrame(columns=_TIMES), *(_list_timed(name, rec) for name, rec in recordings.items())])
@@ -40,19 +42,23 @@ def measure_gains(recordings: Mapping[str, Any], band: Band | None) -> pd.DataFr
         return pd.DataFrame(columns=[*COLUMNS])
     rows = pd.DataFrame(pairs)
     of_host = (rows["loop_ns_before"] / rows["loop_ns"]).astype(float).fillna(1.0).clip(lower=1)
-    sides = rows.rename(columns={f"{name}_before": f"before_{name}" for name in ("ns", "min_ns", "max_ns", "parts")})
-    sides = sides.rename(columns={name: f"after_{name}" for name in ("ns", "min_ns", "max_ns", "parts")})
+    sides = rows.rename(columns={f"{name}_before": f"before_{name}" for name in _OF_STEP})
+    sides = sides.rename(columns={name: f"after_{name}" for name in _OF_STEP})
+    low = sides["before_shortest_ns"] / sides["after_longest_ns"]
+    high = sides["before_longest_ns"] / sides["after_shortest_ns"]
     gains = differences.differ(sides, "before", "after", band) & (sides["before_ns"] / sides["after_ns"] > of_host)
-    return sides.assign(gains=gains)[[*COLUMNS]]
+    return sides.assign(gains=gains, low=low, high=high)[[*COLUMNS]]
 
 
 def _list_timed(name: str, rec: Any) -> pd.DataFrame:
-    """The unprofiled step of each finished run of a recording: _TIMES; parts: how long its GPU waits, as a noise band
-    needs it, or at most waits where it was not profiled; loop_ns: of a loop of plain Python on its host."""
+    """The unprofiled step of each finished run of a recording: _TIMES; shortest_ns, longest_ns: medians of its
+    processes; parts: how long its GPU waits, as a noise band needs it, or at most waits where it was not profiled;
+    loop_ns: of a loop of plain Python on its host."""
     steps = timing.host_times(rec.steps, "timer", "step")
     steps = steps[steps["phase"] == ranges.STEP].rename(columns=lambda column: column.removeprefix("step_"))
     ok = run_grid.select_measured_runs(rec.runs).astype({"run_id": str, "gpu_name": str})
     table = ok[["run_id", "gpu_name", "num_parameters"]].merge(steps[["run_id", "ns", "min_ns", "max_ns"]], on="run_id")
+    table = table.merge(timing.measure_processes(rec.steps), on="run_id")
     waits = differences.times_of_steps(rec.steps, rec.kernels, rec.memops).set_index("run_id")["parts"]
     at_most = table["run_id"].map(step_clocks.measure_host_limited(rec.steps))
     loops = rec.processes.groupby(rec.processes["run_id"].astype(str))["host_loop_ns"].median()

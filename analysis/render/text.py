@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from profiler_job.jobs.contract.quantities import Kind, format_number, format_quantity, format_share
+from profiler_job.jobs.contract.quantities import Kind, format_number, format_quantity, format_rounded, format_share
 from profiler_job.jobs.contract.words import inflect
 
 MINUS, THIN = "\u2212", "\u202f"
@@ -126,6 +126,27 @@ def ratio(value: float) -> Markup:
 
 def count(value: float) -> Markup:
     return quantity(value, "count")
+
+
+def rounded(value: float, unit: str) -> Markup:
+    """Two significant digits, and all before the point: of ns, bytes, a share or a ratio."""
+    kind: Kind = {"ns": "time"}.get(unit, unit)  # type: ignore[assignment]
+    return typeset(format_rounded(kind, value))
+
+
+def number_alone(value: float, unit: str) -> Markup:
+    """`rounded` without its unit, in a range."""
+    return Markup(str(rounded(value, unit)).rstrip("\u00d7%"))
+
+
+def thousands(value: float) -> Markup:
+    """`17.9k`: three digits of a rate."""
+    return Markup(f"{value / 1e3:.3g}k" if value >= 1e3 else f"{value:.3g}")
+
+
+def short_parameters(value: float) -> Markup:
+    """`0.97B`: two digits of the parameters of a model."""
+    return Markup(f"{value / 1e9:.2g}B" if value >= 1e8 else f"{value / 1e6:.2g}M")
 
 
 def span(pair: tuple[int, int], noun: str) -> Markup:

@@ -16,7 +16,6 @@ from profiler_job.analysis.reference import kernel_families
 from profiler_job.analysis.render.answer import Answer, assemble
 from profiler_job.analysis.render.tables import page_of_run
 from profiler_job.analysis.render.text import file_name
-from profiler_job.analysis.site.combine import join_tables
 from profiler_job.analysis.site.site_writer import Site
 from profiler_job.jobs.contract.layout import SCRIPT
 
@@ -56,24 +55,6 @@ def describe_conditions(rec: store.Recording) -> dict[str, Any]:
 def describe_question_conditions(rec: store.Recording) -> dict[str, Any]:
     """The head of a question's numbers: the conditions of the runs, and what their machines did to them."""
     return environment.conditions(rec.runs) | {"machines": environment.machines(rec.runs, rec.processes, rec.telemetry)}
-
-
-def describe_claim_conditions(recordings: list[store.Recording], deciding: Answer | None) -> dict[str, Any]:
-    """The conditions of all runs that the first claims of the overview are about: training steps, with the ladder
-    (`deciding`) the runs of its rows alone. A run that several of the `recordings` hold counts in the first."""
-    rows = [deciding.tables[key].rows for key in ("shown", "rest", "alone")] if deciding else []
-    claimed = {*pd.concat([of["run_id"].astype(str) for of in rows])} if rows else None
-    seen: set[str] = set()
-    parts: dict[str, list[pd.DataFrame]] = {"runs": [], "processes": [], "telemetry": []}
-    for rec in recordings:
-        steps = {*rec.runs.loc[rec.runs["mode"].astype(str) == "train_step", "run_id"].astype(str)} - seen
-        held = steps if claimed is None else steps & claimed
-        seen |= held
-        for name, tables in parts.items():
-            table = getattr(rec, name)
-            tables.append(table[table["run_id"].astype(str).isin(held)])
-    runs, processes, states = (join_tables(tables) for tables in parts.values())
-    return environment.conditions(runs) | {"machines": environment.machines(runs, processes, states)}
 
 
 def describe_version(manifest: Mapping[str, Any]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The pages of questions and studies, the overview and the reconciliation."""
+"""The pages of questions and studies, the home page and the reconciliation."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,12 +11,11 @@ import pandas as pd
 from profiler_job.analysis.metrics import differences
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.pages import (
-    overview,
+    run_page,
     script_page,
     telemetry,
     token_costs,
 )
-from profiler_job.analysis.pages.predictions import list_errors_by_change
 from profiler_job.analysis.pages.question import Inputs, Question
 from profiler_job.analysis.pages.questions import QUESTIONS, STUDIES, group_by_section
 from profiler_job.analysis.prediction import recording_predictions
@@ -26,11 +25,11 @@ from profiler_job.analysis.render.answer import Answer, assemble
 from profiler_job.analysis.render.tables import page_of_run
 from profiler_job.analysis.render.text import plain
 from profiler_job.analysis.site.combine import find_rates, select_rates
+from profiler_job.analysis.site.home_page import RUN_TABLES, write_home
 from profiler_job.analysis.site.page_context import (
     RunPages,
     ask,
     check_recording,
-    describe_claim_conditions,
     describe_conditions,
     describe_question_conditions,
     find_run_pages,
@@ -39,6 +38,7 @@ from profiler_job.analysis.site.page_context import (
     make_site_of_study,
 )
 from profiler_job.analysis.site.site_writer import Site
+from profiler_job.jobs.contract.changes import TRIABLE
 from profiler_job.jobs.contract.modes import MODES
 from profiler_job.jobs.contract.studies import AGAIN, BF16
 
@@ -55,12 +55,14 @@ def write_questions(
     price: telemetry.Price | None = None,
     losses: store.Recording | None = None,
     captured: Sequence[store.Recording] = (),
+    gains: pd.DataFrame | None = None,
 ) -> Site:
-    """Write the pages of questions and studies, the reconciliation (`checked`), and the overview with their verdicts.
-    compared: facts of the pages of comparisons, for the overview. known: pages of runs of studies; the others are on
+    """Write the pages of questions and studies, the reconciliation (`checked`), and the home page with their verdicts.
+    compared: facts of the pages of comparisons, for the home page. known: pages of runs of studies; the others are on
     the page of all runs. predicted: predictions of runs, as `_read_predictions` gives them. bands: of the runs that
     were recorded again, worked out where not given. price: of the GPUs of one run. losses: the recordings of the study
-    LOSSES, which the ladder reads. captured: runs that predictions were made from, in addition to `rec`."""
+    LOSSES, which the ladder reads. captured: runs that predictions were made from, in addition to `rec`. gains: as in
+    `prediction.measured`."""
     site = make_site(rec, docs)
     run_pages = {run: page_of_run(run[0]) for run in identify_runs(rec.runs)}
     for study, studied in studies.items():
@@ -99,29 +101,14 @@ def write_questions(
         if studied is None:
             return _write_question(site, question, _answer_not_recorded(question), None, "not_recorded.md")
         own = site if studied is rec else make_site_of_study(site, question.study or "", studied, rec.runs, known)
-        answers[question.letter] = answer_study(question, studied)
-        return _write_question(own, question, answers[question.letter], studied, price=price)
+        return _write_question(own, question, answer_study(question, studied), studied, price=price)
 
-    answers: dict[str, Answer] = {}
     said = {letter: write_question(question) for letter, question in QUESTIONS.items()}
     said |= {letter: write_study(question) for letter, question in STUDIES.items()}
-    pages: dict[str, Any] = {"conditions": describe_question_conditions(rec), "held": list_errors_by_change(predicted)}
-    leading, deciding = None, None
-    claimed: tuple[str, ...] = ()
-    for letter, question in STUDIES.items():
-        if question.study == BF16 and twin:
-            leading, pages["leading"], claimed = answers[letter], said[letter], (BF16, *claimed)
-        if question.decides_by and letter in answers:
-            deciding, pages["deciding"], claimed = answers[letter], said[letter], (*claimed, *question.decides_by)
-    of_claims = [rec, *(studies[name] for name in claimed if name in studies)]
-    pages["claimed_in"] = describe_claim_conditions(of_claims, deciding) if claimed else pages["conditions"]
     site.write("report/reconciliation.md", "reconciliation.md", checked, **describe_conditions(rec))
     agreement = site.block("index.md", "reconciliation.md", checked, "verdict")
-    pages |= {"sections": group_by_section(said), "agreement": agreement, "compared": compared}
-    home = overview.answer(
-        rec.runs, rec.steps, rec.kernels, rec.manifest, leading, deciding, studies.get(BF16), run_pages
-    )
-    site.write("index.md", "overview.md", home, **pages)
+    pages = {"sections": group_by_section(said), "agreement": agreement, "compared": compared}
+    write_home(site, rec, studies, run_pages, gains, **pages)
     return site
 
 
@@ -147,16 +134,14 @@ class _Twin:
     site: Site
 
     def write(self, question: Question, bands: Bands | None) -> dict[str, Any]:
-        """Write the page of a question of the twin; gives what the page of the main recording and the overview show of
-        it."""
+        """Write the page of a question of the twin; gives what the page of the main recording shows of it."""
         answer = ask(question, self.rec, bands=bands)
         slug, template = f"bf16-{question.slug}", question.template
         words = {**_words(question), "twin_of": question.slug, "searched": []}
         self.site.write(
             f"report/{slug}.md", template, answer, **words, conditions=describe_question_conditions(self.rec)
         )
-        verdicts = {page: self.site.block(page, template, answer, "verdict") for page in (question.page, "index.md")}
-        return {"twin": {"slug": slug, "verdict": verdicts[question.page], "in_overview": verdicts["index.md"]}}
+        return {"twin": {"slug": slug, "verdict": self.site.block(question.page, template, answer, "verdict")}}
 
 
 def _words(question: Question) -> dict[str, Any]:
@@ -172,10 +157,22 @@ def write_overview_of_script(
     compared: facts of the pages of comparisons."""
     site = make_site(rec, docs)
     site.write("report/reconciliation.md", "reconciliation.md", checked)
+    first = write_script_page(site, rec, compared)
+    return site, plain(site.block("index.md", "script_page.md", first, "verdict"))
+
+
+def write_script_page(site: Site, rec: store.Recording, compared: Sequence[Mapping[str, Any]] = ()) -> Answer:
+    """Write the first page of the report on a script, and return its answer."""
     kernels, memops = read_whole(rec.kernels), read_whole(rec.memops)
     first = script_page.answer(rec.runs, rec.steps, kernels, memops, rec.figures, rec.waits, rec.sync_calls)
-    site.write("index.md", "script_page.md", first, compared=compared)
-    return site, plain(site.block("index.md", "script_page.md", first, "verdict"))
+    tables = {name: getattr(rec, name) for name in RUN_TABLES}
+    predicted = recording_predictions.predictions(rec)
+    [(_, of_run)] = run_page.answers(**tables, checks=pd.DataFrame(columns=["run_id"]), predicted=predicted)
+    screen = of_run.facts["screen"]
+    screen["numbers"]["tokens_per_s"] = screen["numbers"]["tokens_per_s"] or first.facts["tokens_per_s"]
+    triable = next((card["changes"] for card in screen["cards"] if {*card["changes"]} <= {*TRIABLE}), ())
+    site.write("index.md", "script_page.md", first, compared=compared, screen=screen, triable=",".join(triable))
+    return first
 
 
 def _answer_not_recorded(question: Question) -> Answer:
@@ -192,7 +189,7 @@ def _write_question(
     **more: Any,
 ) -> dict[str, Any]:
     """Write a question's page, with the conditions of the runs of `rec` and what `more` there is to say; gives what the
-    overview shows of it."""
+    home page shows of it."""
     template = template or question.template
     words = {**_words(question), **more}
     measured = {} if rec is None else {"conditions": describe_question_conditions(rec)}

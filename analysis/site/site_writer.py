@@ -4,7 +4,7 @@ Answer."""
 import json
 import posixpath
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,10 @@ from markupsafe import Markup
 from profiler_job.analysis.render import (
     chart_parts,
     charts,
+    icicle,
     pipe_tables,
     regime_map,
-    step_figure,
+    screen_source,
     svg_files,
     tables,
     text,
@@ -48,6 +49,10 @@ FILTERS = (
     "rough_ratio",
     "ratio_range",
     "percent_range",
+    "rounded",
+    "number_alone",
+    "thousands",
+    "short_parameters",
     "count",
     "span",
     "quantity",
@@ -158,6 +163,10 @@ class Site:
     def _render(self, path: str, template: str, answer: Answer, **extra: Any) -> str:
         return _Page(self, path, answer).render(template, **extra)
 
+    def render_part(self, path: str, template: str, answer: Answer, **extra: Any) -> str:
+        """Render a template of HTML as a part of the page `path`."""
+        return str(_Page(self, path, answer).render_part(template, **extra))
+
     def block(self, path: str, template: str, answer: Answer, block: str, **extra: Any) -> Markup:
         """One block of a template as it would read on the page `path`, on one line: the verdict of a question, for the
         overview."""
@@ -247,7 +256,12 @@ class _Page:
             "table": self.table,
             "chart": self.chart,
             "heat": self.heat,
-            "step_parts": self.step_parts,
+            "icicle": icicle.draw,
+            "tabulate": icicle.tabulate,
+            "kind_labels": icicle.LABELS,
+            "describe_gain": screen_source.describe_gain,
+            "first_screen": self.first_screen,
+            "home_screen": self.home_screen,
             "regimes": self.regimes,
             "take_along": lambda anchor: tables.to_take_along(anchor, "", self.root),
             "extremes": self.extremes,
@@ -340,12 +354,25 @@ class _Page:
         linked = (table, link, self.site.run_links, self.root)
         return self._add_figure(link, pipe_tables.heat_to_markdown(*linked), tables.heat_html(*linked))
 
-    def step_parts(self, key: str) -> Markup:
-        """The table `key` as a figure of one step, which a script lets choose."""
-        table = self.answer.tables[key]
-        link = self._csv(key, table.rows[[column.key for column in table.columns]], table.columns)
-        drawn = (table, link, self.root, dict(self.site.families))
-        return self._add_figure(link, step_figure.to_markdown(*drawn), step_figure.to_html(*drawn))
+    def first_screen(self, screen: Mapping[str, Any], name: str, link: str = "") -> Markup:
+        """The first screen of a run (`pages.first_screen`). name: for ids; link: of the run, on another page."""
+        csv_link = self._csv("step", screen["parts"].drop(columns="run_id"), ())
+        html = self.render_part("first_screen.html", screen=screen, name=name, link=Markup(link))
+        return self._add_figure(csv_link, screen_source.to_markdown(screen, csv_link), html)
+
+    def home_screen(self, picker: Mapping[str, Any], states: Sequence[Mapping[str, Any]], shown: str) -> Markup:
+        """The first screen of the home page: the choices, and the states of the case that is shown without scripts."""
+        known = {state["label"]: state["screen"] for state in states if state["screen"]}
+        parts = [screen["parts"].assign(state=state) for state, screen in known.items()]
+        csv_link = self._csv("step", pd.concat(parts, ignore_index=True).drop(columns="run_id"), ())
+        choices = self.render_part("home_picker.html", picker=picker)
+        screens = self.render_part("home_states.html", states=states, shown=shown)
+        html = Markup('<div class="home" id="home">\n{}\n{}\n</div>').format(choices, screens)
+        return self._add_figure(csv_link, screen_source.to_markdown(known[shown], csv_link), html)
+
+    def render_part(self, template: str, **extra: Any) -> Markup:
+        """HTML of a template, without blank lines."""
+        return Markup("\n".join(line for line in self.render(template, **extra).splitlines() if line.strip()))
 
     def regimes(self, key: str) -> Markup:
         """The table `key` as a map of what limits each case."""

@@ -211,7 +211,9 @@ def _draft(
     if is_script:
         site, verdict = write_overview_of_script(rec, docs, checked, summary)
     else:
-        site = write_questions(rec, docs, studies, summary, known, predicted, checked, bands, price, losses, captured)
+        site = write_questions(
+            rec, docs, studies, summary, known, predicted, checked, bands, price, losses, captured, gains
+        )
         write_tested(site, measured, predicted)
     write_lists(site, published, rec, studies, downloads, price)
     write_explore(site, rec, every_study, known, bands)

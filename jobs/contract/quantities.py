@@ -144,6 +144,15 @@ def format_time(ns: float) -> str:
     return format_quantity("time", ns)
 
 
+def format_rounded(kind: Kind, value: float, unit: str = "") -> str:
+    """Format a quantity with two significant digits, and all digits before the point. unit: one that is given."""
+    units = UNITS[kind]
+    unit = unit or _choose_unit(units, value)
+    scaled = abs(value) / units[unit]
+    decimals = max(0, 1 - math.floor(math.log10(float(f"{scaled:.2g}")))) if scaled else 0
+    return format_quantity(kind, value, Form(unit, units[unit], min(decimals, MOST_DECIMALS)))
+
+
 def format_size(num_bytes: float) -> str:
     return format_quantity("bytes", num_bytes)
 

@@ -123,17 +123,14 @@
     const space = document.querySelector("svg").namespaceURI;
     const svg = document.createElementNS(space, "svg");
     const frame = figure.getBoundingClientRect();
-    // Choices are left out, and so is their room.
-    const choices = figure.querySelector(".choices")?.getBoundingClientRect();
-    const leftOut = (y) => (choices && y >= choices.bottom ? choices.height : 0);
     const add = (name, set, words = "") => {
       const part = document.createElementNS(space, name);
       for (const [key, value] of Object.entries(set)) part.setAttribute(key, value);
       part.textContent = words;
       svg.append(part);
     };
-    const at = ({ left, top }) => ({ x: (left - frame.left).toFixed(1), y: (top - frame.top - leftOut(top)).toFixed(1) });
-    const shown = [...figure.querySelectorAll("*")].filter((one) => !one.closest(".take, .choices, .read") && one.getClientRects().length);
+    const at = ({ left, top }) => ({ x: (left - frame.left).toFixed(1), y: (top - frame.top).toFixed(1) });
+    const shown = [...figure.querySelectorAll("*")].filter((one) => !one.closest(".take, .read") && one.getClientRects().length);
     for (const one of shown) {
       const box = one.getBoundingClientRect();
       const { backgroundColor: fill } = getComputedStyle(one);
@@ -171,7 +168,7 @@
       for (const [key, value] of Object.entries({ ...at(box), width: box.width, height: box.height })) drawn.setAttribute(key, value);
       svg.append(drawn);
     }
-    svg.setAttribute("viewBox", `-8 -8 ${(frame.width + 16).toFixed(0)} ${(frame.height - leftOut(Infinity) + 16).toFixed(0)}`);
+    svg.setAttribute("viewBox", `-8 -8 ${(frame.width + 16).toFixed(0)} ${(frame.height + 16).toFixed(0)}`);
     return svg;
   };
 
@@ -199,10 +196,10 @@
   };
 
   const page = location.pathname.split("/").pop().replace(/\.html$/, "") || "index";
-  for (const button of document.querySelectorAll("[data-svg]")) {
-    const figure = button.closest("figure");
-    button.addEventListener("click", () => save(drawing(figure), "image/svg+xml", `${page}-${figure.id}.svg`));
-  }
+  document.addEventListener("click", ({ target }) => {
+    const figure = target.closest?.("[data-svg]")?.closest("figure");
+    if (figure) save(drawing(figure), "image/svg+xml", `${page}-${figure.id}.svg`);
+  });
   for (const button of document.querySelectorAll("[data-drawn]")) {
     const figure = button.closest("figure");
     button.addEventListener("click", () => save(csv(bars(figure)), "text/csv", `${page}-${figure.id}.csv`));

@@ -94,7 +94,7 @@ def test_nothing_is_loaded_from_elsewhere(site, pages):
         found = re.findall(r"(?:url\(|@import)\s*[\"']?((?:https?:)?//[^)\"']*)", style.read_text(encoding="utf-8"))
         assert not found, style.name
     own = sorted(path.name for path in (ROOT / "site" / "assets").glob("*.js"))
-    assert {"report.js", "step.js", "explore.js"} <= {*own}
+    assert {"report.js", "first_screen.js", "explore.js"} <= {*own}
     for name in own:
         code = (site / "assets" / name).read_text(encoding="utf-8")
         assert "//" not in re.sub(r"^\s*//.*$", "", code, flags=re.MULTILINE), name

@@ -9,7 +9,7 @@ import pytest
 
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.insight.summary import summarise
-from profiler_job.analysis.pages import run_page, script_page
+from profiler_job.analysis.pages import run_page
 from profiler_job.analysis.prediction import recording_predictions
 from profiler_job.analysis.prediction.captures import summarise_with_gains
 from profiler_job.analysis.reference.kernel_families import FAMILIES
@@ -18,6 +18,7 @@ from profiler_job.analysis.show.page import render_page
 from profiler_job.analysis.show.show_formats import as_markdown, as_text
 from profiler_job.analysis.site import run_pages
 from profiler_job.analysis.site.combine import select_runs
+from profiler_job.analysis.site.question_pages import write_script_page
 from profiler_job.analysis.site.site_writer import Site
 from tests import frozen
 from tests.capture.real_captures import FOLDER, unpack
@@ -82,9 +83,8 @@ def test_a_run_and_its_page_mean_the_same(rec, tmp_path):
 def test_the_first_page_of_a_script_means_the_same_as_the_page_of_its_run(rec, tmp_path):
     run_id = str(rec.runs.loc[rec.runs["status"].astype(str) == "ok", "run_id"].iloc[0])
     one = select_runs(rec, [run_id])
-    answer = script_page.answer(one.runs, one.steps, one.kernels, one.memops, one.figures, one.waits, one.sync_calls)
     labels = {key: family.label for key, family in FAMILIES.items()}
-    Site(tmp_path, (), labels, ("size", "context_length")).write("index.md", "script_page.md", answer, compared=[])
+    answer = write_script_page(Site(tmp_path, (), labels, ("size", "context_length")), one)
     page = read_words((tmp_path / "index.md").read_text(encoding="utf-8"))
     verdict = answer.facts["insight"].sentences.verdict
     assert verdict and not [line for line in verdict if line not in page]

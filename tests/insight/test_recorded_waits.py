@@ -10,10 +10,10 @@ from profiler_job.__main__ import app
 from profiler_job.analysis.insight.recorded_waits import read_waits
 from profiler_job.analysis.insight.wait_lines import describe_recorded_waits, scale_waits
 from profiler_job.analysis.metrics.step_limits import find_limits
-from profiler_job.analysis.pages import script_page
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.ingest import ingest
 from profiler_job.analysis.reference.kernel_families import FAMILIES
+from profiler_job.analysis.site.question_pages import write_script_page
 from profiler_job.analysis.site.site_writer import Site
 from profiler_job.jobs.contract.step_limit import CPU
 from tests.capture.nsys_files import Export
@@ -102,13 +102,12 @@ def test_times_are_scaled_to_the_waiting_of_a_step_without_a_profiler(recording)
 
 def test_the_page_of_the_script_names_them(recording, tmp_path):
     one = recording
-    answer = script_page.answer(one.runs, one.steps, one.kernels, one.memops, one.figures, one.waits, one.sync_calls)
     labels = {key: family.label for key, family in FAMILIES.items()}
-    Site(tmp_path, (), labels, ("size", "context_length")).write("index.md", "script_page.md", answer, compared=[])
+    answer = write_script_page(Site(tmp_path, (), labels, ("size", "context_length")), one)
     page = read_words(read_page(tmp_path / "index.md"))
-    assert "Which line the GPU waits for" in page and "train.py:8" in page and "train.py:16" in page
+    assert "Lines that make the GPU wait" in page and "train.py:8" in page and "train.py:16" in page
     assert not [line for line in answer.facts["waits"] if line not in page]
-    assert "The GPU waits most for `train.py:8`" in page
+    assert "The line that the GPU waits for most is `train.py:8`" in page
 
 
 @pytest.mark.parametrize("options", [(), ("--private",)])

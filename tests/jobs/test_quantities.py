@@ -148,7 +148,6 @@ def test_the_unit_in_the_data_dictionary_is_what_the_name_of_the_column_says():
 
 SCALED = re.compile(r"(?:1e[369]|2\s*\*\*\s*[123]0|1024):")
 ELSEWHERE = {
-    "step_figure.py": "data of a drawing, which a script formats",
     "text.py": "parameters of a model: millions and billions",
     "facts.py": "moments that a user gave, with all digits",
     "data_readme.py": "sizes of files in a table in kB",

@@ -9,7 +9,7 @@ import pytest
 from profiler_job.analysis.pages import (
     environment,
     explore,
-    overview,
+    home,
     reconciliation,
     reconciliation_checks,
     run_list,
@@ -384,11 +384,11 @@ def test_a_run_page_says_what_was_measured_before_what_is_predicted(rec):
     run_id = "small-ctx512-fp32-naive-train_step"
     measured = pd.DataFrame(
         [
-            (run_id, ("tf32",), 30e6, 20e6, "precision", True),
-            (run_id, ("fused_adamw",), 30e6, 29e6, "optimizer", False),
-            (run_id, ("compile",), 30e6, 10e6, "host", True),
+            (run_id, ("tf32",), 30e6, 20e6, 1.4, 1.6, "precision", True),
+            (run_id, ("fused_adamw",), 30e6, 29e6, 0.9, 1.1, "optimizer", False),
+            (run_id, ("compile",), 30e6, 10e6, 2.9, 3.1, "host", True),
         ],
-        columns=["run_id", "changes", "before_ns", "after_ns", "measured_in", "gains"],
+        columns=["run_id", "changes", "before_ns", "after_ns", "low", "high", "measured_in", "gains"],
     )
     predicted = recording_predictions.predictions(rec)
     checks = pd.DataFrame(columns=["run_id", "check", "found", "at_least", "at_most", "passed"])
@@ -408,16 +408,16 @@ def test_nothing_is_said_of_where_the_time_of_an_unfinished_run_went(pages):
     assert not any((said.verdict, said.communication, said.findings, said.advice))
 
 
-def test_the_overview_counts_what_is_there(rec):
-    answer = overview.answer(rec.runs, rec.steps, rec.kernels, rec.manifest)
+def test_the_home_page_counts_what_is_there(rec):
+    answer = home.answer(rec.runs, rec.manifest)
     assert (answer.facts["num_runs"], answer.facts["num_ok"], answer.facts["num_planned"]) == (18, 15, 18)
     assert len(answer.tables["unfinished"].rows) == 3 and not answer.claims["not_run"].holds
 
 
-def test_the_overview_names_the_runs_of_the_sweep_that_were_never_run(rec):
+def test_the_home_page_names_the_runs_of_the_sweep_that_were_never_run(rec):
     manifest = rec.manifest | {"not_run": ["xl-ctx128-fp32-naive-forward"]}
     finished = rec.runs[rec.runs["status"] == "ok"]
-    answer = overview.answer(finished, rec.steps, rec.kernels, manifest)
+    answer = home.answer(finished, manifest)
     assert answer.facts["num_planned"] == len(finished) + 1
     assert not answer.claims["all_finished"].holds
     assert list(answer.claims["not_run"].rows["run_id"]) == ["xl-ctx128-fp32-naive-forward"]
@@ -484,4 +484,4 @@ def test_columns_that_a_table_shows_are_there(letter, rec):
     ],
 )
 def test_explore_says_gpus_in_short_where_that_tells_them_apart(names, said):
-    assert list(explore._shorten_names(names).values()) == said
+    assert list(explore.shorten_names(names).values()) == said

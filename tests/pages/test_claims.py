@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from profiler_job.analysis.metrics.differences import is_beyond_chance
-from profiler_job.analysis.pages import overview
+from profiler_job.analysis.pages import home
 from profiler_job.analysis.pages.questions import QUESTIONS, forward_time, top_kernel, training_mix
 from profiler_job.analysis.recording.table_schema import TABLES
 from profiler_job.analysis.render import charts, text
@@ -196,11 +196,6 @@ def test_no_number_comes_from_a_run_that_ran_out_of_memory_even_where_some_were_
     assert "OOM in backward" in row and "data-v" not in row.split("train_step</td>")[1]
 
 
-def test_the_overview_names_the_modes_that_were_run(whole, forward_only):
-    assert "(forward)" in forward_only["index"]
-    assert "backward and training step)" in whole["index"]
-
-
 def test_the_verdict_says_how_long_the_gpu_waits_for_launches(whole):
     words = re.sub(r"&lt;", "<", whole["forward-time"])
     assert re.search(r"The GPU waits for launches for up to \*\*<?[\d.]+%\*\* of it", words)
@@ -213,8 +208,8 @@ def test_no_mean_of_no_training_steps(whole, forward_only):
 
 
 @pytest.mark.long
-def test_the_overview_takes_its_verdicts_from_the_questions(whole):
-    facts = overview.answer(BASE.runs, BASE.steps, BASE.kernels, BASE.manifest).facts
+def test_the_home_page_takes_its_verdicts_from_the_questions(whole):
+    facts = home.answer(BASE.runs, BASE.manifest).facts
     assert facts["num_ok"] == len(RUNS)
     for slug in ("forward-time", "top-kernel"):
         first = text.remove_links(first_sentence(read_verdict(whole[slug])))

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from profiler_job.analysis.metrics import run_grid
-from profiler_job.analysis.pages import overview, reconciliation, run_list
+from profiler_job.analysis.pages import home, reconciliation, run_list
 from profiler_job.analysis.pages.questions import (
     attention_cost,
     bounds,
@@ -82,12 +82,12 @@ def test_every_page_is_written(rec, tmp_path):
     assert len([name for name in pages if name.endswith("my_models.build.md")]) == 8
     assert not [name for name, text in pages.items() if re.search(r"\b(nan|inf|NaN|None)\b", text)]
     page = pages["small-ctx128-fp32-naive-forward-my_models.build.md"]
-    assert FOREIGN in page and "layers × width" not in page and "MFU" not in page
-    assert "<dt>parameters</dt>" not in pages["small-ctx256-fp32-naive-train_step-my_models.build.md"]
+    assert FOREIGN in page and "layers ×" not in page and "MFU" not in page
+    assert "parameters · " not in pages["small-ctx256-fp32-naive-train_step-my_models.build.md"]
 
 
 def test_the_models_have_no_made_up_sizes(rec):
-    sizes = overview.answer(rec.runs, rec.steps, rec.kernels, rec.manifest).tables["models"].rows
+    sizes = home.answer(rec.runs, rec.manifest).tables["models"].rows
     assert len(sizes) == len(rec.runs[["workload", "size"]].drop_duplicates())
     assert not (sizes == 0).any(axis=None) and sizes["num_parameters"].notna().all()
 
@@ -96,7 +96,7 @@ def test_options_tell_models_and_cases_apart():
     rec = foreign(("small",))
     wide = rec.runs.assign(workload_options="width=256", run_id=rec.runs["run_id"] + "-width256", num_parameters=99)
     runs = pd.concat([rec.runs.assign(workload_options="width=64"), wide], ignore_index=True)
-    sizes = overview.answer(runs, rec.steps, rec.kernels, rec.manifest).tables["models"].rows
+    sizes = home.answer(runs, rec.manifest).tables["models"].rows
     assert set(sizes["size"]) == {"small, width=64", "small, width=256"} and sizes["num_parameters"].nunique() == 2
     assert run_grid.case_columns(runs) == ["size", "context_length", "workload_options"]
     assert len(run_grid.cases(runs, "forward")) == 4

@@ -416,18 +416,6 @@ def test_a_rung_that_a_slower_host_explains_is_drawn_apart(answer):
     assert chart.options["hollow"] == ladder.SLOWER_HOST
 
 
-def test_the_conditions_of_first_claims_name_all_that_they_compare(answer, shipped):
-    """Home said FP32 and eager above claims about BF16 and compile, and nothing of slow hosts."""
-    main, studies, _ = shipped
-    recordings = [main, *(studies[name] for name in ladder.READS)]
-    said = page_context.describe_claim_conditions(recordings, answer)
-    assert set(said["precision"]) == {"fp32", "tf32", "bf16"}
-    assert set(said["compile"]) == {"off", "default", "cudagraphs"} and "sdpa" in said["attention"]
-    assert set(said["optimizer"]) == {"own", "fused"} and len(said["gpu_name"]) == 1
-    processes = pd.concat([rec.processes.assign(of=number) for number, rec in enumerate(recordings)])
-    assert 0 < said["machines"]["num_slow"] < said["machines"]["num_read"] <= len(processes)
-
-
 def test_losses_of_a_run_of_its_own_go_before_those_of_another_recording(shipped, losses):
     main, studies, bands = shipped
     rec = studies[ladder.STUDY]

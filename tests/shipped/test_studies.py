@@ -108,10 +108,12 @@ def test_a_question_is_answered_for_both_recordings(pages, question):
     assert str(first_sentence(verdict)) in main and "Not measured" not in verdict
 
 
-def test_the_overview_leads_with_what_changes_in_bf16(pages):
-    overview = read_page(pages.parent / "index.md")
-    lead = overview.index("In BF16 with fused attention and fused AdamW, GEMMs take only")
-    assert lead < overview.index("/step.csv)") < overview.index("## Answers")
+def test_the_home_page_leads_with_a_step_in_each_state(pages):
+    page = read_page(pages.parent / "index.md")
+    for state, time in (("FP32", "390"), ("BF16", "115"), ("BF16 compiled", "44")):
+        assert f"{state} <small>{time}" in page
+    assert page.index('class="screen"') < page.index("profiler-job profile --") < page.index("## What we learned")
+    assert len(list((pages / "cases").iterdir())) >= 20, "each model at each context"
 
 
 def test_a_section_without_a_finding_has_no_list(tmp_path):

@@ -119,7 +119,6 @@ QUESTION = Question(
     place=1,
     study=STUDY,
     searched=("optimization ladder", "speed up training", "what to change first", "padding", "padded vocabulary"),
-    decides_by=READS,
 )
 
 

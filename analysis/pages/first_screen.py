@@ -1,0 +1,109 @@
+"""The first screen of a run: the parts of its step, what limits it, its key numbers, and what to do next."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from profiler_job.analysis.changes import load_change
+from profiler_job.analysis.insight import step_parts
+from profiler_job.analysis.insight.limit_lines import describe_headline
+from profiler_job.analysis.reference import track_record
+from profiler_job.jobs.contract import modes
+from profiler_job.jobs.contract.axes import find_default, find_value_name
+from profiler_job.jobs.contract.changes import CHANGES
+from profiler_job.jobs.contract.step_limit import COMMUNICATION, COMPUTE, CPU, MEMORY, StepLimit
+
+MOST_CARDS = 3
+NOT_PROFILED = "This run was timed, not profiled"
+MEASURED, PREDICTED, AT_MOST = "measured", "predicted", "at most"
+SETTINGS = ("precision", "attention", "optimizer", "compile")
+LIMITS = {COMPUTE: "compute", MEMORY: "memory", CPU: "CPU", COMMUNICATION: "communication"}
+"""The limits in the order of the legend, with their names."""
+
+
+def describe_screen(
+    run: Mapping[str, Any],
+    parts: pd.DataFrame,
+    limit: StepLimit | None,
+    first: Sequence[Mapping[str, Any]],
+    numbers: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Describe the first screen of a run. parts: its rows of `step_parts.measure_step_parts`; first: as
+    `run_advice.rank_changes` gives it; numbers: step_ns, tokens_per_s, mfu, peak_bytes and cost (of a million tokens),
+    each None if not known; currency and price, of that cost; and of the timed processes num_steps, num_processes,
+    shortest_ns, longest_ns and num_slow."""
+    kinds = step_parts.sum_by_kind(parts)
+    return {
+        "run": run,
+        "settings": describe_settings(run),
+        "parts": parts,
+        "phases": list(dict.fromkeys(parts["phase"])),
+        "kinds": kinds,
+        "limits": [
+            {
+                "name": label,
+                "share": limit.measure_share(name),
+                "kinds": [kind for kind in kinds if step_parts.KINDS[kind] == name],
+            }
+            for name, label in LIMITS.items()
+        ]
+        if limit is not None
+        else [],
+        "headline": NOT_PROFILED if limit is None else describe_headline(limit),
+        "cards": choose_cards(run, first, numbers["step_ns"]),
+        "numbers": numbers,
+    }
+
+
+def describe_settings(run: Mapping[str, Any]) -> str:
+    """`BF16 autocast, fused attention, fused AdamW`"""
+    known = [(name, str(run[name])) for name in SETTINGS if run.get(name) and not pd.isna(run[name])]
+    is_training = str(run.get("mode")) == modes.MODES[-1]
+    return ", ".join(
+        str(find_value_name(name, value))
+        for name, value in known
+        if (name, value) != ("compile", find_default("compile")) and (name != "optimizer" or is_training)
+    )
+
+
+def choose_cards(
+    run: Mapping[str, Any], first: Sequence[Mapping[str, Any]], step_ns: float | None
+) -> list[dict[str, Any]]:
+    """Choose at most MOST_CARDS changes of `run_advice.rank_changes`: what was measured or is predicted by its gain,
+    then what has an upper bound. Of changes that are one choice, such as TF32 and BF16, the later in CHANGES counts if
+    its interval is above the other's gain. Sets of changes come only if no single change helps."""
+    advised = [entry for entry in first if not entry["reason"]]
+    cards = [_describe_card(run, entry, step_ns) for entry in advised if len(entry["changes"]) == 1]
+    cards = cards or [_describe_card(run, entry, step_ns) for entry in advised]
+    known = [card for card in cards if card["ratio"] is not None]
+    chosen: dict[str, dict[str, Any]] = {}
+    for card in sorted(known, key=lambda card: [*CHANGES].index(card["changes"][0])):
+        choice = CHANGES[card["changes"][0]].axis or card["changes"][0]
+        if choice not in chosen or card["low"] > chosen[choice]["ratio"]:
+            chosen[choice] = card
+    ranked = sorted(chosen.values(), key=lambda card: (card["kind"] == AT_MOST, -card["ratio"]))
+    return ranked[:MOST_CARDS]
+
+
+def _describe_card(run: Mapping[str, Any], entry: Mapping[str, Any], step_ns: float | None) -> dict[str, Any]:
+    """One change or more: changes, actions, lines of code, kind (MEASURED, PREDICTED or AT_MOST, which is_bound), ratio
+    (None if none is known), low and high; after_ns and before_ns where it was measured; record where it is predicted;
+    time_ns otherwise."""
+    names = tuple(entry["changes"])
+    modules = [load_change(name) for name in names]
+    card: dict[str, Any] = {"changes": names, "is_bound": False}
+    card |= {"actions": [module.ACTION for module in modules], "lines": [module.LINE for module in modules]}
+    now = entry["step_ns"] or step_ns
+    if "measured_in" in entry:
+        after_ns = now - entry["gain_ns"]
+        card |= {"kind": MEASURED, "ratio": now / after_ns, "low": entry["low"], "high": entry["high"]}
+        return card | {"before_ns": now, "after_ns": after_ns}
+    if entry["gain_ns"] is not None:
+        low, ratio, high = (now / (now - entry[name]) for name in ("least_ns", "gain_ns", "most_ns"))
+        record = track_record.read()[track_record.choose_kind(run, names)].get("+".join(names), track_record.Record())
+        return card | {"kind": PREDICTED, "ratio": ratio, "low": low, "high": high, "record": record}
+    left_ns = (now or 0) - float(entry["ceiling_ns"])
+    ratio = now / left_ns if now and left_ns > 0 else None
+    card |= {"kind": AT_MOST, "is_bound": True}
+    return card | {"ratio": ratio, "low": 1.0, "high": ratio, "time_ns": float(entry["time_ns"])}

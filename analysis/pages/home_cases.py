@@ -1,0 +1,107 @@
+"""The steps that the home page lets a reader choose: cases (model, context, batch, GPU) in up to three states."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from profiler_job.analysis.metrics import run_grid
+from profiler_job.analysis.pages.explore import shorten_names
+from profiler_job.analysis.render.text import short_parameters
+from profiler_job.jobs.contract import modes
+from profiler_job.jobs.contract.axes import AXES, find_default
+from profiler_job.jobs.contract.layout import SCRIPT
+
+FP32, BF16, COMPILED = "FP32", "BF16", "BF16 compiled"
+STATES = (FP32, BF16, COMPILED)
+"""As a model is first written, as people train, and compiled."""
+USUAL = {FP32: {"attention": "naive", "optimizer": "own"}, BF16: {"attention": "sdpa", "optimizer": "fused"}}
+USUAL[COMPILED] = USUAL[BF16] | {"compile": "default"}
+"""The values of a state, of several runs of a case that are in it."""
+KEY = ["size", "context_length", "batch_size", "gpu"]
+ALONE = ("workload_options", "memory_limit_gib", "accumulation", "gpus", "parallel", "repeat")
+"""Axes that a case has at their defaults."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HomeCase:
+    """A case, by KEY as a page shows it, and the run of each state: the index of its recording and its id."""
+
+    at: tuple[str, ...]
+    runs: Mapping[str, tuple[int, str]]
+
+
+def list_cases(recordings: Sequence[Any]) -> list[HomeCase]:
+    """List the cases in model order. Of several runs of one state, the nearest to USUAL counts, one with kernels
+    before one without, the earlier recording before the later. Without training steps, the longest mode counts."""
+    tables = [_list_runs(number, rec) for number, rec in enumerate(recordings)]
+    runs = pd.concat([table for table in tables if len(table)], ignore_index=True) if any(map(len, tables)) else None
+    if runs is None:
+        return []
+    longest = max(runs["mode"], key=modes.MODES.index)
+    runs = runs[runs["mode"] == longest]
+    known = runs[runs["state"].isin(STATES)]
+    runs = run_grid.sort_runs(known if len(known) else runs)
+    runs["gpu"] = runs["gpu_name"].map(shorten_names(sorted(runs["gpu_name"].unique())))
+    runs["model"] = [_name_model(*row) for row in zip(runs["size"], runs["num_parameters"])]
+    cases = []
+    for _, rows in runs.groupby(["size", "context_length", "batch_size", "gpu_name"], sort=False):
+        best = rows.sort_values("distance", kind="stable").drop_duplicates("state")
+        first = rows.iloc[0]
+        at = (first["model"], f"{first['context_length']:,}", str(first["batch_size"]), str(first["gpu"]))
+        cases.append(HomeCase(at=at, runs={row.state: (row.recording, row.run_id) for row in best.itertuples()}))
+    return cases
+
+
+def choose_case(cases: Sequence[HomeCase]) -> HomeCase:
+    """Choose the case that is shown first: of those with most states, the nearest to the middle of models and
+    contexts."""
+    most = max(len(case.runs) for case in cases)
+    places = [list(dict.fromkeys(case.at[i] for case in cases)) for i in range(2)]
+    middle = [len(values) // 2 for values in places]
+    return min(
+        (case for case in cases if len(case.runs) == most),
+        key=lambda case: sum(abs(places[i].index(case.at[i]) - middle[i]) for i in range(2)),
+    )
+
+
+def find_state(run: Mapping[str, Any]) -> str:
+    """Find the state of a run: one of STATES, or else its precision."""
+    default = find_default("compile")
+    precision, is_compiled = str(run["precision"]), (run.get("compile") or default) != default
+    return f"{precision.upper()}{' compiled' if is_compiled else ''}"
+
+
+def _list_runs(number: int, rec: Any) -> pd.DataFrame:
+    ok = run_grid.select_measured_runs(rec.runs)
+    ok = ok.astype({name: str for name in ok if ok[name].dtype == "category"} | {"run_id": str})
+    plain = pd.Series(True, index=ok.index)
+    for name in (name for name in ALONE if name in ok):
+        default = find_default(name) if name in AXES else None
+        plain &= ok[name].isna() | (ok[name].astype(str) == str(default)) | (ok[name].astype(str) == "")
+    if "workload" in ok:
+        plain &= ok["workload"] != SCRIPT
+    ok = ok[plain & ok["mode"].isin(modes.MODES)]
+    profiled = ok["profiled_steps"] > 0
+    rows = ok.to_dict("records")
+    states = [find_state(run) for run in rows]
+    distances = [
+        sum(str(run.get(axis)) != value for axis, value in USUAL.get(state, {}).items())
+        for run, state in zip(rows, states)
+    ]
+    return ok.assign(recording=number, state=states, distance=[2 * n for n in distances] + (~profiled).astype(int))
+
+
+def _name_model(size: str, num_parameters: float) -> str:
+    """`large (0.97B)`"""
+    return size if pd.isna(num_parameters) or not num_parameters else f"{size} ({short_parameters(num_parameters)})"
+
+
+def iterate_chosen(cases: Sequence[HomeCase]) -> Iterator[tuple[int, set[str]]]:
+    """Yield the index of each recording, and the ids of its runs that cases have."""
+    chosen: dict[int, set[str]] = {}
+    for case in cases:
+        for number, run_id in case.runs.values():
+            chosen.setdefault(number, set()).add(run_id)
+    yield from sorted(chosen.items())

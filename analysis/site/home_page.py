@@ -1,0 +1,118 @@
+"""The home page with its cases: one is part of the page, each is a file that a script reads."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+from markupsafe import Markup
+
+from profiler_job.analysis.metrics import run_grid
+from profiler_job.analysis.pages import home, home_cases, run_page
+from profiler_job.analysis.pages.home_cases import HomeCase
+from profiler_job.analysis.prediction import recording_predictions
+from profiler_job.analysis.recording import store
+from profiler_job.analysis.render.tables import address
+from profiler_job.analysis.render.text import file_name
+from profiler_job.analysis.site.combine import select_runs
+from profiler_job.analysis.site.page_context import RunPages, identify_runs
+from profiler_job.analysis.site.site_writer import Site
+from profiler_job.jobs.contract.modes import MODES
+from profiler_job.jobs.contract.studies import AGAIN, LOSSES
+
+FIELDS = {"model": "Model", "context": "Context", "batch": "Batch", "gpu": "GPU"}
+"""The choices by their names in the address of the page, in the order of `home_cases.KEY`."""
+FOLDER = "report/cases"
+RUN_TABLES = ("runs", "steps", "kernels", "api", "memops", "memory", "processes", "telemetry")
+"""The tables that `run_page.answers` takes."""
+
+
+def write_home(
+    site: Site,
+    rec: store.Recording,
+    studies: Mapping[str, store.Recording],
+    run_pages: RunPages,
+    gains: pd.DataFrame | None,
+    **pages: Any,
+) -> None:
+    """Write the home page and a file of each case. run_pages: the pages of all runs; gains: as in
+    `prediction.measured`; pages: what else the template needs."""
+    recordings = [rec, *(other for study, other in studies.items() if study not in (AGAIN, LOSSES))]
+    cases = home_cases.list_cases(recordings)
+    screens = _describe_screens(recordings, cases, gains)
+    links = [_list_links(other, run_pages) for other in recordings]
+    names = [state for state in home_cases.STATES if any(state in case.runs for case in cases)]
+    names = names or list(dict.fromkeys(state for case in cases for state in case.runs))
+    recorded = home.answer(rec.runs, rec.manifest)
+    pages["is_training"] = any(screen["run"]["mode"] == MODES[-1] for screen in screens.values())
+    if cases:
+        first = home_cases.choose_case(cases)
+        for case in cases:
+            states = _collect_states(case, names, screens, links)
+            shown = _choose_state(case, names)
+            if case is first:
+                pages |= {"states": states, "shown": shown}
+            html = site.render_part("index.md", "home_states.html", recorded, states=states, shown=shown)
+            content = f"showCase({json.dumps({'at': case.at, 'html': html}, ensure_ascii=False)});\n"
+            site.write_asset(f"{FOLDER}/{_name_case(case)}.js", content.encode("utf-8"))
+        pages["picker"] = _describe_picker(cases, first)
+    site.write("index.md", "home.md", recorded, **{"picker": None, "states": []} | pages)
+
+
+def _describe_screens(
+    recordings: Sequence[store.Recording], cases: Sequence[HomeCase], gains: pd.DataFrame | None
+) -> dict[tuple[int, str], dict[str, Any]]:
+    """The first screen of each run that cases have, by the index of its recording and its id."""
+    screens = {}
+    for number, run_ids in home_cases.iterate_chosen(cases):
+        chosen = select_runs(recordings[number], sorted(run_ids))
+        tables = {name: getattr(chosen, name) for name in RUN_TABLES}
+        predicted = recording_predictions.predictions(chosen)
+        nothing = pd.DataFrame(columns=["run_id"])
+        for run_id, answer in run_page.answers(**tables, checks=nothing, predicted=predicted, measured=gains):
+            screens[number, run_id] = answer.facts["screen"]
+    return screens
+
+
+def _list_links(rec: store.Recording, run_pages: RunPages) -> dict[str, str]:
+    pages = run_grid.page_by_id([rec], run_pages)
+    return {run_id: address(pages[run_id], "") if pages[run_id] else "" for run_id, _ in identify_runs(rec.runs)}
+
+
+def _collect_states(
+    case: HomeCase,
+    names: Sequence[str],
+    screens: Mapping[tuple[int, str], Mapping[str, Any]],
+    links: Sequence[Mapping[str, str]],
+) -> list[dict[str, Any]]:
+    states = []
+    for name in names:
+        place = case.runs.get(name)
+        screen = screens[place] if place else None
+        step_ns = screen["numbers"]["step_ns"] if screen else None
+        link = links[place[0]].get(place[1], "") if place else ""
+        states.append({"label": name, "step_ns": step_ns, "screen": screen, "link": Markup(link)})
+    return states
+
+
+def _choose_state(case: HomeCase, names: Sequence[str]) -> str:
+    """BF16, as people train, if it is recorded, or else the first state that is."""
+    return home_cases.BF16 if home_cases.BF16 in case.runs else next(name for name in names if name in case.runs)
+
+
+def _name_case(case: HomeCase) -> str:
+    model, *others = case.at
+    return file_name("-".join([model.partition(" (")[0], *others]).replace(",", ""))
+
+
+def _describe_picker(cases: Sequence[HomeCase], first: HomeCase) -> dict[str, Any]:
+    fields = []
+    for i, (name, label) in enumerate(FIELDS.items()):
+        values = list(dict.fromkeys(case.at[i] for case in cases))
+        if name in ("context", "batch"):
+            values.sort(key=lambda value: int(value.replace(",", "")))
+        fields.append({"name": name, "label": label, "values": values, "chosen": first.at[i]})
+    of_script = [[*case.at, f"{FOLDER}/{_name_case(case)}.js"] for case in cases]
+    model, context, batch, gpu = first.at
+    words = f"{model}, {context} tokens, batch {batch}, {gpu}"
+    return {"fields": fields, "cases": json.dumps(of_script, separators=(",", ":")), "words": words}

@@ -1,0 +1,77 @@
+"""What to do next: gains before bounds, one of changes that are one choice."""
+
+import pandas as pd
+import pytest
+
+from profiler_job.analysis.changes import load_change
+from profiler_job.analysis.insight.step_parts import COLUMNS
+from profiler_job.analysis.pages import first_screen
+from profiler_job.analysis.pages.first_screen import choose_cards
+from profiler_job.jobs.contract.changes import CHANGES
+from profiler_job.jobs.contract.step_limit import COMPUTE, CPU, MEMORY, StepLimit
+
+RUN = {"workload": "transformer", "mode": "train_step", "precision": "bf16", "attention": "sdpa", "optimizer": "fused"}
+
+
+def measured(name, ratio, low, high):
+    gain = {"changes": (name,), "do": "", "reason": "", "step_ns": 100.0, "gain_ns": 100 - 100 / ratio}
+    return gain | {"low": low, "high": high, "measured_in": "main"}
+
+
+def predicted(name, least, gain, most):
+    times = {"step_ns": 100.0, "gain_ns": gain, "least_ns": least, "most_ns": most, "ceiling_ns": 99.0}
+    return {"changes": (name,), "do": "", "reason": ""} | times
+
+
+def bounded(name, ceiling):
+    entry = {"changes": (name,), "do": "", "reason": "", "step_ns": None, "gain_ns": None, "time_ns": 30.0}
+    return entry | {"ceiling_ns": ceiling, "sure": "low"}
+
+
+def choose(*entries):
+    return [(card["changes"][0], card["kind"], card["ratio"]) for card in choose_cards(RUN, entries, 100.0)]
+
+
+def test_what_is_known_comes_before_what_has_a_bound():
+    cards = choose(bounded("casts", 80), predicted("larger_batch", 30, 50, 60), measured("compile", 4, 3, 5))
+    assert cards == [("compile", "measured", 4), ("larger_batch", "predicted", 2), ("casts", "at most", 5)]
+
+
+def test_there_are_three_cards_at_most():
+    names = ("bf16", "compile", "fused_attention", "fused_adamw", "larger_batch")
+    assert len(choose(*(measured(name, 2, 1.5, 2.5) for name in names))) == first_screen.MOST_CARDS
+
+
+@pytest.mark.parametrize("low, chosen", [(2.5, "compile"), (2.7, "cuda_graphs")])
+def test_of_one_choice_the_later_needs_more_for_certain(low, chosen):
+    cards = choose(measured("cuda_graphs", 3, low, 3.3), measured("compile", 2.6, 2, 3))
+    assert [name for name, _, _ in cards] == [chosen]
+
+
+def test_what_is_not_advised_and_what_bounds_nothing_has_no_card():
+    assert choose(measured("bf16", 2, 1, 3) | {"reason": "no"}, bounded("casts", 100)) == []
+
+
+def test_a_set_of_changes_comes_if_no_single_change_helps():
+    together = measured("bf16", 3, 2, 4) | {"changes": ("bf16", "fused_adamw")}
+    assert choose(together, measured("compile", 2, 1.5, 2.5)) == [("compile", "measured", 2)]
+    assert choose(together) == [("bf16", "measured", pytest.approx(3))]
+
+
+def test_the_limits_name_the_kinds_of_their_parts():
+    parts = pd.DataFrame(
+        [("a", 10.0, "forward", "FFN", "matmul", 4.0), ("a", 10.0, "forward", "", "wait", 6.0)], columns=COLUMNS
+    )
+    limit = StepLimit({COMPUTE: 4.0, MEMORY: 0.0, CPU: 6.0})
+    screen = first_screen.describe_screen(RUN, parts, limit, [], {"step_ns": 10.0})
+    assert screen["headline"] == "The GPU waits for the CPU 60% of this step"
+    assert {of["name"]: of["kinds"] for of in screen["limits"] if of["share"]} == {
+        "compute": ["matmul"],
+        "CPU": ["wait"],
+    }
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_each_change_has_a_heading_and_a_short_line_of_code(name):
+    change = load_change(name)
+    assert change.ACTION and len(change.ACTION) <= 30 and len(change.LINE) <= 48

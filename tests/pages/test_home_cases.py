@@ -1,0 +1,62 @@
+"""Which steps the home page offers: cases that recordings hold, in states that are known."""
+
+import dataclasses
+
+import pytest
+
+from profiler_job.analysis.pages import home_cases
+from profiler_job.analysis.pages.home_cases import BF16, COMPILED, FP32
+from tests.synthetic import recording
+
+
+def change(rec, suffix, **axes):
+    runs = rec.runs.astype({"precision": str, "attention": str, "run_id": str})
+    return dataclasses.replace(rec, runs=runs.assign(run_id=runs["run_id"] + suffix, **axes))
+
+
+@pytest.fixture(scope="module")
+def rec():
+    return recording(("small", "medium"), (128, 512))
+
+
+@pytest.fixture(scope="module")
+def bf16(rec):
+    return change(rec, "-bf16", precision="bf16", attention="sdpa", optimizer="fused")
+
+
+def test_a_case_has_a_run_of_each_state(rec, bf16):
+    compiled = change(bf16, "-compiled", compile="default")
+    cases = home_cases.list_cases([rec, bf16, compiled])
+    assert [case.at for case in cases] == [
+        (model, context, "4", "H200") for model in ("small (0.13B)", "medium (0.42B)") for context in ("128", "512")
+    ]
+    assert {state: number for state, (number, _) in cases[0].runs.items()} == {FP32: 0, BF16: 1, COMPILED: 2}
+    assert all(run_id.endswith("train_step") for case in cases for _, run_id in [case.runs[FP32]])
+
+
+def test_of_several_runs_of_a_state_the_usual_one_is_shown(rec, bf16):
+    eager = change(rec, "-eager", precision="bf16")
+    [case, *_] = home_cases.list_cases([rec, eager, bf16])
+    assert case.runs[BF16][0] == 2
+
+
+def test_several_gpus_and_capped_memory_are_no_case(rec):
+    others = [change(rec, "-two", gpus=2), change(rec, "-capped", memory_limit_gib=10.0)]
+    assert not home_cases.list_cases(others)
+
+
+def test_a_recording_in_other_precisions_has_its_own_states(rec):
+    [case, *_] = home_cases.list_cases([change(rec, "-tf32", precision="tf32")])
+    assert [*case.runs] == ["TF32"]
+
+
+def test_without_training_steps_the_longest_mode_is_shown(rec):
+    forward = dataclasses.replace(rec, runs=rec.runs[rec.runs["mode"].astype(str) == "forward"])
+    [case, *_] = home_cases.list_cases([forward])
+    assert case.runs[FP32][1].endswith("forward")
+
+
+def test_a_case_with_all_states_is_shown_first(rec, bf16):
+    of_small = dataclasses.replace(bf16, runs=bf16.runs[bf16.runs["size"].astype(str) == "small"])
+    assert home_cases.choose_case(home_cases.list_cases([rec, of_small])).at[0].startswith("small")
+    assert home_cases.choose_case(home_cases.list_cases([rec])).at[:2] == ("medium (0.42B)", "512")
