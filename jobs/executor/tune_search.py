@@ -376,7 +376,7 @@ class Search:
         rounds: list[list[float]] = []
         while True:
             rounds += self.take_turns([before, after], FEWEST_PAIRS, self.left_s - self.reserve_s)
-            ratio = compare_rounds(*zip(*rounds))
+            ratio = compare_rounds([times[0] for times in rounds], [times[1] for times in rounds])
             if is_decided(ratio) or len(rounds) >= MOST_ROUNDS:
                 if not before and self.tuning.base is not None:
                     self.tuning.base.step_ns = median(times[0] for times in rounds)
@@ -398,7 +398,7 @@ class Search:
             second = self.engine.run(after, self.left_s)
             pairs.append((first.step_ns, second.step_ns))
             peak = max(peak, second.peak_bytes)
-            ratio = compare_rounds(*zip(*pairs), spread=self.spread)
+            ratio = compare_rounds([pair[0] for pair in pairs], [pair[1] for pair in pairs], spread=self.spread)
             if not is_faster(ratio) and ratio.times_as_fast < 1.0:
                 break
         return ratio, median(second for _, second in pairs), peak or None

@@ -269,11 +269,12 @@ def count_flops(model: nn.Module, inputs: list[dict[str, Any]]) -> float:
     """Count the FLOPs of forward and backward passes for one token, by the formula of PaLM: six for each weight of a
     linear layer, and of attention 12 for each layer, dimension and token of context, if the model's `config` shows
     these."""
-    weights = sum(
-        part.weight.numel()
+    linear_layers: list[Any] = [
+        part
         for part in model.modules()
         if isinstance(part, nn.Linear) or type(part).__name__ == "Conv1D"  # the linear layer of GPT-2
-    )
+    ]
+    weights = sum(part.weight.numel() for part in linear_layers)
     config = getattr(unwrap(model), "config", None)
     layers, width = (getattr(config, name, 0) for name in ("num_hidden_layers", "hidden_size"))
     context = next((each["shape"][1] for each in inputs if len(each["shape"]) == 2), 0)

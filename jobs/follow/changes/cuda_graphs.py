@@ -55,7 +55,8 @@ class CudaGraphs(Compiled):
         script's, and ours."""
         inner = getattr(part, "_orig_mod", None)
         if inner is not None:
-            return "forward", part.forward, torch.compile(inner, backend=BACKEND, mode=self.mode).forward
+            compiled: Any = torch.compile(inner, backend=BACKEND, mode=self.mode)
+            return "forward", part.forward, compiled.forward
         before = part._compiled_call_impl
         compile_in_place(part, backend=BACKEND, mode=self.mode)
         ours, part._compiled_call_impl = part._compiled_call_impl, before

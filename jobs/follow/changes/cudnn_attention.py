@@ -1,6 +1,7 @@
 """Fused attention by cuDNN: the first choice of `scaled_dot_product_attention` while the script runs."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -29,7 +30,7 @@ class CudnnAttention(AppliedChange):
             return
         if is_on:
             self.before = list(torch._C._get_sdp_priority_order())
-            wanted = [int(getattr(attention.SDPBackend, name)) for name in BACKENDS]
+            wanted = [find_number(name) for name in BACKENDS]
             torch._C._set_sdp_priority_order([*wanted, *(number for number in self.before if number not in wanted)])
         elif self.before:
             torch._C._set_sdp_priority_order(self.before)
@@ -40,7 +41,13 @@ class CudnnAttention(AppliedChange):
         if not can_order():
             return OLD
         first = list(torch._C._get_sdp_priority_order())[:1]
-        return HAS_IT if first == [int(attention.SDPBackend.CUDNN_ATTENTION)] else ""
+        return HAS_IT if first == [find_number(BACKENDS[0])] else ""
+
+
+def find_number(name: str) -> int:
+    """Return the number of a backend in PyTorch's order."""
+    backend: Any = getattr(attention.SDPBackend, name)
+    return int(backend)
 
 
 def can_order() -> bool:

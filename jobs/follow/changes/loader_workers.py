@@ -35,7 +35,7 @@ class LoaderWorkers(AppliedChange):
                 self.reason = ""
             made(*bound.args, **bound.kwargs)
 
-        DataLoader.__init__ = make  # type: ignore[method-assign, assignment]
+        DataLoader.__init__ = make  # type: ignore[method-assign]
 
     def explain_obstacle(self, models: Sequence[nn.Module]) -> str:
         return self.reason
