@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from profiler_job.__main__ import app, end_with
+from profiler_job.__main__ import app
 from profiler_job.analysis.capture import nsys_reports
 from profiler_job.analysis.prediction import print_predictions
 from profiler_job.analysis.recording import store
 from profiler_job.jobs.cli.console import PlainConsole, fail
-from profiler_job.jobs.contract.errors import ProfilerError
+from profiler_job.jobs.contract.errors import ProfilerError, end_with
 from profiler_job.jobs.contract.integrity import read_facts
 from profiler_job.jobs.contract.printable import make_lines_printable
 from tests.capture.nsys_files import Export

@@ -221,8 +221,9 @@ def _run_step(
     emit("step_started", step=name)
     started = time.monotonic()
     width = {"COLUMNS": str(shutil.get_terminal_size().columns)} if sys.stderr.isatty() else {}
+    runner = [] if module[0] == "profiler_job" else ["profiler_job.jobs.cli.run_module"]
     with subprocess.Popen(
-        [sys.executable, "-P", "-m", *module],
+        [sys.executable, "-P", "-m", *runner, *module],
         cwd=PROGRAM,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

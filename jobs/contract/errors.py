@@ -5,10 +5,12 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
 from profiler_job.jobs.contract.exit_codes import ExitCode
+from profiler_job.jobs.contract.printable import fit_terminal, make_lines_printable
 
 
 class ProfilerError(Exception):
@@ -71,3 +73,16 @@ def describe_bug(error: BaseException) -> str:
     else:
         kept = f"its traceback is in {file.name}"
     return f"this is a mistake of profiler-job ({what}); {kept}: please report it with that file"
+
+
+def end_with(error: Exception) -> ExitCode:
+    """Print one line about an error that ends the program, and return its exit code."""
+    if isinstance(error, ProfilerError):
+        line, code = str(error), error.exit_code
+    elif isinstance(error, OSError) and error.errno is not None:
+        line, code = f"{error.filename2 or error.filename or 'an output'}: {error.strerror}", ExitCode.CANNOT_WRITE
+    else:
+        line, code = describe_bug(error), ExitCode.BUG
+    with suppress(OSError):
+        print(fit_terminal(make_lines_printable(f"error: {line}"), sys.stderr), file=sys.stderr, flush=True)
+    return code

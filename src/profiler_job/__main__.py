@@ -3,7 +3,6 @@ neither torch nor pandas."""
 
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module, metadata
@@ -14,11 +13,10 @@ from typer.core import TyperCommand, TyperGroup
 
 from profiler_job.jobs.cli.output import open_streams
 from profiler_job.jobs.cli.tidy_end import end_tidily
-from profiler_job.jobs.contract.errors import ProfilerError, describe_bug
+from profiler_job.jobs.contract.errors import ProfilerError, end_with
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.extras import check_extra
 from profiler_job.jobs.contract.find_nsys import add_nsys_to_path
-from profiler_job.jobs.contract.printable import fit_terminal, make_lines_printable
 
 
 class Entry(NamedTuple):
@@ -217,19 +215,6 @@ class Subcommands(TyperGroup):
         except OSError as error:  # a full disk, which is known only now
             code = code or end_with(error)
         sys.exit(code)
-
-
-def end_with(error: Exception) -> ExitCode:
-    """Print one line about an error that ends the program, and return its exit code."""
-    if isinstance(error, ProfilerError):
-        line, code = str(error), error.exit_code
-    elif isinstance(error, OSError) and error.errno is not None:
-        line, code = f"{error.filename or 'an output'}: {error.strerror}", ExitCode.CANNOT_WRITE
-    else:
-        line, code = describe_bug(error), ExitCode.BUG
-    with suppress(OSError):
-        print(fit_terminal(make_lines_printable(f"error: {line}"), sys.stderr), file=sys.stderr, flush=True)
-    return code
 
 
 HELP = """Find out where the GPU time of a Transformer goes: profile a script, measure a sweep, read any capture, publish.

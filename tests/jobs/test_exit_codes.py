@@ -15,7 +15,7 @@ from profiler_job.analysis.capture.capture_data import ExportError, ExportProble
 from profiler_job.analysis.comparison.errors import ComparisonProblem, NotComparableError
 from profiler_job.analysis.prediction.abstentions import AbstentionCode, AbstentionError
 from profiler_job.jobs.cli.follow_up import StepError, fail_step
-from profiler_job.jobs.contract.errors import OutputError, ProfilerError, describe_bug
+from profiler_job.jobs.contract.errors import OutputError, ProfilerError, describe_bug, end_with
 from profiler_job.jobs.contract.exit_codes import MEANINGS, ExitCode
 from profiler_job.jobs.executor.failures import RunFailedError
 from profiler_job.jobs.executor.preflight import Check
@@ -171,7 +171,7 @@ def test_a_step_that_fails_ends_the_job_with_its_code(code, expected):
 
 def test_an_output_error_is_an_error_of_the_operating_system():
     assert isinstance(OutputError("standard output"), OSError)
-    assert __main__.end_with(OutputError("standard output")) == ExitCode.CANNOT_WRITE
+    assert end_with(OutputError("standard output")) == ExitCode.CANNOT_WRITE
 
 
 def test_the_line_about_a_mistake_says_where_it_is(tmp_path, monkeypatch):

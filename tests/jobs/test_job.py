@@ -89,6 +89,21 @@ def test_a_report_that_fails_leaves_the_measurements_and_the_last_site_and_is_ex
     assert site.read_text() != before
 
 
+FAILURES = {
+    "a full disk": ("raise OSError(28, 'No space left on device', 'read', None, 'written')", ExitCode.CANNOT_WRITE),
+    "a mistake": ("raise KeyError('page')", ExitCode.BUG),
+}
+
+
+@pytest.mark.parametrize(("program", "code"), FAILURES.values(), ids=FAILURES)
+def test_a_site_that_cannot_be_built_is_one_line_and_no_traceback(measured, arguments, mkdocs, program, code):
+    mkdocs(program)
+    done = jobs("job", "--render-only", *arguments[1:])
+    assert done.returncode == code and "Traceback" not in done.stderr
+    reason = "error: written: No space left" if code == ExitCode.CANNOT_WRITE else "KeyError: 'page'"
+    assert reason in done.stderr and f"mkdocs build, exit {code}" in done.stderr
+
+
 @pytest.mark.long
 def test_a_failed_run_is_reported_and_still_exit_1(arguments, mkdocs, fake_worker, tmp_path):
     fake_worker.fail({"tiny-ctx8-fp32-naive-forward/timer": ("warm-up", "failed")})
