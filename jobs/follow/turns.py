@@ -274,8 +274,9 @@ def count_flops(model: nn.Module, inputs: list[dict[str, Any]]) -> float:
         for part in model.modules()
         if isinstance(part, nn.Linear) or type(part).__name__ == "Conv1D"  # the linear layer of GPT-2
     ]
-    weights = sum(part.weight.numel() for part in linear_layers)
+    weights: int = sum(part.weight.numel() for part in linear_layers)
     config = getattr(unwrap(model), "config", None)
-    layers, width = (getattr(config, name, 0) for name in ("num_hidden_layers", "hidden_size"))
-    context = next((each["shape"][1] for each in inputs if len(each["shape"]) == 2), 0)
-    return 6.0 * weights + (12.0 * layers * width * context if isinstance(layers * width, int) else 0.0)
+    known = [getattr(config, name, 0) for name in ("num_hidden_layers", "hidden_size")]
+    layers, width = (number if isinstance(number, int) else 0 for number in known)
+    context = next((int(each["shape"][1]) for each in inputs if len(each["shape"]) == 2), 0)
+    return 6.0 * weights + 12.0 * layers * width * context

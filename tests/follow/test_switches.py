@@ -13,6 +13,7 @@ from profiler_job.jobs.contract.changes import CHANGES, TRIABLE
 from profiler_job.jobs.follow.apply_changes import Changes
 from profiler_job.jobs.follow.changes import compile as compiling
 from profiler_job.jobs.follow.kernel_shares import add_up_kernels
+from profiler_job.jobs.follow.turns import count_flops
 
 SWITCHED = [name for name in TRIABLE if not CHANGES[name].needs_process]
 KINDS = [kind for kind in vars(torch.optim).values() if isinstance(kind, type) and "__init__" in vars(kind)]
@@ -214,3 +215,11 @@ def test_kernels_are_added_up_by_kind():
     assert (sums["matmul"], sums["matmul_fp32"], sums["unaligned"]) == (30, 20, 10)
     assert (sums["attention"], sums["fill"], sums["pageable"], sums["other"]) == (15, 5, 5, 5)
     assert sums["busy"] == (40 + 40 + 10 + 20) / 2 and sums["num_kernels"] == 3 and sums["num_fills"] == 0.5
+
+
+def test_flops_of_a_token_are_those_of_linear_layers_and_attention():
+    model = Model()
+    inputs = [{"shape": [4, 512]}]
+    assert count_flops(model, inputs) == 6.0 * (8 * 16 + 16 * 1030)
+    model.config = SimpleNamespace(num_hidden_layers=2, hidden_size=64)
+    assert count_flops(model, inputs) == 6.0 * (8 * 16 + 16 * 1030) + 12.0 * 2 * 64 * 512
