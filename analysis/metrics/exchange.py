@@ -11,7 +11,7 @@ from profiler_job.analysis.recording.run_table import measure_by_run, select_by_
 from profiler_job.analysis.reference import kernel_families
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.layout import SCRIPT
-from profiler_job.jobs.contract.messages import LINK_MESSAGE, LINK_RATE
+from profiler_job.jobs.contract.messages import LINK_MESSAGE, LINK_RATE, LINK_SIZE, SILENT
 
 PARTS = ("kernel_ns", "waiting_ns", "transfer_ns", "hidden_ns", "exposed_ns", "critical_ns", "exposed_waiting_ns")
 FRAMES = ("of_gpus", "collectives", "messages", "late_kernels")
@@ -216,6 +216,12 @@ def estimate_cost(steps: pd.DataFrame, of_one: pd.Series, slower: pd.DataFrame) 
     return of_ranks.groupby(step).mean().groupby("run_id").median()
 
 
+def silent_times(figures: pd.DataFrame) -> pd.DataFrame:
+    """run_id, silent_ns: a step without its optimizer in which ranks exchange nothing, of the slowest rank."""
+    rows = figures[figures["figure"].astype(str) == SILENT].astype({"run_id": str})
+    return rows.groupby("run_id")["value"].max().rename("silent_ns").reset_index()
+
+
 BEFORE = 2**30
 """Bytes of the collectives whose rates were measured, where a recording does not say: older ones took no others."""
 
@@ -229,8 +235,11 @@ def link_rates(figures: pd.DataFrame, cases: pd.DataFrame) -> pd.DataFrame:
     of_run = figures[figures["figure"] == LINK_MESSAGE].set_index(["run_id", "rank"])["value"].rename("size_bytes")
     is_rate = figures["figure"].str.startswith(LINK_RATE) & (figures["figure"] != LINK_MESSAGE)
     rates = figures[is_rate].merge(cases[["run_id", "gpus"]], on="run_id").join(of_run, on=["run_id", "rank"])
-    rates["size_bytes"] = rates["size_bytes"].fillna(BEFORE)
-    rates["collective"] = rates["figure"].str.removeprefix(LINK_RATE)
+    named = (
+        rates["figure"].str.removeprefix(LINK_RATE).str.extract(rf"^(?P<collective>\w+?)(?:{LINK_SIZE}(?P<size>\d+))?$")
+    )
+    rates["collective"] = named["collective"]
+    rates["size_bytes"] = pd.to_numeric(named["size"]).fillna(rates["size_bytes"]).fillna(BEFORE)
     factors = [collective_time.compute_bus_factor(name, gpus) for name, gpus in zip(rates["collective"], rates["gpus"])]
     rates["bus"] = rates["value"] * np.asarray(factors, float)
     by = rates.groupby(["collective", "gpus", "size_bytes"], sort=False)

@@ -9,10 +9,11 @@ import pytest
 from profiler_job.analysis.capture import collective_time
 from profiler_job.analysis.metrics.exchange import communication_of, estimate_cost, list_operations, sum_by_gpu
 from profiler_job.analysis.metrics.timing import select_steps
-from profiler_job.analysis.pages.questions import several_gpus
+from profiler_job.analysis.pages.questions import several_gpus, several_gpus_data
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.site import page_context, question_pages, write_site
 from profiler_job.jobs.contract import ranges
+from profiler_job.jobs.contract.messages import SILENT
 from tests import synthetic
 from tests.page_words import read_page
 
@@ -163,7 +164,7 @@ def test_of_steps_that_hosts_limit_it_is_said_what_of_exposed_communication_is_c
     steps = rec.steps.assign(issue_ns=rec.steps["wall_ns"].where(is_two, rec.steps["wall_ns"] // 2))
     limited = page_context.ask(several_gpus.QUESTION, dataclasses.replace(rec, steps=steps))
     rows = limited.tables["communication"].rows
-    assert (rows["issue_share"] > several_gpus.MOSTLY_ISSUING).all() and (rows["clock_cost_ns"] == 0).all()
+    assert (rows["issue_share"] > several_gpus_data.MOSTLY_ISSUING).all() and (rows["clock_cost_ns"] == 0).all()
     assert limited.claims["host"].rows["run_id"].tolist() == rows["run_id"].tolist()
     assert not limited.claims["explains"].holds
 
@@ -227,6 +228,104 @@ def test_what_is_said_follows_from_the_rows(answer):
     rows = answer.claims["gives"].rows
     assert rows["gpus"].tolist() == [2, 2] and several_gpus._gives(rows)["most"] == 2
     assert answer.claims["memory"].rows["memory_ratio"].max() == pytest.approx(0.5, rel=1e-6)
+
+
+def with_copies(rec, *changes: dict):
+    """`rec` with copies of its runs of two GPUs that differ in fields of the run, and in the time of a step."""
+    parts = {name: [getattr(rec, name)] for name in TABLES}
+    for number, change in enumerate(changes):
+        times, fields = change["times"], {name: value for name, value in change.items() if name != "times"}
+        for name in TABLES:
+            frame = getattr(rec, name)
+            frame = frame[frame["run_id"].astype(str).str.endswith("fsdp")]
+            frame = frame.assign(run_id=frame["run_id"].astype(str) + f"-{number}")
+            if name == "runs":
+                frame = frame.assign(**fields)
+            if name == "steps":
+                frame = frame.assign(wall_ns=(frame["wall_ns"] * times).astype("int64"))
+            parts[name].append(frame)
+    return dataclasses.replace(rec, **{name: pd.concat(frames, ignore_index=True) for name, frames in parts.items()})
+
+
+def test_a_batch_that_is_divided_is_compared_with_the_one_gpu_that_has_all_of_it(rec):
+    batch = int(rec.runs["batch_size"].iloc[0])
+    answer = page_context.ask(several_gpus.QUESTION, with_copies(rec, {"times": 0.6, "batch_size": batch // 2}))
+    rows = answer.claims["strong"].rows
+    assert rows["batch_size"].tolist() == [batch // 2] * 2
+    assert rows["speedup"].tolist() == pytest.approx([1 / (1.25 * 0.6)] * 2, rel=1e-6)
+    assert answer.claims["gives"].values["ways"] == [{"way": "FSDP", "speedup": pytest.approx((1.6, 1.6), rel=1e-6)}]
+    steps = answer.tables["steps"].rows
+    assert steps.loc[steps["batch_size"] == batch // 2, ["longer_ns", "slower_ns"]].isna().all(axis=None)
+
+
+def test_what_another_exchange_gives_is_the_step_of_the_same_case_without_it(rec, undrawn, tmp_path):
+    study = with_copies(rec, {"times": 0.8, "exchange": "keep"}, {"times": 1.1, "exchange": "prefetch"})
+    study = dataclasses.replace(study, runs=study.runs.fillna({"exchange": "default"}))
+    claim = page_context.ask(several_gpus.QUESTION, study).claims["changed"]
+    changes = {change["exchange"]: change["gain"] for change in claim.values["changes"]}
+    assert changes == {
+        "gathered once a step": pytest.approx((1.25, 1.25), rel=1e-6),
+        "two blocks gathered ahead": pytest.approx((1 / 1.1, 1 / 1.1), rel=1e-6),
+    }
+    page = write_page(rec, study, tmp_path)
+    assert "FSDP with gathered once a step is 1.25×" in page and "default ÷ changed" in page
+
+
+def test_speed_ups_over_the_number_of_gpus_are_lines_of_each_way(rec):
+    study = with_copies(
+        rec, {"times": 1.1, "gpus": 4}, {"times": 1.0, "parallel": "ddp"}, {"times": 1.2, "gpus": 4, "parallel": "ddp"}
+    )
+    rows = page_context.ask(several_gpus.QUESTION, study).charts["scaling"].rows
+    speedups = {
+        (way, gpus): speedup for way, gpus, speedup in rows[["clock", "gpus", "speedup"]].itertuples(index=False)
+    }
+    assert speedups == pytest.approx(
+        {(way, 1): 1 for way in ("DDP", "FSDP")}
+        | {("FSDP", 2): 2 / 1.25, ("FSDP", 4): 4 / 1.375, ("DDP", 2): 2 / 1.25, ("DDP", 4): 4 / 1.5},
+        rel=1e-6,
+    )
+
+
+def test_all_reduces_alone_are_shown_by_size(rec, undrawn, tmp_path):
+    """nccl-tests: the bus bandwidth of n ranks is 2 (n - 1) / n times the bytes of the message a second."""
+    sizes = {"link_AllReduce/1048576": 40e9, "link_AllReduce/67108864": 290e9}
+    study = with_figures(rec, link_AllReduce=300e9, link_message=2**30, **sizes)
+    answer = page_context.ask(several_gpus.QUESTION, study)
+    rows = answer.tables["link"].rows.set_index("size_bytes")["bus_rate"]
+    assert rows.to_dict() == {2**30: 300e9, 2**20: 40e9, 2**26: 290e9}
+    assert answer.claims["grid"].values["enough"]["size_bytes"] == 2**26
+    assert answer.charts["grid"].rows["mib"].tolist() == [1, 64, 1024]
+    assert all(table.rows["link_share"].isna().all() for table in [answer.tables["messages"]])
+    page = write_page(rec, study, tmp_path)
+    assert "All-reduce of 1.00 MiB".lower() in page.lower() and "300 GB/s" in page
+
+
+@pytest.mark.parametrize("share, holds", [(0.02, True), (0.05, False)])
+def test_steps_without_exchange_confirm_what_is_exposed(rec, share, holds):
+    steps = page_context.ask(several_gpus.QUESTION, rec).tables["steps"].rows
+    two = steps[steps["gpus"] == 2].set_index("run_id")
+    exposed = communication_of(rec.kernels, rec.runs).set_index("run_id")["exposed_ns"]
+    silent = two["step_ns"] - two["optimizer_ns"] - two["slower_ns"] - exposed - share * two["step_ns"]
+    figures = [
+        {"run_id": run, "rank": rank, "figure": SILENT, "unit": "ns", "value": value}
+        for run, value in silent.items()
+        for rank in (0, 1)
+    ]
+    # A step under nsys that is as long as the unprofiled one.
+    times = rec.steps.astype({"run_id": str, "collector": str})
+    timer = times[times["collector"] == "timer"]
+    profiled = timer.assign(collector="nsys", issue_ns=pd.NA)
+    both = pd.concat([timer, profiled], ignore_index=True)
+    study = dataclasses.replace(rec, figures=pd.DataFrame(figures), steps=both)
+    answer = page_context.ask(several_gpus.QUESTION, study)
+    claim = answer.claims["silent" if holds else "not_silent"]
+    assert len(claim.rows) == 2
+    assert claim.rows["silent_apart_share"].tolist() == pytest.approx([share] * 2, rel=1e-3)
+
+
+def test_each_rank_has_its_own_row(rec, answer):
+    rows = answer.tables["ranks"].rows
+    assert rows["rank"].tolist() == [0, 1] * 2 and rows["waiting_ns"].tolist() == [WAITS, 0] * 2
 
 
 def test_a_second_gpu_that_brings_no_exposed_communication_is_said_to_hide_it(rec):

@@ -11,7 +11,7 @@ from profiler_job.analysis.comparison.noise import SHIPPED
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.metrics.exchange import communication_of, list_operations
 from profiler_job.analysis.metrics.timing import select_steps
-from profiler_job.analysis.pages.questions import several_gpus
+from profiler_job.analysis.pages.questions import several_gpus, several_gpus_data
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.render import tables, timeline
 from profiler_job.analysis.site import page_context
@@ -52,7 +52,7 @@ def test_what_is_exposed_is_how_much_longer_the_step_is_than_the_same_without_co
     rows = shipped.tables["communication"].rows
     undisturbed = rows[(rows["profiled_ratio"] - 1).abs() <= several_gpus.AS_UNPROFILED]
     assert len(undisturbed) + len(shipped.claims["disturbed"].rows) == len(rows)
-    by_gpu = undisturbed[undisturbed["issue_share"] <= several_gpus.MOSTLY_ISSUING]
+    by_gpu = undisturbed[undisturbed["issue_share"] <= several_gpus_data.MOSTLY_ISSUING]
     apart = (by_gpu["longer_ns"] - by_gpu["slower_ns"] - by_gpu["exposed_ns"]).abs()
     assert len(by_gpu) == 5 and (apart <= several_gpus.EXPLAINS * by_gpu["step_ns"]).all()
     assert shipped.claims["explains"].rows["run_id"].tolist() == by_gpu["run_id"].tolist()
