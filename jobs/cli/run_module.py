@@ -1,5 +1,5 @@
 """Run a module of another project in a process of its own: `python -m profiler_job.jobs.cli.run_module mkdocs build`.
-Errors that it does not handle end as those of this program do, with one line and an exit code."""
+Errors that it does not handle end as this program's errors do, with one line and an exit code."""
 
 import runpy
 import sys
