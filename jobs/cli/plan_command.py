@@ -27,6 +27,7 @@ from profiler_job.jobs.memory import (
 )
 from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP
 from profiler_job.jobs.sweep.plan_table import PlanTable
+from profiler_job.jobs.sweep.prediction import predict_seconds
 
 
 def plan(
@@ -65,8 +66,8 @@ def plan(
     width = out.width if out.is_terminal else None
     for row in table.lines(bar, width):
         print(make_lines_printable(row))
-    if shapes or not runs:
-        predicted = "memory and time are predictions" if with_memory else "time is a prediction"
+    if not runs or any(predict_seconds(run, planned.protocol) is not None for run in runs):
+        predicted = "memory and time are predictions" if with_memory and shapes else "time is a prediction"
         times = format_count(planned.processes, "process")
         predicted += f", time (in all {format_clock(table.total_s)}, each run timed in {times}) for a modest GPU"
     elif any(prediction.peaks for prediction in simulated.values()):

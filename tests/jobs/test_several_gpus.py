@@ -103,6 +103,8 @@ def test_of_several_gpus_no_memory_is_predicted(tmp_path):
     file.write_text(TINY)
     lines = jobs("plan", "--sweep", file, "--memory").stdout.splitlines()
     assert [line.split()[4] for line in lines[1:4]] == ["0.7", "n/a", "n/a"]
+    alone = jobs("plan", "--sweep", file, "--only", "gpus=2").stdout.splitlines()
+    assert "time is a prediction" in alone[-1], "which several GPUs have, too"
 
 
 def test_what_ranks_measured_is_one_answer_whose_rows_say_their_rank():

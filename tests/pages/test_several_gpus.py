@@ -275,7 +275,13 @@ def test_speed_ups_over_the_number_of_gpus_are_lines_of_each_way(rec):
     study = with_copies(
         rec, {"times": 1.1, "gpus": 4}, {"times": 1.0, "parallel": "ddp"}, {"times": 1.2, "gpus": 4, "parallel": "ddp"}
     )
-    rows = page_context.ask(several_gpus.QUESTION, study).charts["scaling"].rows
+    answer = page_context.ask(several_gpus.QUESTION, study)
+    gives = answer.claims["gives"].values
+    assert (gives["most"], {way["way"]: way["speedup"][1] for way in gives["ways"]}) == (
+        4,
+        pytest.approx({"DDP": 4 / 1.5, "FSDP": 4 / 1.375}, rel=1e-6),
+    )
+    rows = answer.charts["scaling"].rows
     speedups = {
         (way, gpus): speedup for way, gpus, speedup in rows[["clock", "gpus", "speedup"]].itertuples(index=False)
     }

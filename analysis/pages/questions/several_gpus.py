@@ -72,9 +72,10 @@ def _claims(frames: SeveralGpusData) -> list[Claim]:
 def _claim_speed(frames: SeveralGpusData) -> list[Claim]:
     """What several GPUs give: tokens per second and efficiency, and when that is less than one GPU."""
     several = frames.several
+    most = several[several["gpus"] == several["gpus"].max()]
     shown = ("gpus", "parallel", "tokens_per_s_1", "tokens_per_s", "speedup", "efficiency")
     return [
-        Claim("gives", _only(several, *shown, "limit", "tokens_differ"), facts=_gives),
+        Claim("gives", _only(most, *shown, "limit", "tokens_differ"), facts=_gives),
         Claim("range", _only(several, *shown, "step_ns", "step_band_ns"), facts=extremes("efficiency")),
         Claim(
             "fewer",
