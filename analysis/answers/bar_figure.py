@@ -15,13 +15,14 @@ _STYLE = (
     "--c3:#7a4b94;--c4:#8a6d00;--c5:#a83253;--c6:#3a7d84;--c7:#767676;font-family:sans-serif;font-size:12px}"
     "@media(prefers-color-scheme:dark){svg{--page:#0d1518;--text:#dde5e6;--faint:#9fb0b4;--c0:#6db0ee;"
     "--c1:#f0955a;--c2:#6fc793;--c3:#c39ade;--c4:#d9bb4e;--c5:#f07f9c;--c6:#74c3ca;--c7:#a9b3b5}}"
-    ".page{fill:var(--page)}.case{fill:var(--text)}.number{fill:var(--faint)}"
+    ".page{fill:var(--page)}.case{fill:var(--text)}.label{text-anchor:end}.number{fill:var(--faint)}"
     + "".join(f".{name}{{fill:var(--{name})}}" for name in COLOURS)
 )
 
 
 class Bar(NamedTuple):
-    """One bar, or a piece of one: the row that it is in, its series, its length, and the number that is written."""
+    """One bar, or a piece of one: the row that it is in, its series, its length, and its number, which is written next
+    to a bar and is the title of a piece."""
 
     label: str
     series: str
@@ -43,20 +44,22 @@ def draw_bars(title: str, bars: Sequence[Bar], is_stacked: bool = False, limit: 
     for label in labels:
         mine = [bar for bar in bars if bar.label == label]
         height = BAR * (1 if is_stacked else len(mine))
-        parts.append(_text(LABELS - 8, y + height / 2 + 4, _cut(label), "case", "end"))
+        parts.append(_text(LABELS - 8, y + height / 2 + 4, _cut(label), "case label"))
         x = float(LABELS)
         for number, bar in enumerate(mine):
             top = y if is_stacked else y + number * BAR
             width = room * max(bar.value, 0.0) / most
             left = x if is_stacked else float(LABELS)
-            words = escape(make_printable(f"{label}, {bar.series}: {bar.shown}"))
             kind = COLOURS[series.index(bar.series) % len(COLOURS)]
-            size = f'width="{width:.1f}" height="{BAR - 2}"'
-            parts.append(f'<rect class="{kind}" x="{left:.1f}" y="{top}" {size}><title>{words}</title></rect>')
+            long = round(width, 1)
+            drawn = f'<path class="{kind}" d="M{round(left, 1):g} {top}h{long:g}v{BAR - 2}h-{long:g}z"'
             if is_stacked:
+                words = escape(make_printable(f"{label}, {bar.series}: {bar.shown}"))
+                parts.append(f"{drawn}><title>{words}</title></path>")
                 x += width
             else:
-                parts.append(_text(LABELS + width + 5, top + BAR - 3.5, bar.shown, "number", "start"))
+                parts.append(f"{drawn}/>")
+                parts.append(_text(LABELS + width + 5, top + BAR - 3.5, bar.shown, "number"))
         y += height + GAP
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y}" width="{WIDTH}" height="{y}" role="img"'
     name = escape(make_printable(title))
@@ -74,13 +77,14 @@ def _draw_legend(parts: list[str], series: Sequence[str]) -> int:
         if x + width > WIDTH and x > 12:
             x, y = 12.0, y + 18
         parts.append(f'<rect class="{COLOURS[number % len(COLOURS)]}" x="{x:.1f}" y="{y}" width="11" height="11"/>')
-        parts.append(_text(x + 16, y + 10, name, "case", "start"))
+        parts.append(_text(x + 16, y + 10, name, "case"))
         x += width
     return y + 26
 
 
-def _text(x: float, y: float, words: str, kind: str, anchor: str) -> str:
-    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(make_printable(words))}</text>'
+def _text(x: float, y: float, words: str, kind: str) -> str:
+    place = f'x="{round(x, 1):g}" y="{round(y, 1):g}"'
+    return f'<text class="{kind}" {place}>{escape(make_printable(words))}</text>'
 
 
 def _cut(label: str, most: int = 28) -> str:

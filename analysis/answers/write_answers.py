@@ -66,8 +66,9 @@ def is_recorded(folder: Path) -> bool:
     return (folder / MANIFEST).is_file() or (folder / SWEEP).is_file() or any(folder.glob(f"*/{RECORD}"))
 
 
-def answer_recording(folder: Path, out: Path, emit: Callable[[str], None]) -> AnswerFiles:
-    """Answer from a recording or the results of a sweep. Raises RecordingError, ResultsError and TargetError."""
+def answer_recording(folder: Path, out: Path, emit: Callable[[str], None], is_brief: bool = False) -> AnswerFiles:
+    """Answer from a recording or the results of a sweep. is_brief: as in `_write`. Raises RecordingError, ResultsError
+    and TargetError."""
     check_target(out)
     if (folder / MANIFEST).is_file():
         rec = store.load(folder)
@@ -78,7 +79,7 @@ def answer_recording(folder: Path, out: Path, emit: Callable[[str], None]) -> An
     names = ["run_id", "size", "context_length", "mode", "precision", "status", "profiled_steps"]
     sources = rec.runs[names].astype({"run_id": str}).rename(columns={"profiled_steps": "steps", "run_id": "capture"})
     made = FolderRecording(recording=select_finished(rec), notes={}, sources=sources.assign(steps_from="ranges"))
-    return _write(made, out)
+    return _write(made, out, is_brief)
 
 
 def answer_captures(
@@ -87,10 +88,11 @@ def answer_captures(
     phases: Mapping[str, str],
     out: Path,
     emit: Callable[[str], None],
+    is_brief: bool = False,
 ) -> AnswerFiles:
-    """Answer from captures of any script. Raises TargetError."""
+    """Answer from captures of any script. is_brief: as in `_write`. Raises TargetError."""
     check_target(out)
-    return _write(record_captures(folder, captures, phases, emit), out)
+    return _write(record_captures(folder, captures, phases, emit), out, is_brief)
 
 
 def select_finished(rec: store.Recording) -> store.Recording:
@@ -111,7 +113,8 @@ def ask(letter: str, rec: store.Recording) -> Answer:
 # ---------------------------------------------------------------------------------------------------------------- files
 
 
-def _write(made: FolderRecording, out: Path) -> AnswerFiles:
+def _write(made: FolderRecording, out: Path, is_brief: bool = False) -> AnswerFiles:
+    """Write the answers; is_brief: the Markdown and its figures alone, without CSV, HTML and the list of captures."""
     rec = made.recording
     folder = _describe_folder(made)
     with tempfile.TemporaryDirectory(prefix="profiler-job-") as work:
@@ -121,15 +124,17 @@ def _write(made: FolderRecording, out: Path) -> AnswerFiles:
         for letter in LETTERS:
             answer = ask(letter, rec)
             written[letter] = write_answer(letter, answer, folder)
-            _write_tables(draft, letter, answer, written[letter])
+            if not is_brief:
+                _write_tables(draft, letter, answer, written[letter])
             if written[letter].bars:
                 figure = draw_bars(written[letter].figure_title, *_limit_bars(written[letter]))
                 (draft / f"{letter}.svg").write_text(figure, encoding="utf-8")
-            page = _make_page(written[letter], made)
+            page = _make_page(written[letter], made, is_brief)
             (draft / f"{letter}.md").write_text("\n".join(page) + "\n", encoding="utf-8")
-        (draft / "captures.csv").write_text(to_csv(made.sources), encoding="utf-8")
-        (draft / INDEX).write_text("\n".join(_make_index(written, made)) + "\n", encoding="utf-8")
-        if find_spec("markdown"):
+        (draft / INDEX).write_text("\n".join(_make_index(written, made, is_brief)) + "\n", encoding="utf-8")
+        if not is_brief:
+            (draft / "captures.csv").write_text(to_csv(made.sources), encoding="utf-8")
+        if not is_brief and find_spec("markdown"):
             _write_html(draft)
         _replace_folder(draft, out)
     first = {letter: (answer.sentences or ["Not measured."])[0] for letter, answer in written.items()}
@@ -164,8 +169,9 @@ def _write_tables(draft: Path, letter: str, answer: Answer, written: WrittenAnsw
             (draft / f"{letter}-{file_name(key)}.csv").write_text(text, encoding="utf-8")
 
 
-def _make_page(written: WrittenAnswer, made: FolderRecording) -> list[str]:
-    """Make the lines of the page of an answer: the answer first, a figure, the table, the method, what is missing."""
+def _make_page(written: WrittenAnswer, made: FolderRecording, is_brief: bool) -> list[str]:
+    """Make the lines of the page of an answer: the answer first, a figure, the table, the method, what is missing.
+    is_brief: there is no CSV."""
     answer = " ".join(written.sentences) or "Not measured: see what is missing below."
     lines = [f"# ({written.letter}) {written.title}", "", answer, ""]
     if written.bars:
@@ -173,7 +179,10 @@ def _make_page(written: WrittenAnswer, made: FolderRecording) -> list[str]:
     lines += [*md.table(written.rows, written.columns), ""]
     more = len(written.rows) - md.MOST_ROWS
     all_rows = f"[All rows as CSV]({written.letter}.csv)"
-    lines += [f"{format_count(more, 'more row')} in the CSV. {all_rows}" if more > 0 else all_rows, ""]
+    if more > 0:
+        lines += [f"{format_count(more, 'more row')} in the CSV.{'' if is_brief else f' {all_rows}'}", ""]
+    elif not is_brief:
+        lines += [all_rows, ""]
     lines += ["## How it was worked out", "", *(f"- {line}" for line in [*written.method, *_describe_runs(made)]), ""]
     missing = written.missing or ["Nothing: every case of the grid was measured."]
     lines += ["## What is missing for an exact answer", "", *(f"- {line}" for line in missing), ""]
@@ -198,16 +207,18 @@ def _describe_runs(made: FolderRecording) -> list[str]:
     return lines
 
 
-def _make_index(written: Mapping[str, WrittenAnswer], made: FolderRecording) -> list[str]:
+def _make_index(written: Mapping[str, WrittenAnswer], made: FolderRecording, is_brief: bool) -> list[str]:
     lines = ["# Five questions about the time of a Transformer", ""]
     for letter, answer in written.items():
         first = (answer.sentences or ["Not measured."])[0]
         lines += [f"- **[({letter}) {answer.title}]({letter}.md)** {first}"]
-    lines += ["", "## Captures", ""]
-    columns = [column for column in _SOURCES if column.key in made.sources]
-    rows = made.sources
-    rows = rows[rows["derived_from"] == ""] if "derived_from" in rows else rows
-    lines += [*md.table(rows, columns), "", "[Every fact, and where it is from](captures.csv)", ""]
+    lines += [""]
+    if not is_brief:
+        lines += ["## Captures", ""]
+        columns = [column for column in _SOURCES if column.key in made.sources]
+        rows = made.sources
+        rows = rows[rows["derived_from"] == ""] if "derived_from" in rows else rows
+        lines += [*md.table(rows, columns), "", "[Every fact, and where it is from](captures.csv)", ""]
     if notes := [f"- {md.code(name)}: {md.escape(line)}" for name, said in made.notes.items() for line in said]:
         lines += ["## What was noticed", "", *notes[:MOST_NOTES]]
         lines += [f"- and {len(notes) - MOST_NOTES} more lines, as the command prints them"] * (len(notes) > MOST_NOTES)

@@ -29,6 +29,7 @@ def answers(
         list[str] | None,
         typer.Option(metavar="PHASE=RANGE", help="Your range that marks a phase, as for `show`."),
     ] = None,
+    brief: Annotated[bool, typer.Option("--brief", help="Only Markdown and figures: no CSV, no HTML.")] = False,
 ) -> None:
     """Answer the five questions of CS336 from a folder of captures.
 
@@ -45,7 +46,7 @@ def answers(
         if not folder.is_dir():
             raise ProfilerError(f"{folder} is not a folder: give one with captures, or a recording")
         if write_answers.is_recorded(folder):
-            written = write_answers.answer_recording(folder, out, print_line)
+            written = write_answers.answer_recording(folder, out, print_line, brief)
         else:
             options = {"size": size, "context_length": context_length, "batch_size": batch_size, "mode": mode}
             options |= {"precision": precision, "warmup": warmup}
@@ -57,7 +58,7 @@ def answers(
             captures = capture_facts.collect_facts(folder, given, name_pattern, handout)
             if not any(facts.path for facts in captures):
                 raise ProfilerError(f"{folder} holds no capture: give a folder with .nsys-rep, .sqlite or parquetdir")
-            written = write_answers.answer_captures(folder, captures, phases, out, print_line)
+            written = write_answers.answer_captures(folder, captures, phases, out, print_line, brief)
     except (ProfilerError, OSError) as error:
         print_line(f"error: {describe_error(error)}")
         raise typer.Exit(find_exit_code(error)) from error

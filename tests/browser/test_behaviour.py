@@ -269,6 +269,7 @@ def test_the_csv_has_the_visible_rows_and_every_digit(times):
 
 
 def test_the_rows_of_a_finding_open_below_it_and_the_page_stays(times):
+    times.locator("details.detail > summary").first.click()
     link = times.locator("a.rows").first
     link.scroll_into_view_if_needed()
     before = times.evaluate("scrollY")

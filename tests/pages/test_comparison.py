@@ -283,7 +283,7 @@ def test_the_bands_of_repetitions_stand_beside_those_that_are_the_least(compared
     made = compare(compared.first, compared.second, narrow.widen_to(SHIPPED))
     page = written(made, tmp_path, compared.first.recording)["report/comparison.md"]
     of_least = f"{100 * SHIPPED.wall.time_half:.1f}% of a step"
-    assert page.count("of a step and") == 2 and of_least in page.split("at least that of the shipped recordings")[1]
+    assert page.count("of a step and") == 2 and of_least in page.split("at least the band of the shipped recordings")[1]
 
 
 def test_a_study_of_precision_is_compared_within():

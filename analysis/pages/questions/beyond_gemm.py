@@ -42,7 +42,7 @@ def answer(given: Inputs) -> Answer:
 QUESTION = Question(
     letter="c",
     slug="beyond-gemm",
-    title="What does a forward pass do besides matmuls?",
+    title="What does a forward pass do other than matmuls?",
     needs=("runs", "kernels"),
     answer=answer,
     section=Section.TIME,

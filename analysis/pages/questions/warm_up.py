@@ -55,7 +55,7 @@ QUESTION = Question(
 @dataclass(frozen=True, kw_only=True)
 class WarmUpData:
     """`warm_up` and `num_timed`: steps of the main recording. `timed`: every unprofiled step. Per case: `numbers` by
-    steps of warm-up, `needed` steps, `spreads`, and `beside`: the main recording; of the first step its `anatomy`,
+    steps of warm-up, `needed` steps, `spreads`, and `joined`: the main recording; of the first step its `anatomy`,
     its `phases` and its `kernels`. `sessions`: the numbers of the same cases in other recordings; `session_s`: how long
     the processes of a case were started after each other."""
 
@@ -66,7 +66,7 @@ class WarmUpData:
     numbers: pd.DataFrame
     needed: pd.DataFrame
     spreads: pd.DataFrame
-    beside: pd.DataFrame
+    joined: pd.DataFrame
     anatomy: pd.DataFrame
     phases: pd.DataFrame
     kernels: pd.DataFrame
@@ -95,7 +95,7 @@ def _frames(
     timed = first_steps.timed_steps(ok, steps)
     warm_up, num_timed = _settings(main)
     spreads = first_steps.spreads_of(timed)
-    beside = spreads.merge(_join_main(ok, main.runs, main.steps), on=CASE)
+    joined = spreads.merge(_join_main(ok, main.runs, main.steps), on=CASE)
     anatomy = first_steps.anatomy_of(ok, steps, api)
     needed = first_steps.count_steps_needed(timed, warm_up, num_timed)
     others = [main, *(rec for study, rec in studies.items() if study != STUDY)]
@@ -107,7 +107,7 @@ def _frames(
         numbers=first_steps.estimate_numbers(timed, num_timed),
         needed=needed,
         spreads=spreads,
-        beside=beside.assign(off=beside["main_ns"] / beside["median_ns"] - 1),
+        joined=joined.assign(off=joined["main_ns"] / joined["median_ns"] - 1),
         anatomy=anatomy[anatomy["component"] != "whole"],
         phases=first_steps.measure_first_by_phase(ok, steps),
         kernels=first_steps.first_kernels(ok, kernels, memops),
@@ -242,9 +242,9 @@ def _claim_numbers(frames: WarmUpData) -> list[Claim]:
 
 def _process_claims(frames: WarmUpData) -> list[Claim]:
     """How processes differ, and how the main recording does."""
-    spreads, beside = frames.spreads, frames.beside
+    spreads, joined = frames.spreads, frames.joined
     unlike = spreads[spreads["between"] > CHANCE * spreads["expected"]]
-    outside = (beside["main_ns"] < beside["median_min_ns"]) | (beside["main_ns"] > beside["median_max_ns"])
+    outside = (joined["main_ns"] < joined["median_min_ns"]) | (joined["main_ns"] > joined["median_max_ns"])
     return [
         Claim("processes", unlike, facts=_find_first(spreads)),
         Claim(
@@ -253,8 +253,8 @@ def _process_claims(frames: WarmUpData) -> list[Claim]:
         Claim("between", spreads[spreads["between"] > spreads["within"]], facts=_find_first(spreads)),
         Claim("within", spreads[spreads["between"] <= spreads["within"]], facts=_find_first(spreads)),
         Claim("sessions", frames.sessions, lambda rows: rows.duplicated(CASE).any(), facts=_find_most_different),
-        Claim("main_outside", beside[outside], facts=_find_furthest(beside)),
-        Claim("main_inside", beside, lambda rows: not outside.any(), facts=_find_furthest(beside)),
+        Claim("main_outside", joined[outside], facts=_find_furthest(joined)),
+        Claim("main_inside", joined, lambda rows: not outside.any(), facts=_find_furthest(joined)),
     ]
 
 
@@ -323,7 +323,7 @@ def _tabulate_numbers(frames: WarmUpData, case: tuple[Column, ...]) -> list[Tabl
                 Column("expected", "between processes, if they were alike", "share"),
                 Column("between", "between processes", "share"),
             ),
-            frames.spreads.merge(frames.beside[[*CASE, "main_ns"]], how="left", on=CASE),
+            frames.spreads.merge(frames.joined[[*CASE, "main_ns"]], how="left", on=CASE),
         ),
     ]
 
