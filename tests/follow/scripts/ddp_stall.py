@@ -15,6 +15,7 @@ parser.add_argument("--stall-ms", type=float, default=0)
 parser.add_argument("--extra-matmuls", type=int, default=0)
 parser.add_argument("--steps", type=int, default=40)
 options = parser.parse_args()
+CAPTURED = 6  # the last steps
 
 on_gpu = torch.cuda.is_available()
 device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
@@ -44,7 +45,11 @@ def train_step() -> None:
     optimizer.zero_grad()
 
 
-for _ in range(options.steps):
+for step in range(options.steps):
+    if on_gpu and step == options.steps - CAPTURED:  # for nsys profile -c cudaProfilerApi
+        torch.cuda.profiler.start()
     train_step()
+if on_gpu:
+    torch.cuda.profiler.stop()
 
 distributed.destroy_process_group()
