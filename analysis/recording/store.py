@@ -136,21 +136,25 @@ def empty(table: str) -> pd.DataFrame:
 def dictionary() -> pd.DataFrame:
     """Return the data dictionary: table, column, dtype, unit, meaning; one row for each column of each table, in memory
     and then in its file only."""
-    rows = [(table, *column[:4]) for table, columns in TABLES.items() for column in (*columns, *_stored(table))]
+    rows = [_describe(table, column) for table, columns in TABLES.items() for column in (*columns, *_stored(table))]
     position = max(i for i, row in enumerate(rows) if row[:2] == ("kernels", "kernel_name"))
-    rows.insert(position + 1, ("kernels", *FAMILY[:4]))
+    rows.insert(position + 1, _describe("kernels", FAMILY))
     return pd.DataFrame(rows, columns=["table", "column", "dtype", "unit", "meaning"])
+
+
+def _describe(table: str, column: Column) -> tuple[str, str, str, str, str]:
+    return table, column.name, column.dtype, column.unit, column.meaning
 
 
 def _stored(table: str) -> list[Column]:
     """Return the columns that only its file has."""
     names = [column.name for column in TABLES[table]]
-    step = Column(times.RANGE_STEP, "int64", "", times.MEANING_OF_RANGE_STEP)
+    step = Column(times.RANGE_STEP, "int64", times.MEANING_OF_RANGE_STEP)
     launches = times.meanings_of_launches(names)
     return [
         *([step] if times.has_range_steps(names) else []),
-        *(Column(name, "int64", f"{times.TICK_NS} ns", meaning) for name, meaning in launches),
-        *(Column(name, "int64", "ns", meaning) for pair in _pairs(table) for name, meaning in times.meanings(pair)),
+        *(Column(name, "int64", meaning) for name, meaning in launches),
+        *(Column(name, "int64", meaning) for pair in _pairs(table) for name, meaning in times.meanings(pair)),
     ]
 
 

@@ -3,10 +3,19 @@
 from typing import NamedTuple
 
 from profiler_job.analysis.recording import times
+from profiler_job.analysis.reference.columns import find_ending
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.axes import describe_fields, find_default
 from profiler_job.jobs.contract.layout import STATUSES
 
+_UNITS = {
+    "started_at": "UTC",
+    "context_length": "tokens",
+    **{name: f"{times.TICK_NS} ns" for name in times.LAUNCHES[2:]},
+    **{f"grid_{axis}": "blocks" for axis in "xyz"},
+    **{f"block_{axis}": "threads" for axis in "xyz"},
+}
+"""Units that the names of columns do not say."""
 _PHASES = " | ".join(ranges.ALL_PHASES)
 
 
@@ -19,11 +28,16 @@ class Column(NamedTuple):
 
     name: str
     dtype: str
-    unit: str
     meaning: str
     optional: bool = False
     before: object = None
     nullable: bool = False
+
+    @property
+    def unit(self) -> str:
+        """Unit of the values; "" for text and counts."""
+        ending = find_ending(self.name)
+        return _UNITS.get(self.name, ending[1] if ending else "")
 
 
 OF_FINISHED_RUNS = (
@@ -33,11 +47,10 @@ OF_FINISHED_RUNS = (
 """Columns of `runs` with a number in each run that is ok, or in none: captures of others and older versions lack
 some."""
 
-_RUN_ID = Column("run_id", "category", "", "the run, readable: size, context length, precision, attention, mode")
+_RUN_ID = Column("run_id", "category", "the run, readable: size, context length, precision, attention, mode")
 _RANK = Column(
     "rank",
     "int32",
-    "",
     "number of the process in its run, from 0: processes with steps first, then by first range; 0 if there is one",
     True,
     0,
@@ -45,20 +58,18 @@ _RANK = Column(
 _PROCESS = Column(
     "process",
     "int32",
-    "",
     "number of the fresh process among those that measured the run without a profiler, from 0; 0 under nsys",
     True,
     0,
 )
-_STEP = Column("step", "int32", "", "measured step, from 0 in each rank; -1 outside every step")
-_PHASE = Column("phase", "category", "", f"{_PHASES}; empty outside every phase")
+_STEP = Column("step", "int32", "measured step, from 0 in each rank; -1 outside every step")
+_PHASE = Column("phase", "category", f"{_PHASES}; empty outside every phase")
 _MODULE = Column(
-    "module", "category", "", "path of the range below the phase (block_0/attention/softmax); empty at its top"
+    "module", "category", "path of the range below the phase (block_0/attention/softmax); empty at its top"
 )
 _MODULE_BY = Column(
     "module_by",
     "category",
-    "",
     "how the module is known: launch (the range around it) | linked (the same launch in a step in which modules were "
     "followed through backward and optimizer); empty where it is not",
     True,
@@ -67,23 +78,21 @@ _MODULE_BY = Column(
 _ATTRIBUTION = Column(
     "attribution",
     "category",
-    "",
     "how the phase is known: exact (the launching thread was in it) | early (it was, but the operation seems to begin "
     "before its launch) | linked (by number) | phase (by time, across threads) | inferred "
     "(without a range) | none",
 )
-_DEVICE = Column("device", "int32", "", "CUDA device as its rank numbers it: a GPU of the run is (rank, device)")
+_DEVICE = Column("device", "int32", "CUDA device as its rank numbers it: a GPU of the run is (rank, device)")
 _LAUNCH = Column(
     "launch_ns",
     "int64",
-    "ns",
     f"start of the API call that launched it, to the nearest {times.TICK_NS} ns (its own start where that is unknown)",
 )
-_START = Column("start_ns", "int64", "ns", "start, after the start of the run's first step")
-_END = Column("end_ns", "int64", "ns", "end, after the start of the run's first step")
+_START = Column("start_ns", "int64", "start, after the start of the run's first step")
+_END = Column("end_ns", "int64", "end, after the start of the run's first step")
 
 _RUN_COLUMNS = tuple(
-    Column(name, detail.dtype, detail.unit, detail.meaning, optional=before is not None, before=before)
+    Column(name, detail.dtype, detail.meaning, optional=before is not None, before=before)
     for name, detail in describe_fields().items()
     for before in [find_default(name)]
 )
@@ -91,45 +100,42 @@ _RUN_COLUMNS = tuple(
 TABLES: dict[str, tuple[Column, ...]] = {
     "runs": (
         _RUN_ID,
-        Column("status", "category", "", " | ".join(STATUSES)),
-        Column("status_phase", "string", "", "where a run that is not ok ended"),
-        Column("status_message", "string", "", "why a run is not ok"),
+        Column("status", "category", " | ".join(STATUSES)),
+        Column("status_phase", "string", "where a run that is not ok ended"),
+        Column("status_message", "string", "why a run is not ok"),
         *_RUN_COLUMNS,
-        Column("gpu_name", "category", "", "GPU that the run was measured on"),
-        Column("gpu_memory_bytes", "int64", "bytes", "memory of that GPU"),
-        Column("driver", "category", "", "NVIDIA driver"),
-        Column("cuda", "category", "", "CUDA version that torch was built for"),
-        Column("torch", "category", "", "torch version"),
-        Column("nsys", "category", "", "Nsight Systems version"),
-        Column("python", "category", "", "Python version"),
-        Column("commit", "category", "", "commit of this project that measured the run"),
-        Column(
-            "autograd_multithreading", "bool", "", "whether autograd launched backward kernels from its own threads"
-        ),
-        Column("float32_matmul_precision", "category", "", "torch's setting: highest (FP32) | high (TF32 allowed)"),
-        Column("warmup_steps", "int64", "", "steps before measuring"),
-        Column("measured_steps", "int64", "", "steps timed without a profiler, by each process"),
-        Column("profiled_steps", "int64", "", "steps recorded under nsys"),
-        Column("protocol_version", "int64", "", "1: timed in one warm process | 2: in fresh ones, shuffled", True, 1),
-        Column("processes", "int64", "", "fresh processes that timed the run without a profiler", True, 1),
-        Column("seed", "int64", "", "seed of the order of the runs", True),
-        Column("peak_memory_bytes", "int64", "bytes", "peak allocated by torch's allocator, over all phases"),
-        Column("started_at", "string", "UTC", "when the run started, ISO 8601"),
-        Column("wall_s", "float64", "s", "how long the whole run took, set-up included"),
-        Column("log", "string", "", "last lines of what the run printed, without folders and hosts", optional=True),
+        Column("gpu_name", "category", "GPU that the run was measured on"),
+        Column("gpu_memory_bytes", "int64", "memory of that GPU"),
+        Column("driver", "category", "NVIDIA driver"),
+        Column("cuda", "category", "CUDA version that torch was built for"),
+        Column("torch", "category", "torch version"),
+        Column("nsys", "category", "Nsight Systems version"),
+        Column("python", "category", "Python version"),
+        Column("commit", "category", "commit of this project that measured the run"),
+        Column("autograd_multithreading", "bool", "whether autograd launched backward kernels from its own threads"),
+        Column("float32_matmul_precision", "category", "torch's setting: highest (FP32) | high (TF32 allowed)"),
+        Column("warmup_steps", "int64", "steps before measuring"),
+        Column("measured_steps", "int64", "steps timed without a profiler, by each process"),
+        Column("profiled_steps", "int64", "steps recorded under nsys"),
+        Column("protocol_version", "int64", "1: timed in one warm process | 2: in fresh ones, shuffled", True, 1),
+        Column("processes", "int64", "fresh processes that timed the run without a profiler", True, 1),
+        Column("seed", "int64", "seed of the order of the runs", True),
+        Column("peak_memory_bytes", "int64", "peak allocated by torch's allocator, over all phases"),
+        Column("started_at", "string", "when the run started, ISO 8601"),
+        Column("wall_s", "float64", "how long the whole run took, set-up included"),
+        Column("log", "string", "last lines of what the run printed, without folders and hosts", optional=True),
     ),
     "steps": (
         _RUN_ID,
         _RANK,
         _PROCESS,
-        Column("collector", "category", "", "timer (unprofiled, device synchronised) | nsys (NVTX host range)"),
+        Column("collector", "category", "timer (unprofiled, device synchronised) | nsys (NVTX host range)"),
         _STEP,
-        Column("phase", "category", "", f"{_PHASES} | {ranges.STEP} (the whole step)"),
-        Column("wall_ns", "int64", "ns", "wall time on the host"),
+        Column("phase", "category", f"{_PHASES} | {ranges.STEP} (the whole step)"),
+        Column("wall_ns", "int64", "wall time on the host"),
         Column(
             "issue_ns",
             "int64",
-            "ns",
             "of that, without the waits for the device at the ends of phases: the host issuing work; timer only",
             True,
             nullable=True,
@@ -139,35 +145,30 @@ TABLES: dict[str, tuple[Column, ...]] = {
         _RUN_ID,
         _RANK,
         _PROCESS,
-        Column(
-            "position", "int32", "", "place, from 0, in the shuffled order of the runs for processes of this number"
-        ),
-        Column("started_at", "string", "UTC", "when the process was started, ISO 8601"),
-        Column("cpu_model", "category", "", "what the processor calls itself", nullable=True),
-        Column("cpu_cores", "int32", "", "cores that the job may use", nullable=True),
-        Column(
-            "host_loop_ns", "int64", "ns", "a fixed loop of plain Python before the run, median of 5", nullable=True
-        ),
-        Column("gpu_id", "category", "", "tells the GPUs of a recording apart: a salted hash", nullable=True),
-        Column("energy_mj", "int64", "mJ", "energy of the GPU during further steps, by NVML's counter", nullable=True),
-        Column("energy_steps", "int64", "", "how many steps these were", nullable=True),
-        Column("energy_wall_ns", "int64", "ns", "how long they took, at least 1 s", nullable=True),
-        Column("not_read", "string", "", "what could not be read, and why", nullable=True),
+        Column("position", "int32", "place, from 0, in the shuffled order of the runs for processes of this number"),
+        Column("started_at", "string", "when the process was started, ISO 8601"),
+        Column("cpu_model", "category", "what the processor calls itself", nullable=True),
+        Column("cpu_cores", "int32", "cores that the job may use", nullable=True),
+        Column("host_loop_ns", "int64", "a fixed loop of plain Python before the run, median of 5", nullable=True),
+        Column("gpu_id", "category", "tells the GPUs of a recording apart: a salted hash", nullable=True),
+        Column("energy_mj", "int64", "energy of the GPU during further steps, by NVML's counter", nullable=True),
+        Column("energy_steps", "int64", "how many steps these were", nullable=True),
+        Column("energy_wall_ns", "int64", "how long they took, at least 1 s", nullable=True),
+        Column("not_read", "string", "what could not be read, and why", nullable=True),
     ),
     "telemetry": (
         _RUN_ID,
         _RANK,
         _PROCESS,
-        Column("moment", "category", "", "before or after the timed steps | busy: during the steps for the energy"),
-        Column("at_ns", "int64", "ns", "when, after the process was started"),
-        Column("sm_clock_mhz", "int32", "MHz", "clock of the SMs", nullable=True),
-        Column("memory_clock_mhz", "int32", "MHz", "clock of the GPU's memory", nullable=True),
-        Column("temperature_celsius", "int32", "degrees Celsius", "temperature of the GPU", nullable=True),
-        Column("power_mw", "int64", "mW", "power of the GPU, as NVML averages it", nullable=True),
+        Column("moment", "category", "before or after the timed steps | busy: during the steps for the energy"),
+        Column("at_ns", "int64", "when, after the process was started"),
+        Column("sm_clock_mhz", "int32", "clock of the SMs", nullable=True),
+        Column("memory_clock_mhz", "int32", "clock of the GPU's memory", nullable=True),
+        Column("temperature_celsius", "int32", "temperature of the GPU", nullable=True),
+        Column("power_mw", "int64", "power of the GPU, as NVML averages it", nullable=True),
         Column(
             "throttle_reasons",
             "category",
-            "",
             "why the clocks are not higher: none | gpu_idle | sw_power_cap | ..., several with dashes between",
             nullable=True,
         ),
@@ -175,51 +176,49 @@ TABLES: dict[str, tuple[Column, ...]] = {
     "ranges": (
         _RUN_ID,
         _RANK,
-        Column("range_id", "int32", "", "number of the range in its run, by machine and start"),
-        Column("parent_id", "int32", "", "range_id of the range around it; -1 none"),
+        Column("range_id", "int32", "number of the range in its run, by machine and start"),
+        Column("parent_id", "int32", "range_id of the range around it; -1 none"),
         _STEP,
         _PHASE,
-        Column("name", "category", "", "NVTX name"),
-        Column("path", "category", "", "names from the outermost range inwards, joined by /"),
-        Column("thread", "int32", "", "thread of the run, numbered from 0 by first range"),
+        Column("name", "category", "NVTX name"),
+        Column("path", "category", "names from the outermost range inwards, joined by /"),
+        Column("thread", "int32", "thread of the run, numbered from 0 by first range"),
         _START,
         _END,
     ),
     "kernels": (
         _RUN_ID,
         _RANK,
-        Column("range_id", "int32", "", "innermost range it was launched in; -1 none"),
+        Column("range_id", "int32", "innermost range it was launched in; -1 none"),
         _STEP,
         _PHASE,
         _MODULE,
         _MODULE_BY,
         _ATTRIBUTION,
-        Column("kernel_name", "category", "", "full demangled name"),
+        Column("kernel_name", "category", "full demangled name"),
         _LAUNCH,
         Column(
             "launch_end_ns",
             "int64",
-            "ns",
             f"end of the API call that launched it, to the nearest {times.TICK_NS} ns",
         ),
         _START,
         _END,
         _DEVICE,
-        Column("stream", "int32", "", "CUDA stream"),
-        Column("grid_x", "int32", "blocks", "grid size"),
-        Column("grid_y", "int32", "blocks", "grid size"),
-        Column("grid_z", "int32", "blocks", "grid size"),
-        Column("block_x", "int32", "threads", "block size"),
-        Column("block_y", "int32", "threads", "block size"),
-        Column("block_z", "int32", "threads", "block size"),
-        Column("registers", "int32", "", "registers of a thread"),
-        Column("static_shared_bytes", "int32", "bytes", "shared memory of a block fixed when compiled"),
-        Column("dynamic_shared_bytes", "int32", "bytes", "shared memory of a block asked for at launch"),
-        Column("graph_node", "int64", "", "CUDA graph node; 0 launched outside a graph"),
+        Column("stream", "int32", "CUDA stream"),
+        Column("grid_x", "int32", "grid size"),
+        Column("grid_y", "int32", "grid size"),
+        Column("grid_z", "int32", "grid size"),
+        Column("block_x", "int32", "block size"),
+        Column("block_y", "int32", "block size"),
+        Column("block_z", "int32", "block size"),
+        Column("registers", "int32", "registers of a thread"),
+        Column("static_shared_bytes", "int32", "shared memory of a block fixed when compiled"),
+        Column("dynamic_shared_bytes", "int32", "shared memory of a block asked for at launch"),
+        Column("graph_node", "int64", "CUDA graph node; 0 launched outside a graph"),
         Column(
             "message_bytes",
             "int64",
-            "bytes",
             "message of a communication kernel, as NCCL's ranges say; -1 where they do not, and of other kernels",
             True,
             -1,
@@ -227,7 +226,6 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column(
             "node",
             "int32",
-            "",
             "machine of its rank, from 0: times of different ones are of different clocks",
             True,
             0,
@@ -241,11 +239,10 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column(
             "name",
             "category",
-            "",
             "CUDA runtime or driver function by its documented name; older files have a version after some",
         ),
-        Column("calls", "int64", "", "number of calls"),
-        Column("total_ns", "int64", "ns", "host time inside them"),
+        Column("calls", "int64", "number of calls"),
+        Column("total_ns", "int64", "host time inside them"),
     ),
     "memops": (
         _RUN_ID,
@@ -255,36 +252,36 @@ TABLES: dict[str, tuple[Column, ...]] = {
         _MODULE,
         _MODULE_BY,
         _ATTRIBUTION,
-        Column("operation", "category", "", "memcpy with its direction, or memset"),
-        Column("bytes", "int64", "bytes", "bytes copied or set"),
+        Column("operation", "category", "memcpy with its direction, or memset"),
+        Column("bytes", "int64", "bytes copied or set"),
         _LAUNCH,
         _START,
         _END,
         _DEVICE,
-        Column("stream", "int32", "", "CUDA stream"),
+        Column("stream", "int32", "CUDA stream"),
     ),
     "nsys_sums": (
         _RUN_ID,
-        Column("range", "category", "", f"{ranges.STEP} | {_PHASES}: the NVTX range that the kernels were launched in"),
-        Column("kernel_name", "category", "", "full demangled name"),
-        Column("calls", "int64", "", "launches inside all instances of the range, as nsys's own statistics count them"),
-        Column("total_ns", "int64", "ns", "sum of their durations, by nsys's own statistics (nvtx_kern_sum)"),
+        Column("range", "category", f"{ranges.STEP} | {_PHASES}: the NVTX range that the kernels were launched in"),
+        Column("kernel_name", "category", "full demangled name"),
+        Column("calls", "int64", "launches inside all instances of the range, as nsys's own statistics count them"),
+        Column("total_ns", "int64", "sum of their durations, by nsys's own statistics (nvtx_kern_sum)"),
     ),
     "memory": (
         _RUN_ID,
         _RANK,
-        Column("phase", "category", "", "phase of the step, as in steps"),
-        Column("peak_allocated_bytes", "int64", "bytes", "peak allocated by torch's allocator during the phase"),
-        Column("peak_reserved_bytes", "int64", "bytes", "peak reserved by torch's allocator during the phase"),
-        Column("allocated_before_bytes", "int64", "bytes", "allocated when the phase began"),
-        Column("allocated_after_bytes", "int64", "bytes", "allocated when the phase ended"),
+        Column("phase", "category", "phase of the step, as in steps"),
+        Column("peak_allocated_bytes", "int64", "peak allocated by torch's allocator during the phase"),
+        Column("peak_reserved_bytes", "int64", "peak reserved by torch's allocator during the phase"),
+        Column("allocated_before_bytes", "int64", "allocated when the phase began"),
+        Column("allocated_after_bytes", "int64", "allocated when the phase ended"),
     ),
     "module_memory": (
         _RUN_ID,
         _RANK,
         _PHASE,
         _MODULE,
-        Column("kept_bytes", "int64", "bytes", "what the range left allocated: activations that backward needs"),
+        Column("kept_bytes", "int64", "what the range left allocated: activations that backward needs"),
     ),
     "figures": (
         _RUN_ID,
@@ -292,41 +289,40 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column(
             "figure",
             "category",
-            "",
             "memory by use when a step has ended (memory_*) and left by what came before it (allocated_before_build); "
             "loss and logits (numerics); the loss after three training steps, of the run and of the same model "
             "in FP32 with nothing fused (loss_trained*); messages of a collective alone on the link between the GPUs "
             "(link_*), and in profiled steps (message_*; older recordings only)",
         ),
-        Column("unit", "category", "", "bytes, bytes/s, or empty"),
-        Column("value", "float64", "", "the number"),
+        Column("unit", "category", "bytes, bytes/s, or empty"),
+        Column("value", "float64", "the number"),
     ),
     "waits": (
         _RUN_ID,
-        Column("where", "category", "", "file and line of a script that the GPU waits for, below the script's folder"),
-        Column("function", "category", "", "the function that it is in"),
-        Column("below", "category", "", "parts of libraries that the line was in, and for how much of its time"),
+        Column("where", "category", "file and line of a script that the GPU waits for, below the script's folder"),
+        Column("function", "category", "the function that it is in"),
+        Column("below", "category", "parts of libraries that the line was in, and for how much of its time"),
         _PHASE,
-        Column("do", "category", "", "what to do about it; empty where nothing is known"),
-        Column("share", "float64", "", "part of the time in which the GPU waits, in steps in which Python was sampled"),
-        Column("wait_ns", "int64", "ns", "that time, in the mean over these steps, which are slower than others"),
-        Column("late_launch_ns", "int64", "ns", "part in which the next operation was not launched yet"),
-        Column("sync_ns", "int64", "ns", "part that calls which wait for the GPU cost"),
-        Column("copies_ns", "int64", "ns", "part in which the GPU only copies from the host"),
-        Column("between_ns", "int64", "ns", "part in which the next operation was launched and had not started"),
-        Column("gpu", "int64", "", "GPU that waits for it twice as long as the others; -1 if there is none", True, -1),
+        Column("do", "category", "what to do about it; empty where nothing is known"),
+        Column("share", "float64", "part of the time in which the GPU waits, in steps in which Python was sampled"),
+        Column("wait_ns", "int64", "that time, in the mean over these steps, which are slower than others"),
+        Column("late_launch_ns", "int64", "part in which the next operation was not launched yet"),
+        Column("sync_ns", "int64", "part that calls which wait for the GPU cost"),
+        Column("copies_ns", "int64", "part in which the GPU only copies from the host"),
+        Column("between_ns", "int64", "part in which the next operation was launched and had not started"),
+        Column("gpu", "int64", "GPU that waits for it twice as long as the others; -1 if there is none", True, -1),
     ),
     "sync_calls": (
         _RUN_ID,
         _RANK,
-        Column("where", "category", "", "file and line of a script that calls what waits for the GPU"),
-        Column("function", "category", "", "the function that it is in"),
-        Column("call", "category", "", "synchronize | reads a value or copies"),
-        Column("count", "float64", "", "calls in a step"),
+        Column("where", "category", "file and line of a script that calls what waits for the GPU"),
+        Column("function", "category", "the function that it is in"),
+        Column("call", "category", "synchronize | reads a value or copies"),
+        Column("count", "float64", "calls in a step"),
     ),
 }
 
 OPTIONAL_TABLES = ("module_memory", "figures", "processes", "telemetry", "waits", "sync_calls")
 """Tables that older recordings lack; they are loaded empty."""
 
-FAMILY = Column("family", "category", "", "kernel family, told from the name when a recording is loaded; not stored")
+FAMILY = Column("family", "category", "kernel family, told from the name when a recording is loaded; not stored")

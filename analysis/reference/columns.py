@@ -24,6 +24,7 @@ ENDINGS: dict[str, tuple[Kind, str, float]] = {
     "ns": ("time", "ns", 1.0),
     "s": ("time", "s", 1e9),
     "bytes": ("bytes", "bytes", 1.0),
+    "gib": ("bytes", "GiB", float(2**30)),
     "share": ("share", "", 1.0),
     "hz": ("Hz", "Hz", 1.0),
     "mhz": ("Hz", "MHz", 1e6),

@@ -19,11 +19,10 @@ from profiler_job.jobs.contract.precisions import BASE_PRECISION, PRECISIONS
 
 @dataclass(frozen=True, kw_only=True)
 class Detail:
-    """Meaning of a field of `Run`. dtype, unit: of its column, as in the data dictionary."""
+    """Meaning of a field of `Run`. dtype: of its column, as in the data dictionary."""
 
     meaning: str
     dtype: Literal["category", "string", "int64", "float64", "bool"] = "category"
-    unit: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +108,6 @@ class Run(BaseModel):
             label="context",
             token="ctx{}".format,
             dtype="int64",
-            unit="tokens",
             meaning="tokens of one sequence",
         ),
     ]
@@ -216,7 +214,6 @@ class Run(BaseModel):
             label="memory_limit_gib",
             token="limit{:g}".format,
             dtype="float64",
-            unit="GiB",
             meaning="most that torch's allocator may reserve; 0: all of it",
         ),
     ] = 0.0
