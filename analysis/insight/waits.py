@@ -83,7 +83,8 @@ def find_waits(
     timelines = Timelines(capture, attribution, gpus, taxonomy)
     calls = _Launches(capture, attribution)
     parts, waited, span = [], 0, 0
-    for number in find_distinct(np.concatenate([*gpus.values()])).tolist():
+    every_gpu = find_distinct(np.concatenate([*gpus.values()])).tolist()
+    for number in every_gpu:
         ops = timelines.list_operations(number)
         gpu = _Gpu(ops, timelines.calls, calls, syncs)
         pieces = gpu.list_pieces()
@@ -92,7 +93,7 @@ def find_waits(
         parts += [samples.split(pieces).assign(gpu=number), gpu.list_moved(sync_stack).assign(gpu=number)]
     pieces = pd.concat(parts, ignore_index=True)
     pieces["stack"] = np.where(pieces["in_gc"], -2 - pieces["stack"], pieces["stack"])  # a stack of its own
-    lines = _sum_lines(pieces, places, waited)
+    lines = _sum_lines(pieces, places, waited, every_gpu)
     sampled = int(pieces.loc[pieces["stack"] != NOT_SAMPLED, "ns"].sum())
     num_steps = int(attribution.ranges["is_step"].sum()) if len(attribution.ranges) else 0
     facts = {
@@ -274,13 +275,13 @@ def find_place(stack: Stack) -> Place:
     return Place(here.file, here.line, here.function, part, frames[0])
 
 
-def _sum_lines(pieces: pd.DataFrame, places: _Places, waited: int) -> pd.DataFrame:
+def _sum_lines(pieces: pd.DataFrame, places: _Places, waited: int, every_gpu: list[int]) -> pd.DataFrame:
     """Sum the waiting by line of the user, most first; columns: of the section `waits`."""
     known = pieces[pieces["stack"] != NOT_SAMPLED]
     at = [places[number] for number in known["stack"].tolist()]
     known = known.assign(file=[p.file for p in at], line=[p.line for p in at], below=[p.below for p in at])
     known["function"] = [p.function for p in at]
-    rows, every_gpu = [], pieces["gpu"].unique()
+    rows = []
     for (file, line, function), mine in known.groupby(["file", "line", "function"], sort=False):
         total = float(mine["ns"].sum())
         if total < 0.5:

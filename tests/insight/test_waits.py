@@ -9,10 +9,12 @@ from profiler_job.analysis import show as showing
 from profiler_job.analysis.capture.capture_data import ExportError
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.capture.python_samples import PythonFrame
+from profiler_job.analysis.insight.insight import form_sentences
 from profiler_job.analysis.insight.summary import summarise
 from profiler_job.analysis.insight.waits import find_place
 from profiler_job.analysis.show.page import render_page
 from profiler_job.analysis.show.show_formats import as_markdown, as_text
+from profiler_job.jobs.contract.quantities import format_time
 from profiler_job.jobs.contract.ranges import GARBAGE_RANGE
 from tests.capture.nsys_files import Export
 from tests.capture.profiles import profile
@@ -242,3 +244,24 @@ def test_a_real_capture_has_the_lines_that_were_found_by_hand():
     by_hand = {"stall.py:15": 57.3, "stall.py:8": 19.8, "stall.py:14": 10.0, "stall.py:12": 5.7}
     assert {where: share[where] for where in by_hand} == pytest.approx(by_hand, abs=2)
     assert summary.capture["sampled_share"] == pytest.approx(0.939, abs=0.02)
+
+
+@pytest.mark.parametrize("num_gpus", [2, 4, 8])
+def test_the_line_that_makes_one_of_several_ranks_late_is_named(tmp_path, num_gpus):
+    """The CPU of the last rank sleeps for 5 ms; the GPUs of the others wait for its GPU in an all-reduce."""
+    export, late = Export(), num_gpus - 1
+    for rank in range(num_gpus):
+        where = {"process": rank + 1, "device": rank}
+        export.launch(0, start=0, end=1 * MS, **where)
+        begins = 6 * MS if rank == late else 1 * MS
+        export.launch(begins, start=begins, end=7 * MS, name="ncclDevKernel_AllReduce_Sum_f32_RING_LL", **where)
+        export.launch(int(6.9 * MS), start=7 * MS, end=8 * MS, **where)
+        for half in range(2, 12):
+            frames = [("train_step", "train.py", 48)] if rank == late else [STEP]
+            export.sample(half * MS // 2, *frames, MODULE, process=rank + 1)
+    summary = summarise_export(export, tmp_path)
+    [row] = summary.sections["waits"].to_dict("records")
+    assert (row["where"], row["gpu"], round(row["wait_ns"] / MS)) == ("train.py:48", late, 5)
+    [said] = [line for line in form_sentences(summary).communication if "Others waited" in line]
+    assert f"Others waited {format_time(5 * late * MS)} for GPU {late}" in said and "train.py:48 train_step" in said
+    assert not len(summary.sections["late_kernels"]), "all GPUs run the same kernels"
