@@ -68,9 +68,14 @@ def _gpu_memory(info: pd.DataFrame, make_rows: MakeRows) -> pd.DataFrame:
     )
 
 
+def select_unsharded(known: pd.DataFrame) -> pd.DataFrame:
+    """Select the runs whose ranks each hold all parameters."""
+    return known[known["parallel"].astype(str).isin(("none", "ddp"))] if "parallel" in known else known
+
+
 def _peak_memory(known: pd.DataFrame, make_rows: MakeRows) -> pd.DataFrame:
     """Of runs whose ranks each hold all parameters. Gradients inside a CUDA graph are in a pool that is not counted."""
-    unsharded = known[known["parallel"].astype(str) != "fsdp"] if "parallel" in known else known
+    unsharded = select_unsharded(known)
     copies = unsharded["mode"].map(COPIES).astype(float)
     in_graph = unsharded["compile"].astype(str).str.contains("cudagraphs") & (copies > 1)
     needed = unsharded["num_parameters"].astype(float) * flops.FP32_BYTES * (copies - in_graph)
@@ -81,7 +86,7 @@ def _peak_memory(known: pd.DataFrame, make_rows: MakeRows) -> pd.DataFrame:
 def _updates(known: pd.DataFrame, kernels: pd.DataFrame, make_rows: MakeRows) -> list[pd.DataFrame]:
     """A kernel has as many blocks as its elements need, so that at most a block is not full. Of optimizers that launch
     kernels for each tensor, on GPUs that hold all parameters."""
-    unsharded = known[known["parallel"].astype(str) != "fsdp"] if "parallel" in known else known
+    unsharded = select_unsharded(known)
     updates = timing.select_steps(kernels)
     updates = updates[(updates["phase"] == ranges.OPTIMIZER) & updates["run_id"].isin(unsharded.index)]
     updates = updates[updates["kernel_name"].astype(str).str.contains(ONE_PER_TENSOR)].astype({"run_id": str})

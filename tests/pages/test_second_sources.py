@@ -90,6 +90,13 @@ def test_a_peak_of_memory_that_cannot_be(rec, factor):
     assert "peak_memory" in list_breaches(scale(rec, "runs", "peak_memory_bytes", factor))
 
 
+@pytest.mark.parametrize("parallel", ["fsdp", "tp"])
+def test_ranks_that_hold_parts_of_the_parameters_may_use_less_memory(rec, parallel):
+    less = scale(rec, "runs", "peak_memory_bytes", 0.2)
+    shared = dataclasses.replace(less, runs=less.runs.assign(gpus=2, parallel=parallel))
+    assert "peak_memory" not in list_breaches(shared)
+
+
 def test_more_power_than_the_board_may_have(rec):
     assert "power" in list_breaches(scale(rec, "processes", "energy_mj", 2.0))
 
