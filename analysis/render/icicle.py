@@ -88,11 +88,8 @@ def draw(parts: pd.DataFrame, name: str) -> Markup:
         '<rect class="ground" width="7" height="7"/><line class="hatch" x1="0" y1="0" x2="0" y2="7" stroke-width="2"/>'
         "</pattern></defs>"
     ).format(Markup(name))
-    return Markup(
-        '<svg class="ici" width="100%" height="{}" role="group" aria-label="{}"><style>{}</style>{}{}{}</svg>'
-    ).format(
+    return Markup('<svg class="ici" width="100%" height="{}"><style>{}</style>{}{}{}</svg>').format(
         HEIGHT,
-        text.escape(f"One step, {format_rounded('time', step_ns)}: phases, modules and kinds of kernels"),
         Markup(STYLE),
         pattern,
         Markup("").join(_draw_axis(step_ns)),

@@ -21,7 +21,7 @@ def config(tmp_path):
 @pytest.mark.long
 def test_where_no_report_was_written_it_is_written_first(config, tmp_path):
     write_first.on_config(config)
-    assert "# Where the GPU time of" in read_page(tmp_path / "index.md")
+    assert "# Where does your GPU's time go?" in read_page(tmp_path / "index.md")
     assert (tmp_path / "report" / "bounds.md").exists()
 
 
