@@ -23,7 +23,8 @@ def install_nsys(
     ] = None,
     package: Annotated[str, typer.Option(metavar="NAME", help="Package of NVIDIA's repository.")] = PACKAGE,
     repository: Annotated[
-        str, typer.Option(metavar="URL", help="Address of the repository, or of a mirror.")
+        str,
+        typer.Option(metavar="URL", help="Address of the repository, or of a mirror.", show_default="that of NVIDIA"),
     ] = REPOSITORY,
     key: Annotated[str, typer.Option(metavar="HEX", help="Fingerprint of the key that signs it.")] = KEY,
     force: Annotated[bool, typer.Option("--force", help="Install it even if this machine has an nsys.")] = False,

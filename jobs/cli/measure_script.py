@@ -1,6 +1,7 @@
 """The code that `profile` and `try` share: their options, the measuring of a script, and its recording."""
 
 import dataclasses
+import errno
 import re
 import shlex
 import shutil
@@ -152,7 +153,8 @@ def attempt(followed: script.Script, results: Path) -> tuple[Path, dict[str, Any
         raise fail(str(error), error.exit_code) from None
     except OSError as error:
         why = f"{error.filename or results} cannot be written ({error.strerror or error})"
-        raise fail(f"{why}; free some space, or give another folder with --results", ExitCode.CANNOT_WRITE) from None
+        space = "free some space, or " if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+        raise fail(f"{why}; {space}give another folder with --results", ExitCode.CANNOT_WRITE) from None
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Errors while a run is measured: of the run, of its capture, or of the machine."""
 
+import signal
 from typing import Any
 
 from profiler_job.jobs.contract.errors import ProfilerError
@@ -58,3 +59,15 @@ def infer_status(event: str, message: str) -> Status:
     if event == "oom":
         return "oom"
     return "machine" if any(sign in message for sign in LOST_GPU) else "failed"
+
+
+def describe_exit(code: int) -> str:
+    """Describe how a process ended. code: its exit code, minus the number of the signal that killed it, or 128 plus
+    that number if a shell or a launcher started it."""
+    if not code:
+        return "no error"
+    try:
+        name = signal.Signals(-code if code < 0 else code - 128).name
+    except ValueError:
+        return f"exit code {code}"
+    return f"exit code {code}, {name}{', as when memory is full' if name == 'SIGKILL' else ''}"

@@ -43,7 +43,7 @@ from profiler_job.jobs.contract.messages import UNPADDED, UNPADDED_MODULES
 from profiler_job.jobs.contract.outputs import is_profiled_script, replace_folder
 from profiler_job.jobs.contract.words import format_count
 from profiler_job.jobs.executor.collectors import NOT_SAMPLED, TRACED
-from profiler_job.jobs.executor.failures import CollectorError
+from profiler_job.jobs.executor.failures import CollectorError, describe_exit
 from profiler_job.jobs.executor.machine import hash_machine_names, read_machine_facts
 from profiler_job.jobs.executor.nsys_cli import (
     NsysLog,
@@ -404,7 +404,7 @@ def read_noted(folder: Path) -> list[dict[str, Any]]:
 
 def explain_shortage(script: Script, run: Path, ranks: list[dict[str, Any]], code: int) -> None:
     """Check that there is a capture to read. Raises ScriptFailedError with the reason."""
-    ended = f"`{shlex.join(script.command)}` ended ({f'exit code {code}' if code else 'no error'})"
+    ended = f"`{shlex.join(script.command)}` ended ({describe_exit(code)})"
     if refused := next((noted["refused"] for noted in ranks if "refused" in noted), ""):
         raise ScriptFailedError(f"`{shlex.join(script.command)}` cannot be profiled: {refused}")
     if code and not ranks:

@@ -219,8 +219,8 @@ class Subcommands(TyperGroup):
 
 HELP = """Find out where the GPU time of a Transformer goes: profile a script, measure a sweep, read any capture, publish.
 
-The exit codes mean the same for all commands: 0 done, 1 failed or found, 2 usage, 65 damaged data, 69 something is
-missing, 70 a mistake of this program, 74 an output cannot be written, 75 locked."""
+The exit codes mean the same for all commands: 0 done, 1 failed or found, 2 usage, 3 too little data to tell, 65 damaged
+data, 69 something is missing, 70 a mistake of this program, 74 an output cannot be written, 75 locked."""
 
 app = typer.Typer(
     cls=Subcommands,

@@ -9,6 +9,7 @@ import pytest
 from profiler_job.analysis.recording import store
 from profiler_job.jobs.cli.script_notes import describe_script
 from profiler_job.jobs.executor import script
+from profiler_job.jobs.executor.failures import describe_exit
 from tests.jobs.conftest import ROOT
 from tests.jobs.profiled_scripts import HEAD, ended
 
@@ -297,3 +298,18 @@ def test_of_groups_of_processes_the_first_that_has_enough_is_followed(followed, 
     assert code == 0 and noted["stage"] == "done" and noted["seen"] == num, printed
     assert ("group 5 ended" in printed) == (first == 5)
     assert ("group 20 ended" in printed) == (first == 30), "the second group goes on alone"
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (0, "no error"),
+        (1, "exit code 1"),
+        (255, "exit code 255"),
+        (-11, "exit code -11, SIGSEGV"),
+        (-9, "exit code -9, SIGKILL, as when memory is full"),
+        (137, "exit code 137, SIGKILL, as when memory is full"),
+    ],
+)
+def test_the_end_of_a_script_that_was_killed_names_the_signal(code, words):
+    assert describe_exit(code) == words
