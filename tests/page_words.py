@@ -43,3 +43,8 @@ def read_first_words(page: str) -> str:
     """Return the words of the Markdown of a page that are seen before the folded parts, without figures and code."""
     first = page.partition("\n---\n")[2].partition("\n## ")[0]
     return re.sub(r"[*#`]", "", LINK.sub(r"\1", FIGURE.sub("", CODE.sub("", first))))
+
+
+def count_words(text: str) -> int:
+    """Return the number of words; a dot between two is none."""
+    return sum(any(map(str.isalnum, word)) for word in text.split())
