@@ -84,6 +84,26 @@ def add_setting(program: Program, line: str, reason: str) -> FoundEdits:
     return FoundEdits(edits=(edit,))
 
 
+def set_environment(program: Program, name: str, value: str) -> FoundEdits:
+    """Set a variable of the environment in the script, before its first import, unless it is set outside."""
+    file = program.script
+    for constant in file.find_all(ast.Constant):
+        if constant.value == name:
+            statement = file.find_statement(constant)
+            if value in ast.unparse(statement):
+                return FoundEdits(present=file.name_place(statement))
+            why = "the script sets it already"
+            return FoundEdits(to_write=(LineToWrite(file.name, statement.lineno, f"{name}={value}", why),))
+    imports = [statement for statement in file.tree.body if _is_import(statement)]
+    imports = [each for each in imports if not (isinstance(each, ast.ImportFrom) and each.module == "__future__")]
+    line = f'os.environ.setdefault("{name}", "{value}")'
+    edit = file.insert_before(imports[0], "import os", "", line, "") if imports else None
+    if edit is None:
+        why = "in the environment, before the script starts"
+        return FoundEdits(to_write=(LineToWrite(file.name, 0, f"{name}={value}", why),))
+    return FoundEdits(edits=(edit,))
+
+
 def set_flag(program: Program, target: str, value: str) -> FoundEdits:
     """Set a flag such as `torch.backends.cudnn.benchmark` in the script: where it is set otherwise there, or else after
     the imports."""

@@ -26,8 +26,14 @@ def _passes_on(call: ast.Call) -> bool:
     return any(keyword.arg is None for keyword in call.keywords)
 
 
+def _list_values(call: ast.Call, num_workers: int) -> str:
+    """Return the number of workers, followed by pinned memory if the call does not decide that."""
+    is_decided = any(keyword.arg == PINNED for keyword in call.keywords)
+    return str(num_workers) if is_decided else f"{num_workers}, {PINNED}=True"
+
+
 def add_workers(program: Program, num_workers: int = DEFAULT_WORKERS) -> FoundEdits:
-    """Give loaders that have none worker processes."""
+    """Give loaders that have none worker processes, and pinned memory."""
     by_trainer = set_trainer(program, {"arguments": ("dataloader_num_workers", str(num_workers))})
     if by_trainer is not None:
         return by_trainer
@@ -42,7 +48,7 @@ def add_workers(program: Program, num_workers: int = DEFAULT_WORKERS) -> FoundEd
             present = present or file.name_place(call)
         elif given is None and _passes_on(call):
             to_write.append(LineToWrite(file.name, call.lineno, f"{WORKERS}={num_workers}", PASSED_ON))
-        elif edit := file.set_keyword(call, WORKERS, str(num_workers)):
+        elif edit := file.set_keyword(call, WORKERS, _list_values(call, num_workers)):
             edits.append(edit)
     return FoundEdits(edits=tuple(edits), present="" if edits or to_write else present, to_write=tuple(to_write))
 

@@ -5,9 +5,19 @@ from itertools import pairwise
 
 from profiler_job.analysis.changes.code_places import NO_LINE, find_creation, name_torch, set_trainer
 from profiler_job.analysis.changes.script_code import Edit, FoundEdits, LineToWrite, Program, SourceFile
-from profiler_job.analysis.changes.training_step import TrainingStep, find_training_steps
+from profiler_job.analysis.changes.training_step import (
+    TrainingStep,
+    find_context,
+    find_training_steps,
+    list_assignments,
+)
 
 AUTOCAST = '{torch}.autocast("cuda", dtype={torch}.bfloat16)'
+SDPA_KERNEL = (
+    "{torch}.nn.attention.sdpa_kernel([{torch}.nn.attention.SDPBackend.CUDNN_ATTENTION, "
+    "{torch}.nn.attention.SDPBackend.FLASH_ATTENTION, {torch}.nn.attention.SDPBackend.EFFICIENT_ATTENTION, "
+    "{torch}.nn.attention.SDPBackend.MATH], set_priority=True)"
+)
 MULTIPLE = 64
 """A padded dimension is a multiple of this."""
 
@@ -22,17 +32,29 @@ def add_autocast(program: Program) -> FoundEdits:
     }
     if (by_trainer := set_trainer(program, options)) is not None:
         return by_trainer
+    return wrap_steps(program, "autocast", AUTOCAST, "bfloat16")
+
+
+def prefer_cudnn(program: Program) -> FoundEdits:
+    """Make cuDNN the first choice of `scaled_dot_product_attention` in each training step."""
+    return wrap_steps(program, "sdpa_kernel", SDPA_KERNEL, "CUDNN_ATTENTION")
+
+
+def wrap_steps(program: Program, word: str, context: str, mark: str) -> FoundEdits:
+    """Put forward pass and loss of each training step below `with` a context. word: part of its name, by which one that
+    the script opens is known. mark: what that has if it is the wanted one."""
     edits: list[Edit] = []
     present, to_write = "", []
     for step in find_training_steps(program):
         file = step.file
-        line = AUTOCAST.format(torch=name_torch(file) or "torch")
-        if step.autocast is not None:
-            if "bfloat16" in ast.unparse(step.autocast).partition("\n")[0]:
-                present = present or file.name_place(step.autocast)
+        line = context.format(torch=name_torch(file) or "torch")
+        opened = find_context(step, word)
+        if opened is not None:
+            if mark in ast.unparse(opened).partition("\n")[0]:
+                present = present or file.name_place(opened)
             else:
-                why = "autocast is opened here already: with this type, and on"
-                to_write.append(LineToWrite(file.name, step.autocast.lineno, line, why))
+                why = "the script opens such a context here already"
+                to_write.append(LineToWrite(file.name, opened.lineno, line, why))
             continue
         made = _wrap_step(step, f"with {line}:")
         if made is None:
@@ -44,9 +66,10 @@ def add_autocast(program: Program) -> FoundEdits:
     edits = [*dict.fromkeys(edits)]
     if _overlap(edits):
         edits = []
+        why = "around forward pass and loss: parts of these steps are shared"
+        line = f"with {context.format(torch='torch')}:"
         to_write = [
-            LineToWrite(step.file.name, step.backward.lineno, f"with {AUTOCAST.format(torch='torch')}:", "by hand")
-            for step in find_training_steps(program)
+            LineToWrite(step.file.name, step.backward.lineno, line, why) for step in find_training_steps(program)
         ]
     unique = tuple(dict.fromkeys(to_write))
     return FoundEdits(edits=tuple(edits), present="" if edits or unique else present, to_write=unique)
@@ -139,6 +162,56 @@ def compile_models(program: Program, options: str = "") -> FoundEdits:
                 line = after.lineno if after else step.backward.lineno
                 to_write.append(LineToWrite(file.name if after else step.file.name, line, code, why))
     return FoundEdits(edits=tuple(dict.fromkeys(edits)), to_write=tuple(dict.fromkeys(to_write)))
+
+
+def compile_blocks(program: Program, code: str) -> FoundEdits:
+    """Compile each block that a model repeats, if one list of modules in the class of the model holds them. code: what
+    to write if not."""
+    if present := find_compilation(program):
+        return present
+    edits: list[Edit] = []
+    to_write = []
+    for step in find_training_steps(program):
+        for model in step.models:
+            file, after = step.file, find_creation(step.file, model, step.backward)
+            blocks = _find_blocks(program, step.file, model)
+            edit = (
+                file.insert_after(after, f"for block in {model}.{blocks}:", f"{file.indent}block.compile()")
+                if (after and blocks)
+                else None
+            )
+            if edit:
+                edits.append(edit)
+            else:
+                line = after.lineno if after else step.backward.lineno
+                why = "where the model is made; the blocks are those that it repeats"
+                to_write.append(LineToWrite(file.name, line, code.replace("model.", f"{model}."), why))
+    return FoundEdits(edits=tuple(dict.fromkeys(edits)), to_write=tuple(dict.fromkeys(to_write)))
+
+
+def _find_blocks(program: Program, file: SourceFile, model: str) -> str:
+    """Find the attribute of a model with the blocks that it repeats: the only list of modules of its class that a loop
+    fills; "" if there is none, or several."""
+    made = [
+        call.func
+        for call in file.find_all(ast.Call)
+        for target, value in list_assignments(file.tree)
+        if target == model and call in ast.walk(value)
+    ]
+    classes = {file.resolve(func).rpartition(".")[2] for func in made} & program.module_classes
+    lists = [
+        target.removeprefix("self.")
+        for other in program.files
+        for node in other.find_all(ast.ClassDef)
+        if node.name in classes
+        for target, value in list_assignments(node)
+        if target.startswith("self.")
+        and isinstance(value, ast.Call)
+        and other.resolve(value.func).endswith(".ModuleList")
+        and value.args
+        and isinstance(value.args[0], ast.ListComp | ast.GeneratorExp)
+    ]
+    return lists[0] if len(lists) == 1 else ""
 
 
 def _find_in_others(program: Program, model: str) -> tuple[SourceFile, ast.stmt | None]:

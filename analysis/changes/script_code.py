@@ -257,7 +257,8 @@ class SourceFile:
         if indent is None:
             return None
         at = self._line_starts[statement.lineno - 1]
-        return Edit(self.name, at, at, "".join(f"{indent}{line}{self.line_end}" for line in lines))
+        text = "".join(f"{indent}{line}{self.line_end}" if line else self.line_end for line in lines)
+        return Edit(self.name, at, at, text)
 
     def wrap(self, statements: Sequence[ast.stmt], head: str) -> Edit | None:
         """Put consecutive statements of a suite below a line that ends in a colon; None if they share lines with

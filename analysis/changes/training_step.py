@@ -50,16 +50,14 @@ DEPTH = 3
 @dataclass(frozen=True, kw_only=True)
 class TrainingStep:
     """A call of `backward` and what it is called on. regions: consecutive statements of a suite each, from the call of
-    the model to the loss; () if they were not found in the function. models: the expressions that are called.
-    autocast: the statement that opens autocast around them. is_direct: whether a plain value has the call, not an
-    expression that computes the loss."""
+    the model to the loss; () if they were not found in the function. models: expressions that are called. is_direct:
+    whether a plain value has the call, not an expression that computes the loss."""
 
     file: SourceFile
     backward: ast.Call
     loss: ast.expr
     regions: tuple[tuple[ast.stmt, ...], ...]
     models: tuple[str, ...]
-    autocast: ast.stmt | None
     is_direct: bool
 
 
@@ -82,7 +80,7 @@ def find_models(program: Program) -> frozenset[str]:
         for call in file.find_all(ast.Call):
             if isinstance(call.func, ast.Attribute) and call.func.attr in MODEL_METHODS and is_plain(call.func.value):
                 names.add(ast.unparse(call.func.value))
-        for target, value in _list_assignments(file.tree):
+        for target, value in list_assignments(file.tree):
             while (
                 isinstance(value, ast.Call)
                 and isinstance(value.func, ast.Attribute)
@@ -104,7 +102,7 @@ def is_plain(expression: ast.expr) -> bool:
     return isinstance(expression, ast.Name)
 
 
-def _list_assignments(tree: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+def list_assignments(tree: ast.AST) -> Iterator[tuple[str, ast.expr]]:
     """Yield targets and values of assignments to names and attributes, pair by pair."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign):
@@ -166,7 +164,6 @@ def _describe_step(
         loss=loss,
         regions=tuple(regions),
         models=tuple(dict.fromkeys(called)),
-        autocast=_find_autocast(file, [call, *(statement for region in regions for statement in region)]),
         is_direct=is_direct,
     )
 
@@ -250,14 +247,17 @@ def find_called_models(
     return names
 
 
-def _find_autocast(file: SourceFile, nodes: Sequence[ast.AST]) -> ast.stmt | None:
-    """Find a `with` around or inside one of the nodes that opens autocast, by name or by what the name was given."""
-    contexts = {target for target, value in _list_assignments(file.tree) if "autocast" in ast.unparse(value)}
+def find_context(step: TrainingStep, word: str) -> ast.stmt | None:
+    """Find a `with` around or inside a training step that opens a context of which a word is part, by name or by what
+    the name was given."""
+    file = step.file
+    contexts = {target for target, value in list_assignments(file.tree) if word in ast.unparse(value)}
 
     def opens(node: ast.AST) -> bool:
         texts = [ast.unparse(item.context_expr) for item in getattr(node, "items", ())]
-        return any("autocast" in text or text in contexts for text in texts)
+        return any(word in text or text in contexts for text in texts)
 
+    nodes: list[ast.AST] = [step.backward, *(statement for region in step.regions for statement in region)]
     for node in nodes:
         for inner in ast.walk(node):
             if isinstance(inner, ast.With) and opens(inner):
