@@ -12,6 +12,7 @@ from profiler_job.analysis.changes import load_change
 from profiler_job.analysis.reference import gpus
 from profiler_job.analysis.reference.gpu_prices import GpuPrice, find_price
 from profiler_job.jobs.contract.changes import CHANGES, LABELS
+from profiler_job.jobs.contract.printable import make_printable
 from profiler_job.jobs.contract.quantities import (
     format_quantities,
     format_quantity,
@@ -327,3 +328,18 @@ def count_tried(tuning: Tuning) -> str:
     """Return how many changes were tried and kept, in words."""
     decided = [tried for tried in tuning.tried if tried.outcome is not Outcome.NOT_REACHED]
     return f"{format_count(len(decided), 'change')} tried, {len(tuning.ladder)} kept"
+
+
+def name_tuned(ladder: TunedLadder) -> str:
+    """Return what was tuned and where, in one line."""
+    tuning = ladder.tuning
+    where = f" on {tuning.gpu_name}" if tuning.gpu_name else ""
+    return make_printable(f"{tuning.name}{where}: {count_tried(tuning)}")
+
+
+def list_diff_lines(ladder: TunedLadder) -> list[str]:
+    """List the lines of the patch, made harmless; tabs stay, so that it can be applied."""
+    patch = ladder.tuning.patch
+    if patch is None or not patch.diff:
+        return []
+    return ["\t".join(map(make_printable, line.split("\t"))) for line in patch.diff.rstrip("\n").split("\n")]

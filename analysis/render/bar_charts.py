@@ -313,9 +313,9 @@ def bars_with_marks(
     )
 
 
-def ladder_bars(rows: pd.DataFrame, drawing: Drawing, width: int) -> alt.LayerChart:
+def ladder_bars(rows: pd.DataFrame, drawing: Drawing, width: int, order: Sequence[str] = ()) -> alt.LayerChart:
     """One bar per `label` from zero to its `value`, a ratio, with a line from `low` to `high`; its `text` is right of
-    both, the part before a comma if the drawing is narrow."""
+    both, the part before a comma if the drawing is narrow. order: of the one series that a legend names."""
     data = pd.DataFrame({"label": case_label(rows, ["label"]), "value": rows["value"], "low": rows["low"]})
     data["high"] = rows[["high", "value"]].max(axis=1)
     data["text"] = [CONTROL.sub("", text) for text in rows["text"]]

@@ -55,6 +55,7 @@ def mark(kind: str) -> str:
         "roofline": "bar",
         "waterfall": "bar",
         "bars_with_marks": "bar",
+        "ladder_bars": "bar",
     }.get(kind, "point")
 
 

@@ -83,6 +83,7 @@ COLOUR_COLUMNS = {
     "slopes": "series",
     "waterfall": "series",
     "bars_with_marks": "series",
+    "ladder_bars": "series",
 }
 
 

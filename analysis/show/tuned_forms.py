@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.insight.tuned_ladder import TunedLadder, count_tried
+from profiler_job.analysis.insight.tuned_ladder import TunedLadder, list_diff_lines, name_tuned
 from profiler_job.analysis.render.escaped_text import escape_csv_cell, escape_markdown
 from profiler_job.analysis.render.terminal_text import wrap_text
 from profiler_job.analysis.show.show_formats import describe_left_out, format_table
@@ -65,13 +65,6 @@ def _list_rows(table: pd.DataFrame) -> list[dict[str, Any]]:
     return rows
 
 
-def name_tuned(ladder: TunedLadder) -> str:
-    """Return what was tuned and where, in one line."""
-    tuning = ladder.tuning
-    where = f" on {tuning.gpu_name}" if tuning.gpu_name else ""
-    return make_printable(f"{tuning.name}{where}: {count_tried(tuning)}")
-
-
 def list_tables(ladder: TunedLadder) -> Iterator[tuple[str, str, pd.DataFrame]]:
     """Yield key, title and rows of each table that has rows, without empty columns."""
     for name, title in TITLES.items():
@@ -111,14 +104,6 @@ def format_tuned_text(ladder: TunedLadder, width: int, is_whole: bool = False) -
     if diff := list_diff_lines(ladder):
         lines += ["", "The patch", *diff]
     return "\n".join(lines)
-
-
-def list_diff_lines(ladder: TunedLadder) -> list[str]:
-    """List the lines of the patch, made harmless; tabs stay, so that it can be applied."""
-    patch = ladder.tuning.patch
-    if patch is None or not patch.diff:
-        return []
-    return ["\t".join(map(make_printable, line.split("\t"))) for line in patch.diff.rstrip("\n").split("\n")]
 
 
 def format_tuned_markdown(ladder: TunedLadder) -> str:

@@ -2,10 +2,10 @@
 
 from markupsafe import Markup
 
-from profiler_job.analysis.insight.tuned_ladder import TunedLadder, chart_ladder
+from profiler_job.analysis.insight.tuned_ladder import TunedLadder, chart_ladder, list_diff_lines, name_tuned
 from profiler_job.analysis.render import chart_parts, charts
 from profiler_job.analysis.render.document import render_document, render_list, render_table
-from profiler_job.analysis.show.tuned_forms import list_diff_lines, list_tables, name_tuned
+from profiler_job.analysis.show.tuned_forms import list_tables
 from profiler_job.jobs.contract.printable import make_printable
 
 TITLE = "Times as fast as the script as it is"

@@ -151,17 +151,26 @@ def _words(question: Question) -> dict[str, Any]:
 
 
 def write_overview_of_script(
-    rec: store.Recording, docs: Path, checked: Answer, compared: Sequence[Mapping[str, Any]] = ()
+    rec: store.Recording,
+    docs: Path,
+    checked: Answer,
+    compared: Sequence[Mapping[str, Any]] = (),
+    tuned: Sequence[Mapping[str, str]] = (),
 ) -> tuple[Site, str]:
     """Write the first page of the report on a script, and the reconciliation (`checked`); gives the page's verdict.
-    compared: facts of the pages of comparisons."""
+    compared: facts of the pages of comparisons. tuned: pages of results of `tune`, as `write_tuned` gives them."""
     site = make_site(rec, docs)
     site.write("report/reconciliation.md", "reconciliation.md", checked)
-    first = write_script_page(site, rec, compared)
+    first = write_script_page(site, rec, compared, tuned)
     return site, plain(site.block("index.md", "script_page.md", first, "verdict"))
 
 
-def write_script_page(site: Site, rec: store.Recording, compared: Sequence[Mapping[str, Any]] = ()) -> Answer:
+def write_script_page(
+    site: Site,
+    rec: store.Recording,
+    compared: Sequence[Mapping[str, Any]] = (),
+    tuned: Sequence[Mapping[str, str]] = (),
+) -> Answer:
     """Write the first page of the report on a script, and return its answer."""
     kernels, memops = read_whole(rec.kernels), read_whole(rec.memops)
     first = script_page.answer(rec.runs, rec.steps, kernels, memops, rec.figures, rec.waits, rec.sync_calls)
@@ -171,7 +180,8 @@ def write_script_page(site: Site, rec: store.Recording, compared: Sequence[Mappi
     screen = of_run.facts["screen"]
     screen["numbers"]["tokens_per_s"] = screen["numbers"]["tokens_per_s"] or first.facts["tokens_per_s"]
     triable = next((card["changes"] for card in screen["cards"] if {*card["changes"]} <= {*TRIABLE}), ())
-    site.write("index.md", "script_page.md", first, compared=compared, screen=screen, triable=",".join(triable))
+    more = {"compared": compared, "tuned": tuned, "screen": screen, "triable": ",".join(triable)}
+    site.write("index.md", "script_page.md", first, **more)
     return first
 
 

@@ -131,6 +131,7 @@ class Site:
             "verdict": verdict,
             "first_sentence": first_sentence,
             "lines": lines,
+            "code_line": code_line,
             "named": lambda value, axis: find_value_name(axis, value),
         }
 
@@ -198,6 +199,13 @@ def bullets(findings: str, otherwise: str = "Not measured.") -> Markup:
 def lines(words: str) -> list[Markup]:
     """The lines with anything in them."""
     return [Markup(line.strip()) for line in str(words).splitlines() if line.strip()]
+
+
+def code_line(line: str) -> Markup:
+    """A printable line of an indented block of code, in which Markdown reads nothing and escapes all."""
+    expanded = line.replace("\t", "    ")
+    assert expanded.isprintable()
+    return Markup(expanded)
 
 
 def file_markup(name: str) -> Markup:

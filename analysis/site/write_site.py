@@ -37,11 +37,12 @@ from profiler_job.analysis.site.combine import (
 )
 from profiler_job.analysis.site.comparison_pages import assign_pages, list_counterparts, write_comparisons
 from profiler_job.analysis.site.list_pages import write_explore, write_lists, write_tested
-from profiler_job.analysis.site.page_context import RunPages, check_recording, identify_runs, name_folder
+from profiler_job.analysis.site.page_context import RunPages, check_recording, identify_runs, make_site, name_folder
 from profiler_job.analysis.site.parallel_pages import Helper, Later, helping
 from profiler_job.analysis.site.question_pages import write_overview_of_script, write_questions
 from profiler_job.analysis.site.run_pages import write_runs, write_runs_of_study
 from profiler_job.analysis.site.site_writer import write_file
+from profiler_job.analysis.site.tuned_pages import write_tuned
 from profiler_job.jobs.contract.layout import SCRIPT
 from profiler_job.jobs.contract.outputs import check_file, check_folder, is_generated
 from profiler_job.jobs.contract.studies import AGAIN, GPUS, LOSSES
@@ -209,7 +210,8 @@ def _draft(
     summary = [side.said.facts for side in sides]
     is_script = bool(rec.manifest.get(SCRIPT))
     if is_script:
-        site, verdict = write_overview_of_script(rec, docs, checked, summary)
+        tuned = write_tuned(make_site(rec, docs), measured.parent, price)
+        site, verdict = write_overview_of_script(rec, docs, checked, summary, tuned)
     else:
         site = write_questions(
             rec, docs, studies, summary, known, predicted, checked, bands, price, losses, captured, gains

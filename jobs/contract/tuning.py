@@ -16,6 +16,8 @@ from profiler_job.jobs.contract.outputs import is_tuning, write_file
 
 TUNE = "tune.json"
 """Name of the file in the folder of a tuned script."""
+TUNED = "tuned"
+"""Folder of such folders in the sources of a site, and of their pages in the report."""
 
 
 def name_tuned_folder(name: str) -> str:

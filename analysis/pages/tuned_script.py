@@ -1,0 +1,63 @@
+"""The page of a tuned script: how much faster, what to write, the ladder, what did not help, the patch."""
+
+from profiler_job.analysis.insight.tuned_ladder import TunedLadder, chart_ladder, list_diff_lines, name_tuned
+from profiler_job.analysis.render.answer import Answer, Chart, Column, Table, assemble
+
+SERIES = "with its 95% interval"
+
+
+def answer(ladder: TunedLadder) -> Answer:
+    """Of one result of `tune`. The interval of a step of the ladder compares it with the script as it is; `before` with
+    the step before it."""
+    facts = {
+        "title": name_tuned(ladder),
+        "headline": ladder.headline,
+        "lines": [line for line in (*ladder.facts, ladder.losses, *ladder.notes) if line],
+        "code": ladder.code,
+        "diff": list_diff_lines(ladder),
+    }
+    return assemble(facts, [], _tables(ladder), _charts(ladder))
+
+
+def _tables(ladder: TunedLadder) -> list[Table]:
+    steps = ladder.steps
+    known = [
+        Column("tokens_per_s", "tokens/s", "count", absent="n/a"),
+        Column("mfu_share", "MFU of data-sheet peak", "share", absent="n/a"),
+        Column("peak_bytes", "peak allocated", "bytes", absent="n/a"),
+        Column("usd_per_million", "USD for 1M tokens", "number", absent="n/a"),
+        Column("loss_share", "loss differs by", "share", absent="not compared"),
+    ]
+    tried = (
+        Column("label", "change"),
+        Column("verdict", "verdict", "words"),
+        Column("times_as_fast", "times as fast", "ratio", lower="low_times_as_fast", upper="high_times_as_fast"),
+        Column("could_save_share", "expected at most", "share", absent="n/a"),
+        Column("why", "why", "words"),
+    )
+    return [
+        Table(
+            "steps",
+            "The ladder",
+            (
+                Column("label", "change"),
+                Column("step_ns", "step", "ms"),
+                _ratio_column("times_as_fast", "times as fast", ""),
+                _ratio_column("before_times_as_fast", "over the one before", "before_"),
+                *(column for column in known if steps[column.key].notna().any()),
+            ),
+            steps,
+        ),
+        Table("not_helping", "What did not help", tried, ladder.not_helping),
+        Table("not_reached", "What was not reached", (tried[0], tried[3]), ladder.not_reached),
+    ]
+
+
+def _ratio_column(key: str, label: str, prefix: str) -> Column:
+    low, high = (f"{prefix}{end}_times_as_fast" for end in ("low", "high"))
+    return Column(key, label, "ratio", lower=low, upper=high, absent="n/a")
+
+
+def _charts(ladder: TunedLadder) -> list[Chart]:
+    rows = chart_ladder(ladder).assign(series=SERIES)
+    return [Chart("ladder", "ladder_bars", "Times as fast as the script as it is", rows, options={"order": [SERIES]})]
