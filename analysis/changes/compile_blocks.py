@@ -2,6 +2,8 @@
 torch.compile saves, which is advised; `tune` measures both."""
 
 from profiler_job.analysis.changes.evidence import CaptureEvidence, ChangeEvidence
+from profiler_job.analysis.changes.model_code import compile_blocks
+from profiler_job.analysis.changes.script_code import FoundEdits, Program
 
 CODE = "for block in model.blocks: block.compile(), before the first step"
 ACTION = "Compile each block"
@@ -10,3 +12,7 @@ LINE = "for block in model.blocks: block.compile()"
 
 def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
     return None
+
+
+def find_edits(program: Program) -> FoundEdits:
+    return compile_blocks(program, CODE)

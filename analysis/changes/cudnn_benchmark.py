@@ -1,7 +1,9 @@
 """A search for the fastest convolutions: cuDNN times each algorithm in the first step. A capture does not show what the
 others would take, so it is never advised; `tune` measures it."""
 
+from profiler_job.analysis.changes.code_places import set_flag
 from profiler_job.analysis.changes.evidence import CaptureEvidence, ChangeEvidence
+from profiler_job.analysis.changes.script_code import FoundEdits, Program
 
 CODE = "torch.backends.cudnn.benchmark = True"
 ACTION = "Let cuDNN choose kernels"
@@ -10,3 +12,7 @@ LINE = "torch.backends.cudnn.benchmark = True"
 
 def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
     return None
+
+
+def find_edits(program: Program) -> FoundEdits:
+    return set_flag(program, "torch.backends.cudnn.benchmark", "True")

@@ -2,6 +2,8 @@
 calls fill gradients, so it is never advised; `tune` measures it."""
 
 from profiler_job.analysis.changes.evidence import CaptureEvidence, ChangeEvidence
+from profiler_job.analysis.changes.optimizer_code import set_gradients_to_none
+from profiler_job.analysis.changes.script_code import FoundEdits, Program
 
 CODE = "optimizer.zero_grad(set_to_none=True)"
 ACTION = "Drop the gradients"
@@ -10,3 +12,7 @@ LINE = "optimizer.zero_grad(set_to_none=True)"
 
 def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
     return None
+
+
+def find_edits(program: Program) -> FoundEdits:
+    return set_gradients_to_none(program)

@@ -314,9 +314,10 @@ def keep_activations(program: Program) -> FoundEdits:
     return FoundEdits(edits=tuple(edits))
 
 
-def pad_vocabulary(program: Program, code: str) -> FoundEdits:
-    """Round constant sizes of vocabularies up to a multiple of MULTIPLE."""
-    edits: list[Edit] = []
+def find_vocabulary(program: Program, code: str) -> FoundEdits:
+    """Find constant sizes of vocabularies that are no multiple of MULTIPLE. They are left to the user, since a larger
+    one has more logits in the loss. code: what to write where the size is computed."""
+    to_write = []
     for file in program.files:
         constants: list[tuple[str, ast.expr]] = [
             (keyword.arg or "", keyword.value) for keyword in file.find_all(ast.keyword)
@@ -329,8 +330,10 @@ def pad_vocabulary(program: Program, code: str) -> FoundEdits:
             if name.lower() not in ("vocab_size", "n_vocab", "num_tokens", "vocabulary_size"):
                 continue
             if isinstance(value, ast.Constant) and type(value.value) is int and value.value % MULTIPLE:
-                edits.append(file.replace(value, str(-(-value.value // MULTIPLE) * MULTIPLE)))
-    if edits:
-        return FoundEdits(edits=tuple(edits))
-    why = "the script computes the size of the vocabulary"
-    return FoundEdits(to_write=(LineToWrite(program.script.name, 0, code, why),))
+                padded = -(-value.value // MULTIPLE) * MULTIPLE
+                why = "tokens that never occur: the loss sums over their logits, too"
+                to_write.append(LineToWrite(file.name, value.lineno, f"{name}={padded}", why))
+    if not to_write:
+        why = "the script computes the size of the vocabulary"
+        to_write.append(LineToWrite(program.script.name, 0, code, why))
+    return FoundEdits(to_write=tuple(to_write))

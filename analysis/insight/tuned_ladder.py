@@ -82,8 +82,9 @@ class TunedLadder:
 
 
 def interpret_tuning(tuning: Tuning, usd_per_hour: float | None = None) -> TunedLadder:
-    """Interpret a result. usd_per_hour: price of the GPU, in place of the listed one."""
-    price = find_price(tuning.gpu_name) if usd_per_hour is None else GpuPrice(usd_per_hour)
+    """Interpret a result. usd_per_hour: price of the GPU, in place of the one in the result or the listed one."""
+    given = tuning.usd_per_hour if usd_per_hour is None else usd_per_hour
+    price = find_price(tuning.gpu_name) if given is None else GpuPrice(given)
     steps = _tabulate_steps(tuning, price)
     return TunedLadder(
         tuning=tuning,

@@ -358,8 +358,10 @@ def format_number_cell(column: Column, row: Mapping[str, Any], decimals: int) ->
 
 
 def format_spread(column: Column, row: Mapping[str, Any], decimals: int) -> tuple[str, ...]:
-    """Format the ends of the spread of a number; nothing if its column has none."""
+    """Format the ends of the spread of a number; nothing if its column has none, or if one is not known."""
     names = (column.lower, column.upper) if column.lower else ()
+    if any(is_missing(row[name]) for name in names):
+        return ()
     return tuple(text.number(row[name] / _find_size(column), decimals) for name in names)
 
 

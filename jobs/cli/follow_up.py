@@ -98,16 +98,6 @@ def summarise_captures(folder: Path, emit: Emit) -> None:
         _run_step("waits", ["profiler_job", "show", "--top", "5", "--section", "waits", *samples], emit)
 
 
-def show_tuned(folder: Path) -> None:
-    """Print a result of `tune` to standard output, as `show` does. Raises StepError."""
-    module = ["profiler_job", "show", str(folder.absolute())]
-    sys.stdout.flush()
-    width = {"COLUMNS": str(shutil.get_terminal_size().columns)}
-    command = [sys.executable, "-P", "-m", *module]
-    if code := subprocess.run(command, cwd=PROGRAM, stdin=subprocess.DEVNULL, env=os.environ | width).returncode:
-        raise fail_step("ladder", module, code)
-
-
 def build_site(
     recordings: Sequence[Path],
     site: Path,
@@ -167,6 +157,18 @@ def ask(name: str, module: Sequence[str]) -> Any:
     if code := done.returncode:
         raise fail_step(name, module, code)
     return json.loads(done.stdout)
+
+
+def print_tuned(folder: Path, form: str) -> None:
+    """Print the result of `tune` in a folder as text, json, md or csv, and write its page. Raises StepError."""
+    module = ["profiler_job.analysis.show.tuned", str(folder.absolute()), form]
+    width = {"COLUMNS": str(shutil.get_terminal_size((120, 24)).columns)}
+    sys.stdout.flush()
+    code = subprocess.run(
+        [sys.executable, "-P", "-m", *module], cwd=PROGRAM, stdin=subprocess.DEVNULL, env=os.environ | width
+    ).returncode
+    if code:
+        raise fail_step("the ladder", module, code)
 
 
 def is_of_script(recording: Path) -> bool:

@@ -2,15 +2,15 @@
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from profiler_job.jobs.cli.console import err, fail, handle_termination, out
-from profiler_job.jobs.cli.follow_up import ask, show_tuned
+from profiler_job.jobs.cli.follow_up import ask, print_tuned
 from profiler_job.jobs.cli.measure_script import NAME, EndOfStep, Name, ScriptCommand, SkippedSteps, check_command
 from profiler_job.jobs.cli.script_name import choose_default_name
 from profiler_job.jobs.cli.sweep_options import ResultsFolder
@@ -48,6 +48,7 @@ PROCESSES = ".processes"
 KEPT = "originals"
 """Folder with what the files of a script were before the patch."""
 TIMED_STEPS = 10
+Form = Literal["text", "json", "md", "csv"]
 
 
 class ScriptEngine:
@@ -89,7 +90,9 @@ def tune(
     skip: SkippedSteps = 10,
     step: EndOfStep = "auto",
     again: Annotated[bool, typer.Option("--again", help="Begin anew, also if a result is there.")] = False,
-    write: Annotated[bool, typer.Option("--write", help="Write the patch into the script; copies are kept.")] = False,
+    price: Annotated[float | None, typer.Option(min=0, metavar="USD", help="Price of the GPU for an hour.")] = None,
+    form: Annotated[Form, typer.Option("--format", "-f", metavar="FORMAT", help="text, json, md or csv.")] = "text",
+    write: Annotated[bool, typer.Option("--write", help="Write the patch; keep a copy.")] = False,
 ) -> None:
     """Find the fastest that a script can run, and what to write.
 
@@ -109,10 +112,8 @@ def tune(
     digests = ask_of_code("digest", source).get("digests", {})
     begun = None if again else find_begun(folder, command, asked, digests)
     if begun is not None and begun.is_complete:
-        out.print(f"tuned before ({folder / TUNE}); --again begins anew", markup=False, soft_wrap=True)
-        if write:
-            write_patch(begun, folder)
-        show_tuned(folder)
+        err.print(f"tuned before ({folder / TUNE}); --again begins anew", markup=False, soft_wrap=True)
+        finish(begun, folder, price, form, write)
         return
     tuning = begun or Tuning(
         name=chosen,
@@ -134,7 +135,7 @@ def tune(
     handle_termination(terminate)
     try:
         with Results(results, f".{folder.name}").lock(is_removed=True):
-            search(tuning, folder, skip, step)
+            search(tuning, folder, skip, step, print_progress if form == "text" else print_aside)
     except KeyboardInterrupt:
         err.print("ended early; the same command goes on where it was", style="yellow")
         raise typer.Exit(128 + (received or [2])[0]) from None
@@ -147,13 +148,19 @@ def tune(
     except OSError as error:
         why = f"{error.filename or folder} cannot be written ({error.strerror or error})"
         raise fail(f"{why}; free some space, or give another folder with --results", ExitCode.CANNOT_WRITE) from None
-    if tuning.winner is not None:
+    finish(tuning, folder, price, form, write)
+
+
+def finish(tuning: Tuning, folder: Path, price: float | None, form: Form, writes: bool) -> None:
+    """Make the patch for the winner, write it into the script if that is asked for, and print the result."""
+    tuning.usd_per_hour = tuning.usd_per_hour if price is None else price
+    if tuning.winner is not None and not (tuning.patch and tuning.patch.written):
         made = ask_of_code("make", tuning.script, *tuning.winner.changes)
         tuning.patch = None if not made or "error" in made else CodePatch.model_validate(made)
-        write_tuning(folder, tuning)
-    if write:
+    write_tuning(folder, tuning)
+    if writes:
         write_patch(tuning, folder)
-    show_tuned(folder)
+    print_tuned(folder, form)
 
 
 def write_patch(tuning: Tuning, folder: Path) -> None:
@@ -170,7 +177,7 @@ def write_patch(tuning: Tuning, folder: Path) -> None:
         raise fail(made["error"], ExitCode.USAGE)
     tuning.patch = CodePatch.model_validate(made)
     write_tuning(folder, tuning)
-    out.print(f"written: {', '.join(tuning.patch.written)}; what they were is in {folder / KEPT}", markup=False)
+    err.print(f"written: {', '.join(tuning.patch.written)}; what they were is in {folder / KEPT}", markup=False)
 
 
 def ask_of_code(task: str, script: str, *arguments: str) -> dict[str, Any]:
@@ -209,8 +216,8 @@ def find_begun(
     return begun if is_same else None
 
 
-def search(tuning: Tuning, folder: Path, skip: int, step: str) -> None:
-    """Search, and write the result after each candidate."""
+def search(tuning: Tuning, folder: Path, skip: int, step: str, show: Callable[[str], None]) -> None:
+    """Search, and write the result after each candidate. show: prints a line of progress."""
     write_tuning(folder, tuning)
     script = TunedScript(
         command=tuning.command,
@@ -223,10 +230,15 @@ def search(tuning: Tuning, folder: Path, skip: int, step: str) -> None:
     )
     engine = ScriptEngine(script, list(TRIABLE if tuning.asked is None else tuning.asked))
     try:
-        Search(engine, tuning, lambda known: write_tuning(folder, known), print_progress).run()
+        Search(engine, tuning, lambda known: write_tuning(folder, known), show).run()
     finally:
         shutil.rmtree(script.folder, ignore_errors=True)
 
 
 def print_progress(line: str) -> None:
     out.print(line, markup=False, soft_wrap=True)
+
+
+def print_aside(line: str) -> None:
+    """Print progress next to a result for a machine."""
+    err.print(line, markup=False, soft_wrap=True)

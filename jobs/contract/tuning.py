@@ -189,7 +189,7 @@ class Tuning(TuningRecord):
     command; "" if it has none. asked: the changes given by --changes; None for a search. is_complete: whether the
     search ended by itself, and not at its budget or by a signal. ladder: what was kept, in order; its last step is the
     winner. digests: SHA-256 of the script and of the modules next to it when they were measured, by name. patch: None
-    until it is made.
+    until it is made. usd_per_hour: price of the GPU that the user gave; None for the listed one.
     """
 
     format_version: int = FORMAT_VERSION
@@ -211,6 +211,7 @@ class Tuning(TuningRecord):
     places: list[Place] = []
     digests: dict[str, str] = {}
     patch: CodePatch | None = None
+    usd_per_hour: float | None = None
 
     @property
     def winner(self) -> LadderStep | None:

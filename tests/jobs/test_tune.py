@@ -101,7 +101,9 @@ def test_the_best_order_is_found_measured_and_confirmed(tune, tmp_path):
     assert places["optimizer"] == "optimizer = torch.optim.AdamW(model.parameters())"
     assert places["backward"] == "loss.backward()" and "model(x)" in places["model_call"]
     assert "+optimizer = torch.optim.AdamW(model.parameters(), fused=True)" in tuning.patch.diff
-    assert sorted(path.name for path in (tmp_path / "results" / "train-tune").iterdir()) == ["log.txt", "tune.json"]
+    names = sorted(path.name for path in (tmp_path / "results" / "train-tune").iterdir())
+    assert names == ["log.txt", "tune.html", "tune.json"]
+    assert "What to write" in printed and "+ fused optimizer" in printed
     again = tune("--budget", "2", "--changes", "fused_adamw,bf16,dropped_gradients")
     printed, _ = again.communicate(timeout=HANGS_S)
     assert again.returncode == 0 and "--again" in printed and "measuring" not in printed

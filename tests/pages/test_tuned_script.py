@@ -57,7 +57,7 @@ def test_results_without_a_winner_or_a_step_have_pages(site):
 
 
 def test_the_overview_of_a_script_links_to_its_tuning(tmp_path):
-    recording = synthetic.recording(("small",), (128,))
+    recording = synthetic.recording(("small",), (128,), modes=("train_step",))
     recording.manifest["script"] = True
     docs = tmp_path / "docs"
     write_tuning(docs / "data" / "tuned" / "train-tune", make_tuning())
