@@ -334,3 +334,12 @@ def test_no_module_and_no_function_is_too_long_to_read():
         and node.end_lineno - node.lineno >= LONGEST_FUNCTION
     ]
     assert not long, "\n".join(long)
+
+
+@pytest.mark.parametrize("side", ["jobs", "analysis"])
+def test_every_file_that_is_not_python_is_installed(side):
+    """Templates, styles and data: a site of an installed program needs all of them."""
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    installed = {file for pattern in patterns[f"profiler_job.{side}"] for file in (ROOT / side).glob(pattern)}
+    files = {path for path in (ROOT / side).rglob("*.*") if path.is_file() and "__pycache__" not in path.parts}
+    assert {path for path in files if path.suffix != ".py"} <= installed
