@@ -64,7 +64,7 @@ def say_what_fits() -> list[str]:
 
 def say_first_change() -> list[str]:
     steps = timed("compile")
-    return [f"small CUDA graphs {steps[SMALL] / steps[f'{SMALL}-compile_cudagraphs']:.3g}×"]
+    return [f"{text.rough_ratio(steps[SMALL] / steps[f'{SMALL}-compile_cudagraphs'])} [", "Use CUDA graphs"]
 
 
 def say_waits() -> list[str]:
