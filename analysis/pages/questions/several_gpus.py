@@ -42,7 +42,16 @@ def answer(given: Inputs) -> Answer:
     costs nothing as long as they would: what is critical is compared with the cost by clocks
     (`exchange.estimate_cost`).
     """
-    frames = collect_data(given)
+    frames = collect_data(
+        given.runs,
+        given.steps,
+        given.kernels,
+        given.memops,
+        given.memory,
+        given.figures,
+        given.processes,
+        given.bands,
+    )
     charts = build_charts(frames)
     names = {chart.key for chart in charts}
     facts = {"noise": noise_of(given.bands), "explains": EXPLAINS}

@@ -20,7 +20,6 @@ from profiler_job.analysis.metrics.exchange import (
     sum_computing_times,
 )
 from profiler_job.analysis.metrics.gpu_samples import gpus_at_once, locate_processes
-from profiler_job.analysis.pages.question import Inputs
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.axes import find_default
 from profiler_job.jobs.contract.words import NOT_MEASURED
@@ -102,10 +101,17 @@ class SeveralGpusData:
         return self.undisturbed[~(self.undisturbed["issue_share"] > MOSTLY_ISSUING)]
 
 
-def collect_data(given: Inputs) -> SeveralGpusData:
+def collect_data(
+    runs: pd.DataFrame,
+    steps: pd.DataFrame,
+    kernels: pd.DataFrame,
+    memops: pd.DataFrame,
+    memory: pd.DataFrame,
+    figures: pd.DataFrame,
+    processes: pd.DataFrame,
+    bands: Bands | None,
+) -> SeveralGpusData:
     """Collect the data of the page from the tables of a recording."""
-    runs, steps, kernels, memops = given.runs, given.steps, given.kernels, given.memops
-    figures, processes, bands = given.figures, given.processes, given.bands
     cases = run_grid.cases_along(runs, MODE, "parallel", list(WAYS))
     if "gpus" not in cases:
         cases["gpus"] = int(runs["gpus"].iloc[0])
@@ -149,7 +155,7 @@ def collect_data(given: Inputs) -> SeveralGpusData:
     collectives = _join_link(sum_by_collective(kernels, figures, runs, cases), cases, link)
     messages = _join_link(sum_by_message(kernels, runs, cases), cases, link)
     of_communication = {"link": link, "collectives": collectives, "messages": messages}
-    of_communication["ranks"] = _list_ranks(kernels, runs, given.memory, cases)
+    of_communication["ranks"] = _list_ranks(kernels, runs, memory, cases)
     return SeveralGpusData(cases=cases, timed=timed, **of_communication)
 
 
