@@ -7,6 +7,7 @@ import pandas as pd
 
 from profiler_job.analysis.metrics import run_grid
 from profiler_job.analysis.pages import environment
+from profiler_job.analysis.pages.questions import top_kernel
 from profiler_job.analysis.pages.titles import title_of
 from profiler_job.analysis.render.answer import Answer, Claim, Column, Table, assemble
 
@@ -28,6 +29,9 @@ def answer(runs: pd.DataFrame, manifest: Mapping[str, Any]) -> Answer:
         "num_runs": len(runs),
         "num_planned": len(runs) + len(not_run),
         "num_ok": len(runs) - len(unfinished),
+        "num_sizes": len(sizes),
+        "num_contexts": int(runs["context_length"].nunique()),
+        "modes": [label for mode, label in top_kernel.SCOPES.items() if (runs["mode"].astype(str) == mode).any()],
         "environment": where.facts,
         "one_environment": where.claims["same"].holds,
         "num_reference": len(run_grid.select_known_shapes(runs)),
