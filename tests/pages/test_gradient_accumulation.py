@@ -1,6 +1,7 @@
 """A batch in micro-batches against the same batch in one piece: on made-up runs that can be worked out by hand."""
 
 import dataclasses
+import re
 
 import pandas as pd
 import pytest
@@ -83,5 +84,6 @@ def test_a_page_shows_it(tmp_path, rec, undrawn):
     study = dataclasses.replace(rec, manifest=rec.manifest | {"study": gradient_accumulation.STUDY})
     question_pages.write_questions(rec, tmp_path, {gradient_accumulation.STUDY: study})
     page = read_page(tmp_path / "report" / "gradient-accumulation.md")
-    assert "Cut into 2 micro-batches" in page and "**1.20×** the time of the whole batch" in page
+    assert "Cut into 2 micro-batches" in page and "**1.2×** the time of the whole batch" in page
+    assert re.search(r"\| small +\| +512 \| +2 \| +13\.4 \(13\.4–13\.4\) \| +1\.20 \|", page)
     assert "batch 4 in 1 and 2 micro-batches" in page

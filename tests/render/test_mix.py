@@ -51,7 +51,7 @@ def test_every_page_says_which_facts_differ_in_how_many_runs(tmp_path):
     )
     for path, of_page in found.items():
         assert len(of_page) == 1 and said in of_page[0], path
-        assert f'href="{"../" * path.count("/")}report/environment.html"' in of_page[0]
+        assert f"]({'../' * path.count('/')}report/environment.md)" in of_page[0]
 
 
 def test_the_environment_page_names_the_runs_of_a_mix():

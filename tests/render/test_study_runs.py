@@ -11,7 +11,7 @@ from profiler_job.analysis.pages import study_runs
 from profiler_job.analysis.pages.explore import Part
 from profiler_job.analysis.site import write_site
 from profiler_job.jobs.contract.studies import LOSSES
-from tests.page_words import read_page
+from tests.page_words import read_page, read_shown
 from tests.synthetic import recording as made_up
 
 pytestmark = pytest.mark.long
@@ -39,7 +39,7 @@ def report(tmp_path_factory, undrawn):
 
 
 def test_explore_leads_from_each_run_to_its_page_or_section(report):
-    rows = ROW.findall(read_page(report / "explore.md"))
+    rows = ROW.findall(read_shown(report.parent, "report/explore.md"))
     assert sum(row.startswith("optimizer-") for row, _ in rows) == 4
     for row, link in rows:
         page, _, anchor = link.partition("#")
