@@ -24,6 +24,7 @@ from profiler_job.analysis.show.index import COLUMNS
 from profiler_job.analysis.show.page import render_page
 from profiler_job.analysis.show.show_formats import as_text
 from profiler_job.analysis.show.table_columns import DROPPED, NAMES
+from profiler_job.analysis.show.tuned_forms import SHOWN
 from tests.capture import profiles
 from tests.packed import unpack
 
@@ -135,7 +136,7 @@ def test_what_tells_gemms_apart_is_what_is_kept():
 
 
 def test_the_columns_that_go_are_those_of_sections_and_never_names():
-    known = {**SECTIONS, "captures": COLUMNS}
+    known = {**SECTIONS, "captures": COLUMNS} | {f"tuned_{table}": columns for table, columns in SHOWN.items()}
     assert all(set(columns) < set(known[section]) for section, columns in DROPPED.items())
     assert not any(set(columns) & set(NAMES) for columns in DROPPED.values())
 
