@@ -25,6 +25,9 @@ _VERDICT = re.compile(r"^(# [^\n]*\n+)((?:>[^\n]*\n+)*)([^\n]+)\n", re.MULTILINE
 _BADGE = re.compile(r"^([^\n]* · \[how we measured\]\([^)\n]*\))$", re.MULTILINE)
 _NOTE = re.compile(r"^> (\*\*A mix:\*\*[^\n]*)$", re.MULTILINE)
 UNSEARCHED = "## Rows behind the findings"
+_REPEATED = re.compile(r"^(- \*\*Noise band\*\*: [^\n]*|More on clocks and attribution: [^\n]*)$", re.MULTILINE)
+"""What many pages repeat word for word: the search finds it in the glossary, and on `DEFINES_NOISE`."""
+DEFINES_NOISE = "report/second-recording.md"
 
 
 def path_of_figures(page: str) -> str:
@@ -48,6 +51,8 @@ def show_figures(markdown: str, docs: Path, page: str, is_question: bool) -> str
         return f"\n{figure}\n\n" if figure else block[0]
 
     shown = _EVIDENCE.sub(replace, _BLOCK.sub(replace, _mark_words(markdown, is_question)))
+    if page != DEFINES_NOISE:
+        shown = _REPEATED.sub(r"\1\n{: data-search-exclude }", shown)
     return shown.replace(f"{UNSEARCHED}\n", f"{UNSEARCHED} {{ data-search-exclude }}\n")
 
 
@@ -58,7 +63,8 @@ def _mark_words(markdown: str, is_question: bool) -> str:
     if is_question:
         markdown = _VERDICT.sub(r'\1\2<div class="verdict" markdown="1">\n\n\3\n\n</div>\n', markdown, count=1)
     markdown = _NOTE.sub(r'<p class="note" data-search-exclude markdown="1">\1</p>', markdown)
-    return _BADGE.sub(r'<p class="conditions" markdown="1">\1</p>', markdown)
+    markdown = markdown.replace('<p class="conditions">', '<p class="conditions" data-search-exclude>')
+    return _BADGE.sub(r'<p class="conditions" data-search-exclude markdown="1">\1</p>', markdown)
 
 
 def _mark_link(link: re.Match[str]) -> str:

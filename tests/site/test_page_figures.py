@@ -1,6 +1,9 @@
 """Markdown that a person can read becomes what the site shows."""
 
+import re
+
 import pytest
+from markdown import markdown
 
 from profiler_job.analysis.site.page_figures import dump, path_of_figures, show_figures
 
@@ -66,6 +69,30 @@ def test_the_answer_of_a_question_is_marked_and_no_other_paragraph(shown, tmp_pa
 
 def test_rows_behind_findings_are_not_searched(shown):
     assert "## Rows behind the findings { data-search-exclude }\n" in shown
+
+
+REPEATED = """<p class="conditions">Measured in: FP32.</p>
+
+- **Clock**: the timer.
+- **Noise band**: how far recordings differ ([second recording](second-recording.md)).
+
+More on clocks and attribution: [methods](methods.md).
+"""
+
+
+def test_what_many_pages_repeat_is_searched_on_one(tmp_path):
+    """It was 27 KB of the index of the search."""
+    shown, defined = (show_figures(REPEATED, tmp_path, f"report/{n}.md", False) for n in ("p", "second-recording"))
+    html = markdown(shown, extensions=["attr_list", "md_in_html"])
+    unsearched = [html.split(f">{words}")[0].rpartition("<")[2] for words in ("Measured", "More")]
+    assert all("data-search-exclude" in tag for tag in unsearched)
+    assert re.search(r"<li data-search-exclude[^>]*>\s*<strong>Noise band", html)
+    assert html.count("<li") == 2 and html.count("data-search-exclude=") + html.count("data-search-exclude>") == 3
+    assert "{: data-search-exclude }" not in defined
+
+
+def test_the_conditions_under_an_answer_are_not_searched(shown):
+    assert '<p class="conditions" data-search-exclude markdown="1">FP32 · batch 4' in shown
 
 
 def test_a_page_without_figures_stays_as_it_is(tmp_path):
