@@ -30,3 +30,10 @@ def test_a_report_that_is_there_stays(config, tmp_path, monkeypatch):
     monkeypatch.setattr(write_site, "publish", None)
     write_first.on_config(config)
     assert read_page(tmp_path / "index.md") == "mine"
+
+
+def test_only_the_article_keeps_its_indents():
+    page = "<head>\n\n    <link>\n  \n</head><article class>\n<pre>\n    a\n\n    b</pre></article>\n\n  </body>\n"
+    small = "<head>\n<link>\n</head><article class>\n<pre>\n    a\n\n    b</pre></article>\n</body>\n"
+    assert write_first.on_post_page(page, page=None, config=None) == small
+    assert write_first.on_post_page("<p>\n\n  a</p>") == "<p>\na</p>"
