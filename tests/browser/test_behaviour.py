@@ -305,6 +305,21 @@ def test_on_a_phone_the_first_column_stays(page, address):
 
 
 @pytest.mark.parametrize("width", [1280, 390])
+def test_no_word_of_a_chart_is_cut(page, address, width):
+    """On a phone the title of the axis lost its last two letters."""
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto(f"{address}report/forward-time.html")
+    script = """(svg) => {
+      const box = svg.getBoundingClientRect();
+      const isCut = (text) => text.left < box.left - 1 || text.right > box.right + 1;
+      const texts = [...svg.querySelectorAll('text')];
+      return [texts.length, texts.filter((one) => isCut(one.getBoundingClientRect())).map((one) => one.textContent)];
+    }"""
+    num_texts, cut = page.locator("#chart-clocks svg").locator("visible=true").evaluate(script)
+    assert num_texts > 5 and not cut
+
+
+@pytest.mark.parametrize("width", [1280, 390])
 def test_a_tap_on_a_mark_says_its_value_and_leads_to_its_run(page, address, width):
     page.set_viewport_size({"width": width, "height": 900})
     page.goto(f"{address}report/forward-time.html")
@@ -479,6 +494,7 @@ def test_a_link_to_rows_opens_them(page, address):
     link = page.locator("a.rows").first
     target = page.locator(link.get_attribute("href"))
     assert not target.is_visible()
+    page.locator("details.detail > summary", has_text="What was measured").click()
     link.click()
     assert target.locator("tbody tr").first.is_visible()
 

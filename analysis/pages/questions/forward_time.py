@@ -194,7 +194,7 @@ def _charts(frames: ForwardTimeData) -> list[Chart]:
     busy = frames.measured["busy_ns"] / frames.measured["timer_ns"]
     title = f"The GPU is busy for as little as {format_percent_span(busy.nsmallest(1))} of an unprofiled forward pass"
     options: dict[str, Any] = {"order": [CLOCKS[clock] for clock in others], "by": frames.by, "value": "value"}
-    options |= {"unit": "time by each clock ÷ time by the unprofiled Python timer", "log": False}
+    options |= {"unit": "time ÷ time by the Python timer", "log": False}
     return [Chart("clocks", "dumbbell", title if len(long) else "The clocks of a forward pass", long, options=options)]
 
 
