@@ -88,7 +88,7 @@ def answers(
     beside = machine.summarise_runs(runs, steps, processes, telemetry, price.per_hour if price else None).set_index(
         "run_id"
     )
-    for _, run in ordered.iterrows():
+    for (_, run), tokens in zip(ordered.iterrows(), run_grid.tokens_of(ordered), strict=True):
         rows = {name: rows_of(run) for name, rows_of in of_run.items()}
         frames = _frames(**rows)
         used = {name: rows[name] for name in ("elapsed", "findings", "totals", "api")}
@@ -102,35 +102,39 @@ def answers(
             | _state_of_machine(beside, str(run["run_id"]))
             | {"price": price}
         )
-        numbers = _collect_numbers(facts, in_processes)
+        numbers = _collect_numbers(facts, tokens, in_processes)
         facts["screen"] = describe_screen(facts["run"], parts_of(run), limits.get(run_id), first, numbers)
         answer = assemble(facts, [], _tables(frames), _charts(frames, order))
         yield str(run["run_id"]), answer
 
 
-def _collect_numbers(facts: Mapping[str, Any], in_processes: pd.DataFrame) -> dict[str, Any]:
-    """The key numbers of a run, as `describe_screen` takes them. in_processes: of `timing.measure_processes`."""
+def _collect_numbers(facts: Mapping[str, Any], tokens: float, in_processes: pd.DataFrame) -> dict[str, Any]:
+    """The key numbers of a run, as `describe_screen` takes them. tokens: of a step, NaN if not known; in_processes: of
+    `timing.measure_processes`."""
     run, of_machine = facts["run"], facts["machine"]
     is_timed = facts["step_ns"] is not None
     of_processes = in_processes.loc[run["run_id"]].to_dict() if is_timed else {}
+    tokens_per_s = tokens / facts["step_ns"] * 1e9 if is_timed and not pd.isna(tokens) else None
     return {
         "step_ns": facts["step_ns"],
-        "tokens_per_s": of_machine["tokens_per_s"],
+        "tokens_per_s": tokens_per_s,
         "mfu": facts["mfu"],
         "peak_bytes": run["peak_memory_bytes"] or None,
-        **_find_cost(run, of_machine, facts["price"]),
+        **_find_cost(run, of_machine, tokens_per_s, facts["price"]),
         "num_steps": run["measured_steps"] if is_timed else 0,
         "num_slow": of_machine["num_slow"] or 0,
         **of_processes,
     }
 
 
-def _find_cost(run: Mapping[str, Any], of_machine: Mapping[str, Any], price: Price | None) -> dict[str, Any]:
+def _find_cost(
+    run: Mapping[str, Any], of_machine: Mapping[str, Any], tokens_per_s: float | None, price: Price | None
+) -> dict[str, Any]:
     """What a million tokens cost: at the `price` that a user gave, or else at the list price of the GPU."""
     if price is not None:
         given = f"{price.per_hour:g} an hour, as given on {price.on}"
         return {"cost": of_machine.get("cost_per_million"), "currency": "", "price": given}
-    listed, tokens_per_s = find_price(str(run["gpu_name"])), of_machine["tokens_per_s"]
+    listed = find_price(str(run["gpu_name"]))
     if listed is None or not tokens_per_s:
         return {"cost": None, "currency": "", "price": ""}
     num_gpus = int(run.get("gpus") or 1)

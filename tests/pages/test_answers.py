@@ -467,6 +467,16 @@ def test_the_list_of_runs_gives_no_numbers_for_unfinished_ones(rec):
     assert unfinished[["timer_ns", "busy_ns", "peak_memory_bytes"]].isna().all(axis=None)
 
 
+def test_runs_whose_machine_was_not_read_have_their_tokens_per_second(rec, pages):
+    rows = (
+        run_list.answer(rec.runs, rec.steps, rec.kernels, rec.memops, rec.processes, rec.telemetry).tables["runs"].rows
+    )
+    listed = rows.set_index("run_id")["tokens_per_s"].dropna()
+    assert rec.processes.empty and len(listed)
+    for run_id, answer in pages.items():
+        assert answer.facts["screen"]["numbers"]["tokens_per_s"] == pytest.approx(listed.get(run_id), abs=0.5)
+
+
 @pytest.mark.parametrize("letter", QUESTIONS)
 def test_columns_that_a_table_shows_are_there(letter, rec):
     for table in ask(QUESTIONS[letter], rec).tables.values():
