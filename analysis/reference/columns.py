@@ -100,6 +100,7 @@ HEADINGS = {
     "kept_waiting_ns": "kept waiting",
     "kept_computing_ns": "computing then",
     "kept_late_ns": "late then",
+    "more_ns": "longer by",
     "beside_ns": "matmuls then",
     "alone_ns": "the same alone",
     "bus_bytes_per_s": "bus",
