@@ -1,7 +1,7 @@
 """Errors while a run is measured: of the run, of its capture, or of the machine."""
 
 import signal
-from typing import Any
+from typing import Any, Protocol
 
 from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.exit_codes import ExitCode
@@ -71,3 +71,25 @@ def describe_exit(code: int) -> str:
     except ValueError:
         return f"exit code {code}"
     return f"exit code {code}, {name}{', as when memory is full' if name == 'SIGKILL' else ''}"
+
+
+class CountedSteps(Protocol):
+    """What is asked of a script: steps to skip, steps of each stage after them, and all that are needed."""
+
+    @property
+    def skip(self) -> int: ...
+
+    @property
+    def steps(self) -> int: ...
+
+    @property
+    def num_needed(self) -> int: ...
+
+
+def describe_progress(stage: str, asked: CountedSteps) -> str:
+    """Describe how far a script was that was killed before it could note its steps; stage: the last that it noted."""
+    captured = asked.skip + asked.steps
+    before = {"skipped": 1, "timed": asked.skip, "captured": captured, "followed": captured + asked.steps}
+    if stage not in before:
+        return "before its first step"
+    return f"after at least {before[stage]} of the {asked.num_needed} steps that are needed"

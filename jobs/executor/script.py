@@ -43,7 +43,7 @@ from profiler_job.jobs.contract.messages import UNPADDED, UNPADDED_MODULES
 from profiler_job.jobs.contract.outputs import is_profiled_script, replace_folder
 from profiler_job.jobs.contract.words import format_count
 from profiler_job.jobs.executor.collectors import NOT_SAMPLED, TRACED
-from profiler_job.jobs.executor.failures import CollectorError, describe_exit
+from profiler_job.jobs.executor.failures import CollectorError, describe_exit, describe_progress
 from profiler_job.jobs.executor.machine import hash_machine_names, read_machine_facts
 from profiler_job.jobs.executor.nsys_cli import (
     NsysLog,
@@ -408,7 +408,8 @@ def explain_shortage(script: Script, run: Path, ranks: list[dict[str, Any]], cod
     if refused := next((noted["refused"] for noted in ranks if "refused" in noted), ""):
         raise ScriptFailedError(f"`{shlex.join(script.command)}` cannot be profiled: {refused}")
     if code and not ranks:
-        raise ScriptFailedError(f"{ended} before its first step: what it printed says why")
+        when = describe_progress(read_progress(run.parent / FOLLOWED / PROGRESS), script)
+        raise ScriptFailedError(f"{ended} {when}: what it printed says why")
     if not ranks and script.step not in NAMED_STEPS:
         raise ScriptFailedError(
             f"{ended} and closed no NVTX range `{script.step}`: give --step the name of one that it has"
