@@ -23,6 +23,7 @@ from profiler_job.jobs.contract.changes import (
     SYNCHRONISATIONS,
     TF32,
 )
+from profiler_job.jobs.contract.precisions import BASE_PRECISION
 from profiler_job.jobs.contract.ranges import DATA, OPTIMIZER, ZERO_GRAD
 
 COMPILERS = {COMPILE, COMPILE_BLOCKS, CUDA_GRAPHS}
@@ -88,7 +89,7 @@ def bound_by_kernels(
     fusible = 0.0 if is_compiled else 0.7 * kernels["other"] * limited
     faster = {"fp32": (0.93, 0.9), "tf32": (0.5, 0.9)}.get(precision, (0.0, 0.0))  # matmuls, and attention
     casts = faster[0] * matmuls + faster[1] * kernels["attention"] + (0.3 * kernels["other"] if faster[0] else 0.0)
-    in_tf32 = matmuls if precision == "fp32" else kernels["matmul_fp32"]
+    in_tf32 = matmuls if precision == BASE_PRECISION else kernels["matmul_fp32"]
     savings = {
         TF32: 0.87 * in_tf32 * limited,
         BF16: casts * limited,
