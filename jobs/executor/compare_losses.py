@@ -7,6 +7,8 @@ from profiler_job.jobs.contract.tuning import LossDifference, NoLossCode
 
 SAME_LOSS = 1e-4
 """Relative difference of losses up to which sums in another order are the reason."""
+NO_SEED_LOSS = 0.05
+"""Relative difference of the losses of two equal runs from which on they surely draw other numbers."""
 Losses = Sequence[float | str | None]
 
 
@@ -19,7 +21,8 @@ def compare_losses(
     if repeated is None or difference.reason is not None:
         return difference
     again = find_difference(before, repeated, per_step).largest
-    reason = NoLossCode.NO_SEED if again is not None and again > max(SAME_LOSS, difference.largest or 0.0) else None
+    is_random = again is not None and again > max(SAME_LOSS, min(difference.largest or 0.0, NO_SEED_LOSS))
+    reason = NoLossCode.NO_SEED if is_random else None
     return difference.model_copy(update={"repeated": again, "reason": reason})
 
 
