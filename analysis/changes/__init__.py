@@ -11,22 +11,33 @@ from profiler_job.analysis.changes.script_code import FoundEdits, Program
 
 class AdvisedChange(Protocol):
     """A module of this package. CODE: the code to write, in one line. ACTION: what to do, as a heading. LINE: an
-    example of the code, at most 48 characters. A module may also have `find_edits(program: Program) -> FoundEdits`,
-    which finds what makes the change in a script."""
+    example of the code, at most 48 characters. A module may also have
+
+    - `find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None`: what a capture shows for the change, and the most
+      that it could save; None if it shows nothing. Raises WithheldError if it shows something, and a reason against the
+      change. A change without it is never advised: only `tune` measures it.
+    - `find_edits(program: Program) -> FoundEdits`: what makes the change in a script."""
 
     CODE: str
     ACTION: str
     LINE: str
-
-    def find_evidence(self, seen: CaptureEvidence) -> ChangeEvidence | None:
-        """Return what a capture shows for the change, and the most that it could save; None if it shows nothing.
-        Raises WithheldError if it shows something, and a reason against the change."""
 
 
 @cache
 def load_change(name: str) -> AdvisedChange:
     """Return the module of a change."""
     return cast(AdvisedChange, import_module(f"{__name__}.{name}"))
+
+
+def is_advised(name: str) -> bool:
+    """Whether a capture can show that a change helps."""
+    return hasattr(load_change(name), "find_evidence")
+
+
+def find_evidence(name: str, seen: CaptureEvidence) -> ChangeEvidence | None:
+    """Find what a capture shows for a change: nothing if no capture can. Raises WithheldError."""
+    find = getattr(load_change(name), "find_evidence", None)
+    return cast(ChangeEvidence | None, find(seen)) if find else None
 
 
 def find_edits(name: str, program: Program) -> FoundEdits:

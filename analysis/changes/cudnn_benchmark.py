@@ -2,16 +2,11 @@
 others would take, so it is never advised; `tune` measures it."""
 
 from profiler_job.analysis.changes.code_places import set_flag
-from profiler_job.analysis.changes.evidence import CaptureEvidence, ChangeEvidence
 from profiler_job.analysis.changes.script_code import FoundEdits, Program
 
 CODE = "torch.backends.cudnn.benchmark = True"
 ACTION = "Let cuDNN choose kernels"
 LINE = "torch.backends.cudnn.benchmark = True"
-
-
-def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
-    return None
 
 
 def find_edits(program: Program) -> FoundEdits:

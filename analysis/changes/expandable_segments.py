@@ -2,16 +2,11 @@
 these, so it is never advised; `tune` measures it."""
 
 from profiler_job.analysis.changes.code_places import set_environment
-from profiler_job.analysis.changes.evidence import CaptureEvidence, ChangeEvidence
 from profiler_job.analysis.changes.script_code import FoundEdits, Program
 
 CODE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True in the environment"
 ACTION = "Let memory segments grow"
 LINE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-
-
-def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
-    return None
 
 
 def find_edits(program: Program) -> FoundEdits:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.changes import load_change
+from profiler_job.analysis.changes import find_evidence, load_change
 from profiler_job.analysis.changes.evidence import CaptureEvidence, WithheldError
 from profiler_job.analysis.insight.section_columns import SECTIONS
 from profiler_job.jobs.contract.changes import CHANGES
@@ -68,9 +68,8 @@ def make_advice_table(rows: list[Advice]) -> pd.DataFrame:
 
 def _make_advice(seen: CaptureEvidence) -> Iterator[Advice]:
     for name in CHANGES:
-        change = load_change(name)
         try:
-            shown = change.find_evidence(seen)
+            shown = find_evidence(name, seen)
         except WithheldError as why:
             yield Advice(change=name, reason=str(why), reason_code=why.code)
             continue
@@ -82,7 +81,7 @@ def _make_advice(seen: CaptureEvidence) -> Iterator[Advice]:
                 time_ns=round(time_ns),
                 share=time_ns / seen.whole_ns,
                 ceiling_ns=round(ceiling_ns),
-                do=change.CODE,
+                do=load_change(name).CODE,
                 evidence=shown.evidence,
                 sure=shown.sure,
                 fits_limit=not seen.limit.targets.isdisjoint(CHANGES[name].relieves),

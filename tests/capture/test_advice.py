@@ -4,7 +4,7 @@ something else limits it."""
 import pytest
 
 from profiler_job.analysis.capture.nsys_export import read
-from profiler_job.analysis.changes import load_change
+from profiler_job.analysis.changes import find_evidence, is_advised, load_change
 from profiler_job.analysis.changes.evidence import WithheldCode
 from profiler_job.analysis.insight.advice_lines import format_advice
 from profiler_job.analysis.insight.summary import summarise
@@ -233,20 +233,15 @@ def test_it_is_not_advised_without_evidence_or_where_something_else_limits(summa
     assert not rows.loc[change, "do"] and rows.loc[change, ["time_ns", "ceiling_ns"]].isna().all()
 
 
-MEASURED_ALONE = {
-    "cudnn_attention",
-    "dropped_gradients",
-    "compile_blocks",
-    "cudnn_benchmark",
-    "expandable_segments",
-}
-"""Changes of which a capture shows nothing: `tune` measures them, and they are never advised."""
-
-
 def test_every_change_has_both():
-    advised = [name for name in CHANGES if name not in MEASURED_ALONE]
+    advised = [name for name in CHANGES if is_advised(name)]
     assert [*GIVEN, "larger_batch", "checkpointing", "keep_activations"] == [*NOT_GIVEN] == advised
-    assert all(load_change(name).find_evidence(None) is None for name in MEASURED_ALONE)
+
+
+def test_a_change_that_is_never_advised_can_be_measured():
+    measured = [name for name in CHANGES if not is_advised(name)]
+    assert measured and all(CHANGES[name].is_triable for name in measured)
+    assert all(hasattr(load_change(name), "find_edits") and find_evidence(name, None) is None for name in measured)
 
 
 def test_the_most_time_comes_first_and_reasons_come_last(summary):
