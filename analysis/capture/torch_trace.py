@@ -102,7 +102,7 @@ CANNOT_SEE = {
 
 
 def read_trace(path: Path, *, details: bool = True, grids: bool = False) -> Capture:
-    """Read the trace at `path`, plain or gzipped; arguments and errors are those of `nsys_export.read`."""
+    """Read the trace at `path`, plain or gzipped, with the arguments and errors of `nsys_export.read`."""
     try:
         with open_trace(path) as file, _without_garbage_collection():
             return _read_events(path, TraceEvents(file), TraceColumns(details, grids))

@@ -13,6 +13,7 @@ ARGUMENTS = ("TrainingArguments", "SFTConfig", "DPOConfig", "GRPOConfig")
 """Ends of names of classes with the options of a Hugging Face trainer."""
 ACCELERATOR, LIGHTNING = "accelerate.Accelerator", ("lightning", "pytorch_lightning")
 NO_LINE = "the statement shares its line with others"
+PASSED_ON = "the options of this call come from elsewhere"
 
 
 def name_torch(file: SourceFile) -> str:
@@ -159,6 +160,11 @@ def find_trainers(program: Program) -> Iterator[tuple[SourceFile, ast.Call, str]
                 yield file, call, "lightning"
 
 
+def passes_options_on(call: ast.Call) -> bool:
+    """Whether a call has `**options`, which may hold an argument already."""
+    return any(keyword.arg is None for keyword in call.keywords)
+
+
 def set_trainer(program: Program, options: Mapping[str, tuple[str, str]]) -> FoundEdits | None:
     """Give options of trainers a value. options: name and value by what takes them, as `find_trainers` calls it. None
     if the script has no such trainer. Arguments that are read from the command line are set there."""
@@ -174,6 +180,8 @@ def set_trainer(program: Program, options: Mapping[str, tuple[str, str]]) -> Fou
         elif given is not None and not isinstance(given, ast.Constant):
             why = "the script computes this option"
             return FoundEdits(to_write=(LineToWrite(file.name, given.lineno, f"{name}={value}", why),))
+        elif given is None and passes_options_on(call):
+            return FoundEdits(to_write=(LineToWrite(file.name, call.lineno, f"{name}={value}", PASSED_ON),))
         elif edit := file.set_keyword(call, name, value):
             edits.append(edit)
     if edits or present:

@@ -3,13 +3,12 @@
 import ast
 from collections.abc import Iterator
 
-from profiler_job.analysis.changes.code_places import set_trainer
+from profiler_job.analysis.changes.code_places import PASSED_ON, passes_options_on, set_trainer
 from profiler_job.analysis.changes.script_code import FUNCTIONS, Edit, FoundEdits, LineToWrite, Program, SourceFile
 from profiler_job.analysis.changes.training_step import find_models, find_training_steps, is_plain
 
 WORKERS, PINNED = "num_workers", "pin_memory"
 DEFAULT_WORKERS = 4
-PASSED_ON = "the options of this loader come from its caller"
 
 
 def find_loaders(program: Program) -> Iterator[tuple[SourceFile, ast.Call]]:
@@ -19,11 +18,6 @@ def find_loaders(program: Program) -> Iterator[tuple[SourceFile, ast.Call]]:
             name = file.resolve(call.func)
             if name.startswith("torch.utils.data.") and name.rpartition(".")[2] == "DataLoader":
                 yield file, call
-
-
-def _passes_on(call: ast.Call) -> bool:
-    """Whether a call has `**options`."""
-    return any(keyword.arg is None for keyword in call.keywords)
 
 
 def _list_values(call: ast.Call, num_workers: int) -> str:
@@ -46,7 +40,7 @@ def add_workers(program: Program, num_workers: int = DEFAULT_WORKERS) -> FoundEd
             to_write.append(LineToWrite(file.name, given.lineno, f"{WORKERS}={num_workers}", why))
         elif isinstance(given, ast.Constant) and isinstance(given.value, int) and given.value:
             present = present or file.name_place(call)
-        elif given is None and _passes_on(call):
+        elif given is None and passes_options_on(call):
             to_write.append(LineToWrite(file.name, call.lineno, f"{WORKERS}={num_workers}", PASSED_ON))
         elif edit := file.set_keyword(call, WORKERS, _list_values(call, num_workers)):
             edits.append(edit)
@@ -65,7 +59,7 @@ def pin_copies(program: Program) -> FoundEdits:
         elif given is not None and not isinstance(given, ast.Constant):
             why = "the script computes this option"
             to_write.append(LineToWrite(file.name, given.lineno, f"{PINNED}=True", why))
-        elif given is None and _passes_on(call):
+        elif given is None and passes_options_on(call):
             to_write.append(LineToWrite(file.name, call.lineno, f"{PINNED}=True", PASSED_ON))
         elif edit := file.set_keyword(call, PINNED, "True"):
             edits.append(edit)

@@ -1,10 +1,16 @@
 """Edits around models: autocast around forward pass and loss, compilation, attention, checkpointing, padding."""
 
 import ast
-from itertools import pairwise
 
-from profiler_job.analysis.changes.code_places import NO_LINE, find_creation, name_torch, set_trainer
-from profiler_job.analysis.changes.script_code import Edit, FoundEdits, LineToWrite, Program, SourceFile
+from profiler_job.analysis.changes.code_places import (
+    NO_LINE,
+    PASSED_ON,
+    find_creation,
+    name_torch,
+    passes_options_on,
+    set_trainer,
+)
+from profiler_job.analysis.changes.script_code import Edit, FoundEdits, LineToWrite, Program, SourceFile, do_overlap
 from profiler_job.analysis.changes.training_step import (
     TrainingStep,
     find_context,
@@ -64,7 +70,7 @@ def wrap_steps(program: Program, word: str, context: str, mark: str) -> FoundEdi
             edits += made
             edits += [] if name_torch(file) else import_torch(file)
     edits = [*dict.fromkeys(edits)]
-    if _overlap(edits):
+    if do_overlap(edits):
         edits = []
         why = "around forward pass and loss: parts of these steps are shared"
         line = f"with {context.format(torch='torch')}:"
@@ -84,11 +90,6 @@ def import_torch(file: SourceFile) -> list[Edit]:
         first = file.suites[first][file.suites[first].index(first) + 1]
     edit = file.insert_before(first, "import torch") if first else None
     return [edit] if edit else []
-
-
-def _overlap(edits: list[Edit]) -> bool:
-    ordered = sorted(edits)
-    return any(a.file == b.file and a.end > b.start and a.start != a.end for a, b in pairwise(ordered))
 
 
 def _wrap_step(step: TrainingStep, head: str) -> list[Edit] | None:
@@ -243,16 +244,21 @@ def find_compilation(program: Program) -> FoundEdits | None:
 def set_attention(program: Program, code: str) -> FoundEdits:
     """Ask models of Hugging Face for fused attention. code: what to write in attention that is written by hand."""
     edits: list[Edit] = []
+    to_write = []
     name, value = "attn_implementation", '"sdpa"'
     for file in program.files:
         for call in file.find_all(ast.Call):
             given = next((keyword for keyword in call.keywords if keyword.arg in (name, f"_{name}")), None)
             if given is not None and isinstance(given.value, ast.Constant) and given.value.value == "eager":
                 edits.append(file.replace(given.value, value))
-            elif given is None and _makes_hugging_face(file, call) and (edit := file.set_keyword(call, name, value)):
+            elif given is not None or not _makes_hugging_face(file, call):
+                continue
+            elif passes_options_on(call):
+                to_write.append(LineToWrite(file.name, call.lineno, f"{name}={value}", PASSED_ON))
+            elif edit := file.set_keyword(call, name, value):
                 edits.append(edit)
-    if edits:
-        return FoundEdits(edits=tuple(edits))
+    if edits or to_write:
+        return FoundEdits(edits=tuple(edits), to_write=tuple(to_write))
     why = "attention is written by hand here: this call replaces both matmuls, the mask and the softmax"
     return FoundEdits(to_write=tuple(LineToWrite(*place, code, why) for place in find_written_attention(program)))
 
@@ -298,7 +304,7 @@ def keep_activations(program: Program) -> FoundEdits:
             option = next((keyword for keyword in call.keywords if keyword.arg == "gradient_checkpointing"), None)
             if isinstance(call.func, ast.Attribute) and call.func.attr == "gradient_checkpointing_enable" and is_whole:
                 edits.append(
-                    file.replace(statement, "pass" if len(file.suites[statement]) == 1 else f"# {file.quote(call)}")
+                    file.replace(statement, "pass" if len(file.suites[statement]) == 1 else f"# {ast.unparse(call)}")
                 )
             elif option is not None and ast.unparse(option.value) == "True":
                 edits.append(file.replace(option.value, "False"))
@@ -310,7 +316,10 @@ def keep_activations(program: Program) -> FoundEdits:
                     if keyword.arg
                     not in ("use_reentrant", "preserve_rng_state", "determinism_check", "debug", "context_fn")
                 ]
-                edits.append(file.replace(call, f"{file.quote(call.args[0])}({', '.join(arguments)})"))
+                function = file.quote(call.args[0])
+                if not isinstance(call.args[0], ast.Name | ast.Attribute | ast.Subscript | ast.Call):
+                    function = f"({function})"
+                edits.append(file.replace(call, f"{function}({', '.join(arguments)})"))
     return FoundEdits(edits=tuple(edits))
 
 

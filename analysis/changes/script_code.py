@@ -11,6 +11,7 @@ import tokenize
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -45,6 +46,11 @@ class Edit(NamedTuple):
     start: int
     end: int
     text: str
+
+
+def do_overlap(edits: Iterable[Edit]) -> bool:
+    """Whether two different edits change the same characters."""
+    return any(a.file == b.file and a.end > b.start and a.start != a.end for a, b in pairwise(sorted(set(edits))))
 
 
 class LineToWrite(NamedTuple):
@@ -356,10 +362,13 @@ class Program:
         return frozenset(known)
 
     def apply(self, edits: Iterable[Edit]) -> "Program":
-        """Return the program with edits made, which may not overlap. Raises ScriptCodeError if what results is not
-        valid Python."""
+        """Return the program with edits made. Raises ScriptCodeError if they overlap, or if what results is not valid
+        Python."""
+        edits = set(edits)
+        if do_overlap(edits):
+            raise ScriptCodeError("two edits change the same code")
         texts = {file.name: file.text for file in self.files}
-        for edit in sorted(set(edits), key=lambda edit: (edit.start, edit.end), reverse=True):
+        for edit in sorted(edits, key=lambda edit: (edit.start, edit.end), reverse=True):
             text = texts[edit.file]
             texts[edit.file] = text[: edit.start] + edit.text + text[edit.end :]
         files = tuple(SourceFile(file.name, texts[file.name], file.encoding) for file in self.files)

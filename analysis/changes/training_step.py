@@ -248,8 +248,8 @@ def find_called_models(
 
 
 def find_context(step: TrainingStep, word: str) -> ast.stmt | None:
-    """Find a `with` around or inside a training step that opens a context of which a word is part, by name or by what
-    the name was given."""
+    """Find a `with` around or inside a training step that opens a context with a word in its name, or in what the name
+    was given. None if there is none."""
     file = step.file
     contexts = {target for target, value in list_assignments(file.tree) if word in ast.unparse(value)}
 

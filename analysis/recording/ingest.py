@@ -559,7 +559,7 @@ def _with_run(name: str, frame: pd.DataFrame, run_id: str) -> pd.DataFrame:
 
 def nsys_steps(placed: pd.DataFrame, rank: np.ndarray) -> pd.DataFrame:
     """Host time of each step of each rank, and of each phase in it: the time that the outermost ranges of each cover.
-    Those of autograd's threads lie inside the range of the thread that called `backward`."""
+    Ranges of autograd's threads are inside the range of the thread that called `backward`."""
     phase, parent = placed["phase"].astype(str).to_numpy(), placed["parent_id"].to_numpy()
     has = parent >= 0
     step = placed["step"].to_numpy()

@@ -285,6 +285,39 @@ def test_checkpointing_goes():
     assert "\n# model.gradient_checkpointing_enable()\ny = block(x, mask)\nif deep:\n    pass\n" in text
 
 
+def test_checkpointing_of_an_expression_goes():
+    script = """
+        import torch
+        from torch.utils.checkpoint import checkpoint
+        model.gradient_checkpointing_enable(
+            gradient_checkpointing_kwargs={"use_reentrant": False},
+        )
+        y = checkpoint(lambda z: block(z) + z, x, use_reentrant=False)
+    """
+    text = text_after(make_patch(program_of(script), ["keep_activations"]))
+    assert "\n# model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={'use_reentrant': False})\n" in text
+    assert "\ny = (lambda z: block(z) + z)(x)\n" in text
+
+
+def test_edits_of_the_same_code_are_left_to_write():
+    script = """
+        from torch.utils.checkpoint import checkpoint
+        y = checkpoint(outer, checkpoint(inner, x))
+    """
+    patch = make_patch(program_of(script), ["keep_activations"])
+    assert not patch.diff and {*patch.to_write} == {"keep_activations"}
+
+
+def test_options_that_a_call_passes_on_are_left_to_write():
+    script = """
+        from transformers import TrainingArguments, AutoModelForCausalLM
+        model = AutoModelForCausalLM.from_pretrained("gpt2", **model_options)
+        arguments = TrainingArguments("out", **options)
+    """
+    patch = make_patch(program_of(script), ["bf16", "fused_attention"])
+    assert not patch.diff and [line.line for lines in patch.to_write.values() for line in lines] == [4, 3]
+
+
 def test_a_vocabulary_is_left_to_write():
     patch = make_patch(program_of("config = dict(vocab_size=50257)\nn = 50257\nvocab_size: int = 64\n"), ["padding"])
     ((line,),) = patch.to_write.values()
