@@ -20,12 +20,19 @@ from profiler_job.jobs.contract.quantities import (
     format_size,
     format_time,
 )
-from profiler_job.jobs.contract.tuning import LadderStep, LossDifference, NoLossCode, Outcome, Tried, TuneRatio, Tuning
+from profiler_job.jobs.contract.tuning import (
+    SAME_LOSS,
+    LadderStep,
+    LossDifference,
+    NoLossCode,
+    Outcome,
+    Tried,
+    TuneRatio,
+    Tuning,
+)
 from profiler_job.jobs.contract.words import format_count
 
 AS_IT_IS = "as it is"
-SAME_LOSS = 1e-4
-"""Relative difference of losses up to which sums in another order are the reason."""
 DISAGREES = 0.1
 """Relative difference of ratios from which on fresh processes do not confirm a result."""
 STEP_COLUMNS = (
@@ -128,10 +135,20 @@ def _describe_gain(tuning: Tuning) -> str:
         return "No step of the script was measured"
     if winner is None:
         return f"Nothing that was tried makes it measurably faster: a step takes {format_time(base.step_ns)}"
-    before, after = format_quantities("time", base.step_ns, winner.step_ns)
+    before, after = format_quantities("time", base.step_ns, infer_step_times(tuning)[-1])
     if winner.ratio_base is None:
-        return f"{_format_times(base.step_ns / winner.step_ns)} times as fast: a step takes {after}, before {before}"
+        return f"A step takes about {after}, before {before}"
     return f"{format_ratio(winner.ratio_base)}: a step takes {after}, before {before}"
+
+
+def infer_step_times(tuning: Tuning) -> list[float]:
+    """Return how long a step takes with each step of the ladder, in ns. A step that took turns with the script as it is
+    has the median of these turns. Any other has the time of the one before it, divided by their ratio: what both took
+    in turns of another moment cannot be compared with the script as it is."""
+    times = [tuning.base.step_ns] if tuning.base else []
+    for step in tuning.ladder if tuning.base else []:
+        times.append(times[-1] / step.ratio_before.times_as_fast if step.ratio_base is None else step.step_ns)
+    return times[1:]
 
 
 def _list_facts(steps: pd.DataFrame, price: GpuPrice | None) -> Iterator[str]:
@@ -201,14 +218,17 @@ def _list_code(tuning: Tuning) -> Iterator[str]:
 
 
 def _list_notes(tuning: Tuning) -> Iterator[str]:
-    """List what limits the result: fresh processes that disagree, a search that was cut off."""
+    """List what limits the result: a ratio that was not measured, fresh processes that disagree, a search that was cut
+    off."""
     confirmed = tuning.confirmation
+    if tuning.base and tuning.winner and tuning.winner.ratio_base is None:
+        yield "The last change took no turns with the script as it is: its step is inferred from the ratios"
     if confirmed.base_ns and confirmed.winner_ns and tuning.base and tuning.winner:
         base_ns, winner_ns = statistics.median(confirmed.base_ns), statistics.median(confirmed.winner_ns)
         before, after = format_quantities("time", base_ns, winner_ns)
         ratio = base_ns / winner_ns
         expected = tuning.winner.ratio_base
-        measured = expected.times_as_fast if expected else tuning.base.step_ns / tuning.winner.step_ns
+        measured = expected.times_as_fast if expected else tuning.base.step_ns / infer_step_times(tuning)[-1]
         verb = "confirm it" if abs(ratio / measured - 1) <= DISAGREES else "differ"
         yield f"Fresh processes {verb}: {before} and {after}, {_format_times(ratio)} times as fast"
     if not tuning.is_complete:
@@ -234,12 +254,12 @@ def _tabulate_steps(tuning: Tuning, price: GpuPrice | None) -> pd.DataFrame:
         | _derive_rates(tuning, base.step_ns, base.precision, price)
         | {"peak_bytes": base.peak_bytes, "method": ""}
     ]
-    for before, step in zip([None, *tuning.ladder], tuning.ladder):
+    for before, step, step_ns in zip([None, *tuning.ladder], tuning.ladder, infer_step_times(tuning)):
         ratio = step.ratio_base
         rows.append(
             {"change": step.change, "label": _label_step(step, before)}
-            | _derive_rates(tuning, step.step_ns, step.precision, price)
-            | {"times_as_fast": ratio.times_as_fast if ratio else base.step_ns / step.step_ns}
+            | _derive_rates(tuning, step_ns, step.precision, price)
+            | {"times_as_fast": ratio.times_as_fast if ratio else None}
             | _name_ends(ratio, "")
             | {"before_times_as_fast": step.ratio_before.times_as_fast}
             | _name_ends(step.ratio_before, "before_")
@@ -309,16 +329,19 @@ def _describe_candidate(tried: Tried) -> dict[str, Any]:
 
 
 def chart_ladder(ladder: TunedLadder) -> pd.DataFrame:
-    """Return the rows of the figure: label, value, low and high (times as fast as the script as it is), text."""
+    """Return the rows of the figure: label, value, low and high (times as fast as the script as it is), text. A bar
+    whose ratio was not measured is as long as its time shows, and its text has the time alone."""
     steps = ladder.steps
+    values = steps["times_as_fast"].astype(float)
+    values = values.fillna(steps["step_ns"].iloc[:1].sum() / steps["step_ns"].astype(float))
     return pd.DataFrame(
         {
             "label": [label.partition(",")[0] for label in steps["label"]],
-            "value": steps["times_as_fast"],
-            "low": steps["low_times_as_fast"].astype(float).fillna(steps["times_as_fast"]),
-            "high": steps["high_times_as_fast"].astype(float).fillna(steps["times_as_fast"]),
+            "value": values,
+            "low": steps["low_times_as_fast"].astype(float).fillna(values),
+            "high": steps["high_times_as_fast"].astype(float).fillna(values),
             "text": [
-                f"{_format_times(ratio)}×, {format_time(step_ns)}"
+                f"{_format_times(ratio)}×, {format_time(step_ns)}" if pd.notna(ratio) else format_time(step_ns)
                 for ratio, step_ns in zip(steps["times_as_fast"], steps["step_ns"])
             ],
         }

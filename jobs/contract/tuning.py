@@ -18,6 +18,8 @@ TUNE = "tune.json"
 """Name of the file in the folder of a tuned script."""
 TUNED = "tuned"
 """Folder of such folders in the sources of a site, and of their pages in the report."""
+SAME_LOSS = 1e-4
+"""Relative difference of losses up to which sums in another order are the reason."""
 
 
 def name_tuned_folder(name: str) -> str:
@@ -141,7 +143,8 @@ class LadderStep(TuningRecord):
 
     change: the one that is new. changes: all of them, in the order in which they were kept. step_ns: median of its last
     rounds, in which the step before, for `ratio_before`, and the script without changes, for `ratio_base`, took part.
-    ratio_base: None until it is measured. precision: as in BaseStep.
+    ratio_base: None until it is measured; step_ns cannot be compared with the script without changes until then, since
+    a machine is faster at one moment than at another. precision: as in BaseStep.
     """
 
     change: str

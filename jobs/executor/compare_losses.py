@@ -3,10 +3,8 @@
 import math
 from collections.abc import Sequence
 
-from profiler_job.jobs.contract.tuning import LossDifference, NoLossCode
+from profiler_job.jobs.contract.tuning import SAME_LOSS, LossDifference, NoLossCode
 
-SAME_LOSS = 1e-4
-"""Relative difference of losses up to which sums in another order are the reason."""
 NO_SEED_LOSS = 0.05
 """Relative difference of the losses of two equal runs from which on they surely draw other numbers."""
 Losses = Sequence[float | str | None]

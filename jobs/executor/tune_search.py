@@ -24,6 +24,7 @@ from profiler_job.jobs.contract.changes import (
     TRIABLE,
     add_change,
 )
+from profiler_job.jobs.contract.quantities import format_time
 from profiler_job.jobs.contract.tuning import (
     BaseStep,
     Confirmation,
@@ -195,7 +196,7 @@ class Search:
         self.look()
         if self.tuning.base is None:
             self.tuning.base = self.describe_base()
-            self.say(f"without changes: {format_ms(self.tuning.base.step_ns)} a step")
+            self.say(f"without changes: {format_time(self.tuning.base.step_ns)} a step")
         self.update()
 
     def look(self) -> None:
@@ -207,12 +208,11 @@ class Search:
             self.shares = self.ask("profile", variant=list(self.current))
 
     def describe_base(self) -> BaseStep:
-        shares = self.shares if not self.current else {"step_ns": 0.0}
         noted = {"inputs": self.facts.get("inputs", []), "forwards": self.facts["forwards"], "steps": []}
         sequences, tokens = infer_batch(noted)
         per_token = self.facts.get("flops_per_token") or 0.0
         return BaseStep(
-            step_ns=shares["step_ns"],
+            step_ns=self.shares["step_ns"],
             tokens_per_step=tokens or None,
             sequences_per_step=sequences or None,
             flops=per_token * tokens or None,
@@ -372,15 +372,19 @@ class Search:
 
     def pair_turns(self, before: tuple[str, ...], after: tuple[str, ...]) -> tuple[TuneRatio, float, None]:
         """Let two variants take turns until it is decided which is faster. Return the ratio and the step of the second
-        in ns. The step of the script without changes is the one of these turns, if it takes part."""
+        in ns."""
         rounds: list[list[float]] = []
         while True:
             rounds += self.take_turns([before, after], FEWEST_PAIRS, self.left_s - self.reserve_s)
             ratio = compare_rounds([times[0] for times in rounds], [times[1] for times in rounds])
             if is_decided(ratio) or len(rounds) >= MOST_ROUNDS:
-                if not before and self.tuning.base is not None:
-                    self.tuning.base.step_ns = median(times[0] for times in rounds)
+                self.note_base(before, [times[0] for times in rounds])
                 return ratio, median(times[1] for times in rounds), None
+
+    def note_base(self, before: tuple[str, ...], times: Sequence[float]) -> None:
+        """Take the step of the script without changes (ns) from the rounds of a candidate, if it took part in them."""
+        if not before and self.tuning.base is not None:
+            self.tuning.base.step_ns = median(times)
 
     def take_turns(self, variants: Sequence[tuple[str, ...]], num_rounds: int, left_s: float) -> list[list[float]]:
         seed = self.draw.randrange(2**31)
@@ -401,6 +405,7 @@ class Search:
             ratio = compare_rounds([pair[0] for pair in pairs], [pair[1] for pair in pairs], spread=self.spread)
             if not is_faster(ratio) and ratio.times_as_fast < 1.0:
                 break
+        self.note_base(before, [first for first, _ in pairs])
         return ratio, median(second for _, second in pairs), peak or None
 
     @property
@@ -508,17 +513,13 @@ class Search:
                 self.tuning.tried.append(Tried(change=name, on_top_of=self.current, outcome=outcome, could_save=saving))
 
 
-def format_ms(time_ns: float) -> str:
-    return f"{time_ns / 1e6:.1f} ms" if time_ns < 1e9 else f"{time_ns / 1e9:.2f} s"
-
-
 def format_tried(tried: Tried) -> str:
-    """Return one line on a candidate."""
+    """Return one line on a candidate, without the time of its step, which differs from one moment to another."""
     label = LABELS[tried.change]
-    if tried.ratio is None or tried.step_ns is None:
+    if tried.ratio is None:
         return f"{label}: {tried.outcome.value.replace('_', ' ')}: {tried.message}"
     ratio = tried.ratio
     return (
         f"{label}: {tried.outcome.value.replace('_', ' ')}, {ratio.times_as_fast:.2f} times as fast "
-        f"[{ratio.low:.2f}, {ratio.high:.2f}], {format_ms(tried.step_ns)} a step"
+        f"[{ratio.low:.2f}, {ratio.high:.2f}]"
     )

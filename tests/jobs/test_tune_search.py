@@ -246,6 +246,20 @@ def test_several_ranks_are_measured_by_processes():
     assert outcomes(tuning, "fused_attention") == [Outcome.NOT_FASTER]
 
 
+def test_both_steps_are_of_the_rounds_that_compare_them():
+    class Slow(SimulatedScript):
+        def run(self, changes, left_s):
+            self.effects["first"] = 0.5 if self.num_run else 0.0
+            self.num_run += 1
+            return super().run(("first", *changes), left_s)
+
+    script = Slow({"bf16": 0.5}, world=2)
+    script.num_run = 0
+    tuning = search(script, asked=("bf16",))
+    step = tuning.ladder[0]
+    assert tuning.base.step_ns / step.step_ns == pytest.approx(step.ratio_base.times_as_fast, rel=0.02)
+
+
 def test_what_needs_a_process_from_its_start_is_measured_by_processes():
     class Loading(SimulatedScript):
         def ask(self, request, left_s):

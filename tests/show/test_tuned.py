@@ -19,7 +19,7 @@ from profiler_job.analysis.show.tuned_page import render_tuned
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.json_format import FORMAT_VERSION
 from profiler_job.jobs.contract.tuning import Confirmation, LossDifference, NoLossCode, Outcome, Tried, write_tuning
-from tests.show.tunings import DIFF, NO_SEED, make_ratio, make_tuning
+from tests.show.tunings import DIFF, NO_SEED, make_ratio, make_step, make_tuning
 
 
 @pytest.fixture
@@ -51,6 +51,27 @@ def test_numbers_are_derived_from_the_steps(ladder):
     assert steps.loc["compile", "usd_per_million"] == pytest.approx(4.59 / 3600 / 163840 * 1e6)
     assert steps.loc["compile", "loss_share"] == 1.3e-3 and steps["loss_share"].notna().sum() == 1
     assert steps.loc["bf16", "label"] == "+ BF16 autocast, not TF32"
+
+
+def test_a_ratio_that_was_not_measured_is_no_number_and_times_agree_with_the_others():
+    """Turns of another moment: 46.4 ms after 37.7 ms, and yet 1.09 times as fast as these."""
+    first = make_step("bf16", ("bf16",), 37.7, 88.8 / 37.7, "bf16", ratio_base=make_ratio(88.8 / 37.7))
+    last = make_step("fused_adamw", ("bf16", "fused_adamw"), 46.4, 1.09, "bf16", ratio_base=None)
+    tuning = make_tuning(confirmation=Confirmation(base_ns=(88.8e6,), winner_ns=(34e6,)), ladder=[first, last])
+    tuning.base.step_ns = 88.8e6
+    ladder = interpret_tuning(tuning)
+    steps = ladder.steps
+    assert steps["step_ns"].tolist() == pytest.approx([88.8e6, 37.7e6, 37.7e6 / 1.09])
+    assert steps["times_as_fast"].isna().tolist() == [False, False, True]
+    assert steps["tokens_per_s"].is_monotonic_increasing
+    assert ladder.headline == "A step takes about 34.6 ms, before 88.8 ms"
+    assert any("inferred" in note for note in ladder.notes) and any("confirm it" in note for note in ladder.notes)
+    rows = chart_ladder(ladder)
+    assert rows["value"].iloc[-1] == pytest.approx(88.8 / 37.7 * 1.09) and rows["text"].iloc[-1] == "34.6 ms"
+    assert json.loads(format_tuned(ladder, "json", 80))["steps"][-1]["times_as_fast"] is None
+    for form in FORMS:
+        assert "46.4" not in format_tuned(ladder, form, 120)
+    render_tuned(ladder)
 
 
 def test_a_given_price_replaces_the_listed_one():
