@@ -319,8 +319,8 @@ def _sum_exchange(exchange: pd.DataFrame, by: list[str], columns: Mapping[str, s
 
 
 def find_late_kernels(compute: pd.DataFrame, late: Sequence[int]) -> pd.DataFrame:
-    """Find for each `late` GPU the compute kernel that takes most more time there than on the others in the median. The
-    others run it for as long, or less long, where ranks do the same work."""
+    """Find for each `late` GPU the compute kernel whose time there exceeds that on the other GPUs (in the median) most.
+    Columns: LATE_KERNEL_COLUMNS; no row for a GPU that runs none for longer."""
     took = (compute["end_ns"] - compute["start_ns"]).groupby([compute["kernel_name"], compute["gpu"]], observed=True)
     if not late or compute["gpu"].nunique() < 2:
         return pd.DataFrame(columns=list(LATE_KERNEL_COLUMNS))

@@ -99,13 +99,14 @@ def _describe_last(row: pd.Series, causes: Causes) -> str:
 
 
 def _name_line(row: pd.Series, causes: Causes) -> str:
-    """Name the line of the script that this GPU, and no other, waits for longest; "" if none is known."""
+    """Name the line of the script that this GPU waits for longest, and the others for at most half as long; "" if none
+    is known."""
     mine = causes.waits[causes.waits["gpu"] == row["gpu"]]
     if not len(mine):
         return ""
     line = mine.iloc[0]
     where, function = make_printable(line["where"]), make_printable(line["function"])
-    return f"GPU {row['gpu']:.0f} waits for its CPU at {where} {function}, the others do not. "
+    return f"GPU {row['gpu']:.0f} waits for its CPU at {where} {function}, at least twice as long as the others. "
 
 
 def _name_kernel(row: pd.Series, causes: Causes) -> str:

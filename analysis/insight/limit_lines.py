@@ -42,7 +42,8 @@ LEAST_SAID = 0.01
 
 
 def describe_headline(limit: StepLimit) -> str:
-    """`The GPU waits for the CPU 46% of this step`, `CPU (46%) or memory (36%) limits this step`"""
+    """Describe what limits a step, as a heading: `The GPU waits for the CPU 46% of this step`, `CPU (46%) or memory
+    (36%) limits this step`."""
     shares = [f"{limit.measure_share(name):.0%}" for name in limit.names]
     if len(shares) > 1:
         line = " or ".join(f"{name} ({share})" for name, share in zip(limit.names, shares))

@@ -39,6 +39,7 @@ CAUSES = ("late_launch_ns", "sync_ns", "copies_ns", "between_ns")
 LATE, SYNC, COPY, BETWEEN = range(len(CAUSES))
 MOST_GROUPS, LEAST_GROUP = 3, 0.05
 UNEVEN = 2
+"""A line is one GPU's if it waits so many times as long for it as the others in the median."""
 MOST_STACKS = 2_000
 _HOST_COPIES = ("memcpy Host-to-Device", "memcpy Device-to-Host")
 

@@ -200,7 +200,7 @@ def test_the_line_that_only_a_late_gpu_waits_for_is_named():
     waits = [("train.py:7", "main", -1), ("train.py:48", "train_step", 1), ("train.py:50", "train_step", 1)]
     causes = NO_CAUSES._replace(waits=pd.DataFrame(waits, columns=["where", "function", "gpu"]))
     lines = describe_ranks(pd.DataFrame([row]), causes)
-    assert any("train.py:48 train_step" in line and LOOK_AT_CPU in line for line in lines)
+    assert any("train.py:48 train_step, at least twice" in line and LOOK_AT_CPU in line for line in lines)
     assert not any("train.py:48" in line for line in describe_ranks(pd.DataFrame([row | {"gpu": 0}]), causes))
 
 
