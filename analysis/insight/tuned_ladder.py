@@ -34,7 +34,7 @@ from profiler_job.jobs.contract.words import format_count
 
 AS_IT_IS = "as it is"
 DISAGREES = 0.1
-"""Relative difference of ratios from which on fresh processes do not confirm a result."""
+"""Relative difference of ratios above which fresh processes do not confirm a result. Nor do they if they are slower."""
 STEP_COLUMNS = (
     *("change", "label", "step_ns", "times_as_fast", "low_times_as_fast", "high_times_as_fast"),
     *("before_times_as_fast", "before_low_times_as_fast", "before_high_times_as_fast"),
@@ -49,8 +49,8 @@ VERDICTS = {
     Outcome.FAILED: "failed",
     Outcome.OUT_OF_MEMORY: "out of memory",
     Outcome.NOT_POSSIBLE: "not possible",
-    Outcome.NOT_REACHED: "not reached",
     Outcome.SKIPPED_BELOW_1_PERCENT: "could save less than 1%",
+    Outcome.NOT_REACHED: "not reached",
 }
 NO_LOSSES = {
     NoLossCode.NOT_MEASURED: "not compared: the budget ended before",
@@ -165,7 +165,8 @@ def _list_facts(steps: pd.DataFrame, price: GpuPrice | None) -> Iterator[str]:
         yield compare("", *rates)
     if pd.notna(last["mfu_share"]):
         known = [row for row in (first, last) if pd.notna(row["mfu_share"])]
-        texts = [f"{format_share(row['mfu_share'])} of the peak in {row['precision'].upper()}" for row in known]
+        peak = "of the data sheet's peak in"
+        texts = [f"{format_share(row['mfu_share'])} {peak} {row['precision'].upper()}" for row in known]
         yield f"MFU {texts[-1]}" + (f", before {texts[0]}" if len(steps) > 1 and len(known) > 1 else "")
     if price and pd.notna(last["usd_per_million"]):
         prices = format_quantities("USD", first["usd_per_million"], last["usd_per_million"])
@@ -186,14 +187,15 @@ def describe_losses(losses: LossDifference) -> str:
         return f"Losses are the same ({compared})"
     repeated = f"; two runs without changes: {_format_part(losses.repeated)}" if losses.repeated else ""
     most = f"by at most {_format_part(losses.largest)}" + (f" in step {losses.step}" if losses.step else "")
-    if losses.largest <= max(SAME_LOSS, losses.repeated or 0.0):
+    if losses.largest <= SAME_LOSS:
         return f"Losses are the same but for rounding: they differ {most} ({compared}{repeated})"
     first = "" if losses.first is None else f"by {_format_part(losses.first)} in the first step, "
     return f"Losses differ {first}{most} ({compared}{repeated})"
 
 
 def _format_part(fraction: float) -> str:
-    return f"{100 * fraction:.2g}%"
+    percent = 100 * fraction
+    return f"{percent:,.0f}%" if percent >= 99.5 else f"{percent:.2g}%"
 
 
 def _list_code(tuning: Tuning) -> Iterator[str]:
@@ -229,7 +231,7 @@ def _list_notes(tuning: Tuning) -> Iterator[str]:
         ratio = base_ns / winner_ns
         expected = tuning.winner.ratio_base
         measured = expected.times_as_fast if expected else tuning.base.step_ns / infer_step_times(tuning)[-1]
-        verb = "confirm it" if abs(ratio / measured - 1) <= DISAGREES else "differ"
+        verb = "confirm it" if ratio > 1 and abs(ratio / measured - 1) <= DISAGREES else "differ"
         yield f"Fresh processes {verb}: {before} and {after}, {_format_times(ratio)} times as fast"
     if not tuning.is_complete:
         used, budget = tuning.used_s / 60, tuning.budget_s / 60
@@ -304,7 +306,7 @@ def _find_loss(step: LadderStep) -> float | None:
 def _tabulate_tried(tuning: Tuning) -> pd.DataFrame:
     rows = [_describe_candidate(tried) for tried in tuning.tried if tried.outcome is not Outcome.KEPT]
     table = pd.DataFrame(rows, columns=list(TRIED_COLUMNS))
-    order = [*dict.fromkeys([Outcome.NOT_FASTER, *VERDICTS]), Outcome.NOT_REACHED]
+    order = [Outcome.NOT_FASTER, *VERDICTS]
     return table.sort_values("outcome", key=lambda values: values.map(order.index), kind="stable", ignore_index=True)
 
 

@@ -100,6 +100,7 @@ def test_every_outcome_has_a_verdict():
     tried = [Tried(change="foreach", outcome=outcome) for outcome in Outcome]
     rows = interpret_tuning(make_tuning(tried=tried)).tried
     assert {*rows["outcome"]} == {*Outcome} - {Outcome.KEPT} and rows["verdict"].str.len().min() > 5
+    assert rows["outcome"].iloc[-1] == Outcome.NOT_REACHED
 
 
 @pytest.mark.parametrize(
@@ -107,7 +108,8 @@ def test_every_outcome_has_a_verdict():
     [
         ({"num": 9, "largest": 0.0}, "Losses are the same (9 compared)"),
         ({"num": 9, "largest": 5e-5, "step": 2}, "but for rounding: they differ by at most 0.005% in step 2"),
-        ({"num": 9, "largest": 0.02, "repeated": 0.03}, "but for rounding"),
+        ({"num": 9, "largest": 0.02, "repeated": 0.03}, "Losses differ by at most 2% (9 compared; two runs"),
+        ({"num": 9, "largest": 15.0, "first": 1.5}, "differ by 150% in the first step, by at most 1,500%"),
         ({"num": 9, "largest": 0.02, "repeated": 0.001}, "Losses differ by at most 2% (9 compared; two runs"),
         ({"num": 0}, "no call of backward"),
         ({"reason": NoLossCode.NOT_FINITE, "step": 4}, "not finite in step 4"),
@@ -126,6 +128,13 @@ def test_fresh_processes_confirm_or_differ(ladder):
     assert any("Fresh processes confirm it: 200.0 ms and 25.0 ms, 8.00 times" in note for note in ladder.notes)
     other = interpret_tuning(make_tuning(confirmation=Confirmation(base_ns=(200e6,), winner_ns=(40e6,))))
     assert any("Fresh processes differ" in note and "5.00 times" in note for note in other.notes)
+
+
+def test_slower_fresh_processes_do_not_confirm_a_small_gain():
+    small = make_step("tf32", ("tf32",), 190, 1.05)
+    slower = Confirmation(base_ns=(200e6,), winner_ns=(204e6,))
+    notes = interpret_tuning(make_tuning(ladder=[small], confirmation=slower, patch=None)).notes
+    assert any("Fresh processes differ" in note and "0.98 times" in note for note in notes)
 
 
 def test_a_search_that_was_cut_off_says_how_to_go_on():
