@@ -235,9 +235,11 @@ def _list_notes(tuning: Tuning) -> Iterator[str]:
         yield f"Fresh processes {verb}: {before} and {after}, {_format_times(ratio)} times as fast"
     if not tuning.is_complete:
         used, budget = tuning.used_s / 60, tuning.budget_s / 60
+        left = sum(tried.outcome is Outcome.NOT_REACHED for tried in tuning.tried)
+        what = f", and {format_count(left, 'change')} had too little time left" if left else ""
         yield (
-            f"The search was cut off after {used:.1f} of {budget:.1f} min: the same command goes on,"
-            " with a larger --budget if that ended"
+            f"The search is not complete: {used:.1f} of {budget:.1f} min are used{what}. The same command goes on; "
+            "--budget gives it more time"
         )
     if tuning.asked is not None:
         names = ", ".join(name_change(name) for name in tuning.asked)
