@@ -86,6 +86,13 @@ def test_modules_have_the_paths_of_an_eager_run():
     ]
 
 
+@pytest.mark.parametrize(("region", "expected"), [("(compiled)", ""), ("block_3/(compiled)", "block_3/")])
+def test_a_region_of_a_sweep_has_no_name_of_its_own(region, expected):
+    graph = Graph(1, False, "", (Launch(NORM.kernel, ("attention/norm",)), Launch(JOINED.kernel, ("ffn", ""))))
+    inside = name(graph, [NORM.kernel, JOINED.kernel], region)
+    assert inside == [f"{expected}attention/norm", f"{expected}ffn"]  # what has no module goes with the others
+
+
 def test_a_graph_of_one_block_names_the_modules_of_every_block():
     graph = Graph(1, False, "GPT/blocks.0", (Launch(NORM.kernel, ("norm",)),))
     assert name(graph, [NORM.kernel], "GPT/blocks.7 (compiled)") == ["GPT/blocks.7/norm"]

@@ -9,8 +9,15 @@ import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from profiler_job.jobs.contract import ranges
+from profiler_job.jobs.worker.stepper import join_numbers
 from profiler_job.jobs.workloads import annotation
-from profiler_job.jobs.workloads.transformer.model import RotaryEmbedding, TransformerLM, compute_loss, softmax
+from profiler_job.jobs.workloads.transformer.model import (
+    RotaryEmbedding,
+    TransformerLM,
+    compute_loss,
+    name_ranges,
+    softmax,
+)
 from profiler_job.jobs.workloads.transformer.sizes import MODEL_SIZES, VOCAB_SIZE, ModelSize
 
 SHAPE = {"d_model": 32, "d_ff": 48, "num_layers": 3, "num_heads": 4, "vocab_size": 50, "context_length": 12}
@@ -242,3 +249,21 @@ def test_no_ranges_opens_nothing_and_restores_the_opener_after_an_error(recorder
     with annotation.annotate("forward"):
         pass
     assert recorder.paths == ["forward"]
+
+
+def test_a_compiled_run_names_modules_by_the_ranges_that_an_eager_one_opens():
+    size = dict(d_model=16, d_ff=32, num_layers=11, num_heads=2, vocab_size=50, context_length=8)
+    model, open_names, paths = TransformerLM(**size), [], set()
+
+    @contextmanager
+    def note(name):
+        open_names.append(name)
+        paths.add("/".join(open_names))
+        yield
+        open_names.pop()
+
+    with annotation.opened_by(note):
+        model(torch.zeros(1, 8, dtype=torch.long))
+    with_parameters = {name.rpartition(".")[0] for name, _ in model.named_parameters()}
+    named = {name_ranges(join_numbers(name)) for name in with_parameters}
+    assert named <= paths and {"block_10/attention/qkv_proj", "block_10/ffn", "norm", "lm_head"} <= named
