@@ -3,7 +3,15 @@
 import ast
 from collections.abc import Iterator, Mapping
 
-from profiler_job.analysis.changes.script_code import Edit, FoundEdits, LineToWrite, Program, SourceFile, Suite
+from profiler_job.analysis.changes.script_code import (
+    Edit,
+    FoundEdits,
+    LineToWrite,
+    Program,
+    SourceFile,
+    Suite,
+    find_argument,
+)
 from profiler_job.analysis.changes.training_step import list_targets
 
 TORCH = "torch"
@@ -148,16 +156,15 @@ def set_matmul_precision(program: Program, code: str) -> FoundEdits:
 
 def find_trainers(program: Program) -> Iterator[tuple[SourceFile, ast.Call, str]]:
     """Yield the calls that make options of trainers, and what they are: `arguments`, `accelerator`, `lightning`."""
-    for file in program.files:
-        for call in file.find_all(ast.Call):
-            name = file.resolve(call.func)
-            last = name.rpartition(".")[2]
-            if last.endswith(ARGUMENTS):
-                yield file, call, "arguments"
-            elif name == ACCELERATOR or (last == "Accelerator" and "accelerate" in name):
-                yield file, call, "accelerator"
-            elif last == "Trainer" and name.startswith(LIGHTNING):
-                yield file, call, "lightning"
+    for file, call in program.find_all_calls():
+        name = file.resolve(call.func)
+        last = name.rpartition(".")[2]
+        if last.endswith(ARGUMENTS):
+            yield file, call, "arguments"
+        elif name == ACCELERATOR or (last == "Accelerator" and "accelerate" in name):
+            yield file, call, "accelerator"
+        elif last == "Trainer" and name.startswith(LIGHTNING):
+            yield file, call, "lightning"
 
 
 def passes_options_on(call: ast.Call) -> bool:
@@ -174,7 +181,7 @@ def set_trainer(program: Program, options: Mapping[str, tuple[str, str]]) -> Fou
         if kind not in options:
             continue
         name, value = options[kind]
-        given = next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
+        given = find_argument(call, name)
         if given is not None and ast.unparse(given) == ast.unparse(ast.parse(value, mode="eval").body):
             present = present or file.name_place(call)
         elif given is not None and not isinstance(given, ast.Constant):
@@ -192,13 +199,12 @@ def set_trainer(program: Program, options: Mapping[str, tuple[str, str]]) -> Fou
 def _set_on_command_line(program: Program, options: Mapping[str, tuple[str, str]]) -> FoundEdits | None:
     if "arguments" not in options:
         return None
-    for file in program.files:
-        for call in file.find_all(ast.Call):
-            if file.resolve(call.func).endswith("HfArgumentParser"):
-                name, value = options["arguments"]
-                code = f"--{name} {ast.literal_eval(value)}"
-                why = "an option of the command line, which the script reads"
-                return FoundEdits(to_write=(LineToWrite(file.name, call.lineno, code, why),))
+    for file, call in program.find_all_calls():
+        if file.resolve(call.func).endswith("HfArgumentParser"):
+            name, value = options["arguments"]
+            code = f"--{name} {ast.literal_eval(value)}"
+            why = "an option of the command line, which the script reads"
+            return FoundEdits(to_write=(LineToWrite(file.name, call.lineno, code, why),))
     return None
 
 

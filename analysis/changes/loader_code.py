@@ -4,7 +4,15 @@ import ast
 from collections.abc import Iterator
 
 from profiler_job.analysis.changes.code_places import PASSED_ON, passes_options_on, set_trainer
-from profiler_job.analysis.changes.script_code import FUNCTIONS, Edit, FoundEdits, LineToWrite, Program, SourceFile
+from profiler_job.analysis.changes.script_code import (
+    FUNCTIONS,
+    Edit,
+    FoundEdits,
+    LineToWrite,
+    Program,
+    SourceFile,
+    find_argument,
+)
 from profiler_job.analysis.changes.training_step import find_models, find_training_steps, is_plain
 
 WORKERS, PINNED = "num_workers", "pin_memory"
@@ -13,17 +21,15 @@ DEFAULT_WORKERS = 4
 
 def find_loaders(program: Program) -> Iterator[tuple[SourceFile, ast.Call]]:
     """Yield the calls that make a DataLoader."""
-    for file in program.files:
-        for call in file.find_all(ast.Call):
-            name = file.resolve(call.func)
-            if name.startswith("torch.utils.data.") and name.rpartition(".")[2] == "DataLoader":
-                yield file, call
+    for file, call in program.find_all_calls():
+        name = file.resolve(call.func)
+        if name.startswith("torch.utils.data.") and name.rpartition(".")[2] == "DataLoader":
+            yield file, call
 
 
 def _list_values(call: ast.Call, num_workers: int) -> str:
     """Return the number of workers, followed by pinned memory if the call does not decide that."""
-    is_decided = any(keyword.arg == PINNED for keyword in call.keywords)
-    return str(num_workers) if is_decided else f"{num_workers}, {PINNED}=True"
+    return str(num_workers) if find_argument(call, PINNED) else f"{num_workers}, {PINNED}=True"
 
 
 def add_workers(program: Program, num_workers: int = DEFAULT_WORKERS) -> FoundEdits:
@@ -34,7 +40,7 @@ def add_workers(program: Program, num_workers: int = DEFAULT_WORKERS) -> FoundEd
     edits: list[Edit] = []
     present, to_write = "", []
     for file, call in find_loaders(program):
-        given = next((keyword.value for keyword in call.keywords if keyword.arg == WORKERS), None)
+        given = find_argument(call, WORKERS)
         if given is not None and not isinstance(given, ast.Constant):
             why = "the script computes the number of workers"
             to_write.append(LineToWrite(file.name, given.lineno, f"{WORKERS}={num_workers}", why))
@@ -53,7 +59,7 @@ def pin_copies(program: Program) -> FoundEdits:
     edits: list[Edit] = []
     present, to_write = "", []
     for file, call in find_loaders(program):
-        given = next((keyword.value for keyword in call.keywords if keyword.arg == PINNED), None)
+        given = find_argument(call, PINNED)
         if given is not None and ast.unparse(given) == "True":
             present = present or file.name_place(call)
         elif given is not None and not isinstance(given, ast.Constant):
@@ -64,7 +70,7 @@ def pin_copies(program: Program) -> FoundEdits:
         elif edit := file.set_keyword(call, PINNED, "True"):
             edits.append(edit)
     for file, call in _find_copies(program):
-        if any(keyword.arg == "non_blocking" for keyword in call.keywords):
+        if find_argument(call, "non_blocking"):
             present = present or file.name_place(call)
         elif edit := file.set_keyword(call, "non_blocking", "True"):
             edits.append(edit)

@@ -10,7 +10,15 @@ from profiler_job.analysis.changes.code_places import (
     passes_options_on,
     set_trainer,
 )
-from profiler_job.analysis.changes.script_code import Edit, FoundEdits, LineToWrite, Program, SourceFile, do_overlap
+from profiler_job.analysis.changes.script_code import (
+    Edit,
+    FoundEdits,
+    LineToWrite,
+    Program,
+    SourceFile,
+    do_overlap,
+    find_argument,
+)
 from profiler_job.analysis.changes.training_step import (
     TrainingStep,
     find_context,
@@ -224,20 +232,19 @@ def _find_in_others(program: Program, model: str) -> tuple[SourceFile, ast.stmt 
 
 def find_compilation(program: Program) -> FoundEdits | None:
     """Find where a script compiles a model already: present, or a line to write if a condition decides."""
-    for file in program.files:
-        for call in file.find_all(ast.Call):
-            is_method = isinstance(call.func, ast.Attribute) and call.func.attr == "compile" and not call.args
-            if file.resolve(call.func) != "torch.compile" and not is_method:
-                continue
-            if is_method and file.resolve(call.func).startswith("re."):
-                continue
-            node: ast.AST = file.find_statement(call)
-            while not isinstance(node, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef):
-                node = file.parents[node]
-                if isinstance(node, ast.If) and "__name__" not in ast.unparse(node.test):
-                    why = f"already written, below `if {ast.unparse(node.test)}`: make it so"
-                    return FoundEdits(to_write=(LineToWrite(file.name, call.lineno, ast.unparse(call), why),))
-            return FoundEdits(present=file.name_place(call))
+    for file, call in program.find_all_calls():
+        is_method = isinstance(call.func, ast.Attribute) and call.func.attr == "compile" and not call.args
+        if file.resolve(call.func) != "torch.compile" and not is_method:
+            continue
+        if is_method and file.resolve(call.func).startswith("re."):
+            continue
+        node: ast.AST = file.find_statement(call)
+        while not isinstance(node, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef):
+            node = file.parents[node]
+            if isinstance(node, ast.If) and "__name__" not in ast.unparse(node.test):
+                why = f"already written, below `if {ast.unparse(node.test)}`: make it so"
+                return FoundEdits(to_write=(LineToWrite(file.name, call.lineno, ast.unparse(call), why),))
+        return FoundEdits(present=file.name_place(call))
     return None
 
 
@@ -246,17 +253,16 @@ def set_attention(program: Program, code: str) -> FoundEdits:
     edits: list[Edit] = []
     to_write = []
     name, value = "attn_implementation", '"sdpa"'
-    for file in program.files:
-        for call in file.find_all(ast.Call):
-            given = next((keyword for keyword in call.keywords if keyword.arg in (name, f"_{name}")), None)
-            if given is not None and isinstance(given.value, ast.Constant) and given.value.value == "eager":
-                edits.append(file.replace(given.value, value))
-            elif given is not None or not _makes_hugging_face(file, call):
-                continue
-            elif passes_options_on(call):
-                to_write.append(LineToWrite(file.name, call.lineno, f"{name}={value}", PASSED_ON))
-            elif edit := file.set_keyword(call, name, value):
-                edits.append(edit)
+    for file, call in program.find_all_calls():
+        given = find_argument(call, name, f"_{name}")
+        if isinstance(given, ast.Constant) and given.value == "eager":
+            edits.append(file.replace(given, value))
+        elif given is not None or not _makes_hugging_face(file, call):
+            continue
+        elif passes_options_on(call):
+            to_write.append(LineToWrite(file.name, call.lineno, f"{name}={value}", PASSED_ON))
+        elif edit := file.set_keyword(call, name, value):
+            edits.append(edit)
     if edits or to_write:
         return FoundEdits(edits=tuple(edits), to_write=tuple(to_write))
     why = "attention is written by hand here: this call replaces both matmuls, the mask and the softmax"
@@ -296,30 +302,29 @@ def find_written_attention(program: Program) -> list[tuple[str, int]]:
 def keep_activations(program: Program) -> FoundEdits:
     """Remove activation checkpointing: the statement that enables it, the option, and calls of `checkpoint`."""
     edits: list[Edit] = []
-    for file in program.files:
-        for call in file.find_all(ast.Call):
-            statement = file.find_statement(call)
-            name = file.resolve(call.func)
-            is_whole = isinstance(statement, ast.Expr) and statement.value is call
-            option = next((keyword for keyword in call.keywords if keyword.arg == "gradient_checkpointing"), None)
-            if isinstance(call.func, ast.Attribute) and call.func.attr == "gradient_checkpointing_enable" and is_whole:
-                edits.append(
-                    file.replace(statement, "pass" if len(file.suites[statement]) == 1 else f"# {ast.unparse(call)}")
-                )
-            elif option is not None and ast.unparse(option.value) == "True":
-                edits.append(file.replace(option.value, "False"))
-            elif name.startswith("torch.utils.checkpoint") and name.endswith(".checkpoint") and len(call.args) > 1:
-                arguments = [file.quote(argument) for argument in call.args[1:]]
-                arguments += [
-                    f"{keyword.arg}={file.quote(keyword.value)}"
-                    for keyword in call.keywords
-                    if keyword.arg
-                    not in ("use_reentrant", "preserve_rng_state", "determinism_check", "debug", "context_fn")
-                ]
-                function = file.quote(call.args[0])
-                if not isinstance(call.args[0], ast.Name | ast.Attribute | ast.Subscript | ast.Call):
-                    function = f"({function})"
-                edits.append(file.replace(call, f"{function}({', '.join(arguments)})"))
+    for file, call in program.find_all_calls():
+        statement = file.find_statement(call)
+        name = file.resolve(call.func)
+        is_whole = isinstance(statement, ast.Expr) and statement.value is call
+        option = find_argument(call, "gradient_checkpointing")
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "gradient_checkpointing_enable" and is_whole:
+            edits.append(
+                file.replace(statement, "pass" if len(file.suites[statement]) == 1 else f"# {ast.unparse(call)}")
+            )
+        elif option is not None and ast.unparse(option) == "True":
+            edits.append(file.replace(option, "False"))
+        elif name.startswith("torch.utils.checkpoint") and name.endswith(".checkpoint") and len(call.args) > 1:
+            arguments = [file.quote(argument) for argument in call.args[1:]]
+            arguments += [
+                f"{keyword.arg}={file.quote(keyword.value)}"
+                for keyword in call.keywords
+                if keyword.arg
+                not in ("use_reentrant", "preserve_rng_state", "determinism_check", "debug", "context_fn")
+            ]
+            function = file.quote(call.args[0])
+            if not isinstance(call.args[0], ast.Name | ast.Attribute | ast.Subscript | ast.Call):
+                function = f"({function})"
+            edits.append(file.replace(call, f"{function}({', '.join(arguments)})"))
     return FoundEdits(edits=tuple(edits))
 
 

@@ -13,11 +13,10 @@ ZERO_GRAD = "zero_grad"
 
 def find_optimizers(program: Program) -> Iterator[tuple[SourceFile, ast.Call]]:
     """Yield the calls that make an optimizer of torch."""
-    for file in program.files:
-        for call in file.find_all(ast.Call):
-            name = file.resolve(call.func)
-            if name.startswith("torch.optim.") and name.rpartition(".")[2] in FUSED_KINDS:
-                yield file, call
+    for file, call in program.find_all_calls():
+        name = file.resolve(call.func)
+        if name.startswith("torch.optim.") and name.rpartition(".")[2] in FUSED_KINDS:
+            yield file, call
 
 
 def set_fused(program: Program, code: str) -> FoundEdits:
@@ -66,19 +65,18 @@ def set_foreach(program: Program) -> FoundEdits:
 def set_gradients_to_none(program: Program) -> FoundEdits:
     """Remove `set_to_none=False` from calls of `zero_grad`."""
     edits, present, loops = [], "", []
-    for file in program.files:
-        for call in file.find_all(ast.Call):
-            if not isinstance(call.func, ast.Attribute):
-                continue
-            if call.func.attr == "zero_" and ast.unparse(call.func.value).endswith(".grad"):
-                loops.append((file, call))
-            if call.func.attr != ZERO_GRAD:
-                continue
-            keyword = next((option for option in call.keywords if option.arg == "set_to_none"), None)
-            if keyword is not None and ast.unparse(keyword.value) == "False":
-                edits.append(file.remove_keyword(call, keyword))
-            elif not call.args:
-                present = present or file.name_place(call)
+    for file, call in program.find_all_calls():
+        if not isinstance(call.func, ast.Attribute):
+            continue
+        if call.func.attr == "zero_" and ast.unparse(call.func.value).endswith(".grad"):
+            loops.append((file, call))
+        if call.func.attr != ZERO_GRAD:
+            continue
+        keyword = next((option for option in call.keywords if option.arg == "set_to_none"), None)
+        if keyword is not None and ast.unparse(keyword.value) == "False":
+            edits.append(file.remove_keyword(call, keyword))
+        elif not call.args:
+            present = present or file.name_place(call)
     why = "a loop clears the gradients one by one"
     to_write = tuple(
         LineToWrite(file.name, call.lineno, f"{ast.unparse(call.func.value)} = None", why)

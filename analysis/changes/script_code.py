@@ -325,6 +325,11 @@ class SourceFile:
         return inside[opening + 1 :]
 
 
+def find_argument(call: ast.Call, *names: str) -> ast.expr | None:
+    """Find the value of a keyword argument with one of these names; None if the call has none."""
+    return next((keyword.value for keyword in call.keywords if keyword.arg in names), None)
+
+
 @dataclass(frozen=True)
 class Program:
     """The files of a training script, itself first."""
@@ -334,6 +339,10 @@ class Program:
     @property
     def script(self) -> SourceFile:
         return self.files[0]
+
+    def find_all_calls(self) -> Iterator[tuple[SourceFile, ast.Call]]:
+        """Yield the calls of all files, each with its file."""
+        return ((file, call) for file in self.files for call in file.find_all(ast.Call))
 
     @cached_property
     def functions(self) -> dict[str, tuple[SourceFile, ast.FunctionDef | ast.AsyncFunctionDef]]:

@@ -65,11 +65,10 @@ def find_training_steps(program: Program) -> list[TrainingStep]:
     """Find the training steps of a program."""
     models = find_models(program)
     steps = []
-    for file in program.files:
-        for call in file.find_all(ast.Call):
-            loss = _find_loss(file, call)
-            if loss is not None:
-                steps.append(_describe_step(program, file, call, loss, models))
+    for file, call in program.find_all_calls():
+        loss = _find_loss(file, call)
+        if loss is not None:
+            steps.append(_describe_step(program, file, call, loss, models))
     return steps
 
 
