@@ -1,4 +1,4 @@
-"""The code that `profile` and `try` share: their options, the measuring of a script, and its recording."""
+"""The code that `profile` and `tune` share: their options, the measuring of a script, and its recording."""
 
 import dataclasses
 import errno

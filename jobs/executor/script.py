@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from profiler_job.jobs.contract.changes import CHANGES, COMPILE, COMPILED
+from profiler_job.jobs.contract.changes import CHANGES, COMPILE
 from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.find_nsys import NSYS_MISSING
@@ -103,9 +103,9 @@ DTYPES = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.float64": "f
 
 @dataclass(frozen=True, kw_only=True)
 class Script:
-    """command: as given. name: of its results. changes: names, of `contract.changes.TRIABLE`. events: CUDA events time
-    its phases and modules, in place of a capture. trace: torch.profiler captures its steps, in place of nsys. before:
-    steps of other loops, before those that are skipped. The rest is explained at `jobs.follow.plan.Plan`."""
+    """command: as given. name: of its results. events: CUDA events time its phases and modules, in place of a capture.
+    trace: torch.profiler captures its steps, in place of nsys. before: steps of other loops, before those that are
+    skipped. The rest is explained at `jobs.follow.plan.Plan`."""
 
     command: Sequence[str]
     name: str
@@ -113,7 +113,6 @@ class Script:
     steps: int
     step: str
     goes_on: bool
-    changes: tuple[str, ...] = ()
     events: bool = False
     trace: bool = False
     before: int = 0
@@ -153,7 +152,7 @@ class LoopsFoundError(ScriptFailedError):
 
 
 class CannotStartError(ProfilerError):
-    """Error when the command of a script is not that of a program."""
+    """Error when the command of a script starts no program."""
 
     def __init__(self, command: Sequence[str], reason: str = ""):
         word = command[0]
@@ -165,10 +164,6 @@ class CannotStartError(ProfilerError):
         else:
             fix = "give the command as you type it in a shell"
         super().__init__(f"{word} {why}; {fix}")
-
-
-class NotAppliedError(ScriptFailedError):
-    """A change could not be given to a script. The message says which, and why."""
 
 
 def measure(script: Script, results: Path) -> tuple[Path, dict[str, Any]]:
@@ -190,7 +185,6 @@ def measure(script: Script, results: Path) -> tuple[Path, dict[str, Any]]:
         code = run_followed(script, run)
         ranks = read_noted(draft / FOLLOWED)
         explain_shortage(script, run, ranks, code)
-        check_applied(ranks)
     except BaseException:
         if not (run / NSYS_LOG).is_file():  # what nsys printed may say why, and a message names it
             clear(draft)
@@ -212,7 +206,7 @@ def measure(script: Script, results: Path) -> tuple[Path, dict[str, Any]]:
         schema_version=SCHEMA_VERSION,
         run_id=script.name,
         status="ok",
-        run=build_run(script, noted),
+        run=build_run(noted),
         machine=read_machine_facts({name: noted[name] for name in MACHINE}, with_nsys=script.with_nsys),
         started_at=started.isoformat(timespec="seconds"),
         ended_at=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -231,20 +225,6 @@ def measure(script: Script, results: Path) -> tuple[Path, dict[str, Any]]:
     write_json(draft / SWEEP, {"sweep": script.name, SCRIPT: True, "runs": [script.name]})
     replace_folder(draft, results / script.name, is_profiled_script)
     return results / script.name, noted | {"exit_code": code}
-
-
-def repeat_losses(script: Script, results: Path) -> list[float | str | None]:
-    """Start the script once more, as it is, and return the losses of its first steps; empty if it ends early."""
-    draft = results / f".{script.name}.draft"
-    clear(draft)
-    (draft / script.name).mkdir(parents=True)
-    few = dataclasses.replace(script, skip=1, steps=FEWEST_STEPS, events=True, trace=False, prefills=0)
-    try:
-        run_followed(few, draft / script.name)
-        ranks = read_noted(draft / FOLLOWED)
-        return ranks[0].get("losses", []) if ranks else []
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
 
 
 def measure_samples(script: Script, run: Path, noted: dict[str, Any]) -> dict[str, Any]:
@@ -318,7 +298,6 @@ def run_followed(script: Script, folder: Path, with_samples: bool = False) -> in
         "followed": 0 if with_samples else FOLLOWED_STEPS,
         "step": script.step,
         "goes_on": script.goes_on,
-        "changes": script.changes,
         "events": script.events,
         "trace": script.trace,
         "prefills": script.prefills,
@@ -475,15 +454,6 @@ def shorten(script: Script, seen: int, num_prefills: int = 0) -> Script | None:
     return None if skip < 1 else dataclasses.replace(script, skip=skip, steps=steps)
 
 
-def check_applied(ranks: list[dict[str, Any]]) -> None:
-    """Check that all changes were applied, so that the measured script is the one to try. Raises NotAppliedError."""
-    why: dict[str, str] = {}
-    for noted in ranks:
-        why |= noted["not_applied"]
-    if why:
-        raise NotAppliedError("; ".join(f"{name}: {reason}" for name, reason in why.items()))
-
-
 def build_timings(ranks: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     """The tables of timings.json, by rank."""
     tables: dict[str, list[dict[str, Any]]] = {"steps": [], "memory": [], "figures": []}
@@ -555,7 +525,7 @@ def add_up_generation(steps: list[dict[str, Any]]) -> dict[str, float]:
     return scalars
 
 
-def build_run(script: Script, noted: dict[str, Any]) -> dict[str, Any]:
+def build_run(noted: dict[str, Any]) -> dict[str, Any]:
     """The axes of a run, as far as the script tells them."""
     sequences, _ = infer_batch(noted)
     without = "forward_backward" if noted["num_backward"] else "forward"
@@ -567,18 +537,11 @@ def build_run(script: Script, noted: dict[str, Any]) -> dict[str, Any]:
         "mode": "train_step" if noted["optimizers"] else without,
         "precision": infer_precision(noted),
         "attention": "",
-        "compile": infer_compile(script, noted),
+        "compile": CHANGES[COMPILE].value if noted["compiled"] else "off",
         "optimizer": ", ".join(noted["optimizers"]),
         "num_parameters": noted["num_parameters"],
         "workload": SCRIPT,
     }
-
-
-def infer_compile(script: Script, noted: dict[str, Any]) -> str:
-    """Return how the script was compiled: as by the change that compiled it, or else by torch.compile's default."""
-    if not noted["compiled"]:
-        return "off"
-    return next((CHANGES[name].value for name in script.changes if name in COMPILED), CHANGES[COMPILE].value)
 
 
 def infer_precision(noted: dict[str, Any]) -> str:

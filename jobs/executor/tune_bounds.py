@@ -26,8 +26,8 @@ from profiler_job.jobs.contract.changes import (
 from profiler_job.jobs.contract.precisions import BASE_PRECISION
 from profiler_job.jobs.contract.ranges import DATA, OPTIMIZER, ZERO_GRAD
 
-COMPILERS = {COMPILE, COMPILE_BLOCKS, CUDA_GRAPHS}
-CASTING = {TF32, BF16}
+COMPILING = (COMPILE, COMPILE_BLOCKS, CUDA_GRAPHS)
+"""Changes that compile the model."""
 GRAPHS_COST = 0.03
 """CUDA graphs are tried before torch.compile alone only if the GPU idles for more: they need more memory."""
 
@@ -65,7 +65,7 @@ def bound_saving(name: str, shares: Mapping[str, Any], changes: tuple[str, ...],
     else:
         kernels = {kind: time_ns / step for kind, time_ns in shares["kernels"].items()}
         saving = bound_by_kernels(name, kernels, precision, changes, has_syncs=bool(shares["num_syncs"]))
-    is_compiled = bool(COMPILERS.intersection(changes))
+    is_compiled = any(change in COMPILING for change in changes)
     if (name in (COMPILE, COMPILE_BLOCKS) and is_compiled) or name in changes:
         return 0.0
     return float(min(max(saving, 0.0), 0.99))
@@ -85,7 +85,7 @@ def bound_by_kernels(
     idle = max(0.0, 1.0 - kernels["busy"])
     limited = 1.0 - idle
     matmuls = kernels["matmul"] + kernels["convolution"]
-    is_compiled = bool(COMPILERS.intersection(changes))
+    is_compiled = any(change in COMPILING for change in changes)
     fusible = 0.0 if is_compiled else 0.7 * kernels["other"] * limited
     faster = {"fp32": (0.93, 0.9), "tf32": (0.5, 0.9)}.get(precision, (0.0, 0.0))  # matmuls, and attention
     casts = faster[0] * matmuls + faster[1] * kernels["attention"] + (0.3 * kernels["other"] if faster[0] else 0.0)

@@ -48,7 +48,7 @@ from profiler_job.jobs.executor.paired_ratio import (
     is_faster,
 )
 from profiler_job.jobs.executor.script import infer_batch
-from profiler_job.jobs.executor.tune_bounds import bound_saving, find_precision
+from profiler_job.jobs.executor.tune_bounds import COMPILING, bound_saving, find_precision
 from profiler_job.jobs.executor.tuned_script import OverBudgetError, VariantFailedError, VariantRun
 
 LEAST_SAVING = 0.01
@@ -64,7 +64,6 @@ COMPILE_S = 40.0
 OTHER_S = 5.0
 LONGEST_RESERVE = 0.45
 """Part of the budget that is kept for comparing the winner with the script in processes of their own, at most."""
-COMPILING = (COMPILE, COMPILE_BLOCKS, CUDA_GRAPHS)
 WEAKER_THAN = {
     TF32: (BF16,),
     FOREACH: (FUSED_ADAMW,),

@@ -15,6 +15,7 @@ from statistics import median
 from typing import Any
 
 from profiler_job.jobs.contract.errors import ProfilerError
+from profiler_job.jobs.executor.failures import describe_exit
 from profiler_job.jobs.executor.script import FOLLOW, INJECTED, CannotStartError, end_group, read_noted
 
 POLL_S = 0.02
@@ -96,8 +97,7 @@ class FollowedProcess:
             log.seek(self.begin)
             printed = log.read().decode("utf-8", errors="replace")
         lines = [line.strip() for line in printed.splitlines() if line.strip()]
-        how = f"exit code {code}" if code else "no error"
-        message = f"`{shlex.join(self.script.command)}` ended ({how})"
+        message = f"`{shlex.join(self.script.command)}` ended ({describe_exit(code or 0)})"
         if code and lines:
             named = [line for line in lines if MEMORY_FULL in line.lower()]
             named = named or [line for line in lines if "Error" in line] or lines

@@ -1,7 +1,6 @@
 """What all changes to a script have in common; each is a module of `changes`."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from torch import nn
 
@@ -17,12 +16,6 @@ class AppliedChange:
     """Whether `before_call` is needed."""
     reason = "no model was called"
     is_on = True
-
-    @staticmethod
-    def explain_presence(facts: Mapping[str, Any]) -> str:
-        """Return why a script with these facts, which was followed without changes, cannot be given the change; "" if
-        it can."""
-        return ""
 
     def apply(self) -> None:
         """Have PyTorch do it, as soon as it is imported, or only be ready for it if it is off."""

@@ -4,9 +4,8 @@ module of `changes`, reports at the end whether it was applied, and if not, why.
 Loaded into other people's scripts, as `follow` is.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,13 +21,6 @@ def load_change(name: str) -> type[AppliedChange]:
     """Return the class that applies a change."""
     loaded: type[AppliedChange] = import_module(f"{PACKAGE}.changes.{name}").CHANGE
     return loaded
-
-
-def explain_presences(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Return the changes that a script with these facts cannot be given, with the reasons: most often, it has them."""
-    names = sorted(file.stem for file in (Path(__file__).parent / "changes").glob("[!_]*.py"))
-    reasons = {name: load_change(name).explain_presence(facts) for name in names}
-    return {name: reason for name, reason in reasons.items() if reason}
 
 
 class FirstCalls:

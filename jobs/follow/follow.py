@@ -34,7 +34,7 @@ import torch
 from torch import nn
 from torch.utils.data import get_worker_info
 
-from .apply_changes import Changes, explain_presences
+from .apply_changes import Changes
 from .call_watch import CallWatch
 from .compiled_graphs import CompiledGraphs
 from .event_ranges import EventRanges
@@ -589,6 +589,4 @@ class Follower:
                 self.facts["losses"] = self.losses.values()
             facts = self.facts | self.changes.facts() | self.waits.list_facts()
             facts |= self.graphs.list_facts() | read_machine()
-            if not self.plan.changes:
-                facts["present"] = explain_presences(facts)
             self.ranks.write(facts)

@@ -56,11 +56,10 @@ class KernelTrace:
 
 
 def add_up_kernels(operations: Iterable[tuple[str, int, int]], num_steps: int) -> dict[str, float]:
-    """Add up the operations of steps: for each kind its time (ns in a step), `busy` for their union, `num_kernels` and
-    `num_fills` in a step, and the time of matmuls in FP32 (`matmul_fp32`) and of matmuls that load few numbers at once
-    (`unaligned`)."""
+    """Add up the operations of steps: for each kind its time (ns in a step), `busy` for their union, and the
+    time of matmuls in FP32 (`matmul_fp32`) and of matmuls that load few numbers at once (`unaligned`)."""
     kinds = [kind for kind, _ in KINDS]
-    sums = dict.fromkeys([*kinds, "other", "matmul_fp32", "unaligned", "busy", "num_kernels", "num_fills"], 0.0)
+    sums = dict.fromkeys([*kinds, "other", "matmul_fp32", "unaligned", "busy"], 0.0)
     reached = 0
     for name, start, end in sorted(operations, key=lambda operation: operation[1]):
         kind = next((kind for kind, pattern in KINDS if pattern.search(name)), "other")
@@ -69,7 +68,5 @@ def add_up_kernels(operations: Iterable[tuple[str, int, int]], num_steps: int) -
             sums["matmul_fp32"] += (end - start) * bool(FP32_MATMUL.search(name))
             sums["unaligned"] += (end - start) * bool(UNALIGNED.search(name))
         sums["busy"] += max(0, end - max(start, reached))
-        sums["num_kernels"] += 1
-        sums["num_fills"] += kind == "fill"
         reached = max(reached, end)
     return {name: value / num_steps for name, value in sums.items()}

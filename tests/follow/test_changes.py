@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from profiler_job.jobs.contract.changes import TRIABLE
 from profiler_job.jobs.follow.applied_change import HAS_IT
-from profiler_job.jobs.follow.apply_changes import Changes, explain_presences, load_change
+from profiler_job.jobs.follow.apply_changes import Changes, load_change
 from profiler_job.jobs.follow.changes import compile as compiling
 from profiler_job.jobs.follow.losses import Losses
 from profiler_job.jobs.follow.script_facts import read_machine
@@ -353,21 +353,6 @@ def test_neither_losses_nor_transforms_are_compiled(given):
 
     nn.MSELoss()(Normalize()(torch.ones(2)), torch.zeros(2))
     assert compiled.facts()["not_applied"] == {"compile": "no model was called"}
-
-
-@pytest.mark.parametrize(
-    "facts, present",
-    [
-        ({}, {}),
-        ({"float32_matmul_precision": "high"}, {"tf32": HAS_IT}),
-        ({"autocast": "torch.bfloat16"}, {"bf16": HAS_IT}),
-        ({"autocast": "torch.float16"}, {}),
-        ({"compiled": True}, {"compile": HAS_IT, "compile_blocks": HAS_IT}),
-    ],
-)
-def test_what_a_script_has_already_is_known_from_its_steps_without_changes(facts, present):
-    plain = {"float32_matmul_precision": "highest", "autocast": ""}
-    assert explain_presences(plain | facts) == present
 
 
 def test_every_change_that_can_be_tried_has_a_module_here():

@@ -62,8 +62,7 @@ for i in range(30):
 """
     printed, code, noted = followed(source)
     assert code == 0, printed
-    followed_script = script.Script(command=["train"], name="train", skip=3, steps=3, step="auto", goes_on=False)
-    run = script.build_run(followed_script, noted)
+    run = script.build_run(noted)
     assert (run["size"], run["mode"], run["num_parameters"]) == ("script", "train_step", 8 * 16 + 16 * 4)
     assert script.build_timings(followed.ranks)["steps"]
 

@@ -77,9 +77,7 @@ def test_without_samples_the_profile_goes_on_and_says_why(measured, monkeypatch,
 
 def test_a_free_threaded_python_is_not_sampled(monkeypatch, tmp_path):
     monkeypatch.setattr(script, "measure_waiting_share", lambda database: 0.5)
-    followed = script.Script(
-        command=["x"], name="x", skip=1, steps=2, step="auto", goes_on=False, changes=(), samples=True
-    )
+    followed = script.Script(command=["x"], name="x", skip=1, steps=2, step="auto", goes_on=False, samples=True)
     assert script.measure_samples(followed, tmp_path, {"has_gil": False}) == {"why_not": python_samples.NO_GIL}
 
 

@@ -102,8 +102,7 @@ def test_prefill_and_decode_are_told_apart(followed):
     assert [step["kind"] for step in noted["steps"]] == ["prefill", "decode", "decode"]
     assert [step["tokens"] for step in noted["steps"]] == [2 * 6, 2, 2]
     assert noted["captured_kinds"] == [["prefill", 12], ["decode", 2], ["decode", 2]]
-    followed_script = script.Script(command=["train"], name="train", skip=3, steps=3, step="auto", goes_on=False)
-    run = script.build_run(followed_script, noted)
+    run = script.build_run(noted)
     assert (run["mode"], run["batch_size"], run["context_length"]) == ("forward", 2, 6)
     scalars = {row["figure"]: row["value"] for row in script.build_timings(followed.ranks)["figures"]}
     walls = [step["wall_ns"] for step in noted["steps"]]

@@ -24,8 +24,7 @@ def test_the_structure_is_followed(followed, structure):
     compiler = "" if structure.compiles else WITHOUT_COMPILER
     printed, code, noted = followed(compiler + HEAD + structure.source, events=True)
     assert code == 0 and noted.get("stage") == "done", printed
-    followed_script = script.Script(command=["train"], name="train", skip=3, steps=3, step="auto", goes_on=False)
-    run = script.build_run(followed_script, noted)
+    run = script.build_run(noted)
     assert run["mode"] == MODES.get(structure.step, "train_step")
     assert (run["size"], run["batch_size"]) == (structure.model, structure.batch)
     assert {row["phase"] for row in noted["phases"]} >= set(structure.phases)

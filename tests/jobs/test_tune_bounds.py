@@ -9,7 +9,7 @@ KINDS = ("attention", "convolution", "matmul", "fill", "pageable", "copy", "othe
 
 
 def shares(num_syncs=0, phases=None, **kernels):
-    parts = dict.fromkeys(KINDS, 0.0) | {"num_kernels": 9, "num_fills": 0} | kernels
+    parts = dict.fromkeys(KINDS, 0.0) | kernels
     parts.setdefault("busy", sum(parts[kind] for kind in KINDS[:7]))
     kernel_ns = {name: 100.0 * part for name, part in parts.items()}
     known = {

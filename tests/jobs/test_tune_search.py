@@ -67,7 +67,7 @@ class SimulatedScript:
             step = self.time_step(request["variant"])
             kernels = {kind: step * self.parts.get(kind, 0.0) for kind in KINDS}
             busy = sum(kernels.values())
-            more = {"busy": busy, "matmul_fp32": 0.0, "unaligned": 0.0, "num_kernels": 9, "num_fills": 0}
+            more = {"busy": busy, "matmul_fp32": 0.0, "unaligned": 0.0}
             phases = {"optimizer": step * self.parts.get("other", 0.0) / 3}
             shares = {"step_ns": step, "kernels": kernels | more, "phases": phases, "num_syncs": 0}
             return shares | {"num_alloc_retries": 0, "float32_matmul_precision": "highest"}

@@ -4,7 +4,7 @@ script itself opens autocast around its model, in another type or switched off, 
 
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -42,10 +42,6 @@ class Autocast(AppliedChange):
         self.in_backward = 0
         self.overrides = False  # contexts of the script, which decide where autocast is on
         self.steps: list[AbstractContextManager[None]] = []
-
-    @staticmethod
-    def explain_presence(facts: Mapping[str, Any]) -> str:
-        return HAS_IT if facts["autocast"] == "torch.bfloat16" else ""
 
     def apply(self) -> None:
         wrap(torch.autocast, "__enter__", self.entered_by_script)

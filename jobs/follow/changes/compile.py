@@ -1,6 +1,6 @@
 """torch.compile: `model.compile()` before the first call."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -23,10 +23,6 @@ class Compiled(AppliedChange):
     def __init__(self) -> None:
         self.models: WeakSet[nn.Module] = WeakSet()
         self.calls: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()  # compiled, while it is switched off
-
-    @staticmethod
-    def explain_presence(facts: Mapping[str, Any]) -> str:
-        return HAS_IT if facts.get("compiled") else ""
 
     def before_call(self, model: nn.Module) -> None:
         if isinstance(model, nn.parallel.DistributedDataParallel):

@@ -1,7 +1,7 @@
 """CUDA graphs: `model.compile(mode="reduce-overhead")` before the first call. A model that the script compiled itself,
 without graphs, is compiled once more, with them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -22,10 +22,6 @@ class CudaGraphs(Compiled):
         super().__init__()
         self.has_graphs = False  # by the script
         self.swapped: list[tuple[nn.Module, str, Any, Any]] = []  # the script's compiled calls, and ours
-
-    @staticmethod
-    def explain_presence(facts: Mapping[str, Any]) -> str:
-        return ""  # a compiled model can be given graphs
 
     def apply(self) -> None:
         wrap(torch, "compile", self.note_compile)

@@ -1,6 +1,6 @@
 """TF32: `torch.set_float32_matmul_precision("high")`, before the script's first line after `import torch`."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,10 +16,6 @@ class TF32(AppliedChange):
 
     def __init__(self) -> None:
         self.before = ("highest", False)  # of the script: for matmuls, and for convolutions
-
-    @staticmethod
-    def explain_presence(facts: Mapping[str, Any]) -> str:
-        return HAS_IT if facts["float32_matmul_precision"] != "highest" else ""
 
     def apply(self) -> None:
         self.set_precision: Callable[[str], None] = torch.set_float32_matmul_precision
