@@ -6,6 +6,7 @@ kernels between them are tied, which the library calls between the same two post
 order differ, nothing of that graph is linked, and the kernel stays with the compiled module as a whole.
 """
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from profiler_job.analysis.reference.kernel_families import find_family
 from profiler_job.jobs.contract import ranges as vocabulary
 
 _GENERATED = "triton_"
+_COMPILED = re.compile(rf"(?:^|/| ){re.escape(vocabulary.COMPILED.strip())}")
 _GEMM, _ATTENTION = "gemm", "attention"
 _MATMULS = frozenset({"mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_int_mm", "bias_addmm"})
 
@@ -69,7 +71,7 @@ def name_inside(operations: pd.DataFrame, graphs: Sequence[Graph]) -> np.ndarray
     """Return the module of each kernel (rows in order of launch, with process, thread, phase, kernel_name, module),
     with a module inside where its own is a compiled one and a graph says which."""
     module = operations["module"].to_numpy(dtype=object).copy()
-    compiled = np.array([vocabulary.COMPILED in str(path) for path in module], bool)
+    compiled = np.array([_COMPILED.search(str(path)) is not None for path in module], bool)
     if not graphs or not compiled.any():
         return module
     place = ["process", "thread", "phase", "module"]
@@ -80,7 +82,7 @@ def name_inside(operations: pd.DataFrame, graphs: Sequence[Graph]) -> np.ndarray
         first = operations.iloc[rows[0]]
         is_backward = str(first["phase"]) == vocabulary.BACKWARD
         fitting = [graph for graph in graphs if graph.process == first["process"] and graph.is_backward == is_backward]
-        region = str(first["module"]).replace(vocabulary.COMPILED, "")
+        region = _COMPILED.sub("", str(first["module"]))
         kernels = operations["kernel_name"].iloc[rows].astype(str).tolist()
         for at, graph, launch in link_launches(kernels, fitting):
             module[rows[at]] = _join_module(region, graph.root, launch.modules)
@@ -158,13 +160,14 @@ def _find_kind(call: str) -> str:
 def _join_module(region: str, root: str, modules: Sequence[str]) -> str:
     """Return the path of the module of a launch: of several, the path of the module that has all of them inside, and
     then their names in brackets, without what separates modules in a path."""
-    base = root if root == region or root.startswith((f"{region}/", f"{region}.")) else region
+    base = root if root == region or (region and root.startswith((f"{region}/", f"{region}."))) else region
     if not modules:
         return base
+    modules = [path for path in modules if path] or modules  # what has no module of its own goes with the others
     parts = [path.split("/") if path else [] for path in modules]
     common = 0
     while all(len(part) > common for part in parts) and len({part[common] for part in parts}) == 1:
         common += 1
     below = sorted(".".join(part[common:]) for part in parts if part[common:])
     fused = [vocabulary.FUSED.format(" + ".join(below))] if below and len(modules) > 1 else []
-    return "/".join([base, *parts[0][:common], *fused])
+    return "/".join(part for part in [base, *parts[0][:common], *fused] if part)

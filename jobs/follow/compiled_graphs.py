@@ -32,6 +32,8 @@ SMALLEST_SHARE = 10
 
 _HANDLES = re.compile(r"^\s*(?:#|//) \[Provenance debug handles\] (.+)$", re.MULTILINE)
 _ROOT = re.compile(r"^[LG]\[[^\]]*\]")
+_BOUND = re.compile(r"(?<![^.])\w+\.__self__\.")
+"""A method that a module keeps: what it calls is a part of the module that the method belongs to."""
 
 
 class Launch(NamedTuple):
@@ -94,12 +96,19 @@ class CompiledGraphs:
             "graph_breaks": breaks,
         }
 
-    def write(self, push: Callable[[str], Any], pop: Callable[[], Any], paths: Mapping[int, str]) -> None:
-        """Write the graphs as ranges. paths: of modules, by id."""
+    def write(
+        self,
+        push: Callable[[str], Any],
+        pop: Callable[[], Any],
+        paths: Mapping[int, str],
+        rename: Callable[[str], str] = str,
+    ) -> None:
+        """Write the graphs as ranges. paths: of modules, by id. rename: makes the path that is written of a module's
+        path below the function that was compiled."""
         for number, graph in enumerate(self.graphs):
             push(f"{GRAPH}{number} {'backward' if graph.is_backward else 'forward'} {find_root(graph, paths)}")
             for launch in graph.launches:
-                push("|".join([launch.kernel, *list_shares(launch.shares)]))
+                push("|".join([launch.kernel, *list_shares(launch.shares, rename)]))
                 pop()
             pop()
 
@@ -135,7 +144,8 @@ def read_modules(node: Any) -> tuple[tuple[int, str], ...]:
 
 def clean(path: str) -> str:
     """The path of a module as `named_modules` has it, below the function that was compiled."""
-    return _ROOT.sub("", path).replace("._modules", "").replace("['", ".").replace("']", "").lstrip(".")
+    path = _ROOT.sub("", path).replace("._modules", "").replace("['", ".").replace("']", "").lstrip(".")
+    return _BOUND.sub("", path)
 
 
 def count_bytes(node: Any) -> int:
@@ -175,12 +185,12 @@ def find_root(graph: Graph, paths: Mapping[int, str]) -> str:
     return ""
 
 
-def list_shares(shares: Mapping[tuple[tuple[int, str], ...], int]) -> Iterator[str]:
+def list_shares(shares: Mapping[tuple[tuple[int, str], ...], int], rename: Callable[[str], str] = str) -> Iterator[str]:
     """Yield `path=percent` of the modules of a launch, the largest first."""
     total = sum(shares.values())
     merged: dict[str, int] = {}
     for levels, size in shares.items():
-        path = join_levels(levels)
+        path = rename(join_levels(levels))
         merged[path] = merged.get(path, 0) + size
     for path, size in sorted(merged.items(), key=lambda item: -item[1]):
         if total and 100 * size >= SMALLEST_SHARE * total:

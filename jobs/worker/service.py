@@ -36,6 +36,7 @@ from profiler_job.jobs.contract.messages import (
 from profiler_job.jobs.contract.plain import PLAIN, TRAINED_STEPS, count_plain_steps
 from profiler_job.jobs.contract.precisions import BASE_PRECISION
 from profiler_job.jobs.contract.ranges import RANK, STEP
+from profiler_job.jobs.follow.compiled_graphs import CompiledGraphs
 from profiler_job.jobs.follow.module_ranges import ModuleRanges
 from profiler_job.jobs.worker import calibration, parallel, probes
 from profiler_job.jobs.worker.fork import fork_workers
@@ -44,6 +45,9 @@ from profiler_job.jobs.worker.parallel import Place
 from profiler_job.jobs.worker.stepper import HostTime, Stepper, count_parameters
 from profiler_job.jobs.workloads import annotation
 from profiler_job.jobs.workloads.annotation import annotate
+
+GRAPHS = CompiledGraphs()
+"""What is compiled for the run in progress, in a worker that follows modules."""
 
 
 def release(device: torch.device, was_compiled: bool) -> None:
@@ -135,6 +139,9 @@ def perform(
     host_loop_ns = measure_host_loop() if task["probe"] else None
     before: MemoryOf = {}
     try:
+        if followed_by and task["run"]["compile"] != "off":
+            GRAPHS.begin()
+            GRAPHS.graphs.clear()
         compares = task["compare"] and count_plain_steps(task["run"], task["warmup_steps"])
         plain = measure_plain_loss(task["run"], device) if compares else None
         before = allocated_before(device)  # the plain model's workspace, too
@@ -163,8 +170,8 @@ def perform(
             if connection.recv() != GO:
                 return
             busy = keep_busy(stepper, task["busy_s"], statistics.median(step[STEP].wall for step in times))
-        if followed_by and task["run"]["compile"] == "off":
-            stepper.follow_modules(followed_by)
+        if followed_by:
+            stepper.follow_modules(followed_by, GRAPHS if task["run"]["compile"] != "off" else None)
         seconds: Seconds = {"build": built - started, "warm_up": warm - built, "measure": measured - measuring}
         if task["probe"] and place.num_ranks > 1:
             probed["figures"] += probes.measure_silent_steps(stepper)

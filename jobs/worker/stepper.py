@@ -1,8 +1,10 @@
 """The steps that are measured: a model with its data, and its phases, separated by device synchronisation."""
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -10,12 +12,14 @@ import torch
 from profiler_job.jobs.contract.modes import list_phases
 from profiler_job.jobs.contract.precisions import PRECISIONS
 from profiler_job.jobs.contract.ranges import BACKWARD, FORWARD, LOSS, OPTIMIZER, PHASES, STEP
-from profiler_job.jobs.follow.module_ranges import ModuleRanges
+from profiler_job.jobs.follow.compiled_graphs import CompiledGraphs
+from profiler_job.jobs.follow.module_ranges import COMPILED, ModuleRanges
 from profiler_job.jobs.worker import parallel
 from profiler_job.jobs.worker.parallel import Place
 from profiler_job.jobs.workloads import REFERENCE, annotation, build_workload
 from profiler_job.jobs.workloads.adamw import AdamW, build_optimizer
 from profiler_job.jobs.workloads.annotation import annotate
+from profiler_job.jobs.workloads.transformer.model import name_ranges
 
 SEED = 0
 
@@ -48,10 +52,14 @@ class Stepper:
         limit_memory(run["memory_limit_gib"], device)
         parallel.join(place, device)
         self.model, self.batch, self.loss_of = build_workload(run | {"batch_size": count_sequences(run)}, device)
+        self.open_compiled: Callable[[str], AbstractContextManager[Any]] = nullcontext
         if run["compile"] == "blocks":
-            compile_blocks(self.model)
+            compile_blocks(self.model, self.call_compiled)
         self.model = parallel.parallelise(self.model, run, device)
-        self.apply = compile_model(self.model, run["compile"])
+        self.apply: Callable[..., torch.Tensor] = self.model
+        if run["compile"] in COMPILE_MODE:
+            mode = COMPILE_MODE[run["compile"]]
+            self.apply = partial(self.call_compiled, torch.compile(self.model, mode=mode, dynamic=False))
         divided = run["parallel"] == "tp" and run["optimizer"] != "own"
         parameters = parallel.group_parameters(self.model) if divided else self.model.parameters()
         self.optimizer = build_optimizer(run["optimizer"], parameters)
@@ -62,7 +70,7 @@ class Stepper:
 
     def forward(self) -> None:
         self.output = None
-        with torch.set_grad_enabled(self.run["mode"] != "forward"), self.autocast(), self.inner_ranges():
+        with torch.set_grad_enabled(self.run["mode"] != "forward"), self.autocast():
             self.output = self.apply(*self.batch)
 
     def loss(self) -> None:
@@ -76,9 +84,13 @@ class Stepper:
         self.loss_value.backward(torch.full_like(self.loss_value, 1 / self.run["accumulation"]))
         self.loss_value = None
 
-    def inner_ranges(self) -> AbstractContextManager[Any]:
-        """A compiled model has no ranges inside: its kernels span modules, and opening a range would split it."""
-        return nullcontext() if self.run["compile"] == "off" else annotation.no_ranges()
+    def call_compiled(self, compiled: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """Call what torch.compile made. It has no ranges inside: its kernels span modules, and opening a range would
+        split it."""
+        is_named = self.run["compile"] in COMPILE_MODE and self.run["workload"] != REFERENCE
+        name = f"{type(self.model).__name__}{COMPILED}" if is_named else COMPILED.strip()
+        with self.open_compiled(name), annotation.no_ranges():
+            return compiled(*args, **options)
 
     def autocast(self) -> torch.autocast:
         name = PRECISIONS[self.precision].autocast
@@ -137,10 +149,11 @@ class Stepper:
         self.num_steps += 1
         return times
 
-    def follow_modules(self, ranges: ModuleRanges) -> None:
+    def follow_modules(self, ranges: ModuleRanges, graphs: CompiledGraphs | None = None) -> None:
         """One more step, which opens the range of a module in backward and in the optimizer, too, and in forward where
         the workload opens none. That costs time on the host, so the step has other names: it tells which module
-        launches which kernel, and not how long that takes."""
+        launches which kernel, and not how long that takes. graphs: what of this model was compiled, to be written
+        after it."""
 
         def open_range(name: str) -> AbstractContextManager[Any]:
             if name in OUTERMOST:
@@ -153,6 +166,8 @@ class Stepper:
                 with ranges.labelling([self.loss_value]):
                     work()
             elif phase == OPTIMIZER:
+                if graphs:
+                    ranges.paths |= self.name_owners(ranges)
                 with ranges.label_optimizer(
                     (p, p.grad, *self.read_state(p)) for p in self.model.parameters() if p.grad is not None
                 ):
@@ -161,28 +176,39 @@ class Stepper:
                 work()
 
         ranges.forget()
-        if self.run["workload"] != REFERENCE:
+        is_reference = self.run["workload"] == REFERENCE
+        if not is_reference and self.run["compile"] not in COMPILE_MODE:
             ranges.follow_calls()
+        self.open_compiled = ranges.range
         with annotation.opened_by(open_range):
             self.step(follow)
+        self.open_compiled = nullcontext
         ranges.unfollow_calls()
+        if graphs:
+            graphs.write(ranges.push, ranges.pop, ranges.known_paths, name_ranges if is_reference else str)
+
+    def name_owners(self, ranges: ModuleRanges) -> dict[int, str]:
+        """Name the module of each parameter, by the parameter's id: a compiled model calls none of its modules."""
+        if self.run["workload"] == REFERENCE:
+            names = {id(module): name_ranges(join_numbers(name)) for name, module in self.model.named_modules()}
+        else:
+            names = ranges.paths_of(self.model)
+        return {id(p): names[id(module)] for module in self.model.modules() for p in module.parameters(recurse=False)}
 
     def synchronize(self) -> None:
         parallel.synchronize(self.device)
 
 
-def compile_model(model: torch.nn.Module, how: str) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The model as `how` says: off, default, or cudagraphs (a CUDA graph replays its kernels). Blocks are compiled
-    before (`compile_blocks`)."""
-    if how not in COMPILE_MODE:
-        return model
-    return torch.compile(model, mode=COMPILE_MODE[how], dynamic=False)
+def join_numbers(name: str) -> str:
+    """Write the name of a module as a path, where the place in a list stays with it: blocks.0.ffn -> blocks.0/ffn"""
+    return re.sub(r"\.(?!\d+(?:\.|$))", "/", name)
 
 
-def compile_blocks(model: torch.nn.Module) -> None:
-    """Compile each layer of a model by itself, in place: what ranks exchange between layers stays outside."""
+def compile_blocks(model: torch.nn.Module, call: Callable[..., Any]) -> None:
+    """Compile each layer of a model by itself, in place: what ranks exchange between layers stays outside. call: calls
+    the compiled function, its first argument."""
     for layer in parallel.find_layers(model):
-        layer.forward = torch.compile(layer.forward, dynamic=False)
+        layer.forward = partial(call, torch.compile(layer.forward, dynamic=False))
 
 
 def count_sequences(run: dict[str, Any]) -> int:

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from tests.follow.test_follow import LOAD
+from tests.jobs.conftest import ROOT
 
 MODEL = """
 class Block(torch.nn.Module):
@@ -148,3 +149,42 @@ def test_to_follow_calls_compiles_nothing_again(tmp_path):
     """A broken model was compiled again in the first captured step, which took 8.7 s where others took 12 ms."""
     _, _, facts = run(tmp_path, CALLS_PARTS + TRAIN.replace("range(12)", "range(5)"))
     assert facts["late_graphs"] == 0
+
+
+OF_A_SWEEP = """
+import json, sys
+import torch
+from profiler_job.jobs.follow.compiled_graphs import CompiledGraphs
+from profiler_job.jobs.follow.module_ranges import ModuleRanges
+from profiler_job.jobs.worker.stepper import Stepper
+from tests.jobs.test_worker import FIELDS
+
+log = []
+ranges, graphs = ModuleRanges(log.append, lambda: log.append("end")), CompiledGraphs()
+graphs.begin()
+stepper = Stepper(FIELDS | {"mode": "train_step", "compile": sys.argv[1]}, torch.device("cpu"))
+stepper.step()
+stepper.follow_modules(ranges, graphs)
+print(json.dumps(log))
+"""
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("how", "region"), [("default", ""), ("blocks", "block_1/")])
+def test_a_compiled_run_of_a_sweep_names_its_modules_as_an_eager_one(tmp_path, how, region):
+    environment = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", OF_A_SWEEP, how], capture_output=True, text=True, env=environment, cwd=ROOT
+    )
+    assert not done.returncode, done.stderr
+    log = json.loads(done.stdout.splitlines()[-1])
+    graphs = list_graphs(log)
+    assert [graph[0] for graph in graphs] == ["forward", "backward"]
+    named = {share.rpartition("=")[0] for name in graphs[0][-1] for share in name.split("|")[1:]}
+    inside = "" if region else "block_1/"
+    assert {f"{inside}attention/qkv_proj", f"{inside}attention/o_proj", f"{inside}ffn"} <= named
+    assert ("lm_head" in named) == (how == "default")
+    assert "(compiled)" in log and f"modules:backward/{region}(compiled)" in log
+    assert ("lm_head" in log and "block_1" in log) == (how == "blocks")
+    assert {"modules:optimizer/block_1/attention/qkv_proj", "modules:optimizer/embedding"} <= set(log)
+    assert not any("optimizer/" in name and "(compiled)" in name for name in log)

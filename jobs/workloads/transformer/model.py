@@ -7,6 +7,7 @@ projections: a forward pass launches 9L + 1 matmuls (seven linears, QK^T and AV 
 Shapes: B batch_size, T context_length, D d_model, H num_heads, K = D / H, F d_ff, V vocab_size.
 """
 
+import re
 from contextlib import nullcontext
 
 import torch
@@ -178,6 +179,23 @@ class TransformerLM(nn.Module):
         with annotate(ranges.LM_HEAD):
             logits: Tensor = self.lm_head(x)
         return logits
+
+
+_RANGE_OF = {
+    **dict.fromkeys(("attention_norm", "ffn_norm", "final_norm"), ranges.NORM),
+    **dict.fromkeys(("q_proj", "k_proj", "v_proj"), ranges.QKV_PROJ),
+    **dict.fromkeys(("w1", "w2", "w3"), ""),
+}
+"""The range that a module opens where it has another name; "" where the module around it has opened one."""
+
+
+def name_ranges(path: str) -> str:
+    """Name the ranges that are open in a module, by its path.
+
+    blocks.0/attention/q_proj -> block_0/attention/qkv_proj
+    """
+    names = (re.sub(r"^blocks\.(\d+)$", rf"{ranges.BLOCK_PREFIX}\1", name) for name in path.split("/"))
+    return "/".join(filter(None, (_RANGE_OF.get(name, name) for name in names)))
 
 
 def compute_loss(logits: Tensor, targets: Tensor) -> Tensor:
