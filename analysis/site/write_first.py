@@ -1,17 +1,15 @@
 """Hooks of MkDocs: in a fresh clone no report has been written yet, and `mkdocs serve` alone is to show it; pages get
-their figures, and lose the blank lines of the theme."""
+their figures, and templates leave no blank lines."""
 
-import re
 from pathlib import Path
 from typing import Any
 
+from jinja2 import Environment
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.plugins import get_plugin_logger
 from mkdocs.structure.pages import Page
 
 from profiler_job.analysis.site.page_figures import show_figures
-
-_INDENT = re.compile(r"\n\s+")
 
 
 def on_config(config: MkDocsConfig) -> None:
@@ -31,8 +29,6 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Any) 
     )
 
 
-def on_post_page(output: str, **_: Any) -> str:
-    """Return the HTML of a page without the indents and blank lines around its article, 2.5 KB of the theme's."""
-    before, article, rest = output.partition("<article")
-    content, end, after = rest.partition("</article>")
-    return "".join([_INDENT.sub("\n", before), article, content, end, _INDENT.sub("\n", after)])
+def on_env(env: Environment, **_: Any) -> None:
+    """Leave the lines of the theme's tags out of pages: 1.3 KB of each."""
+    env.trim_blocks = env.lstrip_blocks = True

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+from jinja2 import Environment
 
 from profiler_job.analysis.recording import store, table_schema
 from profiler_job.analysis.site import write_first, write_site
@@ -32,8 +33,9 @@ def test_a_report_that_is_there_stays(config, tmp_path, monkeypatch):
     assert read_page(tmp_path / "index.md") == "mine"
 
 
-def test_only_the_article_keeps_its_indents():
-    page = "<head>\n\n    <link>\n  \n</head><article class>\n<pre>\n    a\n\n    b</pre></article>\n\n  </body>\n"
-    small = "<head>\n<link>\n</head><article class>\n<pre>\n    a\n\n    b</pre></article>\n</body>\n"
-    assert write_first.on_post_page(page, page=None, config=None) == small
-    assert write_first.on_post_page("<p>\n\n  a</p>") == "<p>\na</p>"
+def test_tags_of_templates_leave_no_lines():
+    env = Environment()
+    write_first.on_env(env)
+    template = "<nav>\n  {% if link %}\n    <a>\n  {% endif %}\n</nav>{{ article }}"
+    article = "<pre>\n    a\n\n    b</pre>"
+    assert env.from_string(template).render(link=True, article=article) == f"<nav>\n    <a>\n</nav>{article}"
