@@ -38,7 +38,6 @@ def answer(runs: pd.DataFrame, manifest: Mapping[str, Any]) -> Answer:
     }
     claims = [
         Claim("unfinished", unfinished),
-        Claim("all_finished", ordered, lambda rows: not len(unfinished) and not len(not_run)),
         Claim("not_run", not_run),
     ]
     return assemble(facts, claims, _make_tables(unfinished, not_run, sizes), [])

@@ -124,7 +124,7 @@ def farthest_error(predicted_ns: Any, low_ns: Any, high_ns: Any) -> Any:
 
 
 def run_id_after(run: Mapping[str, Any], names: Iterable[str]) -> str:
-    """Id of the run that `run` is with the changes; of a script, the name that `try` gives it."""
+    """Id of the run that `run` is with the changes; of a script, the name of its recording with them."""
     if str(run.get("workload")) == SCRIPT:
         return name_changed(str(run["run_id"]), names)
     fields = {name: run[name] for name in Run.model_fields if name in run and not pd.isna(run[name])}

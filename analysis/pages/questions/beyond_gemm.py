@@ -178,11 +178,6 @@ def _tables(frames: BeyondGemmData) -> list[Table]:
     ]
 
 
-def draw_families(runs: pd.DataFrame, kernels: pd.DataFrame) -> list[Chart]:
-    """Return the chart of kernel families in the forward passes of a recording, as `answer` has it."""
-    return _charts(_frames(runs, kernels))
-
-
 def _charts(frames: BeyondGemmData) -> list[Chart]:
     options = {"by": frames.by, "order": frames.order}
     rows = _find_measured_span(frames.long)

@@ -92,6 +92,13 @@ def _columns_where_known(rows: pd.DataFrame, column: Column) -> tuple[Column, ..
     return (column,) if rows[column.key].notna().any() else ()
 
 
+_RATES = (
+    Column("transfer_ns", "transfer", "ms", absent="n/a"),
+    Column("bus_rate", "rate over the link", "byte_rate", absent="n/a"),
+    Column("link_share", "÷ alone", "share", bar=True, absent="n/a"),
+)
+
+
 def _tables_of_link(frames: SeveralGpusData, case: tuple[Column, ...]) -> list[Table]:
     """Collectives, their messages, and what the link gives alone."""
     return [
@@ -103,9 +110,7 @@ def _tables_of_link(frames: SeveralGpusData, case: tuple[Column, ...]) -> list[T
                 Column("collective", "collective", "code"),
                 Column("calls", "calls", "count"),
                 Column("bytes", "messages", "bytes", absent="not recorded"),
-                Column("transfer_ns", "transfer", "ms", absent="n/a"),
-                Column("bus_rate", "rate over the link", "byte_rate", absent="n/a"),
-                Column("link_share", "÷ alone", "share", bar=True, absent="n/a"),
+                *_RATES,
             ),
             frames.collectives,
         ),
@@ -118,9 +123,7 @@ def _tables_of_link(frames: SeveralGpusData, case: tuple[Column, ...]) -> list[T
                 Column("message_bytes", "message", "mib"),
                 Column("calls", "calls", "count"),
                 Column("waiting_ns", "waiting", "ms", absent="n/a"),
-                Column("transfer_ns", "transfer", "ms", absent="n/a"),
-                Column("bus_rate", "rate over the link", "byte_rate", absent="n/a"),
-                Column("link_share", "÷ alone", "share", bar=True, absent="n/a"),
+                *_RATES,
             ),
             frames.messages,
         ),
