@@ -11,14 +11,15 @@ from profiler_job.analysis.render.pipe_tables import write_caption, write_pipes
 NOT_KNOWN = Markup("not known")
 
 
-def to_markdown(screen: Mapping[str, Any], csv_link: str) -> Markup:
-    """Return the caption and the pipe tables of a screen (`pages.first_screen`)."""
+def to_markdown(screen: Mapping[str, Any], csv_link: str, step: str = "") -> Markup:
+    """Return the caption and the pipe tables of a screen (`pages.first_screen`). step: whose screen it is, if the page
+    has several."""
     tables = [_tabulate_numbers(screen["numbers"])]
     if len(screen["parts"]):
         tables.insert(0, _tabulate_parts(screen))
     if screen["cards"]:
         tables.append(_tabulate_cards(screen["cards"]))
-    return write_caption(screen["headline"], csv_link) + Markup("\n\n").join(tables)
+    return write_caption(": ".join(filter(None, (step, screen["headline"]))), csv_link) + Markup("\n\n").join(tables)
 
 
 def _tabulate_parts(screen: Mapping[str, Any]) -> Markup:

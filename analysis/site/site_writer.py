@@ -376,7 +376,9 @@ class _Page:
         choices = self.render_part("home_picker.html", picker=picker)
         screens = self.render_part("home_states.html", states=states, shown=shown)
         html = Markup('<div class="home" id="home">\n{}\n{}\n</div>').format(choices, screens)
-        return self._add_figure(csv_link, screen_source.to_markdown(known[shown], csv_link), html)
+        return self._add_figure(
+            csv_link, screen_source.to_markdown(known[shown], csv_link, f"{picker['words']}, {shown}"), html
+        )
 
     def render_part(self, template: str, **extra: Any) -> Markup:
         """HTML of a template, without blank lines."""

@@ -1,6 +1,7 @@
 """How many steps a number needs: what the first steps are worth, from recordings and from made-up steps."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -69,6 +70,15 @@ def test_processes_that_differ_are_told_from_steps_that_do():
     apart = first_steps.spreads_of(timed(*(100 + 10 * run + rng.normal(0, 2, 20) for run in range(5)))).iloc[0]
     assert alike["between"] < alike["within"]
     assert apart["between"] > warm_up.CHANCE * apart["expected"] and apart["between"] > apart["within"]
+
+
+@pytest.mark.parametrize("between, holds", [(0.0424, []), (0.05, ["between"]), (0.03, ["within"])])
+def test_spreads_that_read_the_same_are_not_compared(between, holds):
+    spreads = pd.DataFrame({"between": [between], "within": [0.0418], "expected": [0.1]})
+    joined = pd.DataFrame(columns=["main_ns", "median_min_ns", "median_max_ns", "off"], dtype=float)
+    frames = SimpleNamespace(spreads=spreads, joined=joined, sessions=pd.DataFrame(columns=warm_up.CASE))
+    found = {claim.key: claim for claim in warm_up._process_claims(frames)}
+    assert [key for key in ("between", "within") if found[key].holds] == holds
 
 
 def test_warmed_up_runs_say_nothing_of_first_steps():

@@ -50,6 +50,13 @@ def test_a_question_is_short_before_its_details(report, slug):
     assert count_words(words) <= MOST_WORDS and len(NUMBER.findall(words)) <= MOST_NUMBERS, words
 
 
+def test_the_home_page_names_the_step_that_it_shows(report):
+    index = (report.parent / "index.md").read_text()
+    assert re.search(
+        r"^\*\*\S+ .*, [\d,]+ tokens, batch \d+, .+: .+\*\* · \[CSV\]\(report/csv/index/step\.csv\)$", index, re.M
+    )
+
+
 def test_a_page_has_its_pictures_in_files_and_the_site_has_them_in_its_pages(site, report):
     page = (report / "forward-time.md").read_text()
     (picture,) = re.findall(r"!\[[^\]]+\]\((csv/[^)]+\.svg)\)", page)

@@ -244,14 +244,15 @@ def _process_claims(frames: WarmUpData) -> list[Claim]:
     """How processes differ, and how the main recording does."""
     spreads, joined = frames.spreads, frames.joined
     unlike = spreads[spreads["between"] > CHANCE * spreads["expected"]]
+    between, within = (spreads[name].round(3) for name in ("between", "within"))  # as pages print them
     outside = (joined["main_ns"] < joined["median_min_ns"]) | (joined["main_ns"] > joined["median_max_ns"])
     return [
         Claim("processes", unlike, facts=_find_first(spreads)),
         Claim(
             "alike", spreads, lambda rows: not len(unlike) and rows["between"].notna().any(), facts=extremes("within")
         ),
-        Claim("between", spreads[spreads["between"] > spreads["within"]], facts=_find_first(spreads)),
-        Claim("within", spreads[spreads["between"] <= spreads["within"]], facts=_find_first(spreads)),
+        Claim("between", spreads[between > within], facts=_find_first(spreads)),
+        Claim("within", spreads[between < within], facts=_find_first(spreads)),
         Claim("sessions", frames.sessions, lambda rows: rows.duplicated(CASE).any(), facts=_find_most_different),
         Claim("main_outside", joined[outside], facts=_find_furthest(joined)),
         Claim("main_inside", joined, lambda rows: not outside.any(), facts=_find_furthest(joined)),
@@ -288,7 +289,7 @@ def _tabulate_numbers(frames: WarmUpData, case: tuple[Column, ...]) -> list[Tabl
             (
                 *case,
                 Column("warm_up", "warm-up steps", "count"),
-                Column("statistic", "of the steps"),
+                Column("statistic", "statistic"),
                 spread_column("number", "number"),
                 Column("error", "furthest off", "share"),
             ),
@@ -338,7 +339,7 @@ def _tabulate_first_step(frames: WarmUpData, case: tuple[Column, ...]) -> list[T
         Table(
             "anatomy",
             "The first step under nsys against the later ones",
-            (*case, Column("label", "host time in"), *times, Column("share", "of the extra", "share", bar=True)),
+            (*case, Column("label", "host time in"), *times, Column("share", "share of extra", "share", bar=True)),
             frames.anatomy,
         ),
         Table(
