@@ -6,7 +6,7 @@
 from enum import StrEnum
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, PositiveFloat, ValidationError
 
 from profiler_job.jobs.contract import integrity
 from profiler_job.jobs.contract.errors import ProfilerError
@@ -69,7 +69,7 @@ class TuneRatio(TuningRecord):
     """How many times as fast a variant is as another one: the median of paired rounds (or pairs of processes), with its
     95% interval. Above 1 is faster."""
 
-    times_as_fast: float
+    times_as_fast: PositiveFloat
     low: float
     high: float
     num_pairs: int
@@ -129,7 +129,7 @@ class BaseStep(TuningRecord):
     step. precision: in which most matmuls ran, `fp32`, `tf32` or `bf16`. peak_bytes: most memory that was allocated.
     A value that is not known is None."""
 
-    step_ns: float
+    step_ns: PositiveFloat
     tokens_per_step: int | None = None
     sequences_per_step: int | None = None
     flops: float | None = None
@@ -150,7 +150,7 @@ class LadderStep(TuningRecord):
     change: str
     changes: tuple[str, ...]
     method: Method
-    step_ns: float
+    step_ns: PositiveFloat
     ratio_before: TuneRatio
     ratio_base: TuneRatio | None = None
     precision: str = ""
@@ -179,8 +179,8 @@ class Confirmation(TuningRecord):
     """The winner and the script without changes in fresh processes by turns, each undisturbed: the medians of their
     steps (ns), a process each, and their peaks of allocated memory (bytes)."""
 
-    base_ns: tuple[float, ...] = ()
-    winner_ns: tuple[float, ...] = ()
+    base_ns: tuple[PositiveFloat, ...] = ()
+    winner_ns: tuple[PositiveFloat, ...] = ()
     base_peak_bytes: int | None = None
     winner_peak_bytes: int | None = None
 
