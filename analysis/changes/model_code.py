@@ -71,12 +71,12 @@ def wrap_steps(program: Program, word: str, context: str, mark: str) -> FoundEdi
                 to_write.append(LineToWrite(file.name, opened.lineno, line, why))
             continue
         made = _wrap_step(step, f"with {line}:")
-        if made is None:
+        imports = [] if name_torch(file) else import_torch(file)
+        if made is None or not (imports or name_torch(file)):
             why = "around forward pass and loss, up to this call of backward"
             to_write.append(LineToWrite(file.name, step.backward.lineno, f"with {line}:", why))
         else:
-            edits += made
-            edits += [] if name_torch(file) else import_torch(file)
+            edits += [*made, *imports]
     edits = [*dict.fromkeys(edits)]
     if do_overlap(edits):
         edits = []
@@ -90,7 +90,7 @@ def wrap_steps(program: Program, word: str, context: str, mark: str) -> FoundEdi
 
 
 def import_torch(file: SourceFile) -> list[Edit]:
-    """Import torch before the first other import."""
+    """Import torch before the first other import; [] if a file imports nothing."""
     first: ast.stmt | None = next(
         (statement for statement in file.tree.body if isinstance(statement, ast.Import | ast.ImportFrom)), None
     )

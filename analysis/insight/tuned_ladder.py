@@ -165,8 +165,8 @@ def _list_facts(steps: pd.DataFrame, price: GpuPrice | None) -> Iterator[str]:
         yield compare("", *rates)
     if pd.notna(last["mfu_share"]):
         known = [row for row in (first, last) if pd.notna(row["mfu_share"])]
-        peak = "of the data sheet's peak in"
-        texts = [f"{format_share(row['mfu_share'])} {peak} {row['precision'].upper()}" for row in known]
+        peak = "the data sheet's peak in"
+        texts = [f"{format_share(row['mfu_share'])} of {peak} {row['precision'].upper()}" for row in known]
         yield f"MFU {texts[-1]}" + (f", before {texts[0]}" if len(steps) > 1 and len(known) > 1 else "")
     if price and pd.notna(last["usd_per_million"]):
         prices = format_quantities("USD", first["usd_per_million"], last["usd_per_million"])

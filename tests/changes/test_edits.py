@@ -23,6 +23,12 @@ def test_cudnn_is_the_first_choice_around_forward_pass_and_loss():
     assert apply(prefer_cudnn, RANGES).count("sdpa_kernel") == 2
 
 
+def test_a_file_that_imports_nothing_is_left_to_write():
+    program = Program((SourceFile("train.py", '"""Words."""\nmodel(x).sum().backward()\n'),))
+    found = prefer_cudnn(program)
+    assert not found.edits and found.to_write[0].line == 2
+
+
 def test_blocks_are_compiled_where_the_model_is_made():
     text = """
         import torch
