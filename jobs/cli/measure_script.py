@@ -5,6 +5,7 @@ import errno
 import re
 import shlex
 import shutil
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from profiler_job.jobs.cli.console import fail, handle_termination
+from profiler_job.jobs.cli.console import err, fail, handle_termination
 from profiler_job.jobs.cli.follow_up import ingest
 from profiler_job.jobs.cli.report_lock import find_report_folder, hold_report_folder
 from profiler_job.jobs.contract.exit_codes import ExitCode
@@ -133,6 +134,18 @@ def measure_loops(
 
 def attempt(followed: script.Script, results: Path) -> tuple[Path, dict[str, Any]]:
     """Measure as `script.measure` does. Raises ScriptFailedError; any other error ends the program."""
+    try:
+        with hold_results(results, followed.name):
+            return script.measure(followed, results)
+    except CollectorError as error:
+        raise fail(str(error), ExitCode.MISSING) from None
+
+
+@contextmanager
+def hold_results(results: Path, name: str, at_signal: str = "") -> Iterator[None]:
+    """Lock the results of a script while it is measured. The program ends with a message and an exit code at a signal,
+    if another job measures it, if its command cannot be started, or if results cannot be written. at_signal: what is
+    printed when a signal ends it."""
     received: list[int] = []
 
     def terminate(number: int, frame: object) -> None:
@@ -141,15 +154,15 @@ def attempt(followed: script.Script, results: Path) -> tuple[Path, dict[str, Any
 
     handle_termination(terminate)
     try:
-        with Results(results, f".{followed.name}").lock(is_removed=True):
-            return script.measure(followed, results)
+        with Results(results, f".{name}").lock(is_removed=True):
+            yield
     except KeyboardInterrupt:
-        raise typer.Exit(128 + (received or [2])[0]) from None
+        if at_signal:
+            err.print(at_signal, style="yellow")
+        raise typer.Exit(128 + (received or [signal.SIGINT])[0]) from None
     except LockedError as error:
         raise fail(f"{error}; wait for it, or choose another --name", ExitCode.LOCKED) from None
-    except CollectorError as error:
-        raise fail(str(error), ExitCode.MISSING) from None
-    except script.CannotStartError as error:
+    except (script.CannotStartError, TargetError) as error:
         raise fail(str(error), error.exit_code) from None
     except OSError as error:
         why = f"{error.filename or results} cannot be written ({error.strerror or error})"

@@ -9,15 +9,22 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from profiler_job.jobs.cli.console import err, fail, handle_termination, out
+from profiler_job.jobs.cli.console import err, fail, out
 from profiler_job.jobs.cli.follow_up import ask, print_tuned
-from profiler_job.jobs.cli.measure_script import NAME, EndOfStep, Name, ScriptCommand, SkippedSteps, check_command
+from profiler_job.jobs.cli.measure_script import (
+    NAME,
+    EndOfStep,
+    Name,
+    ScriptCommand,
+    SkippedSteps,
+    check_command,
+    hold_results,
+)
 from profiler_job.jobs.cli.script_name import choose_default_name
 from profiler_job.jobs.cli.sweep_options import ResultsFolder
 from profiler_job.jobs.contract.changes import TRIABLE, ChangeSetError, RefusalCode, parse_changes
 from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.exit_codes import ExitCode
-from profiler_job.jobs.contract.outputs import TargetError
 from profiler_job.jobs.contract.tuning import (
     TUNE,
     CodePatch,
@@ -27,8 +34,6 @@ from profiler_job.jobs.contract.tuning import (
     write_tuning,
 )
 from profiler_job.jobs.executor.nodes import find_node
-from profiler_job.jobs.executor.result_store import LockedError, Results
-from profiler_job.jobs.executor.script import CannotStartError
 from profiler_job.jobs.executor.tune_search import Search
 from profiler_job.jobs.executor.tuned_script import (
     TunedScript,
@@ -126,28 +131,11 @@ def tune(
         digests=digests,
     )
     tuning.budget_s = 60 * budget
-    received: list[int] = []
-
-    def terminate(number: int, frame: object) -> None:
-        received.append(number)
-        raise KeyboardInterrupt
-
-    handle_termination(terminate)
     try:
-        with Results(results, f".{folder.name}").lock(is_removed=True):
+        with hold_results(results, folder.name, at_signal="ended early; the same command goes on where it was"):
             search(tuning, folder, skip, step, print_progress if form == "text" else print_aside)
-    except KeyboardInterrupt:
-        err.print("ended early; the same command goes on where it was", style="yellow")
-        raise typer.Exit(128 + (received or [2])[0]) from None
-    except LockedError as error:
-        raise fail(f"{error}; wait for it, or choose another --name", ExitCode.LOCKED) from None
-    except (CannotStartError, TargetError) as error:
-        raise fail(str(error), error.exit_code) from None
     except VariantFailedError as error:
         raise fail(f"{error} (see {folder / LOG})", ExitCode.FAILED) from None
-    except OSError as error:
-        why = f"{error.filename or folder} cannot be written ({error.strerror or error})"
-        raise fail(f"{why}; free some space, or give another folder with --results", ExitCode.CANNOT_WRITE) from None
     finish(tuning, folder, price, form, write)
 
 

@@ -1,5 +1,6 @@
 """Ends of commands: one table of exit codes, and no traceback, whatever happens."""
 
+import errno
 import pickle
 import subprocess
 import sys
@@ -7,6 +8,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from profiler_job import __main__
@@ -14,6 +16,7 @@ from profiler_job.__main__ import app
 from profiler_job.analysis.capture.capture_data import ExportError, ExportProblem
 from profiler_job.analysis.comparison.errors import ComparisonProblem, NotComparableError
 from profiler_job.analysis.prediction.abstentions import AbstentionCode, AbstentionError
+from profiler_job.jobs.cli import measure_script
 from profiler_job.jobs.cli.follow_up import StepError, fail_step
 from profiler_job.jobs.contract.errors import OutputError, ProfilerError, describe_bug, end_with
 from profiler_job.jobs.contract.exit_codes import MEANINGS, ExitCode
@@ -317,3 +320,13 @@ def test_where_python_is_called_python3_the_command_says_so(tmp_path, monkeypatc
     monkeypatch.setenv("PATH", str(tmp_path))
     done = CliRunner().invoke(app, ["profile", "python", "train.py"])
     assert done.exit_code == ExitCode.USAGE and done.stderr.endswith("python3 train.py\n")
+
+
+@pytest.mark.parametrize(("number", "is_full"), [(errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EROFS, False)])
+def test_only_a_full_disk_needs_space(tmp_path, monkeypatch, capsys, number, is_full):
+    monkeypatch.setattr(measure_script, "handle_termination", lambda handler: None)
+    with pytest.raises(typer.Exit) as ended, measure_script.hold_results(tmp_path, "train"):
+        raise OSError(number, "refused", "written")
+    printed = " ".join(capsys.readouterr().err.split())
+    assert ended.value.exit_code == ExitCode.CANNOT_WRITE and "written cannot be written (refused)" in printed
+    assert ("free some space" in printed) == is_full and "--results" in printed
