@@ -129,7 +129,11 @@ TABLES: dict[str, tuple[Column, ...]] = {
         _RUN_ID,
         _RANK,
         _PROCESS,
-        Column("collector", "category", "timer (unprofiled, device synchronised) | nsys (NVTX host range)"),
+        Column(
+            "collector",
+            "category",
+            "timer (unprofiled, device synchronised) | nsys (host range under nsys or torch.profiler)",
+        ),
         _STEP,
         Column("phase", "category", f"{_PHASES} | {ranges.STEP} (the whole step)"),
         Column("wall_ns", "int64", "wall time on the host"),
