@@ -142,12 +142,15 @@ def _describe_gain(tuning: Tuning) -> str:
 
 
 def infer_step_times(tuning: Tuning) -> list[float]:
-    """Return how long a step takes with each step of the ladder, in ns. A step that took turns with the script as it is
-    has the median of these turns. Any other has the time of the one before it, divided by their ratio: what both took
-    in turns of another moment cannot be compared with the script as it is."""
-    times = [tuning.base.step_ns] if tuning.base else []
-    for step in tuning.ladder if tuning.base else []:
-        times.append(times[-1] / step.ratio_before.times_as_fast if step.ratio_base is None else step.step_ns)
+    """Return how long a step takes with each step of the ladder, in ns. Times agree with ratios: the time of the
+    script as it is, divided by the ratio; for a step that took no turns with it, the time of the step before, divided
+    by their ratio. Median times of turns at different moments cannot be compared."""
+    if tuning.base is None:
+        return []
+    times = [tuning.base.step_ns]
+    for step in tuning.ladder:
+        known, ratio = (times[-1], step.ratio_before) if step.ratio_base is None else (times[0], step.ratio_base)
+        times.append(known / ratio.times_as_fast)
     return times[1:]
 
 
