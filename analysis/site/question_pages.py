@@ -141,13 +141,12 @@ class _Twin:
         self.site.write(
             f"report/{slug}.md", template, answer, **words, conditions=describe_question_conditions(self.rec)
         )
-        return {"twin": {"slug": slug, "verdict": self.site.block(question.page, template, answer, "verdict")}}
+        return {"twin": {"slug": slug}}
 
 
 def _words(question: Question) -> dict[str, Any]:
     """The head of a question's answer."""
-    searched = list(question.searched)
-    return {"letter": question.letter, "title": question.title, "section": question.section.value, "searched": searched}
+    return {"title": question.title, "searched": list(question.searched)}
 
 
 def write_overview_of_script(
@@ -207,4 +206,5 @@ def _write_question(
         answer = token_costs.with_costs(answer, rec.runs, rec.steps, rec.processes, rec.telemetry, price)
         words["costed"] = {"price": price}
     site.write(question.page, template, answer, **words, **measured)
-    return {**words, **measured, "slug": question.slug, "verdict": site.block("index.md", template, answer, "verdict")}
+    verdict = site.block("index.md", template, answer, "verdict")
+    return {"title": question.title, "slug": question.slug, "verdict": verdict}

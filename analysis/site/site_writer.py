@@ -170,7 +170,7 @@ class Site:
 
     def block(self, path: str, template: str, answer: Answer, block: str, **extra: Any) -> Markup:
         """One block of a template as it would read on the page `path`, on one line: the verdict of a question, for the
-        overview."""
+        home page."""
         page = _Page(self, path, answer)
         loaded = page.environment().get_template(template)
         words = "".join(loaded.blocks[block](loaded.new_context(page.context() | extra)))
