@@ -57,7 +57,7 @@ def test_a_part_of_the_step_is_read_out(page, address):
     page.locator(".state:visible svg.ici a").nth(1).focus()
     assert read.inner_text() == page.locator(".state:visible svg.ici a").nth(1).get_attribute("aria-label")
     page.keyboard.press("Enter")
-    page.locator(".state:visible table.parts").wait_for(state="visible")  # the address changes first, then the table opens
+    page.locator(".state:visible table.parts").wait_for(state="visible")
 
 
 def test_it_is_a_drawing_to_take_along(page, address):
