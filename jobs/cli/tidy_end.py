@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 ENDING = {
     signal.SIGTERM: (signal.SIG_DFL,),
@@ -27,29 +28,32 @@ def end_tidily() -> Iterator[list[int]]:
         return
 
     def end(number: int, frame: FrameType | None) -> None:
-        if _is_in_destructor(frame):  # Python would ignore it
-            signal.signal(signal.SIGALRM, lambda _, later: end(number, later))
-            signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
-            return
         received.append(number)
         signal.signal(number, signal.SIG_DFL)
-        if number == signal.SIGINT:
+        throw()
+
+    def throw(*_: Any) -> None:
+        if received[0] == signal.SIGINT:
             raise KeyboardInterrupt
-        sys.exit(128 + number)
+        sys.exit(128 + received[0])
+
+    def throw_again(ignored: "sys.UnraisableHookArgs") -> None:
+        """Python ignores what is raised in a destructor, and pydantic what is raised while it builds a class."""
+        if not received or not isinstance(ignored.exc_value, KeyboardInterrupt | SystemExit):
+            print_ignored(ignored)
+            return
+        signal.signal(signal.SIGALRM, throw)
+        signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
 
     handlers = {number: signal.getsignal(number) for number in ENDING}
     handled = {number: handler for number, handler in handlers.items() if handler in ENDING[number]}
     for number in handled:
         signal.signal(number, end)
+    print_ignored, sys.unraisablehook = sys.unraisablehook, throw_again
     try:
         yield received
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        sys.unraisablehook = print_ignored
         for number, handler in handled.items():
             signal.signal(number, handler)
-
-
-def _is_in_destructor(frame: FrameType | None) -> bool:
-    """Whether code runs in the destructor of an object, whose exceptions Python ignores."""
-    while frame is not None and frame.f_code.co_name != "__del__":
-        frame = frame.f_back
-    return frame is not None

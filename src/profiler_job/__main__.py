@@ -1,6 +1,11 @@
 """The program: one command for both sides. What a subcommand needs is imported when it runs, so that help needs
 neither torch nor pandas."""
 
+if __name__ == "__main__":  # `python -m profiler_job`: before all imports, which Ctrl-C would end with a traceback
+    from profiler_job.start import start
+
+    start()  # imports this module by its name, and exits
+
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -250,7 +255,3 @@ def prepare(
 ) -> None:
     """Find nsys when it is not on PATH."""
     add_nsys_to_path()
-
-
-if __name__ == "__main__":
-    app()

@@ -1,4 +1,4 @@
-"""The entry of the installed program.
+"""The entry of the program, installed or as `python -m profiler_job`.
 
 Python answers Ctrl-C by a traceback. Until the program can, Ctrl-C ends it as it ends programs that are not Python's.
 """
