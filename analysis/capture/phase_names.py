@@ -20,22 +20,28 @@ class PhaseNames(NamedTuple):
     examples: tuple[str, ...]
 
 
-YOURS, PROFILE, PYTORCH, LIGHTNING, MEGATRON, DEEPSPEED = (
+YOURS, PROFILE, PYTORCH, LIGHTNING, MEGATRON, DEEPSPEED, LLM_C = (
     "your own",
     "`profile`",
     "PyTorch",
     "Lightning",
     "Megatron-LM",
     "DeepSpeed",
+    "llm.c",
 )
-_PREFIX = r"(?:(?:phase|train(?:ing|er)?|step|iter|model|loop)[/:|] ?)?"
+_PREFIX = (
+    r"(?:(?:\d+ -|(?:rank|mb|micro[ _]?batch|step|iter)[ _]?\d+[ _/:|-]|"
+    r"(?:phase|train(?:ing|er)?|step|iter|model|loop)[/:|]) ?)*"
+)
 """What people put before the name of a phase."""
+_NUMBER = r"(?:[ _#:.-]*(?:(?:micro(?:[ _]?batch)?|step|iter(?:ation)?|batch|block|layer)[ _]?)?\d+)?"
+"""What people put after it."""
 _LIGHTNING = r"\[pl\]\[profile\](\[[^]]*\])?([\w.]*[.])?"
 
 
 def _make_names(phase: str, source: str, pattern: str, *examples: str) -> PhaseNames:
     if source == YOURS:  # people name ranges by calls, too: `loss.backward()`, `clip_grad_norm_`
-        pattern = rf"{_PREFIX}(?:{pattern})_?(\(\))?"
+        pattern = rf"{_PREFIX}(?:{pattern})_?(\(\))?{_NUMBER}"
     return PhaseNames(phase, source, re.compile(pattern, re.IGNORECASE), examples)
 
 
@@ -44,55 +50,59 @@ NAMES = (
         vocabulary.DATA,
         YOURS,
         r"data|data[ _]?load(er|ing)?|(get|next|load|fetch)[ _]?(data|batch)|dataloader[ _.]next|"
+        r"data[ _-](fetch(ing)?|staging|prep(aration)?|transfer|copy)|"
         r"(data|batch|inputs?)[ _-]to[ _-](gpu|device|cuda)|(copy|move|transfer)([ _-]\w+)?[ _-]to[ _-]"
-        r"(gpu|device|cuda)|h2d",
-        *("data", "dataloader", "get_batch", "load batch", "data_to_gpu", "copy_to_device"),
+        r"(gpu|device|cuda)|(h2d|host[ _-](to|2)[ _-]device)([ _-](copy|transfer))?",
+        *("data", "dataloader", "get_batch", "load batch", "data_fetch", "data_to_gpu", "copy_to_device", "H2D copy"),
     ),
     _make_names(
         vocabulary.FORWARD,
         YOURS,
-        r"([\w.]+[.]|model[ _])?(forward|fwd)([ _-]?(pass|step))?([ _#:.-]*\d+)?|"
-        r"prefill|decode([ _-]step)?([ _#:.-]*\d+)?",
-        *("forward", "fwd", "forward pass", "Model.forward", "forward_3", "prefill", "decode_3"),
+        r"([\w.]+[.]|(?!feed|fast)[a-z]\w*[ _])?(forward|fwd)([ _-]?(pass|step|prop(agation)?))?|"
+        r"inference|(prefill|decode)([ _-]step)?",
+        *("forward", "fwd", "forward pass", "Model.forward", "item_forward", "forward_3", "forward_micro3"),
+        *("## forward ##", "rank0/forward", "inference", "prefill", "decode_3"),
     ),
     _make_names(
         vocabulary.LOSS,
         YOURS,
-        r"(compute|calc(ulate)?)?[ _]?loss([/_ -](sync|reduce|fn))?|criterion|cross[ _-]?entropy",
-        *("loss", "compute_loss", "Calculate Loss/Sync", "criterion"),
+        r"(compute|calc(ulate)?|ce|lm|mse)?[ _]?loss([/_ -](sync|reduce|fn|func(tion)?|comput(e|ation)|calculation))?|"
+        r"criterion|cross[ _-]?entropy([ _]loss)?",
+        *("loss", "compute_loss", "loss_func", "Loss Calculation", "Calculate Loss/Sync", "criterion"),
     ),
     _make_names(
         vocabulary.EVALUATION,
         YOURS,
-        r"eval(uat(e|ion))?([ _](step|loss|loop))?|valid(ation)?([ _](step|loss|loop))?|estimate_loss",
-        *("evaluation", "eval_step", "validation", "estimate_loss"),
+        r"eval(uat(e|ion))?([ _](step|loss|loop))?|val(id(ation)?)?([ _](step|loss|loop))?|estimate_loss",
+        *("evaluation", "eval_step", "validation", "val_loss", "estimate_loss"),
     ),
     _make_names(vocabulary.PREFILL, PROFILE, r"generation: prefill", "generation: prefill"),
     _make_names(vocabulary.DECODE, PROFILE, r"generation: decode", "generation: decode"),
     _make_names(
         vocabulary.BACKWARD,
         YOURS,
-        r"([\w.]+[.]|loss[ _])?(backward|bwd)([ _-]?(pass|step))?([ _#:.-]*\d+)?",
-        *("backward", "bwd", "backward pass", "loss.backward()", "backward_3"),
+        r"([\w.]+[.]|[a-z]\w*[ _])?(backward|bwd)([ _-]?(pass|step|prop(agation)?))?|back[ _-]?prop(agation)?",
+        *("backward", "bwd", "backward pass", "backprop", "loss.backward()", "loss_backward", "backward_3"),
     ),
     _make_names(
         vocabulary.CLIP,
         YOURS,
-        r"clip|(clip[ _-])?grad(ient)?[ _-](clip(ping)?|norm)|clip[ _-]grad(ient)?s?",
-        *("clip", "grad_clip", "clip_grad_norm_", "gradient clipping"),
+        r"clip([ _-]norm)?|(clip[ _-])?grad(ient)?[ _-](clip(ping)?|norm)|clip[ _-]grad(ient)?s?",
+        *("clip", "grad_clip", "clip_norm", "clip_grad_norm_", "gradient clipping"),
     ),
     _make_names(
         vocabulary.OPTIMIZER,
         YOURS,
         r"optimi[sz]er|optim|opt|((grad)?[ _]?scaler|optim|opt(imi[sz]er)?)[ _.-](step|update)|"
-        r"(param(eter)?|weight)?s?[ _]?update([ _](param(eter)?|weight)s?)?|adamw?([ _.]step)?",
-        *("optimizer", "optim", "opt", "opt_step", "optimizer.step", "scaler.step", "update", "adamw"),
+        r"(param(eter)?|weight)?s?[ _]?update([ _](param(eter)?|weight)s?)?|"
+        r"(adamw?|sgd|muon|lion|lamb|adafactor|shampoo|soap)([ _.]step)?",
+        *("optimizer", "optim", "opt", "opt_step", "optimizer.step", "scaler.step", "update", "adamw", "Muon.step"),
     ),
     _make_names(
         vocabulary.ZERO_GRAD,
         YOURS,
-        r"((optimi[sz]er|optim|opt|model)[._ ])?zero[ _-]grads?",
-        *("zero_grad", "zero-grad", "optimizer.zero_grad()"),
+        r"((optimi[sz]er|optim|opt|model)[._ ])?zero(ing)?[ _-]grad(ient)?s?",
+        *("zero_grad", "zero-grad", "zeroing gradients", "optimizer.zero_grad()"),
     ),
     _make_names(
         vocabulary.DATA,
@@ -179,13 +189,19 @@ NAMES = (
         r"step_microstep|(DeepSpeed|FP16_|BF16_)\w*\.(step|_take_model_step)",
         *("step_microstep", "DeepSpeedEngine.step", "DeepSpeedZeroOptimizer_Stage3.step"),
     ),
+    _make_names(vocabulary.BACKWARD, LLM_C, r"gpt2_backward_and_reduce", "gpt2_backward_and_reduce"),
+    _make_names(vocabulary.CLIP, LLM_C, r"gpt2_calculate_grad_norm", "gpt2_calculate_grad_norm"),
+    _make_names(vocabulary.OPTIMIZER, LLM_C, r"gpt2_update", "gpt2_update"),
 )
 
 _STEP = re.compile(
-    rf"{_PREFIX}((train(ing)?|global|micro)[ _]?)?(step|iter|iteration|ProfilerStep)[ _#:.-]*\d*|"
-    rf"batch[ _#:.-]*\d+|{_LIGHTNING}run_training_batch|train_batch",
+    rf"{_PREFIX}((train(ing)?|global|micro|timed|measured?|bench(mark)?|profiled?)[ _]?)?"
+    r"(step|iter|iteration|ProfilerStep)[ _#:.-]*(\d*|\[\d+, ?\d+[\])])|"
+    r"(epoch[ _]?\d+[ _/:-]*)?(train(ing)?[ _])?batch([ _]?(idx|id))?[ _#:=.-]*\d+|"
+    rf"{_LIGHTNING}run_training_batch|train_batch",
     re.IGNORECASE,
 )
+_DECORATION = re.compile(r"^[\s#=*>~-]+|[\s#=*<~-]+$")
 
 
 def find_phase(name: str, chosen: Mapping[str, str] | None = None) -> str:
@@ -196,23 +212,28 @@ def find_phase(name: str, chosen: Mapping[str, str] | None = None) -> str:
     if name.startswith(vocabulary.FOLLOWED):
         phase = name.removeprefix(vocabulary.FOLLOWED).partition("/")[0]
         return phase if phase in vocabulary.ALL_PHASES else ""
-    return next((names.phase for names in NAMES if names.pattern.fullmatch(name.strip())), "")
+    if holds_forward_and_backward(name):
+        return ""
+    plain = _DECORATION.sub("", name)
+    return next((names.phase for names in NAMES if names.pattern.fullmatch(plain)), "")
 
 
 _WARM_UP = re.compile(
-    r"(\w+[ _/:-])?warm[ _-]?ups?([ _-]?(step|iter|iteration|run|batch|phase)s?)?[ _#:.-]*\d*", re.IGNORECASE
+    r"(\w+[ _/:-])?warm[ _-]?ups?([ _-]?(step|iter|iteration|run|batch|phase)s?)?[ _#:.-]*\d*|"
+    r"warming[ _-]up|.*\(warm[ _-]?up\)",
+    re.IGNORECASE,
 )
 _BOTH = re.compile(rf"{_PREFIX}(forward|fwd)[ _/&+-]*(and[ _-])?(backward|bwd)([ _-]?(pass|step))?", re.IGNORECASE)
 
 
 def is_warm_up(name: str) -> bool:
     """Whether a range called `name` marks steps of warm-up, which no median should hold."""
-    return _WARM_UP.fullmatch(name.strip()) is not None
+    return _WARM_UP.fullmatch(_DECORATION.sub("", name)) is not None
 
 
 def holds_forward_and_backward(name: str) -> bool:
     """Whether a range called `name` marks forward and backward together, and so neither phase."""
-    return _BOTH.fullmatch(name.strip()) is not None
+    return _BOTH.fullmatch(_DECORATION.sub("", name)) is not None
 
 
 def parse_module(name: str) -> str | None:
@@ -223,7 +244,7 @@ def parse_module(name: str) -> str | None:
 
 def is_step(name: str) -> bool:
     """Whether a range called `name` marks one training step."""
-    return _STEP.fullmatch(name.strip()) is not None
+    return _STEP.fullmatch(_DECORATION.sub("", name)) is not None
 
 
 def parse_phases(options: Sequence[str]) -> dict[str, str]:

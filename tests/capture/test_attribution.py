@@ -355,6 +355,38 @@ def test_rows_in_any_order_give_the_same(export, tmp_path):
         ("copy_to_device", "data"),
         ("prefill", "forward"),
         ("decode", "forward"),
+        ("Forward_Pass", "forward"),
+        ("Model Forward Pass", "forward"),
+        ("forward_micro3", "forward"),
+        ("## forward ##", "forward"),
+        ("## item_forward ##", "forward"),
+        ("## next_batch ##", "data"),
+        ("data_fetch", "data"),
+        ("data_staging", "data"),
+        ("H2D copy", "data"),
+        ("0 - prefill", "forward"),
+        ("rank0/forward", "forward"),
+        ("step_10_forward", "forward"),
+        ("loss_func", "loss"),
+        ("Loss Calculation", "loss"),
+        ("ce_loss", "loss"),
+        ("Loss Backward", "backward"),
+        ("loss1.backward()", "backward"),
+        ("BackwardPass", "backward"),
+        ("backpropagation", "backward"),
+        ("clip_norm", "clip"),
+        ("Muon.step", "optimizer"),
+        ("zeroing gradients", "zero_grad"),
+        ("val_loss", "evaluation"),
+        ("gpt2_forward", "forward"),
+        ("gpt2_backward_and_reduce", "backward"),
+        ("gpt2_calculate_grad_norm", "clip"),
+        ("gpt2_update", "optimizer"),
+        ("fwd_bwd", ""),
+        ("forward_and_backward", ""),
+        ("feed_forward", ""),
+        ("scheduler.step", ""),
+        ("optimized_paged_attention", ""),
         ("forward-backward", ""),
         ("batch_norm_3", ""),
         ("backward_hook", ""),
@@ -367,12 +399,20 @@ def test_phases_of_other_programs_are_recognised(name, phase):
     assert find_phase(name) == phase
 
 
-@pytest.mark.parametrize("name", ["step", "Step 12", "iter_3", "Batch_3", "global_step_12", "train/step 4"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("step", "Step 12", "iter_3", "Batch_3", "global_step_12", "train/step 4", "Step::3", "iteration[0,32)"),
+        *("train_step_003", "timed_step", "epoch_0_batch_3", "batch_idx=3", "train_batch_12"),
+    ],
+)
 def test_steps_of_other_programs_are_recognised(name):
     assert is_step(name)
 
 
-@pytest.mark.parametrize("name", ["Warm-up Step 1", "warmup", "warm_up_3", "train/warmup iteration 2"])
+@pytest.mark.parametrize(
+    "name", ["Warm-up Step 1", "warmup", "warm_up_3", "train/warmup iteration 2", "BACKWARD (warmup)"]
+)
 def test_steps_of_warm_up_are_no_steps_to_count(name):
     assert is_warm_up(name) and not is_step(name)
 
