@@ -15,23 +15,25 @@ import typer.main
 from markdown.extensions.toc import slugify
 
 from profiler_job.__main__ import app
-from profiler_job.analysis.capture import phase_names
+from profiler_job.analysis.capture import limits, phase_names
 from profiler_job.analysis.capture.attribution import ATTRIBUTIONS
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.capture.nsys_reports import REPORTS
 from profiler_job.analysis.comparison import print_comparison as comparing
 from profiler_job.analysis.comparison.judge import METRICS
 from profiler_job.analysis.insight import findings
+from profiler_job.analysis.insight.loading import COLUMNS
 from profiler_job.analysis.insight.section_columns import SECTIONS
 from profiler_job.analysis.insight.summary import summarise
 from profiler_job.jobs.contract import axes, exit_codes
 from profiler_job.jobs.contract.json_format import FORMAT_VERSION, add_format_version
+from tests.reference_pages import render
 
 ROOT = Path(__file__).parents[1]
 GUIDE = sorted((ROOT / "site" / "guide").glob("*.md"))
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "site" / "extend.md", *GUIDE]
 SPECS = [*sorted((ROOT / "jobs" / "engines").iterdir()), ROOT / "jobs" / "sweep.yaml", ROOT / "docker" / "compose.yaml"]
-MEASURE, SHOW, COMPARE = (ROOT / "site" / "guide" / name for name in ("measure.md", "show.md", "compare.md"))
+MEASURE, COMPARE = (ROOT / "site" / "guide" / name for name in ("measure.md", "compare.md"))
 EXAMPLES = {
     *(f"analysis/pages/questions/peak_memory.{kind}" for kind in ("py", "md")),
     *(f"{side}/changes/convolution_search.py" for side in ("analysis", "jobs/follow")),
@@ -57,6 +59,11 @@ def options_of(command: click.Command) -> set[str]:
     return {"--help"} | {name for one in command.params for name in one.opts if name.startswith("--")}
 
 
+def read_page(page: str) -> str:
+    """The Markdown of a generated page."""
+    return render()[f"report/{page}.md"]
+
+
 def code_of(page: Path) -> str:
     """The lines of the page's console blocks and its inline code."""
     text = page.read_text(encoding="utf-8")
@@ -65,10 +72,10 @@ def code_of(page: Path) -> str:
     return "\n".join(blocks + re.findall(r"`([^`\n]+)`", prose))
 
 
-def rows_below(page: Path, heading: str) -> list[list[str]]:
-    """The cells of the first table whose first heading is `heading`, without its two lines of headings."""
-    table = re.search(rf"^\| {re.escape(heading)} \|.*\n\|[-| :]+\n((?:\|.*\n?)+)", page.read_text(), re.MULTILINE)
-    assert table, f"{page.name} has no table of {heading}"
+def rows_below(page: str, heading: str) -> list[list[str]]:
+    """The cells of the first table of a page whose first heading is `heading`, without its two lines of headings."""
+    table = re.search(rf"^\| {re.escape(heading)} \|.*\n\|[-| :]+\n((?:\|.*\n?)+)", page, re.MULTILINE)
+    assert table, f"there is no table of {heading}"
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table[1].splitlines()]
 
 
@@ -104,42 +111,34 @@ def test_there_is_one_command(page):
     assert not re.search(r"python -m (jobs|analysis)\b", page.read_text())
 
 
-def test_every_command_and_every_option_is_documented():
-    code = "\n".join(code_of(page) for page in GUIDE)
-    listed = {marked(name)[0] for name, _ in rows_below(MEASURE, "subcommand")}
-    assert set(commands()) == listed | {name for name, _ in COMMAND.findall(code)}
+def test_the_page_of_commands_has_every_command_and_every_option():
+    sections = re.split(r"^### (.+)\n", read_page("commands"), flags=re.MULTILINE)[1:]
+    listed = dict(zip(sections[::2], sections[1::2]))
+    assert list(listed) == list(commands())
     for name, command in commands().items():
-        missing = options_of(command) - {"--help"} - set(re.findall(r"--[a-z][a-z-]*", code))
-        assert not missing, f"no page of the guide has {', '.join(missing)} of {name}"
+        rows = rows_below(listed[name], "option")
+        assert {word for row in rows for word in marked(row[0])} >= options_of(command), name
+        arguments = [one for one in command.params if one.param_type_name == "argument"]
+        assert len([value for names, value, _ in rows if not names and marked(value)]) == len(arguments), name
+        assert all(row[2] for row in rows), name
 
 
-def test_options_are_said_to_belong_to_the_commands_that_have_them():
-    rows = rows_below(MEASURE, "option")
-    rows = [(marked(option)[0].split()[0], of if of != "the same" else rows[0][1]) for option, of, _ in rows]
-    shared = {option: set(of.split(", ")) for option, of in rows if option not in NOT_YET}
-    assert shared == {
-        option: {name for name, one in commands().items() if option in options_of(one)} for option in shared
-    }
-    with_options_of_their_own = {
-        "profile",
-        "tune",
-        "show",
-        "answers",
-        "compare",
-        "history",
-        "predict",
-        "site",
-        "publish-data",
-        "install-nsys",
-    }
-    for name in set(commands()) - with_options_of_their_own:
-        assert options_of(commands()[name]) <= {"--help", *shared}, name
+def test_an_option_has_its_default_and_its_choices():
+    rows = rows_below(read_page("commands").partition("### run\n")[2], "option")
+    known = {marked(names)[0]: (marked(value), meaning) for names, value, meaning in rows if names}
+    assert known["--device"] == (["cuda", "cpu"], "cuda, or cpu to try things out without a GPU. Default: `cuda`.")
+    assert known["--results"][1].endswith("Variable: `PROFILER_RESULTS`. Default: `results`.")
+    assert known["--retry"][0] == []
+
+
+def test_the_page_of_commands_names_the_reports_of_nsys():
+    assert all(name in read_page("commands") for name in REPORTS)
 
 
 def test_the_exit_codes_are_those_of_the_program_and_stand_once():
-    documented = [(int(code), meaning) for code, meaning in rows_below(MEASURE, "exit code")]
+    documented = [(int(code), meaning) for code, meaning in rows_below(read_page("commands"), "exit code")]
     assert documented == [(int(code), meaning) for code, meaning in exit_codes.MEANINGS.items()]
-    assert sum("| exit code" in page.read_text() for page in PAGES) == 1
+    assert not any("| exit code" in page.read_text() for page in PAGES)
 
 
 def emitted() -> dict[str, set[str]]:
@@ -155,7 +154,9 @@ def emitted() -> dict[str, set[str]]:
 
 
 def test_the_events_and_their_fields_are_those_of_the_program():
-    documented = {marked(event)[0]: set(marked(fields)) for event, fields, _ in rows_below(MEASURE, "event")}
+    documented = {
+        marked(event)[0]: set(marked(fields)) for event, fields, _ in rows_below(read_page("output"), "event")
+    }
     events = {event: fields for event, fields in emitted().items() if event not in NO_MORE}
     assert set(documented) - NOT_YET == set(events) - NOT_YET
     for event, fields in events.items():
@@ -163,41 +164,49 @@ def test_the_events_and_their_fields_are_those_of_the_program():
 
 
 def test_the_axes_and_their_values_are_those_of_a_sweep_file():
-    documented = {marked(axis)[0]: set(marked(values)) for axis, values in rows_below(MEASURE, "axis")}
+    documented = {marked(axis)[0]: set(marked(values)) for axis, values in rows_below(MEASURE.read_text(), "axis")}
     assert set(documented) == set(axes.find_listed_axes())
     for axis in ("mode", "precision", "attention", "compile", "optimizer"):
         assert documented[axis] == set(axes.Run.model_fields[axis].annotation.__args__), axis
 
 
-def test_the_columns_of_show_are_those_of_its_sections():
-    sections = re.split(r"^### (\w+)(?: \{.*\})?\n", SHOW.read_text(), flags=re.MULTILINE)[1:]
-    documented = {
-        name: dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", table, re.MULTILINE))
+def columns_below(page: str, heading: str) -> dict[str, dict[str, str]]:
+    """The tables of columns below headings of the third level, by these."""
+    sections = re.split(rf"^### {heading}(\w+)(?: \{{.*\}})?\n", page, flags=re.MULTILINE)[1:]
+    return {
+        name: dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", table.partition("\n## ")[0], re.MULTILINE))
         for name, table in zip(sections[::2], sections[1::2])
     }
-    assert documented == SECTIONS
+
+
+def test_the_columns_are_those_of_the_program():
+    shown, loaded = read_page("output").split("\n## Tables of load\n")
+    assert columns_below(shown, "") == SECTIONS
+    assert columns_below(loaded, r"capture\.") == COLUMNS
 
 
 def test_the_keys_of_show_are_those_of_its_json():
+    page = read_page("output")
     summary = add_format_version(summarise(read(ROOT / "tests" / "data" / "h200_parquetdir")).as_json())
     for key in ("capture", "launches"):
-        assert {name for row in rows_below(SHOW, f"key of `{key}`") for name in marked(row[0])} == set(summary[key])
-    keys = dict(rows_below(SHOW, "key"))
+        assert {name for row in rows_below(page, f"key of `{key}`") for name in marked(row[0])} == set(summary[key])
+    keys = dict(rows_below(page, "key"))
     assert set(marked(keys["`coverage`"])) == set(summary["coverage"])
     assert {marked(key)[0] for key in keys if key.startswith("`")} == set(summary) - set(SECTIONS)
 
 
-def test_the_guide_has_the_version_of_the_json():
-    assert f"The version is now {FORMAT_VERSION}." in MEASURE.read_text()
+def test_the_page_of_outputs_has_the_version_of_the_json():
+    assert f"The version is now {FORMAT_VERSION}." in read_page("output")
 
 
 def test_the_kinds_of_findings_are_those_of_the_program():
-    assert {marked(kind)[0]: about for kind, about in rows_below(SHOW, "kind of finding")} == findings.KINDS
+    page = read_page("output")
+    assert {marked(kind)[0]: about for kind, about in rows_below(page, "kind of finding")} == findings.KINDS
 
 
 def test_the_names_of_phases_are_those_that_are_recognised():
-    documented = [(phase, source, marked(examples)) for phase, source, examples in rows_below(SHOW, "phase")]
-    *phases, (_, _, steps) = documented
+    rows = rows_below(read_page("output"), "phase")
+    *phases, (_, _, steps) = [(phase, source, marked(examples)) for phase, source, examples in rows]
     assert phases == [(names.phase, names.source, list(names.examples)) for names in phase_names.NAMES]
     for phase, _, examples in phases:
         assert {phase_names.find_phase(example) for example in examples} == {phase}
@@ -206,11 +215,13 @@ def test_the_names_of_phases_are_those_that_are_recognised():
 
 
 def test_the_labels_of_phases_are_those_of_coverage():
-    assert [marked(label)[0] for label, _ in rows_below(SHOW, "label")] == list(ATTRIBUTIONS)
+    assert [marked(label)[0] for label, _ in rows_below(read_page("output"), "label")] == list(ATTRIBUTIONS)
 
 
-def test_the_reports_of_nsys_are_those_of_the_program():
-    assert {marked(name)[0] for name, _ in rows_below(SHOW, "name")} == set(REPORTS)
+def test_the_limits_are_those_of_the_program():
+    documented = dict(rows_below(read_page("output"), "what"))
+    known = [one for one in vars(limits).values() if isinstance(one, limits.Limit)]
+    assert documented == {limit.what: f"{limit.most:,}" for limit in known}
 
 
 @pytest.mark.parametrize("page", READING)
@@ -221,16 +232,19 @@ def test_links_lead_somewhere(page):
             continue
         path, _, anchor = target.partition("#")
         file = (page.parent / path).resolve() if path else page
+        at = file.relative_to(ROOT / "site").as_posix() if file.is_relative_to(ROOT / "site") else ""
         if anchor in ("gh-light-mode-only", "gh-dark-mode-only"):
             anchor = ""
-        if not file.exists():
-            assert file.relative_to(ROOT / "site").as_posix() in generated, f"{page.name}: {target}"
+        if at in render():
+            assert not anchor or anchor in anchors(render()[at]), f"{page.name}: {target}"
+        elif not file.exists():
+            assert at in generated, f"{page.name}: {target}"
         elif anchor:
-            assert anchor in anchors(file), f"{page.name}: {target}"
+            assert anchor in anchors(file.read_text()), f"{page.name}: {target}"
 
 
-def anchors(page: Path) -> set[str]:
-    headings = re.findall(r"^#+ (.*?)(?: \{.*\})?$", page.read_text(), re.MULTILINE)
+def anchors(page: str) -> set[str]:
+    headings = re.findall(r"^#+ (.*?)(?: \{.*\})?$", page, re.MULTILINE)
     return {slugify(re.sub(r"[`*]", "", heading), "-") for heading in headings}
 
 
@@ -241,13 +255,13 @@ def test_every_page_of_the_guide_is_in_the_navigation_and_in_the_readme():
 
 
 def test_the_metrics_and_keys_of_compare_are_those_of_the_program(capsys, tmp_path):
-    assert {marked(name)[0] for name, _ in rows_below(COMPARE, "metric")} == set(METRICS)
+    assert {marked(name)[0] for name, _ in rows_below(COMPARE.read_text(), "metric")} == set(METRICS)
     capture = ROOT / "tests" / "data" / "h200_parquetdir"
     again = shutil.copytree(capture, tmp_path / "again")
     comparing.run(comparing.Request(first=capture, second=again, form="json"), print, print)
     printed = json.loads(capsys.readouterr().out)
-    for heading, keys in (("key", printed), ("key of `pairs`", printed["pairs"][0])):
-        assert {name for row in rows_below(COMPARE, heading) for name in marked(row[0])} == set(keys)
+    for heading, keys in (("key of compare", printed), ("key of `pairs`", printed["pairs"][0])):
+        assert {name for row in rows_below(read_page("output"), heading) for name in marked(row[0])} == set(keys)
 
 
 def test_every_command_of_the_page_on_scripts_can_be_given(monkeypatch):

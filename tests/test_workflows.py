@@ -87,9 +87,9 @@ def test_what_is_deployed_is_what_mkdocs_writes():
     assert f"site_dir: {artifact['with']['path']}\n" in (ROOT / "mkdocs.yml").read_text()
 
 
-def test_the_example_is_what_the_guide_shows():
+def test_the_guide_leads_to_the_example():
     guide = (ROOT / "site" / "guide" / "compare.md").read_text()
-    assert f"```yaml\n{SPEED.read_text()}```\n" in guide
+    assert f"](../{SPEED.relative_to(ROOT / 'site').as_posix()})" in guide
 
 
 PROGRAMS = {

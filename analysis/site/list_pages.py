@@ -17,6 +17,7 @@ from profiler_job.analysis.pages import (
     environment,
     explore,
     kernel_glossary,
+    output_reference,
     predictions,
     run_list,
     study_runs,
@@ -27,6 +28,7 @@ from profiler_job.analysis.prediction import predict, rates
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.run_table import keep_runs
 from profiler_job.analysis.render.tables import page_of_run
+from profiler_job.analysis.site import command_reference
 from profiler_job.analysis.site.combine import join_recordings
 from profiler_job.analysis.site.page_context import (
     NOTHING,
@@ -72,12 +74,15 @@ def write_lists(
 
 
 def write_tested(site: Site, measured: Path, predicted: pd.DataFrame) -> None:
-    """Write the pages of benchmarks, whose results are in the folder `measured`, of predictions, and of terms."""
+    """Write the pages of benchmarks, whose results are in the folder `measured`, of predictions, of terms, and of
+    commands and their output."""
     figures = {name: _figures(measured / f"{name}.json") for name in ("job", "reader", "faults", "site")}
     site.write("report/benchmarks.md", "benchmarks.md", benchmarks.answer(**figures))
     held = predictions.answer(predicted, predict.predict_development(rates.load()))
     site.write(f"report/{predictions.SLUG}.md", "predictions.md", held)
     site.write("report/glossary.md", "glossary.md", NOTHING)
+    site.write("report/commands.md", "commands.md", command_reference.make_answer())
+    site.write("report/output.md", "output.md", output_reference.answer())
 
 
 def write_explore(

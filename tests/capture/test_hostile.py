@@ -28,7 +28,6 @@ from profiler_job.jobs.contract.exit_codes import ExitCode
 from .nsys_files import PUSH_POP, Export, global_tid
 
 GIB = 1 << 30
-GUIDE = Path(__file__).parents[2] / "site" / "guide" / "show.md"
 
 
 @pytest.fixture(scope="module")
@@ -548,14 +547,3 @@ def test_the_check_of_a_large_file_takes_no_longer(tmp_path, assert_refused):
         for number in range(199):
             database.execute(f"ALTER TABLE {NVTX} ADD COLUMN x{number} TEXT NOT NULL DEFAULT 'x'")
     assert_refused(path, "takes too long to check for damage")
-
-
-def test_the_guide_lists_the_limits():
-    guide = GUIDE.read_text()
-    table = re.search(r"^\| what \| at most \|\n\|[-| :]+\n((?:\|.*\n)+)", guide, re.MULTILINE)[1]
-    documented = dict(re.findall(r"^\| (.+?) \| ([\d,]+) \|$", table, re.MULTILINE))
-    known = [one for one in vars(limits).values() if isinstance(one, limits.Limit)]
-    assert documented == {limit.what: f"{limit.most:,}" for limit in known}
-    assert (
-        f"{limits.CHECK_S:.0f} s of processor time, and one more for each {limits.CHECKED_BYTES // 10**6} MB" in guide
-    )

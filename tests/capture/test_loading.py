@@ -1,9 +1,7 @@
 """`analysis.load`: three lines to the tables of a capture."""
 
-import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -14,8 +12,6 @@ from profiler_job.analysis.insight.loading import COLUMNS
 
 from .nsys_files import Export
 from .profiles import profile
-
-GUIDE = Path(__file__).parents[2] / "site" / "guide" / "show.md"
 
 
 @pytest.fixture
@@ -115,12 +111,3 @@ def test_sums_are_those_of_the_summary():
     by_family = found.kernels.groupby("family", observed=True)["duration_ns"].sum()
     families = found.summary.sections["families"]
     assert by_family.to_dict() == dict(zip(families["family"], families["total_ns"]))
-
-
-def test_the_guide_lists_the_columns():
-    sections = re.split(r"^### `capture\.(\w+)`\n", GUIDE.with_name("python.md").read_text(), flags=re.MULTILINE)[1:]
-    documented = {
-        name: dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", table, re.MULTILINE))
-        for name, table in zip(sections[::2], sections[1::2])
-    }
-    assert documented == COLUMNS

@@ -27,7 +27,7 @@ def test_what_an_axis_changes_is_named_and_sums_exactly(axis, num_pairs):
 
 @pytest.mark.long
 def test_the_guide_says_how_many_pairs_are_compared():
-    guide = (DATA.parent / "guide" / "compare.md").read_text()
+    guide = (DATA.parent / "guide" / "tested.md").read_text()
     counts = {axis: len(list_pairs(axis)) for axis in AXES}
     pairs = [f"{num}{' pairs' if not place else ''} of {axis}" for place, (axis, num) in enumerate(counts.items())]
     assert f"{', '.join(pairs[:-1])} and {pairs[-1]}" in guide

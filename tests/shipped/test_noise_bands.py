@@ -276,7 +276,7 @@ def test_at_most_one_in_twenty_splits_of_the_same_steps_is_called_different(halv
 def test_the_guide_says_how_many_changes_are_seen_and_how_many_are_none(
     runs_with_bands, processes, halves, judge_repetitions, first_parts_of_processes
 ):
-    guide = (DATA.parent / "guide" / "compare.md").read_text()
+    guide = (DATA.parent / "guide" / "tested.md").read_text()
 
     def row(what, *shares):
         said = ["none" if not share else "all" if share == 1 else f"{100 * share:.2g}%" for share in shares]
