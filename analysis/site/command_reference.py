@@ -13,6 +13,8 @@ from profiler_job.jobs.contract import exit_codes
 ADDED = re.compile(r"\s*\[([^]]*)\]$")
 """What the help adds to the line of an option: its default, the variable that gives it, what it may be."""
 WORDS = {"default": "Default", "env var": "Variable"}
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
+"""An option in running text."""
 
 
 def make_answer() -> Answer:
@@ -39,8 +41,10 @@ def _describe_command(program: TyperGroup, name: str, parent: Any) -> dict[str, 
         "name": Markup(name),
         "group": entry.rich_help_panel,
         "usage": Markup(usage),
-        "paragraphs": [Markup(paragraph) for paragraph in command.help.split("\n\n")],
-        "parameters": [_describe_parameter(each, context) for each in command.get_params(context)],
+        "paragraphs": [_mark_options(paragraph) for paragraph in command.help.split("\n\n")],
+        "parameters": [
+            _describe_parameter(each, context) for each in command.get_params(context) if each.name != "help"
+        ],
     }
 
 
@@ -55,8 +59,14 @@ def _describe_parameter(parameter: Any, context: Any) -> dict[str, Markup]:
     return {
         "names": Markup(names),
         "value": Markup(" or ".join(f"`{each}`" for each in value.strip("<>").split("|") if each)),
-        "meaning": Markup(_join_line(line)),
+        "meaning": _mark_options(_join_line(line)),
     }
+
+
+def _mark_options(words: str) -> Markup:
+    """Return a sentence of the help with its options as code."""
+    parts = words.split("`")
+    return Markup("`".join(part if place % 2 else OPTION.sub(r"`\g<0>`", part) for place, part in enumerate(parts)))
 
 
 def _join_line(line: str) -> str:
