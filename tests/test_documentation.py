@@ -107,6 +107,17 @@ def test_commands_and_their_options_exist(file):
 
 
 @pytest.mark.parametrize("page", READING)
+def test_every_command_of_a_block_can_be_given(page):
+    """Its arguments are complete, and its values such as its options take."""
+    blocks = re.findall(r"^ *```console\n(.*?)^ *```", page.read_text(), re.MULTILINE | re.DOTALL)
+    for line in "".join(blocks).replace("\\\n", "").splitlines():
+        words = shlex.split(line, comments=True)
+        if words[:1] in (["profiler-job"], [".venv/bin/profiler-job"]) and words[1] in commands():
+            end = words.index(">") if ">" in words else None
+            commands()[words[1]].make_context(words[1], words[2:end])
+
+
+@pytest.mark.parametrize("page", READING)
 def test_there_is_one_command(page):
     assert not re.search(r"python -m (jobs|analysis)\b", page.read_text())
 
