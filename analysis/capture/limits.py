@@ -1,8 +1,8 @@
 """Limits of what a capture may hold: captures come from anybody, and one that exceeds these is refused with a line.
 
 Each limit is far above what nsys writes (5 M kernels with 10 M API calls, 90,432 ranges of `autograd-nvtx`, names of
-several kB, paths 40 deep) and is checked before the memory or the time is spent. The guide's page about `show` lists
-them; a test compares the two.
+several kB, paths 40 deep) and is checked before the memory or the time is spent. The page of
+outputs is made from them.
 """
 
 import os
@@ -18,7 +18,7 @@ class LimitError(ProfilerError, ValueError):
 
 
 class Limit(NamedTuple):
-    """`what` is the guide's and the message's name of what is counted."""
+    """`what` is the name of what is counted, in the message and on the page of outputs."""
 
     what: str
     most: int

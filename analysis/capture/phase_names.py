@@ -1,6 +1,6 @@
 """Names of ranges that mark a phase or a training step: names of PyTorch, of libraries, and names that people choose.
 
-`NAMES` is the one table of them. The guide's page on `show` lists it, and a test compares the two.
+`NAMES` is the one table of them. The page of outputs is made from it.
 """
 
 import re
@@ -12,7 +12,7 @@ from profiler_job.jobs.contract import ranges as vocabulary
 
 class PhaseNames(NamedTuple):
     """Names that `source` gives to a phase: `pattern` matches them from end to end, in upper or lower case; `examples`
-    are what the guide shows."""
+    are what the page of outputs shows."""
 
     phase: str
     source: str

@@ -464,8 +464,8 @@ def _format_markdown_table(pair: ComparedPair) -> list[str]:
 
 
 def as_json(comparison: Comparison, checked: Checked, code: int) -> str:
-    """Return JSON with the keys of the guide's page. Times are nanoseconds, sizes bytes, energy J, throughput tokens a
-    second."""
+    """Return JSON with the keys of the page of outputs. Times are nanoseconds, sizes bytes, energy J, throughput tokens
+    a second."""
     alignment = comparison.alignment
     return json.dumps(
         {

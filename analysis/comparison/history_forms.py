@@ -349,7 +349,7 @@ def as_csv(history: History) -> str:
 
 
 def as_json(history: History, code: int) -> str:
-    """Return JSON with the keys of the guide's page. Times are nanoseconds, sizes bytes, energy J."""
+    """Return JSON with the keys of the page of outputs. Times are nanoseconds, sizes bytes, energy J."""
     groups = [
         {
             "reason": group.reason,

@@ -1,4 +1,4 @@
-"""The exit codes of all commands, after sysexits.h where it has one. The guide's table is made of the same meanings."""
+"""The exit codes of all commands, after sysexits.h where it has one. The page of commands is made from them."""
 
 from enum import IntEnum
 
@@ -40,4 +40,4 @@ MEANINGS = {
     ExitCode.INTERRUPTED: "interrupted by Ctrl-C",
     ExitCode.TERMINATED: "terminated; runs in flight are marked, the others are kept",
 }
-"""Meaning of each exit code, in the words of the guide."""
+"""Meaning of each exit code, as Markdown."""
