@@ -21,6 +21,9 @@ from profiler_job.analysis.render.chart_parts import (
 )
 from profiler_job.jobs.contract.quantities import Kind, format_quantity, format_share, format_time
 
+NUMBER = 42
+"""Pixels of a number in a bar."""
+
 
 def dumbbell(
     rows: pd.DataFrame,
@@ -240,7 +243,9 @@ def stacked_parts(
     return chart
 
 
-def waterfall(rows: pd.DataFrame, drawing: Drawing, width: int, order: Sequence[str]) -> alt.LayerChart:
+def waterfall(
+    rows: pd.DataFrame, drawing: Drawing, width: int, order: Sequence[str], unit: str = "ms, off a step of A"
+) -> alt.LayerChart:
     """One bar per `label` from `begin_ns` to `end_ns`, in ms, coloured by `series`; hover says its `text`."""
     begin, end = rows["begin_ns"] / 1e6, rows["end_ns"] / 1e6
     data = pd.DataFrame({"label": case_label(rows, ["label"]), "series": rows["series"], "begin": begin, "end": end})
@@ -249,7 +254,7 @@ def waterfall(rows: pd.DataFrame, drawing: Drawing, width: int, order: Sequence[
     colours = alt.Scale(domain=list(order), range=[drawing[f"--series-{i}"] for i in range(len(order))])
     y = alt.Y("label:N", sort=list(data["label"]), title=None, axis=category_axis(drawing, width))
     axis = value_axis(drawing, "+,.3~g", 4 if width < 500 else 8)
-    x = alt.X("begin:Q", scale=alt.Scale(zero=True, padding=8), axis=axis, title="ms, off a step of A")
+    x = alt.X("begin:Q", scale=alt.Scale(zero=True, padding=8), axis=axis, title=unit)
     base = alt.Chart(drawing.data(data), width=plot_width(data, width), height=alt.Step(17))
     zero = base.mark_rule(color=drawing[RULE]).encode(x=alt.datum(0))
     bars = base.mark_bar(height=alt.RelativeBandSize(0.7)).encode(
@@ -273,7 +278,8 @@ def bars_with_marks(
     hollow: str = "",
 ) -> alt.LayerChart:
     """One bar per case from zero to the `value` of the first `series`, or of the series `hollow`, and a stroke at that
-    of each of the others, the later the thinner; the bar's number stands right of them all."""
+    of each of the others, the later the thinner. A bar's number is in it, where no reader takes it for the number of a
+    stroke, or right of all if the bar is short."""
     data = pd.DataFrame({"label": case_label(rows, by), "series": rows["series"], "value": rows["value"]})
     data["text"] = [format_quantity("ratio", value) for value in data["value"]]
     data["title"] = [f"{a}, {s}: {t}" for a, s, t in zip(data["label"], data["series"], data["text"], strict=True)]
@@ -281,7 +287,8 @@ def bars_with_marks(
     bars = data[data["series"].isin([order[0], hollow])]
     marks = (drawing.data(data[data["series"] == name]) for name in order[1:])
     y = alt.Y("label:N", sort=list(dict.fromkeys(data["label"])), title=None, axis=category_axis(drawing, width))
-    scale = alt.Scale(domain=[0, 1.12 * data["value"].max()], nice=False)
+    top = 1.12 * data["value"].max()
+    scale = alt.Scale(domain=[0, top], nice=False)
     x, beyond = (
         alt.X(f"{name}:Q", scale=scale, axis=value_axis(drawing, ",~f", 5), title=unit)
         for name in ("value", "furthest")
@@ -295,8 +302,16 @@ def bars_with_marks(
         )
         for name, of_some in bars.groupby("series", sort=False)
     ]
-    numbers = alt.Chart(drawing.data(bars), width=wide, height=high)
-    numbers = numbers.mark_text(align="left", dx=4, fontSize=12, color=drawing[TEXT])
+    is_short = bars["value"] / top * wide < NUMBER
+    inside = alt.condition(alt.datum.series == hollow, alt.value(drawing[TEXT]), alt.value(drawing["--chart-gap"]))
+    placed = [(bars[is_short], beyond, alt.value(drawing[TEXT])), (bars[~is_short], alt.datum(0), inside)]
+    numbers = [
+        alt.Chart(drawing.data(of_some), width=wide, height=high)
+        .mark_text(align="left", dx=4, fontSize=12)
+        .encode(y=y, x=place, text=alt.Text("text:N"), color=colour_of)
+        for of_some, place, colour_of in placed
+        if len(of_some)
+    ]
     others = [
         alt.Chart(of_one, width=wide, height=high).mark_tick(
             thickness=3 / number, size=13, color=drawing[f"--series-{number}"]
@@ -308,7 +323,7 @@ def bars_with_marks(
         layer=[
             *(of_some.encode(y=y, x=x, description=described) for of_some in measured),
             *(of_one.encode(y=y, x=x, description=described) for of_one in others),
-            numbers.encode(y=y, x=beyond, text=alt.Text("text:N")),
+            *numbers,
         ]
     )
 

@@ -1,8 +1,9 @@
 """Strips of the timeline: what one GPU runs while it works on one block of the model, and its gaps; of several ranks
 what each runs in a step.
 
-A pixel has the colour of the family that takes most of it, or none where the GPU idles for most of it; so a strip is a
-few hundred bytes for each family, however many kernels there are.
+A pixel has the colour of the family that takes most of it, or none where the GPU idles for most of it. Of short kernels
+that are far from each other every few pixels have one, as many as their time takes. So a strip is a few hundred bytes
+for each family, however many kernels there are.
 """
 
 import re
@@ -108,7 +109,7 @@ def _drawn(
     names, filled = _filled(operations[(operations["end_ns"] > begin) & (operations["start_ns"] < end)], begin, end)
     leading = np.full(PIXELS, -1)
     if names:
-        leading = np.where(filled.sum(axis=0) * 2 >= 1, filled.argmax(axis=0), -1)
+        leading = np.where(_choose_pixels(filled.sum(axis=0)), filled.argmax(axis=0), -1)
     families = [name for i, name in enumerate(names) if (leading == i).any()]
     bars = Markup("").join(
         Markup('<path stroke="var(--family-{})" d="{}"><title>{}</title></path>').format(
@@ -134,6 +135,18 @@ def _filled(operations: pd.DataFrame, begin: int, end: int) -> tuple[list[str], 
         done = [np.clip(edges - start, 0, stop - start) for start, stop in zip(rows["start_ns"], rows["end_ns"])]
         filled[i] = np.diff(np.sum(done, axis=0)) / (edges[1] - edges[0])
     return names, filled
+
+
+def _choose_pixels(filled: np.ndarray) -> np.ndarray:
+    """Whether each pixel is drawn: if half of it is filled, or if the pixels before it that are not drawn together fill
+    one."""
+    on = filled * 2 >= 1
+    left = 0.0
+    for pixel in np.flatnonzero(~on & (filled > 0)):
+        left += filled[pixel]
+        on[pixel] = left >= 1
+        left -= on[pixel]
+    return on
 
 
 def _runs(on: np.ndarray) -> str:

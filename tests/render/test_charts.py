@@ -90,8 +90,12 @@ def test_bars_have_their_numbers_and_a_mark_where_it_was_predicted(tmp_path):
     specification = charts.specification("bars_with_marks", rows, chart_parts.Drawing(), chart_parts.WIDE, **options)
     *_, numbers = specification["layer"]
     assert [layer["mark"]["type"] for layer in specification["layer"]] == ["bar", "tick", "text"]
-    (furthest,) = [row["furthest"] for row in specification["datasets"][numbers["data"]["name"]] if row["label"] == "a"]
-    assert numbers["encoding"]["x"]["field"] == "furthest" and furthest == 2.5, "no mark crosses a number"
+    assert numbers["encoding"]["x"] == {"datum": 0}, "next to the stroke of another series it would seem its number"
+    short = rows.assign(value=[0.5, 11.84, 2.5])
+    specification = charts.specification("bars_with_marks", short, chart_parts.Drawing(), chart_parts.WIDE, **options)
+    *_, beyond, _ = specification["layer"]
+    ((furthest, words),) = [(row["furthest"], row["text"]) for row in specification["datasets"][beyond["data"]["name"]]]
+    assert beyond["encoding"]["x"]["field"] == "furthest" and furthest == 2.5 and words == "0.500×"
 
 
 def test_a_hollow_bar_says_why_and_has_its_number(tmp_path):

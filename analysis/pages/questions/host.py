@@ -270,6 +270,8 @@ def _step_times(frames: HostData) -> Chart:
     parts = {"busy_ns": "GPU busy", "idle_ns": "GPU idle"}
     steps = measured[measured["mode"] == TRAIN].dropna(subset=["busy_ns", "timer_ns"])
     steps = steps.assign(idle_ns=(steps["timer_ns"] - steps["busy_ns"]).clip(lower=0))
+    waits = (steps["idle_ns"] / steps["timer_ns"]).groupby([steps[name] for name in by]).transform("max")
+    steps = steps.assign(waits=waits).sort_values("waits", ascending=False, kind="stable")
     rows = steps.melt([*by, "compile", "run_id"], list(parts), var_name="scope", value_name="time_ns")
     rows["scope"] = rows["scope"].map(parts)
     idle = steps["idle_ns"] / steps["timer_ns"]
