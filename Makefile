@@ -101,7 +101,6 @@ report: $(TO_REPORT) ## Write the report's pages from the recording (RECORDING=f
 
 site: report ## Build the site into build/html
 	$(BIN)/python -m mkdocs build --strict --quiet
-	@find build/html/assets -name '*.map' -delete # of the theme's scripts, for those who change the theme: 1.3 MB
 
 serve: report ## Preview the site on http://127.0.0.1:8000; a change of template, code or data writes the pages anew
 	@$(BIN)/watchmedo shell-command --recursive --drop --ignore-directories \

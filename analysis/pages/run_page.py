@@ -29,7 +29,7 @@ from profiler_job.analysis.pages.telemetry import Price
 from profiler_job.analysis.pages.titles import attention_of
 from profiler_job.analysis.recording.run_table import measure_by_run
 from profiler_job.analysis.reference.gpu_prices import find_price
-from profiler_job.analysis.render.answer import Answer, Chart, Column, Table, assemble
+from profiler_job.analysis.render.answer import Answer, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.axes import find_label, find_value_label, find_value_words
 from profiler_job.jobs.contract.step_limit import StepLimit
@@ -62,7 +62,6 @@ def answers(
     ordered = run_grid.sort_runs(runs)
     num_steps = kernel_time.num_profiled_steps(kernels)
     totals = kernel_time.kernel_totals(kernels)
-    order = _family_order(totals)
     elapsed = run_limit.split_steps(kernels, memops)
     of_run = {
         name: _group_by_run(rows)
@@ -104,7 +103,7 @@ def answers(
         )
         numbers = _collect_numbers(facts, tokens, in_processes)
         facts["screen"] = describe_screen(facts["run"], parts_of(run), limits.get(run_id), first, numbers)
-        answer = assemble(facts, [], _tables(frames), _charts(frames, order))
+        answer = assemble(facts, [], _tables(frames), [])
         yield str(run["run_id"]), answer
 
 
@@ -209,6 +208,7 @@ def _facts(run: pd.Series, runs: pd.DataFrame, frames: RunData) -> dict[str, Any
         "why": run_grid.explain_unmeasured(run),
         "axes": _axes(run, runs),
         "num_kernels": len(frames.kernels),
+        "num_checks": len(frames.checks),
         "num_gpus": frames.elapsed["gpu"].nunique(),
         "why_no_waiting": "".join(frames.communication["unknown"].unique()),
         "step_ns": _step_ns(frames.times),
@@ -400,7 +400,7 @@ def _other_tables(frames: RunData) -> list[Table]:
         ),
         Table(
             "checks",
-            "Checks",
+            "Checks that do not hold",
             (
                 Column("check", "check"),
                 Column("found", "found", "number"),
@@ -408,14 +408,9 @@ def _other_tables(frames: RunData) -> list[Table]:
                 Column("at_most", "at most", "number"),
                 Column("passed", "result", "check"),
             ),
-            frames.checks,
+            frames.checks[frames.checks["passed"].eq(False)] if len(frames.checks) else frames.checks,
         ),
     ]
-
-
-def _charts(frames: RunData, order: list[str]) -> list[Chart]:
-    options = {"by": ["phase"], "order": order}
-    return [Chart("families", "stacked_shares", "Kernel time by family", frames.families, options=options)]
 
 
 def _group_by_run(rows: pd.DataFrame) -> Callable[[pd.Series], pd.DataFrame]:
@@ -423,13 +418,6 @@ def _group_by_run(rows: pd.DataFrame) -> Callable[[pd.Series], pd.DataFrame]:
     groups = dict(iter(rows.groupby(rows["run_id"].astype(str), sort=False)))
     empty = rows.head(0)
     return lambda run: groups.get(str(run["run_id"]), empty) if str(run["status"]) == "ok" else empty
-
-
-def _family_order(totals: pd.DataFrame) -> list[str]:
-    """The families of all runs, the most time first: a family has one place in the charts of every run."""
-    times = kernel_time.sum_by_family(totals, ["run_id"]).groupby("family")["time_ns"].sum()
-    names: list[str] = times.sort_values(ascending=False).index.tolist()
-    return names
 
 
 def _mfu(run: pd.Series, times: pd.DataFrame) -> float | None:

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from profiler_job.analysis.render.answer import Claim, Column, Table
 from profiler_job.analysis.render.text import remove_links
 
-NUM_ROWS = 8
+NUM_ROWS = 5
 """Rows on the page; the CSV has all."""
 TITLE = 60
 """Characters of a sentence that its table is called by."""

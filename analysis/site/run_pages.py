@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from profiler_job.analysis.metrics import run_grid
 from profiler_job.analysis.pages import (
     run_page,
     telemetry,
@@ -23,6 +24,10 @@ from profiler_job.analysis.site.page_context import check_recording, describe_co
 from profiler_job.analysis.site.site_writer import Site
 from profiler_job.jobs.contract.axes import find_value_words
 from profiler_job.jobs.contract.layout import SCRIPT
+from profiler_job.jobs.contract.modes import MODES
+
+MOST_IN_FULL = 12
+"""Runs that all have timelines to open."""
 
 
 def write_runs(
@@ -35,9 +40,8 @@ def write_runs(
 ) -> dict[str, list[str]]:
     """Write the pages of the runs of the report and their timelines. Parameters and result as in `write_run_pages`."""
     site = make_site(rec, docs)
-    return write_run_pages(
-        site, "report/runs", rec, checks, counterparts, traces=write_timelines(rec, site), gains=gains, price=price
-    )
+    traces = write_timelines(rec, site, in_full=_choose_runs_in_full(rec.runs))
+    return write_run_pages(site, "report/runs", rec, checks, counterparts, traces=traces, gains=gains, price=price)
 
 
 def write_runs_of_study(study: str, studied: store.Recording, docs: Path) -> None:
@@ -106,6 +110,26 @@ def _describe_for_sharing(answer: Answer, side: str, verdict: list[str], is_scri
     return {"figure": result, "said": " ".join(sentences), "description": ". ".join([f"{what}: {result}", *limit])}
 
 
+def _choose_runs_in_full(runs: pd.DataFrame) -> list[str]:
+    """The runs whose timeline can be opened: all of a few, or else the training step of each model at the longest
+    context, which launches what the others launch. Those of 60 runs were 14 MB."""
+    if len(runs) <= MOST_IN_FULL:
+        return [*runs["run_id"].astype(str)]
+    rows = runs.astype({name: str for name in ("run_id", "size", "mode")})
+    rows = rows[rows["mode"] == MODES[-1]] if (rows["mode"] == MODES[-1]).any() else rows
+    longest = rows["context_length"] == rows.groupby("size")["context_length"].transform("max")
+    return [*rows.loc[longest, "run_id"]]
+
+
+def choose_middle_run(runs: pd.DataFrame) -> list[str]:
+    """The training step in the middle of models and contexts, which the home page shows first, if there is one."""
+    rows = run_grid.sort_runs(runs[runs["mode"].astype(str) == MODES[-1]])
+    places = [rows[name].drop_duplicates().tolist() for name in ("size", "context_length")]
+    for name, values in zip(("size", "context_length"), places):
+        rows = rows[rows[name] == values[len(values) // 2]] if values else rows
+    return [*rows["run_id"].astype(str)[:1]]
+
+
 def _choose_smallest_runs(rec: store.Recording) -> list[str]:
     """Of each way to share the work among GPUs the run with the fewest kernels."""
     if "gpus" not in rec.runs:
@@ -116,10 +140,8 @@ def _choose_smallest_runs(rec: store.Recording) -> list[str]:
     return names
 
 
-def write_timelines(
-    rec: store.Recording, site: Site, *, in_full: Collection[str] | None = None
-) -> dict[str, dict[str, Any]]:
-    """Write one step of every run that has kernels for speedscope and for Perfetto, or of those in `in_full` alone, and
+def write_timelines(rec: store.Recording, site: Site, *, in_full: Collection[str]) -> dict[str, dict[str, Any]]:
+    """Write one step of the runs `in_full` that have kernels for speedscope and for Perfetto, and
     give what the run's page shows of them, with a strip of one block, or of several ranks strips of the step. Of other
     runs that is the strips alone, of those that have some."""
     names = {str(run["run_id"]): titles.title_of(run) for run in rec.runs.to_dict("records")}
@@ -136,7 +158,7 @@ def write_timelines(
         said["lanes"] = strip.draw_ranks(launched, moved, dict(site.families))
         if said["lanes"] is None:
             said["strip"] = strip.draw_block(launched, moved, dict(site.families))
-        if has_files := in_full is None or str(run_id) in in_full:
+        if has_files := str(run_id) in in_full:
             trace = timeline.trace_step(names[str(run_id)], step, ranges, kernels, memops)
             files = {}
             for viewer, document in (("speedscope", timeline.speedscope(trace)), ("perfetto", timeline.chrome(trace))):
