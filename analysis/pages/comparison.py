@@ -367,7 +367,7 @@ def _bars(waterfall: Waterfall) -> list[dict[str, Any]]:
     for cause in waterfall.shorten(DRAWN):
         number = numbers.get(id(cause))
         label = f"{number} {_short(cause)}" if number else cause.text.split(",")[0].removeprefix("the ")
-        series = SERIES[cause.ns < 0] if cause.is_real and cause.kind != "rest" else SERIES[2]
+        series = SERIES[cause.ns > 0] if cause.is_real and cause.kind != "rest" else SERIES[2]
         place = {"begin_ns": at / num, "end_ns": (at + cause.ns) / num}
         bars.append({"label": label, "text": make_printable(cause.text), "series": series} | place)
         at += cause.ns

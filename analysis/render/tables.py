@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -390,12 +391,13 @@ def page_of_run(run_id: str) -> str:
 
 
 def address(page: str, root: str, suffix: str = ".html") -> str:
-    """Link to a page (path below docs without .md, perhaps with an anchor) from one at the top (root ""), in report/
-    (root "../") or below it. suffix: .md for a link in Markdown."""
-    path, mark, anchor = page.partition("#")
+    """Link to a page (path below docs without .md, perhaps with a query or an anchor) from one at the top (root ""), in
+    report/ (root "../") or below it. suffix: .md for a link in Markdown."""
+    path = re.split("[?#]", page, maxsplit=1)[0]
+    rest = page.removeprefix(path)
     if root == "../" and path.startswith("report/"):
         root, path = "", path.removeprefix("report/")
-    return f"{root}{path}{suffix}{mark}{anchor}"
+    return f"{root}{path}{suffix}{rest}"
 
 
 def kernel_details(name: str, family: str | None = None, families: dict[str, str] | None = None) -> Markup:

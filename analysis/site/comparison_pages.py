@@ -1,4 +1,4 @@
-"""The pages of comparisons, and of their runs that have no other page."""
+"""The page of comparisons, and pages of their runs that have no other page."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from markupsafe import Markup
 
 from profiler_job.analysis.comparison.judge import Comparison
 from profiler_job.analysis.comparison.sides import Side
@@ -16,29 +17,50 @@ from profiler_job.analysis.pages import (
 )
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.render.answer import Answer
-from profiler_job.analysis.render.tables import page_of_run
+from profiler_job.analysis.render.tables import address, page_of_run
 from profiler_job.analysis.render.text import file_name
 from profiler_job.analysis.site.combine import select_runs
-from profiler_job.analysis.site.page_context import RunPages, check_recording, identify_runs, make_site, name_folder
-from profiler_job.analysis.site.run_pages import write_run_pages, write_timelines
-from profiler_job.analysis.site.site_writer import Site
+from profiler_job.analysis.site.fragments import to_html, to_redirect, to_script
+from profiler_job.analysis.site.page_context import (
+    NOTHING,
+    RunPages,
+    check_recording,
+    identify_runs,
+    make_site,
+    name_folder,
+)
+from profiler_job.analysis.site.run_pages import choose_middle_run, write_run_pages, write_timelines
+from profiler_job.analysis.site.site_writer import QUERY, Part, Site
+from profiler_job.jobs.contract.layout import SCRIPT
+from profiler_job.jobs.contract.modes import MODES
+from profiler_job.jobs.contract.printable import make_printable
+
+PAGE = f"report/{comparison.SLUG}"
+PARTS = "report/compared"
+"""The folder of the files with the parts of the page."""
+UNNAMED = "given"
+"""Names the comparison that a user asks for, in addresses."""
 
 
 def write_comparisons(
     rec: store.Recording, docs: Path, compared: Mapping[str, Comparison], gains: pd.DataFrame | None = None
 ) -> None:
-    """Write the pages of the comparisons by name, and of their runs that have none in the report of `rec`. gains: as in
-    `write_run_pages`."""
+    """Write the page of the comparisons by name, and pages of their runs that have none in the report of `rec`. gains:
+    as in `write_run_pages`."""
     site = replace(make_site(rec, docs), notes=(), run_links={}, recording={}, properties={})
     _, sides = assign_pages(rec, compared)
+    if sides:
+        write_page(site, sides)
+    elif not rec.manifest.get(SCRIPT):
+        site.write(f"{PAGE}.md", "comparisons.md", NOTHING, chosen=[])
     counterparts = list_counterparts(sides)
     for side in sides:
-        write_comparison(site, side, counterparts, gains)
+        write_runs_compared(site, side, counterparts, gains)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sides:
-    """A comparison with pages. name: in the paths of its pages; "" of the one that a user asks for."""
+    """A comparison on the site. name: in the paths of its files; "" of the one that a user asks for."""
 
     name: str
     compared: Comparison
@@ -75,10 +97,10 @@ def _links(known: dict[tuple[str, str], str], compared: Comparison, name: str = 
     a recording are added."""
     runs = {}
     for letter, side, run_ids in list_compared_runs(compared):
-        for run in identify_runs(side.runs[side.runs["run_id"].isin(run_ids)]) if side.recording else ():
+        for run in identify_runs(_select_with_pages(side.runs, run_ids)) if side.recording else ():
             known.setdefault(run, f"{name_folder(name, letter)}/{file_name(run[0])}")
             runs[letter, run[0]] = known[run]
-    page = f"report/{comparison.SLUG}{f'-{name}' if name else ''}"
+    page = f"{PAGE}{QUERY}{name or UNNAMED}"
     pairs = [f"{page}/{file_name(pair.case.first[0])}" for pair in compared.pairs]
     pairs = pairs if len(pairs) > 1 else [page]
     named = {
@@ -90,6 +112,14 @@ def _links(known: dict[tuple[str, str], str], compared: Comparison, name: str = 
     return comparison.Links(comparison=page, runs=runs, pairs=pairs, titles=named)
 
 
+def _select_with_pages(runs: pd.DataFrame, run_ids: Sequence[str]) -> pd.DataFrame:
+    """The compared runs that get a page: not those of forward and backward alone, next to training steps, which have
+    all that these have."""
+    modes = runs["mode"].astype(str)
+    is_part = (modes == MODES[1]) & (modes == MODES[-1]).any()
+    return runs[runs["run_id"].isin(run_ids) & ~is_part]
+
+
 def list_compared_runs(compared: Comparison) -> list[tuple[str, Side, list[str]]]:
     """(letter, side, run_ids) of both sides of a comparison."""
     cases = [pair.case for pair in compared.pairs]
@@ -97,29 +127,73 @@ def list_compared_runs(compared: Comparison) -> list[tuple[str, Side, list[str]]
     return [("A", compared.first, first), ("B", compared.second, second)]
 
 
-def write_comparison(
-    site: Site, sides: Sides, counterparts: Mapping[str, list[dict[str, Any]]], gains: pd.DataFrame | None = None
-) -> None:
-    """Write the pages of a comparison and of its pairs, where there are several, and of runs that have none yet."""
-    compared, links = sides.compared, sides.links
-    notes = {
+def write_page(site: Site, sides: Sequence[Sides]) -> None:
+    """Write the page of the comparisons, which shows the first; a file for each of them and for each of their pairs,
+    which a script shows in its place; and pages at their old addresses that lead on."""
+    first: Part | None = None
+    for side in sides:
+        overview = write_parts(replace(site, notes=tuple(describe_mixes(side.compared).values())), side)
+        first = first or overview
+    chosen = [
+        {"name": side.name or UNNAMED, "first": side.said.facts["first"], "second": side.said.facts["second"]}
+        | {"summary": side.said.facts["summary"], "link": Markup(address(side.links.comparison, "../", ".md"))}
+        for side in sides
+    ]
+    assert first is not None
+    extra = {"chosen": chosen, "shown": Markup(first.markdown), "pairs": list_pairs(sides[0])}
+    site.write(f"{PAGE}.md", "comparisons.md", sides[0].said, parts=[first], **extra)
+
+
+def write_parts(site: Site, side: Sides) -> Part:
+    """Write the files of a comparison and of its pairs, if there are several, and return the part of the first."""
+    name = side.name or UNNAMED
+    overview = site.render_part_of_page(f"{PAGE}.md", name, "comparison.md", side.said)
+    parts = {name: overview}
+    old = f"{PAGE}-{file_name(side.name)}" if side.name else PAGE
+    if side.name:
+        site.write_asset(f"{old}.html", to_redirect(f"{comparison.SLUG}.html{QUERY}{name}"))
+    pairs = list_pairs(side)
+    for pair, (path, _) in zip(side.compared.pairs, pairs):
+        of_pair = comparison.answer_pair(side.compared, pair, side.links)
+        parts[path] = site.render_part_of_page(f"{PAGE}.md", path, "comparison.md", of_pair)
+        moved = f"{old}/{path.rpartition('/')[2]}.html"
+        site.write_asset(moved, to_redirect(f"../{comparison.SLUG}.html{QUERY}{path}"))
+    for path, part in parts.items():
+        script = to_script("showCompared", name=path, html=to_html(part), pairs=pairs if path == name else None)
+        site.write_asset(f"{PARTS}/{path}.js", script)
+    return overview
+
+
+def list_pairs(side: Sides) -> list[tuple[str, str]]:
+    """Return name and label of each pair of a comparison, if there are several."""
+    if len(side.compared.pairs) < 2:
+        return []
+    names = [page.partition(QUERY)[2] for page in side.links.pairs]
+    return [(name, make_printable(pair.case.label)) for name, pair in zip(names, side.compared.pairs, strict=True)]
+
+
+def describe_mixes(compared: Comparison) -> dict[str, Answer]:
+    """What differs among the runs of each side."""
+    return {
         letter: environment.mix(side.recording.runs, is_main=False, side=f"{letter}, {side.label}")
         for letter, side, _ in list_compared_runs(compared)
         if side.recording
     }
-    site = replace(site, notes=tuple(notes.values()))
-    site.write(f"{links.comparison}.md", "comparison.md", sides.said)
-    if len(compared.pairs) > 1:
-        for pair, path in zip(compared.pairs, links.pairs, strict=True):
-            site.write(f"{path}.md", "comparison.md", comparison.answer_pair(compared, pair, links))
-    for letter, side, run_ids in list_compared_runs(compared):
+
+
+def write_runs_compared(
+    site: Site, sides: Sides, counterparts: Mapping[str, list[dict[str, Any]]], gains: pd.DataFrame | None = None
+) -> None:
+    """Write the pages of runs of a comparison that have none yet."""
+    notes = describe_mixes(sides.compared)
+    for letter, side, run_ids in list_compared_runs(sides.compared):
         folder = f"{sides.folder_of(letter)}/"
-        here = [run for run in run_ids if links.runs.get((letter, run), "").startswith(folder)]
+        here = [run for run in run_ids if sides.links.runs.get((letter, run), "").startswith(folder)]
         if here and side.recording:
             rec = select_runs(side.recording, here)
             checks = check_recording(rec).tables["checks"].rows
             of_side = replace(site, notes=(notes[letter],))
-            strips = write_timelines(rec, of_side, in_full=())  # strips of every run would be too many bytes
+            strips = write_timelines(rec, of_side, in_full=choose_middle_run(rec.runs))
             named = f"{letter}, {side.label}"
             write_run_pages(
                 of_side, folder.rstrip("/"), rec, checks, counterparts, side=named, traces=strips, gains=gains

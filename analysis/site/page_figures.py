@@ -45,15 +45,21 @@ def show_figures(markdown: str, docs: Path, page: str, is_question: bool) -> str
     is_question: its first paragraph is its answer."""
     file = docs / path_of_figures(page)
     figures = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    shown = place_figures(markdown, figures, is_question)
+    if page != DEFINES_NOISE:
+        shown = _REPEATED.sub(r"\1\n{: data-search-exclude }", shown)
+    return shown.replace(f"{UNSEARCHED}\n", f"{UNSEARCHED} {{ data-search-exclude }}\n")
+
+
+def place_figures(markdown: str, figures: Mapping[str, str], is_question: bool) -> str:
+    """Return the Markdown with `figures` (by the links to their CSV) in the places of their tables and pictures.
+    is_question: its first paragraph is its answer."""
 
     def replace(block: re.Match[str]) -> str:
         figure = figures.get(block["csv"])
         return f"\n{figure}\n\n" if figure else block[0]
 
-    shown = _EVIDENCE.sub(replace, _BLOCK.sub(replace, _mark_words(markdown, is_question)))
-    if page != DEFINES_NOISE:
-        shown = _REPEATED.sub(r"\1\n{: data-search-exclude }", shown)
-    return shown.replace(f"{UNSEARCHED}\n", f"{UNSEARCHED} {{ data-search-exclude }}\n")
+    return _EVIDENCE.sub(replace, _BLOCK.sub(replace, _mark_words(markdown, is_question)))
 
 
 def _mark_words(markdown: str, is_question: bool) -> str:

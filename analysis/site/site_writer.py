@@ -32,6 +32,9 @@ from profiler_job.analysis.site.link_terms import GLOSSARY, link_terms
 from profiler_job.jobs.contract.axes import AXES, find_value_label, find_value_name
 
 HEADING = re.compile("^# .*\n", re.MULTILINE)
+QUERY = "?of="
+"""Names the part of a page that a script shows."""
+ANY_HEADING = re.compile("^(#+ )", re.MULTILINE)
 METHOD = re.compile("^## How this was measured\n", re.MULTILINE)
 """Where a question's page has its notes."""
 SENTENCE = re.compile(r"(?<=[.!?])\s+(?=\W*[A-Z])")
@@ -85,6 +88,14 @@ class _Compiled(jinja2.BytecodeCache):
 _COMPILED = _Compiled()
 
 
+@dataclass(frozen=True)
+class Part:
+    """A part of a page: its Markdown, and its figures as HTML by the link to their CSV."""
+
+    markdown: str
+    figures: Mapping[str, str]
+
+
 @dataclass
 class Site:
     """Writes pages under `docs` (the MkDocs source folder): `index.md` and everything below `report/`.
@@ -126,6 +137,7 @@ class Site:
             "prose": text.prose,
             "file": file_markup,
             "path": path_markup,
+            "page_address": page_address,
             "attribute": lambda number: Markup(int(number)),
             "bullets": bullets,
             "verdict": verdict,
@@ -135,14 +147,13 @@ class Site:
             "named": lambda value, axis: find_value_name(axis, value),
         }
 
-    def write(self, path: str, template: str, answer: Answer, **extra: Any) -> None:
-        """Write the page `path` (below docs, with .md), the CSV of each table it shows, and its figures as HTML."""
+    def write(self, path: str, template: str, answer: Answer, parts: Sequence[Part] = (), **extra: Any) -> None:
+        """Write the page `path` (below docs, with .md), the CSV of each table it shows, and its figures as HTML. parts:
+        whose Markdown the page has."""
         rendered = _Page(self, path, answer)
-        page = rendered.render(template, **extra)
-        if notes := "\n\n".join(filter(None, (self._render(path, "mix.md", note).strip() for note in self.notes))):
-            place = METHOD if METHOD.search(page) else HEADING
-            page = place.sub(lambda heading: f"{heading[0]}\n{notes}\n", page, count=1)
-        front, body = front_matter.split(page)
+        for part in parts:
+            rendered.figures |= part.figures
+        front, body = front_matter.split(self._add_notes(path, rendered.render(template, **extra)))
         if (self.recording or front) and (heading := HEADING.search(body)):
             name = text.plain(Markup(heading[0].removeprefix("# ").strip()))
             verdict = self._plain_verdict(path, template, answer, extra)
@@ -154,6 +165,28 @@ class Site:
         self._write_text(path, front_matter.join(front, body))
         if rendered.figures:
             self._write_text(page_figures.path_of_figures(path), page_figures.dump(rendered.figures))
+
+    def render_part_of_page(self, path: str, folder: str, template: str, answer: Answer, **extra: Any) -> Part:
+        """Render a template as a part of the page `path`, its headings a level lower. folder: of its CSV files, in the
+        folder of the page's."""
+        rendered = _Page(self, path, answer, folder)
+        _, body = front_matter.split(self._add_notes(path, rendered.render(template, **extra)))
+        return Part(markdown=ANY_HEADING.sub(r"#\1", body), figures=rendered.figures)
+
+    def render_blocks(self, path: str, slug: str, template: str, answer: Answer, blocks: Sequence[str]) -> Part:
+        """Render blocks of a template as a part of the page `path`. slug: of the page that has all of it, whose CSV
+        files the part shares."""
+        rendered = _Page(self, path, answer)
+        rendered.folder = f"report/csv/{slug}"
+        loaded = rendered.environment().get_template(template)
+        known = [loaded.blocks[name] for name in blocks if name in loaded.blocks]
+        first, *others = ("".join(block(loaded.new_context(rendered.context()))) for block in known)
+        return Part("\n\n".join([verdict(first), *(text.strip() for text in others)]), rendered.figures)
+
+    def _add_notes(self, path: str, page: str) -> str:
+        notes = "\n\n".join(filter(None, (self._render(path, "mix.md", note).strip() for note in self.notes)))
+        place = METHOD if METHOD.search(page) else HEADING
+        return place.sub(lambda heading: f"{heading[0]}\n{notes}\n", page, count=1) if notes else page
 
     def _plain_verdict(self, path: str, template: str, answer: Answer, extra: Mapping[str, Any]) -> str:
         """The verdict of a page in plain text; "" of a page without one."""
@@ -218,6 +251,14 @@ def path_markup(path: str) -> Markup:
     return Markup("/").join(file_markup(part) for part in path.split("/"))
 
 
+def page_address(page: str, root: str) -> Markup:
+    """The address of a page that `Site` wrote (path below docs, perhaps with a query), for a link from a page whose way
+    to the top folder is `root`."""
+    path, _, query = page.partition(QUERY)
+    path = tables.address(str(path_markup(path)), root)
+    return Markup(path) + (Markup(QUERY) + path_markup(query) if query else "")
+
+
 def _with_labels(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows of a chart, with the values of axes as tables call them."""
     labelled = [name for name in rows if name in AXES and AXES[name].labels]
@@ -237,10 +278,10 @@ def first_sentence(words: str) -> Markup:
 class _Page:
     """What a template may call while it renders one page."""
 
-    def __init__(self, site: Site, path: str, answer: Answer):
+    def __init__(self, site: Site, path: str, answer: Answer, folder: str = ""):
         self.site, self.path, self.answer = site, path, answer
         self.root = "../" * path.count("/")
-        self.folder = "report/csv/" + path.removesuffix(".md").removeprefix("report/")
+        self.folder = posixpath.join("report/csv", path.removesuffix(".md").removeprefix("report/"), folder).rstrip("/")
         self.claimed: list[tuple[Claim, Markup, findings.Read]] = []
         self.figures: dict[str, str] = {}
         """Tables and figures as the site shows them, by the link to their CSV, by which the Markdown names them."""
@@ -368,17 +409,20 @@ class _Page:
         html = self.render_part("first_screen.html", screen=screen, name=name, link=Markup(link))
         return self._add_figure(csv_link, screen_source.to_markdown(screen, csv_link), html)
 
-    def home_screen(self, picker: Mapping[str, Any], states: Sequence[Mapping[str, Any]], shown: str) -> Markup:
-        """The first screen of the home page: the choices, and the states of the case that is shown without scripts."""
+    def home_screen(
+        self, picker: Mapping[str, Any] | None, states: Sequence[Mapping[str, Any]], shown: str, words: str
+    ) -> Markup:
+        """The first screen of the home page: the choices, and the states of the case that is shown without scripts,
+        which `words` name. A page without choices shows the states alone."""
         known = {state["label"]: state["screen"] for state in states if state["screen"]}
         parts = [screen["parts"].assign(state=state) for state, screen in known.items()]
         csv_link = self._csv("step", pd.concat(parts, ignore_index=True).drop(columns="run_id"), ())
-        choices = self.render_part("home_picker.html", picker=picker)
+        choices = self.render_part("home_picker.html", picker=picker) if picker else ""
         screens = self.render_part("home_states.html", states=states, shown=shown)
-        html = Markup('<div class="home" id="home">\n{}\n{}\n</div>').format(choices, screens)
-        return self._add_figure(
-            csv_link, screen_source.to_markdown(known[shown], csv_link, f"{picker['words']}, {shown}"), html
+        html = Markup('<div class="home"{}>\n{}\n{}\n</div>').format(
+            Markup(' id="home"') if picker else "", choices, screens
         )
+        return self._add_figure(csv_link, screen_source.to_markdown(known[shown], csv_link, f"{words}, {shown}"), html)
 
     def render_part(self, template: str, **extra: Any) -> Markup:
         """HTML of a template, without blank lines."""

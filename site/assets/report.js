@@ -206,7 +206,7 @@
   }
 
   // A tap or a click on a mark says its value below the drawing, with a link to its run: a phone has no hover.
-  for (const figure of document.querySelectorAll("figure.chart:has(svg)")) {
+  const readMarks = (figure) => {
     const runs = JSON.parse(figure.dataset.runs ?? "{}");
     let said = null;
     figure.addEventListener("click", ({ target }) => {
@@ -226,9 +226,9 @@
       link.textContent = "its run";
       said.append(" · ", link);
     });
-  }
+  };
 
-  for (const figure of document.querySelectorAll("figure[data-table]")) {
+  const makeSortable = (figure) => {
     const table = figure.querySelector("table");
     [...table.tHead.rows[0].cells].forEach((heading, index) => {
       const button = document.createElement("button");
@@ -244,7 +244,14 @@
     if (input) figure.append(said);
     input?.addEventListener("input", () => filter(table, input.value, said));
     figure.querySelector("[data-csv]")?.addEventListener("click", () => download(table, figure.id));
-  }
+  };
+
+  const enhance = (part) => {
+    part.querySelectorAll("figure.chart:has(svg)").forEach(readMarks);
+    part.querySelectorAll("figure[data-table]").forEach(makeSortable);
+  };
+  enhance(document);
+  document.addEventListener("shown", ({ detail }) => enhance(detail));
 
   // A page opened from a file may not fetch another: there the viewer opens empty, and the profile is dropped onto it.
   if (location.protocol === "file:") {

@@ -55,14 +55,19 @@ def serving(html: Path, *, slowly: bool = False) -> Iterator[str]:
 
 
 def pages_of(html: Path) -> list[str]:
-    """Every page of the report, without what self-hosted tools bring along."""
+    """Every page of the report, without what self-hosted tools bring along, and old addresses, which lead on."""
     found = (str(path.relative_to(html)) for path in html.rglob("*.html"))
-    return sorted(path for path in found if not path.startswith("assets/"))
+    return sorted(path for path in found if not path.startswith("assets/") and not is_moved(html / path))
+
+
+def is_moved(page: Path) -> bool:
+    """Whether a page only leads on to another."""
+    return 'http-equiv="refresh"' in page.read_text(encoding="utf-8")[:300]
 
 
 def different_pages(html: Path) -> list[str]:
     """Every page, but one in ten of pages that are alike, and one in five pages of runs, of each mode and context."""
     pages = [path for path in pages_of(html) if path.count("/") == 2]
-    others = [path for path in pages if path.startswith(("report/comparison-", "report/runs-"))]
+    others = [path for path in pages if path.startswith("report/runs-")]
     runs = [path for path in pages if path.startswith("report/runs/")]
     return sorted({*pages_of(html)} - {*others, *runs} | {*others[::10], *runs[::5]})

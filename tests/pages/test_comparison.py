@@ -2,6 +2,7 @@
 
 import dataclasses
 import html
+import json
 import re
 
 import markdown
@@ -66,15 +67,29 @@ def links_of(rec, compared):
     return sides.links
 
 
+PAIR = "report/compared/given/small-ctx128-fp32-naive-forward.js"
+
+
 def written(compared, folder, rec):
-    """The pages of a comparison by path, without drawings; and the pages of its runs if `rec` has none."""
+    """The page of a comparison, without drawings, the HTML of its parts, and the pages of its runs if `rec` has none,
+    by path."""
     _, (sides,) = comparison_pages.assign_pages(rec, {"": compared})
     site = Site(folder, (), {}, ("size", "context_length"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(charts, "render", lambda *arguments, **options: '<svg width="1" height="1"></svg>')
-        comparison_pages.write_comparison(site, sides, comparison.counterparts(compared, sides.links))
-    paths = [str(path.relative_to(folder)) for path in folder.rglob("*.md")]
-    return {path: read_shown(folder, path) for path in paths}
+        comparison_pages.write_page(site, [sides])
+        comparison_pages.write_runs_compared(site, sides, comparison.counterparts(compared, sides.links))
+    pages = {path: read_shown(folder, path) for path in list_files(folder, "*.md")}
+    return pages | {path: read_part(folder / path)["html"] for path in list_files(folder, "*.js")}
+
+
+def list_files(folder, pattern):
+    return [str(path.relative_to(folder)) for path in folder.rglob(pattern)]
+
+
+def read_part(path):
+    """What a script gives the page: name, html and pairs."""
+    return json.loads(path.read_text().removeprefix("showCompared(").removesuffix(");\n"))
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +122,8 @@ def test_the_parts_are_those_of_the_waterfall_and_each_bar_begins_where_the_last
     bars = answer.charts["waterfall"].rows
     assert list(bars["begin_ns"][1:-1]) == list(bars["end_ns"][:-2]) and bars["begin_ns"].iloc[0] == 0
     assert bars["end_ns"].iloc[-1] == bars["end_ns"].iloc[-2] == pytest.approx(total)
+    signed = bars[bars["series"].isin(["shorter", "longer"])]
+    assert len(signed) and ((signed["end_ns"] > signed["begin_ns"]) == (signed["series"] == "longer")).all()
     for key in ("phases", "modules"):
         kernels = answer.tables[key].rows
         assert kernels["difference_ns"].sum() == pytest.approx(
@@ -118,10 +135,12 @@ def test_the_parts_are_those_of_the_waterfall_and_each_bar_begins_where_the_last
 
 def test_of_one_pair_one_page_says_all(captures, tmp_path):
     pages = written(captures, tmp_path, synthetic.recording(("small",), (128,), modes=("forward",)))
-    assert set(pages) == {"report/comparison.md"}
-    (page,) = pages.values()
-    assert "table-metrics" in page and "chart-waterfall" in page and "## By phase and module" in page
-    assert "peak allocated</td>" not in page, "captures do not know it"
+    assert set(pages) == {"report/comparison.md", "report/compared/given.js"}
+    for page in pages.values():
+        assert "table-metrics" in page and "chart-waterfall" in page
+        assert "peak allocated</td>" not in page, "captures do not know it"
+    assert "### By phase and module" in pages["report/comparison.md"]
+    assert "<h3>By phase and module</h3>" in pages["report/compared/given.js"]
 
 
 def test_per_token_every_title_says_so(compared, tmp_path):
@@ -132,7 +151,7 @@ def test_per_token_every_title_says_so(compared, tmp_path):
     every_pair = pages["report/comparison.md"]
     assert "Step of every pair, per 1,000 tokens" in every_pair and "Peak allocated of every pair<" in every_pair
     assert "times and their noise bands are per 1,000 tokens" in every_pair
-    page = pages["report/comparison/small-ctx128-fp32-naive-forward.md"]
+    page = pages[PAIR]
     for title in (
         "What B differs by, per 1,000 tokens",
         "What the difference of 1,000 tokens of a profiled step is made of",
@@ -152,7 +171,7 @@ def test_energy_has_a_table_and_a_band_that_may_be_unknown(compared, tmp_path):
     pages = written(compare(first, first, SHIPPED), tmp_path, first.recording)
     assert "Energy of every pair, J" in pages["report/comparison.md"]
     assert "not known" in pages["report/comparison.md"]
-    page = pages["report/comparison/small-ctx128-fp32-naive-forward.md"]
+    page = pages[PAIR]
     assert re.search(r"energy</td><td[^>]*>5.00\sJ", page) and "not known" in page and "unknown" in page
 
 
@@ -161,9 +180,8 @@ def test_a_run_of_the_report_keeps_its_page_and_others_get_one(compared, links, 
     assert links.runs == {("A", name): f"report/runs/{name}" for name in names} | {
         ("B", name): f"report/runs-b/{name}" for name in names
     }
-    made = {"report/comparison.md"} | {
-        f"report/{folder}/{name}.md" for folder in ("comparison", "runs-b") for name in names
-    }
+    made = {"report/comparison.md", "report/compared/given.js"}
+    made |= {f"report/compared/given/{name}.js" for name in names} | {f"report/runs-b/{name}.md" for name in names}
     assert set(pages) == made
     page = pages[f"report/runs-b/{names[0]}.md"]
     assert (
@@ -171,11 +189,10 @@ def test_a_run_of_the_report_keeps_its_page_and_others_get_one(compared, links, 
         in page
     )
     assert re.search(r"kernel time \S+ (ms|µs) in A, \S+ (ms|µs) in B, more than the noise band \(\+", page)
-    assert '<a href="../../report/comparison/small-ctx128-fp32-naive-forward.html">why</a>' in page
-    assert (
-        'href="comparison/small-ctx128-fp32-naive-forward.html">small context 128 forward</a>'
-        in pages["report/comparison.md"]
-    )
+    pair = "comparison.html?of=given/small-ctx128-fp32-naive-forward"
+    assert f'<a href="../../report/{pair}">why</a>' in page
+    assert f'href="{pair}">small context 128 forward</a>' in pages["report/comparison.md"]
+    assert 'href="comparison.html?of=given">All runs</a>' in pages[PAIR]
 
 
 def test_a_run_that_is_compared_with_itself_has_one_page(compared, tmp_path):
@@ -224,7 +241,7 @@ def test_parts_that_sum_to_another_difference_are_said_to(compared, tmp_path):
     second.steps["wall_ns"] += 10**9 * (second.steps["collector"].astype(str) == "timer")
     pages = written(compare(compared.first, second, SHIPPED), tmp_path, compared.first.recording)
     assert "In 2 of 2 pairs the unprofiled step differs otherwise" in pages["report/comparison.md"]
-    page = html.unescape(pages["report/comparison/small-ctx128-fp32-naive-forward.md"])
+    page = html.unescape(pages[PAIR])
     assert "Unprofiled, a step differs by +1,000.000 ms; under nsys, which slows the host, by 0.000 ms" in page
 
 
@@ -275,7 +292,7 @@ def test_of_two_gpus_every_pair_has_a_page_and_the_first_says_which_gpus(tmp_pat
     pages = written(make_comparisons([main, changed])["h100"], tmp_path, main)
     assert "Comparison: h200 against h100" in pages["report/comparison.md"]
     assert re.search(r"B has NVIDIA H100 80GB HBM3", html.unescape(pages["report/comparison.md"]))
-    assert len([path for path in pages if path.startswith("report/comparison/")]) == 2
+    assert len([path for path in pages if path.startswith("report/compared/given/")]) == 2
 
 
 def test_the_bands_of_repetitions_stand_beside_those_that_are_the_least(compared, tmp_path):
@@ -306,14 +323,20 @@ def test_the_page_of_a_cell_leads_to_that_of_the_other_recording_and_the_overvie
     names = {precision: f"small-ctx128-{precision}-naive-forward" for precision in ("fp32", "bf16")}
     mine = read_page(tmp_path / "report" / "runs" / f"{names['fp32']}.md")
     assert f'<a href="../../report/runs-bf16-b/{names["bf16"]}.html">bf16</a> (B; this run is A): step ' in mine
-    assert f'<a href="../../report/comparison-bf16/{names["fp32"]}.html">why</a>' in mine
+    assert f'<a href="../../report/comparison.html?of=bf16/{names["fp32"]}">why</a>' in mine
     theirs = read_page(tmp_path / "report" / "runs-bf16-b" / f"{names['bf16']}.md")
     assert f'<a href="../../report/runs/{names["fp32"]}.html">fp32</a> (A; this run is B): step ' in theirs
     overview = read_page(tmp_path / "index.md")
-    assert 'href="report/comparison.html">Comparison: x against y</a>' in overview
-    assert 'href="report/comparison-bf16.html">Comparison: fp32 (fp32) against bf16 (bf16)</a>' in overview
-    pair = read_page(tmp_path / "report" / "comparison-bf16" / f"{names['fp32']}.md")
-    assert '<a href="../../report/comparison-bf16.html">Comparison</a>' in pair
+    assert 'href="report/comparison.html?of=given">Comparison: x against y</a>' in overview
+    assert 'href="report/comparison.html?of=bf16">Comparison: fp32 (fp32) against bf16 (bf16)</a>' in overview
+    page = read_page(tmp_path / "report" / "comparison.md")
+    assert page.index("x against y](comparison.md?of=given)") < page.index("bf16 (bf16)](comparison.md?of=bf16)")
+    part = read_part(tmp_path / "report" / "compared" / "bf16" / f"{names['fp32']}.js")
+    whole = read_part(tmp_path / "report" / "compared" / "bf16.js")
+    assert part["name"] == f"bf16/{names['fp32']}" == whole["pairs"][0][0] and whole["name"] == "bf16"
+    moved = (tmp_path / "report" / "comparison-bf16" / f"{names['fp32']}.html").read_text()
+    assert f'content="0; url=../comparison.html?of=bf16/{names["fp32"]}"' in moved
+    assert 'url=comparison.html?of=bf16"' in (tmp_path / "report" / "comparison-bf16.html").read_text()
 
 
 def test_of_several_pairs_it_is_said_what_follows(compared, links):

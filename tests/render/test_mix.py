@@ -84,6 +84,8 @@ def test_pages_of_a_comparison_say_which_side_is_a_mix(tmp_path):
     write_site.write(first.recording, tmp_path, compared=compare(first, second, SHIPPED))
     said = {path: found for path, found in notes(tmp_path).items() if found}
     assert said.keys() == {path for path in notes(tmp_path) if path.startswith(("report/comparison", "report/runs-b"))}
+    part = (tmp_path / "report" / "compared" / "given" / "small-ctx128-fp32-naive-forward.js").read_text()
+    assert part.count("A mix:") == 1
     for found in said.values():
         assert "the 2 runs of B, after were not measured with the same torch: 2.11 (1 run), 2.12 (1 run)" in found[0]
 
