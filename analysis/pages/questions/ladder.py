@@ -21,6 +21,7 @@ from profiler_job.analysis.pages.questions.ladder_single import (
     PADDING,
     add_interval,
     count_best,
+    draw_falls,
     select_common,
     tabulate_best,
     take_best,
@@ -490,7 +491,8 @@ def _charts(frames: LadderData) -> list[Chart]:
     return [
         Chart(
             "ladder", "bars_with_marks", title if len(rows) else "A training step, rung by rung", rows, options=options
-        )
+        ),
+        draw_falls(frames.shown),
     ]
 
 

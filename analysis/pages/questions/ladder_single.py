@@ -8,7 +8,8 @@ import pandas as pd
 from profiler_job.analysis.metrics import differences
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.pages.extreme_rows import span
-from profiler_job.analysis.render.answer import Column, Table
+from profiler_job.analysis.render.answer import Chart, Column, Table
+from profiler_job.jobs.contract.quantities import format_rounded
 
 CASE = ["size", "context_length"]
 COMPARED = ["ns", "min_ns", "max_ns", "parts", "host_ratio"]
@@ -16,6 +17,33 @@ COMPARED = ["ns", "min_ns", "max_ns", "parts", "host_ratio"]
 HUGGING_FACE = "hf"
 PADDING = "padded vocabulary"
 NO_GAIN = "none measurably"
+
+
+FALLS = ["shorter", "longer", "within 2%", "the step"]
+LEAST_FALL = 0.02
+"""A change of a step by less is drawn as none."""
+
+
+def draw_falls(shown: pd.DataFrame) -> Chart:
+    """Draw what each change in turn takes off one step: of the cases with most changes the largest model. shown: with
+    rung, base_ns and speedup, in the order of the ladder; TF32, whose place BF16 takes, is left out."""
+    shown = shown[(shown["rung"] != "TF32") & shown["speedup"].notna()]
+    sizes = shown.groupby(CASE, sort=False).size()
+    if not len(sizes):
+        empty = pd.DataFrame(columns=["label", "text", "series", "begin_ns", "end_ns"])
+        return Chart("falls", "waterfall", "A step, change by change", empty, options={"order": FALLS})
+    case = sizes[sizes == sizes.max()].index[-1]
+    rows = shown[(shown[CASE] == list(case)).all(axis=1)]
+    steps = rows["base_ns"] / rows["speedup"]
+    bars = [{"label": rows["rung"].iloc[0], "series": FALLS[3], "begin_ns": 0.0, "end_ns": steps.iloc[0]}]
+    for rung, before, after in zip(rows["rung"].iloc[1:], steps, steps.iloc[1:]):
+        series = FALLS[2] if abs(after / before - 1) < LEAST_FALL else FALLS[after > before]
+        bars.append({"label": rung, "series": series, "begin_ns": before, "end_ns": after})
+    bars.append({"label": "all together", "series": FALLS[3], "begin_ns": 0.0, "end_ns": steps.iloc[-1]})
+    drawn = pd.DataFrame(bars).assign(text=lambda all_bars: all_bars["label"])
+    first, last = (format_rounded("time", steps.iloc[at]) for at in (0, -1))
+    title = f"{first} become {last}: {case[0]} at {case[1]:,} tokens"
+    return Chart("falls", "waterfall", title, drawn, options={"order": FALLS, "unit": "ms of a training step"})
 
 
 def add_interval(rows: pd.DataFrame, first: pd.DataFrame, bands: Bands | None, of_host: pd.Series) -> pd.DataFrame:

@@ -1,0 +1,260 @@
+"""(x) H100 or H200: what does a token cost, and how much of the GPU does a step use?"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from profiler_job.analysis.metrics import run_grid, step_limits, timing, utilisation
+from profiler_job.analysis.pages import home_cases
+from profiler_job.analysis.pages.case_columns import case_headings
+from profiler_job.analysis.pages.explore import shorten_names
+from profiler_job.analysis.pages.extreme_rows import extremes, format_percent_span, give_largest, span
+from profiler_job.analysis.pages.question import Inputs, Question, Section
+from profiler_job.analysis.recording.run_table import keep_runs
+from profiler_job.analysis.reference.gpu_prices import find_price
+from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
+from profiler_job.jobs.contract import ranges
+from profiler_job.jobs.contract.axes import find_default
+from profiler_job.jobs.contract.step_limit import COMPUTE, CPU
+from profiler_job.jobs.contract.studies import AGAIN, LOSSES
+
+MODE = "train_step"
+SAME = ["size", "context_length", "batch_size", "precision", "attention", "optimizer", "compile"]
+"""Axes of a step on two GPUs; all others are at their defaults."""
+BUDGET = {
+    "mfu": "matmuls at peak: MFU",
+    "below_peak": "matmuls below peak",
+    "other": "other kernels",
+    "waits": "waiting",
+}
+"""The parts of a step by the column of each; they add up to 1."""
+CASE = ["size", "context_length", "batch_size", "gpu", "state"]
+
+
+def answer(given: Inputs) -> Answer:
+    """What a million tokens of a training step cost at the list price of the GPU, in FP32, in BF16 as people train, and
+    compiled; how much of the step is work at the GPU's peak; and the same steps on two kinds of GPU.
+
+    Steps are unprofiled medians of the reference Transformer on one GPU, the batch in one piece. The price is that of
+    `gpu_prices.toml`; MFU is of the dense peak of the run's precision. What matmuls and attention take of a profiled
+    step beyond MFU runs below peak. Two GPUs are compared where all axes of a step are equal.
+    """
+    others = [rec for study, rec in given.studies.items() if study not in (AGAIN, LOSSES)]
+    frames = _frames([given.main, *others])
+    return assemble(_facts(frames), _claims(frames), _tables(frames), _charts(frames))
+
+
+QUESTION = Question(
+    letter="x",
+    slug="token-cost",
+    title="H100 or H200: what does a token cost?",
+    needs=("main", "studies"),
+    answer=answer,
+    section=Section.FIT,
+    place=3,
+    study="",
+    searched=("price", "cost per token", "H100 vs H200", "dollars", "MFU budget", "best MFU"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenCostData:
+    states: pd.DataFrame
+    """A row per case and state: step, tokens/s, MFU, cost, and the parts of BUDGET where the step was profiled."""
+    pairs: pd.DataFrame
+    """A row per step that two kinds of GPU ran: the time, busy time and cost of both (`_b`: of the dearer)."""
+
+    @property
+    def cheapest(self) -> pd.DataFrame:
+        """Of each model the step with the cheapest tokens."""
+        return self.states.loc[self.states.dropna(subset=["cost"]).groupby("size", sort=False)["cost"].idxmin()]
+
+
+def _frames(recordings: Sequence[Any]) -> TokenCostData:
+    steps = [_measure_steps(rec) for rec in recordings]
+    every = pd.concat([of.assign(number=number) for number, of in enumerate(steps)], ignore_index=True)
+    chosen = pd.DataFrame(
+        [
+            {"number": number, "run_id": run_id, "state": state, "gpu": case.at[-1]}
+            for case in home_cases.list_cases(recordings)
+            for state, (number, run_id) in case.runs.items()
+        ],
+        columns=["number", "run_id", "state", "gpu"],
+    )
+    states = chosen.merge(every, on=["number", "run_id"])
+    num_gpus = every.groupby(SAME, dropna=False)["gpu_name"].transform("nunique")
+    return TokenCostData(
+        states=_measure_budget(states, recordings),
+        pairs=_pair_gpus(_measure_budget(every[num_gpus > 1].copy(), recordings)),
+    )
+
+
+def _measure_steps(rec: Any) -> pd.DataFrame:
+    """Measure each plain training step of the reference Transformer."""
+    ok = run_grid.select_known_shapes(run_grid.select_measured_runs(rec.runs))
+    ok = ok.astype({name: str for name in ok if ok[name].dtype == "category"} | {"run_id": str})
+    for name in ("gpus", "accumulation"):
+        ok = ok[ok[name].fillna(1) == 1] if name in ok else ok
+    ok = ok.assign(**{name: find_default(name) for name in SAME if name not in ok})
+    times = timing.host_times(rec.steps, "timer", "step")
+    times = times[times["phase"] == ranges.STEP][["run_id", "step_ns"]].astype({"run_id": str})
+    runs = ok[ok["mode"] == MODE].merge(times, on="run_id")
+    prices = [find_price(name) for name in runs["gpu_name"]]
+    runs["usd_per_hour"] = pd.Series([price.usd_per_hour if price else None for price in prices], dtype=float)
+    runs["tokens_per_s"] = run_grid.tokens_per_s(runs, runs["step_ns"])
+    runs["mfu"] = [utilisation.mfu(run, run["step_ns"]) for _, run in runs.iterrows()]
+    return runs.assign(cost=runs["usd_per_hour"] / 3600 / runs["tokens_per_s"] * 1e6)
+
+
+def _measure_budget(rows: pd.DataFrame, recordings: Sequence[Any]) -> pd.DataFrame:
+    """Add the parts of BUDGET and the GPU's busy time to steps; NaN of those that were not profiled."""
+    parts = []
+    for number, of_rec in rows.groupby("number"):
+        rec, ids = recordings[number], {*of_rec["run_id"]}
+        limits = step_limits.find_limits(*(keep_runs(table, ids) for table in (rec.steps, rec.kernels, rec.memops)))
+        parts += [
+            {"number": number, "run_id": run_id} | {name: limit.measure_share(name) for name in (COMPUTE, CPU)}
+            for run_id, limit in limits.items()
+        ]
+    rows = rows.merge(pd.DataFrame(parts, columns=["number", "run_id", COMPUTE, CPU]), how="left")
+    rows = rows.assign(below_peak=(rows[COMPUTE] - rows["mfu"]).clip(lower=0), waits=rows[CPU])
+    rows["other"] = 1 - rows[["mfu", "below_peak", "waits"]].sum(axis=1, skipna=False)
+    return rows.assign(busy_ns=rows["step_ns"] * (1 - rows[CPU])).drop(columns=[COMPUTE, CPU])
+
+
+def _pair_gpus(rows: pd.DataFrame) -> pd.DataFrame:
+    """Pair the same step on the cheaper and the dearer kind of GPU, the first recording of each."""
+    first = rows.dropna(subset=["busy_ns", "cost"]).drop_duplicates([*SAME, "gpu_name"])
+    names = first.sort_values("usd_per_hour", kind="stable")["gpu_name"].unique()
+    if len(names) < 2:
+        return first.head(0)
+    shown = first[[*SAME, "gpu_name", "step_ns", "busy_ns", "tokens_per_s", "cost", "usd_per_hour"]]
+    cheap, dear = (shown[shown["gpu_name"] == name] for name in (names[0], names[-1]))
+    pairs = cheap.merge(dear, on=SAME, suffixes=("", "_b"))
+    return pairs.assign(
+        step_ratio=pairs["step_ns"] / pairs["step_ns_b"],
+        busy_ratio=pairs["busy_ns"] / pairs["busy_ns_b"],
+        cost_ratio=pairs["cost_b"] / pairs["cost"],
+    )
+
+
+def _facts(frames: TokenCostData) -> dict[str, Any]:
+    prices = [find_price(name) for name in dict.fromkeys(frames.states["gpu_name"])]
+    return {"prices": [price.describe() for price in prices if price], "num_states": len(frames.states)}
+
+
+def _claims(frames: TokenCostData) -> list[Claim]:
+    case = [*CASE, "run_id"]
+    pairs = frames.pairs if len(frames.pairs) else pd.DataFrame(columns=["gpu_name"])
+    return [
+        Claim("gpus", pairs, facts=_compare_gpus),
+        Claim("cheapest", frames.cheapest[[*case, "cost", "tokens_per_s"]], facts=extremes("cost")),
+        *(
+            Claim(f"best_{name}", _select_precision(frames, name)[[*case, "mfu"]], facts=give_largest("mfu"))
+            for name in ("bf16", "fp32")
+        ),
+        Claim("budget", _select_budget(frames)[[*case, *BUDGET]], facts=_sum_budget),
+    ]
+
+
+def _compare_gpus(rows: pd.DataFrame) -> dict[str, Any]:
+    first = rows.iloc[0]
+    names = shorten_names(sorted({first["gpu_name"], first["gpu_name_b"]}))
+    spans = {name: span(rows[f"{name}_ratio"]) for name in ("step", "busy", "cost")}
+    of_price = first["usd_per_hour_b"] / first["usd_per_hour"]
+    return spans | {"cheap": names[first["gpu_name"]], "dear": names[first["gpu_name_b"]], "price": of_price}
+
+
+def _select_budget(frames: TokenCostData) -> pd.DataFrame:
+    """The profiled steps at the longest context that every model has, on the GPU with most steps, by state."""
+    rows = frames.states.dropna(subset=[*BUDGET])
+    rows = rows[rows["gpu"] == rows["gpu"].mode().iloc[0]] if len(rows) else rows
+    num_models = rows.groupby("context_length")["size"].transform("nunique")
+    rows = rows[num_models == rows["size"].nunique()]
+    return rows[rows["context_length"] == rows["context_length"].max()]
+
+
+def _select_precision(frames: TokenCostData, precision: str) -> pd.DataFrame:
+    """Steps of a precision with eager attention or at contexts where attention has few of the FLOPs: MFU counts scores
+    that the causal mask hides, and fused attention skips these."""
+    rows = frames.states.dropna(subset=["mfu"])
+    return rows[(rows["precision"] == precision) & (rows["context_length"] <= rows["d_model"])]
+
+
+def _sum_budget(rows: pd.DataFrame) -> dict[str, Any]:
+    return {name: span(rows[name]) for name in BUDGET}
+
+
+def _tables(frames: TokenCostData) -> list[Table]:
+    case = (*case_headings(CASE[:3], linked=False), Column("gpu", "GPU"), Column("state", "state"))
+    parts = (Column(name, label, "share", absent="not profiled") for name, label in BUDGET.items() if name != "mfu")
+    return [
+        Table(
+            "costs_of_states",
+            "What a million tokens cost",
+            (
+                *case,
+                Column("step_ns", "step", "ms"),
+                Column("tokens_per_s", "tokens/s", "count"),
+                Column("cost", "USD per 1M tokens", "number", absent="no price"),
+                Column("mfu", "MFU of the sheet peak", "share", absent="n/a"),
+                *parts,
+            ),
+            frames.states,
+        ),
+        Table(
+            "gpus",
+            "The same step on two kinds of GPU",
+            (
+                *case_headings(SAME, linked=False),
+                *(
+                    Column(f"{name}{suffix}", f"{label}, {side}", kind)
+                    for name, label, kind in (
+                        ("step_ns", "step", "ms"),
+                        ("busy_ns", "GPU busy", "ms"),
+                        ("cost", "USD per 1M", "number"),
+                    )
+                    for suffix, side in (("", "cheaper"), ("_b", "dearer"))
+                ),
+                Column("step_ratio", "step, times as fast", "ratio"),
+                Column("busy_ratio", "GPU work, times as fast", "ratio"),
+            ),
+            frames.pairs,
+        ),
+    ]
+
+
+def _charts(frames: TokenCostData) -> list[Chart]:
+    budget = _select_budget(frames)
+    parts = pd.concat([budget.assign(scope=label, part=budget[name]) for name, label in BUDGET.items()])
+    title = (
+        f"At the longest context {format_percent_span(budget['mfu'])} of a step is work at the GPU's peak"
+        if len(budget)
+        else ""
+    )
+    options = {"order": [*BUDGET.values()], "by": ["size", "state"], "value": "part", "part_of": "the step"}
+    charts = [Chart("budget", "stacked_parts", title or "MFU budget", parts, options=options)]
+    longest = frames.states.dropna(subset=["cost"])
+    longest = longest[longest["context_length"] == budget["context_length"].max()] if len(budget) else longest.head(0)
+    charts.append(_draw_lines("cost_by_size", "cost", "What a million tokens cost, by parameters", longest))
+    middle = frames.states[frames.states["size"] == _choose_middle(frames.states)]
+    return [*charts, _draw_lines("tokens_by_context", "tokens_per_s", "Tokens a second, by context", middle)]
+
+
+def _choose_middle(states: pd.DataFrame) -> str:
+    sizes = [*states["size"].unique()]
+    return str(sizes[len(sizes) // 2]) if sizes else ""
+
+
+def _draw_lines(key: str, value: str, title: str, rows: pd.DataFrame) -> Chart:
+    """One line per state, on the GPU with most steps."""
+    rows = rows[rows["gpu"] == rows["gpu"].mode().iloc[0]] if len(rows) else rows
+    rows = rows.drop_duplicates(["state", "size", "context_length"]).assign(note="")
+    rows = rows.assign(clock=rows["state"], millions=(rows["num_parameters"] / 1e6).round())
+    along = {"x": "millions", "x_title": "million parameters (log scale)"} if value == "cost" else {}
+    unit = "USD per 1M tokens (log scale)" if value == "cost" else "tokens/s (log scale)"
+    order = [state for state in home_cases.STATES if state in set(rows["clock"])]
+    model = f" of {rows['size'].iloc[0]}" if len(rows) and not along else ""
+    return Chart(key, "lines", title + model, rows, options={"order": order, "value": value, "unit": unit} | along)

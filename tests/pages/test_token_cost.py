@@ -1,0 +1,58 @@
+"""What a token costs: the parts of a step add up, prices are listed, and two GPUs are compared by equal steps."""
+
+import pandas as pd
+import pytest
+
+from profiler_job.analysis.pages.question import Inputs
+from profiler_job.analysis.pages.questions import token_cost
+from profiler_job.analysis.pages.questions.ladder_single import draw_falls
+from profiler_job.analysis.recording import store
+from profiler_job.analysis.recording.table_schema import TABLES
+from profiler_job.analysis.reference.gpu_prices import find_price
+from tests.synthetic import recording
+
+H200, H100 = "NVIDIA H200", "NVIDIA H100 80GB HBM3"
+
+
+def make_recording(gpu, slower=1.0):
+    rec = recording(("small",), (128, 256), modes=("forward", "train_step"))
+    rec.runs["gpu_name"] = gpu
+    rec.steps["wall_ns"] = (rec.steps["wall_ns"] * slower).astype("int64")
+    return store.Recording(manifest=rec.manifest, **{table: getattr(rec, table) for table in TABLES})
+
+
+def ask(main, **studies):
+    return token_cost.answer(Inputs(recording=main, main=main, studies=studies))
+
+
+def test_parts_of_a_step_add_up_and_the_cost_is_the_price_over_the_tokens():
+    rows = ask(make_recording(H200)).tables["costs_of_states"].rows
+    assert len(rows) == 2 and (rows[[*token_cost.BUDGET]] >= 0).all(axis=None)
+    assert rows[[*token_cost.BUDGET]].sum(axis=1).tolist() == pytest.approx([1, 1])
+    wanted = find_price(H200).usd_per_hour / 3600 / rows["tokens_per_s"] * 1e6
+    assert rows["cost"].tolist() == pytest.approx(wanted.tolist())
+
+
+def test_two_gpus_are_compared_by_the_same_steps_the_cheaper_first():
+    found = ask(make_recording(H200), attention=make_recording(H100, 1.5))
+    rows = found.tables["gpus"].rows
+    assert len(rows) == 2 and set(rows["gpu_name"]) == {H100} and set(rows["gpu_name_b"]) == {H200}
+    assert rows["step_ratio"].tolist() == pytest.approx([1.5, 1.5], rel=1e-3)
+    said = found.claims["gpus"].values
+    assert (said["cheap"], said["dear"]) == ("H100", "H200") and said["price"] == pytest.approx(4.59 / 3.99)
+
+
+def test_one_gpu_or_an_unlisted_one_says_less():
+    found = ask(make_recording("a GPU nobody lists"))
+    assert not found.claims["gpus"].holds and not found.claims["cheapest"].holds and found.facts["prices"] == []
+
+
+def test_each_change_of_a_ladder_falls_from_where_the_one_before_ended():
+    rungs = [("FP32", 1.0), ("TF32", 2.0), ("BF16", 4.0), ("+ a", 3.99), ("+ b", 3.0)]
+    rows = pd.DataFrame([("2.7B", 1024, name, 100e6, gain) for name, gain in rungs])
+    rows.columns = ["size", "context_length", "rung", "base_ns", "speedup"]
+    bars = draw_falls(rows).rows
+    assert bars["series"].tolist() == ["the step", "shorter", "within 2%", "longer", "the step"]
+    assert bars["end_ns"].tolist()[:-2] == bars["begin_ns"].tolist()[1:-1]
+    assert bars["end_ns"].iloc[-1] == bars["end_ns"].iloc[-2] == pytest.approx(100e6 / 3)
+    assert not len(draw_falls(rows.head(0)).rows)
