@@ -25,6 +25,7 @@ from profiler_job.analysis.insight import findings
 from profiler_job.analysis.insight.loading import COLUMNS
 from profiler_job.analysis.insight.section_columns import SECTIONS
 from profiler_job.analysis.insight.summary import summarise
+from profiler_job.analysis.pages.questions import ALL_QUESTIONS
 from profiler_job.jobs.contract import axes, exit_codes
 from profiler_job.jobs.contract.json_format import FORMAT_VERSION, add_format_version
 from tests.reference_pages import render
@@ -238,6 +239,10 @@ def test_the_limits_are_those_of_the_program():
 @pytest.mark.parametrize("page", READING)
 def test_links_lead_somewhere(page):
     generated = set(re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
+    generated |= {question.page for question in ALL_QUESTIONS.values()}
+    generated |= {
+        f"report/{name}.md" for name in ("benchmarks", "reconciliation", "telemetry", "environment", "clocks")
+    }
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
         if target.startswith("https://"):
             continue

@@ -141,7 +141,7 @@ def write_page(site: Site, sides: Sequence[Sides]) -> None:
     ]
     assert first is not None
     extra = {"chosen": chosen, "shown": Markup(first.markdown), "pairs": list_pairs(sides[0])}
-    site.write(f"{PAGE}.md", "comparisons.md", sides[0].said, parts=[first], **extra)
+    site.write_with_parts(f"{PAGE}.md", "comparisons.md", sides[0].said, [first], **extra)
 
 
 def write_parts(site: Site, side: Sides) -> Part:

@@ -10,6 +10,7 @@ from markupsafe import Markup
 from profiler_job.analysis.metrics import run_grid
 from profiler_job.analysis.pages import home, home_cases, run_page
 from profiler_job.analysis.pages.home_cases import HomeCase
+from profiler_job.analysis.pages.topics import ANATOMY
 from profiler_job.analysis.prediction import recording_predictions
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.render.tables import address
@@ -17,6 +18,7 @@ from profiler_job.analysis.render.text import file_name
 from profiler_job.analysis.site.combine import select_runs
 from profiler_job.analysis.site.page_context import RunPages, identify_runs
 from profiler_job.analysis.site.site_writer import Site
+from profiler_job.analysis.site.topic_pages import write_topic
 from profiler_job.jobs.contract.modes import MODES
 from profiler_job.jobs.contract.studies import AGAIN, LOSSES
 
@@ -33,10 +35,12 @@ def write_home(
     studies: Mapping[str, store.Recording],
     run_pages: RunPages,
     gains: pd.DataFrame | None,
+    members: Sequence[Mapping[str, Any]],
     **pages: Any,
 ) -> None:
-    """Write the home page and a file of each case. run_pages: the pages of all runs; gains: as in
-    `prediction.measured`; pages: what else the template needs."""
+    """Write the home page, a file of each case, and the page on the anatomy of a step, which shows the first case.
+    run_pages: the pages of all runs; gains: as in `prediction.measured`; members: the questions of ANATOMY, as
+    `topic.md` takes them; pages: what else the template needs."""
     recordings = [rec, *(other for study, other in studies.items() if study not in (AGAIN, LOSSES))]
     cases = home_cases.list_cases(recordings)
     screens = _describe_screens(recordings, cases, gains)
@@ -56,7 +60,12 @@ def write_home(
             content = f"showCase({json.dumps({'at': case.at, 'html': html}, ensure_ascii=False)});\n"
             site.write_asset(f"{FOLDER}/{_name_case(case)}.js", content.encode("utf-8"))
         pages["picker"] = _describe_picker(cases, first)
-    site.write("index.md", "home.md", recorded, **{"picker": None, "states": []} | pages)
+    pages = {"picker": None, "states": [], "shown": ""} | pages
+    site.write("index.md", "home.md", recorded, **pages)
+    words = pages["picker"]["words"] if pages["picker"] else ""
+    states = [state | {"link": _lead_up(state["link"])} for state in pages["states"]]
+    extra = {"states": states, "shown": pages["shown"], "words": words}
+    write_topic(site, ANATOMY, "anatomy.md", members, **extra)
 
 
 def _describe_screens(
@@ -77,6 +86,11 @@ def _describe_screens(
 def _list_links(rec: store.Recording, run_pages: RunPages) -> dict[str, str]:
     pages = run_grid.page_by_id([rec], run_pages)
     return {run_id: address(pages[run_id], "") if pages[run_id] else "" for run_id, _ in identify_runs(rec.runs)}
+
+
+def _lead_up(link: str) -> Markup:
+    """The link of a page in `report` that is `link` on the home page."""
+    return Markup(link and f"../{link}")
 
 
 def _collect_states(

@@ -18,6 +18,7 @@ from profiler_job.analysis.pages import (
 )
 from profiler_job.analysis.pages.question import Inputs, Question
 from profiler_job.analysis.pages.questions import QUESTIONS, STUDIES, group_by_section
+from profiler_job.analysis.pages.topics import ANATOMY, TOPICS
 from profiler_job.analysis.prediction import recording_predictions
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.run_table import read_whole
@@ -38,6 +39,7 @@ from profiler_job.analysis.site.page_context import (
     make_site_of_study,
 )
 from profiler_job.analysis.site.site_writer import Site
+from profiler_job.analysis.site.topic_pages import list_members, render_in_topics, write_topic
 from profiler_job.jobs.contract.changes import TRIABLE
 from profiler_job.jobs.contract.modes import MODES
 from profiler_job.jobs.contract.studies import AGAIN, BF16
@@ -105,10 +107,13 @@ def write_questions(
 
     said = {letter: write_question(question) for letter, question in QUESTIONS.items()}
     said |= {letter: write_study(question) for letter, question in STUDIES.items()}
+    for topic in TOPICS:
+        if topic is not ANATOMY:
+            write_topic(site, topic, "topic.md", list_members(topic, said))
     site.write("report/reconciliation.md", "reconciliation.md", checked, **describe_conditions(rec))
     agreement = site.block("index.md", "reconciliation.md", checked, "verdict")
     pages = {"sections": group_by_section(said), "agreement": agreement, "compared": compared}
-    write_home(site, rec, studies, run_pages, gains, **pages)
+    write_home(site, rec, studies, run_pages, gains, list_members(ANATOMY, said), **pages)
     return site
 
 
@@ -207,4 +212,5 @@ def _write_question(
         words["costed"] = {"price": price}
     site.write(question.page, template, answer, **words, **measured)
     verdict = site.block("index.md", template, answer, "verdict")
-    return {"title": question.title, "slug": question.slug, "verdict": verdict}
+    parts = render_in_topics(site, question, template, answer)
+    return {"title": question.title, "slug": question.slug, "verdict": verdict, "parts": parts}

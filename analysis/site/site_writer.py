@@ -147,9 +147,12 @@ class Site:
             "named": lambda value, axis: find_value_name(axis, value),
         }
 
-    def write(self, path: str, template: str, answer: Answer, parts: Sequence[Part] = (), **extra: Any) -> None:
-        """Write the page `path` (below docs, with .md), the CSV of each table it shows, and its figures as HTML. parts:
-        whose Markdown the page has."""
+    def write(self, path: str, template: str, answer: Answer, **extra: Any) -> None:
+        """Write the page `path` (below docs, with .md), the CSV of each table it shows, and its figures as HTML."""
+        self.write_with_parts(path, template, answer, (), **extra)
+
+    def write_with_parts(self, path: str, template: str, answer: Answer, parts: Sequence[Part], **extra: Any) -> None:
+        """Write a page as `write` does. parts: whose Markdown is in the page, by what `extra` gives its template."""
         rendered = _Page(self, path, answer)
         for part in parts:
             rendered.figures |= part.figures

@@ -3,6 +3,8 @@
 addEventListener("DOMContentLoaded", () => {
   "use strict";
 
+  const PRECISIONS = ["fp8", "bf16", "tf32", "fp32"];
+
   const form = document.getElementById("explore");
   const figure = document.getElementById("table-explore");
   const table = figure?.querySelector("table");
@@ -75,7 +77,8 @@ addEventListener("DOMContentLoaded", () => {
     for (const row of table.rows) [...row.cells].forEach((one, at) => one.classList.toggle("metric", at === index));
     if (!form.elements.metric.selectedIndex) return rows.forEach((row) => table.tBodies[0].append(row));
     const value = (row) => number(row, chosen.value) ?? Infinity * sign;
-    [...rows].sort((a, b) => sign * (value(a) - value(b)) || 0).forEach((row) => table.tBodies[0].append(row));
+    const group = (row) => (chosen.value === "mfu" ? PRECISIONS.indexOf(held(row, "precision")) : 0); // peaks differ
+    [...rows].sort((a, b) => group(a) - group(b) || sign * (value(a) - value(b)) || 0).forEach((row) => table.tBodies[0].append(row));
   };
 
   const pin = (row) => {

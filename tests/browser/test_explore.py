@@ -72,6 +72,20 @@ def test_a_metric_sorts_from_its_best_value_on(explore, metric, largest_first):
     assert len(values) > 5 and values == sorted(values, reverse=largest_first)
 
 
+def test_mfu_orders_runs_within_a_precision(explore):
+    """Its peaks differ: FP32 at 72% of a small one stood above every step in BF16."""
+    explore.get_by_label("metric").select_option("mfu")
+    index = explore.locator(f"{TABLE} thead th").evaluate_all(
+        "all => all.findIndex(one => one.dataset.key === 'precision')"
+    )
+    script = (
+        "(all, at) => all.map((row) => [row.cells[at].textContent, Number(row.querySelector('td.metric').dataset.v)])"
+    )
+    rows = explore.locator(f"{ROWS}:has(td.metric[data-v])").evaluate_all(script, index)
+    order = ["fp8", "bf16", "tf32", "fp32"]
+    assert len(rows) > 5 and rows == sorted(rows, key=lambda row: (order.index(row[0].lower()), -row[1]))
+
+
 def test_two_pinned_runs_show_their_difference_by_the_keyboard_too(explore):
     pins = explore.locator(f"{TABLE} button.pin")
     for index in (0, 4):

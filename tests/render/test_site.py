@@ -10,6 +10,7 @@ import yaml
 
 from profiler_job.analysis.pages import benchmarks
 from profiler_job.analysis.pages.questions import ALL_QUESTIONS, QUESTIONS, STUDIES, group_by_section
+from profiler_job.analysis.pages.topics import TOPICS
 from profiler_job.analysis.reference import kernel_families
 from profiler_job.analysis.site.site_writer import Site, first_sentence
 from tests.page_words import read_page
@@ -24,18 +25,23 @@ def test_there_is_a_page_for_every_question_and_every_run(site):
         assert (site / "report" / f"{slug}.html").is_file()
 
 
-def test_the_navigation_has_every_question_in_its_section():
-    """In the order of `group_by_section`, and without the letters, which only this project knows."""
+MOST_IN_NAVIGATION = 24
+"""Pages, the guides not counted."""
+
+
+def test_the_navigation_is_short_and_leads_to_every_question(site):
+    """Itself, by the page of a topic, or by a page that links to it."""
     settings = (ROOT / "mkdocs.yml").read_text()
-    nav = yaml.safe_load("nav:\n" + settings.partition("\nnav:\n")[2])["nav"]
-    entries = {title: below for entry in nav for title, below in entry.items()}
-    sections = {title: below for entry in entries["Learn"] for title, below in entry.items()}
-    slugs = {f"report/{question.slug}.md": letter for letter, question in (QUESTIONS | STUDIES).items()}
-    grouped = group_by_section({letter: letter for letter in ALL_QUESTIONS})
-    for section, letters in grouped.items():
-        paths = [path for entry in (sections | entries)[section] for path in entry.values()]
-        assert [slugs[path] for path in paths if path in slugs] == letters, section
-    assert sorted(letter for letters in grouped.values() for letter in letters) == sorted(slugs.values())
+    paths = re.findall(r": (\S+\.(?:md|ipynb))$", settings.partition("\nnav:\n")[2], re.MULTILINE)
+    shown = [path for path in paths if not path.startswith("guide/")]
+    assert len(shown) <= MOST_IN_NAVIGATION
+    linked = "".join((site / path).with_suffix(".html").read_text().partition("<article")[2] for path in shown)
+    for question in ALL_QUESTIONS.values():
+        assert question.page in shown or f'href="{question.slug}.html"' in linked, question.slug
+    for topic in TOPICS:
+        page = (site / topic.page).with_suffix(".html").read_text()
+        assert topic.page in shown and not {*topic.letters} - {*ALL_QUESTIONS}
+        assert all(f'<a href="{ALL_QUESTIONS[letter].slug}.html">' in page for letter in topic.letters)
     assert not re.search(r"^ +- \w ·", settings, re.MULTILINE)
 
 
