@@ -218,6 +218,22 @@ def find_phase(name: str, chosen: Mapping[str, str] | None = None) -> str:
     return next((names.phase for names in NAMES if names.pattern.fullmatch(plain)), "")
 
 
+_HINTS = {
+    vocabulary.FORWARD: r"forward|fwd",
+    vocabulary.BACKWARD: r"backward|bwd|backprop",
+    vocabulary.OPTIMIZER: r"optim|adam|update",
+    vocabulary.LOSS: r"loss",
+}
+"""What the name of a range says of its phase, though it has other words, too."""
+
+
+def guess_phase(name: str) -> str:
+    """Guess the phase that a user may mean by a range whose name matches none: the only one that the name speaks of;
+    "" if it speaks of none, or of several."""
+    phases = [phase for phase, pattern in _HINTS.items() if re.search(pattern, name, re.IGNORECASE)]
+    return phases[0] if len(phases) == 1 else ""
+
+
 _WARM_UP = re.compile(
     r"(\w+[ _/:-])?warm[ _-]?ups?([ _-]?(step|iter|iteration|run|batch|phase)s?)?[ _#:.-]*\d*|"
     r"warming[ _-]up|.*\(warm[ _-]?up\)",

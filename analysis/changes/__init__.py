@@ -13,6 +13,7 @@ class AdvisedChange(Protocol):
     """A module of this package. CODE: the code to write, in one line. ACTION: what to do, as a heading. LINE: an
     example of the code, at most 48 characters. A module may also have
 
+    - `PLAIN`: what to do in a program without PyTorch. A change without it is not advised there.
     - `find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None`: what a capture shows for the change, and the most
       that it could save; None if it shows nothing. Raises WithheldError if it shows something, and a reason against the
       change. A change without it is never advised: only `tune` measures it.
@@ -32,6 +33,12 @@ def load_change(name: str) -> AdvisedChange:
 def is_advised(name: str) -> bool:
     """Whether a capture can show that a change helps."""
     return hasattr(load_change(name), "find_evidence")
+
+
+def describe_code(name: str, has_pytorch: bool) -> str | None:
+    """Return the code to write for a change, or what to do without PyTorch; None if it has no meaning there."""
+    module = load_change(name)
+    return module.CODE if has_pytorch else getattr(module, "PLAIN", None)
 
 
 def find_evidence(name: str, seen: CaptureEvidence) -> ChangeEvidence | None:

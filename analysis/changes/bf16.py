@@ -12,6 +12,7 @@ from profiler_job.analysis.changes.script_code import FoundEdits, Program
 from profiler_job.jobs.contract.ranges import OPTIMIZER
 
 CODE = 'with torch.autocast("cuda", dtype=torch.bfloat16): around forward pass and loss'
+PLAIN = "matmuls in BF16 that add up in FP32"
 ACTION = "Use BF16 autocast"
 LINE = 'with torch.autocast("cuda", torch.bfloat16):'
 

@@ -3,6 +3,7 @@
 from profiler_job.analysis.changes.evidence import CaptureEvidence, ChangeEvidence, find_removable_kernels
 
 CODE = "keep weights and activations in one type, as model.to(torch.bfloat16) does, or use torch.compile"
+PLAIN = "keep weights and activations in one type"
 ACTION = "Drop the casts"
 LINE = "model.to(torch.bfloat16)"
 

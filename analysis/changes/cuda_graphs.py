@@ -12,6 +12,7 @@ from profiler_job.analysis.changes.script_code import FoundEdits, Program
 from profiler_job.jobs.contract.quantities import format_share
 
 CODE = 'torch.cuda.make_graphed_callables(...), or torch.compile(model, mode="reduce-overhead")'
+PLAIN = "capture one step in a CUDA graph, and launch the graph"
 ACTION = "Use CUDA graphs"
 LINE = 'torch.compile(model, mode="reduce-overhead")'
 

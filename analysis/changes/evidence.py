@@ -66,6 +66,7 @@ class CaptureEvidence:
         self.is_graphed = bool(
             capture["num_graph_executions"] or sections["api"]["name"].astype(str).str.contains("GraphLaunch").any()
         )
+        self.has_pytorch = capture.get("has_pytorch", True)
         self.memory_used = capture.get("memory_used")
         self.recomputed = float(capture.get("recomputed") or 0.0)
         """How often backward launches forward's fused attention again, as activation checkpointing does, for each

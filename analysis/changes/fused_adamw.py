@@ -11,6 +11,7 @@ from profiler_job.jobs.contract.quantities import format_share
 from profiler_job.jobs.contract.ranges import OPTIMIZER
 
 CODE = "torch.optim.AdamW(..., fused=True)"
+PLAIN = "one kernel that updates all parameters"
 ACTION = "Use the fused optimizer"
 LINE = "AdamW(parameters, fused=True)"
 

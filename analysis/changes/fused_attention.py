@@ -5,6 +5,7 @@ from profiler_job.analysis.changes.model_code import set_attention
 from profiler_job.analysis.changes.script_code import FoundEdits, Program
 
 CODE = "torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)"
+PLAIN = "one kernel for attention, as of FlashAttention or cuDNN"
 ACTION = "Use fused attention"
 LINE = "F.scaled_dot_product_attention(q, k, v)"
 

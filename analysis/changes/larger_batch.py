@@ -11,6 +11,7 @@ from profiler_job.analysis.changes.evidence import (
 from profiler_job.jobs.contract.quantities import format_share
 
 CODE = "twice the batch size, with a learning rate for it"
+PLAIN = CODE
 ACTION = "Double the batch"
 LINE = "batch_size *= 2"
 

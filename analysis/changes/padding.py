@@ -5,6 +5,7 @@ from profiler_job.analysis.changes.model_code import find_vocabulary
 from profiler_job.analysis.changes.script_code import FoundEdits, Program
 
 CODE = "pad the dimension to a multiple of 64, such as a vocabulary of 50257 to 50304"
+PLAIN = CODE
 ACTION = "Pad odd dimensions"
 LINE = "vocab_size = 64 * math.ceil(vocab_size / 64)"
 

@@ -3,6 +3,7 @@
 from profiler_job.analysis.changes.evidence import LEAST, CaptureEvidence, ChangeEvidence
 
 CODE = "call .item(), .cpu() and print(loss) once in many steps"
+PLAIN = "read results from the GPU once in many steps"
 ACTION = "Synchronise less often"
 LINE = "if step % 100 == 0: print(loss.item())"
 

@@ -5,6 +5,7 @@ from profiler_job.analysis.changes.evidence import CaptureEvidence, ChangeEviden
 from profiler_job.analysis.changes.script_code import FoundEdits, Program
 
 CODE = 'torch.set_float32_matmul_precision("high")'
+PLAIN = "TF32 in the matmuls of cuBLAS, as CUBLAS_COMPUTE_32F_FAST_TF32"
 ACTION = "Allow TF32"
 LINE = 'torch.set_float32_matmul_precision("high")'
 

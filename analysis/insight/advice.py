@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.changes import find_evidence, load_change
+from profiler_job.analysis.changes import describe_code, find_evidence
 from profiler_job.analysis.changes.evidence import CaptureEvidence, WithheldError
 from profiler_job.analysis.insight.section_columns import SECTIONS
 from profiler_job.jobs.contract.changes import CHANGES
@@ -50,8 +50,8 @@ def advise(capture: Mapping[str, Any], sections: Mapping[str, pd.DataFrame]) -> 
 
     capture: facts, like `Summary.capture`. is_slowed: False if the idle times come from steps without nsys.
     memory_used: share of the GPU's memory, if known. limit: of the unprofiled step, if known, or else of the capture.
-    recomputed: how often backward launches forward's attention, for each launch in forward. compute_capabilities: major
-    and minor by name of the GPU.
+    has_pytorch: False if the program is known to run without it. recomputed: how often backward launches forward's
+    attention, for each launch in forward. compute_capabilities: major and minor by name of the GPU.
     """
     seen = CaptureEvidence(capture, sections)
     rows = list(_make_advice(seen)) if seen.whole_ns and seen.has_kernels else []
@@ -68,6 +68,9 @@ def make_advice_table(rows: list[Advice]) -> pd.DataFrame:
 
 def _make_advice(seen: CaptureEvidence) -> Iterator[Advice]:
     for name in CHANGES:
+        code = describe_code(name, seen.has_pytorch)
+        if code is None:
+            continue
         try:
             shown = find_evidence(name, seen)
         except WithheldError as why:
@@ -81,7 +84,7 @@ def _make_advice(seen: CaptureEvidence) -> Iterator[Advice]:
                 time_ns=round(time_ns),
                 share=time_ns / seen.whole_ns,
                 ceiling_ns=round(ceiling_ns),
-                do=load_change(name).CODE,
+                do=code,
                 evidence=shown.evidence,
                 sure=shown.sure,
                 fits_limit=not seen.limit.targets.isdisjoint(CHANGES[name].relieves),

@@ -1,6 +1,7 @@
 """Format the advice on what to change first: the time that each change concerns and what it could save at most. For a
 recorded run, and for a capture that the GPU limits, predictions, too."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from profiler_job.analysis.reference import track_record
 from profiler_job.analysis.reference.columns import format_cell
 from profiler_job.jobs.contract.changes import LABELS
 from profiler_job.jobs.contract.layout import SCRIPT
-from profiler_job.jobs.contract.quantities import format_quantity, format_time
+from profiler_job.jobs.contract.quantities import format_quantity, format_share, format_time
 
 NOTE = (
     "Times of this capture, not predictions: a change concerns the time that it removes or makes faster, and could "
@@ -85,6 +86,10 @@ def format_run_advice(entries: Sequence[Mapping[str, Any]], run: Mapping[str, An
     return [*(_format_line(entry, run) for entry in advised[:MOST]), *_format_reasons(withheld)]
 
 
+def _describe_apart(apart: float) -> str:
+    return "" if math.isinf(apart) else f": the processes differ by {format_share(apart)}, as the CPU's speed does"
+
+
 def _format_line(entry: Mapping[str, Any], run: Mapping[str, Any]) -> str:
     labels = ", ".join(LABELS[name] for name in entry["changes"])
     if len(entry["changes"]) > 1:
@@ -95,6 +100,8 @@ def _format_line(entry: Mapping[str, Any], run: Mapping[str, Any]) -> str:
         return f"{labels}: measured, {times}; do: {entry['do']}"
     of = track_record.choose_kind(run, entry["changes"])
     record = f"track record: {track_record.describe_record(entry['changes'], of)}"
+    if "apart" in entry:
+        record += f"; no ratio was measured by turns{_describe_apart(entry['apart'])}"
     ceiling = format_time(entry["ceiling_ns"])
     if entry["gain_ns"] is None:
         most = f"could save up to {ceiling} of {format_time(entry['time_ns'])}"

@@ -329,18 +329,18 @@ def _order_by_stream(kernels: pd.DataFrame) -> tuple[np.ndarray | None, np.ndarr
 def _find_per_tensor(phase: pd.Series, steps: int, names: KernelNames) -> tuple[np.ndarray, str]:
     """Find the kernels of an optimizer that works tensor by tensor (bool), and how many there are a step.
 
-    If the capture has the phase, these are its elementwise kernels, provided that most launches of the phase are
-    elementwise. Otherwise they are the kernels that only Adam's update has: addcdiv, addcmul and lerp.
+    If the phase is known, by ranges or inferred, these are its elementwise kernels, provided that most launches of the
+    phase are elementwise. Otherwise they are the kernels that only Adam's update has: addcdiv, addcmul and lerp.
     """
     elementwise = names.mark(lambda _, known: known.family == "elementwise")
     in_phase = (phase == OPTIMIZER).to_numpy()
-    if not steps or not in_phase.any():
-        of_adam = names.mark_rule("elementwise-addcdiv", "elementwise-addcmul-and-lerp")
-        rows = of_adam[names.code]
-        return rows & (rows.sum() >= LEAST_PER_TENSOR), ""
     rows = in_phase & elementwise[names.code]
-    is_most = 2 * rows.sum() > in_phase.sum() and rows.sum() >= LEAST_PER_TENSOR * steps
-    return rows & is_most, f"per step: {format_quantity('count', round(rows.sum() / steps))}"
+    is_most = 2 * rows.sum() > in_phase.sum() and rows.sum() >= LEAST_PER_TENSOR * max(steps, 1)
+    if is_most or (steps and in_phase.any()):
+        return rows & is_most, f"per step: {format_quantity('count', round(rows.sum() / steps))}" if steps else ""
+    of_adam = names.mark_rule("elementwise-addcdiv", "elementwise-addcmul-and-lerp")
+    rows = of_adam[names.code]
+    return rows & (rows.sum() >= LEAST_PER_TENSOR), ""
 
 
 def _num_optimizer_ranges(ranges: pd.DataFrame) -> int:

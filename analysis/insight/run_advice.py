@@ -12,6 +12,7 @@ import pandas as pd
 from profiler_job.analysis.changes import join_code
 from profiler_job.analysis.insight import advice
 from profiler_job.analysis.insight.run_limit import BUSY
+from profiler_job.analysis.metrics.steady import MOST_APART
 from profiler_job.analysis.metrics.step_clocks import Clock
 from profiler_job.analysis.reference import gpus
 from profiler_job.jobs.contract import ranges
@@ -60,12 +61,19 @@ def advise(
 
 def rank_changes(advised: pd.DataFrame, predicted: pd.DataFrame, measured: pd.DataFrame) -> list[dict[str, Any]]:
     """Rank what to change first: gains, measured or else predicted, by their part of the step, then ceilings where
-    nothing is known, then what is not advised. Only what was measured, or what the run has evidence for.
+    nothing is known, then what is not advised. Only what was measured, or what the run has evidence for. A measured
+    ratio whose processes are too far apart (`metrics.steady`) counts as not measured.
 
     Each has changes (names), do, reason (empty where it is advised), step_ns (as it is) and gain_ns (None where it is
     not known). Where it was measured: measured_in, and the speed-up's range low to high. Where it was not: ceiling_ns,
-    with least_ns and most_ns where it is predicted, time_ns and sure where it is not.
+    with least_ns and most_ns where it is predicted, time_ns and sure where it is not; and apart, how far the processes
+    of what was measured are apart, if that is too far.
     """
+    far: dict[tuple[str, ...], float] = {}
+    if len(measured):
+        is_far = measured["apart"] > MOST_APART
+        far = dict(zip(measured.loc[is_far, "changes"], measured.loc[is_far, "apart"]))
+        measured = measured[~is_far]
     evident = {row["change"]: row for row in advised.to_dict("records")}
     gains, others = _list_measured(measured)
     known = set(measured["changes"]) if len(measured) else set()
@@ -95,6 +103,9 @@ def rank_changes(advised: pd.DataFrame, predicted: pd.DataFrame, measured: pd.Da
             why = abstained.get((name,))
             sure = f"low: no prediction, {why}" if why else row["sure"]
             others.append(row | {"changes": (name,), "sure": sure, "gain_ns": None, "step_ns": None})
+    for entry in (*gains, *others):
+        if entry["changes"] in far:
+            entry["apart"] = far[entry["changes"]]
     gains.sort(key=lambda gain: -gain["gain_ns"] / gain["step_ns"])
     return [*gains, *sorted(others, key=lambda row: (row["reason"] != "", not row.get("fits_limit", False)))]
 

@@ -33,7 +33,15 @@ from profiler_job.analysis.insight.results import NUM_MOMENTS, Summary
 from profiler_job.analysis.insight.section_columns import SECTIONS, compute_share, make_frame
 from profiler_job.analysis.insight.waits import find_waits
 from profiler_job.analysis.reference import kernel_families
+from profiler_job.analysis.reference.kernel_families import COMMUNICATION, COMPUTE_FAMILIES
 from profiler_job.analysis.reference.rules import OTHER, Taxonomy
+
+OF_LIBRARIES = (*COMPUTE_FAMILIES, COMMUNICATION, "memory", OTHER)
+OF_PYTORCH = (
+    r"\bat::|\bc10::|torch|^triton_(?:poi|per|red|for|tem|spl|flex)_|"
+    r"(?:elementwise|reduce|multi_tensor_apply)_kernel\b|CatArrayBatchedCopy|\bcunn_"
+)
+"""In the names of kernels that PyTorch launches."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +139,11 @@ def summarise_part(
         for gpu in capture.gpus
         if gpu.get("compute_major")
     }
-    sections["advice"] = advice.advise(facts | {"compute_capabilities": capabilities}, sections)
+    of_program = {
+        "compute_capabilities": capabilities,
+        "has_pytorch": _may_have_pytorch(attribution, sections["kernels"]),
+    }
+    sections["advice"] = advice.advise(facts | of_program, sections)
     return Summary(
         capture=facts,
         coverage=_measure_coverage(attribution, duration),
@@ -141,6 +153,13 @@ def summarise_part(
         shown=selection.sections or tuple(SECTIONS),
         busy=_measure_busy_moments(capture, gpus) if with_moments else {},
     )
+
+
+def _may_have_pytorch(attribution: Attribution, kernels: pd.DataFrame) -> bool:
+    """Whether a program may run PyTorch: unless all its kernels that are neither of libraries nor of communication are
+    of another origin."""
+    own = kernels.loc[~kernels["family"].isin(OF_LIBRARIES), "name"].astype(str)
+    return own.empty or own.str.contains(OF_PYTORCH).any() or bool(attribution.ranges["is_operation"].any())
 
 
 def _measure_coverage(attribution: Attribution, duration: np.ndarray) -> dict[str, float | None]:

@@ -88,11 +88,11 @@ def choose_cards(
 
 def _describe_card(run: Mapping[str, Any], entry: Mapping[str, Any], step_ns: float | None) -> dict[str, Any]:
     """One change or more: changes, actions, lines of code, kind (MEASURED, PREDICTED or AT_MOST, which is_bound), ratio
-    (None if none is known), low and high; after_ns and before_ns where it was measured; record where it is predicted;
-    time_ns otherwise."""
+    (None if none is known), low and high; apart: how far processes of what was measured are apart, if too far;
+    after_ns and before_ns where it was measured; record where it is predicted; time_ns otherwise."""
     names = tuple(entry["changes"])
     modules = [load_change(name) for name in names]
-    card: dict[str, Any] = {"changes": names, "is_bound": False}
+    card: dict[str, Any] = {"changes": names, "is_bound": False, "apart": entry.get("apart")}
     card |= {"actions": [module.ACTION for module in modules], "lines": [module.LINE for module in modules]}
     now = entry["step_ns"] or step_ns
     if "measured_in" in entry:

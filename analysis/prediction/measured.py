@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.metrics import differences, run_grid, step_clocks, timing
+from profiler_job.analysis.metrics import differences, run_grid, steady, step_clocks, timing
 from profiler_job.analysis.metrics.differences import Band
 from profiler_job.analysis.prediction import sweep_changes
 from profiler_job.analysis.prediction.ledger import run_id_after
@@ -15,8 +15,8 @@ from profiler_job.jobs.contract.changes import FUSED_ADAMW
 from profiler_job.jobs.contract.layout import SCRIPT
 from profiler_job.jobs.contract.modes import MODES
 
-COLUMNS = ("run_id", "changes", "before_ns", "after_ns", "low", "high", "measured_in", "gains")
-_OF_STEP = ["ns", "min_ns", "max_ns", "shortest_ns", "longest_ns", "parts"]
+COLUMNS = ("run_id", "changes", "before_ns", "after_ns", "low", "high", "measured_in", "apart", "gains")
+_OF_STEP = ["ns", "min_ns", "max_ns", "shortest_ns", "longest_ns", "parts", "apart"]
 _TIMES = ["run_id", "gpu_name", "num_parameters", *_OF_STEP, "loop_ns", "measured_in"]
 
 
@@ -26,8 +26,9 @@ def measure_gains(recordings: Mapping[str, Any], band: Band | None) -> pd.DataFr
 
     before_ns and after_ns: the unprofiled step, the median over steps. Both are of one recording (`measured_in`) where
     one has both, as hosts differ; otherwise of the first ones that have them. low, high: the range of before_ns /
-    after_ns over pairs of processes, each with the median of its steps. gains: whether the run is faster with the
-    changes, beyond the noise `band` of wall times and what a faster host explains.
+    after_ns over pairs of processes, each with the median of its steps. apart: how far the processes of either step are
+    apart (`steady.measure_apart`), the larger of both. gains: whether the run is faster with the
+    changes, beyond the noise `band` of wall times and what a faster host explains, by all pairs of processes.
     """
     times = pd.concat([pd.DataFrame(columns=_TIMES), *(_list_timed(name, rec) for name, rec in recordings.items())])
     by_run = {run_id: rows for run_id, rows in times.groupby("run_id", sort=False)}
@@ -47,13 +48,15 @@ def measure_gains(recordings: Mapping[str, Any], band: Band | None) -> pd.DataFr
     low = sides["before_shortest_ns"] / sides["after_longest_ns"]
     high = sides["before_longest_ns"] / sides["after_shortest_ns"]
     gains = differences.differ(sides, "before", "after", band) & (sides["before_ns"] / sides["after_ns"] > of_host)
-    return sides.assign(gains=gains, low=low, high=high)[[*COLUMNS]]
+    gains &= low > 1
+    apart = sides[["before_apart", "after_apart"]].max(axis=1)
+    return sides.assign(gains=gains, low=low, high=high, apart=apart)[[*COLUMNS]]
 
 
 def _list_timed(name: str, rec: Any) -> pd.DataFrame:
     """The unprofiled step of each finished run of a recording: _TIMES; shortest_ns, longest_ns: medians of its
-    processes; parts: how long its GPU waits, as a noise band needs it, or at most waits where it was not profiled;
-    loop_ns: of a loop of plain Python on its host."""
+    processes, which are `apart`; parts: how long its GPU waits, as a noise band needs it, or at most waits where it was
+    not profiled; loop_ns: of a loop of plain Python on its host."""
     steps = timing.host_times(rec.steps, "timer", "step")
     steps = steps[steps["phase"] == ranges.STEP].rename(columns=lambda column: column.removeprefix("step_"))
     ok = run_grid.select_measured_runs(rec.runs).astype({"run_id": str, "gpu_name": str})
@@ -63,6 +66,7 @@ def _list_timed(name: str, rec: Any) -> pd.DataFrame:
     at_most = table["run_id"].map(step_clocks.measure_host_limited(rec.steps))
     loops = rec.processes.groupby(rec.processes["run_id"].astype(str))["host_loop_ns"].median()
     parts = table["run_id"].map(waits).fillna(at_most)
+    table["apart"] = table["run_id"].map(steady.measure_apart(rec.steps))
     return table.assign(parts=parts, loop_ns=table["run_id"].map(loops.astype(float)), measured_in=name)[_TIMES]
 
 

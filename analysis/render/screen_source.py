@@ -64,7 +64,7 @@ def format_gain(card: Mapping[str, Any]) -> Markup:
 def describe_gain(card: Mapping[str, Any]) -> Markup:
     """`[2.0–3.8] measured`: the interval, unless both ends read the same, and how it is known."""
     if card["is_bound"]:
-        return Markup("not tested")
+        return Markup("not measured by turns" if card["apart"] else "not tested")
     low, high = (text.number_alone(card[end], "ratio") for end in ("low", "high"))
     interval = Markup("[{}–{}] ").format(low, high) if low != high else Markup("")
     return interval + text.inline(card["kind"])

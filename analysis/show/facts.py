@@ -3,7 +3,7 @@
 from shlex import quote
 from typing import Any
 
-from profiler_job.analysis.capture.phase_names import holds_forward_and_backward
+from profiler_job.analysis.capture.phase_names import guess_phase, holds_forward_and_backward
 from profiler_job.analysis.insight.results import Summary
 from profiler_job.analysis.insight.section_columns import SECTIONS
 from profiler_job.analysis.reference.columns import format_cell
@@ -82,9 +82,13 @@ def format_facts(summary: Summary) -> list[str]:
             lines.append(f"Forward and backward together are in the range {named}: its kernels are of neither by name")
         lines.append(
             f"The largest ranges match no phase ({names}): name them with --phase, such as "
-            f"--phase {quote(f'forward={make_printable(unmatched[0])}')}"
+            f"--phase {quote(f'{guess_phase(unmatched[0]) or _ANY_PHASE}={make_printable(unmatched[0])}')}"
         )
     return lines + _format_problems(summary)
+
+
+_ANY_PHASE = "PHASE"
+"""In place of a phase that the name of a range does not show."""
 
 
 def _format_problems(summary: Summary) -> list[str]:

@@ -14,6 +14,7 @@ import pandas as pd
 from jinja2.bccache import Bucket
 from markupsafe import Markup
 
+from profiler_job.analysis.metrics.steady import MOST_APART
 from profiler_job.analysis.render import (
     chart_parts,
     charts,
@@ -312,6 +313,7 @@ class _Page:
             "tabulate": icicle.tabulate,
             "kind_labels": icicle.LABELS,
             "describe_gain": screen_source.describe_gain,
+            "most_apart": MOST_APART,
             "first_screen": self.first_screen,
             "home_screen": self.home_screen,
             "regimes": self.regimes,

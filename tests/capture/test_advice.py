@@ -1,6 +1,8 @@
 """What to change first: each change is advised where a capture has evidence for it, and not where it has none or where
 something else limits it."""
 
+import re
+
 import pytest
 
 from profiler_job.analysis.capture.nsys_export import read
@@ -321,3 +323,52 @@ def test_real_captures_have_the_advice_that_their_programs_leave_open(name, advi
     table = summarise(read(profile(name), details=False)).sections["advice"]
     assert set(table["change"][table["reason"] == ""]) == advised
     assert set(table["change"][table["reason"] != ""]) == withheld | {"checkpointing"}
+
+
+LLM_C = (
+    "matmul_forward_kernel4(float *, const float *, const float *, const float *, int, int)",
+    "layernorm_forward_kernel3(__nv_bfloat16 *, float *, float *, const __nv_bfloat16 *, int, int)",
+    "gelu_forward_kernel2(__nv_bfloat16 *, const __nv_bfloat16 *)",
+    "softmax_forward_kernel5(__nv_bfloat16 *, float, const __nv_bfloat16 *, int, int)",
+)
+JAX = (
+    "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn",
+    "loop_add_fusion_4",
+    "input_reduce_fusion_2",
+    "wrapped_tanh",
+)
+
+
+@pytest.mark.parametrize("names", [LLM_C, JAX], ids=["llm.c", "JAX"])
+def test_a_program_without_pytorch_gets_no_calls_of_pytorch(names, tmp_path):
+    summary = summarise(read(capture_of(*names, repeat=8, idle=300 * US).sqlite(tmp_path / "x.sqlite")))
+    advised = summary.sections["advice"]
+    assert advised["change"].iloc[0] == "cuda_graphs" and "larger_batch" in set(advised["change"])
+    assert not {"compile", "foreach", "loader_workers", "cudnn_benchmark"} & set(advised["change"])
+    lines = [line for entry in summary.insight.sentences.advice for line in entry]
+    assert lines and not [line for line in lines if re.search(r"torch|DataLoader", line)]
+
+
+@pytest.mark.parametrize(
+    "name", [*map(str, LLM_C[2:]), "void at::native::vectorized_elementwise_kernel<(int)4>(int, T2, T3)"]
+)
+def test_one_kernel_of_pytorch_shows_that_the_program_has_it(name, tmp_path):
+    names = (*LLM_C, name)
+    table = summarise(read(capture_of(*names, repeat=8, idle=300 * US).sqlite(tmp_path / "x.sqlite"))).sections[
+        "advice"
+    ]
+    assert ("torch." in table.set_index("change").loc["cuda_graphs", "do"]) == name.startswith("void at::")
+
+
+def test_ranges_of_llm_c_are_its_phases(tmp_path):
+    export = Export()
+    for number, name in enumerate(("gpt2_forward", "gpt2_backward_and_reduce", "gpt2_update")):
+        export.push(name, number * MS, number * MS + MS // 2)
+        export.launch(
+            number * MS + 10, start=number * MS + 100, end=number * MS + (number + 1) * 10 * US, name=LLM_C[0]
+        )
+    phases = summarise(read(export.sqlite(tmp_path / "x.sqlite"))).sections["phases"].set_index("phase")
+    assert phases["inferred_share"].eq(0).all()
+    assert phases["kernel_ns"].to_dict() == pytest.approx(
+        {"forward": 10 * US - 100, "backward": 20 * US - 100, "optimizer": 30 * US - 100}
+    )

@@ -4,7 +4,7 @@ import pytest
 
 from profiler_job.analysis.capture.attribution import ATTRIBUTIONS, attribute
 from profiler_job.analysis.capture.nsys_export import read
-from profiler_job.analysis.capture.phase_names import find_phase, is_step, is_warm_up
+from profiler_job.analysis.capture.phase_names import find_phase, guess_phase, is_step, is_warm_up
 from profiler_job.analysis.insight.summary import summarise
 from profiler_job.analysis.show.facts import describe_coverage, format_facts
 
@@ -408,6 +408,20 @@ def test_phases_of_other_programs_are_recognised(name, phase):
 )
 def test_steps_of_other_programs_are_recognised(name):
     assert is_step(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "phase"),
+    [
+        ("llama_backward_and_reduce_all", "backward"),
+        ("fwd_of_mine", "forward"),
+        ("fwd_bwd", ""),
+        ("ema_update_all", "optimizer"),
+        ("part 1", ""),
+    ],
+)
+def test_the_phase_that_is_suggested_is_in_the_name_of_the_range(name, phase):
+    assert guess_phase(name) == phase
 
 
 @pytest.mark.parametrize(

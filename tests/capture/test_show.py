@@ -406,9 +406,9 @@ def unmatched(tmp_path):
     """A program whose ranges have names of its own."""
     export = Export()
     export.push("main", 0, 1000)
-    export.push("my_fwd", 10, 400)
+    export.push("fwd_x", 10, 400)
     export.push("block", 20, 300)
-    export.push("my_bwd", 500, 900)
+    export.push("bwd_x", 500, 900)
     for at in (50, 350, 600):
         export.launch(at)
     return export.sqlite(tmp_path / "unmatched.sqlite")
@@ -416,12 +416,10 @@ def unmatched(tmp_path):
 
 def test_the_largest_ranges_that_match_no_phase_are_named(unmatched):
     (hint,) = (line for line in _show(unmatched).stdout.splitlines() if "match no phase" in line)
-    expected = (
-        "The largest ranges match no phase (my_fwd, my_bwd): name them with --phase, such as --phase forward=my_fwd"
-    )
+    expected = "The largest ranges match no phase (fwd_x, bwd_x): name them with --phase, such as --phase forward=fwd_x"
     assert hint.strip() == expected
     found = json.loads(_show(unmatched, "--format", "json").stdout)
-    assert found["capture"]["unmatched_ranges"] == ["my_fwd", "my_bwd"]
+    assert found["capture"]["unmatched_ranges"] == ["fwd_x", "bwd_x"]
 
 
 def test_nothing_is_to_be_named_where_all_ranges_match(capture):
@@ -429,7 +427,7 @@ def test_nothing_is_to_be_named_where_all_ranges_match(capture):
 
 
 def test_a_user_names_the_ranges_of_a_phase(unmatched):
-    options = ("--phase", "forward=my_fwd", "--phase", "backward=my_bwd", "--phase", "data=absent")
+    options = ("--phase", "forward=fwd_x", "--phase", "backward=bwd_x", "--phase", "data=absent")
     found = json.loads(_show(unmatched, *options, "--format", "json").stdout)
     assert {row["phase"]: row["kernel_calls"] for row in found["phases"]} == {"forward": 2, "backward": 1}
     assert found["coverage"]["exact"] == 1
@@ -502,4 +500,4 @@ def test_a_name_is_no_formula_in_csv_and_no_command_in_a_hint(tmp_path, name):
         assert any(f"'{name}" in row for row in rows)
         assert not any(cell.lstrip().startswith(("=", "+", "-", "@")) for row in rows for cell in row)
     hint = " ".join(_show(path).stdout.split()).split("such as --phase ")[1]
-    assert hint.startswith(shlex.quote(" ".join(f"forward={name} $(id)".split())))
+    assert hint.startswith(shlex.quote(" ".join(f"PHASE={name} $(id)".split())))

@@ -58,6 +58,8 @@ def test_an_optimizer_inside_a_range_of_backward_is_separated_and_labelled(tmp_p
     assert share_of(found, "optimizer") == pytest.approx(share_of(known, "optimizer"), abs=0.002)
     phases = found.sections["phases"].set_index("phase")
     assert phases.loc["optimizer", "inferred_share"] == 1 and phases.loc["backward", "inferred_share"] == 0
+    of_both = [of.sections["findings"].set_index("kind")["time_ns"]["per_tensor_optimizer"] for of in (known, found)]
+    assert of_both[1] == pytest.approx(of_both[0], rel=0.01), "the same optimizer works tensor by tensor in both"
 
 
 @pytest.mark.parametrize(

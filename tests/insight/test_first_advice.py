@@ -2,15 +2,29 @@
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from profiler_job.analysis.capture.nsys_export import read
+from profiler_job.analysis.insight.advice import Advice, make_advice_table
+from profiler_job.analysis.insight.first_advice import NOTHING, format_first_advice
 from profiler_job.analysis.insight.limit_lines import find_limit
 from profiler_job.analysis.insight.summary import Summary
 from profiler_job.analysis.prediction.captures import summarise_with_gains
-from profiler_job.jobs.contract.changes import CHANGES
-from profiler_job.jobs.contract.step_limit import COMMUNICATION, CPU, GPU, LAUNCHES, StepLimit
+from profiler_job.jobs.contract.changes import LABELS
+from profiler_job.jobs.contract.step_limit import (
+    COMMUNICATION,
+    COMPUTE,
+    CPU,
+    GPU,
+    LAUNCHES,
+    MEMORY,
+    PARTS,
+    StepLimit,
+    name_limits,
+)
 from tests import packed
+from tests.insight.contradictions import find_contradictions
 
 DATA = Path(__file__).parents[1] / "data"
 PATTERNS = ("h200_captures/*.packed", "h200_runs/*/*.packed", "*.packed", "h200_followed/*/*.packed")
@@ -40,26 +54,66 @@ def test_the_parts_add_up_to_the_time_from_first_to_last_operation(summary):
     )
 
 
-def test_the_first_advice_has_evidence_and_fits_the_limit(summary):
+def test_the_first_advice_has_evidence_fits_the_limit_and_nothing_contradicts_it(summary):
     limit, table = need_limit(summary), summary.sections["advice"]
-    advised = table[table["reason"] == ""]
-    fitting = advised[advised["fits_limit"]]
-    if len(advised):
-        assert advised["evidence"].iloc[0] and advised["do"].iloc[0] and advised["time_ns"].iloc[0] > 0
-    if len(fitting):
-        assert advised["fits_limit"].iloc[0]
-        assert not limit.targets.isdisjoint(CHANGES[advised["change"].iloc[0]].relieves)
-    elif len(advised):
-        assert not limit.targets & {LAUNCHES}, "launching less is always advised if launches limit"
-
-
-def test_nothing_contradicts_the_first_advice(summary):
-    limit, table = need_limit(summary), summary.sections["advice"]
-    withheld = set(table.loc[table["reason"] != "", "reason_code"])
-    if limit.is_launches:
-        assert "idle_unexplained" not in withheld and "startup_included" not in withheld
-    if CPU not in limit.names:
-        assert "cpu_limits" not in withheld
+    assert find_contradictions(limit, table) == []
     if limit.names in ((COMMUNICATION,), (GPU,)):
-        first = table[table["reason"] == ""].head(1)
-        assert not first["fits_limit"].any()
+        assert not table.loc[table["reason"] == "", "fits_limit"].any()
+
+
+def test_the_first_screen_names_the_limit_once(summary):
+    limit = need_limit(summary)
+    lines = format_first_advice(summary)
+    verdict = summary.insight.sentences.verdict[0]
+    if len(summary.sections["verdict"]) == 1:
+        assert name_limits(limit) in verdict
+        others = set(PARTS) - set(limit.names)
+        assert not any(f"limited by {name}" in verdict or f"limited by the {name}" in verdict for name in others)
+    advised = summary.sections["advice"]
+    labels = [LABELS[name] for name in advised.loc[advised["reason"] == "", "change"].head(len(lines))]
+    assert (
+        lines == []
+        or lines == [NOTHING]
+        or [label in line for label, line in zip(labels, lines)] == [True] * len(lines)
+    )
+
+
+LAUNCHING = StepLimit({COMPUTE: 20.0, MEMORY: 10.0, CPU: 70.0}, {LAUNCHES: 70.0})
+READING = StepLimit({COMPUTE: 20.0, MEMORY: 70.0, CPU: 10.0}, {LAUNCHES: 10.0})
+
+
+def advise(*entries: dict) -> pd.DataFrame:
+    known = {"change": "cuda_graphs", "time_ns": 20, "ceiling_ns": 60, "do": "x", "evidence": "y", "fits_limit": True}
+    return make_advice_table([Advice(**{**known, **entry}) for entry in entries])
+
+
+def withhold(change: str, code: str) -> dict:
+    return {"change": change, "reason": "because", "reason_code": code, "fits_limit": False, "time_ns": None, "do": ""}
+
+
+PLANTED = [
+    (LAUNCHING, [{"evidence": ""}], "no evidence"),
+    (LAUNCHING, [{"time_ns": 0}], "no evidence"),
+    (LAUNCHING, [{}, {}], "a change twice"),
+    (LAUNCHING, [{}, withhold("cuda_graphs", "already_made")], "a change twice"),
+    (LAUNCHING, [{"change": "tf32", "fits_limit": False}], "launches limit, and nothing launches less"),
+    (LAUNCHING, [{"change": "tf32"}, {}], "the first does not fit the limit"),
+    (READING, [{}], "a wrong mark of what fits"),
+    (LAUNCHING, [{"fits_limit": False}], "a wrong mark of what fits"),
+    (LAUNCHING, [{"time_ns": 61}], "more time than could be saved"),
+    (LAUNCHING, [{"ceiling_ns": 150}], "more could be saved than there is"),
+    (LAUNCHING, [{"gain_ns": 90}], "a gain beyond its bound"),
+    (LAUNCHING, [{"gain_ns": -1}], "a gain beyond its bound"),
+    (READING, [{"change": "compile"}, withhold("bf16", "cpu_limits")], "the CPU limits, and does not"),
+    (LAUNCHING, [{}, withhold("compile", "idle_unexplained")], "it is not known why the GPU waits, and it is"),
+    (LAUNCHING, [{}, withhold("compile", "startup_included")], "start-up is why the GPU waits, and launches are"),
+    (LAUNCHING, [{}, withhold("compile", "")], "a reason without a code"),
+]
+
+
+@pytest.mark.parametrize(("limit", "entries", "found"), PLANTED, ids=[f"{i}-{row[2]}" for i, row in enumerate(PLANTED)])
+def test_a_planted_contradiction_is_found(limit, entries, found):
+    assert (
+        find_contradictions(LAUNCHING, advise({})) == [] == find_contradictions(READING, advise({"change": "compile"}))
+    )
+    assert found in find_contradictions(limit, advise(*entries))

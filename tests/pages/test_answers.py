@@ -384,11 +384,11 @@ def test_a_run_page_says_what_was_measured_before_what_is_predicted(rec):
     run_id = "small-ctx512-fp32-naive-train_step"
     measured = pd.DataFrame(
         [
-            (run_id, ("tf32",), 30e6, 20e6, 1.4, 1.6, "precision", True),
-            (run_id, ("fused_adamw",), 30e6, 29e6, 0.9, 1.1, "optimizer", False),
-            (run_id, ("compile",), 30e6, 10e6, 2.9, 3.1, "host", True),
+            (run_id, ("tf32",), 30e6, 20e6, 1.4, 1.6, "precision", 0.04, True),
+            (run_id, ("fused_adamw",), 30e6, 29e6, 0.9, 1.1, "optimizer", 0.04, False),
+            (run_id, ("compile",), 30e6, 10e6, 2.9, 3.1, "host", 0.04, True),
         ],
-        columns=["run_id", "changes", "before_ns", "after_ns", "low", "high", "measured_in", "gains"],
+        columns=["run_id", "changes", "before_ns", "after_ns", "low", "high", "measured_in", "apart", "gains"],
     )
     predicted = recording_predictions.predictions(rec)
     checks = pd.DataFrame(columns=["run_id", "check", "found", "at_least", "at_most", "passed"])

@@ -4,6 +4,8 @@ import pandas as pd
 import pytest
 
 from profiler_job.analysis.changes import load_change
+from profiler_job.analysis.insight import run_advice
+from profiler_job.analysis.insight.advice_lines import format_run_advice
 from profiler_job.analysis.insight.step_parts import COLUMNS
 from profiler_job.analysis.pages import first_screen
 from profiler_job.analysis.pages.first_screen import choose_cards
@@ -35,6 +37,17 @@ def choose(*entries):
 def test_what_is_known_comes_before_what_has_a_bound():
     cards = choose(bounded("casts", 80), predicted("larger_batch", 30, 50, 60), measured("compile", 4, 3, 5))
     assert cards == [("compile", "measured", 4), ("larger_batch", "predicted", 2), ("casts", "at most", 5)]
+
+
+@pytest.mark.parametrize(("apart", "kind"), [(0.05, "measured"), (0.051, "at most"), (float("inf"), "at most")])
+def test_a_measured_ratio_whose_processes_are_far_apart_has_no_card(apart, kind):
+    columns = ["run_id", "changes", "before_ns", "after_ns", "low", "high", "measured_in", "apart", "gains"]
+    measured = pd.DataFrame([("a", ("compile",), 100.0, 40.0, 2.0, 3.8, "host", apart, True)], columns=columns)
+    advised = pd.DataFrame([bounded("compile", 50) | {"change": "compile", "fits_limit": True}])
+    ranked = run_advice.rank_changes(advised, pd.DataFrame(columns=["changes", "reason"]), measured)
+    [card] = choose_cards(RUN, ranked, 100.0)
+    assert (card["kind"], card["apart"]) == (kind, None if kind == "measured" else apart)
+    assert format_run_advice(ranked, RUN)
 
 
 def test_there_are_three_cards_at_most():

@@ -7,6 +7,7 @@ import pytest
 
 from profiler_job.analysis.metrics.differences import Band
 from profiler_job.analysis.prediction.measured import COLUMNS, measure_gains
+from tests import synthetic
 from tests.synthetic import recording
 
 BEFORE = "large-ctx512-fp32-naive-train_step"
@@ -74,6 +75,21 @@ def test_what_a_faster_host_explains_is_no_gain():
     slow = dataclasses.replace(rec, processes=loops)
     fast = dataclasses.replace(graphs(rec, 0.6), processes=loops.assign(run_id=COMPILED, host_loop_ns=2.0e7))
     assert not select_changes(measure_gains({"main": slow, "host": fast}, NARROW), ("cuda_graphs",))["gains"]
+
+
+@pytest.mark.parametrize(("apart", "gains"), [(0.04, True), (0.8, False)])
+def test_a_gain_has_an_interval_above_1_and_the_distance_of_its_processes(apart, gains):
+    rec = main()
+    steps = synthetic.time_twice(rec.steps, 1 + apart)
+    both_sides = both(dataclasses.replace(rec, steps=steps), graphs(dataclasses.replace(rec, steps=steps), 0.6))
+    row = select_changes(measure_gains({"main": both_sides}, NARROW), ("cuda_graphs",))
+    assert row["apart"] == pytest.approx(apart, abs=1e-3) and row["gains"] == gains
+    assert row["low"] == pytest.approx(1 / 0.6 / (1 + apart), rel=1e-3)
+
+
+def test_one_process_shows_nothing_of_what_another_would_take():
+    row = select_changes(measure_gains({"main": main(), "host": graphs(main(), 0.5)}, NARROW), ("cuda_graphs",))
+    assert row["apart"] == float("inf")
 
 
 def test_another_gpu_another_model_and_a_larger_batch_say_nothing():

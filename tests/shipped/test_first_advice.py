@@ -9,8 +9,7 @@ from profiler_job.analysis.metrics import kernel_time, step_clocks, step_limits
 from profiler_job.analysis.prediction import recording_predictions
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.reference.track_record import CLOSE
-from profiler_job.jobs.contract.changes import CHANGES
-from profiler_job.jobs.contract.step_limit import CPU, LAUNCHES
+from tests.insight.contradictions import find_contradictions
 from tests.shipped.recordings import DATA, RECORDINGS
 
 pytestmark = pytest.mark.long
@@ -44,25 +43,14 @@ def list_advice(folder):
 
 
 @pytest.mark.parametrize("folder", [*SCRIPTS, *MAIN], ids=lambda path: path.name)
-def test_the_first_advice_has_evidence_and_fits_the_limit(folder):
+def test_the_first_advice_has_evidence_fits_the_limit_and_nothing_contradicts_it(folder):
     for run_id, limit, table, _ in list_advice(folder):
-        advised = table[table["reason"] == ""]
-        if not len(advised):
-            continue
-        first = advised.iloc[0]
-        assert first["evidence"] and first["do"] and first["time_ns"] > 0, run_id
-        if advised["fits_limit"].any():
-            assert first["fits_limit"] and not limit.targets.isdisjoint(CHANGES[first["change"]].relieves), run_id
-        else:
-            assert not limit.targets & {LAUNCHES}, f"{run_id}: launching less is advised if launches limit"
+        assert find_contradictions(limit, table) == [], run_id
 
 
 @pytest.mark.parametrize("folder", [*SCRIPTS, *MAIN], ids=lambda path: path.name)
-def test_nothing_contradicts_the_first_advice(folder):
-    for run_id, limit, table, ranked in list_advice(folder):
-        withheld = set(table.loc[table["reason"] != "", "reason_code"])
-        if CPU not in limit.names:
-            assert "cpu_limits" not in withheld, run_id
+def test_predictions_do_not_contradict_the_advice(folder):
+    for run_id, _, _, ranked in list_advice(folder):
         names = [entry["changes"] for entry in ranked]
         assert len(names) == len(set(names)), f"{run_id}: a change is listed twice"
         first = next((entry for entry in ranked if not entry["reason"]), None)

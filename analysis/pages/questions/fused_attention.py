@@ -358,10 +358,18 @@ def _name_crossover(rows: pd.DataFrame, keys: list[str]) -> str:
 
 def _gains(rows: pd.DataFrame) -> dict[str, Any]:
     return give_largest("speedup")(rows) | {
-        "shortest": rows["context_length"].min(),
+        "shortest": _find_shortest(rows),
         "num_faster": int(rows["faster"].sum()),
         "num_timer_faster": int(rows["timer_faster"].sum()),
     }
+
+
+def _find_shortest(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    """The shortest context that was compared, by precision; precision is "" if there is one."""
+    if "precision" not in rows or rows["precision"].nunique() == 1:
+        return [{"precision": "", "context": rows["context_length"].min()}]
+    shortest = rows.groupby("precision", sort=False)["context_length"].min()
+    return [{"precision": str(name).upper(), "context": context} for name, context in shortest.items()]
 
 
 def _select_only_fused(table: pd.DataFrame) -> pd.DataFrame:

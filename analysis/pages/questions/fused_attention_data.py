@@ -9,6 +9,7 @@ from profiler_job.analysis.metrics import attention, differences, kernel_time, r
 from profiler_job.analysis.metrics.attention import NAIVE, TRAIN
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.metrics.ordering import rank_first_seen, sort_stably
+from profiler_job.analysis.metrics.steady import find_steady_runs, mark_quotable
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
@@ -18,6 +19,7 @@ COMPARED = [
     *(f"{clock}_{end}" for clock in ("busy", "timer") for end in ("ns", "min_ns", "max_ns", "parts")),
     "launches",
     "peak_memory_bytes",
+    "steady",
 ]
 
 
@@ -105,6 +107,7 @@ def _steps(
     share = timing.busy_share(table, kernels)
     waits = (table["timer_ns"] * (1 - share)).clip(lower=0)
     return table.assign(
+        steady=table["run_id"].isin(find_steady_runs(steps)),
         busy_parts=np.sqrt(table["launches"].astype(float)),
         timer_parts=waits.fillna(table["timer_ns"]),
     )
@@ -124,6 +127,7 @@ def _join_naive(table: pd.DataFrame, keys: list[str], bands: Bands | None) -> pd
         half_band = differences.half_band_ns(table, clock, f"naive_{clock}", band)
         table[f"{clock}_band_ns"] = half_band.where(fused)
         table[faster] = differences.differ(table, clock, f"naive_{clock}", band) & (table[speedup] > 1)
+    table["quotable"] = mark_quotable(table["timer_faster"], table["steady"], table["naive_steady"])
     variant = [table[key] for key in keys[2:]]
     return sort_stably(
         table, *variant, rank_first_seen(table, ["size"]), table["context_length"], fused, table["attention"]

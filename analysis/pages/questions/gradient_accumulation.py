@@ -9,6 +9,7 @@ import pandas as pd
 from profiler_job.analysis.metrics import differences, run_grid, step_limits, timing, waiting
 from profiler_job.analysis.metrics import gpu_samples as machine
 from profiler_job.analysis.metrics.differences import Bands
+from profiler_job.analysis.metrics.steady import find_steady_runs, mark_quotable
 from profiler_job.analysis.pages.case_columns import band_column, case_headings, spread_column
 from profiler_job.analysis.pages.extreme_rows import count_all, extremes, format_percent_span, many, noise_of, span
 from profiler_job.analysis.pages.question import Inputs, Question, Section
@@ -94,6 +95,7 @@ def _frames(
         cases = cases.merge(part, how="left", on="run_id")
     limits = step_limits.find_limits(steps, kernels, memops)
     cases["limit"] = cases["run_id"].map({run_id: limit.name for run_id, limit in limits.items()})
+    cases["steady"] = cases["run_id"].isin(find_steady_runs(steps))
     cases["tokens_per_s"] = run_grid.tokens_per_s(cases, cases["step_ns"])
     cases["step_parts"] = (cases["step_ns"] * (1 - cases["busy_share"])).clip(lower=0)
     cases["busy_parts"] = np.sqrt(cases["launches"])
@@ -114,7 +116,7 @@ def _measure_gpu(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
 
 def _join_whole(cases: pd.DataFrame, bands: Bands | None) -> pd.DataFrame:
     ends = ("ns", "min_ns", "max_ns", "parts")
-    others = ["launches", "peak_memory_bytes"]
+    others = ["launches", "peak_memory_bytes", "steady"]
     table = run_grid.join_base(
         cases, AXIS, str(WHOLE), [*(f"{clock}_{end}" for clock in CLOCKS for end in ends), *others]
     )
@@ -125,6 +127,7 @@ def _join_whole(cases: pd.DataFrame, bands: Bands | None) -> pd.DataFrame:
         table[f"{clock}_ratio"] = (table[f"{clock}_ns"] / renamed["whole_ns"]).where(is_cut)
         table[f"{clock}_band_ns"] = differences.half_band_ns(renamed, clock, "whole", band).where(is_cut)
         table[f"{clock}_apart"] = differences.differ(renamed, clock, "whole", band) & is_cut
+    table["quotable"] = mark_quotable(table["step_apart"], table["steady"], table[f"steady_{WHOLE}"])
     table["more_launches"] = (table["launches"] / table[f"launches_{WHOLE}"]).where(is_cut)
     table["memory_ratio"] = (table["peak_memory_bytes"] / table[f"peak_memory_bytes_{WHOLE}"]).where(is_cut)
     return table
@@ -137,6 +140,7 @@ def _claims(frames: GradientAccumulationData) -> list[Claim]:
     busier = cut[cut["busy_apart"] & (cut["busy_ratio"] > 1)]
     return [
         Claim("costs", run_grid.only(most, *shown, "busy_ratio", "memory_ratio"), facts=_costs),
+        Claim("quoted", run_grid.only(most[most["quotable"]], *shown), facts=extremes("step_ratio")),
         Claim(
             "slower", run_grid.only(slower, *shown, "limit"), many(cut), facts=count_all(cut, extremes("step_ratio"))
         ),
@@ -168,7 +172,7 @@ def _claims(frames: GradientAccumulationData) -> list[Claim]:
 
 
 def _costs(rows: pd.DataFrame) -> dict[str, Any]:
-    of = {name: span(rows[f"{name}_ratio"]) for name in ("step", "busy", "memory")}
+    of = {name: span(rows[f"{name}_ratio"]) for name in ("busy", "memory")}
     sequences = (rows["batch_size"].astype(int) // rows[AXIS]).max()
     least, most = of["memory"]
     return of | {"most": int(rows[AXIS].max()), "sequences": int(sequences), "saved": (1 - most, 1 - least)}
@@ -224,6 +228,6 @@ def _charts(frames: GradientAccumulationData) -> list[Chart]:
         "by": ["size", "context_length", AXIS],
         "unit": "% of the whole batch",
     }
-    step, memory = (format_percent_span(cut[f"{of}_ratio"].dropna()) for of in ("step", "memory"))
-    title = f"In micro-batches a step takes {step} of the time of the whole batch, and {memory} of its peak allocated"
+    busy, memory = (format_percent_span(cut[f"{of}_ratio"].dropna()) for of in ("busy", "memory"))
+    title = f"In micro-batches the GPU works {busy} as long as on the whole batch, with {memory} of its peak allocated"
     return [Chart("ratios", "grouped_bars", title if len(cut) else "Not measured", rows, options=options)]

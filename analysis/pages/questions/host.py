@@ -93,8 +93,10 @@ def _claims_of_compile(frames: HostData) -> list[Claim]:
     pairs, over_default = frames.pairs, frames.over_default
     return [
         Claim("helped", _select_helped(pairs), facts=lambda rows: rows.iloc[0].to_dict()),
-        Claim("faster", pairs[_are_faster(pairs)], many(pairs), facts=_describe_speed(pairs)),
-        Claim("work", _select_less_work(pairs), facts=extremes("speedup")),
+        Claim("helped_times", _select_quotable(_select_helped(pairs)), facts=lambda rows: rows.iloc[0].to_dict()),
+        Claim("faster", pairs[_are_faster(pairs)], many(pairs), facts=count_all(pairs)),
+        Claim("quoted", _select_quotable(pairs[_are_faster(pairs)]), facts=extremes("speedup")),
+        Claim("work", _select_quotable(_select_less_work(pairs)), facts=extremes("speedup")),
         Claim("slower", pairs[pairs["differs"] & (pairs["ratio"] > 1)], many(pairs), facts=_describe_speed(pairs)),
         Claim("same", pairs[~pairs["differs"]], facts=_describe_speed(pairs)),
         Claim("saved", _select_saved(pairs), lambda rows: len(rows) > 1, facts=extremes("host_part")),
@@ -322,6 +324,10 @@ def _select_helped(pairs: pd.DataFrame) -> pd.DataFrame:
     late = pairs["base_waits"] & pairs["differs"] & (pairs["ratio"] < 1)
     rows = pairs[(pairs["compile"] == GRAPHS) & (pairs["mode"] == TRAIN) & late]
     return rows.sort_values("base_launch_wait", ascending=False, kind="stable")
+
+
+def _select_quotable(pairs: pd.DataFrame) -> pd.DataFrame:
+    return pairs[pairs["quotable"].astype(bool)]
 
 
 def _select_less_work(pairs: pd.DataFrame) -> pd.DataFrame:

@@ -10,6 +10,7 @@ from profiler_job.analysis.metrics import depth, differences, kernel_time, per_r
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.metrics.ordering import place, rank_first_seen, sort_stably
 from profiler_job.analysis.metrics.queue import CAUSES
+from profiler_job.analysis.metrics.steady import find_steady_runs, mark_quotable
 from profiler_job.analysis.recording.run_table import keep_runs
 from profiler_job.analysis.reference import cuda_api
 from profiler_job.jobs.contract import modes, ranges
@@ -103,7 +104,7 @@ def _every_mode(runs: pd.DataFrame, by: list[str]) -> pd.DataFrame:
 def _summarise_runs(
     runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, api: pd.DataFrame, memops: pd.DataFrame
 ) -> pd.DataFrame:
-    """One row per run: timer_ns with its spread, `causes`, calls and host time per step of a rank."""
+    """One row per run: timer_ns with its spread, steady, `causes`, calls and host time per step of a rank."""
     timer = timing.host_times(steps, "timer", "timer")
     table = timer[timer["phase"] == ranges.STEP].drop(columns="phase")
     table = table.merge(queue.measure_causes(kernels, memops, steps), how="left", on="run_id")
@@ -118,6 +119,7 @@ def _summarise_runs(
     # How long the GPU waits is not known of a run that was only timed: then it may be all of the step.
     table["timer_parts"] = table["idle_ns"].clip(lower=0).fillna(table["timer_ns"])
     table["idle_share"] = table["idle_ns"] / table["timer_ns"]
+    table["steady"] = table["run_id"].isin(find_steady_runs(steps))
     table["rate_ns"] = table["timer_ns"] / table["calls"]
     table["host_ns"] = (table["wall_ns"] - table["wait_ns"]) / table["calls"]
     table["call_ns"] = table["calling_ns"] / table["calls"]
@@ -136,7 +138,7 @@ def _pairs(measured: pd.DataFrame, by: list[str], base: str, bands: Bands | None
     base_launch_part (of the base's idle time under nsys, how much waits for a launch), base_launch_wait (part of the
     base's unprofiled step, see `metrics.waiting`) and base_waits (whether that is more than noise)."""
     clock = ["timer_ns", "timer_min_ns", "timer_max_ns", "timer_parts"]
-    columns = [*by, *clock, "busy_ns", "idle_ns", "idle_share", *(f"{cause}_share" for cause in CAUSES)]
+    columns = [*by, *clock, "steady", "busy_ns", "idle_ns", "idle_share", *(f"{cause}_share" for cause in CAUSES)]
     other = measured[measured["compile"] == base][columns]
     other = other.rename(columns={name: f"base_{name}" for name in columns if name not in by})
     rows = measured[(measured["compile"] != base) & (measured["compile"] != OFF)].merge(other, on=by)
@@ -144,6 +146,7 @@ def _pairs(measured: pd.DataFrame, by: list[str], base: str, bands: Bands | None
     rows["speedup"] = 1 / rows["ratio"]
     rows["band_ns"] = differences.half_band_ns(rows, "timer", "base_timer", bands.wall if bands else None)
     rows["differs"] = differences.differ(rows, "timer", "base_timer", bands.wall if bands else None)
+    rows["quotable"] = mark_quotable(rows["differs"], rows["steady"], rows["base_steady"])
     rows["base_launch_part"] = rows["base_launch_share"] / (1 - rows["base_busy_share"])
     rows["base_launch_wait"] = rows["base_idle_share"].clip(lower=0) * rows["base_launch_part"]
     rows["base_launch_wait_ns"] = rows["base_launch_wait"] * rows["base_timer_ns"]

@@ -7,6 +7,7 @@ import pandas as pd
 
 from profiler_job.analysis.metrics import differences, kernel_time, run_grid, timing
 from profiler_job.analysis.metrics.differences import Bands
+from profiler_job.analysis.metrics.steady import find_steady_runs, mark_quotable
 from profiler_job.analysis.pages.case_columns import case_headings, spread_column
 from profiler_job.analysis.pages.extreme_rows import count_all, extremes, format_percent_span, many, noise_of, span
 from profiler_job.analysis.pages.question import Inputs, Question, Section
@@ -73,6 +74,7 @@ def _frames(
     table["speedup"] = table["main_ns"] / table["bf16_ns"]
     table["gemm_change"] = table["bf16_gemm"] - table["main_gemm"]
     table["differs"] = differences.differ(table, FUSED, MAIN, bands.wall if bands else None)
+    table["quotable"] = mark_quotable(table["differs"], table["main_steady"], table["bf16_steady"])
     training = table[table["mode"] == modes.MODES[-1]].reset_index(drop=True)
     totals = {MAIN: kernel_time.kernel_totals(main.kernels), FUSED: kernel_time.kernel_totals(kernels)}
     families = pd.concat([_families(training, totals[side], side) for side in SIDES], ignore_index=True)
@@ -86,13 +88,14 @@ def _claims(frames: Bf16Data) -> list[Claim]:
     of_both = training[["main_gemm", "bf16_gemm"]].notna().all(axis=1)
     return [
         Claim("speedup", training, facts=extremes("speedup")),
-        Claim("faster", faster, many(training), facts=count_all(training, extremes("speedup"))),
+        Claim("faster", faster, many(training), facts=count_all(training)),
+        Claim("quoted", faster[faster["quotable"]], facts=extremes("speedup")),
         Claim("not_faster", training, lambda rows: not many(training)(faster), facts=extremes("speedup")),
         Claim("gemm", training[of_both], facts=_gemm),
         Claim("leader", frames.families, facts=_leaders),
         Claim("optimizer", training, facts=lambda rows: {side: span(rows[f"{side}_in_optimizer"]) for side in SIDES}),
         Claim("busy", training, facts=lambda rows: {side: extremes(f"{side}_busy_share")(rows) for side in SIDES}),
-        Claim("all_modes", table, facts=lambda rows: {"of": _group_by_mode(rows)}),
+        Claim("all_modes", table[table["quotable"]], facts=lambda rows: {"of": _group_by_mode(rows)}),
     ]
 
 
@@ -183,7 +186,8 @@ def _title_of(families: pd.DataFrame) -> str:
 
 def _measure_runs(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
     """What a recording measured of each finished run: SAME, run_id, the unprofiled step (ns, min_ns, max_ns, n, and
-    `parts`, how long the GPU waits in it; of_processes_ns with its interval), busy_share, kernel_ns, and of this the
+    `parts`, how long the GPU waits in it; of_processes_ns with its interval; steady: whether its processes agree),
+    busy_share, kernel_ns, and of this the
     shares of GEMMs (gemm) and of the optimizer (in_optimizer)."""
     ok = run_grid.select_measured_runs(runs)
     ok = ok.astype({name: str for name in ("run_id", "size", "mode")})[["run_id", *SAME]]
@@ -196,6 +200,7 @@ def _measure_runs(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame
     totals = kernel_time.kernel_totals(kernels)
     table = ok.merge(times, on="run_id").merge(waits, how="left", on="run_id")
     table = table.merge(intervals, how="left", on="run_id")
+    table["steady"] = table["run_id"].isin(find_steady_runs(steps))
     table["busy_share"] = 1 - table["parts"] / table["ns"]
     table["kernel_ns"] = table["run_id"].map(totals.groupby("run_id")["time_ns"].sum())
     for name, rows in (("gemm", totals["family"] == GEMM), ("in_optimizer", totals["phase"] == ranges.OPTIMIZER)):

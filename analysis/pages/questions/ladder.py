@@ -10,6 +10,7 @@ import pandas as pd
 from profiler_job.analysis.metrics import differences, gpu_samples, run_grid, step_clocks, timing, trained_losses
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.metrics.gpu_samples import SLOW_HOST
+from profiler_job.analysis.metrics.steady import find_steady_runs, mark_quotable
 from profiler_job.analysis.metrics.trained_losses import BEFORE, TRAINED
 from profiler_job.analysis.pages.case_columns import case_headings
 from profiler_job.analysis.pages.extreme_rows import count_all, extremes, noise_of, ratios_of, span
@@ -186,6 +187,8 @@ def _frames(
         alone = _sort_single_changes(
             pd.concat([beside[beside.set_index(CASE).index.isin(base.index)], alone], ignore_index=True)
         )
+    of_base = rungs[CASE].merge(base[COMPARED], left_on=CASE, right_index=True, how="left")[COMPARED]
+    rungs["quotable"] = mark_quotable(_differ(rungs, of_base, bands), rungs["steady"], rungs["base_steady"])
     before = rungs.groupby(CASE, sort=False)[COMPARED].shift()
     rungs["gain"] = before["ns"] / rungs["ns"]
     of_host = (before["host_ratio"] / rungs["host_ratio"]).fillna(1.0)
@@ -281,6 +284,7 @@ def _measure_steps(recordings: Iterable[Any]) -> pd.DataFrame:
     table["parts"] = table["run_id"].map(step_clocks.measure_host_limited(steps))
     table["host_limited"] = (table["parts"] / table["ns"]).clip(upper=1)
     table["host_ratio"] = table["run_id"].map(by_process).astype(float)
+    table["steady"] = table["run_id"].isin(find_steady_runs(steps))
     table = table.join(losses, on="run_id")
     table["trained_on"] = table["gpu_name"].astype(object).where(table["loss_trained"].notna())
     table["why_loss"] = pd.Series(NOT_PROBED, table.index).mask(_is_plain(table), REFERENCE_LOSS)
@@ -316,7 +320,7 @@ def _sort_single_changes(alone: pd.DataFrame) -> pd.DataFrame:
 
 def _join_base(rows: pd.DataFrame, base: pd.DataFrame) -> pd.DataFrame:
     """The rows of cases that have a base, with its time, memory and energy, and how many times as fast they are."""
-    beside = base[["ns", "peak_bytes", "joules", "host_limited"]].add_prefix("base_")
+    beside = base[["ns", "peak_bytes", "joules", "host_limited", "steady"]].add_prefix("base_")
     table = rows.merge(beside, left_on=CASE, right_index=True).reset_index(drop=True)
     table["speedup"] = table["base_ns"] / table["ns"]
     table["less_memory"] = table["base_peak_bytes"] / table["peak_bytes"]
@@ -358,11 +362,12 @@ def _select_slower_by_host(rungs: pd.DataFrame) -> pd.DataFrame:
 
 def _claims(frames: LadderData) -> list[Claim]:
     above, top = frames.above, _top(frames.above)
+    quotable = top[top["quotable"]]
     best = take_best(select_common(frames.alone))
     of_rung = {name: above[above["rung"] == name] for name in (EAGER, COMPILED, GRAPHS, TO_64)}
     tested = above[above["predicted_ns"].notna()]
     return [
-        Claim("together", _select_complete(top), facts=lambda rows: _describe_top(rows, top)),
+        Claim("together", _select_complete(quotable), facts=lambda rows: _describe_top(rows, quotable)),
         Claim(
             "short",
             top[top["speedup"] < SMALL_GAIN],
@@ -472,7 +477,8 @@ def _drop_shown(rows: pd.DataFrame, shown: pd.DataFrame) -> pd.DataFrame:
 def _charts(frames: LadderData) -> list[Chart]:
     shown = frames.shown[frames.shown["rung"] != BASE]  # which is 1 by definition
     unsaid = shown[shown["predicted_ns"].isna()]
-    together = _select_complete(_top(frames.above))
+    top = _top(frames.above)
+    together = _select_complete(top[top["quotable"]])
     is_by_host = shown["run_id"].isin(_select_slower_by_host(shown)["run_id"])
     rows = pd.concat(
         [
@@ -490,7 +496,11 @@ def _charts(frames: LadderData) -> list[Chart]:
     options["hollow"] = SLOWER_HOST
     return [
         Chart(
-            "ladder", "bars_with_marks", title if len(rows) else "A training step, rung by rung", rows, options=options
+            "ladder",
+            "bars_with_marks",
+            title if len(together) else "A training step, rung by rung",
+            rows,
+            options=options,
         ),
         draw_falls(frames.shown),
     ]
@@ -528,7 +538,7 @@ def _formula(rows: pd.DataFrame) -> dict[str, Any]:
 
 def _describe_top(rows: pd.DataFrame, top: pd.DataFrame) -> dict[str, Any]:
     """The speed-ups, whether torch.compile is among the changes, and what the `top` of other cases gives without it."""
-    others = top.drop(rows.index)
+    others = top[~top["rung"].isin(WITH_COMPILE)].drop(rows.index, errors="ignore")
     without = {"num_without": len(others), "without": span(others["speedup"]) if len(others) else None}
     return extremes("speedup")(rows) | without | {"is_compiled": bool(rows["rung"].isin(WITH_COMPILE).all())}
 

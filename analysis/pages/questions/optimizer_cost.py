@@ -9,6 +9,7 @@ import pandas as pd
 
 from profiler_job.analysis.metrics import differences, kernel_time, per_rank, run_grid, timing, waiting
 from profiler_job.analysis.metrics.differences import Bands
+from profiler_job.analysis.metrics.steady import find_steady_runs
 from profiler_job.analysis.pages.case_columns import band_column, case_headings, spread_column
 from profiler_job.analysis.pages.extreme_rows import (
     count_all,
@@ -135,6 +136,7 @@ def _frames(
     cases["kernel_parts"] = np.sqrt(cases["launches"])
     cases["time_parts"] = (cases["time_ns"] * (1 - cases["busy_share"])).clip(lower=0)
     cases["step_parts"] = (cases["step_ns"] * (1 - cases["step_busy_share"])).clip(lower=0)
+    cases["steady"] = cases["run_id"].isin(find_steady_runs(steps))
     cases = _join_base(cases, bands)
     return OptimizerCostData(cases=cases, operations=_operations(kernels, cases[known]))
 
@@ -143,7 +145,7 @@ def _join_base(cases: pd.DataFrame, bands: Bands | None) -> pd.DataFrame:
     """`cases` with the values of reference AdamW next to them, and what each saves against it."""
     ends = ("ns", "min_ns", "max_ns", "parts")
     times = [f"{clock}_{end}" for clock in CLOCKS for end in ends]
-    others = ["launches", "moved_bytes"]
+    others = ["launches", "moved_bytes", "steady"]
     table = run_grid.join_base(cases, "optimizer", BASE, [*times, *others])
     for clock in CLOCKS:
         speedup = table[f"{clock}_ns_{BASE}"] / table[f"{clock}_ns"]
@@ -198,14 +200,15 @@ def _claim_fused(frames: OptimizerCostData) -> list[Claim]:
             facts=lambda rows: {"num_faster": is_faster(rows).sum()},
         ),
         _gain("timer", "time", fused),
-        _gain("step", "step", fused),
+        _gain("step", "step", fused[fused["steady"] & (fused[f"steady_{BASE}"] == True)]),  # noqa: E712 (or missing)
         Claim(
             "share",
             run_grid.only(frames.measured, "kernel_ns", "step_busy_ns", "kernel_share"),
             lambda rows: {BASE, "fused"} <= set(rows["optimizer"]),
-            facts=lambda rows: {
-                name: span(rows.loc[rows["optimizer"] == name, "kernel_share"]) for name in (BASE, "fused")
-            },
+            facts=lambda rows: (
+                {name: span(rows.loc[rows["optimizer"] == name, "kernel_share"]) for name in (BASE, "fused")}
+                | {"contexts": span(rows["context_length"].astype(int))}
+            ),
         ),
         Claim(
             "bytes",

@@ -19,6 +19,7 @@ from profiler_job.analysis.metrics.precisions import (
     SLOWER,
     UNCHANGED,
 )
+from profiler_job.analysis.metrics.steady import find_steady_runs, mark_quotable
 from profiler_job.analysis.pages.case_columns import band_column, case_headings, spread_column
 from profiler_job.analysis.pages.extreme_rows import (
     count_all,
@@ -129,7 +130,7 @@ def _frames(
     waits = waiting.launch_waits(steps, kernels, memops, bands.wall if bands else None)
     waits = waits[waits["phase"] == ranges.STEP][["run_id", "launch_wait", "waits"]]
     cases = _add_parts(cases, kernels).merge(waits, how="left", on="run_id")
-    cases = _join_fp32(cases, bands)
+    cases = _join_fp32(cases.assign(steady=cases["run_id"].isin(find_steady_runs(steps))), bands)
     families = precisions.families_of(totals, kernels, grid)
     ok = _select_measured(cases)
     shares = kernel_time.sum_by_family(totals[totals["run_id"].isin(ok["run_id"])], ["run_id"])
@@ -151,7 +152,7 @@ def _add_parts(cases: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
 def _join_fp32(cases: pd.DataFrame, bands: Bands | None) -> pd.DataFrame:
     """`cases` with FP32's values next to them, and speed-ups over FP32."""
     times = [f"{name}_ns" for name in TIMED]
-    spread = ["step_min_ns", "step_max_ns", "step_parts"]
+    spread = ["step_min_ns", "step_max_ns", "step_parts", "steady"]
     others = ["launch_wait", "casts", "launches", "copied_bytes", "peak_memory_bytes"]
     table = run_grid.join_base(cases, "precision", BASE, [*times, *others, *spread])
     for name in TIMED:
@@ -167,6 +168,7 @@ def _join_fp32(cases: pd.DataFrame, bands: Bands | None) -> pd.DataFrame:
     half_band = differences.half_band_ns(renamed, "step", "base", bands.wall if bands else None)
     table["step_band_ns"] = half_band.where(table["precision"] != BASE)
     table["step_apart"] = differences.differ(renamed, "step", "base", bands.wall if bands else None)
+    table["quotable"] = mark_quotable(table["step_apart"], table["steady"], table["steady_fp32"])
     return table
 
 
@@ -203,7 +205,12 @@ def _step_claims(frames: PrecisionData) -> list[Claim]:
             "faster",
             run_grid.only(lower[apart], "step_ns", "step_min_ns", "step_max_ns", "step_speedup", "step_band_ns"),
             many(lower),
-            facts=count_all(lower, _span_by_precision("step_speedup")),
+            facts=count_all(lower),
+        ),
+        Claim(
+            "quoted",
+            run_grid.only(lower[apart & lower["quotable"]], "step_ns", "step_ns_fp32", "step_speedup"),
+            facts=_span_by_precision("step_speedup"),
         ),
         Claim(
             "not_faster",
@@ -475,7 +482,7 @@ def _use_tables(frames: PrecisionData) -> list[Table]:
 
 
 def _title_of_speedups(lower: pd.DataFrame) -> str:
-    known = lower.dropna(subset="step_speedup").groupby("precision", sort=False)["step_speedup"]
+    known = lower[lower["quotable"]].groupby("precision", sort=False)["step_speedup"]
     parts = [f"{ratios_of(of)} as fast in {str(name).upper()}" for name, of in known if len(of)]
     return f"A training step is {' and '.join(parts)} as in FP32" if parts else "Speed-up over FP32"
 

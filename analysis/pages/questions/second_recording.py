@@ -15,7 +15,7 @@ from profiler_job.analysis.comparison.totals import KERNEL, MeasuredCase, Totals
 from profiler_job.analysis.metrics import kernel_time, run_grid, timing
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.pages.case_columns import band_column, case_headings, spread_column
-from profiler_job.analysis.pages.extreme_rows import bound, count_all, extremes, give_largest, many, noise_of, ratios_of
+from profiler_job.analysis.pages.extreme_rows import bound, count_all, extremes, give_largest, many, noise_of
 from profiler_job.analysis.pages.question import Inputs, Question, Section
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import modes, ranges
@@ -133,7 +133,10 @@ def _claims(frames: SecondRecordingData, bands: Bands | None) -> list[Claim]:
     table = frames.table
     moved, same_top = table[table["moved"]], table["same_top"]
     differs = many(table)(moved)
-    ratios = count_all(table, lambda rows: {"num_moved": len(moved), **extremes("step_ratio")(rows)})
+    furthest = (table["step_ratio"] - 1).abs().max()
+    ratios = count_all(
+        table, lambda rows: {"num_moved": len(moved), "furthest": furthest, **extremes("step_ratio")(rows)}
+    )
     return [
         Claim("same", table, _alike, facts=_give_largest("kernel_apart")),
         Claim("not_same", table, lambda rows: not _alike(rows), facts=_not_alike),
@@ -201,8 +204,8 @@ def _charts(frames: SecondRecordingData) -> list[Chart]:
     steps = rows[rows["mode"] == modes.MODES[-1]]
     title = "A training step in the second recording against the first"
     if len(steps):
-        kernels, training = ratios_of(steps["kernel_ratio"]), ratios_of(steps["step_ratio"])
-        title = f"In the second recording kernels took {kernels} as long, training steps {training}"
+        kernels, training = ((steps[name] - 1).abs().max() for name in ("kernel_ratio", "step_ratio"))
+        title = f"Kernel times of the second recording differ by up to {kernels:.1%}, training steps by {training:.0%}"
     rows = steps.melt([*frames.by, "run_id"], list(clocks), "clock", "value")
     return [
         Chart(

@@ -1,5 +1,6 @@
 """(w) What does a second GPU give, and what does communication cost?"""
 
+import math
 from typing import Any
 
 import pandas as pd
@@ -84,13 +85,37 @@ def _claim_speed(frames: SeveralGpusData) -> list[Claim]:
     most = several[several["gpus"] == several["gpus"].max()]
     shown = ("gpus", "parallel", "tokens_per_s_1", "tokens_per_s", "speedup", "efficiency")
     return [
-        Claim("gives", _only(most, *shown, "limit", "tokens_differ"), facts=_gives),
+        Claim("gives", _only(most[most["quotable"]], *shown), facts=_gives),
+        Claim("not_quoted", several[~several["quotable"]], lambda rows: len(rows) == len(several), facts=_find_apart),
+        *_claim_advice(several),
         Claim("range", _only(several, *shown, "step_ns", "step_band_ns"), facts=extremes("efficiency")),
         Claim(
             "fewer",
             _only(several[several["speedup"] < 1], "gpus", "parallel", "speedup", "step_ns", "computing_share"),
             facts=lambda rows: _find_fewer(rows, several),
         ),
+    ]
+
+
+def _claim_advice(several: pd.DataFrame) -> list[Claim]:
+    """Which way to share the work leaves less communication exposed, and whether more tokens for each GPU do."""
+    case = [name for name in run_grid.CASE_AXES if name in several]
+    known = several.dropna(subset=["exposed_share"])
+    best = known.sort_values("exposed_share", kind="stable").drop_duplicates(case)
+    both = best[best.set_index(case).index.isin(known[known.duplicated(case)].set_index(case).index)]
+    leading = both["parallel"].astype(str).mode().head(1)
+    lead = both[both["parallel"].astype(str).isin(leading)]
+    ends = known.sort_values("context_length", kind="stable").groupby(["size", "parallel"], sort=False, observed=True)
+    contexts = pd.DataFrame({"first": ends["exposed_share"].first(), "last": ends["exposed_share"].last()})
+    contexts = contexts[ends["context_length"].nunique() > 1].reset_index()
+    return [
+        Claim(
+            "way",
+            _only(lead, "gpus", "parallel", "exposed_share"),
+            lambda rows: len(rows) > len(both) / 2,
+            facts=lambda rows: {"way": find_value_label("parallel", str(leading.iloc[0])), "num_all": len(both)},
+        ),
+        Claim("more_tokens", contexts, lambda rows: (rows["last"] < rows["first"]).all()),
     ]
 
 
@@ -320,6 +345,7 @@ def _find_fewer(rows: pd.DataFrame, several: pd.DataFrame) -> dict[str, Any]:
         if name in rows and name not in ("parallel", "exchange")
     ]
     others = several.drop(rows.index).merge(rows[case].drop_duplicates())
+    others = others[others["quotable"]]
     return {
         "ways": ways,
         "num_all": int(several["parallel"].isin(rows["parallel"].unique()).sum()),
@@ -339,14 +365,13 @@ def _list_common_limits(limits: pd.Series) -> list[str]:
 
 
 def _gives(rows: pd.DataFrame) -> dict[str, Any]:
-    fewer = rows[rows["speedup"] < 1]
-    in_noise = not fewer["tokens_differ"].any()
-    return {
-        "most": int(rows["gpus"].max()),
-        "ways": _group_by_way(rows),
-        "limits": _list_common_limits(fewer["limit"]),
-        "in_noise": in_noise,
-    }
+    return {"most": int(rows["gpus"].max()), "ways": _group_by_way(rows)}
+
+
+def _find_apart(rows: pd.DataFrame) -> dict[str, Any]:
+    """How far processes are apart, of those with several (None if there are none), and what is exposed."""
+    apart = rows[["apart", "apart_1"]].replace(math.inf, math.nan).max(axis=None)
+    return {"apart": None if pd.isna(apart) else float(apart), "share": span(rows["exposed_share"])}
 
 
 def _group_by_way(rows: pd.DataFrame) -> list[dict[str, Any]]:

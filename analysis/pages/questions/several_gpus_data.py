@@ -20,6 +20,7 @@ from profiler_job.analysis.metrics.exchange import (
     sum_computing_times,
 )
 from profiler_job.analysis.metrics.gpu_samples import gpus_at_once, locate_processes
+from profiler_job.analysis.metrics.steady import MOST_APART, mark_quotable, measure_apart
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.axes import find_default
 from profiler_job.jobs.contract.words import NOT_MEASURED
@@ -127,6 +128,8 @@ def collect_data(
     computing_ns = computing.groupby("run_id").sum().reset_index()
     for part in (of_run, _times(steps), parts, exchanged, computing_ns, silent_times(figures)):
         cases = cases.merge(part, how="left", on="run_id")
+    cases["apart"] = cases["run_id"].map(measure_apart(steps))
+    cases["steady"] = cases["apart"] <= MOST_APART
     cases["tokens_per_s"] = run_grid.tokens_per_s(cases, cases["step_ns"])
     for name in ("waiting", "transfer", "exposed", "hidden"):
         cases[f"{name}_share"] = cases[f"{name}_ns"] / cases["profiled_ns"]
@@ -195,7 +198,7 @@ def _join_one_gpu(cases: pd.DataFrame, bands: Bands | None) -> pd.DataFrame:
     by = [name for name in ("size", "context_length", *run_grid.VARIANT_AXES) if name in cases]
     by = [name for name in by if name not in ("gpus", "parallel", "exchange", "batch_size")]
     clock = [f"step_{end}" for end in ("ns", "min_ns", "max_ns", "n", "parts")]
-    of_one = ["run_id", *clock, "optimizer_ns", "computing_ns", "tokens_per_s", "peak_memory_bytes"]
+    of_one = ["run_id", "apart", "steady", *clock, "optimizer_ns", "computing_ns", "tokens_per_s", "peak_memory_bytes"]
     single = cases[cases["gpus"] == 1][[*by, "batch_size", *of_one]]
     keys = single[[*by, "batch_size"]].assign(is_there=True)
     same = cases.merge(keys, "left", [*by, "batch_size"])["is_there"].notna().to_numpy()
@@ -225,4 +228,5 @@ def _join_one_gpu(cases: pd.DataFrame, bands: Bands | None) -> pd.DataFrame:
     num_steps = table["speedup"] * table["step_ns"] / table["step_ns_1"]
     in_turn = {name: renamed[name] * num_steps for name in ("one_ns", "one_min_ns", "one_max_ns", "one_parts")}
     table["tokens_differ"] = differences.differ(renamed.assign(**in_turn), "step", "one", band)
+    table["quotable"] = mark_quotable(table["tokens_differ"], table["steady"], table["steady_1"])
     return table

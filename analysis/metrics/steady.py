@@ -1,0 +1,39 @@
+"""Which ratios of unprofiled steps a page may lead with.
+
+A ratio of times from fresh processes measures their hosts, too: the GPU's work repeats within about 1%, the step within
+1.5 or 2 times where the GPU waits for the CPU. So a lead, a card, a title or a summary quotes a ratio only if the two
+steps differ measurably, and if the processes of each step agree within MOST_APART. Ratios that were measured by turns
+have intervals of their own.
+"""
+
+import math
+
+import pandas as pd
+
+from profiler_job.analysis.metrics import timing
+
+MOST_APART = 0.05
+"""So far apart, as a part of the shortest, the medians of a step's processes may be."""
+
+
+def measure_apart(steps: pd.DataFrame) -> pd.Series:
+    """Measure how far the medians of the processes of each run are apart, as a part of the shortest: by run_id. It is
+    infinite if one process timed the run: nothing shows what another would take."""
+    rows = steps if "process" in steps else steps.assign(process=0)
+    processes = timing.measure_processes(rows).set_index("run_id")
+    apart = processes["longest_ns"] / processes["shortest_ns"] - 1
+    return apart.where(processes["num_processes"] > 1, math.inf)
+
+
+def find_steady_runs(steps: pd.DataFrame) -> frozenset[str]:
+    """Find the ids of runs that several processes timed, and whose medians are within MOST_APART."""
+    apart = measure_apart(steps)
+    return frozenset(apart.index[apart <= MOST_APART].astype(str))
+
+
+def mark_quotable(differs: pd.Series, *steady: pd.Series) -> pd.Series:
+    """Mark the rows whose ratio may be quoted: the steps differ measurably, and the runs of all sides are `steady`."""
+    is_quotable = differs.astype(bool)
+    for of_side in steady:
+        is_quotable &= of_side == True  # noqa: E712 (missing where a side was not measured)
+    return is_quotable

@@ -1,0 +1,40 @@
+"""Which ratios of steps may be quoted: of runs whose processes agree, and which differ."""
+
+import math
+
+import pandas as pd
+import pytest
+
+from profiler_job.analysis.metrics.steady import MOST_APART, find_steady_runs, mark_quotable, measure_apart
+from tests.synthetic import recording, time_twice
+
+RUN = "large-ctx512-fp32-naive-train_step"
+
+
+@pytest.fixture(scope="module")
+def steps():
+    return recording(("large",), (512,), ("train_step",), num_profiled=1, num_timed=3).steps
+
+
+@pytest.mark.parametrize(
+    ("times", "steady"), [(1.0, True), (1 + MOST_APART - 0.01, True), (1 + MOST_APART + 0.01, False)]
+)
+def test_a_run_is_steady_if_its_processes_agree(steps, times, steady):
+    twice = time_twice(steps, times)
+    assert measure_apart(twice)[RUN] == pytest.approx(times - 1, abs=1e-4)
+    assert (RUN in find_steady_runs(twice)) == steady
+
+
+def test_of_one_process_nothing_is_known(steps):
+    for table in (steps, steps.drop(columns="process")):
+        assert measure_apart(table)[RUN] == math.inf and not find_steady_runs(table)
+
+
+def test_a_ratio_is_quoted_if_both_runs_are_steady_and_differ():
+    differs, sides = pd.Series([True, True, True, False]), ([True, True, None, True], [True, False, True, True])
+    assert mark_quotable(differs, *(pd.Series(side, dtype=object) for side in sides)).tolist() == [
+        True,
+        False,
+        False,
+        False,
+    ]

@@ -1,0 +1,72 @@
+"""What the shipped recordings lead with: no ratio between fresh processes whose hosts make part of it."""
+
+import pandas as pd
+import pytest
+
+from profiler_job.analysis.insight import run_advice
+from profiler_job.analysis.metrics import differences
+from profiler_job.analysis.pages.questions import ALL_QUESTIONS
+from profiler_job.analysis.prediction.measured import measure_gains
+from profiler_job.analysis.recording import store
+from profiler_job.analysis.site import combine, page_context
+from tests.pages.test_leads import OF_STEPS
+from tests.shipped.recordings import RECORDINGS, locate
+
+pytestmark = pytest.mark.long
+MODULES = {question.answer.__module__.rsplit(".", 1)[1]: question for question in ALL_QUESTIONS.values()}
+MOST_APART = 0.05
+
+
+@pytest.fixture(scope="module")
+def main():
+    return store.load(locate("h200-fp32"))
+
+
+@pytest.fixture(scope="module")
+def bands(main):
+    return differences.bands_of(main, store.load(locate("again")))
+
+
+@pytest.fixture(scope="module")
+def studies():
+    parts: dict[str, list[store.Recording]] = {}
+    for path in RECORDINGS:
+        if path.parent.name not in ("main", "losses"):
+            parts.setdefault(path.parent.name, []).append(store.load(path))
+    joined = {name: combine.join_recordings(recs) for name, recs in parts.items()}
+    return {name: combine.select_finished_runs(rec) for name, rec in joined.items()}
+
+
+def measure_apart(rec):
+    """How far the medians of the processes of each run are apart, by run id: computed as simply as can be."""
+    steps = rec.steps[(rec.steps["collector"].astype(str) == "timer") & (rec.steps["phase"].astype(str) == "step")]
+    steps = steps.astype({"run_id": str}).groupby(["run_id", "process", "step"])["wall_ns"].max()
+    medians = steps.groupby(["run_id", "process"]).median().groupby("run_id")
+    return medians.max() / medians.min() - 1
+
+
+@pytest.mark.parametrize(("module", "key"), [(name, key) for name, keys in OF_STEPS.items() for key in sorted(keys)])
+def test_a_lead_has_steps_whose_processes_agree(module, key, main, studies, bands):
+    question = MODULES[module]
+    answer = page_context.ask(question, studies[question.study], main=main, studies=studies, bands=bands)
+    claim = answer.claims[key]
+    if not claim.holds:
+        pytest.skip("nothing may be quoted")
+    read = [main, *studies.values()] if module == "ladder" else [studies[question.study], main]
+    known = [measure_apart(rec) for rec in read]
+    for row in claim.rows.to_dict("records"):
+        ids = [str(row[name]) for name in row if name == "run_id" or name.endswith("_run_id")]
+        of_runs = [[distances[run_id] for distances in known if run_id in distances] for run_id in ids]
+        assert ids and all(distances[0] <= MOST_APART for distances in of_runs), row
+
+
+def test_measured_cards_have_steady_processes_and_intervals_above_1(main, studies, bands):
+    measured = measure_gains({"main": main, **studies}, bands.wall)
+    assert (measured["apart"] > MOST_APART).sum() > 20, "most pairs of this kind show their hosts"
+    nothing = pd.DataFrame(columns=["changes", "reason"])
+    for _, rows in measured.groupby("run_id"):
+        advised = pd.DataFrame(columns=["change", "reason", "fits_limit"])
+        for entry in run_advice.rank_changes(advised, nothing, rows):
+            if not entry["reason"]:
+                [row] = rows[rows["changes"] == entry["changes"]].to_dict("records")
+                assert row["apart"] <= MOST_APART and entry["low"] > 1
