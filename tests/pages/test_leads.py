@@ -25,6 +25,7 @@ OF_GPU = {
     "optimizer_cost": {"fused"},
     "precision": {"rest_too"},
     "softmax_detail": {"beyond_cache", "small_only", "cache_unknown"},
+    "token_cost": {"gpus"},
     "training_mix": {"backward"},
 }
 """Sentences with a ratio of kernel times, GPU busy or memory, which repeat."""
