@@ -6,7 +6,10 @@ from typing import NamedTuple
 
 from profiler_job.jobs.contract.printable import make_printable
 
-WIDTH, LABELS, BAR, GAP = 760, 190, 13, 9
+ROOM, BAR, GAP = 310, 13, 9
+"""Length of the longest bar, thickness of a bar, and room between groups: narrow enough to be read on a phone."""
+_LABELS, _CHARACTER, _LONGEST = 90, 6.6, 44
+"""Room for labels at least, and for a character of them; characters of a label at most."""
 _NUMBERS = 74
 """Room right of the longest bar for its number."""
 COLOURS = ("c0", "c1", "c2", "c3", "c4", "c5", "c6", "c7")
@@ -30,51 +33,54 @@ class Bar(NamedTuple):
     shown: str
 
 
-def draw_bars(title: str, bars: Sequence[Bar], is_stacked: bool = False, limit: float | None = None) -> str:
+def draw_bars(title: str, bars: Sequence[Bar], is_stacked: bool = False, note: str = "") -> str:
     """Draw bars below each other, in groups by label; is_stacked: the pieces of a label follow each other in one bar.
-    limit: value at the right end, by default the largest."""
+    note: a line below them."""
     labels = [*dict.fromkeys(bar.label for bar in bars)]
     series = [*dict.fromkeys(bar.series for bar in bars)]
-    most = limit or max((bar.value for bar in bars), default=1.0) or 1.0
-    if is_stacked and not limit:
-        most = max(sum(bar.value for bar in bars if bar.label == label) for label in labels)
-    room = WIDTH - LABELS - (16 if is_stacked else _NUMBERS)
+    most = max((bar.value for bar in bars), default=1.0) or 1.0
+    if is_stacked:
+        most = max(sum(bar.value for bar in bars if bar.label == label) for label in labels) or 1.0
+    at = max(_LABELS, round(_CHARACTER * min(_LONGEST, max(map(len, labels), default=0)) + 16))
+    width = at + ROOM + (16 if is_stacked else _NUMBERS)
     parts: list[str] = []
-    y = _draw_legend(parts, series)
+    y = _draw_legend(parts, series, width)
     for label in labels:
         mine = [bar for bar in bars if bar.label == label]
         height = BAR * (1 if is_stacked else len(mine))
-        parts.append(_text(LABELS - 8, y + height / 2 + 4, _cut(label), "case label"))
-        x = float(LABELS)
+        parts.append(_text(at - 8, y + height / 2 + 4, _cut(label), "case label"))
+        x = float(at)
         for number, bar in enumerate(mine):
             top = y if is_stacked else y + number * BAR
-            width = room * max(bar.value, 0.0) / most
-            left = x if is_stacked else float(LABELS)
+            long = ROOM * max(bar.value, 0.0) / most
+            left = x if is_stacked else float(at)
             kind = COLOURS[series.index(bar.series) % len(COLOURS)]
-            long = round(width, 1)
-            drawn = f'<path class="{kind}" d="M{round(left, 1):g} {top}h{long:g}v{BAR - 2}h-{long:g}z"'
+            drawn = f'<path class="{kind}" d="M{round(left, 1):g} {top}h{long:.1f}v{BAR - 2}h-{long:.1f}z"'
             if is_stacked:
                 words = escape(make_printable(f"{label}, {bar.series}: {bar.shown}"))
                 parts.append(f"{drawn}><title>{words}</title></path>")
-                x += width
+                x += long
             else:
                 parts.append(f"{drawn}/>")
-                parts.append(_text(LABELS + width + 5, top + BAR - 3.5, bar.shown, "number"))
+                parts.append(_text(at + long + 5, top + BAR - 3.5, bar.shown, "number"))
         y += height + GAP
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y}" width="{WIDTH}" height="{y}" role="img"'
+    if note:
+        parts.append(_text(at, y + 10, note, "number"))
+        y += 20
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {y}" width="{width}" height="{y}" role="img"'
     name = escape(make_printable(title))
     return (
         f'{head} aria-label="{name}"><title>{name}</title><style>{_STYLE}</style>'
-        f'<rect class="page" width="{WIDTH}" height="{y}"/>{"".join(parts)}</svg>\n'
+        f'<rect class="page" width="{width}" height="{y}"/>{"".join(parts)}</svg>\n'
     )
 
 
-def _draw_legend(parts: list[str], series: Sequence[str]) -> int:
+def _draw_legend(parts: list[str], series: Sequence[str], room: int) -> int:
     """Draw what the colours mean, in as many lines as it takes; returns where the bars begin."""
     x, y = 12.0, 8
     for number, name in enumerate(series):
-        width = 30 + 7.6 * len(name)
-        if x + width > WIDTH and x > 12:
+        width = 32 + 1.15 * _CHARACTER * len(name)
+        if x + width > room and x > 12:
             x, y = 12.0, y + 18
         parts.append(f'<rect class="{COLOURS[number % len(COLOURS)]}" x="{x:.1f}" y="{y}" width="11" height="11"/>')
         parts.append(_text(x + 16, y + 10, name, "case"))
@@ -87,5 +93,5 @@ def _text(x: float, y: float, words: str, kind: str) -> str:
     return f'<text class="{kind}" {place}>{escape(make_printable(words))}</text>'
 
 
-def _cut(label: str, most: int = 28) -> str:
-    return label if len(label) <= most else f"{label[: most - 1]}…"
+def _cut(label: str) -> str:
+    return label if len(label) <= _LONGEST else f"{label[: _LONGEST - 1]}…"

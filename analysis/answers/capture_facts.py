@@ -35,14 +35,15 @@ MODE_WORDS = {
         r"full(?:[-_ ]?steps?)?|optim(?:izer)?(?:[-_ ]?step)?|adamw?|complete"
     ),
     "forward_backward": r"(?:fwd|forward)[-_+ ]?(?:and[-_ ]?)?(?:bwd|backward)|fb|backward|bwd",
-    "forward": r"(?:fwd|forward)(?:[-_ ]?(?:only|pass))?|inference|infer|eval",
+    "forward": r"(?:fwd|forward)(?:[-_ ]?(?:only|pass))?|inference|infer|eval|no[-_ ]?(?:bwd|backward|grad)",
 }
 """Names of modes in file names of public repositories of the class; the first that is found counts."""
-_SIZE = r"small|medium|large|xl|2[._p]7b|10b"
+_SIZE = r"small|medium|large|xl|2[-._p]7b|10b"
 _SEPARATOR = r"(?:^|[-_ ./=,+])"
 _END = r"(?=$|[-_ ./=,+])"
 _NAMED_NUMBERS = {
-    "context_length": r"(?:context[-_ ]?len(?:gth)?|context|ctx[-_ ]?len|ctx|seq[-_ ]?len(?:gth)?|seq|cl|s|c|t)",
+    "context_length": r"(?:context[-_ ]?len(?:gth)?|context|ctx[-_ ]?len|ctx|seq[-_ ]?len(?:gth)?|seq|len(?:gth)?|"
+    "cl|s|c|t)",
     "batch_size": r"(?:batch[-_ ]?size|batch|bsz?|b)",
     "d_model": r"(?:d[-_ ]?model|dm|d)",
     "d_ff": r"(?:d[-_ ]?ff|dff|ff)",
@@ -51,6 +52,8 @@ _NAMED_NUMBERS = {
 }
 _PRECISIONS = {"bfloat16": "bf16", "bf16": "bf16", "tf32": "tf32", "fp32": "fp32", "float32": "fp32", "fp16": "fp16"}
 _LEAST_CONTEXT = 32
+_GPU = r"(?:[ghb]|gb|gh)?[abhv](?:10|30|40|100|200|300)[gs]?|l40s?|t4|rtx[-_ ]?\w*"
+"""GPUs whose names look like a number of heads or tokens, or a batch: h100 is not 100 heads."""
 
 
 class FactsError(ProfilerError, ValueError):
@@ -89,7 +92,9 @@ def collect_facts(
         raise FactsError(f"there is no hand-out of {handout}: choose from {', '.join(map(str, HANDOUTS))}")
     own = common.pop("sizes", {})
     captures = []
-    for path in find_captures(folder) if ready is None else ready:
+    paths = find_captures(folder) if ready is None else [*ready]
+    absent_rows = [row for row in rows if not any(_matches(str(row.get("file") or ""), path, folder) for path in paths)]
+    for path in paths:
         facts = CaptureFacts(path=path, name=_name(path, folder))
         for row in rows:
             if row.get("file") and _matches(str(row["file"]), path, folder):
@@ -99,14 +104,20 @@ def collect_facts(
         facts.learn(parse_with(pattern, facts.name) if pattern else parse_name(facts.name), NAME)
         captures.append(facts)
     for number, row in enumerate(rows):
-        if not row.get("file"):
-            absent = CaptureFacts(path=None, name=f"row {number + 1} of the file of facts")
+        if row in absent_rows:
+            if row.get("file") and "status" not in row:
+                name = make_printable(str(row["file"]))
+                raise FactsError(
+                    f"{folder} holds no capture {name}, which the file of facts names: correct the name, or give "
+                    'status = "oom" if the run did not fit'
+                )
+            absent = CaptureFacts(path=None, name=str(row.get("file") or f"row {number + 1} of the file of facts"))
             absent.learn({name: row.get(name) for name in FACTS}, FILE)
             absent.learn(common, FILE)
             captures.append(absent)
     for facts in captures:
         _add_shape(facts, own, handout)
-    _refuse_unknown(captures)
+    _refuse_unknown(captures, pattern)
     return captures
 
 
@@ -127,7 +138,7 @@ def _relative(path: Path, folder: Path) -> str:
 
 def _matches(wanted: str, path: Path, folder: Path) -> bool:
     names = (_relative(path, folder), path.name, path.stem)
-    return any(fnmatch(name, wanted) for name in names) or Path(wanted).stem == path.stem
+    return any(name == wanted or fnmatch(name, wanted) for name in names) or Path(wanted).stem == path.stem
 
 
 # ------------------------------------------------------------------------------------------------------ a file of facts
@@ -141,14 +152,17 @@ def read_fact_file(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         raise FactsError(f"{folder} holds {' and '.join(FACT_FILES)}: keep one of them")
     if not files:
         return [], {}
+    table: list[dict[Any, Any]] = []
+    content: dict[str, Any] = {}
     try:
         if files[0].suffix == ".csv":
             with open(files[0], encoding="utf-8-sig", newline="") as opened:
-                return [_check_row(row, files[0]) for row in csv.DictReader(opened)], {}
-        content = tomllib.loads(files[0].read_text(encoding="utf-8"))
+                table = [*csv.DictReader(opened)]
+        else:
+            content = tomllib.loads(files[0].read_text(encoding="utf-8"))
     except (OSError, ValueError, csv.Error) as error:
         raise FactsError(f"{files[0]} cannot be read ({error}): correct it, or remove it") from error
-    rows, sizes = content.pop("capture", []), content.pop("sizes", {})
+    rows, sizes = content.pop("capture", table), content.pop("sizes", {})
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise FactsError(f"{files[0]}: write each capture as a table [[capture]]")
     common = {name: content.pop(name) for name in ("handout",) if name in content}
@@ -194,6 +208,8 @@ def _normalise(facts: dict[str, Any], where: str) -> dict[str, Any]:
         facts["mode"] = mode
     if wrong := [name for name in NUMBERS if facts.get(name, 1) < (name != "warmup")]:
         raise FactsError(f"{where}: {wrong[0]} is {facts[wrong[0]]}, which is too small")
+    if "status" in facts:
+        facts["status"] = facts["status"].lower()
     if "status" in facts and facts["status"] not in STATUSES:
         name = make_printable(facts["status"])
         raise FactsError(f"{where}: there is no status {name!r}: choose from {', '.join(STATUSES)}")
@@ -217,7 +233,7 @@ def _check_shape(name: str, shape: Any, file: Path) -> Shape:
 
 def spell_size(name: str) -> str:
     """Return the name of a size as the hand-outs write it: 2p7b is 2.7B."""
-    plain = re.sub(r"(?<=\d)[_p](?=\d)", ".", name.strip().lower())
+    plain = re.sub(r"(?<=\d)[-_p](?=\d)", ".", name.strip().lower())
     known = {size.casefold(): size for handout in HANDOUTS.values() for size in handout.sizes}
     return known.get(plain, name.strip())
 
@@ -233,26 +249,38 @@ def parse_name(name: str) -> dict[str, Any]:
     power of two from 32 on that has none."""
     text = name.lower()
     facts: dict[str, Any] = {}
+    gpu = _GPU if re.search(rf"{_SEPARATOR}{_NAMED_NUMBERS['d_model']}[-_= ]?\d", text) else rf"{_GPU}|l4"
+    while match := _last(rf"{_SEPARATOR}(?:{gpu}){_END}", text):
+        text = _blank(text, match)
     if match := _last(rf"{_SEPARATOR}({_SIZE}){_END}", text):
         facts["size"] = spell_size(match[1])
         text = _blank(text, match)
     for fact, word in _NAMED_NUMBERS.items():
-        if match := _last(rf"{_SEPARATOR}{word}[-_= ]?(\d{{1,7}}){_END}", text):
-            facts[fact] = int(match[1])
-            text = _blank(text, match)
+        least = _LEAST_CONTEXT if fact == "context_length" else 1
+        found = [*re.finditer(rf"{_SEPARATOR}{word}[-_= ]?(\d{{1,7}})(k?){_END}", text)]
+        if large := [match for match in found if _read_count(match) >= least]:
+            facts[fact] = _read_count(large[-1])
+            text = _blank(text, large[-1])
     if match := _last(rf"{_SEPARATOR}({'|'.join(_PRECISIONS)}){_END}", text):
         facts["precision"] = _PRECISIONS[match[1]]
     if match := _last(rf"{_SEPARATOR}(?:fwd|forward(?:[-_]?only)?)=(true|false){_END}", text):
         facts |= {"mode": "forward"} if match[1] == "true" else {}
         text = _blank(text, match)
+    if match := _last(rf"{_SEPARATOR}no[-_ ]?(?:bwd|backward|grad){_END}", text):
+        facts.setdefault("mode", "forward")
     for mode, words in MODE_WORDS.items():
         if "mode" not in facts and _last(rf"{_SEPARATOR}(?:{words}){_END}", text):
             facts["mode"] = mode
-    alone = {int(number) for number in re.findall(rf"{_SEPARATOR}(\d{{2,7}}){_END}", text)}
+    alone = {_read_count(match) for match in re.finditer(rf"{_SEPARATOR}(\d{{1,7}})(k?){_END}", text)}
     powers = [number for number in alone if number >= _LEAST_CONTEXT and number & (number - 1) == 0]
     if "context_length" not in facts and len(powers) == 1:
         facts["context_length"] = powers[0]
     return facts
+
+
+def _read_count(match: re.Match[str]) -> int:
+    """Return the number of a match: 1k is 1,024."""
+    return int(match[1]) * (1024 if match[2] else 1)
 
 
 def _last(pattern: str, text: str) -> re.Match[str] | None:
@@ -305,7 +333,9 @@ def _add_shape(facts: CaptureFacts, own: Mapping[str, Shape], handout: int) -> N
         shapes = dict.fromkeys(find_shapes(known["size"]).values()) if "size" in known else {}
         of_size = next(iter(shapes)) if len(shapes) == 1 else None
     else:
+        of_other_years = dict.fromkeys(find_shapes(known["size"]).values())
         of_size = own.get(known["size"]) or sizes.get(known["size"])
+        of_size = of_size or (next(iter(of_other_years)) if len(of_other_years) == 1 else None)
     if of_size:
         facts.learn(of_size._asdict(), FILE if known["size"] in own else HANDOUT)
     if "size" in known and known["size"] not in own and find_shapes(known["size"]):
@@ -320,7 +350,7 @@ def is_ambiguous(size: str) -> bool:
     return len(dict.fromkeys(find_shapes(size).values())) > 1
 
 
-def _refuse_unknown(captures: Iterable[CaptureFacts]) -> None:
+def _refuse_unknown(captures: Iterable[CaptureFacts], pattern: str) -> None:
     """Raise FactsError if a capture lacks a fact of NEEDED, or has a size that needs the year of the hand-out."""
     lacking = {
         facts.name: [name for name in NEEDED if name not in facts.known]
@@ -331,9 +361,11 @@ def _refuse_unknown(captures: Iterable[CaptureFacts]) -> None:
         names = dict.fromkeys(name for each in lacking.values() for name in each)
         ways = ", ".join(NEEDED[name] for name in names)
         listed = "; ".join(f"{make_printable(name)}: {' and '.join(each)}" for name, each in lacking.items())
+        unmatched = [name for name in lacking if pattern and not parse_with(pattern, name)]
+        why = f"--name-pattern {pattern!r} does not match {len(unmatched)} of these names. " if unmatched else ""
         raise FactsError(
-            f"not known of {len(lacking)} of the captures: {listed}. Give each in captures.toml (a table [[capture]] "
-            f'with file = ...), all with {ways}, or --name-pattern "{{size}}_ctx{{context}}_{{mode}}"'
+            f"not known of {len(lacking)} of the captures: {listed}. {why}Give each in captures.toml (a table "
+            f'[[capture]] with file = ...), all with {ways}, or --name-pattern "{{size}}_ctx{{context}}_{{mode}}"'
         )
     for facts in captures:
         if is_ambiguous(facts.known["size"]) and "d_model" not in facts.known:

@@ -45,13 +45,14 @@ class CaptureSteps:
 
     steps: process, start_ns, end_ns, mode, is_split (a part of a range that holds several), number (from 0 in each mode
     and process; -1 of warm-up). how: how they were found. attribution: places of operations, with inferred phases.
-    notes: lines for the reader, on what was left out or inferred.
+    notes: lines for the reader, on what was left out or inferred. is_cut_off: the last step was, and is left out.
     """
 
     steps: pd.DataFrame
     how: str
     attribution: Attribution
     notes: list[str]
+    is_cut_off: bool = False
 
     @property
     def modes(self) -> list[str]:
@@ -82,11 +83,13 @@ def find_steps(capture: Capture, chosen: dict[str, str], warmup: int | None = No
     if how == BY_RANGES:
         steps, split = _split_repeated(steps, capture, attribution)
         notes += split
+    steps, cut_off = _leave_out_cut_off(steps, attribution, capture)
+    notes += cut_off
     if warmup is None and attribution.ranges["name"].astype(str).str.startswith(vocabulary.FOLLOWED).any():
         warmup = 0  # recorded by this program, which leaves it out itself
     steps, left_out = _leave_out_warm_up(steps, warmup)
     notes += left_out
-    return CaptureSteps(steps=steps, how=how, attribution=attribution, notes=notes)
+    return CaptureSteps(steps=steps, how=how, attribution=attribution, notes=notes, is_cut_off=bool(cut_off))
 
 
 def _find_optimizer_called_step(attribution: Attribution) -> list[str]:
@@ -293,6 +296,37 @@ def _add_modes(steps: pd.DataFrame, attribution: Attribution, capture: Capture) 
     return steps.assign(mode=modes)
 
 
+def _leave_out_cut_off(
+    steps: pd.DataFrame, attribution: Attribution, capture: Capture
+) -> tuple[pd.DataFrame, list[str]]:
+    """Leave out the last step of a process that was cut off, such as by an error: a range of it never ended, or its
+    kernels are those of the step before it, but end within a phase."""
+    place, placed = attribution.kernels, attribution.ranges
+    process, code = capture.kernels["process"].to_numpy(), capture.kernels["kernel_name"].cat.codes.to_numpy()
+    launch, phase = place["launch_ns"].to_numpy(), place["phase"].astype(str).to_numpy()
+    never_ended = placed[placed["is_open"].to_numpy(bool) & (placed["phase"].isin(_IN_STEP) | placed["is_step"])]
+    left_out = []
+    for _, rows in steps[~steps["is_split"]].groupby("process", sort=True):
+        last = rows.iloc[-1]
+        is_open = (never_ended["process"] == last["process"]) & (never_ended["start_ns"] >= last["start_ns"])
+        mine = []
+        for step in rows.iloc[-2:].itertuples(index=False):
+            index = np.flatnonzero((process == step.process) & (launch >= step.start_ns) & (launch < step.end_ns))
+            mine.append(index[np.argsort(launch[index], kind="stable")])
+        before, of_last = mine[0], mine[-1]
+        is_shorter = len(rows) > 1 and 0 < len(of_last) < len(before)
+        if is_shorter and (code[before[: len(of_last)]] == code[of_last]).all():
+            ends_in = phase[of_last[-1]]
+            is_shorter = (phase[of_last] == ends_in).sum() < (phase[before] == ends_in).sum()
+        else:
+            is_shorter = False
+        if is_open.any() or is_shorter:
+            left_out.append(rows.index[-1])
+    kept = steps.drop(index=left_out).reset_index(drop=True)
+    said = "the last step was cut off: left out" if len(kept) else "its only step was cut off: nothing can be answered"
+    return kept, [f'{said}; if it ran out of memory, give it status = "oom" in a file of facts'] * bool(left_out)
+
+
 def judge_mode(phases: set[str]) -> str:
     """Return the mode whose steps have these phases; "" if none has."""
     if vocabulary.OPTIMIZER in phases and vocabulary.BACKWARD in phases:
@@ -320,7 +354,8 @@ def _leave_out_warm_up(steps: pd.DataFrame, warmup: int | None) -> tuple[pd.Data
         if named:
             notes.append(f"{format_count(named, 'step')} of {mode} in a range called warm-up: left out")
         if first:
-            why = "as asked" if warmup is not None else f"more than {LONGER} times as long as the others"
+            fewer = "" if warmup is None or warmup == first else f": {warmup}, but the last step counts"
+            why = f"as asked{fewer}" if warmup is not None else f"more than {LONGER} times as long as the others"
             which = "step" if first == 1 else f"{first} steps"
             notes.append(f"the first {which} of {mode}: left out as warm-up ({why})")
     return steps.assign(number=number), list(dict.fromkeys(notes))

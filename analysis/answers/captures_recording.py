@@ -13,8 +13,9 @@ import pandas as pd
 
 from profiler_job.analysis.answers.capture_facts import CaptureFacts, FactsError
 from profiler_job.analysis.answers.capture_steps import BY_RANGES, CaptureSteps, find_steps
-from profiler_job.analysis.answers.markdown_text import UNKNOWN
-from profiler_job.analysis.answers.python_timings import PythonTime, read_times
+from profiler_job.analysis.answers.derived_modes import derive_modes
+from profiler_job.analysis.answers.markdown_text import UNKNOWN, list_some
+from profiler_job.analysis.answers.python_timings import ANY_CONTEXT, PythonTime, read_times
 from profiler_job.analysis.capture import modules
 from profiler_job.analysis.capture.attribution import Attribution
 from profiler_job.analysis.capture.capture_data import Capture, ExportError
@@ -29,6 +30,7 @@ from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.handouts import Shape, count_parameters
 from profiler_job.jobs.contract.modes import MODE_PHASES
 from profiler_job.jobs.contract.precisions import PRECISIONS
+from profiler_job.jobs.contract.printable import make_printable
 from profiler_job.jobs.contract.words import format_count
 
 LEAST_READ = 0.8
@@ -59,12 +61,14 @@ _LAYER = re.compile(r"(?:transformer[ _]?)?(?:layer|block)s?[ _.\-#]*(\d{1,4})",
 class FolderRecording:
     """A folder of captures as a recording. notes: lines about each capture, by its name: what was left out, inferred or
     not known. sources: a row for each run, with the capture and where each of its facts is from. derived: runs that
-    are a part of the steps of a larger mode -> that mode. num_unread: captures that could not be used."""
+    are a part of the steps of a larger mode -> that mode. refused: runs that no smaller mode is taken from -> why.
+    num_unread: captures that could not be used."""
 
     recording: store.Recording
     notes: dict[str, list[str]]
     sources: pd.DataFrame
-    derived: dict[str, str] = field(default_factory=dict)
+    derived: Mapping[str, str] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
     num_unread: int = 0
 
 
@@ -77,7 +81,6 @@ class _Part:
     run: dict[str, Any]
     tables: dict[str, pd.DataFrame]
     how: str = ""
-    derived_from: str = ""
 
 
 def record_captures(
@@ -103,16 +106,20 @@ def record_captures(
         for line in lines:
             emit(f"{facts.name}: {line}")
     if not any(part.tables for part in parts):
-        raise FactsError(
-            f"no capture in {folder} can be used: {'; '.join(line for said in notes.values() for line in said)}",
-            exit_code=code,
-        )
+        lines = [*dict.fromkeys(line for said in notes.values() for line in said)]
+        raise FactsError(f"no capture in {folder} can be used: {list_some(lines, most=2)}", exit_code=code)
     _fill_from_others(parts, notes)
+    _name_workloads(parts)
     parts = _refuse_doubled(parts, notes, emit)
-    parts += _derive_smaller_modes(parts)
+    num_gpu_names = len({part.run["gpu_name"] for part in parts})
     for part in parts:
-        part.run["run_id"] = _name_run(part)
-    times = read_times(folder)
+        part.run["run_id"] = _name_run(part, has_gpu=num_gpu_names > 1)
+    times, problems = read_times(folder)
+    times = _fill_context(times, parts, problems)
+    problems |= _find_unused(times, parts)
+    for name, line in problems.items():
+        notes.setdefault(name, []).append(line)
+        emit(f"{name}: {line}")
     tables: dict[str, list[pd.DataFrame]] = {name: [] for name in table_schema.TABLES}
     for part in parts:
         run_id = part.run["run_id"]
@@ -123,9 +130,20 @@ def record_captures(
             tables["steps"].append(timed)
         tables["runs"].append(_make_run_row(part.run))
     recording = _store_and_load({name: join_frames(name, frames) for name, frames in tables.items()}, folder.name)
-    derived = {part.run["run_id"]: part.derived_from for part in parts if part.derived_from}
     sources = pd.DataFrame([_describe_source(part) for part in parts])
-    return FolderRecording(recording=recording, notes=notes, sources=sources, derived=derived, num_unread=num_unread)
+    return add_derived(FolderRecording(recording=recording, notes=notes, sources=sources, num_unread=num_unread))
+
+
+def add_derived(made: FolderRecording) -> FolderRecording:
+    """Add the runs of modes that no capture has, as `derive_modes` makes them."""
+    modes = derive_modes(made.recording)
+    rows = made.sources.set_index("run_id").loc[[*modes.sources.values()]]
+    named = modes.recording.runs.set_index(modes.recording.runs["run_id"].astype(str))["mode"].astype(str)
+    rows = rows.assign(run_id=[*modes.sources], derived_from=rows["mode"], mode=named.loc[[*modes.sources]].to_numpy())
+    sources = pd.concat(
+        [made.sources.assign(derived_from=""), rows[[*made.sources, "derived_from"]]], ignore_index=True
+    )
+    return replace(made, recording=modes.recording, sources=sources, derived=modes.larger, refused=modes.refused)
 
 
 # ------------------------------------------------------------------------------------------------------- one capture
@@ -133,18 +151,21 @@ def record_captures(
 
 def _read_parts(facts: CaptureFacts, phases: dict[str, str]) -> tuple[list[_Part], list[str]]:
     """Read one capture: a part for each mode that its steps have, and lines about it. Raises ExportError."""
-    if facts.path is None:
+    if facts.path is None or facts.known.get("status", "ok") != "ok":
         return _make_absent(facts), []
     capture = read(facts.path)
     stated = str(facts.known.get("mode", ""))
     placed_steps = find_steps(capture, phases, facts.known.get("warmup"), stated)
-    notes = [f"{what}: {consequence}" for what, consequence in placed_steps.attribution.problems.items()]
+    problems = capture.problems | placed_steps.attribution.problems
+    notes = [f"{what}: {consequence}" for what, consequence in problems.items()]
     notes += placed_steps.notes
     learned = _learn_from_kernels(capture)
     facts.learn(learned, "kernels")
     modes = placed_steps.modes
-    if not modes:
-        notes.append(_explain_no_step(capture, stated))
+    is_cut_off = stated not in ("", ranges.FORWARD) and modes == [ranges.FORWARD] and len(placed_steps.steps) == 1
+    if not modes or is_cut_off:
+        if is_cut_off or not placed_steps.is_cut_off:
+            notes.append(_explain_cut_off(stated) if is_cut_off else _explain_no_step(capture))
         status = "no_kernels" if not len(capture.kernels) else "failed"
         return _make_empty(facts, capture, stated, status, notes[-1]), notes
     if stated and stated not in modes:
@@ -170,7 +191,12 @@ def _read_parts(facts: CaptureFacts, phases: dict[str, str]) -> tuple[list[_Part
     return parts, notes
 
 
-def _explain_no_step(capture: Capture, stated: str) -> str:
+def _explain_cut_off(stated: str) -> str:
+    why = f"is called {stated}, but its only step ends in forward: not counted"
+    return f'{why}; if it ran out of memory, give it status = "oom" in a file of facts'
+
+
+def _explain_no_step(capture: Capture) -> str:
     names = capture.ranges["name"].astype(str).value_counts().head(3).index.tolist()
     what = f"its ranges are called {', '.join(names)}" if names else "it has no ranges"
     if not len(capture.kernels):
@@ -293,7 +319,6 @@ def _rename_part(name: str) -> str:
 def _make_run(facts: CaptureFacts, mode: str, gpus: int = 1) -> dict[str, Any]:
     known = facts.known
     shape = {name: known.get(name) for name in Shape._fields}
-    has_shape = all(shape.values()) and known.get("batch_size") and known.get("vocab_size")
     run = {name: find_default(name) for name in Run.model_fields}
     run |= {name: known.get(name) for name in ("size", "context_length", "batch_size", *_CASE[3:])} | shape
     run["mode"] = mode
@@ -302,7 +327,6 @@ def _make_run(facts: CaptureFacts, mode: str, gpus: int = 1) -> dict[str, Any]:
     if all(shape.values()) and known.get("vocab_size"):
         sizes = Shape(*(int(known[name]) for name in Shape._fields))
         run["num_parameters"] = count_parameters(sizes, int(known["vocab_size"]))
-    run["workload"] = find_default("workload") if has_shape else "captures"
     return run
 
 
@@ -336,12 +360,13 @@ def _make_absent(facts: CaptureFacts) -> list[_Part]:
     return [part for mode in modes for part in _make_empty(facts, None, mode, status, message)]
 
 
-def _name_run(part: _Part) -> str:
+def _name_run(part: _Part, has_gpu: bool) -> str:
     run = part.run
     named = (run["size"], f"ctx{run['context_length']}", run["precision"], run["attention"], run["mode"])
     words = [*map(str, named)]
     words += [f"batch{run['batch_size']}"] if run["batch_size"] else []
     words += [f"gpus{run['gpus']}"] if run["gpus"] > 1 else []
+    words += [str(run["gpu_name"]).replace(" ", "_")] * has_gpu
     return "-".join(words)
 
 
@@ -359,6 +384,14 @@ def _fill_from_others(parts: Sequence[_Part], notes: dict[str, list[str]]) -> No
                     part.facts.learn({name: part.run[name]}, "other captures")
 
 
+def _name_workloads(parts: Sequence[_Part]) -> None:
+    """Call the runs of a size the reference Transformer, whose formulas count FLOPs, if the shape of all is known."""
+    needed = (*Shape._fields, "batch_size", "vocab_size")
+    unknown = {part.run["size"] for part in parts if not all(part.run[name] for name in needed)}
+    for part in parts:
+        part.run["workload"] = "captures" if part.run["size"] in unknown else find_default("workload")
+
+
 def _refuse_doubled(parts: list[_Part], notes: dict[str, list[str]], emit: Callable[[str], None]) -> list[_Part]:
     """Keep one run of each case and mode: one that is called so, or else the first."""
     kept: dict[tuple[Any, ...], _Part] = {}
@@ -374,49 +407,14 @@ def _refuse_doubled(parts: list[_Part], notes: dict[str, list[str]], emit: Calla
     return [part for part in parts if id(part) in chosen]
 
 
-def _derive_smaller_modes(parts: Sequence[_Part]) -> list[_Part]:
-    """Make the runs of a smaller mode from the phases of a larger one, where no capture has that mode."""
-    modes = [*MODE_PHASES]
-    cases: dict[tuple[Any, ...], dict[str, _Part]] = {}
-    for part in parts:
-        cases.setdefault((*(part.run[name] for name in _CASE), part.run["gpus"]), {})[part.mode] = part
-    derived = []
-    for by_mode in cases.values():
-        for place, mode in enumerate(modes):
-            larger = next((by_mode[name] for name in modes[place + 1 :] if name in by_mode), None)
-            if mode not in by_mode and larger is not None and larger.tables:
-                derived.append(_derive_mode(larger, mode))
-    return derived
-
-
-def _derive_mode(larger: _Part, mode: str) -> _Part:
-    """Make the run of a mode from the phases that it shares with a larger one."""
-    tables = {name: _select_phases(frame, MODE_PHASES[mode]) for name, frame in larger.tables.items()}
-    steps = tables["steps"]
-    if len(steps):
-        by = ["rank", "process", "collector", "step"]
-        sums = steps.groupby(by, as_index=False, observed=True)["wall_ns"].sum()
-        rows_of_steps = sums.assign(phase=ranges.STEP, issue_ns=None, run_id="run")[[*steps.columns]]
-        tables["steps"] = pd.concat([steps, rows_of_steps], ignore_index=True)
-    run = larger.run | {"mode": mode}
-    return _Part(facts=larger.facts, mode=mode, run=run, tables=tables, how=larger.how, derived_from=larger.mode)
-
-
-def _select_phases(frame: pd.DataFrame, wanted: Sequence[str]) -> pd.DataFrame:
-    return frame[frame["phase"].astype(str).isin(wanted)].reset_index(drop=True) if "phase" in frame else frame
-
-
 # ------------------------------------------------------------------------------------------------------ Python's times
 
 
 def _make_timer_steps(part: _Part, times: Sequence[PythonTime]) -> pd.DataFrame:
     """Make the rows of steps that Python timed of a run."""
     rows: list[dict[str, Any]] = []
-    if part.derived_from:
-        return pd.DataFrame()
-    names = {part.facts.name, Path(part.facts.name).name} | ({part.facts.path.name} if part.facts.path else set())
     counts: dict[str, int] = {}
-    mine = [time for time in times if _is_of(time, part, names)]
+    mine = [time for time in times if _is_of(time, part)]
     has_forward = any(time.phase == ranges.FORWARD for time in mine)
     for time in mine:
         # A step of mode forward is its forward pass, unless the forward passes have times themselves.
@@ -430,13 +428,45 @@ def _make_timer_steps(part: _Part, times: Sequence[PythonTime]) -> pd.DataFrame:
     return frame.assign(run_id=pd.Categorical([run_id] * len(frame), [run_id]))
 
 
-def _is_of(time: PythonTime, part: _Part, names: set[str]) -> bool:
-    """Whether a time is of a part. names: of the capture of the part."""
+def _is_of(time: PythonTime, part: _Part) -> bool:
+    """Whether a time is of a part."""
     if isinstance(time.case, str):
+        names = {part.facts.name, Path(part.facts.name).name} | ({part.facts.path.name} if part.facts.path else set())
+        names |= {Path(name).stem for name in names}
         return time.case in names or Path(time.case).stem in names
     size, context, mode = time.case
     is_same = (size, context) == (part.run["size"], part.run["context_length"])
     return is_same and (mode == part.mode or (not mode and time.phase in MODE_PHASES[part.mode]))
+
+
+def _fill_context(times: list[PythonTime], parts: Sequence[_Part], problems: dict[str, str]) -> list[PythonTime]:
+    """Fill the context length of times that name none, if all captures have the same; the others are left out."""
+    contexts = {part.run["context_length"] for part in parts}
+    filled = []
+    for time in times:
+        if isinstance(time.case, tuple) and time.case[1] == ANY_CONTEXT:
+            if len(contexts) > 1:
+                problems[time.source] = "its times name no context length, and the captures have several: add a column"
+                continue
+            (context,) = contexts
+            problems[time.source] = f"names no context length: taken to be {context}, as of all captures"
+            time = time._replace(case=(time.case[0], context, time.case[2]))
+        filled.append(time)
+    return filled
+
+
+def _find_unused(times: Sequence[PythonTime], parts: Sequence[_Part]) -> dict[str, str]:
+    """Find the times that are of no capture, and say so by file."""
+    unused: dict[str, list[str]] = {}
+    for time in times:
+        if not any(_is_of(time, part) for part in parts):
+            words = [time.case] if isinstance(time.case, str) else [f"{word}" for word in time.case if word]
+            case = make_printable(", ".join(dict.fromkeys([*words, time.phase])))
+            unused.setdefault(time.source, []).append(case)
+    return {
+        source: f"{format_count(len(cases), 'time')} of no capture here: {list_some([*dict.fromkeys(cases)], most=3)}"
+        for source, cases in unused.items()
+    }
 
 
 def _describe_source(part: _Part) -> dict[str, Any]:
@@ -457,7 +487,6 @@ def _describe_source(part: _Part) -> dict[str, Any]:
         "status": part.run.get("status", ""),
         "steps": part.run.get("profiled_steps") or 0,
         "steps_from": part.how,
-        "derived_from": part.derived_from,
         "known_from": "; ".join(sources),
     }
 

@@ -4,20 +4,27 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from profiler_job.analysis.answers import markdown_text as md
 from profiler_job.analysis.answers.bar_figure import Bar
+from profiler_job.analysis.metrics import run_grid
 from profiler_job.analysis.metrics.ordering import rank_first_seen, sort_stably
-from profiler_job.analysis.pages.questions import QUESTIONS
+from profiler_job.analysis.pages.questions import QUESTIONS, attention_cost
 from profiler_job.analysis.pages.questions.top_kernel import SCOPES
 from profiler_job.analysis.render.answer import Answer, Column
 from profiler_job.jobs.contract.quantities import format_share, format_time
 from profiler_job.jobs.contract.words import NOT_MEASURED, format_count, inflect
 
 LETTERS = ("a", "b", "c", "d", "e")
+FORWARD = "forward"
+_LARGER = {"forward_backward": "forward and backward", "train_step": "the training step"}
+"""Modes whose steps have a forward phase, in words."""
 MOST_FAMILIES = 5
 FUSED = "fused attention has no softmax of its own; measure eager attention"
+_NO_KERNELS = run_grid.explain_unmeasured(pd.Series({"status": "no_kernels"}))
+_ABSENT = run_grid.explain_unmeasured(pd.Series())
 LEAST_SHARE = 0.0005
 """A family with less in every case would read 0.0%; the CSV has it."""
 
@@ -25,7 +32,8 @@ LEAST_SHARE = 0.0005
 @dataclass(kw_only=True)
 class WrittenAnswer:
     """One answer before it is Markdown. sentences: the answer itself, in Markdown. table: columns and rows over the
-    grid. bars: of the figure. method: how it was worked out. missing: what an exact answer lacks."""
+    grid. bars: of the figure, figure_note: a line below them. method: how it was worked out. missing: what an exact
+    answer lacks."""
 
     letter: str
     sentences: list[str]
@@ -34,6 +42,7 @@ class WrittenAnswer:
     figure_title: str
     bars: list[Bar]
     is_stacked: bool = False
+    figure_note: str = ""
     method: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
 
@@ -45,19 +54,40 @@ class WrittenAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class Folder:
-    """What sentences need in addition to the answer. by: columns that name a case. cases: the cases that have a run in
-    any mode. derived: by, mode and derived_from of runs that are a part of a larger step. fused_runs: ids of the runs
-    whose attention is fused."""
+    """What sentences need in addition to the answer. by: columns that name a case. cases: by and mode of every run.
+    derived: by, mode and derived_from of runs that are a part of a larger step. refused: by and why of runs that no
+    smaller mode is taken from. fused_runs: ids of the runs whose attention is fused. has_traces: some captures are
+    traces of torch.profiler."""
 
     by: list[str]
     cases: pd.DataFrame
     derived: pd.DataFrame
+    refused: pd.DataFrame
     fused_runs: frozenset[str] = frozenset()
+    has_traces: bool = False
 
     def has_run(self, rows: pd.DataFrame) -> pd.Series:
         """Return whether the case of each row has a run in any mode."""
-        known = {*map(tuple, self.cases[self.by].astype(str).to_numpy())}
-        return pd.Series([tuple(row) in known for row in rows[self.by].astype(str).to_numpy()], index=rows.index)
+        known = {*_list_keys(self.cases, self.by)}
+        return pd.Series([key in known for key in _list_keys(rows, self.by)], index=rows.index)
+
+    def find_larger(self, rows: pd.DataFrame, mode: str = FORWARD) -> list[str]:
+        """Find the mode whose steps a run of each row is a part of; "" if it is a run itself. mode: of rows without."""
+        keyed = rows if "mode" in rows else rows.assign(mode=mode)
+        known = dict(zip(_list_keys(self.derived, [*self.by, "mode"]), self.derived["derived_from"]))
+        return [known.get(key, "") for key in _list_keys(keyed, [*self.by, "mode"])]
+
+    def find_lacking(self, rows: pd.DataFrame, letter: str) -> list[str]:
+        """Find the modes that each row needs for an answer and has no run of, as words."""
+        present = {*_list_keys(self.cases, [*self.by, "mode"])}
+        wanted = [FORWARD, "train_step"] if letter == "d" else [FORWARD]
+        modes = [[mode] for mode in rows["mode"]] if "mode" in rows else [wanted] * len(rows)
+        keys = _list_keys(rows, self.by)
+        return [" and ".join(m for m in need if (*key, m) not in present) for key, need in zip(keys, modes)]
+
+
+def _list_keys(rows: pd.DataFrame, names: Sequence[str]) -> list[tuple[str, ...]]:
+    return [tuple(row) for row in rows[[*names]].astype(str).to_numpy()]
 
 
 def write_answer(letter: str, answer: Answer, folder: Folder) -> WrittenAnswer:
@@ -68,8 +98,42 @@ def write_answer(letter: str, answer: Answer, folder: Folder) -> WrittenAnswer:
     written.rows = written.rows[has_run].reset_index(drop=True)
     if {column.key for column in written.columns} <= {*folder.by, "scope"}:  # nothing was measured in any case
         written.columns.append(Column(NOT_MEASURED, "not measured"))
+    _mark_derived(written, folder)
     written.missing = [*_list_gaps(written.rows, without, folder, letter), *written.missing]
     return written
+
+
+def _mark_derived(written: WrittenAnswer, folder: Folder) -> None:
+    """Say in the first sentence, the table and the figure which numbers are of a part of a larger step."""
+    rows = written.rows
+    is_measured = rows["gemm_forward"].notna() if written.letter == "d" else rows[NOT_MEASURED].isin(["", FUSED])
+    larger = pd.Series(folder.find_larger(rows), index=rows.index).where(is_measured, "")
+    if not (larger != "").any():
+        return
+    own = rows["mode"] if "mode" in rows else pd.Series(FORWARD, index=rows.index)
+    written.rows = rows.assign(steps_of=larger.where(larger != "", own).map(SCOPES).where(is_measured, None))
+    place = sum(column.key in {*folder.by, "scope"} for column in written.columns)
+    written.columns.insert(place, Column("steps_of", "forward from" if written.letter == "d" else "from steps of"))
+    is_forward = is_measured & (own == FORWARD)
+    taken = larger[is_forward & (larger != "")]
+    if not len(taken):
+        return
+    written.figure_note = f"* {FORWARD} from a larger step"
+    if written.letter != "d":  # whose cases are those of both modes
+        said = f"; {_say_derived(larger[is_forward])}."
+        written.sentences[:1] = [sentence.removesuffix(".") + said for sentence in written.sentences[:1]]
+
+
+def _say_derived(larger: pd.Series) -> str:
+    """Say how many forward passes are from larger steps. larger: the modes of these steps, "" of the others."""
+    taken = larger[larger != ""]
+    part = "" if len(taken) == len(larger) else f"in {_part(len(taken), len(larger), 'case')} "
+    return f"{part}this is from {_name_phase(taken)}"
+
+
+def _name_phase(larger: pd.Series) -> str:
+    """Return the phase that stands for a forward pass, in words. larger: the modes whose steps have it."""
+    return f"the forward phase of {_LARGER[larger.iloc[0]] if larger.nunique() == 1 else 'a larger step'}"
 
 
 # -------------------------------------------------------------------------------------------------------- the questions
@@ -83,10 +147,11 @@ def _write_forward_time(answer: Answer, folder: Folder) -> WrittenAnswer:
         sentences.append(
             f"Timed by Python without a profiler, a forward pass takes {_ends(timed, 'timer_ns', folder)}."
         )
-        sentences += _compare_clocks(answer, timed)
+        sentences += _compare_clocks(answer, timed, "The profiler" if folder.has_traces else "Nsight Systems")
     elif len(known := rows.dropna(subset="host_ns")):
-        sentences.append(f"By its NVTX range under nsys, a forward pass takes {_ends(known, 'host_ns', folder)}.")
-    if len(rows) > len(timed):
+        which = "range under the profiler" if folder.has_traces else "NVTX range under nsys"
+        sentences.append(f"By its {which}, a forward pass takes {_ends(known, 'host_ns', folder)}.")
+    if (rows["timer_ns"].isna() & rows[NOT_MEASURED].isin(["", _NO_KERNELS])).any():
         missing.append(
             "Python's own times, where the table has none: put a CSV with the columns `capture`, `phase`, `ms` into "
             "the folder, measured without nsys, and the answer compares the two."
@@ -142,18 +207,18 @@ def _write_forward_time(answer: Answer, folder: Folder) -> WrittenAnswer:
     )
 
 
-def _compare_clocks(answer: Answer, timed: pd.DataFrame) -> list[str]:
+def _compare_clocks(answer: Answer, timed: pd.DataFrame, profiler: str) -> list[str]:
     both = timed.dropna(subset="host_ratio")
     if not len(both):
-        return ["No NVTX range marks the forward pass, so nsys gives no time of it on the CPU."]
+        return ["No range marks the forward pass, so the capture gives no time of it on the CPU."]
     span = _ratio_span(both["host_ratio"])
     if (claim := answer.claims["profiler_slows"]).holds:
         count = _part(len(claim.rows), len(both), "case")
-        return [f"Nsight Systems shows {span} that time: measurably longer in {count}, since profiling slows the CPU."]
+        return [f"{profiler} shows {span} that time: measurably longer in {count}, since profiling slows the CPU."]
     if (claim := answer.claims["profiler_range_shorter"]).holds:
         count = _part(len(claim.rows), len(both), "case")
-        return [f"Nsight Systems shows {span} that time: its range is measurably shorter in {count}."]
-    return [f"Nsight Systems shows {span} that time; the steps of both overlap, so no difference is measurable."]
+        return [f"{profiler} shows {span} that time: its range is measurably shorter in {count}."]
+    return [f"{profiler} shows {span} that time; the steps of both overlap, so no difference is measurable."]
 
 
 def _write_top_kernel(answer: Answer, folder: Folder) -> WrittenAnswer:
@@ -174,7 +239,7 @@ def _write_top_kernel(answer: Answer, folder: Folder) -> WrittenAnswer:
             f"{format_share(high['share'])} in {md.case(high, folder.by)}."
         )
         sentences.append(
-            f"There it is called {_count(high['calls'])} times in one forward pass, launched {_where(high['modules'])}."
+            f"There it is called {_count(high['calls'])} in one forward pass, launched {_where(high['modules'])}."
         )
     for mode in ("forward_backward", "train_step"):
         of_mode = known[(known["mode"] == mode) & known["same"].notna()]
@@ -272,10 +337,16 @@ def _write_training_mix(answer: Answer, folder: Folder) -> WrittenAnswer:
                 if key != "gemm_mixed"
                 else f"{format_count(len(gemm), 'case')} (up in {facts['num_rises']}, down in {facts['num_falls']})"
             )
+            larger = pd.Series(folder.find_larger(gemm))
+            start, end, ends, note = "a forward pass", "a training step", ("inference", "training"), ""
+            if (larger != "").any():
+                is_all = (larger != "").all()
+                start, note = (_name_phase(larger), "") if is_all else (FORWARD, f"; {_say_derived(larger)}")
+                end, ends = "the whole step", ("forward", "the whole step")
             sentences.append(
-                f"From a forward pass to a training step the share of matmuls {word} in {count}: it is "
-                f"{_share_span(gemm['forward'])} of kernel time in inference and {_share_span(gemm['train_step'])} in "
-                "training."
+                f"From {start} to {end} the share of matmuls {word} in {count}: it is "
+                f"{_share_span(gemm['forward'])} of kernel time in {ends[0]} and {_share_span(gemm['train_step'])} in "
+                f"{ends[1]}{note}."
             )
     if (claim := answer.claims["gains"]).holds:
         facts = claim.values
@@ -361,7 +432,7 @@ def _write_attention_cost(answer: Answer, folder: Folder) -> WrittenAnswer:
         )
     is_fused = rows["run_id"].astype(str).isin(folder.fused_runs) & rows["time_ratio"].isna()
     rows = rows.assign(**{NOT_MEASURED: rows[NOT_MEASURED].mask(is_fused, FUSED)})
-    if not len(measured) and not is_fused.all():
+    if (rows[NOT_MEASURED] == attention_cost.NO_RANGES).any():
         missing.append(
             "Ranges inside attention: `attention_scores` around QKᵀ, `softmax` around the softmax, `attention_output` "
             "around the product with V."
@@ -420,21 +491,33 @@ def _list_gaps(rows: pd.DataFrame, without: pd.DataFrame, folder: Folder, letter
     larger step."""
     lines = []
     unmeasured = rows[rows[NOT_MEASURED].astype(str) != ""]
-    for why, group in unmeasured.groupby(NOT_MEASURED, sort=False):
-        names = [_with_mode(row, folder) for row in group.drop_duplicates().to_dict("records")]
-        said = md.escape(why)
-        lines.append(f"{said[:1].upper()}{said[1:]}: {md.list_some([*dict.fromkeys(names)])}.")
+    why = unmeasured[NOT_MEASURED].astype(str).to_numpy(object)
+    lacking = np.array(folder.find_lacking(unmeasured, letter), dtype=object)
+    is_absent = (lacking != "") & (why == _ABSENT)
+    for reason, group in unmeasured.groupby(np.where(is_absent, "no run of " + lacking, why), sort=False):
+        names = [
+            md.case(row, folder.by) if "no run" in reason else _with_mode(row, folder) for row in _list_rows(group)
+        ]
+        lines.append(f"{md.escape(reason[:1].upper() + reason[1:])}: {md.list_some([*dict.fromkeys(names)])}.")
     if len(without):
-        names = [md.case(row, folder.by) for row in without.to_dict("records")]
+        names = [md.case(row, folder.by) for row in _list_rows(without)]
         lines.append(f"No run in any mode: {md.list_some([*dict.fromkeys(names)])}.")
-    derived = folder.derived if letter == "b" else folder.derived[folder.derived["mode"] == "forward"]
-    for larger, group in derived.groupby("derived_from", sort=False):
-        names = [_with_mode(row, folder) for row in group.to_dict("records")]
+    for reason, group in folder.refused.groupby("why", sort=False):
+        names = [md.case(row, folder.by) for row in _list_rows(group)]
+        lines.append(f"{reason[:1].upper()}{reason[1:]}: {md.list_some([*dict.fromkeys(names)])}.")
+    derived = folder.derived if letter == "b" else folder.derived[folder.derived["mode"] == FORWARD]
+    for (larger, mode), group in derived.groupby(["derived_from", "mode"], sort=False):
+        names = [md.case(row, folder.by) for row in _list_rows(group)]
+        what = "forward phase" if mode == FORWARD else "phases forward, loss and backward"
+        keeps = " Forward keeps activations for backward there." if mode == FORWARD else ""
         lines.append(
-            f"A part of the steps of {larger}, since no capture has it alone: {md.list_some([*dict.fromkeys(names)])}. "
-            "Forward keeps activations for backward there."
+            f"From the {what} of {_LARGER[larger]}, since no run has them alone: {md.list_some(names)}.{keeps}"
         )
     return lines
+
+
+def _list_rows(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    return [{str(name): value for name, value in row.items()} for row in rows.to_dict("records")]
 
 
 def _with_mode(row: Mapping[str, Any], folder: Folder) -> str:
@@ -454,7 +537,10 @@ def _keep(columns: Sequence[Column], rows: pd.DataFrame, *keys: str) -> list[Col
 
 
 def _label(row: Mapping[str, Any], folder: Folder) -> str:
-    return " · ".join(f"{row[name]}" for name in folder.by if name in row and pd.notna(row[name]))
+    names = [name for name in folder.by if folder.cases[name].nunique() > 1] or folder.by[:2]
+    words = " · ".join(md.value(name, row[name]) for name in names if pd.notna(row[name]))
+    star = " *" * any(folder.find_larger(pd.DataFrame([{name: row[name] for name in folder.by}])))
+    return f"{words}{star}"
 
 
 def _ends(rows: pd.DataFrame, value: str, folder: Folder) -> str:
@@ -493,4 +579,4 @@ def _where(modules: object) -> str:
 
 
 def _count(calls: float) -> str:
-    return f"{calls:,.0f}" if float(calls).is_integer() else f"{calls:,.1f}"
+    return format_count(int(calls), "time") if float(calls).is_integer() else f"{calls:,.1f} times"

@@ -20,7 +20,7 @@ from profiler_job.analysis.render.tables import (
     module_names,
 )
 from profiler_job.analysis.render.text import plain, short_name
-from profiler_job.jobs.contract.axes import find_value_label
+from profiler_job.jobs.contract.axes import find_label, find_value_label
 from profiler_job.jobs.contract.printable import make_printable
 from profiler_job.jobs.contract.words import NOT_MEASURED, format_count
 
@@ -32,6 +32,8 @@ UNKNOWN = "unknown"
 """Value of an axis that neither a capture nor a fact gives."""
 _MOST_MODULES = 2
 OUTSIDE = "outside modules"
+_BARE = ("off", "none")
+"""Values that say nothing without their axis, as a number does."""
 
 
 def escape(text: object) -> str:
@@ -70,12 +72,20 @@ def case(row: Mapping[str, Any], by: Sequence[str]) -> str:
     return ", ".join(_case_word(name, row[name]) for name in known)
 
 
+def value(name: str, value: Any) -> str:
+    """Return a value of an axis as plain text: 1,024."""
+    return f"{value:,}" if isinstance(value, int) else str(find_value_label(name, value))
+
+
 def _case_word(name: str, value: Any) -> str:
     if name == "context_length":
         return f"{int(value):,} tokens"
     if name == "gpus":
         return format_count(int(value), "GPU")
-    return f"batch {int(value)}" if name == "batch_size" else escape(find_value_label(name, value))
+    if name == "batch_size":
+        return f"batch {int(value)}"
+    label = escape(find_value_label(name, value))
+    return f"{find_label(name)} {label}" if label.isdigit() or label in _BARE else label
 
 
 def table(rows: pd.DataFrame, columns: Sequence[Column]) -> list[str]:

@@ -7,17 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 from markupsafe import Markup
 
 from profiler_job.analysis.answers import markdown_text as md
-from profiler_job.analysis.answers.bar_figure import draw_bars
+from profiler_job.analysis.answers.bar_figure import Bar, draw_bars
 from profiler_job.analysis.answers.capture_facts import CaptureFacts
-from profiler_job.analysis.answers.captures_recording import FolderRecording, record_captures
+from profiler_job.analysis.answers.captures_recording import FolderRecording, add_derived, record_captures
 from profiler_job.analysis.answers.five_answers import LETTERS, Folder, WrittenAnswer, write_answer
 from profiler_job.analysis.answers.markdown_text import UNKNOWN
+from profiler_job.analysis.capture.torch_trace import NOT_USED
 from profiler_job.analysis.metrics import run_grid
 from profiler_job.analysis.pages.question import Inputs
 from profiler_job.analysis.pages.questions import QUESTIONS
@@ -77,9 +77,11 @@ def answer_recording(folder: Path, out: Path, emit: Callable[[str], None], is_br
             ingest.ingest(folder, Path(work) / "recording", emit, label=folder.name)
             rec = store.load(Path(work) / "recording")
     names = ["run_id", "size", "context_length", "mode", "precision", "status", "profiled_steps"]
-    sources = rec.runs[names].astype({"run_id": str}).rename(columns={"profiled_steps": "steps", "run_id": "capture"})
-    made = FolderRecording(recording=select_finished(rec), notes={}, sources=sources.assign(steps_from="ranges"))
-    return _write(made, out, is_brief)
+    sources = rec.runs[names].astype({"run_id": str, "mode": str}).rename(columns={"profiled_steps": "steps"})
+    sources = sources.assign(capture=sources["run_id"], steps_from="ranges")
+    return _write(
+        add_derived(FolderRecording(recording=select_finished(rec), notes={}, sources=sources)), out, is_brief
+    )
 
 
 def answer_captures(
@@ -127,7 +129,8 @@ def _write(made: FolderRecording, out: Path, is_brief: bool = False) -> AnswerFi
             if not is_brief:
                 _write_tables(draft, letter, answer, written[letter])
             if written[letter].bars:
-                figure = draw_bars(written[letter].figure_title, *_limit_bars(written[letter]))
+                bars, note = _limit_bars(written[letter])
+                figure = draw_bars(written[letter].figure_title, bars, written[letter].is_stacked, note)
                 (draft / f"{letter}.svg").write_text(figure, encoding="utf-8")
             page = _make_page(written[letter], made, is_brief)
             (draft / f"{letter}.md").write_text("\n".join(page) + "\n", encoding="utf-8")
@@ -148,17 +151,24 @@ def _describe_folder(made: FolderRecording) -> Folder:
     runs = runs.astype({name: str for name in by if runs[name].dtype == "category"})
     derived = runs[runs["run_id"].isin(made.derived)][[*by, "mode", "run_id"]]
     derived = derived.assign(mode=derived["mode"].astype(str), derived_from=derived["run_id"].map(made.derived))
+    refused = runs[runs["run_id"].isin(made.refused)][[*by, "run_id"]]
+    refused = refused.assign(why=refused["run_id"].map(made.refused))
+    present = runs[[*by, "mode"]].astype({"mode": str})
     is_fused = ~runs["attention"].astype(str).isin([find_default("attention"), UNKNOWN])
     fused = frozenset(runs.loc[is_fused, "run_id"])
-    return Folder(by=by, cases=runs[by].drop_duplicates(), derived=derived, fused_runs=fused)
+    has_traces = (runs["nsys"].astype(str) == NOT_USED).any() if "nsys" in runs else False
+    return Folder(by=by, cases=present, derived=derived, refused=refused, fused_runs=fused, has_traces=bool(has_traces))
 
 
-def _limit_bars(written: WrittenAnswer) -> tuple[Any, bool]:
-    """Return the bars of the first cases, as many as a figure can show, and whether they are stacked."""
+def _limit_bars(written: WrittenAnswer) -> tuple[list[Bar], str]:
+    """Return the bars of the first cases, as many as a figure can show, and the line below them."""
     labels = [*dict.fromkeys(bar.label for bar in written.bars)]
-    while len(kept := [bar for bar in written.bars if bar.label in labels]) > MOST_BARS and len(labels) > 1:
-        labels.pop()
-    return kept, written.is_stacked
+    most = len(labels)
+    while (most if written.is_stacked else sum(bar.label in labels[:most] for bar in written.bars)) > MOST_BARS:
+        most -= 1
+    kept = [bar for bar in written.bars if bar.label in labels[:most]]
+    more = [f"the table has {format_count(len(labels) - most, 'more case')}"] * (most < len(labels))
+    return kept, "; ".join([*([written.figure_note] if written.figure_note else []), *more])
 
 
 def _write_tables(draft: Path, letter: str, answer: Answer, written: WrittenAnswer) -> None:
@@ -195,7 +205,7 @@ def _describe_runs(made: FolderRecording) -> list[str]:
     """Describe where the steps are from, the same for every answer."""
     rows = made.sources
     lines = []
-    gpus = sorted(set(made.recording.runs["gpu_name"].dropna().astype(str)))
+    gpus = sorted({*made.recording.runs["gpu_name"].dropna().astype(str)} - {UNKNOWN})
     if gpus:
         lines.append(f"GPU: {md.escape(', '.join(gpus))}.")
     num_steps = pd.to_numeric(rows["steps"], errors="coerce").dropna()

@@ -74,6 +74,8 @@ EXPORT_TRACE_AGAIN = (
 )
 GIVE_A_TRACE = "give the file that `prof.export_chrome_trace` or `tensorboard_trace_handler` wrote"
 
+NOT_USED = "not used"
+"""Version of nsys in a capture that it did not make."""
 _NCCL = "nccl:"
 _COPY = re.compile(r"(?:Memcpy|Copy) ?(\w+?)(?: \((\w+) -> (\w+)\))?$")
 _SIDES = {"H": "Host", "D": "Device", "A": "Array", "P": "Peer"}
@@ -201,7 +203,7 @@ class _CaptureMaker:
             messages=self._make_messages(ranges, first),
             samples=samples,
             stacks=stacks,
-            nsys_version="not used",
+            nsys_version=NOT_USED,
             schema_version=_describe_exporter(facts),
             gpus=_read_gpus(facts.devices),
             events_ns=last - first,

@@ -11,6 +11,7 @@ from profiler_job.analysis.answers import markdown_text as md
 from profiler_job.analysis.answers.bar_figure import Bar, draw_bars
 from profiler_job.analysis.answers.capture_facts import collect_facts
 from profiler_job.analysis.answers.captures_recording import record_captures
+from profiler_job.analysis.answers.derived_modes import derive_modes
 from profiler_job.analysis.answers.five_answers import LETTERS
 from profiler_job.analysis.answers.write_answers import MOST_LINES, ask, select_finished
 from profiler_job.analysis.recording import store
@@ -21,27 +22,12 @@ from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.handouts import HANDOUTS, count_parameters
 from tests import frozen
+from tests.answers.answering import read_pages, read_table, run
 from tests.answers.class_captures import GEMM, make_capture, make_empty_capture, make_step
 from tests.capture.nsys_files import Export
 from tests.packed import unpack
 
 RUNS = frozen.FOLDER.parent / "h200_runs"
-
-
-def run(*arguments):
-    done = CliRunner().invoke(app, ["answers", *map(str, arguments)])
-    if done.exception and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    return done
-
-
-def read_pages(folder):
-    return {letter: (folder / f"{letter}.md").read_text(encoding="utf-8") for letter in LETTERS}
-
-
-def read_table(page):
-    lines = [line for line in page.splitlines() if line.startswith("|")]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
 @pytest.fixture
@@ -87,7 +73,8 @@ def test_a_missing_mode_is_taken_from_a_larger_step_and_says_so(tmp_path):
     done = run(tmp_path, "--out", tmp_path / "answers")
     assert done.exit_code == ExitCode.OK
     pages = read_pages(tmp_path / "answers")
-    assert "A part of the steps of train_step" in pages["a"] and "small, 128 tokens, forward" in pages["b"]
+    assert "this is from the forward phase of the training step" in pages["a"].splitlines()[2]
+    assert [row[3] for row in read_table(pages["b"])[2:]] == ["training step"] * 3
     sources = pd.read_csv(tmp_path / "answers" / "captures.csv")
     assert sources["derived_from"].dropna().tolist() == ["train_step", "train_step"]
 
@@ -97,7 +84,7 @@ def test_a_mode_without_any_capture_is_a_gap(tmp_path):
     run(tmp_path, "--out", tmp_path / "answers", "--batch-size", 4)
     page = read_pages(tmp_path / "answers")["d"]
     assert page.splitlines()[2].startswith("Not measured")
-    assert "Not measured: small, 128 tokens" in page
+    assert "No run of train_step: small, 128 tokens" in page
 
 
 def test_a_hole_by_memory_is_told_from_what_was_not_tried(folder, tmp_path):
@@ -376,7 +363,7 @@ def test_kernels_of_a_training_step_are_placed_as_in_its_recording(tmp_path):
     captured = record_captures(tmp_path / "plain", captures, {}).recording
     for table in ("kernels", "memops"):
         expected, mine = getattr(recorded, table), getattr(captured, table)
-        mine = mine[mine["run_id"].astype(str).str.contains("train_step")]
+        mine = mine[mine["run_id"].astype(str).str.contains("-train_step-batch4$")]
         columns = [column for column in expected if column != "run_id"]
         pd.testing.assert_frame_equal(
             mine[columns].reset_index(drop=True).astype(str), expected[columns].reset_index(drop=True).astype(str)
@@ -386,7 +373,7 @@ def test_kernels_of_a_training_step_are_placed_as_in_its_recording(tmp_path):
 @pytest.mark.parametrize("letter", LETTERS)
 def test_a_recording_is_answered_to_the_last_digit_of_the_site(letter, tmp_path):
     assert run(frozen.ONE_GPU, "--out", tmp_path / "answers").exit_code == ExitCode.OK
-    rec = select_finished(store.load(frozen.ONE_GPU))
+    rec = derive_modes(select_finished(store.load(frozen.ONE_GPU))).recording
     answer = ask(letter, rec)
     key = {"a": "times", "b": "top", "c": "wide", "d": "compared", "e": "cost"}[letter]
     table = answer.tables[key]

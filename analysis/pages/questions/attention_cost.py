@@ -21,6 +21,7 @@ SCOPES = {
     "softmax": "softmax",
     "output": "AV",
 }
+NO_RANGES = "no such ranges"
 _RANGES = {
     "scores": ranges.ATTENTION_SCORES,
     "softmax": ranges.SOFTMAX,
@@ -81,7 +82,7 @@ def _frames(runs: pd.DataFrame, kernels: pd.DataFrame) -> AttentionCostData:
     for scope in SCOPES:
         table[f"{scope}_rate"] = table[f"{scope}_flops"] / table[f"{scope}_ns"] / 1e3
     finished = table[NOT_MEASURED] == ""
-    table.loc[finished & table["time_ratio"].isna(), NOT_MEASURED] = "no such ranges"
+    table.loc[finished & table["time_ratio"].isna(), NOT_MEASURED] = NO_RANGES
     table.loc[finished & ~table["run_id"].isin(work["run_id"]), NOT_MEASURED] = "FLOPs not known"
     return AttentionCostData(
         by=run_grid.case_columns(runs),
