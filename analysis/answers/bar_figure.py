@@ -52,12 +52,14 @@ def draw_bars(title: str, bars: Sequence[Bar], is_stacked: bool = False, note: s
         x = float(at)
         for number, bar in enumerate(mine):
             top = y if is_stacked else y + number * BAR
-            long = ROOM * max(bar.value, 0.0) / most
+            long = round(ROOM * max(bar.value, 0.0) / most, 1)
             left = x if is_stacked else float(at)
             kind = COLOURS[series.index(bar.series) % len(COLOURS)]
-            drawn = f'<path class="{kind}" d="M{round(left, 1):g} {top}h{long:.1f}v{BAR - 2}h-{long:.1f}z"'
+            drawn = f'<path class="{kind}" d="M{round(left, 1):g} {top}h{long:g}v{BAR - 2}h-{long:g}z"'
+            if is_stacked and not long:
+                continue
             if is_stacked:
-                words = escape(make_printable(f"{label}, {bar.series}: {bar.shown}"))
+                words = escape(make_printable(f"{bar.series}: {bar.shown}"))
                 parts.append(f"{drawn}><title>{words}</title></path>")
                 x += long
             else:

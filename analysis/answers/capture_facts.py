@@ -257,8 +257,8 @@ def parse_name(name: str) -> dict[str, Any]:
         text = _blank(text, match)
     for fact, word in _NAMED_NUMBERS.items():
         least = _LEAST_CONTEXT if fact == "context_length" else 1
-        found = [*re.finditer(rf"{_SEPARATOR}{word}[-_= ]?(\d{{1,7}})(k?){_END}", text)]
-        if large := [match for match in found if _read_count(match) >= least]:
+        matches = [*re.finditer(rf"{_SEPARATOR}{word}[-_= ]?(\d{{1,7}})(k?){_END}", text)]
+        if large := [match for match in matches if _read_count(match) >= least]:
             facts[fact] = _read_count(large[-1])
             text = _blank(text, large[-1])
     if match := _last(rf"{_SEPARATOR}({'|'.join(_PRECISIONS)}){_END}", text):

@@ -115,8 +115,8 @@ def _mark_derived(written: WrittenAnswer, folder: Folder) -> None:
     place = sum(column.key in {*folder.by, "scope"} for column in written.columns)
     written.columns.insert(place, Column("steps_of", "forward from" if written.letter == "d" else "from steps of"))
     is_forward = is_measured & (own == FORWARD)
-    taken = larger[is_forward & (larger != "")]
-    if not len(taken):
+    derived = larger[is_forward & (larger != "")]
+    if not len(derived):
         return
     written.figure_note = f"* {FORWARD} from a larger step"
     if written.letter != "d":  # whose cases are those of both modes
@@ -126,9 +126,9 @@ def _mark_derived(written: WrittenAnswer, folder: Folder) -> None:
 
 def _say_derived(larger: pd.Series) -> str:
     """Say how many forward passes are from larger steps. larger: the modes of these steps, "" of the others."""
-    taken = larger[larger != ""]
-    part = "" if len(taken) == len(larger) else f"in {_part(len(taken), len(larger), 'case')} "
-    return f"{part}this is from {_name_phase(taken)}"
+    derived = larger[larger != ""]
+    part = "" if len(derived) == len(larger) else f"in {_part(len(derived), len(larger), 'case')} "
+    return f"{part}this is from {_name_phase(derived)}"
 
 
 def _name_phase(larger: pd.Series) -> str:

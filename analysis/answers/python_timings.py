@@ -67,9 +67,9 @@ def read_times(folder: Path) -> tuple[list[PythonTime], dict[str, str]]:
         if file.name in FACT_FILES or not file.is_file() or file.stat().st_size > _MOST_BYTES:
             continue
         rows = _read_rows(file)
-        found = [time for row in rows for time in _read_row(row, file.name)]
-        times += found
-        if not found and (columns := _find_columns(rows)):
+        of_file = [time for row in rows for time in _read_row(row, file.name)]
+        times += of_file
+        if not of_file and (columns := _find_columns(rows)):
             problems[file.name] = _explain_unread(columns)
     return times, problems
 

@@ -76,6 +76,8 @@ def answer_recording(folder: Path, out: Path, emit: Callable[[str], None], is_br
         with tempfile.TemporaryDirectory(prefix="profiler-job-") as work:
             ingest.ingest(folder, Path(work) / "recording", emit, label=folder.name)
             rec = store.load(Path(work) / "recording")
+    if not len(rec.runs):
+        raise store.RecordingError(f"{folder} holds no run: nothing was measured", exit_code=ExitCode.USAGE)
     names = ["run_id", "size", "context_length", "mode", "precision", "status", "profiled_steps"]
     sources = rec.runs[names].astype({"run_id": str, "mode": str}).rename(columns={"profiled_steps": "steps"})
     sources = sources.assign(capture=sources["run_id"], steps_from="ranges")

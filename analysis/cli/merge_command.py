@@ -11,7 +11,6 @@ from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.layout import ANSWERS
 from profiler_job.jobs.contract.printable import print_line
-from profiler_job.jobs.contract.ranges import FORWARD
 from profiler_job.jobs.contract.words import format_count
 
 
@@ -26,14 +25,14 @@ def merge(
 ) -> None:
     """Join the results of one sweep from several machines.
 
-    If the sweep has forward passes, FOLDER/answers holds the class's five questions, as `answers` writes them.
+    FOLDER/answers holds the class's five questions, as `answers` writes them.
 
     Exit code: 0 every run is there, 1 runs are missing (the others are merged), 2 these folders cannot be merged, or
     only with --allow-mix: runs were measured with different versions.
     """
     try:
         merged = merging.merge(shards, out, emit=print_line, allow_mix=allow_mix)
-        if FORWARD in merged.modes:
+        if merged.modes:
             from profiler_job.analysis.answers.write_answers import answer_recording
 
             answer_recording(out, out / ANSWERS, print_line)

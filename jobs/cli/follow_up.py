@@ -2,7 +2,7 @@
 
 RESULTS/recordings/<name>/   the tidy tables of a sweep
 RESULTS/site/                the built site; open index.html
-RESULTS/answers/<name>/      the class's five questions as Markdown, if the sweep has forward passes; open index.md
+RESULTS/answers/<name>/      the class's five questions as Markdown; open index.md
 RESULTS/recordings/lock      held by the job that makes these (a shard holds its own folder)
 
 Each step is a process of its own and puts its result in place only when it is whole, so that a step that fails takes

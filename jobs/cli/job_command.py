@@ -27,7 +27,6 @@ from profiler_job.jobs.cli.sweep_options import (
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.layout import ANSWERS, RECORDINGS, SITE
 from profiler_job.jobs.contract.outputs import check_folder, is_recording, is_site
-from profiler_job.jobs.contract.ranges import FORWARD
 from profiler_job.jobs.executor.result_store import Results
 from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP
 
@@ -77,8 +76,7 @@ def job(
         with hold_report_folder(held, kept, wait_s):
             good &= ingest(measured.folder, recording, emit)
             if part.count == 1:
-                if any(run.mode == FORWARD for run in runs):
-                    write_answers(recording, results / ANSWERS / planned.name, emit)
+                write_answers(recording, results / ANSWERS / planned.name, emit)
                 num_gpus = max(1, len(select_gpus(device, gpus)))
                 price = None if price_per_hour is None else price_per_hour / num_gpus
                 build_site([recording], results / "site", emit, price)

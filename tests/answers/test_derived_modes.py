@@ -66,6 +66,12 @@ def test_a_whole_grid_has_nothing_to_derive(training):
     assert not derived.larger or (cases.map(len) < len(MODE_PHASES)).any()
 
 
+def test_a_recording_without_runs_is_an_error(training, tmp_path):
+    rec, _ = training
+    store.write(tmp_path / "recording", *select_runs(rec, rec.runs["mode"].isna()))
+    assert run(tmp_path / "recording", "--out", tmp_path / "answers").exit_code == ExitCode.USAGE
+
+
 def test_forward_passes_of_two_kinds_are_told_apart(tmp_path):
     make_capture(tmp_path / "small_ctx128_forward.sqlite")
     make_capture(tmp_path / "small_ctx256_train_step.sqlite", "train_step")
