@@ -12,9 +12,12 @@ import pytest
 from typer.testing import CliRunner
 
 from profiler_job.__main__ import app
+from profiler_job.analysis import show as showing
 from profiler_job.analysis.capture import nsys_reports
+from profiler_job.analysis.comparison import print_comparison, print_history
 from profiler_job.analysis.prediction import print_predictions
 from profiler_job.analysis.recording import store
+from profiler_job.analysis.show import explain
 from profiler_job.jobs.cli.console import PlainConsole, fail
 from profiler_job.jobs.contract.errors import ProfilerError, end_with
 from profiler_job.jobs.contract.integrity import read_facts
@@ -71,6 +74,30 @@ def test_run_ids_in_predictions_are_plain(tmp_path, monkeypatch):
 
     monkeypatch.setattr(print_predictions, "run", print_name)
     done = run("predict", tmp_path)
+    assert "second line" in done.output.splitlines()
+    check_plain(done.output)
+
+
+@pytest.mark.parametrize(
+    ("module", "function", "arguments"),
+    [
+        (showing, "show", ["show", "x.sqlite"]),
+        (showing, "show_report", ["show", "x.sqlite", "--report", "nvtx_sum"]),
+        (explain, "explain", ["show", "--explain", "gemm"]),
+        (print_comparison, "run", ["compare", "a", "b"]),
+        (print_history, "run", ["history", "."]),
+    ],
+)
+def test_whatever_a_command_prints_is_plain(module, function, arguments, monkeypatch):
+    """A sentence about a GPU has its name."""
+
+    def print_name(*given, **options):
+        out = next(one for one in given if callable(one))
+        out(f"recorded on {NAME}\nsecond line")
+        return 0
+
+    monkeypatch.setattr(module, function, print_name)
+    done = run(*arguments)
     assert "second line" in done.output.splitlines()
     check_plain(done.output)
 

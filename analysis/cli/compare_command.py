@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from profiler_job.analysis.cli.shared_options import NoCache, NoisePair, RunsOfA, RunsOfB, Skip
-from profiler_job.analysis.cli.terminal import escape_unencodable
+from profiler_job.analysis.cli.terminal import escape_unencodable, print_form
 from profiler_job.analysis.comparison import print_comparison as comparing
 from profiler_job.jobs.contract.printable import print_line
 
@@ -50,5 +50,5 @@ def compare(
         top=top,
         caches=not no_cache,
     )
-    if code := comparing.run(request, print, print_line):
+    if code := comparing.run(request, print_form, print_line):
         raise typer.Exit(code)

@@ -6,7 +6,7 @@ from typing import Annotated, get_args
 import typer
 
 from profiler_job.analysis.cli.shared_options import Force, NoCache, NoisePair, Skip
-from profiler_job.analysis.cli.terminal import escape_unencodable, is_given
+from profiler_job.analysis.cli.terminal import escape_unencodable, is_given, print_form
 from profiler_job.analysis.comparison import history as following
 from profiler_job.analysis.comparison import print_history as histories
 from profiler_job.jobs.contract.exit_codes import ExitCode
@@ -70,5 +70,5 @@ def history(
         force=force,
         caches=not no_cache,
     )
-    if code := histories.run(request, print, print_line):
+    if code := histories.run(request, print_form, print_line):
         raise typer.Exit(code)

@@ -8,7 +8,7 @@ import typer
 from profiler_job.analysis import show as showing
 from profiler_job.analysis.capture import chosen_part
 from profiler_job.analysis.cli.shared_options import Force, NoCache
-from profiler_job.analysis.cli.terminal import escape_unencodable, is_given
+from profiler_job.analysis.cli.terminal import escape_unencodable, is_given, print_form
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.printable import print_line
 
@@ -74,9 +74,9 @@ def show(
     if explain is not None:
         from profiler_job.analysis.show import explain as explaining
 
-        code = explaining.explain(explain, profiles, top, print, print_line, rules)
+        code = explaining.explain(explain, profiles, top, print_form, print_line, rules)
     elif report:
-        code = showing.show_report(profiles, report, print, print_line)
+        code = showing.show_report(profiles, report, print_form, print_line)
     else:
         try:
             moments = chosen_part.parse_moments(between) if between is not None else None
@@ -89,7 +89,7 @@ def show(
             profiles,
             form,
             top,
-            print,
+            print_form,
             print_line,
             rules,
             phase or (),

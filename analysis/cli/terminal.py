@@ -36,6 +36,11 @@ def print_lines(text: str) -> None:
     print(fit_terminal(make_lines_printable(text), sys.stdout))
 
 
+def print_form(text: str) -> None:
+    """Print the text, JSON or CSV that a command makes: as it is, but what somebody else wrote drives no terminal."""
+    print(make_lines_printable(text))
+
+
 def is_given(context: typer.Context, name: str) -> bool:
     """Return whether a parameter of the command was given, and not left at its default."""
     source = context.get_parameter_source(name)

@@ -10,6 +10,8 @@ from typing import IO
 def make_printable(text: str) -> str:
     """Return `text` on one line, without the control characters that could drive a terminal."""
     flat = re.sub(r"[\r\n\t]+", " ", str(text))
+    if flat.isprintable():
+        return flat
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in flat)
 
 
