@@ -65,8 +65,10 @@ DETECTORS = {
 addresses: ours finds private ones, too. Not its keywords, whose patterns take the cube of a text's length: `PRIVATE`
 has them."""
 
-KNOWN = re.compile(r"/opt/conda/bin|ALLOW_MIX=1|--per-token|(?:/[\w.-]+)?/assets/javascripts/[\w./-]+")
-"""What the guide and the theme say themselves."""
+KNOWN = re.compile(
+    r"/opt/conda/bin|ALLOW_MIX=1|--per-token|(?:/[\w.-]+)?/assets/javascripts/[\w./-]+|www\.runpod\.io/pricing"
+)
+"""What the guide, the theme and the prices of GPUs say themselves."""
 
 OF_OTHERS = tuple(f"assets/{name}/" for name in ("javascripts", "stylesheets", "images", "iframe-worker", "speedscope"))
 """Folders of a built site with code of the theme and of a viewer: no recording comes into them."""

@@ -10,6 +10,7 @@ import hmac
 import os
 import re
 import socket
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
@@ -58,7 +59,10 @@ PRIVATE_LINE = re.compile(
 )
 """A line of a log that may hold a secret, and is left out."""
 
-_BUT_TOKEN = r"secret|passw(?:or)?d|passphrase|passcode|credential|api[ _-]?key|access_?key|account_?key|client_?secret"
+_BUT_TOKEN = (
+    r"secret|passw(?:or)?d|passphrase|passcode|credential|api[ _-]?key|access_?key|account_?key|client_?secret"
+    r"|private_?key|key-data"
+)
 _SECRET = rf"(?:{_BUT_TOKEN}|token)"
 _SAID_SECRET = rf"(?:{_BUT_TOKEN}|token(?!s(?![a-z])|iz))"
 """Names of secrets in a text, where tokens are what a model reads."""
@@ -116,6 +120,17 @@ PRIVATE = {
     r"|AT[AC]TT|PMAK-|sntry[su]_|ntn_|rubygems_|cfut_|cio_|fw_|csk-|pcsk_|sbp_"
     r"|lsv2_(?:pt|sk)_|fm[12][ar]?_|FlyV1 )"
     r"[\w.-]{16,}|\b(?:dapi|jina_)[0-9a-f]{32}|\btvly-(?:dev-|prod-)?(?=[A-Za-z]*\d)\w{24,}",
+    "token of a service": r"\b(?:do[or]_v1_|nfp_|rnd_|HRKU-|sb_secret_|NRII-|hca[ib]k_|ATBB|sq0[a-z]{3}-|xkeysib-"
+    r"|CCIPAT_|bkua_|CFPAT-|pscale_[a-z]+_|pnu_|tfp_|fio-u-|EZ[AT]K|(?:duffel|shippo)_(?:live|test)_|CLOJARS_"
+    r"|FLWSECK[_-]|rdme_|p8e-|polar_[a-z]+_|dd[pw]_|vercel_blob_rw_|ico-|ph[cx]_|sm_aat_|LTAI|AKID|AKLT|AQVN|YCAJE"
+    r"|ops_eyJ)(?=[A-Za-z_.-]{0,40}\d)[\w.-]{16,}|\b(?:sk|live|test|sq[aup])_[0-9a-f]{35,}|\bkey-[0-9a-f]{32}\b"
+    r"|\bpa-[\w-]{43}\b|\bre_(?=[A-Za-z]*\d)\w{8}_\w{20,}|\bpat\w{14}\.[0-9a-f]{64}|\bcmVmdGtu\w{40,}"
+    r"|\b(?:cio|ovh_)(?=[A-Za-z]*\d)[A-Za-z\d]{32}\b|\boy2(?=[a-z]*\d)[a-z\d]{43}\b|\w\.atlasv1\.[\w-]{40,}"
+    r"|\bSCW(?=[A-Z]*\d)[A-Z\d]{17}\b|\bv1\.0-[0-9a-f]{24}-[0-9a-f]{100,}|\bsl\.[\w.-]{100,}"
+    r"|(?<!\w)s\.(?=[A-Za-z]*\d)[A-Za-z\d]{24}\b",
+    "password hash": r"\$(?:1|2[abxy]?|5|6|y|7|apr1|argon2\w*|scrypt)\$[\w./,=+$-]{20,}",
+    "password of a command": r"\bsshpass\s+-p\s*\S|\bmysql\w*\s[^\n]{0,60}?-p\w|\bredis-cli\s[^\n]{0,60}?-a\s+\S"
+    r"|\blogin\s+\S+\s+password\s+\S|(?i:;\s*|\b(?=uid|user))[^\n]{0,40}?\bPwd=\S",
     # RunPod, Prime Intellect, Modal, Lambda, Vast: the last has as many digits as a SHA-256.
     "key of a GPU cloud": r"\brpa_[A-Za-z0-9]{20,}|\bpit_(?=[a-z]*\d)[A-Za-z0-9]{20,}"
     r"|(?<![\w-])(?:ak|as)-(?=[A-Za-z]*\d)(?=[a-z\d]*[A-Z])[A-Za-z\d]{22}(?![\w-])"
@@ -149,7 +164,8 @@ PRIVATE = {
     "cloud storage": r"(?i)\b(?:s3[an]?|gs|gcs|az|abfss?|wasbs?|hdfs|dbfs|nfs|smb|afp|ssh|sftp|scp|r2|oss|cosn?|minio"
     r"|swift|b2)://\w\S*",
     "cloud resource": r"\barn:[\w-]+:[\w-]*:\S+|(?i:/subscriptions/)[\w-]{8,}|\bocid1\.[a-z]+\.\S+"
-    r"|(?<![\w-])(?:i|ami|vpc|subnet|sg|vol|eni|snap)-[0-9a-f]{17}(?![\w-])",
+    r"|(?<![\w-])(?:i|ami|vpc|subnet|sg|vol|eni|snap)-[0-9a-f]{17}(?![\w-])"
+    r"|(?<!\w)projects/[\w-]+/(?:zones|regions|locations|instances|global|secrets)/\w",
     "IPv4": rf"(?<![\w.])(?<!==)(?!0\.0\.0\.0|127\.)(?:{_OCTET}\.){{3}}{_OCTET}(?!\w|\.\d)"
     # Of private networks also between underscores, where others are versions.
     rf"|(?<![^\W_])(?<!\.)(?:10\.{_OCTET}|192\.168|172\.(?:1[6-9]|2\d|3[01])|169\.254|100\.(?:6[4-9]|[7-9]\d|1[01]\d"
@@ -207,11 +223,17 @@ def find_private(text: str) -> dict[str, str]:
 
 def list_readings(text: str) -> list[str]:
     """Return `text`, and what it says without its encoding in per cent, which may be encoded once more: an address
-    holds paths in that way; without the escapes of scripts; and without the colours of a terminal, whose last letter
-    would begin a word. The sign behind a share (2.5%) encodes nothing."""
+    holds paths in that way; without the escapes of scripts; without the colours of a terminal, whose last letter
+    would begin a word; and in usual letters, without characters that are not seen. The sign behind a share (2.5%)
+    encodes nothing."""
     once, twice = _decode(text), _decode(_decode(text))
     plain = _COLOUR.sub(" ", _ESCAPE.sub(_read_escape, text))
-    return list(dict.fromkeys((text, once, twice, plain)))
+    usual = text if text.isascii() else unicodedata.normalize("NFKC", _UNSEEN.sub("", text))
+    return list(dict.fromkeys((text, once, twice, plain, usual)))
+
+
+_UNSEEN = re.compile("[\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufe00-\ufe0f\ufeff]")
+"""Characters that a page does not show, within a word."""
 
 
 _ESCAPE = re.compile(

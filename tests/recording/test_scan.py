@@ -51,6 +51,7 @@ def test_each_kind_is_found(text):
         "2025.3.1.0",
         "see https://pytorch.org/docs/stable/notes/cuda.html",
         "http://127.0.0.1:8000",
+        "https://www.runpod.io/pricing",
         "3d5196a9b761b1ee301559ff67a93d20b6e54c573dbf1491c20c8242dfdc4f2e",
         "10de93255e5e",
         "commit: 0123456789abcdef0123456789abcdef01234567",
