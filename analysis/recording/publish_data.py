@@ -10,6 +10,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from profiler_job.analysis.recording import allowed, ingest, store
+from profiler_job.analysis.recording.load_parts import load_recordings
 from profiler_job.analysis.recording.scan import HASHED_NAMES, Scanner
 from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.integrity import clear, restore
@@ -29,7 +30,7 @@ class PublishError(ProfilerError, ValueError):
     """A recording that cannot be published. The message says why and what to do."""
 
 
-def contents(folder: Path) -> list[str]:
+def _describe_contents(folder: Path, recording: store.Recording) -> list[str]:
     """List what a recording holds, in lines for a person to read before it becomes public."""
     manifest = store.read_manifest(folder)
     lines = [f"{'table':12} {'rows':>12} {'bytes':>12}  columns"]
@@ -44,7 +45,6 @@ def contents(folder: Path) -> list[str]:
             lines.append(f"  {key}: {value}")
     total = sum(file.stat().st_size for file in folder.iterdir())
     lines += ["", f"{total:,} bytes in {len(list(folder.iterdir()))} files"]
-    recording = store.load(folder)
     return [*lines, *_logs(recording.runs), *_sources(recording)]
 
 
@@ -111,8 +111,10 @@ def publish_data(
         target = data / find_study_folder(study if study is not None else manifest.get("study", "")) / name
         check_folder(target, is_recording)
         left_out = allowed.rewrite(recording, folder, manifest | changed, with_captures, is_private)
-        run_ids = set(store.load(folder).runs["run_id"].astype(str))
-        for line in contents(folder):
+        (scratch := draft / "parts").mkdir()
+        (written,) = load_recordings([folder], scratch)
+        run_ids = set(written.runs["run_id"].astype(str))
+        for line in _describe_contents(folder, written):
             show("".join(char if char.isprintable() else " " for char in line))  # nothing moves the terminal's cursor
         if not with_captures:
             show("left out, as asked: what nsys recorded")

@@ -1,10 +1,12 @@
 """Are results and recordings still what was written?"""
 
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.ingest import ResultsError, read_plan
+from profiler_job.analysis.recording.load_parts import load_recordings
 from profiler_job.jobs.contract.integrity import DIGEST, find_damage
 from profiler_job.jobs.contract.layout import (
     MANIFEST,
@@ -68,7 +70,8 @@ def _verify_recording(folder: Path, verified: Verified) -> None:
     try:
         manifest = store.read_manifest(folder)
         store.check_files(folder, manifest)
-        store.load(folder)
+        with tempfile.TemporaryDirectory() as scratch:
+            load_recordings([folder], Path(scratch))
     except store.RecordingError as error:
         damage.append(str(error))
     tables = manifest.get("tables", {})

@@ -44,7 +44,7 @@ from profiler_job.analysis.site.run_pages import write_runs, write_runs_of_study
 from profiler_job.analysis.site.site_writer import write_file
 from profiler_job.analysis.site.tuned_pages import write_tuned
 from profiler_job.jobs.contract.layout import SCRIPT
-from profiler_job.jobs.contract.outputs import check_file, check_folder, is_generated
+from profiler_job.jobs.contract.outputs import TargetError, check_file, check_folder, is_generated
 from profiler_job.jobs.contract.studies import AGAIN, GPUS, LOSSES
 
 WITH_RUN_PAGES = (GPUS,)
@@ -121,7 +121,10 @@ def _publish(
 
 
 def check_docs(docs: Path) -> None:
-    """Raise TargetError if `docs` holds an index.md or a folder `report` that this program did not write."""
+    """Raise TargetError if `docs` is a file, or holds an index.md or a folder `report` that this program did not
+    write."""
+    if docs.exists() and not docs.is_dir():
+        raise TargetError(f"{docs} is a file: give a folder of MkDocs as --docs")
     index = docs / "index.md"
     check_file(index, is_generated, advice="give another --docs, or move it away")
     check_folder(docs / "report", lambda folder: index.is_file())

@@ -187,6 +187,13 @@ def test_pages_of_somebody_else_stay(tmp_path, name):
     assert (done.exit_code, (tmp_path / "docs" / name).read_text()) == (ExitCode.USAGE, "# Mine\n")
 
 
+def test_pages_into_a_file_are_refused_before_they_are_made(tmp_path):
+    (tmp_path / "train.py").write_text(FOREIGN)
+    with pytest.raises(TargetError, match="a file"):
+        write_site.publish([tmp_path / "none"], tmp_path / "train.py")
+    assert (tmp_path / "train.py").read_text() == FOREIGN
+
+
 def test_generated_pages_are_known_again(tmp_path):
     front = front_matter.complete({"title": "Overview"}, "Overview", "", {"name": "h200", "date": "2026-11-21"})
     (tmp_path / "report").mkdir()

@@ -8,8 +8,10 @@ import pytest
 from profiler_job.analysis.metrics import kernel_time, timing
 from profiler_job.analysis.recording import load_parts, store
 from profiler_job.analysis.recording.load_parts import LARGE, load_recordings
+from profiler_job.analysis.recording.publish_data import publish_data
 from profiler_job.analysis.recording.run_table import RunTable, count_rows, keep_runs, read_whole
 from profiler_job.analysis.recording.store import RecordingError
+from profiler_job.analysis.recording.verify import verify as verify_recordings
 from profiler_job.analysis.site import write_site
 from tests import frozen
 from tests.synthetic import recording as made_up
@@ -103,3 +105,12 @@ def test_the_report_is_the_same(tmp_path, monkeypatch):
     in_memory, in_parts = reports.values()
     assert in_parts.keys() == in_memory.keys()
     assert [path for path, content in in_memory.items() if in_parts[path] != content] == []
+
+
+def test_verify_and_publication_read_a_large_recording_in_parts(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(load_parts, "MOST_KERNELS", 0)
+    monkeypatch.setattr(load_parts, "PART_KERNELS", 1)
+    monkeypatch.delattr(store, "load")
+    assert not verify_recordings(folder).damage
+    assert publish_data(folder, "large", tmp_path / "data", confirm=lambda question: True, show=lambda line: None)
+    assert not list((tmp_path / "data").rglob("parts"))
