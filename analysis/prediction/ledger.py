@@ -124,14 +124,18 @@ def farthest_error(predicted_ns: Any, low_ns: Any, high_ns: Any) -> Any:
 
 
 def run_id_after(run: Mapping[str, Any], names: Iterable[str]) -> str:
-    """Id of the run that `run` is with the changes; of a script, the name of its recording with them."""
+    """Id of the run that `run` is with the changes; of a script, the name of its recording with them. Empty if no sweep
+    can have such a run, as a recording of somebody else may say."""
     if str(run.get("workload")) == SCRIPT:
         return name_changed(str(run["run_id"]), names)
     fields = {name: run[name] for name in Run.model_fields if name in run and not pd.isna(run[name])}
     plain = {name: value.item() if hasattr(value, "item") else value for name, value in fields.items()}
     for name in names:
         plain |= changes.CHANGES[name].settings(plain) if name in changes.CHANGES else {}
-    return Run(**plain).run_id
+    try:
+        return Run(**plain).run_id
+    except ValidationError:
+        return ""
 
 
 def made_now(manifest: Mapping[str, Any], rates_files: Iterable[Path], entries: Sequence[Entry]) -> Ledger:

@@ -552,6 +552,8 @@ def make_frame(name: str, table: pa.Table, file: Path) -> pd.DataFrame:
     if wrong := [column for column in numbers if not _holds_numbers(frame[column])]:
         raise RecordingError(f"{file} has no numbers in {wrong[0]}; ingest again")
     if name == "runs":
+        if strange := set(frame["status"].astype(str)) - set(STATUSES):
+            raise RecordingError(f"{file} has a run of the unknown status {min(strange)}; ingest again")
         finished = frame[frame["status"].astype(str) == "ok"]
         known = {column: finished[column].notna() for column in OF_FINISHED_RUNS}
         if without := [column for column, has in known.items() if has.any() and not has.all()]:

@@ -12,9 +12,11 @@ from profiler_job.analysis.pages import benchmarks, predictions
 from profiler_job.analysis.pages.questions import ALL_QUESTIONS
 from profiler_job.analysis.prediction import ledger
 from profiler_job.analysis.recording import store
+from profiler_job.analysis.render.text import inline
 from profiler_job.jobs.contract.integrity import find_folders
 from profiler_job.jobs.contract.layout import MANIFEST
 from profiler_job.jobs.contract.outputs import check_file, write_file
+from profiler_job.jobs.contract.printable import make_printable
 from profiler_job.jobs.contract.studies import LADDER, LOSSES, STUDIES, find_study_folder
 
 NAME = "README.md"
@@ -103,13 +105,13 @@ def _table(data: Path, manifests: dict[Path, dict[str, Any]]) -> Iterator[str]:
         size = sum(table["bytes"] for table in manifest.get("tables", {}).values())
         cells: Iterable[object] = (
             f"[{folder.name}]({folder.relative_to(data).as_posix()})",
-            manifest.get("sweep", ""),
-            manifest.get("gpu", ""),
+            inline(make_printable(manifest.get("sweep", ""))),
+            inline(make_printable(manifest.get("gpu", ""))),
             len(manifest.get("runs", ())),
             _days(str(manifest.get("recorded_from", "")), str(manifest.get("recorded_to", ""))),
             f"{size / 1024:,.0f}",
         )
-        yield "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
+        yield "| " + " | ".join(map(str, cells)) + " |"
 
 
 def _days(begin: str, end: str) -> str:

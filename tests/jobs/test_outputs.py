@@ -273,6 +273,14 @@ def test_a_readme_of_somebody_else_stays(tmp_path):
         data_readme.write_readme(tmp_path)
 
 
+def test_names_in_the_readme_of_recordings_are_text(tmp_path):
+    rec = made_up(("small",), (128,))
+    hostile = rec.manifest | {"gpu": "<img src=x>|\x1b[31m[a](b)", "sweep": "my_sweep-2"}
+    store.write(tmp_path / "main" / "x", {name: getattr(rec, name) for name in store.TABLES}, hostile)
+    text = data_readme.describe_recordings(tmp_path)
+    assert not any(part in text for part in ("<img", "\x1b", "[a](b)")) and "| my_sweep-2 |" in text
+
+
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory) -> Path:
     """Results of a sweep."""

@@ -67,6 +67,11 @@ def test_a_larger_batch_is_tested_by_a_run_with_twice_the_sequences(run):
     assert ledger.run_id_after(before, ["larger_batch"]) == f"{BEFORE}-batch8"
 
 
+def test_no_run_tests_the_prediction_of_a_run_that_no_sweep_can_have(run):
+    before = dict(run("default", BEFORE).run) | {"size": "medium<img src=x>"}
+    assert ledger.run_id_after(before, ["tf32"]) == ""
+
+
 def test_what_was_predicted_is_never_changed(tmp_path, made):
     ledger.write(tmp_path / "a.json", made)
     with pytest.raises(LedgerError, match="is there already, and predictions are never changed"):

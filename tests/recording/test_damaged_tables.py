@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import shutil
 
 import pyarrow as pa
@@ -52,7 +53,12 @@ def _set_word(table):
     return table.set_column(place, "energy_mj", pa.array(["CON"] * table.num_rows))
 
 
+def _set_status(table):
+    return table.set_column(table.column_names.index("status"), "status", pa.array([-math.inf] * table.num_rows))
+
+
 CHANGES = {
+    "a status that no run has": ("runs", _set_status),
     "a finished run without warm-up steps": ("runs", _set_null("warmup_steps")),
     "a finished run without a context length": ("runs", _set_null("context_length")),
     "a word for an energy": ("processes", _set_word),
