@@ -90,7 +90,8 @@ def align(first: Side, second: Side, per_token: bool = False) -> Alignment:
     vary = [name for name in axes if first.runs[name].nunique() > 1 or name in ("size", "context_length", "mode")]
     for key, mine in groups[0].items():
         others = groups[1].get(key, [])
-        counts = {int(n[run]) for n, runs in zip(num_parameters, (mine, others)) for run in runs}
+        every = (n[run] for n, runs in zip(num_parameters, (mine, others)) for run in runs)
+        counts = {int(count) for count in every if not pd.isna(count)}  # of captures of others it is not known
         if len(counts) > 1 and others:
             why = f"{find_label('size')} {key[0]} has {' and '.join(f'{n:,}' for n in sorted(counts))} parameters"
             refused |= dict.fromkeys([*mine, *others], why)

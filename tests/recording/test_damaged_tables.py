@@ -48,6 +48,11 @@ def _set_null(name):
     return change
 
 
+def _set_nulls(table):
+    place = table.column_names.index("num_parameters")
+    return table.set_column(place, "num_parameters", pa.nulls(table.num_rows, pa.float64()))
+
+
 def _set_word(table):
     place = table.column_names.index("energy_mj")
     return table.set_column(place, "energy_mj", pa.array(["CON"] * table.num_rows))
@@ -64,6 +69,7 @@ CHANGES = {
     "a word for an energy": ("processes", _set_word),
     "runs twice": ("runs", lambda table: pa.concat_tables([table, table])),
     "text for numbers": ("runs", _set_text),
+    "no numbers of parameters": ("runs", _set_nulls),
     "no steps": ("steps", lambda table: table.slice(0, 0)),
 }
 
@@ -76,4 +82,4 @@ def test_such_a_recording_is_refused_with_a_line(recording, change):
         assert done.exception is None or isinstance(done.exception, SystemExit)
         assert "mistake of profiler-job" not in done.output, done.output
         assert done.exit_code != 70
-        assert change == "no steps" or done.exit_code != 0
+        assert change in ("no steps", "no numbers of parameters") or done.exit_code != 0
