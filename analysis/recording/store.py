@@ -41,6 +41,7 @@ from profiler_job.jobs.contract.integrity import (
 )
 from profiler_job.jobs.contract.invalid_data import describe_invalid
 from profiler_job.jobs.contract.layout import MANIFEST, STATUSES
+from profiler_job.jobs.contract.modes import MODES
 from profiler_job.jobs.contract.outputs import check_folder, is_recording, replace_folder
 from profiler_job.jobs.contract.studies import find_recordings
 
@@ -552,9 +553,10 @@ def make_frame(name: str, table: pa.Table, file: Path) -> pd.DataFrame:
     if wrong := [column for column in numbers if not _holds_numbers(frame[column])]:
         raise RecordingError(f"{file} has no numbers in {wrong[0]}; ingest again")
     if name == "runs":
-        if strange := set(frame["status"].astype(str)) - set(STATUSES):
-            raise RecordingError(f"{file} has a run of the unknown status {min(strange)}; ingest again")
         finished = frame[frame["status"].astype(str) == "ok"]
+        for column, values, known in (("status", frame, STATUSES), ("mode", finished, MODES)):
+            if strange := {*values[column].dropna().astype(str)} - {*known}:
+                raise RecordingError(f"{file} has a run of the unknown {column} {min(strange)}; ingest again")
         known = {column: finished[column].notna() for column in OF_FINISHED_RUNS}
         if without := [column for column, has in known.items() if has.any() and not has.all()]:
             raise RecordingError(f"{file} has a finished run without {without[0]}; ingest again")

@@ -48,6 +48,10 @@ def _set_null(name):
     return change
 
 
+def _set_mode(table):
+    return table.set_column(table.column_names.index("mode"), "mode", pa.array(["[a](b)"] * table.num_rows))
+
+
 def _set_nulls(table):
     place = table.column_names.index("num_parameters")
     return table.set_column(place, "num_parameters", pa.nulls(table.num_rows, pa.float64()))
@@ -69,6 +73,7 @@ CHANGES = {
     "a word for an energy": ("processes", _set_word),
     "runs twice": ("runs", lambda table: pa.concat_tables([table, table])),
     "text for numbers": ("runs", _set_text),
+    "a mode that no run has": ("runs", _set_mode),
     "no numbers of parameters": ("runs", _set_nulls),
     "no steps": ("steps", lambda table: table.slice(0, 0)),
 }

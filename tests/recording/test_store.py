@@ -19,7 +19,10 @@ _VALUES = {"category": "x", "string": "x", "int32": 1, "int64": 1, "float64": 1.
 def _tables(**changes) -> dict[str, pd.DataFrame]:
     tables = {}
     for name, columns in table_schema.TABLES.items():
-        rows = [{c.name: _VALUES[c.dtype] for c in columns} | {"run_id": run, "status": "ok"} for run in reversed(RUNS)]
+        rows = [
+            {c.name: _VALUES[c.dtype] for c in columns} | {"run_id": run, "status": "ok", "mode": run.split("-")[-1]}
+            for run in reversed(RUNS)
+        ]
         frame = pd.DataFrame(rows)[[c.name for c in columns]]
         tables[name] = frame
     tables["runs"] = tables["runs"].iloc[::-1].reset_index(drop=True)
