@@ -16,7 +16,7 @@ from profiler_job.analysis.recording.table_schema import TABLES
 
 LARGE = ("ranges", "kernels", "memops")
 """Tables whose rows grow with the kernels."""
-PART_KERNELS = 200_000
+PART_KERNELS = 100_000
 """Kernels of a part, about: what is computed of them takes some hundred bytes for each."""
 MOST_KERNELS = 1_500_000
 """Kernels of the recordings of one study that are held in memory: they take about 1 GB."""
