@@ -20,7 +20,7 @@ from profiler_job.jobs.executor.result_store import Results
 from tests.jobs.conftest import FAST_MKDOCS, ROOT, command, eventually, jobs, write_no_pages
 from tests.waiting import HANGS_S
 
-ONE_RUN = {"context_length": [8], "mode": ["forward"]}
+ONE_RUN = {"context_length": [8], "mode": ["train_step"]}
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_one_command_measures_and_makes_the_recording_and_the_site(arguments, tm
     assert names(results / "recordings") == ["lock", "tiny"]
     manifest = json.loads((results / "recordings" / "tiny" / "manifest.json").read_text())
     assert [run["status"] for run in manifest["runs"]] == ["ok"]
-    assert "tiny-ctx8-fp32-naive-forward" in (results / "site" / "report" / "runs.html").read_text()
+    assert "tiny-ctx8-fp32-naive-train_step" in (results / "site" / "report" / "runs.html").read_text()
     assert names(results / "site" / "data" / "main") == ["tiny"]
     events = [json.loads(line) for line in done.stdout.splitlines()]
     steps = [event["step"] for event in events if event["event"] == "step_finished"]
@@ -106,7 +106,7 @@ def test_a_site_that_cannot_be_built_is_one_line_and_no_traceback(measured, argu
 
 @pytest.mark.long
 def test_a_failed_run_is_reported_and_still_exit_1(arguments, mkdocs, fake_worker, tmp_path):
-    fake_worker.fail({"tiny-ctx8-fp32-naive-forward/timer": ("warm-up", "failed")})
+    fake_worker.fail({"tiny-ctx8-fp32-naive-train_step/timer": ("warm-up", "failed")})
     assert jobs(*arguments).returncode == 1
     manifest = json.loads((tmp_path / "results" / "recordings" / "tiny" / "manifest.json").read_text())
     assert [run["status"] for run in manifest["runs"]] == ["failed"]
@@ -267,7 +267,7 @@ def test_site_shows_what_jobs_recorded_and_not_the_shipped_recordings(measured):
     done = jobs("site", "--results", measured)
     assert done.returncode == 0, done.stderr
     assert names(measured / "site" / "data" / "main") == ["tiny"]
-    assert "tiny-ctx8-fp32-naive-forward" in (measured / "site" / "report" / "runs.html").read_text()
+    assert "tiny-ctx8-fp32-naive-train_step" in (measured / "site" / "report" / "runs.html").read_text()
 
 
 @pytest.mark.parametrize("kept", ["nothing", "a folder"])
