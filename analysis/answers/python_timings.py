@@ -40,8 +40,10 @@ _OF_TIMES = {
 """Words of a column that say nothing about what was timed."""
 _SPREADS = {"std", "stdev", "stddev", "var", "variance", "min", "max", "sem", "ci", "cv", "err", "p90", "p95", "p99"}
 _CAPTURE, _SIZE = ("capture", "file", "report"), ("size", "model_size", "model", "model_name", "config")
-_CONTEXT = ("context_length", "context", "ctx", "ctx_len", "context_len", "seq", "seq_len", "seqlen", "seq_length")
-_CONTEXT += ("sequence_length",)
+_CONTEXT = (
+    *("context_length", "context", "ctx", "ctx_len", "context_len"),
+    *("seq", "seq_len", "seqlen", "seq_length", "sequence_length"),
+)
 _MODE = ("mode", "pass_type", "pass", "benchmark_type", "run_type")
 _NUMBER = re.compile(r"\s*(\d[\d,]*(?:\.\d*)?(?:e[-+]?\d+)?)\s*(?:(?:±|\+/-|\().*)?", re.IGNORECASE)
 _MOST_BYTES = 10_000_000
