@@ -24,7 +24,14 @@ from pydantic import ValidationError
 
 from profiler_job.analysis.recording import times
 from profiler_job.analysis.recording.manifest_fields import ReadManifest
-from profiler_job.analysis.recording.table_schema import FAMILY, OF_FINISHED_RUNS, OPTIONAL_TABLES, TABLES, Column
+from profiler_job.analysis.recording.table_schema import (
+    AT_LEAST_ONE,
+    FAMILY,
+    OF_FINISHED_RUNS,
+    OPTIONAL_TABLES,
+    TABLES,
+    Column,
+)
 from profiler_job.analysis.reference import cuda_api, kernel_families
 from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.exit_codes import ExitCode
@@ -554,9 +561,11 @@ def make_frame(name: str, table: pa.Table, file: Path) -> pd.DataFrame:
         raise RecordingError(f"{file} has no numbers in {wrong[0]}; ingest again")
     if name == "runs":
         finished = frame[frame["status"].astype(str) == "ok"]
-        for column, values, known in (("status", frame, STATUSES), ("mode", finished, MODES)):
-            if strange := {*values[column].dropna().astype(str)} - {*known}:
-                raise RecordingError(f"{file} has a run of the unknown {column} {min(strange)}; ingest again")
+        for key, rows, allowed in (("status", frame, STATUSES), ("mode", finished, MODES)):
+            if strange := {*rows[key].dropna().astype(str)} - {*allowed}:
+                raise RecordingError(f"{file} has a run of the unknown {key} {min(strange)}; ingest again")
+        if without := [column for column in AT_LEAST_ONE if (finished[column].dropna() < 1).any()]:
+            raise RecordingError(f"{file} has a finished run with {without[0]} below 1; ingest again")
         known = {column: finished[column].notna() for column in OF_FINISHED_RUNS}
         if without := [column for column, has in known.items() if has.any() and not has.all()]:
             raise RecordingError(f"{file} has a finished run without {without[0]}; ingest again")

@@ -46,6 +46,8 @@ OF_FINISHED_RUNS = (
 )
 """Columns of `runs` with a number in each run that is ok, or in none: captures of others and older versions lack
 some."""
+AT_LEAST_ONE = ("batch_size", "gpus")
+"""Columns of `runs` that pages divide by, in each run that is ok."""
 
 _RUN_ID = Column("run_id", "category", "the run, readable: size, context length, precision, attention, mode")
 _RANK = Column(

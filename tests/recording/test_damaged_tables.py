@@ -52,6 +52,10 @@ def _set_mode(table):
     return table.set_column(table.column_names.index("mode"), "mode", pa.array(["[a](b)"] * table.num_rows))
 
 
+def _set_no_batch(table):
+    return table.set_column(table.column_names.index("batch_size"), "batch_size", pa.array([0] * table.num_rows))
+
+
 def _set_nulls(table):
     place = table.column_names.index("num_parameters")
     return table.set_column(place, "num_parameters", pa.nulls(table.num_rows, pa.float64()))
@@ -74,6 +78,7 @@ CHANGES = {
     "runs twice": ("runs", lambda table: pa.concat_tables([table, table])),
     "text for numbers": ("runs", _set_text),
     "a mode that no run has": ("runs", _set_mode),
+    "a batch of no sequences": ("runs", _set_no_batch),
     "no numbers of parameters": ("runs", _set_nulls),
     "no steps": ("steps", lambda table: table.slice(0, 0)),
 }
