@@ -117,3 +117,8 @@ def test_a_planted_contradiction_is_found(limit, entries, found):
         find_contradictions(LAUNCHING, advise({})) == [] == find_contradictions(READING, advise({"change": "compile"}))
     )
     assert found in find_contradictions(limit, advise(*entries))
+
+
+def test_what_fits_the_limit_comes_before_what_could_save_more():
+    table = advise({"change": "tf32", "fits_limit": False, "time_ns": 50}, {"time_ns": 20})
+    assert table["change"].tolist() == ["cuda_graphs", "tf32"] and find_contradictions(LAUNCHING, table) == []
