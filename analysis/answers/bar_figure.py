@@ -15,7 +15,8 @@ _NUMBERS = 74
 COLOURS = ("c0", "c1", "c2", "c3", "c4", "c5", "c6", "c7")
 _STYLE = (
     "svg{--page:#ffffff;--text:#1f2a2e;--faint:#5c6b70;--c0:#1f5f99;--c1:#b4541a;--c2:#2c7a4b;"
-    "--c3:#7a4b94;--c4:#8a6d00;--c5:#a83253;--c6:#3a7d84;--c7:#767676;font-family:sans-serif;font-size:12px}"
+    "--c3:#7a4b94;--c4:#8a6d00;--c5:#a83253;--c6:#3a7d84;--c7:#767676;font-family:sans-serif;font-size:12px;"
+    "max-width:100%;height:auto}"
     "@media(prefers-color-scheme:dark){svg{--page:#0d1518;--text:#dde5e6;--faint:#9fb0b4;--c0:#6db0ee;"
     "--c1:#f0955a;--c2:#6fc793;--c3:#c39ade;--c4:#d9bb4e;--c5:#f07f9c;--c6:#74c3ca;--c7:#a9b3b5}}"
     ".page{fill:var(--page)}.case{fill:var(--text)}.label{text-anchor:end}.number{fill:var(--faint)}"

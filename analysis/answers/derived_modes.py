@@ -78,4 +78,5 @@ def _count_passes(rec: store.Recording, run: pd.Series) -> int:
     is_forward = (placed["phase"].astype(str) == ranges.FORWARD).astype(int)
     begins = placed.assign(begins=is_forward.groupby([placed[name] for name in by]).diff().eq(1)).groupby(by)["begins"]
     counted = int(begins.sum().max()) + 1 if len(placed) else 1
-    return max(counted, run_grid.micro_batches_of({name: run[name] for name in ("accumulation",) if name in run}))
+    stated = run.get("accumulation")  # not known of a script
+    return counted if pd.isna(stated) else max(counted, int(stated))

@@ -294,6 +294,7 @@ def test_text_is_shown_as_it_is(text):
 
 def test_a_figure_is_a_file_of_its_own_in_both_colours():
     figure = draw_bars("<title>", [Bar("a", "s", 2.0, "2 ms"), Bar("b", "t", 1.0, "1 ms")])
+    assert "max-width:100%" in figure, "it fits a narrow page that it is a part of"
     assert "prefers-color-scheme:dark" in figure and "&lt;title&gt;" in figure and "http" not in figure.split(">", 1)[1]
 
 

@@ -57,6 +57,12 @@ def test_derived_runs_have_the_rows_of_their_phases(training):
         assert kernels.loc[kernels["run_id"] == new, "start_ns"].tolist() == expected["start_ns"].tolist()
 
 
+def test_a_script_whose_micro_batches_are_not_known_is_derived_from(training):
+    rec = store.load(training[1])
+    rec.runs["accumulation"] = pd.Series([None] * len(rec.runs), dtype="Int64")
+    assert len(derive_modes(rec).larger) == 2 * len(rec.runs)
+
+
 def test_a_whole_grid_has_nothing_to_derive(training):
     rec, _ = training
     derived = derive_modes(rec)
