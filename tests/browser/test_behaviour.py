@@ -467,6 +467,10 @@ def test_search_loses_no_word(page, address, built):
         # a study that the small site does not have
         pytest.param("two GPUs", "report/several-gpus", marks=pytest.mark.long),
         pytest.param("several GPUs", "report/several-gpus", marks=pytest.mark.long),
+        pytest.param("exit codes", "report/commands", marks=pytest.mark.long),
+        pytest.param("JSON", "report/output", marks=pytest.mark.long),
+        pytest.param("rented GPU", "guide/rented", marks=pytest.mark.long),
+        pytest.param("torch.profiler trace", "guide/show", marks=pytest.mark.long),
     ],
 )
 def test_search_has_the_page_that_answers_first(page, address, words, first):
