@@ -339,6 +339,7 @@ def test_plain_captures_answer_as_the_recording_of_their_sweep(tmp_path):
     assert "**20.5 ms**" in captured["a"]
 
 
+@pytest.mark.long
 def test_a_merge_of_shards_leaves_the_answers_of_all_of_them(tmp_path):
     names = ["medium-ctx256-fp32-naive-forward", "2.7B-ctx1024-fp32-naive-forward"]
     for number, name in enumerate(names, 1):

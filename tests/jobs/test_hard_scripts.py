@@ -33,6 +33,7 @@ def loop(body: str, before: str = "") -> str:
     return before + LOOP.replace("    BODY", "\n".join(f"    {line}" for line in body.splitlines()))
 
 
+@pytest.mark.long
 def test_a_script_that_clears_its_environment_is_followed(followed):
     printed, code, noted = followed(loop("step(i)", "import os\nos.environ.clear()\n"))
     assert code == 0 and noted["stage"] == "done", printed
@@ -49,6 +50,7 @@ subprocess.run([sys.executable, "-c", "import torch; print('child ok')"], env=ke
     assert code == 0 and "child ok" in printed, printed
 
 
+@pytest.mark.long
 def test_an_optimizer_without_a_module_has_its_parameters(followed):
     source = """
 import torch
@@ -67,6 +69,7 @@ for i in range(30):
     assert script.build_timings(followed.ranks)["steps"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "before",
     ["with torch.no_grad(): other(torch.randn(64, 8))", "other.requires_grad_(False)(torch.randn(64, 8))"],

@@ -95,6 +95,7 @@ FAILURES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("program", "code"), FAILURES.values(), ids=FAILURES)
 def test_a_site_that_cannot_be_built_is_one_line_and_no_traceback(measured, arguments, mkdocs, program, code):
     mkdocs(program)

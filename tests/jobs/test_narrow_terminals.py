@@ -125,6 +125,7 @@ def results(tmp_path_factory):
     return folder, shown
 
 
+@pytest.mark.long
 def test_the_summary_of_events_fits(results):
     assert not find_too_long(results[1]) and "Not shown" in results[1]
 

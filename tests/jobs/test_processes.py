@@ -61,6 +61,7 @@ def test_every_process_of_a_run_is_a_fresh_one_and_the_runs_are_shuffled(session
     assert list(one.events[0]["predicted_s"][RUNS[0]]) == [*STAGES, "nsys"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", [0, 2])
 def test_a_resume_in_the_second_stage_measures_only_what_lacks(session, fake_worker, place):
     one = session(THREE)

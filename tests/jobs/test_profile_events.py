@@ -109,6 +109,7 @@ def test_what_limits_is_whether_the_gpu_is_behind_at_the_end_of_phases(lag, name
     assert ("Launch less" in event_summary.format_limit(phases)) == (name == "CPU")
 
 
+@pytest.mark.long
 def test_without_nsys_a_script_ends_with_phases_modules_and_a_recording(profile, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("PATH", "/usr/bin:/bin")  # without the fake nsys

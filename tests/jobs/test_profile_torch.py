@@ -24,6 +24,7 @@ with profile(use_kineto=True):
 )
 
 
+@pytest.mark.long
 def test_without_nsys_a_script_leaves_a_trace_of_its_steps_with_phases_and_modules(profile, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", "/usr/bin:/bin")  # without the fake nsys
     printed, code = ended(profile(SOURCE, "--collector", "torch", "--skip", "3", "--steps", "3"))

@@ -34,6 +34,7 @@ def measured(tmp_path, fake_nsys, monkeypatch):
     return measure
 
 
+@pytest.mark.long
 def test_a_gpu_that_waits_has_its_script_started_once_more_with_samples(measured, monkeypatch, capfd):
     monkeypatch.setenv("FAKE_NSYS_SAMPLES", "1")
     run, noted = measured()
@@ -48,6 +49,7 @@ def test_a_gpu_that_waits_has_its_script_started_once_more_with_samples(measured
     assert {"samples.sqlite", "host_waits.json"} <= set(record["files"])
 
 
+@pytest.mark.long
 def test_no_time_is_taken_from_the_steps_with_samples(measured, monkeypatch):
     """The tables that are recorded are of the first start, with samples and without."""
     monkeypatch.setenv("FAKE_NSYS_SAMPLES", "1")
@@ -57,6 +59,7 @@ def test_no_time_is_taken_from_the_steps_with_samples(measured, monkeypatch):
     assert noted["samples"]["captured_ns"] != noted["captured_ns"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "variables", "reason"),
     [

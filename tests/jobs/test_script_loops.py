@@ -55,6 +55,7 @@ def benchmark(loops: str, optimizer: str = "optimizer = torch.optim.AdamW(model.
 TWO = "((forward, 15), (both, 30))"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("optimizer", ["", None], ids=["no optimizer", "one that never steps"])
 def test_each_loop_of_a_benchmark_is_measured(profile, tmp_path, optimizer):
     source = benchmark(TWO, *(() if optimizer is None else (optimizer,)))

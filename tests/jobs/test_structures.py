@@ -17,6 +17,7 @@ def choose_marks(structure) -> list[pytest.MarkDecorator]:
     return [] if structure.name.startswith(CHEAP) else [pytest.mark.long]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "structure", [pytest.param(each, marks=choose_marks(each), id=each.name) for each in STRUCTURES]
 )

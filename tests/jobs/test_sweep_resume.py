@@ -79,6 +79,7 @@ def contents(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "lock"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fact", ["gpu_name", "driver", "cuda", "torch", "nsys", "commit"])
 def test_runs_finished_with_another_version_are_refused_before_anything_is_measured(session, fact):
     first = session()

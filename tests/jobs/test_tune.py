@@ -83,6 +83,7 @@ def find_outcomes(tuning) -> dict[str, Outcome]:
     return {tried.change: tried.outcome for tried in tuning.tried}
 
 
+@pytest.mark.long
 def test_the_best_order_is_found_measured_and_confirmed(tune, tmp_path):
     started = tune("--budget", "2", "--changes", "fused_adamw,bf16,dropped_gradients")
     printed, _ = started.communicate(timeout=HANGS_S)
@@ -166,6 +167,7 @@ def test_losses_of_a_script_that_draws_others_each_time_are_not_compared(tune, t
     assert read_tuning(tmp_path / "results" / "train-tune").winner.losses.reason is NoLossCode.NO_SEED
 
 
+@pytest.mark.long
 def test_a_script_that_fails_says_where_its_words_are(tune, tmp_path):
     started = tune("--budget", "1", "--changes", "bf16", in_forward="raise ValueError('broken itself')")
     printed, _ = started.communicate(timeout=HANGS_S)

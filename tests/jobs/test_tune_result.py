@@ -44,6 +44,7 @@ def test_a_complete_result_is_printed_with_its_patch(tuned):
     assert str(page) in done.stdout.replace("\n", "") and "8.00 times as fast" in page.read_text()
 
 
+@pytest.mark.long
 def test_a_result_is_printed_for_machines_and_priced(tuned):
     done = tune(tuned, "--format", "json", "--price", "2.49")
     content = json.loads(done.stdout)
@@ -52,6 +53,7 @@ def test_a_result_is_printed_for_machines_and_priced(tuned):
     assert "2.49 USD an hour, as given" in tune(tuned, "--format", "md").stdout
 
 
+@pytest.mark.long
 def test_the_patch_is_written_with_a_copy(tuned):
     before = (tuned / "train.py").read_text()
     done = tune(tuned, "--write")
