@@ -34,7 +34,7 @@ from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.axes import find_label, find_value_label, find_value_words
 from profiler_job.jobs.contract.step_limit import StepLimit
 
-TOP_KERNELS = 20
+TOP_KERNELS = 12
 AXES = (*run_grid.CASE_AXES, "mode", *run_grid.VARIANT_AXES)
 ORDER = (*ranges.ALL_PHASES, ranges.STEP)
 

@@ -21,7 +21,7 @@ addEventListener("DOMContentLoaded", () => {
     const one = cell(row, key);
     return one?.dataset.v === undefined ? null : Number(one.dataset.v || one.textContent.replaceAll(",", ""));
   };
-  const facets = [...form.querySelectorAll("select")].filter((select) => select.name !== "metric");
+  const facets = [...form.querySelectorAll("select")].filter((select) => !["metric", "over"].includes(select.name));
   const metrics = [...form.elements.metric.options];
   const filter = figure.querySelector("figcaption input");
   // A facet without a column is of what the words of another column name; what they do not is its first value.
@@ -47,7 +47,7 @@ addEventListener("DOMContentLoaded", () => {
   const remember = () => {
     const state = new URLSearchParams();
     for (const select of facets) if (select.value) state.set(select.name, select.value);
-    if (form.elements.metric.selectedIndex) state.set("metric", form.elements.metric.value);
+    for (const name of ["metric", "over"]) if (form.elements[name].selectedIndex) state.set(name, form.elements[name].value);
     if (filter.value) state.set("words", filter.value);
     const sorted = headings.findIndex(direction);
     if (sorted >= 0) state.set("sort", (direction(headings[sorted]) === "descending" ? "-" : "") + keys[sorted]);
@@ -66,7 +66,76 @@ addEventListener("DOMContentLoaded", () => {
   const show = () => {
     const shown = rows.filter((row) => !row.hidden).length;
     document.getElementById("explore-shown").textContent = `${shown} of ${rows.length} runs`;
+    draw();
   };
+
+  // The metric over another number, both logarithmic; a tap on a mark reads it out and leads to its run.
+  const picture = document.getElementById("scatter"), HEIGHT = 260, LEFT = 62, BELOW = 38;
+  const svg = picture.querySelector("svg"), space = svg.namespaceURI;
+  const place = (name, set, words = "") => {
+    const made = document.createElementNS(space, name);
+    for (const [key, value] of Object.entries(set)) made.setAttribute(key, value);
+    made.textContent = words;
+    svg.append(made);
+    return made;
+  };
+  const getUnit = (key) => headings[keys.indexOf(key)].querySelector(".unit")?.textContent ?? "";
+  const SCALES = { ms: 1e6, GiB: 2 ** 30, "%": 0.01 };
+  const say = (value, key) => `${Number((value / (SCALES[getUnit(key)] ?? 1)).toPrecision(3)).toLocaleString("en")}`;
+  const choosePoints = (values) => {
+    const known = [...new Set(values)].sort((a, b) => a - b);
+    if (known.length <= 8) return known;
+    const all = [], [low, high] = [known[0], known.at(-1)];
+    for (let power = 10 ** Math.floor(Math.log10(low)); power <= high; power *= 10) all.push(power, 2 * power, 5 * power);
+    const inside = all.filter((value) => value >= low && value <= high);
+    return inside.length > 8 ? inside.filter((_, at) => at % 3 === 0) : inside;
+  };
+  const makeScale = (values, from, to) => {
+    const [low, high] = [Math.min(...values), Math.max(...values)].map(Math.log);
+    return (value) => (high > low ? from + ((Math.log(value) - low) / (high - low)) * (to - from) : (from + to) / 2);
+  };
+  const MARKS = ["M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0", "M-3.5-3.5h7v7h-7z", "M0-4.5l4.5 8h-9z", "M0-5l5 5l-5 5l-5-5z"];
+  const draw = () => {
+    const [across, up] = [form.elements.over, form.elements.metric].map((select) => select.value);
+    const shown = rows.filter((row) => !row.hidden && number(row, across) > 0 && number(row, up) > 0);
+    const [xs, ys] = [across, up].map((key) => shown.map((row) => number(row, key)));
+    const width = Math.max(300, picture.clientWidth), kinds = [...new Set(rows.map((row) => held(row, "precision")))].sort();
+    svg.replaceChildren();
+    svg.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
+    const x = makeScale(xs, LEFT + 12, width - 16), y = makeScale(ys, HEIGHT - BELOW - 8, 10);
+    for (const value of shown.length ? choosePoints(xs) : []) {
+      place("line", { x1: x(value), x2: x(value), y1: 4, y2: HEIGHT - BELOW, class: "rule" });
+      place("text", { x: x(value), y: HEIGHT - BELOW + 14, "text-anchor": "middle" }, say(value, across));
+    }
+    for (const value of shown.length ? choosePoints(ys) : []) {
+      place("line", { x1: LEFT, x2: width - 4, y1: y(value), y2: y(value), class: "rule" });
+      place("text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, say(value, up));
+    }
+    shown.forEach((row, at) => {
+      const kind = kinds.indexOf(held(row, "precision")) % MARKS.length;
+      const mark = place("path", { d: MARKS[kind], transform: `translate(${x(xs[at]).toFixed(1)} ${y(ys[at]).toFixed(1)})`, fill: `var(--series-${kind})` });
+      mark.dataset.run = row.id;
+    });
+    const [over, of] = [form.elements.over, form.elements.metric].map((select) => `${select.selectedOptions[0].text}${getUnit(select.value) && `, ${getUnit(select.value)}`}`);
+    place("text", { x: (LEFT + width) / 2, y: HEIGHT - 6, "text-anchor": "middle" }, over);
+    picture.querySelector(".title").textContent = `${of}, over ${over}`;
+    picture.querySelector(".legend").replaceChildren(...kinds.map((kind, at) => {
+      const entry = document.createElement("span");
+      entry.className = `series point series-${at % MARKS.length}`;
+      entry.style.setProperty("--family", `var(--series-${at % MARKS.length})`);
+      entry.textContent = kind;
+      return entry;
+    }));
+  };
+  svg.addEventListener("click", ({ target }) => {
+    const row = rows.find((one) => one.id === target.dataset.run), read = picture.querySelector(".read");
+    if (!row) return;
+    const link = document.createElement("a"), run = row.querySelector("a");
+    link.textContent = "its run";
+    if (run) link.href = run.href;
+    const up = form.elements.metric.value;
+    read.replaceChildren(`${name(row)}: ${say(number(row, up), up)} ${getUnit(up)}`, ...(run ? [" · ", link] : []));
+  });
 
   // The metric's column is marked, and sorted from its best value on; what a heading sorted by is no more.
   const order = () => {
@@ -77,7 +146,8 @@ addEventListener("DOMContentLoaded", () => {
     for (const row of table.rows) [...row.cells].forEach((one, at) => one.classList.toggle("metric", at === index));
     if (!form.elements.metric.selectedIndex) return rows.forEach((row) => table.tBodies[0].append(row));
     const value = (row) => number(row, chosen.value) ?? Infinity * sign;
-    const group = (row) => (chosen.value === "mfu" ? PRECISIONS.indexOf(held(row, "precision")) : 0); // peaks differ
+    // Within a precision: the peaks differ.
+    const group = (row) => (chosen.value === "mfu" ? PRECISIONS.indexOf(held(row, "precision")) : 0);
     [...rows].sort((a, b) => group(a) - group(b) || sign * (value(a) - value(b)) || 0).forEach((row) => table.tBodies[0].append(row));
   };
 
@@ -133,7 +203,7 @@ addEventListener("DOMContentLoaded", () => {
 
   const read = () => {
     const state = new URLSearchParams(location.search);
-    for (const select of [...facets, form.elements.metric]) {
+    for (const select of [...facets, form.elements.metric, form.elements.over]) {
       const wanted = state.get(select.name);
       if ([...select.options].some((option) => option.value === wanted)) select.value = wanted;
     }
@@ -152,7 +222,7 @@ addEventListener("DOMContentLoaded", () => {
   form.addEventListener("submit", (event) => event.preventDefault());
   form.addEventListener("reset", (event) => {
     event.preventDefault();
-    for (const select of [...facets, form.elements.metric]) select.selectedIndex = 0;
+    for (const select of [...facets, form.elements.metric, form.elements.over]) select.selectedIndex = 0;
     pins = [];
     filter.value = "";
     order();

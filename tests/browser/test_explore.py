@@ -86,6 +86,22 @@ def test_mfu_orders_runs_within_a_precision(explore):
     assert len(rows) > 5 and rows == sorted(rows, key=lambda row: (order.index(row[0].lower()), -row[1]))
 
 
+def test_a_picture_shows_each_run_of_the_table_over_any_number(explore):
+    """Context, batch or another metric; the address keeps which."""
+    marks = explore.locator("#scatter path")
+    known = explore.locator(f"{ROWS}:visible:has(td.metric[data-v])").count()
+    assert marks.count() == known > 5
+    explore.locator("select[name=mode]").select_option("forward")
+    assert 0 < marks.count() < known
+    explore.get_by_label("over").select_option("peak_memory_bytes")
+    assert "over=peak_memory_bytes" in explore.url and "peak, GiB" in explore.locator("#scatter .title").inner_text()
+    before = marks.count()
+    explore.reload()
+    assert marks.count() == before
+    marks.last.dispatch_event("click")
+    assert explore.locator("#scatter .read a").get_attribute("href")
+
+
 def test_two_pinned_runs_show_their_difference_by_the_keyboard_too(explore):
     pins = explore.locator(f"{TABLE} button.pin")
     for index in (0, 4):
