@@ -81,7 +81,10 @@ addEventListener("DOMContentLoaded", () => {
   };
   const getUnit = (key) => headings[keys.indexOf(key)].querySelector(".unit")?.textContent ?? "";
   const SCALES = { ms: 1e6, GiB: 2 ** 30, "%": 0.01 };
-  const say = (value, key) => `${Number((value / (SCALES[getUnit(key)] ?? 1)).toPrecision(3)).toLocaleString("en")}`;
+  const say = (value, key) => {
+    const scaled = value / (SCALES[getUnit(key)] ?? 1);
+    return (scaled >= 100 ? Math.round(scaled) : Number(scaled.toPrecision(3))).toLocaleString("en");
+  };
   const choosePoints = (values) => {
     const known = [...new Set(values)].sort((a, b) => a - b);
     if (known.length <= 8) return known;
@@ -119,7 +122,7 @@ addEventListener("DOMContentLoaded", () => {
     const [over, of] = [form.elements.over, form.elements.metric].map((select) => `${select.selectedOptions[0].text}${getUnit(select.value) && `, ${getUnit(select.value)}`}`);
     place("text", { x: (LEFT + width) / 2, y: HEIGHT - 6, "text-anchor": "middle" }, over);
     picture.querySelector(".title").textContent = `${of}, over ${over}`;
-    picture.querySelector(".legend").replaceChildren(...kinds.map((kind, at) => {
+    picture.querySelector(".legend").replaceChildren(...kinds.filter(Boolean).map((kind, at) => {
       const entry = document.createElement("span");
       entry.className = `series point series-${at % MARKS.length}`;
       entry.style.setProperty("--family", `var(--series-${at % MARKS.length})`);
