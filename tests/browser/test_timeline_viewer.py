@@ -6,7 +6,7 @@ import pytest
 
 from tests.browser.chromium import watched
 
-RUN, TITLE = "small-ctx512-fp32-naive-train_step", "small · 512 · training step · FP32"
+RUN, TITLE = "small-ctx1024-fp32-naive-train_step", "small · 1024 · training step · FP32"
 COLOURS = """async (data) => {
     const image = await createImageBitmap(await (await fetch('data:image/png;base64,' + data)).blob());
     const canvas = new OffscreenCanvas(image.width, image.height), context = canvas.getContext('2d');

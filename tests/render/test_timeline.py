@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from profiler_job.analysis.render import timeline
+from profiler_job.analysis.site import run_pages
 from tests import frozen, synthetic
 
 ROOT = Path(__file__).parents[2]
@@ -234,3 +235,15 @@ def test_the_same_trace_packs_to_the_same_bytes():
     packed = timeline.pack(timeline.chrome(trace))
     assert packed == timeline.pack(timeline.chrome(trace))
     assert gzip.decompress(packed).decode() == timeline.chrome(trace)
+
+
+def test_of_many_runs_the_longest_training_steps_have_whole_timelines_and_of_few_all():
+    """Those of 60 runs were 14 MB."""
+    runs = synthetic.recording(("small", "2.7B"), (128, 512, 1024)).runs
+    assert {*run_pages._choose_runs_in_full(runs)} == {
+        f"{size}-ctx1024-fp32-naive-train_step" for size in ("small", "2.7B")
+    }
+    few = runs.head(run_pages.MOST_IN_FULL)
+    assert run_pages._choose_runs_in_full(few) == few["run_id"].tolist()
+    assert run_pages.choose_middle_run(runs) == ["2.7B-ctx512-fp32-naive-train_step"]
+    assert run_pages.choose_middle_run(runs[runs["mode"] == "forward"]) == []
