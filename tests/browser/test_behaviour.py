@@ -496,10 +496,14 @@ def test_the_menu_opens_on_a_phone(browser, address):
     page = context.new_page()
     page.goto(address)
     page.locator("label.md-header__button[for='__drawer']").click()
-    link = page.locator(".md-nav--primary a", has_text="Runs").first
+    link = page.locator(".md-nav--primary a", has_text="Explore").first
     link.wait_for(state="visible")
     link.click()
-    page.wait_for_url("**/report/runs.html")
+    page.wait_for_url("**/report/explore.html")
+    page.locator("label.md-header__button[for='__drawer']").click()
+    page.locator(".md-nav--primary label.md-nav__link", has_text="Reference").click()
+    page.locator(".md-nav--primary a", has_text="Glossary").click()
+    page.wait_for_url("**/report/glossary.html")
     context.close()
 
 
