@@ -39,8 +39,8 @@ MODE_WORDS = {
 }
 """Names of modes in file names of public repositories of the class; the first that is found counts."""
 _SIZE = r"small|medium|large|xl|2[-._p]7b|10b"
-_SEPARATOR = r"(?:^|[-_ ./=,+])"
-_END = r"(?=$|[-_ ./=,+])"
+_SEPARATOR = r"(?:^|[-_ ./=,+@()])"
+_END = r"(?=$|[-_ ./=,+@()])"
 _NAMED_NUMBERS = {
     "context_length": r"(?:context[-_ ]?len(?:gth)?|context|ctx[-_ ]?len|ctx|seq[-_ ]?len(?:gth)?|seq|len(?:gth)?|"
     "cl|s|c|t)",

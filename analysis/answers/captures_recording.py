@@ -160,6 +160,7 @@ def _read_parts(facts: CaptureFacts, phases: dict[str, str]) -> tuple[list[_Part
     notes = [f"{what}: {consequence}" for what, consequence in problems.items()]
     notes += placed_steps.notes
     learned = _learn_from_kernels(capture)
+    notes += _find_contradictions(facts.known, learned, capture)
     facts.learn(learned, "kernels")
     modes = placed_steps.modes
     is_cut_off = stated not in ("", ranges.FORWARD) and modes == [ranges.FORWARD] and len(placed_steps.steps) == 1
@@ -228,6 +229,22 @@ def _learn_from_kernels(capture: Capture) -> dict[str, Any]:
     if paths and max(paths.values()) >= LEAST_READ * total:
         known["precision"] = max(paths, key=paths.__getitem__)
     return known
+
+
+def _find_contradictions(known: Mapping[str, Any], learned: Mapping[str, Any], capture: Capture) -> list[str]:
+    """Find facts that what the capture shows contradicts: its matmuls, and ranges around all of its layers."""
+    lines = []
+    called, ran = known.get("precision"), learned.get("precision")
+    if called and ran and called != ran:
+        lines.append(f"is called {called}, but its matmuls ran in {ran}: counted as {called}")
+    matches = [_LAYER.fullmatch(str(name).strip()) for name in capture.ranges["name"].unique()]
+    layers = {int(match[1]) for match in matches if match}
+    is_whole = bool(layers) and max(layers) - min(layers) + 1 == len(layers) and min(layers) in (0, 1)
+    num_layers = known.get("num_layers")
+    if is_whole and num_layers and len(layers) != num_layers:
+        found = format_count(len(layers), "layer")
+        lines.append(f"its ranges are of {found}, but {known['size']} has {num_layers}: counted as {known['size']}")
+    return lines
 
 
 def _make_part(facts: CaptureFacts, capture: Capture, placed_steps: CaptureSteps, mode: str) -> _Part:

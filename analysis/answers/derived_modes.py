@@ -33,11 +33,13 @@ def derive_modes(rec: store.Recording) -> DerivedModes:
     runs = rec.runs.reset_index(drop=True).astype({"run_id": str, "mode": str, "status": str})
     rows, pieces = [], []
     larger, sources, refused = {}, {}, {}
+    has_steps = {*rec.steps["run_id"].astype(str)} | {*rec.kernels["run_id"].astype(str)}
     for _, case in runs.groupby([runs[name].astype(str) for name in names], sort=False, dropna=False):
         modes = dict(zip(case["mode"], case.index))
         for place, mode in enumerate(MODE_PHASES):
             bigger = [name for name in [*MODE_PHASES][place + 1 :] if name in modes]
             measured = [modes[name] for name in bigger if runs.loc[modes[name], "status"] in _MEASURED]
+            measured = [index for index in measured if runs.loc[index, "run_id"] in has_steps]
             if mode in modes or not measured:
                 continue
             run = runs.loc[measured[0]]

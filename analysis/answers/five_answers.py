@@ -25,6 +25,8 @@ MOST_FAMILIES = 5
 FUSED = "fused attention has no softmax of its own; measure eager attention"
 _NO_KERNELS = run_grid.explain_unmeasured(pd.Series({"status": "no_kernels"}))
 _ABSENT = run_grid.explain_unmeasured(pd.Series())
+_FIRST_SENTENCE = {"a": ("timer_ns", "host_ns", "projected_ns"), "e": ("time_ratio",)}
+"""Columns that the first sentence is about: the first with a value. In other answers all measured rows count."""
 LEAST_SHARE = 0.0005
 """A family with less in every case would read 0.0%; the CSV has it."""
 
@@ -107,6 +109,8 @@ def _mark_derived(written: WrittenAnswer, folder: Folder) -> None:
     """Say in the first sentence, the table and the figure which numbers are of a part of a larger step."""
     rows = written.rows
     is_measured = rows["gemm_forward"].notna() if written.letter == "d" else rows[NOT_MEASURED].isin(["", FUSED])
+    if written.letter == "e":  # a row without FLOPs has times
+        is_measured |= rows["time_ratio"].notna()
     larger = pd.Series(folder.find_larger(rows), index=rows.index).where(is_measured, "")
     if not (larger != "").any():
         return
@@ -115,12 +119,13 @@ def _mark_derived(written: WrittenAnswer, folder: Folder) -> None:
     place = sum(column.key in {*folder.by, "scope"} for column in written.columns)
     written.columns.insert(place, Column("steps_of", "forward from" if written.letter == "d" else "from steps of"))
     is_forward = is_measured & (own == FORWARD)
-    derived = larger[is_forward & (larger != "")]
-    if not len(derived):
+    if not (is_forward & (larger != "")).any():
         return
     written.figure_note = f"* {FORWARD} from a larger step"
-    if written.letter != "d":  # whose cases are those of both modes
-        said = f"; {_say_derived(larger[is_forward])}."
+    keys = [key for key in _FIRST_SENTENCE.get(written.letter, ()) if rows.loc[is_forward, key].notna().any()]
+    counted = larger[is_forward & rows[keys[0]].notna()] if keys else larger[is_forward]
+    if written.letter != "d" and (counted != "").any():  # d: its cases are those of both modes
+        said = f"; {_say_derived(counted)}."
         written.sentences[:1] = [sentence.removesuffix(".") + said for sentence in written.sentences[:1]]
 
 

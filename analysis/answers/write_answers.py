@@ -53,11 +53,12 @@ _SOURCES = (
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerFiles:
-    """What was written. notes: lines about captures; num_unread: captures that could not be used."""
+    """What was written. num_runs: measured, without those derived from them; num_unread: captures that could not be
+    used."""
 
     folder: Path
     first_sentences: Mapping[str, str]
-    num_captures: int
+    num_runs: int
     num_unread: int
 
 
@@ -143,8 +144,8 @@ def _write(made: FolderRecording, out: Path, is_brief: bool = False) -> AnswerFi
             _write_html(draft)
         _replace_folder(draft, out)
     first = {letter: (answer.sentences or ["Not measured."])[0] for letter, answer in written.items()}
-    num = len(made.sources)
-    return AnswerFiles(folder=out, first_sentences=first, num_captures=num, num_unread=made.num_unread)
+    num = int((made.sources.loc[made.sources["derived_from"] == "", "steps"].fillna(0) > 0).sum())
+    return AnswerFiles(folder=out, first_sentences=first, num_runs=num, num_unread=made.num_unread)
 
 
 def _describe_folder(made: FolderRecording) -> Folder:

@@ -66,6 +66,6 @@ def answers(
 
     for letter, sentence in written.first_sentences.items():
         print_lines(f"({letter}) {plain(sentence)}")  # type: ignore[arg-type]
-    print_lines(f"{out / write_answers.INDEX}: from {format_count(written.num_captures, 'run')}")
+    print_lines(f"{out / write_answers.INDEX}: from {format_count(written.num_runs, 'run')}")
     if written.num_unread:
         raise typer.Exit(ExitCode.FAILED)

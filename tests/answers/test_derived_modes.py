@@ -8,7 +8,7 @@ from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.modes import MODE_PHASES
 from tests import frozen
 from tests.answers.answering import read_pages, read_table, run
-from tests.answers.class_captures import ADDCDIV, make_capture, make_step
+from tests.answers.class_captures import ADDCDIV, GEMM, make_capture, make_step
 from tests.capture.nsys_files import Export
 
 
@@ -88,6 +88,45 @@ def test_forward_passes_of_two_kinds_are_told_apart(tmp_path):
     assert [row[2] for row in read_table(pages["a"])[2:]] == ["forward", "training step"]
     assert "No run of train_step: small, 128 tokens" in pages["d"]
     assert "256 *" in (tmp_path / "answers" / "a.svg").read_text(encoding="utf-8")
+
+
+def test_without_flops_the_forward_phase_is_named_too(tmp_path):
+    make_capture(tmp_path / "small_ctx128_train_step.sqlite", "train_step")
+    run(tmp_path, "--out", tmp_path / "answers")
+    page = read_pages(tmp_path / "answers")["e"]
+    assert "FLOPs not known" in page and "this is from the forward phase" in page.splitlines()[2]
+    head, _, row = read_table(page)
+    assert row[head.index("from steps of")] == "training step" and row[head.index("softmax (ms)")] == "0.000"
+
+
+def test_a_first_sentence_counts_the_cases_that_it_is_about(tmp_path):
+    make_capture(tmp_path / "small_ctx128_forward.sqlite")
+    make_capture(tmp_path / "small_ctx256_train_step.sqlite", "train_step")
+    made, at = Export(), 1_000
+    for _ in range(3):
+        for phase, kernel in (("forward", GEMM), ("backward", GEMM), ("optimizer", ADDCDIV)):
+            made.push(phase, at, at + 900)
+            made.launch(at + 40, start=at + 60, end=at + 600, name=kernel)
+            at += 1_000
+    made.sqlite(tmp_path / "small_ctx512_train_step.sqlite")
+    (tmp_path / "timings.csv").write_text("capture,phase,ms\nsmall_ctx128_forward,forward,0.004\n")
+    done = run(tmp_path, "--out", tmp_path / "answers", "--handout", 2025)
+    assert "from 3 runs" in done.stdout, "not those that are derived from them"
+    pages = read_pages(tmp_path / "answers")
+    assert "from the forward phase" not in pages["a"].splitlines()[2], "Python timed forward alone"
+    assert "in 2 of 3 cases this is from the forward phase" in pages["c"].splitlines()[2]
+    assert "in 1 of 2 cases this is from the forward phase" in pages["e"].splitlines()[2], "one has no softmax range"
+
+
+def test_a_capture_with_neither_kernels_nor_ranges_gives_no_forward_pass(tmp_path):
+    made = Export()
+    made.call(1_000, 1_100)
+    made.sqlite(tmp_path / "small_ctx128_train_step.sqlite")
+    make_capture(tmp_path / "small_ctx256_train_step.sqlite", "train_step")
+    run(tmp_path, "--out", tmp_path / "answers")
+    page = read_pages(tmp_path / "answers")["a"]
+    assert "No run of forward: small, 128 tokens." in page
+    assert "since no run has them alone: small, 256 tokens." in page
 
 
 def test_captures_without_a_batch_size_are_derived_from_too(tmp_path):

@@ -25,6 +25,7 @@ from tests.capture.traces import make_training
         ("small_128_no_backward", {"size": "small", "context_length": 128, "mode": "forward"}),
         ("medium_1k_fwd", {"size": "medium", "context_length": 1024, "mode": "forward"}),
         ("2-7b_len512", {"size": "2.7B", "context_length": 512}),
+        ("medium@ctx=256 (forward)", {"size": "medium", "context_length": 256, "mode": "forward"}),
     ],
 )
 def test_a_name_gives_its_facts_and_no_others(name, known):
@@ -44,6 +45,33 @@ def test_names_that_need_care_are_shown(tmp_path):
     index = (tmp_path / "answers" / "index.html").read_text(encoding="utf-8")
     rows = index.partition("<tbody>")[2].partition("</tbody>")[0].split("</tr>")[:-1]
     assert [row.count("<td") for row in rows] == [8] * len(names) and "<b>" not in index
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("small_ctx128_tf32_forward", "is called tf32, but its matmuls ran in fp32"),
+        ("small_ctx128_fp32_forward", ""),
+    ],
+)
+def test_a_precision_that_its_kernels_contradict_is_said(name, said, tmp_path):
+    make_capture(tmp_path / f"{name}.sqlite")
+    stderr = " ".join(run(tmp_path, "--out", tmp_path / "answers", "--handout", 2025).stderr.split())
+    assert (said in stderr) if said else "is called" not in stderr
+
+
+@pytest.mark.parametrize(("num_layers", "is_said"), [(3, True), (12, False)])
+def test_layers_that_contradict_the_size_are_said(num_layers, is_said, tmp_path):
+    made = Export()
+    for at in (10_000, 60_000, 110_000):
+        made.push("forward", at, at + 40_000)
+        for layer in range(num_layers):
+            start = at + 100 + 3_000 * layer
+            made.push(f"layer_{layer}", start, start + 2_000)
+            made.launch(start + 40, start=start + 60, end=start + 600, name=GEMM)
+    made.sqlite(tmp_path / "small_ctx128_forward.sqlite")
+    done = run(tmp_path, "--out", tmp_path / "answers")
+    assert ("its ranges are of 3 layers, but small has 12" in done.stderr) == is_said
 
 
 def test_captures_of_two_gpus_with_one_case_are_two_cases(tmp_path):
