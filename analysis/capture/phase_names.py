@@ -30,8 +30,8 @@ YOURS, PROFILE, PYTORCH, LIGHTNING, MEGATRON, DEEPSPEED, LLM_C = (
     "llm.c",
 )
 _PREFIX = (
-    r"(?:(?:\d+ -|(?:rank|mb|micro[ _]?batch|step|iter)[ _]?\d+[ _/:|-]|"
-    r"(?:phase|train(?:ing|er)?|step|iter|model|loop)[/:|]) ?)*"
+    r"(?:(?:\(?\d+(?: -|[._:)])|(?:rank|gpu|mb|micro[ _]?batch|epoch|step|iter)[ _]?\d+(?: ?[/:|-]|[ _])|"
+    r"(?:phase|train(?:ing|er)?(?:[ _]step)?|step|iter|model|loop)[/:|]) ?)*"
 )
 """What people put before the name of a phase."""
 _NUMBER = r"(?:[ _#:.-]*(?:(?:micro(?:[ _]?batch)?|step|iter(?:ation)?|batch|block|layer)[ _]?)?\d+)?"
@@ -51,7 +51,7 @@ NAMES = (
         YOURS,
         r"data|data[ _]?load(er|ing)?|(get|next|load|fetch)[ _]?(data|batch)|dataloader[ _.]next|"
         r"data[ _-](fetch(ing)?|staging|prep(aration)?|transfer|copy)|"
-        r"(data|batch|inputs?)[ _-]to[ _-](gpu|device|cuda)|(copy|move|transfer)([ _-]\w+)?[ _-]to[ _-]"
+        r"((data|batch|inputs?)[ _-])?to[ _-](gpu|device|cuda)|(copy|move|transfer)([ _-]\w+)?[ _-]to[ _-]"
         r"(gpu|device|cuda)|(h2d|host[ _-](to|2)[ _-]device)([ _-](copy|transfer))?",
         *("data", "dataloader", "get_batch", "load batch", "data_fetch", "data_to_gpu", "copy_to_device", "H2D copy"),
     ),
@@ -66,14 +66,15 @@ NAMES = (
     _make_names(
         vocabulary.LOSS,
         YOURS,
-        r"(compute|calc(ulate)?|ce|lm|mse)?[ _]?loss([/_ -](sync|reduce|fn|func(tion)?|comput(e|ation)|calculation))?|"
-        r"criterion|cross[ _-]?entropy([ _]loss)?",
+        r"(compute|calc(ulate)?)?[ _]?(ce|lm|mse)?[ _]?loss"
+        r"([/_ -](sync|reduce|fn|func(tion)?|comput(e|ation)|calculation))?|criterion|cross[ _-]?entropy([ _]loss)?",
         *("loss", "compute_loss", "loss_func", "Loss Calculation", "Calculate Loss/Sync", "criterion"),
     ),
     _make_names(
         vocabulary.EVALUATION,
         YOURS,
-        r"eval(uat(e|ion))?([ _](step|loss|loop))?|val(id(ation)?)?([ _](step|loss|loop))?|estimate_loss",
+        r"eval(uat(e|ion))?([ _](step|loss|loop))?|val(id(ation)?)?([ _](step|loss|loop))?|estimate_loss|"
+        r"(eval(uation)?|val(idation)?)[/:|].+",
         *("evaluation", "eval_step", "validation", "val_loss", "estimate_loss"),
     ),
     _make_names(vocabulary.PREFILL, PROFILE, r"generation: prefill", "generation: prefill"),
@@ -93,7 +94,7 @@ NAMES = (
     _make_names(
         vocabulary.OPTIMIZER,
         YOURS,
-        r"optimi[sz]er|optim|opt|((grad)?[ _]?scaler|optim|opt(imi[sz]er)?)[ _.-](step|update)|"
+        r"optimi[sz]er|optim|opt|((grad)?[ _]?scaler|optim|opt(imi[sz]er)?)[ _./-](step|update)|"
         r"(param(eter)?|weight)?s?[ _]?update([ _](param(eter)?|weight)s?)?|"
         r"(adamw?|sgd|muon|lion|lamb|adafactor|shampoo|soap)([ _.]step)?",
         *("optimizer", "optim", "opt", "opt_step", "optimizer.step", "scaler.step", "update", "adamw", "Muon.step"),
@@ -196,12 +197,12 @@ NAMES = (
 
 _STEP = re.compile(
     rf"{_PREFIX}((train(ing)?|global|micro|timed|measured?|bench(mark)?|profiled?)[ _]?)?"
-    r"(step|iter|iteration|ProfilerStep)[ _#:.-]*(\d*|\[\d+, ?\d+[\])])|"
-    r"(epoch[ _]?\d+[ _/:-]*)?(train(ing)?[ _])?batch([ _]?(idx|id))?[ _#:=.-]*\d+|"
+    r"(step|iter|iteration|ProfilerStep)[ _#:=.-]*(\d*((/| of )\d+)?|\[\d+, ?\d+[\])])|"
+    r"(epoch[ _]?\d+[ _/:-]*)?(train(ing)?[ _])?(mini[ _-]?)?batch([ _]?(idx|id))?[ _#:=.-]*\d+|"
     rf"{_LIGHTNING}run_training_batch|train_batch",
     re.IGNORECASE,
 )
-_DECORATION = re.compile(r"^[\s#=*>~-]+|[\s#=*<~-]+$")
+_DECORATION = re.compile(r"^[\s#=*>~-]+|[\s#=*<~:-]+$")
 
 
 def find_phase(name: str, chosen: Mapping[str, str] | None = None) -> str:
@@ -235,7 +236,7 @@ def guess_phase(name: str) -> str:
 
 
 _WARM_UP = re.compile(
-    r"(\w+[ _/:-])?warm[ _-]?ups?([ _-]?(step|iter|iteration|run|batch|phase)s?)?[ _#:.-]*\d*|"
+    r"(\w+[ _/:-])?warm[ _-]?ups?([ _/:-]?(step|iter|iteration|run|batch|phase)s?)?[ _#:.-]*\d*|"
     r"warming[ _-]up|.*\(warm[ _-]?up\)",
     re.IGNORECASE,
 )

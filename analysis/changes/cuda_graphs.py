@@ -29,7 +29,8 @@ def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
         raise WithheldError(WithheldCode.ALREADY_MADE, "it runs CUDA graphs already")
     seen.need_steady()
     waited = format_share(late_ns / seen.limit.step_ns)
-    evidence = f"the GPU waits for the launches of {seen.num_kernels:,.0f} kernels, {waited} of the time"
+    gaps = ", and in the gaps between them" if seen.limit.is_launches and seen.sum_parts("between") else ""
+    evidence = f"the GPU waits for the launches of {seen.num_kernels:,.0f} kernels{gaps}, {waited} of the time"
     if not seen.is_slowed:
         return ChangeEvidence(
             late_ns, seen.waiting_ns, evidence, "medium: shapes must stay the same, and not all can be captured"

@@ -119,8 +119,15 @@ def describe_limit(limit: StepLimit) -> str:
     shares = " and ".join(format_share(limit.measure_share(name)) for name in names)
     line = f"{name_limits(limit)}, {shares} of {format_time(limit.step_ns)}"
     if names == (CPU,):
-        return f"{line}: the GPU waits for {CAUSES.get(limit.cause, 'the CPU')}"
+        return f"{line}: the GPU waits {_describe_cause(limit)}"
     return f"{line}: {PARTS[names[0]]}" if len(names) == 1 else line
+
+
+def _describe_cause(limit: StepLimit) -> str:
+    """`for launches`; in the gaps, if these take longer than the launches that are late."""
+    if limit.cause == LAUNCHES and limit.causes.get(GAPS, 0.0) > limit.causes.get(LAUNCHES, 0.0):
+        return f"in {CAUSES[GAPS]}"
+    return f"for {CAUSES.get(limit.cause, 'the CPU')}"
 
 
 def describe_parts(limit: StepLimit) -> str:

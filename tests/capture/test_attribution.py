@@ -382,6 +382,16 @@ def test_rows_in_any_order_give_the_same(export, tmp_path):
         ("gpt2_backward_and_reduce", "backward"),
         ("gpt2_calculate_grad_norm", "clip"),
         ("gpt2_update", "optimizer"),
+        ("step 3 - forward", "forward"),
+        ("gpu0/forward", "forward"),
+        ("training_step/forward", "forward"),
+        ("1_forward", "forward"),
+        ("2. backward", "backward"),
+        ("forward:", "forward"),
+        ("val/forward", "evaluation"),
+        ("optim/step", "optimizer"),
+        ("to_device", "data"),
+        ("compute ce loss", "loss"),
         ("fwd_bwd", ""),
         ("forward_and_backward", ""),
         ("feed_forward", ""),
@@ -403,7 +413,8 @@ def test_phases_of_other_programs_are_recognised(name, phase):
     "name",
     [
         *("step", "Step 12", "iter_3", "Batch_3", "global_step_12", "train/step 4", "Step::3", "iteration[0,32)"),
-        *("train_step_003", "timed_step", "epoch_0_batch_3", "batch_idx=3", "train_batch_12"),
+        *("train_step_003", "timed_step", "epoch_0_batch_3", "batch_idx=3", "train_batch_12", "mini_batch_4"),
+        *("step 1/10", "Step 3 of 10", "iter=5", "epoch 0 step 3", "epoch0/step3", "epoch_1_step_20"),
     ],
 )
 def test_steps_of_other_programs_are_recognised(name):
@@ -425,7 +436,7 @@ def test_the_phase_that_is_suggested_is_in_the_name_of_the_range(name, phase):
 
 
 @pytest.mark.parametrize(
-    "name", ["Warm-up Step 1", "warmup", "warm_up_3", "train/warmup iteration 2", "BACKWARD (warmup)"]
+    "name", ["Warm-up Step 1", "warmup", "warm_up_3", "train/warmup iteration 2", "warmup/step_0", "BACKWARD (warmup)"]
 )
 def test_steps_of_warm_up_are_no_steps_to_count(name):
     assert is_warm_up(name) and not is_step(name)

@@ -22,7 +22,7 @@ from profiler_job.analysis.insight.section_columns import SECTIONS
 from profiler_job.analysis.insight.summary import Summary, summarise
 from profiler_job.analysis.reference import cuda_api, kernel_families
 from profiler_job.analysis.show.show_formats import as_markdown, as_text
-from profiler_job.jobs.contract.step_limit import DATA, UNKNOWN, StepLimit
+from profiler_job.jobs.contract.step_limit import CAUSES, DATA, GAPS, LAUNCHES, UNKNOWN, StepLimit
 
 from .nsys_files import Export
 from .profiles import NAMES, profile
@@ -429,6 +429,15 @@ def test_the_cpu_is_named_with_how_long_the_gpu_waits(tmp_path):
         "CPU: launches 6.43 µs",
         FROM_CAPTURE,
     ]
+
+
+def test_gaps_between_kernels_that_were_launched_are_no_wait_for_launches(tmp_path):
+    export = Export()
+    for number in range(100):
+        export.launch(number, start=1000 + 100 * number, end=1035 + 100 * number)
+    first, _, causes, *_ = _lines(export, tmp_path)
+    assert "limited by the CPU" in first and CAUSES[GAPS] in first and CAUSES[LAUNCHES] not in first
+    assert CAUSES[GAPS] in causes and CAUSES[LAUNCHES] not in causes
 
 
 def test_communication_that_nothing_hides_is_named(tmp_path):

@@ -27,7 +27,8 @@ from tests import packed
 from tests.insight.contradictions import find_contradictions
 
 DATA = Path(__file__).parents[1] / "data"
-PATTERNS = ("h200_captures/*.packed", "h200_runs/*/*.packed", "*.packed", "h200_followed/*/*.packed")
+OF_RUNS = ("runs", "followed", "threads", "triton")
+PATTERNS = ("*.packed", "h200_captures/*.packed", *(f"h200_{name}/*/*.packed" for name in OF_RUNS))
 OF_SCRIPTS = "h200_scripts/*/*/profile.sqlite.*"
 CAPTURES = sorted(path for pattern in (*PATTERNS, OF_SCRIPTS) for path in DATA.glob(pattern))
 
