@@ -242,8 +242,8 @@ def _find_contradictions(known: Mapping[str, Any], learned: Mapping[str, Any], c
     is_whole = bool(layers) and max(layers) - min(layers) + 1 == len(layers) and min(layers) in (0, 1)
     num_layers = known.get("num_layers")
     if is_whole and num_layers and len(layers) != num_layers:
-        found = format_count(len(layers), "layer")
-        lines.append(f"its ranges are of {found}, but {known['size']} has {num_layers}: counted as {known['size']}")
+        num_ranges, size = format_count(len(layers), "layer"), known["size"]
+        lines.append(f"its ranges are of {num_ranges}, but {size} has {num_layers}: counted as {size}")
     return lines
 
 

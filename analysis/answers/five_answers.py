@@ -14,6 +14,7 @@ from profiler_job.analysis.metrics.ordering import rank_first_seen, sort_stably
 from profiler_job.analysis.pages.questions import QUESTIONS, attention_cost
 from profiler_job.analysis.pages.questions.top_kernel import SCOPES
 from profiler_job.analysis.render.answer import Answer, Column
+from profiler_job.jobs.contract.handouts import ATTENTION_RANGES
 from profiler_job.jobs.contract.quantities import format_share, format_time
 from profiler_job.jobs.contract.words import NOT_MEASURED, format_count, inflect
 
@@ -239,9 +240,10 @@ def _write_top_kernel(answer: Answer, folder: Folder) -> WrittenAnswer:
         )
     if (claim := answer.claims["share"]).holds:
         high = claim.values["high"]
+        span, share = _share_span(forward["share"]), format_share(high["share"])
         sentences.append(
-            f"The top kernel takes {_share_span(forward['share'])} of the kernel time of a forward pass: "
-            f"{format_share(high['share'])} in {md.case(high, folder.by)}."
+            f"The top kernel takes {span} of the kernel time of a forward pass"
+            f"{', as' if span == share else f': {share}'} in {md.case(high, folder.by)}."
         )
         sentences.append(
             f"There it is called {_count(high['calls'])} in one forward pass, launched {_where(high['modules'])}."
@@ -286,9 +288,10 @@ def _write_beyond_gemm(answer: Answer, folder: Folder) -> WrittenAnswer:
     sentences = []
     if (claim := answer.claims["rest"]).holds:
         low, high = claim.values["low"], claim.values["high"]
+        span = _share_span(pd.Series([low["rest"], high["rest"]]))
         sentences.append(
-            f"Kernels other than matmuls take {_share_span(pd.Series([low['rest'], high['rest']]))} of the kernel time "
-            f"of a forward pass, most in {md.case(high, folder.by)}."
+            f"Kernels other than matmuls take {span} of the kernel time of a forward pass, {_most(span)} in "
+            f"{md.case(high, folder.by)}."
         )
     if (claim := answer.claims["leading_family"]).holds:
         facts = claim.values
@@ -414,9 +417,10 @@ def _write_attention_cost(answer: Answer, folder: Folder) -> WrittenAnswer:
     sentences, missing = [], []
     measured = rows[rows["time_ratio"].notna()]
     if len(measured):
+        span = _ratio_span(measured["both_time_ratio"])
         sentences.append(
-            f"Softmax takes {_ratio_span(measured['both_time_ratio'])} as long as the two matmuls of attention (QKᵀ "
-            f"and AV) together, most in {md.case(measured.loc[measured['both_time_ratio'].idxmax()], folder.by)}."
+            f"Softmax takes {span} as long as the two matmuls of attention (QKᵀ and AV) together, {_most(span)} in "
+            f"{md.case(measured.loc[measured['both_time_ratio'].idxmax()], folder.by)}."
         )
         if len(known := measured.dropna(subset="both_flop_ratio")):
             sentences.append(
@@ -438,10 +442,8 @@ def _write_attention_cost(answer: Answer, folder: Folder) -> WrittenAnswer:
     is_fused = rows["run_id"].astype(str).isin(folder.fused_runs) & rows["time_ratio"].isna()
     rows = rows.assign(**{NOT_MEASURED: rows[NOT_MEASURED].mask(is_fused, FUSED)})
     if (rows[NOT_MEASURED] == attention_cost.NO_RANGES).any():
-        missing.append(
-            "Ranges inside attention: `attention_scores` around QKᵀ, `softmax` around the softmax, `attention_output` "
-            "around the product with V."
-        )
+        wanted = ", ".join(f"`{name}` around {what}" for name, what in ATTENTION_RANGES.items())
+        missing.append(f"Ranges inside attention: {wanted}.")
     cost = answer.tables["cost"].columns
     keys = ("scores_ns", "softmax_ns", "output_ns", "both_time_ratio", "both_cost_ratio", "softmax_share")
     columns = [*_case_columns(cost, folder), *_keep(cost, rows, *keys)]
@@ -569,6 +571,11 @@ def _ratio(value: float) -> str:
 
 def _join_ends(ends: list[str]) -> str:
     return " to ".join(dict.fromkeys(ends))
+
+
+def _most(span: str) -> str:
+    """Return the word before the case of the highest value; there is none if all are the same."""
+    return "most" if " to " in span else "as"
 
 
 def _part(part: int, total: int, noun: str) -> str:

@@ -1,4 +1,4 @@
-"""The models, contexts and ranges that the hand-outs of Stanford CS336, assignment 2, ask to profile, by year.
+"""The models and ranges that the hand-outs of Stanford CS336, assignment 2, ask to profile, by year.
 
 A hand-out's names of sizes are its own: `xl` of 2026 has the shape that `2.7B` has in 2025 and in sweep files.
 """
@@ -16,12 +16,9 @@ class Shape(NamedTuple):
 
 
 class Handout(NamedTuple):
-    """What a hand-out gives. sizes: shapes by its names. contexts: tokens of a sequence; the hand-out of 2026 lets
-    students choose three powers of two above 128, up to what fits."""
+    """What a hand-out gives. sizes: shapes by its names."""
 
-    year: int
     sizes: dict[str, Shape]
-    contexts: tuple[int, ...]
     vocab_size: int = 10_000
     batch_size: int = 4
 
@@ -32,28 +29,13 @@ _COMMON = {
     "large": Shape(1280, 5120, 36, 20),
 }
 HANDOUTS = {
-    2025: Handout(
-        2025,
-        _COMMON | {"xl": Shape(1600, 6400, 48, 25), "2.7B": Shape(2560, 10240, 32, 32)},
-        (128, 256, 512, 1024),
-    ),
-    2026: Handout(
-        2026,
-        _COMMON | {"xl": Shape(2560, 10240, 32, 32), "10B": Shape(4608, 12288, 50, 36)},
-        (256, 512, 1024, 2048),
-    ),
+    2025: Handout(_COMMON | {"xl": Shape(1600, 6400, 48, 25), "2.7B": Shape(2560, 10240, 32, 32)}),
+    2026: Handout(_COMMON | {"xl": Shape(2560, 10240, 32, 32), "10B": Shape(4608, 12288, 50, 36)}),
 }
 """By year."""
 
-RANGES = {
-    "forward": "the forward pass",
-    "backward": "the backward pass",
-    "optimizer": "the optimizer's step",
-    "attention_scores": "QKᵀ, inside attention",
-    "softmax": "the softmax, inside attention",
-    "attention_output": "the product with V, inside attention",
-}
-"""Ranges that a script should push, and what they are around; the last three are for question (e)."""
+ATTENTION_RANGES = {"attention_scores": "QKᵀ", "softmax": "the softmax", "attention_output": "the product with V"}
+"""Ranges inside attention that question (e) needs, and what they are around."""
 
 
 def count_parameters(shape: Shape, vocab_size: int) -> int:

@@ -68,6 +68,15 @@ def test_the_numbers_are_those_of_the_capture(folder, tmp_path):
     assert mix["gemm_train_step [fraction]"] == pytest.approx(1500 / 2550, abs=1e-6)
 
 
+def test_one_case_is_not_called_the_most(tmp_path):
+    make_capture(tmp_path / "small_ctx128_forward.sqlite")
+    run(tmp_path, "--out", tmp_path / "answers")
+    pages = read_pages(tmp_path / "answers")
+    assert all("most in" not in page for page in pages.values())
+    (answer,) = [line for line in pages["b"].splitlines() if "The top kernel" in line]
+    assert answer.count("54.5%") == 1
+
+
 def test_a_missing_mode_is_taken_from_a_larger_step_and_says_so(tmp_path):
     make_capture(tmp_path / "small_ctx128.sqlite", "train_step")
     done = run(tmp_path, "--out", tmp_path / "answers")

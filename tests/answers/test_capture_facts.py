@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from profiler_job.analysis.answers.capture_facts import (
@@ -8,7 +10,8 @@ from profiler_job.analysis.answers.capture_facts import (
     parse_with,
     spell_size,
 )
-from profiler_job.jobs.contract.handouts import HANDOUTS
+from profiler_job.jobs.contract.handouts import HANDOUTS, Shape
+from profiler_job.jobs.sweep.plan import load_sweep
 from tests.answers.class_captures import make_capture
 
 
@@ -144,3 +147,10 @@ def test_a_size_of_ones_own_has_a_table(tmp_path):
 
 def test_options_use_the_same_words():
     assert normalise_options({"size": "2p7b", "mode": "fwd", "precision": None}) == {"size": "2.7B", "mode": "forward"}
+
+
+@pytest.mark.parametrize("year", [*HANDOUTS])
+def test_a_sweep_of_a_hand_out_has_its_models_and_batch(year):
+    sweep, handout = load_sweep(Path(f"cs336_{year}")), HANDOUTS[year]
+    assert {Shape(*(getattr(run, name) for name in Shape._fields)) for run in sweep.runs} == {*handout.sizes.values()}
+    assert {(run.batch_size, run.vocab_size) for run in sweep.runs} == {(handout.batch_size, handout.vocab_size)}
