@@ -4,6 +4,7 @@ import shutil
 
 import pandas as pd
 import pytest
+from markdown_it import MarkdownIt
 from typer.testing import CliRunner
 
 from profiler_job.__main__ import app
@@ -49,6 +50,9 @@ def test_a_folder_gives_five_pages_that_a_code_host_shows(folder, tmp_path):
         assert re.findall(r"<(?!!--)", page) == []
         widths = {len(row) for row in read_table(page)}
         assert len(widths) == 1
+        shown = MarkdownIt("commonmark").enable("table").render(page)
+        assert (shown.count("<h1>"), shown.count("<table>"), shown.count("<img ")) == (1, 1, 1)
+        assert "|" not in re.sub(r"<table>.*?</table>", "", shown, flags=re.DOTALL) and "**" not in shown
         for name in re.findall(r"\]\(([\w.-]+)\)", page):
             assert (tmp_path / "answers" / name).is_file()
     index = (tmp_path / "answers" / "index.md").read_text(encoding="utf-8")
