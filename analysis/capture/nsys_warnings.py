@@ -13,7 +13,10 @@ from profiler_job.jobs.contract.words import format_count
 WARNING, ERROR = 2, 3
 MOST_WARNINGS, LONGEST_WARNING = 5, 300
 MOST_ROWS = 10_000
-UNUSED = "the program used no CUDA, ended before it did, or a process that nsys does not follow used it"
+UNUSED = (
+    "the program used no CUDA, ended before it did, or a process that nsys does not follow used it: "
+    "`nsys profile --trace-fork-before-exec=true` follows forked ones"
+)
 CAUSES = {
     r"CUDA driver version .* is not supported": "use an nsys that is newer than the driver: `install-nsys --package`",
     r"No CUDA events|CUDA profiling might": UNUSED,

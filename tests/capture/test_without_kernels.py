@@ -65,6 +65,7 @@ def test_a_capture_without_events_tells_whether_cuda_was_traced(tmp_path, traced
     with pytest.raises(ExportError) as raised:
         read(path)
     assert ("used no CUDA" in str(raised.value)) == traced
+    assert ("--trace-fork-before-exec=true" in str(raised.value)) == traced
     assert ("--trace=cuda,nvtx" in str(raised.value)) != traced
 
 
