@@ -1,7 +1,8 @@
 """Facts about the captures of a folder that no capture holds: model size, context length, batch size, mode, precision.
 
 Each fact comes from the first of these that gives it: `captures.toml` or `captures.csv` in the folder, the options of
-the command, the name of the file and of its folders. What a capture itself shows is added by `capture_steps`.
+the command, the name of the file and of its folders, the names of its ranges where a fact of NEEDED still lacks. What
+kernels show is added by `captures_recording`.
 """
 
 import csv
@@ -13,6 +14,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from profiler_job.analysis.capture.capture_data import ExportError
+from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.capture.profiles import find_profiles
 from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.handouts import HANDOUTS, Shape, find_shapes
@@ -26,7 +29,7 @@ TEXTS = ("size", "mode", "precision", "status")
 FACTS = (*TEXTS, *NUMBERS)
 NEEDED = {"size": "--size", "context_length": "--context-length"}
 """Facts without which a capture has no place in a table, and the option that gives each."""
-FILE, OPTION, NAME, HANDOUT = "file of facts", "option", "file name", "hand-out"
+FILE, OPTION, NAME, HANDOUT, RANGE = "file of facts", "option", "file name", "hand-out", "range"
 """Where a fact is from."""
 
 MODE_WORDS = {
@@ -50,6 +53,11 @@ _NAMED_NUMBERS = {
     "num_layers": r"(?:num[-_ ]?layers|n[-_ ]?layers|layers|l)",
     "num_heads": r"(?:num[-_ ]?heads|n[-_ ]?heads|heads|h)",
 }
+_RANGE_NUMBERS = {
+    "context_length": r"(?:context|ctx|seq(?:uence)?)(?:[-_ ]?len(?:gth)?)?",
+    "batch_size": r"(?:batch[-_ ]?size|bsz)",
+}
+"""The words of `_NAMED_NUMBERS` that mean nothing else in the name of a range, where `c 3` may be a chunk."""
 _PRECISIONS = {"bfloat16": "bf16", "bf16": "bf16", "tf32": "tf32", "fp32": "fp32", "float32": "fp32", "fp16": "fp16"}
 _LEAST_CONTEXT = 32
 _GPU = r"(?:[ghb]|gb|gh)?[abhv](?:10|30|40|100|200|300)[gs]?|l40s?|t4|rtx[-_ ]?\w*"
@@ -102,6 +110,8 @@ def collect_facts(
         facts.learn(common, FILE)
         facts.learn(options, OPTION)
         facts.learn(parse_with(pattern, facts.name) if pattern else parse_name(facts.name), NAME)
+        if any(name not in facts.known for name in NEEDED) and facts.known.get("status", "ok") == "ok":
+            facts.learn(_read_range_facts(path), RANGE)
         captures.append(facts)
     for number, row in enumerate(rows):
         if row in absent_rows:
@@ -276,6 +286,30 @@ def parse_name(name: str) -> dict[str, Any]:
     if "context_length" not in facts and len(powers) == 1:
         facts["context_length"] = powers[0]
     return facts
+
+
+def parse_ranges(names: Iterable[str]) -> dict[str, Any]:
+    """Return the facts that the names of ranges give: a context length and a batch size by the word before them, and
+    the size of a name that has one of them, or nothing else. A fact for which two names have two values is left out."""
+    values: dict[str, set[Any]] = {fact: set() for fact in ("size", *_RANGE_NUMBERS)}
+    for text in map(str.lower, names):
+        has_number = False
+        for fact, word in _RANGE_NUMBERS.items():
+            for match in re.finditer(rf"{_SEPARATOR}{word}[-_= :]*(\d{{1,7}})(k?){_END}", text):
+                values[fact].add(_read_count(match))
+                has_number = True
+        size = _last(rf"{_SEPARATOR}({_SIZE}){_END}", text)
+        if size and (has_number or size[1] == text.strip()):
+            values["size"].add(spell_size(size[1]))
+    return {fact: of_fact.pop() for fact, of_fact in values.items() if len(of_fact) == 1}
+
+
+def _read_range_facts(path: Path) -> dict[str, Any]:
+    try:
+        names = read(path).ranges["name"]
+    except ExportError:  # said with its reason when the capture is read for the answers
+        return {}
+    return parse_ranges(map(str, names.cat.categories))
 
 
 def _read_count(match: re.Match[str]) -> int:

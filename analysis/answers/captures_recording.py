@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from profiler_job.analysis.answers.capture_facts import CaptureFacts, FactsError
+from profiler_job.analysis.answers.capture_facts import RANGE, CaptureFacts, FactsError
 from profiler_job.analysis.answers.capture_steps import BY_RANGES, CaptureSteps, find_steps
 from profiler_job.analysis.answers.derived_modes import derive_modes
 from profiler_job.analysis.answers.markdown_text import UNKNOWN, list_some
@@ -159,6 +159,8 @@ def _read_parts(facts: CaptureFacts, phases: dict[str, str]) -> tuple[list[_Part
     problems = capture.problems | placed_steps.attribution.problems
     notes = [f"{what}: {consequence}" for what, consequence in problems.items()]
     notes += placed_steps.notes
+    if from_ranges := [name for name, source in facts.where.items() if source == RANGE]:
+        notes.append(f"names of its ranges gave {' and '.join(from_ranges)}")
     learned = _learn_from_kernels(capture)
     notes += _find_contradictions(facts.known, learned, capture)
     facts.learn(learned, "kernels")

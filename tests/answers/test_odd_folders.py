@@ -5,7 +5,7 @@ import os
 import pandas as pd
 import pytest
 
-from profiler_job.analysis.answers.capture_facts import FactsError, collect_facts, parse_name
+from profiler_job.analysis.answers.capture_facts import FactsError, collect_facts, parse_name, parse_ranges
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from tests.answers.answering import read_pages, read_table, run
 from tests.answers.class_captures import FORWARD, GEMM, make_capture, make_step
@@ -30,6 +30,31 @@ from tests.capture.traces import make_training
 )
 def test_a_name_gives_its_facts_and_no_others(name, known):
     assert parse_name(name) == known
+
+
+@pytest.mark.parametrize(
+    ("names", "known"),
+    [
+        (["benchmark/medium ctx=512", "forward"], {"size": "medium", "context_length": 512}),
+        (["2.7B", "seq_len: 1k", "batch_size=4"], {"size": "2.7B", "context_length": 1024, "batch_size": 4}),
+        (["medium", "large", "context 128", "context 256"], {}),
+        (["h.11", "c 3", "batch_7", "step 512", "layer_64", "small_kernels"], {}),
+    ],
+)
+def test_names_of_ranges_give_what_they_do_not_contradict(names, known):
+    assert parse_ranges(names) == known
+
+
+def test_a_capture_is_placed_by_its_ranges_and_says_so(tmp_path):
+    made, at = Export(), 1_000
+    made.gpu(number=0, process=1, device=0)
+    for _ in range(3):
+        start, at = at, make_step(made, at + 10, "forward", 1, True)
+        made.push("small seq_len=256", start, at)
+    made.sqlite(tmp_path / "run7.sqlite")
+    done = run(tmp_path, "--out", tmp_path / "answers", "--handout", 2025)
+    assert read_table(read_pages(tmp_path / "answers")["a"])[-1][:2] == ["small", "256"]
+    assert "names of its ranges gave size and context_length" in " ".join(done.stderr.split())
 
 
 def test_names_that_need_care_are_shown(tmp_path):
