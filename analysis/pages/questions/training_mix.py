@@ -289,7 +289,8 @@ def _select_measured(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _select_backward(phase_shares: pd.DataFrame) -> pd.DataFrame:
-    known = "in_backward" in phase_shares
+    """Steps with the three phases that the claim compares: a step of forward and backward alone has no optimizer."""
+    known = {"in_forward", "in_backward", "in_optimizer"} <= {*phase_shares}
     return phase_shares[phase_shares["in_backward"].notna()] if known else phase_shares.head(0)
 
 
