@@ -15,7 +15,7 @@ MOST_WARNINGS, LONGEST_WARNING = 5, 300
 MOST_ROWS = 10_000
 UNUSED = (
     "the program used no CUDA, ended before it did, or a process that nsys does not follow used it: "
-    "`nsys profile --trace-fork-before-exec=true` follows forked ones"
+    "`nsys profile --trace-fork-before-exec=true` follows forked ones; with `--capture-range`, look whether it opened"
 )
 CAUSES = {
     r"CUDA driver version .* is not supported": "use an nsys that is newer than the driver: `install-nsys --package`",
@@ -48,11 +48,12 @@ def explain_no_kernels(tables: ExportTables, api: pd.DataFrame) -> dict[str, str
     num_launches = sum(cuda_api.find_group(str(name)) == "launch" for name in api["name"])
     if num_launches:
         problems[f"{format_count(num_launches, 'launch')} and no kernel"] = (
-            "the capture ended before they ran, or this nsys does not know the driver"
+            "the capture ended before they ran, or this nsys does not know the driver (WSL 2: update both)"
         )
     elif not problems:
         problems["no kernel was launched while nsys recorded"] = (
-            "record the part that works on the GPU, and trace CUDA with `nsys profile --trace=cuda,nvtx`"
+            "record the part that works on the GPU, and trace CUDA with `nsys profile --trace=cuda,nvtx`; with "
+            "`--capture-range`, look whether the range opened"
         )
     return problems
 
