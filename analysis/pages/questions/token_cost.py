@@ -254,6 +254,7 @@ def _draw_lines(key: str, value: str, title: str, rows: pd.DataFrame) -> Chart:
     rows = rows.drop_duplicates(["state", "size", "context_length"]).assign(note="")
     rows = rows.assign(clock=rows["state"], millions=(rows["num_parameters"] / 1e6).round())
     along = {"x": "millions", "x_title": "million parameters (log scale)"} if value == "cost" else {}
+    rows = rows[rows["millions"] > 0] if along else rows
     unit = "USD per 1M tokens (log scale)" if value == "cost" else "tokens/s (log scale)"
     order = [state for state in home_cases.STATES if state in set(rows["clock"])]
     model = f" of {rows['size'].iloc[0]}" if len(rows) and not along else ""
