@@ -11,6 +11,10 @@ TERM = re.compile(
 )
 
 
+OF_PROGRAM = ("commands.md", "output.md")
+"""Pages that describe the program and no recording."""
+
+
 def remove_term_links(page: str) -> str:
     """Return the Markdown of a page with each link to the glossary replaced by the term alone."""
     return TERM.sub(lambda match: match["markdown"] or match["html"], page)

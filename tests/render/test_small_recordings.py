@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from profiler_job.analysis.site import combine, write_site
-from tests.page_words import read_page
+from tests.page_words import OF_PROGRAM, read_page
 from tests.synthetic import recording
 
 PLURALS = r"(?:run|case|step|kernel|pass|model|size|context length|row|check|call|time|layer|core)(?:e?s)\b"
@@ -19,9 +19,9 @@ BAD = re.compile(
 
 
 def words(folder):
-    """Text of each page as a reader sees it, on one line."""
+    """Text of each page about the recording as a reader sees it, on one line."""
     found = {}
-    for path in sorted(folder.rglob("*.md")):
+    for path in sorted(path for path in folder.rglob("*.md") if path.name not in OF_PROGRAM):
         text = re.sub(r"<figure.*?</figure>|<dl.*?</dl>", "", read_page(path), flags=re.DOTALL)
         text = re.sub(r"<[^>]*>", "", text)
         found[str(path.relative_to(folder))] = " ".join(html.unescape(text).replace("**", "").split())

@@ -50,8 +50,7 @@ def test_a_lead_has_steps_whose_processes_agree(module, key, main, studies, band
     question = MODULES[module]
     answer = page_context.ask(question, studies[question.study], main=main, studies=studies, bands=bands)
     claim = answer.claims[key]
-    if not claim.holds:
-        pytest.skip("nothing may be quoted")
+    assert claim.holds or claim.rows.empty
     read = [main, *studies.values()] if module == "ladder" else [studies[question.study], main]
     known = [measure_apart(rec) for rec in read]
     for row in claim.rows.to_dict("records"):
