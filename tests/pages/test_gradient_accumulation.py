@@ -84,6 +84,7 @@ def test_a_page_shows_it(tmp_path, rec, undrawn):
     study = dataclasses.replace(rec, manifest=rec.manifest | {"study": gradient_accumulation.STUDY})
     question_pages.write_questions(rec, tmp_path, {gradient_accumulation.STUDY: study})
     page = read_page(tmp_path / "report" / "gradient-accumulation.md")
-    assert "Cut into 2 micro-batches" in page and "**1.2×** the time of the whole batch" in page
+    assert "Cut into 2 micro-batches" in page and "keeps the GPU busy for" in page
+    assert "The step takes **" not in page, "of one process a run the CPU's part is not known"
     assert re.search(r"\| small +\| +512 \| +2 \| +13\.4 \(13\.4–13\.4\) \| +1\.20 \|", page)
     assert "batch 4 in 1 and 2 micro-batches" in page
