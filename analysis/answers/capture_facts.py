@@ -54,10 +54,12 @@ _NAMED_NUMBERS = {
     "num_heads": r"(?:num[-_ ]?heads|n[-_ ]?heads|heads|h)",
 }
 _RANGE_NUMBERS = {
-    "context_length": r"(?:context|ctx|seq(?:uence)?)(?:[-_ ]?len(?:gth)?)?",
+    "context_length": r"(?:(?:context|ctx)(?:[-_ ]?len(?:gth)?)?|seq(?:uence)?[-_ ]?len(?:gth)?)",
     "batch_size": r"(?:batch[-_ ]?size|bsz)",
 }
 """The words of `_NAMED_NUMBERS` that mean nothing else in the name of a range, where `c 3` may be a chunk."""
+_EMBEDDED = re.compile(r"(?:aten::)?embedding, .*sizes = \[\[\d+, \d+\], \[(\d+), (\d+)\]")
+"""The look-up of a batch of sequences, as PyTorch names it where sizes of tensors are recorded."""
 _PRECISIONS = {"bfloat16": "bf16", "bf16": "bf16", "tf32": "tf32", "fp32": "fp32", "float32": "fp32", "fp16": "fp16"}
 _LEAST_CONTEXT = 32
 _GPU = r"(?:[ghb]|gb|gh)?[abhv](?:10|30|40|100|200|300)[gs]?|l40s?|t4|rtx[-_ ]?\w*"
@@ -289,11 +291,15 @@ def parse_name(name: str) -> dict[str, Any]:
 
 
 def parse_ranges(names: Iterable[str]) -> dict[str, Any]:
-    """Return the facts that the names of ranges give: a context length and a batch size by the word before them, and
-    the size of a name that has one of them, or nothing else. A fact for which two names have two values is left out."""
+    """Return the facts that the names of ranges give: a context length and a batch size by the word before them or from
+    the sizes of the tokens that are looked up, and the size of a name that has one of them, or nothing else. A fact for
+    which two names have two values is left out."""
     values: dict[str, set[Any]] = {fact: set() for fact in ("size", *_RANGE_NUMBERS)}
     for text in map(str.lower, names):
         has_number = False
+        if (tokens := _EMBEDDED.match(text)) and int(tokens[1]) > 1:  # one row are positions
+            values["batch_size"].add(int(tokens[1]))
+            values["context_length"].add(int(tokens[2]))
         for fact, word in _RANGE_NUMBERS.items():
             for match in re.finditer(rf"{_SEPARATOR}{word}[-_= :]*(\d{{1,7}})(k?){_END}", text):
                 values[fact].add(_read_count(match))

@@ -43,7 +43,8 @@ _COLLECTIVE = "record_param_comms"
 _PLAIN_OPERATORS = {"detach", "detach_", "PythonDispatchMode", "PythonSubclass"}
 """Operators that PyTorch writes without a namespace, and its ways through Python: neither is a range of the user."""
 _AROUND_NODE = "autograd::engine::evaluate_function"
-_MATMULS = re.compile(r"aten::(?:mm|addmm|bmm|baddbmm|linear|matmul|_scaled_mm|scaled_dot_product_attention)")
+_SIZED = re.compile(r"aten::(?:mm|addmm|bmm|baddbmm|linear|matmul|_scaled_mm|scaled_dot_product_attention|embedding)")
+"""Operators whose names keep the sizes of their tensors: matmuls, and the look-up of the tokens of a batch."""
 _BYTES_OF = {
     **dict.fromkeys(("char", "byte", "bool", "int8", "uint8", "float8_e4m3fn", "float8_e5m2"), 1),
     **dict.fromkeys(("half", "bfloat16", "short", "int16", "float16"), 2),
@@ -198,7 +199,7 @@ class TraceColumns:
         key: tuple[Any, ...] = (event.name, arguments.sequence)
         if arguments.shapes is not None:
             self.has_shapes = True
-            if _MATMULS.fullmatch(str(event.name)):
+            if _SIZED.fullmatch(str(event.name)):
                 key = (event.name, arguments.sequence, str(arguments.shapes))
         if (number := self._names.get(key)) is not None:
             return number

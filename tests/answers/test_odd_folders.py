@@ -5,7 +5,7 @@ import os
 import pandas as pd
 import pytest
 
-from profiler_job.analysis.answers.capture_facts import FactsError, collect_facts, parse_name, parse_ranges
+from profiler_job.analysis.answers.capture_facts import RANGE, FactsError, collect_facts, parse_name, parse_ranges
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from tests.answers.answering import read_pages, read_table, run
 from tests.answers.class_captures import FORWARD, GEMM, make_capture, make_step
@@ -38,7 +38,15 @@ def test_a_name_gives_its_facts_and_no_others(name, known):
         (["benchmark/medium ctx=512", "forward"], {"size": "medium", "context_length": 512}),
         (["2.7B", "seq_len: 1k", "batch_size=4"], {"size": "2.7B", "context_length": 1024, "batch_size": 4}),
         (["medium", "large", "context 128", "context 256"], {}),
-        (["h.11", "c 3", "batch_7", "step 512", "layer_64", "small_kernels"], {}),
+        (
+            [
+                "aten::embedding, op_id = 3, sizes = [[50257, 768], [8, 512], [], [], []]",
+                "aten::embedding, op_id = 4, sizes = [[1024, 768], [1, 512], [], [], []]",
+                "aten::linear, op_id = 5, sizes = [[8, 512, 768], [768, 768], [768]]",
+            ],
+            {"batch_size": 8, "context_length": 512},
+        ),
+        (["h.11", "c 3", "batch_7", "step 512", "layer_64", "small_kernels", "aten::mm, seq = 512"], {}),
     ],
 )
 def test_names_of_ranges_give_what_they_do_not_contradict(names, known):
@@ -198,6 +206,14 @@ def test_one_capture_in_several_formats_counts_once(tmp_path):
     assert done.exit_code == ExitCode.OK
     assert "small_ctx128_forward_pqtdir: the same case and mode (forward)" in done.stderr
     assert len(pd.read_csv(tmp_path / "answers" / "captures.csv")) == 1
+
+
+def test_a_trace_is_placed_by_the_sizes_of_its_tokens(tmp_path):
+    trace = make_training()
+    trace.operate("aten::embedding", 1022, 2, **{"Input Dims": [[10000, 768], [4, 256], [], [], []]})
+    trace.write(tmp_path / "small_train.json")
+    (facts,) = collect_facts(tmp_path, {}, handout=2025)
+    assert (facts.known["context_length"], facts.where["context_length"]) == (256, RANGE)
 
 
 def test_traces_of_pytorch_are_answered_without_naming_nsys(tmp_path):
