@@ -13,6 +13,7 @@ from profiler_job.analysis.pages.explore import shorten_names
 from profiler_job.analysis.pages.extreme_rows import extremes, format_percent_span, give_largest, span
 from profiler_job.analysis.pages.question import Inputs, Question, Section
 from profiler_job.analysis.recording.run_table import keep_runs
+from profiler_job.analysis.recording.store import Recording
 from profiler_job.analysis.reference.gpu_prices import find_price
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
@@ -37,7 +38,7 @@ def answer(given: Inputs) -> Answer:
     """What a million tokens of a training step cost at the list price of the GPU, in FP32, in BF16 as people train, and
     compiled; how much of the step is work at the GPU's peak; and the same steps on two kinds of GPU.
 
-    Steps are unprofiled medians of the reference Transformer on one GPU, the batch in one piece. The price is that of
+    Steps are unprofiled medians of the reference Transformer on one GPU, the batch in one piece. The price is in
     `gpu_prices.toml`; MFU is of the dense peak of the run's precision. What matmuls and attention take of a profiled
     step beyond MFU runs below peak. Two GPUs are compared where all axes of a step are equal.
     """
@@ -72,7 +73,7 @@ class TokenCostData:
         return self.states.loc[self.states.dropna(subset=["cost"]).groupby("size", sort=False)["cost"].idxmin()]
 
 
-def _frames(recordings: Sequence[Any]) -> TokenCostData:
+def _frames(recordings: Sequence[Recording]) -> TokenCostData:
     steps = [_measure_steps(rec) for rec in recordings]
     every = pd.concat([of.assign(number=number) for number, of in enumerate(steps)], ignore_index=True)
     chosen = pd.DataFrame(
@@ -91,7 +92,7 @@ def _frames(recordings: Sequence[Any]) -> TokenCostData:
     )
 
 
-def _measure_steps(rec: Any) -> pd.DataFrame:
+def _measure_steps(rec: Recording) -> pd.DataFrame:
     """Measure each plain training step of the reference Transformer."""
     ok = run_grid.select_known_shapes(run_grid.select_measured_runs(rec.runs))
     ok = ok.astype({name: str for name in ok if ok[name].dtype == "category"} | {"run_id": str})
@@ -108,7 +109,7 @@ def _measure_steps(rec: Any) -> pd.DataFrame:
     return runs.assign(cost=runs["usd_per_hour"] / 3600 / runs["tokens_per_s"] * 1e6)
 
 
-def _measure_budget(rows: pd.DataFrame, recordings: Sequence[Any]) -> pd.DataFrame:
+def _measure_budget(rows: pd.DataFrame, recordings: Sequence[Recording]) -> pd.DataFrame:
     """Add the parts of BUDGET and the GPU's busy time to steps; NaN of those that were not profiled."""
     parts = []
     for number, of_rec in rows.groupby("number"):
