@@ -160,7 +160,7 @@ def _read_parts(facts: CaptureFacts, phases: dict[str, str]) -> tuple[list[_Part
     notes = [f"{what}: {consequence}" for what, consequence in problems.items()]
     notes += placed_steps.notes
     if from_ranges := [name for name, source in facts.where.items() if source == RANGE]:
-        notes.append(f"names of its ranges gave {' and '.join(from_ranges)}")
+        notes.append(f"its ranges gave {' and '.join(name.replace('_', ' ') for name in from_ranges)}")
     learned = _learn_from_kernels(capture)
     notes += _find_contradictions(facts.known, learned, capture)
     facts.learn(learned, "kernels")

@@ -35,5 +35,5 @@ def mark_quotable(differs: pd.Series, *steady: pd.Series) -> pd.Series:
     """Mark the rows whose ratio may be quoted: the steps differ measurably, and the runs of all sides are `steady`."""
     is_quotable = differs.astype(bool)
     for of_side in steady:
-        is_quotable &= of_side == True  # noqa: E712 (missing where a side was not measured)
+        is_quotable &= of_side.eq(True)  # missing where a side was not measured
     return is_quotable

@@ -62,7 +62,7 @@ def test_a_capture_is_placed_by_its_ranges_and_says_so(tmp_path):
     made.sqlite(tmp_path / "run7.sqlite")
     done = run(tmp_path, "--out", tmp_path / "answers", "--handout", 2025)
     assert read_table(read_pages(tmp_path / "answers")["a"])[-1][:2] == ["small", "256"]
-    assert "names of its ranges gave size and context_length" in " ".join(done.stderr.split())
+    assert "its ranges gave size and context length" in " ".join(done.stderr.split())
 
 
 def test_names_that_need_care_are_shown(tmp_path):

@@ -9,7 +9,7 @@ import pandas as pd
 
 from profiler_job.analysis.metrics import differences, kernel_time, per_rank, run_grid, timing, waiting
 from profiler_job.analysis.metrics.differences import Bands
-from profiler_job.analysis.metrics.steady import find_steady_runs
+from profiler_job.analysis.metrics.steady import find_steady_runs, mark_quotable
 from profiler_job.analysis.pages.case_columns import band_column, case_headings, spread_column
 from profiler_job.analysis.pages.extreme_rows import (
     count_all,
@@ -200,7 +200,7 @@ def _claim_fused(frames: OptimizerCostData) -> list[Claim]:
             facts=lambda rows: {"num_faster": is_faster(rows).sum()},
         ),
         _gain("timer", "time", fused),
-        _gain("step", "step", fused[fused["steady"] & (fused[f"steady_{BASE}"] == True)]),  # noqa: E712 (or missing)
+        _gain("step", "step", fused[mark_quotable(fused["steady"], fused[f"steady_{BASE}"])]),
         Claim(
             "share",
             run_grid.only(frames.measured, "kernel_ns", "step_busy_ns", "kernel_share"),
