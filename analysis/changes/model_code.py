@@ -152,7 +152,7 @@ def compile_models(program: Program, options: str = "") -> FoundEdits:
         trainer = {"arguments": ("torch_compile_mode", options.partition("=")[2])}
     if (by_trainer := set_trainer(program, trainer)) is not None:
         return by_trainer
-    compiled = find_compilation(program)
+    compiled = find_compilation(program, options)
     if compiled:
         return compiled
     edits: list[Edit] = []
@@ -230,21 +230,26 @@ def _find_in_others(program: Program, model: str) -> tuple[SourceFile, ast.stmt 
     return program.script, None
 
 
-def find_compilation(program: Program) -> FoundEdits | None:
-    """Find where a script compiles a model already: present, or a line to write if a condition decides."""
+def find_compilation(program: Program, options: str = "") -> FoundEdits | None:
+    """Find where a script compiles a model already: present, or a line to write if a condition decides. options: one
+    argument, which is added to the call if it has none of that name."""
+    name, _, value = options.partition("=")
     for file, call in program.find_all_calls():
         is_method = isinstance(call.func, ast.Attribute) and call.func.attr == "compile" and not call.args
         if file.resolve(call.func) != "torch.compile" and not is_method:
             continue
         if is_method and file.resolve(call.func).startswith("re."):
             continue
+        edit = file.set_keyword(call, name, value) if name and find_argument(call, name) is None else None
+        edits = (edit,) if edit else ()
         node: ast.AST = file.find_statement(call)
         while not isinstance(node, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef):
             node = file.parents[node]
             if isinstance(node, ast.If) and "__name__" not in ast.unparse(node.test):
                 why = f"already written, below `if {ast.unparse(node.test)}`: make it so"
-                return FoundEdits(to_write=(LineToWrite(file.name, call.lineno, ast.unparse(call), why),))
-        return FoundEdits(present=file.name_place(call))
+                line = LineToWrite(file.name, call.lineno, ast.unparse(call), why)
+                return FoundEdits(edits=edits, to_write=(line,))
+        return FoundEdits(edits=edits, present="" if edits else file.name_place(call))
     return None
 
 

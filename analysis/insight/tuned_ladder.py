@@ -277,9 +277,11 @@ def _tabulate_steps(tuning: Tuning, price: GpuPrice | None) -> pd.DataFrame:
 
 def _label_step(step: LadderStep, before: LadderStep | None) -> str:
     """Return what a step of the ladder adds, and what it takes the place of."""
-    replaced = [name_change(name) for name in (before.changes if before else ()) if name not in step.changes]
+    known = before.changes if before else ()
+    replaced = [name_change(name) for name in known if name not in step.changes]
     instead = f", not {' and '.join(replaced)}" if replaced else ""
-    return f"+ {name_change(step.change)}{instead}"
+    added = [name_change(name) for name in step.changes if name not in known] or [name_change(step.change)]
+    return f"+ {' and '.join(added)}{instead}"
 
 
 def _name_ends(ratio: TuneRatio | None, prefix: str) -> dict[str, float | None]:

@@ -139,10 +139,11 @@ class BaseStep(TuningRecord):
 
 
 class LadderStep(TuningRecord):
-    """One change that was kept, on top of those before it.
+    """One change that was kept, on top of those before it, and with it those whose gain the CPU hid.
 
-    change: the one that is new. changes: all of them, in the order in which they were kept. step_ns: median of its last
-    rounds, in which the step before, for `ratio_before`, and the script without changes, for `ratio_base`, took part.
+    change: the one that was measured. changes: all of them, in the order in which they were kept. step_ns: median of
+    its last rounds, in which the step before, for `ratio_before`, and the script without changes, for `ratio_base`,
+    took part.
     ratio_base: None until it is measured; step_ns cannot be compared with the script without changes until then, since
     a machine is faster at one moment than at another. precision: as in BaseStep.
     """

@@ -5,6 +5,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import reduce
 from statistics import median
 from typing import Any, Protocol
 
@@ -53,7 +54,9 @@ from profiler_job.jobs.executor.tuned_script import OverBudgetError, VariantFail
 
 LEAST_SAVING = 0.01
 """Part of a step that a candidate must be able to save."""
-TURN_S = 0.25
+TURN_S = 0.15
+FIRST_ROUNDS = 3
+"""Rounds after which a clear difference is believed; the ladder is measured again as a whole."""
 MOST_ROUNDS = 18
 PAIRS_OF_PROCESSES = 2
 REMAKING = (COMPILE, COMPILE_BLOCKS, CUDA_GRAPHS, BF16, FUSED_ATTENTION)
@@ -73,8 +76,10 @@ WEAKER_THAN = {
 """Changes that would take the place of a kept one which does more."""
 COMPILED_AGAIN = (BF16, TF32, FUSED_ATTENTION, PADDING, KEEP_ACTIVATIONS)
 """Changes of what a compiled model computes."""
-MUCH = 0.05
+MUCH = 0.02
 """Part of a step that such a change must be able to save to be measured before the model is compiled."""
+LEAST_HIDDEN = 0.03
+"""Part of the kernel time that a change must save to go with what relieves the CPU, though the step is no shorter."""
 IDLING = 0.15
 """Part of a step that the GPU idles, from which on the CPU limits it."""
 SEEN = {Outcome.FAILED, Outcome.OUT_OF_MEMORY, Outcome.NOT_POSSIBLE, Outcome.KEPT, Outcome.BOUND}
@@ -120,7 +125,8 @@ class Search:
         self.draw = random.Random(tuning.seed)
         self.facts: dict[str, Any] = {}
         self.shares: dict[str, Any] = {}  # of the variant that is fastest until now
-        self.compiled_s = 0.0  # the longest that a kept change took to compile
+        self.compiled_s = 0.0  # the longest that a change took to compile
+        self.hidden: tuple[str, ...] = ()  # changes that save kernel time, while the CPU limits the step
         self.is_by_processes = False
 
     # -------------------------------------------------------------------------------------------------- the whole
@@ -244,9 +250,9 @@ class Search:
                 self.update()
 
     def bound_candidates(self) -> list[tuple[str, float | None]]:
-        """Return the candidates that are worth a measurement, and what each could save, largest first. Unless the CPU
-        limits the step, what could save much in the model itself comes before what compiles it: each change of a
-        compiled model compiles it again. What is only a bound comes last."""
+        """Return the candidates that are worth a measurement, and what each could save; what could save most in a
+        second of the search comes first. What could save much in the model itself comes before what compiles it: each
+        change of a compiled model compiles it again. What is only a bound comes last."""
         worthwhile: list[tuple[str, float | None]] = []
         for name in self.candidates:
             if CHANGES[name].needs_process or not self.is_open(name):
@@ -259,8 +265,8 @@ class Search:
 
         def rank(candidate: tuple[str, float | None]) -> tuple[bool, bool, float]:
             name, saving = candidate
-            is_first = name in COMPILED_AGAIN and (saving is None or saving >= MUCH) and not self.is_cpu_limited
-            return CHANGES[name].is_bound, not is_first, -(saving or 0.0)
+            is_first = name in COMPILED_AGAIN and not self.is_compiled and (saving is None or saving >= MUCH)
+            return CHANGES[name].is_bound, not is_first, -(saving or 0.0) / self.estimate_s(name)
 
         return sorted(worthwhile, key=rank)
 
@@ -312,7 +318,8 @@ class Search:
     def measure(self, name: str, could_save: float | None) -> None:
         """Measure a candidate on top of the changes that were kept, and keep it if it is faster."""
         began, before = self.clock(), self.current
-        after = add_change(before, name)
+        hidden = self.hidden if name in COMPILING else ()
+        after = reduce(add_change, (*hidden, name), before)
         tried = Tried(change=name, on_top_of=before, outcome=Outcome.NOT_REACHED, could_save=could_save)
         self.tuning.tried = [
             each
@@ -320,27 +327,46 @@ class Search:
             if not (each.change == name and each.outcome is Outcome.SKIPPED_BELOW_1_PERCENT)
         ]
         bound = "" if could_save is None else f", which could save up to {could_save:.0%}"
-        self.say(f"measuring {LABELS[name]}{bound}")
+        with_them = f" with {' and '.join(LABELS[each] for each in hidden)}" if hidden else ""
+        self.say(f"measuring {LABELS[name]}{with_them}{bound}")
         try:
             by_processes = self.is_by_processes or CHANGES[name].needs_process
             tried.method = Method.PROCESSES if by_processes else Method.TURNS
             times = self.pair_processes(before, after) if by_processes else self.pair_turns(before, after)
             tried.ratio, tried.step_ns, tried.peak_bytes = times
             tried.outcome = self.judge(name, tried.ratio)
+            if tried.outcome is Outcome.NOT_FASTER and self.is_cpu_limited and not by_processes:
+                self.note_hidden(tried, after)
         except VariantFailedError as error:
+            if hidden:  # it may be one of these that fails
+                self.hidden = ()
+                return self.measure(name, could_save)
             tried.outcome = Outcome.OUT_OF_MEMORY if error.is_oom else Outcome.FAILED
             tried.message = str(error)
         except OverBudgetError:
             tried.message = "the time was over while it was measured"
+            self.tuning.tried.append(tried)
             raise
         finally:
             tried.seconds = round(self.clock() - began, 1)
-            self.tuning.tried.append(tried)
             if name in COMPILING:
                 self.compiled_s = max(self.compiled_s, tried.seconds)
+        self.tuning.tried.append(tried)
         self.say(format_tried(tried))
         if tried.outcome is Outcome.KEPT:
             self.keep(tried, after)
+
+    def note_hidden(self, tried: Tried, after: tuple[str, ...]) -> None:
+        """Note a change that saves kernel time which the CPU hides: it is measured again with what relieves the CPU, in
+        one compilation."""
+        if tried.change in COMPILING or self.is_compiled:
+            return
+        kernels = self.ask("profile", variant=list(after))["kernels"]
+        before_ns = self.shares["kernels"]["busy"]
+        saved = 1 - kernels["busy"] / before_ns if kernels and before_ns else 0.0
+        if saved >= LEAST_HIDDEN:
+            self.hidden = add_change(self.hidden, tried.change)
+            tried.message = f"it saves {saved:.0%} of the kernel time, but the GPU waits for the CPU"
 
     def judge(self, name: str, ratio: TuneRatio) -> Outcome:
         if CHANGES[name].is_bound:
@@ -350,6 +376,8 @@ class Search:
     def keep(self, tried: Tried, changes: tuple[str, ...]) -> None:
         assert tried.ratio is not None and tried.step_ns is not None and tried.method is not None
         is_first = not self.tuning.ladder
+        for name in {*changes} - {tried.change, *self.current}:
+            self.list_tried(name)[-1].outcome = Outcome.KEPT
         self.tuning.ladder.append(
             LadderStep(
                 change=tried.change,
@@ -374,8 +402,10 @@ class Search:
         in ns."""
         rounds: list[list[float]] = []
         while True:
-            rounds += self.take_turns([before, after], FEWEST_PAIRS, self.left_s - self.reserve_s)
-            ratio = compare_rounds([times[0] for times in rounds], [times[1] for times in rounds])
+            rounds += self.take_turns([before, after], FIRST_ROUNDS, self.left_s - self.reserve_s)
+            ratio = compare_rounds([times[0] for times in rounds], [times[1] for times in rounds], spread=self.spread)
+            if len(rounds) < FEWEST_PAIRS and not is_faster(ratio):
+                continue
             if is_decided(ratio) or len(rounds) >= MOST_ROUNDS:
                 self.note_base(before, [times[0] for times in rounds])
                 return ratio, median(times[1] for times in rounds), None
@@ -443,9 +473,9 @@ class Search:
         """Take back the last steps if all together they are no faster than one before them."""
         ladder = self.tuning.ladder
         while len(ladder) > 1 and not is_faster(ladder[-1].ratio_before) and ladder[-1].ratio_before.high < 1.0:
-            dropped = ladder.pop()
-            for tried in self.list_tried(dropped.change):
-                if tried.outcome is Outcome.KEPT:
+            ladder.pop()
+            for tried in self.tuning.tried:
+                if tried.outcome is Outcome.KEPT and tried.change not in self.current:
                     tried.outcome = Outcome.NOT_FASTER
                     tried.message = "it was faster at first, and not when all steps of the ladder took turns"
 

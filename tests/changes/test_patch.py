@@ -156,6 +156,30 @@ def test_what_a_script_has_is_present():
     }
 
 
+def test_cuda_graphs_go_into_a_compilation_that_the_script_has():
+    script = """
+        import torch
+        model = torch.compile(torch.nn.Linear(8, 8))
+        model(1).mean().backward()
+    """
+    patch = make_patch(program_of(script), ["cuda_graphs"])
+    assert patch.is_full and 'torch.compile(torch.nn.Linear(8, 8), mode="reduce-overhead")' in patch.diff
+    again = make_patch(program_of(text_after(patch, "train.py")), ["cuda_graphs"])
+    assert not again.diff and again.present == {"cuda_graphs": "train.py:3"}
+    decided = make_patch(
+        program_of("""
+        import torch
+        model = torch.nn.Linear(8, 8)
+        if COMPILE:
+            model = torch.compile(model)
+        model(1).mean().backward()
+    """),
+        ["cuda_graphs"],
+    )
+    assert 'torch.compile(model, mode="reduce-overhead")' in decided.diff
+    assert [line.line for line in decided.to_write["cuda_graphs"]] == [5]
+
+
 def test_what_the_script_decides_is_left_to_write():
     script = """
         import torch

@@ -7,7 +7,7 @@ import pytest
 
 from profiler_job.jobs.contract.changes import CHANGES
 from profiler_job.jobs.contract.tuning import Method, NoLossCode, Outcome, Tuning
-from profiler_job.jobs.executor.tune_search import LEAST_SAVING, Search
+from profiler_job.jobs.executor.tune_search import FIRST_ROUNDS, LEAST_SAVING, Search
 from profiler_job.jobs.executor.tuned_script import OverBudgetError, VariantFailedError, VariantRun
 
 MS = 1e6
@@ -117,11 +117,11 @@ EFFECTS = {"bf16": 0.5, "fused_adamw": 0.1, "compile": 0.2, "fused_attention": -
 def test_what_could_save_most_is_measured_first_and_what_is_faster_is_kept():
     script = SimulatedScript(EFFECTS)
     tuning = search(script)
-    assert list_ladder(tuning) == ["bf16", "compile", "fused_adamw"], "compiled after changes of the model"
+    assert list_ladder(tuning) == ["bf16", "fused_adamw", "compile"], "what compiles takes longest, so it comes last"
     assert script.asked[0] == [(), ("bf16",)]
     assert outcomes(tuning, "fused_attention")[0] is Outcome.NOT_FASTER
     winner = tuning.winner
-    assert winner.changes == ("bf16", "compile", "fused_adamw") and winner.method is Method.TURNS
+    assert winner.changes == ("bf16", "fused_adamw", "compile") and winner.method is Method.TURNS
     assert winner.ratio_base.low <= 1 / (0.5 * 0.9 * 0.8) <= winner.ratio_base.high
     assert all(step.ratio_before.low > 1 for step in tuning.ladder)
     assert tuning.is_complete and {tried.change for tried in tuning.tried} == {
@@ -136,12 +136,69 @@ def test_what_could_not_save_1_percent_is_skipped():
     assert all(tried.could_save < LEAST_SAVING and tried.ratio is None for tried in skipped)
 
 
-def test_cuda_graphs_come_first_where_the_gpu_waits_for_the_cpu():
+def test_cuda_graphs_are_the_first_that_compile_where_the_gpu_waits_for_the_cpu():
     script = SimulatedScript({"cuda_graphs": 0.5, "bf16": 0.0}, parts={"matmul": 0.2, "other": 0.1})
     tuning = search(script)
     assert list_ladder(tuning) == ["cuda_graphs"]
-    assert script.asked[0] == [(), ("cuda_graphs",)]
+    compiling = [asked[1] for asked in script.asked if {"compile", "compile_blocks", "cuda_graphs"} & {*asked[1]}]
+    assert compiling[0] == ("cuda_graphs",)
     assert Outcome.KEPT not in outcomes(tuning, "compile")
+
+
+@dataclass
+class CpuLimitedScript(SimulatedScript):
+    """A step takes 100 ms of the CPU, 20 in CUDA graphs; kernels take 60, less what changes save of them."""
+
+    def time_step(self, changes) -> float:
+        cpu = (20 if "cuda_graphs" in changes else 100) * MS * self.draw.lognormvariate(0, self.noise)
+        return max(cpu, self.time_kernels(changes))
+
+    def time_kernels(self, changes) -> float:
+        kernels = 60 * MS
+        for name in changes:
+            kernels *= 1 - self.effects.get(name, 0.0)
+        return kernels
+
+    def ask(self, request, left_s):
+        answer = super().ask(request, left_s)
+        if request["kind"] == "profile":
+            kernels = self.time_kernels(request["variant"])
+            answer["kernels"] |= {
+                "busy": kernels,
+                "matmul": kernels / 2,
+                "other": kernels / 2,
+                "unaligned": kernels / 4,
+            }
+        return answer
+
+
+def test_what_the_cpu_hides_is_measured_with_cuda_graphs_in_one_compilation():
+    script = CpuLimitedScript({"bf16": 0.5, "padding": 0.2, "tf32": 0.01})
+    tuning = search(script)
+    compiled = [asked[1] for asked in script.asked if "cuda_graphs" in asked[1] and len(asked) == 2]
+    assert compiled[0] == ("bf16", "padding", "cuda_graphs")
+    assert list_ladder(tuning) == ["cuda_graphs"] and tuning.winner.changes == compiled[0]
+    assert tuning.winner.ratio_base.times_as_fast == pytest.approx(100 / 24, rel=0.02)
+    for name in ("bf16", "padding"):
+        assert outcomes(tuning, name) == [Outcome.KEPT]
+    assert outcomes(tuning, "tf32")[-1] is not Outcome.KEPT, "1% of the kernels is too little to go with them"
+
+
+def test_what_the_cpu_hides_is_dropped_if_it_breaks_the_compilation():
+    class Broken(CpuLimitedScript):
+        def fail(self, changes):
+            if {"padding", "cuda_graphs"} <= {*changes}:
+                raise VariantFailedError("broken")
+
+    tuning = search(Broken({"bf16": 0.5, "padding": 0.2}))
+    assert list_ladder(tuning)[0] == "cuda_graphs" and "padding" not in tuning.winner.changes
+
+
+def test_a_clear_difference_takes_fewer_rounds():
+    script = SimulatedScript({"bf16": 0.5}, noise=0.0)
+    tuning = search(script, asked=("bf16",))
+    tried = next(tried for tried in tuning.tried if tried.change == "bf16")
+    assert tried.ratio.num_pairs == FIRST_ROUNDS and tried.outcome is Outcome.KEPT
 
 
 def test_a_candidate_is_measured_again_after_a_change_that_remakes_the_script():
@@ -159,7 +216,7 @@ def test_out_of_memory_ends_a_variant_and_not_the_run():
     full = VariantFailedError("it ended (exit code 1): CUDA out of memory", is_oom=True)
     tuning = search(SimulatedScript(EFFECTS, failures={"bf16": full}))
     assert outcomes(tuning, "bf16") == [Outcome.OUT_OF_MEMORY]
-    assert list_ladder(tuning) == ["compile", "fused_adamw"]
+    assert list_ladder(tuning) == ["fused_adamw", "compile"]
     assert "out of memory" in next(tried.message for tried in tuning.tried if tried.change == "bf16")
 
 
@@ -196,7 +253,7 @@ def test_a_compilation_that_takes_too_long_is_not_reached():
     script = SimulatedScript(EFFECTS, compile_s=500.0)
     tuning = search(script, minutes=2)
     assert script.now <= 120 + 1e-6 and outcomes(tuning, "compile") == [Outcome.NOT_REACHED]
-    assert list_ladder(tuning) == ["bf16"] and tuning.confirmation.winner_ns
+    assert list_ladder(tuning) == ["bf16", "fused_adamw"] and tuning.confirmation.winner_ns
 
 
 def test_an_interrupted_search_goes_on_where_it_was():
@@ -207,7 +264,7 @@ def test_an_interrupted_search_goes_on_where_it_was():
     assert list_ladder(cut_off) == ["bf16"] and not cut_off.is_complete
     again = SimulatedScript(EFFECTS)
     tuning = search(again, cut_off)
-    assert list_ladder(tuning) == ["bf16", "compile", "fused_adamw"] and tuning.is_complete
+    assert list_ladder(tuning) == ["bf16", "fused_adamw", "compile"] and tuning.is_complete
     assert [(), ("bf16",)] not in again.asked, "what was measured is not measured again"
     assert Outcome.NOT_REACHED not in {tried.outcome for tried in tuning.tried}
     assert tuning.used_s == pytest.approx(script.now + again.now, abs=0.2)
