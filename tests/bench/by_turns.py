@@ -4,10 +4,12 @@ python -m tests.bench.by_turns --mark "step " --pairs 300 -- python train.py
 
 Some steps of the script are followed, the next left alone, and so on in one process: the host's speed changes too much
 from minute to minute to compare two processes. The script must wait for the GPU in each step and then print a line
-that begins with the mark, and run for as many steps; of each turn the first step is left out. Printed as JSON: pairs of
-neighbouring turns, median step of the bare ones in ms, and the median ratio of a pair's medians, followed over bare,
-with its 95% interval (bootstrap over pairs). With --control both kinds of turns are bare: what the measurement makes of
-no difference.
+that begins with the mark, and run for as many steps; of each turn the first step is left out. With --updates N a step
+is N updates of optimizers, and the GPU is waited for after each: for a script that prints seldom.
+
+Printed as JSON: pairs of neighbouring turns, median step of the bare ones in ms, and the median ratio of a pair's
+medians, followed over bare, with its 95% interval (bootstrap over pairs). With --control both kinds of turns are bare:
+what the measurement makes of no difference.
 """
 
 import argparse
@@ -17,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +31,7 @@ DRAWS = 4000
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mark", default="step ", help="how the line begins that the script prints after each step")
+    parser.add_argument("--updates", type=int, default=0, help="of optimizers in a step, in place of a mark")
     parser.add_argument("--pairs", type=int, default=300, help="of turns (300)")
     parser.add_argument("--steps", type=int, default=4, help="in a turn (4)")
     parser.add_argument("--control", action="store_true", help="leave the steps of both kinds alone")
@@ -35,18 +39,20 @@ def main() -> None:
     args = parser.parse_args()
     if args.steps < 2 or args.pairs < 1:
         sys.exit("at least 2 steps in a turn, and 1 pair")
-    facts = run(args.script, args.mark, args.pairs, args.steps, args.control)
+    facts = run(args.script, args.mark, args.pairs, args.steps, args.control, args.updates)
     print(json.dumps(judge(facts, args.steps, args.control)))
 
 
-def run(script: list[str], mark: str, pairs: int, steps: int, is_control: bool = False) -> dict:
+def run(
+    script: list[str], mark: str, pairs: int, steps: int, is_control: bool = False, updates: int = 0
+) -> dict[str, Any]:
     """The steps of the script, as inside_turns wrote them."""
     with tempfile.TemporaryDirectory() as folder:
         load = f"import runpy; runpy.run_path({str(INSIDE)!r})"
         Path(folder, "sitecustomize.py").write_text(load, encoding="utf-8")
         out = Path(folder, "steps.json")
         settings = {"injected": str(ROOT / "jobs" / "follow"), "out": str(out)}
-        settings |= {"mark": mark, "pairs": pairs, "steps": steps, "is_control": is_control}
+        settings |= {"mark": mark, "pairs": pairs, "steps": steps, "is_control": is_control, "updates": updates}
         path = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
         environment = os.environ | {"PROFILER_JOB_TURNS": json.dumps(settings), "PYTHONPATH": path}
         done = subprocess.run(script, env=environment, stdout=subprocess.DEVNULL, check=False)

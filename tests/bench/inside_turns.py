@@ -10,6 +10,7 @@ import os
 import random
 import sys
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.machinery import ModuleSpec
@@ -28,7 +29,8 @@ WARM_UP = 15
 class Settings(NamedTuple):
     """injected: folder of what follows scripts. out: file for the steps. mark: how the line begins that the script
     prints at the end of each step. pairs: of turns, after which the script ends. steps: in a turn. is_control: whether
-    the steps of both kinds are left alone, which shows the noise of the measurement."""
+    the steps of both kinds are left alone, which shows the noise of the measurement. updates: of optimizers in a step,
+    which then ends without a line."""
 
     injected: str
     out: str
@@ -36,6 +38,14 @@ class Settings(NamedTuple):
     pairs: int
     steps: int
     is_control: bool = False
+    updates: int = 0
+
+
+class SteadyHooks(OrderedDict):
+    """Hooks that may be taken out while they are called."""
+
+    def values(self) -> Any:
+        return list(super().values())
 
 
 class Turns:
@@ -47,7 +57,7 @@ class Turns:
         self.is_active = True  # whether what follows the script is in it
         self.hooks: list[list] = []  # [register, hook, handle] of an optimizer's step
         self.steps: list[dict] = []
-        self.num_seen = 0
+        self.num_seen = self.num_updates = 0
         self.began_at = 0
         self.num_before = 0  # steps followed before the first turn
         self.random = random.Random(0)
@@ -60,11 +70,17 @@ class Turns:
         sys.modules[PACKAGE] = module_from_spec(package)
         follow = import_module(f"{PACKAGE}.install")
         optimizer = import_module("torch.optim.optimizer")
+        register_bare = optimizer.register_optimizer_step_post_hook
         follow.wrap = self.switched(follow.wrap)
         for name in ("register_optimizer_step_pre_hook", "register_optimizer_step_post_hook"):
             setattr(optimizer, name, self.record_hook(getattr(optimizer, name)))
+        if self.settings.updates:
+            optimizer._global_optimizer_post_hooks = SteadyHooks()
+            optimizer._global_optimizer_pre_hooks = SteadyHooks()
         plan = follow.Plan(out=f"{self.settings.out}.ranks", skip=WARM_UP - 5, steps=sys.maxsize)
         self.follower = follow.install(plan)
+        if self.settings.updates:
+            register_bare(self.end_update)
 
     def switched(self, wrapped: Callable) -> Callable:
         """`wrapped`, but the bare function is called in the steps that are left alone."""
@@ -104,6 +120,14 @@ class Turns:
             for model in follower.models:  # of a script without an optimizer
                 follower.hooks.append(model.register_forward_pre_hook(follower.before_call, with_kwargs=True))
                 follower.hooks.append(model.register_forward_hook(follower.after_call, always_call=True))
+
+    def end_update(self, *_: Any) -> None:
+        self.num_updates += 1
+        if self.num_updates % self.settings.updates == 0:
+            cuda = import_module("torch.cuda")
+            if cuda.is_initialized():
+                cuda.synchronize()
+            self.end_step()
 
     def end_step(self) -> None:
         now = time.perf_counter_ns()
@@ -155,7 +179,8 @@ def install() -> None:
     turns, process, bare_print = Turns(settings), os.getpid(), builtins.print
 
     def print_or_end_step(*args: Any, **options: Any) -> None:
-        if args and str(args[0]).startswith(settings.mark) and os.getpid() == process:
+        is_mark = args and not settings.updates and str(args[0]).startswith(settings.mark)
+        if is_mark and os.getpid() == process:
             turns.end_step()
         else:
             bare_print(*args, **options)
