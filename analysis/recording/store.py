@@ -47,7 +47,7 @@ from profiler_job.jobs.contract.integrity import (
     restore,
 )
 from profiler_job.jobs.contract.invalid_data import describe_invalid
-from profiler_job.jobs.contract.layout import MANIFEST, STATUSES
+from profiler_job.jobs.contract.layout import MANIFEST, SCRIPT, STATUSES
 from profiler_job.jobs.contract.modes import MODES
 from profiler_job.jobs.contract.outputs import check_folder, is_recording, replace_folder
 from profiler_job.jobs.contract.studies import find_recordings
@@ -564,7 +564,9 @@ def make_frame(name: str, table: pa.Table, file: Path) -> pd.DataFrame:
         for key, rows, allowed in (("status", frame, STATUSES), ("mode", finished, MODES)):
             if strange := {*rows[key].dropna().astype(str)} - {*allowed}:
                 raise RecordingError(f"{file} has a run of the unknown {key} {min(strange)}; ingest again")
-        if without := [column for column in AT_LEAST_ONE if (finished[column].dropna() < 1).any()]:
+        # The batch of a script may not be known, as where a step trains two models.
+        counted = finished.assign(batch_size=finished["batch_size"].mask(finished["workload"] == SCRIPT))
+        if without := [column for column in AT_LEAST_ONE if (counted[column].dropna() < 1).any()]:
             raise RecordingError(f"{file} has a finished run with {without[0]} below 1; ingest again")
         known = {column: finished[column].notna() for column in OF_FINISHED_RUNS}
         if without := [column for column, has in known.items() if has.any() and not has.all()]:

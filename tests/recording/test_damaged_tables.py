@@ -93,3 +93,16 @@ def test_such_a_recording_is_refused_with_a_line(recording, change):
         assert "mistake of profiler-job" not in done.output, done.output
         assert done.exit_code != 70
         assert change in ("no steps", "no numbers of parameters") or done.exit_code != 0
+
+
+def test_a_script_whose_batch_is_not_known_is_read(recording):
+    """A GAN trains two models in a step."""
+
+    def change(table):
+        script = pa.array(["script"] * table.num_rows)
+        return _set_no_batch(table.set_column(table.column_names.index("workload"), "workload", script))
+
+    _replace(recording, "runs", change)
+    assert (store.load(recording).runs["batch_size"] == 0).all()
+    done = CliRunner().invoke(app, ["answers", str(recording), "--out", str(recording.parent / "answers")])
+    assert done.exit_code == 0, done.output
