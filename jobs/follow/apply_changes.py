@@ -116,6 +116,20 @@ class Changes:
         obstacles = {name: change.explain_obstacle(self.models) for name, change in self.changes.items()}
         return {name: reason for name, reason in obstacles.items() if reason}
 
+    def describe_optimizer(self) -> dict[str, Any] | None:
+        """Describe the optimizer that can be given a fused form: its `kind`, and its `parameters`; None if there is
+        not exactly one."""
+        made = [each for change in self.changes.values() for each in getattr(change, "made", ())]
+        unique = list({id(optimizer): optimizer for optimizer in made}.values())
+        if len(unique) != 1:
+            return None
+        parameters = [parameter for group in unique[0].param_groups for parameter in group["params"]]
+        described = [
+            {"shape": list(each.shape), "stride": list(each.stride()), "dtype": str(each.dtype).removeprefix("torch.")}
+            for each in parameters
+        ]
+        return {"kind": type(unique[0]).__name__, "parameters": described}
+
     def facts(self) -> dict[str, Any]:
         """Return `applied`, a list of names, and `not_applied`, the reasons by name."""
         outcomes = {name: change.outcome() for name, change in self.changes.items()}

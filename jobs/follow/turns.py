@@ -26,10 +26,12 @@ from .follow import Follower
 from .host_waits import SyncCalls
 from .kernel_shares import KernelTrace, add_up_kernels
 from .matmul_precision import read_matmul_precision
+from .measured_parts import PartsMeasurement
 from .module_ranges import ModuleRanges
 from .plan import Plan, Stage
 from .script_facts import describe_call, find_autocast_dtype, read_machine, unwrap
 from .script_places import Places
+from .step_calls import CallRecorder
 from .step_clock import StepClock
 from .wrapping import wrap
 
@@ -55,6 +57,8 @@ class TurnsFollower(Follower):
         self.places = Places()
         self.running: Steps | None = None
         self.parts: list[tuple[str, StepClock]] | None = None  # phases of profiled steps, while they are timed
+        self.issued: IssueClock | None = None  # while phases are launched one by one
+        self.recorder: CallRecorder | None = None
         self.first_call: dict[str, Any] = {}  # of the model that is trained
         self.num_backwards = 0  # since the last step
         self.backwards: list[int] = []
@@ -103,12 +107,16 @@ class TurnsFollower(Follower):
             yield
             return
         self.phases.append(name)
+        if self.issued is not None:
+            self.issued.note("", self.synchronize)
         clock = StepClock()
         try:
             yield
         finally:
             self.phases.pop()
             clock.note_end()
+            if self.issued is not None:
+                self.issued.note(name, self.synchronize)
             if self.parts is not None:
                 self.parts.append((name, clock))
 
@@ -168,6 +176,10 @@ class TurnsFollower(Follower):
     def measure(self, request: dict[str, Any]) -> Steps:
         if request["kind"] == "profile":
             return self.profile_steps(request["variant"])
+        if request["kind"] == "calls":
+            return self.record_calls()
+        if request["kind"] == "parts":
+            return self.measure_parts(request["parts"])
         return self.take_turns(request["variants"], request["rounds"], request["turn_s"], request["seed"])
 
     def describe(self) -> dict[str, Any]:
@@ -213,6 +225,33 @@ class TurnsFollower(Follower):
             "float32_matmul_precision": read_matmul_precision(),
         }
 
+    def record_calls(self) -> Steps:
+        """Return the calls of a step without changes (`calls`), its optimizer, and how long the CPU takes to launch
+        each phase (`issue`, ns)."""
+        yield from self.warm_up(())
+        self.synchronize()
+        self.parts, self.issued = [], IssueClock()
+        for _ in range(PROFILED_STEPS):
+            yield
+            self.issued.note("", self.synchronize)
+        issue = {name: time_ns / PROFILED_STEPS for name, time_ns in self.issued.times.items()}
+        self.issued = None
+        self.recorder = CallRecorder(lambda: self.phases[0] if self.phases else "")
+        self.recorder.__enter__()
+        try:
+            yield
+        finally:
+            self.recorder.__exit__(None, None, None)
+            self.parts = None
+        return {"calls": self.recorder.calls, "optimizer": self.changes.describe_optimizer(), "issue": issue}
+
+    def measure_parts(self, parts: Sequence[Any]) -> Steps:
+        """Return the times of parts of a step, each alone, as `PartsMeasurement` does."""
+        self.synchronize()
+        times = PartsMeasurement(self.recorder.numbers if self.recorder else {}).measure(parts)
+        yield
+        return times
+
     def warm_up(self, variant: Sequence[str]) -> Steps:
         """Take steps of a variant until they are as fast as they get: it may be compiled in the first."""
         self.changes.switch(variant)
@@ -257,6 +296,20 @@ class TurnsFollower(Follower):
             rounds.append(times)
         self.changes.switch(())
         return {"rounds": rounds}
+
+
+class IssueClock:
+    """How long the CPU takes to launch parts of a step, each with an empty queue before it. times: ns by name."""
+
+    def __init__(self) -> None:
+        self.times: dict[str, float] = {}
+        self.begin = perf_counter_ns()
+
+    def note(self, name: str, synchronize: Callable[[], None]) -> None:
+        """Note the part that ends here, and wait for the GPU."""
+        self.times[name] = self.times.get(name, 0.0) + perf_counter_ns() - self.begin
+        synchronize()
+        self.begin = perf_counter_ns()
 
 
 def write_json(file: Path, content: Any) -> None:

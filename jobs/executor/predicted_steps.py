@@ -1,0 +1,147 @@
+"""What a step would take with changes: the sum of its parts, each measured alone on the GPU at hand. Nothing is fitted
+to recordings; the only numbers that are not measured are the widths of intervals."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from profiler_job.jobs.contract.ranges import OPTIMIZER
+from profiler_job.jobs.executor.changed_calls import CHANGED, Call, change_calls, find_kind, list_inputs
+
+SPREAD = {"matmul": 0.04, "attention": 0.08, "optimizer": 0.05, "other": 0.08}
+"""By how much the sum of each kind of part may be wrong, as a part of it."""
+SPREAD_OF_CPU = 0.15
+OVERLAP = 8
+"""Exponent of the norm that joins the times of GPU and CPU: where they are equal, the step is 9% longer than either."""
+BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "bfloat16": 2, "float16": 2}
+MATMUL_KINDS = ("matmul", "convolution")
+Part = Mapping[str, Any]
+Times = dict[str, tuple[float, float] | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictedStep:
+    """A step with changes, in ns: its time with an interval, and what the GPU and the CPU need for it alone."""
+
+    step_ns: float
+    low_ns: float
+    high_ns: float
+    gpu_ns: float
+    cpu_ns: float
+
+
+class StepParts:
+    """Predicts steps of a script. step: `calls`, `optimizer` and `issue` (ns of the CPU by phase) of a step without
+    changes. shares: of the same (see `jobs.follow.turns`). measure: returns two times of parts, as
+    `jobs.follow.measured_parts` does."""
+
+    def __init__(
+        self,
+        step: Mapping[str, Any],
+        shares: Mapping[str, Any],
+        measure: Callable[[Sequence[Part]], Sequence[tuple[float, float] | None]],
+    ):
+        self.step, self.shares, self.measure = step, shares, measure
+        self.times: Times = {}
+        self.base = self.sum_parts(())
+
+    def predict(self, changes: Sequence[str]) -> PredictedStep | None:
+        """Predict the step with changes; None if the calls of one of them are not known."""
+        if not all(name in CHANGED for name in changes):
+            return None
+        before, after = self.base, self.sum_parts(changes)
+        scales = self.compare_with_step(before)
+        kinds = {kind: scales[kind] * after[kind] for kind in SPREAD}
+        gpu_ns, spread = sum(kinds.values()), sum(SPREAD[kind] * kinds[kind] for kind in SPREAD)
+        step_ns, busy_ns = float(self.shares["step_ns"]), self.find_busy(before)
+        cpu_before = sum(self.step["issue"].values()) if self.shares["kernels"] else 0.0
+        cpu_ns = max(cpu_before + after["cpu"] - before["cpu"], 0.0) if cpu_before else 0.0
+        known = join(busy_ns, cpu_before)
+        is_cpu_limited = cpu_before > busy_ns
+        factor = step_ns / known if is_cpu_limited else 1.0
+        rest_ns = 0.0 if is_cpu_limited else max(step_ns - known, 0.0)
+
+        def add(sign: int) -> float:
+            gpu, cpu = gpu_ns + sign * spread, cpu_ns * (1 + sign * SPREAD_OF_CPU)
+            return factor * join(gpu, cpu) + rest_ns
+
+        return PredictedStep(step_ns=add(0), low_ns=add(-1), high_ns=add(1), gpu_ns=gpu_ns, cpu_ns=cpu_ns)
+
+    def find_busy(self, before: Mapping[str, float]) -> float:
+        """Return how long the GPU works in a step without changes; without a GPU, the step is its parts."""
+        kernels = self.shares["kernels"]
+        return float(kernels["busy"] if kernels else self.shares["step_ns"])
+
+    def compare_with_step(self, before: Mapping[str, float]) -> dict[str, float]:
+        """Return how much longer parts of each kind take in the step than alone."""
+        kernels = self.shares["kernels"]
+        if not kernels:
+            alone = sum(before[kind] for kind in SPREAD)
+            return dict.fromkeys(SPREAD, float(self.shares["step_ns"]) / max(alone, 1.0))
+        matmuls = sum(kernels[kind] for kind in MATMUL_KINDS)
+        seen = {"matmul": matmuls, "attention": kernels["attention"]}
+        others = max(kernels["busy"] - sum(seen.values()), 0.0)
+        alone = before["other"] + before["optimizer"]
+        scales = {kind: time_ns / before[kind] if before[kind] and time_ns else 1.0 for kind, time_ns in seen.items()}
+        return scales | dict.fromkeys(("other", "optimizer"), others / alone if alone else 1.0)
+
+    def sum_parts(self, changes: Sequence[str]) -> dict[str, float]:
+        """Sum the parts of a step with changes, in ns: those of the GPU by kind, and `cpu`."""
+        calls = [call for call in change_calls(self.step, changes) if not call["is_view"]]
+        keys = [make_key(call) for call in calls]
+        missing = {key: call for key, call in zip(keys, calls) if key not in self.times}
+        if missing:
+            self.times.update(zip(missing, self.measure([*map(strip, missing.values())])))
+        sums = dict.fromkeys([*SPREAD, "cpu"], 0.0)
+        by_optimizer = False
+        for key, call in zip(keys, calls):
+            gpu, cpu = self.times[key] or self.guess(call)
+            sums[find_kind(call)] += gpu
+            is_optimizer = call["op"] == OPTIMIZER
+            by_optimizer |= is_optimizer
+            if call["phase"] != OPTIMIZER or is_optimizer:
+                sums["cpu"] += cpu
+        if not by_optimizer:
+            sums["cpu"] += float(self.step["issue"].get(OPTIMIZER, 0.0))
+        return sums
+
+    def guess(self, call: Call) -> tuple[float, float]:
+        """Guess the times of a call that cannot be measured alone: from one of the same operator, by the bytes."""
+        size = count_bytes(call)
+        for other in change_calls(self.step, ()):
+            known = self.times.get(make_key(other))
+            if other["op"] == call["op"] and known:
+                return known[0] * size / max(count_bytes(other), 1), known[1]
+        return 0.0, 0.0
+
+
+def join(gpu_ns: float, cpu_ns: float) -> float:
+    """Join the times that GPU and CPU need for a step, while the CPU runs ahead."""
+    most = max(gpu_ns, cpu_ns, 1.0)
+    return most * float((gpu_ns / most) ** OVERLAP + (cpu_ns / most) ** OVERLAP) ** (1 / OVERLAP)
+
+
+def strip(call: Call) -> Part:
+    return {name: value for name, value in call.items() if name not in ("outputs", "phase", "is_view")}
+
+
+def make_key(call: Call) -> str:
+    """Return what calls have in common that take the same time: all but the numbers of values."""
+
+    def forget(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: forget(each) for name, each in value.items() if name != "value"}
+        return [forget(each) for each in value] if isinstance(value, list) else value
+
+    return json.dumps(forget(strip(call)), sort_keys=True)
+
+
+def count_bytes(call: Call) -> int:
+    total = 0
+    for tensor in list_inputs(call):
+        size = BYTES.get(tensor["dtype"], 1)
+        for length in tensor["shape"]:
+            size *= length
+        total += size
+    return total

@@ -1,0 +1,143 @@
+"""Calls of a step as they would be with changes, compared with those of steps that have the changes."""
+
+from collections import Counter
+
+import pytest
+import torch
+from torch import nn
+
+from profiler_job.jobs.executor.changed_calls import Call, change_calls, find_kind, list_inputs, name_operator
+from profiler_job.jobs.executor.predicted_steps import StepParts, make_key
+from profiler_job.jobs.follow.measured_parts import PartsMeasurement, split_by_marks
+from profiler_job.jobs.follow.step_calls import CallRecorder
+
+MS = 1e6
+
+
+class Block(nn.Module):
+    """A layer of a Transformer with attention that is written out, or fused."""
+
+    def __init__(self, is_fused: bool):
+        super().__init__()
+        self.is_fused = is_fused
+        self.norm, self.before, self.after = nn.LayerNorm(16), nn.Linear(16, 48), nn.Linear(16, 16)
+
+    def forward(self, x):
+        query, key, value = (each.transpose(1, 2) for each in self.before(self.norm(x)).view(2, 8, 3, 4, 4).unbind(2))
+        if self.is_fused:
+            y = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        else:
+            scores = (query @ key.transpose(-1, -2)).masked_fill(torch.ones(8, 8).triu(1) > 0, float("-inf"))
+            y = scores.softmax(-1) @ value
+        return x + self.after(y.transpose(1, 2).reshape(2, 8, 16))
+
+
+def record(is_fused: bool = True, is_bf16: bool = False, vocabulary: int = 20) -> dict:
+    """Record a step of a small language model."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(vocabulary, 16), Block(is_fused), nn.GELU(), nn.Linear(16, vocabulary))
+    optimizer = torch.optim.AdamW(model.parameters())
+    tokens = torch.randint(0, vocabulary, (2, 8))
+    phases = [""]
+    recorder = CallRecorder(lambda: phases[-1])
+    with recorder:
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_bf16):
+            loss = nn.functional.cross_entropy(model(tokens).view(-1, vocabulary).float(), tokens.view(-1))
+        phases.append("backward")
+        loss.backward()
+        phases.append("optimizer")
+        optimizer.step()
+    parameters = [{"shape": list(p.shape), "stride": list(p.stride()), "dtype": "float32"} for p in model.parameters()]
+    step = {"calls": recorder.calls, "numbers": recorder.numbers}
+    return step | {"optimizer": {"kind": "AdamW", "parameters": parameters}, "issue": {"": 0.0}}
+
+
+def count(calls: list[Call], *names: str) -> Counter:
+    """Count calls of operators by the types and shapes of their tensors."""
+    return Counter(
+        (name_operator(call), *(f"{each['dtype']}{each['shape']}" for each in list_inputs(call)))
+        for call in calls
+        if name_operator(call) in names and not call["is_view"]
+    )
+
+
+@pytest.mark.parametrize("is_fused", [True, False])
+def test_types_with_autocast_are_those_of_a_step_with_autocast(is_fused):
+    expected = change_calls(record(is_fused, is_bf16=True), ())
+    changed = change_calls(record(is_fused), ["bf16"])
+    # Autocast of the CPU leaves softmax in BF16, that of a GPU does not.
+    for name in ("mm", "addmm", "bmm", "attention", "native_layer_norm", "_log_softmax", "gelu"):
+        assert count(changed, name) == count(expected, name), name
+    casts, known = (sum(count(calls, "_to_copy").values()) for calls in (changed, expected))
+    assert abs(casts - known) <= (1 if is_fused else 3) and known > 10
+
+
+def test_what_is_not_changed_stays():
+    step = record()
+    assert [make_key(call) for call in change_calls(step, ["tf32"]) if find_kind(call) != "matmul"] == [
+        make_key(call) for call in change_calls(step, ()) if find_kind(call) != "matmul"
+    ]
+    assert all(call["tf32"] for call in change_calls(step, ["tf32"]) if find_kind(call) == "matmul")
+
+
+def test_fused_attention_takes_the_place_of_attention_that_is_written_out():
+    written = change_calls(record(is_fused=False), ["fused_attention"])
+    (attention,) = [call for call in written if call["op"] == "attention"]
+    shapes = {name: attention[name]["shape"] for name in ("query", "key", "value")}
+    assert {*map(tuple, shapes.values())} == {(1, 8, 8, 4)} and attention["is_causal"]
+    assert not count(written, "bmm", "_softmax", "_softmax_backward_data", "masked_fill")
+    fused = change_calls(record(is_fused=True), ())
+    assert sum(call["op"] == "attention" for call in fused) == 1
+    assert sum(count(written, "mm", "addmm").values()) == sum(count(fused, "mm", "addmm").values())
+
+
+def test_padding_changes_the_matmuls_of_the_vocabulary():
+    changed = change_calls(record(vocabulary=1027), ["padding"])
+    sizes = {
+        size for call in changed if find_kind(call) == "matmul" for each in list_inputs(call) for size in each["shape"]
+    }
+    assert 1088 in sizes and 1027 not in sizes
+
+
+def test_a_fused_optimizer_takes_the_place_of_its_calls():
+    changed = change_calls(record(), ["fused_adamw"])
+    assert [call["op"] for call in changed if call["phase"] == "optimizer"] == ["optimizer"]
+
+
+def test_every_part_of_a_step_can_be_measured_alone():
+    step = record(is_fused=False)
+    measurement = PartsMeasurement(step["numbers"])
+    shares = {"step_ns": 50 * MS, "kernels": None}
+    parts = StepParts(step, shares, measurement.measure)
+    for changes in (["bf16", "fused_adamw"], ["fused_attention"], ["padding"]):
+        predicted = parts.predict(changes)
+        assert predicted.low_ns < predicted.step_ns < predicted.high_ns
+    assert all(times and min(times) > 0 for times in parts.times.values())
+    assert parts.predict(["compile"]) is None
+    assert parts.predict([]).step_ns == pytest.approx(50 * MS)
+
+
+def test_a_step_is_the_sum_of_its_parts_until_the_cpu_limits_it():
+    step = record(is_fused=False) | {"issue": {"": 20 * MS, "optimizer": 5 * MS}}
+
+    def measure(parts):
+        return [
+            (0.0, 0.0) if part["op"] == "aten._to_copy.default" else (MS / (1 + 3 * bool(part.get("tf32"))), 0.0)
+            for part in parts
+        ]
+
+    kernels = {"busy": 100 * MS, "matmul": 80 * MS, "convolution": 0.0, "attention": 0.0}
+    parts = StepParts(step, {"step_ns": 100 * MS, "kernels": kernels}, measure)
+    assert parts.predict(["tf32"]).step_ns == pytest.approx(40 * MS, rel=0.01)
+    slow = StepParts(step | {"issue": {"": 70 * MS}}, {"step_ns": 100 * MS, "kernels": kernels}, measure)
+    limited = slow.predict(["tf32"])
+    assert limited.step_ns == pytest.approx(70 * MS, rel=0.05) and limited.gpu_ns == pytest.approx(40 * MS)
+    assert limited.low_ns < 70 * MS < limited.high_ns
+
+
+def test_a_trace_is_split_by_its_marks():
+    spin = "at::cuda::spin_kernel(long)"
+    operations = [("fill", 0, 5), (spin, 5, 6), ("a", 6, 9), ("b", 9, 10), (spin, 11, 12), ("fill", 12, 15)]
+    operations += [(spin, 15, 16), ("c", 16, 18), (spin, 20, 21)]
+    assert split_by_marks(operations, [1, 0], 2) == [[2.0], [4.0]]
+    assert split_by_marks(operations, [1], 2) == [[], []], "a mark is missing"
