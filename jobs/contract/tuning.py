@@ -159,9 +159,18 @@ class LadderStep(TuningRecord):
     losses: LossDifference = LossDifference(reason=NoLossCode.NOT_MEASURED)
 
 
+class ExpectedRatio(TuningRecord):
+    """How many times as fast a variant was expected to be, from parts of the step that were measured alone before."""
+
+    times_as_fast: PositiveFloat
+    low: float
+    high: float
+
+
 class Tried(TuningRecord):
     """A candidate and what became of it. on_top_of: the changes that both of its variants had. could_save: the largest
-    part of a step (0 to 1) that was expected of it; None if it was not known. seconds: that it took. message: why, in
+    part of a step (0 to 1) that was expected of it; None if it was not known. expected: None if its parts are not
+    known. seconds: that it took. message: why, in
     one line, where the outcome alone does not say it."""
 
     change: str
@@ -171,6 +180,7 @@ class Tried(TuningRecord):
     ratio: TuneRatio | None = None
     step_ns: float | None = None
     could_save: float | None = None
+    expected: ExpectedRatio | None = None
     seconds: float = 0.0
     peak_bytes: int | None = None
     message: str = ""

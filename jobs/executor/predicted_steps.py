@@ -2,6 +2,7 @@
 to recordings; the only numbers that are not measured are the widths of intervals."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 from profiler_job.jobs.contract.ranges import OPTIMIZER
 from profiler_job.jobs.executor.changed_calls import CHANGED, Call, change_calls, find_kind, list_inputs
 
-SPREAD = {"matmul": 0.04, "attention": 0.08, "optimizer": 0.05, "other": 0.08}
-"""By how much the sum of each kind of part may be wrong, as a part of it."""
-SPREAD_OF_CPU = 0.15
+SPREAD = {"matmul": 0.06, "attention": 0.12, "optimizer": 0.1, "other": 0.12}
+"""By how much the time of parts of a kind, which a change brings, may be wrong."""
+SPREAD_OF_STEP, SPREAD_OF_CPU = 0.008, 0.15
+"""The same of the step without changes, and of the time of the CPU."""
 OVERLAP = 8
 """Exponent of the norm that joins the times of GPU and CPU: where they are equal, the step is 9% longer than either."""
 BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "bfloat16": 2, "float16": 2}
@@ -44,23 +46,27 @@ class StepParts:
     ):
         self.step, self.shares, self.measure = step, shares, measure
         self.times: Times = {}
+        self.lists: dict[tuple[str, ...], list[tuple[str, Call]]] = {}
         self.base = self.sum_parts(())
 
-    def predict(self, changes: Sequence[str]) -> PredictedStep | None:
-        """Predict the step with changes; None if the calls of one of them are not known."""
+    def predict(self, changes: Sequence[str], known: Sequence[str] = ()) -> PredictedStep | None:
+        """Predict the step with changes; None if the calls of one of them are not known. known: changes with which the
+        step is known, so that the interval is of what is new."""
         if not all(name in CHANGED for name in changes):
             return None
         before, after = self.base, self.sum_parts(changes)
         scales = self.compare_with_step(before)
         kinds = {kind: scales[kind] * after[kind] for kind in SPREAD}
-        gpu_ns, spread = sum(kinds.values()), sum(SPREAD[kind] * kinds[kind] for kind in SPREAD)
+        gpu_ns = sum(kinds.values())
+        spread = sum(SPREAD[kind] * scales[kind] * time_ns for kind, time_ns in self.sum_new(changes, known).items())
+        spread += SPREAD_OF_STEP * gpu_ns
         step_ns, busy_ns = float(self.shares["step_ns"]), self.find_busy(before)
         cpu_before = sum(self.step["issue"].values()) if self.shares["kernels"] else 0.0
         cpu_ns = max(cpu_before + after["cpu"] - before["cpu"], 0.0) if cpu_before else 0.0
-        known = join(busy_ns, cpu_before)
+        joined = join(busy_ns, cpu_before)
         is_cpu_limited = cpu_before > busy_ns
-        factor = step_ns / known if is_cpu_limited else 1.0
-        rest_ns = 0.0 if is_cpu_limited else max(step_ns - known, 0.0)
+        factor = step_ns / joined if is_cpu_limited else 1.0
+        rest_ns = 0.0 if is_cpu_limited else max(step_ns - joined, 0.0)
 
         def add(sign: int) -> float:
             gpu, cpu = gpu_ns + sign * spread, cpu_ns * (1 + sign * SPREAD_OF_CPU)
@@ -86,16 +92,23 @@ class StepParts:
         scales = {kind: time_ns / before[kind] if before[kind] and time_ns else 1.0 for kind, time_ns in seen.items()}
         return scales | dict.fromkeys(("other", "optimizer"), others / alone if alone else 1.0)
 
+    def list_calls(self, changes: Sequence[str]) -> list[tuple[str, Call]]:
+        """List the calls of a step with changes that do something, each with its key."""
+        wanted = tuple(changes)
+        if wanted not in self.lists:
+            calls = [call for call in change_calls(self.step, wanted) if not call["is_view"]]
+            self.lists[wanted] = [(make_key(call), call) for call in calls]
+        return self.lists[wanted]
+
     def sum_parts(self, changes: Sequence[str]) -> dict[str, float]:
         """Sum the parts of a step with changes, in ns: those of the GPU by kind, and `cpu`."""
-        calls = [call for call in change_calls(self.step, changes) if not call["is_view"]]
-        keys = [make_key(call) for call in calls]
-        missing = {key: call for key, call in zip(keys, calls) if key not in self.times}
+        calls = self.list_calls(changes)
+        missing = {key: call for key, call in calls if key not in self.times}
         if missing:
             self.times.update(zip(missing, self.measure([*map(strip, missing.values())])))
         sums = dict.fromkeys([*SPREAD, "cpu"], 0.0)
         by_optimizer = False
-        for key, call in zip(keys, calls):
+        for key, call in calls:
             gpu, cpu = self.times[key] or self.guess(call)
             sums[find_kind(call)] += gpu
             is_optimizer = call["op"] == OPTIMIZER
@@ -106,11 +119,22 @@ class StepParts:
             sums["cpu"] += float(self.step["issue"].get(OPTIMIZER, 0.0))
         return sums
 
+    def sum_new(self, changes: Sequence[str], known: Sequence[str]) -> dict[str, float]:
+        """Sum the parts that a step has with changes, and not with those that are known, by kind, in ns of the GPU."""
+        before = Counter(key for key, _ in self.list_calls(known))
+        sums = dict.fromkeys(SPREAD, 0.0)
+        for key, call in self.list_calls(changes):
+            if before[key] > 0:
+                before[key] -= 1
+            else:
+                sums[find_kind(call)] += (self.times[key] or self.guess(call))[0]
+        return sums
+
     def guess(self, call: Call) -> tuple[float, float]:
         """Guess the times of a call that cannot be measured alone: from one of the same operator, by the bytes."""
         size = count_bytes(call)
-        for other in change_calls(self.step, ()):
-            known = self.times.get(make_key(other))
+        for key, other in self.list_calls(()):
+            known = self.times.get(key)
             if other["op"] == call["op"] and known:
                 return known[0] * size / max(count_bytes(other), 1), known[1]
         return 0.0, 0.0

@@ -29,6 +29,7 @@ from profiler_job.jobs.contract.quantities import format_time
 from profiler_job.jobs.contract.tuning import (
     BaseStep,
     Confirmation,
+    ExpectedRatio,
     LadderStep,
     LossDifference,
     Method,
@@ -48,6 +49,7 @@ from profiler_job.jobs.executor.paired_ratio import (
     is_decided,
     is_faster,
 )
+from profiler_job.jobs.executor.predicted_steps import StepParts
 from profiler_job.jobs.executor.script import infer_batch
 from profiler_job.jobs.executor.tune_bounds import COMPILING, bound_saving, find_precision
 from profiler_job.jobs.executor.tuned_script import OverBudgetError, VariantFailedError, VariantRun
@@ -57,7 +59,7 @@ LEAST_SAVING = 0.01
 TURN_S = 0.15
 FIRST_ROUNDS = 3
 """Rounds after which a clear difference is believed; the ladder is measured again as a whole."""
-MOST_ROUNDS = 18
+MOST_ROUNDS = 12
 PAIRS_OF_PROCESSES = 2
 REMAKING = (COMPILE, COMPILE_BLOCKS, CUDA_GRAPHS, BF16, FUSED_ATTENTION)
 """Changes after which others, which were no faster, are measured again: they change what limits a step."""
@@ -126,6 +128,7 @@ class Search:
         self.facts: dict[str, Any] = {}
         self.shares: dict[str, Any] = {}  # of the variant that is fastest until now
         self.compiled_s = 0.0  # the longest that a change took to compile
+        self.parts: StepParts | None = None
         self.hidden: tuple[str, ...] = ()  # changes that save kernel time, while the CPU limits the step
         self.is_by_processes = False
 
@@ -199,6 +202,7 @@ class Search:
             if name in self.candidates and not self.list_tried(name):
                 self.tuning.tried.append(Tried(change=name, outcome=Outcome.NOT_POSSIBLE, message=reason))
         self.look()
+        self.measure_parts()
         if self.tuning.base is None:
             self.tuning.base = self.describe_base()
             self.say(f"without changes: {format_time(self.tuning.base.step_ns)} a step")
@@ -211,6 +215,36 @@ class Search:
             self.shares = {"step_ns": run.step_ns, "kernels": None, "phases": {}}
         else:
             self.shares = self.ask("profile", variant=list(self.current))
+
+    def measure_parts(self) -> None:
+        """Measure the parts of a step without changes, each alone, for what can be expected of changes."""
+        if self.is_by_processes or not self.shares["kernels"] or self.facts.get("compiled"):
+            return
+        with suppress(VariantFailedError):  # then only bounds are known
+            shares = self.ask("profile", variant=[]) if self.current else self.shares
+            self.parts = StepParts(self.ask("calls"), shares, lambda parts: self.ask("parts", parts=parts))
+        for tried in self.tuning.tried:
+            if tried.outcome is Outcome.NOT_POSSIBLE and tried.change == FUSED_ATTENTION:
+                tried.expected = self.expect(tried.change)  # it takes the place of attention that a script writes out
+
+    def expect(self, name: str) -> ExpectedRatio | None:
+        """Return what can be expected of a change on top of those until now; None if its parts are not known. While the
+        CPU limits the step, it is the ratio of the kernels' time, which other changes may set free."""
+        if self.parts is None:
+            return None
+        before = self.parts.predict(self.current)
+        after = self.parts.predict(add_change(self.current, name), self.current)
+        if before is None or after is None:
+            return None
+        if self.is_cpu_limited:
+            ratio = before.gpu_ns / after.gpu_ns
+            width = (after.high_ns - after.low_ns) / after.step_ns / 2
+            return ExpectedRatio(times_as_fast=ratio, low=ratio / (1 + width), high=ratio * (1 + width))
+        return ExpectedRatio(
+            times_as_fast=before.step_ns / after.step_ns,
+            low=before.step_ns / after.high_ns,
+            high=before.step_ns / after.low_ns,
+        )
 
     def describe_base(self) -> BaseStep:
         noted = {"inputs": self.facts.get("inputs", []), "forwards": self.facts["forwards"], "steps": []}
@@ -266,13 +300,18 @@ class Search:
         def rank(candidate: tuple[str, float | None]) -> tuple[bool, bool, float]:
             name, saving = candidate
             is_first = name in COMPILED_AGAIN and not self.is_compiled and (saving is None or saving >= MUCH)
+            if expected := self.expect(name):
+                saving = 1 - 1 / expected.times_as_fast
             return CHANGES[name].is_bound, not is_first, -(saving or 0.0) / self.estimate_s(name)
 
         return sorted(worthwhile, key=rank)
 
     def bound(self, name: str) -> float | None:
+        """Return the part of a step that a change could save at most; None if it is not known."""
         if self.is_by_processes:
             return None
+        if expected := self.expect(name):
+            return max(0.0, 1 - 1 / expected.high)
         return bound_saving(name, self.shares, self.current, self.find_precision(self.current))
 
     def list_tried(self, name: str) -> list[Tried]:
@@ -320,7 +359,13 @@ class Search:
         began, before = self.clock(), self.current
         hidden = self.hidden if name in COMPILING else ()
         after = reduce(add_change, (*hidden, name), before)
-        tried = Tried(change=name, on_top_of=before, outcome=Outcome.NOT_REACHED, could_save=could_save)
+        tried = Tried(
+            change=name,
+            on_top_of=before,
+            outcome=Outcome.NOT_REACHED,
+            could_save=could_save,
+            expected=None if hidden else self.expect(name),
+        )
         self.tuning.tried = [
             each
             for each in self.tuning.tried

@@ -71,7 +71,11 @@ class Follower:
     def __init__(self, plan: Plan, ranges: ModuleRanges, events: EventRanges | None = None):
         self.plan, self.ranges, self.events = plan, ranges, events
         self.capture: NsysCapture | TraceRanges = NsysCapture()
-        self.changes, self.losses, self.waits = Changes(plan.changes), Losses(), HostWaits(plan, ranges)
+        self.changes, self.losses, self.waits = (
+            Changes(plan.changes),
+            Losses(copies=plan.times_only),
+            HostWaits(plan, ranges),
+        )
         self.ranks = Ranks(Path(plan.out))
         self.process = os.getpid()  # what forks from it, such as the workers of a DataLoader, is not followed
         self.stage = Stage.SKIPPED

@@ -1,5 +1,5 @@
-"""The losses of a script: the tensors from which its backward passes start. No kernel is launched and nothing waits
-until `values` is called. Loaded into other people's scripts, as `follow` is."""
+"""The losses of a script: the tensors from which its backward passes start. Nothing waits until `values` is called, and
+unless losses are copied no kernel is launched. Loaded into other people's scripts, as `follow` is."""
 
 import math
 from typing import Any
@@ -11,9 +11,11 @@ MOST = 4096
 
 
 class Losses:
-    """The losses of backward passes that start from one number, in order."""
+    """The losses of backward passes that start from one number, in order. copies: whether to copy each, so that a CUDA
+    graph that runs again does not overwrite it."""
 
-    def __init__(self) -> None:
+    def __init__(self, copies: bool = False) -> None:
+        self.copies = copies
         self.kept: list[Tensor] = []
         self.known: list[float | str | None] = []
 
@@ -22,7 +24,7 @@ class Losses:
         if isinstance(roots, tuple | list) and len(roots) == 1:
             roots = roots[0]
         if isinstance(roots, Tensor) and roots.numel() == 1 and len(self.kept) < MOST:
-            self.kept.append(roots.detach())
+            self.kept.append(roots.detach().clone() if self.copies else roots.detach())
 
     def values(self) -> list[float | str | None]:
         """Wait for the values and return them: a value that is not finite as a string that `float` reads, None for a

@@ -392,3 +392,7 @@ def test_a_loss_that_a_later_one_has_overwritten_is_not_known():
     for value in (1.0, 2.0):
         losses.note(output.fill_(value))
     assert losses.values() == [None, 2.0]
+    copied, output = Losses(copies=True), torch.zeros(())
+    for value in (1.0, 2.0):
+        copied.note(output.fill_(value))
+    assert copied.values() == [1.0, 2.0]

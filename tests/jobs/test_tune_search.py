@@ -27,6 +27,7 @@ class SimulatedScript:
     noise: float = 0.002
     compile_s: float = 30.0
     losses: float = 0.0
+    has_parts: bool = False
     interrupt_at: int = 10**9
     now: float = 0.0
     num_asked: int = 0
@@ -61,6 +62,7 @@ class SimulatedScript:
             self.pass_time(self.starts_s, left_s)
         if request["kind"] == "describe":
             machine = {"gpu_name": "GPU", "torch": "2", "places": [], "parameter_dtypes": {"torch.float32": 9}}
+            machine |= {"compiled": not self.has_parts}
             return machine | {"world": self.world, "obstacles": self.obstacles, "forwards": 1, "inputs": []}
         if request["kind"] == "profile":
             self.fail(request["variant"])
@@ -127,6 +129,47 @@ def test_what_could_save_most_is_measured_first_and_what_is_faster_is_kept():
     assert tuning.is_complete and {tried.change for tried in tuning.tried} == {
         name for name, record in CHANGES.items() if record.is_triable
     }
+
+
+MATRIX = {"value": 0, "shape": [64, 64], "stride": [64, 1], "dtype": "float32"}
+MATMUL = {"op": "aten.mm.default", "args": [MATRIX, MATRIX | {"value": 1}], "kwargs": {}, "outputs": []}
+UPDATE = {"op": "aten.add_.Tensor", "args": [MATRIX], "kwargs": {}, "outputs": [], "phase": "optimizer"}
+
+
+@dataclass
+class ScriptOfParts(SimulatedScript):
+    """Matmuls take 60 ms, the optimizer 30, or 3 if it is fused."""
+
+    has_parts: bool = True
+
+    def ask(self, request, left_s):
+        if request["kind"] == "calls":
+            calls = [MATMUL | {"phase": "", "is_view": False}, UPDATE | {"is_view": False}]
+            return {"calls": calls, "optimizer": {"kind": "AdamW", "parameters": [MATRIX]}, "issue": {"": MS}}
+        if request["kind"] == "parts":
+            return [self.time_part(part) for part in request["parts"]]
+        return super().ask(request, left_s)
+
+    def time_part(self, part):
+        if part["op"] == "aten._to_copy.default":
+            return (0.0, 0.0)
+        is_bf16 = "bfloat16" in str(part)
+        times = {"aten.mm.default": 6.0 if is_bf16 else 30.0 if part.get("tf32") else 60.0, "aten.add_.Tensor": 30.0}
+        return (times.get(part["op"], 3.0) * MS, 0.0)
+
+
+def test_what_is_expected_comes_from_parts_and_orders_the_search():
+    script = ScriptOfParts({"bf16": 0.54, "tf32": 0.3, "fused_adamw": 0.27, "padding": 0.5})
+    tuning = search(script, asked=("tf32", "bf16", "padding", "fused_adamw"))
+    expected = {tried.change: tried.expected for tried in tuning.tried if tried.outcome is Outcome.KEPT}
+    assert expected["bf16"].times_as_fast == pytest.approx(100 / 46, rel=0.01)
+    assert expected["fused_adamw"].times_as_fast == pytest.approx(46 / 19, rel=0.01), "on top of BF16"
+    for name in ("bf16", "fused_adamw"):
+        ratio = next(tried.ratio for tried in tuning.tried if tried.change == name)
+        assert expected[name].low < expected[name].times_as_fast < expected[name].high
+        assert ratio.num_pairs
+    assert script.asked[0] == [(), ("bf16",)]
+    assert outcomes(tuning, "padding") == [Outcome.SKIPPED_BELOW_1_PERCENT], "no dimension is odd"
 
 
 def test_what_could_not_save_1_percent_is_skipped():
