@@ -31,7 +31,7 @@ hypothesis.settings.register_profile("long", max_examples=12, deadline=None)
 hypothesis.settings.register_profile("all", max_examples=25, deadline=None)
 
 IN_BROWSER = Path(__file__).parent / "browser"
-"""Tests of built sites: to build them takes a minute, so all of them are long."""
+"""Tests of built sites, which take a minute to build. They and all others that share what is `built_once` are long."""
 
 NOT_RUN = pytest.StashKey[dict[str, int]]()
 """How many tests are left out, by reason."""
@@ -47,8 +47,9 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in the background of a script: programs would inherit it
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for ignored, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(ignored) == signal.SIG_IGN:  # in the background of a script, or by nohup: it is inherited
+            signal.signal(ignored, usual)
     config.addinivalue_line("markers", "long: takes long and runs with --long or --all only (make test-long)")
     config.addinivalue_line("markers", "nightly: takes minutes and runs with --all only (make test-all)")
     hypothesis.settings.load_profile(
@@ -73,7 +74,7 @@ def leave_out(config, items: list[pytest.Item], marker: str, said: str) -> None:
 
 def pytest_collection_modifyitems(config, items):
     for item in items:
-        if IN_BROWSER in item.path.parents:
+        if IN_BROWSER in item.path.parents or "built_once" in getattr(item, "fixturenames", ()):
             item.add_marker("long")
     if not config.getoption("all"):
         leave_out(config, items, "nightly", "tests of minutes were not run, pages were few: make test-all runs all")
@@ -119,11 +120,11 @@ def pytest_runtest_makereport():
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """Two workers more than cores that this process may use: many tests wait for processes, and with one more, a third
-    of two cores was idle. pytest-xdist would count the cores of the machine."""
+def pytest_xdist_auto_num_workers(config) -> int:
+    """One worker more than cores that this process may use. Many long tests wait for processes, and with one more, a
+    third of two cores was idle: two more for them. pytest-xdist would count the cores of the machine."""
     num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return min(MOST_WORKERS, num_cores + 2)
+    return min(MOST_WORKERS, num_cores + (2 if runs_long_tests(config) else 1))
 
 
 def pytest_sessionfinish(session):

@@ -105,6 +105,7 @@ def write_pages(
     check fails and they are strict. Raises RecordingError."""
     from profiler_job.analysis.site import write_site
 
+    docs.mkdir(parents=True, exist_ok=True)  # what cannot be one is told before all pages are made
     comparison = None
     if request is not None:
         loaded = comparing.attempt(request, print_line, lambda: comparing.load(request))

@@ -339,6 +339,7 @@ def add_run(results, plain, name):
         opened.writelines(f"{name},{row['phase']},{row['wall_ns'] / 1e6}\n" for row in steps if row["phase"] != "step")
 
 
+@pytest.mark.long
 def test_plain_captures_answer_as_the_recording_of_their_sweep(tmp_path):
     results, plain = tmp_path / "results", tmp_path / "plain"
     for name in ("medium-ctx256-fp32-naive-forward", "2.7B-ctx1024-fp32-naive-forward"):
@@ -386,6 +387,7 @@ def test_kernels_of_a_training_step_are_placed_as_in_its_recording(tmp_path):
 
 
 @pytest.mark.parametrize("letter", LETTERS)
+@pytest.mark.long
 def test_a_recording_is_answered_to_the_last_digit_of_the_site(letter, tmp_path):
     assert run(frozen.ONE_GPU, "--out", tmp_path / "answers").exit_code == ExitCode.OK
     rec = derive_modes(select_finished(store.load(frozen.ONE_GPU))).recording

@@ -281,6 +281,7 @@ def test_what_is_kept_is_no_capture_and_is_not_published(tmp_path, reads):
     assert any(finding.where == FOLDER for finding in scan_public(tmp_path))
 
 
+@pytest.mark.long
 def test_two_processes_at_once_print_the_same(tmp_path):
     capture = _make(tmp_path / "a.sqlite")
     command = "import sys\nfrom profiler_job.analysis.capture import capture_cache\ncapture_cache.LEAST_BYTES = 0\n"

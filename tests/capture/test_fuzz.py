@@ -332,6 +332,7 @@ def test_damaged_exports_give_a_right_summary_or_one_clear_line(originals, tmp_p
     assert len(answers) == BATCH
 
 
+@pytest.mark.long
 def test_sound_exports_are_summarised(originals):
     files, folders = originals
     assert all(_check(path) for path in [*files, *folders])

@@ -526,6 +526,7 @@ def test_a_check_that_takes_too_long_is_ended(tmp_path, monkeypatch):
     assert refused.value.code is ExportProblem.TOO_LARGE
 
 
+@pytest.mark.long
 def test_what_is_on_the_disk_earns_the_check_more_time(tmp_path):
     (tmp_path / "full").write_bytes(b"x" * 10_000_000)
     (tmp_path / "hole").touch()

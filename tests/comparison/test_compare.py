@@ -437,6 +437,7 @@ def test_any_two_captures_are_compared_exactly(tmp_path, seed, monkeypatch):
     assert sum(cause["difference_ns"] for cause in waterfall["causes"]) == waterfall["difference_ns"]
 
 
+@pytest.mark.long
 def test_the_results_of_a_sweep_are_compared_as_they_are(h200_results):
     done = run(h200_results, copy_of(h200_results))
     assert done.exit_code == 0, done.output

@@ -80,6 +80,7 @@ def test_a_run_and_its_page_mean_the_same(rec, tmp_path):
         assert said.verdict and not [line for line in lines if line not in page]
 
 
+@pytest.mark.long
 def test_the_first_page_of_a_script_means_the_same_as_the_page_of_its_run(rec, tmp_path):
     run_id = str(rec.runs.loc[rec.runs["status"].astype(str) == "ok", "run_id"].iloc[0])
     one = select_runs(rec, [run_id])

@@ -105,6 +105,7 @@ def test_an_error_for_the_user_that_no_command_handles_is_one_line(monkeypatch):
 
 
 @pytest.mark.parametrize("arguments", [["show", str(CAPTURE)], ["plan"], ["status", "--help"]])
+@pytest.mark.long
 def test_a_full_standard_output_is_one_line(arguments):
     with open("/dev/full", "w") as full:
         done = subprocess.run(command(*arguments), stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT)

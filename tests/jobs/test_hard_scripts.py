@@ -165,6 +165,7 @@ def test_smaller_numbers_are_taken_by_the_script_and_are_no_larger_than_asked_fo
         assert shorter.num_needed == min(seen, asked.num_needed)
 
 
+@pytest.mark.long
 def test_the_time_of_an_evaluation_is_its_own(followed):
     body = "step(i)\nif i % 5 == 0:\n    with torch.no_grad():\n        for _ in range(6): model(torch.randn(4, 8))"
     printed, code, noted = followed(loop(body), events=True)
@@ -198,6 +199,7 @@ for i in range(30):
     assert script.infer_batch(noted) == (4, 4 * 32) and script.infer_context(noted) == 32
 
 
+@pytest.mark.long
 def test_updates_that_a_scaler_skips_are_said(followed):
     scaled = """scaler = globals().setdefault("scaler", torch.amp.GradScaler("cpu", init_scale=8.0))
 loss = nn.functional.cross_entropy(model(torch.randn(8, 8)), torch.randint(0, 4, (8,)))

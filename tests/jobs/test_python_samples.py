@@ -203,6 +203,7 @@ def test_a_script_that_notes_such_calls_itself_is_left_alone(monkeypatch):
     host_waits.SyncCalls().begin()
 
 
+@pytest.mark.long
 def test_a_script_with_samples_takes_no_steps_with_modules(followed):
     printed, code, noted = followed(LONG_TRAIN, followed=0, samples=True)
     assert code == 0, printed

@@ -85,11 +85,13 @@ def test_a_loop_of_the_class_is_measured_under_the_defaults(profile, tmp_path):
     assert runs[["warmup_steps", "measured_steps"]].iloc[0].tolist() == [5, 4]
 
 
+@pytest.mark.long
 def test_loops_too_short_for_the_numbers_given_are_named(profile):
     printed, code = ended(profile(benchmark("((both, 9),)"), "--skip", "5", "--collector", "events"))
     assert code == 1 and "9 forward and backward passes" in printed and "let it run longer" in " ".join(printed.split())
 
 
+@pytest.mark.long
 def test_a_loop_before_the_first_update_is_said(followed):
     steps = "\nfor _ in range(30): both(); optimizer.step()"
     printed, code, noted = followed(benchmark("((forward, 15), (both, 9))") + steps)

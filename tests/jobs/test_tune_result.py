@@ -64,6 +64,7 @@ def test_the_patch_is_written_with_a_copy(tuned):
     assert read_tuning(tuned / "results" / "train-tune").patch.written == ("train.py",)
 
 
+@pytest.mark.long
 def test_a_copy_of_somebody_else_stays(tuned):
     kept = tuned / "results" / "train-tune" / "originals"
     kept.mkdir()

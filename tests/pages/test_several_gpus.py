@@ -231,6 +231,7 @@ def test_what_is_said_follows_from_the_rows(answer):
     assert answer.claims["memory"].rows["memory_ratio"].max() == pytest.approx(0.5, rel=1e-6)
 
 
+@pytest.mark.long
 def test_a_gain_is_not_quoted_if_the_processes_of_a_step_disagree(rec, undrawn, tmp_path):
     study = dataclasses.replace(rec, steps=synthetic.time_twice(rec.steps, times=1.06))
     claims = page_context.ask(several_gpus.QUESTION, study).claims
@@ -280,6 +281,7 @@ def test_a_batch_that_is_divided_is_compared_with_the_one_gpu_that_has_all_of_it
     assert steps.loc[steps["batch_size"] == batch // 2, ["longer_ns", "slower_ns"]].isna().all(axis=None)
 
 
+@pytest.mark.long
 def test_what_another_exchange_gives_is_the_step_of_the_same_case_without_it(rec, undrawn, tmp_path):
     study = with_copies(rec, {"times": 0.8, "exchange": "keep"}, {"times": 1.1, "exchange": "prefetch"})
     study = dataclasses.replace(study, runs=study.runs.fillna({"exchange": "default"}))
@@ -314,6 +316,7 @@ def test_speed_ups_over_the_number_of_gpus_are_lines_of_each_way(rec):
     )
 
 
+@pytest.mark.long
 def test_all_reduces_alone_are_shown_by_size(rec, undrawn, tmp_path):
     """nccl-tests: the bus bandwidth of n ranks is 2 (n - 1) / n times the bytes of the message a second."""
     sizes = {"link_AllReduce/1048576": 40e9, "link_AllReduce/67108864": 290e9}

@@ -56,6 +56,7 @@ def test_results_without_a_winner_or_a_step_have_pages(site):
         site.write(f"report/tuned/{name}.md", "tuned_script.md", answer)
 
 
+@pytest.mark.long
 def test_the_overview_of_a_script_links_to_its_tuning(tmp_path):
     recording = synthetic.recording(("small",), (128,), modes=("train_step",))
     recording.manifest["script"] = True

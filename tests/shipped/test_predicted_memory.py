@@ -55,6 +55,7 @@ def test_the_peak_of_a_forward_pass_in_float32_is_predicted_to_the_byte():
 
 
 @pytest.mark.parametrize("name", sampled(PREDICTED, 12))
+@pytest.mark.long
 def test_the_predicted_peak_of_every_phase_is_within_one_percent(name):
     runs = {row.run_id: row for row in finished(table_of(name))}
     for row in table_of(name, "memory").astype({"run_id": str, "phase": str}).itertuples():

@@ -23,6 +23,7 @@ def test_anatomy_adds_up_to_the_extra_time(shipped):
     assert (rows["first_ns"] >= 0).all()
 
 
+@pytest.mark.long
 def test_cases_stand_in_model_order(shipped):
     for table in shipped.tables.values():
         assert list(dict.fromkeys(table.rows["size"])) == ["small", "large"], table.key
