@@ -8,6 +8,7 @@ processes that measured the same.
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from profiler_job.analysis.comparison.errors import ComparisonProblem, NotComparableError
@@ -159,23 +160,25 @@ def _check_blocks(first: Side, second: Side) -> None:
     elementwise kernels is in kernels that both launch as often, but with other numbers of blocks."""
     if first.blocks is None or second.blocks is None:
         return
-    both = first.blocks.merge(second.blocks, left_index=True, right_index=True, suffixes=("_a", "_b"))
-    larger = both[["blocks_a", "blocks_b"]].max(axis=1)
-    is_unlike = (both["blocks_a"] - both["blocks_b"]).abs() > UNLIKE * larger
-    unlike = both[(both["calls_a"] == both["calls_b"]) & is_unlike]
-    if unlike[["ns_a", "ns_b"]].to_numpy().sum() > MOST * (first.blocks["ns"].sum() + second.blocks["ns"].sum()):
-        blocks = [round(unlike[f"blocks_{letter}"].sum() / unlike["calls_a"].sum()) for letter in "ab"]
+    place = second.blocks.index.get_indexer(first.blocks.index)
+    both = first.blocks[place >= 0].to_numpy(), second.blocks.to_numpy()[place[place >= 0]]
+    calls, blocks, ns = np.moveaxis(np.stack(both), 2, 0)  # each of A and of B
+    is_unlike = (calls[0] == calls[1]) & (np.abs(blocks[0] - blocks[1]) > UNLIKE * blocks.max(axis=0, initial=0))
+    if ns[:, is_unlike].sum() > MOST * (first.blocks["ns"].sum() + second.blocks["ns"].sum()):
+        means = [round(of[is_unlike].sum() / calls[0, is_unlike].sum()) for of in blocks]
         raise NotComparableError(
             ComparisonProblem.OTHER_WORK,
-            f"shape: elementwise kernels of A have {blocks[0]:,} blocks, and the same ones of B {blocks[1]:,} (mean): "
+            f"shape: elementwise kernels of A have {means[0]:,} blocks, and the same ones of B {means[1]:,} (mean): "
             "another batch, context or width, which is another amount of work, and these cannot be compared",
         )
 
 
 def _find_phases(side: Side) -> set[str]:
     """Find the phases in MODE_PHASES in which a side launches kernels; none if it names no phase."""
-    kernels = side.kernels[side.kernels["run_id"].isin(side.runs["run_id"])]
-    return set(kernels["phase"].unique().astype(str)) & MODE_PHASES
+    kernels = side.kernels
+    if not side.is_capture:  # which has one run
+        kernels = kernels[kernels["run_id"].isin(side.runs["run_id"])]
+    return set(map(str, kernels["phase"].unique())) & MODE_PHASES
 
 
 def _has_backward(side: Side) -> bool:

@@ -5,6 +5,7 @@ import pandas as pd
 
 from profiler_job.analysis.capture import modules
 from profiler_job.analysis.capture.attribution import Attribution, attribute
+from profiler_job.analysis.capture.blocks import count_by, sum_by
 from profiler_job.analysis.capture.capture_data import Capture
 from profiler_job.analysis.comparison.errors import ComparisonProblem, NotComparableError
 from profiler_job.analysis.comparison.sides import CAPTURE_RUN, Side
@@ -28,8 +29,9 @@ def make_capture_side(capture: Capture, skip: int = 0) -> Side:
             raise NotComparableError(
                 ComparisonProblem.BAD_OPTION, f"{capture.source} has no range of a step: leave --skip out"
             )
-    steps = _make_whole_step(capture) if is_whole else _make_steps(attribution)
-    kernels, memops = _make_operations(capture, attribution, is_whole)
+    processes = ingest.processes_by_rank(attribution.ranges)
+    steps = _make_whole_step(capture) if is_whole else _make_steps(attribution.ranges, processes)
+    kernels, memops = _make_operations(capture, attribution, None if is_whole else processes)
     if len(capture.graphs):
         executions = format_count(len(capture.graphs), "CUDA graph execution")
         notes.append(f"{executions} in {capture.source}, whose kernels are not visible")
@@ -55,10 +57,8 @@ def make_capture_side(capture: Capture, skip: int = 0) -> Side:
     )
 
 
-def _make_steps(attribution: Attribution) -> pd.DataFrame:
-    placed = attribution.ranges
-    rank = ingest.processes_by_rank(placed).get_indexer(placed["process"])
-    return ingest.nsys_steps(placed, rank).assign(run_id=CAPTURE_RUN)
+def _make_steps(placed: pd.DataFrame, processes: pd.Index) -> pd.DataFrame:
+    return ingest.nsys_steps(placed, processes.get_indexer(placed["process"])).assign(run_id=CAPTURE_RUN)
 
 
 def _make_whole_step(capture: Capture) -> pd.DataFrame:
@@ -68,31 +68,32 @@ def _make_whole_step(capture: Capture) -> pd.DataFrame:
     )
 
 
-def _make_operations(capture: Capture, attribution: Attribution, is_whole: bool) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _make_operations(
+    capture: Capture, attribution: Attribution, processes: pd.Index | None
+) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Make the kernels and memops of the steps, as a recording has them. A graph that was traced as a whole counts as a
-    kernel."""
+    kernel. processes: by rank; None if all of the capture is one step."""
     if modules.is_followed(attribution.ranges).any():
         links = modules.link_modules(capture, attribution)
         linked = {"kernels": links.kernels["module"], "memops": links.memops["module"]}
     else:
         linked = {name: getattr(attribution, name)["module"] for name in ("kernels", "memops")}
     linked["graphs"] = attribution.graphs["module"]
-    processes = ingest.processes_by_rank(attribution.ranges)
     frames = {}
     for name in ("kernels", "memops", "graphs"):
         operations, place = getattr(capture, name), getattr(attribution, name)
         frame = pd.DataFrame(
             {
                 "run_id": pd.Categorical.from_codes(np.zeros(len(operations), np.int8), [CAPTURE_RUN]),
-                "rank": 0 if is_whole else processes.get_indexer(operations["process"]),
-                "step": 0 if is_whole else place["step"].to_numpy(),
+                "rank": 0 if processes is None else processes.get_indexer(operations["process"]),
+                "step": 0 if processes is None else place["step"].to_numpy(),
                 "phase": place["phase"].array,
                 "module": linked[name].array,
                 **{column: place[column].to_numpy() for column in ("launch_ns", "launch_end_ns")},
                 **{column: operations[column].to_numpy() for column in ("start_ns", "end_ns", "device")},
             }
         )
-        if is_whole:  # device 0 of two processes may be different GPUs
+        if processes is None:  # device 0 of two processes may be different GPUs
             frame["device"] = pd.factorize(pd.MultiIndex.from_frame(operations[["process", "device"]]))[0]
         frames[name] = frame
     named = capture.kernels["kernel_name"].cat
@@ -114,16 +115,26 @@ def _make_operations(capture: Capture, attribution: Attribution, is_whole: bool)
 
 
 def count_blocks(kernels: pd.DataFrame, num_steps: int) -> pd.DataFrame | None:
-    """Count calls, blocks and nanoseconds (ns) of a step, by phase and kernel_name. Only elementwise kernels count,
-    because their blocks grow with the tensors, and not the optimizer's, whose tensors have the size of the model. None
-    if grids are not known."""
+    """Count calls, blocks and nanoseconds (ns) of a step, by phase and name of the kernel, as one text. Only
+    elementwise kernels count, because their blocks grow with the tensors, and not the optimizer's, whose tensors have
+    the size of the model. None if grids are not known."""
     if "blocks" not in kernels:
         return None
     is_meant = (kernels["family"] == "elementwise") & (kernels["phase"] != ranges.OPTIMIZER) & (kernels["blocks"] > 0)
     rows = kernels[is_meant]
-    rows = rows.assign(ns=rows["end_ns"] - rows["start_ns"])
-    by_name = rows.groupby([rows["phase"].astype(str), rows["kernel_name"].astype(str)])
-    return by_name.agg(calls=("ns", "size"), blocks=("blocks", "sum"), ns=("ns", "sum")) / num_steps
+    phases, names = (rows[name].astype("category").cat for name in ("phase", "kernel_name"))
+    key = phases.codes.to_numpy(np.int64) * len(names.categories) + names.codes.to_numpy()
+    number, keys = pd.factorize(key)
+    texts = [
+        f"{phases.categories[code // len(names.categories)]} {names.categories[code % len(names.categories)]}"
+        for code in keys.tolist()
+    ]
+    counts = {
+        "calls": count_by(number, len(keys)),
+        "blocks": sum_by(number, rows["blocks"].to_numpy(), len(keys)),
+        "ns": sum_by(number, (rows["end_ns"] - rows["start_ns"]).to_numpy(), len(keys)),
+    }
+    return pd.DataFrame(counts, pd.Index(texts, dtype=object)) / num_steps
 
 
 def _make_categories(codes: np.ndarray, values: list[str]) -> pd.Categorical:

@@ -18,6 +18,7 @@ from typing import Literal, cast
 import numpy as np
 import pandas as pd
 
+from profiler_job.analysis.capture import capture_cache
 from profiler_job.analysis.capture.profiles import find_profiles
 from profiler_job.analysis.comparison import noise as noises
 from profiler_job.analysis.comparison.align import Alignment, Case, align, compare_settings
@@ -32,7 +33,7 @@ from profiler_job.analysis.comparison.judge import (
     keep_runs,
     measure,
 )
-from profiler_job.analysis.comparison.load_sides import load_measured_side, load_side
+from profiler_job.analysis.comparison.load_sides import load_measured_side, load_side, load_together
 from profiler_job.analysis.comparison.noise import Noise
 from profiler_job.analysis.comparison.sides import Side, is_capture, is_sweep, select_runs
 from profiler_job.analysis.comparison.totals import MeasuredCase, Totals, simplify_modules
@@ -52,6 +53,8 @@ PART_KEYS = ("phase", "module", "family")
 Runs = tuple[str, ...]
 MANY, SMALL_BYTES, MOST_WORKERS = 32, 32 * 2**20, 8
 """Entries for each process that helps to read them, if all are files of at most so many bytes; most processes."""
+BATCH = 8
+"""Entries that are read before the next ones; of these, captures too small for the cache are measured together."""
 SHARED = 0.5
 """Part of a group's lines that another entry must have to be of the group: fewer would be another sweep."""
 _KERNELS = ("replaced", "per_call")
@@ -227,7 +230,7 @@ def make_history(
     entries = []
     codes: set[ExitCode] = set()
     labels = _label_paths([inside for given in paths for inside in find_paths(given)])
-    read = partial(_read_entry, only=only, part=part, skip=skip, caches=caches)
+    read = partial(_read_batch, only=only, part=part, skip=skip, caches=caches)
     for label, made in zip(labels.values(), _read_entries(labels, read)):
         if isinstance(made, HistoryEntry):
             entries.append(made)
@@ -259,26 +262,36 @@ def make_history(
 
 
 def _read_entries(
-    labels: Mapping[Path, str], read: Callable[[tuple[Path, str]], "HistoryEntry | NoEntry"]
+    labels: Mapping[Path, str], read: Callable[[Sequence[tuple[Path, str]]], list["HistoryEntry | NoEntry"]]
 ) -> Iterator["HistoryEntry | NoEntry"]:
     """Read the entries in the order of their labels; many small ones in several processes."""
+    items = list(labels.items())
+    batches = [items[first : first + BATCH] for first in range(0, len(items), BATCH)]
     num_workers = min(len(os.sched_getaffinity(0)), MOST_WORKERS, len(labels) // MANY)
     if num_workers < 2 or not all(path.is_file() and path.stat().st_size <= SMALL_BYTES for path in labels):
-        yield from map(read, labels.items())
+        yield from itertools.chain.from_iterable(map(read, batches))
         return
     with ProcessPoolExecutor(num_workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        yield from pool.map(read, labels.items(), chunksize=max(1, MANY // 4))
+        yield from itertools.chain.from_iterable(pool.map(read, batches))
+
+
+def _read_batch(
+    labelled: Sequence[tuple[Path, str]], only: Sequence[str], part: KernelPart, skip: int, caches: bool
+) -> list["HistoryEntry | NoEntry"]:
+    """Read and measure the entries at some paths, with their labels; or say why there is none."""
+    small = [path for path, _ in labelled if path.is_file() and path.stat().st_size < capture_cache.LEAST_BYTES]
+    sides = load_together(small, skip) if len(small) > 1 and not part else {}
+    return [_read_entry(path, label, sides.get(path), only, part, skip, caches) for path, label in labelled]
 
 
 def _read_entry(
-    labelled: tuple[Path, str], only: Sequence[str], part: KernelPart, skip: int, caches: bool
+    path: Path, label: str, side: Side | None, only: Sequence[str], part: KernelPart, skip: int, caches: bool
 ) -> "HistoryEntry | NoEntry":
-    """Read and measure the entry at a path, with its label; or say why there is none."""
-    path, label = labelled
+    """Read, if there is no side, and measure the entry at a path."""
     try:
         if part:  # its kernels are counted again
             side = load_side(path, skip=skip if is_capture(path) else 0)
-        else:
+        elif side is None:
             side = load_measured_side(path, skip=skip, with_limits=False, caches=caches)
     except ProfilerError as error:
         return NoEntry(why=str(error), exit_code=error.exit_code)

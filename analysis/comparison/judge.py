@@ -348,12 +348,8 @@ def measure(side: Side, cases: Sequence[tuple[str, ...]]) -> list[MeasuredCase]:
             )
         of_run = totals.steps.groupby("run_id", sort=False)[["kernel_ns", "busy_ns", "operations"]].median().median()
         of_case = {clock: of[of.index.isin(case)] for clock, of in walls.items()}
-        of_processes = {
-            clock: of.groupby(["run_id", "process"], sort=False, dropna=False)["wall_ns"].median()
-            for clock, of in of_case.items()
-        }
         timed, profiled_runs = of_case["timer"], set(totals.steps["run_id"])
-        num_processes = len(of_processes["timer"])
+        of_processes = timed.groupby(["run_id", "process"], sort=False, dropna=False)["wall_ns"].median()
         of_steps = totals.steps.groupby(["run_id", "step"], sort=False)[["kernel_ns", "busy_ns"]].median()
         measured.append(
             MeasuredCase(
@@ -370,10 +366,10 @@ def measure(side: Side, cases: Sequence[tuple[str, ...]]) -> list[MeasuredCase]:
                 memory_bytes=_read_peak(side, case),
                 has_graphs=_has_graphs(side, case),
                 num_runs=len(profiled_runs),
-                num_processes=num_processes or len(profiled_runs),
+                num_processes=len(of_processes) or len(profiled_runs),
                 num_steps=len(timed),
                 samples={
-                    "processes": tuple(of_processes["timer"]),
+                    "processes": tuple(of_processes),
                     "measured_steps": tuple(timed["wall_ns"]),
                     "kernel": tuple(of_steps["kernel_ns"]),
                     "busy": tuple(of_steps["busy_ns"]),

@@ -11,9 +11,10 @@ import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ValidationError
 
-from profiler_job.analysis.capture import collective_messages, inferred, modules, nsys_reports
+from profiler_job.analysis.capture import collective_messages, inferred, intervals, modules, nsys_reports
 from profiler_job.analysis.capture.attribution import Attribution, attribute
 from profiler_job.analysis.capture.believed_launches import NOT_BELIEVED
+from profiler_job.analysis.capture.blocks import sum_by
 from profiler_job.analysis.capture.capture_data import Capture, ExportError
 from profiler_job.analysis.capture.math_paths import find_precision
 from profiler_job.analysis.capture.nsys_export import read
@@ -535,8 +536,8 @@ def processes_by_rank(placed: pd.DataFrame) -> pd.Index:
     first range and by process id. Everything that is recorded is inside steps, so it belongs to these."""
     if placed["process"].nunique() < 2:
         return pd.Index(placed["process"].unique(), name="process")
-    ranges_of = placed.assign(outside=placed["step"] < 0, said=_read_rank(placed)).groupby("process", as_index=False)
-    first = ranges_of.agg(outside=("outside", "min"), said=("said", "min"), start_ns=("start_ns", "min"))
+    ranges_of = placed[["process", "start_ns"]].assign(outside=placed["step"] < 0, said=_read_rank(placed))
+    first = ranges_of.groupby("process", as_index=False).min()
     return pd.Index(first.sort_values(["outside", "said", "start_ns", "process"])["process"])
 
 
@@ -547,8 +548,10 @@ def first_rank(placed: pd.DataFrame) -> int:
 
 
 def _read_rank(placed: pd.DataFrame) -> pd.Series:
-    """Read the rank that the name of each range gives."""
-    return placed["name"].astype(str).str.extract(ranges.SAID_RANK)["rank"].astype("Int64")
+    """Read the rank that the name of each range gives; NaN for none."""
+    names = placed["name"].astype("category")
+    said = names.cat.categories.astype(str).str.extract(ranges.SAID_RANK)["rank"].astype(float)
+    return pd.Series(np.append(said, np.nan)[names.cat.codes], placed.index)
 
 
 def _with_run(name: str, frame: pd.DataFrame, run_id: str) -> pd.DataFrame:
@@ -566,21 +569,16 @@ def nsys_steps(placed: pd.DataFrame, rank: np.ndarray) -> pd.DataFrame:
     phase_root = (step >= 0) & (phase != "") & ~(has & (phase[parent] != "") & (step[parent] >= 0))
     step_root = placed["is_step"].to_numpy()
     start, end = placed["start_ns"].to_numpy(), placed["end_ns"].to_numpy()
-    rows = pd.concat(
-        [
-            pd.DataFrame(
-                {"rank": rank[root], "step": step[root], "phase": names, "start_ns": start[root], "end_ns": end[root]}
-            )
-            for root, names in ((step_root, ranges.STEP), (phase_root, phase[phase_root]))
-        ]
-    )
-    rows = rows.sort_values(["rank", "step", "phase", "start_ns"], kind="stable")
-    keys = ["rank", "step", "phase"]
+    root = np.r_[np.flatnonzero(step_root), np.flatnonzero(phase_root)]
+    codes, names = pd.factorize(np.r_[np.full(step_root.sum(), ranges.STEP), phase[phase_root]], sort=True)
+    keys = intervals.make_keys(intervals.make_keys(rank[root], step[root]), codes)
+    order = np.lexsort((start[root], keys))
+    root, codes, (group, of_group) = root[order], codes[order], pd.factorize(keys[order])
     # What an earlier range of the same phase covers counts once.
-    covered = rows.groupby(keys)["end_ns"].transform(lambda ends: ends.cummax().shift(fill_value=-1))
-    rows["wall_ns"] = np.maximum(rows["end_ns"] - np.maximum(rows["start_ns"], covered), 0)
-    totals = rows.groupby(keys, as_index=False, sort=True)["wall_ns"].sum()
-    return totals.assign(collector="nsys", process=0, issue_ns=None)
+    walls = sum_by(group, intervals.measure_new(group, start[root], end[root]), len(of_group))
+    first = np.searchsorted(group, np.arange(len(of_group)))
+    named = {"rank": rank[root[first]], "step": step[root[first]], "phase": names[codes[first]]}
+    return pd.DataFrame(named | {"wall_ns": walls, "collector": "nsys", "process": 0, "issue_ns": None})
 
 
 def _api_totals(capture: Capture, attribution: Attribution, rank: np.ndarray) -> pd.DataFrame:

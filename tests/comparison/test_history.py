@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from profiler_job.__main__ import app
-from profiler_job.analysis.comparison import history, history_forms
+from profiler_job.analysis.comparison import history, history_forms, judge
 from profiler_job.analysis.comparison.errors import ComparisonProblem
 from profiler_job.analysis.recording import store, table_schema
 from profiler_job.jobs.contract.quantities import format_time
@@ -439,3 +439,40 @@ def test_many_small_captures_are_read_in_several_processes_with_the_same_answer(
     together = run(tmp_path, "--metric", "busy", "--format", "json")
     assert (together.output, together.exit_code) == (alone.output, alone.exit_code)
     assert len(json.loads(together.stdout)["entries"]) == 6
+
+
+def test_small_captures_are_measured_together_with_the_same_answer(tmp_path, monkeypatch):
+    """With and without steps and copies, and among some that cannot be read or have no kernel."""
+    for at in range(3):
+        capture_of(at + 1).sqlite(tmp_path / f"{at}.sqlite")
+    bare = Export()
+    bare.launch(100, name="gemm")
+    bare.copy(400, 500, bare.call(300, 310))
+    dated(bare, 9).sqlite(tmp_path / "bare.sqlite")
+    dated(export([("forward", "gemm", 50), ("backward", "gemm", 50)]), 10).sqlite(tmp_path / "phases.sqlite")
+    (tmp_path / "damaged.sqlite").write_bytes(b"SQLite format 3\0" + bytes(100))
+    Export().sqlite(tmp_path / "empty.sqlite")
+    calls = []
+    plain = judge.sum_totals_by_case
+    monkeypatch.setattr(judge, "sum_totals_by_case", lambda *given: calls.append(given) or plain(*given))
+    together = run(tmp_path, "--metric", "step", "--format", "json")
+    assert len(calls) == 1 and len(json.loads(together.stdout)["entries"]) == 5
+    monkeypatch.setattr(history, "BATCH", 1)
+    alone = run(tmp_path, "--metric", "step", "--format", "json")
+    assert len(calls) == 6
+    assert (together.output, together.exit_code) == (alone.output, alone.exit_code)
+
+
+def test_captures_of_which_one_cannot_be_measured_are_measured_alone(tmp_path, monkeypatch):
+    for at in range(3):
+        capture_of(at + 1).sqlite(tmp_path / f"{at}.sqlite")
+    whole = run(tmp_path, "--metric", "busy", "--format", "json")
+    plain = judge.sum_totals_by_case
+
+    def refuse_many(kernels, memops, steps, cases):
+        if len(cases) > 1:
+            raise ValueError("too many")
+        return plain(kernels, memops, steps, cases)
+
+    monkeypatch.setattr(judge, "sum_totals_by_case", refuse_many)
+    assert run(tmp_path, "--metric", "busy", "--format", "json").output == whole.output
