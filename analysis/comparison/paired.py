@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-import pandas as pd
 
 from profiler_job.analysis.metrics.differences import LEVEL
 
@@ -44,19 +43,6 @@ class PairedRatio:
     @property
     def smallest_seen(self) -> float:
         return math.expm1(SEEN * math.log(self.high / self.low) / 2) if self.low else math.inf
-
-
-def compare_turns(turns: pd.DataFrame, base: str) -> dict[str, PairedRatio]:
-    """Compare each variant with `base`, by variant.
-
-    turns: round, variant, wall_ns: a row for each step. The order of the variants within a round must be random. A
-    round counts for a variant if it has steps of it and of the base; the median of a turn's steps is its time.
-    Several variants are each tested alone: of twenty equal ones, about one is said to differ.
-    """
-    times = turns.groupby(["round", "variant"], observed=True)["wall_ns"].median().unstack("variant")
-    logs = np.log(times.astype(float))
-    others = [name for name in logs.columns if name != base]
-    return {str(name): judge_ratios((logs[name] - logs[base]).dropna().to_numpy()) for name in others}
 
 
 def judge_ratios(log_ratios: Sequence[float] | np.ndarray) -> PairedRatio:

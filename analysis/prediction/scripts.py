@@ -73,17 +73,8 @@ def sort_changes(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for name in LABELS if name in asked)
 
 
-def predict_script(recording: Tables, names: Iterable[str]) -> Prediction | Abstention:
-    """What a step of the script of `recording` would take with all the changes `names`, or why that cannot be said."""
-    names, rates = tuple(names), script_rates.load()
-    try:
-        return predict_step(step_of(recording, rates), names, rates)
-    except AbstentionError as reason:
-        return Abstention(changes=names, code=reason.code, reason=str(reason))
-
-
 def predict_step(step: Step, names: Iterable[str], rates: ScriptRates) -> Prediction | Abstention:
-    """The same of its step."""
+    """What a step of a script would take with all the changes `names`, or why that cannot be said."""
     names = tuple(names)
     try:
         names = sort_changes(names)

@@ -199,14 +199,16 @@ def test_gemms_of_two_tensors_are_told_from_layers_by_the_modules_inside(script)
 
 
 def test_an_own_script_is_predicted_from_its_recording(script):
-    said = scripts.predict_script(script("gpt2"), ["compile"])
+    rates = script_rates.load()
+    said = scripts.predict_step(scripts.step_of(script("gpt2"), rates), ["compile"], rates)
     assert isinstance(said, Prediction)
     assert 0 < said.step_ns < said.baseline_ns
 
 
 def test_several_ranks_are_refused(script):
-    said = scripts.predict_script(script("acc2"), ["compile"])
-    assert isinstance(said, Abstention) and said.code is AbstentionCode.SEVERAL_GPUS
+    with pytest.raises(AbstentionError) as refused:
+        scripts.step_of(script("acc2"), script_rates.load())
+    assert refused.value.code is AbstentionCode.SEVERAL_GPUS
 
 
 def test_another_gpu_is_refused(script, rates):
