@@ -46,7 +46,7 @@ class PartsMeasurement:
         trace.begin()
         try:
             for number, part in enumerate(parts):
-                torch.set_float32_matmul_precision("high" if part.get("tf32") else "highest")
+                torch.set_float32_matmul_precision("high" if part.get("tf32") else before)
                 try:
                     with torch.no_grad():
                         times[number] = self.time_part(part, number, cache, runs)

@@ -141,3 +141,19 @@ def test_a_trace_is_split_by_its_marks():
     operations += [(spin, 15, 16), ("c", 16, 18), (spin, 20, 21)]
     assert split_by_marks(operations, [1, 0], 2) == [[2.0], [4.0]]
     assert split_by_marks(operations, [1], 2) == [[], []], "a mark is missing"
+
+
+def test_parts_are_measured_in_the_precision_of_the_script():
+    seen = []
+
+    class Watched(PartsMeasurement):
+        def prepare(self, part):
+            seen.append(torch.get_float32_matmul_precision())
+            return lambda: None
+
+    torch.set_float32_matmul_precision("medium")
+    try:
+        Watched({}).measure([{"op": "aten.mm.default"}, {"op": "aten.mm.default", "tf32": True}])
+        assert (seen, torch.get_float32_matmul_precision()) == (["medium", "high"], "medium")
+    finally:
+        torch.set_float32_matmul_precision("highest")

@@ -1,0 +1,44 @@
+"""A script that runs answers with the calls of one of its steps, and with the times of parts."""
+
+import sys
+
+import pytest
+
+from profiler_job.jobs.executor.predicted_steps import StepParts
+from profiler_job.jobs.executor.tuned_script import TunedScript, TurnsProcess
+
+SCRIPT = """
+import torch
+torch.manual_seed(0)
+torch.set_num_threads(1)
+model = torch.nn.Sequential(torch.nn.Linear(64, 512), torch.nn.Dropout(0.1), torch.nn.Linear(512, 64))
+optimizer = torch.optim.AdamW(model.parameters())
+while True:
+    optimizer.zero_grad()
+    loss = model(torch.ones(32, 64)).square().mean()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.long
+def test_calls_of_a_step_and_times_of_its_parts(tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    command = [sys.executable, str(tmp_path / "train.py")]
+    log = tmp_path / "log.txt"
+    script = TunedScript(command=command, folder=tmp_path, log=log, skip=2, steps=2, step="auto", seed=0)
+    turns = TurnsProcess(script, ["bf16", "fused_adamw"])
+    try:
+        shares = turns.ask({"kind": "profile", "variant": []})
+        step = turns.ask({"kind": "calls"})
+        phases = {phase: [call["op"] for call in step["calls"] if call["phase"] == phase] for phase in step["issue"]}
+        assert phases[""].count("aten.addmm.default") == 2 and phases["backward"].count("aten.mm.default") == 3
+        assert phases["optimizer"] and all(time_ns > 0 for time_ns in step["issue"].values())
+        assert step["optimizer"]["kind"] == "AdamW" and len(step["optimizer"]["parameters"]) == 4
+        parts = StepParts(step, shares, lambda parts: turns.ask({"kind": "parts", "parts": parts}))
+        predicted = parts.predict(["bf16", "fused_adamw"])
+        assert predicted.low_ns < predicted.step_ns < predicted.high_ns
+        assert all(parts.times.values()), "each part was measured alone"
+        assert len(turns.ask({"kind": "calls"})["calls"]) == len(step["calls"]), "and the script goes on as it was"
+    finally:
+        turns.end()
