@@ -15,7 +15,8 @@ step can begin with that phase. The label shows how the phase is known:
 - `early`: like `exact`, but the operation seems to begin before its launch: the clocks of CPU and GPU disagree, and
   only the correlation id links it to this call
 - `linked`: like `exact`, inside a node of autograd's graph whose number identifies the forward operation that made it;
-  the module is that operation's module
+  the module is that operation's module. Or in a replay of a CUDA graph, as it was captured (see
+  `analysis.capture.replays`)
 - `phase`: the phase was found by time, across the threads of the process
 - `inferred`: inferred without a range, from the kernel and the thread that launched it (`analysis.capture.inferred`
   only)
@@ -56,6 +57,7 @@ from profiler_job.analysis.capture.range_places import (
     ZERO_GRAD,
     place_ranges,
 )
+from profiler_job.analysis.capture.replays import place_replays
 from profiler_job.jobs.contract import ranges as vocabulary
 
 ATTRIBUTIONS = ("exact", "early", "linked", "phase", "inferred", "none")
@@ -139,6 +141,8 @@ def attribute(capture: Capture, chosen: Mapping[str, str] | None = None) -> Attr
         frame = getattr(capture, name)
         row = find_believed_launches(frame, capture.api, capture.events_ns, shown, problems)
         operations[name] = places.place_operations(frame, capture.api, row)
+    for name in ("kernels", "memops"):
+        operations[name] = place_replays(name, capture, operations[name], ranges, ATTRIBUTIONS[LINKED])
     return Attribution(
         ranges=ranges,
         **operations,

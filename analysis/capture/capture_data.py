@@ -57,8 +57,8 @@ class Capture:
     """What one nsys export holds. Times are int64 nanoseconds on the capture's own clock; `process` is the serialised
     process id (unique over machines of one capture), `thread` the serialised thread id that contains it.
 
-    kernels: start_ns, end_ns, process, device, stream, correlation, kernel_name (+ graph_node (0 none),
-             grid_x..z, block_x..z, registers, static_shared_bytes, dynamic_shared_bytes when read with details)
+    kernels: start_ns, end_ns, process, device, stream, correlation, kernel_name, graph_node (0 none)
+             (+ grid_x..z, block_x..z, registers, static_shared_bytes, dynamic_shared_bytes when read with details)
     graphs:  start_ns, end_ns, process, device, stream, correlation, graph
              whole CUDA graph executions (traced with --cuda-graph-trace=graph: the kernels inside are not visible)
     memops:  start_ns, end_ns, process, device, stream, correlation, graph_node, operation, bytes,

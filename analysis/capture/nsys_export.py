@@ -100,7 +100,7 @@ def read(path: Path | str, *, details: bool = True, grids: bool = False) -> Capt
         return read_trace(path, details=details, grids=grids)
     try:
         with open_export(path) as source:
-            return _read_capture(source, path, details, KERNEL_COLUMNS if details else GRID_COLUMNS if grids else {})
+            return _read_capture(source, path, KERNEL_COLUMNS if details else GRID_COLUMNS if grids else {})
     except ExportError:
         raise
     except limits.LimitError as error:
@@ -145,16 +145,15 @@ class _Strings:
 
 
 def _read_kernels(
-    tables: ExportTables, strings: _Strings, details: bool, shapes: dict[str, str], missing: dict[str, str]
+    tables: ExportTables, strings: _Strings, shapes: dict[str, str], missing: dict[str, str]
 ) -> pd.DataFrame:
     have = set(tables.list_columns(KERNEL))
     name = next((column for column in ("demangledName", "shortName", "mangledName") if column in have), "demangledName")
-    more = {"name": name} | shapes | ({"graph_node": "graphNodeId"} if details else {})
+    more = {"name": name, "graph_node": "graphNodeId"} | shapes
     arrays = read_operations(tables, KERNEL, more, missing)
     missing.pop(f"{KERNEL}.graphNodeId", None)  # older versions; such captures have no node traces either
     names = arrays.pop("name")
-    if details:
-        arrays["graph_node"] = fill_neutral(arrays["graph_node"])
+    arrays["graph_node"] = fill_neutral(arrays["graph_node"])
     for column in shapes:
         arrays[column] = narrow_to_int32(arrays[column])
     kernel_names = strings.name_ids(names, "kernel")
@@ -448,7 +447,7 @@ def _read_recorded_at(tables: ExportTables) -> str:
     return datetime.fromtimestamp(said[0] // 10**9, UTC).isoformat()
 
 
-def _read_capture(tables: ExportTables, path: Path, details: bool, shapes: dict[str, str]) -> Capture:
+def _read_capture(tables: ExportTables, path: Path, shapes: dict[str, str]) -> Capture:
     known = set(CONSEQUENCES) & tables.list_tables()
     if not known:
         problem = "has none of the tables of an nsys export"
@@ -458,7 +457,7 @@ def _read_capture(tables: ExportTables, path: Path, details: bool, shapes: dict[
         limits.FACT_ROWS.check(tables.num_rows(table), table)
     limits.ROWS.check(sum(tables.num_rows(table) for table in tables.list_tables()))
     strings = _Strings(tables)
-    kernels = _read_kernels(tables, strings, details, shapes, missing)
+    kernels = _read_kernels(tables, strings, shapes, missing)
     graphs = _read_graphs(tables, missing)
     memops = _read_memops(tables, missing)
     api = _read_api(tables, strings, missing)

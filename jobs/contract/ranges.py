@@ -40,6 +40,15 @@ order, as `kernel|module=percent|...` (see `jobs.follow.compiled_graphs`).
       triton_poi_fused_gelu_7|blocks.0/mlp/act=100
       extern_kernels.addmm|blocks.0/mlp/out=100
 
+It ends, too, with the CUDA graphs that the script captured itself: the ranges that were open while a graph was
+captured, with a range for each of its nodes that does something, in order (see `jobs.follow.script_graphs`).
+
+    modules:captured 0
+      modules:forward
+        blocks.0/mlp
+          modules:node kernel 12x1x1 void gelu<float>(...)
+          modules:node memset
+
 Each of several processes says which it is before its first step, and of how many: some may be on other machines.
 
     modules:rank 1
@@ -66,6 +75,8 @@ FOLLOWED = "modules:"
 """Prefix of the outermost ranges of a step in which modules are followed."""
 FOLLOWED_STEP = f"{FOLLOWED}{STEP}"
 GRAPH = f"{FOLLOWED}graph "
+CAPTURED = f"{FOLLOWED}captured "
+NODE = f"{FOLLOWED}node "
 RANK = f"{FOLLOWED}rank "
 """Prefix of the range that marks the rank of a process."""
 GARBAGE_RANGE = f"{FOLLOWED}garbage collection"

@@ -115,6 +115,15 @@ class EventRanges:
                 rows.append(row | {"issue_ns": host_ns, "lag_ns": max(0, lag_ns)})
         return rows
 
+    def list_facts(self, steps: int, followed: int) -> dict[str, Any]:
+        """List the times of phases and of steps, and the modules of the last of the followed steps after them."""
+        captured = range(steps)
+        return {
+            "phases": self.list_phases(captured),
+            "profiled_ns": self.list_steps(captured),
+            "modules": self.list_modules(steps + followed - 1),
+        }
+
     def list_modules(self, step: int) -> list[dict[str, Any]]:
         """List the modules of a step in each phase: the time that no module inside has, in ns, and the number of
         ranges. The module is "" for what a phase does outside any. Call it when the GPU has done the step."""

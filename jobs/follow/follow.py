@@ -38,7 +38,7 @@ from .apply_changes import Changes
 from .call_watch import CallWatch
 from .compiled_graphs import CompiledGraphs
 from .event_ranges import EventRanges
-from .generation import DECODE, LONGEST_WAIT, PREFILL, Generation, find_token_shape
+from .generation import DECODE, LONGEST_WAIT, PREFILL, Generation, note_shift
 from .host_waits import HostWaits
 from .loops import FEWEST, CallCounts
 from .losses import Losses
@@ -47,6 +47,7 @@ from .nsys_capture import NsysCapture
 from .phase_memory import PhaseMemory
 from .plan import Plan, Stage
 from .script_facts import describe_call, describe_parameters, find_autocast_dtype, make_facts, read_machine
+from .script_graphs import ScriptGraphs
 from .script_ranks import FollowError, Ranks
 from .step_clock import StepClock
 from .trace_ranges import TraceRanges
@@ -83,7 +84,7 @@ class Follower:
         self.steps_of: Counter[int] = Counter()  # by id of the optimizer, until one is chosen
         self.optimizer: int | None = None  # the one whose step ends a step
         self.has_optimizer = plan.step == "optimizer"
-        self.has_compiled, self.graphs = False, CompiledGraphs()
+        self.has_compiled, self.graphs, self.captures = False, CompiledGraphs(), ScriptGraphs(self)
         self.counts, self.generation = CallCounts(), Generation()
         self.is_counting = plan.step == "auto"  # calls and backward passes, until an optimizer steps
         self.kind = "backward" if plan.step == "backward" else "forward"  # of a step without an optimizer
@@ -99,14 +100,12 @@ class Follower:
         self.calls = {True: 0, False: 0}  # of models in this step: those that are trained, and others
         self.trained: set[int] = set()  # ids of the models that are trained
         self.has_noted: bool | None = None  # a model that is trained, or another; None until one is noted
-        self.stepped: set[int] = set()  # ids of the optimizers that have stepped
-        self.optimized: set[int] = set()  # ids of the parameters that optimizers have changed
+        self.stepped, self.optimized = set[int](), set[int]()  # ids of optimizers, and of the parameters they changed
         self.made_autocast = ""  # type of the last one that the script made, not of those that are off
         self.watch = CallWatch(self.call)
         self.has_ended = False  # and raised SystemExit, which a script may catch
         self.models: WeakSet[nn.Module] = WeakSet()  # what the script itself calls, where its calls end steps
-        self.hooks: list[Any] = []
-        self.kinds: list[tuple[str, int]] = []  # of the timed steps, where text is generated, and their tokens
+        self.hooks, self.kinds = list[Any](), list[tuple[str, int]]()  # of timed steps of generation: kind and tokens
         self.is_last = self.is_noting = False  # the last followed step; within the call whose inputs are noted
         self.looks_on_until = 0.0  # on the clock of time.monotonic, for loops of another kind
 
@@ -114,6 +113,8 @@ class Follower:
 
     def end_step(self) -> None:
         """A step of the script has ended."""
+        if self.captures.note_end():
+            return
         if get_worker_info() is not None:  # a spawned worker of a DataLoader, whose transforms may be modules
             self.begin(Stage.DONE)
             self.watch.end()
@@ -121,10 +122,14 @@ class Follower:
         try:
             self.advance()
         except FollowError as error:
-            self.begin(Stage.DONE)
-            self.facts["refused"] = str(error)
-            self.write()
-            raise SystemExit(1) from None
+            self.refuse(error)
+
+    def refuse(self, error: FollowError) -> None:
+        """End the script, which cannot be followed."""
+        self.begin(Stage.DONE)
+        self.facts["refused"] = str(error)
+        self.write()
+        raise SystemExit(1) from None
 
     def advance(self) -> None:
         """Advance to the next step, which may be of another stage."""
@@ -241,9 +246,7 @@ class Follower:
         self.synchronize()
         self.ranks.meet("at the end of the capture")
         if self.events is not None:
-            self.facts["phases"] = self.events.list_phases(range(self.plan.steps))
-            self.facts["profiled_ns"] = self.events.list_steps(range(self.plan.steps))
-            self.facts["modules"] = self.events.list_modules(self.plan.steps + self.plan.followed - 1)
+            self.facts |= self.events.list_facts(self.plan.steps, self.plan.followed)
         else:
             self.capture.end(self.ranks.folder / f"{self.ranks.rank}.trace.json.gz")
         self.ranks.meet("after the capture")
@@ -252,7 +255,8 @@ class Follower:
         if self.stage is Stage.FOLLOWED:
             self.ranges.forget()
             self.is_last = self.num_steps == self.plan.followed - 1
-        self.calls = {True: 0, False: 0}
+        if self.captures.step_graph is None:
+            self.calls = {True: 0, False: 0}
         self.opened_at = perf_counter_ns()
         if self.events is not None:
             self.events.open_step(self.num_steps + (self.plan.steps if self.stage is Stage.FOLLOWED else 0))
@@ -264,6 +268,7 @@ class Follower:
         self.facts[kind].append(perf_counter_ns() - self.opened_at)
         if self.is_last and self.events is None:
             self.graphs.write(self.ranges.push, self.ranges.pop, self.ranges.known_paths)
+            self.captures.write(self.ranges.push, self.ranges.pop)
         (self.events or self.capture).close_step()
         self.facts["forwards"] = self.calls[True] or self.calls[False]
         self.facts["trained_models"] = len(self.trained)
@@ -320,17 +325,21 @@ class Follower:
 
     # -------------------------------------------------------------------------------------------------- phases
 
+    @property
+    def follows_modules(self) -> bool:
+        return self.stage is Stage.FOLLOWED or self.captures.is_capturing
+
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """A phase, with a range while nsys captures. One inside another counts as the other."""
         is_measured = self.stage in (Stage.CAPTURED, Stage.FOLLOWED) and self.waiting is None
-        if not is_measured or self.phases or self.process != os.getpid():
+        if not (is_measured or self.captures.is_capturing) or self.phases or self.process != os.getpid():
             yield
             return
         self.phases.append(name)
         memory = PhaseMemory(name) if self.stage is Stage.FOLLOWED and self.is_last else None
         try:
-            if self.stage is Stage.FOLLOWED:
+            if self.follows_modules:
                 with self.ranges.outermost(name, "" if name in CALLED else None):
                     yield
             else:
@@ -358,12 +367,12 @@ class Follower:
     ) -> Any:
         if self.process != os.getpid():
             return called(module, *args, **options)
-        run = functools.partial(self.ranges.call, called) if self.stage is Stage.FOLLOWED else call_plainly(called)
+        run = functools.partial(self.ranges.call, called) if self.follows_modules else call_plainly(called)
         if self.depth or self.in_backward:
             if self.stage is Stage.CAPTURED and not self.facts["autocast"]:
                 self.facts["autocast"] = find_autocast_dtype()  # opened inside the model, as accelerate does
             if self.is_noting:
-                self.note_shift(args, options)
+                note_shift(self.facts["inputs"], args, options)
             return run(module, args, options)
         self.depth += 1
         is_loss = isinstance(module, nn.modules.loss._Loss)
@@ -378,7 +387,7 @@ class Follower:
             self.is_noting = False
         if is_loss:
             return returned
-        if self.is_counting:
+        if self.is_counting and not self.captures.is_capturing:
             self.counts.note_call()
         if self.ends_with_forward():
             self.models.add(module)
@@ -427,17 +436,12 @@ class Follower:
         self.calls[trains] += 1
         if trains:
             self.trained.add(id(module))
-        if self.stage is not Stage.CAPTURED or self.num_steps or self.has_noted in (True, trains):
+        is_first = self.captures.is_capturing or (self.stage is Stage.CAPTURED and not self.num_steps)
+        if not is_first or self.has_noted in (True, trains):
             return
         self.has_noted = trains
         self.is_noting = True
         self.facts |= describe_call(module, args, options, self.made_autocast) | {"training": trains}
-
-    def note_shift(self, args: tuple[Any, ...], options: dict[str, Any]) -> None:
-        """Note how many tokens are trained on, within a wrapper that takes one more, as inputs and targets in one."""
-        inside, noted = find_token_shape(args, options), self.facts["inputs"]
-        if inside is not None and noted and noted[0]["shape"] == [inside[0], inside[1] + 1]:
-            noted[0]["shape"] = list(inside)
 
     def scaler_step(self, called: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """Step of a gradient scaler, which leaves out the optimizer's if gradients are not finite."""
@@ -454,11 +458,11 @@ class Follower:
     def backward(self, called: Callable[..., Any], tensors: Any, *args: Any, **options: Any) -> Any:
         if self.process != os.getpid():
             return called(tensors, *args, **options)
-        if not self.in_backward and self.stage is not Stage.DONE:
+        if not (self.in_backward or self.stage is Stage.DONE or self.captures.is_capturing):
             self.losses.note(tensors)
         roots = tensors if isinstance(tensors, tuple | list) else [tensors]
         # Labels are made before the phase begins: they take the CPU milliseconds.
-        labels = self.ranges.labelling(roots) if self.stage is Stage.FOLLOWED else nullcontext()
+        labels = self.ranges.labelling(roots) if self.follows_modules else nullcontext()
         with labels, self.phase("backward"):
             self.in_backward += 1
             try:
@@ -471,8 +475,10 @@ class Follower:
 
     def after_backward(self) -> None:
         """The script has had a backward pass, which ends a step if no optimizer does."""
-        if self.stage is Stage.CAPTURED:
+        if self.stage is Stage.CAPTURED or self.captures.is_capturing:
             self.facts["num_backward"] += 1
+        if self.captures.note_end():
+            return
         if self.is_counting:
             self.counts.note_backward()
             if self.kind == "forward":
@@ -530,7 +536,7 @@ class Follower:
     @contextmanager
     def updating(self, optimizer: torch.optim.Optimizer) -> Iterator[None]:
         with self.phase("optimizer"):
-            if self.stage is not Stage.FOLLOWED:
+            if not self.follows_modules:
                 yield
                 return
             parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
@@ -544,6 +550,8 @@ class Follower:
         if self.process != os.getpid():
             return
         self.close_update()
+        if self.captures.note_end():
+            return
         self.num_updates += 1
         if id(optimizer) not in self.stepped:
             self.stepped.add(id(optimizer))
@@ -553,7 +561,7 @@ class Follower:
             self.facts["loops"] = self.counts.list_loops()
             if self.stage is Stage.SKIPPED and self.has_optimizer:
                 self.watch.end()
-        if self.plan.step not in ("auto", "optimizer"):
+        if self.plan.step not in ("auto", "optimizer") or self.captures.step_graph is not None:
             return
         if self.optimizer is None:
             if not self.steps_of[id(optimizer)]:
@@ -592,5 +600,5 @@ class Follower:
             if is_last:
                 self.facts["losses"] = self.losses.values()
             facts = self.facts | self.changes.facts() | self.waits.list_facts()
-            facts |= self.graphs.list_facts() | read_machine()
+            facts |= self.graphs.list_facts() | self.captures.list_facts() | read_machine()
             self.ranks.write(facts)

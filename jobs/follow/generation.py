@@ -48,3 +48,11 @@ def find_token_shape(args: Iterable[Any], options: dict[str, Any]) -> tuple[int,
         if isinstance(value, Tensor) and value.ndim == 2 and not (value.is_floating_point() or value.is_complex()):
             return value.shape[0], value.shape[1]
     return None
+
+
+def note_shift(noted: list[dict[str, Any]], args: tuple[Any, ...], options: dict[str, Any]) -> None:
+    """Correct the noted inputs of a model: they are of a wrapper that takes one token more than it trains on, as inputs
+    and targets in one."""
+    inside = find_token_shape(args, options)
+    if inside is not None and noted and noted[0]["shape"] == [inside[0], inside[1] + 1]:
+        noted[0]["shape"] = list(inside)

@@ -75,6 +75,10 @@ def install(plan: Plan, push: Callable[..., Any] | None = None, pop: Callable[..
         return called(made, *args, **options)
 
     wrap(torch, "compile", compiled)
+    if not with_turns:
+        wrap(torch.cuda.CUDAGraph, "capture_begin", follower.captures.begin)
+        wrap(torch.cuda.CUDAGraph, "capture_end", follower.captures.end)
+        wrap(torch.cuda.CUDAGraph, "replay", follower.captures.replay)
     wrap(torch.autograd, "backward", follower.backward)
     wrap(torch.autocast, "__init__", follower.make_autocast)
     wrap(optimizer.Optimizer, "__init__", constructed)
