@@ -18,7 +18,7 @@ from profiler_job.jobs.contract import ranges as vocabulary
 
 _GENERATED = "triton_"
 _COMPILED = re.compile(rf"(?:^|/| ){re.escape(vocabulary.COMPILED.strip())}")
-_GEMM, _ATTENTION = "gemm", "attention"
+_GEMM, _ATTENTION, _SUM, _FILL = "gemm", "attention", "reduce", "fill"
 _MATMULS = frozenset({"mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_int_mm", "bias_addmm"})
 
 
@@ -113,6 +113,9 @@ def _align(launches: Sequence[Launch], kernels: Sequence[str], start: int, gener
     while at < end:
         place = start + len(owners)
         if launches[at].is_generated:
+            fills = _count_fills(kernels[place:]) if owners else 0
+            owners += [launches[at]] * fills
+            place += fills
             if place >= len(kernels) or kernels[place] != launches[at].kernel:
                 return None
             owners.append(launches[at])
@@ -129,18 +132,30 @@ def _align(launches: Sequence[Launch], kernels: Sequence[str], start: int, gener
 
 
 def _share_out(calls: Sequence[Launch], kernels: Sequence[str]) -> list[Launch] | None:
-    """Return the call of each kernel, of calls one after another; None if that is not certain. A matmul is one kernel
-    of that family, attention one or more; what else they launch comes after these."""
-    # A part of split-K is a matmul by its family, too, but belongs to the one before it.
-    families = ["" if "reduce" in kernel.lower() else find_family(kernel) for kernel in kernels]
+    """Return the call of each kernel, of calls one after another; None if that is not certain. A result is filled, if
+    at all, before the kernel that computes it."""
+    families = [_find_family(kernel) for kernel in kernels]
+    rest = _share_out_rest(calls, [kernel for kernel, family in zip(kernels, families) if family != _FILL])
+    if rest is None:
+        return _share_out_rest(calls, kernels)
+    owners: list[Launch] = []
+    for family in reversed(families):
+        owners.append((owners or [calls[-1]])[-1] if family == _FILL else rest.pop())
+    return owners[::-1]
+
+
+def _share_out_rest(calls: Sequence[Launch], kernels: Sequence[str]) -> list[Launch] | None:
+    """Return the call of each kernel, as `_share_out` does. A matmul is one kernel of that family, a sum is one
+    reduction, attention is one or more; what else they launch comes after these."""
     kinds = [_find_kind(call.kernel) for call in calls]
+    families = [_find_family(kernel) for kernel in kernels]
     if len(calls) == len(kernels) and all(kind in ("", family) for kind, family in zip(kinds, families)):
         return list(calls)
     if kernels and len({call.modules for call in calls}) == 1:
         return [calls[0]] * len(kernels)
-    at, before, owners = -1, "", []
+    at, before, owners = -1, "", list[Launch]()
     for family in families:
-        if family == _GEMM or (family == _ATTENTION and before != _ATTENTION):
+        if family in (_GEMM, _SUM) or (family == _ATTENTION and before != _ATTENTION):
             at += 1
             if at == len(calls) or kinds[at] != family:
                 return None
@@ -149,12 +164,24 @@ def _share_out(calls: Sequence[Launch], kernels: Sequence[str]) -> list[Launch] 
     return owners if at == len(calls) - 1 else None
 
 
+def _count_fills(kernels: Sequence[str]) -> int:
+    """Count the fills at the beginning: deterministic algorithms fill what is not initialised."""
+    return next((at for at, kernel in enumerate(kernels) if _find_family(kernel) != _FILL), len(kernels))
+
+
+def _find_family(kernel: str) -> str:
+    """Return the family of a kernel of a library; "" for a part of a split-K matmul, which is no matmul by itself."""
+    if "at::native" not in kernel and "reduce" in kernel.lower():
+        return ""
+    return find_family(kernel)
+
+
 def _find_kind(call: str) -> str:
-    """Return the family of the kernels of a library call; "" for others than matmuls and attention."""
+    """Return the family of the kernels of a library call; "" for others than matmuls, sums and attention."""
     name = call.rpartition("aten.")[2].removeprefix("extern_kernels.").partition(".")[0]
     if name in _MATMULS:
         return _GEMM
-    return _ATTENTION if "attention" in name else ""
+    return _ATTENTION if "attention" in name else _SUM if name == "sum" else ""
 
 
 def _join_module(region: str, root: str, modules: Sequence[str]) -> str:

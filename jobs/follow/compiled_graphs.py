@@ -14,7 +14,7 @@ Needs torch, and is imported inside the script (see `sitecustomize`).
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -30,7 +30,13 @@ GENERATED = ("triton_", "cpp_")
 SMALLEST_SHARE = 10
 """Percent of the bytes of a launch: modules with less are left out."""
 
-_HANDLES = re.compile(r"^\s*(?:#|//) \[Provenance debug handles\] (.+)$", re.MULTILINE)
+SUMMED, CAST, SCATTERED = "aten.sum", "aten.to", "aten.index_put_"
+"""Calls of which Inductor notes nothing. They have the modules of the kernel before: it has left parts of a sum, or
+zeros to add to."""
+
+_HANDLES = re.compile(r"^\s*(?:#|//) \[Provenance debug handles\] (.+)$")
+_PARTS = re.compile(r"^\s*\w+ = \w+\[.*\]\.view\(.*?\)\.\w+\(dim=0\)(.*)$")
+_SCATTER = re.compile(r"^\s*aten\.index_put_\(")
 _ROOT = re.compile(r"^[LG]\[[^\]]*\]")
 _BOUND = re.compile(r"(?<![^.])\w+\.__self__\.")
 """A method that a module keeps: what it calls is a part of the module that the method belongs to."""
@@ -52,8 +58,10 @@ class Graph(NamedTuple):
 class CompiledGraphs:
     """The graphs that Inductor has compiled in this process, in order."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_updating: Callable[[], bool] = bool) -> None:
         self.graphs: list[Graph] = []
+        self.is_updating = is_updating  # whether an optimizer steps
+        self.has_update = False  # whether a graph is of an optimizer
         self.num_late = 0
         self.is_on = False
         self.is_measured = False  # whether the steps now are measured, in which nothing should be compiled
@@ -68,6 +76,10 @@ class CompiledGraphs:
             from torch._inductor import config
             from torch._inductor.graph import GraphLowering
 
+            with suppress(Exception):
+                from torch._inductor.codegen.triton import TritonKernel
+
+                wrap(TritonKernel, "call_kernel", note_parts)
             config.trace.provenance_tracking_level = max(1, int(config.trace.provenance_tracking_level))
             config.fx_graph_cache = config.fx_graph_remote_cache = False
             functorch.enable_autograd_cache = False
@@ -77,6 +89,7 @@ class CompiledGraphs:
         """Compile a graph, as `called` does, and note its launches."""
         module = called(lowering, *args, **options)
         self.num_late += self.is_measured
+        self.has_update |= self.is_updating()
         with suppress(Exception):
             self.graphs.append(read_graph(lowering, module))
         return module
@@ -120,9 +133,12 @@ def read_graph(lowering: Any, module: Any) -> Graph:
     nodes = {node.name: node for node in lowering.module.graph.nodes}
     made_from = debug._inductor_triton_kernel_to_post_grad_node_info
     with open(module.__file__, encoding="utf-8") as file:
-        handles = [handle.strip() for line in _HANDLES.findall(file.read()) for handle in line.split(",")]
-    launches = []
-    for handle in handles:
+        calls = list(find_calls(file.read().splitlines()))
+    launches: list[Launch] = []
+    for handle in calls:
+        if handle in (SUMMED, CAST, SCATTERED):
+            launches += [Launch(handle, launches[-1].shares)] if launches else []
+            continue
         shares: dict[tuple[tuple[int, str], ...], int] = {}
         kernel = handle.rpartition(":")[0]
         own = [nodes[name] for name in made_from.get(handle, ()) if name in nodes]
@@ -134,6 +150,31 @@ def read_graph(lowering: Any, module: Any) -> Graph:
             shares[path] = shares.get(path, 0) + size
         launches.append(Launch(kernel, shares))
     return Graph(bool(lowering.is_backward), launches)
+
+
+def find_calls(lines: Iterable[str]) -> Iterator[str]:
+    """Yield what generated code launches, in order: Inductor's handles, `kernel:number`, and calls without one."""
+    for line in lines:
+        if found := _HANDLES.match(line):
+            yield from (handle.strip() for handle in found[1].split(","))
+        elif found := _PARTS.match(line):
+            yield SUMMED
+            if ".to(" in found[1]:
+                yield CAST
+        elif _SCATTER.match(line):
+            yield SCATTERED
+
+
+def note_parts(called: Callable[..., Any], kernel: Any, name: str, *args: Any, **options: Any) -> Any:
+    """Have Inductor note the nodes of a kernel that reduces in two directions at once, which it does for all others."""
+    if getattr(kernel, "mix_order_reduction", False):
+        with suppress(Exception):
+            from torch._inductor.debug import set_kernel_post_grad_provenance_tracing
+            from torch._inductor.virtualized import V
+
+            handle = set_kernel_post_grad_provenance_tracing(list(kernel.features.scheduler_nodes()), name)
+            V.graph.wrapper_code.write_provenance_debug_handle(name, handle)
+    return called(kernel, name, *args, **options)
 
 
 def read_modules(node: Any) -> tuple[tuple[int, str], ...]:

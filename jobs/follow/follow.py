@@ -84,16 +84,16 @@ class Follower:
         self.steps_of: Counter[int] = Counter()  # by id of the optimizer, until one is chosen
         self.optimizer: int | None = None  # the one whose step ends a step
         self.has_optimizer = plan.step == "optimizer"
-        self.has_compiled, self.graphs, self.captures = False, CompiledGraphs(), ScriptGraphs(self)
+        self.has_compiled, self.captures = False, ScriptGraphs(self)
+        self.graphs = CompiledGraphs(lambda: self.update is not None)
         self.counts, self.generation = CallCounts(), Generation()
         self.is_counting = plan.step == "auto"  # calls and backward passes, until an optimizer steps
         self.kind = "backward" if plan.step == "backward" else "forward"  # of a step without an optimizer
         self.waiting: Stage | None = None  # the stage that begins with the next prefill
-        self.num_waited = self.num_updates = 0
+        self.num_waited = self.num_updates = self.opened_at = 0
         self.phases: list[str] = []  # open, outermost first; of these only the last has a range
         self.depth = self.in_backward = 0  # of module calls on this thread, and of backward passes
         self.clock = StepClock(has_begun=False)
-        self.opened_at = 0
         self.update: Any = None  # the ranges of parameters while an optimizer steps
         self.memory: list[dict[str, Any]] = []
         self.facts = make_facts()
@@ -541,7 +541,7 @@ class Follower:
                 return
             parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
             held = ((p, p.grad, *list_tensors(optimizer.state[p].values())) for p in parameters if p in optimizer.state)
-            with self.ranges.label_optimizer(held):
+            with self.ranges.label_optimizer(held, self.graphs.has_update):
                 yield
 
     def after_update(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], options: dict[str, Any]) -> None:

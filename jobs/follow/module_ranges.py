@@ -13,7 +13,7 @@ Needs torch, `fsdp.py` and nothing else of this program: it is loaded into other
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
@@ -242,10 +242,21 @@ class ModuleRanges:
 
     # ----------------------------------------------------------------------------------------------- optimizer
 
-    def label_optimizer(self, groups: Iterable[Iterable[Tensor]]) -> "ParameterRanges":
+    def label_optimizer(
+        self, groups: Iterable[Iterable[Tensor]], is_compiled: bool = False
+    ) -> AbstractContextManager[Any]:
         """Return a context in which the work of an optimizer on one parameter has the range of the module that used it.
-        `groups`: for each parameter, itself and then the tensors that belong to it alone."""
-        return ParameterRanges(self, groups)
+        `groups`: for each parameter, itself and then the tensors that belong to it alone. is_compiled: the optimizer
+        calls what torch.compile made, which would not run in a dispatch mode: all has the range ALL_PARAMETERS."""
+        return self.opened(f"{OPTIMIZER}{ALL_PARAMETERS}") if is_compiled else ParameterRanges(self, groups)
+
+    @contextmanager
+    def opened(self, name: str) -> Iterator[None]:
+        self.push(name)
+        try:
+            yield
+        finally:
+            self.pop()
 
 
 class ParameterRanges(TorchDispatchMode):

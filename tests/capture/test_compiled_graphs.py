@@ -65,6 +65,24 @@ def test_kernels_that_do_not_fit_are_not_linked(kernels):
     assert link(kernels, NORM, QKV, PROJ, JOINED) == []
 
 
+SUM, FILL = "void at::native::reduce_kernel<128, 4, ...>", "void at::native::vectorized_elementwise_kernel<FillFunctor>"
+SUMMED = Launch("aten.sum", ("blocks.0/norm",))
+
+
+@pytest.mark.parametrize("splits", [[], [SPLIT_K]])
+def test_a_sum_of_parts_is_one_reduction(splits):
+    kernels = [NORM.kernel, SUM, SUM, GEMM, *splits, JOINED.kernel]
+    linked = link(kernels, NORM, SUMMED, SUMMED, QKV, JOINED)
+    assert linked == ["blocks.0/norm"] * 3 + [QKV.modules[0]] * (1 + len(splits)) + ["blocks.0"]
+
+
+def test_a_fill_is_of_what_is_computed_after_it():
+    linked = link([NORM.kernel, GEMM, FILL, FLASH, FILL, JOINED.kernel], NORM, QKV, ATTENTION, JOINED)
+    assert linked == ["blocks.0/norm", QKV.modules[0], *["blocks.0/attn"] * 3, "blocks.0"]
+    assert link([NORM.kernel, FILL, JOINED.kernel], NORM, JOINED) == ["blocks.0/norm", "blocks.0", "blocks.0"]
+    assert link([NORM.kernel, SUM, JOINED.kernel], NORM, JOINED) == []
+
+
 def test_a_graph_may_run_again_and_kernels_of_none_stand_between():
     once = [NORM.kernel, GEMM, JOINED.kernel]
     linked = link_launches(["copy", *once, "copy", *once], [Graph(1, False, "GPT", (NORM, QKV, JOINED))])

@@ -188,3 +188,49 @@ def test_a_compiled_run_of_a_sweep_names_its_modules_as_an_eager_one(tmp_path, h
     assert ("lm_head" in log and "block_1" in log) == (how == "blocks")
     assert {"modules:optimizer/block_1/attention/qkv_proj", "modules:optimizer/embedding"} <= set(log)
     assert not any("optimizer/" in name and "(compiled)" in name for name in log)
+
+
+WRITTEN = """
+        # [Provenance debug handles] triton_per_fused_native_layer_norm_1:4
+        triton_per_fused_native_layer_norm_1.run(buf1, workspace_0, 8, 16, stream=stream0)
+        buf3 = workspace_0[0 * (4) * (16) : (0 + 1) * (4) * (16)].view(4, 16).sum(dim=0)
+        buf5 = workspace_0[1 * (4) * (16) : (1 + 1) * (4) * (16)].view(4, 16).sum(dim=0).to(torch.bfloat16)
+        # [Provenance debug handles] extern_kernels.mm:5
+        extern_kernels.mm(buf1, arg2, out=buf4)
+        aten.index_put_(buf6, [arg3], buf4, True)
+"""
+
+
+def test_calls_that_inductor_notes_nothing_of_are_found_in_its_code():
+    from profiler_job.jobs.follow.compiled_graphs import find_calls
+
+    assert list(find_calls(WRITTEN.splitlines())) == [
+        "triton_per_fused_native_layer_norm_1:4",
+        *["aten.sum", "aten.sum", "aten.to"],
+        "extern_kernels.mm:5",
+        "aten.index_put_",
+    ]
+
+
+COMPILED_UPDATE = """
+@torch.compile
+def update(p, grad):
+    p.sub_(grad)
+
+class Descent(torch.optim.SGD):
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                update(p, p.grad)
+
+called = model = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.GELU())
+"""
+
+
+@pytest.mark.long
+def test_a_compiled_optimizer_runs_compiled_in_followed_steps(tmp_path):
+    """In a dispatch mode PyTorch would run it eagerly: other kernels than in measured steps."""
+    source = COMPILED_UPDATE + TRAIN.replace("torch.optim.SGD", "Descent")
+    log, _, facts = run(tmp_path, source)
+    assert "modules:optimizer/(all parameters)" in log and facts["late_graphs"] == 0
