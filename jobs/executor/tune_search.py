@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import reduce
 from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
 from profiler_job.jobs.contract.changes import (
     BF16,
@@ -52,7 +52,7 @@ from profiler_job.jobs.executor.paired_ratio import (
 from profiler_job.jobs.executor.predicted_steps import StepParts
 from profiler_job.jobs.executor.script import infer_batch
 from profiler_job.jobs.executor.tune_bounds import COMPILING, bound_saving, find_precision
-from profiler_job.jobs.executor.tuned_script import OverBudgetError, VariantFailedError, VariantRun
+from profiler_job.jobs.executor.tuned_script import Engine, OverBudgetError, VariantFailedError, VariantRun
 
 LEAST_SAVING = 0.01
 """Part of a step that a candidate must be able to save."""
@@ -86,27 +86,6 @@ IDLING = 0.15
 """Part of a step that the GPU idles, from which on the CPU limits it."""
 SEEN = {Outcome.FAILED, Outcome.OUT_OF_MEMORY, Outcome.NOT_POSSIBLE, Outcome.KEPT, Outcome.BOUND}
 """Outcomes after which a candidate is not tried again."""
-
-
-class Engine(Protocol):
-    """What measures variants of a script."""
-
-    @property
-    def starts_s(self) -> float:
-        """Time that a process takes to its first answer, as far as it is known."""
-
-    @property
-    def is_running(self) -> bool:
-        """Whether a process is there in which variants take turns."""
-
-    def ask(self, request: dict[str, Any], left_s: float) -> Any:
-        """Answer a request as `jobs.follow.turns` does. Raises VariantFailedError and OverBudgetError."""
-
-    def run(self, changes: Sequence[str], left_s: float) -> VariantRun:
-        """Run a variant in a process of its own. Raises VariantFailedError and OverBudgetError."""
-
-    def end(self) -> None:
-        """End what runs."""
 
 
 class Search:
@@ -224,8 +203,10 @@ class Search:
             shares = self.ask("profile", variant=[]) if self.current else self.shares
             self.parts = StepParts(self.ask("calls"), shares, lambda parts: self.ask("parts", parts=parts))
         for tried in self.tuning.tried:
-            if tried.outcome is Outcome.NOT_POSSIBLE and tried.change == FUSED_ATTENTION:
-                tried.expected = self.expect(tried.change)  # it takes the place of attention that a script writes out
+            is_other_code = tried.outcome is Outcome.NOT_POSSIBLE and tried.change == FUSED_ATTENTION
+            expected = self.expect(tried.change) if is_other_code else None
+            if expected and expected.times_as_fast > 1 + LEAST_SAVING:  # of attention that the script writes out
+                tried.expected, tried.could_save = expected, 1 - 1 / expected.high
 
     def expect(self, name: str) -> ExpectedRatio | None:
         """Return what can be expected of a change on top of those until now; None if its parts are not known. While the

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Protocol
 
 from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.executor.failures import describe_exit
@@ -158,6 +158,27 @@ class VariantRun:
     peak_bytes: int
     losses: list[float | str | None]
     num_losses_per_step: float
+
+
+class Engine(Protocol):
+    """What measures variants of a script."""
+
+    @property
+    def starts_s(self) -> float:
+        """Time that a process takes to its first answer, as far as it is known."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a process is there in which variants take turns."""
+
+    def ask(self, request: dict[str, Any], left_s: float) -> Any:
+        """Answer a request as `jobs.follow.turns` does. Raises VariantFailedError and OverBudgetError."""
+
+    def run(self, changes: Sequence[str], left_s: float) -> VariantRun:
+        """Run a variant in a process of its own. Raises VariantFailedError and OverBudgetError."""
+
+    def end(self) -> None:
+        """End what runs."""
 
 
 def run_variant(script: TunedScript, changes: Sequence[str], left_s: float = math.inf) -> VariantRun:

@@ -172,6 +172,35 @@ def test_what_is_expected_comes_from_parts_and_orders_the_search():
     assert outcomes(tuning, "padding") == [Outcome.SKIPPED_BELOW_1_PERCENT], "no dimension is odd"
 
 
+def test_what_attention_written_by_hand_could_save_is_told():
+    class ByHand(ScriptOfParts):
+        def ask(self, request, left_s):
+            answer = super().ask(request, left_s)
+            if request["kind"] == "calls":
+                part = {"shape": [8, 4, 4], "stride": [16, 4, 1], "dtype": "float32"}
+                scores = {"shape": [8, 4, 4096], "stride": [16384, 4096, 1], "dtype": "float32", "value": 9}
+                fixed = {"kwargs": {}, "phase": "", "is_view": False}
+                calls = [
+                    {"op": "aten.bmm.default", "args": [part | {"value": 3}, part | {"value": 4}], "outputs": [scores]},
+                    {"op": "aten._softmax.default", "args": [scores, -1, False], "outputs": [scores | {"value": 10}]},
+                    {
+                        "op": "aten.bmm.default",
+                        "args": [scores | {"value": 10}, part | {"value": 5}],
+                        "outputs": [part],
+                    },
+                ]
+                answer["calls"] += [call | fixed for call in calls]
+            return answer
+
+        def time_part(self, part):
+            return (30 * MS, 0.0) if part["op"] in ("aten.bmm.default", "aten._softmax.default") else (3 * MS, 0.0)
+
+    script = ByHand({}, obstacles={"fused_attention": "other attention needs other code"})
+    (tried,) = search(script, asked=("fused_attention",)).tried
+    assert tried.outcome is Outcome.NOT_POSSIBLE and tried.could_save > 0.5
+    assert tried.expected.low < tried.expected.times_as_fast < tried.expected.high
+
+
 def test_what_could_not_save_1_percent_is_skipped():
     tuning = search(SimulatedScript(EFFECTS))
     skipped = [tried for tried in tuning.tried if tried.outcome is Outcome.SKIPPED_BELOW_1_PERCENT]
