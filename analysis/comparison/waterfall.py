@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
+from profiler_job.analysis.comparison.fused_modules import add_fused
 from profiler_job.analysis.comparison.noise import Kind as Clock
 from profiler_job.analysis.comparison.noise import Noise, NumOf
 from profiler_job.analysis.comparison.totals import COPY, IDLE, KERNEL, Totals, match_modules
@@ -93,7 +94,8 @@ class Waterfall:
     PARTS, whose sums are second_ns - first_ns. names: kernels that only one side has, in any phase and module:
     kernel_name, family, first_calls, second_calls, first_ns, second_ns; the longest first. causes: what counts first
     (`_order`), whose ns sum to second_ns - first_ns of the waterfall. by_phase, by_module: the kernels by phase, and by
-    phase and module: first_calls, second_calls, first_ns, second_ns, band_ns; the most changed first."""
+    phase and module: first_calls, second_calls, first_ns, second_ns, band_ns; the most changed first; by_module has the
+    columns of `fused_modules.add_fused`, too."""
 
     num: int
     num_steps: int
@@ -206,7 +208,7 @@ def explain(
         groups=groups,
         names=_find_one_sided(kernels),
         by_phase=_sum_by(groups, ["phase"], bands),
-        by_module=_sum_by(groups, ["phase", "module"], bands),
+        by_module=add_fused(_sum_by(groups, ["phase", "module"], bands)),
         causes=causes,
     )
 

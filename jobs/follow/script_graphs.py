@@ -30,7 +30,7 @@ NODE = "modules:node "
 """Prefix of the range of one of its nodes: its kind, and of a kernel grid and name."""
 KINDS = {KERNEL: "kernel", MEMCPY: "memcpy", MEMSET: "memset"}
 LONGEST_NAME = 200
-OF_TORCH = str(Path(torch.__file__).parent)
+OF_TORCH = f"{Path(torch.__file__).parent}{os.sep}"
 
 Events = list[tuple[int, str | None]]
 """How many nodes there were where a range opened (its name) or closed (None)."""

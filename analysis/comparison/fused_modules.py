@@ -1,0 +1,38 @@
+"""Modules whose kernels one side fuses: which fused kernels compute a part of each, so that an eager run and a compiled
+one can be compared module by module."""
+
+import re
+
+import pandas as pd
+
+from profiler_job.jobs.contract import ranges as vocabulary
+
+_PREFIX, _SUFFIX = vocabulary.FUSED.split("{}")
+_SEPARATOR = re.compile(r"\.(?!\d+(?:\.|$)|\*)")
+SIDES = ("first", "second")
+
+
+def list_fused_modules(module: str) -> list[str]:
+    """List the modules of which a fused kernel computes parts: GPT/h.*/(fused: norm + attn.qkv) -> GPT/h.*/norm,
+    GPT/h.*/attn/qkv; none for another module."""
+    base, begins, names = module.rpartition(_PREFIX)
+    if not begins or not names.endswith(_SUFFIX):
+        return []
+    return [base + _SEPARATOR.sub("/", name) for name in names.removesuffix(_SUFFIX).split(" + ")]
+
+
+def add_fused(by_module: pd.DataFrame) -> pd.DataFrame:
+    """Add to kernels by phase and module (first_ns, second_ns): first_fused_ns and second_fused_ns, the time of fused
+    kernels that compute a part of the module, too, all of it; and fused_into, the names of these, the longest first."""
+    held: dict[tuple[str, str], list[tuple[str, int, int]]] = {}
+    for phase, module, *times in by_module[["phase", "module", "first_ns", "second_ns"]].itertuples(index=False):
+        for part in list_fused_modules(module):
+            held.setdefault((phase, part), []).append((module.rpartition("/")[2], *times))
+    known = [held.get(key, []) for key in zip(by_module["phase"], by_module["module"])]
+    columns: dict[str, list[int] | list[str]] = {
+        f"{side}_fused_ns": [sum(fused[1 + number] for fused in some) for some in known]
+        for number, side in enumerate(SIDES)
+    }
+    ordered = [sorted(some, key=lambda fused: -max(fused[1:])) for some in known]
+    columns["fused_into"] = ["; ".join(dict.fromkeys(name for name, *_ in some)) for some in ordered]
+    return by_module.assign(**columns)

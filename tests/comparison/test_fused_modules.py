@@ -1,0 +1,43 @@
+"""Modules of an eager run and of a compiled one, whose kernels are fused, are lined up."""
+
+import pandas as pd
+import pytest
+
+from profiler_job.analysis.comparison.fused_modules import add_fused, list_fused_modules
+
+
+@pytest.mark.parametrize(
+    ("module", "parts"),
+    [
+        ("GPT/h.*/(fused: ln_1 + attn.c_attn)", ["GPT/h.*/ln_1", "GPT/h.*/attn/c_attn"]),
+        ("GPT/(fused: h.*.mlp.0 + h.*.norm + head)", ["GPT/h.*/mlp.0", "GPT/h.*/norm", "GPT/head"]),
+        ("(fused: block.ffn + norm)", ["block/ffn", "norm"]),
+        ("GPT/h.*/(fused: ln_1)", ["GPT/h.*/ln_1"]),
+        ("GPT/h.*/ln_1", []),
+        ("GPT (compiled)", []),
+        ("", []),
+    ],
+)
+def test_the_modules_of_a_fused_kernel_have_the_paths_of_an_eager_run(module, parts):
+    assert list_fused_modules(module) == parts
+
+
+def test_a_module_shows_the_fused_kernels_that_compute_it():
+    fused, other = "GPT/h.*/(fused: ln_1 + mlp)", "GPT/(fused: h.*.ln_1 + wte)"
+    rows = [
+        ("forward", "GPT/h.*/ln_1", 9100, 0),
+        ("forward", "GPT/h.*/mlp", 5000, 4000),
+        ("backward", "GPT/h.*/ln_1", 700, 600),
+        ("forward", fused, 0, 2300),
+        ("forward", other, 0, 100),
+    ]
+    sums = pd.DataFrame(rows, columns=["phase", "module", "first_ns", "second_ns"])
+    shown = add_fused(sums)
+    assert shown["second_fused_ns"].tolist() == [2400, 2300, 0, 0, 0]
+    assert shown["first_fused_ns"].tolist() == [0] * 5
+    assert shown["fused_into"].tolist() == [
+        "(fused: ln_1 + mlp); (fused: h.*.ln_1 + wte)",
+        "(fused: ln_1 + mlp)",
+        *[""] * 3,
+    ]
+    assert shown[sums.columns].equals(sums)
