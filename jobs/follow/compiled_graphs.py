@@ -155,11 +155,11 @@ def read_graph(lowering: Any, module: Any) -> Graph:
 def find_calls(lines: Iterable[str]) -> Iterator[str]:
     """Yield what generated code launches, in order: Inductor's handles, `kernel:number`, and calls without one."""
     for line in lines:
-        if found := _HANDLES.match(line):
-            yield from (handle.strip() for handle in found[1].split(","))
-        elif found := _PARTS.match(line):
+        if handles := _HANDLES.match(line):
+            yield from (handle.strip() for handle in handles[1].split(","))
+        elif parts := _PARTS.match(line):
             yield SUMMED
-            if ".to(" in found[1]:
+            if ".to(" in parts[1]:
                 yield CAST
         elif _SCATTER.match(line):
             yield SCATTERED

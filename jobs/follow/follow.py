@@ -72,11 +72,8 @@ class Follower:
     def __init__(self, plan: Plan, ranges: ModuleRanges, events: EventRanges | None = None):
         self.plan, self.ranges, self.events = plan, ranges, events
         self.capture: NsysCapture | TraceRanges = NsysCapture()
-        self.changes, self.losses, self.waits = (
-            Changes(plan.changes),
-            Losses(copies=plan.times_only),
-            HostWaits(plan, ranges),
-        )
+        self.changes, self.waits = Changes(plan.changes), HostWaits(plan, ranges)
+        self.losses = Losses(copies=plan.times_only)
         self.ranks = Ranks(Path(plan.out))
         self.process = os.getpid()  # what forks from it, such as the workers of a DataLoader, is not followed
         self.stage = Stage.SKIPPED
@@ -95,8 +92,7 @@ class Follower:
         self.depth = self.in_backward = 0  # of module calls on this thread, and of backward passes
         self.clock = StepClock(has_begun=False)
         self.update: Any = None  # the ranges of parameters while an optimizer steps
-        self.memory: list[dict[str, Any]] = []
-        self.facts = make_facts()
+        self.facts, self.memory = make_facts(), list[dict[str, Any]]()
         self.calls = {True: 0, False: 0}  # of models in this step: those that are trained, and others
         self.trained: set[int] = set()  # ids of the models that are trained
         self.has_noted: bool | None = None  # a model that is trained, or another; None until one is noted
