@@ -494,13 +494,15 @@ def add_up_phases(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def infer_batch(noted: dict[str, Any]) -> tuple[int, int]:
-    """Infer the sequences (or samples) and tokens of one step, from the model's first input in all its calls. 0 if not
-    known; tokens are known for inputs of integers, [sequences, tokens]."""
+    """Infer the sequences (or samples) and tokens of one step, from the model's first input in the calls that train. 0
+    if not known; tokens are known for inputs of integers, [sequences, tokens]."""
     shape = noted["inputs"][0]["shape"] if noted["inputs"] else []
     if not shape or noted.get("trained_models", 1) > 1:  # the inputs of several models are not added up
         return 0, 0
     if any(step.get("kind") for step in noted["steps"]):  # a decode step makes a token of each sequence
         return shape[0], shape[0]
+    if "sequences" in noted:
+        return noted["sequences"], noted["tokens"]
     is_text = "int" in noted["inputs"][0]["dtype"] and len(shape) == 2
     return shape[0] * noted["forwards"], shape[0] * shape[1] * noted["forwards"] if is_text else 0
 

@@ -37,16 +37,18 @@ from torch.utils.data import get_worker_info
 from .apply_changes import Changes
 from .call_watch import CallWatch
 from .compiled_graphs import CompiledGraphs
+from .entries import CALLED, Entries
 from .event_ranges import EventRanges
-from .generation import DECODE, LONGEST_WAIT, PREFILL, Generation, note_shift
+from .generation import DECODE, LONGEST_WAIT, PREFILL, Generation
 from .host_waits import HostWaits
 from .loops import FEWEST, CallCounts
 from .losses import Losses
+from .model_calls import StepCalls
 from .module_ranges import ModuleRanges, list_tensors
 from .nsys_capture import NsysCapture
 from .phase_memory import PhaseMemory
 from .plan import Plan, Stage
-from .script_facts import describe_call, describe_parameters, find_autocast_dtype, make_facts, read_machine
+from .script_facts import describe_parameters, make_facts, read_machine
 from .script_graphs import ScriptGraphs
 from .script_ranks import FollowError, Ranks
 from .step_clock import StepClock
@@ -58,9 +60,6 @@ SELDOM = 10
 
 LOOK_ON_S = 10.0
 """How long a script goes on after a loop of forward passes was measured, in case a loop with backward follows."""
-
-CALLED = ("forward", "evaluation", "prefill", "decode")
-"""Phases that are calls of a model."""
 
 MIXED = "mixed"
 """In place of a stage: the script has loops of several kinds, and its steps are only counted."""
@@ -93,16 +92,14 @@ class Follower:
         self.clock = StepClock(has_begun=False)
         self.update: Any = None  # the ranges of parameters while an optimizer steps
         self.facts, self.memory = make_facts(), list[dict[str, Any]]()
-        self.calls = {True: 0, False: 0}  # of models in this step: those that are trained, and others
-        self.trained: set[int] = set()  # ids of the models that are trained
-        self.has_noted: bool | None = None  # a model that is trained, or another; None until one is noted
+        self.calls, self.entries = StepCalls(), Entries(self.enter_model)
         self.stepped, self.optimized = set[int](), set[int]()  # ids of optimizers, and of the parameters they changed
         self.made_autocast = ""  # type of the last one that the script made, not of those that are off
         self.watch = CallWatch(self.call)
         self.has_ended = False  # and raised SystemExit, which a script may catch
         self.models: WeakSet[nn.Module] = WeakSet()  # what the script itself calls, where its calls end steps
         self.hooks, self.kinds = list[Any](), list[tuple[str, int]]()  # of timed steps of generation: kind and tokens
-        self.is_last = self.is_noting = False  # the last followed step; within the call whose inputs are noted
+        self.is_last = False  # the last followed step
         self.looks_on_until = 0.0  # on the clock of time.monotonic, for loops of another kind
 
     # -------------------------------------------------------------------------------------------------- steps
@@ -203,6 +200,7 @@ class Follower:
         self.waits.begin(stage)
         self.graphs.is_measured = stage not in (Stage.SKIPPED, Stage.DONE)
         self.facts["stage"] = stage.name.lower()
+        self.entries.begin(stage)
         self.note_progress(self.facts["stage"])
         if stage is Stage.TIMED:
             # torch.compile would compile hooks of a model that it compiled in place, which calls no modules inside.
@@ -252,7 +250,7 @@ class Follower:
             self.ranges.forget()
             self.is_last = self.num_steps == self.plan.followed - 1
         if self.captures.step_graph is None:
-            self.calls = {True: 0, False: 0}
+            self.calls.forget()
         self.opened_at = perf_counter_ns()
         if self.events is not None:
             self.events.open_step(self.num_steps + (self.plan.steps if self.stage is Stage.FOLLOWED else 0))
@@ -266,8 +264,8 @@ class Follower:
             self.graphs.write(self.ranges.push, self.ranges.pop, self.ranges.known_paths)
             self.captures.write(self.ranges.push, self.ranges.pop)
         (self.events or self.capture).close_step()
-        self.facts["forwards"] = self.calls[True] or self.calls[False]
-        self.facts["trained_models"] = len(self.trained)
+        is_replayed = self.captures.step_graph is not None
+        self.facts |= self.calls.end_step(self.made_autocast, self.stage is Stage.CAPTURED, is_replayed)
 
     def finish(self) -> None:
         self.end_capture()
@@ -328,6 +326,7 @@ class Follower:
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """A phase, with a range while nsys captures. One inside another counts as the other."""
+        self.entries.note_phase(name)
         is_measured = self.stage in (Stage.CAPTURED, Stage.FOLLOWED) and self.waiting is None
         if not (is_measured or self.captures.is_capturing) or self.phases or self.process != os.getpid():
             yield
@@ -365,22 +364,22 @@ class Follower:
             return called(module, *args, **options)
         run = functools.partial(self.ranges.call, called) if self.follows_modules else call_plainly(called)
         if self.depth or self.in_backward:
-            if self.stage is Stage.CAPTURED and not self.facts["autocast"]:
-                self.facts["autocast"] = find_autocast_dtype()  # opened inside the model, as accelerate does
-            if self.is_noting:
-                note_shift(self.facts["inputs"], args, options)
+            self.calls.note_part(module, args, options)
             return run(module, args, options)
+        self.entries.note_call(module)
         self.depth += 1
         is_loss = isinstance(module, nn.modules.loss._Loss)
         try:
             if not is_loss:
                 self.note_generation(args, options)
-                self.note_call(module, args, options)
+                if self.captures.is_capturing or self.stage in (Stage.CAPTURED, Stage.FOLLOWED):
+                    self.calls.begin(module, args, options)
             with self.phase("loss" if is_loss else self.name_call(module)):
                 returned = run(module, args, options)
+            self.calls.note_returned(returned)
         finally:
             self.depth -= 1
-            self.is_noting = False
+            self.calls.end()
         if is_loss:
             return returned
         if self.is_counting and not self.captures.is_capturing:
@@ -400,7 +399,7 @@ class Follower:
         """Return the phase of a call of a model by the script."""
         if self.generation.kind:
             return self.generation.kind
-        if torch.is_grad_enabled() or not self.optimized:
+        if (torch.is_grad_enabled() and self.entries.has_gradients) or not self.optimized:
             return "forward"
         if not any(id(parameter) in self.optimized for parameter in module.parameters()):
             return "forward"
@@ -422,22 +421,13 @@ class Follower:
                 self.counts.note_call()
             self.end_step()
 
-    def note_call(self, module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
-        """Note the model and its inputs in the first captured step: of the first call that is trained, or else of the
-        first. A teacher, a reference model or an evaluation may be called before it."""
-        parameters = list(module.parameters())
-        trains = torch.is_grad_enabled() and (
-            not parameters or any(parameter.requires_grad for parameter in parameters)
-        )
-        self.calls[trains] += 1
-        if trains:
-            self.trained.add(id(module))
-        is_first = self.captures.is_capturing or (self.stage is Stage.CAPTURED and not self.num_steps)
-        if not is_first or self.has_noted in (True, trains):
-            return
-        self.has_noted = trains
-        self.is_noting = True
-        self.facts |= describe_call(module, args, options, self.made_autocast) | {"training": trains}
+    def enter_model(
+        self, called: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]
+    ) -> Any:
+        """Call a model by one of its methods."""
+        if self.depth or self.in_backward:
+            return called(module, *args, **options)
+        return self.call(called, module, args, options)
 
     def scaler_step(self, called: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """Step of a gradient scaler, which leaves out the optimizer's if gradients are not finite."""
@@ -573,7 +563,7 @@ class Follower:
             self.num_steps = self.plan.skip - 1
             self.facts["seen"] = self.plan.skip - 1
         if self.optimizer == id(optimizer):
-            if self.stage is Stage.CAPTURED and self.has_noted is None:
+            if self.stage is Stage.CAPTURED and not self.calls.has_noted:
                 parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
                 self.facts |= describe_parameters(parameters) | {"training": True}  # without any module
             self.end_step()

@@ -14,6 +14,8 @@ from torch import nn
 from .matmul_precision import read_matmul_precision
 from .module_ranges import ModuleRanges, is_compiled, list_tensors
 
+WRAPPING = ("torch", "lightning", "lightning_fabric", "accelerate", "deepspeed")
+"""Libraries whose modules may be wrappers of a script's model."""
 ALIGNED = 8
 """Number of 16-bit values that a matmul loads at once."""
 
@@ -24,6 +26,7 @@ def make_facts() -> dict[str, Any]:
     facts |= {name: [] for name in ("optimizers", "steps", "captured_ns", "followed_ns", "memory", "inputs")}
     facts |= {"model": "", "compiled": False, "num_parameters": 0, "parameter_dtypes": {}, "unpadded": None}
     facts |= {"training": False, "trained_models": 0, "loops": [], "num_backward": 0, "num_prefills": 0}
+    facts |= {"sequences": 0, "tokens": 0}
     return facts | {"skipped_updates": 0, "evaluations": 0, "captured_kinds": []}
 
 
@@ -31,16 +34,25 @@ def describe_call(
     module: nn.Module, args: tuple[Any, ...], options: dict[str, Any], made_autocast: str
 ) -> dict[str, Any]:
     """Describe a model and what it is called with. made_autocast: type of the last autocast that the script made."""
+    return describe_model(module, find_autocast_dtype(), made_autocast) | {"inputs": describe_inputs(args, options)}
+
+
+def describe_inputs(args: tuple[Any, ...], options: dict[str, Any]) -> list[dict[str, Any]]:
     named = [*((str(i), value) for i, value in enumerate(args)), *options.items()]
-    shapes = [(name, [list(x.shape), str(x.dtype)]) for name, value in named for x in list_tensors([value])]
+    tensors = [(name, tensor) for name, value in named for tensor in list_tensors([value])]
+    return [{"name": name, "shape": list(tensor.shape), "dtype": str(tensor.dtype)} for name, tensor in tensors]
+
+
+def describe_model(module: nn.Module, autocast: str, made_autocast: str) -> dict[str, Any]:
+    """Describe a model. autocast: its type in a call of the model. made_autocast: that of the last one that the script
+    made."""
     compiled = any(is_compiled(part) for part in module.modules())
     return {
         "model": type(unwrap(module)).__name__,
         "compiled": compiled,
-        "inputs": [{"name": name, "shape": shape, "dtype": dtype} for name, (shape, dtype) in shapes],
         "unpadded": find_unpadded(module),
         # What accelerate opens inside the model is compiled with it, and never seen to be on.
-        "autocast": find_autocast_dtype() or (made_autocast if compiled else ""),
+        "autocast": autocast or (made_autocast if compiled else ""),
         **describe_parameters(list(module.parameters())),
     }
 
@@ -60,11 +72,23 @@ def find_autocast_dtype() -> str:
 
 
 def unwrap(module: nn.Module) -> nn.Module:
-    """The script's own model: not what compiles it, nor what has several ranks train it."""
-    for holder, kind in (("_orig_mod", nn.Module), ("module", nn.parallel.DistributedDataParallel)) * 2:
-        if isinstance(module, kind):
-            module = getattr(module, holder, module)
+    """The script's own model: not what compiles it, has several ranks train it or moves its inputs, such as
+    DataParallel, Fabric or DeepSpeed. Such a wrapper is a library's, and has one part."""
+    while (inside := find_wrapped(module)) is not None:
+        module = inside
     return module
+
+
+def find_wrapped(module: nn.Module) -> nn.Module | None:
+    """Return the module that a library wraps; None if this is the model."""
+    if isinstance(inside := getattr(module, "_orig_mod", None), nn.Module):
+        return inside
+    library, _, rest = type(module).__module__.partition(".")
+    if library not in WRAPPING or rest.startswith("nn.modules"):
+        return None
+    # A wrapper may hold the same module twice, as Fabric does.
+    parts = [*{id(part): part for part in module.children()}.values()]
+    return parts[0] if len(parts) == 1 else None
 
 
 def find_unpadded(model: nn.Module) -> dict[str, int] | None:

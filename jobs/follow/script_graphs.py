@@ -126,7 +126,7 @@ class ScriptGraphs:
         self.restored = (ranges.push, ranges.pop, follower.watch.is_watching)
         ranges.push, ranges.pop = self.notes.push, self.notes.pop
         ranges.forget()
-        follower.calls = {True: 0, False: 0}
+        follower.calls.forget()
         follower.watch.begin()
         return returned
 

@@ -62,6 +62,8 @@ class Turns:
         self.num_before = 0  # steps followed before the first turn
         self.random = random.Random(0)
         self.follower: Any = None
+        self.register_bare: Any = None
+        self.ender: Any = None  # of a step of updates: the last hook, so that the follower sees each update first
 
     def follow(self) -> None:
         """Follow the script as `profile` does, for ever in the stage in which steps are only timed."""
@@ -79,8 +81,8 @@ class Turns:
             optimizer._global_optimizer_pre_hooks = SteadyHooks()
         plan = follow.Plan(out=f"{self.settings.out}.ranks", skip=WARM_UP - 5, steps=sys.maxsize)
         self.follower = follow.install(plan)
-        if self.settings.updates:
-            register_bare(self.end_update)
+        self.register_bare = register_bare
+        self.end_with_updates()
 
     def switched(self, wrapped: Callable) -> Callable:
         """`wrapped`, but the bare function is called in the steps that are left alone."""
@@ -113,6 +115,7 @@ class Turns:
             hook[2].remove()
             if self.is_active:
                 hook[2] = hook[0](hook[1])
+        self.end_with_updates()
         follower = self.follower
         while follower.hooks:
             follower.hooks.pop().remove()
@@ -120,6 +123,12 @@ class Turns:
             for model in follower.models:  # of a script without an optimizer
                 follower.hooks.append(model.register_forward_pre_hook(follower.before_call, with_kwargs=True))
                 follower.hooks.append(model.register_forward_hook(follower.after_call, always_call=True))
+
+    def end_with_updates(self) -> None:
+        if self.settings.updates:
+            if self.ender is not None:
+                self.ender.remove()
+            self.ender = self.register_bare(self.end_update)
 
     def end_update(self, *_: Any) -> None:
         self.num_updates += 1

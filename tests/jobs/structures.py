@@ -146,7 +146,6 @@ optimizer = torch.optim.AdamW(model.parameters())
 """
         + f"for _ in range(N):\n    {STEP}\n",
         UPDATE,
-        model="FullyShardedDataParallel",
         compiles=True,
     ),
     Structure(
@@ -224,6 +223,59 @@ for _ in range(N):
 """,
         UPDATE,
         batch=0,
+    ),
+    Structure(
+        "a model that is called by its methods, such as `model.forward`",
+        """
+class Agent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.actor, self.critic = nn.Linear(8, 4), nn.Linear(8, 1)
+    @torch.no_grad()
+    def act(self, x):
+        return torch.distributions.Categorical(logits=self.actor(x)).sample()
+    def evaluate(self, x, y):
+        return F.cross_entropy(self.actor(x), y) + self.critic(x).mean()
+model = Agent(); optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(N):
+    for _ in range(5): model.act(torch.randn(1, 8))
+    x, y = batch(); optimizer.zero_grad(); model.evaluate(x, y).backward(); optimizer.step()
+assert Agent.act is vars(Agent)["act"] and not hasattr(Agent.evaluate, "__wrapped__")
+""",
+        UPDATE,
+        model="Agent",
+        phases=("evaluation", "forward", "backward", "optimizer", "zero_grad"),
+    ),
+    Structure(
+        "Q-learning: calls under gradients that no backward pass reaches",
+        MODEL
+        + """
+target = copy.deepcopy(model)
+for _ in range(N):
+    for _ in range(5): model(torch.randn(1, 8)).argmax()
+    x, y = batch()
+    with torch.no_grad(): best = target(x).max(1).values
+    loss = F.mse_loss(best, model(x).gather(1, y[:, None]).squeeze()); optimizer.zero_grad()
+    loss.backward(); optimizer.step()
+""",
+        UPDATE,
+    ),
+    Structure(
+        "inputs with the sequence first, if `batch_first` is off",
+        """
+class Text(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.lstm, self.head = nn.Embedding(10, 8), nn.LSTM(8, 8), nn.Linear(8, 10)
+    def forward(self, x):
+        return self.head(self.lstm(self.embed(x))[0])
+model = Text(); optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(N):
+    x = torch.randint(0, 10, (7, 6)); optimizer.zero_grad()
+    F.cross_entropy(model(x).transpose(1, 2), x).backward(); optimizer.step()
+""",
+        UPDATE,
+        model="Text",
     ),
     Structure(
         "a loss that is a module with a called part",
