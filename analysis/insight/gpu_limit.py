@@ -126,6 +126,7 @@ class Timelines:
         self._frames = {name: getattr(capture, name) for name in gpus}
         self._call = {name: getattr(attribution, name)["api"].to_numpy() for name in gpus}
         self._phase = {name: getattr(attribution, name)["phase"].cat.codes.to_numpy() for name in gpus}
+        self._step = {name: getattr(attribution, name)["step"].to_numpy() for name in gpus}
         names = capture.kernels["kernel_name"].cat
         families = [taxonomy.family(str(name)) for name in names.categories]
         uploads = np.array([name == UPLOAD for name in capture.memops["operation"].cat.categories], bool)
@@ -159,6 +160,13 @@ class Timelines:
         table = split(ops, self.calls)
         table[_NO_WORK, -1] += ops.start[0] - self._begin + self._end - ops.end.max()
         return table
+
+    def list_steps(self, gpu: int) -> np.ndarray:
+        """List the step of each of `list_operations`, -1 outside every step (int32)."""
+        rows = {name: np.flatnonzero(numbers == gpu) for name, numbers in self._gpus.items()}
+        start = np.concatenate([self._frames[name]["start_ns"].to_numpy()[mine] for name, mine in rows.items()])
+        step = np.concatenate([self._step[name][mine] for name, mine in rows.items()])
+        return np.asarray(step[np.argsort(start, kind="stable")])
 
     def list_operations(self, gpu: int) -> Operations:
         """List what one GPU does."""

@@ -2,15 +2,22 @@
 sampled, and from the calls that were counted inside the script."""
 
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import pandas as pd
 
+from profiler_job.analysis.capture.attribution import attribute
+from profiler_job.analysis.capture.inferred import infer_phases
 from profiler_job.analysis.capture.nsys_export import read
+from profiler_job.analysis.capture.selection import find_gpus
+from profiler_job.analysis.insight.clean_gaps import CleanGaps
 from profiler_job.analysis.insight.summary import summarise
 from profiler_job.analysis.insight.wait_lines import SAMPLED
+from profiler_job.analysis.reference.kernel_families import BUILT_IN
 from profiler_job.jobs.contract.integrity import load_json
-from profiler_job.jobs.contract.layout import HOST_WAITS, SAMPLES
+from profiler_job.jobs.contract.layout import CAPTURE, HOST_WAITS, SAMPLES, TIMINGS
+from profiler_job.jobs.contract.ranges import STEP
 
 TIMES = ("wait_ns", "late_launch_ns", "sync_ns", "copies_ns", "between_ns")
 LEAST_SHARE = 0.005
@@ -27,7 +34,7 @@ def read_waits(run: Path) -> dict[str, pd.DataFrame]:
             tables["sync_calls"] = pd.DataFrame(calls)
     if not (run / SAMPLES).is_file():
         return tables
-    summary = summarise(read(run / SAMPLES, details=False))
+    summary = summarise(read(run / SAMPLES, details=False), clean=(clean := read_clean_gaps(run)))
     facts = summary.capture
     num = facts["num_sampled_steps"] or 1
     rows = summary.sections["waits"]
@@ -41,7 +48,23 @@ def read_waits(run: Path) -> dict[str, pd.DataFrame]:
         "covered": float(facts["sampled_share"]),
         "waiting_ns": facts["waiting_ns"] / num,
         "step_ns": facts["waiting_span_ns"] / num,
+        "call_ns": clean.call_ns if clean else 0.0,
     }
     named = [{"rank": 0, "figure": f"{SAMPLED}{name}", "unit": "", "value": value} for name, value in scalars.items()]
     tables["figures"] = pd.DataFrame(named)
     return tables
+
+
+def read_clean_gaps(run: Path) -> CleanGaps | None:
+    """Read how long the GPUs wait in the captured steps of a run that have no samples; None without a capture. Raises
+    ExportError."""
+    if not (run / CAPTURE).is_file():
+        return None
+    capture = read(run / CAPTURE, details=False)
+    gpus = {name: find_gpus(capture, getattr(capture, name)) for name in ("kernels", "graphs", "memops")}
+    if not any(map(len, gpus.values())):
+        return None
+    rows = load_json(run / TIMINGS)["steps"]
+    walls = [row["wall_ns"] for row in rows if row["phase"] == STEP and row.get("rank", 0) == 0]
+    step_ns = median(walls) if walls else None
+    return CleanGaps(capture, infer_phases(capture, attribute(capture)), gpus, BUILT_IN, step_ns)

@@ -63,8 +63,8 @@ class StackSamples:
         return np.array(chosen, np.int64)[codes] if len(codes) else thread
 
     def split(self, pieces: pd.DataFrame) -> pd.DataFrame:
-        """Split pieces of time (start, end, thread, process, cause, part (what counts of it), phase, module) by
-        samples: stack, in_gc, ns, cause, phase, module."""
+        """Split pieces of time (start, end, thread, process, cause, part (what counts of it), phase, module,
+        row) by samples: stack, in_gc, ns, cause, phase, module, row."""
         rows = []
         thread = self.choose_thread(pieces["thread"].to_numpy(), pieces["process"].to_numpy())
         for number in np.unique(thread).tolist():
@@ -82,7 +82,9 @@ class StackSamples:
         collected = cut.assign(ns=ns * inside / length, in_gc=True)[(inside > 0) & (cut["stack"] != NOT_SAMPLED)]
         is_split = (inside > 0) & (cut["stack"] != NOT_SAMPLED)
         cut["ns"] = np.where(is_split, ns * (1 - inside / length), ns)
-        return pd.concat([cut, collected], ignore_index=True)[["stack", "in_gc", "ns", "cause", "phase", "module"]]
+        return pd.concat([cut, collected], ignore_index=True)[
+            ["stack", "in_gc", "ns", "cause", "phase", "module", "row"]
+        ]
 
     def look_up(self, thread: np.ndarray, process: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
         """Find the stack of each call: the first sample inside it, or else the nearest; NOT_SAMPLED if the nearest is

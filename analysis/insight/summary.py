@@ -25,6 +25,7 @@ from profiler_job.analysis.capture.startup import find_loading_end, find_startup
 from profiler_job.analysis.insight import advice, findings, gpu_limit
 from profiler_job.analysis.insight.api_times import summarise_api, summarise_launches
 from profiler_job.analysis.insight.capture_gaps import find_unmatched_ranges, list_missing, list_problems
+from profiler_job.analysis.insight.clean_gaps import CleanGaps
 from profiler_job.analysis.insight.communication import measure
 from profiler_job.analysis.insight.insight import form_sentences
 from profiler_job.analysis.insight.phase_times import summarise_phases
@@ -82,16 +83,22 @@ def summarise(
     selection: Selection = ALL,
     with_moments: bool = False,
     skips_startup: bool = False,
+    clean: CleanGaps | None = None,
 ) -> Summary:
     """Summarise what `selection` leaves of `capture`, with kernels classified by `taxonomy`. chosen: phases of ranges
     that the user names; with_moments: `busy`, too, which is for drawing; skips_startup: start-up is left out, if
-    `selection` leaves no part of the time already. Raises ExportError."""
+    `selection` leaves no part of the time already; clean: steps to which waiting is scaled, see `find_waits`. Raises
+    ExportError."""
     part = select_part(capture, attribution, chosen, selection, skips_startup)
-    return summarise_part(part, taxonomy, chosen, with_moments)
+    return summarise_part(part, taxonomy, chosen, with_moments, clean)
 
 
 def summarise_part(
-    part: CapturePart, taxonomy: Taxonomy, chosen: Mapping[str, str] | None = None, with_moments: bool = False
+    part: CapturePart,
+    taxonomy: Taxonomy,
+    chosen: Mapping[str, str] | None = None,
+    with_moments: bool = False,
+    clean: CleanGaps | None = None,
 ) -> Summary:
     """Summarise a part of a capture, with the other arguments of `summarise`."""
     capture, attribution, selection = part.capture, part.attribution, part.selection
@@ -129,7 +136,7 @@ def summarise_part(
         sections |= {name: sections[name].head(0) for name in of_exchange}
         of_idle = sections["findings"]["kind"].isin(findings.OF_IDLE_TIME)
         sections["findings"] = sections["findings"][~of_idle].reset_index(drop=True)
-    waits = find_waits(capture, attribution, gpus, taxonomy, is_whole=selection.range is None)
+    waits = find_waits(capture, attribution, gpus, taxonomy, is_whole=selection.range is None, clean=clean)
     sections |= {"waits": waits.lines, "wait_stacks": waits.stacks, "sync_lines": waits.syncs}
     sections["problems"] = list_problems(capture, attribution)
     sections["missing"] = list_missing(capture, attribution, chosen or {})

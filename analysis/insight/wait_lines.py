@@ -68,5 +68,11 @@ def describe_recorded_waits(rows: pd.DataFrame, scalars: Mapping[str, float], li
     rows = rows.astype({"where": str, "function": str, "below": str, "do": str})
     lines = describe_lines(rows, waiting, step, sampled["covered"], is_step=True)
     times = f"{format_time(sampled['waiting_ns'])} of {format_time(sampled['step_ns'])}"
-    scaled = "shares are from them, and times from steps without a profiler" if limit else "these are their times"
-    return [*lines, f"In {format_count(int(sampled['steps']), 'step')} with samples it waits {times}: {scaled}"]
+    first = f"In {format_count(int(sampled['steps']), 'step')} with samples it waits {times}"
+    if "call_ns" not in sampled:
+        return [
+            *lines,
+            f"{first}: {'shares are from them, and times from others' if limit else 'these are their times'}",
+        ]
+    adds = f", less {format_time(sampled['call_ns'])} a CUDA call that nsys adds" if sampled["call_ns"] else ""
+    return [*lines, f"{first}. They show which line; how long is of steps without samples{adds}"]

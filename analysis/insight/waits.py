@@ -12,36 +12,29 @@ the last synchronisation before, not for the line that was sampled.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from profiler_job.analysis.capture import intervals
 from profiler_job.analysis.capture.attribution import Attribution
 from profiler_job.analysis.capture.capture_data import Capture
 from profiler_job.analysis.capture.distinct_values import find_distinct
 from profiler_job.analysis.capture.python_samples import PythonFrame, Stack
-from profiler_job.analysis.insight.gpu_limit import COPIES, PHASES, Calls, Operations, Timelines, find_gaps
+from profiler_job.analysis.insight.clean_gaps import CleanGaps, number_places, place_pieces
+from profiler_job.analysis.insight.gpu_limit import PHASES, Timelines
+from profiler_job.analysis.insight.gpu_waits import CAUSES, COPY, SYNC, GpuWaits, Launches, find_blocking_calls
 from profiler_job.analysis.insight.section_columns import SECTIONS
 from profiler_job.analysis.insight.stack_samples import NOT_SAMPLED, StackSamples, get_bounds
-from profiler_job.analysis.insight.sync_replay import replay_launches
-from profiler_job.analysis.reference import cuda_api, python_libraries
+from profiler_job.analysis.reference import python_libraries
 from profiler_job.analysis.reference.python_libraries import GARBAGE, NO_WORKERS, OWN
 from profiler_job.analysis.reference.rules import Taxonomy
 
-UNBLOCKED_NS = 8_000
-"""What a synchronisation takes that has nothing to wait for: more of it is waiting."""
-LEAST_COPY_NS = 20_000
-"""A call that copies is a synchronisation if it takes longer."""
-CAUSES = ("late_launch_ns", "sync_ns", "copies_ns", "between_ns")
-LATE, SYNC, COPY, BETWEEN = range(len(CAUSES))
 MOST_GROUPS, LEAST_GROUP = 3, 0.05
 UNEVEN = 2
 """A line is one GPU's if it waits so many times as long for it as the others in the median."""
 MOST_STACKS = 2_000
-_HOST_COPIES = ("memcpy Host-to-Device", "memcpy Device-to-Host")
 
 
 FACTS = ("num_samples", "sample_period_ns", "waiting_ns", "waiting_span_ns", "sampled_share", "num_sampled_steps")
@@ -68,10 +61,16 @@ class Place(NamedTuple):
 
 
 def find_waits(
-    capture: Capture, attribution: Attribution, gpus: dict[str, np.ndarray], taxonomy: Taxonomy, is_whole: bool = True
+    capture: Capture,
+    attribution: Attribution,
+    gpus: dict[str, np.ndarray],
+    taxonomy: Taxonomy,
+    is_whole: bool = True,
+    clean: CleanGaps | None = None,
 ) -> Waits:
     """Find the lines that GPUs wait for; none without samples, nor if a range is selected (not is_whole), which does
-    not show why a GPU waits. gpus: the GPU of each row of kernels, graphs and memops."""
+    not show why a GPU waits. gpus: the GPU of each row of kernels, graphs and memops. clean: of steps without samples,
+    to which the times of the lines are scaled; `waiting_ns` and `waiting_span_ns` stay as they are."""
     if not len(capture.samples) or not is_whole or not any(map(len, gpus.values())):
         lines, stacks, syncs = (
             pd.DataFrame(columns=list(SECTIONS[name])) for name in ("waits", "wait_stacks", "sync_lines")
@@ -79,164 +78,43 @@ def find_waits(
         return Waits(lines, stacks, syncs, dict.fromkeys(FACTS) | {"num_samples": 0})
     places = _Places(capture.stacks)
     samples = StackSamples(capture, places.number_lines())
-    syncs = _find_blocking_calls(capture, attribution)
+    syncs = find_blocking_calls(capture, attribution)
     sync_stack = samples.look_up(syncs["thread"].to_numpy(), syncs["process"].to_numpy(), *get_bounds(syncs))
     timelines = Timelines(capture, attribution, gpus, taxonomy)
-    calls = _Launches(capture, attribution)
-    parts, waited, span = [], 0, 0
+    calls = Launches(capture, attribution)
+    parts, counts, waited, span = [], {}, 0, 0
     every_gpu = find_distinct(np.concatenate([*gpus.values()])).tolist()
-    for number in every_gpu:
+    for index, number in enumerate(every_gpu):
         ops = timelines.list_operations(number)
-        gpu = _Gpu(ops, timelines.calls, calls, syncs)
+        gpu = GpuWaits(ops, timelines.calls, calls, syncs)
         pieces = gpu.list_pieces()
         waited += int((pieces["end"] - pieces["start"]).sum())
         span += int(ops.end.max() - ops.start[0])
-        parts += [samples.split(pieces).assign(gpu=number), gpu.list_moved(sync_stack).assign(gpu=number)]
+        both = pd.concat([samples.split(pieces), gpu.list_moved(sync_stack)], ignore_index=True)
+        step_places = number_places(timelines.list_steps(number))
+        counts[index] = step_places.counts
+        parts.append(place_pieces(both.assign(gpu=index), step_places))
     pieces = pd.concat(parts, ignore_index=True)
-    pieces["stack"] = np.where(pieces["in_gc"], -2 - pieces["stack"], pieces["stack"])  # a stack of its own
-    lines = _sum_lines(pieces, places, waited, every_gpu)
-    sampled = int(pieces.loc[pieces["stack"] != NOT_SAMPLED, "ns"].sum())
     num_steps = int(attribution.ranges["is_step"].sum()) if len(attribution.ranges) else 0
+    counted = float(waited)
+    if clean is not None and num_steps:
+        pieces["ns"] *= clean.scale(pieces, counts)
+        counted = clean.waiting_ns * pieces.loc[pieces["step"] >= 0, "step"].nunique()
+    pieces["gpu"] = np.array(every_gpu)[pieces["gpu"].to_numpy()]
+    pieces["stack"] = np.where(pieces["in_gc"], -2 - pieces["stack"], pieces["stack"])  # a stack of its own
+    lines = _sum_lines(pieces, places, counted, every_gpu)
+    sampled = int(pieces.loc[pieces["stack"] != NOT_SAMPLED, "ns"].sum())
     facts = {
         "num_samples": len(capture.samples),
         "sample_period_ns": samples.period_ns,
         "waiting_ns": waited,
         "waiting_span_ns": span,
-        "sampled_share": sampled / waited if waited else None,
+        "sampled_share": sampled / counted if counted else None,
         "num_sampled_steps": num_steps or None,
     }
     return Waits(
         lines, _sum_stacks(pieces, places, capture.stacks), _sum_syncs(syncs, sync_stack, pieces, places), facts
     )
-
-
-# ---------------------------------------------------------------------------------------------------------- the GPU
-
-
-class _Launches:
-    """By API call: thread, process, and the module of what it launches."""
-
-    def __init__(self, capture: Capture, attribution: Attribution):
-        api = capture.api
-        self.thread, self.process = api["thread"].to_numpy(), api["process"].to_numpy()
-        modules = np.full(len(api), "", object)
-        for name in ("memops", "kernels"):
-            places = getattr(attribution, name)
-            row = places["api"].to_numpy()
-            modules[row[row >= 0]] = places["module"].astype(str).to_numpy(object)[row >= 0]
-        self.module = modules
-
-
-def _find_blocking_calls(capture: Capture, attribution: Attribution) -> pd.DataFrame:
-    """Find the calls in which the CPU waits for the GPU, by end: start_ns, end_ns, process, thread, name, and
-    blocked_ns."""
-    api = capture.api
-    groups = [cuda_api.find_group(str(name)) for name in api["name"].cat.categories]
-    codes = api["name"].cat.codes.to_numpy()
-    is_sync = np.array([group == cuda_api.SYNCHRONISATION for group in groups], bool)[codes]
-    duration = (api["end_ns"] - api["start_ns"]).to_numpy()
-    copies = attribution.memops["api"].to_numpy()
-    from_host = capture.memops["operation"].astype(str).isin(_HOST_COPIES).to_numpy()
-    is_copy = np.zeros(len(api), bool)
-    is_copy[copies[(copies >= 0) & from_host]] = True
-    rows = np.flatnonzero(is_sync | (is_copy & (duration > LEAST_COPY_NS)))
-    blocking = api.iloc[rows].assign(blocked_ns=np.maximum(duration[rows] - UNBLOCKED_NS, 0))
-    return blocking.sort_values("end_ns", kind="stable", ignore_index=True)
-
-
-class _Gpu:
-    """One GPU: the times in which it waits, and what a replay without synchronisations makes of them."""
-
-    def __init__(self, ops: Operations, calls: Calls, launches: _Launches, syncs: pd.DataFrame):
-        self._ops, self._calls, self._launches, self._syncs = ops, calls, launches, syncs
-        self._gaps, self._unknown, self._unknown_ns = find_gaps(ops, calls)
-        self._sync, self._moved_ns = replay_launches(ops, self._gaps, calls, syncs)
-
-    def list_pieces(self) -> pd.DataFrame:
-        """List the times in which the GPU waits, see `StackSamples.split`."""
-        ops, gaps = self._ops, self._gaps
-        call = ops.call[gaps.row]
-        begin, end = gaps.covered, ops.start[gaps.row]
-        ready = begin + gaps.late
-        kept = 1 - self._moved_ns / np.maximum(gaps.late, 1)
-        place = {
-            "thread": self._launches.thread[call],
-            "process": self._launches.process[call],
-            "phase": ops.phase[gaps.row],
-            "module": self._launches.module[call],
-        }
-        syncing = self._calls.syncs
-        late = _split_by_syncs(pd.DataFrame(place | {"start": begin, "end": ready, "part": kept}), gaps.least, syncing)
-        between = pd.DataFrame(place | {"start": ready, "end": end, "part": 1.0, "cause": BETWEEN})
-        unknown = self._unknown
-        nowhere = {"thread": -1, "process": -1, "phase": ops.phase[unknown], "module": ""}
-        lost = pd.DataFrame(
-            nowhere
-            | {"start": ops.start[unknown] - self._unknown_ns, "end": ops.start[unknown], "part": 1.0, "cause": LATE}
-        )
-        pieces = pd.concat([late, between, lost, self._list_copies()], ignore_index=True)
-        return pieces[pieces["end"] > pieces["start"]].reset_index(drop=True)
-
-    def _list_copies(self) -> pd.DataFrame:
-        """List the times in which only copies from or to the host run."""
-        ops = self._ops
-        copies = np.flatnonzero((ops.kind == COPIES) & ops.is_upload & (ops.call >= 0))
-        others = np.flatnonzero((ops.kind != COPIES) | ~ops.is_upload)
-        start, end = _subtract(ops.start[copies], ops.end[copies], ops.start[others], ops.end[others])
-        copy = copies[np.clip(np.searchsorted(ops.start[copies], start, side="right") - 1, 0, None)]
-        call = ops.call[copy]
-        return pd.DataFrame(
-            {
-                "thread": self._launches.thread[call],
-                "process": self._launches.process[call],
-                "phase": ops.phase[copy],
-                "module": self._launches.module[call],
-                "start": start,
-                "end": end,
-                "part": 1.0,
-                "cause": COPY,
-            }
-        )
-
-    def list_moved(self, sync_stack: np.ndarray) -> pd.DataFrame:
-        """List what synchronisations cost: the stack of each, and the idle time after it that would be hidden without
-        it."""
-        moved = np.flatnonzero(self._moved_ns > 0)
-        row = self._gaps.row[moved]
-        return pd.DataFrame(
-            {
-                "stack": sync_stack[self._sync[moved]],
-                "in_gc": False,
-                "ns": self._moved_ns[moved].astype(float),
-                "cause": SYNC,
-                "phase": self._ops.phase[row],
-                "module": "",
-                "sync": self._sync[moved],
-            }
-        )
-
-
-def _split_by_syncs(late: pd.DataFrame, least: np.ndarray, syncs: Mapping[int, intervals.Union]) -> pd.DataFrame:
-    """Split late times by whether a thread of the process is in a synchronisation call meanwhile, as columns cause."""
-    waits = np.zeros(len(late), np.int64)
-    start, end = late["start"].to_numpy(), late["end"].to_numpy()
-    for process, union in syncs.items():
-        mine = (late["process"] == process).to_numpy()
-        waits[mine] = union.measure_covered(start[mine] - least[mine], end[mine] - least[mine])
-    middle = start + waits  # the call that waits comes first
-    first = late.assign(end=middle, cause=SYNC)
-    return pd.concat([first, late.assign(start=middle, cause=LATE)], ignore_index=True)
-
-
-def _subtract(
-    start: np.ndarray, end: np.ndarray, other_start: np.ndarray, other_end: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the parts of intervals that no other interval covers, in order."""
-    edges = np.unique(np.concatenate([start, end, other_start, other_end]))
-    low, high = edges[:-1], edges[1:]
-    inside = intervals.Union(start, end).measure_covered(low, high) > 0
-    inside &= intervals.Union(other_start, other_end).measure_covered(low, high) == 0
-    return low[inside], high[inside]
 
 
 # -------------------------------------------------------------------------------------------------------- the tables
@@ -276,7 +154,7 @@ def find_place(stack: Stack) -> Place:
     return Place(here.file, here.line, here.function, part, frames[0])
 
 
-def _sum_lines(pieces: pd.DataFrame, places: _Places, waited: int, every_gpu: list[int]) -> pd.DataFrame:
+def _sum_lines(pieces: pd.DataFrame, places: _Places, waited: float, every_gpu: list[int]) -> pd.DataFrame:
     """Sum the waiting by line of the user, most first; columns: of the section `waits`."""
     known = pieces[pieces["stack"] != NOT_SAMPLED]
     at = [places[number] for number in known["stack"].tolist()]

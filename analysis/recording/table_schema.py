@@ -310,8 +310,13 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("below", "category", "parts of libraries that the line was in, and for how much of its time"),
         _PHASE,
         Column("do", "category", "what to do about it; empty where nothing is known"),
-        Column("share", "float64", "part of the time in which the GPU waits, in steps in which Python was sampled"),
-        Column("wait_ns", "int64", "that time, in the mean over these steps, which are slower than others"),
+        Column("share", "float64", "part of the time in which the GPU waits in a step"),
+        Column(
+            "wait_ns",
+            "int64",
+            "that time in a captured step without samples, less what nsys adds to CUDA calls; in the mean over steps "
+            "with samples, which are slower, in older recordings",
+        ),
         Column("late_launch_ns", "int64", "part in which the next operation was not launched yet"),
         Column("sync_ns", "int64", "part that calls which wait for the GPU cost"),
         Column("copies_ns", "int64", "part in which the GPU only copies from the host"),

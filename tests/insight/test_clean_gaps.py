@@ -1,0 +1,125 @@
+"""Samples show which line the GPU waits for; how long is of steps without samples."""
+
+import pytest
+
+from profiler_job.analysis.capture.attribution import attribute
+from profiler_job.analysis.capture.nsys_export import read
+from profiler_job.analysis.capture.selection import find_gpus
+from profiler_job.analysis.insight.clean_gaps import CleanGaps
+from profiler_job.analysis.insight.summary import summarise
+from profiler_job.analysis.reference.kernel_families import BUILT_IN
+from tests.capture.nsys_files import Export
+
+US, MS = 1_000, 1_000_000
+TOKENIZE, ADAM, PAUSE = "train.py:8", "train.py:15", "train.py:30"
+KERNEL_NS = 2 * US
+
+
+class Steps:
+    """Steps on a GPU that runs dry before each of its operations. Python is sampled every 10 us if with_samples."""
+
+    def __init__(self, with_samples: bool):
+        self.export, self.with_samples = Export(), with_samples
+        self.export.launch(0, start=10, end=20)
+        self.now = 100
+
+    def work(self, ns: float, line: str) -> None:
+        """The CPU takes so long in a line."""
+        for at in range(0, int(ns), 10 * US) if self.with_samples else ():
+            self.export.sample(self.now + at, ("f", line.split(":")[0], int(line.split(":")[1])))
+        self.now += int(ns)
+
+    def wait(self, ns: float, line: str, calls: int = 0) -> None:
+        """The CPU takes so long in a line, and makes so many calls meanwhile; then it launches a kernel."""
+        for number in range(calls):
+            self.export.call(self.now + 10 + number, self.now + 11 + number, name="cudaEventQuery_v3020")
+        self.work(ns, line)
+        self.export.launch(self.now, start=self.now + 10, end=self.now + 10 + KERNEL_NS)
+        self.now += KERNEL_NS + 20
+
+    def add(self, tokenize_ms: float, adam_us: float, num: int = 40, pause_ms: float = 0.0, calls: int = 0) -> None:
+        begin = self.now
+        self.wait(tokenize_ms * MS, TOKENIZE)
+        for _ in range(num):
+            self.wait(adam_us * US, ADAM, calls)
+        self.work(pause_ms * MS, PAUSE)
+        self.wait(0, ADAM)
+        self.export.span("step", begin, self.now)
+        self.export.push("forward", begin, self.now)
+        self.now += 100
+
+    def read(self, folder):
+        path = folder / f"{self.with_samples}.sqlite"
+        return read(path if path.exists() else self.export.sqlite(path))
+
+
+def list_shares(sampled, folder, clean=None):
+    rows = summarise(sampled.read(folder), clean=clean).sections["waits"]
+    return dict(zip(rows["where"], rows["share"].astype(float)))
+
+
+def measure(clean, folder, step_ns=None):
+    capture = clean.read(folder)
+    gpus = {name: find_gpus(capture, getattr(capture, name)) for name in ("kernels", "graphs", "memops")}
+    return CleanGaps(capture, attribute(capture), gpus, BUILT_IN, step_ns)
+
+
+def make_steps(with_samples, *steps):
+    made = Steps(with_samples)
+    for options in steps:
+        made.add(**options)
+    return made
+
+
+CLEAN = {"tokenize_ms": 4, "adam_us": 10}
+SLOW = {"tokenize_ms": 5, "adam_us": 200}
+
+
+def test_a_line_that_samples_slow_most_has_the_share_of_steps_without_samples(tmp_path):
+    """The optimizer waits 20 times as long with samples, the tokenizer 1.25 times."""
+    sampled = make_steps(True, SLOW, SLOW, SLOW)
+    assert list_shares(sampled, tmp_path)[ADAM] > 0.6
+    shares = list_shares(sampled, tmp_path, measure(make_steps(False, CLEAN, CLEAN), tmp_path))
+    assert shares[TOKENIZE] == pytest.approx(4 / 4.4, abs=0.02)
+    assert shares[ADAM] == pytest.approx(0.4 / 4.4, abs=0.02)
+
+
+def test_a_wait_that_clean_steps_do_not_have_counts_nothing(tmp_path):
+    """The CPU is ahead of the GPU in the optimizer, unless samples slow it."""
+    clean = make_steps(False, CLEAN | {"adam_us": 0}, CLEAN | {"adam_us": 0})
+    shares = list_shares(make_steps(True, SLOW, SLOW), tmp_path, measure(clean, tmp_path))
+    assert shares[TOKENIZE] > 0.98 and shares[ADAM] < 0.02
+
+
+def test_what_nsys_adds_to_a_call_is_taken_off_by_calls(tmp_path):
+    """With nsys the optimizer's waits take 40 us, and 10 calls are made in each; alone 20 us: 2 us a call."""
+    steps = {"tokenize_ms": 4, "adam_us": 40, "calls": 10}
+    clean = make_steps(False, steps, steps)
+    alone = make_steps(False, steps | {"adam_us": 20})
+    found = measure(clean, tmp_path, step_ns=alone.now)
+    assert found.call_ns == pytest.approx(20_000 / 11, rel=0.1)
+    shares = list_shares(make_steps(True, steps, steps), tmp_path, found)
+    assert shares[ADAM] == pytest.approx(0.8 / 4.8, abs=0.02)
+
+
+def test_a_pause_of_one_step_in_three_keeps_its_share(tmp_path):
+    """Such as a collection of garbage: it comes at other places in the steps with samples."""
+    clean = make_steps(False, CLEAN, CLEAN | {"pause_ms": 6}, CLEAN)
+    sampled = make_steps(True, CLEAN | {"pause_ms": 9}, CLEAN, CLEAN)
+    shares = list_shares(sampled, tmp_path, measure(clean, tmp_path))
+    assert shares[PAUSE] == pytest.approx(2 / 6.4, abs=0.03)
+
+
+def test_steps_of_different_lengths_are_scaled_by_phase(tmp_path):
+    clean = make_steps(False, CLEAN | {"num": 40}, CLEAN | {"num": 44})
+    sampled = make_steps(True, SLOW | {"num": 40}, SLOW | {"num": 39})
+    found = measure(clean, tmp_path)
+    shares = list_shares(sampled, tmp_path, found)
+    assert sum(shares.values()) == pytest.approx(1, abs=0.02)
+    plain = list_shares(sampled, tmp_path)
+    assert shares[ADAM] == pytest.approx(plain[ADAM], abs=0.02), "one phase: its lines keep their shares"
+
+
+def test_a_clean_step_shorter_than_one_without_a_profiler_takes_nothing_off(tmp_path):
+    clean = make_steps(False, CLEAN, CLEAN)
+    assert measure(clean, tmp_path, step_ns=1e9).call_ns == 0
