@@ -49,6 +49,7 @@ class ExportError(CodedError[ExportProblem]):
         self.problem = problem
 
 
+LOCK_COLUMNS = ("start_ns", "end_ns", "process", "thread")
 MESSAGE_COLUMNS = ("start_ns", "thread", "bytes", "communicator")
 
 
@@ -71,6 +72,7 @@ class Capture:
              (number of the group of ranks, the same on all of them)
     samples: of Python: start_ns, process, thread, stack (place in stacks); sorted by start
     stacks:  the different Python stacks, innermost frame first
+    lock_waits: when a thread waits for Python's lock, if nsys traced it: start_ns, end_ns, process, thread
     gpus:    facts of each GPU of the machine; gpu_of: (process id, device) -> id in gpus
     events_ns: from the start of the first to the end of the last of the events above
     duration_ns: how long nsys collected, which may be long before and after the events; events_ns if not known
@@ -91,6 +93,7 @@ class Capture:
     messages: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=list(MESSAGE_COLUMNS), dtype=np.int64))
     samples: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=list(SAMPLE_COLUMNS), dtype=np.int64))
     stacks: list[Stack] = field(default_factory=list)
+    lock_waits: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=list(LOCK_COLUMNS), dtype=np.int64))
     nsys_version: str = ""
     schema_version: str = ""
     gpus: list[dict[str, Any]] = field(default_factory=list)

@@ -8,6 +8,8 @@ SYNC = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
 API = "CUPTI_ACTIVITY_KIND_RUNTIME"
 NVTX = "NVTX_EVENTS"
 NCCL = "NCCL"
+LOCK_DOMAIN, LOCK_WAIT = "GIL Trace", "Waiting for GIL"
+"""Domain and name of the ranges in which a thread waits for Python's lock (`--trace=python-gil`)."""
 """Domain of NCCL's own ranges."""
 STRINGS = "StringIds"
 

@@ -20,6 +20,7 @@ import pyarrow as pa
 from profiler_job.analysis.capture import limits, nsys_warnings
 from profiler_job.analysis.capture.capture_data import (
     EXPORT_AGAIN,
+    LOCK_COLUMNS,
     MESSAGE_COLUMNS,
     MOST_DEVICES,
     UNKNOWN_PROCESS,
@@ -60,6 +61,8 @@ from profiler_job.analysis.capture.export_schema import (
     KERNEL,
     KERNEL_COLUMNS,
     LAST_MOMENT,
+    LOCK_DOMAIN,
+    LOCK_WAIT,
     MEMCPY,
     MEMSET,
     MOST_EXACT,
@@ -268,6 +271,18 @@ def _read_ranges(tables: ExportTables, strings: _Strings, last_ns: int, missing:
     return pd.DataFrame({name: values[order] for name, values in frame.items()}, copy=False)
 
 
+def _take_lock_waits(ranges: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Take the ranges of Python's lock, which nsys pushes, out of those of the program; return the others, and the
+    waits (LOCK_COLUMNS)."""
+    is_lock = (ranges["domain"] == LOCK_DOMAIN).to_numpy()
+    if not is_lock.any():
+        return ranges, pd.DataFrame(columns=list(LOCK_COLUMNS), dtype=np.int64)
+    waits = ranges.loc[is_lock & (ranges["name"] == LOCK_WAIT).to_numpy(), list(LOCK_COLUMNS)]
+    others = ranges[~is_lock].reset_index(drop=True)
+    unused = {name: others[name].cat.remove_unused_categories() for name in ("domain", "name")}
+    return others.assign(**unused), waits.reset_index(drop=True)
+
+
 def _read_messages(tables: ExportTables, ranges: pd.DataFrame) -> pd.DataFrame:
     """Read the payloads of NCCL's ranges, with columns MESSAGE_COLUMNS; see `--include-json`."""
     rows = []
@@ -464,7 +479,7 @@ def _read_capture(tables: ExportTables, path: Path, shapes: dict[str, str]) -> C
     syncs = _read_syncs(tables, missing)
     frames = [frame for frame in (kernels, graphs, memops, api, syncs) if len(frame)]
     last = max((int(frame["end_ns"].max()) for frame in frames), default=0)
-    ranges = _read_ranges(tables, strings, last, missing)
+    ranges, lock_waits = _take_lock_waits(_read_ranges(tables, strings, last, missing))
     messages = _read_messages(tables, ranges)
     samples, stacks = _read_samples(tables, strings)
     _fill_process((kernels, graphs, memops, syncs), (api, ranges), missing)
@@ -495,6 +510,7 @@ def _read_capture(tables: ExportTables, path: Path, shapes: dict[str, str]) -> C
         messages=messages,
         samples=samples,
         stacks=stacks,
+        lock_waits=lock_waits,
         nsys_version=str(about.get("EXPORT_PRODUCT_VERSION", "")),
         schema_version=str(about.get("EXPORT_SCHEMA_VERSION", "")),
         gpus=_read_gpu_facts(tables),

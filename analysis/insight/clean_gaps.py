@@ -67,10 +67,9 @@ class CleanGaps:
             pieces = gpu.list_pieces()
             self._counts[index] = places.counts
             pieces = place_pieces(pieces.assign(ns=pieces["end"] - pieces["start"], gpu=index), places)
-            parts.append(_sum_gaps(pieces).assign(calls=0.0))
             calls = pd.DataFrame({"step": places.step, "place": places.place, "calls": gpu.count_calls()})
-            found = parts[-1].drop(columns="calls").merge(calls, on=["step", "place"], how="left")
-            parts[-1] = found.assign(calls=np.where(found["is_copy"], 0, found["calls"]))
+            of_gpu = _sum_gaps(pieces).merge(calls, on=["step", "place"], how="left")
+            parts.append(of_gpu.assign(calls=np.where(of_gpu["is_copy"], 0, of_gpu["calls"])))
         gaps = pd.concat(parts, ignore_index=True)
         self.num_steps = int(gaps["step"].nunique())
         self._regular = _find_medians(gaps, self.num_steps)
@@ -101,11 +100,11 @@ class CleanGaps:
             return _look_up(factor, pieces, _PHASE_KEYS) * inside
         medians = _find_medians(gaps, num_steps)["ns"]
         factor = _divide(self._regular["ns"].reindex(medians.index, fill_value=0.0), medians)
-        whole = gaps.set_index([*_KEYS, "step"])["ns"]
-        usual = np.minimum(whole, medians.reindex(whole.index.droplevel("step"), fill_value=0.0).to_numpy())
-        excess = float((whole - usual).sum()) / num_steps
+        by_step = gaps.set_index([*_KEYS, "step"])["ns"]
+        usual = np.minimum(by_step, medians.reindex(by_step.index.droplevel("step"), fill_value=0.0).to_numpy())
+        excess = float((by_step - usual).sum()) / num_steps
         of_excess = self._excess_ns / excess if excess else 0.0
-        part = _look_up(_divide(usual, whole), pieces, [*_KEYS, "step"])
+        part = _look_up(_divide(usual, by_step), pieces, [*_KEYS, "step"])
         return (part * _look_up(factor, pieces, _KEYS) + (1 - part) * of_excess) * inside
 
 
@@ -150,8 +149,8 @@ def _solve_call(gaps: pd.DataFrame, too_long_ns: float) -> float:
     return low if too_long_ns > 0 else 0.0
 
 
-def _divide(part: pd.Series, whole: pd.Series) -> pd.Series:
-    return (part / whole.where(whole > 0)).fillna(0.0)
+def _divide(part: pd.Series, total: pd.Series) -> pd.Series:
+    return (part / total.where(total > 0)).fillna(0.0)
 
 
 def _look_up(values: pd.Series, pieces: pd.DataFrame, keys: list[str]) -> np.ndarray:

@@ -133,7 +133,7 @@ class GpuWaits:
         return pd.DataFrame(
             {
                 "stack": sync_stack[self._sync[moved]],
-                "in_gc": False,
+                "state": 0,
                 "ns": self._moved_ns[moved].astype(float),
                 "cause": SYNC,
                 "phase": self._ops.phase[row],

@@ -7,6 +7,7 @@ import pandas as pd
 
 from profiler_job.analysis.capture import intervals
 from profiler_job.analysis.capture.capture_data import Capture
+from profiler_job.analysis.reference.python_libraries import GARBAGE, LOCK
 from profiler_job.jobs.contract.ranges import GARBAGE_RANGE
 
 LONGEST_NS = 100_000_000
@@ -16,6 +17,8 @@ LONGEST_PERIODS = 4
 lock."""
 NOT_SAMPLED = -1
 """In place of the number of a stack."""
+STATES = ("", GARBAGE, LOCK)
+"""What a thread does in place of its own code."""
 
 
 class _SampledThread(NamedTuple):
@@ -27,8 +30,8 @@ class _SampledThread(NamedTuple):
 
 
 class StackSamples:
-    """The samples by thread, and which thread has most of them in each process. lines: number of the line of each
-    stack."""
+    """The samples by thread, and which thread of each process counts for those without. lines: number of the line of
+    each stack."""
 
     def __init__(self, capture: Capture, lines: np.ndarray):
         frame = capture.samples
@@ -42,12 +45,12 @@ class StackSamples:
             thread: _SampledThread(start, stack, self._find_ends(start, lines[stack]))
             for thread, (start, stack) in by_thread.items()
         }
-        counts = frame.groupby(["process", "thread"], sort=False).size().sort_values(kind="stable")
-        self.main = {int(process): int(thread) for process, thread in counts.index}  # the last one has most
+        self.main = _find_main_threads(frame, capture.api)
         collections = capture.ranges[capture.ranges["name"].astype(str).str.startswith(GARBAGE_RANGE)]
-        self.collections = {
-            int(process): intervals.Union(*get_bounds(rows)) for process, rows in collections.groupby("process")
-        }
+        self._states = (
+            ("process", STATES.index(GARBAGE), collections),
+            ("sampled", STATES.index(LOCK), capture.lock_waits),
+        )
 
     def _find_ends(self, start: np.ndarray, line: np.ndarray) -> np.ndarray:
         """Find until when each sample of a thread counts."""
@@ -56,7 +59,7 @@ class StackSamples:
         return np.minimum(start + longest, np.r_[start[1:], 2**62])
 
     def choose_thread(self, thread: np.ndarray, process: np.ndarray) -> np.ndarray:
-        """Choose the thread whose Python counts: itself, or else the one of its process with most samples."""
+        """Choose the thread whose Python counts: itself, or else the one of its process that `main` names."""
         pairs = pd.MultiIndex.from_arrays([process, thread])
         codes, unique = pairs.factorize()
         chosen = [int(t) if int(t) in self.by_thread else self.main.get(int(p), -1) for p, t in unique]
@@ -64,27 +67,17 @@ class StackSamples:
 
     def split(self, pieces: pd.DataFrame) -> pd.DataFrame:
         """Split pieces of time (start, end, thread, process, cause, part (what counts of it), phase, module,
-        row) by samples: stack, in_gc, ns, cause, phase, module, row."""
+        row) by samples: stack, state (place in STATES), ns, cause, phase, module, row."""
         rows = []
-        thread = self.choose_thread(pieces["thread"].to_numpy(), pieces["process"].to_numpy())
-        for number in np.unique(thread).tolist():
-            mine = pieces[thread == number]
-            sampled = self.by_thread.get(number)
+        pieces = pieces.assign(sampled=self.choose_thread(pieces["thread"].to_numpy(), pieces["process"].to_numpy()))
+        for number, mine in pieces.groupby("sampled"):
+            sampled = self.by_thread.get(int(number))
             rows.append(_cut(mine, sampled) if sampled else mine.assign(stack=NOT_SAMPLED))
-        cut = pd.concat(rows, ignore_index=True) if rows else pieces.assign(stack=-1)
-        ns = (cut["end"] - cut["start"]) * cut["part"]
-        cut = cut.assign(ns=ns, in_gc=False)
-        inside = np.zeros(len(cut), np.int64)
-        for process, union in self.collections.items():
-            mine = (cut["process"] == process).to_numpy()
-            inside[mine] = union.measure_covered(cut["start"].to_numpy()[mine], cut["end"].to_numpy()[mine])
-        length = np.maximum(cut["end"] - cut["start"], 1)
-        collected = cut.assign(ns=ns * inside / length, in_gc=True)[(inside > 0) & (cut["stack"] != NOT_SAMPLED)]
-        is_split = (inside > 0) & (cut["stack"] != NOT_SAMPLED)
-        cut["ns"] = np.where(is_split, ns * (1 - inside / length), ns)
-        return pd.concat([cut, collected], ignore_index=True)[
-            ["stack", "in_gc", "ns", "cause", "phase", "module", "row"]
-        ]
+        cut = pd.concat(rows, ignore_index=True) if rows else pieces.assign(stack=NOT_SAMPLED)
+        cut = cut.assign(ns=(cut["end"] - cut["start"]) * cut["part"], state=0)
+        for owner, state, ranges in self._states:
+            cut = _split_state(cut, owner, state, ranges)
+        return cut[["stack", "state", "ns", "cause", "phase", "module", "row"]]
 
     def look_up(self, thread: np.ndarray, process: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
         """Find the stack of each call: the first sample inside it, or else the nearest; NOT_SAMPLED if the nearest is
@@ -106,8 +99,30 @@ class StackSamples:
         return nearest_stack
 
 
+def _find_main_threads(samples: pd.DataFrame, api: pd.DataFrame) -> dict[int, int]:
+    """Find the sampled thread of each process with most calls of CUDA, or else with most samples: another thread may
+    run Python without a pause, and launch nothing."""
+    counts = samples.groupby(["process", "thread"], sort=False).size().rename("samples").reset_index()
+    calls = api.groupby("thread").size()
+    counts["calls"] = calls.reindex(counts["thread"], fill_value=0).to_numpy()
+    ordered = counts.sort_values(["calls", "samples"], kind="stable")  # the last one of a process stays
+    return dict(zip(ordered["process"].tolist(), ordered["thread"].tolist()))
+
+
 def get_bounds(frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
     return frame["start_ns"].to_numpy(), frame["end_ns"].to_numpy()
+
+
+def _split_state(cut: pd.DataFrame, owner: str, state: int, ranges: pd.DataFrame) -> pd.DataFrame:
+    """Split pieces by whether their thread is in `ranges` meanwhile: of its process, or its own (owner)."""
+    inside = np.zeros(len(cut))
+    for number, mine in ranges.groupby({"sampled": "thread"}.get(owner, owner)):
+        rows = np.flatnonzero((cut[owner] == number) & (cut["stack"] != NOT_SAMPLED) & (cut["state"] == 0))
+        union = intervals.Union(*get_bounds(mine))
+        inside[rows] = union.measure_covered(cut["start"].to_numpy()[rows], cut["end"].to_numpy()[rows])
+    part = inside / np.maximum(cut["end"] - cut["start"], 1)
+    within = cut.assign(ns=cut["ns"] * part, state=state)[inside > 0]
+    return pd.concat([cut.assign(ns=cut["ns"] * (1 - part)), within], ignore_index=True)
 
 
 def _cut(pieces: pd.DataFrame, sampled: _SampledThread) -> pd.DataFrame:

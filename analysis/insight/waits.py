@@ -26,9 +26,9 @@ from profiler_job.analysis.insight.clean_gaps import CleanGaps, number_places, p
 from profiler_job.analysis.insight.gpu_limit import PHASES, Timelines
 from profiler_job.analysis.insight.gpu_waits import CAUSES, COPY, SYNC, GpuWaits, Launches, find_blocking_calls
 from profiler_job.analysis.insight.section_columns import SECTIONS
-from profiler_job.analysis.insight.stack_samples import NOT_SAMPLED, StackSamples, get_bounds
+from profiler_job.analysis.insight.stack_samples import NOT_SAMPLED, STATES, StackSamples, get_bounds
 from profiler_job.analysis.reference import python_libraries
-from profiler_job.analysis.reference.python_libraries import GARBAGE, NO_WORKERS, OWN
+from profiler_job.analysis.reference.python_libraries import LOCK, NO_WORKERS, OWN
 from profiler_job.analysis.reference.rules import Taxonomy
 
 MOST_GROUPS, LEAST_GROUP = 3, 0.05
@@ -101,8 +101,11 @@ def find_waits(
         pieces["ns"] *= clean.scale(pieces, counts)
         counted = clean.waiting_ns * pieces.loc[pieces["step"] >= 0, "step"].nunique()
     pieces["gpu"] = np.array(every_gpu)[pieces["gpu"].to_numpy()]
-    pieces["stack"] = np.where(pieces["in_gc"], -2 - pieces["stack"], pieces["stack"])  # a stack of its own
+    is_sampled = pieces["stack"] != NOT_SAMPLED
+    pieces["stack"] += np.where(is_sampled, pieces["state"] * len(capture.stacks), 0)  # a stack of its own
     lines = _sum_lines(pieces, places, counted, every_gpu)
+    if (busy := _find_busy_line(capture.samples, set(samples.main.values()), places)) is not None:
+        lines["do"] = lines["do"].replace(python_libraries.DO[LOCK], f"{busy} {_IN_OTHER_THREAD}")
     sampled = int(pieces.loc[pieces["stack"] != NOT_SAMPLED, "ns"].sum())
     facts = {
         "num_samples": len(capture.samples),
@@ -112,16 +115,15 @@ def find_waits(
         "sampled_share": sampled / counted if counted else None,
         "num_sampled_steps": num_steps or None,
     }
-    return Waits(
-        lines, _sum_stacks(pieces, places, capture.stacks), _sum_syncs(syncs, sync_stack, pieces, places), facts
-    )
+    return Waits(lines, _sum_stacks(pieces, places), _sum_syncs(syncs, sync_stack, pieces, places), facts)
 
 
 # -------------------------------------------------------------------------------------------------------- the tables
 
 
 class _Places:
-    """The place of each stack; the number -2 - n is stack n during a garbage collection."""
+    """The place of each stack. In the state s (of `STATES`) of a thread, s times the number of stacks is added to the
+    number of its stack."""
 
     def __init__(self, stacks: list[Stack]):
         self._stacks = stacks
@@ -129,9 +131,15 @@ class _Places:
 
     def __getitem__(self, number: int) -> Place:
         if number not in self._known:
-            place = find_place(self._stacks[-2 - number if number < NOT_SAMPLED else number])
-            self._known[number] = place._replace(below=GARBAGE) if number < NOT_SAMPLED else place
+            stack, state = self.get_stack(number)
+            place = find_place(stack)
+            self._known[number] = place._replace(below=state) if state else place
         return self._known[number]
+
+    def get_stack(self, number: int) -> tuple[Stack, str]:
+        """Return the frames of a stack, and the state of its thread; "" while its own code runs."""
+        state, stack = divmod(number, len(self._stacks))
+        return self._stacks[stack], STATES[state]
 
     def number_lines(self) -> np.ndarray:
         """Number the user's lines: for each stack the number of its line."""
@@ -219,14 +227,28 @@ def _choose_advice(groups: pd.Series, by_cause: pd.Series, total: float) -> str:
     return python_libraries.DO.get(str(groups.index[0]), "")
 
 
-def _sum_stacks(pieces: pd.DataFrame, places: _Places, stacks: list[Stack]) -> pd.DataFrame:
+_IN_OTHER_THREAD = "of another thread runs meanwhile: move it into a process of its own"
+
+
+def _find_busy_line(samples: pd.DataFrame, main: set[int], places: _Places) -> str | None:
+    """Find the line of another thread that runs most often: its innermost frame is of the user's files. None if there
+    is none."""
+    counts = samples.loc[~samples["thread"].isin(main), "stack"].value_counts()
+    by_line: Counter[str] = Counter()
+    for number, count in counts.items():
+        place = places[int(number)]
+        if place.below == OWN and place.file:
+            by_line[f"{_format_line(place.file, place.line)} {place.function}"] += int(count)
+    return by_line.most_common(1)[0][0] if by_line else None
+
+
+def _sum_stacks(pieces: pd.DataFrame, places: _Places) -> pd.DataFrame:
     """Sum the waiting by whole stack, most first; columns: of the section `wait_stacks`."""
     sums = pieces[pieces["stack"] != NOT_SAMPLED].groupby("stack")["ns"].sum()
     by_text: Counter[str] = Counter()
     for number, ns in sums.items():
-        stack = stacks[-2 - int(number) if number < NOT_SAMPLED else int(number)]
-        frames = [*format_frames(stack), *([GARBAGE] if number < NOT_SAMPLED else [])]
-        by_text[";".join(frames)] += round(ns)
+        stack, state = places.get_stack(int(number))
+        by_text[";".join([*format_frames(stack), *filter(None, [state])])] += round(ns)
     most = [(text, ns) for text, ns in by_text.most_common(MOST_STACKS) if ns > 0]
     return pd.DataFrame(most, columns=list(SECTIONS["wait_stacks"]))
 

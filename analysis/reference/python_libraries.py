@@ -19,6 +19,7 @@ class LibraryPart(NamedTuple):
 
 
 GARBAGE = "garbage collection"
+LOCK = "waiting for Python's lock"
 OWN = "own code"
 NO_WORKERS = "data loader without workers"
 _FETCH = re.compile(r"(?:^|/)torch/utils/data/_utils/fetch\.py$")
@@ -60,6 +61,7 @@ _MATCHERS = [(part, re.compile(part.files), re.compile(part.functions or ".*")) 
 DO = {part.name: part.do for part in PARTS} | {
     NO_WORKERS: "give the DataLoader num_workers=4 and pin_memory=True",
     GARBAGE: "call gc.freeze() after start-up and gc.disable(), or collect between epochs",
+    LOCK: "another thread runs Python meanwhile: move its work into a process of its own",
     OWN: "move it out of the step: prepare it in a worker or thread while the GPU works, or do it less often",
 }
 

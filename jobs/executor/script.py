@@ -315,8 +315,8 @@ def run_followed(script: Script, folder: Path, with_samples: bool = False) -> in
         except OSError as error:
             raise CannotStartError(script.command, f"cannot be started ({error.strerror or error})") from None
     else:
-        sampled = SAMPLED if with_samples else ()
-        nsys = ("nsys", "profile", *TRACED, *NOT_SAMPLED, *sampled, *ranged, *output)
+        traced = (*SAMPLED, *TRACED[1:]) if with_samples else TRACED
+        nsys = ("nsys", "profile", *traced, *NOT_SAMPLED, *ranged, *output)
         process = start_under_nsys(nsys, script.command, environment, folder / NSYS_PRINTED)
     try:
         words = STAGE_WORDS_OF_EVENTS if script.events else STAGE_WORDS

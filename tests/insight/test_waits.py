@@ -265,3 +265,21 @@ def test_the_line_that_makes_one_of_several_ranks_late_is_named(tmp_path, num_gp
     [said] = [line for line in form_sentences(summary).communication if "Others waited" in line]
     assert f"Others waited {format_time(5 * late * MS)} for GPU {late}" in said and "train.py:48 train_step" in said
     assert not len(summary.sections["late_kernels"]), "all GPUs run the same kernels"
+
+
+def test_waiting_for_another_thread_to_give_python_s_lock_back_has_a_name(tmp_path):
+    """nsys pushes a range of its own for each such wait."""
+    export = make_late_export()
+    export.domain(5, "GIL Trace")
+    for name, start, end, thread in (("Waiting for GIL", 1, 4, MAIN), ("Holding GIL", 1, 4, 9)):
+        export.push(name, start * MS, end * MS, thread=thread, domain=5)
+    export.push("forward", 0, 5 * MS)
+    take_samples(export, 0, 40, ("burn", "train.py", 3), thread=9)
+    summary = summarise_export(export, tmp_path)
+    rows = summary.sections["waits"].set_index("where")
+    assert rows.index.tolist() == ["train.py:8", "train.py:15"], "the thread that launches counts for autograd's"
+    assert rows.loc["train.py:8", "do"].startswith("train.py:3 burn of another thread")
+    assert rows.loc["train.py:8", "below"] == "waiting for Python's lock 75%; own code 25%"
+    assert "process of its own" in rows.loc["train.py:8", "do"]
+    assert rows.loc["train.py:15", "below"].startswith("tensor-by-tensor")
+    assert not summary.sections["ranges"]["name"].astype(str).str.contains("GIL").any()
