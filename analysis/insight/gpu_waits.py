@@ -22,7 +22,7 @@ LEAST_COPY_NS = 20_000
 """A call that copies is a synchronisation if it takes longer."""
 CAUSES = ("late_launch_ns", "sync_ns", "copies_ns", "between_ns")
 LATE, SYNC, COPY, BETWEEN = range(len(CAUSES))
-_HOST_COPIES = ("memcpy Host-to-Device", "memcpy Device-to-Host")
+HOST_COPIES = ("memcpy Host-to-Device", "memcpy Device-to-Host")
 
 
 class Launches:
@@ -48,7 +48,7 @@ def find_blocking_calls(capture: Capture, attribution: Attribution) -> pd.DataFr
     is_sync = np.array([group == cuda_api.SYNCHRONISATION for group in groups], bool)[codes]
     duration = (api["end_ns"] - api["start_ns"]).to_numpy()
     copies = attribution.memops["api"].to_numpy()
-    from_host = capture.memops["operation"].astype(str).isin(_HOST_COPIES).to_numpy()
+    from_host = capture.memops["operation"].astype(str).isin(HOST_COPIES).to_numpy()
     is_copy = np.zeros(len(api), bool)
     is_copy[copies[(copies >= 0) & from_host]] = True
     rows = np.flatnonzero(is_sync | (is_copy & (duration > LEAST_COPY_NS)))

@@ -3,6 +3,7 @@ sampled, and from the calls that were counted inside the script."""
 
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,8 +13,9 @@ from profiler_job.analysis.capture.inferred import infer_phases
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.capture.selection import find_gpus
 from profiler_job.analysis.insight.clean_gaps import CleanGaps
+from profiler_job.analysis.insight.results import Summary
 from profiler_job.analysis.insight.summary import summarise
-from profiler_job.analysis.insight.wait_lines import SAMPLED
+from profiler_job.analysis.insight.wait_lines import NAMED_PARTS, PART, SAMPLED
 from profiler_job.analysis.reference.kernel_families import BUILT_IN
 from profiler_job.jobs.contract.integrity import load_json
 from profiler_job.jobs.contract.layout import CAPTURE, HOST_WAITS, SAMPLES, TIMINGS
@@ -27,17 +29,16 @@ LEAST_SHARE = 0.005
 def read_waits(run: Path) -> dict[str, pd.DataFrame]:
     """Read the tables `waits`, `sync_calls` and `figures` (without run_id) of the run in a folder; {} if nothing was
     counted. Raises ExportError."""
-    tables = {}
-    if (run / HOST_WAITS).is_file():
-        calls = load_json(run / HOST_WAITS)["syncs"]
-        if calls:
-            tables["sync_calls"] = pd.DataFrame(calls)
+    calls = load_json(run / HOST_WAITS)["syncs"] if (run / HOST_WAITS).is_file() else []
+    tables = {"sync_calls": pd.DataFrame(calls)} if calls else {}
     if not (run / SAMPLES).is_file():
         return tables
     summary = summarise(read(run / SAMPLES, details=False), clean=(clean := read_clean_gaps(run)))
     facts = summary.capture
     num = facts["num_sampled_steps"] or 1
     rows = summary.sections["waits"]
+    if calls := [*calls, *list_calls(summary, num)]:
+        tables["sync_calls"] = pd.DataFrame(calls)
     if not len(rows):
         return tables
     rows = rows[rows["share"].astype(float) >= LEAST_SHARE]
@@ -50,9 +51,22 @@ def read_waits(run: Path) -> dict[str, pd.DataFrame]:
         "step_ns": facts["waiting_span_ns"] / num,
         "call_ns": clean.call_ns if clean else 0.0,
     }
+    parts = summary.sections["wait_parts"].itertuples(index=False)
+    scalars |= {f"{PART}{row.part}": float(row.share) for row in parts if row.part in NAMED_PARTS}
     named = [{"rank": 0, "figure": f"{SAMPLED}{name}", "unit": "", "value": value} for name, value in scalars.items()]
     tables["figures"] = pd.DataFrame(named)
     return tables
+
+
+def list_calls(summary: Summary, num_steps: int) -> list[dict[str, Any]]:
+    """List the copies from and to the host and the allocations of a step, by line, as rows of `sync_calls`."""
+    copies = summary.sections["copy_lines"].itertuples(index=False)
+    named = [(f"{row.operation} ({row.host_memory or 'memory not known'})", row) for row in copies]
+    named += [(row.call, row) for row in summary.sections["allocation_lines"].itertuples(index=False)]
+    return [
+        {"rank": 0, "where": row.where, "function": row.function, "call": call, "count": row.count / num_steps}
+        for call, row in named
+    ]
 
 
 def read_clean_gaps(run: Path) -> CleanGaps | None:

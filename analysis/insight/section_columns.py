@@ -117,6 +117,11 @@ SECTIONS: dict[str, dict[str, str]] = {
         "gpu": "number of the GPU that waits for it twice as long as the others in the median; -1 if there is none",
         "do": "what to do about it; empty where nothing is known",
     },
+    "wait_parts": {
+        "part": "part of a library, the user's own code, a collection of garbage, or waiting for Python's lock",
+        "wait_ns": "time in which the GPU waits for it",
+        "share": "part of all such time, sampled or not",
+    },
     "wait_stacks": {
         "stack": "frames of a Python stack, outermost first, separated by semicolons",
         "wait_ns": "time in which the GPU waits for it",
@@ -128,6 +133,23 @@ SECTIONS: dict[str, dict[str, str]] = {
         "count": "calls",
         "time_ns": "host time inside them",
         "wait_ns": "idle time of GPUs after them that would be hidden without them",
+    },
+    "copy_lines": {
+        "where": "the user's innermost line, from the sample in the call or nearest to it; empty if there is none",
+        "function": "the function that it is in",
+        "operation": "memcpy with its direction, from or to the host",
+        "host_memory": "pageable, pinned or managed: copies of pageable memory make the CPU wait",
+        "count": "copies; in a capture with steps those in steps",
+        "bytes": "bytes copied",
+        "copy_ns": "time of the copies on the GPU",
+        "time_ns": "host time inside the calls",
+    },
+    "allocation_lines": {
+        "where": "the user's innermost line, from the sample in the call or nearest to it; empty if there is none",
+        "function": "the function that it is in",
+        "call": "CUDA function that allocates memory or frees it",
+        "count": "calls; in a capture with steps those in steps",
+        "time_ns": "host time inside them",
     },
     "findings": {
         "kind": "kind of finding",

@@ -137,7 +137,7 @@ def summarise_part(
         of_idle = sections["findings"]["kind"].isin(findings.OF_IDLE_TIME)
         sections["findings"] = sections["findings"][~of_idle].reset_index(drop=True)
     waits = find_waits(capture, attribution, gpus, taxonomy, is_whole=selection.range is None, clean=clean)
-    sections |= {"waits": waits.lines, "wait_stacks": waits.stacks, "sync_lines": waits.syncs}
+    sections |= waits.sections
     sections["problems"] = list_problems(capture, attribution)
     sections["missing"] = list_missing(capture, attribution, chosen or {})
     facts = _collect_facts(capture, attribution, selection, sections, exchanged, part.zero) | waits.facts

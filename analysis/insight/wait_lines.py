@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from profiler_job.analysis.insight.section_columns import SummaryTables
+from profiler_job.analysis.reference.python_libraries import GARBAGE, LOCK, LOGGING, PRINTING
 from profiler_job.jobs.contract.printable import make_printable
 from profiler_job.jobs.contract.quantities import format_share, format_time
 from profiler_job.jobs.contract.step_limit import CPU, StepLimit
@@ -12,10 +13,15 @@ from profiler_job.jobs.contract.words import format_count
 
 SAMPLED = "python_samples_"
 """Beginning of the names of scalars about the steps in which Python was sampled."""
+PART = "part: "
+"""After it: the share of the waiting of a part of `wait_parts`."""
 MOST_LINES, LEAST_SHARE = 3, 0.05
 """Number of lines of the script that are named at most, and the least share of the waiting that each needs."""
 LEAST_WAIT = 0.01
 """Least share of the time that a GPU must wait before lines are named."""
+NAMED_PARTS = (GARBAGE, LOCK, LOGGING, PRINTING)
+"""What is named if it costs LEAST_PART of a step: it hides in several lines."""
+LEAST_PART = 0.01
 
 
 def describe_waits(summary: SummaryTables) -> list[str]:
@@ -27,7 +33,16 @@ def describe_waits(summary: SummaryTables) -> list[str]:
     if waiting < LEAST_WAIT * span:
         return [f"The GPU waits {format_share(waiting / span)} of the time: no line of the script makes it wait"]
     num = facts["num_sampled_steps"] or 1
-    return describe_lines(rows, waiting / num, span / num, facts["sampled_share"], bool(facts["num_sampled_steps"]))
+    of_parts = summary.sections["wait_parts"].set_index("part")["share"].astype(float).to_dict()
+    lines = describe_lines(rows, waiting / num, span / num, facts["sampled_share"], bool(facts["num_sampled_steps"]))
+    return [*lines, *describe_parts(of_parts, waiting / num, span / num)]
+
+
+def describe_parts(shares: Mapping[str, float], waiting_ns: float, whole_ns: float) -> list[str]:
+    """Describe how long the GPU waits for each of NAMED_PARTS, in whichever lines. shares: of the waiting, by part."""
+    times = {name: shares.get(name, 0.0) * waiting_ns for name in NAMED_PARTS}
+    large = [f"{name} {format_time(ns)}" for name, ns in times.items() if ns >= LEAST_PART * whole_ns]
+    return [f"In all lines together: {', '.join(large)}"] if large else []
 
 
 def describe_lines(
@@ -67,6 +82,8 @@ def describe_recorded_waits(rows: pd.DataFrame, scalars: Mapping[str, float], li
         waiting, step = limit.parts.get(CPU, 0.0), limit.step_ns
     rows = rows.astype({"where": str, "function": str, "below": str, "do": str})
     lines = describe_lines(rows, waiting, step, sampled["covered"], is_step=True)
+    of_parts = {name.removeprefix(PART): value for name, value in sampled.items() if name.startswith(PART)}
+    lines += describe_parts(of_parts, waiting, step)
     times = f"{format_time(sampled['waiting_ns'])} of {format_time(sampled['step_ns'])}"
     first = f"In {format_count(int(sampled['steps']), 'step')} with samples it waits {times}"
     if "call_ns" not in sampled:

@@ -1,9 +1,9 @@
 """What Python does while a GPU waits: from samples of stacks, the lines of a script that keep it waiting.
 
 A GPU waits while it runs no kernel and no fill: it idles, or only copies from or to the host. In an idle time the
-thread counts that launches the next operation, or, if that has no Python (autograd's threads), the process's thread
-with most samples. Each piece of the time counts for the stack that the thread had in its last sample before, unless
-that is too long ago.
+thread counts that launches the next operation, or, if that has no Python (autograd's threads), the process's sampled
+thread with most calls of CUDA. Each piece of the time counts for the stack that the thread had in its last sample
+before, unless that is too long ago.
 
 A synchronisation that waits for the GPU does not make it idle by itself: what is launched after it comes late. How much
 of this would be hidden without it is found by a replay: the CPU launches as before, but without the times in which it
@@ -12,7 +12,6 @@ the last synchronisation before, not for the line that was sampled.
 """
 
 from collections import Counter
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -21,14 +20,15 @@ import pandas as pd
 from profiler_job.analysis.capture.attribution import Attribution
 from profiler_job.analysis.capture.capture_data import Capture
 from profiler_job.analysis.capture.distinct_values import find_distinct
-from profiler_job.analysis.capture.python_samples import PythonFrame, Stack
+from profiler_job.analysis.insight.call_lines import find_allocation_lines, find_copy_lines
 from profiler_job.analysis.insight.clean_gaps import CleanGaps, number_places, place_pieces
 from profiler_job.analysis.insight.gpu_limit import PHASES, Timelines
 from profiler_job.analysis.insight.gpu_waits import CAUSES, COPY, SYNC, GpuWaits, Launches, find_blocking_calls
 from profiler_job.analysis.insight.section_columns import SECTIONS
-from profiler_job.analysis.insight.stack_samples import NOT_SAMPLED, STATES, StackSamples, get_bounds
+from profiler_job.analysis.insight.stack_places import Places, format_frames, format_line
+from profiler_job.analysis.insight.stack_samples import NOT_SAMPLED, StackSamples, get_bounds
 from profiler_job.analysis.reference import python_libraries
-from profiler_job.analysis.reference.python_libraries import LOCK, NO_WORKERS, OWN
+from profiler_job.analysis.reference.python_libraries import LOCK, OWN
 from profiler_job.analysis.reference.rules import Taxonomy
 
 MOST_GROUPS, LEAST_GROUP = 3, 0.05
@@ -40,24 +40,14 @@ MOST_STACKS = 2_000
 FACTS = ("num_samples", "sample_period_ns", "waiting_ns", "waiting_span_ns", "sampled_share", "num_sampled_steps")
 
 
+OF_WAITS = ("waits", "wait_parts", "wait_stacks", "sync_lines", "copy_lines", "allocation_lines")
+
+
 class Waits(NamedTuple):
-    """Tables of the sections `waits`, `wait_stacks` and `sync_lines`, and facts of the samples."""
+    """Tables of the sections OF_WAITS, and facts of the samples."""
 
-    lines: pd.DataFrame
-    stacks: pd.DataFrame
-    syncs: pd.DataFrame
+    sections: dict[str, pd.DataFrame]
     facts: dict[str, int | float | None]
-
-
-class Place(NamedTuple):
-    """Where a stack is: the innermost line of the user's files, the part of a library below it, and the innermost
-    frame."""
-
-    file: str
-    line: int
-    function: str
-    below: str
-    innermost: PythonFrame
 
 
 def find_waits(
@@ -72,11 +62,9 @@ def find_waits(
     not show why a GPU waits. gpus: the GPU of each row of kernels, graphs and memops. clean: of steps without samples,
     to which the times of the lines are scaled; `waiting_ns` and `waiting_span_ns` stay as they are."""
     if not len(capture.samples) or not is_whole or not any(map(len, gpus.values())):
-        lines, stacks, syncs = (
-            pd.DataFrame(columns=list(SECTIONS[name])) for name in ("waits", "wait_stacks", "sync_lines")
-        )
-        return Waits(lines, stacks, syncs, dict.fromkeys(FACTS) | {"num_samples": 0})
-    places = _Places(capture.stacks)
+        nothing = {name: pd.DataFrame(columns=list(SECTIONS[name])) for name in OF_WAITS}
+        return Waits(nothing, dict.fromkeys(FACTS) | {"num_samples": 0})
+    places = Places(capture.stacks)
     samples = StackSamples(capture, places.number_lines())
     syncs = find_blocking_calls(capture, attribution)
     sync_stack = samples.look_up(syncs["thread"].to_numpy(), syncs["process"].to_numpy(), *get_bounds(syncs))
@@ -115,54 +103,21 @@ def find_waits(
         "sampled_share": sampled / counted if counted else None,
         "num_sampled_steps": num_steps or None,
     }
-    return Waits(lines, _sum_stacks(pieces, places), _sum_syncs(syncs, sync_stack, pieces, places), facts)
+    sections = {
+        "waits": lines,
+        "wait_parts": _sum_parts(pieces, places, counted),
+        "wait_stacks": _sum_stacks(pieces, places),
+        "sync_lines": _sum_syncs(syncs, sync_stack, pieces, places),
+        "copy_lines": find_copy_lines(capture, attribution, samples, places),
+        "allocation_lines": find_allocation_lines(capture, attribution, samples, places),
+    }
+    return Waits(sections, facts)
 
 
 # -------------------------------------------------------------------------------------------------------- the tables
 
 
-class _Places:
-    """The place of each stack. In the state s (of `STATES`) of a thread, s times the number of stacks is added to the
-    number of its stack."""
-
-    def __init__(self, stacks: list[Stack]):
-        self._stacks = stacks
-        self._known: dict[int, Place] = {}
-
-    def __getitem__(self, number: int) -> Place:
-        if number not in self._known:
-            stack, state = self.get_stack(number)
-            place = find_place(stack)
-            self._known[number] = place._replace(below=state) if state else place
-        return self._known[number]
-
-    def get_stack(self, number: int) -> tuple[Stack, str]:
-        """Return the frames of a stack, and the state of its thread; "" while its own code runs."""
-        state, stack = divmod(number, len(self._stacks))
-        return self._stacks[stack], STATES[state]
-
-    def number_lines(self) -> np.ndarray:
-        """Number the user's lines: for each stack the number of its line."""
-        return pd.factorize(pd.Series([self[number][:2] for number in range(len(self._stacks))], dtype=object))[0]
-
-
-def find_place(stack: Stack) -> Place:
-    """Find where a stack is. Without a line of the user it is where Python was entered."""
-    frames = [frame for frame in stack if not python_libraries.is_profiler(frame.file)]
-    if not frames:
-        return Place("", 0, "", "", PythonFrame("", "", 0))
-    depth = next((i for i, frame in enumerate(frames) if not python_libraries.is_library(frame.file)), len(frames) - 1)
-    here = frames[depth]
-    below = [frame for frame in frames[:depth] if not frame.file.startswith("<")]
-    part = next(filter(None, (python_libraries.name_part(frame.function, frame.file) for frame in below)), "")
-    if not part:
-        part = python_libraries.name_package(below[0].file) if below else OWN
-    if any(python_libraries.fetches_data(frame.file) for frame in frames):
-        part = NO_WORKERS
-    return Place(here.file, here.line, here.function, part, frames[0])
-
-
-def _sum_lines(pieces: pd.DataFrame, places: _Places, waited: float, every_gpu: list[int]) -> pd.DataFrame:
+def _sum_lines(pieces: pd.DataFrame, places: Places, waited: float, every_gpu: list[int]) -> pd.DataFrame:
     """Sum the waiting by line of the user, most first; columns: of the section `waits`."""
     known = pieces[pieces["stack"] != NOT_SAMPLED]
     at = [places[number] for number in known["stack"].tolist()]
@@ -180,7 +135,7 @@ def _sum_lines(pieces: pd.DataFrame, places: _Places, waited: float, every_gpu: 
         modules = modules[[name for name in modules.index if name]]
         rows.append(
             {
-                "where": _format_line(file, line),
+                "where": format_line(file, line),
                 "function": function,
                 "wait_ns": round(total),
                 "share": total / waited if waited else None,
@@ -196,16 +151,20 @@ def _sum_lines(pieces: pd.DataFrame, places: _Places, waited: float, every_gpu: 
     return pd.DataFrame(rows, columns=list(SECTIONS["waits"]))
 
 
+def _sum_parts(pieces: pd.DataFrame, places: Places, waited: float) -> pd.DataFrame:
+    """Sum the waiting by what the lines are in, most first; columns: of the section `wait_parts`."""
+    sums = pieces[pieces["stack"] != NOT_SAMPLED].groupby("stack")["ns"].sum()
+    by_part = sums.groupby([places[int(number)].below for number in sums.index]).sum().sort_values(ascending=False)
+    frame = pd.DataFrame({"part": by_part.index, "wait_ns": np.rint(by_part.to_numpy(float)).astype(np.int64)})
+    return frame.assign(share=frame["wait_ns"] / waited if waited else None)[frame["wait_ns"] > 0]
+
+
 def _find_uneven_gpu(waiting: pd.Series) -> int:
     """Find the GPU that waits UNEVEN times as long as the others in the median; -1 if there is none."""
     if len(waiting) < 2:
         return -1
     most = waiting.idxmax()
     return int(most) if waiting[most] >= UNEVEN * waiting.drop(most).median() else -1
-
-
-def _format_line(file: str, line: int) -> str:
-    return f"{file}:{line}" if line else file
 
 
 def _format_groups(groups: pd.Series, total: float) -> str:
@@ -230,7 +189,7 @@ def _choose_advice(groups: pd.Series, by_cause: pd.Series, total: float) -> str:
 _IN_OTHER_THREAD = "of another thread runs meanwhile: move it into a process of its own"
 
 
-def _find_busy_line(samples: pd.DataFrame, main: set[int], places: _Places) -> str | None:
+def _find_busy_line(samples: pd.DataFrame, main: set[int], places: Places) -> str | None:
     """Find the line of another thread that runs most often: its innermost frame is of the user's files. None if there
     is none."""
     counts = samples.loc[~samples["thread"].isin(main), "stack"].value_counts()
@@ -238,11 +197,11 @@ def _find_busy_line(samples: pd.DataFrame, main: set[int], places: _Places) -> s
     for number, count in counts.items():
         place = places[int(number)]
         if place.below == OWN and place.file:
-            by_line[f"{_format_line(place.file, place.line)} {place.function}"] += int(count)
+            by_line[f"{format_line(place.file, place.line)} {place.function}"] += int(count)
     return by_line.most_common(1)[0][0] if by_line else None
 
 
-def _sum_stacks(pieces: pd.DataFrame, places: _Places) -> pd.DataFrame:
+def _sum_stacks(pieces: pd.DataFrame, places: Places) -> pd.DataFrame:
     """Sum the waiting by whole stack, most first; columns: of the section `wait_stacks`."""
     sums = pieces[pieces["stack"] != NOT_SAMPLED].groupby("stack")["ns"].sum()
     by_text: Counter[str] = Counter()
@@ -253,22 +212,13 @@ def _sum_stacks(pieces: pd.DataFrame, places: _Places) -> pd.DataFrame:
     return pd.DataFrame(most, columns=list(SECTIONS["wait_stacks"]))
 
 
-def format_frames(stack: Stack) -> Iterable[str]:
-    """Format the frames of a stack, outermost first, but not the frames of the profiler."""
-    for frame in reversed(stack):
-        if not python_libraries.is_profiler(frame.file):
-            yield f"{frame.function} ({_format_line(frame.file, frame.line)})".replace(";", ",")
-
-
-def _sum_syncs(syncs: pd.DataFrame, stack: np.ndarray, pieces: pd.DataFrame, places: _Places) -> pd.DataFrame:
+def _sum_syncs(syncs: pd.DataFrame, stack: np.ndarray, pieces: pd.DataFrame, places: Places) -> pd.DataFrame:
     """Sum the synchronisations by line and call, most blocked first; columns: of the section `sync_lines`."""
     moved = pieces.dropna(subset=["sync"]) if "sync" in pieces else pieces.head(0).assign(sync=0)
     cost = np.zeros(len(syncs))
     np.add.at(cost, moved["sync"].to_numpy().astype(np.int64), moved["ns"].to_numpy())
-    at = [places[number] if number != NOT_SAMPLED else Place("", 0, "", "", PythonFrame("", "", 0)) for number in stack]
     frame = syncs.assign(
-        where=[_format_line(place.file, place.line) for place in at],
-        function=[place.function for place in at],
+        **places.name_lines(stack),
         call=syncs["name"].astype(str),
         time_ns=syncs["end_ns"] - syncs["start_ns"],
         wait_ns=cost,

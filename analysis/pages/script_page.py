@@ -213,7 +213,7 @@ def _tables(frames: ScriptData) -> list[Table]:
 
 
 def _wait_tables(waits: pd.DataFrame, calls: pd.DataFrame) -> list[Table]:
-    """The lines that the GPU waits for, and the calls that wait for the GPU."""
+    """The lines that the GPU waits for, and the calls that make the CPU wait."""
     return [
         Table(
             "waits",
@@ -230,7 +230,7 @@ def _wait_tables(waits: pd.DataFrame, calls: pd.DataFrame) -> list[Table]:
         ),
         Table(
             "sync_calls",
-            "Calls that wait for the GPU, in a step",
+            "Calls that make the CPU wait, in a step",
             (
                 *[Column("rank", "rank")] * (calls["rank"].nunique() > 1),
                 Column("where", "line", "code"),

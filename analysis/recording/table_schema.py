@@ -326,9 +326,14 @@ TABLES: dict[str, tuple[Column, ...]] = {
     "sync_calls": (
         _RUN_ID,
         _RANK,
-        Column("where", "category", "file and line of a script that calls what waits for the GPU"),
+        Column("where", "category", "file and line of a script that calls what makes the CPU wait"),
         Column("function", "category", "the function that it is in"),
-        Column("call", "category", "synchronize | reads a value or copies"),
+        Column(
+            "call",
+            "category",
+            "synchronize | reads a value or copies (both counted exactly) | a copy from or to the host with the kind "
+            "of its memory | a CUDA function that allocates or frees (both by samples, of all ranks)",
+        ),
         Column("count", "float64", "calls in a step"),
     ),
 }

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from profiler_job.analysis.reference.rules import Rule, Taxonomy, load_rules
 
-SYNCHRONISATION = "synchronisation"
+SYNCHRONISATION, ALLOCATION = "synchronisation", "allocation"
 GROUPS = {
     "launch": "Launches: the host puts a kernel or a graph into a stream and goes on",
     SYNCHRONISATION: "Synchronisation: the host waits for the GPU",
     "copy": "Copies and fills",
-    "allocation": "Memory allocation",
+    ALLOCATION: "Memory allocation",
     "event": "Events: marks in a stream",
     "stream": "Streams",
     "graph": "CUDA graphs",

@@ -21,6 +21,7 @@ class LibraryPart(NamedTuple):
 GARBAGE = "garbage collection"
 LOCK = "waiting for Python's lock"
 OWN = "own code"
+LOGGING, PRINTING = "logging", "printing of tensors"
 NO_WORKERS = "data loader without workers"
 _FETCH = re.compile(r"(?:^|/)torch/utils/data/_utils/fetch\.py$")
 """File that a DataLoader calls the data set from: in the script's own process only if it has no workers."""
@@ -42,11 +43,9 @@ PARTS = (
         r"/(?:tokenizers|sentencepiece|tiktoken)(?:/|\.py)|/transformers/tokenization|/transformers/models/[^/]*/token",
         do="tokenize before training, or in a worker",
     ),
+    LibraryPart(PRINTING, r"/torch/_tensor_str\.py", do="print less often, and only what is on the CPU already"),
     LibraryPart(
-        "printing of tensors", r"/torch/_tensor_str\.py", do="print less often, and only what is on the CPU already"
-    ),
-    LibraryPart(
-        "logging", r"/(?:logging/__init__|tqdm/|wandb/|tensorboard/|loguru/)", do="log less often, or from a thread"
+        LOGGING, r"/(?:logging/__init__|tqdm/|wandb/|tensorboard/|loguru/)", do="log less often, or from a thread"
     ),
     LibraryPart("autograd engine", r"/torch/autograd/", do="torch.compile or CUDA graphs launch less in backward"),
     LibraryPart(

@@ -18,7 +18,10 @@ from profiler_job.jobs.contract.printable import make_printable
 
 TITLES = {
     "waits": "Lines that the GPU waits for",
+    "wait_parts": "What these lines are in",
     "sync_lines": "Calls that wait for the GPU, by line",
+    "copy_lines": "Copies from and to the host, by line",
+    "allocation_lines": "Allocations of GPU memory, by line",
     "phases": "Phases",
     "families": "Kernel families",
     "kernels": "Kernels",

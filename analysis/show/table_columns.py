@@ -56,6 +56,8 @@ DROPPED = {
     "findings": ("what", "of"),
     "waits": ("do", "gpu", "module", "between_ns", "copies_ns", "sync_ns", "late_launch_ns", "phase", "function"),
     "sync_lines": ("function", "wait_ns"),
+    "copy_lines": ("function", "copy_ns", "bytes"),
+    "allocation_lines": ("function",),
     "tuned_steps": ("loss_share", "peak_bytes", "mfu_share", "usd_per_million", "tokens_per_s"),
     "tuned_not_helping": ("peak_bytes", "on_top_of", "could_save_share"),
 }

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from profiler_job.__main__ import app
 from profiler_job.analysis import show
 from profiler_job.analysis.insight.section_columns import SECTIONS
+from profiler_job.analysis.insight.waits import OF_WAITS
 
 from .nsys_files import Export
 from .pages import check_inert
@@ -155,9 +156,7 @@ def test_csv_is_one_long_table(capture):
     assert list(rows[0]) == ["profile", "section", "row", "column", "value"]
     assert {row["section"] for row in rows} == _KEYS - {
         "sentences",
-        "waits",
-        "wait_stacks",
-        "sync_lines",
+        *OF_WAITS,
         "problems",
         "communication",
         "collectives",

@@ -49,6 +49,8 @@ def results(tmp_path):
     for half in range(56):
         line = "train.py:15" if half % 28 > 20 else "train.py:8"
         sampled.sample(half * MS // 2, (LINES[line], "train.py", int(line.split(":")[1])))
+    sampled.copy(2 * MS, 3 * MS, sampled.call(2 * MS, 3 * MS, name="cudaMemcpyAsync_v3020"))
+    sampled.call(3 * MS, 4 * MS, name="cudaFree_v3020")
     clean.sqlite(run / "profile.sqlite")
     sampled.sqlite(run / "samples.sqlite")
     steps = [{"step": step, "phase": "step", "wall_ns": 10 * MS} for step in range(2)]
@@ -75,7 +77,11 @@ def test_the_lines_are_tables_of_the_recording(recording):
     assert set(rows.index) == set(LINES)
     assert rows["function"].astype(str).to_dict() == LINES
     assert rows.loc["train.py:8", "wait_ns"] > 2 * rows.loc["train.py:15", "wait_ns"]
-    assert recording.sync_calls[["where", "count"]].values.tolist() == [["train.py:16", 1.0]]
+    assert recording.sync_calls[["where", "call", "count"]].values.tolist() == [
+        ["train.py:16", "synchronize", 1.0],
+        ["train.py:8", "memcpy Host-to-Device (pageable)", 0.5],
+        ["train.py:8", "cudaFree", 0.5],
+    ]
 
 
 def test_no_other_table_changes_by_the_steps_with_samples(results, recording, tmp_path):

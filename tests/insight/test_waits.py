@@ -10,8 +10,8 @@ from profiler_job.analysis.capture.capture_data import ExportError
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.capture.python_samples import PythonFrame
 from profiler_job.analysis.insight.insight import form_sentences
+from profiler_job.analysis.insight.stack_places import find_place
 from profiler_job.analysis.insight.summary import summarise
-from profiler_job.analysis.insight.waits import find_place
 from profiler_job.analysis.show.page import render_page
 from profiler_job.analysis.show.show_formats import as_markdown, as_text
 from profiler_job.jobs.contract.quantities import format_time
@@ -283,3 +283,39 @@ def test_waiting_for_another_thread_to_give_python_s_lock_back_has_a_name(tmp_pa
     assert "process of its own" in rows.loc["train.py:8", "do"]
     assert rows.loc["train.py:15", "below"].startswith("tensor-by-tensor")
     assert not summary.sections["ranges"]["name"].astype(str).str.contains("GIL").any()
+
+
+def test_copies_and_allocations_have_the_line_that_makes_them(tmp_path):
+    """Warm-up before the steps does not count."""
+    export = Export()
+    for number, line in ((0, 3), (1, 12), (2, 12)):
+        at = number * 4 * MS
+        export.copy(at + MS, at + 2 * MS, export.call(at, at + MS, name="cudaMemcpyAsync_v3020"), bytes=10)
+        export.call(at + MS, at + 2 * MS, name="cudaMalloc_v3020")
+        export.copy(at + 2 * MS, at + 3 * MS, export.call(at + 2 * MS, at + 2 * MS + 10), host=1, bytes=5)
+        take_samples(export, at / MS, at / MS + 2, ("load", "data.py", line))
+        take_samples(export, at / MS + 2, at / MS + 4, ("train", "train.py", 20))
+        if number:
+            export.push("step", at, at + 4 * MS)
+    summary = summarise_export(export, tmp_path)
+    copies = summary.sections["copy_lines"]
+    assert copies[["where", "host_memory", "count", "bytes", "copy_ns", "time_ns"]].values.tolist() == [
+        ["data.py:12", "pageable", 2, 20, 2 * MS, 2 * MS],
+        ["train.py:20", "pinned", 2, 10, 2 * MS, 20],
+    ]
+    allocations = summary.sections["allocation_lines"]
+    assert allocations.values.tolist() == [["data.py:12", "load", "cudaMalloc", 2, 2 * MS]]
+
+
+def test_what_hides_in_several_lines_is_named_if_it_costs_a_hundredth(tmp_path):
+    export = Export()
+    for at in (0, 5, 10):
+        export.launch(at * MS, start=at * MS, end=(at + 1) * MS)
+    logging = ("emit", "/usr/lib/python3.12/logging/__init__.py", 9)
+    for line, start in ((3, 0), (4, 5)):
+        take_samples(export, start, start + 4.5, ("f", "train.py", line))
+        take_samples(export, start + 4.5, start + 5, logging, ("f", "train.py", line))
+    summary = summarise_export(export, tmp_path)
+    parts = summary.sections["wait_parts"].set_index("part")["wait_ns"].to_dict()
+    assert parts == {"own code": 7 * MS, "logging": MS}
+    assert summary.insight.sentences.waits[-1] == "In all lines together: logging 1.00 ms"

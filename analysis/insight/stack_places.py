@@ -1,0 +1,84 @@
+"""Where Python stacks are: the innermost line of the user's own files, and the part of a library below it."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from profiler_job.analysis.capture.python_samples import PythonFrame, Stack
+from profiler_job.analysis.insight.stack_samples import NOT_SAMPLED, STATES
+from profiler_job.analysis.reference import python_libraries
+from profiler_job.analysis.reference.python_libraries import NO_WORKERS, OWN
+
+
+class Place(NamedTuple):
+    """Where a stack is: the innermost line of the user's files, the part of a library below it, and the innermost
+    frame."""
+
+    file: str
+    line: int
+    function: str
+    below: str
+    innermost: PythonFrame
+
+
+_NOWHERE = Place("", 0, "", "", PythonFrame("", "", 0))
+
+
+class Places:
+    """The place of each stack. In the state s (of `STATES`) of a thread, s times the number of stacks is added to the
+    number of its stack."""
+
+    def __init__(self, stacks: list[Stack]):
+        self._stacks = stacks
+        self._known: dict[int, Place] = {}
+
+    def __getitem__(self, number: int) -> Place:
+        if number not in self._known:
+            stack, state = self.get_stack(number)
+            place = find_place(stack)
+            self._known[number] = place._replace(below=state) if state else place
+        return self._known[number]
+
+    def get_stack(self, number: int) -> tuple[Stack, str]:
+        """Return the frames of a stack, and the state of its thread; "" while its own code runs."""
+        state, stack = divmod(number, len(self._stacks))
+        return self._stacks[stack], STATES[state]
+
+    def name_lines(self, stacks: np.ndarray) -> pd.DataFrame:
+        """Name the line of each stack, where and function; empty for NOT_SAMPLED."""
+        at = [self[number] if number != NOT_SAMPLED else _NOWHERE for number in stacks.tolist()]
+        where = [format_line(place.file, place.line) for place in at]
+        return pd.DataFrame({"where": where, "function": [place.function for place in at]}, dtype=object)
+
+    def number_lines(self) -> np.ndarray:
+        """Number the user's lines: for each stack the number of its line."""
+        return pd.factorize(pd.Series([self[number][:2] for number in range(len(self._stacks))], dtype=object))[0]
+
+
+def find_place(stack: Stack) -> Place:
+    """Find where a stack is. Without a line of the user it is where Python was entered."""
+    frames = [frame for frame in stack if not python_libraries.is_profiler(frame.file)]
+    if not frames:
+        return _NOWHERE
+    depth = next((i for i, frame in enumerate(frames) if not python_libraries.is_library(frame.file)), len(frames) - 1)
+    here = frames[depth]
+    below = [frame for frame in frames[:depth] if not frame.file.startswith("<")]
+    part = next(filter(None, (python_libraries.name_part(frame.function, frame.file) for frame in below)), "")
+    if not part:
+        part = python_libraries.name_package(below[0].file) if below else OWN
+    if any(python_libraries.fetches_data(frame.file) for frame in frames):
+        part = NO_WORKERS
+    return Place(here.file, here.line, here.function, part, frames[0])
+
+
+def format_line(file: str, line: int) -> str:
+    return f"{file}:{line}" if line else file
+
+
+def format_frames(stack: Stack) -> Iterable[str]:
+    """Format the frames of a stack, outermost first, but not the frames of the profiler."""
+    for frame in reversed(stack):
+        if not python_libraries.is_profiler(frame.file):
+            yield f"{frame.function} ({format_line(frame.file, frame.line)})".replace(";", ",")
