@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from profiler_job.analysis.changes import load_change
+from profiler_job.analysis.insight.other_gpus import estimate_on, list_others
 from profiler_job.analysis.reference import gpus
 from profiler_job.analysis.reference.gpu_prices import GpuPrice, find_price
 from profiler_job.jobs.contract.changes import CHANGES, LABELS
@@ -97,7 +98,7 @@ def interpret_tuning(tuning: Tuning, usd_per_hour: float | None = None) -> Tuned
         tuning=tuning,
         price=price,
         headline=_describe_gain(tuning),
-        facts=tuple(_list_facts(steps, price)),
+        facts=(*_list_facts(steps, price), *_list_other_gpus(tuning)),
         losses=describe_losses(tuning.winner.losses) if tuning.winner else "",
         code=tuple(_list_code(tuning)),
         notes=tuple(_list_notes(tuning)),
@@ -176,6 +177,19 @@ def _list_facts(steps: pd.DataFrame, price: GpuPrice | None) -> Iterator[str]:
         yield f"{compare('for a million tokens', *prices)}, at {price.describe()}"
     if pd.notna(last["peak_bytes"]) and pd.notna(first["peak_bytes"]):
         yield compare("peak allocated", *(format_size(row["peak_bytes"]) for row in (first, last)))
+
+
+def _list_other_gpus(tuning: Tuning) -> Iterator[str]:
+    """Tell what the last step of the ladder would take on other GPUs."""
+    gpu, last = gpus.lookup(tuning.gpu_name), tuning.winner or tuning.base
+    if last is None or last.kernels is None or gpu is None:
+        return
+    step_ns = infer_step_times(tuning)[-1] if tuning.ladder else last.step_ns
+    for other in list_others(gpu):
+        ends = estimate_on(other, gpu, last.kernels, step_ns, last.precision)
+        if ends is not None:
+            low, high = format_quantities("time", *ends)
+            yield f"on an {other.key} about {low} to {high} a step, by the data sheets"
 
 
 def describe_losses(losses: LossDifference) -> str:

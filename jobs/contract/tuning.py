@@ -126,7 +126,8 @@ class CodePatch(TuningRecord):
 
 class BaseStep(TuningRecord):
     """The script without changes. step_ns: median of its steps in its rounds (of turns). flops: of the model in one
-    step. precision: in which most matmuls ran, `fp32`, `tf32` or `bf16`. peak_bytes: most memory that was allocated.
+    step. precision: in which most matmuls ran, `fp32`, `tf32` or `bf16`. kernels: what the GPU does in a step by kind,
+    in ns, and `busy`. peak_bytes: most memory that was allocated.
     A value that is not known is None."""
 
     step_ns: PositiveFloat
@@ -134,6 +135,7 @@ class BaseStep(TuningRecord):
     sequences_per_step: int | None = None
     flops: float | None = None
     precision: str = ""
+    kernels: dict[str, float] | None = None
     peak_bytes: int | None = None
     num_parameters: int | None = None
 
@@ -145,7 +147,7 @@ class LadderStep(TuningRecord):
     its last rounds, in which the step before, for `ratio_before`, and the script without changes, for `ratio_base`,
     took part.
     ratio_base: None until it is measured; step_ns cannot be compared with the script without changes until then, since
-    a machine is faster at one moment than at another. precision: as in BaseStep.
+    a machine is faster at one moment than at another. precision, kernels: as in BaseStep.
     """
 
     change: str
@@ -155,6 +157,7 @@ class LadderStep(TuningRecord):
     ratio_before: TuneRatio
     ratio_base: TuneRatio | None = None
     precision: str = ""
+    kernels: dict[str, float] | None = None
     peak_bytes: int | None = None
     losses: LossDifference = LossDifference(reason=NoLossCode.NOT_MEASURED)
 

@@ -237,6 +237,7 @@ class Search:
             sequences_per_step=sequences or None,
             flops=per_token * tokens or None,
             precision=self.find_precision(()),
+            kernels=self.shares["kernels"],
             num_parameters=self.facts.get("num_parameters"),
         )
 
@@ -420,6 +421,7 @@ class Search:
         if not CHANGES[tried.change].needs_process:
             with suppress(VariantFailedError):  # then what limits it is as it was
                 self.look()
+                self.tuning.ladder[-1].kernels = self.shares["kernels"]
 
     # ------------------------------------------------------------------------------------------------- measuring
 

@@ -211,3 +211,12 @@ def test_show_refuses_what_it_cannot_print(tmp_path):
         assert damaged != written
         (tmp_path / "train" / "tune.json").write_text(damaged)
         assert run("show", tmp_path / "train").exit_code == ExitCode.DAMAGED
+
+
+def test_the_step_of_the_winner_on_another_gpu_is_estimated_by_the_data_sheets():
+    ladder = make_tuning().ladder
+    ladder[-1].kernels = {"matmul": 12e6, "attention": 2e6, "busy": 24e6}
+    (fact,) = [fact for fact in interpret_tuning(make_tuning(ladder=ladder)).facts if "H100" in fact]
+    assert "25" in fact and "29" in fact, "half of the other 10 ms are 1.43 times as long there at most"
+    ladder[-1].kernels["busy"] = 15e6
+    assert not [fact for fact in interpret_tuning(make_tuning(ladder=ladder)).facts if "H100" in fact]
