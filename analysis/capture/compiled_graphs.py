@@ -71,7 +71,7 @@ def name_inside(operations: pd.DataFrame, graphs: Sequence[Graph]) -> np.ndarray
     """Return the module of each kernel (rows in order of launch, with process, thread, phase, kernel_name, module),
     with a module inside where its own is a compiled one and a graph says which."""
     module = operations["module"].to_numpy(dtype=object).copy()
-    compiled = np.array([_COMPILED.search(str(path)) is not None for path in module], bool)
+    compiled = np.array([is_compiled(str(path)) for path in module], bool)
     if not graphs or not compiled.any():
         return module
     place = ["process", "thread", "phase", "module"]
@@ -89,21 +89,44 @@ def name_inside(operations: pd.DataFrame, graphs: Sequence[Graph]) -> np.ndarray
     return module
 
 
+def is_compiled(module: str) -> bool:
+    """Return whether torch.compile runs a module as a whole, by its path."""
+    return _COMPILED.search(module) is not None
+
+
+class GraphRun(NamedTuple):
+    """A graph that ran once. start: place of its first kernel. launches: the launch of each of its kernels."""
+
+    start: int
+    graph: Graph
+    launches: list[Launch]
+
+
 def link_launches(kernels: Sequence[str], graphs: Sequence[Graph]) -> list[tuple[int, Graph, Launch]]:
     """Link kernels, in order, to the launches of the graphs that made them: one graph after the other, with kernels of
     none of them between. Returns place, graph and launch of each that is linked."""
+    return [
+        (run.start + at, run.graph, launch)
+        for run in link_graphs(kernels, graphs)
+        for at, launch in enumerate(run.launches)
+    ]
+
+
+def link_graphs(kernels: Sequence[str], graphs: Sequence[Graph]) -> list[GraphRun]:
+    """Find the graphs that made kernels, in order."""
     generated = {launch.kernel for graph in graphs for launch in graph.launches if launch.is_generated}
-    linked, start = [], 0
+    runs: list[GraphRun] = []
+    start = 0
     while start < len(kernels):
         for graph in graphs:
-            owners = _align(graph.launches, kernels, start, generated)
-            if owners:
-                linked += [(start + at, graph, launch) for at, launch in enumerate(owners)]
-                start += len(owners)
+            launches = _align(graph.launches, kernels, start, generated)
+            if launches:
+                runs.append(GraphRun(start, graph, launches))
+                start += len(launches)
                 break
         else:
             start += 1
-    return linked
+    return runs
 
 
 def _align(launches: Sequence[Launch], kernels: Sequence[str], start: int, generated: set[str]) -> list[Launch] | None:

@@ -58,7 +58,7 @@ class ModuleLinks(NamedTuple):
 def link_modules(capture: Capture, attribution: Attribution) -> ModuleLinks:
     """Link each operation to a module: the module of the operation at its place in a followed step, or else of its
     range."""
-    followed = _find_followed_steps(attribution.ranges)
+    followed = find_followed_steps(attribution.ranges)
     problems: list[dict[str, Any]] = []
     linked: dict[str, pd.DataFrame] = {}
     for kind, same in _SAME.items():
@@ -100,7 +100,7 @@ def is_followed(ranges: pd.DataFrame) -> np.ndarray:
     return inside[paths.codes.to_numpy()] if len(ranges) else np.zeros(0, bool)
 
 
-def _find_followed_steps(ranges: pd.DataFrame) -> pd.DataFrame:
+def find_followed_steps(ranges: pd.DataFrame) -> pd.DataFrame:
     """Process, start and end of each followed step."""
     steps = ranges[ranges["name"].astype(str) == vocabulary.FOLLOWED_STEP]
     return steps[["process", "start_ns", "end_ns"]].sort_values("start_ns")

@@ -7,6 +7,7 @@ within it, so that threads that wait together count once.
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
@@ -19,6 +20,7 @@ from profiler_job.analysis.capture.attribution import Attribution
 from profiler_job.analysis.capture.blocks import count_by, sum_by
 from profiler_job.analysis.capture.capture_data import Capture, get_process_id
 from profiler_job.analysis.capture.distinct_values import encode, find_distinct
+from profiler_job.analysis.capture.graph_breaks import find_breaks
 from profiler_job.analysis.insight.section_columns import ELAPSED, GPU_SPAN, KERNEL_TIME, SECTIONS
 from profiler_job.analysis.reference import cuda_api, gemm_names
 from profiler_job.analysis.reference.kernel_names import shorten
@@ -93,6 +95,10 @@ FINDING_KINDS = {
         "API calls that load kernels' code, as in the first steps",
         "the host loads kernels' code, as in first steps: {time}, {share} of elapsed time, {calls}",
     ),
+    "graph_breaks": FindingKind(
+        "GPU time in which nothing runs where torch.compile breaks a graph in forward",
+        "the GPU idles where torch.compile breaks its graphs: {time}, {share} of the GPU's span, {breaks}",
+    ),
     "tiny_kernels": FindingKind(
         "launch calls where most kernels are shorter than a launch takes",
         "launching takes longer than running, for {kernels}: {time}, {share} of elapsed time, in launch calls",
@@ -100,7 +106,7 @@ FINDING_KINDS = {
 }
 KINDS = {name: kind.what for name, kind in FINDING_KINDS.items()}
 SENTENCES = {name: kind.sentence for name, kind in FINDING_KINDS.items() if kind.sentence}
-OF_IDLE_TIME = ("idle", "tiny_kernels")
+OF_IDLE_TIME = ("idle", "tiny_kernels", "graph_breaks")
 """Findings that need the whole time line of a GPU."""
 
 COLUMNS = SECTIONS["findings"]
@@ -143,6 +149,7 @@ def find_findings(capture: Capture, attribution: Attribution, gpus: pd.DataFrame
             *find_in_copies(capture.memops, int(gpus["span_ns"].sum())),
             *_find_in_calls(capture, attribution),
             *_find_tiny_kernels(capture, attribution, gpus),
+            *_find_graph_breaks(capture, attribution, int(gpus["span_ns"].sum())),
         ]
     )
 
@@ -471,3 +478,13 @@ def _find_tiny_kernels(capture: Capture, attribution: Attribution, gpus: pd.Data
     medians = f"median kernel: {format_time(float(np.median(duration)))}; median launch call: {format_time(call)}"
     evidence = [medians, *process]
     yield Finding("tiny_kernels", time, capture.events_ns, ELAPSED, shorter, "; ".join(evidence))
+
+
+def _find_graph_breaks(capture: Capture, attribution: Attribution, span_ns: int) -> Iterator[Finding]:
+    breaks = find_breaks(capture, attribution)
+    if breaks:
+        regions = Counter(shorten(found.region) for found in breaks)
+        of_regions = ", ".join(f"{name}: {count}" for name, count in regions.most_common(_TOP))
+        launches = sum(found.launches for found in breaks)
+        evidence = f"{of_regions}; {launches} kernels of none of the graphs between"
+        yield Finding("graph_breaks", sum(found.idle_ns for found in breaks), span_ns, GPU_SPAN, len(breaks), evidence)

@@ -9,6 +9,7 @@ from profiler_job.analysis.capture.capture_data import Capture
 from profiler_job.analysis.capture.kernel_overlaps import KernelOverlaps
 from profiler_job.analysis.capture.range_nesting import split_by_depth
 from profiler_job.analysis.insight.section_columns import make_frame
+from profiler_job.jobs.contract import ranges as vocabulary
 
 
 def summarise_ranges(
@@ -45,7 +46,15 @@ def summarise_ranges(
     }
     frame = make_frame("ranges", columns)
     frame.loc[np.isnan(busy), "busy_ns"] = pd.NA
+    frame = frame[np.bincount(group[~_mark_notes(ranges)], minlength=num_groups) > 0]
     return frame.sort_values(["kernel_ns", "host_ns"], ascending=False, kind="stable", ignore_index=True)
+
+
+def _mark_notes(ranges: pd.DataFrame) -> np.ndarray:
+    """Mark the ranges in which `profile` has written what graphs hold: nothing runs in them."""
+    paths = ranges["path"].cat
+    notes = paths.categories.astype(str).str.startswith((vocabulary.GRAPH, vocabulary.CAPTURED))
+    return np.asarray(notes, bool)[paths.codes.to_numpy()] if len(ranges) else np.zeros(0, bool)
 
 
 def _describe_instances(group: np.ndarray, host: np.ndarray) -> dict[str, np.ndarray]:
