@@ -137,7 +137,7 @@ class Follower:
             self.end_script()
         if self.stage is Stage.TIMED and self.waiting is None:
             self.clock.note_end()
-            self.kinds.append((self.generation.kind, self.generation.num_tokens))
+            self.kinds.append(self.kind_of_step)
         if self.waiting is not None:
             self.num_waited += 1
             if self.num_waited >= LONGEST_WAIT:
@@ -150,7 +150,7 @@ class Follower:
                 self.enter_next(Stage.CAPTURED)
         elif self.stage is Stage.CAPTURED:
             self.close_range("captured_ns")
-            self.facts["captured_kinds"].append((self.generation.kind, self.generation.num_tokens))
+            self.facts["captured_kinds"].append(self.kind_of_step)
             if self.num_steps == self.plan.steps:
                 self.enter_next(Stage.FOLLOWED) if self.plan.followed else self.finish()
             else:
@@ -289,6 +289,11 @@ class Follower:
         raise SystemExit(0)
 
     @property
+    def kind_of_step(self) -> tuple[str, int]:
+        """Return what a step of generation was, and its tokens. A rollout is not a step where an optimizer ends it."""
+        return ("", 0) if self.stepped else (self.generation.kind, self.generation.num_tokens)
+
+    @property
     def num_needed(self) -> int:
         return self.plan.skip + 2 * self.plan.steps + self.plan.followed
 
@@ -397,9 +402,10 @@ class Follower:
 
     def name_call(self, module: nn.Module) -> str:
         """Return the phase of a call of a model by the script."""
-        if self.generation.kind:
+        has_gradients = torch.is_grad_enabled() and self.entries.has_gradients
+        if self.generation.kind and not (has_gradients and self.optimized):
             return self.generation.kind
-        if (torch.is_grad_enabled() and self.entries.has_gradients) or not self.optimized:
+        if has_gradients or not self.optimized:
             return "forward"
         if not any(id(parameter) in self.optimized for parameter in module.parameters()):
             return "forward"

@@ -247,6 +247,31 @@ assert Agent.act is vars(Agent)["act"] and not hasattr(Agent.evaluate, "__wrappe
         phases=("evaluation", "forward", "backward", "optimizer", "zero_grad"),
     ),
     Structure(
+        "GRPO: text is generated, then trained on",
+        """
+class Policy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(10, 8), nn.Linear(8, 10)
+    def forward(self, x):
+        return self.head(self.embed(x))
+    @torch.no_grad()
+    def generate(self, x):
+        for _ in range(4): x = torch.cat((x, self.infer(x[:, -1:] if x.shape[1] > 3 else x)), 1)
+        return x
+    def infer(self, x):
+        return self.head(self.embed(x))[:, -1].argmax(1, keepdim=True)
+model = Policy(); optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(N):
+    x = model.generate(torch.randint(0, 10, (6, 3)))
+    for part in x.split(2): F.cross_entropy(model.forward(part).transpose(1, 2), part).backward()
+    optimizer.step(); optimizer.zero_grad()
+""",
+        UPDATE,
+        model="Policy",
+        phases=("forward", "backward", "optimizer"),
+    ),
+    Structure(
         "Q-learning: calls under gradients that no backward pass reaches",
         MODEL
         + """
