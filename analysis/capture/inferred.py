@@ -21,8 +21,8 @@ Without these traces nothing is inferred. Each process is treated alone.
 
 A phase that a range of the process marks is not inferred there: what is outside its ranges is something else. If ranges
 cover fewer than half of the kernels, as if warm-up or a second loop has none, the rest is inferred all the same, but
-not in a process that this program followed: it marks all phases, and the rest is of none, such as rollouts. An
-optimizer that runs inside a range of backward, and has no range, is separated by its kernels.
+not in a process that this program followed: it marks all phases, and of the rest only what `followed_gaps` finds
+has one. An optimizer that runs inside a range of backward, and has no range, is separated by its kernels.
 """
 
 import re
@@ -34,6 +34,7 @@ import pandas as pd
 from profiler_job.analysis.capture.attribution import ATTRIBUTIONS, EARLY, EXACT, INFERRED, NONE, Attribution
 from profiler_job.analysis.capture.capture_data import Capture
 from profiler_job.analysis.capture.distinct_values import find_distinct
+from profiler_job.analysis.capture.followed_gaps import UPDATE_FAMILIES, fill_gaps, find_input_copies
 from profiler_job.analysis.reference import kernel_families
 from profiler_job.jobs.contract import ranges as vocabulary
 
@@ -65,8 +66,6 @@ _KINDS = (
     (_OF_RANDOM, r"(normal|uniform)_and_transform"),
 )
 _KIND_PATTERNS = [(kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _KINDS]
-_UPDATE_FAMILIES = {"elementwise", "fill", "copy", "reduce", "optimizer"}
-"""Kernel families of an optimizer without kernels of its own: one operation on each tensor after the other."""
 _FEWEST_UPDATES = 30
 COVERED = 0.5
 """Part of a process's kernels that ranges must cover for their phases to be complete."""
@@ -93,7 +92,7 @@ def infer_phases(capture: Capture, attribution: Attribution) -> Attribution:
     names = kernels["kernel_name"].cat
     kind_of = np.array([_classify(str(name)) for name in names.categories], np.int8)
     is_update_of = np.array(
-        [kernel_families.find_family(str(name)) in _UPDATE_FAMILIES for name in names.categories], bool
+        [kernel_families.find_family(str(name)) in UPDATE_FAMILIES for name in names.categories], bool
     )
     code = names.codes.to_numpy()
     for owner in owners:
@@ -105,7 +104,7 @@ def infer_phases(capture: Capture, attribution: Attribution) -> Attribution:
             thread = place["thread"].to_numpy()[rows]
             inferred = _infer_between_operations(ranges, np.flatnonzero(mine), thread, launch[rows])
         else:
-            copies = _find_input_copies(capture, attribution, owner)
+            copies = find_input_copies(capture, attribution, owner)
             kind, is_update = kind_of[code[rows]], is_update_of[code[rows]]
             inferred = _infer_from_kernels(place["thread"].to_numpy()[rows], launch[rows], kind, is_update, copies)
             known = np.unique(ranges["phase"].cat.codes.to_numpy()[mine])
@@ -119,7 +118,7 @@ def infer_phases(capture: Capture, attribution: Attribution) -> Attribution:
     filled = place.assign(
         phase=pd.Categorical.from_codes(phase, _PHASES), attribution=pd.Categorical.from_codes(how, list(ATTRIBUTIONS))
     )
-    return replace(attribution, kernels=filled)
+    return fill_gaps(capture, replace(attribution, kernels=filled))
 
 
 def _separate_optimizer(capture: Capture, attribution: Attribution) -> Attribution:
@@ -137,7 +136,7 @@ def _separate_optimizer(capture: Capture, attribution: Attribution) -> Attributi
     if not is_inside.any():
         return attribution
     is_update = np.array(
-        [kernel_families.find_family(str(name)) in _UPDATE_FAMILIES for name in names.categories], bool
+        [kernel_families.find_family(str(name)) in UPDATE_FAMILIES for name in names.categories], bool
     )[code]
     launch = place["launch_ns"].to_numpy()
     phase, how = phase.copy(), place["attribution"].cat.codes.to_numpy().copy()
@@ -184,14 +183,6 @@ def is_backward_kernel(name: str) -> bool:
 
 def _classify(name: str) -> int:
     return next((kind for kind, pattern in _KIND_PATTERNS if pattern.search(name)), _OTHER)
-
-
-def _find_input_copies(capture: Capture, attribution: Attribution, process: int) -> np.ndarray:
-    """Return when the process launched copies from host to device, sorted: the copy of a batch ends an optimizer's
-    run."""
-    memops = capture.memops
-    to_device = (memops["operation"] == _TO_DEVICE).to_numpy() & (memops["process"] == process).to_numpy()
-    return np.sort(attribution.memops["launch_ns"].to_numpy()[to_device])
 
 
 # ------------------------------------------------------------------------------------ outside the operations of PyTorch

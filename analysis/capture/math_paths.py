@@ -1,11 +1,23 @@
 """What the matmuls and convolutions of a capture ran in, by kernel time: the precision of a program, whatever autocast
 and the types of its parameters suggest."""
 
+import re
+
 import pandas as pd
 
 from profiler_job.analysis.reference import gemm_names, kernel_families
 
 _FAMILIES = ("gemm", "convolution")
+_OF_CONVOLUTIONS = [
+    (path, re.compile(pattern))
+    for path, pattern in (
+        ("tf32", r"implicit_gemm\w*_tf32f32_|tensorop_\w*_tf32_|ImplicitGemm.*tfloat32_t"),
+        ("bf16", r"implicit_gemm\w*_bf16|tensorop_\w*bf16|ImplicitGemm.*bfloat16_t"),
+        ("fp16", r"implicit_gemm\w*_f16f16_|tensorop_\w*_f16_|ImplicitGemm.*half_t"),
+        ("fp32", r"implicit_gemm\w*_f32f32_f32f32_"),
+    )
+]
+"""What the names of cuDNN's convolutions say of the types that they multiply."""
 
 
 def sum_math_paths(kernels: pd.DataFrame) -> pd.DataFrame:
@@ -29,4 +41,6 @@ def _find_path(name: str) -> str | None:
     if kernel_families.find_family(name) not in _FAMILIES:
         return None
     gemm = gemm_names.parse(name)
-    return (gemm and gemm.math_path) or ""
+    if gemm and gemm.math_path:
+        return gemm.math_path
+    return next((path for path, pattern in _OF_CONVOLUTIONS if pattern.search(name)), "")

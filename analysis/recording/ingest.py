@@ -16,6 +16,7 @@ from profiler_job.analysis.capture.attribution import Attribution, attribute
 from profiler_job.analysis.capture.believed_launches import NOT_BELIEVED
 from profiler_job.analysis.capture.blocks import sum_by
 from profiler_job.analysis.capture.capture_data import Capture, ExportError
+from profiler_job.analysis.capture.followed_gaps import fill_gaps
 from profiler_job.analysis.capture.math_paths import find_precision
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.recording import store, table_schema
@@ -317,7 +318,7 @@ def _read_capture(file: Path, node: int, run_id: str, record: FinishedRecord) ->
         for line in links.problems.itertuples(index=False)
     )
     if record.run.get("workload") == SCRIPT:
-        attribution = inferred.place_batches(capture, attribution)
+        attribution = fill_gaps(capture, inferred.place_batches(capture, attribution))
     tables = make_capture_tables(capture, attribution, links, run_id, node)
     return "ok", "", _Captured(tables, problems, capture.schema_version)
 
