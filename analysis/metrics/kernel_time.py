@@ -12,13 +12,17 @@ from profiler_job.jobs.contract import ranges
 
 OUTSIDE = "(outside modules)"
 _BLOCK = re.compile(rf"\b{ranges.BLOCK_PREFIX}\d+\b")
+_FUSED = ranges.FUSED.partition("{}")[0]
 _LISTED = re.compile(r"\.\d+(?=[/ .)]|$)")
 
 
 def module_of(path: str) -> str:
     """Module of a range path without the numbers of blocks, and of modules in lists: block_7/attention/softmax ->
-    block/attention/softmax, GPT/h.3/mlp -> GPT/h.*/mlp, GPT/(fused: h.3.mlp + norm) -> GPT/(fused: h.*.mlp + norm)."""
-    return _LISTED.sub(".*", _BLOCK.sub("block", path))
+    block/attention/softmax, GPT/h.3/mlp -> GPT/h.*/mlp, GPT/(fused: h.3.mlp + norm) -> GPT/(fused: h.*.mlp + norm),
+    GPT/(fused: h.0.norm + h.1.norm) -> GPT/(fused: h.*.norm)."""
+    module = _LISTED.sub(".*", _BLOCK.sub("block", path))
+    base, begins, names = module.rpartition(_FUSED)
+    return f"{base}{begins}{' + '.join(dict.fromkeys(names[:-1].split(' + ')))})" if begins else module
 
 
 @remember

@@ -4,6 +4,7 @@ import pandas as pd
 import pytest
 
 from profiler_job.analysis.comparison.fused_modules import add_fused, list_fused_modules
+from profiler_job.analysis.metrics.kernel_time import module_of
 
 
 @pytest.mark.parametrize(
@@ -20,6 +21,18 @@ from profiler_job.analysis.comparison.fused_modules import add_fused, list_fused
 )
 def test_the_modules_of_a_fused_kernel_have_the_paths_of_an_eager_run(module, parts):
     assert list_fused_modules(module) == parts
+
+
+@pytest.mark.parametrize(
+    ("path", "module"),
+    [
+        ("GPT/h.3/(fused: ln_1 + attn.c_attn)", "GPT/h.*/(fused: ln_1 + attn.c_attn)"),
+        ("GPT/(fused: h.0.norm + h.1.norm + head)", "GPT/(fused: h.*.norm + head)"),
+        ("GPT/(fused: value_embeds.1 + value_embeds.3)", "GPT/(fused: value_embeds.*)"),
+    ],
+)
+def test_modules_of_a_list_are_one_in_a_fused_kernel(path, module):
+    assert module_of(path) == module
 
 
 def test_a_module_shows_the_fused_kernels_that_compute_it():

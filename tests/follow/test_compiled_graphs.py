@@ -234,3 +234,36 @@ def test_a_compiled_optimizer_runs_compiled_in_followed_steps(tmp_path):
     source = COMPILED_UPDATE + TRAIN.replace("torch.optim.SGD", "Descent")
     log, _, facts = run(tmp_path, source)
     assert "modules:optimizer/(all parameters)" in log and facts["late_graphs"] == 0
+
+
+@pytest.mark.nightly
+def test_graphs_of_dynamic_shapes_have_modules(tmp_path):
+    source = WHOLE.replace("(model)", "(model, dynamic=True)") + TRAIN.replace("called(x)", "called(torch.ones(8 + step % 4, 16))")
+    log, _, facts = run(tmp_path, source)
+    assert facts["graphs"] == len(list_graphs(log)) and facts["late_graphs"] == 0
+    (*_, forward), (*_, backward) = list_graphs(log)[-2:]
+    named = {name.partition("|")[2] for name in forward}
+    assert {f"blocks.{block}/mlp/{part}=100" for block in (0, 1) for part in (0, 2)} <= named
+    assert all("|" in name for name in backward)
+
+
+COMPILED_BACKWARD = """
+torch._dynamo.config.compiled_autograd = True
+
+@torch.compile
+def called(x):
+    loss = model(x).square().mean()
+    loss.backward()
+    return loss.detach()
+"""
+
+
+@pytest.mark.nightly
+def test_compiled_autograd_loses_modules_in_backward_and_gives_none_that_is_wrong(tmp_path):
+    source = COMPILED_BACKWARD + TRAIN.replace("called(x).square().mean()", "called(x)").replace(
+        "loss.backward()", "pass"
+    )
+    log, _, _ = run(tmp_path, source)
+    forward = {name.partition("|")[2] for *_, launches in list_graphs(log) for name in launches}
+    assert {f"blocks.{block}/mlp/{part}=100" for block in (0, 1) for part in (0, 2)} <= forward
+    assert not any(name.startswith("modules:graph") and " backward " in name for name in log)
