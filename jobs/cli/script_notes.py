@@ -7,6 +7,7 @@ from profiler_job.jobs.contract.quantities import format_time
 from profiler_job.jobs.contract.words import format_count
 from profiler_job.jobs.executor.script_loops import choose_loops, describe_loop
 
+MOST_GRAPHS = 4
 MOST_BREAKS = 3
 
 
@@ -18,6 +19,7 @@ def describe_script(noted: dict[str, Any]) -> list[str]:
         *describe_unknown_batch(noted),
         *describe_skipped(noted),
         *describe_compiled(noted),
+        *describe_captured(noted),
         *describe_other_loops(noted),
         *describe_samples(noted),
     ]
@@ -91,4 +93,15 @@ def describe_compiled(noted: dict[str, Any]) -> list[str]:
         lines.append(f"torch.compile compiled {format_count(num, 'graph')} in the measured steps: skip more steps")
     if noted["compiled"] and noted["graphs"] == 0:
         lines.append("torch.compile: no graph of Inductor says which module is in which kernel")
+    return lines
+
+
+def describe_captured(noted: dict[str, Any]) -> list[str]:
+    """Return lines on CUDA graphs that the script captured itself."""
+    lines = []
+    if sizes := [num for num in noted["captured_graphs"] if num]:
+        numbers = ", ".join(f"{num:,}" for num in sizes[:MOST_GRAPHS]) + (", ..." if len(sizes) > MOST_GRAPHS else "")
+        lines.append(f"the script captured {format_count(len(sizes), 'CUDA graph')}, of {numbers} operations")
+    if why := noted["captured_graphs_error"]:
+        lines.append(f"operations of a CUDA graph have no modules: the driver does not show its nodes ({why})")
     return lines

@@ -238,7 +238,9 @@ def test_a_compiled_optimizer_runs_compiled_in_followed_steps(tmp_path):
 
 @pytest.mark.nightly
 def test_graphs_of_dynamic_shapes_have_modules(tmp_path):
-    source = WHOLE.replace("(model)", "(model, dynamic=True)") + TRAIN.replace("called(x)", "called(torch.ones(8 + step % 4, 16))")
+    source = WHOLE.replace("(model)", "(model, dynamic=True)") + TRAIN.replace(
+        "called(x)", "called(torch.ones(8 + step % 4, 16))"
+    )
     log, _, facts = run(tmp_path, source)
     assert facts["graphs"] == len(list_graphs(log)) and facts["late_graphs"] == 0
     (*_, forward), (*_, backward) = list_graphs(log)[-2:]

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from profiler_job.__main__ import app
 from profiler_job.analysis.recording import store
 from profiler_job.jobs.cli.follow_up import StepError
+from profiler_job.jobs.cli.script_notes import describe_captured
 from profiler_job.jobs.contract.extras import install_command
 from profiler_job.jobs.executor import script
 from tests.jobs.conftest import ROOT, write_no_pages
@@ -122,7 +123,7 @@ def test_a_report_that_cannot_be_made_says_how_to_make_it_later(tmp_path, monkey
     noted = {"steps": [{"host_ns": 1}], "captured_ns": [1], "followed_ns": [1], "exit_code": 0}
     noted |= {"rank": 0, "ranks": 1, "world": 1, "evaluations": 0, "trained_models": 1, "skipped_updates": 0}
     noted |= {"optimizers": ["AdamW"], "loops": [], "compiled": False, "graphs": None, "late_graphs": 0}
-    noted |= {"graph_breaks": {}}
+    noted |= {"graph_breaks": {}, "captured_graphs": [], "captured_graphs_error": ""}
     monkeypatch.setattr(
         "profiler_job.jobs.cli.measure_script.attempt", lambda followed, results: (results / followed.name, noted)
     )
@@ -134,6 +135,12 @@ def test_a_report_that_cannot_be_made_says_how_to_make_it_later(tmp_path, monkey
     results = f"{tmp_path}/re sults"
     assert f"profiler-job ingest '{results}/train' --out '{results}/recordings/train'" in done.output
     assert f"profiler-job site --recording '{results}/recordings/train'" in done.output
+
+
+def test_graphs_that_a_script_captures_are_printed_with_what_the_driver_does_not_show():
+    printed = describe_captured({"captured_graphs": [1306, 0, 2, 3, 4, 5], "captured_graphs_error": "gone"})
+    assert len(printed) == 2 and "1,306, 2, 3, 4, ..." in printed[0] and "gone" in printed[1]
+    assert describe_captured({"captured_graphs": [0], "captured_graphs_error": ""}) == []
 
 
 @pytest.mark.long
