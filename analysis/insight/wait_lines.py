@@ -6,6 +6,7 @@ import pandas as pd
 
 from profiler_job.analysis.insight.section_columns import SummaryTables
 from profiler_job.analysis.reference.python_libraries import GARBAGE, LOCK, LOGGING, PRINTING
+from profiler_job.jobs.contract.messages import BATCHES
 from profiler_job.jobs.contract.printable import make_printable
 from profiler_job.jobs.contract.quantities import format_share, format_time
 from profiler_job.jobs.contract.step_limit import CPU, StepLimit
@@ -63,6 +64,16 @@ def describe_lines(
     return lines
 
 
+def describe_batches(scalars: Mapping[str, float], step_ns: float) -> list[str]:
+    """Describe how long a step without a profiler waits for the batches of its DataLoader; nothing below LEAST_PART."""
+    ns = scalars.get(f"{BATCHES}ns", 0.0)
+    if ns < LEAST_PART * step_ns:
+        return []
+    workers = format_count(int(scalars[f"{BATCHES}num_workers"]), "worker")
+    memory = "pinned" if scalars[f"{BATCHES}is_pinned"] else "pageable"
+    return [f"In `__next__` of the DataLoader the CPU spends {format_time(ns)}: {workers}, {memory} memory"]
+
+
 def scale_waits(rows: pd.DataFrame, limit: StepLimit | None) -> pd.DataFrame:
     """Scale the table `waits` of a run to the time in which the GPU waits in a step without a profiler: its wait_ns. If
     that is not known, times are of the steps with samples."""
@@ -83,7 +94,7 @@ def describe_recorded_waits(rows: pd.DataFrame, scalars: Mapping[str, float], li
     rows = rows.astype({"where": str, "function": str, "below": str, "do": str})
     lines = describe_lines(rows, waiting, step, sampled["covered"], is_step=True)
     of_parts = {name.removeprefix(PART): value for name, value in sampled.items() if name.startswith(PART)}
-    lines += describe_parts(of_parts, waiting, step)
+    lines += [*describe_parts(of_parts, waiting, step), *describe_batches(scalars, step)]
     times = f"{format_time(sampled['waiting_ns'])} of {format_time(sampled['step_ns'])}"
     first = f"In {format_count(int(sampled['steps']), 'step')} with samples it waits {times}"
     if "call_ns" not in sampled:

@@ -9,6 +9,7 @@ from profiler_job.jobs.executor.script_loops import choose_loops, describe_loop
 
 MOST_GRAPHS = 4
 MOST_BREAKS = 3
+LEAST_WAIT = 0.01
 
 
 def describe_script(noted: dict[str, Any]) -> list[str]:
@@ -21,7 +22,22 @@ def describe_script(noted: dict[str, Any]) -> list[str]:
         *describe_compiled(noted),
         *describe_captured(noted),
         *describe_other_loops(noted),
+        *describe_batches(noted),
         *describe_samples(noted),
+    ]
+
+
+def describe_batches(noted: dict[str, Any]) -> list[str]:
+    """Return a line on the time that a step waits for its DataLoader, if that is LEAST_WAIT of a step without a
+    profiler."""
+    batches, walls = noted.get("batches"), [step["wall_ns"] for step in noted["steps"]]
+    if not batches or batches["ns"] < LEAST_WAIT * median(walls):
+        return []
+    workers = format_count(batches["num_workers"], "worker") if batches["num_workers"] else "no workers"
+    memory = "pinned" if batches["is_pinned"] else "pageable"
+    return [
+        f"the DataLoader takes {format_time(batches['ns'])} of a step of {format_time(median(walls))}, with {workers} "
+        f"and {memory} memory"
     ]
 
 
@@ -30,7 +46,9 @@ def describe_samples(noted: dict[str, Any]) -> list[str]:
     samples = noted.get("samples", {})
     if walls := samples.get("captured_ns"):
         num = format_count(samples["num_samples"], "sample")
-        return [f"{num} of its Python, in steps that take {format_time(median(walls))}: no time is taken from them"]
+        alone = median(step["wall_ns"] for step in noted["steps"])
+        slower = f"{format_time(median(walls))}, {median(walls) / alone:.1f} times a step alone"
+        return [f"{num} of its Python, in steps that take {slower}: no time is taken from them"]
     return [f"no samples of its Python: {samples['why_not']}"] if samples.get("why_not") else []
 
 

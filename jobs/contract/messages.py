@@ -14,6 +14,8 @@ Plain dictionaries, since the worker imports torch and the standard library, and
 from typing import Any, Literal, NotRequired, TypedDict
 
 GO = "go"
+BATCHES = "batches_"
+"""Beginning of the names of scalars about the batches of a DataLoader in a step without a profiler."""
 UNPADDED = "unpadded/"
 """Prefix of figures of a script, before the path of a module whose matrix is not padded; value: the dimension."""
 UNPADDED_MODULES = "unpadded_modules"

@@ -39,7 +39,7 @@ from profiler_job.jobs.contract.layout import (
     TIMINGS,
     FinishedRecord,
 )
-from profiler_job.jobs.contract.messages import UNPADDED, UNPADDED_MODULES
+from profiler_job.jobs.contract.messages import BATCHES, UNPADDED, UNPADDED_MODULES
 from profiler_job.jobs.contract.outputs import is_profiled_script, replace_folder
 from profiler_job.jobs.contract.words import format_count
 from profiler_job.jobs.executor.collectors import NOT_SAMPLED, TRACED
@@ -463,6 +463,8 @@ def build_timings(ranks: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]
         scalars = {"sequences_per_step": sequences, "tokens_per_step": tokens, "forwards_per_step": noted["forwards"]}
         scalars = {name: value for name, value in scalars.items() if value}
         scalars |= add_up_generation(noted["steps"])
+        if batches := noted.get("batches"):
+            scalars |= {f"{BATCHES}{name}": float(value) for name, value in batches.items()}
         if (unpadded := noted["unpadded"]) is not None:
             scalars |= {f"{UNPADDED}{path}": size for path, size in unpadded.items()}
             scalars[UNPADDED_MODULES] = len(unpadded)

@@ -1,4 +1,5 @@
-"""What makes the CPU wait in a step: calls that wait for the GPU, by line, and pauses of Python's garbage collection.
+"""What makes the CPU wait in a step: calls that wait for the GPU, by line, batches of a DataLoader, and pauses of
+Python's garbage collection.
 
 PyTorch warns of such calls if asked to (`torch.cuda.set_sync_debug_mode`). It does not warn of `torch.cuda.synchronize`
 and `synchronize` of streams and events, so these are wrapped. Other warnings are shown as ever.
@@ -13,6 +14,7 @@ import sysconfig
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from time import perf_counter_ns
 from types import FrameType
 from typing import Any
 
@@ -36,19 +38,48 @@ class HostWaits:
     def __init__(self, plan: Plan, ranges: ModuleRanges):
         self.plan = plan
         self.syncs, self.garbage = SyncCalls(), GarbageRanges(ranges.push, ranges.pop)
+        self.batches = Batches()
 
     def begin(self, stage: Stage) -> None:
         """Note what belongs to a stage, and no more what belonged to the one before."""
         self.syncs.end()
         self.garbage.end()
+        self.batches.is_on = stage is Stage.TIMED
         if stage is Stage.CAPTURED and self.plan.samples:
             self.garbage.begin()
         elif stage is Stage.FOLLOWED:
             self.syncs.begin()
 
     def list_facts(self) -> dict[str, Any]:
-        """Return the calls that wait for the GPU, in a step."""
-        return {"syncs": self.syncs.list_calls(max(self.plan.followed, 1))}
+        """Return the calls that wait for the GPU, and what the DataLoader takes, in a step."""
+        batches = self.batches.describe(max(self.plan.steps, 1))
+        return {"syncs": self.syncs.list_calls(max(self.plan.followed, 1)), "batches": batches}
+
+
+class Batches:
+    """How long the script waits for batches of a DataLoader in the timed steps, which no profiler makes slower."""
+
+    def __init__(self) -> None:
+        self.is_on = False
+        self.num, self.ns, self.num_workers, self.is_pinned = 0, 0, 0, False
+
+    def fetch(self, called: Callable[..., Any], iterator: Any, *args: Any, **options: Any) -> Any:
+        if not self.is_on:
+            return called(iterator, *args, **options)
+        began = perf_counter_ns()
+        try:
+            return called(iterator, *args, **options)
+        finally:
+            self.num, self.ns = self.num + 1, self.ns + perf_counter_ns() - began
+            self.num_workers = int(getattr(iterator, "_num_workers", 0))
+            self.is_pinned = bool(getattr(iterator, "_pin_memory", False))
+
+    def describe(self, num_steps: int) -> dict[str, Any] | None:
+        """Return how many batches a step takes, and their time; None without a DataLoader."""
+        if not self.num:
+            return None
+        per_step = {"num": self.num / num_steps, "ns": self.ns / num_steps}
+        return per_step | {"num_workers": self.num_workers, "is_pinned": self.is_pinned}
 
 
 class SyncCalls:

@@ -84,6 +84,7 @@ def install(plan: Plan, push: Callable[..., Any] | None = None, pop: Callable[..
     wrap(optimizer.Optimizer, "__init__", constructed)
     wrap(optimizer.Optimizer, "zero_grad", build_phase_wrapper("zero_grad"))
     wrap(nn.Module, "zero_grad", build_phase_wrapper("zero_grad"))
+    wrap(dataloader._BaseDataLoaderIter, "__next__", follower.waits.batches.fetch)
     wrap(dataloader._BaseDataLoaderIter, "__next__", build_phase_wrapper("data"))
     for name in ("clip_grad_norm_", "clip_grad_value_"):
         wrap(nn.utils.clip_grad, name, build_phase_wrapper("clip"))

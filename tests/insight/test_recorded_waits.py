@@ -103,7 +103,9 @@ def test_times_are_scaled_to_the_waiting_of_a_step_without_a_profiler(recording)
     first, *lines = describe_recorded_waits(recording.waits, scalars, limit)
     assert "a step of 10.0 ms" in first
     assert lines[0].startswith(f"{scaled['wait_ns'].max() / MS:.2f} ms: train.py:8 tokenize")
-    assert "In 2 steps with samples" in lines[-1]
+    assert "In 2 steps with samples" in lines[-1] and "__next__" not in " ".join(lines)
+    scalars |= {"batches_ns": 2e6, "batches_num_workers": 1.0, "batches_is_pinned": 0.0}
+    assert "2.00 ms: 1 worker, pageable memory" in " ".join(describe_recorded_waits(recording.waits, scalars, limit))
 
 
 def test_the_page_of_the_script_names_them(recording, tmp_path):

@@ -9,7 +9,7 @@ import pytest
 
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.insight.summary import summarise
-from profiler_job.jobs.cli.script_notes import describe_samples
+from profiler_job.jobs.cli.script_notes import describe_batches, describe_samples
 from profiler_job.jobs.executor import python_samples, script
 from profiler_job.jobs.follow import host_waits
 from tests.capture.nsys_files import Export
@@ -209,3 +209,27 @@ def test_a_script_with_samples_takes_no_steps_with_modules(followed):
     assert code == 0, printed
     assert noted["stage"] == "done" and len(noted["captured_ns"]) == 3 and not noted["followed_ns"]
     assert "9 steps were followed" in printed
+
+
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_the_time_of_batches_is_measured_in_steps_without_a_profiler(followed, workers):
+    slow = "collate_fn=lambda rows: (time.sleep(0.02), collate(rows))[1]"
+    source = TRAIN.replace("num_workers=WORKERS", f"num_workers={workers}, {slow}")
+    source = source.replace(
+        "data = Tensor", "import time\nfrom torch.utils.data import default_collate as collate\ndata = Tensor"
+    )
+    printed, code, noted = followed(source)
+    assert code == 0, printed
+    batches = noted["batches"]
+    assert (batches["num"], batches["num_workers"], batches["is_pinned"]) == (1.0, int(workers), False)
+    assert batches["ns"] < sum(step["host_ns"] for step in noted["steps"]) / 3
+    if workers == "0":
+        assert batches["ns"] >= 20_000_000
+
+
+def test_batches_are_described_if_they_cost_a_hundredth():
+    noted = {"steps": [{"wall_ns": 10_000_000}], "batches": {"num": 1, "ns": 9e6, "num_workers": 1, "is_pinned": True}}
+    (line,) = describe_batches(noted)
+    assert "9.00 ms of a step of 10.0 ms" in line and "1 worker" in line and "pinned" in line
+    noted["batches"]["ns"] = 5e4
+    assert not describe_batches(noted) and not describe_batches({"steps": [], "batches": None})
