@@ -79,6 +79,18 @@ SECTIONS: dict[str, dict[str, str]] = {
         "latency_median_ns": "from the start of the call to the start of the kernel; null without kernels",
         "latency_max_ns": "the longest of these",
     },
+    "matmuls": {
+        "operator": "operator of PyTorch, whose sizes were recorded",
+        "batch": "matmuls in it",
+        "m": "rows of the result",
+        "n": "columns of the result",
+        "k": "numbers that each of its values is a sum of",
+        "count": "calls of the operator that launch a GEMM",
+        "time_ns": "time of their GEMM kernels",
+        "flops": "floating-point operations: twice batch, m, n and k, times count",
+        "flop_per_s": "of these in a second of time_ns",
+        "unaligned": "sizes that are no multiple of 8, the least that tensor cores load at once in 16 bits",
+    },
     "syncs": {"kind": "kind of synchronisation", "count": "how many", "total_ns": "time waited"},
     "memops": {
         "operation": "memcpy with its direction, or memset",

@@ -28,6 +28,7 @@ from profiler_job.analysis.insight.capture_gaps import find_unmatched_ranges, li
 from profiler_job.analysis.insight.clean_gaps import CleanGaps
 from profiler_job.analysis.insight.communication import measure
 from profiler_job.analysis.insight.insight import form_sentences
+from profiler_job.analysis.insight.matmul_sizes import summarise_matmuls
 from profiler_job.analysis.insight.phase_times import summarise_phases
 from profiler_job.analysis.insight.range_times import summarise_ranges
 from profiler_job.analysis.insight.results import NUM_MOMENTS, Summary
@@ -117,6 +118,7 @@ def summarise_part(
         "ranges": summarise_ranges(capture, attribution, duration, overlaps),
         "phases": summarise_phases(attribution, duration, overlaps),
         "api": summarise_api(capture, attribution),
+        "matmuls": summarise_matmuls(capture, attribution, taxonomy),
         "syncs": _summarise_syncs(capture),
         "memops": _summarise_memops(capture),
         "gpus": _summarise_gpus(capture, gpus, duration),

@@ -82,6 +82,8 @@ HEADINGS = {
     "data_ns": "before data",
     "fits_limit": "fits limit",
     "wait_ns": "waits",
+    "copy_ns": "copying",
+    "flop_per_s": "FLOP/s",
     "sync_ns": "in sync",
     "between_ns": "between",
     "unknown_idle_ns": "unknown idle",

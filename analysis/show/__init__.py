@@ -28,9 +28,9 @@ keys (of the result of `tune` in a folder: `analysis.show.tuned_forms`):
   same for all GPUs of a capture (its `events_ns`). A moment counts for the first of kernels, graphs, communication and
   copies that runs then, or for the reason why nothing does. `verdict_phases`: the same by phase, with the sums of
   `verdict`
-- `kernels`, `families`, `ranges`, `phases`, `api`, `syncs`, `memops`, `gpus`, `communication`, `collectives`,
-  `messages`, `waits`, `wait_parts`, `wait_stacks`, `sync_lines`, `copy_lines`, `allocation_lines`, `findings`,
-  `advice`, `problems`, `missing`: arrays of objects, whose keys are the columns of
+- `kernels`, `families`, `ranges`, `phases`, `api`, `matmuls`, `syncs`, `memops`, `gpus`, `communication`,
+  `collectives`, `messages`, `waits`, `wait_parts`, `wait_stacks`, `sync_lines`, `copy_lines`, `allocation_lines`,
+  `findings`, `advice`, `problems`, `missing`: arrays of objects, whose keys are the columns of
   `analysis.insight.section_columns.SECTIONS`, largest first. The gains of `advice` refer to the time from work_start_ns
   to work_end_ns
 - `sentences`: what text, Markdown and pages print of this: {verdict, communication, findings, advice, advice_note,

@@ -25,6 +25,7 @@ TITLES = {
     "phases": "Phases",
     "families": "Kernel families",
     "kernels": "Kernels",
+    "matmuls": "Matmuls by recorded sizes",
     "ranges": "NVTX ranges",
     "api": "CUDA API calls",
     "syncs": "Synchronisations",

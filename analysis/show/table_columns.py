@@ -56,6 +56,7 @@ DROPPED = {
     "findings": ("what", "of"),
     "waits": ("do", "gpu", "module", "between_ns", "copies_ns", "sync_ns", "late_launch_ns", "phase", "function"),
     "sync_lines": ("function", "wait_ns"),
+    "matmuls": ("flops", "operator", "batch"),
     "copy_lines": ("function", "copy_ns", "bytes"),
     "allocation_lines": ("function",),
     "tuned_steps": ("loss_share", "peak_bytes", "mfu_share", "usd_per_million", "tokens_per_s"),
