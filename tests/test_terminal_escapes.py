@@ -92,7 +92,7 @@ def test_whatever_a_command_prints_is_plain(module, function, arguments, monkeyp
     """A sentence about a GPU has its name."""
 
     def print_name(*given, **options):
-        out = next(one for one in given if callable(one))
+        out = next(one for one in (*given, *options.values()) if callable(one))
         out(f"recorded on {NAME}\nsecond line")
         return 0
 

@@ -1,10 +1,9 @@
-"""What a capture came to, kept in a folder next to it, so that to show it again takes no reading.
+"""What captures came to, kept in a folder next to them, so that to show them again takes no reading.
 
-An entry is one Parquet file for one result: a capture, what was made of it, and the options that change it. It has one
-row; a column for each table, which is a list of the table's rows; and the facts, as JSON. It counts only if nothing
-could have changed the result:
+An entry is one file for one result: captures, what was made of them, and the options that change it. `cached_tables`
+and the commands know what is in it. It counts only if nothing could have changed the result:
 
-- the capture: names, sizes, times and inodes of its files, and a hash of their content. If the capture had just been
+- the captures: names, sizes, times and inodes of their files, and a hash of their content. If one had just been
   written when it was read, a clock cannot show a later change, and the hash is of all of the content; else of samples.
 - the program: a hash of the source files that make results, and the versions of the libraries that compute; of a
   report, also the nsys that exports it
@@ -12,6 +11,7 @@ could have changed the result:
 
 An entry that is damaged, or of another time, is ignored: the capture is read, and the entry written anew. The folder
 belongs to one user, since who can write an entry chooses what is shown. Whatever fails here, the capture is read.
+This module imports no library, since to import one takes longer than to load an entry.
 """
 
 import hashlib
@@ -21,15 +21,11 @@ import re
 import secrets
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
-import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
+from typing import Any, NamedTuple, TypeVar
 
 from profiler_job.jobs.contract.find_nsys import find_nsys
 
@@ -48,14 +44,12 @@ SETTLED_S = 3.0
 _SAMPLES, _SAMPLE_BYTES, _ALL_BYTES = 64, 16 << 10, 1 << 20
 """How many parts of a file are hashed, how long each is, and up to which size all of it is hashed."""
 _SOURCES = (".py", ".toml", ".json")
+_LIBRARIES = ("numpy", "pandas", "pyarrow")
 _LOGS = ("-wal", "-journal")
 
-
-class CachedResult(NamedTuple):
-    """facts: what JSON can hold. tables: by name; categories come back as text."""
-
-    facts: dict[str, Any]
-    tables: dict[str, pd.DataFrame]
+Result = TypeVar("Result")
+About = dict[str, Any]
+"""What an entry says of the captures and the program that it was made of."""
 
 
 class FileState(NamedTuple):
@@ -70,49 +64,52 @@ class FileState(NamedTuple):
 
 
 class CacheEntry:
-    """The place of one result of one capture, which may be empty."""
+    """The place of one result of some captures, which may be empty."""
 
-    def __init__(self, capture: Path, options: Mapping[str, Any]):
-        """Describe the capture as it is now, before it is read. Raises OSError."""
-        self._capture = Path(os.path.realpath(capture))
-        self._files = _list_files(self._capture)
-        self._exporter = _find_exporter(self._capture)
-        last_change = max(max(state.modified, state.changed) for state in self._files.values())
+    def __init__(self, captures: Sequence[Path], options: Mapping[str, Any], ending: str):
+        """Describe the captures as they are now, before they are read. Raises OSError."""
+        self._captures = [Path(os.path.realpath(capture)) for capture in captures]
+        self._files = [_list_files(capture) for capture in self._captures]
+        self._exporters = [_find_exporter(capture) for capture in self._captures]
+        states = [state for files in self._files for state in files.values()]
+        last_change = max(max(state.modified, state.changed) for state in states)
         self._is_settled = last_change < time.time_ns() - SETTLED_S * 1e9
-        self._folder = self._capture.parent / FOLDER
-        key = json.dumps([self._capture.name, options], sort_keys=True).encode()
-        name = re.sub(r"[^\w.-]+", "_", self._capture.name, flags=re.ASCII)[:60]
+        self._num_bytes = sum(state.num_bytes for state in states)
+        first = self._captures[0]
+        self._folder, self._ending = first.parent / FOLDER, ending
+        names = [os.path.relpath(capture, first.parent) for capture in self._captures]
+        key = json.dumps([names, options], sort_keys=True).encode()
+        name = re.sub(r"[^\w.-]+", "_", first.name, flags=re.ASCII)[:60]
         self._start = f"{name}.{hashlib.sha256(key).hexdigest()[:16]}."
 
     @property
     def is_useful(self) -> bool:
-        """Whether the capture is so large that an entry saves time."""
-        return sum(state.num_bytes for state in self._files.values()) >= LEAST_BYTES
+        """Whether the captures are so large that an entry saves time."""
+        return self._num_bytes >= LEAST_BYTES
 
-    def load(self) -> CachedResult | None:
+    def load(self, decode: Callable[[bytes], tuple[About, Result]]) -> Result | None:
         """Return what was kept; None if there is nothing that counts."""
         try:
             for file in self._list_entries():
-                content = _read_entry(file)
-                about, result = _decode(content)
+                about, result = decode(_read_entry(file))
                 if about == self._describe(has_all=about["has_all"]):
                     return result
-        except Exception:  # whatever a damaged entry raises: the capture itself is there
+        except Exception:  # whatever a damaged entry raises: the captures themselves are there
             return None
         return None
 
-    def keep(self, result: CachedResult) -> None:
-        """Write a result of the capture, unless the capture changed since, or writing fails."""
+    def keep(self, encode: Callable[[About], bytes]) -> None:
+        """Write a result of the captures, unless one changed since, or writing fails."""
         draft = self._folder / f".{secrets.token_hex(8)}.draft"
         try:
-            content = _encode(self._describe(has_all=not self._is_settled), result)
-            if len(content) > MOST_ENTRY_BYTES or _list_files(self._capture) != self._files:
+            content = encode(self._describe(has_all=not self._is_settled))
+            if len(content) > MOST_ENTRY_BYTES or [_list_files(capture) for capture in self._captures] != self._files:
                 return
             self._make_folder()
             former = self._list_entries()
             with open(draft, "xb") as opened:
                 opened.write(content)
-            target = self._folder / f"{self._start}{_digest(content)}.parquet"
+            target = self._folder / f"{self._start}{_digest(content)}{self._ending}"
             os.replace(draft, target)
             for file in former:
                 if file != target:
@@ -124,14 +121,15 @@ class CacheEntry:
             except OSError:
                 return
 
-    def _describe(self, *, has_all: bool) -> dict[str, Any]:
+    def _describe(self, *, has_all: bool) -> About:
         """Describe all that a result depends on. has_all: whether all of the content is hashed."""
+        both = list(zip(self._captures, self._files))
         return {
-            "files": {name: list(state) for name, state in self._files.items()},
-            "hash": _hash_files(self._capture, self._files, has_all=has_all),
+            "files": [{name: list(state) for name, state in files.items()} for files in self._files],
+            "hash": [_hash_files(capture, files, has_all=has_all) for capture, files in both],
             "has_all": has_all,
             "program": _hash_program(),
-            "exporter": self._exporter,
+            "exporter": self._exporters,
         }
 
     def _list_entries(self) -> list[Path]:
@@ -148,15 +146,17 @@ class CacheEntry:
                 raise
 
 
-def open_entry(capture: Path, options: Mapping[str, Any], *, is_wanted: bool = True) -> CacheEntry | None:
-    """Return the place of a result, or None if none is kept: it is not wanted, the capture is small, cannot be found,
-    or is a database with a log next to it, which would change it."""
-    if not is_wanted or os.environ.get(OFF):
+def open_entry(
+    captures: Sequence[Path], options: Mapping[str, Any], ending: str, *, is_wanted: bool = True
+) -> CacheEntry | None:
+    """Return the place of a result, or None if none is kept: it is not wanted, the captures are small, one cannot be
+    found, or is a database with a log next to it, which would change it."""
+    if not is_wanted or not captures or os.environ.get(OFF):
         return None
     try:
-        if any(os.path.lexists(f"{capture}{log}") for log in _LOGS):
+        if any(os.path.lexists(f"{capture}{log}") for capture in captures for log in _LOGS):
             return None
-        entry = CacheEntry(capture, options)
+        entry = CacheEntry(captures, options, ending)
     except (OSError, ValueError):
         return None
     return entry if entry.is_useful else None
@@ -202,8 +202,8 @@ def _hash_files(capture: Path, files: Mapping[str, FileState], *, has_all: bool)
             if has_all or state.num_bytes <= _ALL_BYTES:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
                 continue
-            for place in np.linspace(0, state.num_bytes - _SAMPLE_BYTES, _SAMPLES, dtype=np.int64).tolist():
-                file.seek(place)
+            for number in range(_SAMPLES):
+                file.seek((state.num_bytes - _SAMPLE_BYTES) * number // (_SAMPLES - 1))
                 digest.update(file.read(_SAMPLE_BYTES))
     return digest.hexdigest()
 
@@ -212,7 +212,7 @@ def _hash_files(capture: Path, files: Mapping[str, FileState], *, has_all: bool)
 def _hash_program() -> str:
     """Hash the sources of all that makes results."""
     rooms = [Path(__file__).parents[1], Path(__file__).parents[1].parent / "jobs" / "contract"]
-    digest = hashlib.sha256(f"{np.__version__} {pd.__version__} {pa.__version__}".encode())
+    digest = hashlib.sha256(" ".join(map(version, _LIBRARIES)).encode())
     for folder, folders, names in (step for room in rooms for step in os.walk(room)):
         folders.sort()
         for name in sorted(names):
@@ -230,32 +230,9 @@ def _read_entry(file: Path) -> bytes:
     """Raises ValueError if the content is not what was written, and OSError."""
     with open(file, "rb") as opened:
         content = opened.read(MOST_ENTRY_BYTES + 1)
-    if not file.name.endswith(f".{_digest(content)}.parquet"):
+    if not file.name.endswith(f".{_digest(content)}{file.suffix}"):
         raise ValueError(f"{file} is damaged")
     return content
-
-
-def _encode(about: Mapping[str, Any], result: CachedResult) -> bytes:
-    columns, formats = {}, {}
-    for name, frame in result.tables.items():
-        categories = [column for column in frame if isinstance(frame[column].dtype, pd.CategoricalDtype)]
-        batch = pa.RecordBatch.from_pandas(frame.astype(dict.fromkeys(categories, str)))
-        formats[name] = batch.schema.metadata[b"pandas"].decode()
-        columns[name] = pa.ListArray.from_arrays(pa.array([0, len(frame)], pa.int32()), batch.to_struct_array())
-    facts = json.dumps({"about": about, "formats": formats, "facts": result.facts})
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.table({"": pa.array([facts]), **columns}), sink, compression="zstd")
-    return bytes(sink.getvalue())
-
-
-def _decode(content: bytes) -> tuple[dict[str, Any], CachedResult]:
-    table = pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
-    kept = json.loads(table[""][0].as_py())
-    tables = {}
-    for name, pandas_format in kept["formats"].items():
-        batch = pa.RecordBatch.from_struct_array(table[name].chunk(0).flatten())
-        tables[name] = batch.replace_schema_metadata({b"pandas": pandas_format.encode()}).to_pandas()
-    return kept["about"], CachedResult(kept["facts"], tables)
 
 
 def _remove_oldest(folder: Path) -> None:

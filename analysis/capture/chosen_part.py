@@ -58,6 +58,7 @@ def parse_moments(text: str) -> tuple[int, int]:
     return start, end
 
 
+ShowFormat = Literal["text", "json", "csv", "md", "speedscope"]
 ReportName = Literal[
     "cuda_gpu_kern_sum",
     "cuda_api_sum",

@@ -1,14 +1,15 @@
 """The command `compare`: compare two recordings or captures."""
 
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from profiler_job.analysis.cli.kept_output import Print, print_kept
 from profiler_job.analysis.cli.shared_options import NoCache, NoisePair, RunsOfA, RunsOfB, Skip
-from profiler_job.analysis.cli.terminal import escape_unencodable, print_form
-from profiler_job.analysis.comparison import print_comparison as comparing
-from profiler_job.jobs.contract.printable import print_line
+from profiler_job.analysis.cli.terminal import escape_unencodable
+from profiler_job.analysis.comparison.choices import CompareFormat
 
 
 def compare(
@@ -26,7 +27,7 @@ def compare(
     fail_if: Annotated[
         list[str] | None, typer.Option(metavar="CONDITION", help='Such as "step > 3%"; repeat for several.')
     ] = None,
-    form: Annotated[comparing.Format, typer.Option("--format", "-f", help="How to print it.")] = "text",
+    form: Annotated[CompareFormat, typer.Option("--format", "-f", help="How to print it.")] = "text",
     top: Annotated[
         int, typer.Option(min=0, metavar="N", help="Parts of the difference in text and md; 0 for all.")
     ] = 10,
@@ -37,18 +38,15 @@ def compare(
     Exit code: 0, or with --fail-if 1 a limit is exceeded, 3 there is not enough data; 2 these cannot be compared.
     """
     escape_unencodable()
-    request = comparing.Request(
-        first=first,
-        second=second,
-        only_first=a or (),
-        only_second=b or (),
-        noise=noise,
-        skip=skip,
-        per_token=per_token,
-        conditions=fail_if or (),
-        form=form,
-        top=top,
-        caches=not no_cache,
-    )
-    if code := comparing.run(request, print_form, print_line):
+    options: dict[str, Any] = {"only_first": a or (), "only_second": b or (), "skip": skip, "per_token": per_token}
+    options |= {"conditions": fail_if or (), "form": form, "top": top}
+    make = partial(_print_comparison, options | {"first": first, "second": second, "noise": noise}, not no_cache)
+    kept = {"command": "compare", **options}
+    if code := print_kept([first, second], kept, make, is_wanted=not no_cache and noise is None):
         raise typer.Exit(code)
+
+
+def _print_comparison(options: dict[str, Any], caches: bool, out: Print, err: Print) -> int:
+    from profiler_job.analysis.comparison import print_comparison as comparing  # takes time to import
+
+    return comparing.run(comparing.Request(**options, caches=caches), out, err)

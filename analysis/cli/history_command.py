@@ -1,14 +1,15 @@
 """The command `history`: follow one metric over many recordings."""
 
+from functools import partial
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated, Any, get_args
 
 import typer
 
+from profiler_job.analysis.cli.kept_output import Print, print_kept
 from profiler_job.analysis.cli.shared_options import Force, NoCache, NoisePair, Skip
-from profiler_job.analysis.cli.terminal import escape_unencodable, is_given, print_form
-from profiler_job.analysis.comparison import history as following
-from profiler_job.analysis.comparison import print_history as histories
+from profiler_job.analysis.cli.terminal import escape_unencodable, is_given
+from profiler_job.analysis.comparison.choices import By, HistoryFormat, Metric
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.extras import check_extra
 from profiler_job.jobs.contract.printable import print_line
@@ -21,22 +22,20 @@ def history(
         typer.Argument(metavar="FOLDER", help="Holds recordings, results of sweeps or captures; or these themselves."),
     ],
     metric: Annotated[
-        following.Followed,
-        typer.Option(metavar="NAME", help=f"What is followed: {', '.join(get_args(following.Followed))}."),
+        Metric,
+        typer.Option(metavar="NAME", help=f"What is followed: {', '.join(get_args(Metric))}."),
     ] = "step",
     part: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY=VALUE,...", help="Kernels of this phase, module or family; for --metric kernel."),
     ] = None,
-    by: Annotated[
-        following.By, typer.Option(help="Order of the entries; commits in the order of their dates.")
-    ] = "date",
+    by: Annotated[By, typer.Option(help="Order of the entries; commits in the order of their dates.")] = "date",
     runs: Annotated[
         list[str] | None, typer.Option("--run", metavar="KEY=VALUE,...", help="Some of the runs: axes, or run_id.")
     ] = None,
     noise: NoisePair = None,
     skip: Skip = 0,
-    form: Annotated[histories.Format, typer.Option("--format", "-f", help="How to print it.")] = "text",
+    form: Annotated[HistoryFormat, typer.Option("--format", "-f", help="How to print it.")] = "text",
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Instead of printing, write a page with charts.")
     ] = None,
@@ -57,18 +56,23 @@ def history(
     if force and not html:
         print_line("error: --force replaces what --html names: give both")
         raise typer.Exit(ExitCode.USAGE)
-    request = histories.Request(
-        paths=paths,
-        metric=metric,
-        part=part or (),
-        by=by,
-        only=runs or (),
-        noise=noise,
-        skip=skip,
-        form=form,
-        html=html,
-        force=force,
-        caches=not no_cache,
+    options: dict[str, Any] = {
+        "metric": metric,
+        "part": part or (),
+        "by": by,
+        "only": runs or (),
+        "skip": skip,
+        "form": form,
+    }
+    make = partial(
+        _print_history, options | {"paths": paths, "noise": noise, "html": html, "force": force}, not no_cache
     )
-    if code := histories.run(request, print_form, print_line):
+    kept = {"command": "history", **options}
+    if code := print_kept(paths, kept, make, is_wanted=not (no_cache or noise or html)):
         raise typer.Exit(code)
+
+
+def _print_history(options: dict[str, Any], caches: bool, out: Print, err: Print) -> int:
+    from profiler_job.analysis.comparison import print_history as histories  # takes time to import
+
+    return histories.run(histories.Request(**options, caches=caches), out, err)

@@ -1,12 +1,13 @@
 """The command `show`: summarise captures."""
 
+from functools import partial
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated, Any, get_args
 
 import typer
 
-from profiler_job.analysis import show as showing
 from profiler_job.analysis.capture import chosen_part
+from profiler_job.analysis.cli.kept_output import Print, print_kept
 from profiler_job.analysis.cli.shared_options import Force, NoCache
 from profiler_job.analysis.cli.terminal import escape_unencodable, is_given, print_form
 from profiler_job.jobs.contract.exit_codes import ExitCode
@@ -32,7 +33,8 @@ def show(
         ),
     ] = None,
     form: Annotated[
-        showing.Format, typer.Option("--format", "-f", metavar="FORMAT", help="text, json, csv, md or speedscope.")
+        chosen_part.ShowFormat,
+        typer.Option("--format", "-f", metavar="FORMAT", help="text, json, csv, md or speedscope."),
     ] = "text",
     top: Annotated[int, typer.Option(min=0, metavar="N", help="Rows of a section; 0 for all.")] = 20,
     rules: Annotated[
@@ -76,6 +78,8 @@ def show(
 
         code = explaining.explain(explain, profiles, top, print_form, print_line, rules)
     elif report:
+        from profiler_job.analysis import show as showing
+
         code = showing.show_report(profiles, report, print_form, print_line)
     else:
         try:
@@ -85,22 +89,27 @@ def show(
         selection = chosen_part.Selection(
             gpu=gpu, range=in_range, between=moments, sections=(*dict.fromkeys(section or ()),)
         )
-        code = showing.show(
-            profiles,
-            form,
-            top,
-            print_form,
-            print_line,
-            rules,
-            phase or (),
-            selection=selection,
-            html=html,
-            force=force,
-            is_whole=is_whole,
-            caches=not no_cache,
-        )
+        options: dict[str, Any] = {
+            "form": form,
+            "top": top,
+            "phases": phase or (),
+            "selection": selection,
+            "is_whole": is_whole,
+        }
+        caches = not no_cache
+        make = partial(_print_summaries, profiles, options | {"rules": rules, "html": html}, force, caches)
+        kept = {"command": "show", **options, "selection": selection.as_json() | {"sections": selection.sections}}
+        code = print_kept(profiles, kept, make, is_wanted=caches and not rules and not html)
     if code:
         raise typer.Exit(code)
+
+
+def _print_summaries(
+    profiles: list[Path], options: dict[str, Any], force: bool, caches: bool, out: Print, err: Print
+) -> int:
+    from profiler_job.analysis import show as showing  # takes time to import
+
+    return showing.show(profiles, out=out, err=err, force=force, caches=caches, **options)
 
 
 def refuse_contradictions(

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from profiler_job.analysis.comparison.align import NO_SHAPES, Alignment
+from profiler_job.analysis.comparison.choices import Metric
 from profiler_job.analysis.comparison.gate import Condition, GateOutcome
 from profiler_job.analysis.comparison.judge import (
     METRICS,
@@ -17,7 +18,6 @@ from profiler_job.analysis.comparison.judge import (
     ComparedPair,
     Comparison,
     Judgement,
-    Metric,
 )
 from profiler_job.analysis.comparison.noise import ENERGY
 from profiler_job.analysis.comparison.sides import shortlist

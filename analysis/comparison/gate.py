@@ -5,8 +5,9 @@ import re
 from dataclasses import dataclass
 from typing import cast
 
+from profiler_job.analysis.comparison.choices import Metric
 from profiler_job.analysis.comparison.errors import ComparisonProblem, NotComparableError
-from profiler_job.analysis.comparison.judge import METRICS, ComparedPair, Judgement, Metric, find_kind
+from profiler_job.analysis.comparison.judge import METRICS, ComparedPair, Judgement, find_kind
 from profiler_job.analysis.comparison.noise import MOST
 from profiler_job.analysis.metrics.differences import is_beyond_chance
 from profiler_job.jobs.contract.exit_codes import ExitCode

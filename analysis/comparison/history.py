@@ -13,7 +13,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Literal, cast
+from typing import cast
 
 import numpy as np
 import pandas as pd
@@ -22,12 +22,12 @@ from profiler_job.analysis.capture import capture_cache
 from profiler_job.analysis.capture.profiles import find_profiles
 from profiler_job.analysis.comparison import noise as noises
 from profiler_job.analysis.comparison.align import Alignment, Case, align, compare_settings
+from profiler_job.analysis.comparison.choices import By, Metric
 from profiler_job.analysis.comparison.compare_formats import format_cause
 from profiler_job.analysis.comparison.errors import ComparisonProblem, NotComparableError
 from profiler_job.analysis.comparison.judge import (
     MIDDLE,
     Judgement,
-    Metric,
     describe_source,
     judge,
     keep_runs,
@@ -44,9 +44,6 @@ from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.layout import MANIFEST
 from profiler_job.jobs.contract.words import format_count
 
-By = Literal["date", "commit"]
-Followed = Metric
-"""Metrics that are followed."""
 WORST_FIRST = (ExitCode.DAMAGED, ExitCode.MISSING)
 """Of several entries that cannot be read, the one with the first of these codes gives the exit code."""
 PART_KEYS = ("phase", "module", "family")
@@ -172,7 +169,7 @@ class History:
     """unreadable, left_out: path -> why it is not among the entries: it is damaged, or has none of the chosen runs.
     exit_code: of a command that shows it: OK, or why some are unreadable."""
 
-    metric: Followed
+    metric: Metric
     part: KernelPart
     by: By
     groups: list[Group]
@@ -213,7 +210,7 @@ def find_paths(folder: Path) -> list[Path]:
 
 def make_history(
     paths: Sequence[Path],
-    metric: Followed,
+    metric: Metric,
     part: KernelPart,
     by: By,
     only: Sequence[str] = (),
@@ -474,7 +471,7 @@ def _find_shared(group: Group) -> list[list[Case]]:
     return [[cases[first] for cases in by_first] for first in by_first[0] if first in group._shared]
 
 
-def _draw_lines(group: Group, metric: Followed, part: KernelPart, named: Noise | None) -> None:
+def _draw_lines(group: Group, metric: Metric, part: KernelPart, named: Noise | None) -> None:
     """Draw the lines of a group, with its notes."""
     lines = _find_shared(group)
     used = {run for cases in lines for case in cases for run in (*case.first, *case.second)}
@@ -511,7 +508,7 @@ def _draw_lines(group: Group, metric: Followed, part: KernelPart, named: Noise |
     group.noise = bands.sources
 
 
-def _knows(metric: Followed, measured: MeasuredCase) -> bool:
+def _knows(metric: Metric, measured: MeasuredCase) -> bool:
     known = {"memory": measured.memory_bytes is not None, "throughput": measured.num_tokens > 0}
     return known.get(metric, metric != "energy" or bool(measured.energies))
 
@@ -543,7 +540,7 @@ def _judge(
     entries: tuple[HistoryEntry, HistoryEntry],
     runs: tuple[Runs, Runs],
     clock: str,
-    metric: Followed,
+    metric: Metric,
     part: KernelPart,
     noise: Noise,
 ) -> Judgement:
@@ -560,7 +557,7 @@ def _judge(
 
 
 def _find_cause(
-    both: tuple[MeasuredCase, MeasuredCase], noise: Noise, metric: Followed, part: KernelPart, judged: Judgement
+    both: tuple[MeasuredCase, MeasuredCase], noise: Noise, metric: Metric, part: KernelPart, judged: Judgement
 ) -> tuple[str, float]:
     """Return the first part that explains a change, and its time in a step; ("", 0.0) if there is none."""
     first, second = both

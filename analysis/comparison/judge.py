@@ -26,6 +26,7 @@ import pandas as pd
 
 from profiler_job.analysis.comparison.align import TOKENS as TOKEN_AXES
 from profiler_job.analysis.comparison.align import Alignment, Case, align
+from profiler_job.analysis.comparison.choices import Metric
 from profiler_job.analysis.comparison.errors import ComparisonProblem, NotComparableError
 from profiler_job.analysis.comparison.noise import Noise, Width, compute_energy_width, compute_spread_width
 from profiler_job.analysis.comparison.sides import Side
@@ -35,7 +36,6 @@ from profiler_job.analysis.metrics import timing
 from profiler_job.jobs.contract.quantities import Kind
 from profiler_job.jobs.contract.ranges import STEP
 
-Metric = Literal["step", "throughput", "kernel", "busy", "idle", "memory", "energy"]
 METRICS: dict[Metric, str] = {
     "step": "step",
     "throughput": "tokens/s",

@@ -11,7 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.capture.capture_cache import CachedResult, open_entry
+from profiler_job.analysis.capture.cached_tables import ENDING, CachedResult, keep_tables, load_tables
+from profiler_job.analysis.capture.capture_cache import open_entry
 from profiler_job.analysis.capture.profiles import find_profiles
 from profiler_job.analysis.comparison.errors import ComparisonProblem, NotComparableError
 from profiler_job.analysis.comparison.judge import measure
@@ -98,14 +99,14 @@ def load_measured_side(
     if not is_capture(path):
         return load_side(path, only)
     _refuse_selection(path, only)
-    needed = open_entry(path, _list_options(skip, with_limits), is_wanted=caches)
-    others = [] if with_limits else [open_entry(path, _list_options(skip, True), is_wanted=caches)]
+    needed = open_entry([path], _list_options(skip, with_limits), ENDING, is_wanted=caches)
+    others = [] if with_limits else [open_entry([path], _list_options(skip, True), ENDING, is_wanted=caches)]
     for entry in (needed, *others):
-        if entry and (kept := entry.load()):
+        if kept := load_tables(entry):
             return _unpack_side(kept)
     side = slim_capture_side(load_side(path, skip=skip), with_limits=with_limits)
     if needed:
-        needed.keep(_pack_side(side))
+        keep_tables(needed, _pack_side(side))
     return side
 
 

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar, get_args
+from typing import TypeVar
 
 from profiler_job.analysis.comparison.align import align
+from profiler_job.analysis.comparison.choices import CompareFormat
 from profiler_job.analysis.comparison.compare_formats import Checked, as_json, as_markdown, as_text
 from profiler_job.analysis.comparison.errors import ComparisonProblem, NotComparableError
 from profiler_job.analysis.comparison.gate import BEYOND, UNKNOWN, WITHIN, check, parse_condition
@@ -18,8 +19,6 @@ from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.printable import make_printable
 
 Result = TypeVar("Result")
-Format = Literal["text", "json", "md"]
-FORMATS: tuple[Format, ...] = get_args(Format)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +36,7 @@ class Request:
     skip: int = 0
     per_token: bool = False
     conditions: Sequence[str] = ()
-    form: Format = "text"
+    form: CompareFormat = "text"
     top: int = 10
     caches: bool = True
 

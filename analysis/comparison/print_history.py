@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
 
+from profiler_job.analysis.comparison.choices import By, HistoryFormat, Metric
 from profiler_job.analysis.comparison.errors import ComparisonProblem, NotComparableError
-from profiler_job.analysis.comparison.history import By, Followed, History, make_history, parse_part
+from profiler_job.analysis.comparison.history import History, make_history, parse_part
 from profiler_job.analysis.comparison.history_forms import as_csv, as_json, as_markdown, as_text
 from profiler_job.analysis.comparison.load_sides import load_side
 from profiler_job.analysis.comparison.noise import fit_recordings
@@ -17,8 +17,6 @@ from profiler_job.jobs.contract.outputs import TargetError, check_file, is_page,
 from profiler_job.jobs.contract.printable import make_printable
 from profiler_job.jobs.contract.words import format_count
 
-Format = Literal["text", "json", "csv", "md"]
-FORMATS: tuple[Format, ...] = get_args(Format)
 ADVICE = "give another --html, or --force"
 """What to do if the page cannot be written."""
 
@@ -30,13 +28,13 @@ class Request:
     force: in place of any file."""
 
     paths: Sequence[Path]
-    metric: Followed = "step"
+    metric: Metric = "step"
     part: Sequence[str] = ()
     by: By = "date"
     only: Sequence[str] = ()
     noise: tuple[Path, Path] | None = None
     skip: int = 0
-    form: Format = "text"
+    form: HistoryFormat = "text"
     html: Path | None = None
     force: bool = False
     caches: bool = True

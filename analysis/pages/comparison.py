@@ -12,8 +12,9 @@ from typing import Any
 import pandas as pd
 
 from profiler_job.analysis.comparison import compare_formats
+from profiler_job.analysis.comparison.choices import Metric
 from profiler_job.analysis.comparison.fused_modules import SIDES
-from profiler_job.analysis.comparison.judge import METRICS, ComparedPair, Comparison, Judgement, Metric
+from profiler_job.analysis.comparison.judge import METRICS, ComparedPair, Comparison, Judgement
 from profiler_job.analysis.comparison.waterfall import MANY, Cause, Waterfall
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.metrics.kernel_time import OUTSIDE

@@ -45,10 +45,10 @@ import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
 from profiler_job.analysis.capture.capture_data import ExportError
-from profiler_job.analysis.capture.chosen_part import ALL, Selection
+from profiler_job.analysis.capture.chosen_part import ALL, Selection, ShowFormat
 from profiler_job.analysis.capture.phase_names import parse_phases
 from profiler_job.analysis.capture.profiles import find_profiles
 from profiler_job.analysis.insight.results import Summary
@@ -62,8 +62,7 @@ from profiler_job.jobs.contract.json_format import add_format_version
 from profiler_job.jobs.contract.printable import make_printable
 from profiler_job.jobs.contract.tuning import TUNE, is_tuned
 
-Format = Literal["text", "json", "csv", "md", "speedscope"]
-FORMATS: tuple[Format, ...] = get_args(Format)
+FORMATS: tuple[ShowFormat, ...] = get_args(ShowFormat)
 
 
 def show(

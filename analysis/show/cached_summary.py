@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from profiler_job.analysis.capture.capture_cache import CachedResult
+from profiler_job.analysis.capture.cached_tables import CachedResult
 from profiler_job.analysis.capture.chosen_part import Selection
 from profiler_job.analysis.insight.results import InsightSentences, Summary
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
+from profiler_job.analysis.capture.cached_tables import ENDING, keep_tables, load_tables
 from profiler_job.analysis.capture.capture_cache import open_entry
 from profiler_job.analysis.capture.capture_data import ExportError
 from profiler_job.analysis.capture.chosen_part import Selection
@@ -59,8 +60,8 @@ class Reader:
 
     def _summarise(self, profile: Path) -> Summary:
         """Summarise a profile, or load what was kept of it. Raises ExportError."""
-        entry = open_entry(profile, self._options, is_wanted=self._caches)
-        if entry and (kept := entry.load()):
+        entry = open_entry([profile], self._options, ENDING, is_wanted=self._caches)
+        if kept := load_tables(entry):
             return unpack_summary(kept)
         # What reads a profile takes as long to import as all the rest.
         from profiler_job.analysis.capture.nsys_export import read
@@ -77,7 +78,7 @@ class Reader:
             skips_startup=self._skips_startup,
         )
         if entry:
-            entry.keep(pack_summary(summary))
+            keep_tables(entry, pack_summary(summary))
         return summary
 
     def _fail(self, what: str, code: ExitCode) -> None:

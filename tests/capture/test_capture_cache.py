@@ -68,9 +68,10 @@ def _run(*arguments):
     return done.stdout
 
 
-def _entries(capture):
+def _entries(capture, ending="parquet"):
+    """What is kept next to a capture: its tables; or with another ending, what was printed of it."""
     folder = capture.parent / FOLDER
-    return sorted(folder.glob("*.parquet")) if folder.is_dir() else []
+    return sorted(folder.glob(f"*.{ending}")) if folder.is_dir() else []
 
 
 SHOWN = [(), ("--format", "json"), ("--format", "csv"), ("--format", "md"), ("--top", "0"), ("--range", "forward")]
@@ -190,21 +191,22 @@ DAMAGE = {
 def test_a_damaged_entry_is_ignored_and_written_anew(tmp_path, reads, damage):
     capture = _make(tmp_path / "a.sqlite")
     first = _run("show", capture)
-    (entry,) = _entries(capture)
-    whole = entry.read_bytes()
-    entry.write_bytes(DAMAGE[damage](whole))
+    kept = [*_entries(capture), *_entries(capture, "json")]
+    assert len(kept) == 2
+    for entry in kept:
+        entry.write_bytes(DAMAGE[damage](entry.read_bytes()))
     assert _run("show", capture) == first
     assert len(reads) == 2
     assert _run("show", capture) == first
-    assert len(reads) == 2 and len(_entries(capture)) == 1
+    assert len(reads) == 2 and len(_entries(capture)) == len(_entries(capture, "json")) == 1
 
 
 def test_an_entry_that_is_a_folder_is_no_error(tmp_path):
     capture = _make(tmp_path / "a.sqlite")
     first = _run("show", capture)
-    (entry,) = _entries(capture)
-    entry.unlink()
-    entry.mkdir()
+    for entry in (*_entries(capture), *_entries(capture, "json")):
+        entry.unlink()
+        entry.mkdir()
     assert _run("show", capture) == first
 
 
@@ -290,3 +292,58 @@ def test_two_processes_at_once_print_the_same(tmp_path):
     printed = {process.communicate()[0] for process in begun}
     assert len(printed) == 1 and all(process.returncode == 0 for process in begun)
     assert len(_entries(capture)) >= 1
+
+
+COMMANDS = {"show": ["a.sqlite"], "compare": ["a.sqlite", "b.sqlite"], "history": ["."]}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_second_time_neither_reads_nor_imports_what_reads(tmp_path, command):
+    _make(tmp_path / "a.sqlite"), _make(tmp_path / "b.sqlite", kernel_ns=90)
+    code = "import atexit, sys\nfrom profiler_job.analysis.capture import capture_cache\n"
+    code += "capture_cache.LEAST_BYTES = capture_cache.SETTLED_S = 0\n"
+    code += "names = {'numpy', 'pandas', 'pyarrow', 'sqlite3'}\n"
+    code += "atexit.register(lambda: print(sorted(names & sys.modules.keys()), file=sys.stderr))\n"
+    code += "from profiler_job.__main__ import app\napp(sys.argv[1:], prog_name='profiler-job')"
+    call = [sys.executable, "-c", code, command, *COMMANDS[command]]
+    done = [subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, check=True) for _ in range(2)]
+    assert done[0].stdout == done[1].stdout != ""
+    assert [one.stderr.strip() for one in done] == ["['numpy', 'pandas', 'pyarrow', 'sqlite3']", "[]"]
+
+
+def test_what_was_printed_of_two_captures_counts_until_one_changes(tmp_path, reads):
+    pair = _make(tmp_path / "a.sqlite"), _make(tmp_path / "b.sqlite", kernel_ns=90)
+    first = _run("compare", *pair)
+    pair[1].unlink()
+    _make(pair[1], kernel_ns=70)
+    assert _run("compare", *pair) != first and len(reads) == 3
+    assert _run("compare", *reversed(pair)) != _run("compare", *pair)
+
+
+@pytest.mark.parametrize("command", ["show", "history"])
+def test_what_was_printed_of_a_folder_counts_until_a_file_comes_or_goes(tmp_path, command):
+    _make(tmp_path / "a.sqlite"), _make(tmp_path / "b.sqlite", kernel_ns=90)
+    printed = [_run(command, tmp_path)]
+    third = _make(tmp_path / "c.sqlite", kernel_ns=70)
+    printed.append(_run(command, tmp_path))
+    third.unlink()
+    printed.append(_run(command, tmp_path))
+    assert _run(command, tmp_path) == printed[0] == printed[2] != printed[1]
+    assert len(_entries(third, "json")) == 2  # of the folder with and without the third capture
+
+
+def test_another_terminal_is_no_match(tmp_path, monkeypatch):
+    capture = _make(tmp_path / "a.sqlite")
+    printed = []
+    for columns in ("70", "200", "70"):
+        monkeypatch.setenv("COLUMNS", columns)
+        printed.append(_run("show", capture))
+    assert printed[0] == printed[2] != printed[1]
+
+
+def test_nothing_that_was_printed_with_an_error_is_kept(tmp_path):
+    capture = _make(tmp_path / "a.sqlite")
+    (tmp_path / "damaged.sqlite").write_bytes(b"SQLite format 3\0" + bytes(100))
+    done = [CliRunner().invoke(app, ["history", str(tmp_path)]) for _ in range(2)]
+    assert done[0].output == done[1].output and done[0].exit_code == done[1].exit_code == 65
+    assert not _entries(capture, "json")

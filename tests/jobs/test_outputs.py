@@ -292,7 +292,7 @@ WRITING_MODULES = {
     "jobs/contract/integrity.py",
     "jobs/contract/excerpt.py",
     # Inside folders that a job made, or a draft:
-    *("analysis/answers/write_answers.py", "analysis/capture/capture_cache.py"),
+    *("analysis/answers/write_answers.py", "analysis/capture/capture_cache.py", "analysis/capture/cached_tables.py"),
     *("jobs/cli/follow_up.py", "jobs/executor/result_store.py", "jobs/executor/script.py"),
     *("jobs/executor/script_streams.py", "jobs/executor/script_traces.py", "jobs/executor/tuned_script.py"),
     *("jobs/follow/follow.py", "jobs/follow/turns.py"),
