@@ -5,8 +5,10 @@ allow-listed tables. Text that is recorded loses folders, users and hosts. What 
 that looks private.
 """
 
+import base64
 import getpass
 import hmac
+import html
 import os
 import re
 import socket
@@ -204,7 +206,8 @@ They do not find:
 - a MAC address without separators, unless a word calls it one
 - a key of 40 hexadecimal digits after the word commit, and one of 32 or 64 digits, unless a word calls it a key
 - a password inside a sentence
-- text in other encodings than percent-encoding and the escapes of scripts (\\x41, \\u0041)
+- a secret without a known form that no word calls one, or one cut into pieces
+- text in other encodings than those of `list_readings`
 - what a picture shows
 """
 
@@ -224,12 +227,28 @@ def find_private(text: str) -> dict[str, str]:
 def list_readings(text: str) -> list[str]:
     """Return `text`, and what it says without its encoding in per cent, which may be encoded once more: an address
     holds paths in that way; without the escapes of scripts; without the colours of a terminal, whose last letter
-    would begin a word; and in usual letters, without characters that are not seen. The sign behind a share (2.5%)
-    encodes nothing."""
+    would begin a word; without the character references of HTML; and in usual letters, without characters that are
+    not seen. The sign behind a share (2.5%) encodes nothing. Then what its words of base64 or of hexadecimal digits
+    say."""
     once, twice = _decode(text), _decode(_decode(text))
     plain = _COLOUR.sub(" ", _ESCAPE.sub(_read_escape, text))
     usual = text if text.isascii() else unicodedata.normalize("NFKC", _UNSEEN.sub("", text))
-    return list(dict.fromkeys((text, once, twice, plain, usual)))
+    referred = html.unescape(text) if "&" in text else text
+    return list(dict.fromkeys((text, once, twice, plain, usual, referred, *_unpack_words(text))))
+
+
+_PACKED = re.compile(r"(?<![\w+/-])[\w+/-]{16,}+={0,2}", re.ASCII)
+_PRINTABLE = re.compile(rb"[\t\n\r -~]{12,}").fullmatch
+
+
+def _unpack_words(text: str) -> Iterator[str]:
+    """Yield the texts that words of base64 (in either alphabet), or of hexadecimal digits, hold."""
+    for word in _PACKED.findall(text):
+        digits = word.rstrip("=").replace("-", "+").replace("_", "/")
+        for unpack in (bytes.fromhex, lambda packed: base64.b64decode(packed + "=" * (-len(packed) % 4))):
+            with suppress(ValueError):
+                if _PRINTABLE(content := unpack(digits)):
+                    yield content.decode()
 
 
 _UNSEEN = re.compile("[\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufe00-\ufe0f\ufeff]")
@@ -237,7 +256,7 @@ _UNSEEN = re.compile("[\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-
 
 
 _ESCAPE = re.compile(
-    rf"\\(?:x({_HEX}{{2}})|u({_HEX}{{4}})|u\{{({_HEX}{{1,6}})\}}|U({_HEX}{{8}})|[nrt](?=[A-Za-z0-9])|[\"']|033)"
+    rf"\\(?:x({_HEX}{{2}})|u({_HEX}{{4}})|u\{{({_HEX}{{1,6}})\}}|U({_HEX}{{8}})|([0-3][0-7]{{2}})|[nrt](?=[A-Za-z0-9])|[\"'])"
 )
 """A character as scripts and JSON may write it."""
 _COLOUR = re.compile(r"\x1b\[[\d;:?]*[A-Za-z]|\x1b")
@@ -245,8 +264,8 @@ _COLOUR = re.compile(r"\x1b\[[\d;:?]*[A-Za-z]|\x1b")
 
 
 def _read_escape(match: re.Match[str]) -> str:
-    if match[0] == r"\033":
-        return "\x1b"
+    if match[5]:
+        return chr(int(match[5], 8))
     if (digits := next(filter(None, match.groups()), "")) == "":
         return match[0][1] if match[0][1] in "\"'" else " "  # else a line break or a tab
     code = int(digits, 16)

@@ -481,7 +481,9 @@ def test_a_forward_pass_is_none(text):
     assert SCANNER.search(text) == {}
 
 
-@pytest.mark.parametrize("form", ["\\x{:02x}", "\\u{:04x}", "\\u{{{:x}}}", "\\U{:08x}"])
+@pytest.mark.parametrize(
+    "form", ["\\x{:02x}", "\\u{:04x}", "\\u{{{:x}}}", "\\U{:08x}", "\\{:03o}", "&#{};", "&#x{:x};"]
+)
 def test_escapes_of_scripts_are_read(tmp_path, form):
     (tmp_path / "a.js").write_text("x = '" + "".join(form.format(ord(char)) for char in SECRET) + "'")
     assert [each.kind for each in SCANNER.scan(tmp_path)] == ["IPv4"]
@@ -495,3 +497,24 @@ def test_tags_inside_the_search_index_hide_nothing(tmp_path):
 @pytest.mark.parametrize("host", ["node.mycompany.xyz", "gpu1.acme.app", "login.lab.tech", "a.b.science"])
 def test_hosts_of_newer_domains_are_found(host):
     assert SCANNER.search(f"cannot reach {host}") == {"host": host}
+
+
+PACKINGS = {
+    "base64": lambda content: base64.b64encode(content).decode(),
+    "base64 of addresses": lambda content: base64.urlsafe_b64encode(content).decode().rstrip("="),
+    "digits": bytes.hex,
+    "large digits": lambda content: content.hex().upper(),
+}
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+@pytest.mark.parametrize("form", ["{}", "key = '{}'", '{{"value": "{}"}}', "it sent {} to me"])
+def test_words_of_base64_and_of_digits_are_read(tmp_path, packing, form):
+    key = "rp|a_abcdefghijKLMNOPQRST0123456789".replace("|", "")
+    (tmp_path / "a.json").write_text(form.format(PACKINGS[packing](f"the key? {key}".encode())))
+    assert "key of a GPU cloud" in {each.kind for each in SCANNER.scan(tmp_path)}
+
+
+@pytest.mark.parametrize("text", ["0123456789abcdef" * 4, "cutlass_80_tensorop_s16816gemm_bf16_128x128", "abcd" * 20])
+def test_a_word_that_holds_no_text_has_one_reading(text):
+    assert privacy.list_readings(text) == [text]
