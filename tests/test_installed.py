@@ -169,7 +169,7 @@ def test_the_sources_of_the_site_are_in_the_wheel_without_recordings_and_what_is
     assert held == {"mkdocs.yml", *(f"site/{name}" for name in excluded.match_files(site, negate=True))}
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_source_distribution_gives_the_same_wheel(copy, wheel, tmp_path):
     build = f"import setuptools.build_meta as build; build.build_sdist({str(tmp_path)!r})"
     subprocess.run([sys.executable, "-c", build], cwd=copy, check=True, stdout=subprocess.DEVNULL)

@@ -129,7 +129,7 @@ def test_a_run_that_cannot_be_read_when_the_recording_is_made_is_exit_1(argument
     assert [run["status"] for run in manifest["runs"]] == ["failed"]
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_what_a_killed_job_left_of_another_recording_does_no_harm(arguments, mkdocs, tmp_path):
     left = tmp_path / "results" / "recordings" / ".draft" / "another"
     left.mkdir(parents=True)
@@ -196,7 +196,7 @@ def test_a_second_report_is_refused_with_75_and_the_first_is_whole(arguments, mk
     assert (results / "site" / "index.html").exists()
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_job_that_has_measured_waits_for_the_report_of_another(arguments, mkdocs, tmp_path):
     results = tmp_path / "results"
     report = Results(results, "recordings").lock()
@@ -207,7 +207,7 @@ def test_a_job_that_has_measured_waits_for_the_report_of_another(arguments, mkdo
     assert (results / "site" / "index.html").exists()
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_shards_that_end_together_do_not_wait_for_each_other(arguments, tmp_path):
     results = tmp_path / "results"
     with Results(results, "tiny", "shard-2-of-2").lock(), Results(results, "recordings").lock():
@@ -215,7 +215,7 @@ def test_shards_that_end_together_do_not_wait_for_each_other(arguments, tmp_path
     assert done.returncode == 0 and "waiting" not in done.stderr
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_the_report_is_made_when_nobody_reads_what_it_says(arguments, mkdocs, tmp_path):
     mkdocs(FAST_MKDOCS + "print('a warning', flush=True)\n")
     with subprocess.Popen(command(*arguments), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
@@ -283,7 +283,7 @@ def test_a_site_without_a_recording_is_exit_2_and_creates_nothing(mkdocs, tmp_pa
     assert not list(results.iterdir()) if kept != "nothing" else not results.exists()
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_recordings_of_the_same_runs_are_named_and_one_can_be_chosen(measured):
     before = (measured / "site" / "index.html").read_text()
     recordings = measured / "recordings"

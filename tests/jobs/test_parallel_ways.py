@@ -82,26 +82,43 @@ def train_alone(**changes) -> list[float]:
 
 
 SAME = [("ddp", "default"), ("ddp", "buckets"), ("fsdp", "default"), ("fsdp", "prefetch"), ("fsdp", "keep")]
+HALF = [{"parallel": way, "exchange": "half", "precision": "bf16"} for way in ("ddp", "fsdp")]
 
 
-def test_ranks_with_the_same_batch_have_the_losses_of_one_process(tmp_path):
-    found = train_together(2, tmp_path, *({"parallel": way, "exchange": exchange} for way, exchange in SAME))
-    for one in found:
-        assert one["losses"] == pytest.approx(train_alone(), rel=1e-5) and one["silent"] == 1
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """What two ranks found in each way: of SAME, of HALF, and of tensor parallelism. To start them takes longer than
+    to train."""
+    ways = [*({"parallel": way, "exchange": exchange} for way, exchange in SAME), *HALF, {"parallel": "tp"}]
+    return train_together(2, tmp_path_factory.mktemp("ranks"), *ways)
 
 
-@pytest.mark.parametrize("num_ranks", [2, 4])
-def test_tensor_parallelism_has_the_losses_of_one_process_with_the_batch_of_all(tmp_path, num_ranks):
+def test_ranks_with_the_same_batch_have_the_losses_of_one_process(found):
+    alone = train_alone()
+    for one in found[: len(SAME)]:
+        assert one["losses"] == pytest.approx(alone, rel=1e-5) and one["silent"] == 1
+
+
+def test_what_is_sent_in_bf16_changes_losses_by_no_more_than_its_digits(found):
+    alone = train_alone(precision="bf16")
+    for one in found[len(SAME) : -1]:
+        assert one["losses"] == pytest.approx(alone, rel=1e-3)
+
+
+def test_tensor_parallelism_has_the_losses_of_one_process_with_the_batch_of_all(found):
+    check_tensor_parallelism(found[-1], 2)
+
+
+@pytest.mark.nightly
+def test_tensor_parallelism_of_four_ranks_has_them_too(tmp_path):
+    [found] = train_together(4, tmp_path, {"parallel": "tp"})
+    check_tensor_parallelism(found, 4)
+
+
+def check_tensor_parallelism(found, num_ranks):
     """And as many all-reduces as there are halves of blocks, in forward and in backward."""
-    [found] = train_together(num_ranks, tmp_path, {"parallel": "tp"})
     assert found["losses"] == pytest.approx(train_alone(batch_size=BATCH * num_ranks), rel=1e-5)
     assert found["reduced"] == NUM_REDUCED * NUM_LAYERS and found["silent"] == 0
-
-
-@pytest.mark.parametrize("way", ["ddp", "fsdp"])
-def test_what_is_sent_in_bf16_changes_losses_by_no_more_than_its_digits(tmp_path, way):
-    [found] = train_together(2, tmp_path, {"parallel": way, "exchange": "half", "precision": "bf16"})
-    assert found["losses"] == pytest.approx(train_alone(precision="bf16"), rel=1e-3)
 
 
 def test_compiled_blocks_compile_once_and_have_the_same_losses(tmp_path):

@@ -129,8 +129,14 @@ def test_a_capture_that_lacks_a_rank_is_refused(profile):
     assert "nsys recorded steps of 1 process, and 2 took them" in " ".join(printed.split())
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("died", ["os._exit(7)", "os.kill(os.getpid(), 9)", "int('died')"])
+@pytest.mark.parametrize(
+    "died",
+    [
+        pytest.param("os._exit(7)", marks=pytest.mark.long),
+        pytest.param("os.kill(os.getpid(), 9)", marks=pytest.mark.nightly),
+        pytest.param("int('died')", marks=pytest.mark.nightly),
+    ],
+)
 def test_a_rank_that_dies_ends_all(profile, tmp_path, died):
     source = ddp(f"Path(f'pid{{rank}}').write_text(str(os.getpid())); step == 5 and rank and {died}")
     source = "from pathlib import Path\n" + source
@@ -141,9 +147,13 @@ def test_a_rank_that_dies_ends_all(profile, tmp_path, died):
     assert not (tmp_path / "results" / "train").exists()
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
-    "number, code, is_deaf", [(signal.SIGINT, 130, False), (signal.SIGTERM, 143, False), (signal.SIGINT, 130, True)]
+    "number, code, is_deaf",
+    [
+        pytest.param(signal.SIGINT, 130, False, marks=pytest.mark.nightly),
+        pytest.param(signal.SIGTERM, 143, False, marks=pytest.mark.nightly),
+        pytest.param(signal.SIGINT, 130, True, marks=pytest.mark.long),
+    ],
 )
 def test_what_is_interrupted_leaves_no_rank(profile, number, code, is_deaf):
     """One of them sleeps and the other waits for it; torchrun gives those that hear no signal half a minute."""

@@ -132,7 +132,7 @@ def test_a_search_that_is_cut_off_goes_on_where_it_was(tune, tmp_path):
     assert read_tuning(file).ladder[0].change == "bf16" and read_tuning(file).is_complete
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "error, outcome",
     [
@@ -151,7 +151,7 @@ def test_a_variant_that_ends_the_script_leaves_the_others(tune, tmp_path, error,
     assert "exit code 1" in message and error.partition("'")[2].split(".")[0].rstrip("')") in message
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_script_that_takes_few_steps_is_started_again(tune, tmp_path):
     started = tune("--budget", "2", "--changes", "fused_adamw,bf16", steps=150)
     printed, _ = started.communicate(timeout=HANGS_S)

@@ -85,7 +85,7 @@ def test_runs_in_another_order_are_refused(folder, tmp_path, monkeypatch):
         read_in_parts(tmp_path / "turned", tmp_path / "scratch", monkeypatch)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_the_report_is_the_same(tmp_path, monkeypatch):
     main = frozen.load_study("")
     recs = [main, frozen.measure_again(main), *map(frozen.load_study, ("precision", "optimizer", "host"))]
