@@ -32,6 +32,7 @@ SDPA_KERNEL = (
     "{torch}.nn.attention.SDPBackend.FLASH_ATTENTION, {torch}.nn.attention.SDPBackend.EFFICIENT_ATTENTION, "
     "{torch}.nn.attention.SDPBackend.MATH], set_priority=True)"
 )
+MORE_LOGITS = "tokens that never occur: the loss sums over their logits, too"
 MULTIPLE = 64
 """A padded dimension is a multiple of this."""
 
@@ -350,9 +351,27 @@ def find_vocabulary(program: Program, code: str) -> FoundEdits:
                 continue
             if isinstance(value, ast.Constant) and type(value.value) is int and value.value % MULTIPLE:
                 padded = -(-value.value // MULTIPLE) * MULTIPLE
-                why = "tokens that never occur: the loss sums over their logits, too"
-                to_write.append(LineToWrite(file.name, value.lineno, f"{name}={padded}", why))
+                to_write.append(LineToWrite(file.name, value.lineno, f"{name}={padded}", MORE_LOGITS))
+    if not to_write:
+        to_write = _resize_embeddings(program)
     if not to_write:
         why = "the script computes the size of the vocabulary"
         to_write.append(LineToWrite(program.script.name, 0, code, why))
     return FoundEdits(to_write=tuple(to_write))
+
+
+def _resize_embeddings(program: Program) -> list[LineToWrite]:
+    """Find where models of Transformers with a vocabulary are made, after which their embeddings can be resized."""
+    lines = []
+    for file in program.files:
+        for node in file.find_all(ast.Assign):
+            made = [call for call in ast.walk(node.value) if isinstance(call, ast.Call)]
+            names = [file.resolve(call.func).split(".") for call in made]
+            is_language_model = any(
+                parts[0] == "transformers" and any("LM" in part and part[0].isupper() for part in parts[1:])
+                for parts in names
+            )
+            if is_language_model and len(node.targets) == 1:
+                code = f"{ast.unparse(node.targets[0])}.resize_token_embeddings(pad_to_multiple_of={MULTIPLE})"
+                lines.append(LineToWrite(file.name, node.lineno, code, f"after the model is made; {MORE_LOGITS}"))
+    return lines

@@ -5,6 +5,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from profiler_job.jobs.contract.ranges import OPTIMIZER
@@ -61,8 +62,7 @@ class StepParts:
         spread = sum(SPREAD[kind] * scales[kind] * time_ns for kind, time_ns in self.sum_new(changes, known).items())
         spread += SPREAD_OF_STEP * gpu_ns
         step_ns, busy_ns = float(self.shares["step_ns"]), self.find_busy(before)
-        cpu_before = sum(self.step["issue"].values()) if self.shares["kernels"] else 0.0
-        cpu_ns = max(cpu_before + after["cpu"] - before["cpu"], 0.0) if cpu_before else 0.0
+        cpu_before, cpu_ns = self.estimate_cpu(()), self.estimate_cpu(changes)
         joined = join(busy_ns, cpu_before)
         is_cpu_limited = cpu_before > busy_ns
         factor = step_ns / joined if is_cpu_limited else 1.0
@@ -101,23 +101,36 @@ class StepParts:
         return self.lists[wanted]
 
     def sum_parts(self, changes: Sequence[str]) -> dict[str, float]:
-        """Sum the parts of a step with changes, in ns: those of the GPU by kind, and `cpu`."""
+        """Sum the parts of a step with changes by kind, in ns of the GPU."""
         calls = self.list_calls(changes)
         missing = {key: call for key, call in calls if key not in self.times}
         if missing:
             self.times.update(zip(missing, self.measure([*map(strip, missing.values())])))
-        sums = dict.fromkeys([*SPREAD, "cpu"], 0.0)
-        by_optimizer = False
+        sums = dict.fromkeys(SPREAD, 0.0)
         for key, call in calls:
-            gpu, cpu = self.times[key] or self.guess(call)
-            sums[find_kind(call)] += gpu
-            is_optimizer = call["op"] == OPTIMIZER
-            by_optimizer |= is_optimizer
-            if call["phase"] != OPTIMIZER or is_optimizer:
-                sums["cpu"] += cpu
-        if not by_optimizer:
-            sums["cpu"] += float(self.step["issue"].get(OPTIMIZER, 0.0))
+            sums[find_kind(call)] += self.find_time(key, call)
         return sums
+
+    def estimate_cpu(self, changes: Sequence[str]) -> float:
+        """Estimate how long the CPU takes to launch a step with changes, in ns; 0 without a GPU. A new call, such
+        as a cast, costs a launch; one that is left out frees its share, and that of Python around it."""
+        if not self.shares["kernels"]:
+            return 0.0
+        issue = dict(self.step["issue"])
+        optimizer_ns = float(issue.pop(OPTIMIZER, 0.0))
+        others_ns = sum(issue.values())
+        before, after = (
+            Counter(call["op"] for _, call in self.list_calls(each) if call["phase"] != OPTIMIZER)
+            for each in ((), changes)
+        )
+        launches = [times[1] for key, _ in self.list_calls(()) if (times := self.times.get(key))]
+        launch_ns = median(launches) if launches else 0.0
+        new_ns = launch_ns * (after - before).total()
+        left_out_ns = others_ns * (before - after).total() / max(before.total(), 1)
+        for key, call in self.list_calls(changes):
+            if call["op"] == OPTIMIZER and (times := self.times.get(key)):
+                optimizer_ns = times[1]
+        return others_ns + new_ns - left_out_ns + optimizer_ns
 
     def sum_new(self, changes: Sequence[str], known: Sequence[str]) -> dict[str, float]:
         """Sum the parts that a step has with changes, and not with those that are known, by kind, in ns of the GPU."""
@@ -127,17 +140,20 @@ class StepParts:
             if before[key] > 0:
                 before[key] -= 1
             else:
-                sums[find_kind(call)] += (self.times[key] or self.guess(call))[0]
+                sums[find_kind(call)] += self.find_time(key, call)
         return sums
 
-    def guess(self, call: Call) -> tuple[float, float]:
-        """Guess the times of a call that cannot be measured alone: from one of the same operator, by the bytes."""
+    def find_time(self, key: str, call: Call) -> float:
+        """Return the time of a call in ns of the GPU; of one that cannot be measured alone from another of the same
+        operator, by the bytes."""
+        if times := self.times[key]:
+            return times[0]
         size = count_bytes(call)
-        for key, other in self.list_calls(()):
-            known = self.times.get(key)
+        for other_key, other in self.list_calls(()):
+            known = self.times.get(other_key)
             if other["op"] == call["op"] and known:
-                return known[0] * size / max(count_bytes(other), 1), known[1]
-        return 0.0, 0.0
+                return known[0] * size / max(count_bytes(other), 1)
+        return 0.0
 
 
 def join(gpu_ns: float, cpu_ns: float) -> float:

@@ -342,6 +342,16 @@ def test_options_that_a_call_passes_on_are_left_to_write():
     assert not patch.diff and [line.line for lines in patch.to_write.values() for line in lines] == [4, 3]
 
 
+def test_the_vocabulary_of_a_model_of_transformers_is_resized_after_it_is_made():
+    script = """
+        from transformers import GPT2Config, GPT2LMHeadModel, GPT2Model
+        body = GPT2Model(GPT2Config())
+        model = GPT2LMHeadModel(GPT2Config()).to("cuda")
+    """
+    (line,) = make_patch(program_of(script), ["padding"]).to_write["padding"]
+    assert (line.line, line.code) == (4, "model.resize_token_embeddings(pad_to_multiple_of=64)")
+
+
 def test_a_vocabulary_is_left_to_write():
     patch = make_patch(program_of("config = dict(vocab_size=50257)\nn = 50257\nvocab_size: int = 64\n"), ["padding"])
     ((line,),) = patch.to_write.values()

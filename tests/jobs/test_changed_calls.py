@@ -135,6 +135,22 @@ def test_a_step_is_the_sum_of_its_parts_until_the_cpu_limits_it():
     assert limited.low_ns < 70 * MS < limited.high_ns
 
 
+def test_a_new_call_costs_the_cpu_a_launch_and_one_left_out_frees_its_share():
+    step = record(is_fused=False) | {"issue": {"": 60 * MS, "backward": 40 * MS, "optimizer": 5 * MS}}
+    kernels = {"busy": 10 * MS, "matmul": 8 * MS, "convolution": 0.0, "attention": 0.0}
+    shares = {"step_ns": 105 * MS, "kernels": kernels}
+    parts = StepParts(step, shares, lambda parts: [(MS, 0.5 * MS)] * len(parts))
+    num_calls, in_bf16, fused = (
+        sum(call["phase"] != "optimizer" and not call["is_view"] for call in change_calls(step, changes))
+        for changes in ((), ["bf16"], ["fused_attention"])
+    )
+    assert parts.predict(["tf32"]).cpu_ns == 105 * MS, "as many calls"
+    assert parts.predict(["bf16"]).cpu_ns == pytest.approx((105 + 0.5 * (in_bf16 - num_calls)) * MS)
+    assert parts.predict(["fused_adamw"]).cpu_ns == pytest.approx(100.5 * MS)
+    freed = 100 * (num_calls - fused + 1) / num_calls
+    assert parts.predict(["fused_attention"]).cpu_ns == pytest.approx((105 + 0.5 - freed) * MS)
+
+
 def test_a_trace_is_split_by_its_marks():
     spin = "at::cuda::spin_kernel(long)"
     operations = [("fill", 0, 5), (spin, 5, 6), ("a", 6, 9), ("b", 9, 10), (spin, 11, 12), ("fill", 12, 15)]
