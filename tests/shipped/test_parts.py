@@ -1,0 +1,73 @@
+"""What was expected from parts of a step, against what was measured later, and what the guide says of it."""
+
+import json
+from statistics import median
+
+from tests.shipped.recordings import DATA
+
+LEDGER = json.loads((DATA / "benchmarks" / "parts.json").read_text())
+TESTED = (DATA.parent / "guide" / "tested.md").read_text()
+CELLS = [cell | {"script": script} for script in LEDGER["scripts"] for cell in script["cells"]]
+GPU_LIMITED = 0.85
+"""Part of a measured step in which the GPU works, from which on it sets the pace."""
+LABELS = {
+    "tf32": "TF32",
+    "bf16": "BF16",
+    "fused_adamw": "fused optimizer",
+    "padding": "padding",
+    "fused_attention": "fused attention",
+}
+
+
+def find_step_error(cell) -> float:
+    """Find by how much the expected ratio differs from the measured one."""
+    expected = cell["script"]["step_ns"] / cell["predicted"]["step_ns"]
+    return abs(expected / cell["measured"]["times_as_fast"] - 1)
+
+
+def find_kernel_error(cell) -> float:
+    return abs(cell["predicted"]["gpu_ns"] / cell["measured"]["kernels_ns"] - 1)
+
+
+def is_inside(cell) -> bool:
+    low, high = (cell["script"]["step_ns"] / cell["predicted"][end] for end in ("high_ns", "low_ns"))
+    return low <= cell["measured"]["times_as_fast"] <= high
+
+
+def format_share(value: float) -> str:
+    return f"{100 * value:.1f}%"
+
+
+def find_quantile(values, share: float) -> float:
+    ordered = sorted(values)
+    return ordered[round(share * (len(ordered) - 1))]
+
+
+def test_all_was_expected_before_it_was_measured():
+    assert len(CELLS) == 18
+    for cell in CELLS:
+        assert cell["predicted"]["at"] <= cell["script"]["written_at"] < cell["measured"]["at"]
+
+
+def test_the_guide_has_the_errors_by_change():
+    kinds = {label: [cell for cell in CELLS if cell["changes"] == [name]] for name, label in LABELS.items()}
+    kinds["several together"] = [cell for cell in CELLS if len(cell["changes"]) > 1]
+    kinds["all"] = CELLS
+    for label, cells in kinds.items():
+        errors = [
+            format_share(summary([find(cell) for cell in cells]))
+            for find in (find_kernel_error, find_step_error)
+            for summary in (median, max)
+        ]
+        row = f"| {label} | {len(cells)} | {' | '.join(errors)} | {sum(map(is_inside, cells))} |"
+        assert row in TESTED, row
+
+
+def test_the_guide_says_where_the_step_is_expected_well():
+    limited = [cell for cell in CELLS if cell["measured"]["kernels_ns"] >= GPU_LIMITED * cell["measured"]["step_ns"]]
+    others = [find_step_error(cell) for cell in CELLS if cell not in limited]
+    errors = [find_step_error(cell) for cell in limited]
+    assert f"In {len(limited)} cells the GPU sets the pace" in TESTED
+    assert f"at most {format_share(max(errors))}" in TESTED
+    assert f"In the other {len(others)}" in TESTED and f"median is {format_share(median(others))}" in TESTED
+    assert f"90% are within {format_share(find_quantile(map(find_kernel_error, CELLS), 0.9))}" in TESTED
