@@ -168,8 +168,8 @@ def _share_out(calls: Sequence[Launch], kernels: Sequence[str]) -> list[Launch] 
 
 
 def _share_out_rest(calls: Sequence[Launch], kernels: Sequence[str]) -> list[Launch] | None:
-    """Return the call of each kernel, as `_share_out` does. A matmul is one kernel of that family, a sum is one
-    reduction, attention is one or more; what else they launch comes after these."""
+    """Return the call of each kernel, as `_share_out` does. A matmul is one kernel of that family, and parts of it; a
+    sum is one reduction; attention is one or more kernels, and what else is launched before it."""
     kinds = [_find_kind(call.kernel) for call in calls]
     families = [_find_family(kernel) for kernel in kernels]
     if len(calls) == len(kernels) and all(kind in ("", family) for kind, family in zip(kinds, families)):
@@ -178,11 +178,14 @@ def _share_out_rest(calls: Sequence[Launch], kernels: Sequence[str]) -> list[Lau
         return [calls[0]] * len(kernels)
     at, before, owners = -1, "", list[Launch]()
     for family in families:
-        if family in (_GEMM, _SUM) or (family == _ATTENTION and before != _ATTENTION):
+        following = kinds[at + 1] if at + 1 < len(calls) else ""
+        begins = family in (_GEMM, following) if family else False
+        if begins and not (family == before == _ATTENTION):
             at += 1
-            if at == len(calls) or kinds[at] != family:
+            if following != family:
                 return None
-        owners.append(calls[max(at, 0)])
+        is_before = following == _ATTENTION and not begins and family and before != _ATTENTION
+        owners.append(calls[at + 1 if is_before else max(at, 0)])
         before = family
     return owners if at == len(calls) - 1 else None
 

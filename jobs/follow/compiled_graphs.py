@@ -178,9 +178,19 @@ def note_parts(called: Callable[..., Any], kernel: Any, name: str, *args: Any, *
 
 
 def read_modules(node: Any) -> tuple[tuple[int, str], ...]:
-    """Read the modules that a node was made in, outermost first: id and path."""
-    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
+    """Read the modules that a node was made in, outermost first: id and path. A node that a pass of Inductor made, as
+    for a padded matmul, has the innermost modules of what it reads."""
+    stack = max(find_stacks(node), key=len, default={})
     return tuple((int(key) if str(key).isdigit() else 0, clean(entry[0])) for key, entry in stack.items())
+
+
+def find_stacks(node: Any, most_steps: int = 3) -> Iterator[Mapping[str, Any]]:
+    """Yield the stack of modules of a node; if it has none, those of the nodes that it reads."""
+    if stack := node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack"):
+        yield stack
+    elif most_steps and node.op == "call_function":
+        for read in node.all_input_nodes:
+            yield from find_stacks(read, most_steps - 1)
 
 
 def clean(path: str) -> str:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -210,6 +211,22 @@ def test_calls_that_inductor_notes_nothing_of_are_found_in_its_code():
         "extern_kernels.mm:5",
         "aten.index_put_",
     ]
+
+
+def test_a_node_that_inductor_made_has_the_innermost_modules_of_what_it_reads():
+    from profiler_job.jobs.follow.compiled_graphs import read_modules
+
+    def make(stack, *inputs, op="call_function"):
+        meta = {"fwd_nn_module_stack": {str(at): (path, None) for at, path in enumerate(stack, 1)}} if stack else {}
+        return SimpleNamespace(meta=meta, op=op, all_input_nodes=inputs)
+
+    gradient, weight = (
+        make(["L['self']", "L['self'].attn"]),
+        make(["L['self']", "L['self'].attn", "L['self'].attn.gate"]),
+    )
+    padded = make([], make([], gradient, make([], op="placeholder")), make([], weight))
+    assert read_modules(padded) == ((1, ""), (2, "attn"), (3, "attn.gate"))
+    assert read_modules(make([], make([], op="placeholder"))) == ()
 
 
 COMPILED_UPDATE = """
