@@ -7,6 +7,7 @@ order differ, nothing of that graph is linked, and the kernel stays with the com
 """
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from profiler_job.analysis.reference.kernel_families import find_family
 from profiler_job.jobs.contract import ranges as vocabulary
 
 _GENERATED = "triton_"
+_LISTED = re.compile(r"\.\d+(?=/|$)")
 _COMPILED = re.compile(rf"(?:^|/| ){re.escape(vocabulary.COMPILED.strip())}")
 _GEMM, _ATTENTION, _SUM, _FILL = "gemm", "attention", "reduce", "fill"
 _MATMULS = frozenset({"mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_int_mm", "bias_addmm"})
@@ -69,7 +71,8 @@ def _parse_launch(name: str) -> Launch:
 
 def name_inside(operations: pd.DataFrame, graphs: Sequence[Graph]) -> np.ndarray:
     """Return the module of each kernel (rows in order of launch, with process, thread, phase, kernel_name, module),
-    with a module inside where its own is a compiled one and a graph says which."""
+    with a module inside where its own is a compiled one and a graph says which. A graph of a block that a model repeats
+    may run for each of them, as where graphs break inside blocks: which block is not known then (blocks.*)."""
     module = operations["module"].to_numpy(dtype=object).copy()
     compiled = np.array([is_compiled(str(path)) for path in module], bool)
     if not graphs or not compiled.any():
@@ -84,8 +87,12 @@ def name_inside(operations: pd.DataFrame, graphs: Sequence[Graph]) -> np.ndarray
         fitting = [graph for graph in graphs if graph.process == first["process"] and graph.is_backward == is_backward]
         region = _COMPILED.sub("", str(first["module"]))
         kernels = operations["kernel_name"].iloc[rows].astype(str).tolist()
-        for at, graph, launch in link_launches(kernels, fitting):
-            module[rows[at]] = _join_module(region, graph.root, launch.modules)
+        runs = link_graphs(kernels, fitting)
+        times = Counter(id(run.graph) for run in runs)
+        for run in runs:
+            root = run.graph.root if times[id(run.graph)] == 1 else _LISTED.sub(".*", run.graph.root)
+            for at, launch in enumerate(run.launches):
+                module[rows[run.start + at]] = _join_module(region, root, launch.modules)
     return module
 
 
@@ -102,18 +109,8 @@ class GraphRun(NamedTuple):
     launches: list[Launch]
 
 
-def link_launches(kernels: Sequence[str], graphs: Sequence[Graph]) -> list[tuple[int, Graph, Launch]]:
-    """Link kernels, in order, to the launches of the graphs that made them: one graph after the other, with kernels of
-    none of them between. Returns place, graph and launch of each that is linked."""
-    return [
-        (run.start + at, run.graph, launch)
-        for run in link_graphs(kernels, graphs)
-        for at, launch in enumerate(run.launches)
-    ]
-
-
 def link_graphs(kernels: Sequence[str], graphs: Sequence[Graph]) -> list[GraphRun]:
-    """Find the graphs that made kernels, in order."""
+    """Find the graphs that made kernels, in order: one after the other, with kernels of none of them between."""
     generated = {launch.kernel for graph in graphs for launch in graph.launches if launch.is_generated}
     runs: list[GraphRun] = []
     start = 0

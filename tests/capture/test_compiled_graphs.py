@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from profiler_job.analysis.capture.compiled_graphs import Graph, Launch, link_launches, name_inside, read_graphs
+from profiler_job.analysis.capture.compiled_graphs import Graph, Launch, link_graphs, name_inside, read_graphs
 from profiler_job.analysis.reference.kernel_families import find_family
 
 GEMM, GEMM_2 = "nvjet_sm90_tst_192x128_64x5_1x2_h_bz_coopB_NNT", "nvjet_sm90_tst_96x64_64x8_2x4_h_bz_NTN"
@@ -22,8 +22,8 @@ ACROSS = Launch("triton_per_fused_add_native_layer_norm_2", ("blocks.0/mlp", "bl
 
 
 def link(kernels, *launches):
-    linked = link_launches(kernels, [Graph(1, False, "GPT", launches)])
-    return [launch.modules[0] for _, _, launch in linked]
+    runs = link_graphs(kernels, [Graph(1, False, "GPT", launches)])
+    return [launch.modules[0] for run in runs for launch in run.launches]
 
 
 def test_generated_kernels_are_known_by_name_and_calls_by_their_place():
@@ -85,8 +85,8 @@ def test_a_fill_is_of_what_is_computed_after_it():
 
 def test_a_graph_may_run_again_and_kernels_of_none_stand_between():
     once = [NORM.kernel, GEMM, JOINED.kernel]
-    linked = link_launches(["copy", *once, "copy", *once], [Graph(1, False, "GPT", (NORM, QKV, JOINED))])
-    assert [place for place, *_ in linked] == [1, 2, 3, 5, 6, 7]
+    runs = link_graphs(["copy", *once, "copy", *once], [Graph(1, False, "GPT", (NORM, QKV, JOINED))])
+    assert [(run.start, len(run.launches)) for run in runs] == [(1, 3), (5, 3)]
 
 
 def name(graph, kernels, module="GPT (compiled)", phase="forward", process=1):
@@ -116,6 +116,20 @@ def test_a_graph_of_one_block_names_the_modules_of_every_block():
     assert name(graph, [NORM.kernel], "GPT/blocks.7 (compiled)") == ["GPT/blocks.7/norm"]
 
 
+def test_which_block_a_graph_ran_for_is_not_known_if_it_ran_for_several():
+    graph = Graph(1, False, "GPT/blocks.0", (Launch(NORM.kernel, ("norm",)), Launch(JOINED.kernel, ("mlp.2", ""))))
+    assert name(graph, [NORM.kernel, JOINED.kernel]) == ["GPT/blocks.0/norm", "GPT/blocks.0/mlp.2"]
+    assert name(graph, [NORM.kernel, JOINED.kernel] * 2) == ["GPT/blocks.*/norm", "GPT/blocks.*/mlp.2"] * 2
+    assert (
+        name(graph, [NORM.kernel, JOINED.kernel] * 2, "GPT/blocks.7 (compiled)")
+        == [
+            "GPT/blocks.7/norm",
+            "GPT/blocks.7/mlp.2",
+        ]
+        * 2
+    )
+
+
 def test_a_graph_of_a_part_names_modules_below_it():
     graph = Graph(1, False, "GPT/lm/body", (Launch(NORM.kernel, ("norm",)),))
     assert name(graph, [NORM.kernel], "GPT (compiled)") == ["GPT/lm/body/norm"]
@@ -141,10 +155,28 @@ def test_graphs_are_read_from_ranges():
     assert read_graphs(ranges[~ranges["name"].str.contains("graph")]) == []
 
 
-RECORDED = json.loads(gzip.decompress((Path(__file__).parents[1] / "data" / "compiled_h200.json.gz").read_bytes()))
-"""The last followed step of four compiled scripts on an H200 (torch 2.11, BF16): a GPT of four blocks compiled as a
-whole (sdpa), block by block, and with CUDA graphs, and Hugging Face's GPT-2. Kernels are name, module, phase and ns."""
-LINEAR = ("qkv", "proj", "fc", "out")
+DATA = Path(__file__).parents[1] / "data"
+FIRST, SECOND = (
+    json.loads(gzip.decompress((DATA / f"compiled_{name}h200.json.gz").read_bytes())) for name in ("", "scripts_")
+)
+RECORDED = {f"first {name}": recorded for name, recorded in FIRST.items()} | SECOND
+"""The last followed step of compiled scripts on an H200 (torch 2.11, BF16), four layers each. First: a GPT compiled as
+a whole (sdpa), block by block, and with CUDA graphs, and Hugging Face's GPT-2. Then: nanochat's GPT, HF Llama and GPT-2
+(default, reduce-overhead, block by block), training steps of a sweep, and GPTs of three layers: with graph breaks in
+each block, of dynamic shapes, with flex attention, and with a Triton kernel of its own. Kernels are name, module, phase
+and ns."""
+OF_GPT2 = (["c_attn", "c_proj", "c_fc"], 16, "lm_head")
+OF_LLAMA = ([f"{name}_proj" for name in ("q", "k", "v", "o", "gate", "up", "down")], 28, "lm_head")
+LINEAR = {
+    "first sdpa": (["qkv", "proj", "fc", "out"], 16, "head"),
+    "nanochat": (["c_q", "c_k", "c_v", "c_proj", "c_fc"], 24, "lm_head"),
+    "llama": OF_LLAMA,
+    "gpt2": OF_GPT2,
+    "dynamic": (["qkv", "proj", "0", "2"], 12, "head"),
+}
+"""By script: the last names of linear modules in blocks, how many there are, and the name of the last."""
+ALIKE = {"first regional": "first sdpa", "first graphs": "first sdpa", "flex": "dynamic", "triton": "dynamic"}
+ALIKE |= {f"{name}-{how}": name for name in ("llama", "gpt2") for how in ("reduce", "regional")}
 
 
 def link_recorded(name):
@@ -167,16 +199,39 @@ def test_the_kernels_of_recorded_compiled_regions_have_modules_inside(name):
     rows, modules = link_recorded(name)
     compiled = rows["module"].str.contains("compiled")
     inside = compiled & ~modules.str.contains("compiled")
-    assert rows["ns"][inside].sum() >= 0.97 * rows["ns"][compiled].sum()
+    for phase in ("forward", "backward"):
+        of_phase = rows["phase"] == phase
+        assert rows["ns"][inside & of_phase].sum() >= 0.97 * rows["ns"][compiled & of_phase].sum() > 0
+    assert rows["ns"][compiled].groupby(modules).sum().sum() == rows["ns"][compiled].sum()
     assert (modules[~compiled] == rows["module"][~compiled]).all()
 
 
-@pytest.mark.parametrize("name", ["sdpa", "regional", "graphs"])
-def test_each_linear_module_of_a_compiled_gpt_has_the_matmuls_of_its_architecture(name):
+def count_matmuls(name, phase):
     rows, modules = link_recorded(name)
-    gemms = rows["kernel_name"].map(find_family) == "gemm"
-    for phase, num in (("forward", 1), ("backward", 2)):
-        counts = modules[gemms & (rows["phase"] == phase)].value_counts()
-        blocks = {module: count for module, count in counts.items() if module.rpartition("/")[2] in LINEAR}
-        assert len(blocks) == 16 and set(blocks.values()) == {num}
-        assert counts["GPT/head"] == num
+    is_matmul = (rows["kernel_name"].map(find_family) == "gemm") & ~rows["kernel_name"].str.contains("splitKreduce")
+    return modules[is_matmul & (rows["phase"] == phase)].value_counts()
+
+
+@pytest.mark.parametrize(("phase", "num"), [("forward", 1), ("backward", 2)])
+@pytest.mark.parametrize("name", [*LINEAR, *ALIKE])
+def test_each_linear_module_of_a_compiled_model_has_the_matmuls_of_its_architecture(name, phase, num):
+    linear, num_modules, last = LINEAR[ALIKE.get(name, name)]
+    counts = count_matmuls(name, phase)
+    inside = counts[[module.rpartition("/")[2] in linear for module in counts.index]]
+    assert len(inside) == num_modules and set(inside) == {num}
+    assert counts[[module.rpartition("/")[2] == last for module in counts.index]].tolist() == [num]
+
+
+@pytest.mark.parametrize(("phase", "num"), [("forward", 1), ("backward", 2)])
+@pytest.mark.parametrize("name", ["sweep-fp32", "sweep-bf16"])
+def test_modules_of_a_compiled_sweep_have_the_matmuls_of_an_eager_run(name, phase, num):
+    blocks = {f"block_{number}/{part}": 3 * num for number in range(4) for part in ("attention/qkv_proj", "ffn")}
+    blocks |= {f"block_{number}/attention/o_proj": num for number in range(4)}
+    assert count_matmuls(name, phase).to_dict() == blocks | {"lm_head": num}
+
+
+def test_blocks_that_break_share_their_graphs():
+    """And the head has a graph of its own, which names no module but the model."""
+    assert count_matmuls("breaks", "forward").to_dict() == {
+        f"GPT/blocks.*/{part}": 3 for part in ("attn/qkv", "attn/proj", "mlp/0", "mlp/2")
+    } | {"GPT": 1}

@@ -1,11 +1,17 @@
 """Operations of a replayed CUDA graph have the phase and module in which the graph was captured."""
 
+from pathlib import Path
+
 import pytest
 
 from profiler_job.analysis.capture.attribution import attribute
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.capture.replays import find_function
+from profiler_job.analysis.reference.kernel_families import find_family
 from tests.capture.nsys_files import Export
+from tests.packed import unpack
+
+DATA = Path(__file__).parents[1] / "data"
 
 GELU = "void at::native::vectorized_elementwise_kernel<(int)4, at::native::GeluCUDA<float>>(int, T2)"
 NORM = "void <unnamed>::layer_norm_kernel<float>(float *)"
@@ -76,6 +82,23 @@ def test_graphs_of_the_same_kernels_in_other_modules_place_nothing(tmp_path):
     assert set(attribute_replay(tmp_path, KERNELS, NOTED, other)[0]) == {("", "")}
     (tmp_path / "a.sqlite").unlink()
     assert attribute_replay(tmp_path, KERNELS, NOTED, NOTED)[0] == PLACES
+
+
+def test_a_recorded_step_in_one_graph_has_phases_and_the_matmuls_of_its_architecture(tmp_path):
+    """A GPT of four blocks on an H200, BF16, with AdamW: forward, loss, backward, update and zero_grad in one graph."""
+    capture = read(unpack(DATA / "whole_step_graph_h200.sqlite.packed", tmp_path / "a.sqlite"))
+    placed = attribute(capture).kernels
+    of_graph = (capture.kernels["graph_node"] != 0) & (placed["step"] >= 0)
+    assert of_graph.sum() == 3 * 331
+    assert (placed["attribution"][of_graph] == "linked").all() and (placed["phase"][of_graph] != "").all()
+    counts = placed["phase"][of_graph].value_counts()
+    assert set(counts[counts > 0].index) == {"forward", "loss", "backward", "optimizer", "zero_grad"}
+    names = capture.kernels["kernel_name"].astype(str)
+    is_matmul = of_graph & (names.map(find_family) == "gemm") & ~names.str.contains("splitKreduce")
+    for phase, num in (("forward", 1), ("backward", 2)):
+        matmuls = placed["module"][is_matmul & (placed["phase"] == phase)].astype(str).value_counts()
+        parts = [f"GPT/blocks.{at}/{part}" for at in range(4) for part in ("attn/qkv", "attn/proj", "mlp/0", "mlp/2")]
+        assert matmuls.to_dict() == dict.fromkeys([*parts, "GPT/head"], 3 * num)
 
 
 @pytest.mark.parametrize(
