@@ -25,7 +25,7 @@ from profiler_job.analysis.recording.run_table import read_whole
 from profiler_job.analysis.render.answer import Answer, assemble
 from profiler_job.analysis.render.tables import page_of_run
 from profiler_job.analysis.render.text import plain
-from profiler_job.analysis.site.combine import find_rates, select_rates
+from profiler_job.analysis.site.combine import find_rates, select_rates, select_runs
 from profiler_job.analysis.site.home_page import RUN_TABLES, write_home
 from profiler_job.analysis.site.page_context import (
     RunPages,
@@ -165,8 +165,14 @@ def write_overview_of_script(
     compared: facts of the pages of comparisons. tuned: pages of results of `tune`, as `write_tuned` gives them."""
     site = make_site(rec, docs)
     site.write("report/reconciliation.md", "reconciliation.md", checked)
-    first = write_script_page(site, rec, compared, tuned)
+    first = write_script_page(site, select_main_run(rec), compared, tuned)
     return site, plain(site.block("index.md", "script_page.md", first, "verdict"))
+
+
+def select_main_run(rec: store.Recording) -> store.Recording:
+    """Return `rec` with the run that does most, of the loops of a script: an update, or else a backward pass."""
+    modes = rec.runs["mode"].astype(str).map(MODES.index)
+    return select_runs(rec, [str(rec.runs["run_id"].iloc[int(modes.to_numpy().argmax())])])
 
 
 def write_script_page(

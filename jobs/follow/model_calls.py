@@ -27,7 +27,7 @@ class NotedCall:
 
     def __init__(self, module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]):
         parameters = list(module.parameters())
-        self.module = module
+        self.module, self.has_parameters = module, bool(parameters)
         self.trains = torch.is_grad_enabled() and (
             not parameters or any(parameter.requires_grad for parameter in parameters)
         )
@@ -82,10 +82,11 @@ def find_outputs(returned: Any) -> Iterator[Tensor]:
 
 
 def choose_calls(calls: list[NotedCall]) -> list[NotedCall]:
-    """Choose the calls of a step that its batch is made of."""
-    for chosen in ([call for call in calls if call.is_reached], [call for call in calls if call.trains]):
+    """Choose the calls of a step that its batch is made of. A module without parameters, such as a loss of the script,
+    is a model only if there is no other."""
+    for chosen in ([call for call in calls if call.is_reached], [call for call in calls if call.trains], calls):
         if chosen:
-            return chosen
+            return [call for call in chosen if call.has_parameters] or chosen
     return calls
 
 

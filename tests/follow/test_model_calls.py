@@ -24,6 +24,14 @@ def call(model: nn.Module, samples: int) -> tuple[NotedCall, torch.Tensor]:
     return noted, returned
 
 
+def test_a_loss_without_parameters_is_no_model():
+    model, loss = nn.Linear(2, 2), nn.Softmax(1)
+    calls = [call(model, 3)[0], call(loss, 3)[0]]
+    for noted in calls:
+        noted.is_reached = True
+    assert choose_calls(calls) == calls[:1] and choose_calls(calls[1:]) == calls[1:]
+
+
 def test_the_batch_is_of_calls_that_a_backward_pass_reaches():
     student, teacher = nn.Linear(2, 2), nn.Linear(2, 2).requires_grad_(False)
     calls = [call(teacher, 9)[0], call(student, 1)[0]]
