@@ -43,6 +43,8 @@ from profiler_job.jobs.contract.words import format_count
 WIDTH = 80
 FEW = 5
 """Runs without a partner, and pairs with another sum, that are named in text and Markdown."""
+FUSED_MODULES = "modules by themselves, and in kernels fused with others:"
+NAMED_MODULES = 8
 NAMED, MOST_NAMED = 3, 100
 """Kernels that only one side has: so many of each are named in text, and in Markdown and JSON."""
 SEEN_METRICS: tuple[Metric, ...] = ("step", "kernel", "memory", "energy")
@@ -334,12 +336,34 @@ def _format_causes(pair: ComparedPair, top: int) -> list[str]:
     for cause in waterfall.shorten(top):
         lines += _format_part(waterfall, cause)
     lines += _format_line(waterfall, waterfall.difference_ns, "in all")
+    if fused := describe_fused_modules(waterfall):
+        lines += ["", FUSED_MODULES, *(line for ns, text in fused for line in _format_line(waterfall, ns, text))]
     for words, names, calls, ns in _list_one_sided_names(pair):
         lines += ["", *_wrap(words)]
         for row in names[:NAMED]:
             count = f"{_format_count(getattr(row, calls), waterfall)} x "
             name = shorten_text(make_printable(row.kernel_name), WIDTH - 18 - len(count))
             lines.append(f"{_format_ms(getattr(row, ns), waterfall.num, is_signed=False):>16}  {count}{name}")
+    return lines
+
+
+def describe_fused_modules(waterfall: Waterfall) -> list[tuple[int, str]]:
+    """List the most changed modules that one side fuses with others: the difference of their own kernels, and their
+    times on both sides with the fused kernels that compute a part of them, too."""
+    rows = waterfall.by_module[waterfall.by_module["fused_into"] != ""].head(NAMED_MODULES)
+    lines = []
+    for row in rows.itertuples():
+        times = [_format_ms(ns, waterfall.num, is_signed=False) for ns in (row.first_ns, row.second_ns)]
+        fused = [
+            f"{_format_ms(ns, waterfall.num, is_signed=False)} of {side} in"
+            for side, ns in (("A", row.first_fused_ns), ("B", row.second_fused_ns))
+            if ns
+        ]
+        place = f"{row.phase or 'outside phases'}, {row.module}"
+        name, *others = row.fused_into.split("; ")
+        more = f" and {len(others)} more" if others else ""
+        text = f"{place}: {times[0]} -> {times[1]}, and {' and '.join(fused)} {name}{more}"
+        lines.append((int(row.second_ns - row.first_ns), text))
     return lines
 
 
@@ -404,6 +428,12 @@ def as_markdown(comparison: Comparison, checked: Checked, top: int) -> str:
             f"| {escape_markdown(_format_ms(ns, pair.waterfall.num))} | {escape_markdown(make_printable(text))} |"
             for ns, text in rows
         ]
+        if fused := describe_fused_modules(pair.waterfall):
+            lines += ["", FUSED_MODULES, "", "| difference | module |", "| --: | :-- |"]
+            lines += [
+                f"| {_format_ms(ns, pair.waterfall.num)} | {escape_markdown(make_printable(text))} |"
+                for ns, text in fused
+            ]
         for words, names, calls, ns in _list_one_sided_names(pair):
             lines += ["", escape_markdown(words), "", "| in a step | calls | kernel |", "| --: | --: | :-- |"]
             for row in names[:MOST_NAMED]:

@@ -483,8 +483,10 @@ def _find_tiny_kernels(capture: Capture, attribution: Attribution, gpus: pd.Data
 def _find_graph_breaks(capture: Capture, attribution: Attribution, span_ns: int) -> Iterator[Finding]:
     breaks = find_breaks(capture, attribution)
     if breaks:
-        regions = Counter(shorten(found.region) for found in breaks)
+        regions = Counter(shorten(graph_break.region) for graph_break in breaks)
         of_regions = ", ".join(f"{name}: {count}" for name, count in regions.most_common(_TOP))
-        launches = sum(found.launches for found in breaks)
+        launches = sum(graph_break.launches for graph_break in breaks)
         evidence = f"{of_regions}; {launches} kernels of none of the graphs between"
-        yield Finding("graph_breaks", sum(found.idle_ns for found in breaks), span_ns, GPU_SPAN, len(breaks), evidence)
+        yield Finding(
+            "graph_breaks", sum(graph_break.idle_ns for graph_break in breaks), span_ns, GPU_SPAN, len(breaks), evidence
+        )

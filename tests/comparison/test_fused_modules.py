@@ -3,8 +3,11 @@
 import pandas as pd
 import pytest
 
+from profiler_job.analysis.comparison.compare_formats import describe_fused_modules
 from profiler_job.analysis.comparison.fused_modules import add_fused, list_fused_modules
 from profiler_job.analysis.metrics.kernel_time import module_of
+
+from .test_waterfall import explain, sides_of
 
 
 @pytest.mark.parametrize(
@@ -54,3 +57,13 @@ def test_a_module_shows_the_fused_kernels_that_compute_it():
         *[""] * 3,
     ]
     assert shown[sums.columns].equals(sums)
+
+
+def test_a_norm_of_an_eager_run_is_compared_with_the_fused_kernels_that_compute_it():
+    norm, fused = "GPT/h.0/norm", "GPT/h.0/(fused: norm + qkv)"
+    eager = sides_of([("forward", norm, "elementwise", "norm", 90), ("forward", "GPT/h.0/qkv", "gemm", "gemm", 50)])
+    compiled = sides_of([("forward", fused, "triton", "triton_0", 20), ("forward", "GPT/h.0/qkv", "gemm", "gemm", 50)])
+    (ns, text), (other, _) = describe_fused_modules(explain(eager, compiled))
+    assert (ns, other) == (-90, 0)
+    assert text.startswith("forward, GPT/h.*/norm: ") and "of B in (fused: norm + qkv)" in text
+    assert describe_fused_modules(explain(eager, eager)) == []
