@@ -50,6 +50,11 @@ class StepParts:
         self.lists: dict[tuple[str, ...], list[tuple[str, Call]]] = {}
         self.base = self.sum_parts(())
 
+    @property
+    def is_measured(self) -> bool:
+        """Whether the parts of the step could be measured: not while the script runs a profiler itself."""
+        return any(self.base.values())
+
     def predict(self, changes: Sequence[str], known: Sequence[str] = ()) -> PredictedStep | None:
         """Predict the step with changes; None if the calls of one of them are not known. known: changes with which the
         step is known, so that the interval is of what is new."""

@@ -49,7 +49,7 @@ from profiler_job.jobs.executor.paired_ratio import (
     is_decided,
     is_faster,
 )
-from profiler_job.jobs.executor.predicted_steps import StepParts
+from profiler_job.jobs.executor.predicted_steps import Part, StepParts
 from profiler_job.jobs.executor.script import infer_batch
 from profiler_job.jobs.executor.tune_bounds import COMPILING, bound_saving, find_precision
 from profiler_job.jobs.executor.tuned_script import Engine, OverBudgetError, VariantFailedError, VariantRun
@@ -124,6 +124,7 @@ class Search:
                 self.measure_ladder()
             finally:
                 self.engine.end()
+                self.parts = None  # to measure more of them, the script would have to start again
             is_whole &= self.try_processes()
             self.confirm()
             self.tuning.is_complete = is_whole
@@ -201,12 +202,21 @@ class Search:
             return
         with suppress(VariantFailedError):  # then only bounds are known
             shares = self.ask("profile", variant=[]) if self.current else self.shares
-            self.parts = StepParts(self.ask("calls"), shares, lambda parts: self.ask("parts", parts=parts))
+            parts = StepParts(self.ask("calls"), shares, self.time_parts)
+            self.parts = parts if parts.is_measured else None
         for tried in self.tuning.tried:
             is_other_code = tried.outcome is Outcome.NOT_POSSIBLE and tried.change == FUSED_ATTENTION
             expected = self.expect(tried.change) if is_other_code else None
             if expected and expected.times_as_fast > 1 + LEAST_SAVING:  # of attention that the script writes out
                 tried.expected, tried.could_save = expected, 1 - 1 / expected.high
+
+    def time_parts(self, parts: Sequence[Part]) -> list[Any]:
+        """Return the times of parts; of those that end the script, none."""
+        try:
+            times: list[Any] = self.ask("parts", parts=parts)
+        except VariantFailedError:
+            return [None] * len(parts)
+        return times
 
     def expect(self, name: str) -> ExpectedRatio | None:
         """Return what can be expected of a change on top of those until now; None if its parts are not known. While the

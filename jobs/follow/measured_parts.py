@@ -55,6 +55,7 @@ class PartsMeasurement:
         finally:
             if self.is_gpu:
                 torch.cuda.synchronize()
+                torch.cuda.empty_cache()  # variants need the memory
             operations = trace.end()
             torch.set_float32_matmul_precision(before)
             torch.set_rng_state(state[0])

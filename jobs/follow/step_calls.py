@@ -4,7 +4,8 @@ each part can be measured alone (`measured_parts`) and changed (`jobs.executor.c
 Loaded into other people's scripts, as `follow` is.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ class CallRecorder(TorchDispatchMode):
 
     calls: `op`, `args`, `kwargs`, `outputs`, `phase`, and `is_view`. A tensor is a record of `value` (a number; tensors
     that share memory have one), `shape`, `stride` and `dtype`. numbers: tensors of integers, by value.
+    has_failed: whether a call could not be described, as one of sparse tensors; then there are no calls.
     """
 
     def __init__(self, find_phase: Callable[[], str]):
@@ -30,27 +32,44 @@ class CallRecorder(TorchDispatchMode):
         self.numbers: dict[int, Tensor] = {}
         self.values: dict[int, int] = {}
         self.num_values = 0
+        self.has_failed = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        name = str(func)
-        if name.startswith(LEFT_OUT):
+        if self.has_failed or str(func).startswith(LEFT_OUT):
             return func(*args, **kwargs)
-        described = self.describe(args), self.describe(kwargs)
-        known = {tensor["value"] for tensor in list_tensors(described)}
+        described: Any = None
+        with self.noting_failure():
+            described = self.describe(args), self.describe(kwargs)
         returned = func(*args, **kwargs)
-        outputs = self.describe(returned, known)
+        with self.noting_failure():
+            self.note(func, described, returned)
+        return returned
+
+    @contextmanager
+    def noting_failure(self) -> Iterator[None]:
+        """Note that a call cannot be described: no reason for a script to end."""
+        try:
+            yield
+        except Exception:
+            self.has_failed = True
+            self.calls.clear()
+
+    def note(self, func: Any, described: Any, returned: Any) -> None:
+        """Note a call: its described arguments, and what it returned."""
+        if self.has_failed:
+            return
+        known = {tensor["value"] for tensor in list_tensors(described)}
         self.calls.append(
             {
-                "op": name,
+                "op": str(func),
                 "args": described[0],
                 "kwargs": described[1],
-                "outputs": list_tensors(outputs),
+                "outputs": list_tensors(self.describe(returned, known)),
                 "phase": self.find_phase(),
                 "is_view": bool(getattr(func, "is_view", False)),
             }
         )
-        return returned
 
     def describe(self, value: Any, known: set[int] | None = None) -> Any:
         """Describe arguments; with `known`, what a call returned: other values than these are new."""

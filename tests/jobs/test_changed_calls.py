@@ -135,6 +135,17 @@ def test_a_step_is_the_sum_of_its_parts_until_the_cpu_limits_it():
     assert limited.low_ns < 70 * MS < limited.high_ns
 
 
+def test_a_call_that_cannot_be_described_leaves_the_script_as_it_is():
+    recorder = CallRecorder(lambda: "")
+    with recorder:
+        sparse = torch.eye(4).to_sparse()
+        product = torch.sparse.mm(sparse, torch.ones(4, 4))
+    assert torch.equal(product, torch.ones(4, 4)) and recorder.has_failed and not recorder.calls
+    kernels = {"busy": 1.0, "matmul": 0.0, "convolution": 0.0, "attention": 0.0}
+    step = {"calls": recorder.calls, "optimizer": None, "issue": {}}
+    assert not StepParts(step, {"step_ns": 1.0, "kernels": kernels}, list).is_measured
+
+
 def test_a_new_call_costs_the_cpu_a_launch_and_one_left_out_frees_its_share():
     step = record(is_fused=False) | {"issue": {"": 60 * MS, "backward": 40 * MS, "optimizer": 5 * MS}}
     kernels = {"busy": 10 * MS, "matmul": 8 * MS, "convolution": 0.0, "attention": 0.0}

@@ -172,6 +172,27 @@ def test_what_is_expected_comes_from_parts_and_orders_the_search():
     assert outcomes(tuning, "padding") == [Outcome.SKIPPED_BELOW_1_PERCENT], "no dimension is odd"
 
 
+def test_the_script_is_not_started_again_for_what_is_expected():
+    kinds = []
+
+    class Counting(ScriptOfParts):
+        def ask(self, request, left_s):
+            kinds.append(request["kind"])
+            if request["kind"] == "parts" and "tf32" in str(request):
+                raise VariantFailedError("a part that ends the script")
+            return super().ask(request, left_s)
+
+        def run(self, changes, left_s):
+            kinds.append("run")
+            return super().run(changes, left_s)
+
+    script = Counting({"bf16": 0.54})
+    tuning = search(script, minutes=1)
+    assert list_ladder(tuning) == ["bf16"] and "run" in kinds
+    assert {*kinds[kinds.index("run") :]} == {"run"}
+    assert outcomes(tuning, "tf32")
+
+
 def test_what_attention_written_by_hand_could_save_is_told():
     class ByHand(ScriptOfParts):
         def ask(self, request, left_s):
