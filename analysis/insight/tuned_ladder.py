@@ -23,6 +23,7 @@ from profiler_job.jobs.contract.quantities import (
 )
 from profiler_job.jobs.contract.tuning import (
     SAME_LOSS,
+    ExpectedRatio,
     LadderStep,
     LossDifference,
     NoLossCode,
@@ -39,6 +40,7 @@ DISAGREES = 0.1
 STEP_COLUMNS = (
     *("change", "label", "step_ns", "times_as_fast", "low_times_as_fast", "high_times_as_fast"),
     *("before_times_as_fast", "before_low_times_as_fast", "before_high_times_as_fast"),
+    *("expected_times_as_fast", "expected_low_times_as_fast", "expected_high_times_as_fast"),
     *("tokens_per_s", "mfu_share", "precision", "peak_bytes", "usd_per_million", "loss_share", "method"),
 )
 TRIED_COLUMNS = (
@@ -284,9 +286,19 @@ def _tabulate_steps(tuning: Tuning, price: GpuPrice | None) -> pd.DataFrame:
             | _name_ends(ratio, "")
             | {"before_times_as_fast": step.ratio_before.times_as_fast}
             | _name_ends(step.ratio_before, "before_")
+            | _describe_expected(tuning, step)
             | {"peak_bytes": step.peak_bytes, "loss_share": _find_loss(step), "method": str(step.method)}
         )
     return pd.DataFrame(rows, columns=list(STEP_COLUMNS))
+
+
+def _describe_expected(tuning: Tuning, step: LadderStep) -> dict[str, float | None]:
+    """Return what was expected of a step of the ladder over the one before; nothing if only its kernels were."""
+    tried = [each for each in tuning.tried if each.change == step.change and each.outcome is Outcome.KEPT]
+    expected = tried[-1].expected if tried else None
+    if expected is None or expected.is_of_kernels:
+        return {}
+    return {"expected_times_as_fast": expected.times_as_fast, **_name_ends(expected, "expected_")}
 
 
 def _label_step(step: LadderStep, before: LadderStep | None) -> str:
@@ -298,7 +310,7 @@ def _label_step(step: LadderStep, before: LadderStep | None) -> str:
     return f"+ {' and '.join(added)}{instead}"
 
 
-def _name_ends(ratio: TuneRatio | None, prefix: str) -> dict[str, float | None]:
+def _name_ends(ratio: TuneRatio | ExpectedRatio | None, prefix: str) -> dict[str, float | None]:
     names = [f"{prefix}{end}_times_as_fast" for end in ("low", "high")]
     return dict(zip(names, (ratio.low, ratio.high) if ratio else (None, None)))
 

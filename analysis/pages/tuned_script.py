@@ -22,6 +22,7 @@ def answer(ladder: TunedLadder) -> Answer:
 def _tables(ladder: TunedLadder) -> list[Table]:
     steps = ladder.steps
     known = [
+        _ratio_column("expected_times_as_fast", "expected from parts", "expected_"),
         Column("tokens_per_s", "tokens/s", "count", absent="n/a"),
         Column("mfu_share", "MFU of data-sheet peak", "share", absent="n/a"),
         Column("peak_bytes", "peak allocated", "bytes", absent="n/a"),

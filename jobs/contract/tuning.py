@@ -163,11 +163,13 @@ class LadderStep(TuningRecord):
 
 
 class ExpectedRatio(TuningRecord):
-    """How many times as fast a variant was expected to be, from parts of the step that were measured alone before."""
+    """How many times as fast a variant was expected to be, from parts of the step that were measured alone before.
+    is_of_kernels: whether it is the ratio of the kernels' time alone, since the CPU limited the step."""
 
     times_as_fast: PositiveFloat
     low: float
     high: float
+    is_of_kernels: bool = False
 
 
 class Tried(TuningRecord):

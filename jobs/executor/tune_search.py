@@ -230,7 +230,8 @@ class Search:
         if self.is_cpu_limited:
             ratio = before.gpu_ns / after.gpu_ns
             width = (after.high_ns - after.low_ns) / after.step_ns / 2
-            return ExpectedRatio(times_as_fast=ratio, low=ratio / (1 + width), high=ratio * (1 + width))
+            ends = {"low": ratio / (1 + width), "high": ratio * (1 + width)}
+            return ExpectedRatio(times_as_fast=ratio, **ends, is_of_kernels=True)
         return ExpectedRatio(
             times_as_fast=before.step_ns / after.step_ns,
             low=before.step_ns / after.high_ns,

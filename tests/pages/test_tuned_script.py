@@ -11,7 +11,7 @@ from profiler_job.analysis.pages.telemetry import Price
 from profiler_job.analysis.site import write_site
 from profiler_job.analysis.site.page_context import make_site
 from profiler_job.analysis.site.tuned_pages import write_tuned
-from profiler_job.jobs.contract.tuning import TuningError, write_tuning
+from profiler_job.jobs.contract.tuning import ExpectedRatio, TuningError, write_tuning
 from tests import synthetic
 from tests.page_words import read_page
 from tests.show.tunings import make_tuning
@@ -31,6 +31,19 @@ def test_the_page_says_what_the_terminal_says(site, tmp_path):
     assert "\n     import torch\n    +    torch.set_float32_matmul_precision" in page
     rows = pd.read_csv(next((tmp_path / "report").rglob("steps.csv")))
     assert rows["times_as_fast"].tolist() == pytest.approx([1, 2, 4, 8])
+
+
+def test_what_was_expected_stands_next_to_what_was_measured(site, tmp_path):
+    tried = make_tuning().tried
+    tried[0].expected = ExpectedRatio(times_as_fast=1.9, low=1.8, high=2.1)
+    site.write(
+        "report/tuned/train.md", "tuned_script.md", tuned_script.answer(interpret_tuning(make_tuning(tried=tried)))
+    )
+    rows = pd.read_csv(next((tmp_path / "report").rglob("steps.csv")))
+    assert rows["expected_times_as_fast"].dropna().tolist() == [1.9]
+    assert rows["expected_low_times_as_fast"].dropna().tolist() == [1.8]
+    tried[0].expected.is_of_kernels = True
+    assert interpret_tuning(make_tuning(tried=tried)).steps["expected_times_as_fast"].isna().all()
 
 
 def test_results_have_pages_and_links(site, tmp_path):
