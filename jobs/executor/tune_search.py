@@ -220,15 +220,15 @@ class Search:
 
     def expect(self, name: str) -> ExpectedRatio | None:
         """Return what can be expected of a change on top of those until now; None if its parts are not known. While the
-        CPU limits the step, it is the ratio of the kernels' time, which other changes may set free."""
+        CPU limits the step, it is the ratio of the kernels' time if that is larger: other changes may set it free."""
         if self.parts is None:
             return None
         before = self.parts.predict(self.current)
         after = self.parts.predict(add_change(self.current, name), self.current)
         if before is None or after is None:
             return None
-        if self.is_cpu_limited:
-            ratio = before.gpu_ns / after.gpu_ns
+        ratio = before.gpu_ns / after.gpu_ns
+        if self.is_cpu_limited and ratio > before.step_ns / after.step_ns:
             width = (after.high_ns - after.low_ns) / after.step_ns / 2
             ends = {"low": ratio / (1 + width), "high": ratio * (1 + width)}
             return ExpectedRatio(times_as_fast=ratio, **ends, is_of_kernels=True)

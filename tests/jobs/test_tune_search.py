@@ -172,6 +172,22 @@ def test_what_is_expected_comes_from_parts_and_orders_the_search():
     assert outcomes(tuning, "padding") == [Outcome.SKIPPED_BELOW_1_PERCENT], "no dimension is odd"
 
 
+def test_what_saves_time_of_the_cpu_is_expected_to_where_the_cpu_limits():
+    class Launching(ScriptOfParts):
+        def ask(self, request, left_s):
+            answer = super().ask(request, left_s)
+            return answer | {"issue": {"": 60 * MS, "optimizer": 40 * MS}} if request["kind"] == "calls" else answer
+
+        def time_part(self, part):
+            return (30 * MS, 5 * MS) if part["op"] == "optimizer" else (super().time_part(part)[0], MS)
+
+    script = Launching({"fused_adamw": 0.3}, parts={"matmul": 0.2, "other": 0.1})
+    tuning = search(script, asked=("fused_adamw",))
+    (tried,) = tuning.tried
+    assert tried.outcome is Outcome.KEPT and not tried.expected.is_of_kernels
+    assert tried.expected.times_as_fast == pytest.approx(100 / 65, rel=0.02)
+
+
 def test_the_script_is_not_started_again_for_what_is_expected():
     kinds = []
 
