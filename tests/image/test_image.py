@@ -137,6 +137,18 @@ subprocess.run(["gcc", *options], input=b"#include <Python.h>", check=True)"""
     engine.output("run", "--rm", "--network=none", *HARDENED, "--entrypoint", "python", image, "-c", source)
 
 
+def test_the_options_of_the_guide_leave_no_right_and_memory_for_nccl(engine, image):
+    """No capability and no way to get one, nothing that can be written but /tmp and the results, 1 GiB of shared
+    memory."""
+    script = "cat /proc/self/status; df -k /dev/shm | tail -n 1; touch /tmp/x && echo tmp; touch /app/x || echo closed"
+    said = engine.output("run", "--rm", "--network=none", *HARDENED, "--entrypoint", "sh", image, "-c", script)
+    held = dict(line.split(":\t") for line in said.splitlines() if line.startswith(("Cap", "NoNewPrivs")))
+    assert held.pop("NoNewPrivs") == "1"
+    assert len(held) == 5 and {int(capabilities, 16) for capabilities in held.values()} == {0}
+    assert re.search(r" 1048576 +\d+ +\d+ +\d+% +/dev/shm$", said, re.MULTILINE)
+    assert {"tmp", "closed"} <= set(said.splitlines())
+
+
 def test_without_a_gpu_it_says_so_and_ends_with_69(container, results):
     code, said = container("-v", f"{results}:/results")
     assert code == 69
