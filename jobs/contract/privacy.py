@@ -225,20 +225,34 @@ def find_private(text: str) -> dict[str, str]:
 
 
 def list_readings(text: str) -> list[str]:
-    """Return `text`, and what it says without its encoding in per cent, which may be encoded once more: an address
-    holds paths in that way; without the escapes of scripts; without the colours of a terminal, whose last letter
-    would begin a word; without the character references of HTML; and in usual letters, without characters that are
-    not seen. The sign behind a share (2.5%) encodes nothing. Then what its words of base64 or of hexadecimal digits
-    say."""
-    once, twice = _decode(text), _decode(_decode(text))
-    plain = _COLOUR.sub(" ", _ESCAPE.sub(_read_escape, text))
-    usual = text if text.isascii() else unicodedata.normalize("NFKC", _UNSEEN.sub("", text))
-    referred = html.unescape(text) if "&" in text else text
-    return list(dict.fromkeys((text, once, twice, plain, usual, referred, *_unpack_words(text))))
+    """Return `text`, and what it says once one of its encodings is read, and once one of that is: an address holds
+    paths in per cent, encoded once more."""
+    found = {text: None}
+    fresh = [text]
+    for _ in range(2):
+        fresh = [reading for one in fresh for reading in _read_encodings(one) if reading not in found]
+        found |= dict.fromkeys(fresh)
+    return list(found)
+
+
+def _read_encodings(text: str) -> Iterator[str]:
+    """Yield `text` without its encoding in per cent (the sign behind a share, as in 2.5%, encodes nothing); without
+    the escapes of scripts and the colours of a terminal, whose last letter would begin a word; in usual letters,
+    without characters that are not seen; without the character references of HTML; and what its words of base64 or of
+    hexadecimal digits say."""
+    if "%" in text:
+        yield unquote(re.sub(r"(?<=\.\d)%", "%25", text))
+    if "\\" in text or "\x1b" in text:
+        yield _COLOUR.sub(" ", _ESCAPE.sub(_read_escape, text))
+    if not text.isascii():
+        yield unicodedata.normalize("NFKC", _UNSEEN.sub("", text))
+    if "&" in text:
+        yield html.unescape(text)
+    yield from _unpack_words(text)
 
 
 _PACKED = re.compile(r"(?<![\w+/-])[\w+/-]{16,}+={0,2}", re.ASCII)
-_PRINTABLE = re.compile(rb"[\t\n\r -~]{12,}").fullmatch
+_PRINTABLE = re.compile(r"[^\0-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f]{12,}").fullmatch
 
 
 def _unpack_words(text: str) -> Iterator[str]:
@@ -247,8 +261,8 @@ def _unpack_words(text: str) -> Iterator[str]:
         digits = word.rstrip("=").replace("-", "+").replace("_", "/")
         for unpack in (bytes.fromhex, lambda packed: base64.b64decode(packed + "=" * (-len(packed) % 4))):
             with suppress(ValueError):
-                if _PRINTABLE(content := unpack(digits)):
-                    yield content.decode()
+                if _PRINTABLE(content := unpack(digits).decode()):
+                    yield content
 
 
 _UNSEEN = re.compile("[\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufe00-\ufe0f\ufeff]")
@@ -256,7 +270,7 @@ _UNSEEN = re.compile("[\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-
 
 
 _ESCAPE = re.compile(
-    rf"\\(?:x({_HEX}{{2}})|u({_HEX}{{4}})|u\{{({_HEX}{{1,6}})\}}|U({_HEX}{{8}})|([0-3][0-7]{{2}})|[nrt](?=[A-Za-z0-9])|[\"'])"
+    rf"\\(?:x({_HEX}{{2}})|u({_HEX}{{4}})|u\{{({_HEX}{{1,6}})\}}|U({_HEX}{{8}})|([0-3][0-7]{{2}})|[nrt](?=[A-Za-z0-9])|[\"'\\])"
 )
 """A character as scripts and JSON may write it."""
 _COLOUR = re.compile(r"\x1b\[[\d;:?]*[A-Za-z]|\x1b")
@@ -267,13 +281,9 @@ def _read_escape(match: re.Match[str]) -> str:
     if match[5]:
         return chr(int(match[5], 8))
     if (digits := next(filter(None, match.groups()), "")) == "":
-        return match[0][1] if match[0][1] in "\"'" else " "  # else a line break or a tab
+        return match[0][1] if match[0][1] in "\"'\\" else " "  # else a line break or a tab
     code = int(digits, 16)
     return chr(code) if code < 0x110000 else match[0]
-
-
-def _decode(text: str) -> str:
-    return unquote(re.sub(r"(?<=\.\d)%", "%25", text))
 
 
 SECRET_VARIABLE = re.compile(_SECRET, re.IGNORECASE)

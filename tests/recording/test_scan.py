@@ -518,3 +518,14 @@ def test_words_of_base64_and_of_digits_are_read(tmp_path, packing, form):
 @pytest.mark.parametrize("text", ["0123456789abcdef" * 4, "cutlass_80_tensorop_s16816gemm_bf16_128x128", "abcd" * 20])
 def test_a_word_that_holds_no_text_has_one_reading(text):
     assert privacy.list_readings(text) == [text]
+
+
+@pytest.mark.parametrize("text", [r"/home/ada/model.py", "who=ada%40example.org", "h\u200bf_abcdefghijklmnopqrstuvwx"])
+@pytest.mark.parametrize("packing", ["base64", "digits"])
+def test_what_was_encoded_before_it_was_packed_is_read(packing, text):
+    assert SCANNER.search(PACKINGS[packing](f"see {text}".encode()))
+
+
+def test_backslashes_of_lines_of_json_are_read(tmp_path):
+    (tmp_path / "a.jsonl").write_text(json.dumps({"file": "C:\\Users\\ada\\model.py"}) + "\n")
+    assert [each.kind for each in SCANNER.scan(tmp_path)] == ["path"]
