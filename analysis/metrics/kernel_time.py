@@ -12,7 +12,8 @@ from profiler_job.jobs.contract import ranges
 
 OUTSIDE = "(outside modules)"
 _BLOCK = re.compile(rf"\b{ranges.BLOCK_PREFIX}\d+\b")
-_FUSED = ranges.FUSED.partition("{}")[0]
+FUSED_BEGIN = ranges.FUSED.partition("{}")[0]
+"""How the name of kernels begins that compute parts of several modules."""
 _LISTED = re.compile(r"\.\d+(?=[/ .)]|$)")
 
 
@@ -21,7 +22,7 @@ def module_of(path: str) -> str:
     block/attention/softmax, GPT/h.3/mlp -> GPT/h.*/mlp, GPT/(fused: h.3.mlp + norm) -> GPT/(fused: h.*.mlp + norm),
     GPT/(fused: h.0.norm + h.1.norm) -> GPT/(fused: h.*.norm)."""
     module = _LISTED.sub(".*", _BLOCK.sub("block", path))
-    base, begins, names = module.rpartition(_FUSED)
+    base, begins, names = module.rpartition(FUSED_BEGIN)
     return f"{base}{begins}{' + '.join(dict.fromkeys(names[:-1].split(' + ')))})" if begins else module
 
 

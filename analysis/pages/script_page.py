@@ -49,6 +49,7 @@ def answer(
         "waits": describe_recorded_waits(waits, scalars, limit),
         "tokens_per_s": _measure_tokens_per_s(frames, scalars),
         "has_modules": len(frames.tree) > 0,
+        "has_fused": bool(frames.tree["module"].str.contains(kernel_time.FUSED_BEGIN, regex=False).any()),
         "replayed": _replayed(kernels),
         "num_ranks": len(frames.ranks),
         "first_rank": int(frames.ranks["rank"].min()) if len(frames.ranks) else 0,
