@@ -157,14 +157,14 @@ class StepParts:
         for other_key, other in self.list_calls(()):
             known = self.times.get(other_key)
             if other["op"] == call["op"] and known:
-                return known[0] * size / max(count_bytes(other), 1)
+                return float(known[0] * size / max(count_bytes(other), 1))
         return 0.0
 
 
 def join(gpu_ns: float, cpu_ns: float) -> float:
     """Join the times that GPU and CPU need for a step, while the CPU runs ahead."""
     most = max(gpu_ns, cpu_ns, 1.0)
-    return most * float((gpu_ns / most) ** OVERLAP + (cpu_ns / most) ** OVERLAP) ** (1 / OVERLAP)
+    return float(most * ((gpu_ns / most) ** OVERLAP + (cpu_ns / most) ** OVERLAP) ** (1 / OVERLAP))
 
 
 def strip(call: Call) -> Part:

@@ -26,7 +26,7 @@ class CallRecorder(TorchDispatchMode):
     """
 
     def __init__(self, find_phase: Callable[[], str]):
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.find_phase = find_phase
         self.calls: list[dict[str, Any]] = []
         self.numbers: dict[int, Tensor] = {}

@@ -237,12 +237,9 @@ class TurnsFollower(Follower):
         issue = {name: time_ns / PROFILED_STEPS for name, time_ns in self.issued.times.items()}
         self.issued = None
         self.recorder = CallRecorder(lambda: self.phases[0] if self.phases else "")
-        self.recorder.__enter__()
-        try:
+        with self.recorder:
             yield
-        finally:
-            self.recorder.__exit__(None, None, None)
-            self.parts = None
+        self.parts = None
         return {"calls": self.recorder.calls, "optimizer": self.changes.describe_optimizer(), "issue": issue}
 
     def measure_parts(self, parts: Sequence[Any]) -> Steps:
