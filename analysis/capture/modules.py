@@ -59,11 +59,13 @@ def link_modules(capture: Capture, attribution: Attribution) -> ModuleLinks:
     """Link each operation to a module: the module of the operation at its place in a followed step, or else of its
     range."""
     followed = find_followed_steps(attribution.ranges)
+    operators = _list_operators(attribution.ranges) if len(followed) else []
     problems: list[dict[str, Any]] = []
     linked: dict[str, pd.DataFrame] = {}
     for kind, same in _SAME.items():
         place = getattr(attribution, kind)
         module = place["module"].astype(str).to_numpy(dtype=object)
+        module[np.isin(module, operators)] = ""
         by = np.where(module != "", LAUNCH, UNKNOWN).astype(object)
         if len(followed):
             operations = getattr(capture, kind)
@@ -79,6 +81,11 @@ def link_modules(capture: Capture, attribution: Attribution) -> ModuleLinks:
             {"module": pd.Categorical(module), "module_by": pd.Categorical(by, list(MODULE_BY))}, index=place.index
         )
     return ModuleLinks(**linked, problems=pd.DataFrame(problems, columns=[*_PLACE, "step", "reason"]))
+
+
+def _list_operators(ranges: pd.DataFrame) -> list[str]:
+    """List the operators of PyTorch that torch.profiler records: outside every module they are no module."""
+    return ranges.loc[ranges["is_operation"].to_numpy(bool), "plain_name"].astype(str).unique().tolist()
 
 
 def _look_inside(kernels: pd.DataFrame, followed: pd.DataFrame, graphs: list[compiled_graphs.Graph]) -> None:

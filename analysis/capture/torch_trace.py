@@ -88,8 +88,9 @@ _GPU_FACTS = {
 }
 _LARGE_OVERHEAD = 0.01
 """Part of the capture that the profiler's own work may take without a word."""
-_OF_OPTIMIZER = re.compile(r"Optimizer\.(?:step|zero_grad)#")
-"""Ranges of PyTorch around the calls of optimizers. A step that `profile` follows ends inside one of them."""
+_OF_PYTORCH = re.compile(r"Optimizer\.(?:step|zero_grad)#|Torch-Compiled Region: |## Call CompiledFxGraph ")
+"""Ranges of PyTorch around the calls of optimizers and compiled graphs. `profile` has ranges of its own for these: a
+step that it follows ends inside an optimizer, and it names the modules in a graph."""
 _GRAPH_COLUMNS = ("start_ns", "end_ns", "process", "device", "stream", "correlation", "graph")
 
 CANNOT_SEE = {
@@ -264,7 +265,7 @@ class _CaptureMaker:
         is_started = columns.take("is_started").astype(np.int8)
         order = np.lexsort((-end, start))  # the outer of two ranges that start together comes first
         if is_started.any():
-            is_around = np.array([bool(_OF_OPTIMIZER.match(str(name))) for name in names.categories], bool)
+            is_around = np.array([bool(_OF_PYTORCH.match(str(name))) for name in names.categories], bool)
             order = order[~is_around[names.codes[order]]]
         rows = len(order)
         return pd.DataFrame(

@@ -42,6 +42,8 @@ _STARTED = {f"loop:{name}": name for name in (ranges.STEP, ranges.FOLLOWED_STEP)
 _COLLECTIVE = "record_param_comms"
 _PLAIN_OPERATORS = {"detach", "detach_", "PythonDispatchMode", "PythonSubclass"}
 """Operators that PyTorch writes without a namespace, and its ways through Python: neither is a range of the user."""
+_GENERATED = re.compile(r"triton_[a-z]{2,4}_")
+"""Beginning of the names of kernels that Inductor makes: their launches have these names, too."""
 _AROUND_NODE = "autograd::engine::evaluate_function"
 _SIZED = re.compile(r"aten::(?:mm|addmm|bmm|baddbmm|linear|matmul|_scaled_mm|scaled_dot_product_attention|embedding)")
 """Operators whose names keep the sizes of their tensors: matmuls, and the look-up of the tokens of a batch."""
@@ -212,7 +214,7 @@ class TraceColumns:
             text = f"{name}, seq = {sequence}"
         elif "::" in name:
             text = f"{name}, op_id = 0"
-        elif arguments.stream is not None or name in _PLAIN_OPERATORS:  # Triton's launches have their kernels' names
+        elif arguments.stream is not None or name in _PLAIN_OPERATORS or _GENERATED.match(name):
             self._names[key] = -1
             return -1
         else:

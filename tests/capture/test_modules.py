@@ -30,6 +30,7 @@ def link(measured: list[tuple[str, int]], followed: list[tuple[str, int, str]]):
     place = pd.DataFrame({"thread": 1, "launch_ns": start, "step": [0 if row[0] == 0 else -1 for row in rows]})
     place = place.assign(phase=ranges.DECODE, module=[row[3] for row in rows])
     steps = pd.DataFrame({"name": [ranges.FOLLOWED_STEP], "process": 1, "start_ns": 1000, "end_ns": 2000})
+    steps = steps.assign(plain_name=steps["name"], is_operation=False)
     attribution = SimpleNamespace(kernels=place, memops=place.head(0), ranges=steps)
     links = link_modules(capture, attribution)
     return links.kernels.head(len(measured)), links.problems

@@ -19,7 +19,7 @@ from profiler_job.analysis.insight.summary import summarise
 from profiler_job.analysis.recording import ingest
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from tests.capture.nsys_files import Export
-from tests.capture.traces import AUTOGRAD, GEMM, MULTIPLY, PID, RANK, Trace, make_training
+from tests.capture.traces import ADD, AUTOGRAD, GEMM, MULTIPLY, PID, RANK, Trace, make_training
 
 FRAMES = ("kernels", "memops", "api", "ranges", "syncs", "messages", "graphs")
 
@@ -340,11 +340,16 @@ def make_followed(num_steps: int = 2) -> Trace:
         if with_modules:
             trace.annotate("Net", at + 11, 90)
             trace.annotate("head", at + 12, 80)
+        trace.annotate("Torch-Compiled Region: 0/0", at + 13, 70)  # what PyTorch 2.11 writes around a compiled graph
+        trace.annotate("## Call CompiledFxGraph None ##", at + 14, 60)
+        trace.operate("triton_poi_fused_0", at + 15, 50)
         trace.launch(at + 20, at + 30, 5, GEMM)
         trace.annotate(f"{prefix}backward", at + 200, 100)
         if with_modules:
             trace.add("user_annotation", "modules:backward/Net/head", at + 210, 50, tid=AUTOGRAD)
         trace.launch(at + 220, at + 230, 6, GEMM, AUTOGRAD)
+        trace.operate("aten::add_", at + 270, 10, tid=AUTOGRAD)  # the gradients of two branches
+        trace.launch(at + 272, at + 275, 1, ADD, AUTOGRAD)
     return trace
 
 
@@ -355,8 +360,12 @@ def test_a_trace_of_profile_is_recorded_with_steps_phases_and_modules(tmp_path):
     assert (status, problem) == ("ok", "")
     kernels = captured.tables["kernels"].astype({"phase": str, "module": str})
     assert kernels[["step", "phase", "module"]].values.tolist() == [
-        [step, phase, "Net/head"] for step in (0, 1) for phase in ("forward", "backward")
+        [step, *place]
+        for step in (0, 1)
+        for place in (("forward", "Net/head"), ("backward", "Net/head"), ("backward", "(gradient accumulation)"))
     ]
+    names = captured.tables["ranges"]["name"].astype(str)
+    assert not names.str.contains("Compiled|triton").any()
     steps = captured.tables["steps"].astype({"phase": str})
     assert steps.loc[steps["phase"] == "step", "wall_ns"].tolist() == [900_000, 900_000]
 

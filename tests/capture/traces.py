@@ -9,6 +9,7 @@ PID, MAIN, AUTOGRAD = 4711, 4711, 4790
 GPU = {"id": 0, "name": "NVIDIA H200", "totalGlobalMem": 150_000_000_000, "numSms": 132, "computeMajor": 9}
 RANK = {"backend": "nccl", "rank": 3, "world_size": 8}
 MULTIPLY = "void at::native::vectorized_elementwise_kernel<4, at::native::MulFunctor<float> >(int, float)"
+ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float> >(int, float)"
 GEMM = "ampere_sgemm_128x64_tn"
 
 
