@@ -2,12 +2,13 @@
 
 Samples make the CPU slower, and not every line by as much: where the CPU was ahead of the GPU, a slower one makes the
 GPU wait. So samples only show which line it is. How long counts from the clean steps: the idle time before the n-th
-operation of a step counts as long as that before the n-th operation of the clean steps, in the median. What is more in
-some of the steps, such as a collection of garbage, has no place: it is scaled as a whole. If steps have different
-numbers of operations, each phase is scaled as a whole.
+operation of a step counts as long as that before the n-th operation of the clean steps, in the median, phase by phase
+of what the CPU does meanwhile. What is more in some of the steps, such as a collection of garbage, has no place: it is
+scaled as a whole. If steps have different numbers of operations, each phase is scaled as a whole.
 
 nsys itself makes each CUDA call slower. The clean steps are longer than steps without a profiler by that. It is taken
-off the idle times by the calls made in them, at most MOST_CALL_NS a call.
+off the idle times by the calls made in them, at most MOST_CALL_NS a call. Waiting for the batches of a DataLoader is
+scaled to its time without a profiler: its workers go on while nsys makes the other parts of a step longer.
 """
 
 from collections.abc import Mapping
@@ -22,11 +23,13 @@ from profiler_job.analysis.capture.distinct_values import find_distinct
 from profiler_job.analysis.insight.gpu_limit import Timelines
 from profiler_job.analysis.insight.gpu_waits import COPY, GpuWaits, Launches, find_blocking_calls
 from profiler_job.analysis.reference.rules import Taxonomy
+from profiler_job.jobs.contract.ranges import DATA
 
-MOST_CALL_NS = 5_000
-"""More than this a CUDA call is not slowed by nsys."""
-_KEYS = ["gpu", "place", "is_copy"]
-_PHASE_KEYS = ["gpu", "phase", "is_copy"]
+MOST_CALL_NS = 10_000
+"""More than this a CUDA call is not slowed by nsys: 7 µs were seen on a virtual machine."""
+_FIRST, _LAST = -(2**62), 2**62
+_KEYS = ["gpu", "place", "at", "is_copy"]
+_PHASE_KEYS = ["gpu", "phase", "at", "is_copy"]
 
 
 class StepPlaces(NamedTuple):
@@ -47,7 +50,7 @@ def number_places(step: np.ndarray) -> StepPlaces:
 
 class CleanGaps:
     """The waiting of each GPU in steps without samples. step_ns: a step without a profiler; None if it is not known.
-    call_ns: what nsys adds to a CUDA call."""
+    batches_ns: what the batches of a DataLoader take in it, likewise. call_ns: what nsys adds to a CUDA call."""
 
     def __init__(
         self,
@@ -56,6 +59,7 @@ class CleanGaps:
         gpus: Mapping[str, np.ndarray],
         taxonomy: Taxonomy,
         step_ns: float | None,
+        batches_ns: float | None = None,
     ):
         timelines = Timelines(capture, attribution, dict(gpus), taxonomy)
         launches, syncs = Launches(capture, attribution), find_blocking_calls(capture, attribution)
@@ -64,22 +68,32 @@ class CleanGaps:
             ops = timelines.list_operations(number)
             places = number_places(timelines.list_steps(number))
             gpu = GpuWaits(ops, timelines.calls, launches, syncs)
-            pieces = gpu.list_pieces()
+            pieces = split_by_phase(gpu.list_pieces(), attribution)
+            pieces = pieces.assign(ns=(pieces["end"] - pieces["start"]) * pieces["part"])
+            pieces = pd.concat([pieces, gpu.list_moved()], ignore_index=True)
             self._counts[index] = places.counts
-            pieces = place_pieces(pieces.assign(ns=pieces["end"] - pieces["start"], gpu=index), places)
+            pieces = place_pieces(pieces.assign(gpu=index), places)
             calls = pd.DataFrame({"step": places.step, "place": places.place, "calls": gpu.count_calls()})
             of_gpu = _sum_gaps(pieces).merge(calls, on=["step", "place"], how="left")
-            parts.append(of_gpu.assign(calls=np.where(of_gpu["is_copy"], 0, of_gpu["calls"])))
+            share = of_gpu["ns"] / of_gpu.groupby(["step", "place"])["ns"].transform("sum")
+            parts.append(of_gpu.assign(calls=np.where(of_gpu["is_copy"], 0.0, of_gpu["calls"] * share)))
         gaps = pd.concat(parts, ignore_index=True)
         self.num_steps = int(gaps["step"].nunique())
         self._regular = _find_medians(gaps, self.num_steps)
         excess = gaps["ns"].sum() / max(self.num_steps, 1) - self._regular["ns"].sum()
         self._excess_ns = max(float(excess), 0.0)
         phases = gaps.groupby(_PHASE_KEYS)[["ns", "calls"]].sum() / max(self.num_steps, 1)
-        too_long = _measure_step(attribution) - step_ns if step_ns else 0.0
-        self.call_ns = _solve_call(self._regular, too_long * len(self._counts))
+        data_ns, data_code = _measure_data(attribution, self.num_steps)
+        is_measured = batches_ns is not None and data_ns > 0
+        known_ns = batches_ns if batches_ns is not None and is_measured else data_ns
+        other_ns = _measure_step(attribution) - data_ns
+        too_long = other_ns - (step_ns - known_ns) if step_ns else 0.0
+        others = self._regular[self._regular.index.get_level_values("at") != data_code]
+        self.call_ns = _solve_call(others, too_long * len(self._counts))
         for frame in (self._regular, phases):
-            frame["ns"] = np.maximum(frame["ns"] - self.call_ns * frame["calls"], 0.0)
+            is_data = frame.index.get_level_values("at") == data_code
+            less = np.maximum(frame["ns"] - self.call_ns * frame["calls"], 0.0)
+            frame["ns"] = np.where(is_data, frame["ns"] * (known_ns / data_ns if data_ns else 1.0), less)
         self._phases = phases
 
     @property
@@ -99,9 +113,10 @@ class CleanGaps:
             factor = _divide(self._phases["ns"].reindex(sums.index, fill_value=0.0), sums)
             return _look_up(factor, pieces, _PHASE_KEYS) * inside
         medians = _find_medians(gaps, num_steps)["ns"]
-        factor = _divide(self._regular["ns"].reindex(medians.index, fill_value=0.0), medians)
         by_step = gaps.set_index([*_KEYS, "step"])["ns"]
         usual = np.minimum(by_step, medians.reindex(by_step.index.droplevel("step"), fill_value=0.0).to_numpy())
+        counted = usual.groupby(level=_KEYS).sum() / num_steps
+        factor = _divide(self._regular["ns"].reindex(counted.index, fill_value=0.0), counted)
         excess = float((by_step - usual).sum()) / num_steps
         of_excess = self._excess_ns / excess if excess else 0.0
         part = _look_up(_divide(usual, by_step), pieces, [*_KEYS, "step"])
@@ -112,6 +127,41 @@ def place_pieces(pieces: pd.DataFrame, places: StepPlaces) -> pd.DataFrame:
     """Add step, place and is_copy to pieces of the waiting of a GPU. row: of its operations."""
     row = pieces["row"].to_numpy().astype(np.int64)
     return pieces.assign(step=places.step[row], place=places.place[row], is_copy=pieces["cause"].to_numpy() == COPY)
+
+
+def split_by_phase(pieces: pd.DataFrame, attribution: Attribution) -> pd.DataFrame:
+    """Split pieces of waiting (start, end, process) where a phase of the CPU begins or ends. Add `at`: the number of
+    that phase, -1 outside all; and when it begins and ends, at_start and at_end."""
+    ranges = attribution.ranges
+    phase, parent = ranges["phase"].cat.codes.to_numpy(), ranges["parent_id"].to_numpy()
+    is_root = (ranges["phase"] != "").to_numpy() & ~((parent >= 0) & (phase[parent] == phase))
+    roots = ranges[is_root].assign(code=phase[is_root]).sort_values("start_ns")
+    parts = [pieces.assign(at=-1).head(0)]
+    for process, mine in pieces.groupby("process"):
+        of_process = roots[roots["process"] == process]
+        begin, end = of_process["start_ns"].to_numpy(), of_process["end_ns"].to_numpy()
+        edges = np.unique(np.concatenate([begin, end]))
+        cut = _cut_at(mine, edges)
+        middle = (cut["start"].to_numpy() + cut["end"].to_numpy()) // 2
+        last = np.searchsorted(begin, middle, side="right") - 1
+        inside = (last >= 0) & (middle < end[last]) if len(begin) else np.zeros(len(cut), bool)
+        code = np.r_[of_process["code"].to_numpy(), -1]
+        place = np.searchsorted(edges, middle, side="right")
+        around = np.r_[_FIRST, edges, _LAST]
+        parts.append(cut.assign(at=np.where(inside, code[last], -1), at_start=around[place], at_end=around[place + 1]))
+    return pd.concat(parts, ignore_index=True)
+
+
+def _cut_at(pieces: pd.DataFrame, edges: np.ndarray) -> pd.DataFrame:
+    """Cut pieces of time at these moments."""
+    start, end = pieces["start"].to_numpy(), pieces["end"].to_numpy()
+    first, last = np.searchsorted(edges, start, side="right"), np.searchsorted(edges, end, side="left")
+    count = last - first + 1
+    row = np.repeat(np.arange(len(pieces)), count)
+    number = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+    at = np.repeat(first, count) + number
+    around = np.r_[_FIRST, edges, _LAST]
+    return pieces.iloc[row].assign(start=np.maximum(start[row], around[at]), end=np.minimum(end[row], around[at + 1]))
 
 
 def _sum_gaps(pieces: pd.DataFrame) -> pd.DataFrame:
@@ -130,10 +180,22 @@ def _find_medians(gaps: pd.DataFrame, num_steps: int) -> pd.DataFrame:
 
 
 def _measure_step(attribution: Attribution) -> float:
-    """Return the mean time of a captured step, from the start of the first to the end of the last."""
-    steps = attribution.ranges[attribution.ranges["is_step"]]
-    num_steps = max(int(steps["step"].nunique()), 1)
-    return float(steps["end_ns"].max() - steps["start_ns"].min()) / num_steps if len(steps) else 0.0
+    """Return the median time of a captured step, from its start to the start of the next."""
+    steps = attribution.ranges[attribution.ranges["is_step"]].sort_values("start_ns")
+    times = [
+        np.diff(np.r_[mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy()[-1]])
+        for _, mine in steps.groupby("process")
+    ]
+    return float(np.median(np.concatenate(times))) if times else 0.0
+
+
+def _measure_data(attribution: Attribution, num_steps: int) -> tuple[float, int]:
+    """Return the median time of a step in the phase of data, and the number of that phase."""
+    ranges = attribution.ranges
+    code = list(ranges["phase"].cat.categories).index(DATA) if DATA in ranges["phase"].cat.categories else -3
+    rows = ranges[(ranges["phase"] == DATA) & (ranges["step"] >= 0) & (ranges["name"] == DATA)]
+    by_step = (rows["end_ns"] - rows["start_ns"]).groupby(rows["step"]).sum().to_numpy(float)
+    return (float(np.median(by_step)) if 2 * len(by_step) > num_steps else 0.0), code
 
 
 def _solve_call(gaps: pd.DataFrame, too_long_ns: float) -> float:

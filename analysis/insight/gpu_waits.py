@@ -22,6 +22,8 @@ LEAST_COPY_NS = 20_000
 """A call that copies is a synchronisation if it takes longer."""
 CAUSES = ("late_launch_ns", "sync_ns", "copies_ns", "between_ns")
 LATE, SYNC, COPY, BETWEEN = range(len(CAUSES))
+AT_SYNC = -2
+"""In place of the phase of the CPU, for what a synchronisation costs later."""
 HOST_COPIES = ("memcpy Host-to-Device", "memcpy Device-to-Host")
 
 
@@ -125,18 +127,18 @@ class GpuWaits:
             count[gaps.row[mine]] = np.where(gaps.late[mine] > 0, within, 0)
         return count
 
-    def list_moved(self, sync_stack: np.ndarray) -> pd.DataFrame:
-        """List what synchronisations cost: the stack of each, and the idle time after it that would be hidden without
-        it."""
+    def list_moved(self) -> pd.DataFrame:
+        """List what synchronisations cost: the row of each in `syncs`, and the idle time after it that would be hidden
+        without it."""
         moved = np.flatnonzero(self._moved_ns > 0)
         row = self._gaps.row[moved]
         return pd.DataFrame(
             {
-                "stack": sync_stack[self._sync[moved]],
                 "state": 0,
                 "ns": self._moved_ns[moved].astype(float),
                 "cause": SYNC,
                 "phase": self._ops.phase[row],
+                "at": AT_SYNC,
                 "module": "",
                 "row": row,
                 "sync": self._sync[moved],

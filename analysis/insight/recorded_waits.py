@@ -19,6 +19,7 @@ from profiler_job.analysis.insight.wait_lines import NAMED_PARTS, PART, SAMPLED
 from profiler_job.analysis.reference.kernel_families import BUILT_IN
 from profiler_job.jobs.contract.integrity import load_json
 from profiler_job.jobs.contract.layout import CAPTURE, HOST_WAITS, SAMPLES, TIMINGS
+from profiler_job.jobs.contract.messages import BATCHES
 from profiler_job.jobs.contract.ranges import STEP
 
 TIMES = ("wait_ns", "late_launch_ns", "sync_ns", "copies_ns", "between_ns")
@@ -78,7 +79,10 @@ def read_clean_gaps(run: Path) -> CleanGaps | None:
     gpus = {name: find_gpus(capture, getattr(capture, name)) for name in ("kernels", "graphs", "memops")}
     if not any(map(len, gpus.values())):
         return None
-    rows = load_json(run / TIMINGS)["steps"]
+    timings = load_json(run / TIMINGS)
+    rows = timings["steps"]
     walls = [row["wall_ns"] for row in rows if row["phase"] == STEP and row.get("rank", 0) == 0]
     step_ns = median(walls) if walls else None
-    return CleanGaps(capture, infer_phases(capture, attribute(capture)), gpus, BUILT_IN, step_ns)
+    scalars = {row["figure"]: row["value"] for row in timings.get("figures", ()) if row.get("rank", 0) == 0}
+    attribution = infer_phases(capture, attribute(capture))
+    return CleanGaps(capture, attribution, gpus, BUILT_IN, step_ns, scalars.get(f"{BATCHES}ns"))

@@ -67,7 +67,7 @@ class StackSamples:
 
     def split(self, pieces: pd.DataFrame) -> pd.DataFrame:
         """Split pieces of time (start, end, thread, process, cause, part (what counts of it), phase, module,
-        row) by samples: stack, state (place in STATES), ns, cause, phase, module, row."""
+        row, at) by samples: stack, state (place in STATES), ns, cause, phase, module, row, at."""
         rows = []
         pieces = pieces.assign(sampled=self.choose_thread(pieces["thread"].to_numpy(), pieces["process"].to_numpy()))
         for number, mine in pieces.groupby("sampled"):
@@ -77,7 +77,7 @@ class StackSamples:
         cut = cut.assign(ns=(cut["end"] - cut["start"]) * cut["part"], state=0)
         for owner, state, ranges in self._states:
             cut = _split_state(cut, owner, state, ranges)
-        return cut[["stack", "state", "ns", "cause", "phase", "module", "row"]]
+        return cut[["stack", "state", "ns", "cause", "phase", "module", "row", "at"]]
 
     def look_up(self, thread: np.ndarray, process: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
         """Find the stack of each call: the first sample inside it, or else the nearest; NOT_SAMPLED if the nearest is
@@ -139,6 +139,10 @@ def _cut(pieces: pd.DataFrame, sampled: _SampledThread) -> pd.DataFrame:
     high = np.minimum(end[row], np.where(is_sampled, following[sample], time[0]))
     limit = np.where(is_sampled, np.clip(until[sample], low, np.maximum(low, high)), low)
     cut = pieces.iloc[row]
+    if "at_start" in pieces:  # the next sample counts if only that is of the same phase
+        next_sample = np.minimum(sample + 1, len(time) - 1)
+        is_next = (time[sample] < cut["at_start"].to_numpy()) & (time[next_sample] < cut["at_end"].to_numpy())
+        sample, limit = np.where(is_next, next_sample, sample), np.where(is_next, np.maximum(low, high), limit)
     covered = cut.assign(start=low, end=limit, stack=stack[sample])
     both = pd.concat([covered, cut.assign(start=limit, end=high, stack=NOT_SAMPLED)], ignore_index=True)
     return both[both["end"] > both["start"]]

@@ -21,7 +21,7 @@ from profiler_job.analysis.capture.attribution import Attribution
 from profiler_job.analysis.capture.capture_data import Capture
 from profiler_job.analysis.capture.distinct_values import find_distinct
 from profiler_job.analysis.insight.call_lines import find_allocation_lines, find_copy_lines
-from profiler_job.analysis.insight.clean_gaps import CleanGaps, number_places, place_pieces
+from profiler_job.analysis.insight.clean_gaps import CleanGaps, number_places, place_pieces, split_by_phase
 from profiler_job.analysis.insight.gpu_limit import PHASES, Timelines
 from profiler_job.analysis.insight.gpu_waits import CAUSES, COPY, SYNC, GpuWaits, Launches, find_blocking_calls
 from profiler_job.analysis.insight.section_columns import SECTIONS
@@ -78,7 +78,10 @@ def find_waits(
         pieces = gpu.list_pieces()
         waited += int((pieces["end"] - pieces["start"]).sum())
         span += int(ops.end.max() - ops.start[0])
-        both = pd.concat([samples.split(pieces), gpu.list_moved(sync_stack)], ignore_index=True)
+        moved = gpu.list_moved()
+        moved["stack"] = sync_stack[moved["sync"].to_numpy()]
+        pieces = split_by_phase(pieces, attribution) if clean is not None else pieces.assign(at=-1)
+        both = pd.concat([samples.split(pieces), moved], ignore_index=True)
         step_places = number_places(timelines.list_steps(number))
         counts[index] = step_places.counts
         parts.append(place_pieces(both.assign(gpu=index), step_places))

@@ -20,24 +20,21 @@ from profiler_job.analysis.recording import store
 NSYS, TORCH = "nsys", "torch"
 SMALL = 0.005
 """Families with a smaller share of the kernel time are compared as one."""
-_LAMBDA = re.compile(r"\{lambda\([^{}]*\)(?:#\d+)?\}|\[lambda\([^\[\]]*\)(?: \(instance \d+\))?\]|'lambda\d*'\([^)]*\)")
 _CASTS = re.compile(r"\((?:unsigned |signed )?(?:int|long|long long|char|short|bool)\)(?=-?\d)")
+_ARGUMENTS = re.compile(r"\([^()]*\)")
+_WORDS = re.compile(r"\b(?:void|const|lambda\d*|operator|instance|static|T\d+)\b")
 _NO_SCOPE = re.compile(r"<unnamed>|\(anonymous namespace\)")
 
 
 def simplify_name(name: str) -> str:
-    """Return a kernel's name without what both collectors spell differently: arguments, lambdas, casts of numbers."""
-    text = _CASTS.sub("", _NO_SCOPE.sub("", name)).removeprefix("void ")
-    text = re.sub(r"\btrue\b", "1", re.sub(r"\bfalse\b", "0", text))
-    for _ in range(4):
-        text = _LAMBDA.sub("lambda", text)
-    function, opened = "", 0
-    for sign in text:  # the arguments are the first parenthesis outside of <>
-        opened += (sign == "<") - (sign == ">")
-        if sign == "(" and opened == 0:
-            break
-        function += sign
-    return re.sub(r"(?<=\d)[uU]?[lL]*\b|[^\w<>,]", "", function)
+    """Return a kernel's name without what both collectors spell differently: arguments, lambdas, casts of numbers, and
+    where `const` is."""
+    text = _CASTS.sub("", _NO_SCOPE.sub("", name))
+    while (shorter := _ARGUMENTS.sub("", text)) != text:
+        text = shorter
+    text = re.sub(r"\btrue\b", "1", re.sub(r"\bfalse\b", "0", _WORDS.sub("", text)))
+    text = re.sub(r"#\d+|(?<=\d)[uU]?[lL]+\b", "", text)
+    return re.sub(r"[^\w<>,]", "", text)
 
 
 def read_kernels(folder: Path) -> pd.DataFrame:

@@ -38,21 +38,27 @@ def add_steps(export: Export, step_ms: int) -> None:
             export.launch(start, start=start + 1000, end=start + (MS if at == 0 else 2 * MS))
 
 
+def write_samples(run, step_ms: int) -> None:
+    """Two steps of `step_ms` with samples: of 3 parts in 4 they tokenize."""
+    sampled = Export()
+    add_steps(sampled, step_ms)
+    for half in range(4 * step_ms):
+        line = "train.py:15" if half % (2 * step_ms) > 1.5 * step_ms - 1 else "train.py:8"
+        sampled.sample(half * MS // 2, (LINES[line], "train.py", int(line.split(":")[1])))
+    sampled.copy(2 * MS, 3 * MS, sampled.call(2 * MS, 3 * MS, name="cudaMemcpyAsync_v3020"))
+    sampled.call(3 * MS, 4 * MS, name="cudaFree_v3020")
+    sampled.sqlite(run / "samples.sqlite")
+
+
 @pytest.fixture
 def results(tmp_path):
     """A script whose step takes 10 ms alone, and 14 ms with samples: of 3 parts in 4 it tokenizes."""
     run = tmp_path / "results" / RUN
     run.mkdir(parents=True)
-    clean, sampled = Export(), Export()
+    clean = Export()
     add_steps(clean, 10)
-    add_steps(sampled, 14)
-    for half in range(56):
-        line = "train.py:15" if half % 28 > 20 else "train.py:8"
-        sampled.sample(half * MS // 2, (LINES[line], "train.py", int(line.split(":")[1])))
-    sampled.copy(2 * MS, 3 * MS, sampled.call(2 * MS, 3 * MS, name="cudaMemcpyAsync_v3020"))
-    sampled.call(3 * MS, 4 * MS, name="cudaFree_v3020")
     clean.sqlite(run / "profile.sqlite")
-    sampled.sqlite(run / "samples.sqlite")
+    write_samples(run, 14)
     steps = [{"step": step, "phase": "step", "wall_ns": 10 * MS} for step in range(2)]
     (run / "timings.json").write_text(json.dumps({"steps": steps, "memory": []}))
     call = {"rank": 0, "where": "train.py:16", "function": "main", "call": "synchronize", "count": 1.0}
@@ -92,6 +98,21 @@ def test_no_other_table_changes_by_the_steps_with_samples(results, recording, tm
     assert not len(plain.waits)
     for name in ("runs", "steps", "kernels", "memops", "api", "ranges"):
         assert getattr(plain, name).equals(getattr(recording, name)), name
+
+
+def test_how_slow_steps_with_samples_are_changes_no_time_of_a_line(results, recording, tmp_path):
+    """They show which line; its time is of steps without samples."""
+    (results / RUN / "samples.sqlite").unlink()
+    write_samples(results / RUN, 42)
+    ingest(results, tmp_path / "slow", read_waits=read_waits)
+    slow = store.load(tmp_path / "slow")
+    scalars = dict(zip(slow.figures["figure"].astype(str), slow.figures["value"]))
+    assert scalars["python_samples_step_ns"] > 30 * MS
+    times = [
+        table.set_index(table["where"].astype(str))["wait_ns"].to_dict() for table in (slow.waits, recording.waits)
+    ]
+    assert times[0] == pytest.approx(times[1], abs=0.7 * MS)
+    assert sum(times[0].values()) == pytest.approx(7 * MS, rel=0.01)
 
 
 def test_times_are_scaled_to_the_waiting_of_a_step_without_a_profiler(recording):
