@@ -31,7 +31,7 @@ def summarise_matmuls(capture: Capture, attribution: Attribution, taxonomy: Taxo
     is_gemm = np.array([taxonomy.family(str(name)) == "gemm" for name in kernel.categories], bool)
     code = np.where(range_id >= 0, names.codes.to_numpy()[range_id], -1) if len(names.codes) else range_id
     has_sizes = np.array([*(sizes is not None for sizes in known), False], bool)
-    rows = np.flatnonzero(has_sizes[code] & is_gemm[kernel.codes.to_numpy()]) if any(has_sizes) else []
+    rows = np.flatnonzero(has_sizes[code] & is_gemm[kernel.codes.to_numpy()]) if has_sizes.any() else code[:0]
     if not len(rows):
         return pd.DataFrame(columns=list(SECTIONS["matmuls"]))
     ns = (capture.kernels["end_ns"] - capture.kernels["start_ns"]).to_numpy()

@@ -33,7 +33,7 @@ def simplify_name(name: str) -> str:
     while (shorter := _ARGUMENTS.sub("", text)) != text:
         text = shorter
     text = re.sub(r"\btrue\b", "1", re.sub(r"\bfalse\b", "0", _WORDS.sub("", text)))
-    text = re.sub(r"#\d+|(?<=\d)[uU]?[lL]+\b", "", text)
+    text = re.sub(r"#\d+|(?<=\d)(?:[uU][lL]*|[lL]+)\b", "", text)
     return re.sub(r"[^\w<>,]", "", text)
 
 

@@ -123,3 +123,45 @@ def test_steps_of_different_lengths_are_scaled_by_phase(tmp_path):
 def test_a_clean_step_shorter_than_one_without_a_profiler_takes_nothing_off(tmp_path):
     clean = make_steps(False, CLEAN, CLEAN)
     assert measure(clean, tmp_path, step_ns=1e9).call_ns == 0
+
+
+def make_batches(with_samples: bool, batch_ms: float) -> Steps:
+    """Steps that wait for a batch in a phase of its own, and then launch for 2 ms."""
+    made = Steps(with_samples)
+    for _ in range(3):
+        begin = made.now
+        made.work(batch_ms * MS, TOKENIZE)
+        made.export.push("data", begin, made.now)
+        made.wait(0, TOKENIZE)
+        start = made.now
+        for _ in range(40):
+            made.wait(50 * US, ADAM)
+        made.export.push("forward", start, made.now)
+        made.export.span("step", begin, made.now)
+        made.now += 100
+    return made
+
+
+def test_waiting_for_batches_has_its_time_without_a_profiler(tmp_path):
+    """Workers go on while a profiler makes the rest slower: a step takes 10 ms in all three cases, and waits for its
+    batch for 9 ms alone, 8 ms in a clean step, and 4 ms with samples."""
+    capture = make_batches(False, 8).read(tmp_path)
+    gpus = {name: find_gpus(capture, getattr(capture, name)) for name in ("kernels", "graphs", "memops")}
+    clean = CleanGaps(capture, attribute(capture), gpus, BUILT_IN, 10 * MS, 9 * MS)
+    assert clean.call_ns == pytest.approx(10_000), (
+        "40 calls make the rest 1 ms longer: no more than the limit is taken off"
+    )
+    shares = list_shares(make_batches(True, 4), tmp_path, clean)
+    assert shares[TOKENIZE] == pytest.approx(9 / (9 + 1.6), abs=0.02)
+
+
+def test_a_sample_of_another_phase_does_not_count(tmp_path):
+    """Python is sampled every 5 ms: the last sample before the batch is of the optimizer."""
+    made = make_batches(True, 4)
+    made.export.rows["NVTX_EVENTS"] = [
+        row for row in made.export.rows["NVTX_EVENTS"] if row["eventType"] != 34 or row["start"] % (500 * US) < 10 * US
+    ]
+    capture = make_batches(False, 4).read(tmp_path)
+    gpus = {name: find_gpus(capture, getattr(capture, name)) for name in ("kernels", "graphs", "memops")}
+    shares = list_shares(made, tmp_path, CleanGaps(capture, attribute(capture), gpus, BUILT_IN, None))
+    assert shares[TOKENIZE] == pytest.approx(4 / 6, abs=0.02)
