@@ -52,12 +52,12 @@ def parse_sizes(name: str) -> tuple[str, int, int, int, int] | None:
         sizes = ast.literal_eval(match[2]) if match else []
         first = _FIRST.get(match[1], 0) if match else 0
         (*batch, m, k), (*_, same, n) = sizes[first], sizes[first + 1]
-        whole = [int(number) for number in (*batch, m, n, k)]
+        numbers = [int(number) for number in (*batch, m, n, k)]
     except (ValueError, TypeError, SyntaxError, IndexError, RecursionError, MemoryError):
         return None
-    if match is None or same != k or len(batch) > 1 or not all(0 < number < 2**31 for number in whole):
+    if match is None or same != k or len(batch) > 1 or not all(0 < number < 2**31 for number in numbers):
         return None
-    return (match[1], whole[0] if batch else 1, *whole[-3:])  # type: ignore[return-value]
+    return (match[1], numbers[0] if batch else 1, *numbers[-3:])  # type: ignore[return-value]
 
 
 def list_unaligned(m: int, n: int, k: int) -> str:
