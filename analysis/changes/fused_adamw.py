@@ -28,10 +28,13 @@ def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
 
 
 def _find_foreach(seen: CaptureEvidence) -> ChangeEvidence | None:
-    """Find an optimizer in lists of tensors (foreach), which reads and writes memory once for each operation."""
+    """Find an optimizer in lists of tensors (foreach), which reads and writes memory once for each operation. Next to a
+    fused optimizer such kernels only count steps or set gradients to zero."""
     rows = seen.sections["kernels"]
     rows = rows[rows["family"] == "optimizer"]
     parts = [kernel_families.classify(str(name)).part for name in rows["name"]]
+    if any(part.startswith("fused") for part in parts):
+        return None
     rows = rows[pd.Series(parts, rows.index, dtype=object) == "foreach"]
     time_ns, launches = float(rows["total_ns"].sum()), float(rows["calls"].sum())
     if time_ns < LEAST * seen.sum_parts("kernels") or time_ns <= 0:

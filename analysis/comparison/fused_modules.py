@@ -25,14 +25,16 @@ def add_fused(by_module: pd.DataFrame) -> pd.DataFrame:
     """Add to kernels by phase and module (first_ns, second_ns): first_fused_ns and second_fused_ns, the time of fused
     kernels that compute a part of the module, too, all of it; and fused_into, the names of these, the longest first."""
     held: dict[tuple[str, str], list[tuple[str, int, int]]] = {}
-    for phase, module, *times in by_module[["phase", "module", "first_ns", "second_ns"]].itertuples(index=False):
+    for phase, module, first_ns, second_ns in by_module[["phase", "module", "first_ns", "second_ns"]].itertuples(
+        index=False
+    ):
         for part in list_fused_modules(module):
-            held.setdefault((phase, part), []).append((module.rpartition("/")[2], *times))
+            held.setdefault((phase, part), []).append((module.rpartition("/")[2], first_ns, second_ns))
     known = [held.get(key, []) for key in zip(by_module["phase"], by_module["module"])]
-    columns: dict[str, list[int] | list[str]] = {
-        f"{side}_fused_ns": [sum(fused[1 + number] for fused in some) for some in known]
-        for number, side in enumerate(SIDES)
+    ordered = [sorted(some, key=lambda fused: -max(fused[1], fused[2])) for some in known]
+    columns = {
+        "first_fused_ns": [sum(first_ns for _, first_ns, _ in some) for some in known],
+        "second_fused_ns": [sum(second_ns for _, _, second_ns in some) for some in known],
+        "fused_into": ["; ".join(dict.fromkeys(name for name, _, _ in some)) for some in ordered],
     }
-    ordered = [sorted(some, key=lambda fused: -max(fused[1:])) for some in known]
-    columns["fused_into"] = ["; ".join(dict.fromkeys(name for name, *_ in some)) for some in ordered]
     return by_module.assign(**columns)

@@ -135,6 +135,15 @@ def test_an_optimizer_in_lists_is_a_candidate_for_a_fused_one(summary):
     assert "in lists of tensors" in table.loc["fused_adamw", "evidence"] and "foreach" not in table.index
 
 
+FUSED_ADAM = IN_LISTS.replace("PointwiseOpListFunctor<float, (int)4>", "FusedAdamMathFunctor<float, (int)4>")
+ZEROS = IN_LISTS.replace("PointwiseOpListFunctor<float, (int)4>", "ZeroFunctor<float, (int)1>")
+
+
+def test_gradients_set_to_zero_in_lists_are_no_optimizer_to_be_fused(summary):
+    table = summary(capture_of(GEMM, FUSED_ADAM, ZEROS)).sections["advice"].set_index("change")
+    assert "in lists of tensors" not in str(table["evidence"].get("fused_adamw", ""))
+
+
 NOT_GIVEN = {
     "tf32": {
         "on tensor cores already": (capture_of(TF32_GEMM, MUL), ""),
