@@ -30,8 +30,10 @@ def describe_script(noted: dict[str, Any]) -> list[str]:
 def describe_batches(noted: dict[str, Any]) -> list[str]:
     """Return a line on the time that a step waits for its DataLoader, if that is LEAST_WAIT of a step without a
     profiler."""
-    batches, walls = noted.get("batches"), [step["wall_ns"] for step in noted["steps"]]
-    if not batches or batches["ns"] < LEAST_WAIT * median(walls):
+    if not (batches := noted.get("batches")):
+        return []
+    walls = [step["wall_ns"] for step in noted["steps"]]
+    if batches["ns"] < LEAST_WAIT * median(walls):
         return []
     workers = format_count(batches["num_workers"], "worker") if batches["num_workers"] else "no workers"
     memory = "pinned" if batches["is_pinned"] else "pageable"
