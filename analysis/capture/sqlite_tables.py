@@ -1,12 +1,13 @@
 """Read columns of an nsys export in SQLite, and refuse a file that is damaged or hostile."""
 
+import operator
 import os
 import sqlite3
 import time
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import chain, islice
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -71,7 +72,9 @@ class SqliteTables:
                 raise OSError(f"{path} was replaced while it was opened")
             _limit_sqlite(connection)
             deadline = time.thread_time() + limits.check_s(path.stat())
-            connection.set_progress_handler(lambda: time.thread_time() > deadline, 10_000)
+            # No code of Python, in which a signal would raise: SQLite would take that for a yes.
+            is_late = map(operator.lt, repeat(deadline), iter(time.thread_time, None))
+            connection.set_progress_handler(is_late.__next__, 10_000)
             try:
                 tables = cls(connection, file, shown, problems)
             except sqlite3.OperationalError as error:

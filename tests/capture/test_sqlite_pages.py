@@ -1,6 +1,7 @@
 """Columns that are decoded from pages are those that sqlite3 gives, and what is not plain is left to it."""
 
 import random
+import signal
 import sqlite3
 from contextlib import closing
 
@@ -10,6 +11,7 @@ import pytest
 from profiler_job.analysis.capture import sqlite_pages, sqlite_tables
 from profiler_job.analysis.capture.export_schema import API, NO_VALUE
 from profiler_job.analysis.capture.sqlite_tables import SqliteTables
+from tests.bench.generate import tables, write_sqlite
 
 COLUMNS = ("start", "end", "globalTid", "correlationId", "nameId")
 EDGES = [0, 1, -1, 127, 128, -128, -129, 2**15 - 1, -(2**15), 2**23, 2**31, 2**47 - 1, -(2**47), 2**62, -(2**63) + 1]
@@ -135,3 +137,30 @@ def test_flipped_bytes_give_an_error_or_what_sqlite_gives(tmp_path):
             continue
         if is_decoded:
             assert _is_equal(columns, _ask_sqlite(path))
+
+
+def test_a_signal_during_the_check_is_no_damage(tmp_path):
+    """Python calls the handler of a signal when SQLite asks whether to go on; what it raises would be taken for a
+    no."""
+    capture = tmp_path / "a.sqlite"
+    write_sqlite(tables(50_000), capture)
+
+    class CameError(BaseException):
+        pass
+
+    def come(*_):
+        raise CameError
+
+    before, came = signal.signal(signal.SIGALRM, come), 0
+    try:
+        for number in range(40):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.0005 * (number + 1))
+                with SqliteTables.open(capture, capture):
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+            except CameError:
+                came += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert came
