@@ -227,12 +227,12 @@ def find_private(text: str) -> dict[str, str]:
 def list_readings(text: str) -> list[str]:
     """Return `text`, and what it says once one of its encodings is read, and once one of that is: an address holds
     paths in per cent, encoded once more."""
-    found = {text: None}
+    readings = {text: None}
     fresh = [text]
     for _ in range(2):
-        fresh = [reading for one in fresh for reading in _read_encodings(one) if reading not in found]
-        found |= dict.fromkeys(fresh)
-    return list(found)
+        fresh = [reading for encoded in fresh for reading in _read_encodings(encoded) if reading not in readings]
+        readings |= dict.fromkeys(fresh)
+    return list(readings)
 
 
 def _read_encodings(text: str) -> Iterator[str]:
