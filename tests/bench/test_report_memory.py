@@ -8,7 +8,7 @@ import pytest
 
 from profiler_job.analysis.recording import store
 from tests.bench.repeat_runs import repeat_runs
-from tests.bench.report_memory import make_target, measure_peak
+from tests.bench.report_memory import keep_first_step, make_target, measure_peak
 from tests.frozen import ATTENTION
 
 
@@ -23,6 +23,14 @@ def test_runs_are_repeated_under_new_ids(tmp_path):
         for rec, name in ((small, run), (large, f"{run}-copy1"))
     )
     pd.testing.assert_frame_equal(one.astype(object), other.astype(object))
+
+
+def test_runs_keep_their_first_step(tmp_path):
+    whole, first = store.load(ATTENTION), store.load(keep_first_step(ATTENTION, tmp_path / "first"))
+    assert {*first.kernels["step"]} == {0} < {*whole.kernels["step"]}
+    assert len(first.kernels) == (whole.kernels["step"] == 0).sum()
+    timed = [of.steps["collector"].astype(str).eq("timer").sum() for of in (whole, first)]
+    assert timed[0] == timed[1] > 0
 
 
 def test_the_memory_of_children_counts():
