@@ -5,7 +5,8 @@ form.
 - operators (`cpu_op`) become ranges as `emit_nvtx` names them: with the number that links a node of backward with its
   operation of forward, and the sizes of matmuls if shapes were recorded
 - `record_function` (`user_annotation`) and steps (`ProfilerStep#3`) become ranges of the user
-- calls of modules (`nn.Module: Linear_0`, recorded with Python stacks) become ranges, too
+- calls of modules (`nn.Module: Linear_0`, recorded with Python stacks) become ranges, too, as do those of TorchScript
+  ("Module Hierarchy", recorded with `with_modules`)
 
 Times are microseconds with up to three digits after the point: whole nanoseconds, and none is rounded.
 """
@@ -154,6 +155,7 @@ def _read_events(path: Path, source: TraceEvents, columns: TraceColumns) -> Capt
     for events in source:
         num_events += len(events)
         limits.ROWS.check(num_events)
+        columns.has_frames = columns.has_frames or bool(source.facts.with_modules)
         columns.add(events)
     return _CaptureMaker(path, columns).make(source.facts, source.num_refused)
 
@@ -167,7 +169,7 @@ class _CaptureMaker:
     def make(self, facts: Facts, num_refused: int) -> Capture:
         problems: dict[str, str] = {}
         api = self._make_api()
-        ranges = self._make_ranges()
+        ranges = self._make_ranges(self._read.add_modules(is_shifted=bool(facts.with_modules)))
         process = _find_process(api, ranges, problems)
         kernels = self._make_kernels(process)
         memops = self._make_memops(process)
@@ -258,12 +260,17 @@ class _CaptureMaker:
         arrays = {"start_ns": start, "end_ns": end, "thread": thread, "correlation": columns.take("correlation")}
         return sort_frame(arrays | {"process": thread >> 24, "name": make_categorical(names.codes, stripped)})
 
-    def _make_ranges(self) -> pd.DataFrame:
+    def _make_ranges(self, num_scripted: int) -> pd.DataFrame:
+        """Make the ranges; the last `num_scripted` are of modules of TorchScript."""
         columns = self._read.columns[RANGES]
         start, end, thread = columns.take("start"), columns.take("end"), columns.take("thread")
         names = self._make_names(columns.take("name"), "a range")
         is_started = columns.take("is_started").astype(np.int8)
         order = np.lexsort((-end, start))  # the outer of two ranges that start together comes first
+        if num_scripted:  # modules lie in the methods of TorchScript, and around its operators
+            depth = np.array([2 * ("::" in name) for name in names.categories], np.int8)[names.codes]
+            depth[-num_scripted:] = 1
+            order = np.lexsort((depth, -end, start))
         if is_started.any():
             is_around = np.array([bool(_OF_PYTORCH.match(str(name))) for name in names.categories], bool)
             order = order[~is_around[names.codes[order]]]

@@ -11,9 +11,10 @@ import numpy as np
 from profiler_job.analysis.capture import limits
 from profiler_job.analysis.capture.export_schema import KERNEL_COLUMNS, MOST_EXACT
 from profiler_job.analysis.capture.trace_events import Arguments, Event
+from profiler_job.analysis.capture.trace_hierarchy import NO_FRAMES, make_ranges
 from profiler_job.jobs.contract import ranges
 
-KERNELS, COPIES, FILLS, CALLS, SYNCS, OPERATORS, RANGES, PYTHON = range(8)
+KERNELS, COPIES, FILLS, CALLS, SYNCS, OPERATORS, RANGES, PYTHON, MODULES = range(9)
 _OVERHEAD, _IGNORED = -1, -2
 _KINDS = {
     "kernel": KERNELS,
@@ -40,8 +41,15 @@ _MODULE = "nn.Module: "
 _STARTED = {f"loop:{name}": name for name in (ranges.STEP, ranges.FOLLOWED_STEP)}
 """Ranges that `profile` begins and ends in the middle of others, and their names."""
 _COLLECTIVE = "record_param_comms"
-_PLAIN_OPERATORS = {"detach", "detach_", "PythonDispatchMode", "PythonSubclass"}
-"""Operators that PyTorch writes without a namespace, and its ways through Python: neither is a range of the user."""
+_PLAIN_OPERATORS = {
+    *("detach", "detach_", "PythonDispatchMode", "PythonSubclass"),
+    *("<forward op>", "<backward op>", "_grad_sum_to_size"),
+}
+"""Operators that PyTorch writes without a namespace, its ways through Python, and parts of graphs of TorchScript: none
+is a range of the user."""
+_METHOD, _NO_NODE = "forward", 10**17
+"""Method of TorchScript, which PyTorch writes as an operator, and a number that no node has: with it the method is an
+operation, and no range by which a user marks forward."""
 _GENERATED = re.compile(r"triton_[a-z]{2,4}_")
 """Beginning of the names of kernels that Inductor makes: their launches have these names, too."""
 _AROUND_NODE = "autograd::engine::evaluate_function"
@@ -84,18 +92,19 @@ class TraceColumns:
     columns: by kind; names are places in `texts`. shapes: columns of the kernels' sizes that are read. messages: of
     collectives, as MESSAGE_COLUMNS. others: how many events of each category are not read. overhead_ns: what the
     profiler itself took. num_modules: calls of modules. num_backwards, num_untimed: events with a negative duration, or
-    without a time or a name. has_shapes: whether operators have the sizes of their tensors.
+    without a time or a name. has_shapes: whether operators have the sizes of their tensors. has_frames: whether they
+    may have the frames of TorchScript; MODULES holds all of them then.
     """
 
     def __init__(self, details: bool, grids: bool):
         self.has_details = details
         self.shapes = list(KERNEL_COLUMNS) if details else ["grid_x", "grid_y", "grid_z"] if grids else []
-        self.columns = {kind: EventColumns() for kind in range(8)}
+        self.columns = {kind: EventColumns() for kind in range(9)}
         self.texts: list[str] = []
         self.messages: list[tuple[int, int, int, str]] = []
         self.others: Counter[str] = Counter()
         self.overhead_ns = self.num_modules = self.num_backwards = self.num_untimed = 0
-        self.has_shapes = False
+        self.has_shapes = self.has_frames = False
         self._names: dict[Any, int] = {}
         self._num_bytes = 0
         self._plain: set[str] = set()
@@ -123,9 +132,9 @@ class TraceColumns:
         self.overhead_ns += sum(round(float(event.dur or 0) * 1000) for event in by_kind.pop(_OVERHEAD, []))
         if functions := by_kind.pop(PYTHON, None):
             self._add_functions(functions)
+        self._add_frames(by_kind[OPERATORS] + by_kind[RANGES])
         for kind in (OPERATORS, RANGES):
-            if kind in by_kind:
-                self._add_ranges(kind, by_kind.pop(kind))
+            self._add_ranges(kind, by_kind.pop(kind))
         for kind, mine in by_kind.items():
             self._add_operations(kind, mine)
 
@@ -174,6 +183,33 @@ class TraceColumns:
             len(frames), **self._make_times(frames), thread=self._number_threads(frames), name=names
         )
 
+    def _add_frames(self, events: list[Event]) -> None:
+        frames = [None if event.args is None else event.args.frames for event in events]
+        if not self.has_frames and all(of is None for of in frames):
+            return
+        self.has_frames = True
+        self.columns[MODULES].add(
+            len(events),
+            **self._make_times(events, has_counted=True),
+            thread=self._number_threads(events),
+            name=self._name_all(events),
+            frames=[NO_FRAMES if of is None else self._name(of) for of in frames],
+        )
+
+    def add_modules(self, is_shifted: bool) -> int:
+        """Add the calls of modules that the frames of all events show, see `trace_hierarchy`; return how many."""
+        columns = self.columns[MODULES]
+        parts = {name: columns.take(name) for name in ("start", "end", "thread", "name", "frames")}
+        if (parts["frames"] == NO_FRAMES).all():
+            return 0
+        calls = make_ranges(**parts, is_shifted=is_shifted, texts=self.texts)
+        count = len(calls.name)
+        self.num_modules += count
+        times = {"start": calls.start, "end": calls.end, "is_started": np.zeros(count, np.int64)}
+        name = np.array([self._name_range(name) for name in calls.names], np.int64)[calls.name]
+        self.columns[RANGES].add(count, **times, thread=calls.thread, name=name)
+        return count
+
     def _add_ranges(self, kind: int, events: list[Event]) -> None:
         if kind == OPERATORS:
             kept, names = [], []
@@ -208,6 +244,8 @@ class TraceColumns:
         name = str(event.name)
         # What autograd does around a node adds the gradients of several operations: the node inside has the number.
         sequence = -1 if name.startswith(_AROUND_NODE) else to_int(arguments.sequence, -1)
+        if name == _METHOD and event.cat == "cpu_op":
+            sequence = _NO_NODE
         if name not in self._plain:
             self._check_plain(name)
         if sequence >= 0:
@@ -270,10 +308,10 @@ class TraceColumns:
             return number
         return self._large_ids.setdefault(value, _LARGEST_ID - 1 - len(self._large_ids))
 
-    def _make_times(self, events: list[Event]) -> dict[str, Any]:
+    def _make_times(self, events: list[Event], has_counted: bool = False) -> dict[str, Any]:
         start, took = _to_ns([event.ts for event in events]), _to_ns([event.dur or 0 for event in events])
         if (backwards := took < 0).any():
-            self.num_backwards += int(backwards.sum())
+            self.num_backwards += 0 if has_counted else int(backwards.sum())
             took = np.maximum(took, 0)
         return {"start": start, "end": start + took}
 

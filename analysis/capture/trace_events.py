@@ -40,6 +40,7 @@ class Arguments(msgspec.Struct, gc=False):
     graph_node: _Scalar = msgspec.field(default=None, name="graph node id")
     sequence: _Scalar = msgspec.field(default=None, name="Sequence number")
     shapes: Any = msgspec.field(default=None, name="Input Dims")
+    frames: _Scalar = msgspec.field(default=None, name="Module Hierarchy")
     sync_kind: _Scalar = msgspec.field(default=None, name="cuda_sync_kind")
     collective: _Scalar = msgspec.field(default=None, name="Collective name")
     num_in: _Scalar = msgspec.field(default=None, name="In msg nelems")
@@ -77,6 +78,7 @@ class Facts(msgspec.Struct):
     base_ns: Any = msgspec.field(default=None, name="baseTimeNanoseconds")
     with_stack: Any = None
     record_shapes: Any = None
+    with_modules: Any = None
     cuda: Any = msgspec.field(default=None, name="cuda_runtime_version")
     cupti: Any = msgspec.field(default=None, name="cupti_version")
     hip: Any = msgspec.field(default=None, name="hip_runtime_version")

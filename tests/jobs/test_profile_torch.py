@@ -82,3 +82,31 @@ def test_nodes_of_backward_are_linked_to_modules_in_a_trace_of_this_torch(tmp_pa
     modules = found.ranges.loc[names.str.startswith("aten::addmm"), "module"].astype(str)
     assert set(modules) == {"Sequential_0/Linear_0", "Sequential_0/Linear_1"}
     assert any(frame.file.endswith("test_profile_torch.py") for stack in capture.stacks for frame in stack)
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.inner(x).relu() + x
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("make", [torch.jit.script, lambda model: torch.jit.trace(model, torch.randn(3, 8))])
+def test_modules_of_torchscript_are_read_in_a_trace_of_this_torch(tmp_path, make):
+    model = make(nn.Sequential(Block(), nn.Linear(8, 4)))
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, with_modules=True) as profiler:
+        for _ in range(4):  # the graph is optimized in the third call
+            model(torch.randn(3, 8)).sum().backward()
+            profiler.step()
+    profiler.export_chrome_trace(str(tmp_path / "x.json"))
+    ranges = attribute(read(tmp_path / "x.json")).ranges
+    found = [
+        ranges.loc[ranges["plain_name"] == name, "module"].astype(str).tolist()
+        for name in ("aten::linear", "aten::relu")
+    ]
+    block = "Sequential/0(Block)"
+    assert found == [[f"{block}/inner(Linear)", "Sequential/1(Linear)"] * 4, [block] * 4]
