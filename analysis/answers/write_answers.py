@@ -17,7 +17,7 @@ from profiler_job.analysis.answers.capture_facts import CaptureFacts
 from profiler_job.analysis.answers.captures_recording import FolderRecording, add_derived, record_captures
 from profiler_job.analysis.answers.five_answers import LETTERS, Folder, WrittenAnswer, write_answer
 from profiler_job.analysis.answers.markdown_text import UNKNOWN
-from profiler_job.analysis.capture.torch_trace import NOT_USED
+from profiler_job.analysis.capture.capture_data import NOT_USED
 from profiler_job.analysis.metrics import run_grid
 from profiler_job.analysis.pages.question import Inputs
 from profiler_job.analysis.pages.questions import QUESTIONS

@@ -15,6 +15,8 @@ from profiler_job.jobs.contract.exit_codes import ExitCode
 
 MOST_DEVICES = 1024  # of one process, so that process and device fit into one number
 UNKNOWN_PROCESS = 0
+NOT_USED = "not used"
+"""Version of nsys in a capture that it did not make."""
 UNKNOWN_THREAD, UNKNOWN_RANGE_THREAD = -1, -2  # differ, so that an unknown launcher is in no unknown thread's range
 
 

@@ -27,6 +27,7 @@ from profiler_job.analysis.capture import limits
 from profiler_job.analysis.capture.capture_data import (
     MESSAGE_COLUMNS,
     MOST_DEVICES,
+    NOT_USED,
     Capture,
     ExportError,
     ExportProblem,
@@ -74,9 +75,6 @@ EXPORT_TRACE_AGAIN = (
     "disk was full, record fewer steps"
 )
 GIVE_A_TRACE = "give the file that `prof.export_chrome_trace` or `tensorboard_trace_handler` wrote"
-
-NOT_USED = "not used"
-"""Version of nsys in a capture that it did not make."""
 _NCCL = "nccl:"
 _COPY = re.compile(r"(?:Memcpy|Copy) ?(\w+?)(?: \((\w+) -> (\w+)\))?$")
 _SIDES = {"H": "Host", "D": "Device", "A": "Array", "P": "Peer"}

@@ -14,9 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from profiler_job.analysis.capture import limits
-
 NO_FRAMES = -1
+_MOST_NAMES = 100
 _FRAME = re.compile(r"([^.():]*)\(([^()]*)\)::[^.]*\.")
 _TOP, _NO_MODULES = "TOP", {"SELF", "UNKNOWN_INSTANCE"}
 _AROUND_NODE = "autograd::engine::evaluate_function: "
@@ -85,16 +84,15 @@ def _put_back(thread: np.ndarray, is_node: np.ndarray, frames: np.ndarray) -> np
 
 
 def _parse_frames(text: str) -> list[str]:
-    """Parse the names of modules, outermost first; the first is "" if it is that of the operator around. Raises
-    LimitError if they nest too deep."""
+    """Parse the names of modules, outermost first; the first is "" if it is that of the operator around.
+    Those that nest too deep are left out."""
     names = []
     for instance, kind in _FRAME.findall(text):
         if instance == _TOP:
             names.append(kind)
         elif instance not in _NO_MODULES:
             names.append(f"{instance}({kind})")
-    limits.DEPTH.check(len(names))
-    return names
+    return names[:_MOST_NAMES]
 
 
 class _CallFollower:

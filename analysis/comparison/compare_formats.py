@@ -62,7 +62,7 @@ BAND_WORDS = {WITHIN: "within the noise band"}
 def format_headline(pair: ComparedPair) -> str:
     """Format the verdict as a sentence: the step, and separately the GPU's work and the CPU."""
     step = pair.judgements["step"]
-    clock = "" if pair.clock == "timer" else " (under nsys)"
+    clock = "" if pair.clock == "timer" else " (under the profiler)"
     if step.is_real:
         both = f"{' -> '.join(_format_both(step))}{_format_unit(step)}"
         said = f"B is {step.verdict}{clock}: {both}, {_format_share(step)}"
@@ -186,7 +186,7 @@ def describe_limits(comparison: Comparison) -> list[str]:
             parts = run_limit.split_steps(kernels, memops)
         gpus = parts.drop(columns=["run_id", "phase"]).groupby("gpu", as_index=False).sum()
         together = describe_together(gpus)
-        limits.append(f"under nsys, {together}" if together else "")
+        limits.append(f"under the profiler, {together}" if together else "")
     return limits
 
 
@@ -212,7 +212,7 @@ def format_total(pair: ComparedPair) -> str:
         return (
             f"what is compared of the capture, from its first to its last event, went from {first} to {second}{made_of}"
         )
-    return f"{of} (its range under nsys) went from {first} to {second}{made_of}"
+    return f"{of} (its range under the profiler) went from {first} to {second}{made_of}"
 
 
 def explain_unequal_sum(pair: ComparedPair) -> str:
@@ -225,7 +225,8 @@ def explain_unequal_sum(pair: ComparedPair) -> str:
     none = ". No part of it explains that" if pair.is_unexplained else ""
     if pair.clock == "nsys":
         return f"The median step differs by {verdict}, and the parts are of all steps: they sum to {parts}{none}"
-    both = f"Unprofiled, a step{_format_unit(step)} differs by {verdict}; under nsys, which slows the host, by {parts}"
+    under = f"under the profiler, which slows the host, by {parts}"
+    both = f"Unprofiled, a step{_format_unit(step)} differs by {verdict}; {under}"
     where = "and none of them explains the first" if none else "the parts say where"
     return f"{both}, which is what the parts sum to. The first says how much, {where}"
 

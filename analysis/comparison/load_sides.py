@@ -84,7 +84,7 @@ def _refuse_folder_of_others(path: Path) -> None:
     empty = "is empty" if not any(path.iterdir()) else "holds no recording, no results of a sweep and no capture"
     raise NotComparableError(
         ComparisonProblem.NOT_A_RECORDING,
-        f"{path} {empty}: give the folder of a recording or of results, or a capture of nsys",
+        f"{path} {empty}: give the folder of a recording or of results, or a capture",
     )
 
 

@@ -52,7 +52,7 @@ def interpret_run(
     else:
         verdict = [] if gpus.empty else [describe_together(gpus)]
         under_nsys += [FROM_CAPTURE] * bool(len(gpus))
-    verdict += [f"Under nsys, {line[0].lower()}{line[1:]}" if limit else line for line in under_nsys]
+    verdict += [f"Under the profiler, {line[0].lower()}{line[1:]}" if limit else line for line in under_nsys]
     return Insight(
         gpus=gpus,
         phases=elapsed,

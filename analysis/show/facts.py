@@ -3,6 +3,7 @@
 from shlex import quote
 from typing import Any
 
+from profiler_job.analysis.capture.capture_data import NOT_USED
 from profiler_job.analysis.capture.phase_names import guess_phase, holds_forward_and_backward
 from profiler_job.analysis.insight.results import Summary
 from profiler_job.analysis.insight.section_columns import SECTIONS
@@ -57,9 +58,10 @@ _WITH_HOST_TIMES = ("ranges", "api", "syncs")
 def format_facts(summary: Summary) -> list[str]:
     facts, coverage, launches = summary.capture, summary.coverage, summary.launches
     version, schema = (make_printable(facts[name]) or "unknown" for name in ("nsys_version", "schema_version"))
+    exporter = schema if version == NOT_USED else f"nsys {version}, schema {schema}"
     lines = [
         f"{_format_span(facts)}; {format_count(len(facts['processes']), 'process')}; "
-        f"{format_count(facts['num_gpus'], 'GPU')} used; nsys {version}, schema {schema}",
+        f"{format_count(facts['num_gpus'], 'GPU')} used; {exporter}",
         _format_counts(facts),
         describe_coverage(coverage, facts, len(summary.sections["phases"]) > 0),
     ]

@@ -13,10 +13,12 @@ from profiler_job.analysis.capture.capture_data import ExportError, ExportProble
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.capture.profiles import find_profiles
 from profiler_job.analysis.capture.torch_trace import CANNOT_SEE
+from profiler_job.analysis.comparison import compare_formats, judge, load_sides, noise
 from profiler_job.analysis.insight.limit_lines import describe_verdict
 from profiler_job.analysis.insight.matmul_sizes import parse_sizes
 from profiler_job.analysis.insight.summary import summarise
 from profiler_job.analysis.recording import ingest
+from profiler_job.analysis.show.facts import format_facts
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from tests.capture.nsys_files import Export
 from tests.capture.traces import ADD, AUTOGRAD, GEMM, MULTIPLY, PID, RANK, Trace, make_training
@@ -320,6 +322,14 @@ def test_the_verdict_names_the_limit_and_the_parts_add_up(tmp_path):
     assert row["elapsed_ns"] > 0 and parts
     kernels = summary.sections["kernels"].set_index("name")
     assert kernels.loc[GEMM, "total_ns"] == 3 * (5 + 6) * 1000 and kernels.loc[MULTIPLY, "calls"] == 6
+
+
+def test_no_output_says_that_nsys_made_a_trace(tmp_path):
+    path = make_training().write(tmp_path / "x.json")
+    assert "nsys" not in format_facts(summarise(read(path)))[0]
+    side = load_sides.load_side(path)
+    text = compare_formats.as_text(judge.compare(side, side, noise.SHIPPED), [], 0)
+    assert text.count("under the profiler") >= 3 and "under nsys" not in text
 
 
 def test_a_folder_of_ranks_holds_a_profile_for_each(tmp_path):

@@ -89,6 +89,14 @@ def test_a_trace_without_frames_stays_as_it_is(tmp_path):
     assert "calls of modules" in capture.missing and ("aten::tanh", "aten::tanh") in list_modules(capture)
 
 
+def test_modules_that_nest_too_deep_are_left_out(tmp_path):
+    trace = Trace(with_modules=1)
+    for number in range(1000):
+        frames = TOP + "a(B)::c." * 5000 if number % 2 == 0 else None
+        trace.operate("aten::add", 10 + number, 1, **({"Module Hierarchy": frames} if frames else {}))
+    assert len(read(trace.write(tmp_path / "x.json")).ranges) == 1000 + 500 * 100
+
+
 @pytest.mark.parametrize(
     "odd", [7, 1e300, "", ".", "TOP", "TOP().", "(" * 5000, "a(B)::c." * 300, "TOP(A)::b.\ud800(C)::d.", [1], {"a": 1}]
 )

@@ -406,7 +406,7 @@ def test_a_capture_without_steps_is_one_step(tmp_path):
     done = run(whole, copy_of(whole))
     assert done.exit_code == 0
     assert "has no range of a step: all of it counts as one step" in done.stdout.replace("\n  ", " ")
-    assert "(its range under nsys)" not in done.stdout and "from its first to its last event" in done.stdout
+    assert "(its range under the profiler)" not in done.stdout and "from its first to its last event" in done.stdout
     assert "1 CUDA graph execution in whole.sqlite" in done.stdout.replace("\n  ", " ")
 
 
@@ -469,7 +469,8 @@ def test_parts_that_sum_to_another_difference_than_that_of_the_step_are_said_to(
     made = judge.compare(one_run, with_unprofiled_steps(one_run, change_ns), OF_ONE)
     text, markdown = compare_formats.as_text(made, [], 0), compare_formats.as_markdown(made, [], 0)
     (pair,) = json.loads(compare_formats.as_json(made, [], 0))["pairs"]
-    said = f"Unprofiled, a step differs by {change_ns / 1e6:+.3f} ms; under nsys, which slows the host, by 0.000 ms"
+    slowed = "under the profiler, which slows the host, by 0.000 ms"
+    said = f"Unprofiled, a step differs by {change_ns / 1e6:+.3f} ms; {slowed}"
     assert (said in " ".join(text.split())) is (said in markdown.replace("\\", "")) is is_said
     assert (pair["parts_apart"] or "").startswith(said) is is_said
     assert max(map(len, text.splitlines())) <= 80

@@ -313,7 +313,7 @@ def test_a_run_page_says_what_limits_its_gpu_and_what_stands_out_as_show_does(pa
     said = answer.facts["insight"].sentences
     limit, parts, *_, phases = said.verdict
     assert limit.startswith("limited by compute, ") and " ms = compute " in parts
-    assert phases.startswith("Under nsys, by phase, with what limits it: forward ")
+    assert phases.startswith("Under the profiler, by phase, with what limits it: forward ")
     assert any(line.startswith("FP32 GEMMs run without tensor cores: ") for line in said.findings)
     columns = [column.key for column in answer.tables["elapsed"].columns]
     assert "gpu" not in columns and "communication_ns" not in columns, "one GPU does not communicate"

@@ -242,7 +242,7 @@ def test_parts_that_sum_to_another_difference_are_said_to(compared, tmp_path):
     pages = written(compare(compared.first, second, SHIPPED), tmp_path, compared.first.recording)
     assert "In 2 of 2 pairs the unprofiled step differs otherwise" in pages["report/comparison.md"]
     page = html.unescape(pages[PAIR])
-    assert "Unprofiled, a step differs by +1,000.000 ms; under nsys, which slows the host, by 0.000 ms" in page
+    assert "Unprofiled, a step differs by +1,000.000 ms; under the profiler, which slows the host, by 0.000 ms" in page
 
 
 def recorded_as(name, precision, at, study="", modes=("forward", "train_step")):

@@ -22,5 +22,5 @@ def test_the_part_that_is_printed_goes_the_way_of_the_verdict():
 def test_parts_of_the_other_sign_are_said_to_be_apart_within_the_noise_band_as_well():
     """Else the only part that is printed contradicts the step above it."""
     done = run(locate("h200-fp32"), locate("again"), "--a", "size=medium,context_length=128,mode=train_step")
-    said = "Unprofiled, a step differs by +2.679 ms; under nsys, which slows the host, by -36.036 ms"
+    said = "Unprofiled, a step differs by +2.679 ms; under the profiler, which slows the host, by -36.036 ms"
     assert "within the noise band" in done.stdout and said in " ".join(done.stdout.split())
