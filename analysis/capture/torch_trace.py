@@ -167,7 +167,7 @@ class _CaptureMaker:
     def make(self, facts: Facts, num_refused: int) -> Capture:
         problems: dict[str, str] = {}
         api = self._make_api()
-        ranges = self._make_ranges(self._read.add_modules(is_shifted=bool(facts.with_modules)))
+        ranges = self._make_ranges(self._read.add_modules())
         process = _find_process(api, ranges, problems)
         kernels = self._make_kernels(process)
         memops = self._make_memops(process)

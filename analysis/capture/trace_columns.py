@@ -38,6 +38,8 @@ _KINDS = {
 }
 """What is read, by category in lower case; older versions write other names."""
 _MODULE = "nn.Module: "
+_OLD_OPERATOR = "Operator"
+"""Category of operators before PyTorch 1.12."""
 _STARTED = {f"loop:{name}": name for name in (ranges.STEP, ranges.FOLLOWED_STEP)}
 """Ranges that `profile` begins and ends in the middle of others, and their names."""
 _COLLECTIVE = "record_param_comms"
@@ -196,13 +198,13 @@ class TraceColumns:
             frames=[NO_FRAMES if of is None else self._name(of) for of in frames],
         )
 
-    def add_modules(self, is_shifted: bool) -> int:
+    def add_modules(self) -> int:
         """Add the calls of modules that the frames of all events show, see `trace_hierarchy`; return how many."""
         columns = self.columns[MODULES]
         parts = {name: columns.take(name) for name in ("start", "end", "thread", "name", "frames")}
         if (parts["frames"] == NO_FRAMES).all():
             return 0
-        calls = make_ranges(**parts, is_shifted=is_shifted, texts=self.texts)
+        calls = make_ranges(**parts, is_shifted=_OLD_OPERATOR not in self._kinds, texts=self.texts)
         count = len(calls.name)
         self.num_modules += count
         times = {"start": calls.start, "end": calls.end, "is_started": np.zeros(count, np.int64)}

@@ -95,13 +95,12 @@ class Block(nn.Module):
 
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 @pytest.mark.parametrize("make", [torch.jit.script, lambda model: torch.jit.trace(model, torch.randn(3, 8))])
-def test_modules_of_torchscript_are_read_in_a_trace_of_this_torch(tmp_path, make):
+@pytest.mark.parametrize("record", [torch.profiler.profile, torch.autograd.profiler.profile])
+def test_modules_of_torchscript_are_read_in_a_trace_of_this_torch(tmp_path, make, record):
     model = make(nn.Sequential(Block(), nn.Linear(8, 4)))
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    with torch.profiler.profile(activities=activities, with_modules=True) as profiler:
+    with record(with_modules=True) as profiler:
         for _ in range(4):  # the graph is optimized in the third call
             model(torch.randn(3, 8)).sum().backward()
-            profiler.step()
     profiler.export_chrome_trace(str(tmp_path / "x.json"))
     ranges = attribute(read(tmp_path / "x.json")).ranges
     found = [
