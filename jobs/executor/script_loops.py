@@ -7,8 +7,14 @@ NAMED_STEPS = ("auto", "optimizer", "backward", "forward")
 FEWEST = 7
 """Steps of a loop that can be measured; see `jobs.follow.loops`."""
 
+PASSES = {
+    "forward": "forward passes alone",
+    "backward": "forward and backward passes",
+    "optimizer": "updates of an optimizer",
+}
+
 Loop = dict[str, Any]
-"""kind: what ends its steps, `forward` or `backward`. num: of its steps. before: steps of that kind before it."""
+"""kind: what ends its steps, a name in PASSES. num: of its steps. before: steps of that kind before it."""
 
 
 def choose_loops(loops: list[Loop]) -> list[Loop]:
@@ -32,5 +38,4 @@ def find_unmeasured_loops(step: str, noted: dict[str, Any], code: int) -> list[L
 
 def describe_loop(loop: Loop) -> str:
     """Return what a loop does, and how often, in a few words."""
-    passes = "forward and backward passes" if loop["kind"] == "backward" else "forward passes alone"
-    return f"{loop['num']} {passes}"
+    return f"{loop['num']} {PASSES[loop['kind']]}"

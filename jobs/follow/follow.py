@@ -22,7 +22,6 @@ Imported inside the script (see `sitecustomize`). It needs torch and the other f
 import functools
 import os
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -37,6 +36,7 @@ from torch.utils.data import get_worker_info
 from .apply_changes import Changes
 from .call_watch import CallWatch
 from .compiled_graphs import CompiledGraphs
+from .ending_optimizer import SELDOM, EndingOptimizer, list_parameters
 from .entries import CALLED, Entries
 from .event_ranges import EventRanges
 from .generation import DECODE, LONGEST_WAIT, PREFILL, Generation
@@ -54,9 +54,6 @@ from .script_ranks import FollowError, Ranks
 from .step_clock import StepClock
 from .trace_ranges import TraceRanges
 from .wrapping import call_plainly, replace_closure
-
-SELDOM = 10
-"""A step does not wait for an optimizer that has not stepped while another stepped SELDOM times the skipped steps."""
 
 LOOK_ON_S = 10.0
 """How long a script goes on after a loop of forward passes was measured, in case a loop with backward follows."""
@@ -77,8 +74,7 @@ class Follower:
         self.process = os.getpid()  # what forks from it, such as the workers of a DataLoader, is not followed
         self.stage = Stage.SKIPPED
         self.num_steps = 0  # in this stage
-        self.steps_of: Counter[int] = Counter()  # by id of the optimizer, until one is chosen
-        self.optimizer: int | None = None  # the one whose step ends a step
+        self.ending = EndingOptimizer(plan.skip)
         self.has_optimizer = plan.step == "optimizer"
         self.has_compiled, self.captures = False, ScriptGraphs(self)
         self.graphs = CompiledGraphs(lambda: self.update is not None)
@@ -93,7 +89,7 @@ class Follower:
         self.update: Any = None  # the ranges of parameters while an optimizer steps
         self.facts, self.memory = make_facts(), list[dict[str, Any]]()
         self.calls, self.entries = StepCalls(), Entries(self.enter_model)
-        self.stepped, self.optimized = set[int](), set[int]()  # ids of optimizers, and of the parameters they changed
+        self.optimized = set[int]()  # ids of parameters that optimizers changed
         self.made_autocast = ""  # type of the last one that the script made, not of those that are off
         self.watch = CallWatch(self.call)
         self.has_ended = False  # and raised SystemExit, which a script may catch
@@ -291,7 +287,7 @@ class Follower:
     @property
     def kind_of_step(self) -> tuple[str, int]:
         """Return what a step of generation was, and its tokens. A rollout is not a step where an optimizer ends it."""
-        return ("", 0) if self.stepped else (self.generation.kind, self.generation.num_tokens)
+        return ("", 0) if self.optimized else (self.generation.kind, self.generation.num_tokens)
 
     @property
     def num_needed(self) -> int:
@@ -499,7 +495,7 @@ class Follower:
     ) -> tuple[Any, ...] | None:
         """Begin the update of an optimizer. A closure, in which the script computes loss and gradients, does not
         count."""
-        if self.process != os.getpid():
+        if self.process != os.getpid() or not self.ending.counts(optimizer):
             return None
         replaced = replace_closure(args, options, lambda closure: self.outside_update(optimizer, closure))
         if replaced is None:
@@ -531,47 +527,54 @@ class Follower:
             if not self.follows_modules:
                 yield
                 return
-            parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+            parameters = [p for p in list_parameters(optimizer) if p.grad is not None]
             held = ((p, p.grad, *list_tensors(optimizer.state[p].values())) for p in parameters if p in optimizer.state)
             with self.ranges.label_optimizer(held, self.graphs.has_update):
                 yield
 
     def after_update(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], options: dict[str, Any]) -> None:
-        """An optimizer has stepped. Of several the one that steps least often ends a step, the last of them where they
-        step equally often."""
-        if self.process != os.getpid():
+        """An optimizer has stepped, which may end a step (see `ending_optimizer`)."""
+        if self.process != os.getpid() or not self.ending.counts(optimizer):
             return
         self.close_update()
         if self.captures.note_end():
             return
         self.num_updates += 1
-        if id(optimizer) not in self.stepped:
-            self.stepped.add(id(optimizer))
-            self.optimized |= {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        if self.stage is Stage.DONE and not (self.is_counting or self.facts["stage"] == MIXED):
+            return
+        if optimizer not in self.ending.known:
+            self.optimized |= {id(parameter) for parameter in list_parameters(optimizer)}
+        use = self.ending.note_update(optimizer)
         if self.is_counting:
             self.is_counting = False
             self.facts["loops"] = self.counts.list_loops()
-            if self.stage is Stage.SKIPPED and self.has_optimizer:
+            if self.stage is Stage.SKIPPED:
+                self.has_optimizer = True
                 self.watch.end()
-        if self.plan.step not in ("auto", "optimizer") or self.captures.step_graph is not None:
+            elif not self.has_optimizer:
+                self.give_up()
+        if self.facts["stage"] == MIXED:
+            self.facts["loops"] = self.ending.count_loop()
+            if self.facts["loops"][0]["num"] >= self.num_needed and not self.plan.goes_on:
+                self.end_script()
+        ends_steps = self.plan.step in ("auto", "optimizer") and self.captures.step_graph is None
+        if self.stage is Stage.DONE or not ends_steps:
             return
-        if self.optimizer is None:
-            if not self.steps_of[id(optimizer)]:
+        chosen = self.ending.chosen
+        if chosen is not None and self.stage in (Stage.SKIPPED, Stage.TIMED) and self.ending.is_over(chosen):
+            self.captures.begin_again()
+        if self.ending.chosen is None:
+            if len(use.updates) == 1:
                 self.facts["optimizers"].append(type(optimizer).__name__)
-            self.steps_of[id(optimizer)] += 1
-            stepped = [count for count in self.steps_of.values() if count]
-            # One that has never stepped may step seldom, or not at all.
-            waits = len(stepped) < len(self.steps_of) and max(stepped) < SELDOM * self.plan.skip
-            if waits or min(stepped) < self.plan.skip or self.steps_of[id(optimizer)] > min(stepped):
-                self.facts["seen"] = max(self.facts["seen"], min(stepped))
+            if not self.ending.choose(use):
+                if self.ending.is_least(use):
+                    self.facts["seen"] = max(self.facts["seen"], len(use.updates))
                 return
-            self.optimizer = id(optimizer)
             self.num_steps = self.plan.skip - 1
             self.facts["seen"] = self.plan.skip - 1
-        if self.optimizer == id(optimizer):
+        if self.ending.chosen is use:
             if self.stage is Stage.CAPTURED and not self.calls.has_noted:
-                parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-                self.facts |= describe_parameters(parameters) | {"training": True}  # without any module
+                self.facts |= describe_parameters(list_parameters(optimizer)) | {"training": True}
             self.end_step()
 
     # ---------------------------------------------------------------------------------------------- what is kept

@@ -67,7 +67,7 @@ def install(plan: Plan, push: Callable[..., Any] | None = None, pop: Callable[..
         return called(*args, **options)
 
     def constructed(called: Callable[..., Any], made: torch.optim.Optimizer, *args: Any, **options: Any) -> Any:
-        follower.steps_of.setdefault(id(made), 0)
+        follower.ending.note_made(made)
         if follower.stage is Stage.SKIPPED and plan.step == "auto":
             follower.has_optimizer, follower.kind = True, "forward"
             if follower.has_compiled or plan.changes:

@@ -14,8 +14,8 @@ FORWARD, BACKWARD = "forward", "backward"
 
 
 class Loop(TypedDict):
-    """A loop of a script. kind: what ends its steps, FORWARD or BACKWARD. num: of its steps. before: how many steps of
-    that kind, whether of a loop or not, come before it."""
+    """A loop of a script. kind: what ends its steps, FORWARD, BACKWARD or `optimizer`. num: of its steps. before: how
+    many steps of that kind, whether of a loop or not, come before it."""
 
     kind: str
     num: int

@@ -150,7 +150,7 @@ class ScriptGraphs:
     def begin_again(self) -> None:
         """Skip steps again: the script has captured its step, and replays it from now on."""
         follower = self.follower
-        follower.optimizer = None
+        follower.ending.chosen = None
         if follower.stage is Stage.TIMED:
             follower.waiting, follower.clock = None, StepClock(has_begun=False)
             follower.begin(Stage.SKIPPED)

@@ -212,6 +212,40 @@ for _ in range(N):
         UPDATE,
     ),
     Structure(
+        "one optimizer after another, for stages of the training",
+        """
+model = Net(); head = torch.optim.SGD(model.outer.parameters(), lr=0.1)
+for _ in range(2):
+    x, y = batch(); F.cross_entropy(model(x), y).backward(); head.step(); head.zero_grad()
+optimizer = torch.optim.AdamW(model.parameters())
+"""
+        + f"for _ in range(N):\n    {STEP}\n",
+        UPDATE,
+    ),
+    Structure(
+        "an optimizer of each batch, such as for adversarial inputs",
+        MODEL
+        + """
+for _ in range(N):
+    x, y = batch(); change = torch.zeros_like(x, requires_grad=True); attack = torch.optim.SGD([change], lr=0.1)
+    for _ in range(2): attack.zero_grad(); (-F.cross_entropy(model(x + change), y)).backward(); attack.step()
+    optimizer.zero_grad(); F.cross_entropy(model(x + change.detach()), y).backward(); optimizer.step()
+""",
+        UPDATE,
+        batch=18,
+    ),
+    Structure(
+        "a model and an optimizer for each of several short runs",
+        """
+for _ in range(N):
+    model = Net(); optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(2):
+        x, y = batch(); F.cross_entropy(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+""",
+        UPDATE,
+        batch=0,
+    ),
+    Structure(
         "a GAN: two models, two optimizers, several backward passes",
         """
 maker, judge = Net(), nn.Linear(4, 1)

@@ -224,6 +224,29 @@ def test_of_several_trained_models_it_is_said_that_the_batch_is_not_known(follow
 
 
 @pytest.mark.long
+def test_two_threads_that_train_at_once_end_as_without_us(followed):
+    source = (
+        "import threading\ndef train():\n"
+        + loop("step(i)").replace("\n", "\n    ")
+        + "\nthreads = [threading.Thread(target=train) for _ in range(2)]\n"
+        "for thread in threads: thread.start()\nfor thread in threads: thread.join()\n"
+    )
+    printed, code, noted = followed(source, goes_on=True)
+    assert code == 0 and printed.count("the end") == 2 and "Error" not in printed, printed
+    assert noted["stage"] == "done"
+
+
+@pytest.mark.long
+def test_training_after_a_loop_of_calls_is_what_is_measured(profile, tmp_path):
+    source = loop("step(i)").replace("optimizer =", "for _ in range(25): model(torch.randn(32, 8))\noptimizer =", 1)
+    printed, code = ended(profile(source, "--skip", "3", "--steps", "3"))
+    assert code == 0, printed
+    assert "updates of an optimizer: it is started once more, with --step optimizer" in " ".join(printed.split())
+    runs = store.load(tmp_path / "results" / "recordings" / "train").runs
+    assert (runs["mode"].item(), runs["batch_size"].item()) == ("train_step", 8)
+
+
+@pytest.mark.long
 def test_what_nsys_prints_is_in_a_log_and_not_among_the_lines_of_the_script(profile, tmp_path):
     printed, code = ended(profile(loop("step(i)\nprint('line', i)"), "--skip", "3", "--steps", "3"))
     assert code == 0 and "line 9" in printed, printed
