@@ -89,10 +89,13 @@ def describe_other_loops(noted: dict[str, Any]) -> list[str]:
 
 
 def describe_unknown_batch(noted: dict[str, Any]) -> list[str]:
-    """Return a line if a step trains several models, so that their inputs are not one batch."""
-    if (num := noted["trained_models"]) < 2:
-        return []
-    return [f"batch and tokens are not known: a step trains {format_count(num, 'model')}"]
+    """Return a line if a step trains several models, so that their inputs are not one batch, or if batches differ."""
+    if (num := noted["trained_models"]) > 1:
+        return [f"batch and tokens are not known: a step trains {format_count(num, 'model')}"]
+    has_generated = any(step.get("kind") for step in noted["steps"])
+    if noted.get("num_batches", 0) > 1 and not has_generated:
+        return ["batches of the captured steps differ in size: samples and tokens of a step are their median"]
+    return []
 
 
 def describe_skipped(noted: dict[str, Any]) -> list[str]:

@@ -498,22 +498,35 @@ def add_up_phases(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 def infer_batch(noted: dict[str, Any]) -> tuple[int, int]:
     """Infer the sequences (or samples) and tokens of one step, from the model's first input in the calls that train. 0
     if not known; tokens are known for inputs of integers, [sequences, tokens]."""
-    shape = noted["inputs"][0]["shape"] if noted["inputs"] else []
+    first = find_input(noted)
+    shape = first["shape"]
     if not shape or noted.get("trained_models", 1) > 1:  # the inputs of several models are not added up
         return 0, 0
     if any(step.get("kind") for step in noted["steps"]):  # a decode step makes a token of each sequence
         return shape[0], shape[0]
     if "sequences" in noted:
         return noted["sequences"], noted["tokens"]
-    is_text = "int" in noted["inputs"][0]["dtype"] and len(shape) == 2
+    is_text = "int" in first["dtype"] and len(shape) == 2
     return shape[0] * noted["forwards"], shape[0] * shape[1] * noted["forwards"] if is_text else 0
+
+
+def find_input(noted: dict[str, Any]) -> dict[str, Any]:
+    """Find the input that shows the batch: the first one with a shape, or the first matrix of tokens where text is
+    generated. Without one its shape is empty."""
+    has_generated = any(step.get("kind") for step in noted["steps"])
+    for each in noted["inputs"]:
+        is_prompt = "int" in each["dtype"] and len(each["shape"]) == 2
+        is_other = "mask" in each["name"] or "position" in each["name"]
+        if each["shape"] and (not has_generated or (is_prompt and not is_other)):
+            return dict(each)
+    return {"shape": [], "dtype": ""}
 
 
 def infer_context(noted: dict[str, Any]) -> int:
     """Infer the tokens of a sequence, or of a prompt; 0 if not known."""
     sequences, tokens = infer_batch(noted)
     if any(step.get("kind") for step in noted["steps"]):
-        return int(noted["inputs"][0]["shape"][1])
+        return int(find_input(noted)["shape"][1])
     return tokens // sequences if sequences else 0
 
 

@@ -36,12 +36,12 @@ from torch.utils.data import get_worker_info
 from .apply_changes import Changes
 from .call_watch import CallWatch
 from .compiled_graphs import CompiledGraphs
-from .ending_optimizer import SELDOM, EndingOptimizer, list_parameters
+from .ending_optimizer import EndingOptimizer, list_parameters
 from .entries import CALLED, Entries
 from .event_ranges import EventRanges
 from .generation import DECODE, LONGEST_WAIT, PREFILL, Generation
 from .host_waits import HostWaits
-from .loops import FEWEST, CallCounts
+from .loops import FEWEST, MOST_BATCHES, CallCounts
 from .losses import Losses
 from .model_calls import StepCalls
 from .module_ranges import ModuleRanges, list_tensors
@@ -486,7 +486,7 @@ class Follower:
         elif not self.has_optimizer:
             self.kind, self.num_steps = "backward", 0
             self.facts["seen"] = 0
-        elif self.counts.num_backward >= SELDOM * self.plan.skip:
+        elif self.counts.num_backward >= MOST_BATCHES:
             self.kind, self.has_optimizer, self.num_steps = "backward", False, self.plan.skip - 1
             self.facts["seen"] = self.counts.num_backward - 1
 

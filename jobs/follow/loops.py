@@ -10,6 +10,9 @@ from typing import TypedDict
 FEWEST = 7
 """Steps of a loop that can be measured: one skipped, two timed, two captured, two with modules."""
 
+MOST_BATCHES = 1000
+"""Backward passes after which a step does not wait any more for an optimizer that has not stepped."""
+
 FORWARD, BACKWARD = "forward", "backward"
 
 

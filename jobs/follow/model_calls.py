@@ -9,6 +9,7 @@ Loaded into other people's scripts, as `follow` is. It needs torch and the other
 
 from collections.abc import Iterator
 from dataclasses import is_dataclass
+from statistics import median_low
 from typing import Any
 
 import torch
@@ -20,6 +21,9 @@ from .script_facts import describe_inputs, describe_model, find_autocast_dtype
 
 MOST_OUTPUTS = 8
 """Tensors of a call that are watched: its loss or its logits are among the first."""
+
+
+CHANNELS = (1, 3, 4)
 
 
 class NotedCall:
@@ -35,6 +39,7 @@ class NotedCall:
         self.inputs = describe_inputs(args, options)
         self.autocast = find_autocast_dtype()
         self.has_sequence_first = False
+        self.num_images = count_images([*args, *options.values()][:1])
 
     def note_part(self, part: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
         """Note what the call shows inside: the tokens of a wrapper that takes one more, as inputs and targets in one;
@@ -60,11 +65,22 @@ class NotedCall:
     @property
     def batch(self) -> tuple[int, int]:
         """Return samples and, of inputs of integers, tokens; 0 if they are not known."""
-        if not self.inputs or not self.inputs[0]["shape"]:
-            return 0, 0
-        shape = self.inputs[0]["shape"]
-        is_text = "int" in self.inputs[0]["dtype"] and len(shape) == 2
+        first = next((noted for noted in self.inputs if noted["shape"]), None)
+        if self.num_images or first is None:
+            return self.num_images, 0
+        shape = first["shape"]
+        is_text = "int" in first["dtype"] and len(shape) == 2
         return shape[is_text and self.has_sequence_first], shape[0] * shape[1] if is_text else 0
+
+
+def count_images(values: list[Any]) -> int:
+    """Count the images, each [channels, height, width], of a list, in which they may differ in size; 0 without one."""
+    images = values[0] if values and isinstance(values[0], list | tuple) else []
+    are_images = all(
+        isinstance(image, Tensor) and image.ndim == 3 and image.is_floating_point() and image.shape[0] in CHANNELS
+        for image in images
+    )
+    return len(images) if are_images else 0
 
 
 def find_outputs(returned: Any) -> Iterator[Tensor]:
@@ -91,22 +107,23 @@ def choose_calls(calls: list[NotedCall]) -> list[NotedCall]:
 
 
 def describe_calls(calls: list[NotedCall], made_autocast: str) -> dict[str, Any]:
-    """Describe the model of the calls that a step's batch is made of, and the batch. made_autocast: type of the last
-    autocast that the script made."""
+    """Describe the model of the calls that a step's batch is made of. made_autocast: type of the last autocast that the
+    script made."""
     first = calls[0]
-    sequences, tokens = (sum(numbers) for numbers in zip(*(call.batch for call in calls)))
     facts = describe_model(first.module, first.autocast, made_autocast)
-    return facts | {"inputs": first.inputs, "training": first.trains, "sequences": sequences, "tokens": tokens}
+    return facts | {"inputs": first.inputs, "training": first.trains}
 
 
 class StepCalls:
-    """The calls of a step so far. trained: ids of the models that were trained in any step."""
+    """The calls of a step so far. trained: ids of the models that were trained in any step. batches: tokens and samples
+    of the captured steps."""
 
     def __init__(self) -> None:
         self.calls: list[NotedCall] = []
         self.open: NotedCall | None = None
         self.trained: set[int] = set()
         self.is_described = False
+        self.batches: list[tuple[int, int]] = []
 
     @property
     def has_noted(self) -> bool:
@@ -131,14 +148,19 @@ class StepCalls:
         self.calls.clear()
 
     def end_step(self, made_autocast: str, is_captured: bool, is_replayed: bool) -> dict[str, Any]:
-        """Return facts about a step that has ended, and about the model with the first captured step. is_replayed:
-        whether the steps to come replay these calls from a CUDA graph."""
+        """Return facts about a step that has ended, and about the model with the first captured step. The batch is the
+        median of the captured steps. is_replayed: whether the steps to come replay these calls from a CUDA graph."""
         chosen = choose_calls(self.calls)
         self.trained |= {id(call.module) for call in chosen if call.trains}
         facts: dict[str, Any] = {"forwards": len(chosen), "trained_models": len(self.trained)}
-        if chosen and is_captured and not self.is_described:
-            self.is_described = True
-            facts |= describe_calls(chosen, made_autocast)
+        if chosen and is_captured:
+            sequences, tokens = (sum(numbers) for numbers in zip(*(call.batch for call in chosen)))
+            self.batches.append((tokens, sequences))
+            tokens, sequences = median_low(self.batches)
+            facts |= {"sequences": sequences, "tokens": tokens, "num_batches": len(set(self.batches))}
+            if not self.is_described:
+                self.is_described = True
+                facts |= describe_calls(chosen, made_autocast)
         if not is_replayed:
             self.forget()
         return facts

@@ -5,7 +5,7 @@ Imported inside the script (see `sitecustomize`). It needs torch and the other f
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ def make_facts() -> dict[str, Any]:
     facts |= {name: [] for name in ("optimizers", "steps", "captured_ns", "followed_ns", "memory", "inputs")}
     facts |= {"model": "", "compiled": False, "num_parameters": 0, "parameter_dtypes": {}, "unpadded": None}
     facts |= {"training": False, "trained_models": 0, "loops": [], "num_backward": 0, "num_prefills": 0}
-    facts |= {"sequences": 0, "tokens": 0}
+    facts |= {"sequences": 0, "tokens": 0, "num_batches": 0}
     return facts | {"skipped_updates": 0, "evaluations": 0, "captured_kinds": []}
 
 
@@ -38,7 +38,13 @@ def describe_call(
 
 
 def describe_inputs(args: tuple[Any, ...], options: dict[str, Any]) -> list[dict[str, Any]]:
+    """Describe the tensors that a model is called with: alone, in lists or in dictionaries."""
     named = [*((str(i), value) for i, value in enumerate(args)), *options.items()]
+    named = [
+        (f"{name}.{part}" if part else name, inner)
+        for name, value in named
+        for part, inner in (value.items() if isinstance(value, Mapping) else [("", value)])
+    ]
     tensors = [(name, tensor) for name, value in named for tensor in list_tensors([value])]
     return [{"name": name, "shape": list(tensor.shape), "dtype": str(tensor.dtype)} for name, tensor in tensors]
 

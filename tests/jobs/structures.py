@@ -109,6 +109,54 @@ for i in range(3 * N):
         batch=18,
     ),
     Structure(
+        "gradient accumulation over 120 batches",
+        MODEL
+        + """
+for i in range(120 * N):
+    x, y = batch(); (F.cross_entropy(model(x), y) / 120).backward()
+    if i % 120 == 119: optimizer.step(); optimizer.zero_grad()
+""",
+        UPDATE,
+        batch=720,
+    ),
+    Structure(
+        "images of several sizes, in a list",
+        """
+class Detector(nn.Module):
+    def __init__(self):
+        super().__init__(); self.inner = nn.Conv2d(3, 4, 3)
+    def forward(self, images, targets): return torch.stack([self.inner(image).mean() for image in images]).sum()
+model = Detector(); optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(N):
+    model([torch.randn(3, 8, 8 + i) for i in range(6)], []).backward(); optimizer.step(); optimizer.zero_grad()
+""",
+        UPDATE,
+        model="Detector",
+    ),
+    Structure(
+        "a batch that is a dictionary, with a number before the samples",
+        """
+class Task(Net):
+    def forward(self, batch): return F.cross_entropy(super().forward(batch["x"]), batch["y"]) * batch["weight"]
+model = Task(); optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(N):
+    x, y = batch(); model({"weight": torch.tensor(2.0), "x": x, "y": y}).backward()
+    optimizer.step(); optimizer.zero_grad()
+""",
+        UPDATE,
+        model="Task",
+    ),
+    Structure(
+        "a smaller batch at the end of an epoch",
+        MODEL
+        + """
+for i in range(N):
+    x, y = batch(); x, y = (x[:2], y[:2]) if i % 7 == 6 else (x, y)
+    F.cross_entropy(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+""",
+        UPDATE,
+    ),
+    Structure(
         "an update by hand, without an optimizer",
         """model = Net()
 for _ in range(N):
