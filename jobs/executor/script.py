@@ -515,9 +515,9 @@ def find_input(noted: dict[str, Any]) -> dict[str, Any]:
     generated. Without one its shape is empty."""
     has_generated = any(step.get("kind") for step in noted["steps"])
     for each in noted["inputs"]:
-        is_prompt = "int" in each["dtype"] and len(each["shape"]) == 2
-        is_other = "mask" in each["name"] or "position" in each["name"]
-        if each["shape"] and (not has_generated or (is_prompt and not is_other)):
+        is_matrix = "int" in each["dtype"] and len(each["shape"]) == 2
+        is_other = "mask" in (name := each.get("name", "")) or "position" in name
+        if is_matrix and not is_other if has_generated else each["shape"]:
             return dict(each)
     return {"shape": [], "dtype": ""}
 

@@ -10,9 +10,9 @@ import sys
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from threading import get_ident
+from typing import Any
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
-from torch import Tensor
 from torch.optim import Optimizer
 
 from .loops import Loop
@@ -112,5 +112,5 @@ class EndingOptimizer:
         return [Loop(kind="optimizer", num=max(numbers, default=0), before=0)]
 
 
-def list_parameters(optimizer: Optimizer) -> list[Tensor]:
+def list_parameters(optimizer: Optimizer) -> list[Any]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]

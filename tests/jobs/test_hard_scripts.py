@@ -199,6 +199,13 @@ for i in range(30):
     assert script.infer_batch(noted) == (4, 4 * 32) and script.infer_context(noted) == 32
 
 
+def test_the_prompt_of_generated_text_is_not_its_positions():
+    inputs = [("pos", [20], "torch.int64"), ("attention_mask", [2, 24], "torch.int64"), ("ids", [2, 20], "torch.int64")]
+    noted = {"inputs": [{"name": name, "shape": shape, "dtype": dtype} for name, shape, dtype in inputs]}
+    noted |= {"steps": [{"kind": "decode"}]}
+    assert script.infer_batch(noted) == (2, 2) and script.infer_context(noted) == 20
+
+
 @pytest.mark.long
 def test_updates_that_a_scaler_skips_are_said(followed):
     scaled = """scaler = globals().setdefault("scaler", torch.amp.GradScaler("cpu", init_scale=8.0))
