@@ -195,7 +195,7 @@ class TraceColumns:
             **self._make_times(events, has_counted=True),
             thread=self._number_threads(events),
             name=self._name_all(events),
-            frames=[NO_FRAMES if of is None else self._name(of) for of in frames],
+            frames=[self._name(of) if of else NO_FRAMES for of in frames],
         )
 
     def add_modules(self) -> int:

@@ -6,6 +6,7 @@ from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.insight.finding_lines import describe_findings
 from profiler_job.analysis.insight.summary import summarise
 from tests.capture.nsys_files import Export
+from tests.capture.traces import Trace
 
 FIRST, SECOND = "triton_poi_fused_gelu_0", "triton_poi_fused_add_1"
 GRAPHS = ("modules:graph 0 forward GPT", (FIRST, FIRST)), ("modules:graph 1 forward GPT", (SECOND,))
@@ -58,3 +59,25 @@ def test_without_a_break_or_with_other_kernels_in_measured_steps_there_is_no_cos
     (tmp_path / "a.sqlite").unlink()
     others = make_capture(tmp_path, measured=(FIRST, FIRST, "other", SECOND))
     assert find_breaks(others, attribute(others)) == []
+
+
+def test_a_trace_of_torch_profiler_has_the_same_breaks(tmp_path):
+    trace = Trace()
+    for step, late in enumerate((0, 500, 0)):
+        at, prefix = 1000 * step, "modules:" if step == 2 else ""
+        trace.annotate(f"loop:{prefix}step", at, 990)
+        trace.annotate(f"{prefix}forward", at + 5, 95)
+        if prefix:
+            trace.annotate("GPT (compiled)", at + 8, 90)
+        trace.annotate("Torch-Compiled Region: 0/0", at + 9, 40)
+        start = at + 20
+        for place, name in enumerate((FIRST, FIRST, "print", SECOND)):
+            start += 20 + (late if place == 2 else 0)
+            trace.launch(at + 10 + 2 * place, start, 20, name)
+    for number, (name, launches) in enumerate(GRAPHS):
+        trace.annotate(name, 4000 + 100 * number, 90)
+        for place, kernel in enumerate(launches):
+            trace.annotate(f"{kernel}|h.{number}=100", 4010 + 100 * number + 10 * place, 5)
+    capture = read(trace.write(tmp_path / "x.json"))
+    found = find_breaks(capture, attribute(capture))
+    assert found == [Break(0, "GPT (compiled)", 1, 0), Break(1, "GPT (compiled)", 1, 500_000)]

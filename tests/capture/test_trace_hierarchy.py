@@ -85,10 +85,12 @@ def test_operators_have_the_modules_of_their_frames(tmp_path, monkeypatch, piece
     assert "calls of modules" not in capture.missing
 
 
-def test_a_trace_without_frames_stays_as_it_is(tmp_path):
+@pytest.mark.parametrize("frames", [{}, {"Module Hierarchy": ""}])
+def test_a_trace_without_frames_stays_as_it_is(tmp_path, frames):
     trace = make_scripted(with_modules=1)
     for event in trace.events:
         event["args"].pop("Module Hierarchy", None)
+        event["args"] |= frames
     capture = read(trace.write(tmp_path / "x.json"))
     assert "calls of modules" in capture.missing and ("aten::tanh", "aten::tanh") in list_modules(capture)
 
