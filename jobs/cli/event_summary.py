@@ -55,7 +55,7 @@ def print_summary(noted: dict[str, Any], console: Console) -> None:
         most, capacity = (format_quantity("bytes", size) for size in (peak, noted["gpu_memory_bytes"]))
         text = f"Memory: {most} allocated at most, in {where}, of {capacity}."
         console.print(text, soft_wrap=True, markup=False)
-    phases, profiled_ns = average_phases(noted["phases"]), median(noted["profiled_ns"])
+    phases, profiled_ns = average_phases(noted["phases"]), noted["profiled_ns"]
     if noted["gpu_memory_bytes"]:
         console.print(format_limit(phases), soft_wrap=True, markup=False)
     console.print(build_phase_table(phases, profiled_ns, with_limit=bool(noted["gpu_memory_bytes"])))
@@ -66,7 +66,8 @@ def print_summary(noted: dict[str, Any], console: Console) -> None:
 
 def average_phases(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the phases in the order of a step, each with the medians over steps: wall_ns, issue_ns, and lag_ns, how
-    far the GPU was behind at its end. Phases that come several times in a step are added up."""
+    far the GPU was behind at its end; and sum_ns, its time in all steps. Phases that come several times in a step are
+    added up."""
     steps: dict[str, dict[int, list[float]]] = {}
     for row in rows:
         sums = steps.setdefault(row["phase"], {}).setdefault(row["step"], [0.0, 0.0, 0.0])
@@ -74,7 +75,8 @@ def average_phases(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         sums[1] += row["issue_ns"]
         sums[2] = row["lag_ns"]
     return [
-        {"phase": phase} | dict(zip(("wall_ns", "issue_ns", "lag_ns"), map(median, zip(*of_steps.values()))))
+        {"phase": phase, "sum_ns": sum(wall for wall, _, _ in of_steps.values())}
+        | dict(zip(("wall_ns", "issue_ns", "lag_ns"), map(median, zip(*of_steps.values()))))
         for phase, of_steps in steps.items()
     ]
 
@@ -98,9 +100,10 @@ def format_limit(phases: list[dict[str, Any]]) -> str:
     return f"The step is {describe_limit(limit)} (its phases).{advice}"
 
 
-def build_phase_table(phases: list[dict[str, Any]], step_ns: float, with_limit: bool) -> Table:
-    """Return the table of phases. step_ns: of the steps in which they were timed."""
-    title = f"Phases, in a step that times them, too: {format_time(step_ns)}"
+def build_phase_table(phases: list[dict[str, Any]], steps_ns: list[float], with_limit: bool) -> Table:
+    """Return the table of phases. steps_ns: of the steps in which they were timed, of which a share is; a phase need
+    not come in each."""
+    title = f"Phases, in a step that times them, too: {format_time(median(steps_ns))}"
     table = Table("phase", title=title, title_justify="left")
     for heading in ("time", "share", "CPU"):
         table.add_column(heading, justify="right")
@@ -108,7 +111,7 @@ def build_phase_table(phases: list[dict[str, Any]], step_ns: float, with_limit: 
         table.add_column("limit")
     for phase in phases:
         limit = [find_limit([phase]).name] if with_limit else []
-        share = format_share(phase["wall_ns"] / (step_ns or 1))
+        share = format_share(phase["sum_ns"] / (sum(steps_ns) or 1))
         times = (format_time(phase["wall_ns"]), share, format_time(phase["issue_ns"]))
         table.add_row(phase["phase"], *times, *limit)
     return table

@@ -66,7 +66,7 @@ def describe_generation(noted: dict[str, Any]) -> list[str]:
     captured = [
         wall for wall, (kind, _) in zip(noted["captured_ns"], noted["captured_kinds"], strict=True) if kind == "prefill"
     ]
-    known = f"{format_time(median(captured))} under nsys, and" if captured else "neither captured nor"
+    known = f"{format_time(median(captured))} in a captured step, and" if captured else "neither captured nor"
     return [f"prefill: {known} not timed alone, since the script begins too few texts", *lines]
 
 

@@ -396,7 +396,8 @@ def explain_shortage(script: Script, run: Path, ranks: list[dict[str, Any]], cod
     if not ranks:
         raise ScriptFailedError(
             f"{ended}, but never called optimizer.step() or a model: give --step the name of an NVTX range of the "
-            "script; Python's -I and -E hide the profiler from it"
+            "script; Python's -I and -E hide the profiler from it, and processes that it forks are not followed: start "
+            "them by spawn"
         )
     is_lacking = len(ranks) < ranks[0]["ranks"] or any(noted["stage"] != "done" for noted in ranks)
     if not is_lacking and script.with_nsys and not (run / REPORT).is_file():

@@ -99,7 +99,13 @@ def phase(name: str, wall: float, issue: float, lag: float, step: int = 0) -> di
 def test_phases_of_a_step_are_added_up_and_their_median_is_over_steps():
     rows = [phase("forward", wall, 1, 3, step) for step, wall in ((0, 2), (0, 3), (1, 7), (2, 9))]
     (forward,) = event_summary.average_phases(rows)
-    assert forward == {"phase": "forward", "wall_ns": 7 * MS, "issue_ns": 1 * MS, "lag_ns": 3 * MS}
+    assert forward == {"phase": "forward", "sum_ns": 21 * MS, "wall_ns": 7 * MS, "issue_ns": 1 * MS, "lag_ns": 3 * MS}
+
+
+def test_a_phase_of_one_step_has_its_share_of_all():
+    rows = [phase("decode", 3, 3, 0, step) for step in range(1, 5)] + [phase("prefill", 8, 8, 0, 0)]
+    table = event_summary.build_phase_table(event_summary.average_phases(rows), [4.0 * MS] * 5, with_limit=False)
+    assert list(table.columns[2].cells) == ["60.0%", "40.0%"]
 
 
 @pytest.mark.parametrize("lag, name", [(5.0, "GPU"), (0.1, "CPU")], ids=["behind", "done"])
