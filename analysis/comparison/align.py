@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from profiler_job.analysis.capture.capture_data import NOT_USED
 from profiler_job.analysis.comparison.errors import ComparisonProblem, NotComparableError
 from profiler_job.analysis.comparison.sides import Side, shortlist
 from profiler_job.analysis.metrics.run_grid import sort_runs
@@ -152,7 +153,9 @@ def _align_captures(first: Side, second: Side) -> Alignment:
     _check_blocks(first, second)
     runs = first.runs["run_id"].iloc[0], second.runs["run_id"].iloc[0]
     case = Case(label=runs[0] if not first.is_capture else runs[1], first=(runs[0],), second=(runs[1],))
-    return Alignment(cases=[case], differences={}, settings={}, only_first={}, only_second={})
+    # A capture may have been exported by another version of nsys than recorded it.
+    settings = {name: both for name, both in compare_settings(first.runs, second.runs).items() if NOT_USED in both}
+    return Alignment(cases=[case], differences={}, settings=settings, only_first={}, only_second={})
 
 
 def _check_blocks(first: Side, second: Side) -> None:

@@ -42,7 +42,7 @@ def make_capture_side(capture: Capture, skip: int = 0) -> Side:
         raise NotComparableError(
             ComparisonProblem.NO_RUN, f"{capture.source} has no kernel in its steps: record more of the program"
         )
-    run = pd.DataFrame({"run_id": [CAPTURE_RUN], "status": ["ok"]})
+    run = pd.DataFrame({"run_id": [CAPTURE_RUN], "status": ["ok"], "nsys": [capture.nsys_version]})
     return Side(
         label=capture.source,
         is_capture=True,

@@ -421,3 +421,16 @@ def test_whatever_a_field_holds_a_trace_is_read_or_refused(tmp_path, odd):
             assert "x.json" in str(error)
         else:
             assert all(what.isprintable() for what in (*capture.missing, *capture.problems))
+
+
+def test_a_trace_next_to_a_capture_of_nsys_is_said(tmp_path):
+    export = Export()
+    export.push("forward", 0, 1000)
+    export.launch(100)
+    trace = Trace()
+    trace.annotate("forward", 0, 1)
+    trace.launch(0.1, 0.5)
+    paths = export.sqlite(tmp_path / "x.sqlite"), trace.write(tmp_path / "x.json")
+    made = judge.compare(*map(load_sides.load_side, paths), noise.SHIPPED)
+    assert made.alignment.settings["nsys"][1] == "not used"
+    assert "nsys" in compare_formats.as_text(made, [], 0)
