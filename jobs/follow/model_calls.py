@@ -114,6 +114,12 @@ def describe_calls(calls: list[NotedCall], made_autocast: str) -> dict[str, Any]
     return facts | {"inputs": first.inputs, "training": first.trains}
 
 
+def add_up_batches(calls: list[NotedCall]) -> tuple[int, int]:
+    """Return tokens and samples of the calls that a step's batch is made of."""
+    samples, tokens = (sum(numbers) for numbers in zip(*(call.batch for call in calls)))
+    return tokens, samples
+
+
 class StepCalls:
     """The calls of a step so far. trained: ids of the models that were trained in any step. batches: tokens and samples
     of the captured steps."""
@@ -154,8 +160,7 @@ class StepCalls:
         self.trained |= {id(call.module) for call in chosen if call.trains}
         facts: dict[str, Any] = {"forwards": len(chosen), "trained_models": len(self.trained)}
         if chosen and is_captured:
-            sequences, tokens = (sum(numbers) for numbers in zip(*(call.batch for call in chosen)))
-            self.batches.append((tokens, sequences))
+            self.batches.append(add_up_batches(chosen))
             tokens, sequences = median_low(self.batches)
             facts |= {"sequences": sequences, "tokens": tokens, "num_batches": len(set(self.batches))}
             if not self.is_described:
