@@ -50,10 +50,13 @@ class EndingOptimizer:
         self.uses: list[Use] = []
         self.chosen: Use | None = None
         self.thread = 0
+        self.is_paused = False  # what steps are optimizers of the follower's own
 
     def counts(self, optimizer: Optimizer) -> bool:
         """Return whether an update counts: of several threads that train at once only those of the first do, until it
         has ended."""
+        if self.is_paused:
+            return False
         if self.thread not in sys._current_frames():
             self.thread = get_ident()
         if self.thread != get_ident():

@@ -122,9 +122,7 @@ class Follower:
 
     def advance(self) -> None:
         """Advance to the next step, which may be of another stage."""
-        if self.has_ended:
-            self.has_ended = False
-            self.say("the script caught SystemExit, by which it was to end: it goes on alone")
+        self.note_caught_end()
         self.facts["seen"] += 1
         self.num_steps += 1
         if self.facts["seen"] == 1:
@@ -283,6 +281,11 @@ class Follower:
         self.has_ended = True
         self.say(f"{self.facts['seen']} steps were followed, the script ends here")
         raise SystemExit(0)
+
+    def note_caught_end(self) -> None:
+        if self.has_ended:
+            self.has_ended = False
+            self.say("the script caught SystemExit, by which it was to end: it goes on alone")
 
     @property
     def kind_of_step(self) -> tuple[str, int]:
@@ -541,7 +544,7 @@ class Follower:
             return
         self.num_updates += 1
         if self.stage is Stage.DONE and not (self.is_counting or self.facts["stage"] == MIXED):
-            return
+            return self.note_caught_end()
         if optimizer not in self.ending.known:
             self.optimized |= {id(parameter) for parameter in list_parameters(optimizer)}
         use = self.ending.note_update(optimizer)
@@ -557,8 +560,7 @@ class Follower:
             self.facts["loops"] = self.ending.count_loop()
             if self.facts["loops"][0]["num"] >= self.num_needed and not self.plan.goes_on:
                 self.end_script()
-        ends_steps = self.plan.step in ("auto", "optimizer") and self.captures.step_graph is None
-        if self.stage is Stage.DONE or not ends_steps:
+        if self.stage is Stage.DONE or self.captures.step_graph or self.plan.step not in ("auto", "optimizer"):
             return
         chosen = self.ending.chosen
         if chosen is not None and self.stage in (Stage.SKIPPED, Stage.TIMED) and self.ending.is_over(chosen):
@@ -570,8 +572,7 @@ class Follower:
                 if self.ending.is_least(use):
                     self.facts["seen"] = max(self.facts["seen"], len(use.updates))
                 return
-            self.num_steps = self.plan.skip - 1
-            self.facts["seen"] = self.plan.skip - 1
+            self.num_steps = self.facts["seen"] = self.plan.skip - 1
         if self.ending.chosen is use:
             if self.stage is Stage.CAPTURED and not self.calls.has_noted:
                 self.facts |= describe_parameters(list_parameters(optimizer)) | {"training": True}

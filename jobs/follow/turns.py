@@ -245,7 +245,11 @@ class TurnsFollower(Follower):
     def measure_parts(self, parts: Sequence[Any]) -> Steps:
         """Return the times of parts of a step, each alone, as `PartsMeasurement` does."""
         self.synchronize()
-        times = PartsMeasurement(self.recorder.numbers if self.recorder else {}).measure(parts)
+        self.ending.is_paused = True
+        try:
+            times = PartsMeasurement(self.recorder.numbers if self.recorder else {}).measure(parts)
+        finally:
+            self.ending.is_paused = False
         yield
         return times
 
