@@ -226,7 +226,7 @@ def test_every_command_has_help(user, name):
     assert "Usage" in user.run(name, "--help")
 
 
-@parametrize_cases(pytest.mark.long, others=pytest.mark.nightly)
+@parametrize_cases(pytest.mark.long, others=pytest.mark.nightly, chosen=(0,))
 def test_a_job_measures_and_makes_its_site_which_can_be_built_again(fake_worker, user):
     sweep = TINY | {"context_length": [8], "mode": ["forward"]}
     (user.folder / "tiny.yaml").write_text(yaml.safe_dump(sweep))
@@ -238,7 +238,7 @@ def test_a_job_measures_and_makes_its_site_which_can_be_built_again(fake_worker,
     assert page.is_file()
 
 
-@parametrize_cases(pytest.mark.long, others=pytest.mark.nightly)
+@parametrize_cases(pytest.mark.long, others=pytest.mark.nightly, chosen=(0,))
 def test_a_script_that_imports_packages_of_our_names_is_profiled_with_its_site(fake_nsys, user):
     (user.folder / "train.py").write_text(SCRIPT)
     user.run("profile", "--skip", "3", "--steps", "3", "--", sys.executable, "train.py")

@@ -115,6 +115,7 @@ def test_a_sentence_leaves_out_what_is_not_known_of_a_case():
     assert md.case(row, [*row]) == "xl, 512 tokens"
 
 
+@pytest.mark.long
 def test_two_gpus_are_said_and_counted(tmp_path):
     make_capture(tmp_path / "small_ctx128_train_step.sqlite", "train_step", processes=(1, 2))
     done = run(tmp_path, "--out", tmp_path / "answers", "--batch-size", 4)
@@ -140,6 +141,7 @@ def test_a_name_that_its_ranges_contradict_is_said(tmp_path):
     assert "is called train_step, but its steps are forward" in done.stderr
 
 
+@pytest.mark.long
 def test_a_range_that_matches_no_phase_is_named(tmp_path):
     made, at = Export(), 1_000
     for _ in range(3):
@@ -178,6 +180,7 @@ def test_what_is_missing_is_an_error_that_names_it(tmp_path):
     assert not (tmp_path / "answers").exists()
 
 
+@pytest.mark.long
 def test_a_damaged_capture_is_named_and_the_others_are_used(folder, tmp_path):
     (folder / "small_ctx256_forward.sqlite").write_bytes(b"no database")
     done = run(folder, "--out", tmp_path / "answers", "--handout", 2025)
@@ -193,6 +196,7 @@ def test_nothing_usable_is_damage(tmp_path):
     assert run(tmp_path / "empty", "--out", tmp_path / "answers").exit_code == ExitCode.USAGE
 
 
+@pytest.mark.long
 def test_a_folder_of_somebody_else_is_not_replaced(folder, tmp_path):
     out = tmp_path / "answers"
     assert run(folder, "--out", out, "--handout", 2025).exit_code == ExitCode.OK
@@ -212,6 +216,7 @@ def test_python_times_are_compared_with_nsys(folder, tmp_path):
     assert "Nsight Systems shows 1.25×" in page
 
 
+@pytest.mark.long
 def test_a_pass_that_is_timed_as_a_pass_and_as_a_step_counts_once(folder, tmp_path):
     times = [("forward", 0.004), ("step", 0.009)] * 3
     (folder / "timings.csv").write_text(
@@ -414,6 +419,7 @@ def test_a_table_is_cut_and_its_csv_is_not():
     assert len(md.table(rows, [Column("size", "model")])) == md.MOST_ROWS + 2
 
 
+@pytest.mark.long
 def test_a_results_folder_is_ingested_first(tmp_path):
     shutil.copytree(frozen.ONE_GPU, tmp_path / "recording")
     assert run(tmp_path / "recording", "--out", tmp_path / "answers").exit_code == ExitCode.OK

@@ -11,6 +11,8 @@ from tests.answers.answering import read_pages, read_table, run
 from tests.answers.class_captures import ADDCDIV, GEMM, make_capture, make_step
 from tests.capture.nsys_files import Export
 
+pytestmark = pytest.mark.long
+
 
 def select_runs(rec, keep):
     """Return the tables and the manifest of a recording with some of its runs."""

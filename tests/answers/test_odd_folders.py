@@ -12,6 +12,8 @@ from tests.answers.class_captures import FORWARD, GEMM, make_capture, make_step
 from tests.capture.nsys_files import Export
 from tests.capture.traces import make_training
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.parametrize(
     ("name", "known"),

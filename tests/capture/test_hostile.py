@@ -535,7 +535,7 @@ def test_what_is_on_the_disk_earns_the_check_more_time(tmp_path):
     assert full == pytest.approx(limits.CHECK_S + 0.1, rel=0.01) and hole < limits.CHECK_S + 0.01
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_the_check_of_a_large_file_takes_no_longer(tmp_path, assert_refused):
     """Rows of nine bytes, each with the default of 199 columns to be checked: 100 MB are 20 s of work."""
     path = tmp_path / "x.sqlite"

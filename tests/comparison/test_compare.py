@@ -318,6 +318,7 @@ def test_a_step_that_no_part_explains_is_said_to_be_one():
     assert not judge.compare(one_run, one_run, OF_ONE).pairs[0].is_unexplained
 
 
+@pytest.mark.long
 def test_kernels_that_vanished_and_appeared_are_named_in_all_forms():
     text, markdown = fp32_to_bf16().stdout, fp32_to_bf16("--format", "md").stdout
     assert re.search(

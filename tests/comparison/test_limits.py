@@ -1,5 +1,7 @@
 """A comparison says what limits each side, in the words of a run's page."""
 
+import pytest
+
 from profiler_job.analysis.comparison import print_comparison
 from profiler_job.analysis.comparison.compare_formats import as_text, describe_limits
 from profiler_job.analysis.insight import run_limit
@@ -10,6 +12,7 @@ from tests import frozen
 COMMON = "size=small,context_length=512,mode=train_step"
 
 
+@pytest.mark.long
 def test_a_pair_has_the_limits_that_the_pages_of_its_runs_have():
     rec = frozen.load("one_gpu")
     paths = dict.fromkeys(("first", "second"), frozen.ONE_GPU)

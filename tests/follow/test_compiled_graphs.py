@@ -145,7 +145,7 @@ called = torch.compile(model)
 """
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_to_follow_calls_compiles_nothing_again(tmp_path):
     """A broken model was compiled again in the first captured step, which took 8.7 s where others took 12 ms."""
     _, _, facts = run(tmp_path, CALLS_PARTS + TRAIN.replace("range(12)", "range(5)"))
@@ -245,7 +245,7 @@ called = model = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.GELU())
 """
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_compiled_optimizer_runs_compiled_in_followed_steps(tmp_path):
     """In a dispatch mode PyTorch would run it eagerly: other kernels than in measured steps."""
     source = COMPILED_UPDATE + TRAIN.replace("torch.optim.SGD", "Descent")

@@ -62,6 +62,7 @@ def rec():
     return frozen.load_study("optimizer")
 
 
+@pytest.mark.long
 def test_a_run_and_its_page_mean_the_same(rec, tmp_path):
     names = ("runs", "steps", "kernels", "api", "memops", "memory", "processes", "telemetry")
     tables = {name: getattr(rec, name) for name in names}

@@ -135,6 +135,7 @@ def test_plan_prints_the_runs_of_all_blocks(tmp_path):
     assert len(jobs("plan", "--sweep", file, "--only", "block=short").stdout.splitlines()) == 3
 
 
+@pytest.mark.long
 def test_shards_of_blocks_are_measured_merged_and_one_recording(tmp_path, fake_worker):
     file = tmp_path / "sweep.yaml"
     top = {key: value for key, value in TINY.items() if key != "context_length"} | {"mode": ["forward"]}

@@ -109,6 +109,7 @@ def started(tiny, tmp_path, fake_worker):
         process.stderr.close()
 
 
+@pytest.mark.long
 def test_plain_lines_without_a_terminal_then_status(run, tiny, tmp_path):
     done = run("--price-per-hour", "2")
     assert (done.returncode, done.stderr) == (0, "")

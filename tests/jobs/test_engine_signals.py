@@ -26,7 +26,7 @@ def descendants(pid):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("moment_s", [pytest.param(0.0, marks=pytest.mark.long), 0.2])
+@pytest.mark.parametrize("moment_s", [pytest.param(0.0, marks=pytest.mark.nightly), 0.2])
 def test_a_signal_to_workers_first_interrupts_and_fails_nothing(tiny, tmp_path, fake_nsys, moment_s):
     arguments = [
         "run",

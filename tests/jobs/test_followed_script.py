@@ -19,6 +19,7 @@ def test_losses_are_the_same_to_the_bit(followed, tmp_path):
     assert losses(printed) == losses(bare.stdout) and len(losses(printed)) == 30
 
 
+@pytest.mark.long
 def test_a_project_may_have_packages_of_our_names(followed, tmp_path):
     for name in ("jobs", "analysis", "follow", "module_ranges"):
         (tmp_path / name).mkdir()

@@ -70,7 +70,7 @@ def test_the_plan_simulates_its_memory_and_nothing_else_is_predicted(started_in)
     assert "at most" not in done.stdout
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_the_plan_says_where_memory_cannot_be_simulated(started_in, tmp_path):
     source = MODULE.replace("output.square().mean()", "output.mean() if output.mean() > 0 else output.sum()")
     (tmp_path / "uneven.py").write_text(source)
@@ -89,7 +89,11 @@ def test_the_plan_says_where_memory_cannot_be_simulated(started_in, tmp_path):
     [
         ({"widht": [64]}, "workload_axes.widht: my_models:build has no such parameter; it takes width, dropout"),
         ({"width": [64, 0.5]}, "workload_axes.width: should be int, as my_models:build says, not 0.5"),
-        ({"dropout": ["much"]}, "workload_axes.dropout: should be float, as my_models:build says, not 'much'"),
+        pytest.param(
+            {"dropout": ["much"]},
+            "workload_axes.dropout: should be float, as my_models:build says, not 'much'",
+            marks=pytest.mark.nightly,
+        ),
     ],
 )
 def test_an_option_that_it_does_not_take_is_refused(started_in, options, problem):
@@ -110,8 +114,12 @@ def test_the_doctor_says_so_too(started_in):
     "workload, problem",
     [
         ("nowhere.models:build", "ModuleNotFoundError: No module named 'nowhere'"),
-        ("my_models:absent", "AttributeError: module 'my_models' has no attribute 'absent'"),
-        ("broken:build", "ZeroDivisionError: division by zero"),
+        pytest.param(
+            "my_models:absent",
+            "AttributeError: module 'my_models' has no attribute 'absent'",
+            marks=pytest.mark.nightly,
+        ),
+        pytest.param("broken:build", "ZeroDivisionError: division by zero", marks=pytest.mark.nightly),
     ],
 )
 def test_one_that_cannot_be_imported_fails_and_says_why(started_in, tmp_path, workload, problem):

@@ -72,7 +72,7 @@ def test_one_command_measures_and_makes_the_recording_and_the_site(arguments, tm
     assert last["cost"] == pytest.approx(last["wall_s"], abs=0.1)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_report_that_fails_leaves_the_measurements_and_the_last_site_and_is_exit_70(arguments, mkdocs, tmp_path):
     assert jobs(*arguments).returncode == 0
     site = tmp_path / "results" / "site" / "index.html"
@@ -114,7 +114,7 @@ def test_a_failed_run_is_reported_and_still_exit_1(arguments, mkdocs, fake_worke
     assert (tmp_path / "results" / "site" / "index.html").exists()
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_run_that_cannot_be_read_when_the_recording_is_made_is_exit_1(arguments, mkdocs, tmp_path):
     mkdocs(FAST_MKDOCS)
     assert jobs(*arguments).returncode == 0
@@ -331,7 +331,7 @@ def test_a_crash_while_the_recording_is_made_keeps_the_last_one_and_is_told(tmp_
     assert (recording / "manifest.json").read_text() == "recordings"
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_damaged_recording_is_named_by_its_own_folder(tmp_path):
     given = [tmp_path / "mine" / "tiny", tmp_path / "mine" / "tiny-2"]
     for folder, manifest in zip(given, ("{}", "{")):

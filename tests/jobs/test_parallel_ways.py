@@ -121,6 +121,7 @@ def check_tensor_parallelism(found, num_ranks):
     assert found["reduced"] == NUM_REDUCED * NUM_LAYERS and found["silent"] == 0
 
 
+@pytest.mark.nightly
 def test_compiled_blocks_compile_once_and_have_the_same_losses(tmp_path):
     torch.compiler.reset()
     torch._dynamo.utils.counters.clear()

@@ -61,7 +61,7 @@ RANGED = (
 @pytest.mark.parametrize(
     "command",
     [
-        pytest.param(command, marks=pytest.mark.long if "-- " in command else pytest.mark.nightly)
+        pytest.param(command, marks=pytest.mark.long if "torchrun" in command else pytest.mark.nightly)
         for command in COMMANDS
     ],
 )

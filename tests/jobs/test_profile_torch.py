@@ -42,6 +42,7 @@ def test_without_nsys_a_script_leaves_a_trace_of_its_steps_with_phases_and_modul
     assert runs[["status", "profiled_steps"]].values.tolist() == [["ok", 0]]
 
 
+@pytest.mark.long
 def test_a_script_that_runs_the_profiler_itself_is_refused_with_what_to_do(profile):
     printed, code = ended(profile(OWN, "--collector", "torch"))
     assert code == 1

@@ -211,6 +211,7 @@ def test_a_script_with_samples_takes_no_steps_with_modules(followed):
     assert "9 steps were followed" in printed
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", ["0", "1"])
 def test_the_time_of_batches_is_measured_in_steps_without_a_profiler(followed, workers):
     slow = "collate_fn=lambda rows: (time.sleep(0.02), collate(rows))[1]"

@@ -101,6 +101,7 @@ def test_a_loop_before_the_first_update_is_said(followed):
     assert noted["optimizers"] == ["AdamW"] and len(describe_script(noted)) == 2
 
 
+@pytest.mark.long
 def test_prefill_and_decode_are_told_apart(followed):
     printed, code, noted = followed(GENERATES.replace("TEXTS", "5"))
     assert code == 0 and noted["stage"] == "done", printed

@@ -220,7 +220,10 @@ def pid_of_rank(timer: Timer, rank: int) -> int:
 @pytest.mark.long
 @pytest.mark.parametrize(
     "sent, status, said, timeout_s",
-    [(signal.SIGKILL, "machine", "killed", 120), (signal.SIGSTOP, "timeout", "no answer within", 30)],
+    [
+        pytest.param(signal.SIGKILL, "machine", "killed", 120, marks=pytest.mark.nightly),
+        (signal.SIGSTOP, "timeout", "no answer within", 30),
+    ],
 )
 def test_a_rank_that_is_killed_or_stalls_ends_the_run_and_leaves_no_process(tmp_path, sent, status, said, timeout_s):
     timer = Timer("cpu", (), 2)

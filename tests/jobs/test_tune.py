@@ -159,7 +159,7 @@ def test_a_script_that_takes_few_steps_is_started_again(tune, tmp_path):
     assert [step.change for step in read_tuning(tmp_path / "results" / "train-tune").ladder] == ["bf16", "fused_adamw"]
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_losses_of_a_script_that_draws_others_each_time_are_not_compared(tune, tmp_path):
     started = tune("--budget", "2", "--changes", "fused_adamw", seed="torch.seed()")
     printed, _ = started.communicate(timeout=HANGS_S)

@@ -35,6 +35,7 @@ def tune(folder, *options):
     )
 
 
+@pytest.mark.long
 def test_a_complete_result_is_printed_with_its_patch(tuned):
     done = tune(tuned)
     assert done.returncode == 0, done.stderr

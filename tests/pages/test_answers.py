@@ -285,6 +285,7 @@ def pages(rec):
     return dict(run_page.answers(**tables, checks=checks, predicted=recording_predictions.predictions(rec)))
 
 
+@pytest.mark.long
 def test_every_run_has_a_page_and_its_neighbours(rec, pages):
     assert set(pages) == set(rec.runs["run_id"])
     axes = {axis["name"]: axis for axis in pages["small-ctx512-fp32-naive-forward"].facts["axes"]}
@@ -380,6 +381,7 @@ def test_a_run_page_says_what_to_change_first(pages):
         assert 0 < most <= entry["ceiling_ns"]
 
 
+@pytest.mark.long
 def test_a_run_page_says_what_was_measured_before_what_is_predicted(rec):
     run_id = "small-ctx512-fp32-naive-train_step"
     measured = pd.DataFrame(

@@ -19,6 +19,8 @@ from profiler_job.jobs.contract.words import NOT_MEASURED
 from tests.page_words import read_page, read_shown, read_verdict
 from tests.synthetic import Recording, nsys_sums, recording
 
+pytestmark = pytest.mark.long
+
 BASE = recording(("small", "xl"), (128, 512), num_profiled=2, num_timed=3, oom={})
 RUNS = list(BASE.runs["run_id"])
 OPPOSITES = {
@@ -65,7 +67,6 @@ recordings = st.builds(
 )
 
 
-@pytest.mark.long
 @modest
 @given(recordings)
 def test_at_most_one_of_opposite_claims_holds(rec):
@@ -146,8 +147,14 @@ def forward_only(words):
     return words(keep(BASE, [run for run in RUNS if run.endswith("-forward")]))
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("lost", [run for run in RUNS if run.startswith(("small-ctx128", "xl-ctx512"))])
+@pytest.mark.parametrize(
+    "lost",
+    [
+        pytest.param(run, marks=() if run.startswith("xl") else pytest.mark.nightly)
+        for run in RUNS
+        if run.startswith(("small-ctx128", "xl-ctx512"))
+    ],
+)
 def test_a_deleted_run_is_not_measured_and_no_page_breaks(lost, words):
     pages = words(keep(BASE, [run for run in RUNS if run != lost]))
     mode = lost.rsplit("-", 1)[1]
@@ -156,14 +163,12 @@ def test_a_deleted_run_is_not_measured_and_no_page_breaks(lost, words):
     assert "not measured" in pages[page]
 
 
-@pytest.mark.long
 def test_no_runs_of_a_mode_leave_no_sentence_behind(words):
     pages = words(keep(BASE, [run for run in RUNS if run.endswith("train_step")]))
     assert "Not measured." in pages["forward-time"]
     assert "Python without a profiler, the shortest" not in pages["forward-time"]
 
 
-@pytest.mark.long
 def test_failed_runs_everywhere_still_make_a_report(words):
     failed = keep(BASE, [])
     failed.runs = BASE.runs.assign(status="failed", status_phase="warmup", status_message="boom")
@@ -172,7 +177,7 @@ def test_failed_runs_everywhere_still_make_a_report(words):
     assert not re.search(r"\d (ms|%)", re.sub(r"<[^>]+>", "", pages["forward-time"].split("How this was measured")[0]))
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_no_number_comes_from_a_run_that_ran_out_of_memory_even_where_some_were_recorded(tmp_path):
     runs = [run for run in RUNS if not run.endswith("forward_backward")]
     lost = "xl-ctx512-fp32-naive-train_step"
@@ -208,7 +213,6 @@ def test_no_mean_of_no_training_steps(whole, forward_only):
     assert "Mean over" not in forward_only["training-mix"]
 
 
-@pytest.mark.long
 def test_the_home_page_takes_its_verdicts_from_the_questions(whole):
     facts = home.answer(BASE.runs, BASE.manifest).facts
     assert facts["num_ok"] == len(RUNS)

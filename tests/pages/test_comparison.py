@@ -28,6 +28,8 @@ from tests.comparison.conftest import export
 from tests.comparison.test_compare import HOSTILE
 from tests.page_words import read_page, read_shown
 
+pytestmark = pytest.mark.long
+
 
 def recorded(label, slower=1.0, size="small"):
     """A made-up recording of two runs as a side, its kernels so much slower."""
@@ -309,7 +311,6 @@ def test_a_study_of_precision_is_compared_within():
     assert list(made) == ["precision-bf16"] and len(made["precision-bf16"].pairs) == 2
 
 
-@pytest.mark.long
 def test_the_page_of_a_cell_leads_to_that_of_the_other_recording_and_the_overview_to_all(tmp_path):
     main, twin = recorded_as("fp32", "fp32", "2026-11-01"), recorded_as("bf16", "bf16", "2026-11-02")
     shipped = make_comparisons([main, twin])

@@ -70,7 +70,7 @@ def test_a_recording_is_not_held_against_itself(first):
     assert not [key for key, claim in answer.claims.items() if claim.holds]
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize("others", [[], ["h200-fp32"]], ids=["alone", "with the first"])
 def test_a_page_with_nothing_to_compare_shows_nothing(tmp_path, others, first):
     """A second recording alone, or with no capture."""

@@ -17,6 +17,8 @@ from profiler_job.jobs.contract.messages import SILENT
 from tests import synthetic
 from tests.page_words import read_page
 
+pytestmark = pytest.mark.long
+
 STALLED = Path(__file__).parents[1] / "data" / "h200_stall"
 TABLES = ("runs", "steps", "ranges", "kernels")
 MEMORY = ("peak_allocated_bytes", "peak_reserved_bytes", "allocated_before_bytes", "allocated_after_bytes")
@@ -231,7 +233,6 @@ def test_what_is_said_follows_from_the_rows(answer):
     assert answer.claims["memory"].rows["memory_ratio"].max() == pytest.approx(0.5, rel=1e-6)
 
 
-@pytest.mark.long
 def test_a_gain_is_not_quoted_if_the_processes_of_a_step_disagree(rec, undrawn, tmp_path):
     study = dataclasses.replace(rec, steps=synthetic.time_twice(rec.steps, times=1.06))
     claims = page_context.ask(several_gpus.QUESTION, study).claims
@@ -281,7 +282,6 @@ def test_a_batch_that_is_divided_is_compared_with_the_one_gpu_that_has_all_of_it
     assert steps.loc[steps["batch_size"] == batch // 2, ["longer_ns", "slower_ns"]].isna().all(axis=None)
 
 
-@pytest.mark.long
 def test_what_another_exchange_gives_is_the_step_of_the_same_case_without_it(rec, undrawn, tmp_path):
     study = with_copies(rec, {"times": 0.8, "exchange": "keep"}, {"times": 1.1, "exchange": "prefetch"})
     study = dataclasses.replace(study, runs=study.runs.fillna({"exchange": "default"}))
@@ -316,7 +316,6 @@ def test_speed_ups_over_the_number_of_gpus_are_lines_of_each_way(rec):
     )
 
 
-@pytest.mark.long
 def test_all_reduces_alone_are_shown_by_size(rec, undrawn, tmp_path):
     """nccl-tests: the bus bandwidth of n ranks is 2 (n - 1) / n times the bytes of the message a second."""
     sizes = {"link_AllReduce/1048576": 40e9, "link_AllReduce/67108864": 290e9}
@@ -410,7 +409,6 @@ def test_that_another_set_of_gpus_timed_a_part_is_said_with_what_it_makes(rec):
     assert (said["num_elsewhere"], said["num_one"], said["at_once"]) == (2, 6, 1)
 
 
-@pytest.mark.long
 def test_sets_of_gpus_that_timed_runs_at_the_same_time_are_no_machine_after_another(rec, undrawn, tmp_path):
     """Three processes of each run, which two sets of GPUs measured at once."""
     study = timed_by(rec, ["a", "b", "a"])
@@ -424,7 +422,6 @@ def test_one_set_of_gpus_or_one_that_is_not_known_is_not_said(rec, gpus):
     assert not page_context.ask(several_gpus.QUESTION, timed_by(rec, gpus)).claims["places"].holds
 
 
-@pytest.mark.long
 def test_each_run_has_a_page_that_tells_its_ranks_apart(rec, tmp_path):
     """Linked from the question and from the page of all runs; of one GPU there is a strip of one block."""
     memory = pd.DataFrame(

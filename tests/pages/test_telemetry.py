@@ -78,6 +78,7 @@ def test_a_price_is_shown_with_its_day(tmp_path):
     assert "price of 1M tokens" in said and "2026" in said and "3.60" in said
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("price, shown", [(Price(3.6, date(2026, 1, 2)), True), (None, False)])
 def test_a_run_shows_what_its_tokens_cost_where_a_price_was_given(tmp_path, price, shown):
     rec = recording()

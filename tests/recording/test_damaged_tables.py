@@ -95,6 +95,7 @@ def test_such_a_recording_is_refused_with_a_line(recording, change):
         assert change in ("no steps", "no numbers of parameters") or done.exit_code != 0
 
 
+@pytest.mark.long
 def test_a_script_whose_batch_is_not_known_is_read(recording):
     """A GAN trains two models in a step."""
 

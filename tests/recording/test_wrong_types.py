@@ -15,6 +15,8 @@ from profiler_job.jobs.contract.layout import CALIBRATION, IN_FLIGHT, RECORD, SW
 from profiler_job.jobs.executor.sweep_runner import SweepRunner
 from tests.recording.test_verify import FIRST, PROTOCOL, RUNS, SECOND, results  # noqa: F401 a fixture
 
+pytestmark = pytest.mark.long
+
 WRONG = [None, "x", -1, 1e308, [], {}, [1], {"a": 1}, True]
 
 
@@ -116,14 +118,8 @@ def test_rates_that_are_none_are_measured_again(results, rates):  # noqa: F811
     assert json.loads((results.folder / CALIBRATION).read_text()) == ["measured"]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(RECORD, marks=pytest.mark.nightly),
-        pytest.param(TIMINGS, marks=pytest.mark.long),
-        pytest.param(SWEEP, marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", [RECORD, TIMINGS, SWEEP])
 def test_no_value_of_any_type_anywhere_is_a_traceback(results, tmp_path, name):  # noqa: F811
     shutil.copytree(results.folder, tmp_path / "kept")
     file = next((tmp_path / "kept").glob(f"{FIRST}/{name}"), tmp_path / "kept" / name)

@@ -31,7 +31,7 @@ def docs(written, tmp_path):
     return shutil.copytree(written, tmp_path / "docs")
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_files_that_did_not_change_keep_their_time(docs, rec):
     before = files(docs)
     (docs / "report" / "runs.md").write_text("old")

@@ -81,7 +81,9 @@ def test_runs_that_compare_losses_have_sections_without_times(report):
     assert " ms" not in sections and "timer" not in sections and "explore.html#" not in page
 
 
-@pytest.mark.parametrize(("sizes", "folds"), [(("small", "2.7B"), True), (("small",), False)])
+@pytest.mark.parametrize(
+    ("sizes", "folds"), [(("small", "2.7B"), True), pytest.param(("small",), False, marks=pytest.mark.nightly)]
+)
 def test_many_runs_are_folded_by_model_where_there_are_several(monkeypatch, tmp_path, undrawn, sizes, folds):
     monkeypatch.setattr(study_runs, "MANY", 2)
     study = study_of("optimizer")

@@ -18,7 +18,7 @@ def test_the_shipped_recordings_of_the_same_runs_are_a_history():
     assert [entry["commit"] for entry in made["entries"]] == ["d9d54b851022", "bb609d20d7df"]
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_every_name_is_printed_whole_and_no_change_is_said():
     done = run(locate("again"), locate("h200-fp32"))
     lines = done.stdout.splitlines()

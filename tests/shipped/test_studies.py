@@ -166,7 +166,7 @@ def none_finished(rec):
     return dataclasses.replace(rec, runs=rec.runs.assign(status="failed", status_phase="forward"), **none)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize("change", [timed_only, none_finished], ids=lambda change: change.__name__)
 @pytest.mark.parametrize(("main", "beside"), [("h200-fp32", ("compile", "optimizer", "precision")), ("optimizer", ())])
 def test_without_a_capture_only_what_was_timed_is_told(main, beside, change, tmp_path, monkeypatch):
