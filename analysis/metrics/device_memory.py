@@ -219,6 +219,22 @@ def plan(runs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def trace_step(runs: pd.DataFrame, most: int) -> pd.DataFrame:
+    """Predicted allocated memory during the second step of the run with the highest measured peak: `phase`, `change`
+    (allocations and releases since the step began) and `bytes`, with the run's `run_id`. At most about `most` rows,
+    each the highest of its neighbours in a phase; no rows where no run is predictable."""
+    known = select_predictable(runs)
+    known = known[(known["mode"] == "train_step") & (known["status"] == "ok") & known["peak_memory_bytes"].notna()]
+    if known.empty:
+        return pd.DataFrame(columns=["phase", "change", "bytes", "run_id"])
+    run = next(known.nlargest(1, "peak_memory_bytes").itertuples())
+    changes = pd.DataFrame(prediction.trace_second_step(infer_shape(run)), columns=["phase", "bytes"])
+    changes["change"] = range(1, len(changes) + 1)
+    buckets = [changes["phase"], changes["change"] // (len(changes) // most + 1)]
+    highest = changes.loc[changes.groupby(buckets)["bytes"].idxmax()]
+    return highest.sort_values("change").assign(run_id=run.run_id).reset_index(drop=True)
+
+
 def read_probes(memory: pd.DataFrame, figures: pd.DataFrame) -> pd.DataFrame:
     """One row per run: peak of each phase, the highest and its phase, reserved, activations, and bytes by use."""
     rows = per_rank.memory_by_phase(memory)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from profiler_job.jobs.contract.axes import AXES, find_default
 from profiler_job.jobs.contract.precisions import PRECISIONS
-from profiler_job.jobs.memory.caching_allocator import MIB, CachingAllocator, SimulatedMemoryError
+from profiler_job.jobs.memory.caching_allocator import MIB, Block, CachingAllocator, SimulatedMemoryError
 from profiler_job.jobs.memory.failure import Failure as Failure
 from profiler_job.jobs.memory.fake_steps import FakeStepError as FakeStepError
 from profiler_job.jobs.memory.fake_steps import Simulation as Simulation
@@ -77,6 +77,38 @@ def predict_outcome(shape: Shape, limit_bytes: float = inf) -> Outcome:
     except SimulatedMemoryError:
         return Outcome(peaks, allocator.peak_reserved, Failure(step, phase))
     return Outcome(peaks, allocator.peak_reserved, None)
+
+
+class TracingAllocator(CachingAllocator):
+    """An allocator that keeps what was allocated after each change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changes: list[int] = []
+
+    def allocate(self, num_bytes: int) -> Block:
+        block = super().allocate(num_bytes)
+        self.changes.append(self.allocated)
+        return block
+
+    def free(self, block: Block) -> None:
+        super().free(block)
+        self.changes.append(self.allocated)
+
+
+def trace_second_step(shape: Shape) -> list[tuple[str, int]]:
+    """Return the phase and the allocated bytes after each allocation and release of the second step, in order."""
+    allocator = TracingAllocator()
+    stepper = SimulatedStepper(shape, allocator)
+    changes: list[tuple[str, int]] = []
+    for _ in range(NUM_STEPS):
+        stepper.zero_grad()
+        changes.clear()
+        for phase, work in stepper.phases:
+            allocator.changes.clear()
+            work()
+            changes.extend((phase, allocated) for allocated in allocator.changes)
+    return changes
 
 
 def estimate_prediction_seconds(shapes: Iterable[Shape]) -> float:

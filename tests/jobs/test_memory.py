@@ -92,3 +92,11 @@ def test_the_peaks_of_recorded_runs_are_predicted():
     assert len(errors) == 12 and max(map(abs, errors.values())) < 0.01
     of_forward = [error for run_id, error in errors.items() if run_id.endswith("-forward")]
     assert of_forward == [0, 0, 0]
+
+
+def test_the_trace_of_a_step_peaks_in_each_phase_where_the_prediction_does():
+    run = next(run for run in SWEEP.runs if run.mode == "train_step")
+    peaks: dict[str, int] = {}
+    for phase, allocated in memory.trace_second_step(memory.infer_shape(run)):
+        peaks[phase] = max(allocated, peaks.get(phase, 0))
+    assert peaks == memory.predict_peaks(run, 1)

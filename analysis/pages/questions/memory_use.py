@@ -18,6 +18,8 @@ from profiler_job.jobs.contract.words import NOT_MEASURED
 from profiler_job.jobs.memory import estimate_usable_bytes
 
 STUDY = "memory"
+MOST_POINTS = 600
+"""Of the chart over a step."""
 
 ROUNDED_PARAMETER_BYTES = (16, 17)
 """A parameter, its gradient and its two moments take 16 bytes in FP32, and the allocator rounds up."""
@@ -57,7 +59,7 @@ class MemoryUseData:
     """Of runs without a cap: `cells`, one row per case with what its memory held, and `fits`, where each cell fits. Of
     capped runs: `fates`, how each ended. Predicted against measured: `errors` of this study and the main recording,
     `elsewhere` of other studies; apart from both, the `excess` of `followers`, and the `casts` of autocast. `plan`:
-    what fits, of sizes that were not measured, too. `by` names a case."""
+    what fits, of sizes that were not measured, too. `trace`: of one step, predicted. `by` names a case."""
 
     by: list[str]
     cells: pd.DataFrame
@@ -68,6 +70,7 @@ class MemoryUseData:
     excess: pd.DataFrame
     casts: pd.DataFrame
     plan: pd.DataFrame
+    trace: pd.DataFrame
 
     @property
     def oom(self) -> pd.DataFrame:
@@ -103,6 +106,7 @@ def _frames(
         excess=device_memory.excess_of(others[others["after_compiled"]], studies),
         casts=device_memory.count_kept_casts(elsewhere, studies),
         plan=device_memory.plan(pd.concat([here, others[~others["after_compiled"]]], ignore_index=True)),
+        trace=device_memory.trace_step(known[known[CAP] == 0], MOST_POINTS),
     )
 
 
@@ -131,6 +135,7 @@ def _facts(frames: MemoryUseData) -> dict[str, Any]:
         "context_assumed": prediction.CUDA_CONTEXT_BYTES,
         "context": context.median() if len(context) else None,
         "num_context": len(context),
+        "has_trace": len(frames.trace) > 0,
     }
 
 
@@ -341,8 +346,21 @@ def _charts(frames: MemoryUseData) -> list[Chart]:
             _title_of_peak(parts, frames.by),
             parts,
             options=options,
-        )
+        ),
+        *_chart_over_a_step(frames.trace),
     ]
+
+
+def _chart_over_a_step(trace: pd.DataFrame) -> list[Chart]:
+    if trace.empty:
+        return []
+    rows = trace.assign(series=trace["phase"], x=trace["change"], y=trace["bytes"] / 2**30)
+    highest = rows.loc[rows["y"].idxmax()]
+    title = f"{highest['run_id']}: allocated over a step, predicted; the peak of {highest['y']:.3g} GiB lies in "
+    title += str(highest["phase"])
+    order = [phase for phase in ranges.PHASES if (rows["phase"] == phase).any()]
+    axes = {"x_title": "allocations and releases since the step began", "y_title": "GiB"}
+    return [Chart("over-a-step", "traces", title, rows, options={"order": order, **axes})]
 
 
 def _title_of_peak(parts: pd.DataFrame, by: list[str]) -> str:

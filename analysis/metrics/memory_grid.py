@@ -1,0 +1,100 @@
+"""Predicted memory of a grid of cases, for the page's calculator: a page cannot run the simulated step.
+
+`python -m profiler_job.analysis.metrics.memory_grid FILE` predicts all cases anew (a minute) and writes them as a
+script, which a page that was opened from a file can load, too. A test predicts some of them again.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+from profiler_job.analysis.metrics.device_memory import PLANNED
+from profiler_job.jobs.memory import (
+    CUDA_CONTEXT_BYTES,
+    GIB,
+    VOCAB_SIZE,
+    estimate_usable_bytes,
+    find_failure,
+    infer_shape,
+    predict_peak_bytes,
+)
+
+MODES = {"train_step": "training step", "forward": "forward only"}
+PRECISIONS = {"bf16": "BF16 (autocast)", "fp32": "FP32"}
+ATTENTIONS = {"sdpa": "fused", "naive": "eager"}
+CONTEXTS = (128, 256, 512, 1024, 2048, 4096)
+BATCHES = (1, 2, 4, 8, 16, 32, 64)
+GPUS_GB = (16, 24, 40, 48, 80, 141)
+"""Memory of GPUs in GB, as sold."""
+CALL = "showMemoryGrid"
+
+
+class Cell(NamedTuple):
+    """mib: what the process needs at its peak, CUDA context included, in MiB. fits: the place in GPUS_GB of the
+    smallest GPU on which neither of the first two steps runs out; len(GPUS_GB) where none is large enough."""
+
+    mib: int
+    fits: int
+
+
+def list_choices() -> dict[str, dict[str, str]]:
+    """Return the labels of each choice's values, in the order in which the cells have them."""
+    sizes = sorted(PLANNED, key=lambda name: PLANNED[name].num_parameters(VOCAB_SIZE))
+    millions = {name: PLANNED[name].num_parameters(VOCAB_SIZE) / 1e6 for name in sizes}
+    return {
+        "size": {name: f"{name} ({number:,.0f} M parameters)" for name, number in millions.items()},
+        "context_length": {str(context): f"{context:,}" for context in CONTEXTS},
+        "mode": MODES,
+        "precision": PRECISIONS,
+        "attention": ATTENTIONS,
+    }
+
+
+def predict_cell(size: str, context: int, mode: str, precision: str, attention: str, batch: int) -> Cell:
+    run: Any = SimpleNamespace(
+        **PLANNED[size]._asdict(),
+        context_length=context,
+        batch_size=batch,
+        mode=mode,
+        precision=precision,
+        attention=attention,
+        optimizer="fused",
+        vocab_size=VOCAB_SIZE,
+        accumulation=1,
+    )
+    shape = infer_shape(run)
+    too_small = [gb for gb in GPUS_GB if find_failure(shape, estimate_usable_bytes(gb))]
+    return Cell(round((predict_peak_bytes(run) + CUDA_CONTEXT_BYTES) * 1024 / GIB), len(too_small))
+
+
+def list_cases() -> Iterator[tuple[Any, ...]]:
+    """Yield the arguments of `predict_cell`, the batch changing first and the model last."""
+    sizes, _, modes, precisions, attentions = (list(labels) for labels in list_choices().values())
+    yield from product(sizes, CONTEXTS, modes, precisions, attentions, BATCHES)
+
+
+def predict_grid() -> dict[str, Any]:
+    cells = [predict_cell(*case) for case in list_cases()]
+    choices = {name: list(labels.items()) for name, labels in list_choices().items()}
+    return {
+        "choices": choices,
+        "batches": BATCHES,
+        "gpus": GPUS_GB,
+        "mib": [cell.mib for cell in cells],
+        "fits": "".join(str(cell.fits) for cell in cells),
+    }
+
+
+def read_grid(path: Path) -> dict[str, Any]:
+    """Read what `predict_grid` returned from the script at `path`."""
+    grid: dict[str, Any] = json.loads(path.read_text().removeprefix(f"{CALL}(").removesuffix(");\n"))
+    return grid
+
+
+if __name__ == "__main__":
+    content = json.dumps(predict_grid(), separators=(",", ":"))
+    Path(sys.argv[1]).write_text(f"{CALL}({content});\n")
