@@ -1,5 +1,5 @@
-"""Strips of the timeline: what one GPU runs while it works on one block of the model, and its gaps; of several ranks
-what each runs in a step.
+"""Strips of the timeline: what one GPU runs while it works on one block of the model, and its gaps; a step on the CPU
+and the GPU; of several ranks what each runs in a step.
 
 A pixel has the colour of the family that takes most of it, or none where the GPU idles for most of it. Of short kernels
 that are far from each other every few pixels have one, as many as their time takes. So a strip is a few hundred bytes
@@ -7,6 +7,8 @@ for each family, however many kernels there are.
 """
 
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +19,9 @@ from profiler_job.analysis.render import text
 from profiler_job.jobs.contract import ranges
 
 PIXELS = 700
+NUM_SERIES = 4
+"""Colours of series that the theme has."""
+LAUNCH_COLOUR = {"launch": "chart-faint"}
 _NUMBERED = re.compile(rf"^(?:.*?/)?(?:{ranges.BLOCK_PREFIX}\d+|[^/]*\.\d+)(?=/|$)")
 """The path of a block: up to the first name with a number."""
 
@@ -46,6 +51,19 @@ class Lanes(NamedTuple):
     span_ns: int
     lanes: list[Lane]
     families: list[str]
+
+
+class StepLanes(NamedTuple):
+    """Strips of one step on the CPU and the GPU, by one clock, `span_ns` long. The CPU has launched all after
+    `launched_ns`; the GPU idles for the part `idle` of the step. `phases`: on the CPU, each coloured as the series of
+    its place; `families` that can be seen on the GPU."""
+
+    span_ns: int
+    launched_ns: int
+    idle: float
+    phases: list[str]
+    families: list[str]
+    lanes: list[Lane]
 
 
 COMMUNICATION = "communication"
@@ -94,6 +112,36 @@ def draw_ranks(kernels: pd.DataFrame, memops: pd.DataFrame, labels: dict[str, st
     return Lanes(len(ranks), end - begin, lanes, list(seen))
 
 
+def draw_step(
+    host_ranges: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame, labels: dict[str, str]
+) -> StepLanes | None:
+    """Strips of one step of one rank: its phases and launches on the CPU, and what the GPU runs. Where the profiler's
+    GPU times are too early against the CPU's, they are moved as in `timeline.trace_step`. None of several ranks,
+    without phases on the CPU, and without launches. labels: of families, by key."""
+    named = host_ranges.assign(family=host_ranges["name"].astype(str))
+    named = named[named["family"].isin(ranges.ALL_PHASES)]
+    calls = kernels[kernels["launch_end_ns"] > kernels["launch_ns"]]
+    if not len(named) or not len(calls) or kernels["rank"].nunique() > 1:
+        return None
+    launches = pd.DataFrame({"start_ns": calls["launch_ns"], "end_ns": calls["launch_end_ns"], "family": "launch"})
+    launches = launches.drop_duplicates()
+    operations = _operations(kernels, memops, labels)
+    waits = [(of["start_ns"] - of["launch_ns"]).min() for of in (kernels, memops) if len(of)]
+    shift = max(0, -int(min(waits)))
+    operations = operations.assign(start_ns=operations["start_ns"] + shift, end_ns=operations["end_ns"] + shift)
+    begin = int(min(named["start_ns"].min(), launches["start_ns"].min()))
+    end = int(max(named["end_ns"].max(), operations["end_ns"].max()))
+    phases = list(dict.fromkeys(named.sort_values("start_ns")["family"]))
+    phase_labels, launch_labels = {name: name for name in phases}, {"launch": "launches of kernels"}
+    colours = {name: f"series-{place % NUM_SERIES}" for place, name in enumerate(phases)}
+    on_cpu, _, _ = _drawn(named, begin, end, "Phases on the CPU in one step", phase_labels, colours)
+    launching, _, _ = _drawn(launches, begin, end, "Launches on the CPU in one step", launch_labels, LAUNCH_COLOUR)
+    on_gpu, families, filled = _drawn(operations, begin, end, "What the GPU runs in one step", labels)
+    lanes = [Lane("CPU: phases", on_cpu), Lane("CPU: launches of kernels", launching), Lane("GPU", on_gpu)]
+    idle = round(1 - float(filled.sum(axis=0).clip(max=1).mean()), 6)
+    return StepLanes(end - begin, int(launches["end_ns"].max()) - begin, idle, phases, families, lanes)
+
+
 def _operations(kernels: pd.DataFrame, memops: pd.DataFrame, labels: dict[str, str]) -> pd.DataFrame:
     """Kernels, copies and fills with their family, `other` where that has no label."""
     shown = ["device", "rank", "start_ns", "end_ns", "family"]
@@ -103,17 +151,25 @@ def _operations(kernels: pd.DataFrame, memops: pd.DataFrame, labels: dict[str, s
 
 
 def _drawn(
-    operations: pd.DataFrame, begin: int, end: int, label: str, labels: dict[str, str]
+    operations: pd.DataFrame,
+    begin: int,
+    end: int,
+    label: str,
+    labels: dict[str, str],
+    colours: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Markup, list[str], np.ndarray]:
-    """Picture of `operations` from begin to end, the families that can be seen, and `_filled`."""
+    """Picture of `operations` from begin to end, the families that can be seen, and `_filled`. colours: variables
+    for rows that have no family of kernels."""
     names, filled = _filled(operations[(operations["end_ns"] > begin) & (operations["start_ns"] < end)], begin, end)
     leading = np.full(PIXELS, -1)
     if names:
         leading = np.where(_choose_pixels(filled.sum(axis=0)), filled.argmax(axis=0), -1)
     families = [name for i, name in enumerate(names) if (leading == i).any()]
     bars = Markup("").join(
-        Markup('<path stroke="var(--family-{})" d="{}"><title>{}</title></path>').format(
-            name, _runs(leading == names.index(name)), text.escape(labels.get(name, name))
+        Markup('<path stroke="var(--{})" d="{}"><title>{}</title></path>').format(
+            colours.get(name, f"family-{name}"),
+            _runs(leading == names.index(name)),
+            text.escape(labels.get(name, name)),
         )
         for name in families
     )

@@ -153,11 +153,12 @@ def write_timelines(rec: store.Recording, site: Site, *, in_full: Collection[str
         num_ranks = kernels["rank"].nunique()
         ranges, kernels, memops = _select_one_clock(ranges, kernels, memops)
         launched, moved = (of[of["step"] == step] for of in (kernels, memops))
-        said: dict[str, Any] = {"step": step + 1, "strip": None}
+        said: dict[str, Any] = {"step": step + 1, "strip": None, "in_step": None}
         said["is_of_one_machine"] = kernels["rank"].nunique() < num_ranks
         said["lanes"] = strip.draw_ranks(launched, moved, dict(site.families))
         if said["lanes"] is None:
             said["strip"] = strip.draw_block(launched, moved, dict(site.families))
+            said["in_step"] = strip.draw_step(ranges[ranges["step"] == step], launched, moved, dict(site.families))
         if has_files := str(run_id) in in_full:
             trace = timeline.trace_step(names[str(run_id)], step, ranges, kernels, memops)
             files = {}
@@ -165,7 +166,7 @@ def write_timelines(rec: store.Recording, site: Site, *, in_full: Collection[str
                 path = f"report/timelines/{file_name(run_id)}.{viewer}.json.gz"
                 files[viewer] = {"path": path, "bytes": site.write_asset(path, timeline.pack(document))}
             said |= {"shift": trace.shift, "files": files}
-        if has_files or said["strip"] or said["lanes"]:
+        if has_files or said["strip"] or said["lanes"] or said["in_step"]:
             written[run_id] = said
     return written
 

@@ -188,7 +188,7 @@
     const rows = strips.flatMap((strip) => {
       const ns = Number(figure.dataset.ns) / strip.viewBox.baseVal.width;
       const of = (path) => [...path.getAttribute("d").matchAll(/M(\d+) 5h(\d+)/g)].map(([, from, length]) => [
-        strip.getAttribute("aria-label"), path.getAttribute("stroke").replace(/^.*--family-|\)$/g, ""),
+        strip.getAttribute("aria-label"), /--family-(.*)\)/.exec(path.getAttribute("stroke"))?.[1] ?? path.querySelector("title").textContent,
         Math.round(from * ns), Math.round(length * ns)]);
       return [...strip.querySelectorAll("path")].flatMap(of).sort((a, b) => a[2] - b[2]);
     });

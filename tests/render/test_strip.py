@@ -84,3 +84,41 @@ def test_short_kernels_far_from_each_other_are_no_empty_strip(share):
     svg = str(strip.draw_block(kernels(*short), NO_MEMOPS, LABELS).svg)
     drawn = sum(int(length) for length in re.findall(r"M\d+ 5h(\d+)", svg))
     assert drawn == pytest.approx(share / 100 * strip.PIXELS, rel=0.05) and len(svg) < 3000
+
+
+def place_step(shift=0):
+    """Ranges and kernels of a step: forward and backward last 400 ns each on the CPU, and the GPU runs 100 to 950 but
+    for a gap of 250. shift: by which the GPU's times are early."""
+    named = pd.DataFrame(
+        [("step", 0, 800), ("forward", 0, 400), ("backward", 400, 800), ("block_0", 0, 300)],
+        columns=["name", "start_ns", "end_ns"],
+    )
+    launched = kernels(("block_0/ffn", "gemm", 100, 500), ("block_0/norm", "copy", 750, 950))
+    launched["launch_ns"], launched["launch_end_ns"] = [50, 600], [90, 640]
+    launched[["start_ns", "end_ns"]] -= shift
+    return named, launched
+
+
+def test_a_step_has_lanes_of_the_cpu_and_the_gpu():
+    named, launched = place_step()
+    lanes = strip.draw_step(named, launched, NO_MEMOPS, LABELS)
+    assert (lanes.span_ns, lanes.launched_ns) == (950, 640)
+    assert (lanes.phases, lanes.families) == (["forward", "backward"], ["gemm", "copy"])
+    assert lanes.idle == pytest.approx(350 / 950, abs=0.01)
+    on_cpu, launching, on_gpu = (str(lane.svg) for lane in lanes.lanes)
+    assert "var(--series-0)" in on_cpu and "var(--series-1)" in on_cpu and "<title>forward</title>" in on_cpu
+    assert "<title>launches of kernels</title>" in launching and launching.count("M") == 2
+    assert "var(--family-gemm)" in on_gpu and "var(--family-copy)" in on_gpu
+
+
+def test_a_gpu_whose_times_are_early_is_moved_behind_its_launches():
+    named, launched = place_step(shift=75)  # the first kernel would begin 25 ns before its launch
+    lanes = strip.draw_step(named, launched, NO_MEMOPS, LABELS)
+    assert lanes.span_ns == 950 - 75 + 25
+
+
+def test_a_step_without_phases_or_launches_or_of_several_ranks_has_no_lanes():
+    named, launched = place_step()
+    assert strip.draw_step(named.head(1), launched, NO_MEMOPS, LABELS) is None
+    assert strip.draw_step(named, launched.assign(launch_end_ns=0), NO_MEMOPS, LABELS) is None
+    assert strip.draw_step(named, launched.assign(rank=[0, 1]), NO_MEMOPS, LABELS) is None
