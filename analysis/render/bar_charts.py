@@ -8,6 +8,7 @@ import pandas as pd
 
 from profiler_job.analysis.render.chart_parts import (
     CONTROL,
+    LABEL_SLACK,
     NARROW,
     RULE,
     TEXT,
@@ -21,6 +22,8 @@ from profiler_job.analysis.render.chart_parts import (
 )
 from profiler_job.jobs.contract.quantities import Kind, format_quantity, format_share, format_time
 
+MOST_PANELS, BETWEEN_PANELS = 3, 12
+"""Panels in a row, and pixels between them."""
 NUMBER = 42
 """Pixels of a number in a bar."""
 
@@ -276,24 +279,53 @@ def bars_with_marks(
     order: Sequence[str],
     unit: str,
     hollow: str = "",
-) -> alt.LayerChart:
+    panels: int = 0,
+) -> alt.LayerChart | alt.ConcatChart:
     """One bar per case from zero to the `value` of the first `series`, or of the series `hollow`, and a stroke at that
     of each of the others, the later the thinner. A bar's number is in it, where no reader takes it for the number of a
-    stroke, or right of all if the bar is short."""
+    stroke, or right of all if the bar is short. panels: so many of the columns of `by` name a panel, on one scale with
+    all others; panels share a row where there is room."""
     data = pd.DataFrame({"label": case_label(rows, by), "series": rows["series"], "value": rows["value"]})
+    data["bar"] = case_label(rows, list(by)[panels:])
     data["text"] = [format_quantity("ratio", value) for value in data["value"]]
     data["title"] = [f"{a}, {s}: {t}" for a, s, t in zip(data["label"], data["series"], data["text"], strict=True)]
     data["furthest"] = data.groupby("label")["value"].transform("max")
+    columns = MOST_PANELS if panels and width > NARROW else 1
+    named = data.assign(label=data["bar"])
+    wide = plot_width(named, (width + (columns - 1) * (LABEL_SLACK - BETWEEN_PANELS)) // columns)
+    if not panels:
+        return _draw_bars_with_marks(data, drawing, width, wide, order, unit, hollow)
+    panel_of, most = case_label(rows, list(by)[:panels]), data["value"].max()
+    drawn_panels: list[alt.LayerChart] = []
+    for name, of_panel in data.groupby(panel_of, sort=False):
+        above = unit if len(drawn_panels) < columns else ""
+        panel = _draw_bars_with_marks(of_panel, drawing, width, wide, order, above, hollow, most)
+        title = alt.TitleParams(str(name), anchor="start", fontSize=12, color=drawing[TEXT], frame="group")
+        drawn_panels.append(panel.properties(title=title))
+    return alt.concat(*drawn_panels, columns=columns, spacing=BETWEEN_PANELS)
+
+
+def _draw_bars_with_marks(
+    data: pd.DataFrame,
+    drawing: Drawing,
+    width: int,
+    wide: int,
+    order: Sequence[str],
+    unit: str,
+    hollow: str,
+    most: float = 0,
+) -> alt.LayerChart:
+    """The bars of `data` on a plot `wide` pixels wide, whose scale reaches to `most` or the largest of their values."""
     bars = data[data["series"].isin([order[0], hollow])]
     marks = (drawing.data(data[data["series"] == name]) for name in order[1:])
-    y = alt.Y("label:N", sort=list(dict.fromkeys(data["label"])), title=None, axis=category_axis(drawing, width))
-    top = 1.12 * data["value"].max()
+    y = alt.Y("bar:N", sort=list(dict.fromkeys(data["bar"])), title=None, axis=category_axis(drawing, width))
+    top = 1.12 * (most or data["value"].max())
     scale = alt.Scale(domain=[0, top], nice=False)
     x, beyond = (
-        alt.X(f"{name}:Q", scale=scale, axis=value_axis(drawing, ",~f", 5), title=unit)
+        alt.X(f"{name}:Q", scale=scale, axis=value_axis(drawing, ",~f", 5 if wide > NARROW else 3), title=unit or None)
         for name in ("value", "furthest")
     )
-    wide, high = plot_width(data, width), alt.Step(15)
+    high = alt.Step(15)
     colour = drawing["--series-0"]
     outline = {"fill": "transparent", "stroke": colour, "strokeWidth": 1.5, "strokeDash": [4, 2]}
     measured = [

@@ -55,7 +55,7 @@ def specification(kind: str, rows: pd.DataFrame, drawing: Drawing, width: int, *
     return document | {"datasets": drawing.datasets, "config": CONFIG}
 
 
-KINDS: dict[str, Callable[..., alt.LayerChart]] = {
+KINDS: dict[str, Callable[..., alt.LayerChart | alt.ConcatChart]] = {
     "dumbbell": dumbbell,
     "stacked_shares": stacked_shares,
     "stacked_times": stacked_times,

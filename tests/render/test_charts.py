@@ -110,6 +110,24 @@ def test_a_hollow_bar_says_why_and_has_its_number(tmp_path):
     assert hollow["mark"]["fill"] == "transparent" and hollow["mark"]["stroke"] == filled["mark"]["color"]
 
 
+@pytest.mark.parametrize(("width", "beside"), [(chart_parts.WIDE, 3), (chart_parts.NARROW, 1)])
+def test_bars_of_several_cases_are_panels_on_one_scale(width, beside):
+    rows = pd.DataFrame([("a", "TF32", 2.0), ("a", "BF16", 4.0), ("b", "TF32", 8.0)], columns=["size", "rung", "value"])
+    options = {"by": ["size", "rung"], "order": ["measured"], "unit": "times as fast", "panels": 1}
+    rows = rows.assign(series="measured")
+    drawn_as = charts.specification("bars_with_marks", rows, chart_parts.Drawing(), width, **options)
+    assert drawn_as["columns"] == beside
+    first, second = drawn_as["concat"]
+    assert [panel["title"]["text"] for panel in (first, second)] == ["a", "b"]
+    scales = [panel["layer"][0]["encoding"]["x"]["scale"]["domain"] for panel in (first, second)]
+    assert scales[0] == scales[1] and scales[0][1] > 8
+    bars = drawn_as["datasets"][first["layer"][0]["data"]["name"]]
+    assert [(bar["bar"], bar["title"]) for bar in bars] == [
+        ("TF32", "a · TF32, measured: 2.00×"),
+        ("BF16", "a · BF16, measured: 4.00×"),
+    ]
+
+
 @pytest.mark.parametrize("width", [chart_parts.WIDE, chart_parts.NARROW])
 def test_bars_of_times_have_one_scale_in_ms(width):
     rows = pd.DataFrame([["a", "gemm", 30e6], ["a", "copy", 10e6], ["b", "gemm", 4e6], ["b", "copy", 1.0]])

@@ -492,8 +492,12 @@ def _charts(frames: LadderData) -> list[Chart]:
         f"All changes together make a training step {ratios_of(together['speedup'])} as fast, in {len(together)} cases"
     )
     rows["rung"] = rows["rung"].replace(IN_CHART)
-    options = {"by": [*CASE, "rung"], "order": [MEASURED, PREDICTED, HINDSIGHT], "unit": "times as fast as FP32"}
-    options["hollow"] = SLOWER_HOST
+    options: dict[str, Any] = {
+        "by": [*CASE, "rung"],
+        "order": [MEASURED, PREDICTED, HINDSIGHT],
+        "unit": "times as fast as FP32",
+    }
+    options |= {"hollow": SLOWER_HOST, "panels": len(CASE)}
     return [
         Chart(
             "ladder",
