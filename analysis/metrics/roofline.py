@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from profiler_job.analysis.metrics import run_grid, timing
+from profiler_job.analysis.metrics import kernel_time, run_grid, timing
 from profiler_job.analysis.metrics.ordering import place, sort_stably
 from profiler_job.analysis.reference import flops
 from profiler_job.jobs.contract import ranges
@@ -48,6 +48,14 @@ OPERATIONS = (
     Operation("head", LINEAR, (ranges.LM_HEAD,), GEMM),
     Operation("all matmuls of backward", LINEAR, ("",), GEMM, ranges.BACKWARD),
     Operation("AdamW", OTHER, ("",), REST, ranges.OPTIMIZER),
+)
+
+
+LINEAR_RANGES = tuple(
+    name
+    for operation in OPERATIONS
+    if operation.series == LINEAR and operation.phase == ranges.FORWARD
+    for name in operation.modules
 )
 
 
@@ -194,13 +202,56 @@ def medians(rows: pd.DataFrame) -> pd.DataFrame:
     return table.rename_axis("label").reset_index()
 
 
-def draw_roofs(rows: pd.DataFrame, peaks: Mapping[str, float]) -> pd.DataFrame:
-    """Corners of the roofs over `rows`: roof, intensity (FLOP/byte), flop_rate (TFLOP/s), label (or ""). One of memory,
-    and one of matmuls in each precision that `peaks` has (`gemm_bf16` ..., FLOP/s); none without a rate of memory."""
+def place_linear_layers(runs: pd.DataFrame, kernels: pd.DataFrame, peaks: Mapping[str, float]) -> pd.DataFrame:
+    """The linear layers' matmuls of runs under autocast, forward and backward, by the medians over the runs, with the
+    columns of `medians`. FLOPs are from the formulas, bytes from the size of an element in that precision. No rows
+    where no run is as the model is written but for its precision, fused attention and optimizer."""
+    by_id = {str(run["run_id"]): run for run in run_grid.select_measured_runs(runs).to_dict("records")}
+    plain = {name: run for name, run in by_id.items() if _has_plain_matmuls(run)}
+    totals = sum_by_range(kernel_time.kernel_totals(kernels[kernels["run_id"].astype(str).isin(plain)]))
+    rows = select_own_mode(totals[totals["family"].isin(GEMM)], runs)
+    is_linear = rows["module"].isin(LINEAR_RANGES) | (rows["phase"] == ranges.BACKWARD)
+    spent = rows[is_linear].groupby(["run_id", "phase"])["time_ns"].sum()
+    kernel_ns = totals.groupby("run_id")["time_ns"].sum()
+    points = []
+    for (run_id, phase), time_ns in spent.items():
+        precision = str(plain[run_id]["precision"])
+        costs = flops.matmul_costs(run_grid.shape_of(plain[run_id]), PRECISIONS[precision].element_bytes)
+        cost = sum((costs[name][0] * costs[name][1] for name in LINEAR_RANGES), flops.Cost(0, 0))
+        cost *= 1 if phase == ranges.FORWARD else 2
+        point = {"label": f"linear layers, {phase}, {precision.upper()}", "time_ns": time_ns, **asdict(cost)}
+        point |= {"peak_flops": peaks.get(f"gemm_{precision}"), "peak_bytes": peaks.get("copy")}
+        points.append(point | {"run_id": run_id, "kernel_ns": kernel_ns[run_id]})
+    if not points:
+        return pd.DataFrame(columns=["label"])
+    table = pd.DataFrame(points).astype({"peak_flops": float, "peak_bytes": float})
+    table = table.assign(
+        operation=table["label"],
+        series=LINEAR,
+        limit=limit(table),
+        intensity=table["flops"] / table["bytes"],
+        flop_rate=table["flops"] / table["time_ns"] / 1e3,
+        reached=table["flops"] / table["peak_flops"] / (table["time_ns"] / 1e9),
+    )
+    return medians(table)
+
+
+def _has_plain_matmuls(run: Mapping[str, Any]) -> bool:
+    """Whether the matmuls of a run under autocast are its linear layers alone, each once over the whole batch: eager
+    attention has some in backward, too."""
+    plain = run.get("compile", "off") == "off" and run_grid.micro_batches_of(run) == 1 and run.get("gpus", 1) == 1
+    plain &= str(run["attention"]) != "naive" and bool(PRECISIONS[str(run["precision"])].autocast)
+    return plain and run_grid.has_known_shape(run)
+
+
+def draw_roofs(rows: pd.DataFrame, points: pd.DataFrame, peaks: Mapping[str, float]) -> pd.DataFrame:
+    """Corners of the roofs over `rows` and the `points` of their drawing: roof, intensity (FLOP/byte), flop_rate
+    (TFLOP/s), label (or ""). One of memory, and one of matmuls in each precision that `peaks` has (`gemm_bf16` ...,
+    FLOP/s); none without a rate of memory."""
     known = rows[rows["ridge"].notna() & (rows["flops"] > 0)]
     if not len(known):
         return pd.DataFrame(columns=["roof"])
-    low, high = known["intensity"].min() / 1.5, known["intensity"].max() * 1.5
+    low, high = known["intensity"].min() / 1.5, max(known["intensity"].max(), points["intensity"].max()) * 6
     width = peaks["copy"]
     tops = sorted((peak, name) for name, peak in peaks.items() if name.startswith("gemm_"))
     highest = tops[-1][0] / width

@@ -214,3 +214,21 @@ def test_rates_of_an_older_recording_do_not_name_their_gpu():
     row = {"figure": "copy", "unit": "bytes/s", "value": 1.0, "low": 1.0, "high": 1.0, "repeats": 1}
     older = dataclasses.replace(made_up(oom={}), manifest={"calibration": [row]})
     assert list(combine.find_rates([older])["gpu_name"]) == [""]
+
+
+def test_linear_layers_in_bf16_lie_at_their_rate_and_intensity():
+    rec = synthetic.recording(("small",), (128,), precisions=("bf16",), num_profiled=2, num_timed=3)
+    fused = rec.runs.assign(attention="sdpa")
+    points = roofline.place_linear_layers(fused, rec.kernels, {"gemm_bf16": 8e14, "copy": 4e12})
+    forward = next(point for point in points.itertuples() if "forward" in point.label)
+    run = fused[fused["mode"] == "forward"].iloc[0]
+    weights = run["num_layers"] * (4 * run["d_model"] ** 2 + 3 * run["d_model"] * run["d_ff"])
+    weights += run["d_model"] * run["vocab_size"]
+    kernels = rec.kernels[rec.kernels["run_id"].astype(str) == run["run_id"]]
+    matmuls = kernels[(kernels["family"] == "gemm") & ~kernels["module"].astype(str).str.contains("attention_")]
+    seconds = (matmuls["end_ns"] - matmuls["start_ns"]).sum() / 2 / 1e9
+    flops = 2 * run["batch_size"] * 128 * weights
+    assert forward.flop_rate == pytest.approx(flops / seconds / 1e12)
+    assert forward.reached == pytest.approx(flops / seconds / 8e14)
+    assert forward.limit == (COMPUTE if forward.intensity > 200 else MEMORY)
+    assert not len(roofline.place_linear_layers(rec.runs, rec.kernels, {})), "eager attention has matmuls of its own"

@@ -93,6 +93,8 @@ class LimitData:
     """Backward to forward, of each training step."""
     regimes: pd.DataFrame
     """What limits each training step, in each precision that was recorded."""
+    in_bf16: pd.DataFrame
+    """Where the linear layers lie under the roofs in BF16, forward and backward."""
 
 
 def _frames(
@@ -128,7 +130,14 @@ def _frames(
         phases=training.merge(in_phases, how="left", on="run_id"),
         ratios=training.merge(roofline.backward_ratio(steps, totals), how="left", on="run_id"),
         regimes=_regimes(main, _peaks(calibration), band, studies, run_pages),
+        in_bf16=_place_in_bf16(studies, _peaks(calibration)),
     )
+
+
+def _place_in_bf16(studies: Mapping[str, Any], peaks: Mapping[str, float]) -> pd.DataFrame:
+    if BF16 not in studies:
+        return pd.DataFrame(columns=["label"])
+    return roofline.place_linear_layers(studies[BF16].runs, studies[BF16].kernels, peaks)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,8 +280,8 @@ def _title_of_regimes(rows: pd.DataFrame) -> str:
 
 
 def _charts(frames: LimitData, peaks: Mapping[str, float]) -> list[Chart]:
-    roofs = roofline.draw_roofs(frames.operations, peaks)
-    points = roofline.medians(frames.operations)
+    points = pd.concat([roofline.medians(frames.operations), frames.in_bf16], ignore_index=True)
+    roofs = roofline.draw_roofs(frames.operations, points, peaks)
     clocks = {"gemm_ratio": "GEMM kernel time", "kernel_ratio": "kernel time", "timer_ratio": "Python timer"}
     known = frames.ratios[frames.ratios["kernel_ratio"].notna()]
     long = known.melt([*frames.by, "run_id"], list(clocks), "clock", "value")
@@ -280,7 +289,7 @@ def _charts(frames: LimitData, peaks: Mapping[str, float]) -> list[Chart]:
         Chart(
             "roofline",
             "roofline",
-            _title_of_roofline(points),
+            _title_of_roofline(roofline.medians(frames.operations), frames.in_bf16),
             points if len(roofs) else points.head(0),
             options={"order": [LINEAR, ATTENTION, SOFTMAX, OTHER], "roofs": roofs.to_dict("records")},
         ),
@@ -298,7 +307,7 @@ def _title_of_ratio(ratios: pd.Series) -> str:
     return f"Kernels take {ratios_of(ratios)} as long in backward as in forward" if len(ratios) else "Not measured"
 
 
-def _title_of_roofline(points: pd.DataFrame) -> str:
+def _title_of_roofline(points: pd.DataFrame, in_bf16: pd.DataFrame) -> str:
     """What matmuls of linear layers and all other operations below the ridge reach of their roofs."""
     known = points.dropna(subset="reached")
     said = [
@@ -309,6 +318,8 @@ def _title_of_roofline(points: pd.DataFrame) -> str:
         )
         if len(of)
     ]
+    if len(in_bf16) and in_bf16["reached"].notna().all():
+        said.insert(1, f"in BF16 {format_percent_span(in_bf16['reached'])}")
     return "; ".join(said) or "Rate reached against FLOPs per byte"
 
 
