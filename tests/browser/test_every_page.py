@@ -19,7 +19,7 @@ from tests.browser.serving import different_pages, serving
 
 WIDTHS = {"wide": 1280, "narrow": 390}
 FEW = ["index.html", *(f"report/{name}.html" for name in ("explore", "forward-time", "kernels", "methods", "runs"))]
-FEW += ["report/runs/small-ctx512-fp32-naive-train_step.html", "notebooks/ask-the-recording.html"]
+FEW += ["report/runs/small-ctx512-fp32-naive-train_step.html", "notebooks/ask-the-data.html"]
 SCHEMES = {"light": "default", "dark": "slate"}
 STEADY = 0.01
 """Largest cumulative layout shift (Google calls 0.1 good)."""

@@ -12,7 +12,7 @@ from tests.site_builder import ROOT
 pytestmark = pytest.mark.long
 
 RUN = "report/runs/small-ctx512-fp32-naive-train_step.html"
-PAGES = ("index.html", "report/forward-time.html", "report/kernels.html", RUN, "notebooks/ask-the-recording.html")
+PAGES = ("index.html", "report/forward-time.html", "report/kernels.html", RUN, "notebooks/ask-the-data.html")
 BUILD = """
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The notebooks: their stored outputs are what they give when they are run, and the steps that they describe work."""
+"""The notebook: its stored outputs are what it gives when it is run, beside a clone or anywhere."""
 
 import re
 from pathlib import Path
@@ -7,16 +7,12 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from profiler_job.analysis.metrics import run_grid
-from profiler_job.analysis.site.site_writer import Site
-from tests import synthetic
-from tests.page_words import read_page
+from tests.browser.serving import serving
 from tests.shipped.recordings import RECORDINGS
 from tests.waiting import HANGS_S
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "site" / "notebooks").glob("*.ipynb"))
-OF_RECORDING = ROOT / "site" / "notebooks" / "ask-the-recording.ipynb"
 AGAIN = (
     "run: jupyter nbconvert --to notebook --execute --inplace --ExecutePreprocessor.record_timing=False "
     "site/notebooks/*.ipynb"
@@ -55,23 +51,27 @@ def test_it_stores_no_path_of_a_machine_and_no_error(path):
     assert not [one for one in outputs if one.output_type == "error" or one.get("name") == "stderr"]
 
 
-def test_the_question_that_it_describes_becomes_a_page(tmp_path):
-    notebook = nbformat.read(OF_RECORDING, as_version=4)
-    code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
-    names = {"run_grid": run_grid, "show": lambda frame: None, "rec": synthetic.recording(("small",), (128, 512))}
-    for source in code:
-        if "def short_kernels" in source or "def answer" in source:
-            exec(source, names)
-    template = next(
-        re.search(r"```jinja\n(.*?)```", c.source, re.S)[1] for c in notebook.cells if "```jinja" in c.source
-    )
-    (tmp_path / "short_kernels.md").write_text(template)
-    site = Site(tmp_path / "docs", (tmp_path,), {}, ("size", "context_length"))
-    found = names["answer"](names["rec"].runs, names["rec"].kernels)
-    site.write("report/short-kernels.md", "short_kernels.md", found, letter="f", title=names["TITLE"])
-    page = read_page(tmp_path / "docs" / "report" / "short-kernels.md")
-    assert "Kernels shorter than 10 µs" in page
-    assert "cases, most launches" in page
+@pytest.mark.long
+@every_notebook
+def test_it_runs_anywhere_with_the_address_of_a_site(path, tmp_path, monkeypatch):
+    notebook = nbformat.read(path, as_version=4)
+    stored = shown(notebook)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    with serving(ROOT / "site") as address:
+        for cell in notebook.cells:
+            cell.source = cell.source.replace('SITE = ".."', f'SITE = "{address.rstrip("/")}"')
+        resources = {"metadata": {"path": str(tmp_path)}}
+        NotebookClient(notebook, timeout=HANGS_S, kernel_name="python3", resources=resources).execute()
+    assert any(address.rstrip("/") in cell.source for cell in notebook.cells) and shown(notebook) == stored
+
+
+@every_notebook
+def test_it_needs_nothing_but_what_it_says_to_install(path):
+    notebook = nbformat.read(path, as_version=4)
+    code = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
+    installed = next(cell.source for cell in notebook.cells if "pip install" in cell.source)
+    for name in re.findall(r"^(?:import|from) (\w+)", code, re.M):
+        assert f" {name}" in installed, name
 
 
 @pytest.mark.long

@@ -68,7 +68,7 @@ def test_a_card_shows_what_the_front_matter_says():
 
 def test_pages_written_by_hand_have_cards():
     cards = front_matter.draw_cards_of_hand_written(ROOT / "site")
-    assert {"report/cards/extend.png", "report/cards/guide/show.png", "report/cards/notebooks/ask-a-capture.png"} <= {
+    assert {"report/cards/extend.png", "report/cards/guide/show.png", "report/cards/notebooks/ask-the-data.png"} <= {
         *cards
     }
     assert len({*cards.values()}) == len(cards) and "report/cards/index.png" not in cards
