@@ -59,7 +59,8 @@ class MemoryUseData:
     """Of runs without a cap: `cells`, one row per case with what its memory held, and `fits`, where each cell fits. Of
     capped runs: `fates`, how each ended. Predicted against measured: `errors` of this study and the main recording,
     `elsewhere` of other studies; apart from both, the `excess` of `followers`, and the `casts` of autocast. `plan`:
-    what fits, of sizes that were not measured, too. `trace`: of one step, predicted. `by` names a case."""
+    what fits, of sizes that were not measured, too. `trace`: of one step, predicted, of the run `traced`.
+    `by` names a case."""
 
     by: list[str]
     cells: pd.DataFrame
@@ -71,6 +72,7 @@ class MemoryUseData:
     casts: pd.DataFrame
     plan: pd.DataFrame
     trace: pd.DataFrame
+    traced: str
 
     @property
     def oom(self) -> pd.DataFrame:
@@ -96,6 +98,7 @@ def _frames(
     here = pd.concat([device_memory.plain_runs(main.runs).assign(sweep="main"), known.assign(sweep=STUDY)])
     others = device_memory.runs_elsewhere({name: study for name, study in studies.items() if name != STUDY}, known)
     elsewhere = device_memory.errors_of(others[~others["after_compiled"]])
+    trace = device_memory.trace_step(known[known[CAP] == 0], MOST_POINTS)
     return MemoryUseData(
         by=by,
         cells=cells,
@@ -106,7 +109,8 @@ def _frames(
         excess=device_memory.excess_of(others[others["after_compiled"]], studies),
         casts=device_memory.count_kept_casts(elsewhere, studies),
         plan=device_memory.plan(pd.concat([here, others[~others["after_compiled"]]], ignore_index=True)),
-        trace=device_memory.trace_step(known[known[CAP] == 0], MOST_POINTS),
+        trace=trace,
+        traced=next((title_of(run) for run in known.to_dict("records") if {run["run_id"]} == {*trace["run_id"]}), ""),
     )
 
 
@@ -347,16 +351,16 @@ def _charts(frames: MemoryUseData) -> list[Chart]:
             parts,
             options=options,
         ),
-        *_chart_over_a_step(frames.trace),
+        *_chart_over_a_step(frames.trace, frames.traced),
     ]
 
 
-def _chart_over_a_step(trace: pd.DataFrame) -> list[Chart]:
+def _chart_over_a_step(trace: pd.DataFrame, traced: str) -> list[Chart]:
     if trace.empty:
         return []
     rows = trace.assign(series=trace["phase"], x=trace["change"], y=trace["bytes"] / 2**30)
     highest = rows.loc[rows["y"].idxmax()]
-    title = f"{highest['run_id']}: allocated over a step, predicted; the peak of {highest['y']:.3g} GiB lies in "
+    title = f"{traced}: allocated over a step, predicted; the peak of {highest['y']:.3g} GiB lies in "
     title += str(highest["phase"])
     order = [phase for phase in ranges.PHASES if (rows["phase"] == phase).any()]
     axes = {"x_title": "allocations and releases since the step began", "y_title": "GiB"}
