@@ -8,11 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from profiler_job.__main__ import app
-from profiler_job.analysis.recording import store, table_schema
 from profiler_job.jobs.contract.json_format import FORMAT_VERSION
 from profiler_job.jobs.contract.tuning import Tuning, write_tuning
 from profiler_job.jobs.executor.events import JsonEvents
-from tests import synthetic
 
 CAPTURE = Path(__file__).parent / "data" / "h200_parquetdir"
 
@@ -41,20 +39,6 @@ def test_a_plan():
     first = plan["runs"][0]
     assert first["num_parameters"] > 1e8 and first["memory_bytes"] > 4 * first["num_parameters"]
     assert first["time_s"] > 0 and first["will_not_fit"] is None
-
-
-def test_predictions(tmp_path):
-    recording = synthetic.recording(sizes=("small",), contexts=(128,))
-    tables = {name: getattr(recording, name) for name in table_schema.TABLES}
-    store.write(
-        tmp_path / "made-up", tables, {key: each for key, each in recording.manifest.items() if key != "tables"}
-    )
-    options = ("--run", "mode=train_step", "--change", "fused_adamw", "--change", "bf16")
-    made = print_json("predict", tmp_path / "made-up", *options)
-    assert made["format_version"] == FORMAT_VERSION
-    fused, bf16 = made["runs"][0]["predictions"]
-    assert fused["changes"] == ["fused_adamw"] and fused["low_ns"] <= fused["step_ns"] <= fused["high_ns"]
-    assert bf16["no_prediction_because"]
 
 
 def test_each_event(capsys):

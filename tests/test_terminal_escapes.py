@@ -15,7 +15,6 @@ from profiler_job.__main__ import app
 from profiler_job.analysis import show as showing
 from profiler_job.analysis.capture import nsys_reports
 from profiler_job.analysis.comparison import print_comparison, print_history
-from profiler_job.analysis.prediction import print_predictions
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.show import explain
 from profiler_job.jobs.cli.console import PlainConsole, fail
@@ -64,18 +63,6 @@ def test_names_in_a_report_are_plain_and_no_formulas(tmp_path, report, name):
     check_plain(done.output)
     cells = [cell for row in csv.reader(io.StringIO(done.stdout)) for cell in row]
     assert not [cell for cell in cells if cell.startswith(("=", "+", "@", "-2"))]
-
-
-def test_run_ids_in_predictions_are_plain(tmp_path, monkeypatch):
-    def print_name(request, out, err):
-        out(f"{NAME}: 1 ms a step\nsecond line")
-        err(f"error: {NAME}")
-        return 0
-
-    monkeypatch.setattr(print_predictions, "run", print_name)
-    done = run("predict", tmp_path)
-    assert "second line" in done.output.splitlines()
-    check_plain(done.output)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,5 @@ LINE = "checkpoint(layer, x, use_reentrant=False)"
 def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
     if (used := seen.need_memory()) > FULL_MEMORY:
         why = f"{format_share(used)} of the GPU's memory is allocated: it frees some, and makes a step slower"
-        raise WithheldError(
-            WithheldCode.MEMORY_FULL, f"{why}; of a script, `predict --change checkpointing` says how much of either"
-        )
+        raise WithheldError(WithheldCode.MEMORY_FULL, why)
     return None

@@ -2,10 +2,9 @@
 
 A capture holds no unprofiled step, so nothing here is a prediction. `time_ns` is the time that the capture spends on
 what the change removes. `ceiling_ns` is the most that the change could save: all of that time and all the time that the
-GPU waits. If the GPU limits what was captured, `analysis.prediction.captures` adds a gain. If launches vanish, the
-CPU's part of the waiting counts by their number. If start-up is in a capture, its GPUs idle for that, and no idle time
-counts. Gains do not add up: several changes concern the same kernels. If the capture does not show enough, a change is
-not advised, and the reason explains why.
+GPU waits. If launches vanish, the CPU's part of the waiting counts by their number. If start-up is in a capture, its
+GPUs idle for that, and no idle time counts. Ceilings do not add up: several changes concern the same kernels. If the
+capture does not show enough, a change is not advised, and the reason explains why.
 """
 
 from collections.abc import Iterator, Mapping
@@ -34,17 +33,12 @@ class Advice:
     evidence: str = ""
     sure: str = ""
     reason: str = ""
-    gain_ns: int | None = None
-    gain_least_ns: int | None = None
-    gain_most_ns: int | None = None
-    no_gain_because: str = ""
     reason_code: str = ""
-    no_gain_code: str = ""
     fits_limit: bool = False
 
 
 def advise(capture: Mapping[str, Any], sections: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """List what to change first, without gains: a row per change with COLUMNS. Advised changes come first, those
+    """List what to change first: a row per change with COLUMNS. Advised changes come first, those
     that fit the limit before the others, sorted by the time they could save, then the others with the reason. No rows
     if no kernel ran.
 
@@ -59,9 +53,8 @@ def advise(capture: Mapping[str, Any], sections: Mapping[str, pd.DataFrame]) -> 
 
 
 def make_advice_table(rows: list[Advice]) -> pd.DataFrame:
-    """Make the table of advice with COLUMNS: what fits the limit first, then the largest predicted gain, then the most
-    time that could be saved."""
-    rows = sorted(rows, key=lambda row: (not row.fits_limit, -(row.gain_ns or 0), -(row.time_ns or 0)))
+    """Make the table of advice with COLUMNS: what fits the limit first, then the most time that could be saved."""
+    rows = sorted(rows, key=lambda row: (not row.fits_limit, -(row.time_ns or 0)))
     table = pd.DataFrame([asdict(row) for row in rows], columns=list(COLUMNS))
     return table.astype({name: "Int64" for name in COLUMNS if name.endswith("_ns")} | {"share": "Float64"})
 

@@ -1,7 +1,5 @@
 """Format what to change first as a line for each of a few changes, for the first screen."""
 
-import pandas as pd
-
 from profiler_job.analysis.insight.section_columns import SECTIONS, SummaryTables
 from profiler_job.jobs.contract.changes import LABELS
 from profiler_job.jobs.contract.quantities import format_time
@@ -19,7 +17,5 @@ def format_first_advice(summary: SummaryTables) -> list[str]:
     lines = []
     for place, (_, row) in enumerate(table[table["reason"] == ""].head(FIRST).iterrows(), start=1):
         saves = f"could save up to {format_time(row['ceiling_ns'])}"
-        if not pd.isna(row["gain_ns"]):
-            saves = f"predicted to save {format_time(row['gain_ns'])}"
         lines.append(f"{place}. {LABELS[row['change']]}, {saves}: {row['do']}")
     return lines or [NOTHING]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.insight.advice_lines import choose_advice_note, format_advice, format_run_advice
+from profiler_job.analysis.insight.advice_lines import NOTE, format_advice, format_run_advice
 from profiler_job.analysis.insight.communication_lines import NO_CAUSES, Causes, describe_communication, describe_ranks
 from profiler_job.analysis.insight.finding_lines import describe_findings
 from profiler_job.analysis.insight.limit_lines import (
@@ -28,13 +28,12 @@ def form_sentences(summary: SummaryTables) -> InsightSentences:
         communication=describe_communication(summary),
         findings=describe_findings(summary.sections["findings"]),
         advice=format_advice(summary),
-        advice_note=choose_advice_note(summary),
+        advice_note=NOTE,
         waits=describe_waits(summary),
     )
 
 
 def interpret_run(
-    run: Mapping[str, Any],
     elapsed: pd.DataFrame,
     communication: pd.DataFrame,
     findings: pd.DataFrame,
@@ -42,7 +41,7 @@ def interpret_run(
     limit: StepLimit | None = None,
     causes: Causes = NO_CAUSES,
 ) -> Insight:
-    """Interpret one step of a run. elapsed: its rows of `run_limit.split_steps`; communication: of
+    """Interpret one step of a run. elapsed: rows of `run_limit.split_steps`; communication: of
     `exchange.sum_by_gpu`; findings: of `run_limit.find`; advice: as `run_advice.rank_changes` gives it; limit: of
     `step_limits.find_limits`, None if the run has no step without nsys; causes: what may make a GPU late."""
     gpus = elapsed.drop(columns=["run_id", "phase"], errors="ignore").groupby("gpu", as_index=False).sum()
@@ -63,6 +62,6 @@ def interpret_run(
             verdict=verdict,
             communication=describe_ranks(communication, causes),
             findings=describe_findings(findings),
-            advice=[[line] for line in format_run_advice(advice, run)],
+            advice=[[line] for line in format_run_advice(advice)],
         ),
     )

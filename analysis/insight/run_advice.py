@@ -59,15 +59,14 @@ def advise(
     return advice.advise(facts | dict.fromkeys(("work_start_ns", "work_end_ns", "loading_end_ns")), sections)
 
 
-def rank_changes(advised: pd.DataFrame, predicted: pd.DataFrame, measured: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rank what to change first: gains, measured or else predicted, by their part of the step, then ceilings where
-    nothing is known, then what is not advised. Only what was measured, or what the run has evidence for. A measured
-    ratio whose processes are too far apart (`metrics.steady`) counts as not measured.
+def rank_changes(advised: pd.DataFrame, measured: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rank what to change first: measured gains by their part of the step, then what is not measured and could save at
+    most a ceiling, then what is not advised. A measured ratio whose processes are too far apart (`metrics.steady`)
+    counts as not measured.
 
-    Each has changes (names), do, reason (empty where it is advised), step_ns (as it is) and gain_ns (None where it is
-    not known). Where it was measured: measured_in, and the speed-up's range low to high. Where it was not: ceiling_ns,
-    with least_ns and most_ns where it is predicted, time_ns and sure where it is not; and apart, how far the processes
-    of what was measured are apart, if that is too far.
+    Each has changes (names), do, reason (empty where it is advised), step_ns (as it is) and gain_ns (None where it was
+    not measured). Where it was measured: measured_in, and the speed-up's range low to high. Where it was not:
+    ceiling_ns, time_ns and sure; and apart, how far the processes of what was measured are apart, if that is too far.
     """
     far: dict[tuple[str, ...], float] = {}
     if len(measured):
@@ -77,33 +76,13 @@ def rank_changes(advised: pd.DataFrame, predicted: pd.DataFrame, measured: pd.Da
     evident = {row["change"]: row for row in advised.to_dict("records")}
     gains, others = _list_measured(measured)
     known = set(measured["changes"]) if len(measured) else set()
-    said = [row for row in predicted.to_dict("records") if set(row["changes"]) <= set(evident)]
-    said = [row for row in said if row["changes"] not in known]
-    predictions = {row["changes"]: row for row in said if not row["reason"]}
-    for names, row in predictions.items():
-        gain = {
-            "changes": names,
-            "do": row["do"],
-            "reason": "",
-            "step_ns": row["baseline_ns"],
-            "gain_ns": row["baseline_ns"] - row["step_ns"] / row["work"],
-            "least_ns": row["baseline_ns"] - row["high_ns"] / row["work"],
-            "most_ns": row["baseline_ns"] - row["low_ns"] / row["work"],
-            "ceiling_ns": row["baseline_ns"] - row["ceiling_ns"] / row["work"],
-        }
-        if gain["least_ns"] > 0:
-            gains.append(gain)
-        elif len(names) == 1:
-            others.append(gain | {"reason": "its predicted interval holds a step as long as now"})
-    abstained = {row["changes"]: row["reason"] for row in said if row["reason"]}
+    is_fused = (FUSED_ADAMW,) in known or evident.get(FUSED_ADAMW, {}).get("reason") == ""
     for name, row in evident.items():
-        if name == FOREACH and (FUSED_ADAMW,) in known | {*predictions}:
+        if name == FOREACH and is_fused:
             continue  # another choice for the same kernels, and the lesser
-        if (name,) not in known | {*predictions}:
-            why = abstained.get((name,))
-            sure = f"low: no prediction, {why}" if why else row["sure"]
-            others.append(row | {"changes": (name,), "sure": sure, "gain_ns": None, "step_ns": None})
-    for entry in (*gains, *others):
+        if (name,) not in known:
+            others.append(row | {"changes": (name,), "gain_ns": None, "step_ns": None})
+    for entry in others:
         if entry["changes"] in far:
             entry["apart"] = far[entry["changes"]]
     gains.sort(key=lambda gain: -gain["gain_ns"] / gain["step_ns"])

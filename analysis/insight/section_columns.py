@@ -183,13 +183,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "sure": "high, medium or low, and why",
         "fits_limit": "whether it makes a part smaller that limits the step",
         "reason": "why it is not advised; empty where it is",
-        "gain_ns": "predicted to be saved of the time from first to last operation; null where that is not predicted",
-        "gain_least_ns": "the least of that",
-        "gain_most_ns": "the most of that",
-        "no_gain_because": "why no gain is predicted; empty where one is, where it is not advised, and "
-        "where nobody asked",
         "reason_code": "why it is not advised, as a word for programs, such as cpu_limits; empty where it is",
-        "no_gain_code": "why no gain is predicted, as a word for programs, such as other_gpu; empty as no_gain_because",
     },
     "problems": {"what": "what is wrong with the capture", "consequence": "what was made of it"},
     "missing": {"what": "table, column or event that the capture lacks", "consequence": "what cannot be said for it"},

@@ -217,8 +217,6 @@ def _collect_facts(
         "communication_ranks": exchanged.num_ranks,
         "ranks_apart_ns": exchanged.apart_ns,
         "no_waiting_because": exchanged.why_not,
-        "no_gain_because": None,
-        "no_gain_code": None,
     }
 
 

@@ -5,7 +5,9 @@ import pandas as pd
 
 from profiler_job.analysis.capture import intervals
 from profiler_job.analysis.insight.gpu_limit import Calls, Gaps, Operations
-from profiler_job.analysis.insight.operations import FULL_QUEUE
+
+FULL_QUEUE = 1000
+"""Launches that a GPU holds. A call that comes then waits until the GPU begins the next one."""
 
 
 def replay_launches(ops: Operations, gaps: Gaps, calls: Calls, syncs: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:

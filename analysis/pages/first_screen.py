@@ -8,7 +8,6 @@ import pandas as pd
 from profiler_job.analysis.changes import load_change
 from profiler_job.analysis.insight import step_parts
 from profiler_job.analysis.insight.limit_lines import describe_headline
-from profiler_job.analysis.reference import track_record
 from profiler_job.jobs.contract import modes
 from profiler_job.jobs.contract.axes import find_default, find_value_name
 from profiler_job.jobs.contract.changes import CHANGES
@@ -16,7 +15,7 @@ from profiler_job.jobs.contract.step_limit import COMMUNICATION, COMPUTE, CPU, M
 
 MOST_CARDS = 3
 NOT_PROFILED = "This run was timed, not profiled"
-MEASURED, PREDICTED, AT_MOST = "measured", "predicted", "at most"
+MEASURED, AT_MOST = "measured", "at most"
 SETTINGS = ("precision", "attention", "optimizer", "compile")
 LIMITS = {COMPUTE: "compute", MEMORY: "memory", CPU: "CPU", COMMUNICATION: "communication"}
 """The limits in the order of the legend, with their names."""
@@ -51,7 +50,7 @@ def describe_screen(
         if limit is not None
         else [],
         "headline": NOT_PROFILED if limit is None else describe_headline(limit),
-        "cards": choose_cards(run, first, numbers["step_ns"]),
+        "cards": choose_cards(first, numbers["step_ns"]),
         "numbers": numbers,
     }
 
@@ -67,43 +66,40 @@ def describe_settings(run: Mapping[str, Any]) -> str:
     )
 
 
-def choose_cards(
-    run: Mapping[str, Any], first: Sequence[Mapping[str, Any]], step_ns: float | None
-) -> list[dict[str, Any]]:
-    """Choose at most MOST_CARDS changes of `run_advice.rank_changes`: what was measured or is predicted by its gain,
-    then what has an upper bound. Of changes that are one choice, such as TF32 and BF16, the later in CHANGES counts if
-    its interval is above the other's gain. Sets of changes come only if no single change helps."""
+def choose_cards(first: Sequence[Mapping[str, Any]], step_ns: float | None) -> list[dict[str, Any]]:
+    """Choose at most MOST_CARDS changes of `run_advice.rank_changes`: what was measured by its gain, then what has an
+    upper bound, first what fits the limit. Of changes that are one choice, such as TF32 and BF16, the later in CHANGES
+    counts if its interval is above the other's gain, or if it alone was measured. Sets of changes come only if no
+    single change helps."""
     advised = [entry for entry in first if not entry["reason"]]
-    cards = [_describe_card(run, entry, step_ns) for entry in advised if len(entry["changes"]) == 1]
-    cards = cards or [_describe_card(run, entry, step_ns) for entry in advised]
+    cards = [_describe_card(entry, step_ns) for entry in advised if len(entry["changes"]) == 1]
+    cards = cards or [_describe_card(entry, step_ns) for entry in advised]
     known = [card for card in cards if card["ratio"] is not None]
     chosen: dict[str, dict[str, Any]] = {}
     for card in sorted(known, key=lambda card: [*CHANGES].index(card["changes"][0])):
         choice = CHANGES[card["changes"][0]].axis or card["changes"][0]
-        if choice not in chosen or card["low"] > chosen[choice]["ratio"]:
+        other = chosen.get(choice)
+        if other is None or card["low"] > other["ratio"] or (other["is_bound"] and not card["is_bound"]):
             chosen[choice] = card
-    ranked = sorted(chosen.values(), key=lambda card: (card["kind"] == AT_MOST, -card["ratio"]))
+    ranked = sorted(chosen.values(), key=lambda card: (card["kind"] == AT_MOST, not card["fits_limit"], -card["ratio"]))
     return ranked[:MOST_CARDS]
 
 
-def _describe_card(run: Mapping[str, Any], entry: Mapping[str, Any], step_ns: float | None) -> dict[str, Any]:
-    """One change or more: changes, actions, lines of code, kind (MEASURED, PREDICTED or AT_MOST, which is_bound), ratio
-    (None if none is known), low and high; apart: how far processes of what was measured are apart, if too far;
-    after_ns and before_ns where it was measured; record where it is predicted; time_ns otherwise."""
+def _describe_card(entry: Mapping[str, Any], step_ns: float | None) -> dict[str, Any]:
+    """One change or more: changes, actions, lines of code, kind (MEASURED or AT_MOST, which is_bound), ratio (None if
+    none is known), low and high; fits_limit; apart: how far processes of what was measured are apart, if too far;
+    after_ns and before_ns where it was measured; ceiling_ns, which it could save at most, otherwise."""
     names = tuple(entry["changes"])
     modules = [load_change(name) for name in names]
     card: dict[str, Any] = {"changes": names, "is_bound": False, "apart": entry.get("apart")}
+    card["fits_limit"] = entry.get("fits_limit", False)
     card |= {"actions": [module.ACTION for module in modules], "lines": [module.LINE for module in modules]}
     now = entry["step_ns"] or step_ns
     if "measured_in" in entry:
         after_ns = now - entry["gain_ns"]
         card |= {"kind": MEASURED, "ratio": now / after_ns, "low": entry["low"], "high": entry["high"]}
         return card | {"before_ns": now, "after_ns": after_ns}
-    if entry["gain_ns"] is not None:
-        low, ratio, high = (now / (now - entry[name]) for name in ("least_ns", "gain_ns", "most_ns"))
-        record = track_record.read()[track_record.choose_kind(run, names)].get("+".join(names), track_record.Record())
-        return card | {"kind": PREDICTED, "ratio": ratio, "low": low, "high": high, "record": record}
     left_ns = (now or 0) - float(entry["ceiling_ns"])
     ratio = now / left_ns if now and left_ns > 0 else None
     card |= {"kind": AT_MOST, "is_bound": True}
-    return card | {"ratio": ratio, "low": 1.0, "high": ratio, "time_ns": float(entry["time_ns"])}
+    return card | {"ratio": ratio, "low": 1.0, "high": ratio, "ceiling_ns": float(entry["ceiling_ns"])}

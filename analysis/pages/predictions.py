@@ -1,6 +1,6 @@
-"""How predictions of changes did: every prediction of the ledgers with what was measured since, and the pairs that the
-rates were fitted to."""
+"""How predictions of changes did: of the predictor of `tune`, and of two fitted predictors that are gone."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -9,100 +9,120 @@ from profiler_job.analysis.render.answer import Answer, Column, Table, assemble
 from profiler_job.jobs.contract import changes
 
 SLUG = "predictions"
-TITLE = "Predictions"
-TARGETS = {"median": 0.08, "high": 0.20, "inside": 0.80, "abstained": 1 / 3}
-"""Aims of the predictions: median and 90th percentile of the error, share of the intervals that hold the measured step,
-share that may abstain."""
+TITLE = "Predictions and their score"
 LABELS = {**changes.LABELS, changes.BF16: "BF16", changes.FUSED_ADAMW: "fused AdamW"}
+GPU_LIMITED = 0.85
+"""Part of a measured step in which the GPU works, from which on it sets the pace."""
 LEAST_TESTS = 8
 """Tests of a change from which on its errors are in the headline."""
 SWEEPS, SCRIPTS, ALL = "sweeps", "scripts", "all"
-CASE = (
-    Column("changes", "change"),
+CHANGES = Column("changes", "change", "words")
+OF_PARTS = (
+    Column("script", "script", "words"),
+    CHANGES,
+    Column("expected", "predicted", "ratio", lower="expected_low", upper="expected_high"),
+    Column("times_as_fast", "measured", "ratio", lower="low", upper="high"),
+    Column("error", "error", "share"),
+    Column("kernel_error", "error of kernel time", "share"),
+    Column("outcome", "outcome", "prose"),
+)
+FITTED = (
+    CHANGES,
     Column("size", "model"),
     Column("context_length", "context", "count"),
-    Column("mode", "mode"),
-)
-TIMES = (
     Column("baseline_ns", "without, measured", "ms"),
     Column("predicted_ns", "with, predicted", "ms", lower="low_ns", upper="high_ns", absent="none"),
     Column("ceiling_ns", "not below", "ms", absent="none"),
-)
-CHANGES = Column("changes", "change", "words")
-"""In wide tables, where a line does not hold all changes."""
-FEW = (CHANGES, *CASE[1:3], *TIMES)
-OUTCOME = (
     Column("measured_ns", "with, measured", "ms", absent="not yet"),
     Column("again_ns", "measured again", "ms", absent=" "),
     Column("error", "error", "share", absent="not yet"),
     Column("outcome", "outcome", "prose"),
 )
-OF_PAIRS = (OUTCOME[0], *OUTCOME[2:])
-ERRORS = (
+BY_CHANGE = (
+    Column("source", "runs of"),
+    CHANGES,
+    Column("measured", "tests", "count"),
     Column("median", "median error", "share", absent="not yet"),
     Column("high", "90th percentile", "share", absent="not yet"),
     Column("inside", "inside the interval", "share", absent="not yet"),
+    Column("abstained", "abstained", "count"),
 )
 
 
-def answer(predicted: pd.DataFrame, developed: pd.DataFrame) -> Answer:
-    """predicted: every prediction of the ledgers, as `ledger.compare_with_measured` gives them. developed: the pairs
-    that the rates were fitted to, each predicted with the rates of the other sizes.
+def answer(parts: Mapping[str, Any], fitted: pd.DataFrame) -> Answer:
+    """parts: the ledger of the predictor of `tune` (site/data/benchmarks/parts.json), empty if there is none. fitted:
+    every prediction of the fitted predictors, as `ledger.compare_with_measured` gives them.
 
-    Tables: tested, by source (sweeps, scripts) and change: tests (predictions whose run was measured), median and 90th
-    percentile of the absolute error, share inside the interval, abstentions; development, the same by change of the
-    fitted pairs; predictions and pairs, one row each. Facts: by_change, the changes with LEAST_TESTS tests at least,
-    the most accurate first, since one number for all of them would mislead.
+    Tables: parts, a row for each prediction of `tune`, as times as fast; tested, of the fitted ones by source (sweeps,
+    scripts) and change: tests (predictions whose run was measured), median and 90th percentile of the absolute error,
+    share inside the interval, abstentions; predictions, a row for each. Facts: parts, and of the same `pace` where the
+    GPU sets it or not; by_change, the changes with LEAST_TESTS tests at least, the most accurate first, since one
+    number for all of them would mislead.
     """
-    predicted, developed = (_label(rows) for rows in (predicted, developed))
-    tables = [
-        Table(
-            "development",
-            "Development: pairs that the rates were fitted to, by change",
-            (CHANGES, Column("measured", "pairs", "count"), *ERRORS),
-            _summarise_by_change(developed),
-        ),
-        Table("pairs", "Development: every pair", (CHANGES, *CASE[1:], *TIMES[1:], *OF_PAIRS), developed),
-    ]
-    if len(predicted):
-        columns = (
-            Column("source", "runs of"),
-            CHANGES,
-            Column("measured", "tests", "count"),
-            *ERRORS,
-            Column("abstained", "abstained", "count"),
-        )
-        tables += [
-            Table("tested", "Tested predictions by change", columns, _summarise_by_source(predicted)),
-            Table("predictions", "Every prediction", (*FEW, *OUTCOME), predicted),
-        ]
-    facts: dict[str, Any] = {"targets": TARGETS, "predicted": _summarise(predicted), "developed": _summarise(developed)}
-    facts |= {"least_tests": LEAST_TESTS}
-    facts["by_change"] = list_errors_by_change(predicted)
+    cells = _list_cells(parts)
+    is_limited = cells["is_limited"].astype(bool)
+    facts: dict[str, Any] = {
+        "parts": _summarise_cells(cells),
+        "pace": {name: _summarise_cells(cells[rows]) for name, rows in (("gpu", is_limited), ("cpu", ~is_limited))},
+        "gpus": sorted({*cells["gpu"]}),
+        "num_scripts": cells["script"].nunique(),
+    }
+    tables = [Table("parts", "Predictions of tune: times as fast", OF_PARTS, cells)] if len(cells) else []
+    fitted = _label(fitted)
+    if len(fitted):
+        tables.append(Table("tested", "The fitted predictors by change", BY_CHANGE, _summarise_by_source(fitted)))
+        tables.append(Table("predictions", "Every prediction of the fitted predictors", FITTED, fitted))
+    facts |= {"fitted": _summarise(fitted), "by_change": _list_errors_by_change(fitted)}
     return assemble(facts, [], tables, [])
 
 
-def list_errors_by_change(rows: pd.DataFrame | None) -> list[dict[str, Any]]:
+def _list_cells(parts: Mapping[str, Any]) -> pd.DataFrame:
+    """List the predictions of `tune`: the columns of OF_PARTS, gpu, inside, and is_limited (by the GPU)."""
+    rows = []
+    for script in parts.get("scripts", ()):
+        for cell in script["cells"]:
+            said, measured = cell["predicted"], cell["measured"]
+            ends = {"expected": "step_ns", "expected_low": "high_ns", "expected_high": "low_ns"}
+            row = {name: script["step_ns"] / said[of] for name, of in ends.items()}
+            row |= {name: measured[name] for name in ("times_as_fast", "low", "high")}
+            row |= {"script": script["title"], "gpu": script["gpu"], "changes": _name_changes(cell["changes"])}
+            row["error"] = row["expected"] / measured["times_as_fast"] - 1
+            row["kernel_error"] = said["gpu_ns"] / measured["kernels_ns"] - 1
+            row["inside"] = row["expected_low"] <= measured["times_as_fast"] <= row["expected_high"]
+            row["is_limited"] = measured["kernels_ns"] >= GPU_LIMITED * measured["step_ns"]
+            rows.append(row | {"outcome": _name_inside(row["inside"])})
+    return pd.DataFrame(rows, columns=[*(column.key for column in OF_PARTS), *_MORE])
+
+
+_MORE = ("expected_low", "expected_high", "low", "high", "gpu", "inside", "is_limited")
+
+
+def _summarise_cells(cells: pd.DataFrame) -> dict[str, Any]:
+    """number, inside (how many), median and high (the largest error), kernels (the median error of kernel time)."""
+    error, kernels = (cells[name].astype(float).abs() for name in ("error", "kernel_error"))
+    facts = {"number": len(cells), "inside": int(cells["inside"].astype(bool).sum())}
+    return facts | {"median": error.median(), "high": error.max(), "kernels": kernels.median()}
+
+
+def _list_errors_by_change(labelled: pd.DataFrame) -> list[dict[str, Any]]:
     """List the changes with LEAST_TESTS tests at least, of sweeps and scripts together, the most accurate first: the
-    facts of `_summarise`, and reaches_aims. None without predictions."""
-    if rows is None:
-        return []
-    labelled = rows if "outcome" in rows else _label(rows)
+    facts of `_summarise`."""
     known = [
         {"change": name.replace(", ", " with ", 1), **_summarise(part)}
         for name, part in labelled.groupby("changes", sort=False)
     ]
     known = [facts for facts in known if facts["measured"] >= LEAST_TESTS]
-    for facts in known:
-        good = facts["median"] <= TARGETS["median"] and facts["high"] <= TARGETS["high"]
-        facts["reaches_aims"] = bool(good and facts["inside"] >= TARGETS["inside"])
     return sorted(known, key=lambda facts: facts["median"])
 
 
 def _label(rows: pd.DataFrame) -> pd.DataFrame:
     """`rows` with labels of changes, and the outcome in words."""
-    labels = [", ".join(LABELS.get(name, name) for name in names.split("+")) for names in rows["changes"]]
+    labels = [_name_changes(names.split("+")) for names in rows["changes"]]
     return rows.assign(changes=labels, outcome=[_name_outcome(row) for row in rows.to_dict("records")])
+
+
+def _name_changes(names: list[str]) -> str:
+    return ", ".join(LABELS.get(name, name) for name in names)
 
 
 def _name_outcome(row: dict[str, Any]) -> str:
@@ -110,9 +130,11 @@ def _name_outcome(row: dict[str, Any]) -> str:
         return str(row.get("reason") or "no prediction")
     if pd.isna(row["measured_ns"]):
         return "not measured"
-    if row["beaten"]:
-        return "below the ceiling"
-    return "inside the interval" if row["inside"] else "outside the interval"
+    return "below the ceiling" if row["beaten"] else _name_inside(row["inside"])
+
+
+def _name_inside(is_inside: bool) -> str:
+    return "inside the interval" if is_inside else "outside the interval"
 
 
 def _summarise_by_source(rows: pd.DataFrame) -> pd.DataFrame:
@@ -135,8 +157,5 @@ def _summarise(rows: pd.DataFrame) -> dict[str, Any]:
     error = tested["error"].abs()
     facts = {"number": len(rows), "abstained": int(rows["predicted_ns"].isna().sum()), "measured": len(tested)}
     facts |= {"median": error.median(), "high": error.quantile(0.9), "inside": tested["inside"].astype(float).mean()}
-    facts |= {"beaten": int(tested["beaten"].sum()), "repeated": 0, "repeated_inside": 0}
-    if "again_ns" in tested:
-        facts |= {"repeated": int(tested["again_ns"].notna().sum())}
-        facts |= {"repeated_inside": int(tested["again_inside"].astype(bool).sum())}
-    return facts
+    facts |= {"beaten": int(tested["beaten"].sum()), "repeated": int(tested["again_ns"].notna().sum())}
+    return facts | {"repeated_inside": int(tested["again_inside"].astype(bool).sum())}

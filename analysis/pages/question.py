@@ -31,10 +31,8 @@ class Inputs:
 
     main: the recording of the default sweep. studies: other recordings, by study. calibration: the peak rates measured
     on the machine, with columns RATES; no rows if there are none. bands: the noise bands of times, fitted to runs that
-    were recorded twice. predicted: what was predicted of runs before they were measured, as in
-    `ledger.compare_with_measured`. hindsight: what the models predict today, as in
-    `recording_predictions.predict_measured`. losses: the recording whose runs compare losses. run_pages: the path of
-    the page of a run, by its id and start. None: not recorded.
+    were recorded twice. losses: the recording whose runs compare losses. run_pages: the path of the page of a run, by
+    its id and start. None: not recorded.
     """
 
     recording: Recording
@@ -42,8 +40,6 @@ class Inputs:
     studies: Mapping[str, Recording] = field(default_factory=dict)
     calibration: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=list(RATES)))
     bands: Bands | None = None
-    predicted: pd.DataFrame | None = None
-    hindsight: pd.DataFrame | None = None
     losses: Recording | None = None
     run_pages: Mapping[tuple[str, str], str] = field(default_factory=dict)
 

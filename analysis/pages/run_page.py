@@ -49,14 +49,12 @@ def answers(
     processes: pd.DataFrame,
     telemetry: pd.DataFrame,
     checks: pd.DataFrame,
-    predicted: pd.DataFrame,
     measured: pd.DataFrame | None = None,
     price: Price | None = None,
 ) -> Iterator[tuple[str, Answer]]:
     """(run_id, Answer) of every run in model order; one that did not finish has its status and message and no numbers.
 
-    `checks` is the table of that name of the reconciliation; predicted: as in `prediction.recording_predictions`;
-    measured: as in `prediction.measured`, and what is here is not predicted. Times and calls are
+    `checks` is the table of that name of the reconciliation; measured: as in `prediction.measured`. Times and calls are
     per step: medians over steps where a spread is given, means otherwise. price: of the GPUs of a run, where given.
     """
     ordered = run_grid.sort_runs(runs)
@@ -82,7 +80,7 @@ def answers(
     limits = step_limits.select_step_limits(all_limits)
     parts_of = _group_by_run(step_parts.measure_step_parts(all_limits, elapsed, kernels, memops))
     in_processes = timing.measure_processes(steps).set_index("run_id")
-    timed, predictions = step_clocks.clocks(steps), _group_by_run(predicted)
+    timed = step_clocks.clocks(steps)
     measured_of = _group_by_run(pd.DataFrame(columns=["run_id"]) if measured is None else measured)
     beside = machine.summarise_runs(runs, steps, processes, telemetry, price.per_hour if price else None).set_index(
         "run_id"
@@ -93,11 +91,11 @@ def answers(
         used = {name: rows[name] for name in ("elapsed", "findings", "totals", "api")}
         run_id = str(run["run_id"])
         advised = run_advice.advise(run, **used, timed=timed.get(run_id, {}), limit=limits.get(run_id))
-        first = run_advice.rank_changes(advised, predictions(run), measured_of(run))
+        first = run_advice.rank_changes(advised, measured_of(run))
         facts = (
             _facts(run, ordered, frames)
             | {"first": first}
-            | {"insight": _interpret(run, frames, first, limits.get(run_id))}
+            | {"insight": _interpret(frames, first, limits.get(run_id))}
             | _state_of_machine(beside, str(run["run_id"]))
             | {"price": price}
         )
@@ -141,9 +139,9 @@ def _find_cost(
     return {"cost": cost, "currency": "$", "price": listed.describe()}
 
 
-def _interpret(run: pd.Series, frames: "RunData", first: list[dict[str, Any]], limit: StepLimit | None) -> Insight:
+def _interpret(frames: "RunData", first: list[dict[str, Any]], limit: StepLimit | None) -> Insight:
     causes = NO_CAUSES._replace(late_kernels=frames.late_kernels)
-    return interpret_run(run, frames.elapsed, frames.communication, frames.findings, first, limit, causes)
+    return interpret_run(frames.elapsed, frames.communication, frames.findings, first, limit, causes)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,7 +45,7 @@ def answer(
     causes = Causes(list_late_kernels(kernels, runs), waits, len(communication))
     facts = {
         "run": {key: None if pd.isna(value) else value for key, value in run.items()},
-        "insight": interpret_run(run, frames.parts, communication, findings, [], limit, causes),
+        "insight": interpret_run(frames.parts, communication, findings, [], limit, causes),
         "waits": describe_recorded_waits(waits, scalars, limit),
         "tokens_per_s": _measure_tokens_per_s(frames, scalars),
         "has_modules": len(frames.tree) > 0,

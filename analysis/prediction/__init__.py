@@ -1,1 +1,1 @@
-"""What a change would give, predicted from one profiled run: a step time with an interval, or a reason why not."""
+"""What changes give: measured by pairs of runs, and as it was once predicted before it was measured."""

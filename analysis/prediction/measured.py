@@ -1,20 +1,36 @@
 """What changes were measured to give: pairs of runs that differ by them and by nothing else."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pandas as pd
+from pydantic import ValidationError
 
 from profiler_job.analysis.metrics import differences, run_grid, steady, step_clocks, timing
 from profiler_job.analysis.metrics.differences import Band
-from profiler_job.analysis.prediction import sweep_changes
-from profiler_job.analysis.prediction.ledger import run_id_after
 from profiler_job.jobs.contract import ranges
-from profiler_job.jobs.contract.axes import find_default
-from profiler_job.jobs.contract.changes import FUSED_ADAMW
+from profiler_job.jobs.contract.axes import Run, find_default
+from profiler_job.jobs.contract.changes import (
+    BF16,
+    CHANGES,
+    COMPILE,
+    CUDA_GRAPHS,
+    FUSED_ADAMW,
+    FUSED_ATTENTION,
+    TF32,
+)
 from profiler_job.jobs.contract.layout import SCRIPT
 from profiler_job.jobs.contract.modes import MODES
 
+_LADDER = (BF16, FUSED_ATTENTION, FUSED_ADAMW)
+USUAL = (
+    *((name,) for name in (TF32, *_LADDER, COMPILE, CUDA_GRAPHS)),
+    _LADDER[:2],
+    _LADDER,
+    (*_LADDER, COMPILE),
+    (*_LADDER, CUDA_GRAPHS),
+)
+"""The sets of changes that runs are paired by."""
 COLUMNS = ("run_id", "changes", "before_ns", "after_ns", "low", "high", "measured_in", "apart", "gains")
 _OF_STEP = ["ns", "min_ns", "max_ns", "shortest_ns", "longest_ns", "parts", "apart"]
 _TIMES = ["run_id", "gpu_name", "num_parameters", *_OF_STEP, "loop_ns", "measured_in"]
@@ -79,14 +95,25 @@ def _pair_runs(recordings: Any) -> Iterator[tuple[str, tuple[str, ...], str]]:
             if run_id in seen or str(run.get("workload")) == SCRIPT:
                 continue
             seen.add(run_id)
-            for names in sweep_changes.USUAL:
+            for names in USUAL:
                 if all(_is_change(run, name) for name in names):
-                    yield run_id, names, run_id_after(run, names)
+                    yield run_id, names, find_run_id(run, names)
 
 
 def _is_change(run: Mapping[str, Any], name: str) -> bool:
     """Whether the run has none of this change yet, and would be another with it."""
-    change = sweep_changes.CHANGES[name]
-    if change.scales or (name == FUSED_ADAMW and str(run["mode"]) != MODES[-1]):
-        return False  # a step of a larger batch does other work
-    return all(str(run.get(axis, find_default(axis))) == str(find_default(axis)) for axis in change.sets)
+    if name == FUSED_ADAMW and str(run["mode"]) != MODES[-1]:
+        return False
+    axis = CHANGES[name].axis
+    return str(run.get(axis, find_default(axis))) == str(find_default(axis))
+
+
+def find_run_id(run: Mapping[str, Any], names: Iterable[str]) -> str:
+    """Find the id of the run that `run` is with the changes; empty if no sweep can have such a run, as a recording of
+    somebody else may say."""
+    fields = {name: run[name] for name in Run.model_fields if name in run and not pd.isna(run[name])}
+    plain = {name: value.item() if hasattr(value, "item") else value for name, value in fields.items()}
+    try:
+        return Run(**plain | {CHANGES[name].axis: CHANGES[name].value for name in names}).run_id
+    except ValidationError:
+        return ""

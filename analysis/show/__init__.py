@@ -15,10 +15,9 @@ keys (of the result of `tune` in a folder: `analysis.show.tuned_forms`):
   unclassified_share, unmatched_ranges (names of the largest ranges that match no phase, if no other range gives the
   phase of their kernels), communication_ranks (ranks that have communication kernels), ranks_apart_ns (median distance
   between the ends of the same collectives on them), no_waiting_because (why it is not known how much of communication
-  is waiting; empty if it is), no_gain_because (why no gain of any change is predicted; empty if gains are; null if
-  advice is not asked for) and no_gain_code (the same as a word), num_samples (of Python stacks; without any the keys
-  after it are null), sample_period_ns, waiting_ns (GPU time without a kernel or fill: idle, or only copies from the
-  host), waiting_span_ns (what that is a part of), sampled_share (part of waiting_ns whose Python stack is known),
+  is waiting; empty if it is), num_samples (of Python stacks; without any the keys after it are null),
+  sample_period_ns, waiting_ns (GPU time without a kernel or fill: idle, or only copies from the host),
+  waiting_span_ns (what that is a part of), sampled_share (part of waiting_ns whose Python stack is known),
   num_sampled_steps (steps in that time; null if none is marked))
 - `coverage`: {exact, early, linked, phase, inferred, none}, shares of kernel time by how its phase is known; null if
   there are no kernels. It covers kernel_share of the GPU time, and not the kernels that graph executions hide
@@ -31,8 +30,7 @@ keys (of the result of `tune` in a folder: `analysis.show.tuned_forms`):
 - `kernels`, `families`, `ranges`, `phases`, `api`, `matmuls`, `syncs`, `memops`, `gpus`, `communication`,
   `collectives`, `messages`, `waits`, `wait_parts`, `wait_stacks`, `sync_lines`, `copy_lines`, `allocation_lines`,
   `findings`, `advice`, `problems`, `missing`: arrays of objects, whose keys are the columns of
-  `analysis.insight.section_columns.SECTIONS`, largest first. The gains of `advice` refer to the time from work_start_ns
-  to work_end_ns
+  `analysis.insight.section_columns.SECTIONS`, largest first
 - `sentences`: what text, Markdown and pages print of this: {verdict, communication, findings, advice, advice_note,
   waits}; missing if sections are chosen
 

@@ -65,11 +65,11 @@ class Reader:
             return unpack_summary(kept)
         # What reads a profile takes as long to import as all the rest.
         from profiler_job.analysis.capture.nsys_export import read
-        from profiler_job.analysis.prediction.captures import summarise_with_gains
+        from profiler_job.analysis.insight.summary import summarise
         from profiler_job.analysis.reference import kernel_families
 
         taxonomy = kernel_families.add_user_rules(self._rules) if self._rules else kernel_families.BUILT_IN
-        summary = summarise_with_gains(
+        summary = summarise(
             read(profile, details=False),
             taxonomy=taxonomy,
             chosen=self._phases,

@@ -13,8 +13,6 @@ from profiler_job.analysis.pages.questions import ALL_QUESTIONS
 from profiler_job.analysis.prediction import ledger
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.render.text import inline
-from profiler_job.jobs.contract.integrity import find_folders
-from profiler_job.jobs.contract.layout import MANIFEST
 from profiler_job.jobs.contract.outputs import check_file, write_file
 from profiler_job.jobs.contract.printable import make_printable
 from profiler_job.jobs.contract.studies import LADDER, LOSSES, STUDIES, find_study_folder
@@ -36,7 +34,7 @@ _WHAT = {
     "memory": "What fits: peak memory and out of memory.",
     "optimizer": "The reference AdamW against fused and other forms.",
     "precision": "FP32, TF32 and BF16.",
-    "prediction": f"Changes on top of each other, measured after they were predicted (`{ledger.FOLDER}`).",
+    "prediction": "Changes on top of each other, and alone.",
     "warm_up": "The first steps of a process.",
 }
 """By study."""
@@ -75,16 +73,13 @@ def describe_recordings(data: Path) -> str:
         if folders:
             lines += ["", f"## {find_study_folder(study)}", "", f"{_WHAT[study]} For {_pages_of(study)}.", ""]
             lines += _table(data, {folder: manifests[folder] for folder in folders})
-    others = find_folders(data / ledger.FOLDER, MANIFEST)
-    if others:
+    if (data / ledger.FOLDER).is_dir():
         lines += [
             "",
             f"## {ledger.FOLDER}",
             "",
-            "Predictions, each file written before the runs that test it were measured, and recordings that do nothing"
-            f" but test predictions or are their starting point. For *{predictions.TITLE}*.",
-            "",
-            *_table(data, {folder: store.read_manifest(folder) for folder in others}),
+            "Predictions of two fitted predictors that are gone, each file written before the runs that test it were"
+            f" measured, and what was measured then (`{ledger.MEASURED_FILE}`). For *{predictions.TITLE}*.",
         ]
     if (data / BENCHMARKS).is_dir():
         lines += ["", f"## {BENCHMARKS}", "", f"Times of this project's own programs. For *{benchmarks.TITLE}*."]

@@ -11,7 +11,6 @@ from profiler_job.analysis.metrics import run_grid
 from profiler_job.analysis.pages import home, home_cases, run_page
 from profiler_job.analysis.pages.home_cases import HomeCase
 from profiler_job.analysis.pages.topics import ANATOMY
-from profiler_job.analysis.prediction import recording_predictions
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.render.tables import address
 from profiler_job.analysis.render.text import file_name
@@ -76,9 +75,8 @@ def _describe_screens(
     for number, run_ids in home_cases.iterate_chosen(cases):
         chosen = select_runs(recordings[number], sorted(run_ids))
         tables = {name: getattr(chosen, name) for name in RUN_TABLES}
-        predicted = recording_predictions.predictions(chosen)
         nothing = pd.DataFrame(columns=["run_id"])
-        for run_id, answer in run_page.answers(**tables, checks=nothing, predicted=predicted, measured=gains):
+        for run_id, answer in run_page.answers(**tables, checks=nothing, measured=gains):
             screens[number, run_id] = answer.facts["screen"]
     return screens
 

@@ -24,7 +24,7 @@ from profiler_job.analysis.pages import (
     telemetry,
 )
 from profiler_job.analysis.pages.questions import STUDIES
-from profiler_job.analysis.prediction import predict, rates
+from profiler_job.analysis.prediction import ledger
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.run_table import keep_runs
 from profiler_job.analysis.render.tables import page_of_run
@@ -73,13 +73,15 @@ def write_lists(
     site.write(f"report/{telemetry.SLUG}.md", "telemetry.md", states, **measured_in)
 
 
-def write_tested(site: Site, measured: Path, predicted: pd.DataFrame) -> None:
-    """Write the pages of benchmarks, whose results are in the folder `measured`, of predictions, of terms, and of
-    commands and their output."""
+def write_tested(site: Site, measured: Path) -> None:
+    """Write the pages of benchmarks, whose results are in the folder `measured`, of predictions, whose ledgers are next
+    to it, of terms, and of commands and their output. Raises RecordingError."""
     figures = {name: _figures(measured / f"{name}.json") for name in ("job", "reader", "faults", "site")}
     site.write("report/benchmarks.md", "benchmarks.md", benchmarks.answer(**figures))
-    held = predictions.answer(predicted, predict.predict_development(rates.load()))
-    site.write(f"report/{predictions.SLUG}.md", "predictions.md", held)
+    folder = measured.parent / ledger.FOLDER
+    predicted = ledger.compare_with_measured(ledger.read_all(folder), ledger.read_measured(folder))
+    scored = predictions.answer(_figures(measured / "parts.json"), predicted)
+    site.write(f"report/{predictions.SLUG}.md", "predictions.md", scored)
     site.write("report/glossary.md", "glossary.md", NOTHING)
     site.write("report/commands.md", "commands.md", command_reference.make_answer())
     site.write("report/output.md", "output.md", output_reference.answer())

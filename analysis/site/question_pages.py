@@ -19,7 +19,6 @@ from profiler_job.analysis.pages import (
 from profiler_job.analysis.pages.question import Inputs, Question
 from profiler_job.analysis.pages.questions import QUESTIONS, STUDIES, group_by_section
 from profiler_job.analysis.pages.topics import ANATOMY, TOPICS
-from profiler_job.analysis.prediction import recording_predictions
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.run_table import read_whole
 from profiler_job.analysis.render.answer import Answer, assemble
@@ -51,20 +50,16 @@ def write_questions(
     studies: Mapping[str, store.Recording] = MappingProxyType({}),
     compared: Sequence[Mapping[str, Any]] = (),
     known: RunPages = MappingProxyType({}),
-    predicted: pd.DataFrame | None = None,
     checked: Answer | None = None,
     bands: Bands | None = None,
     price: telemetry.Price | None = None,
     losses: store.Recording | None = None,
-    captured: Sequence[store.Recording] = (),
     gains: pd.DataFrame | None = None,
 ) -> Site:
     """Write the pages of questions and studies, the reconciliation (`checked`), and the home page with their verdicts.
     compared: facts of the pages of comparisons, for the home page. known: pages of runs of studies; the others are on
-    the page of all runs. predicted: predictions of runs, as `_read_predictions` gives them. bands: of the runs that
-    were recorded again, worked out where not given. price: of the GPUs of one run. losses: the recordings of the study
-    LOSSES, which the ladder reads. captured: runs that predictions were made from, in addition to `rec`. gains: as in
-    `prediction.measured`."""
+    the page of all runs. bands: of the runs that were recorded again, worked out where not given. price: of the GPUs of
+    one run. losses: the recording of the study LOSSES, which the ladder reads. gains: as in `prediction.measured`."""
     site = make_site(rec, docs)
     run_pages = {run: page_of_run(run[0]) for run in identify_runs(rec.runs)}
     for study, studied in studies.items():
@@ -83,7 +78,6 @@ def write_questions(
         return _write_question(site, question, answer, rec, **of_twin)
 
     def answer_study(question: Question, studied: store.Recording) -> Answer:
-        has_hindsight = predicted is not None and "hindsight" in question.needs
         return question.answer(
             Inputs(
                 recording=studied,
@@ -91,8 +85,6 @@ def write_questions(
                 studies=studies,
                 calibration=select_rates(studied.runs, calibration),
                 bands=bands,
-                predicted=predicted,
-                hindsight=_predict_in_hindsight([rec, *captured]) if has_hindsight else None,
                 losses=losses,
                 run_pages=run_pages,
             )
@@ -115,10 +107,6 @@ def write_questions(
     pages = {"sections": group_by_section(said), "agreement": agreement, "compared": compared}
     write_home(site, rec, studies, run_pages, gains, list_members(ANATOMY, said), **pages)
     return site
-
-
-def _predict_in_hindsight(recordings: Sequence[store.Recording]) -> pd.DataFrame:
-    return pd.concat(recording_predictions.predict_measured(part, MODES[-1]) for part in recordings)
 
 
 def _find_twin(
@@ -185,8 +173,7 @@ def write_script_page(
     kernels, memops = read_whole(rec.kernels), read_whole(rec.memops)
     first = script_page.answer(rec.runs, rec.steps, kernels, memops, rec.figures, rec.waits, rec.sync_calls)
     tables = {name: getattr(rec, name) for name in RUN_TABLES}
-    predicted = recording_predictions.predictions(rec)
-    [(_, of_run)] = run_page.answers(**tables, checks=pd.DataFrame(columns=["run_id"]), predicted=predicted)
+    [(_, of_run)] = run_page.answers(**tables, checks=pd.DataFrame(columns=["run_id"]))
     screen = of_run.facts["screen"]
     screen["numbers"]["tokens_per_s"] = screen["numbers"]["tokens_per_s"] or first.facts["tokens_per_s"]
     triable = next((card["changes"] for card in screen["cards"] if {*card["changes"]} <= {*TRIABLE}), ())

@@ -14,7 +14,6 @@ from profiler_job.analysis.pages import (
     telemetry,
     titles,
 )
-from profiler_job.analysis.prediction import recording_predictions
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.run_table import count_rows, iterate_parts
 from profiler_job.analysis.render import strip, timeline
@@ -73,8 +72,7 @@ def write_run_pages(
         name: getattr(rec, name)
         for name in ("runs", "steps", "kernels", "api", "memops", "memory", "processes", "telemetry")
     }
-    predicted = recording_predictions.predictions(rec)
-    for run_id, answer in run_page.answers(**tables, checks=checks, predicted=predicted, measured=gains, price=price):
+    for run_id, answer in run_page.answers(**tables, checks=checks, measured=gains, price=price):
         run = answer.facts["run"]
         mode = find_value_words("mode", str(run["mode"])) or run["mode"]
         label = inline(f"{run['size']} · {run['context_length']} · {mode}")

@@ -13,15 +13,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import pandas as pd
-
 from profiler_job.analysis.comparison.judge import Comparison
 from profiler_job.analysis.comparison.site_comparisons import make_comparisons
 from profiler_job.analysis.metrics import differences
 from profiler_job.analysis.pages import (
     telemetry,
 )
-from profiler_job.analysis.prediction import ledger
 from profiler_job.analysis.prediction.measured import measure_gains
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.load_parts import load_recordings
@@ -201,8 +198,7 @@ def _draft(
     for study in with_pages:  # first: what else the helper does waits for the comparisons
         helper.give(write_runs_of_study, study, studies[study], docs)
     compared = compare()
-    captured = ledger.recordings(measured.parent)
-    predicted, verdict = _read_predictions(measured.parent, [rec, *studies.values(), *captured]), ""
+    verdict = ""
     bands = differences.bands_of(rec, studies[AGAIN]) if AGAIN in studies else None
     gains = measure_gains(name_recordings(rec, studies), bands.wall if bands else None)
     helper.give(write_comparisons, rec, docs, compared, gains)
@@ -216,10 +212,8 @@ def _draft(
         tuned = write_tuned(make_site(rec, docs), measured.parent, price)
         site, verdict = write_overview_of_script(rec, docs, checked, summary, tuned)
     else:
-        site = write_questions(
-            rec, docs, studies, summary, known, predicted, checked, bands, price, losses, captured, gains
-        )
-        write_tested(site, measured, predicted)
+        site = write_questions(rec, docs, studies, summary, known, checked, bands, price, losses, gains)
+        write_tested(site, measured)
     write_lists(site, published, rec, studies, downloads, price)
     write_explore(site, rec, every_study, known, bands)
     for _ in ("comparisons", *with_pages):
@@ -241,8 +235,3 @@ def _run_pages_of(studies: Mapping[str, store.Recording]) -> RunPages:
         if study in studies
         for run in identify_runs(studies[study].runs)
     }
-
-
-def _read_predictions(data: Path, recordings: list[store.Recording]) -> pd.DataFrame:
-    """The ledgers below `data` compared with the recordings. Raises RecordingError."""
-    return ledger.compare_with_measured(ledger.read_all(data / ledger.FOLDER), recordings)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Version of all JSON output. It rises when a key is renamed or removed, or changes its meaning; new keys keep it."""
 
 

@@ -34,7 +34,7 @@ HOST = "host"
 """The study of steps with and without compile, in FP32 with nothing fused: each with its base, on one host."""
 
 LADDER = "prediction"
-"""The study of changes that are added one after the other: predicted and measured gains."""
+"""The study of changes that are added one after the other."""
 
 LOSSES = "losses"
 """The study of what changes do to the loss; its times are not reported."""

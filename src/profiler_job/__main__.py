@@ -88,11 +88,6 @@ COMMANDS = {
         "analysis.cli.history_command:history",
         "Follow one metric over many recordings or captures.",
     ),
-    "predict": Entry(
-        READ,
-        "analysis.cli.predict_command:predict",
-        "Predict how long a step takes with a change, such as BF16.",
-    ),
     "site": Entry(
         PUBLISH, "analysis.cli.site_command:site", "Write the pages of recordings and build their site."
     ),

@@ -185,7 +185,7 @@ def say_gpus() -> list[str]:
 def say_best_mfu() -> list[str]:
     """Of steps in BF16 that are compiled, or not."""
     reached = {}
-    for name in ("h200-bf16", "ladder_compile", "third_batch_bf16"):
+    for name in ("h200-bf16", "ladder_compile"):
         runs, steps = table(name, "runs").set_index("run_id"), timed(name)
         chosen = [run for run in runs.index if "-bf16-" in run and "-train_step" in run]
         reached |= {run: (utilisation.mfu(runs.loc[run], steps[run]), runs.loc[run, "size"]) for run in chosen}

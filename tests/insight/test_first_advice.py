@@ -9,8 +9,7 @@ from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.insight.advice import Advice, make_advice_table
 from profiler_job.analysis.insight.first_advice import NOTHING, format_first_advice
 from profiler_job.analysis.insight.limit_lines import find_limit
-from profiler_job.analysis.insight.summary import Summary
-from profiler_job.analysis.prediction.captures import summarise_with_gains
+from profiler_job.analysis.insight.summary import Summary, summarise
 from profiler_job.jobs.contract.changes import LABELS
 from profiler_job.jobs.contract.step_limit import (
     COMMUNICATION,
@@ -36,7 +35,7 @@ CAPTURES = sorted(path for pattern in (*PATTERNS, OF_SCRIPTS) for path in DATA.g
 @pytest.fixture(scope="module", params=CAPTURES, ids=lambda path: f"{path.parent.name}-{path.name}")
 def summary(request, tmp_path_factory) -> Summary:
     path = packed.unpack(request.param, tmp_path_factory.mktemp("capture") / "x.sqlite")
-    return summarise_with_gains(read(path, details=False), skips_startup=True)
+    return summarise(read(path, details=False), skips_startup=True)
 
 
 def need_limit(summary: Summary) -> StepLimit:
@@ -103,8 +102,6 @@ PLANTED = [
     (LAUNCHING, [{"fits_limit": False}], "a wrong mark of what fits"),
     (LAUNCHING, [{"time_ns": 61}], "more time than could be saved"),
     (LAUNCHING, [{"ceiling_ns": 150}], "more could be saved than there is"),
-    (LAUNCHING, [{"gain_ns": 90}], "a gain beyond its bound"),
-    (LAUNCHING, [{"gain_ns": -1}], "a gain beyond its bound"),
     (READING, [{"change": "compile"}, withhold("bf16", "cpu_limits")], "the CPU limits, and does not"),
     (LAUNCHING, [{}, withhold("compile", "idle_unexplained")], "it is not known why the GPU waits, and it is"),
     (LAUNCHING, [{}, withhold("compile", "startup_included")], "start-up is why the GPU waits, and launches are"),

@@ -10,8 +10,6 @@ import pytest
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.insight.summary import summarise
 from profiler_job.analysis.pages import run_page
-from profiler_job.analysis.prediction import recording_predictions
-from profiler_job.analysis.prediction.captures import summarise_with_gains
 from profiler_job.analysis.reference.kernel_families import FAMILIES
 from profiler_job.analysis.show import show
 from profiler_job.analysis.show.page import render_page
@@ -37,7 +35,7 @@ def read_words(page: str) -> str:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_capture_means_the_same_in_text_markdown_html_and_json(name, tmp_path):
     path = unpack(name, tmp_path)
-    summary = summarise_with_gains(read(path, details=False), skips_startup=True)
+    summary = summarise(read(path, details=False), skips_startup=True)
     said = summary.insight.sentences
     lines = [*said.verdict, *said.communication, *said.findings, *(line for entry in said.advice for line in entry)]
     assert said.verdict and said.findings and said.advice
@@ -67,11 +65,10 @@ def test_a_run_and_its_page_mean_the_same(rec, tmp_path):
     names = ("runs", "steps", "kernels", "api", "memops", "memory", "processes", "telemetry")
     tables = {name: getattr(rec, name) for name in names}
     checks = pd.DataFrame(columns=["run_id", "check", "found", "at_least", "at_most", "passed"])
-    predicted = recording_predictions.predictions(rec)
     labels = {key: family.label for key, family in FAMILIES.items()}
     site = Site(tmp_path, (), labels, ("size", "context_length"))
     run_pages.write_run_pages(site, "report/runs", rec, checks, {})
-    answers = dict(run_page.answers(**tables, checks=checks, predicted=predicted))
+    answers = dict(run_page.answers(**tables, checks=checks))
     measured = {run_id: answer for run_id, answer in answers.items() if not answer.facts["why"]}
     assert measured
     for run_id, answer in measured.items():

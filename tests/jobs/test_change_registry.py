@@ -21,8 +21,6 @@ OTHER_THINGS = {
     "copies",  # a part of the time of GPUs, and a cause
     "padding",  # the room around a chart
 }
-WITH_BOTH = {"analysis/prediction/captures.py": {"casts", "copies"}}
-"""Files that know changes, and other things with these names."""
 
 
 def find_names(file):
@@ -42,7 +40,7 @@ def test_the_name_of_a_change_is_written_once():
 def test_a_file_that_knows_changes_takes_their_names_from_the_registry():
     for path, file in FILES.items():
         if "contract.changes" in file.read_text():
-            assert find_names(file) <= AXES_AND_VALUES | WITH_BOTH.get(path, set()), path
+            assert find_names(file) <= AXES_AND_VALUES, path
 
 
 @pytest.mark.parametrize("name", CHANGES)

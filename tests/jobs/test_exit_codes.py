@@ -15,7 +15,6 @@ from profiler_job import __main__
 from profiler_job.__main__ import app
 from profiler_job.analysis.capture.capture_data import ExportError, ExportProblem
 from profiler_job.analysis.comparison.errors import ComparisonProblem, NotComparableError
-from profiler_job.analysis.prediction.abstentions import AbstentionCode, AbstentionError
 from profiler_job.jobs.cli import measure_script
 from profiler_job.jobs.cli.follow_up import StepError, fail_step
 from profiler_job.jobs.contract.errors import OutputError, ProfilerError, describe_bug, end_with
@@ -54,7 +53,6 @@ def test_every_error_of_the_project_has_an_exit_code():
     [
         ExportError(ExportProblem.NSYS_MISSING, "a.nsys-rep", "no nsys", "install it", ExitCode.MISSING),
         NotComparableError(ComparisonProblem.NO_RUN, "no run", "; choose one"),
-        AbstentionError(AbstentionCode.NO_PAIR, "no pair"),
         RunFailedError("oom", phase="backward", message="out of memory"),
         OutputError("a full disk"),
     ],

@@ -309,8 +309,6 @@ WRITING_MODULES = {
     "jobs/executor/install_nsys.py",  # needs nothing of this program
     "jobs/cli/output.py",  # the null device
     "analysis/capture/export_files.py",  # a temporary folder
-    # What its authors develop with, into the program itself:
-    *("analysis/prediction/rates.py", "analysis/prediction/script_rates.py", "analysis/prediction/score_ledgers.py"),
     "analysis/render/card.py",
 }
 """Modules that write files on their own."""
@@ -410,7 +408,6 @@ def test_a_link_to_itself_is_one_line(tmp_path, arguments):
 
 WRITERS = {
     "answers": ["answers", str(RECORDING), "--out", "{target}"],
-    "predict": ["predict", str(RECORDING), "--change", "bf16", "--ledger", "{target}"],
     "ingest": ["ingest", "{results}", "--out", "{target}"],
     "merge": ["merge", "{results}", "--out", "{target}"],
     "publish-data": ["publish-data", str(RECORDING), "name", "--data", "{above}", "--yes"],
@@ -422,7 +419,7 @@ WRITERS = {
 
 @pytest.mark.parametrize("kind", ["file", "folder", "link to a file", "link to a folder"])
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.long if name in ("ingest", "predict") else ()) for name in WRITERS]
+    "name", [pytest.param(name, marks=pytest.mark.long if name == "ingest" else ()) for name in WRITERS]
 )
 def test_no_command_replaces_what_is_not_its_own(tmp_path, measured, name, kind):
     elsewhere, target = tmp_path / "elsewhere", tmp_path / "data" / "main" / "name"

@@ -15,8 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MAY_COMPARE = {
     "matmul_precision",  # the setting of PyTorch
     "findings", "gemm_names", "reconciliation_checks", "text",  # math paths of kernels
-    "attention", "device_memory", "precisions", "precision", "track_record",  # comparisons of two given precisions
-    "development", "predict", "script_changes", "script_rates", "scripts", "sweep_changes",  # fitted predictions
+    "attention", "device_memory", "precisions", "precision",  # comparisons of two given precisions
 }  # fmt: skip
 """The modules that compare with the name of a precision."""
 

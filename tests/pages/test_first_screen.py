@@ -12,17 +12,12 @@ from profiler_job.analysis.pages.first_screen import choose_cards
 from profiler_job.jobs.contract.changes import CHANGES
 from profiler_job.jobs.contract.step_limit import COMPUTE, CPU, MEMORY, StepLimit
 
-RUN = {"workload": "transformer", "mode": "train_step", "precision": "bf16", "attention": "sdpa", "optimizer": "fused"}
+RUN = {"mode": "train_step", "precision": "bf16", "attention": "sdpa", "optimizer": "fused"}
 
 
 def measured(name, ratio, low, high):
     gain = {"changes": (name,), "do": "", "reason": "", "step_ns": 100.0, "gain_ns": 100 - 100 / ratio}
     return gain | {"low": low, "high": high, "measured_in": "main"}
-
-
-def predicted(name, least, gain, most):
-    times = {"step_ns": 100.0, "gain_ns": gain, "least_ns": least, "most_ns": most, "ceiling_ns": 99.0}
-    return {"changes": (name,), "do": "", "reason": ""} | times
 
 
 def bounded(name, ceiling):
@@ -31,12 +26,23 @@ def bounded(name, ceiling):
 
 
 def choose(*entries):
-    return [(card["changes"][0], card["kind"], card["ratio"]) for card in choose_cards(RUN, entries, 100.0)]
+    return [(card["changes"][0], card["kind"], card["ratio"]) for card in choose_cards(entries, 100.0)]
 
 
 def test_what_is_known_comes_before_what_has_a_bound():
-    cards = choose(bounded("casts", 80), predicted("larger_batch", 30, 50, 60), measured("compile", 4, 3, 5))
-    assert cards == [("compile", "measured", 4), ("larger_batch", "predicted", 2), ("casts", "at most", 5)]
+    cards = choose(bounded("casts", 80), measured("compile", 4, 3, 5), measured("fused_adamw", 2, 1.5, 3))
+    assert cards == [("compile", "measured", 4), ("fused_adamw", "measured", 2), ("casts", "at most", 5)]
+
+
+def test_of_what_has_a_bound_what_fits_the_limit_comes_first():
+    cards = choose(bounded("casts", 80), bounded("fused_adamw", 50) | {"fits_limit": True})
+    assert cards == [("fused_adamw", "at most", 2), ("casts", "at most", 5)]
+
+
+@pytest.mark.parametrize("names", [("tf32", "bf16"), ("bf16", "tf32")])
+def test_of_one_choice_what_was_measured_goes_before_a_bound(names):
+    first, second = names
+    assert choose(bounded(first, 80), measured(second, 1.5, 1.2, 2)) == [(second, "measured", 1.5)]
 
 
 @pytest.mark.parametrize(("apart", "kind"), [(0.05, "measured"), (0.051, "at most"), (float("inf"), "at most")])
@@ -44,10 +50,10 @@ def test_a_measured_ratio_whose_processes_are_far_apart_has_no_card(apart, kind)
     columns = ["run_id", "changes", "before_ns", "after_ns", "low", "high", "measured_in", "apart", "gains"]
     measured = pd.DataFrame([("a", ("compile",), 100.0, 40.0, 2.0, 3.8, "host", apart, True)], columns=columns)
     advised = pd.DataFrame([bounded("compile", 50) | {"change": "compile", "fits_limit": True}])
-    ranked = run_advice.rank_changes(advised, pd.DataFrame(columns=["changes", "reason"]), measured)
-    [card] = choose_cards(RUN, ranked, 100.0)
+    ranked = run_advice.rank_changes(advised, measured)
+    [card] = choose_cards(ranked, 100.0)
     assert (card["kind"], card["apart"]) == (kind, None if kind == "measured" else apart)
-    assert format_run_advice(ranked, RUN)
+    assert format_run_advice(ranked)
 
 
 def test_there_are_three_cards_at_most():

@@ -6,14 +6,15 @@ import pandas as pd
 import pytest
 
 from profiler_job.analysis.pages import predictions
-from profiler_job.analysis.prediction import ledger, predict, rates
+from profiler_job.analysis.prediction import ledger
 from profiler_job.analysis.site.site_writer import Site
 from tests.page_words import read_shown
 
 ROW = {"run_id": "a", "tested_by": "b", "size": "small", "context_length": 128, "mode": "train_step", "reason": ""}
 ROW |= {"changes": "bf16+fused_attention", "baseline_ns": 40e6, "predicted_ns": 20e6, "low_ns": 18e6, "high_ns": 22e6}
 ROW |= {"ceiling_ns": 10e6, "limited_by": "GPU", "made_at": pd.Timestamp("2026-01-02T03:04:05Z")}
-ROW |= {"source": "default", "kind": "sweep"}
+ROW |= {"source": "default"}
+NOTHING = pd.DataFrame(columns=[*ledger.MEASURED_COLUMNS])
 NONE = dict.fromkeys(("predicted_ns", "low_ns", "high_ns", "ceiling_ns"), float("nan"))
 BOTH = "BF16, fused attention"
 
@@ -26,19 +27,42 @@ def predicted(*measured_ms, **facts):
     return rows.assign(beaten=rows["measured_ns"] < rows["ceiling_ns"])
 
 
-@pytest.fixture(scope="module")
-def developed():
-    return predict.predict_development(rates.load())
+def parts(*times_as_fast, gpu_ns=40e6):
+    """A script whose step is predicted to be twice as fast, 1.8 to 2.5 times."""
+    said = {"step_ns": 50e6, "low_ns": 40e6, "high_ns": 100e6 / 1.8, "gpu_ns": gpu_ns}
+    found = {"low": 1.7, "high": 2.1, "step_ns": 50e6, "kernels_ns": 44e6}
+    cells = [
+        {"changes": ["bf16", "padding"], "predicted": said, "measured": found | {"times_as_fast": ratio}}
+        for ratio in times_as_fast
+    ]
+    return {"scripts": [{"title": "GPT-2", "gpu": "NVIDIA H100", "step_ns": 100e6, "cells": cells}]}
 
 
 @pytest.fixture
-def written(tmp_path, developed):
-    def write(rows):
+def written(tmp_path):
+    def write(rows, of_tune=None):
         site = Site(tmp_path, (), {}, ())
-        site.write("report/predictions.md", "predictions.md", predictions.answer(rows, developed))
+        site.write("report/predictions.md", "predictions.md", predictions.answer(of_tune or {}, rows))
         return read_shown(tmp_path, "report/predictions.md")
 
     return write
+
+
+def test_predictions_of_tune_have_errors_and_intervals(written):
+    answer = predictions.answer(parts(1.9, 3.0), ledger.compare_with_measured([], NOTHING))
+    rows = answer.tables["parts"].rows
+    assert rows["error"].tolist() == pytest.approx([2 / 1.9 - 1, 2 / 3 - 1])
+    assert rows["outcome"].tolist() == ["inside the interval", "outside the interval"]
+    assert rows[["expected", "expected_low", "expected_high"]].iloc[0].tolist() == pytest.approx([2, 1.8, 2.5])
+    assert rows["kernel_error"].tolist() == pytest.approx([40 / 44 - 1] * 2)
+    assert answer.facts["pace"]["gpu"]["number"] == 2 and answer.facts["pace"]["cpu"]["number"] == 0
+    text = written(predicted(21), parts(1.9, 3.0))
+    assert "2 predictions" in text and "NVIDIA H100" in text and "1 of 2 intervals holds" in text
+
+
+def test_the_page_says_which_predictors_are_gone_and_why(written):
+    text = written(predicted(21))
+    assert "fitted to recordings of one GPU" in text and "This site holds no test of it." in text
 
 
 def test_each_outcome_shows_and_so_do_misses(written):
@@ -47,7 +71,7 @@ def test_each_outcome_shows_and_so_do_misses(written):
         assert re.search(f"<td[^>]*>{outcome}", text)
 
 
-def test_each_change_has_its_errors_by_source(developed):
+def test_each_change_has_its_errors_by_source():
     rows = pd.concat(
         [
             predicted(20, 25, 16),
@@ -56,7 +80,7 @@ def test_each_change_has_its_errors_by_source(developed):
             predicted(25, source=""),
         ]
     )
-    tested = predictions.answer(rows, developed).tables["tested"].rows.set_index(["source", "changes"])
+    tested = predictions.answer({}, rows).tables["tested"].rows.set_index(["source", "changes"])
     assert [*tested.index] == [
         *(("sweeps", change) for change in (BOTH, "TF32", "all")),
         *(("scripts", change) for change in (BOTH, "all")),
@@ -69,20 +93,20 @@ def test_each_change_has_its_errors_by_source(developed):
 def test_before_the_test_nothing_is_known_of_how_good_they_are(written):
     text = written(pd.concat([predicted(float("nan")), predicted(float("nan"), **NONE, reason="it is not known")]))
     assert "not yet" in text and "it is not known" in text
-    assert "median error is" not in text.partition("## How they")[0]
+    assert "median error is" not in text
 
 
-def test_without_ledgers_there_is_still_what_they_were_developed_on(written, developed):
-    rows = ledger.compare_with_measured([], [])
-    assert [*predictions.answer(rows, developed).tables] == ["development", "pairs"]
-    assert "This site holds no predictions." in written(rows)
+def test_without_ledgers_the_page_holds_none(written):
+    rows = ledger.compare_with_measured([], NOTHING)
+    assert not predictions.answer({}, rows).tables
+    assert "This site holds none of their predictions." in written(rows)
 
 
-def test_the_summary_counts_each_change_and_all(developed):
-    answer = predictions.answer(predicted(21, 30), developed)
+def test_the_summary_counts_each_change_and_all():
+    answer = predictions.answer({}, predicted(21, 30))
     rows = answer.tables["tested"].rows.set_index("changes")
     assert list(rows.index) == [BOTH, "all"]
-    assert answer.facts["predicted"] | {"median": 0, "high": 0} == {
+    assert answer.facts["fitted"] | {"median": 0, "high": 0} == {
         "repeated": 0,
         "repeated_inside": 0,
         "number": 2,
@@ -93,22 +117,17 @@ def test_the_summary_counts_each_change_and_all(developed):
         "inside": 0.5,
         "beaten": 0,
     }
-    assert answer.tables["development"].rows["number"].iloc[-1] == len(developed)
 
 
-def test_the_headline_is_by_change(written, developed):
+def test_the_headline_is_by_change(written):
     """One number for a change that is predicted well and one that is not would mislead."""
     good = predicted(*[40.1] * 8, changes="fused_adamw", predicted_ns=40e6, low_ns=39e6, high_ns=41e6)
     bad = predicted(*[30] * 8)
     few = predicted(20, changes="tf32")
-    facts = predictions.answer(pd.concat([good, bad, few]), developed).facts["by_change"]
-    assert [(one["change"], one["inside"], one["reaches_aims"]) for one in facts] == [
-        ("fused AdamW", 1, True),
-        ("BF16 with fused attention", 0, False),
-    ]
-    text = written(pd.concat([good, bad, few])).partition("## How they")[0]
-    assert "8 of 8" not in text and "Predictions of fused AdamW reach their aims" in written(pd.concat([good, bad]))
-    assert "Predictions of BF16 with fused attention miss their aims" in written(pd.concat([good, bad]))
+    facts = predictions.answer({}, pd.concat([good, bad, few])).facts["by_change"]
+    assert [(one["change"], one["inside"]) for one in facts] == [("fused AdamW", 1), ("BF16 with fused attention", 0)]
+    text = written(pd.concat([good, bad, few]))
+    assert "**fused AdamW**: the median error is" in text and "**TF32**: the median error is" not in text
 
 
 def test_a_repeat_is_counted_next_to_the_first_measurement(written):

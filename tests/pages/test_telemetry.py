@@ -9,7 +9,6 @@ import pytest
 
 from profiler_job.analysis.pages import run_list, run_page, telemetry
 from profiler_job.analysis.pages.telemetry import Price
-from profiler_job.analysis.prediction import recording_predictions
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.site import page_context, run_pages
 from profiler_job.analysis.site.site_writer import Site
@@ -101,8 +100,7 @@ def test_a_run_says_it_beside_its_numbers(loops, reason, slow, lowered):
     names = ("runs", "steps", "kernels", "api", "memops", "memory", "processes", "telemetry")
     tables = {name: getattr(rec, name) for name in names}
     checks = page_context.check_recording(rec).tables["checks"].rows
-    predicted = recording_predictions.predictions(rec)
-    for _, answer in run_page.answers(**tables, checks=checks, predicted=predicted):
+    for _, answer in run_page.answers(**tables, checks=checks):
         assert (answer.facts["machine"]["num_slow"], answer.facts["machine"]["lowered"]) == (slow, lowered)
 
 

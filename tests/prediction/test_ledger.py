@@ -1,13 +1,12 @@
 """Ledgers: what is written is read, nothing is changed, and what is damaged says so in one line."""
 
 import json
-from datetime import timedelta
-from types import SimpleNamespace
+from datetime import UTC, datetime, timedelta
 
 import pandas as pd
 import pytest
 
-from profiler_job.analysis.prediction import ledger, predict, rates
+from profiler_job.analysis.prediction import ledger
 from profiler_job.analysis.prediction.ledger import LedgerError
 from profiler_job.jobs.contract.integrity import add_digest
 
@@ -15,73 +14,39 @@ BEFORE = "small-ctx512-fp32-naive-train_step"
 
 
 @pytest.fixture
-def made(run, shipped):
-    before = run("default", BEFORE)
-    said = [predict.predict(before, names, shipped) for names in (["fused_adamw"], ["compile"])]
-    entries = [ledger.entry(before.run, before.step_ns, one_said) for one_said in said]
-    return ledger.made_now({"name": "default", "gpu": shipped.gpu}, [rates.FILE], entries)
+def made():
+    case = {"run_id": BEFORE, "size": "small", "context_length": 512, "mode": "train_step", "baseline_ns": 80e6}
+    times = {"ceiling_ns": 40e6, "low_ns": 55e6, "predicted_ns": 62e6, "high_ns": 66e6, "limited_by": "GPU"}
+    entries = [
+        {"tested_by": f"{BEFORE}-adamw_fused", "changes": ["fused_adamw"], **times},
+        {"tested_by": f"{BEFORE}-compile_default", "changes": ["compile"], "reason": "no recorded pair"},
+    ]
+    return ledger.Ledger(
+        made_at=datetime(2026, 11, 20, tzinfo=UTC),
+        program="0123456789ab",
+        rates="ba9876543210",
+        gpu="NVIDIA H200",
+        recording={"name": "default"},
+        predictions=tuple(ledger.Entry(**case, **entry) for entry in entries),
+    )
+
+
+def write(file, made):
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(json.dumps(add_digest(made.model_dump(mode="json", exclude_defaults=True)), indent=1) + "\n")
 
 
 def test_a_ledger_is_read_as_it_was_written(tmp_path, made):
-    ledger.write(tmp_path / "new" / "a.json", made)
+    write(tmp_path / "new" / "a.json", made)
     assert ledger.read(tmp_path / "new" / "a.json") == made
     assert ledger.read_all(tmp_path / "new") == [made]
-    assert ledger.read_all(tmp_path / "none") == []
-
-
-def test_a_ledger_names_the_commit_of_the_program(shipped, monkeypatch):
-    monkeypatch.setenv("PROFILER_COMMIT", "0123456789ab")
-    assert ledger.made_now({"gpu": shipped.gpu}, [rates.FILE], []).program == "0123456789ab"
-
-
-def test_a_prediction_names_the_run_that_tests_it(made):
-    assert [entry.tested_by for entry in made.predictions] == [
-        "small-ctx512-fp32-naive-train_step-adamw_fused",
-        "small-ctx512-fp32-naive-train_step-compile_default",
-    ]
-    assert made.predictions[0].predicted_ns and not made.predictions[0].reason
-    assert made.predictions[1].predicted_ns is None and made.predictions[1].reason
-
-
-def make_prediction(limited_by, low_ns, high_ns):
-    return predict.Prediction(
-        changes=("tf32",), baseline_ns=50e6, step_ns=40e6, low_ns=low_ns, high_ns=high_ns, ceiling_ns=1e6,
-        gpu_ns=10e6, limited_by=limited_by, reasons=(),
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("limited_by", "low_ns", "high_ns", "has_time"),
-    [("host", 36e6, 44e6, True), ("host", 30e6, 44e6, False), ("host", 36e6, 60e6, False), ("GPU", 30e6, 60e6, True)],
-)
-def test_what_another_host_would_change_is_kept_without_its_time(run, limited_by, low_ns, high_ns, has_time):
-    """Whoever tests it may have another host than the one that was recorded."""
-    before = run("default", BEFORE)
-    kept = ledger.entry(before.run, before.step_ns, make_prediction(limited_by, low_ns, high_ns))
-    assert (kept.predicted_ns is not None) == has_time
-    assert ("hosts differ by more than 20%" in kept.reason) == (not has_time)
-
-
-def test_a_larger_batch_is_tested_by_a_run_with_twice_the_sequences(run):
-    before = run("default", BEFORE).run
-    assert ledger.run_id_after(before, ["larger_batch"]) == f"{BEFORE}-batch8"
-
-
-def test_no_run_tests_the_prediction_of_a_run_that_no_sweep_can_have(run):
-    before = dict(run("default", BEFORE).run) | {"size": "medium<img src=x>"}
-    assert ledger.run_id_after(before, ["tf32"]) == ""
-
-
-def test_what_was_predicted_is_never_changed(tmp_path, made):
-    ledger.write(tmp_path / "a.json", made)
-    with pytest.raises(LedgerError, match="is there already, and predictions are never changed"):
-        ledger.write(tmp_path / "a.json", made)
+    assert ledger.read_all(tmp_path / "none") == [] and ledger.read_measured(tmp_path / "none").empty
 
 
 def test_a_ledger_that_is_there_twice_is_refused(tmp_path, made):
     """Its predictions would count twice."""
-    ledger.write(tmp_path / "a.json", made)
-    ledger.write(tmp_path / "b.json", made)
+    write(tmp_path / "a.json", made)
+    write(tmp_path / "b.json", made)
     with pytest.raises(LedgerError, match=r"b\.json holds the same predictions as a\.json: leave one out"):
         ledger.read_all(tmp_path)
 
@@ -130,7 +95,7 @@ def harmed(content, harm):
 )
 def test_a_damaged_ledger_says_so_in_one_line(tmp_path, made, harm, said):
     file = tmp_path / "a.json"
-    ledger.write(file, made)
+    write(file, made)
     file.write_text(harmed(json.loads(file.read_text()), harm))
     with pytest.raises(LedgerError) as error:
         ledger.read(file)
@@ -138,43 +103,51 @@ def test_a_damaged_ledger_says_so_in_one_line(tmp_path, made, harm, said):
     assert "\n" not in str(error.value)
 
 
-def measured(made, days, gpu="NVIDIA H200", wall_ns=60e6, status="ok"):
-    """A recording of the run that tests the first prediction, so many days after that was made."""
+def measured(made, days, gpu="NVIDIA H200", wall_ns=60e6):
+    """The run that tests the first prediction, so many days after that was made."""
     at, run_id = (made.made_at + timedelta(days=days)).isoformat(), made.predictions[0].tested_by
-    runs = pd.DataFrame([{"run_id": run_id, "status": status, "gpu_name": gpu, "started_at": at}])
-    steps = pd.DataFrame([{"run_id": run_id, "collector": "timer", "phase": "step", "wall_ns": wall_ns}])
-    return SimpleNamespace(runs=runs, steps=steps)
+    return pd.DataFrame([{"run_id": run_id, "gpu_name": gpu, "started_at": at, "measured_ns": wall_ns}])
+
+
+def test_measured_runs_are_read_from_the_file_next_to_the_ledgers(tmp_path, made):
+    row = measured(made, days=1).assign(measured_min_ns=59e6, measured_max_ns=61e6, recording="a")
+    row.to_csv(tmp_path / ledger.MEASURED_FILE, index=False)
+    read = ledger.read_measured(tmp_path)
+    assert [*read] == [*ledger.MEASURED_COLUMNS]
+    assert ledger.compare_with_measured([made], read)["measured_ns"][0] == 60e6
 
 
 def test_a_later_measurement_stands_beside_its_prediction(made):
-    table = ledger.compare_with_measured([made], [measured(made, days=1)])
+    table = ledger.compare_with_measured([made], measured(made, days=1))
     first, second = table.to_dict("records")
     assert first["measured_ns"] == 60e6
-    assert first["error"] == pytest.approx(made.predictions[0].predicted_ns / 60e6 - 1)
+    assert first["error"] == pytest.approx(62 / 60 - 1)
     assert first["inside"] and not first["beaten"]
     assert pd.isna(second["measured_ns"]) and second["reason"]
 
 
 def test_a_miss_and_a_beaten_ceiling_show(made):
-    table = ledger.compare_with_measured([made], [measured(made, days=1, wall_ns=made.predictions[0].ceiling_ns / 2)])
+    table = ledger.compare_with_measured([made], measured(made, days=1, wall_ns=20e6))
     assert not table["inside"][0] and table["beaten"][0]
 
 
 def test_the_first_measurement_counts_and_a_repeat_stands_next_to_it(made):
-    """Whatever the order of the recordings."""
-    recordings = [measured(made, days=3, wall_ns=50e6), measured(made, days=1), measured(made, days=2, wall_ns=70e6)]
-    first = ledger.compare_with_measured([made], recordings).to_dict("records")[0]
+    """Whatever the order of the rows."""
+
+    def compare(*rows):
+        return ledger.compare_with_measured([made], pd.concat(rows, ignore_index=True)).to_dict("records")[0]
+
+    once = measured(made, days=1)
+    first = compare(measured(made, days=3, wall_ns=50e6), once, measured(made, days=2, wall_ns=70e6))
     assert (first["measured_ns"], first["again_ns"]) == (60e6, 60e6)
-    entry = made.predictions[0]
-    beyond = measured(made, days=2, wall_ns=2 * entry.high_ns)
-    first = ledger.compare_with_measured([made], [beyond, measured(made, days=1)]).to_dict("records")[0]
+    first = compare(measured(made, days=2, wall_ns=200e6), once)
     assert first["inside"] and not first["again_inside"]
-    assert pd.isna(ledger.compare_with_measured([made], [measured(made, days=1)])["again_ns"][0])
+    assert pd.isna(compare(once)["again_ns"])
 
 
-@pytest.mark.parametrize("facts", [{"days": -1}, {"days": 1, "gpu": "NVIDIA A100"}, {"days": 1, "status": "oom"}])
+@pytest.mark.parametrize("facts", [{"days": -1}, {"days": 1, "gpu": "NVIDIA A100"}])
 def test_what_is_no_test_of_a_prediction_is_not_held_against_it(made, facts):
-    """Measured before it was made, on another GPU, or not to the end."""
-    table = ledger.compare_with_measured([made], [measured(made, **facts)])
+    """Measured before it was made, or on another GPU."""
+    table = ledger.compare_with_measured([made], measured(made, **facts))
     assert table["measured_ns"].isna().all()
     assert not table["inside"].any() and not table["beaten"].any()

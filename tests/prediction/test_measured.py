@@ -1,4 +1,4 @@
-"""What was measured of a change is known before anything is predicted of it."""
+"""What a change gives is measured by two runs that differ by it and by nothing else."""
 
 import dataclasses
 
@@ -6,7 +6,8 @@ import pandas as pd
 import pytest
 
 from profiler_job.analysis.metrics.differences import Band
-from profiler_job.analysis.prediction.measured import COLUMNS, measure_gains
+from profiler_job.analysis.prediction.measured import COLUMNS, USUAL, find_run_id, measure_gains
+from profiler_job.jobs.contract.changes import find_conflict
 from tests import synthetic
 from tests.synthetic import recording
 
@@ -107,3 +108,13 @@ def test_a_run_that_has_the_change_is_no_pair_with_itself():
     rec = main()
     found = measure_gains({"main": both(rec, graphs(rec, 0.5))}, NARROW)
     assert list(found["run_id"]) == [BEFORE]
+
+
+def test_no_run_has_the_changes_of_one_that_no_sweep_can_have():
+    run = main().runs.iloc[0].to_dict()
+    assert find_run_id(run, ["cuda_graphs"]) == COMPILED
+    assert find_run_id(run | {"size": "medium<img src=x>"}, ["tf32"]) == ""
+
+
+def test_no_set_of_changes_has_two_of_one_choice():
+    assert len({*USUAL}) == len(USUAL) and not any(find_conflict(names) for names in USUAL)

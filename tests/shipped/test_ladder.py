@@ -14,7 +14,6 @@ from profiler_job.analysis.metrics import differences, run_grid, trained_losses
 from profiler_job.analysis.pages import study_runs
 from profiler_job.analysis.pages.explore import Part
 from profiler_job.analysis.pages.questions import ladder
-from profiler_job.analysis.prediction import ledger, recording_predictions
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.site import combine, page_context, write_site
 from profiler_job.jobs.contract.plain import PLAIN
@@ -50,28 +49,9 @@ def losses(shipped):
 
 
 @pytest.fixture(scope="module")
-def predicted(shipped):
-    main, studies, _ = shipped
-    return ledger.compare_with_measured(ledger.read_all(DATA / ledger.FOLDER), [main, *studies.values()])
-
-
-@pytest.fixture(scope="module")
-def hindsight():
-    (main,) = (folder for folder in write_site.recordings_in(DATA) if not store.read_manifest(folder).get("study"))
-    recordings = (store.load(main), *ledger.recordings(DATA))
-    return pd.concat(recording_predictions.predict_measured(rec, ladder.MODE) for rec in recordings)
-
-
-@pytest.fixture(scope="module")
-def answer(shipped, predicted, losses):
+def answer(shipped, losses):
     main, studies, bands = shipped
-    return ask(main, studies, predicted=predicted, bands=bands, losses=losses)
-
-
-@pytest.fixture(scope="module")
-def answer_with_hindsight(shipped, predicted, hindsight, losses):
-    main, studies, bands = shipped
-    return ask(main, studies, predicted=predicted, hindsight=hindsight, bands=bands, losses=losses)
+    return ask(main, studies, bands=bands, losses=losses)
 
 
 def ask(main, studies, **more):
@@ -138,7 +118,7 @@ def test_a_model_of_hugging_face_is_a_case_and_its_padded_vocabulary_a_change(sh
 
 
 def test_other_batches_are_no_rungs(shipped):
-    """A run of a larger batch has the axes of a rung: it tests a prediction."""
+    """A run of a larger batch has the axes of a rung."""
     main, studies, bands = shipped
     rec = select_reference(studies)
     larger = dataclasses.replace(rec, runs=rec.runs.assign(batch_size=8))
@@ -174,61 +154,8 @@ def test_a_step_that_the_gpu_limits_differs_by_little_more_than_noise(answer):
     assert rung["host_limited"] < 0.01 and rung["differs"] and rung["gain"] == pytest.approx(1.30, abs=0.01)
 
 
-def test_predictions_stand_beside_rungs_that_were_measured_after_them(answer, predicted):
-    rungs = rungs_of(answer)
-    said = predicted.set_index("tested_by")["predicted_ns"].dropna()
-    beside = rungs[rungs["predicted_ns"].notna()]
-    assert len(beside) == 63
-    assert (beside["predicted_ns"] == beside["run_id"].map(said)).all()
-    compiled = {"+ torch.compile", "+ CUDA graphs"}
-    assert set(beside.index.get_level_values("rung")) == {"TF32", "BF16", "+ fused attention"} | compiled
-    error = (beside["predicted_ns"] / beside["ns"] - 1).abs()
-    assert answer.claims["predicted"].values["num_near"] == (error <= 0.1).sum()
-
-
-def test_a_rung_of_which_nothing_was_predicted_says_why(answer, predicted):
-    """Two of the Llama, which the host was to limit, stood there as if nobody had asked."""
-    rungs = rungs_of(answer)
-    none = rungs[rungs["predicted_ns"].isna()]
-    reasons = predicted[predicted["predicted_ns"].isna()].set_index("tested_by")["reason"]
-    kept = none[none["run_id"].isin(reasons.index)]
-    assert {"llama"} <= set(kept.index.get_level_values("size"))
-    assert (kept["why_predicted"] == "abstained: " + kept["run_id"].map(reasons)).all()
-    assert (none.drop(kept.index)["why_predicted"] == "not predicted").all()
-
-
-@pytest.mark.nightly
-def test_in_hindsight_every_captured_model_is_predicted_from_its_fp32_step(answer_with_hindsight, hindsight):
-    rungs = rungs_of(answer_with_hindsight)
-    said = hindsight.set_index("tested_by")
-    is_hugging_face = rungs["workload"] == "hf"
-    is_base = rungs.index.get_level_values("rung") == "FP32"
-    beside = rungs[rungs["hindsight_ns"].notna()]
-    assert len(beside) == (~is_base).sum() - 1 == 110 and is_hugging_face.any()
-    assert (beside["hindsight_ns"] == beside["run_id"].map(said["step_ns"])).all()
-    assert ((beside["hindsight_low_ns"] <= beside["hindsight_ns"]) & (beside["why_hindsight"] == "")).all()
-    assert set(rungs.loc[is_base, "why_hindsight"]) == {ladder.BASELINE}
-    without = rungs[rungs["why_hindsight"] == ladder.NO_CAPTURE]
-    assert without.index.tolist() == [("gpt2", 1024, "+ padded vocabulary")], (
-        "with another vocabulary than was captured"
-    )
-    values = answer_with_hindsight.claims["hindsight"].values
-    assert (values["num_rows"], values["num_new"], values["num_no_capture"]) == (110, 47, 1)
-
-
-@pytest.mark.long
-def test_hindsight_is_no_prediction(answer, answer_with_hindsight):
-    """What was computed afterwards changes nothing of the track record of predictions, and has a mark of its own."""
-    assert answer.claims["predicted"].values == answer_with_hindsight.claims["predicted"].values
-    assert rungs_of(answer)["hindsight_ns"].isna().all()
-    marks = answer_with_hindsight.charts["ladder"].rows
-    told = marks.groupby("run_id")["series"].agg(set)
-    assert {ladder.PREDICTED, ladder.HINDSIGHT} not in [names - {ladder.MEASURED} for names in told]
-    assert (marks["series"] == ladder.HINDSIGHT).sum() == 15 + 8, "six of the GPT-2 and two of the Llama"
-
-
 ALONE_TOO = [("large", 128), ("large", 512), ("2.7B", 512)]
-"""In addition to the ladders that are shown, cases in which compiling was measured alone to test a prediction."""
+"""In addition to the ladders that are shown, cases in which compiling was measured alone."""
 
 
 def test_each_change_of_a_ladder_that_is_told_was_measured_alone(answer):
@@ -242,23 +169,6 @@ def test_each_change_of_a_ladder_that_is_told_was_measured_alone(answer):
     told = {*TOLD_WITH_LOSSES, ("gpt2", 1024), ("small", 128), ("medium", 128)}
     assert cases == told | {*ALONE_TOO} and len(compiled) == 2 * len(cases)
     assert compiled["gains"].all(), "each is faster, where the GPU limits it, too"
-
-
-def test_what_compiling_alone_would_give_was_predicted_or_the_cell_says_why_not(answer, predicted):
-    alone = answer.tables["alone"].rows
-    compiled = alone[alone["change"].isin(ladder.COMPILED_ALONE)]
-    before = compiled[compiled["predicted_ns"].notna()].set_index(["size", "context_length"])
-    assert set(before.index) == {("llama", 1024), ("gpt2", 1024), ("medium", 128), *ALONE_TOO}
-    assert before["ns"].between(before["low_ns"], before["high_ns"]).all()
-    said = {*compiled.loc[compiled["predicted_ns"].isna(), "why_predicted"]}
-    assert said == {"not predicted", "abstained: the recorded pairs are of BF16 with fused attention"}
-
-
-@pytest.mark.long
-def test_in_hindsight_the_models_know_what_compiling_alone_gives(answer_with_hindsight):
-    alone = answer_with_hindsight.tables["alone"].rows
-    compiled = alone[alone["change"].isin(ladder.COMPILED_ALONE)]
-    assert (compiled["hindsight_ns"].notna() & (compiled["why_hindsight"] == "")).all()
 
 
 def test_compiling_alone_does_not_change_the_loss(answer):
@@ -320,7 +230,7 @@ DROPOUT_OFF = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
 
 def chosen_by_the_guide(file, block):
     """Ids of the runs that the commands of the guide choose of a block of a sweep file."""
-    text = (DATA.parent / "guide" / "predict.md").read_text()
+    text = (DATA.parent / "guide" / "ladder.md").read_text()
     commands = "\n".join(code for code in re.findall(r"```bash\n(.*?)```", text, re.DOTALL) if f"/{file}.yaml" in code)
     say = 'profiler-job() { [[ $3 == *"/$file.yaml" ]] && echo "only:$5"; true; }\n'
     said = subprocess.check_output(["bash", "-c", say + commands], env={"file": file}, text=True)
@@ -505,8 +415,7 @@ def test_without_its_other_recordings_there_are_fewer_rungs_and_no_guess(shipped
         "+ torch.compile",
         "+ CUDA graphs",
     }
-    assert alone.tables["shown"].rows["predicted_ns"].isna().all()
-    assert not alone.claims["predicted"].holds and not alone.claims["memory"].holds
+    assert not alone.claims["memory"].holds
 
 
 def test_without_a_base_nothing_is_said(shipped, undrawn, tmp_path):

@@ -62,10 +62,9 @@ def test_a_lead_has_steps_whose_processes_agree(module, key, main, studies, band
 def test_measured_cards_have_steady_processes_and_intervals_above_1(main, studies, bands):
     measured = measure_gains({"main": main, **studies}, bands.wall)
     assert (measured["apart"] > MOST_APART).sum() > 20, "most pairs of this kind show their hosts"
-    nothing = pd.DataFrame(columns=["changes", "reason"])
     for _, rows in measured.groupby("run_id"):
         advised = pd.DataFrame(columns=["change", "reason", "fits_limit"])
-        for entry in run_advice.rank_changes(advised, nothing, rows):
+        for entry in run_advice.rank_changes(advised, rows):
             if not entry["reason"]:
                 [row] = rows[rows["changes"] == entry["changes"]].to_dict("records")
                 assert row["apart"] <= MOST_APART and entry["low"] > 1

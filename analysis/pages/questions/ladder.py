@@ -76,17 +76,15 @@ IN_CHART |= {TO_64: "+ padding"}
 SMALL_GAIN = 1.25
 """Less than this is called little for all changes together."""
 NEAR = 0.1
-"""A prediction this near to what was measured counts as right."""
+"""A step that is slower by this than the one before stands out."""
 IN_MAP = {BASE: "FP32", "TF32": "TF32", "BF16": "BF16", EAGER: "BF16 with fused attention and fused AdamW"}
 """Rungs that the map of what limits a step shows, as it calls them."""
-MEASURED, PREDICTED, HINDSIGHT = "measured", "predicted before", "computed in hindsight"
+MEASURED = "measured"
 SLOWER_HOST = "measured, on a slower host, which explains it"
 CONTEXTS = {"small": 512, "medium": 1024, "xl": 512, "2.7B": 1024}
 """The context at which the ladder of each model is shown; of another the longest of those followed furthest up."""
-NOT_PREDICTED = "not predicted"
-NO_CAPTURE, BASELINE, NOT_PROBED, REFERENCE_LOSS = "no capture", "baseline", "not measured", "reference"
-"""Of a rung: its step in FP32 was not captured, so that nothing can be predicted from it; it is that step. Nothing
-compares its loss; others are compared with it."""
+NOT_PROBED, REFERENCE_LOSS = "not measured", "reference"
+"""Of a rung: nothing compares its loss; others are compared with it."""
 
 
 def answer(given: Inputs) -> Answer:
@@ -94,16 +92,14 @@ def answer(given: Inputs) -> Answer:
 
     `ns` is the unprofiled step, the median over the steps of all processes. `speedup` is the step in FP32 with nothing
     fused over it, `gain` the step before it in the ladder over it; `tokens_per_s` and `joules` are of the same steps.
-    Of `predicted`, as in `ledger.compare_with_measured`, is what was said about a run before it was measured; of
-    `hindsight`, as in `recording_predictions.predict_measured`, what the models say today from the capture of the step
-    in FP32. Two steps differ measurably, by the noise band of wall times (`bands`), which is as wide as if the GPU
+    Two steps differ measurably, by the noise band of wall times (`bands`), which is as wide as if the GPU
     waited in all phases that the host limits, and only where the host's speed does not explain it: `at_least` and
     `at_most` are the gain where the step grows with the time of a loop of plain Python on its host, which took
     `slower_host` times as long as before. Losses are the run's if it compared them, else of the recording `losses`,
     which may be of the same model without dropout.
     """
-    frames = _frames(given.runs, given.main, given.studies, given.predicted, given.hindsight, given.bands, given.losses)
-    facts: dict[str, Any] = {"noise": noise_of(given.bands), "slow_host": SLOW_HOST, "near": NEAR, "rungs": [*RUNGS]}
+    frames = _frames(given.main, given.studies, given.bands, given.losses)
+    facts: dict[str, Any] = {"noise": noise_of(given.bands), "slow_host": SLOW_HOST, "rungs": [*RUNGS]}
     facts["knows_trained"] = bool(frames.rungs["trained_off"].notna().any())
     facts["trained_steps"] = TRAINED_STEPS
     facts["no_dropout"] = _select_without_dropout(pd.concat([frames.rungs, frames.alone]))
@@ -115,7 +111,7 @@ QUESTION = Question(
     letter="u",
     slug="ladder",
     title="What does each optimisation give, one on top of the other?",
-    needs=("runs", "main", "studies", "predicted", "bands", "hindsight", "losses"),
+    needs=("main", "studies", "bands", "losses"),
     answer=answer,
     section=Section.CHANGE,
     place=1,
@@ -158,24 +154,19 @@ class LadderData:
 
 
 def _frames(
-    runs: pd.DataFrame,
     main: Any,
     studies: Mapping[str, Any],
-    predicted: pd.DataFrame | None,
-    hindsight: pd.DataFrame | None,
     bands: Bands | None,
     losses: Any,
 ) -> LadderData:
     measured = _measure_steps([main, *(studies[name] for name in (STUDY, *ALSO) if name in studies)])
     measured = trained_losses.join_losses(measured, losses)
-    # Others were measured to test predictions only.
     cases = {*map(tuple, main.runs[[*CASE, "batch_size"]].astype(str).to_numpy())}
     is_case = [
         workload == HUGGING_FACE or tuple(case) in cases
         for workload, case in zip(measured["workload"], measured[[*CASE, "batch_size"]].astype(str).to_numpy())
     ]
     measured = measured[is_case].reset_index(drop=True)
-    measured = _join_hindsight(_join_predictions(measured, predicted), hindsight)
     rungs = _select_settings(measured, RUNGS, "rung")
     base = rungs[rungs["rung"] == BASE].set_index(CASE)
     rungs, alone = (_join_base(rows, base) for rows in (rungs, _select_settings(measured, SINGLE, "change")))
@@ -183,7 +174,7 @@ def _frames(
     alone = add_interval(alone, first, bands, (first["host_ratio"] / alone["host_ratio"]).fillna(1.0))
     host = studies.get(HOST)
     if host is not None:
-        beside = _list_compiled_alone(host, predicted, hindsight, bands, losses)
+        beside = _list_compiled_alone(host, bands, losses)
         alone = _sort_single_changes(
             pd.concat([beside[beside.set_index(CASE).index.isin(base.index)], alone], ignore_index=True)
         )
@@ -199,46 +190,15 @@ def _frames(
     return LadderData(rungs=rungs, alone=alone)
 
 
-def _join_predictions(measured: pd.DataFrame, predicted: pd.DataFrame | None) -> pd.DataFrame:
-    """With predicted_ns, low_ns and high_ns of what was said before, or why nothing was."""
-    names = ["predicted_ns", "low_ns", "high_ns"]
-    if predicted is None:
-        return measured.assign(**dict.fromkeys(names, float("nan")), why_predicted=NOT_PREDICTED)
-    none = predicted[predicted["predicted_ns"].isna()].drop_duplicates("tested_by").set_index("tested_by")
-    reasons = measured["run_id"].map("abstained: " + none["reason"].astype(str)).astype(object)
-    measured = measured.assign(why_predicted=reasons.fillna(NOT_PREDICTED))
-    said = predicted[predicted["predicted_ns"].notna()].drop_duplicates("tested_by").set_index("tested_by")
-    return measured.assign(**{name: measured["run_id"].map(said[name]) for name in names})
-
-
-def _join_hindsight(measured: pd.DataFrame, hindsight: pd.DataFrame | None) -> pd.DataFrame:
-    """With hindsight_ns, hindsight_low_ns and hindsight_high_ns of what the models say today, or why they do not."""
-    names = {"step_ns": "hindsight_ns", "low_ns": "hindsight_low_ns", "high_ns": "hindsight_high_ns"}
-    if hindsight is None:
-        hindsight = pd.DataFrame(columns=["tested_by", *names, "reason"])
-    said = hindsight.drop_duplicates("tested_by").set_index("tested_by")
-    table = measured.assign(**{new: measured["run_id"].map(said[old]).astype(float) for old, new in names.items()})
-    reasons = measured["run_id"].map(said["reason"].astype(str).map(lambda why: why and f"abstains: {why}"))
-    return table.assign(why_hindsight=reasons.astype(object).fillna(NO_CAPTURE).mask(_is_base(measured), BASELINE))
-
-
-def _is_base(measured: pd.DataFrame) -> pd.Series:
-    settings = [tuple(row) == RUNGS[BASE] for row in measured[AXES].astype(str).to_numpy()]
-    return pd.Series(settings, measured.index, dtype=bool)
-
-
 def _is_plain(measured: pd.DataFrame) -> pd.Series:
     """Whether nothing was done to make a step faster, whatever its vocabulary."""
     return (measured[[*PLAIN]].astype(str) == pd.Series(PLAIN)).all(axis=1)
 
 
-def _list_compiled_alone(
-    rec: Any, predicted: pd.DataFrame | None, hindsight: pd.DataFrame | None, bands: Bands | None, losses: Any
-) -> pd.DataFrame:
+def _list_compiled_alone(rec: Any, bands: Bands | None, losses: Any) -> pd.DataFrame:
     """The rows of `Frames.alone` whose change is compile: each against the same step without it in `rec`. Both were
     profiled, so it is known how long the GPU waits in them, as a band needs it."""
     measured = trained_losses.join_losses(_measure_steps([rec]), losses)
-    measured = _join_hindsight(_join_predictions(measured, predicted), hindsight)
     waits = differences.times_of_steps(rec.steps, rec.kernels, rec.memops).set_index("run_id")["parts"]
     measured["parts"] = measured["run_id"].map(waits).fillna(measured["parts"])
     base = _select_settings(measured, {BASE: RUNGS[BASE]}, "change").set_index(CASE)
@@ -365,7 +325,6 @@ def _claims(frames: LadderData) -> list[Claim]:
     quotable = top[top["quotable"]]
     best = take_best(select_common(frames.alone))
     of_rung = {name: above[above["rung"] == name] for name in (EAGER, COMPILED, GRAPHS, TO_64)}
-    tested = above[above["predicted_ns"].notna()]
     return [
         Claim("together", _select_complete(quotable), facts=lambda rows: _describe_top(rows, quotable)),
         Claim(
@@ -393,8 +352,6 @@ def _claims(frames: LadderData) -> list[Claim]:
         Claim("memory", of_rung[EAGER].dropna(subset=["less_memory"]), facts=extremes("less_memory")),
         Claim("energy", top.dropna(subset=["less_energy"]), facts=extremes("less_energy")),
         Claim("hosts", frames.rungs[frames.rungs["host_ratio"] > SLOW_HOST], facts=count_all(frames.rungs)),
-        Claim("predicted", tested, facts=_describe_predictions),
-        Claim("hindsight", above[above["hindsight_ns"].notna()], facts=lambda rows: _count_unpredicted(rows, above)),
         Claim("trained", above.dropna(subset=["numerics_off"]), facts=_select_trained),
         Claim("formula", _select_by_formula(frames.alone), facts=_formula),
         Claim("loss", above.dropna(subset=["loss_off"]), facts=extremes("loss_off")),
@@ -407,17 +364,6 @@ def _tables(frames: LadderData) -> list[Table]:
     speedup = Column("speedup", "as fast as FP32", "ratio")
     with_interval = Column("speedup", "as fast as FP32", "ratio", lower="least", upper="most")
     gain = Column("gain", "as the rung before", "ratio", absent="n/a")
-    predictions = (
-        Column("predicted_ns", "predicted before", "ms", lower="low_ns", upper="high_ns", why="why_predicted"),
-        Column(
-            "hindsight_ns",
-            "in hindsight",
-            "ms",
-            lower="hindsight_low_ns",
-            upper="hindsight_high_ns",
-            why="why_hindsight",
-        ),
-    )
     costs: tuple[Column, ...] = (
         Column("ns", "step", "ms"),
         Column("tokens_per_s", "tokens/s", "count"),
@@ -440,8 +386,8 @@ def _tables(frames: LadderData) -> list[Table]:
     return [
         Table(
             "shown",
-            "Rung by rung: time and predictions, of each model at one context",
-            (*case, rung, step, speedup, gain, *predictions, *hosts),
+            "Rung by rung: time, of each model at one context",
+            (*case, rung, step, speedup, gain, *hosts),
             shown,
         ),
         Table("costs", "Rung by rung: tokens, memory, energy and loss", (*case, rung, *costs), shown),
@@ -451,11 +397,11 @@ def _tables(frames: LadderData) -> list[Table]:
             (*case, Column("rung", "rung"), Column("host_limited", "CPU issues work", "share")),
             _select_for_map(frames.rungs),
         ),
-        Table("rest", "Rung by rung: all other cases", (*case, rung, step, speedup, gain, *predictions), rest),
+        Table("rest", "Rung by rung: all other cases", (*case, rung, step, speedup, gain), rest),
         Table(
             "alone",
-            "Each change alone: time and predictions",
-            (*case, change, step, with_interval, *predictions, hosts[-1]),
+            "Each change alone: time",
+            (*case, change, step, with_interval, hosts[-1]),
             frames.alone,
         ),
         Table(
@@ -476,27 +422,16 @@ def _drop_shown(rows: pd.DataFrame, shown: pd.DataFrame) -> pd.DataFrame:
 
 def _charts(frames: LadderData) -> list[Chart]:
     shown = frames.shown[frames.shown["rung"] != BASE]  # which is 1 by definition
-    unsaid = shown[shown["predicted_ns"].isna()]
     top = _top(frames.above)
     together = _select_complete(top[top["quotable"]])
     is_by_host = shown["run_id"].isin(_select_slower_by_host(shown)["run_id"])
-    rows = pd.concat(
-        [
-            shown.assign(series=is_by_host.map({True: SLOWER_HOST, False: MEASURED}), value=shown["speedup"]),
-            shown.assign(series=PREDICTED, value=shown["base_ns"] / shown["predicted_ns"]).dropna(subset=["value"]),
-            unsaid.assign(series=HINDSIGHT, value=unsaid["base_ns"] / unsaid["hindsight_ns"]).dropna(subset=["value"]),
-        ],
-        ignore_index=True,
-    )[[*CASE, "rung", "run_id", "series", "value"]]
+    series = is_by_host.map({True: SLOWER_HOST, False: MEASURED})
+    rows = shown.assign(series=series, value=shown["speedup"])[[*CASE, "rung", "run_id", "series", "value"]]
     title = (
         f"All changes together make a training step {ratios_of(together['speedup'])} as fast, in {len(together)} cases"
     )
     rows["rung"] = rows["rung"].replace(IN_CHART)
-    options: dict[str, Any] = {
-        "by": [*CASE, "rung"],
-        "order": [MEASURED, PREDICTED, HINDSIGHT],
-        "unit": "times as fast as FP32",
-    }
+    options: dict[str, Any] = {"by": [*CASE, "rung"], "order": [MEASURED], "unit": "times as fast as FP32"}
     options |= {"hollow": SLOWER_HOST, "panels": len(CASE)}
     return [
         Chart(
@@ -567,18 +502,3 @@ def _limits(rows: pd.DataFrame) -> dict[str, Any]:
     rows = rows.assign(by_host=rows["host_limited"] > 0.5)
     counts = rows.groupby("rung", sort=False)["by_host"].agg(["sum", "size"])
     return {"of": [{"rung": name, "num": int(num), "num_all": int(size)} for name, num, size in counts.itertuples()]}
-
-
-def _count_unpredicted(rows: pd.DataFrame, every: pd.DataFrame) -> dict[str, Any]:
-    """How many of all rungs were not predicted before, and of how many the FP32 step was not captured."""
-    num_new = int(rows["predicted_ns"].isna().sum())
-    return {
-        "num_all": len(every),
-        "num_new": num_new,
-        "num_no_capture": int((every["why_hindsight"] == NO_CAPTURE).sum()),
-    }
-
-
-def _describe_predictions(rows: pd.DataFrame) -> dict[str, Any]:
-    error = (rows["predicted_ns"] / rows["ns"] - 1).abs()
-    return {"num_near": int((error <= NEAR).sum()), "median": error.median()}
