@@ -71,6 +71,8 @@ class CaptureEvidence:
         self.recomputed = float(capture.get("recomputed") or 0.0)
         """How often backward launches forward's fused attention again, as activation checkpointing does, for each
         launch in forward."""
+        self.attention_matmuls_ns: float | None = capture.get("attention_matmuls_ns")
+        """Time of the matmuls that attention may have launched; None if no module tells them from the others."""
         self.is_slowed = capture.get("is_slowed", True)
         start, end, loaded = (capture[name] for name in ("work_start_ns", "work_end_ns", "loading_end_ns"))
         self.has_startup = loaded is not None and loaded - start >= LEAST_LOADING * (end - start)

@@ -16,7 +16,9 @@ def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
     if known is None:
         return None
     times = seen.sum_matmuls()
-    matmuls_ns = seen.families.get("gemm", 0)
+    matmuls_ns = seen.attention_matmuls_ns
+    if matmuls_ns is None:
+        matmuls_ns = seen.families.get("gemm", 0)
     is_fp32 = bool(times.get("fp32"))
     sure = (
         "low: in FP32 it gives little where contexts are short" if is_fp32 else "medium: one kernel takes their place"

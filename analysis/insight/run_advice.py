@@ -54,7 +54,7 @@ def advise(
         "gpus": pd.DataFrame({"name": [str(run["gpu_name"])]}),
     }
     facts: dict[str, Any] = {"num_kernels": totals["calls"].sum(), "num_graph_executions": 0, "is_slowed": False}
-    facts["recomputed"] = _measure_recomputed(totals)
+    facts |= {"recomputed": _measure_recomputed(totals), "attention_matmuls_ns": _sum_attention_matmuls(totals)}
     facts |= {"memory_used": _measure_memory_used(run), "limit": limit}
     return advice.advise(facts | dict.fromkeys(("work_start_ns", "work_end_ns", "loading_end_ns")), sections)
 
@@ -118,6 +118,15 @@ def _measure_recomputed(totals: pd.DataFrame) -> float:
     of_forward = totals[totals["kernel_name"].astype(str).str.contains(FORWARD_ATTENTION)]
     calls = of_forward.groupby(of_forward["phase"].astype(str))["calls"].sum()
     return float(calls.get(ranges.BACKWARD, 0) / calls[ranges.FORWARD]) if ranges.FORWARD in calls else 0.0
+
+
+def _sum_attention_matmuls(totals: pd.DataFrame) -> float | None:
+    """Sum the matmuls of attention and those of no known module; None if no module is called as in the reference
+    Transformer."""
+    gemms = totals[totals["family"].astype(str) == "gemm"]
+    leaf = gemms["module"].astype(str).str.rpartition("/")[2]
+    is_attention = leaf.isin([ranges.ATTENTION_SCORES, ranges.ATTENTION_OUTPUT])
+    return float(gemms.loc[is_attention | (leaf == ""), "time_ns"].sum()) if is_attention.any() else None
 
 
 _OF_PHASES = ["phase", "elapsed_ns"]

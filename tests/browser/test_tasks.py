@@ -86,8 +86,8 @@ def say_what_fits() -> list[str]:
 
 
 def say_first_change() -> list[str]:
-    """CUDA graphs were measured, by processes that do not agree: what is predicted comes first."""
-    return ["predicted Double the batch"]
+    """Compiling was measured, by processes that do not agree: what it could save at most comes first."""
+    return ["not measured by turns Compile the model", "Could save up to"]
 
 
 def say_waits() -> list[str]:

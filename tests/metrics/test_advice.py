@@ -13,15 +13,19 @@ RUN = {"profiled_steps": 2, "gpu_name": "NVIDIA H200", "peak_memory_bytes": 14 *
 GEMM = "nvjet_sm90_tst_96x128_64x7_2x1_v_bz_TNN"
 
 
-def advised(step_ns=30 * MS, busy_ns=10 * MS, cause=LAUNCHES, num_gpus=1, attention=(), **more):
+def advised(step_ns=30 * MS, busy_ns=10 * MS, cause=LAUNCHES, num_gpus=1, attention=(), gemms=(), findings=(), **more):
     parts = {"kernels_ns": busy_ns, "communication_ns": 0, "copies_ns": 0, "late_launch_ns": 99 * MS, "between_ns": 0}
     elapsed = {"phase": "forward", "elapsed_ns": 109 * MS, "unknown_idle_ns": 0, "compute_ns": busy_ns} | parts
     elapsed = pd.DataFrame([elapsed | {"gpu": gpu} for gpu in range(num_gpus)])
     kernel = {"phase": "forward", "module": "", "family": "gemm", "kernel_name": GEMM}
-    kernel |= {"calls": 100 * num_gpus, "time_ns": busy_ns * num_gpus}
+    rows = gemms or [{"calls": 100 * num_gpus, "time_ns": busy_ns * num_gpus}]
     fused = {"module": "", "family": "attention", "kernel_name": FLASH, "time_ns": 0}
-    kernels = [kernel, *({"phase": phase, "calls": calls} | fused for phase, calls in dict(attention).items())]
-    findings = pd.DataFrame(columns=["kind", "time_ns", "count", "evidence"]).astype({"time_ns": float, "count": int})
+    kernels = [
+        *(kernel | row for row in rows),
+        *({"phase": phase, "calls": calls} | fused for phase, calls in dict(attention).items()),
+    ]
+    columns = ["kind", "time_ns", "count", "evidence"]
+    findings = pd.DataFrame([*findings], columns=columns).astype({"time_ns": float, "count": int})
     timed = {name: Clock(step_ns, step_ns) for name in ("forward", "step")}
     causes = dict.fromkeys(CAUSES, 0.0) | {cause: float(step_ns - busy_ns)}
     limit = StepLimit({COMPUTE: busy_ns, CPU: step_ns - busy_ns}, causes)
@@ -66,6 +70,26 @@ def test_a_larger_batch_is_advised_where_memory_is_left():
     row = advised().loc["larger_batch"]
     assert row["evidence"] == "the GPU waits for launches, and peak allocated is 9.9% of its memory"
     assert advised(peak_memory_bytes=100 * GB).loc["larger_batch", "reason"].startswith("peak allocated is 70.9%")
+
+
+EAGER = {"kind": "unfused_attention", "time_ns": 2 * MS, "count": 20, "evidence": "softmax"}
+
+
+@pytest.mark.parametrize(
+    ("module", "matmuls_ns"), [("block/attention/attention_scores", 10 * MS), ("block/ffn", 4 * MS), ("", 10 * MS)]
+)
+def test_fused_attention_saves_no_matmuls_of_other_modules(module, matmuls_ns):
+    """4 ms of matmuls are of attention, 6 ms of `module`; the GPU never waits."""
+    of_attention = {"module": "block/attention/attention_output", "calls": 1, "time_ns": 4 * MS}
+    gemms = [of_attention, {"module": module, "calls": 1, "time_ns": 6 * MS}]
+    row = advised(step_ns=30 * MS, busy_ns=30 * MS, gemms=gemms, findings=[EAGER]).loc["fused_attention"]
+    assert row["ceiling_ns"] == 1 * MS + matmuls_ns
+
+
+def test_without_modules_of_attention_any_matmul_may_be_one():
+    gemms = [{"module": "layers/mlp", "calls": 1, "time_ns": 6 * MS}]
+    row = advised(step_ns=30 * MS, busy_ns=30 * MS, gemms=gemms, findings=[EAGER]).loc["fused_attention"]
+    assert row["ceiling_ns"] == 7 * MS
 
 
 def test_checkpointing_is_never_advised_for_speed():
