@@ -89,11 +89,6 @@ class CaptureEvidence:
         return self.sum_parts("kernels", "graphs", "communication", "copies") + self.waiting_ns
 
     @property
-    def work_ns(self) -> float:
-        """From the first operation of each GPU to its last."""
-        return self.sum_parts("elapsed") - self.sum_parts("no_work")
-
-    @property
     def waiting_ns(self) -> float:
         """The time that a GPU idles between its first and its last operation, if start-up is not in it."""
         return 0.0 if self.has_startup else self.sum_parts("late_launch", "sync", "between", "unknown_idle")

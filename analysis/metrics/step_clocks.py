@@ -10,9 +10,6 @@ import pandas as pd
 from profiler_job.analysis.metrics.per_rank import take_largest_rank
 from profiler_job.jobs.contract import ranges
 
-GAP_NS = 1600.0
-"""Between the end of an operation and the start of the next on a GPU that has work queued, where the run itself does
-not say."""
 HOST_LIMITED = 0.95
 """From this part of a phase on that the host issues work, the host is what limits it."""
 

@@ -14,6 +14,8 @@ from profiler_job.jobs.contract.changes import CHANGES
 from profiler_job.jobs.contract.step_limit import COMMUNICATION, COMPUTE, CPU, MEMORY, StepLimit
 
 MOST_CARDS = 3
+LEAST_RATIO = 1.05
+"""A smaller one is written as 1.0×, which nobody acts on."""
 NOT_PROFILED = "This run was timed, not profiled"
 MEASURED, AT_MOST = "measured", "at most"
 SETTINGS = ("precision", "attention", "optimizer", "compile")
@@ -70,11 +72,11 @@ def choose_cards(first: Sequence[Mapping[str, Any]], step_ns: float | None) -> l
     """Choose at most MOST_CARDS changes of `run_advice.rank_changes`: what was measured by its gain, then what has an
     upper bound, first what fits the limit. Of changes that are one choice, such as TF32 and BF16, the later in CHANGES
     counts if its interval is above the other's gain, or if it alone was measured. Sets of changes come only if no
-    single change helps."""
+    single change helps. No card has less than LEAST_RATIO."""
     advised = [entry for entry in first if not entry["reason"]]
     cards = [_describe_card(entry, step_ns) for entry in advised if len(entry["changes"]) == 1]
     cards = cards or [_describe_card(entry, step_ns) for entry in advised]
-    known = [card for card in cards if card["ratio"] is not None]
+    known = [card for card in cards if card["ratio"] is not None and card["ratio"] >= LEAST_RATIO]
     chosen: dict[str, dict[str, Any]] = {}
     for card in sorted(known, key=lambda card: [*CHANGES].index(card["changes"][0])):
         choice = CHANGES[card["changes"][0]].axis or card["changes"][0]

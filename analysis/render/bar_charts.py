@@ -271,7 +271,7 @@ def waterfall(
     return chart
 
 
-def bars_with_marks(
+def ratio_bars(
     rows: pd.DataFrame,
     drawing: Drawing,
     width: int,
@@ -281,62 +281,48 @@ def bars_with_marks(
     hollow: str = "",
     panels: int = 0,
 ) -> alt.LayerChart | alt.ConcatChart:
-    """One bar per case from zero to the `value` of the first `series`, or of the series `hollow`, and a stroke at that
-    of each of the others, the later the thinner. A bar's number is in it, where no reader takes it for the number of a
-    stroke, or right of all if the bar is short. panels: so many of the columns of `by` name a panel, on one scale with
-    all others; panels share a row where there is room."""
+    """One bar per case from zero to its `value`, an outline if its `series` is `hollow`. A bar's number is in it, or
+    right of it if the bar is short. order: of the series that a legend names. panels: so many of the columns of `by`
+    name a panel, on one scale with all others; panels share a row where there is room."""
     data = pd.DataFrame({"label": case_label(rows, by), "series": rows["series"], "value": rows["value"]})
     data["bar"] = case_label(rows, list(by)[panels:])
     data["text"] = [format_quantity("ratio", value) for value in data["value"]]
     data["title"] = [f"{a}, {s}: {t}" for a, s, t in zip(data["label"], data["series"], data["text"], strict=True)]
-    data["furthest"] = data.groupby("label")["value"].transform("max")
     columns = MOST_PANELS if panels and width > NARROW else 1
     named = data.assign(label=data["bar"])
     wide = plot_width(named, (width + (columns - 1) * (LABEL_SLACK - BETWEEN_PANELS)) // columns)
+    top, axis = 1.12 * data["value"].max(), category_axis(drawing, width)
     if not panels:
-        return _draw_bars_with_marks(data, drawing, width, wide, order, unit, hollow)
-    panel_of, most = case_label(rows, list(by)[:panels]), data["value"].max()
+        return _draw_ratio_bars(data, drawing, wide, axis, top, unit, hollow)
     drawn_panels: list[alt.LayerChart] = []
-    for name, of_panel in data.groupby(panel_of, sort=False):
+    for name, of_panel in data.groupby(case_label(rows, list(by)[:panels]), sort=False):
         above = unit if len(drawn_panels) < columns else ""
-        panel = _draw_bars_with_marks(of_panel, drawing, width, wide, order, above, hollow, most)
+        panel = _draw_ratio_bars(of_panel, drawing, wide, axis, top, above, hollow)
         title = alt.TitleParams(str(name), anchor="start", fontSize=12, color=drawing[TEXT], frame="group")
         drawn_panels.append(panel.properties(title=title))
     return alt.concat(*drawn_panels, columns=columns, spacing=BETWEEN_PANELS)
 
 
-def _draw_bars_with_marks(
-    data: pd.DataFrame,
-    drawing: Drawing,
-    width: int,
-    wide: int,
-    order: Sequence[str],
-    unit: str,
-    hollow: str,
-    most: float = 0,
+def _draw_ratio_bars(
+    data: pd.DataFrame, drawing: Drawing, wide: int, axis: alt.Axis, top: float, unit: str, hollow: str
 ) -> alt.LayerChart:
-    """The bars of `data` on a plot `wide` pixels wide, whose scale reaches to `most` or the largest of their values."""
-    bars = data[data["series"].isin([order[0], hollow])]
-    marks = (drawing.data(data[data["series"] == name]) for name in order[1:])
-    y = alt.Y("bar:N", sort=list(dict.fromkeys(data["bar"])), title=None, axis=category_axis(drawing, width))
-    top = 1.12 * (most or data["value"].max())
+    """The bars of `data` on a plot `wide` pixels wide, whose scale reaches to `top`."""
+    y = alt.Y("bar:N", sort=list(dict.fromkeys(data["bar"])), title=None, axis=axis)
     scale = alt.Scale(domain=[0, top], nice=False)
-    x, beyond = (
-        alt.X(f"{name}:Q", scale=scale, axis=value_axis(drawing, ",~f", 5 if wide > NARROW else 3), title=unit or None)
-        for name in ("value", "furthest")
-    )
+    values = value_axis(drawing, ",~f", 5 if wide > NARROW else 3)
+    x = alt.X("value:Q", scale=scale, axis=values, title=unit or None)
     high = alt.Step(15)
     colour = drawing["--series-0"]
     outline = {"fill": "transparent", "stroke": colour, "strokeWidth": 1.5, "strokeDash": [4, 2]}
-    measured = [
-        alt.Chart(drawing.data(of_some), width=wide, height=high).mark_bar(
-            height=alt.RelativeBandSize(0.7), **(outline if name == hollow else {"color": colour})
-        )
-        for name, of_some in bars.groupby("series", sort=False)
+    bars = [
+        alt.Chart(drawing.data(of_some), width=wide, height=high)
+        .mark_bar(height=alt.RelativeBandSize(0.7), **(outline if name == hollow else {"color": colour}))
+        .encode(y=y, x=x, description=alt.Description("title:N"))
+        for name, of_some in data.groupby("series", sort=False)
     ]
-    is_short = bars["value"] / top * wide < NUMBER
+    is_short = data["value"] / top * wide < NUMBER
     inside = alt.condition(alt.datum.series == hollow, alt.value(drawing[TEXT]), alt.value(drawing["--chart-gap"]))
-    placed = [(bars[is_short], beyond, alt.value(drawing[TEXT])), (bars[~is_short], alt.datum(0), inside)]
+    placed = [(data[is_short], x, alt.value(drawing[TEXT])), (data[~is_short], alt.datum(0), inside)]
     numbers = [
         alt.Chart(drawing.data(of_some), width=wide, height=high)
         .mark_text(align="left", dx=4, fontSize=12)
@@ -344,20 +330,7 @@ def _draw_bars_with_marks(
         for of_some, place, colour_of in placed
         if len(of_some)
     ]
-    others = [
-        alt.Chart(of_one, width=wide, height=high).mark_tick(
-            thickness=3 / number, size=13, color=drawing[f"--series-{number}"]
-        )
-        for number, of_one in enumerate(marks, 1)
-    ]
-    described = alt.Description("title:N")
-    return alt.LayerChart(
-        layer=[
-            *(of_some.encode(y=y, x=x, description=described) for of_some in measured),
-            *(of_one.encode(y=y, x=x, description=described) for of_one in others),
-            *numbers,
-        ]
-    )
+    return alt.LayerChart(layer=[*bars, *numbers])
 
 
 def ladder_bars(rows: pd.DataFrame, drawing: Drawing, width: int, order: Sequence[str] = ()) -> alt.LayerChart:

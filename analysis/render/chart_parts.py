@@ -54,7 +54,7 @@ def mark(kind: str) -> str:
         "stacked_parts": "bar",
         "roofline": "bar",
         "waterfall": "bar",
-        "bars_with_marks": "bar",
+        "ratio_bars": "bar",
         "ladder_bars": "bar",
     }.get(kind, "point")
 

@@ -16,10 +16,10 @@ import vl_convert as vlc
 from altair.utils import schemapi
 
 from profiler_job.analysis.render.bar_charts import (
-    bars_with_marks,
     dumbbell,
     grouped_bars,
     ladder_bars,
+    ratio_bars,
     stacked_parts,
     stacked_shares,
     stacked_times,
@@ -67,7 +67,7 @@ KINDS: dict[str, Callable[..., alt.LayerChart | alt.ConcatChart]] = {
     "slopes": slopes,
     "history": history,
     "waterfall": waterfall,
-    "bars_with_marks": bars_with_marks,
+    "ratio_bars": ratio_bars,
     "ladder_bars": ladder_bars,
 }
 
@@ -82,7 +82,7 @@ COLOUR_COLUMNS = {
     "stacked_parts": "scope",
     "slopes": "series",
     "waterfall": "series",
-    "bars_with_marks": "series",
+    "ratio_bars": "series",
     "ladder_bars": "series",
 }
 

@@ -60,13 +60,6 @@ def write_files(
             raise _refuse(error, target, advice) from error
 
 
-def write_new(target: Path, content: str, reason: str) -> None:
-    """Write a file that must not be there yet, not even empty; reason: why. Raises TargetError."""
-    if os.path.lexists(target):
-        raise TargetError(f"{target} is there already, and {reason}: give another file")
-    write_file(target, content, lambda file: False, advice="give another file")
-
-
 def check_file(target: Path, is_own: IsOwn, *, force: bool = False, advice: str = "give another name") -> None:
     """Raise TargetError if a file may not be written: it is there, is neither empty nor our own, and nothing is
     forced; or it is a folder."""

@@ -39,7 +39,7 @@ from profiler_job.jobs.contract.layout import (
     TIMINGS,
     FinishedRecord,
 )
-from profiler_job.jobs.contract.messages import BATCHES, UNPADDED, UNPADDED_MODULES
+from profiler_job.jobs.contract.messages import BATCHES
 from profiler_job.jobs.contract.outputs import is_profiled_script, replace_folder
 from profiler_job.jobs.contract.words import format_count
 from profiler_job.jobs.executor.collectors import NOT_SAMPLED, TRACED
@@ -466,9 +466,6 @@ def build_timings(ranks: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]
         scalars |= add_up_generation(noted["steps"])
         if batches := noted.get("batches"):
             scalars |= {f"{BATCHES}{name}": float(value) for name, value in batches.items()}
-        if (unpadded := noted["unpadded"]) is not None:
-            scalars |= {f"{UNPADDED}{path}": size for path, size in unpadded.items()}
-            scalars[UNPADDED_MODULES] = len(unpadded)
         memory: dict[str, dict[str, Any]] = {}
         for row in noted["memory"]:  # a phase may come several times in a step, as where gradients are accumulated
             known = memory.setdefault(row["phase"], row)

@@ -12,19 +12,17 @@ import torch
 from torch import nn
 
 from .matmul_precision import read_matmul_precision
-from .module_ranges import ModuleRanges, is_compiled, list_tensors
+from .module_ranges import is_compiled, list_tensors
 
 WRAPPING = ("torch", "lightning", "lightning_fabric", "accelerate", "deepspeed")
 """Libraries whose modules may be wrappers of a script's model."""
-ALIGNED = 8
-"""Number of 16-bit values that a matmul loads at once."""
 
 
 def make_facts() -> dict[str, Any]:
     """Return what is known of a script before its first step."""
     facts: dict[str, Any] = {"stage": "skipped", "seen": 0, "forwards": 0, "autocast": ""}
     facts |= {name: [] for name in ("optimizers", "steps", "captured_ns", "followed_ns", "memory", "inputs")}
-    facts |= {"model": "", "compiled": False, "num_parameters": 0, "parameter_dtypes": {}, "unpadded": None}
+    facts |= {"model": "", "compiled": False, "num_parameters": 0, "parameter_dtypes": {}}
     facts |= {"training": False, "trained_models": 0, "loops": [], "num_backward": 0, "num_prefills": 0}
     facts |= {"sequences": 0, "tokens": 0, "num_batches": 0}
     return facts | {"skipped_updates": 0, "evaluations": 0, "captured_kinds": []}
@@ -56,7 +54,6 @@ def describe_model(module: nn.Module, autocast: str, made_autocast: str) -> dict
     return {
         "model": type(unwrap(module)).__name__,
         "compiled": compiled,
-        "unpadded": find_unpadded(module),
         # What accelerate opens inside the model is compiled with it, and never seen to be on.
         "autocast": autocast or (made_autocast if compiled else ""),
         **describe_parameters(list(module.parameters())),
@@ -95,28 +92,6 @@ def find_wrapped(module: nn.Module) -> nn.Module | None:
     # A wrapper may hold the same module twice, as Fabric does.
     parts = [*{id(part): part for part in module.children()}.values()]
     return parts[0] if len(parts) == 1 else None
-
-
-def find_unpadded(model: nn.Module) -> dict[str, int] | None:
-    """Find the modules with a weight matrix that is not padded: the dimension by path of the module. In BF16, matmuls
-    with rows of so many numbers cannot load 16 bytes at once. Embeddings multiply nothing, so they do not count. None
-    if the weights do not show it."""
-    paths = ModuleRanges(print, print).paths_of(model)
-    try:
-        return {
-            paths[id(part)]: max(odd)
-            for part in model.modules()
-            if not isinstance(part, nn.Embedding | nn.EmbeddingBag)
-            # What a module holds itself: to ask for an attribute may compute it, or raise.
-            if (odd := [size for matrix in list_matrices(part) for size in matrix.shape if size % ALIGNED])
-        }
-    except Exception:  # of other people's tensors: no reason for their script to end
-        return None
-
-
-def list_matrices(part: nn.Module) -> list[torch.Tensor]:
-    held = [tensor for tensor in part._parameters.values() if isinstance(tensor, torch.Tensor)]
-    return [tensor for tensor in held if not tensor.is_nested and tensor.ndim == 2]
 
 
 def read_machine() -> dict[str, Any]:

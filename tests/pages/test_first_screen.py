@@ -56,6 +56,11 @@ def test_a_measured_ratio_whose_processes_are_far_apart_has_no_card(apart, kind)
     assert format_run_advice(ranked)
 
 
+def test_what_would_read_as_once_as_fast_has_no_card():
+    cards = choose(measured("compile", 1.04, 1.03, 1.05), measured("bf16", 1.06, 1.05, 1.07), bounded("casts", 4))
+    assert cards == [("bf16", "measured", 1.06)]
+
+
 def test_there_are_three_cards_at_most():
     names = ("bf16", "compile", "fused_attention", "fused_adamw", "larger_batch")
     assert len(choose(*(measured(name, 2, 1.5, 2.5) for name in names))) == first_screen.MOST_CARDS

@@ -80,33 +80,28 @@ def test_the_bars_of_a_waterfall_lie_between_their_ends(tmp_path, end, shown):
     assert specification["layer"][1]["encoding"]["x2"] == {"field": "end"}
 
 
-def test_bars_have_their_numbers_and_a_mark_where_it_was_predicted(tmp_path):
-    rows = pd.DataFrame({"size": ["a", "b<i>", "a"], "series": ["measured", "measured", "before"]})
-    rows["value"] = [2.0, 11.84, 2.5]
-    options = {"by": ["size"], "order": ["measured", "before"], "unit": "times as fast"}
-    drawing = drawn(Chart("one", "bars_with_marks", "One", rows, options=options), tmp_path)
-    assert all(words in drawing for words in (">2.00×<", ">11.8×<", "a, before: 2.50×", "b&lt;i&gt;"))
-    assert ">2.50×<" not in drawing and 'class="series bar series-1"' in drawing
-    specification = charts.specification("bars_with_marks", rows, chart_parts.Drawing(), chart_parts.WIDE, **options)
-    *_, numbers = specification["layer"]
-    assert [layer["mark"]["type"] for layer in specification["layer"]] == ["bar", "tick", "text"]
-    assert numbers["encoding"]["x"] == {"datum": 0}, "next to the stroke of another series it would seem its number"
-    short = rows.assign(value=[0.5, 11.84, 2.5])
-    specification = charts.specification("bars_with_marks", short, chart_parts.Drawing(), chart_parts.WIDE, **options)
-    *_, beyond, _ = specification["layer"]
-    ((furthest, words),) = [(row["furthest"], row["text"]) for row in specification["datasets"][beyond["data"]["name"]]]
-    assert beyond["encoding"]["x"]["field"] == "furthest" and furthest == 2.5 and words == "0.500×"
+def test_bars_have_their_numbers_in_them_or_next_to_them(tmp_path):
+    rows = pd.DataFrame({"size": ["a", "b<i>"], "series": "measured", "value": [0.5, 11.84]})
+    options = {"by": ["size"], "order": ["measured"], "unit": "times as fast"}
+    drawing = drawn(Chart("one", "ratio_bars", "One", rows, options=options), tmp_path)
+    assert all(words in drawing for words in (">0.500×<", ">11.8×<", "a, measured: 0.500×", "b&lt;i&gt;"))
+    specification = charts.specification("ratio_bars", rows, chart_parts.Drawing(), chart_parts.WIDE, **options)
+    bar, short, inside = specification["layer"]
+    assert [layer["mark"]["type"] for layer in (bar, short, inside)] == ["bar", "text", "text"]
+    assert inside["encoding"]["x"] == {"datum": 0}
+    [row] = specification["datasets"][short["data"]["name"]]
+    assert short["encoding"]["x"]["field"] == "value" and row["text"] == "0.500×"
 
 
 def test_a_hollow_bar_says_why_and_has_its_number(tmp_path):
     rows = pd.DataFrame({"size": ["a", "b"], "series": ["measured", "slower host"], "value": [2.0, 1.5]})
     options = {"by": ["size"], "order": ["measured"], "unit": "times as fast", "hollow": "slower host"}
-    drawing = drawn(Chart("one", "bars_with_marks", "One", rows, options=options), tmp_path)
+    drawing = drawn(Chart("one", "ratio_bars", "One", rows, options=options), tmp_path)
     assert 'class="series bar hollow" style="--family:var(--series-0)">slower host<' in drawing
     assert ">1.50×<" in drawing and "b, slower host: 1.50×" in drawing
-    filled, hollow, _ = charts.specification(
-        "bars_with_marks", rows, chart_parts.Drawing(), chart_parts.WIDE, **options
-    )["layer"]
+    filled, hollow, _ = charts.specification("ratio_bars", rows, chart_parts.Drawing(), chart_parts.WIDE, **options)[
+        "layer"
+    ]
     assert hollow["mark"]["fill"] == "transparent" and hollow["mark"]["stroke"] == filled["mark"]["color"]
 
 
@@ -115,7 +110,7 @@ def test_bars_of_several_cases_are_panels_on_one_scale(width, beside):
     rows = pd.DataFrame([("a", "TF32", 2.0), ("a", "BF16", 4.0), ("b", "TF32", 8.0)], columns=["size", "rung", "value"])
     options = {"by": ["size", "rung"], "order": ["measured"], "unit": "times as fast", "panels": 1}
     rows = rows.assign(series="measured")
-    drawn_as = charts.specification("bars_with_marks", rows, chart_parts.Drawing(), width, **options)
+    drawn_as = charts.specification("ratio_bars", rows, chart_parts.Drawing(), width, **options)
     assert drawn_as["columns"] == beside
     first, second = drawn_as["concat"]
     assert [panel["title"]["text"] for panel in (first, second)] == ["a", "b"]

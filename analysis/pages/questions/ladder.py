@@ -436,7 +436,7 @@ def _charts(frames: LadderData) -> list[Chart]:
     return [
         Chart(
             "ladder",
-            "bars_with_marks",
+            "ratio_bars",
             title if len(together) else "A training step, rung by rung",
             rows,
             options=options,
