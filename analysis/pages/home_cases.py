@@ -55,15 +55,13 @@ def list_cases(recordings: Sequence[Any]) -> list[HomeCase]:
 
 
 def choose_case(cases: Sequence[HomeCase]) -> HomeCase:
-    """Choose the case that is shown first: of those with most states, the nearest to the middle of models and
+    """Choose the case that is shown first: of those with most states, the nearest to the middle of their models and
     contexts."""
     most = max(len(case.runs) for case in cases)
-    places = [list(dict.fromkeys(case.at[i] for case in cases)) for i in range(2)]
+    known = [case for case in cases if len(case.runs) == most]
+    places = [list(dict.fromkeys(case.at[i] for case in known)) for i in range(2)]
     middle = [len(values) // 2 for values in places]
-    return min(
-        (case for case in cases if len(case.runs) == most),
-        key=lambda case: sum(abs(places[i].index(case.at[i]) - middle[i]) for i in range(2)),
-    )
+    return min(known, key=lambda case: sum(abs(places[i].index(case.at[i]) - middle[i]) for i in range(2)))
 
 
 def find_state(run: Mapping[str, Any]) -> str:
