@@ -124,7 +124,7 @@ def _sum_attention_matmuls(totals: pd.DataFrame) -> float | None:
     """Sum the matmuls of attention and those of no known module; None if no module is called as in the reference
     Transformer."""
     gemms = totals[totals["family"].astype(str) == "gemm"]
-    leaf = gemms["module"].astype(str).str.rpartition("/")[2]
+    leaf = gemms["module"].astype(str).str.rsplit("/", n=1).str[-1]
     is_attention = leaf.isin([ranges.ATTENTION_SCORES, ranges.ATTENTION_OUTPUT])
     return float(gemms.loc[is_attention | (leaf == ""), "time_ns"].sum()) if is_attention.any() else None
 

@@ -56,6 +56,11 @@ def test_the_first_advice_fits_what_the_gpu_waits_for():
     assert advised(cause=SYNCHRONISATION).index[0] == "synchronisations"
 
 
+def test_a_run_without_matmuls_has_advice():
+    table = advised(gemms=[{"family": "elementwise", "kernel_name": "mul", "calls": 9, "time_ns": 10 * MS}])
+    assert "cuda_graphs" in table.index
+
+
 def test_a_run_whose_limit_is_not_known_has_no_advice():
     columns = ["gpu", "phase", "elapsed_ns"]
     nothing = pd.DataFrame(columns=columns)
