@@ -1,11 +1,10 @@
 """Predicted memory of a grid of cases, for the page's calculator: a page cannot run the simulated step.
 
-`python -m profiler_job.analysis.metrics.memory_grid FILE` predicts all cases anew (a minute) and writes them as a
-script, which a page that was opened from a file can load, too. A test predicts some of them again.
+`python -m profiler_job.analysis.metrics.memory_grid > site/assets/memory_grid.js` predicts all cases anew (a minute)
+and prints them as a script, which a page that was opened from a file can load, too. A test predicts some again.
 """
 
 import json
-import sys
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -97,4 +96,4 @@ def read_grid(path: Path) -> dict[str, Any]:
 
 if __name__ == "__main__":
     content = json.dumps(predict_grid(), separators=(",", ":"))
-    Path(sys.argv[1]).write_text(f"{CALL}({content});\n")
+    print(f"{CALL}({content});")

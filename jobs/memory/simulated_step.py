@@ -8,6 +8,7 @@ left out, but for cuBLAS's workspace and the accumulators of fused attention.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from profiler_job.jobs.contract.modes import list_phases
@@ -66,7 +67,8 @@ class Storage:
             block = self.block
         except AttributeError:  # a signal came before it had one
             return
-        self.allocator.free(block)
+        with suppress(IndexError):  # a signal came while a block changed its pool, and ends the simulation
+            self.allocator.free(block)
 
 
 class Tensor:

@@ -136,8 +136,12 @@ def test_words_find_what_the_site_calls_so(explore, words):
 def test_what_two_gpus_or_an_unknown_wait_leave_open_is_not_called_beyond_noise(explore):
     """The noise band is of runs of one GPU, and as wide as the GPU waits."""
     rows = explore.locator(ROWS)
-    facts = """(all) => all.map((row) => [row.id, ...[7, 10, 14].map((at) => row.cells[at])])
-      .map(([id, gpu, ...cells]) => [id, gpu.textContent, ...cells.map((one) => one?.dataset.v)])"""
+    facts = """(all) => {
+      const keys = [...all[0].closest("table").tHead.rows[0].cells].map((cell) => cell.dataset.key.split(" [")[0]);
+      const cell = (row, key) => row.cells[keys.indexOf(key)];
+      return all.map((row) => [row.id, cell(row, "gpu_name").textContent,
+        cell(row, "step_ns")?.dataset.v, cell(row, "idle_share")?.dataset.v]);
+    }"""
     timed = [fact for fact in rows.evaluate_all(facts) if fact[2]]
     of_h200 = [run for run, gpu, _, idle in timed if "H200" in gpu and idle]
     of_h100 = [run for run, gpu, _, idle in timed if "H100" in gpu and idle]
