@@ -7,7 +7,6 @@ and prints them as a script, which a page that was opened from a file can load, 
 import json
 from collections.abc import Iterator
 from itertools import product
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -86,12 +85,6 @@ def predict_grid() -> dict[str, Any]:
         "mib": [cell.mib for cell in cells],
         "fits": "".join(str(cell.fits) for cell in cells),
     }
-
-
-def read_grid(path: Path) -> dict[str, Any]:
-    """Read what `predict_grid` returned from the script at `path`."""
-    grid: dict[str, Any] = json.loads(path.read_text().removeprefix(f"{CALL}(").removesuffix(");\n"))
-    return grid
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from profiler_job.analysis.render import text
+from profiler_job.analysis.render import text, timeline
 from profiler_job.jobs.contract import ranges
 
 PIXELS = 700
@@ -126,8 +126,7 @@ def draw_step(
     launches = pd.DataFrame({"start_ns": calls["launch_ns"], "end_ns": calls["launch_end_ns"], "family": "launch"})
     launches = launches.drop_duplicates()
     operations = _operations(kernels, memops, labels)
-    waits = [(of["start_ns"] - of["launch_ns"]).min() for of in (kernels, memops) if len(of)]
-    shift = max(0, -int(min(waits)))
+    shift = timeline.find_shift(kernels, memops)
     operations = operations.assign(start_ns=operations["start_ns"] + shift, end_ns=operations["end_ns"] + shift)
     begin = int(min(named["start_ns"].min(), launches["start_ns"].min()))
     end = int(max(named["end_ns"].max(), operations["end_ns"].max()))

@@ -79,8 +79,7 @@ def trace_step(name: str, step: int, ranges: pd.DataFrame, kernels: pd.DataFrame
     durations and gaps stay as they are.
     """
     ranges, kernels, memops = (frame[frame["step"] == step] for frame in (ranges, kernels, memops))
-    waits = [(frame["start_ns"] - frame["launch_ns"]).min() for frame in (kernels, memops) if len(frame)]
-    shift = max(0, -int(min(waits, default=0)))
+    shift = find_shift(kernels, memops)
     late = {"start_ns": lambda rows: rows["start_ns"] + shift, "end_ns": lambda rows: rows["end_ns"] + shift}
     kernels, memops = kernels.assign(**late), memops.assign(**late)
     trace = Trace(name=name, step=step, shift=shift)
@@ -102,6 +101,13 @@ def trace_step(name: str, step: int, ranges: pd.DataFrame, kernels: pd.DataFrame
             trace.tracks += _tracks(f"{of_rank}Host", label, slices, nested=True, number=number)
     trace.frames = list(numbers)
     return trace
+
+
+def find_shift(*operations: pd.DataFrame) -> int:
+    """Find by how many ns the GPU's times are too early at least: an operation would begin before its launch. Each of
+    `operations` has start_ns and launch_ns."""
+    waits = [(frame["start_ns"] - frame["launch_ns"]).min() for frame in operations if len(frame)]
+    return max(0, -int(min(waits, default=0)))
 
 
 Number = Callable[[Frame], int]

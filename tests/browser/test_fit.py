@@ -1,12 +1,9 @@
 """The calculator of the page on memory: it says what the grid of predictions has for the chosen case."""
 
-from pathlib import Path
-
 import pytest
 
 from profiler_job.analysis.metrics import memory_grid
 
-SHIPPED = Path(__file__).parents[2] / "site/assets/memory_grid.js"
 CHOSEN = {"size": "xl", "context_length": "2048", "mode": "train_step", "precision": "fp32", "attention": "naive"}
 
 
