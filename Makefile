@@ -20,6 +20,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 LOCKED := $(PIP) --require-hashes
 EDITABLE := $(PIP) --no-build-isolation --editable
 
+TO_HTML := $(BIN)/python -m profiler_job.analysis.site.build_html
 IN_PARALLEL := $(BIN)/python -m pytest -q --numprocesses auto --dist worksteal --durations 10 --durations-min 1
 
 READING := $(addprefix tests/,reference capture recording metrics comparison)
@@ -31,7 +32,6 @@ TO_DEVELOP := $(VENV)/dev.stamp
 TO_READ    := $(VENV)/read.stamp
 endif
 
-export NO_MKDOCS_2_WARNING := 1
 unexport PYTHONDONTWRITEBYTECODE # images set it; here hundreds of processes would each compile all modules again
 
 .DEFAULT_GOAL := help
@@ -100,13 +100,13 @@ report: $(TO_REPORT) ## Write the report's pages from the recording (RECORDING=f
 	$(BIN)/python -m profiler_job site --pages-only $(if $(RECORDING),--recording $(RECORDING)) $(if $(STRICT),--strict)
 
 site: report ## Build the site into build/html
-	$(BIN)/python -m mkdocs build --strict --quiet
+	$(TO_HTML) build --strict --quiet
 
 serve: report ## Preview the site on http://127.0.0.1:8000; a change of template, code or data writes the pages anew
 	@$(BIN)/watchmedo shell-command --recursive --drop --ignore-directories \
 	  --patterns '**/*.py;**/*.md;**/*.html;**/*.toml;**/*.json;**/*.parquet' \
 	  --command '$(BIN)/python -m profiler_job site --pages-only $(if $(RECORDING),--recording $(RECORDING))' analysis site/data & \
-	watcher=$$!; trap "kill $$watcher" EXIT INT TERM; $(BIN)/python -m mkdocs serve $(SERVE)
+	watcher=$$!; trap "kill $$watcher" EXIT INT TERM; $(TO_HTML) serve $(SERVE)
 
 test: $(TO_DEVELOP) ## Set up everything and run the tests, the long ones left out (minutes)
 	$(IN_PARALLEL)
@@ -130,7 +130,7 @@ check-public: $(TO_REPORT) ## Look for anything private and for broken links in 
 	$(BIN)/python -m profiler_job check-public site/data build/html
 
 offline: report ## Build the variant that works from a folder, into build/offline
-	$(BIN)/python -m mkdocs build --strict --quiet -f mkdocs.offline.yml
+	$(TO_HTML) build --strict --quiet -f mkdocs.offline.yml
 
 notebook: $(TO_REPORT) ## Run the notebooks again and store their outputs
 	$(BIN)/jupyter nbconvert --to notebook --execute --inplace --ExecutePreprocessor.record_timing=False \

@@ -11,7 +11,6 @@ nothing with it. Nothing else is written but temporary files, so the program's f
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -28,17 +27,12 @@ from profiler_job.jobs.contract.integrity import clear, find_folders, restore
 from profiler_job.jobs.contract.layout import CAPTURE, MANIFEST, SAMPLES, SCRIPT, TRACE
 from profiler_job.jobs.contract.outputs import is_recording, is_site, replace_folder
 from profiler_job.jobs.contract.printable import fit_terminal
-from profiler_job.jobs.contract.program import PACKAGE, PROGRAM, find_shipped_data, find_site_sources
+from profiler_job.jobs.contract.program import PROGRAM, find_shipped_data, find_site_sources
 from profiler_job.jobs.contract.studies import STUDIES, find_recordings, find_study_folder
 from profiler_job.jobs.contract.tuning import TUNE, TUNED
 from profiler_job.jobs.executor.events import Emit
 from profiler_job.jobs.executor.stop import SHUTDOWN_S
 from profiler_job.jobs.executor.temporary import create_temporary_folder, remove_abandoned
-
-NAV_PAGE = re.compile(r": (\S+\.(?:md|ipynb))$", re.MULTILINE)
-"""The page of an entry of the navigation in mkdocs.yml."""
-NOTEBOOK_PLUGIN = re.compile(r"^  mkdocs-jupyter:\n(?:    .*\n)*", re.MULTILINE)
-"""What renders notebooks, in mkdocs.yml. To import it is half of the build of a site that has none."""
 
 
 class StepError(ProfilerError):
@@ -54,7 +48,8 @@ PASSED_ON = {ExitCode.DAMAGED, ExitCode.MISSING, ExitCode.CANNOT_WRITE, ExitCode
 def fail_step(name: str, module: Sequence[str], code: int) -> StepError:
     """Return the error of a step that ended with an exit code that it should not have."""
     exit_code = ExitCode(code) if code in PASSED_ON else ExitCode.BUG
-    return StepError(f"the step `{name}` failed ({module[0]} {module[1]}, exit {code}), see above", exit_code=exit_code)
+    program = module[0].rpartition(".")[2]
+    return StepError(f"the step `{name}` failed ({program} {module[1]}, exit {code}), see above", exit_code=exit_code)
 
 
 def find_shipped_recordings() -> list[Path]:
@@ -116,7 +111,6 @@ def build_site(
     remove_abandoned()
     with create_temporary_folder("site-") as work:
         docs = work / "site"
-        (work / "analysis").symlink_to(PACKAGE / "analysis")  # mkdocs.yml names files of it, relative to itself
         # The site of a script has no questions, so the guide, which explains them, stays out.
         of_scripts = all(is_of_script(recording) for recording in recordings)
         left_out = ("data", "report", *(("guide", "notebooks", "extend.md") if of_scripts else ()))
@@ -137,14 +131,10 @@ def build_site(
         module = ["profiler_job", "site", "--pages-only", "--docs", str(docs), *prices, *page_options]
         allowed = (ExitCode.OK, ExitCode.FAILED) if "--strict" in page_options else (ExitCode.OK,)
         code = _run_step("pages", module, emit, copies={**copies, docs: site}, allowed=allowed)
-        settings = (sources / "mkdocs.yml").read_text(encoding="utf-8")
-        if of_scripts:
-            settings = NOTEBOOK_PLUGIN.sub("", settings)
-        (work / "mkdocs.yml").write_text(remove_missing_pages(settings, docs), encoding="utf-8")
         draft = site.absolute().with_name(f".{site.name}.draft")
         clear(draft)  # of a job that was killed
-        options = ["--config-file", str(work / "mkdocs.yml"), "--site-dir", str(draft)]
-        _run_step("site", ["mkdocs", "build", "--quiet", *options], emit)
+        module = ["profiler_job.analysis.site.build_html", "copy", str(sources), str(work), str(draft)]
+        _run_step("site", module, emit)
     replace_folder(draft, site, is_site)
     emit("site_built", path=str(site / "index.html"))
     return code == ExitCode.OK
@@ -191,20 +181,6 @@ def _study_of(recording: Path) -> str:
     return study if study in STUDIES else ""
 
 
-def remove_missing_pages(settings: str, docs: Path) -> str:
-    """Return the text of mkdocs.yml without the entries of its navigation that have no page below `docs`, and without
-    headings that have no entry left."""
-    before, nav, after = settings.partition("\nnav:\n")
-    kept: list[str] = []
-    for line in reversed(after.splitlines(keepends=True)):
-        indent = len(line) - len(line.lstrip())
-        page = NAV_PAGE.search(line)
-        below = len(kept[-1]) - len(kept[-1].lstrip()) if kept else 0
-        if (docs / page[1]).is_file() if page else below > indent:
-            kept.append(line)
-    return before + nav + "".join(reversed(kept))
-
-
 def end_step(process: subprocess.Popen[str]) -> None:
     """Have a step end, so that it removes its temporary files, or else kill it."""
     process.terminate()
@@ -228,16 +204,15 @@ def _run_step(
     emit("step_started", step=name)
     started = time.monotonic()
     width = {"COLUMNS": str(shutil.get_terminal_size().columns)} if sys.stderr.isatty() else {}
-    runner = [] if module[0] == "profiler_job" else ["profiler_job.jobs.cli.run_module"]
     with subprocess.Popen(
-        [sys.executable, "-P", "-m", *runner, *module],
+        [sys.executable, "-P", "-m", *module],
         cwd=PROGRAM,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"} | width,
+        env=os.environ | width,
     ) as process:
         assert process.stdout is not None  # a pipe
         try:

@@ -167,7 +167,7 @@ def test_a_damaged_capture_is_not_a_mistake_of_the_user(tmp_path):
 
 @pytest.mark.parametrize("code, expected", [(74, ExitCode.CANNOT_WRITE), (65, ExitCode.DAMAGED), (2, ExitCode.BUG)])
 def test_a_step_that_fails_ends_the_job_with_its_code(code, expected):
-    error = fail_step("site", ["mkdocs", "build"], code)
+    error = fail_step("site", ["profiler_job.analysis.site.build_html", "copy"], code)
     assert isinstance(error, StepError) and error.exit_code == expected
 
 

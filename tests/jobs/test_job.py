@@ -80,7 +80,7 @@ def test_a_report_that_fails_leaves_the_measurements_and_the_last_site_and_is_ex
     mkdocs("raise SystemExit('no')")
     done = jobs(*arguments)
     assert done.returncode == 70
-    assert "the step `site` failed (mkdocs build, exit 1)" in done.stderr
+    assert "the step `site` failed (build_html copy, exit 1)" in done.stderr
     assert f"what was measured is kept in {tmp_path / 'results' / 'tiny'}" in done.stderr
     assert "`profiler-job job --render-only`" in done.stderr
     assert site.read_text() == before
@@ -102,7 +102,7 @@ def test_a_site_that_cannot_be_built_is_one_line_and_no_traceback(measured, argu
     done = jobs("job", "--render-only", *arguments[1:])
     assert done.returncode == code and "Traceback" not in done.stderr
     reason = "error: written: No space left" if code == ExitCode.CANNOT_WRITE else "KeyError: 'page'"
-    assert reason in done.stderr and f"mkdocs build, exit {code}" in done.stderr
+    assert reason in done.stderr and f"build_html copy, exit {code}" in done.stderr
 
 
 @pytest.mark.long

@@ -305,6 +305,7 @@ WRITING_MODULES = {
         "analysis/recording/allowed.py",
     ),
     *("jobs/follow/script_ranks.py", "analysis/recording/merge.py", "analysis/recording/merge_nodes.py"),
+    "analysis/site/build_html.py",  # a temporary folder
     *("analysis/recording/store.py", "analysis/site/site_writer.py", "analysis/site/write_site.py"),
     "jobs/executor/install_nsys.py",  # needs nothing of this program
     "jobs/cli/output.py",  # the null device
