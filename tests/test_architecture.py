@@ -196,6 +196,20 @@ def test_the_site_is_written_without_knowing_a_question_by_name():
     assert not names & questions
 
 
+def test_one_module_starts_the_generator_of_the_site():
+    """So that another generator is one file. MkDocs's own hooks stand beside it."""
+    starts = [path for path in MODULES if "mkdocs" in packages_of(path) or starts_mkdocs(path)]
+    found = {path.relative_to(ROOT).as_posix() for path in starts} - {"jobs/contract/extras.py"}  # names the packages
+    assert found == {"analysis/site/build_html.py", "analysis/site/write_first.py"}
+
+
+def starts_mkdocs(path):
+    """Whether a module holds a name of MkDocs's files, or runs it as a module."""
+    return any(
+        isinstance(node, ast.Constant) and node.value in ("mkdocs", "mkdocs.yml") for node in ast.walk(tree_of(path))
+    )
+
+
 def test_tables_are_given_by_name():
     """A later field shifted the arguments of a class of tables, and a test passed on wrong ones."""
 
