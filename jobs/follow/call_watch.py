@@ -1,6 +1,7 @@
 """See every call of a module, for as long as is wanted."""
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ class CallWatch:
         self.uncalled: Callable[..., Any] | None = None  # the one before it
         self.is_watching = False
         self.is_kept = False
+        self.has_compiled_call = False  # the script compiled the call of a model
 
     def keep(self) -> None:
         """Leave our function on the calls of modules for good. Of a model that torch.compile has broken into several
@@ -40,6 +42,29 @@ class CallWatch:
             return see(called, module, args, options)
 
         self.watched = nn.Module.__call__ = call  # type: ignore[method-assign]
+
+    def see_compiled(self, compiled: Any, made: Any) -> Any:
+        """Return what torch.compile made of `compiled`. If that is the call of a model, as `generate` of Transformers
+        compiles it, calls of what was made are calls of the model: they pass our function inside the compiled code."""
+        module = getattr(compiled, "__self__", None)
+        if not isinstance(module, nn.Module) or getattr(compiled, "__func__", None) is not type(module).__call__:
+            return made
+        self.has_compiled_call = True
+
+        def run(_: nn.Module, *args: Any, **options: Any) -> Any:
+            return made(*args, **options)
+
+        @functools.wraps(made)
+        def call(*args: Any, **options: Any) -> Any:
+            if torch.compiler.is_compiling() or not self.is_watching:
+                return made(*args, **options)
+            return self.see(run, module, args, options)
+
+        return call
+
+    def is_compiled(self, models: Iterable[nn.Module]) -> bool:
+        """Whether torch.compile would compile hooks of models: it compiled one in place, or the call of one."""
+        return self.has_compiled_call or any(getattr(model, "_compiled_call_impl", None) for model in models)
 
     def end(self) -> None:
         """Take our function off the calls of modules. Where it is kept, or the script put its own around it, it only

@@ -197,12 +197,11 @@ class Follower:
         self.entries.begin(stage)
         self.note_progress(self.facts["stage"])
         if stage is Stage.TIMED:
-            # torch.compile would compile hooks of a model that it compiled in place, which calls no modules inside.
-            is_in_place = any(getattr(model, "_compiled_call_impl", None) for model in self.models)
-            if not (is_in_place and self.ends_with_forward()):
+            is_compiled = self.watch.is_compiled(self.models)
+            if not (is_compiled and self.ends_with_forward()):
                 self.watch.end()  # each call of a module would be slower by a microsecond or two
             self.changes.settle()
-            if not is_in_place and self.ends_with_forward():
+            if not is_compiled and self.ends_with_forward():
                 for model in self.models:
                     self.hooks.append(model.register_forward_pre_hook(self.before_call, with_kwargs=True))
                     self.hooks.append(model.register_forward_hook(self.after_call, always_call=True))

@@ -64,7 +64,8 @@ def install(plan: Plan, push: Callable[..., Any] | None = None, pop: Callable[..
         follower.watch.keep()
         if follower.has_optimizer and follower.stage is Stage.SKIPPED:
             follower.watch.end()
-        return called(*args, **options)
+        made = called(*args, **options)
+        return follower.watch.see_compiled(args[0], made) if args else made
 
     def constructed(called: Callable[..., Any], made: torch.optim.Optimizer, *args: Any, **options: Any) -> Any:
         follower.ending.note_made(made)

@@ -9,6 +9,7 @@ from profiler_job.analysis.recording import store
 from profiler_job.jobs.cli.script_notes import describe_script
 from profiler_job.jobs.executor import script
 from tests.jobs.profiled_scripts import HEAD, ended
+from tests.without_compiler import WITHOUT_COMPILER
 
 BENCHMARK = (
     HEAD
@@ -115,6 +116,19 @@ def test_prefill_and_decode_are_told_apart(followed):
     assert scalars["prefill_tokens_per_s"] == pytest.approx(12e9 / walls[0])
     assert scalars["decode_tokens_per_s"] == pytest.approx(4e9 / sum(walls[1:]))
     assert [line.partition(":")[0] for line in describe_script(noted)] == ["prefill", "decode"]
+
+
+@pytest.mark.long
+def test_decode_steps_of_a_compiled_call_are_seen(followed):
+    """As `generate` of Transformers compiles them. A step was a whole text."""
+    compiled = GENERATES.replace(
+        "with torch.inference", 'call = torch.compile(model.__call__, backend="eager")\nwith torch.inference'
+    )
+    source = compiled.replace("= model(ids, cache)", "= (call if ids.shape[1] == 1 else model)(ids, cache)")
+    printed, code, noted = followed(source.replace("TEXTS", "5").replace(WITHOUT_COMPILER, ""))
+    assert code == 0 and noted["stage"] == "done", printed
+    assert [step["kind"] for step in noted["steps"]] == ["prefill", "decode", "decode"]
+    assert noted["captured_kinds"] == [["prefill", 12], ["decode", 2], ["decode", 2]]
 
 
 @pytest.mark.long
