@@ -35,6 +35,9 @@ SAME_LIMIT = 0.01
 PARTS = ("parameters", "Adam's state", "activations", "gradients, temporaries, buffers")
 USES = ("parameters", "gradients", "optimizer_state", "other")
 FITS = "fits"
+WHOLE = ("d_model", "d_ff", "num_layers", "num_heads", "vocab_size")
+WHOLE += ("context_length", "batch_size", "accumulation", "gpus")
+"""Whole numbers, also next to runs of other workloads, which have none there: pandas makes floats of them."""
 CAP = "memory_limit_gib"
 MEMORY_THEN = ("status_total_bytes", "status_free_bytes", "status_reserved_bytes")
 BINARY = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
@@ -56,7 +59,8 @@ def plain_runs(runs: pd.DataFrame) -> pd.DataFrame:
 def select_predictable(runs: pd.DataFrame) -> pd.DataFrame:
     """The `plain_runs` whose memory is predicted: the reference Transformer on one GPU."""
     known = [prediction.is_predictable(run) for run in runs.itertuples()]
-    return runs[pd.Series(known, index=runs.index, dtype=bool)]
+    rows = runs[pd.Series(known, index=runs.index, dtype=bool)]
+    return rows.astype({name: int for name in WHOLE if name in rows})
 
 
 def place_of(failure: Any) -> str:

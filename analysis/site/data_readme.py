@@ -28,6 +28,7 @@ _WHAT = {
     "again": "The runs of the default sweep, recorded a second time.",
     "attention": "Eager against fused attention.",
     "bf16": "The runs of the default sweep in BF16, with fused attention and fused AdamW.",
+    "generation": "A script that generates text: prefill and decode steps.",
     "gpus": "One GPU against several.",
     "host": "Steps with and without `torch.compile`, each next to its base on one machine.",
     "losses": "The loss after three training steps with and without each change. No times are compared.",

@@ -12,6 +12,7 @@ Study = Literal[
     "again",
     "attention",
     "bf16",
+    "generation",
     "gpus",
     "host",
     "losses",
@@ -26,6 +27,9 @@ AGAIN = "again"
 
 BF16 = "bf16"
 """The study that measures the runs of the default sweep as people train today: BF16, fused attention, fused AdamW."""
+
+GENERATION = "generation"
+"""The study of scripts that generate text: prefill and decode steps."""
 
 GPUS = "gpus"
 """The study of one GPU against several."""

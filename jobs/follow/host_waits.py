@@ -9,6 +9,7 @@ Imported inside the script (see `sitecustomize`). It needs torch and the other f
 
 import gc
 import os
+import re
 import sys
 import sysconfig
 import warnings
@@ -26,6 +27,8 @@ from .plan import Plan, Stage
 HERE = os.path.dirname(__file__)
 LIBRARIES = (*{sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}, "<")
 PACKAGES = ("/site-packages/", "/dist-packages/")
+GENERATED = re.compile(r"[/\\]c[a-z2-7]{50,}\.py$")
+"""A file that Inductor wrote."""
 WARNED = "called a synchronizing CUDA operation"
 """Beginning of PyTorch's warning."""
 GARBAGE = "modules:garbage collection"
@@ -154,6 +157,7 @@ def find_own_frame(frame: FrameType | None) -> FrameType | None:
     while frame is not None:
         file = frame.f_code.co_filename
         is_library = file.startswith(LIBRARIES) or any(folder in file for folder in PACKAGES)
+        is_library = is_library or GENERATED.search(file) is not None
         if not is_library and not file.startswith(HERE):
             return frame
         frame = frame.f_back

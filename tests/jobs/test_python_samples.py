@@ -194,6 +194,12 @@ def test_calls_that_wait_are_noted_by_line_and_other_warnings_are_shown(monkeypa
     assert warnings.filters[:] == before
 
 
+def test_a_file_that_inductor_wrote_is_not_the_script():
+    names = {"find": lambda: host_waits.find_own_frame(sys._getframe(1))}
+    exec(compile("def call(): return find()", f"/cache/7z/c7z46zo4vtixzq2oy{'a' * 35}.py", "exec"), names)
+    assert names["call"]().f_code.co_filename == __file__
+
+
 def test_a_script_that_notes_such_calls_itself_is_left_alone(monkeypatch):
     import torch
 

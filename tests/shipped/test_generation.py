@@ -1,0 +1,68 @@
+"""What a token of generated text takes, from the shipped recording of a script that `profile` followed."""
+
+import pandas as pd
+import pytest
+
+from profiler_job.analysis.metrics import device_memory
+from profiler_job.analysis.pages.question import Inputs
+from profiler_job.analysis.pages.questions import generation
+from profiler_job.analysis.recording import store
+from profiler_job.jobs.contract.ranges import DECODE
+from tests.shipped.recordings import locate
+
+
+@pytest.fixture(scope="module")
+def rec():
+    return store.load(locate("generation"))
+
+
+@pytest.fixture(scope="module")
+def answer(rec):
+    return generation.answer(Inputs(recording=rec, main=rec))
+
+
+def test_a_token_is_a_text_over_its_tokens(rec, answer):
+    rows = answer.tables["tokens"].rows.set_index("run_id")
+    assert len(rows) == 9
+    figures = rec.figures.astype({"run_id": str}).set_index(["run_id", "figure"])["value"]
+    for run_id in (f"generate-{way}-{batch}" for way in ("dynamic", "static") for batch in (1, 8, 64)):
+        text_ns = figures[run_id, "prefill_ns"] + 63 * figures[run_id, "decode_ns"]
+        assert rows.at[run_id, "token_ns"] == pytest.approx(text_ns / 64)
+    steps = rec.steps[(rec.steps["run_id"] == "generate-compiled-8") & (rec.steps["collector"] == "timer")]
+    assert rows.at["generate-compiled-8", "token_ns"] == pytest.approx(steps["wall_ns"].median() / 64)
+
+
+def test_busy_time_is_the_union_of_kernels_and_copies_of_decode_steps(rec, answer):
+    run_id, busy = "generate-dynamic-8", {}
+    for table in (rec.kernels, rec.memops):
+        rows = table[(table["run_id"] == run_id) & (table["phase"] == DECODE) & (table["step"] >= 0)]
+        for row in rows.itertuples():
+            busy.setdefault(row.step, []).append((row.start_ns, row.end_ns))
+    row = answer.tables["tokens"].rows.set_index("run_id").loc[run_id]
+    median_ns = sorted(map(measure_union, busy.values()))[len(busy) // 2]
+    assert 1 - row["waits_share"] == pytest.approx(median_ns / row["decode_ns"], rel=0.02)
+
+
+def measure_union(spans):
+    total = end = 0
+    for begin, stop in sorted(spans):
+        total += max(0, stop - max(begin, end))
+        end = max(end, stop)
+    return total
+
+
+def test_the_advice_is_what_the_table_shows(answer):
+    rows = answer.tables["tokens"].rows
+    fastest = rows.loc[rows.groupby("batch_size")["token_ns"].idxmin()]
+    assert set(fastest["way"]) == {generation.WAYS["compiled"]}
+    said = answer.claims["faster"].values["span"]
+    assert said == pytest.approx((fastest["times_as_fast"].min(), fastest["times_as_fast"].max()))
+    assert answer.claims["waits"].holds and (answer.claims["waits"].rows["waits_share"] > 0.5).all()
+
+
+def test_memory_is_predicted_next_to_runs_of_scripts(rec):
+    """They have no sizes of a model, so that the columns of all runs hold floats."""
+    runs = device_memory.plain_runs(store.load(locate("memory")).runs).head(40)
+    alone = device_memory.errors_of(runs.assign(sweep="memory"))
+    both = pd.concat([device_memory.plain_runs(part).assign(sweep="memory") for part in (runs, rec.runs)])
+    assert len(alone) and device_memory.errors_of(both)["predicted"].tolist() == alone["predicted"].tolist()
