@@ -19,6 +19,7 @@ import hypothesis
 import pytest
 
 from tests.allowed_skips import is_allowed
+from tests.torch_copies import TorchCopies
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: workers of the suite share the cores
 os.environ["PROFILER_JOB_NO_CACHE"] = "1"  # nothing is kept next to the captures in tests/data
@@ -174,3 +175,9 @@ def built_once(tmp_path_factory) -> Callable[[str, Callable[[Path], Path]], Path
         return Path(path)
 
     return once
+
+
+@pytest.fixture(scope="session")
+def torch_copies():
+    with TorchCopies() as copies:
+        yield copies

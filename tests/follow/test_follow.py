@@ -1,11 +1,11 @@
 """Phases that are opened around what PyTorch offers, in a process of its own: to follow a script changes PyTorch."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.without_compiler import WITHOUT_COMPILER
 
 INJECTED = Path(__file__).parents[2] / "jobs" / "follow"
 LOAD = f"""
@@ -43,12 +43,14 @@ for step in range(3):
 
 
 @pytest.fixture
-def phases(tmp_path):
+def phases(tmp_path, torch_copies):
     """The ranges that a script prints, which is followed."""
 
     def run(script: str) -> list[str]:
-        command = [sys.executable, "-c", LOAD + script, str(tmp_path / "noted.json")]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        file = tmp_path / "train.py"
+        file.write_text(WITHOUT_COMPILER + LOAD + script)
+        done = torch_copies.run(file, tmp_path / "noted.json")
+        assert not done.returncode, done.stderr
         return json.loads(done.stdout)
 
     return run

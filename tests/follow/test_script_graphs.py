@@ -2,12 +2,11 @@
 GPU, operations on the CPU are counted as the nodes of the graph."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 from tests.follow.test_follow import LOAD
+from tests.without_compiler import WITHOUT_COMPILER
 
 GRAPHS = """
 import torch
@@ -84,11 +83,25 @@ PLAN = LOAD.replace("skip=1, steps=1, followed=1", "skip={skip}, steps=2, follow
 WHOLE = "for _ in range({warmup}):\n    step()\nrun(capture(step).replay)\n"
 
 
-def run(tmp_path, script, *, skip=3, warmup=3):
-    source = GRAPHS + PLAN.replace("{skip}", str(skip)) + SEEN + script.replace("{warmup}", str(warmup))
-    done = subprocess.run([sys.executable, "-c", source, str(tmp_path)], capture_output=True, text=True)
-    assert not done.returncode, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+@pytest.fixture
+def run(tmp_path, torch_copies):
+    """Run a script that is followed. Return what it prints last."""
+
+    def run(script, *, skip=3, warmup=3):
+        source = (
+            WITHOUT_COMPILER
+            + GRAPHS
+            + PLAN.replace("{skip}", str(skip))
+            + SEEN
+            + script.replace("{warmup}", str(warmup))
+        )
+        file = tmp_path / "train.py"
+        file.write_text(source)
+        done = torch_copies.run(file, tmp_path)
+        assert not done.returncode, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return run
 
 
 def list_nodes(log):
@@ -104,8 +117,8 @@ def list_nodes(log):
     return found
 
 
-def test_a_replay_is_a_step_and_its_nodes_have_the_ranges_of_their_modules(tmp_path):
-    num, log, facts = run(tmp_path, WHOLE)
+def test_a_replay_is_a_step_and_its_nodes_have_the_ranges_of_their_modules(run):
+    num, log, facts = run(WHOLE)
     assert num == 3 + 2 + 2 + 1  # skipped, timed, captured, followed
     assert len(facts["captured_ns"]) == 2 and len(facts["followed_ns"]) == 1 and facts["stage"] == "done"
     assert facts["optimizers"] == ["SGD"] and facts["inputs"][0]["shape"] == [4, 8] and facts["forwards"] == 1
@@ -123,21 +136,21 @@ def test_a_replay_is_a_step_and_its_nodes_have_the_ranges_of_their_modules(tmp_p
 
 @pytest.mark.long
 @pytest.mark.parametrize("warmup", [0, 4])
-def test_steps_before_the_graph_was_captured_do_not_count(tmp_path, warmup):
-    num, _, facts = run(tmp_path, WHOLE, warmup=warmup)
+def test_steps_before_the_graph_was_captured_do_not_count(run, warmup):
+    num, _, facts = run(WHOLE, warmup=warmup)
     assert num == 8 and len(facts["captured_ns"]) == 2 and len(facts["steps"]) == 2
 
 
 @pytest.mark.long
-def test_a_graph_that_is_captured_in_the_captured_steps_is_refused(tmp_path):
+def test_a_graph_that_is_captured_in_the_captured_steps_is_refused(run):
     script = (
         "try:\n    " + WHOLE.replace("\n", "\n    ") + "\nexcept SystemExit:\n    print(json.dumps(follower.facts))"
     )
-    assert "--skip 7" in run(tmp_path, script, warmup=6)["refused"]
+    assert "--skip 7" in run(script, warmup=6)["refused"]
 
 
 @pytest.mark.long
-def test_of_two_graphs_the_last_ends_a_step(tmp_path):
+def test_of_two_graphs_the_last_ends_a_step(run):
     script = """
 def forward():
     global loss
@@ -154,13 +167,13 @@ def work():
 
 run(work)
 """
-    num, log, facts = run(tmp_path, script)
+    num, log, facts = run(script)
     assert num == 8 and len(facts["captured_graphs"]) == 2
     assert [name for name in log if name.startswith("modules:captured")] == ["modules:captured 0", "modules:captured 1"]
 
 
 @pytest.mark.long
-def test_an_optimizer_after_each_replay_ends_the_steps(tmp_path):
+def test_an_optimizer_after_each_replay_ends_the_steps(run):
     script = """
 def forward():
     model(x).square().mean().backward()
@@ -173,14 +186,14 @@ def work():
 
 run(work)
 """
-    num, _, facts = run(tmp_path, script)
+    num, _, facts = run(script)
     assert num == 8 and facts["optimizers"] == ["SGD"]
 
 
 @pytest.mark.long
-def test_a_graph_of_inference_is_a_step(tmp_path):
+def test_a_graph_of_inference_is_a_step(run):
     script = "del optimizer\n" + "for _ in range(2):\n    model(x)\nrun(capture(lambda: model(x)).replay)\n"
-    num, log, _ = run(tmp_path, "follower.has_optimizer = False\n" + script)
+    num, log, _ = run("follower.has_optimizer = False\n" + script)
     assert num == 8 and {path for path, _ in list_nodes(log)} == {
         "modules:forward/Model/layers.0",
         "modules:forward/Model/layers.1",
@@ -188,8 +201,8 @@ def test_a_graph_of_inference_is_a_step(tmp_path):
 
 
 @pytest.mark.long
-def test_without_the_driver_replays_are_steps_all_the_same(tmp_path):
+def test_without_the_driver_replays_are_steps_all_the_same(run):
     missing = "def fail(stream):\n    raise script_graphs.DriverError('gone')\nscript_graphs.GraphNodes = fail\n"
-    num, log, facts = run(tmp_path, missing + WHOLE)
+    num, log, facts = run(missing + WHOLE)
     assert num == 8 and facts["captured_graphs"] == [0] and facts["captured_graphs_error"] == "gone"
     assert not list_nodes(log)

@@ -205,24 +205,27 @@ def jobs(*arguments: str | Path, **options) -> subprocess.CompletedProcess:
     return subprocess.run(command(*arguments), cwd=ROOT, capture_output=True, text=True, timeout=HANGS_S, **options)
 
 
+IN_NEW_PYTHON = (sys.executable, "train.py")
+"""The command of a script that is not to run in a copy of a Python that has imported torch (see `TorchCopies`)."""
+
+
 @pytest.fixture
-def followed(tmp_path):
+def followed(tmp_path, torch_copies):
     """Run a script as `profile` does, without nsys. Return its output, its exit code, and what was noted."""
 
     def run(source: str, *command: str, **plan) -> tuple[str, int, dict]:
-        (tmp_path / "train.py").write_text(source)
+        script_file = tmp_path / "train.py"
+        script_file.write_text(source)
         out = tmp_path / "noted"
         plan = {"out": str(out), "skip": 3, "steps": 3, "followed": 2, "step": "auto", "goes_on": False} | plan
         environment = os.environ | {"PYTHONPATH": str(script.INJECTED), script.FOLLOW: json.dumps(plan)}
+        environment |= {"OMP_NUM_THREADS": "1"}
         for _ in range(3):
             shutil.rmtree(out, ignore_errors=True)
-            done = subprocess.run(
-                command or (sys.executable, "train.py"),
-                cwd=tmp_path,
-                env=environment | {"OMP_NUM_THREADS": "1"},
-                capture_output=True,
-                text=True,
-            )
+            if not command:
+                done = torch_copies.run(script_file, environment=environment)
+            else:
+                done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
             if GLOO_ABORTED not in done.stderr:
                 break
         run.ranks = script.read_noted(out)

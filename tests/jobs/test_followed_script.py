@@ -7,13 +7,14 @@ import sys
 import pytest
 
 from profiler_job.jobs.executor import script
+from tests.jobs.conftest import IN_NEW_PYTHON
 from tests.jobs.profiled_scripts import ASKS, HEAD, TRAIN, losses, with_compiler
 from tests.without_compiler import WITHOUT_COMPILER
 
 
 @pytest.mark.long
 def test_losses_are_the_same_to_the_bit(followed, tmp_path):
-    printed, code, noted = followed(with_compiler(TRAIN.replace("WORKERS", "0")), goes_on=True)
+    printed, code, noted = followed(with_compiler(TRAIN.replace("WORKERS", "0")), *IN_NEW_PYTHON, goes_on=True)
     assert code == 0 and printed.rstrip().endswith("the end") and noted["stage"] == "done"
     bare = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True)
     assert losses(printed) == losses(bare.stdout) and len(losses(printed)) == 30
@@ -33,7 +34,7 @@ def test_a_project_may_have_packages_of_our_names(followed, tmp_path):
 @pytest.mark.long
 def test_a_script_may_ask_for_torch_before_it_imports_it(followed):
     asks = "from importlib.util import find_spec\nassert find_spec('torch') and find_spec('torch')\n"
-    printed, code, noted = followed(asks + TRAIN.replace("WORKERS", "0"))
+    printed, code, noted = followed(asks + TRAIN.replace("WORKERS", "0"), *IN_NEW_PYTHON)
     assert code == 0 and noted.get("stage") == "done", printed
 
 
@@ -42,7 +43,7 @@ def test_autocast_is_known_where_it_is_compiled_with_the_model(followed):
     inside = "model.forward = torch.autocast('cpu', torch.bfloat16)(model.forward)\n"
     inside += "model = torch.compile(model, backend='eager')\n"
     source = with_compiler(TRAIN).replace("WORKERS", "0").replace("optimizer =", f"{inside}optimizer =", 1)
-    printed, code, noted = followed(source)
+    printed, code, noted = followed(source, *IN_NEW_PYTHON)
     assert code == 0 and noted["compiled"] and noted["autocast"] == "torch.bfloat16", printed
 
 
@@ -51,7 +52,7 @@ def test_a_sitecustomize_of_the_users_own_runs_as_ever(followed, tmp_path, monke
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "sitecustomize.py").write_text("import sys; sys.mine = True")
     monkeypatch.setattr(script, "INJECTED", f"{script.INJECTED}{os.pathsep}{tmp_path / 'own'}")
-    printed, code, noted = followed("import sys\nassert sys.mine\n" + TRAIN.replace("WORKERS", "0"))
+    printed, code, noted = followed("import sys\nassert sys.mine\n" + TRAIN.replace("WORKERS", "0"), *IN_NEW_PYTHON)
     assert code == 0 and noted["stage"] == "done", printed
 
 
@@ -61,7 +62,7 @@ def test_a_sitecustomize_may_import_torch_or_be_broken(followed, tmp_path, monke
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "sitecustomize.py").write_text(own)
     monkeypatch.setattr(script, "INJECTED", f"{script.INJECTED}{os.pathsep}{tmp_path / 'own'}")
-    printed, code, noted = followed(TRAIN.replace("WORKERS", "0"))
+    printed, code, noted = followed(TRAIN.replace("WORKERS", "0"), *IN_NEW_PYTHON)
     assert code == 0 and noted.get("stage") == "done", printed
     assert ("RuntimeError: broken" in printed) == ("broken" in own), "Python says so as ever"
 

@@ -8,6 +8,7 @@ import pytest
 from profiler_job.analysis.recording import store
 from profiler_job.jobs.cli.script_notes import describe_script
 from profiler_job.jobs.executor import script
+from tests.jobs.conftest import IN_NEW_PYTHON
 from tests.jobs.profiled_scripts import HEAD, ended
 from tests.without_compiler import WITHOUT_COMPILER
 
@@ -125,7 +126,7 @@ def test_decode_steps_of_a_compiled_call_are_seen(followed):
         "with torch.inference", 'call = torch.compile(model.__call__, backend="eager")\nwith torch.inference'
     )
     source = compiled.replace("= model(ids, cache)", "= (call if ids.shape[1] == 1 else model)(ids, cache)")
-    printed, code, noted = followed(source.replace("TEXTS", "5").replace(WITHOUT_COMPILER, ""))
+    printed, code, noted = followed(source.replace("TEXTS", "5").replace(WITHOUT_COMPILER, ""), *IN_NEW_PYTHON)
     assert code == 0 and noted["stage"] == "done", printed
     assert [step["kind"] for step in noted["steps"]] == ["prefill", "decode", "decode"]
     assert noted["captured_kinds"] == [["prefill", 12], ["decode", 2], ["decode", 2]]

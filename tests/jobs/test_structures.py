@@ -5,7 +5,7 @@ import re
 import pytest
 
 from profiler_job.jobs.executor import script
-from tests.jobs.conftest import ROOT
+from tests.jobs.conftest import IN_NEW_PYTHON, ROOT
 from tests.jobs.structures import HEAD, STRUCTURES
 from tests.without_compiler import WITHOUT_COMPILER
 
@@ -22,8 +22,8 @@ def choose_marks(structure) -> list[pytest.MarkDecorator]:
     "structure", [pytest.param(each, marks=choose_marks(each), id=each.name) for each in STRUCTURES]
 )
 def test_the_structure_is_followed(followed, structure):
-    compiler = "" if structure.compiles else WITHOUT_COMPILER
-    printed, code, noted = followed(compiler + HEAD + structure.source, events=True)
+    compiler, command = ("", IN_NEW_PYTHON) if structure.compiles else (WITHOUT_COMPILER, ())
+    printed, code, noted = followed(compiler + HEAD + structure.source, *command, events=True)
     assert code == 0 and noted.get("stage") == "done", printed
     run = script.build_run(noted)
     assert run["mode"] == MODES.get(structure.step, "train_step")
