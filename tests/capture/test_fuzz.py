@@ -31,7 +31,7 @@ from .test_summary import _random_capture
 pytestmark = pytest.mark.filterwarnings("error")
 
 DATA = Path(__file__).parents[1] / "data"
-BATCHES, BATCH = 10, 20
+BATCHES, LONG_BATCHES, BATCH = 10, 3, 20
 PROCESSOR_S, GIB = 10, 1 << 30
 TABLES = {
     "CUPTI_ACTIVITY_KIND_KERNEL": "num_kernels",
@@ -311,7 +311,7 @@ def _check_csv(text: str, found: dict) -> None:
 @pytest.mark.parametrize(
     "batch",
     [
-        pytest.param(batch, marks=pytest.mark.long if batch < BATCHES // 2 else pytest.mark.nightly)
+        pytest.param(batch, marks=pytest.mark.long if batch < LONG_BATCHES else pytest.mark.nightly)
         for batch in range(BATCHES)
     ],
 )

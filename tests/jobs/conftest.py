@@ -6,6 +6,8 @@ import shutil
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -159,6 +161,16 @@ def write_no_pages(folder: Path) -> None:
     (folder / "mkdocs.py").write_text(FAST_MKDOCS)
 
 
+@contextmanager
+def without_pages(folder: Path) -> Iterator[None]:
+    """Make a folder what `write_no_pages` makes it, as long as the context lasts."""
+    before = (folder / "sitecustomize.py").read_text()
+    write_no_pages(folder)
+    yield
+    (folder / "sitecustomize.py").write_text(before)
+    (folder / "mkdocs.py").unlink()
+
+
 class Session:
     """One invocation of the runner inside this process; `events` are what it emitted."""
 
@@ -236,15 +248,23 @@ def followed(tmp_path, torch_copies):
 
 @pytest.fixture
 def profile(tmp_path, fake_nsys):
-    """Start `profile` of a script in a new folder."""
+    """Start `profile` of a script in a new folder. is_whole: whether its site has pages, whose writing takes seconds;
+    path: first on PYTHONPATH."""
 
-    def start(source: str, *options: str, launcher: tuple[str, ...] = (), program: Path = ROOT) -> subprocess.Popen:
+    def start(
+        source: str, *options: str, launcher: tuple[str, ...] = (), is_whole: bool = False, path: Path | None = None
+    ) -> subprocess.Popen:
         (tmp_path / "train.py").write_text(source)
+        if not is_whole and path is None:
+            path = tmp_path / "no_pages"
+            path.mkdir(exist_ok=True)
+            write_no_pages(path)
         command = [sys.executable, "-m", "profiler_job", "profile", "--results", "results", *options]
         return subprocess.Popen(
             [*command, "--", sys.executable, *launcher, "train.py", "--lr", "1e-3"],
             cwd=tmp_path,
-            env=os.environ | {"PYTHONPATH": str(program), "OMP_NUM_THREADS": "1"},
+            env=os.environ
+            | {"PYTHONPATH": os.pathsep.join(map(str, filter(None, (path, ROOT)))), "OMP_NUM_THREADS": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

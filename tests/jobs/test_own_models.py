@@ -240,7 +240,7 @@ def test_the_page_s_commands_plan_the_examples_as_they_are():
 
 @pytest.mark.long
 def test_hugging_face_models_are_measured_and_ingested(folder, fake_nsys):
-    hugging_face(folder, warmup_steps=2, measured_steps=2, profiled_steps=3, attention=["sdpa"])
+    hugging_face(folder, warmup_steps=2, measured_steps=2, profiled_steps=3, processes=1, attention=["sdpa"])
     done = start(folder, "run", "--sweep", "changed.yaml", "--device", "cpu", "--results", "results")
     assert done.returncode == 0, done.stdout + done.stderr
     done = start(folder, "ingest", "results/hugging-face", "--out", "recording")

@@ -25,7 +25,9 @@ from tests.waiting import HANGS_S, has_ended
 
 @pytest.mark.long
 def test_a_script_ends_with_its_recording_and_its_site(profile, tmp_path):
-    printed, code = ended(profile(with_compiler(TRAIN.replace("WORKERS", "2")), "--skip", "3", "--steps", "3"))
+    printed, code = ended(
+        profile(with_compiler(TRAIN.replace("WORKERS", "2")), "--skip", "3", "--steps", "3", is_whole=True)
+    )
     assert code == 0, printed
     assert "11 steps were followed, the script ends here" in printed and "the end" not in printed
     runs = store.load(tmp_path / "results" / "recordings" / "train").runs
@@ -110,7 +112,7 @@ def test_without_what_a_site_needs_it_ends_with_a_summary_and_names_the_command(
         "from profiler_job.jobs.contract import extras\nextras.MODULES['site'] = ('no_such_module',)\n"
     )
     options = ("--skip", "3", "--steps", "3", "--name", "my-run")
-    printed, code = ended(profile(TRAIN.replace("WORKERS", "0"), *options, program=hidden))
+    printed, code = ended(profile(TRAIN.replace("WORKERS", "0"), *options, path=hidden))
     assert code == 0, printed
     assert "Kernel families" in printed and "error" not in printed
     first, last = (at for at, line in enumerate(printed.splitlines()) if install_command("site") in line)

@@ -62,7 +62,7 @@ TWO = "((forward, 15), (both, 30))"
 def test_each_loop_of_a_benchmark_is_measured(profile, tmp_path, optimizer):
     source = benchmark(TWO, *(() if optimizer is None else (optimizer,)))
     collector = () if optimizer is None else ("--collector", "events")  # with nsys both are on one site
-    printed, code = ended(profile(source, "--skip", "3", "--steps", "3", *collector))
+    printed, code = ended(profile(source, "--skip", "3", "--steps", "3", *collector, is_whole=True))
     assert code == 0, printed
     assert (tmp_path / "results" / "site" / "index.html").is_file() is (optimizer is None)
     modes = {}

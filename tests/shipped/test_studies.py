@@ -39,10 +39,8 @@ def test_the_study_of_memory_alone_makes_a_report(memory_alone):
     assert (memory_alone / "index.md").is_file()
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param("compile", marks=pytest.mark.long), pytest.param("optimizer", marks=pytest.mark.nightly)],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ["compile", "optimizer"])
 def test_a_study_alone_makes_a_report(tmp_path, name):
     assert write_site.publish([locate(name)], tmp_path).breaches == 0
     assert (tmp_path / "index.md").is_file()
