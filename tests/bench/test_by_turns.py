@@ -6,10 +6,11 @@ import sys
 import pytest
 
 from tests.bench import by_turns
+from tests.without_compiler import WITHOUT_COMPILER
 
 pytestmark = pytest.mark.long
 
-TRAINS = """
+TRAINS = f"""{WITHOUT_COMPILER}
 import torch
 model = torch.nn.Linear(4, 4)
 optimizer = torch.optim.AdamW(model.parameters())
@@ -19,7 +20,7 @@ for step in range(200):
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     optimizer.zero_grad()
-    print(f"step {step}")
+    print(f"step {{step}}")
 """
 ASKS = """
 import torch
