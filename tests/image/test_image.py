@@ -303,6 +303,7 @@ def small_disk(engine, image):
         engine("volume", "rm", name)
 
 
+@pytest.mark.nightly
 def test_a_full_disk_ends_the_sweep_with_74_and_it_goes_on_when_there_is_space(engine, container, small_disk, sweep):
     disk = small_disk(64)
     options = (*FAKE_NSYS, *sweep, "-v", f"{disk}:/results")
@@ -323,6 +324,7 @@ def test_a_disk_that_is_too_small_is_found_before_anything_is_measured(container
     assert "free some space" in said and "already finished" not in said
 
 
+@pytest.mark.nightly
 def test_a_report_that_fails_leaves_the_measurements(container, results, sweep, tmp_path):
     broken = tmp_path / "mkdocs.yml"
     broken.write_text("site_name: [")
