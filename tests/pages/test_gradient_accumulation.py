@@ -11,6 +11,7 @@ from profiler_job.analysis.site import page_context, question_pages
 from profiler_job.jobs.contract import ranges
 from tests import synthetic
 from tests.page_words import read_page
+from tests.pages.question_page import only_questions
 
 TABLES = ("runs", "steps", "kernels", "memops", "memory", "processes", "telemetry")
 CASES = [("small", 512), ("2.7B", 512)]
@@ -82,7 +83,8 @@ def test_runs_that_were_never_cut_say_nothing_of_it(rec):
 @pytest.mark.long
 def test_a_page_shows_it(tmp_path, rec, undrawn):
     study = dataclasses.replace(rec, manifest=rec.manifest | {"study": gradient_accumulation.STUDY})
-    question_pages.write_questions(rec, tmp_path, {gradient_accumulation.STUDY: study})
+    with only_questions(gradient_accumulation.QUESTION):
+        question_pages.write_questions(rec, tmp_path, {gradient_accumulation.STUDY: study})
     page = read_page(tmp_path / "report" / "gradient-accumulation.md")
     assert "Cut into 2 micro-batches" in page and "keeps the GPU busy for" in page
     assert "The step takes **" not in page, "of one process a run the CPU's part is not known"

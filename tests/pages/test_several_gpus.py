@@ -16,6 +16,7 @@ from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.messages import SILENT
 from tests import synthetic
 from tests.page_words import read_page
+from tests.pages.question_page import only_questions
 
 pytestmark = pytest.mark.long
 
@@ -368,9 +369,10 @@ def test_a_second_gpu_that_brings_no_exposed_communication_is_said_to_hide_it(re
 
 
 def write_page(rec, study, folder):
-    """Write the pages of `rec` with the study, and read the page of several GPUs."""
+    """Write the page of several GPUs, of a study of `rec`, and read it."""
     study = dataclasses.replace(study, manifest=study.manifest | {"study": several_gpus.STUDY})
-    question_pages.write_questions(rec, folder, {several_gpus.STUDY: study})
+    with only_questions(several_gpus.QUESTION):
+        question_pages.write_questions(rec, folder, {several_gpus.STUDY: study})
     return read_page(folder / "report" / "several-gpus.md")
 
 
@@ -433,7 +435,8 @@ def test_each_run_has_a_page_that_tells_its_ranks_apart(rec, tmp_path):
     )
     manifest = rec.manifest | {"study": several_gpus.STUDY}
     study = dataclasses.replace(rec, memory=memory, manifest=manifest)
-    write_site.write(synthetic.recording(("small",), (512,)), tmp_path, {several_gpus.STUDY: study})
+    with only_questions(several_gpus.QUESTION):
+        write_site.write(synthetic.recording(("small",), (512,)), tmp_path, {several_gpus.STUDY: study})
     pages = {path.stem: path.read_text() for path in (tmp_path / "report" / "runs-gpus").glob("*.md")}
     assert pages.keys() == set(rec.runs["run_id"].astype(str))
     traces = {path.name.split(".")[0] for path in (tmp_path / "report" / "timelines").glob("*fsdp.perfetto.json.gz")}

@@ -12,6 +12,7 @@ from profiler_job.analysis.pages.explore import Part
 from profiler_job.analysis.site import write_site
 from profiler_job.jobs.contract.studies import LOSSES
 from tests.page_words import read_page, read_shown
+from tests.pages.question_page import only_questions
 from tests.synthetic import recording as made_up
 
 pytestmark = pytest.mark.long
@@ -34,7 +35,8 @@ def report(tmp_path_factory, undrawn):
     runs = losses.runs["run_id"].astype(str)
     figures = pd.DataFrame({"run_id": runs, "rank": 0, "figure": "loss_trained", "unit": "", "value": 6.5})
     studies = {"optimizer": study_of("optimizer"), LOSSES: replace(losses, figures=figures)}
-    write_site.write(made_up(("small",), (512,)), docs, studies)
+    with only_questions():
+        write_site.write(made_up(("small",), (512,)), docs, studies)
     return docs / "report"
 
 
@@ -88,6 +90,7 @@ def test_many_runs_are_folded_by_model_where_there_are_several(monkeypatch, tmp_
     monkeypatch.setattr(study_runs, "MANY", 2)
     study = study_of("optimizer")
     runs = study.runs[study.runs["size"].isin(sizes)]
-    write_site.write(made_up(("small",), (512,)), tmp_path, {"optimizer": replace(study, runs=runs)})
+    with only_questions():
+        write_site.write(made_up(("small",), (512,)), tmp_path, {"optimizer": replace(study, runs=runs)})
     page = read_page(tmp_path / "report" / "runs-of-optimizer.md")
     assert ("\nfolded: true\n" in page) == folds
