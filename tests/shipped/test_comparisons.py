@@ -9,7 +9,7 @@ from profiler_job.analysis.recording import store
 from tests.shipped.recordings import MANIFESTS, RECORDINGS
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_the_shipped_site_compares_precisions_and_no_repetition():
     manifests = [json.loads(file.read_text()) for file in MANIFESTS]
     wanted = {"", "again", "bf16", "precision"}
