@@ -115,7 +115,7 @@ def test_the_best_order_is_found_measured_and_confirmed(tune, tmp_path):
     assert "AdamW(model.parameters())" in kept.read_text()
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_search_that_is_cut_off_goes_on_where_it_was(tune, tmp_path):
     file = tmp_path / "results" / "train-tune" / "tune.json"
     started = tune("--budget", "2", "--changes", "fused_adamw,bf16")

@@ -78,6 +78,9 @@ def select_foreign(rows):
     return rows[rows["run_id"].astype(str).str.endswith("my_models.build")]
 
 
+@pytest.mark.parametrize(
+    "rec", [pytest.param(foreign, marks=pytest.mark.nightly), mixed], indirect=True, ids=["foreign", "mixed"]
+)
 def test_every_page_is_written(rec, tmp_path):
     write_site.write(rec, tmp_path, dict.fromkeys(STUDIES, rec))
     pages = {path.name: read_page(path) for path in tmp_path.rglob("*.md")}
