@@ -122,10 +122,10 @@ def pytest_runtest_makereport():
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config) -> int:
-    """One worker more than cores that this process may use. Many long tests wait for processes, and with one more, a
-    third of two cores was idle: two more for them. pytest-xdist would count the cores of the machine."""
+    """One worker more than cores that this process may use. Many long tests wait for processes, and with two more, a
+    sixth of two cores was idle: three more for them. pytest-xdist would count the cores of the machine."""
     num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return min(MOST_WORKERS, num_cores + (2 if runs_long_tests(config) else 1))
+    return min(MOST_WORKERS, num_cores + (3 if runs_long_tests(config) else 1))
 
 
 def pytest_sessionfinish(session):
