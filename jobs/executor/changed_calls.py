@@ -17,6 +17,9 @@ IN_FP32 = (
     *("cumsum", "cumprod", "prod", "softplus", "softplus_backward", "_fused_rms_norm", "_fused_rms_norm_backward"),
 )
 """Operators that autocast runs in FP32; `sum` only in the forward pass."""
+WRITTEN_OUT, SDPA_WRITTEN_OUT = "_softmax", "_safe_softmax"
+"""Softmax of attention that is written out: by a script, and by `scaled_dot_product_attention` if no fused kernel takes
+its arguments."""
 ATTENTION, ATTENTION_BACKWARD = "attention", "attention_backward"
 FUSED = "_scaled_dot_product_"
 FP32_TYPE, BF16_TYPE = "float32", "bfloat16"
@@ -31,7 +34,9 @@ def change_calls(step: Mapping[str, Any], changes: Sequence[str]) -> list[Call]:
     or None."""
     calls = gather_attention(step["calls"])
     if FUSED_ATTENTION in changes:
-        calls = fuse_attention(calls)
+        calls = fuse_attention(calls, WRITTEN_OUT)
+    if BF16 in changes and is_fused_in_bf16(calls):
+        calls = fuse_attention(calls, SDPA_WRITTEN_OUT)
     if PADDING in changes:
         calls = [pad(call) if find_kind(call) == "matmul" else call for call in calls]
     if BF16 in changes:
@@ -108,13 +113,30 @@ def gather_attention(calls: Sequence[Call]) -> list[Call]:
     return gathered
 
 
-def fuse_attention(calls: Sequence[Call]) -> list[Call]:
-    """Put fused attention in the place of attention that is written out: two batched matmuls and all between them that
-    works on the scores, forward and backward."""
+def is_fused_in_bf16(calls: Sequence[Call]) -> bool:
+    """Return whether `scaled_dot_product_attention` is written out in FP32 alone, as with fewer heads of keys than of
+    queries: flash attention takes these in BF16, but no mask that the script gives."""
+    causal: set[int] = set()
+    last: list[Any] = []
+    for call in calls:
+        name = name_operator(call)
+        if name == SDPA_WRITTEN_OUT:
+            return len(last) < 2 or last[1]["value"] in causal
+        inputs = list_inputs(call)
+        if name == "tril" or (name in ("where", "expand") and any(each["value"] in causal for each in inputs)):
+            causal |= {each["value"] for each in list_tensors(call["outputs"])}
+        if not call["is_view"]:
+            last = inputs if name.startswith("add") else []
+    return False
+
+
+def fuse_attention(calls: Sequence[Call], softmax_name: str) -> list[Call]:
+    """Put fused attention in the place of attention that is written out with this softmax: two batched matmuls and all
+    between them that works on the scores, forward and backward."""
     scores = {
         tuple(softmax["args"][0]["shape"][-2:]): prod(softmax["args"][0]["shape"])
         for softmax in calls
-        if name_operator(softmax) == "_softmax" and len(softmax["args"][0]["shape"]) >= 3
+        if name_operator(softmax) == softmax_name and len(softmax["args"][0]["shape"]) >= 3
     }
 
     def is_score(tensor: Mapping[str, Any]) -> bool:
@@ -155,9 +177,10 @@ def transpose(tensor: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def add_batch(tensor: Mapping[str, Any]) -> dict[str, Any]:
-    """Describe a tensor of sequences and heads as one of a single batch."""
-    size = prod(tensor["shape"])
-    return {**tensor, "shape": [1, *tensor["shape"]], "stride": [size, *tensor["stride"]]}
+    """Describe a tensor of sequences and heads as one of a single batch, in the order in which fused kernels take it:
+    of a head whose numbers are not next to each other PyTorch writes the attention out."""
+    shape = [1, *tensor["shape"]]
+    return {**tensor, "shape": shape, "stride": [prod(shape[i + 1 :]) for i in range(len(shape))]}
 
 
 # ----------------------------------------------------------------------------------------------------------- padding

@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from profiler_job.jobs.executor.changed_calls import Call, change_calls, find_kind, list_inputs, name_operator
 from profiler_job.jobs.executor.predicted_steps import StepParts, make_key
@@ -85,10 +86,42 @@ def test_fused_attention_takes_the_place_of_attention_that_is_written_out():
     (attention,) = [call for call in written if call["op"] == "attention"]
     shapes = {name: attention[name]["shape"] for name in ("query", "key", "value")}
     assert {*map(tuple, shapes.values())} == {(1, 8, 8, 4)} and attention["is_causal"]
+    assert {tuple(attention[name]["stride"]) for name in shapes} == {(256, 32, 4, 1)}, "as fused kernels take them"
     assert not count(written, "bmm", "_softmax", "_softmax_backward_data", "masked_fill")
     fused = change_calls(record(is_fused=True), ())
     assert sum(call["op"] == "attention" for call in fused) == 1
     assert sum(count(written, "mm", "addmm").values()) == sum(count(fused, "mm", "addmm").values())
+
+
+class Grouped(nn.Module):
+    """Attention in which two heads share their keys, of PyTorch, and written out by it in FP32."""
+
+    def __init__(self, has_mask: bool):
+        super().__init__()
+        self.before, self.mask = nn.Linear(16, 32), torch.zeros(8, 8) if has_mask else None
+
+    def forward(self, x):
+        heads = self.before(x).view(2, 8, 8, 4).transpose(1, 2)
+        given = {"attn_mask": self.mask, "is_causal": self.mask is None, "enable_gqa": True}
+        with sdpa_kernel(SDPBackend.MATH):
+            return nn.functional.scaled_dot_product_attention(heads[:, :4], heads[:, 4:6], heads[:, 6:], **given)
+
+
+@pytest.mark.parametrize("has_mask", [False, True])
+def test_attention_that_pytorch_writes_out_in_fp32_alone_is_fused_in_bf16(has_mask):
+    phases = [""]
+    recorder = CallRecorder(lambda: phases[-1])
+    with recorder:
+        model = Grouped(has_mask)
+        loss = model(torch.randn(2, 8, 16)).sum() + model(torch.randn(2, 8, 16)).sum()
+        phases.append("backward")
+        loss.backward()
+    step = {"calls": recorder.calls, "optimizer": None}
+    assert count(change_calls(step, ["tf32"]), "_safe_softmax").total() == 2
+    fused = [call for call in change_calls(step, ["bf16"]) if call["op"] == "attention"]
+    assert len(fused) == (0 if has_mask else 2), "flash attention takes no mask"
+    for call in fused:
+        assert call["is_causal"] and {call[name]["dtype"] for name in ("query", "key", "value")} == {"bfloat16"}
 
 
 def test_padding_changes_the_matmuls_of_the_vocabulary():
