@@ -232,8 +232,8 @@ def _find_in_others(program: Program, model: str) -> tuple[SourceFile, ast.stmt 
 
 
 def find_compilation(program: Program, options: str = "") -> FoundEdits | None:
-    """Find where a script compiles a model already: present, or a line to write if a condition decides. options: one
-    argument, which is added to the call if it has none of that name."""
+    """Find where a script compiles a model already: present, or a line to write if a condition decides, and it is not
+    known to be met. options: one argument, which is added to the call if it has none of that name."""
     name, _, value = options.partition("=")
     for file, call in program.find_all_calls():
         is_method = isinstance(call.func, ast.Attribute) and call.func.attr == "compile" and not call.args
@@ -246,9 +246,14 @@ def find_compilation(program: Program, options: str = "") -> FoundEdits | None:
         node: ast.AST = file.find_statement(call)
         while not isinstance(node, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef):
             node = file.parents[node]
+            if program.is_compiled:
+                continue
             if isinstance(node, ast.If) and "__name__" not in ast.unparse(node.test):
-                why = f"already written, below `if {ast.unparse(node.test)}`: make it so"
-                line = LineToWrite(file.name, call.lineno, ast.unparse(call), why)
+                where = "in the patch" if edits else "already written"
+                why = f"{where}, below `if {ast.unparse(node.test)}`: make it so"
+                code = ast.unparse(call)
+                code = f"{code[:-1]}{', ' * bool(call.args or call.keywords)}{options})" if edits else code
+                line = LineToWrite(file.name, call.lineno, code, why)
                 return FoundEdits(edits=edits, to_write=(line,))
         return FoundEdits(edits=edits, present="" if edits else file.name_place(call))
     return None

@@ -1,19 +1,19 @@
 """The patch that makes changes in a training script, and the lines that are left to write.
 
     python -m profiler_job.analysis.changes.patch digest FOLDER SCRIPT
-    python -m profiler_job.analysis.changes.patch make FOLDER SCRIPT CHANGE...
-    python -m profiler_job.analysis.changes.patch write FOLDER SCRIPT KEPT DIGESTS CHANGE...
+    python -m profiler_job.analysis.changes.patch make FOLDER SCRIPT [--compiled] CHANGE...
+    python -m profiler_job.analysis.changes.patch write FOLDER SCRIPT KEPT DIGESTS [--compiled] CHANGE...
 
 Answers are JSON on standard output; `error` in one says why there is no other. FOLDER: the one that names of files
 start from. KEPT: the folder for copies of the files that are changed. DIGESTS: what `digest` answered when the script
-was measured, as JSON.
+was measured, as JSON. --compiled: the script was seen to compile its model itself.
 """
 
 import difflib
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from profiler_job.analysis.changes.script_code import (
 from profiler_job.jobs.contract.changes import LABELS
 from profiler_job.jobs.contract.outputs import TargetError, write_files
 
+COMPILED = "--compiled"
 BY_HAND = "no edit of the code is known for it"
 
 
@@ -151,6 +152,9 @@ def describe(patch: Patch) -> dict[str, Any]:
 def answer(task: str, folder: Path, script: Path, *arguments: str) -> dict[str, Any]:
     """Return the answer of the module to a task. Raises ScriptCodeError and TargetError."""
     program = load_program(script, folder)
+    if COMPILED in arguments:
+        program = replace(program, is_compiled=True)
+        arguments = tuple(each for each in arguments if each != COMPILED)
     if task == "digest":
         return {"digests": compute_digests(program)}
     if task == "make":

@@ -332,9 +332,11 @@ def find_argument(call: ast.Call, *names: str) -> ast.expr | None:
 
 @dataclass(frozen=True)
 class Program:
-    """The files of a training script, itself first."""
+    """The files of a training script, itself first. is_compiled: whether it is known to compile its model when it runs
+    as it was measured."""
 
     files: tuple[SourceFile, ...]
+    is_compiled: bool = False
 
     @property
     def script(self) -> SourceFile:
@@ -383,7 +385,7 @@ class Program:
         files = tuple(SourceFile(file.name, texts[file.name], file.encoding) for file in self.files)
         for file in files:
             assert isinstance(file.tree, ast.Module)  # raises ScriptCodeError
-        return Program(files)
+        return Program(files, self.is_compiled)
 
 
 def read_file(path: Path, name: str) -> SourceFile:

@@ -46,6 +46,8 @@ from profiler_job.jobs.executor.tuned_script import (
 CODE = "profiler_job.analysis.changes"
 """Module that prints the code to write for changes."""
 PATCH = "profiler_job.analysis.changes.patch"
+COMPILED = "--compiled"
+"""Option of it: the script compiles its model itself."""
 """Module that prints the digests of a script, and its patch."""
 LOG = "log.txt"
 """File in the folder of a tuned script: what its processes printed."""
@@ -143,7 +145,7 @@ def finish(tuning: Tuning, folder: Path, price: float | None, form: Form, writes
     """Make the patch for the winner, write it into the script if that is asked for, and print the result."""
     tuning.usd_per_hour = tuning.usd_per_hour if price is None else price
     if tuning.winner is not None and not (tuning.patch and tuning.patch.written):
-        made = ask_of_code("make", tuning.script, *tuning.winner.changes)
+        made = ask_of_code("make", tuning.script, *name_changes(tuning))
         tuning.patch = None if not made or "error" in made else CodePatch.model_validate(made)
     write_tuning(folder, tuning)
     if writes:
@@ -160,12 +162,18 @@ def write_patch(tuning: Tuning, folder: Path) -> None:
         err.print(f"written before: {', '.join(tuning.patch.written)}", style="yellow", markup=False)
         return
     kept, digests = str((folder / KEPT).absolute()), json.dumps(tuning.digests)
-    made = ask_of_code("write", tuning.script, kept, digests, *tuning.winner.changes)
+    made = ask_of_code("write", tuning.script, kept, digests, *name_changes(tuning))
     if "error" in made:
         raise fail(made["error"], ExitCode.USAGE)
     tuning.patch = CodePatch.model_validate(made)
     write_tuning(folder, tuning)
     err.print(f"written: {', '.join(tuning.patch.written)}; what they were is in {folder / KEPT}", markup=False)
+
+
+def name_changes(tuning: Tuning) -> list[str]:
+    """Name the winner's changes for the module that makes patches."""
+    is_compiled = tuning.base is not None and tuning.base.is_compiled
+    return [*([COMPILED] if is_compiled else []), *(tuning.winner.changes if tuning.winner else ())]
 
 
 def ask_of_code(task: str, script: str, *arguments: str) -> dict[str, Any]:

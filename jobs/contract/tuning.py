@@ -127,7 +127,8 @@ class CodePatch(TuningRecord):
 class BaseStep(TuningRecord):
     """The script without changes. step_ns: median of its steps in its rounds (of turns). flops: of the model in one
     step. precision: in which most matmuls ran, `fp32`, `tf32` or `bf16`. kernels: what the GPU does in a step by kind,
-    in ns, and `busy`. peak_bytes: most memory that was allocated.
+    in ns, and `busy`. peak_bytes: most memory that was allocated. is_compiled: whether the script compiles its model
+    itself.
     A value that is not known is None."""
 
     step_ns: PositiveFloat
@@ -138,6 +139,7 @@ class BaseStep(TuningRecord):
     kernels: dict[str, float] | None = None
     peak_bytes: int | None = None
     num_parameters: int | None = None
+    is_compiled: bool = False
 
 
 class LadderStep(TuningRecord):

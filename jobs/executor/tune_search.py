@@ -250,6 +250,7 @@ class Search:
             precision=self.find_precision(()),
             kernels=self.shares["kernels"],
             num_parameters=self.facts.get("num_parameters"),
+            is_compiled=self.facts.get("compiled", False),
         )
 
     def find_precision(self, changes: tuple[str, ...]) -> str:

@@ -8,7 +8,7 @@ import textwrap
 import pytest
 
 from profiler_job.analysis.changes import find_edits
-from profiler_job.analysis.changes.patch import compute_digests, describe, main, make_patch, write_patch
+from profiler_job.analysis.changes.patch import answer, compute_digests, describe, main, make_patch, write_patch
 from profiler_job.analysis.changes.script_code import Program, ScriptCodeError, SourceFile, load_program
 from profiler_job.jobs.contract.outputs import TargetError
 from profiler_job.jobs.contract.tuning import CodePatch
@@ -177,7 +177,21 @@ def test_cuda_graphs_go_into_a_compilation_that_the_script_has():
         ["cuda_graphs"],
     )
     assert 'torch.compile(model, mode="reduce-overhead")' in decided.diff
-    assert [line.line for line in decided.to_write["cuda_graphs"]] == [5]
+    (line,) = decided.to_write["cuda_graphs"]
+    assert (line.line, line.code) == (5, 'torch.compile(model, mode="reduce-overhead")')
+    assert line.reason == "in the patch, below `if COMPILE`: make it so"
+
+
+def test_the_patch_alone_is_enough_for_a_script_that_was_seen_to_compile_itself(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch\nmodel = torch.nn.Linear(8, 8)\nif COMPILE:\n    model = torch.compile(model)\n"
+        "model(1).mean().backward()\n"
+    )
+    made = answer("make", tmp_path, script, "--compiled", "cuda_graphs")
+    assert made["is_full"] and not made["to_write"]
+    assert '+    model = torch.compile(model, mode="reduce-overhead")' in made["diff"]
+    assert answer("make", tmp_path, script, "--compiled", "compile")["present"] == {"compile": "train.py:4"}
 
 
 def test_what_the_script_decides_is_left_to_write():
