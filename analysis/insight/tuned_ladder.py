@@ -27,6 +27,7 @@ from profiler_job.jobs.contract.tuning import (
     LadderStep,
     LossDifference,
     NoLossCode,
+    NoPartsCode,
     Outcome,
     Tried,
     TuneRatio,
@@ -61,6 +62,12 @@ NO_LOSSES = {
     NoLossCode.NO_SEED: "not comparable: two runs without any change differ as much; set a seed",
     NoLossCode.NOT_FINITE: "not finite",
     NoLossCode.FAILED: "not compared: the script failed in a process of its own",
+}
+NO_PARTS = {
+    NoPartsCode.COMPILED: "the script compiles its model, so that a step is not the sum of operators measured alone",
+    NoPartsCode.SEVERAL_RANKS: "several processes train together, and operators were not measured alone",
+    NoPartsCode.NO_TRACE: "the kernels of a step are not known",
+    NoPartsCode.NOT_MEASURED: "the operators of a step could not be measured alone",
 }
 
 
@@ -244,7 +251,14 @@ def _list_notes(tuning: Tuning) -> Iterator[str]:
     confirmed = tuning.confirmation
     if tuning.base and tuning.winner and tuning.winner.ratio_base is None:
         yield "The last change took no turns with the script as it is: its step is inferred from the ratios"
-    if confirmed.base_ns and confirmed.winner_ns and tuning.base and tuning.winner:
+    if confirmed.by_turns is not None:
+        pairs = format_count(len(confirmed.winner_ns), "pair")
+        turns = _format_times(confirmed.by_turns.times_as_fast)
+        yield (
+            f"The CPU limits the step: the last step of the ladder is from {pairs} of fresh processes. By turns in one "
+            f"process, which tracing the GPU slows, it was {turns} times as fast"
+        )
+    elif confirmed.base_ns and confirmed.winner_ns and tuning.base and tuning.winner:
         base_ns, winner_ns = statistics.median(confirmed.base_ns), statistics.median(confirmed.winner_ns)
         before, after = format_quantities("time", base_ns, winner_ns)
         ratio = base_ns / winner_ns
@@ -252,6 +266,8 @@ def _list_notes(tuning: Tuning) -> Iterator[str]:
         measured = expected.times_as_fast if expected else tuning.base.step_ns / infer_step_times(tuning)[-1]
         verb = "confirm it" if ratio > 1 and abs(ratio / measured - 1) <= DISAGREES else "differ"
         yield f"Fresh processes {verb}: {before} and {after}, {_format_times(ratio)} times as fast"
+    if tuning.no_parts is not None:
+        yield f"Nothing was expected of changes: {NO_PARTS[tuning.no_parts]}"
     if not tuning.is_complete:
         used, budget = tuning.used_s / 60, tuning.budget_s / 60
         left = sum(tried.outcome is Outcome.NOT_REACHED for tried in tuning.tried)

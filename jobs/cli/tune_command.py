@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from time import monotonic
 from typing import Annotated, Any, Literal
 
 import typer
@@ -64,21 +65,29 @@ class ScriptEngine:
     def __init__(self, script: TunedScript, changes: Sequence[str]):
         self.script = script
         self.turns = TurnsProcess(script, changes)
+        self.starts_s = 0.0
+        self.num_run = 0
 
     @property
-    def starts_s(self) -> float:
-        return self.turns.starts_s
+    def num_started(self) -> int:
+        return self.turns.num_started + self.num_run
 
     @property
     def is_running(self) -> bool:
         return self.turns.running is not None
 
     def ask(self, request: dict[str, Any], left_s: float) -> Any:
-        return self.turns.ask(request, left_s)
+        answer = self.turns.ask(request, left_s)
+        self.starts_s = self.turns.starts_s
+        return answer
 
     def run(self, changes: Sequence[str], left_s: float) -> VariantRun:
-        self.turns.end()
-        return run_variant(self.script, changes, left_s)
+        self.turns.end()  # so that a later request starts another one
+        self.num_run += 1
+        began = monotonic()
+        run = run_variant(self.script, changes, left_s)
+        self.starts_s = monotonic() - began
+        return run
 
     def end(self) -> None:
         self.turns.end()

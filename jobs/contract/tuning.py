@@ -59,6 +59,16 @@ class NoLossCode(StrEnum):
     FAILED = "failed"
 
 
+class NoPartsCode(StrEnum):
+    """Why nothing is expected of changes. COMPILED: the script compiles its model, so that its step is not the sum of
+    operators. NO_TRACE: the GPU's kernels are not known. NOT_MEASURED: parts could not be measured."""
+
+    COMPILED = "compiled"
+    SEVERAL_RANKS = "several_ranks"
+    NO_TRACE = "no_trace"
+    NOT_MEASURED = "not_measured"
+
+
 class TuningRecord(BaseModel):
     """A part of the result. Unknown keys are ignored: a newer version may write more."""
 
@@ -195,12 +205,14 @@ class Tried(TuningRecord):
 
 class Confirmation(TuningRecord):
     """The winner and the script without changes in fresh processes by turns, each undisturbed: the medians of their
-    steps (ns), a process each, and their peaks of allocated memory (bytes)."""
+    steps (ns), a process each, and their peaks of allocated memory (bytes). by_turns: what turns in one process had
+    given, if the CPU limits the step, so that these processes are the winner's `ratio_base`."""
 
     base_ns: tuple[PositiveFloat, ...] = ()
     winner_ns: tuple[PositiveFloat, ...] = ()
     base_peak_bytes: int | None = None
     winner_peak_bytes: int | None = None
+    by_turns: TuneRatio | None = None
 
 
 class Tuning(TuningRecord):
@@ -210,7 +222,8 @@ class Tuning(TuningRecord):
     command; "" if it has none. asked: the changes given by --changes; None for a search. is_complete: whether the
     search ended by itself, and not at its budget or by a signal. ladder: what was kept, in order; its last step is the
     winner. digests: SHA-256 of the script and of the modules next to it when they were measured, by name. patch: None
-    until it is made. usd_per_hour: price of the GPU that the user gave; None for the listed one.
+    until it is made. no_parts: why nothing is expected of changes; None if something is. usd_per_hour: price of the GPU
+    that the user gave; None for the listed one.
     """
 
     format_version: int = FORMAT_VERSION
@@ -232,6 +245,7 @@ class Tuning(TuningRecord):
     places: list[Place] = []
     digests: dict[str, str] = {}
     patch: CodePatch | None = None
+    no_parts: NoPartsCode | None = None
     usd_per_hour: float | None = None
 
     @property

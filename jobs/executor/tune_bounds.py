@@ -45,9 +45,12 @@ def find_precision(
     return "tf32" if TF32 in changes or shares.get("float32_matmul_precision", "highest") != "highest" else "fp32"
 
 
-def bound_saving(name: str, shares: Mapping[str, Any], changes: tuple[str, ...], precision: str) -> float:
+def bound_saving(
+    name: str, shares: Mapping[str, Any], changes: tuple[str, ...], precision: str, is_compiled: bool = False
+) -> float:
     """Return the part of a step (0 to 1) that a change could save. shares: of a variant with `changes`, as
-    `jobs.follow.turns` measures them."""
+    `jobs.follow.turns` measures them. is_compiled: whether the script compiles its model itself, or a change does."""
+    is_compiled |= any(change in COMPILING for change in changes)
     step = max(float(shares["step_ns"]), 1.0)
     phases = {phase: time_ns / step for phase, time_ns in shares["phases"].items()}
     by_phase = {
@@ -64,8 +67,7 @@ def bound_saving(name: str, shares: Mapping[str, Any], changes: tuple[str, ...],
         saving = bound_by_phases(name, 1.0 - others)
     else:
         kernels = {kind: time_ns / step for kind, time_ns in shares["kernels"].items()}
-        saving = bound_by_kernels(name, kernels, precision, changes, has_syncs=bool(shares["num_syncs"]))
-    is_compiled = any(change in COMPILING for change in changes)
+        saving = bound_by_kernels(name, kernels, precision, is_compiled, has_syncs=bool(shares["num_syncs"]))
     if (name in (COMPILE, COMPILE_BLOCKS) and is_compiled) or name in changes:
         return 0.0
     return float(min(max(saving, 0.0), 0.99))
@@ -78,14 +80,13 @@ def bound_by_phases(name: str, rest: float) -> float:
 
 
 def bound_by_kernels(
-    name: str, kernels: Mapping[str, float], precision: str, changes: tuple[str, ...], has_syncs: bool
+    name: str, kernels: Mapping[str, float], precision: str, is_compiled: bool, has_syncs: bool
 ) -> float:
     """Return what a change could save by the parts of a step in which the GPU does what it makes faster. A shorter
     kernel saves nothing while the GPU waits for the CPU."""
     idle = max(0.0, 1.0 - kernels["busy"])
     limited = 1.0 - idle
     matmuls = kernels["matmul"] + kernels["convolution"]
-    is_compiled = any(change in COMPILING for change in changes)
     fusible = 0.0 if is_compiled else 0.7 * kernels["other"] * limited
     faster = {"fp32": (0.93, 0.9), "tf32": (0.5, 0.9)}.get(precision, (0.0, 0.0))  # matmuls, and attention
     casts = faster[0] * matmuls + faster[1] * kernels["attention"] + (0.3 * kernels["other"] if faster[0] else 0.0)

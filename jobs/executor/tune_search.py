@@ -28,19 +28,16 @@ from profiler_job.jobs.contract.changes import (
 from profiler_job.jobs.contract.quantities import format_time
 from profiler_job.jobs.contract.tuning import (
     BaseStep,
-    Confirmation,
     ExpectedRatio,
     LadderStep,
-    LossDifference,
     Method,
-    NoLossCode,
+    NoPartsCode,
     Outcome,
     Place,
     Tried,
     TuneRatio,
     Tuning,
 )
-from profiler_job.jobs.executor.compare_losses import compare_losses
 from profiler_job.jobs.executor.paired_ratio import (
     FEWEST_PAIRS,
     SPREAD_OF_CPU,
@@ -52,7 +49,8 @@ from profiler_job.jobs.executor.paired_ratio import (
 from profiler_job.jobs.executor.predicted_steps import Part, StepParts
 from profiler_job.jobs.executor.script import infer_batch
 from profiler_job.jobs.executor.tune_bounds import COMPILING, bound_saving, find_precision
-from profiler_job.jobs.executor.tuned_script import Engine, OverBudgetError, VariantFailedError, VariantRun
+from profiler_job.jobs.executor.tune_confirmation import confirm_winner, does_idle
+from profiler_job.jobs.executor.tuned_script import Engine, OverBudgetError, VariantFailedError
 
 LEAST_SAVING = 0.01
 """Part of a step that a candidate must be able to save."""
@@ -67,6 +65,8 @@ MOST_TRIES = 2
 COMPILE_S = 40.0
 """Time that must be left for a change that compiles."""
 OTHER_S = 5.0
+WARM = 0.6
+"""Part of the time of a compilation that the same one takes when it is in a cache."""
 LONGEST_RESERVE = 0.45
 """Part of the budget that is kept for comparing the winner with the script in processes of their own, at most."""
 WEAKER_THAN = {
@@ -82,8 +82,6 @@ MUCH = 0.02
 """Part of a step that such a change must be able to save to be measured before the model is compiled."""
 LEAST_HIDDEN = 0.03
 """Part of the kernel time that a change must save to go with what relieves the CPU, though the step is no shorter."""
-IDLING = 0.15
-"""Part of a step that the GPU idles, from which on the CPU limits it."""
 SEEN = {Outcome.FAILED, Outcome.OUT_OF_MEMORY, Outcome.NOT_POSSIBLE, Outcome.KEPT, Outcome.BOUND}
 """Outcomes after which a candidate is not tried again."""
 
@@ -126,7 +124,7 @@ class Search:
                 self.engine.end()
                 self.parts = None  # to measure more of them, the script would have to start again
             is_whole &= self.try_processes()
-            self.confirm()
+            confirm_winner(self)
             self.tuning.is_complete = is_whole
         except OverBudgetError:
             pass
@@ -141,8 +139,15 @@ class Search:
     @property
     def reserve_s(self) -> float:
         """Time that is kept for processes of the winner and of the script without changes."""
-        needed = 2.2 * self.engine.starts_s + (0.6 * self.compiled_s if self.is_compiled else 0.0)
+        compiled_s = self.compiled_s if self.is_compiled else 0.0
+        needed = 2.2 * self.starts_s + WARM * compiled_s
         return min(needed, LONGEST_RESERVE * self.tuning.budget_s)
+
+    @property
+    def starts_s(self) -> float:
+        """Time that the next process takes to its first answer: it finds what the script compiles itself in a cache."""
+        is_cold = self.facts.get("compiled") and self.engine.num_started < 2
+        return self.engine.starts_s * (WARM if is_cold else 1.0)
 
     @property
     def current(self) -> tuple[str, ...]:
@@ -150,7 +155,8 @@ class Search:
 
     @property
     def is_compiled(self) -> bool:
-        return any(name in COMPILING for name in self.current)
+        """Whether the variant that is fastest until now is compiled, by the script or by a change."""
+        return self.facts.get("compiled", False) or any(name in COMPILING for name in self.current)
 
     @property
     def candidates(self) -> tuple[str, ...]:
@@ -198,17 +204,27 @@ class Search:
 
     def measure_parts(self) -> None:
         """Measure the parts of a step without changes, each alone, for what can be expected of changes."""
-        if self.is_by_processes or not self.shares["kernels"] or self.facts.get("compiled"):
+        self.tuning.no_parts = self.find_no_parts()
+        if self.tuning.no_parts is not None:
             return
         with suppress(VariantFailedError):  # then only bounds are known
             shares = self.ask("profile", variant=[]) if self.current else self.shares
             parts = StepParts(self.ask("calls"), shares, self.time_parts)
             self.parts = parts if parts.is_measured else None
+        self.tuning.no_parts = None if self.parts else NoPartsCode.NOT_MEASURED
         for tried in self.tuning.tried:
             is_other_code = tried.outcome is Outcome.NOT_POSSIBLE and tried.change == FUSED_ATTENTION
             expected = self.expect(tried.change) if is_other_code else None
             if expected and expected.times_as_fast > 1 + LEAST_SAVING:  # of attention that the script writes out
                 tried.expected, tried.could_save = expected, 1 - 1 / expected.high
+
+    def find_no_parts(self) -> NoPartsCode | None:
+        """Return why parts of a step are not measured; None if they can be."""
+        if self.is_by_processes:
+            return NoPartsCode.SEVERAL_RANKS
+        if self.facts.get("compiled"):
+            return NoPartsCode.COMPILED
+        return None if self.shares["kernels"] else NoPartsCode.NO_TRACE
 
     def time_parts(self, parts: Sequence[Part]) -> list[Any]:
         """Return the times of parts; of those that end the script, none."""
@@ -306,7 +322,8 @@ class Search:
             return None
         if expected := self.expect(name):
             return max(0.0, 1 - 1 / expected.high)
-        return bound_saving(name, self.shares, self.current, self.find_precision(self.current))
+        precision = self.find_precision(self.current)
+        return bound_saving(name, self.shares, self.current, precision, is_compiled=self.is_compiled)
 
     def list_tried(self, name: str) -> list[Tried]:
         return [tried for tried in self.tuning.tried if tried.change == name]
@@ -344,13 +361,16 @@ class Search:
             )
 
     def estimate_s(self, name: str) -> float:
-        """Estimate how long a measurement takes: what changes a compiled model compiles it again."""
-        compiles = name in COMPILING or (self.is_compiled and name in COMPILED_AGAIN)
-        return max(COMPILE_S, self.compiled_s) if compiles else OTHER_S
+        """Estimate how long a measurement takes."""
+        return max(COMPILE_S, self.compiled_s) if self.does_compile(name) else OTHER_S
+
+    def does_compile(self, name: str) -> bool:
+        """Return whether a change compiles: what changes a compiled model compiles it again."""
+        return name in COMPILING or (self.is_compiled and name in COMPILED_AGAIN)
 
     def measure(self, name: str, could_save: float | None) -> None:
         """Measure a candidate on top of the changes that were kept, and keep it if it is faster."""
-        began, before = self.clock(), self.current
+        began, before, compiles = self.clock(), self.current, self.does_compile(name)
         hidden = self.hidden if name in COMPILING else ()
         after = reduce(add_change, (*hidden, name), before)
         tried = Tried(
@@ -388,7 +408,7 @@ class Search:
             raise
         finally:
             tried.seconds = round(self.clock() - began, 1)
-            if name in COMPILING:
+            if compiles:
                 self.compiled_s = max(self.compiled_s, tried.seconds)
         self.tuning.tried.append(tried)
         self.say(format_tried(tried))
@@ -480,8 +500,7 @@ class Search:
     @property
     def is_cpu_limited(self) -> bool:
         """Whether the GPU waits for the CPU in the variant that is fastest until now."""
-        kernels = self.shares.get("kernels")
-        return kernels is not None and kernels["busy"] < (1 - IDLING) * self.shares["step_ns"]
+        return does_idle(self.shares.get("kernels"), self.shares["step_ns"])
 
     @property
     def spread(self) -> float:
@@ -491,7 +510,7 @@ class Search:
     def measure_ladder(self) -> None:
         """Let all steps of the ladder take turns, each against the one before and the script without changes."""
         ladder = self.tuning.ladder
-        needed_s = self.reserve_s / 2 + (0.0 if self.engine.is_running else self.engine.starts_s + self.compiled_s)
+        needed_s = self.reserve_s / 2 + (0.0 if self.engine.is_running else self.starts_s + self.compiled_s)
         if len(ladder) < 2 or self.is_by_processes or self.left_s < needed_s:
             return
         self.say("all steps of the ladder take turns")
@@ -528,47 +547,11 @@ class Search:
             if saving is not None and saving < LEAST_SAVING:
                 self.skip(name, saving)
                 continue
-            if self.left_s < 4 * self.engine.starts_s + self.reserve_s:
+            if self.left_s < 4 * self.starts_s + self.reserve_s:
                 return False
             self.measure(name, saving)
             self.update()
         return True
-
-    def confirm(self) -> None:
-        """Run the winner and the script without changes in processes of their own, by turns, and compare losses."""
-        if not self.tuning.ladder:
-            return
-        self.say("the winner and the script without changes run in processes of their own")
-        confirmation = Confirmation()
-        bases: list[VariantRun] = []
-        winner = self.tuning.ladder[-1]
-        for changes in ((), winner.changes, (), winner.changes):
-            if self.left_s < self.engine.starts_s:
-                break
-            try:
-                run = self.engine.run(changes, self.left_s)
-            except OverBudgetError:
-                break
-            except VariantFailedError as error:
-                self.say(str(error))
-                winner.losses = LossDifference(reason=NoLossCode.FAILED)
-                break
-            if not changes:
-                bases.append(run)
-                confirmation.base_ns += (run.step_ns,)
-                confirmation.base_peak_bytes = run.peak_bytes or None
-            else:
-                confirmation.winner_ns += (run.step_ns,)
-                confirmation.winner_peak_bytes = run.peak_bytes or None
-                last = run
-            if len(bases) and confirmation.winner_ns:
-                again = bases[1].losses if len(bases) > 1 else None
-                winner.losses = compare_losses(bases[0].losses, last.losses, last.num_losses_per_step, again)
-            self.tuning.confirmation = confirmation
-            if self.tuning.base is not None:
-                self.tuning.base.peak_bytes = confirmation.base_peak_bytes
-            winner.peak_bytes = confirmation.winner_peak_bytes
-            self.update()
 
     def note_not_reached(self) -> None:
         """Note the candidates for which no time was left."""

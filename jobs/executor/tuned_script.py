@@ -107,13 +107,14 @@ class FollowedProcess:
 
 class TurnsProcess:
     """The process in which variants of a script take turns. It is started when it is needed, and again when it has
-    ended. changes: those that may be asked for. starts_s: how long it took to the first answer."""
+    ended. changes: those that may be asked for. starts_s: how long the latest took to the first answer."""
 
     def __init__(self, script: TunedScript, changes: Sequence[str]):
         self.script, self.changes = script, changes
         self.running: FollowedProcess | None = None
         self.num_asked = 0
         self.starts_s = 0.0
+        self.num_started = 0
 
     def ask(self, request: dict[str, Any], left_s: float = math.inf) -> Any:
         """Return the answer to a request. Raises VariantFailedError, OverBudgetError and CannotStartError."""
@@ -122,6 +123,7 @@ class TurnsProcess:
         if is_new:
             self.num_asked = 0
             requests = str((self.script.folder / SWITCHED / "requests").absolute())
+            self.num_started += 1
             self.running = self.script.start(SWITCHED, changes=self.changes, turns=requests)
         assert self.running is not None
         self.num_asked += 1
@@ -139,7 +141,7 @@ class TurnsProcess:
                 raise OverBudgetError("the time was over")
             time.sleep(POLL_S)
         if is_new:
-            self.starts_s = max(self.starts_s, time.monotonic() - began)
+            self.starts_s = time.monotonic() - began
         return json.loads(answer.read_text(encoding="utf-8"))
 
     def end(self) -> None:
@@ -165,7 +167,11 @@ class Engine(Protocol):
 
     @property
     def starts_s(self) -> float:
-        """Time that a process takes to its first answer, as far as it is known."""
+        """Time that the latest process took to its first answer, or all of it if it was of one variant."""
+
+    @property
+    def num_started(self) -> int:
+        """How many processes were started."""
 
     @property
     def is_running(self) -> bool:

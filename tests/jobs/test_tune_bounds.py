@@ -44,6 +44,14 @@ def test_a_compiled_script_is_not_compiled_again_but_may_get_graphs():
     assert bound("cuda_graphs", known, ("compile",)) == pytest.approx(0.2 - 0.03)
 
 
+def test_bounds_of_a_script_that_compiles_itself_are_of_compiled_code():
+    known = shares(attention=0.2, matmul=0.4, other=0.2)
+    compiled = {name: bound_saving(name, known, (), "bf16", is_compiled=True) for name in TRIABLE}
+    assert compiled["cuda_graphs"] == pytest.approx(0.2 - 0.03), "what could be fused is"
+    assert compiled["compile"] == compiled["compile_blocks"] == 0.0
+    assert compiled["cudnn_attention"] == 0.0 < bound("cudnn_attention", known, precision="bf16")
+
+
 def test_an_optimizer_saves_its_own_time():
     known = shares(phases={"optimizer": 0.2}, matmul=0.8, other=0.2)
     assert bound("fused_adamw", known) == bound("foreach", known) == pytest.approx(0.18)

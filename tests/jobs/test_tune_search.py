@@ -1,12 +1,12 @@
 """The search of `tune` on simulated scripts, whose changes have known effects."""
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from profiler_job.jobs.contract.changes import CHANGES
-from profiler_job.jobs.contract.tuning import Method, NoLossCode, Outcome, Tuning
+from profiler_job.jobs.contract.tuning import Method, NoLossCode, NoPartsCode, Outcome, Tuning
 from profiler_job.jobs.executor.tune_search import FIRST_ROUNDS, LEAST_SAVING, Search
 from profiler_job.jobs.executor.tuned_script import OverBudgetError, VariantFailedError, VariantRun
 
@@ -17,7 +17,8 @@ KINDS = ("attention", "convolution", "matmul", "fill", "pageable", "copy", "othe
 @dataclass
 class SimulatedScript:
     """An engine with steps of 100 ms; each change takes the part away that `effects` has for it. Time passes on its
-    clock. failures: what a change raises when it is switched on. parts: shares of a step, by kind of kernel."""
+    clock. failures: what a change raises when it is switched on. parts: shares of a step, by kind of kernel. cold_s: by
+    which the first process takes longer, which finds no cache of what the script compiles."""
 
     effects: dict[str, float]
     parts: dict[str, float] = field(default_factory=lambda: {"matmul": 0.6, "other": 0.3})
@@ -28,11 +29,14 @@ class SimulatedScript:
     compile_s: float = 30.0
     losses: float = 0.0
     has_parts: bool = False
+    is_compiled: bool = False
+    cold_s: float = 0.0
     interrupt_at: int = 10**9
     now: float = 0.0
     num_asked: int = 0
     asked: list = field(default_factory=list)
     starts_s: float = 5.0
+    num_started: int = 0
     is_running: bool = False
     draw: random.Random = field(default_factory=lambda: random.Random(7))
 
@@ -59,10 +63,10 @@ class SimulatedScript:
             raise KeyboardInterrupt
         if not self.is_running:
             self.is_running = True
-            self.pass_time(self.starts_s, left_s)
+            self.pass_time(self.start(), left_s)
         if request["kind"] == "describe":
             machine = {"gpu_name": "GPU", "torch": "2", "places": [], "parameter_dtypes": {"torch.float32": 9}}
-            machine |= {"compiled": not self.has_parts}
+            machine |= {"compiled": self.is_compiled}
             return machine | {"world": self.world, "obstacles": self.obstacles, "forwards": 1, "inputs": []}
         if request["kind"] == "profile":
             self.fail(request["variant"])
@@ -73,6 +77,8 @@ class SimulatedScript:
             phases = {"optimizer": step * self.parts.get("other", 0.0) / 3}
             shares = {"step_ns": step, "kernels": kernels | more, "phases": phases, "num_syncs": 0}
             return shares | {"num_alloc_retries": 0, "float32_matmul_precision": "highest"}
+        if request["kind"] == "calls":
+            raise VariantFailedError("calls cannot be recorded")
         variants = request["variants"]
         self.asked.append([tuple(each) for each in variants])
         for changes in variants:
@@ -81,10 +87,15 @@ class SimulatedScript:
         self.pass_time(1.0 + (self.compile_s if compiles else 0.0), left_s)
         return {"rounds": [[self.time_step(each) for each in variants] for _ in range(request["rounds"])]}
 
+    def start(self) -> float:
+        self.starts_s = 5.0 + (0.0 if self.num_started else self.cold_s)
+        self.num_started += 1
+        return self.starts_s
+
     def run(self, changes, left_s):
         self.is_running = False
         self.fail(changes)
-        self.pass_time(self.starts_s, left_s)
+        self.pass_time(self.start(), left_s)
         losses = [3.0, 2.0 + (self.losses if changes else 0.0)]
         return VariantRun(
             step_ns=self.time_step(changes), peak_bytes=10 - len(changes), losses=losses, num_losses_per_step=1.0
@@ -293,6 +304,50 @@ def test_what_the_cpu_hides_is_measured_with_cuda_graphs_in_one_compilation():
     assert outcomes(tuning, "tf32")[-1] is not Outcome.KEPT, "1% of the kernels is too little to go with them"
 
 
+@dataclass
+class TracedScript(CpuLimitedScript):
+    """Launches take longer in the process of turns, whose GPU was traced: steps of 140 ms, and 70 in CUDA graphs."""
+
+    noise: float = 0.05
+
+    def ask(self, request, left_s):
+        answer = super().ask(request, left_s)
+        if request["kind"] == "rounds":
+            answer["rounds"] = [
+                [time + (10 if time < 70 * MS else 40) * MS for time in row] for row in answer["rounds"]
+            ]
+        return answer
+
+
+def test_where_the_cpu_limits_pairs_of_processes_are_the_result():
+    script = TracedScript({}, compile_s=10.0)
+    tuning = search(script, asked=("cuda_graphs",))
+    winner = tuning.winner
+    assert len(tuning.confirmation.base_ns) == len(tuning.confirmation.winner_ns) == winner.ratio_base.num_pairs == 6
+    assert tuning.confirmation.by_turns.times_as_fast == pytest.approx(140 / 70, rel=0.1)
+    assert winner.ratio_base.times_as_fast == pytest.approx(100 / 60, rel=0.1)
+    assert winner.ratio_base.low < 100 / 60 < winner.ratio_base.high
+    assert tuning.base.step_ns == pytest.approx(100 * MS, rel=0.1)
+    assert tuning.base.step_ns / winner.step_ns == pytest.approx(winner.ratio_base.times_as_fast)
+
+
+def test_too_few_pairs_leave_what_turns_said_with_a_wider_interval():
+    tuning = search(TracedScript({}, compile_s=10.0), minutes=70 / 60, asked=("cuda_graphs",))
+    assert len(tuning.confirmation.winner_ns) < 6
+    ratio = tuning.winner.ratio_base
+    assert ratio.low < 100 / 60 / 1.1 and ratio.high > 100 / 60 * 1.1
+
+
+def test_what_is_slower_in_processes_of_its_own_is_taken_back():
+    class Slower(TracedScript):
+        def run(self, changes, left_s):
+            return replace(super().run(changes, left_s), step_ns=(120 if changes else 100) * MS)
+
+    tuning = search(Slower({}, compile_s=10.0), asked=("cuda_graphs",))
+    assert not tuning.ladder and outcomes(tuning, "cuda_graphs") == [Outcome.NOT_FASTER]
+    assert "slower in processes of its own" in tuning.tried[-1].message
+
+
 def test_what_the_cpu_hides_is_dropped_if_it_breaks_the_compilation():
     class Broken(CpuLimitedScript):
         def fail(self, changes):
@@ -356,6 +411,28 @@ def test_the_search_ends_at_its_budget_and_leaves_time_to_compare_losses():
     assert list_ladder(tuning) == ["bf16", "fused_adamw"]
     assert outcomes(tuning, "compile") == [Outcome.NOT_REACHED]
     assert tuning.winner.losses.reason is None and tuning.confirmation.winner_ns
+
+
+def test_a_cold_compilation_is_not_reserved_for_processes_that_find_it_in_a_cache():
+    """It takes 50 s of 200; the one that the change has to be given, 40."""
+    script = SimulatedScript({"cuda_graphs": 0.5}, {"matmul": 0.2}, is_compiled=True, cold_s=45.0, compile_s=40.0)
+    tuning = search(script, minutes=200 / 60, asked=("cuda_graphs", "expandable_segments"))
+    assert list_ladder(tuning) == ["cuda_graphs"] and tuning.base.is_compiled
+    reserved: list[float] = []
+    known = Search(script, tuning, lambda now: None, print, lambda: script.now)
+    known.facts = {"compiled": True}
+    for script.num_started, script.starts_s in ((1, 50.0), (2, 5.0)):
+        reserved.append(known.reserve_s)
+    assert reserved[1] == pytest.approx(2.2 * 5 + 0.6 * known.compiled_s) and reserved[0] < 0.45 * 200
+
+
+def test_a_script_that_compiles_itself_is_compiled_again_by_what_changes_it():
+    compiled = SimulatedScript({"bf16": 0.5}, is_compiled=True)
+    tuning = search(compiled, asked=("bf16", "cudnn_attention", "compile"))
+    assert tuning.no_parts is NoPartsCode.COMPILED and list_ladder(tuning) == ["bf16"]
+    assert outcomes(tuning, "compile") == outcomes(tuning, "cudnn_attention") == [Outcome.SKIPPED_BELOW_1_PERCENT]
+    late = search(SimulatedScript({"bf16": 0.5}, is_compiled=True), minutes=0.6, asked=("bf16",))
+    assert outcomes(late, "bf16") == [Outcome.NOT_REACHED], "it compiles for longer than what is left"
 
 
 def test_a_compilation_that_takes_too_long_is_not_reached():

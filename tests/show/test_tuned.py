@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from profiler_job.__main__ import app
 from profiler_job.analysis.insight.tuned_ladder import (
+    NO_PARTS,
     STEP_COLUMNS,
     TRIED_COLUMNS,
     chart_ladder,
@@ -19,7 +20,15 @@ from profiler_job.analysis.show.tuned_forms import FORMS, format_tuned
 from profiler_job.analysis.show.tuned_page import render_tuned
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.json_format import FORMAT_VERSION
-from profiler_job.jobs.contract.tuning import Confirmation, LossDifference, NoLossCode, Outcome, Tried, write_tuning
+from profiler_job.jobs.contract.tuning import (
+    Confirmation,
+    LossDifference,
+    NoLossCode,
+    NoPartsCode,
+    Outcome,
+    Tried,
+    write_tuning,
+)
 from tests.show.tunings import DIFF, NO_SEED, make_ratio, make_step, make_tuning
 
 
@@ -130,6 +139,20 @@ def test_fresh_processes_confirm_or_differ(ladder):
     assert any("Fresh processes confirm it: 200.0 ms and 25.0 ms, 8.00 times" in note for note in ladder.notes)
     other = interpret_tuning(make_tuning(confirmation=Confirmation(base_ns=(200e6,), winner_ns=(40e6,))))
     assert any("Fresh processes differ" in note and "5.00 times" in note for note in other.notes)
+
+
+def test_pairs_of_processes_that_are_the_result_are_not_said_to_confirm_it():
+    pairs = Confirmation(base_ns=(12e6,) * 6, winner_ns=(8e6,) * 6, by_turns=make_ratio(1.84))
+    step = make_step("cuda_graphs", ("cuda_graphs",), 8, 1.5)
+    notes = interpret_tuning(make_tuning(ladder=[step], confirmation=pairs, patch=None)).notes
+    assert any("6 pairs of fresh processes" in note and "it was 1.84 times as fast" in note for note in notes)
+    assert not any("confirm" in note for note in notes)
+
+
+def test_it_is_said_why_nothing_is_expected():
+    notes = interpret_tuning(make_tuning(no_parts=NoPartsCode.COMPILED)).notes
+    assert any("Nothing was expected of changes: the script compiles its model" in note for note in notes)
+    assert {*NO_PARTS} == {*NoPartsCode}
 
 
 def test_slower_fresh_processes_do_not_confirm_a_small_gain():
