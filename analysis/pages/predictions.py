@@ -15,7 +15,7 @@ GPU_LIMITED = 0.85
 """Part of a measured step in which the GPU works, from which on it sets the pace."""
 LEAST_TESTS = 8
 """Tests of a change from which on its errors are in the headline."""
-SWEEPS, SCRIPTS, ALL = "sweeps", "scripts", "all"
+SWEEPS, SCRIPTS, ALL, TOGETHER = "sweeps", "scripts", "all", "several together"
 CHANGES = Column("changes", "change", "words")
 OF_PARTS = (
     Column("script", "script", "words"),
@@ -53,21 +53,30 @@ def answer(parts: Mapping[str, Any], fitted: pd.DataFrame) -> Answer:
     """parts: the ledger of the predictor of `tune` (site/data/benchmarks/parts.json), empty if there is none. fitted:
     every prediction of the fitted predictors, as `ledger.compare_with_measured` gives them.
 
-    Tables: parts, a row for each prediction of `tune`, as times as fast; tested, of the fitted ones by source (sweeps,
+    Tables: parts, a row for each prediction of `tune`, as times as fast, by the code that predicted last;
+    earlier_parts, by code before it, which these tests changed; tested, of the fitted ones by source (sweeps,
     scripts) and change: tests (predictions whose run was measured), median and 90th percentile of the absolute error,
-    share inside the interval, abstentions; predictions, a row for each. Facts: parts, and of the same `pace` where the
-    GPU sets it or not; by_change, the changes with LEAST_TESTS tests at least, the most accurate first, since one
+    share inside the interval, abstentions; predictions, a row for each. Facts: parts (`number`, `inside`, `median`,
+    `p90` and `high` of the error, `kernels`), `earlier` ones, and of the first `pace` where the GPU sets it or not, and
+    by_part, by change; by_change, the changes with LEAST_TESTS tests at least, the most accurate first, since one
     number for all of them would mislead.
     """
-    cells = _list_cells(parts)
+    every = _list_cells(parts)
+    is_last = every["commit"] == (every["commit"].iloc[-1] if len(every) else "")
+    cells, earlier = every[is_last], every[~is_last]
     is_limited = cells["is_limited"].astype(bool)
     facts: dict[str, Any] = {
         "parts": _summarise_cells(cells),
+        "earlier": _summarise_cells(earlier),
+        "earlier_scripts": earlier["script"].nunique(),
+        "by_part": _summarise_cells_by_change(cells),
         "pace": {name: _summarise_cells(cells[rows]) for name, rows in (("gpu", is_limited), ("cpu", ~is_limited))},
         "gpus": sorted({*cells["gpu"]}),
         "num_scripts": cells["script"].nunique(),
     }
     tables = [Table("parts", "Predictions of tune: times as fast", OF_PARTS, cells)] if len(cells) else []
+    if len(earlier):
+        tables.append(Table("earlier_parts", "Earlier predictions of tune: times as fast", OF_PARTS, earlier))
     fitted = _label(fitted)
     if len(fitted):
         tables.append(Table("tested", "The fitted predictors by change", BY_CHANGE, _summarise_by_source(fitted)))
@@ -77,7 +86,7 @@ def answer(parts: Mapping[str, Any], fitted: pd.DataFrame) -> Answer:
 
 
 def _list_cells(parts: Mapping[str, Any]) -> pd.DataFrame:
-    """List the predictions of `tune`: the columns of OF_PARTS, gpu, inside, and is_limited (by the GPU)."""
+    """List the predictions of `tune`: the columns of OF_PARTS, gpu, commit, inside, is_limited (by the GPU)."""
     rows = []
     for script in parts.get("scripts", ()):
         for cell in script["cells"]:
@@ -85,7 +94,8 @@ def _list_cells(parts: Mapping[str, Any]) -> pd.DataFrame:
             ends = {"expected": "step_ns", "expected_low": "high_ns", "expected_high": "low_ns"}
             row = {name: script["step_ns"] / said[of] for name, of in ends.items()}
             row |= {name: measured[name] for name in ("times_as_fast", "low", "high")}
-            row |= {"script": script["title"], "gpu": script["gpu"], "changes": _name_changes(cell["changes"])}
+            row |= {"script": script["title"], "gpu": script["gpu"], "commit": script.get("commit", "")}
+            row |= {"changes": _name_changes(cell["changes"]), "num_changes": len(cell["changes"])}
             row["error"] = row["expected"] / measured["times_as_fast"] - 1
             row["kernel_error"] = said["gpu_ns"] / measured["kernels_ns"] - 1
             row["inside"] = row["expected_low"] <= measured["times_as_fast"] <= row["expected_high"]
@@ -94,14 +104,24 @@ def _list_cells(parts: Mapping[str, Any]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*(column.key for column in OF_PARTS), *_MORE])
 
 
-_MORE = ("expected_low", "expected_high", "low", "high", "gpu", "inside", "is_limited")
+_MORE = ("expected_low", "expected_high", "low", "high", "gpu", "commit", "num_changes", "inside", "is_limited")
 
 
 def _summarise_cells(cells: pd.DataFrame) -> dict[str, Any]:
-    """number, inside (how many), median and high (the largest error), kernels (the median error of kernel time)."""
+    """number, inside (how many), median, p90 and high (the largest error), kernels and kernels_high (the median and the
+    largest error of kernel time)."""
     error, kernels = (cells[name].astype(float).abs() for name in ("error", "kernel_error"))
     facts = {"number": len(cells), "inside": int(cells["inside"].astype(bool).sum())}
-    return facts | {"median": error.median(), "high": error.max(), "kernels": kernels.median()}
+    more = {"p90": error.quantile(0.9, interpolation="nearest"), "kernels_high": kernels.max()}
+    return facts | more | {"median": error.median(), "high": error.max(), "kernels": kernels.median()}
+
+
+def _summarise_cells_by_change(cells: pd.DataFrame) -> list[dict[str, Any]]:
+    """Summarise the predictions of each single change, the most accurate first, and then of several together."""
+    is_single = cells["num_changes"] == 1
+    groups = [{"change": name, **_summarise_cells(part)} for name, part in cells[is_single].groupby("changes")]
+    together = [{"change": TOGETHER, **_summarise_cells(cells[~is_single])}] if (~is_single).any() else []
+    return [*sorted(groups, key=lambda facts: facts["median"]), *together]
 
 
 def _list_errors_by_change(labelled: pd.DataFrame) -> list[dict[str, Any]]:

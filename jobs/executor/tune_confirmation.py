@@ -43,7 +43,7 @@ def does_idle(kernels: Mapping[str, float] | None, step_ns: float) -> bool:
 def confirm_winner(search: ConfirmedSearch) -> None:
     """Run the winner and the script without changes in processes of their own, and compare losses. If the CPU limits
     one of them, several pairs of processes are the result: what was slowed by the profiler in the process of turns
-    stays slow there, by a third in the worst script."""
+    stays slow there, by up to 44%."""
     tuning = search.tuning
     if not tuning.ladder:
         return

@@ -257,7 +257,8 @@ def say_together() -> list[str]:
 
 def say_predictions() -> list[str]:
     scripts = json.loads((locate("h200-fp32").parents[1] / "benchmarks" / "parts.json").read_text())["scripts"]
-    cells = [(script["step_ns"], cell) for script in scripts for cell in script["cells"]]
+    last = [script for script in scripts if script["commit"] == scripts[-1]["commit"]]
+    cells = [(script["step_ns"], cell) for script in last for cell in script["cells"]]
     assert cells
     errors = pd.Series([step / c["predicted"]["step_ns"] / c["measured"]["times_as_fast"] - 1 for step, c in cells])
     return [f"{len(cells)} predictions", f"The median error is {text.percent(errors.abs().median(), 1)}"]

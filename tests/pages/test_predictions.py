@@ -60,6 +60,18 @@ def test_predictions_of_tune_have_errors_and_intervals(written):
     assert "2 predictions" in text and "NVIDIA H100" in text and "1 of 2 intervals holds" in text
 
 
+def test_earlier_predictions_of_tune_are_told_apart(written):
+    (first,), (last,) = parts(3.0)["scripts"], parts(1.9, 2.0)["scripts"]
+    both = {"scripts": [first | {"commit": "a", "title": "ViT"}, last | {"commit": "b"}]}
+    answer = predictions.answer(both, ledger.compare_with_measured([], NOTHING))
+    assert answer.facts["parts"]["number"] == 2 and answer.facts["parts"]["high"] == pytest.approx(2 / 1.9 - 1)
+    assert answer.facts["earlier"]["number"] == 1 and answer.tables["earlier_parts"].rows["script"].tolist() == ["ViT"]
+    (together,) = answer.facts["by_part"]
+    assert (together["change"], together["number"], together["inside"]) == ("several together", 2, 2)
+    text = written(predicted(21), both)
+    assert "**2 predictions** of 1 script" in text and "1 earlier prediction of 1 other script" in text
+
+
 def test_the_page_says_which_predictors_are_gone_and_why(written):
     text = written(predicted(21))
     assert "fitted to recordings of one GPU" in text and "This site holds no test of it." in text

@@ -7,7 +7,10 @@ from tests.shipped.recordings import DATA
 
 LEDGER = json.loads((DATA / "benchmarks" / "parts.json").read_text())
 TESTED = (DATA.parent / "guide" / "tested.md").read_text()
-CELLS = [cell | {"script": script} for script in LEDGER["scripts"] for cell in script["cells"]]
+EVERY = [cell | {"script": script} for script in LEDGER["scripts"] for cell in script["cells"]]
+FIRST, LAST = dict.fromkeys(script["commit"] for script in LEDGER["scripts"])
+"""Code that expected: before and after the time of the CPU was estimated in another way."""
+CELLS, LATER = ([cell for cell in EVERY if cell["script"]["commit"] == commit] for commit in (FIRST, LAST))
 GPU_LIMITED = 0.85
 """Part of a measured step in which the GPU works, from which on it sets the pace."""
 LABELS = {
@@ -44,8 +47,8 @@ def find_quantile(values, share: float) -> float:
 
 
 def test_all_was_expected_before_it_was_measured():
-    assert len(CELLS) == 18
-    for cell in CELLS:
+    assert (len(CELLS), len(LATER)) == (18, 39)
+    for cell in EVERY:
         assert cell["predicted"]["at"] <= cell["script"]["written_at"] < cell["measured"]["at"]
 
 
@@ -71,3 +74,34 @@ def test_the_guide_says_where_the_step_is_expected_well():
     assert f"at most {format_share(max(errors))}" in TESTED
     assert f"In the other {len(others)}" in TESTED and f"median is {format_share(median(others))}" in TESTED
     assert f"90% are within {format_share(find_quantile(map(find_kernel_error, CELLS), 0.9))}" in TESTED
+
+
+def is_gpu_limited(cell) -> bool:
+    return cell["measured"]["kernels_ns"] >= GPU_LIMITED * cell["measured"]["step_ns"]
+
+
+def test_new_cells_meet_the_targets():
+    """On scripts and sizes that were not measured before, with nothing fitted to the GPU."""
+    errors = [*map(find_step_error, LATER)]
+    assert {cell["script"]["name"] for cell in LATER}.isdisjoint(cell["script"]["name"] for cell in CELLS)
+    assert median(errors) <= 0.06 and find_quantile(errors, 0.9) <= 0.15
+    assert sum(map(is_inside, LATER)) / len(LATER) >= 0.85
+    assert (format_share(median(errors)), format_share(find_quantile(errors, 0.9))) == ("4.0%", "9.5%")
+    assert sum(map(is_inside, LATER)) == 36
+    assert format_share(median(map(find_step_error, filter(is_gpu_limited, LATER)))) == "1.2%"
+
+
+def test_kernels_of_new_cells_are_wrong_where_attention_becomes_fused():
+    """Attention that is written out in FP32, by the script or by PyTorch: its part was measured in a layout that fused
+    kernels do not take, or not at all. Later code describes it as they do."""
+    wrong = [cell for cell in LATER if find_kernel_error(cell) > 0.075]
+    assert {"bf16", "fused_attention"}.issuperset(name for cell in wrong for name in cell["changes"][:1])
+    kinds = {(cell["script"]["name"], "fused_attention" in cell["changes"]) for cell in wrong}
+    assert kinds == {
+        ("llama_8x512", False),
+        ("medium_eager_4x512", True),
+        ("bert_eager_8x256", True),
+        ("gpt2_eager_2x256", True),
+    }
+    others = [find_kernel_error(cell) for cell in LATER if cell not in wrong]
+    assert len(wrong) == 6 and format_share(median(others)) == "1.8%"
