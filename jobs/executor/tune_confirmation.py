@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from statistics import median
 from typing import Protocol
 
-from profiler_job.jobs.contract.tuning import Confirmation, LossDifference, NoLossCode, Outcome, Tuning
+from profiler_job.jobs.contract.tuning import Confirmation, LossDifference, NoLossCode, Outcome, TuneRatio, Tuning
 from profiler_job.jobs.executor.compare_losses import compare_losses
 from profiler_job.jobs.executor.paired_ratio import FEWEST_PAIRS, SPREAD_OF_CPU, compare_rounds
 from profiler_job.jobs.executor.tuned_script import Engine, OverBudgetError, VariantFailedError, VariantRun
@@ -50,9 +50,10 @@ def confirm_winner(search: ConfirmedSearch) -> None:
     search.say("the winner and the script without changes run in processes of their own")
     base = tuning.base
     is_by_cpu = search.is_cpu_limited or (base is not None and does_idle(base.kernels, base.step_ns))
+    turned = tuning.confirmation.by_turns or tuning.ladder[-1].ratio_base
     run_pairs(search, FEWEST_PAIRS if is_by_cpu else FEW_PAIRS)
     if is_by_cpu:
-        take_pairs(tuning)
+        take_pairs(tuning, turned)
         search.update()
 
 
@@ -90,24 +91,23 @@ def run_pairs(search: ConfirmedSearch, num_pairs: int) -> None:
         search.update()
 
 
-def take_pairs(tuning: Tuning) -> None:
-    """Take the winner's ratio from the pairs of processes, and its step. With fewer than two pairs the interval of
-    turns is made as wide as fresh processes differ. Of steps before the last, the ratios by turns stay."""
+def take_pairs(tuning: Tuning, turned: TuneRatio | None) -> None:
+    """Take the winner's ratio from the pairs of processes, and its step. turned: its ratio by turns. With fewer than
+    two pairs its interval is made as wide as fresh processes differ. Steps before the last keep their ratios."""
     confirmation, base, winner = tuning.confirmation, tuning.base, tuning.ladder[-1]
     num_pairs = len(confirmation.winner_ns)
-    known = winner.ratio_base
     if num_pairs < FEW_PAIRS or base is None:
-        if known is not None and known.num_pairs >= FEWEST_PAIRS:
+        if turned is not None and turned.num_pairs >= FEWEST_PAIRS:
             more = 1.0 + SPREAD_OF_CPU
-            ends = {"low": known.low / more, "high": known.high * more}
-            winner.ratio_base = known.model_copy(update=ends)
+            ends = {"low": turned.low / more, "high": turned.high * more}
+            winner.ratio_base = turned.model_copy(update=ends)
         return
     pairs = [*zip(confirmation.base_ns, confirmation.winner_ns)]
     ratio = compare_rounds([first for first, _ in pairs], [second for _, second in pairs], SPREAD_OF_CPU)
     if num_pairs >= FEWEST_PAIRS and ratio.high < 1.0:
         drop_winner(tuning)
         return
-    confirmation.by_turns, winner.ratio_base = known, ratio
+    confirmation.by_turns, winner.ratio_base = turned, ratio
     if len(tuning.ladder) == 1:
         winner.ratio_before = ratio
     base.step_ns = median(confirmation.base_ns)

@@ -28,6 +28,7 @@ from profiler_job.jobs.contract.changes import (
 from profiler_job.jobs.contract.quantities import format_time
 from profiler_job.jobs.contract.tuning import (
     BaseStep,
+    Confirmation,
     ExpectedRatio,
     LadderStep,
     Method,
@@ -435,6 +436,7 @@ class Search:
     def keep(self, tried: Tried, changes: tuple[str, ...]) -> None:
         assert tried.ratio is not None and tried.step_ns is not None and tried.method is not None
         is_first = not self.tuning.ladder
+        self.tuning.confirmation = Confirmation()  # of a search before, it is of another winner
         for name in {*changes} - {tried.change, *self.current}:
             self.list_tried(name)[-1].outcome = Outcome.KEPT
         self.tuning.ladder.append(

@@ -208,6 +208,5 @@ def run_variant(script: TunedScript, changes: Sequence[str], left_s: float = mat
     walls = [step["wall_ns"] for step in noted["steps"]]
     peak = max(rank["peak_allocated_bytes"] for rank in ranks)
     per_step = len(noted["losses"]) / max(noted["seen"], 1)
-    return VariantRun(
-        step_ns=median(walls), peak_bytes=peak, losses=noted["losses"], num_losses_per_step=max(per_step, 1.0)
-    )
+    losses = noted["losses"][: round(per_step * (script.skip + script.steps))]  # as many of each process
+    return VariantRun(step_ns=median(walls), peak_bytes=peak, losses=losses, num_losses_per_step=max(per_step, 1.0))

@@ -5,7 +5,8 @@ import sys
 import pytest
 
 from profiler_job.jobs.executor.predicted_steps import StepParts
-from profiler_job.jobs.executor.tuned_script import TunedScript, TurnsProcess
+from profiler_job.jobs.executor.script import read_noted
+from profiler_job.jobs.executor.tuned_script import TunedScript, TurnsProcess, run_variant
 
 SCRIPT = """
 import torch
@@ -42,3 +43,26 @@ def test_calls_of_a_step_and_times_of_its_parts(tmp_path):
         assert len(turns.ask({"kind": "calls"})["calls"]) == len(step["calls"]), "and the script goes on as it was"
     finally:
         turns.end()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("num_steps", [10_000, 18])
+def test_a_process_of_short_steps_is_timed_for_longer_and_its_losses_are_as_many(num_steps, tmp_path):
+    source = f"""
+import time, torch
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range({num_steps}):
+    model(torch.ones(2, 4)).mean().backward()
+    optimizer.step()
+    time.sleep(0.005)
+"""
+    (tmp_path / "train.py").write_text(source)
+    command = [sys.executable, str(tmp_path / "train.py")]
+    script = TunedScript(
+        command=command, folder=tmp_path / "out", log=tmp_path / "log", skip=5, steps=10, step="auto", seed=0
+    )
+    run = run_variant(script, (), 120)
+    timed = len(read_noted(tmp_path / "out" / "process" / "noted")[0]["steps"])
+    assert 50 < timed <= 100 if num_steps > 100 else timed == 10
+    assert len(run.losses) == 15 and run.num_losses_per_step == 1.0 and 5e6 < run.step_ns < 50e6

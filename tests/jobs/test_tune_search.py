@@ -331,6 +331,12 @@ def test_where_the_cpu_limits_pairs_of_processes_are_the_result():
     assert tuning.base.step_ns / winner.step_ns == pytest.approx(winner.ratio_base.times_as_fast)
 
 
+def test_a_search_that_goes_on_keeps_what_turns_said_of_the_same_winner():
+    tuning = search(TracedScript({}, compile_s=10.0), asked=("cuda_graphs",))
+    again = search(TracedScript({}, compile_s=10.0), tuning)
+    assert again.winner.ratio_base.num_pairs == 6 and again.confirmation.by_turns == tuning.confirmation.by_turns
+
+
 def test_too_few_pairs_leave_what_turns_said_with_a_wider_interval():
     tuning = search(TracedScript({}, compile_s=10.0), minutes=70 / 60, asked=("cuda_graphs",))
     assert len(tuning.confirmation.winner_ns) < 6
