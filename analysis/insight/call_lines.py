@@ -6,7 +6,7 @@ import pandas as pd
 
 from profiler_job.analysis.capture.attribution import Attribution
 from profiler_job.analysis.capture.capture_data import Capture
-from profiler_job.analysis.insight.gpu_waits import HOST_COPIES
+from profiler_job.analysis.insight.gpu_limit import HOST_COPIES
 from profiler_job.analysis.insight.section_columns import SECTIONS
 from profiler_job.analysis.insight.stack_places import Places
 from profiler_job.analysis.insight.stack_samples import StackSamples, get_bounds

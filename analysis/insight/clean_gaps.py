@@ -96,14 +96,10 @@ class CleanGaps:
             frame["ns"] = np.where(is_data, frame["ns"] * (known_ns / data_ns if data_ns else 1.0), less)
         self._phases = phases
 
-    @property
-    def waiting_ns(self) -> float:
-        """Waiting in a step, of all GPUs, without what nsys adds."""
-        return float(self._regular["ns"].sum()) + self._excess_ns
-
     def scale(self, pieces: pd.DataFrame, counts: Mapping[int, frozenset[int]]) -> np.ndarray:
-        """Return how much of `ns` of each piece of waiting with samples counts, so that a step waits `waiting_ns`.
-        pieces: of `place_pieces`; counts: of the GPUs of these steps."""
+        """Return how much of `ns` of each piece of waiting with samples counts, so that each place of a step, or else
+        each phase, waits as long as in the clean steps. pieces: of `place_pieces`; counts: of the GPUs of these
+        steps."""
         inside = (pieces["step"] >= 0).to_numpy()
         num_steps = max(int(pieces.loc[inside, "step"].nunique()), 1)
         gaps = _sum_gaps(pieces)

@@ -10,7 +10,7 @@ the launching process is in a synchronisation call. In the rest of it the operat
 the GPU itself. Before its first and after its last operation a GPU has no work.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,7 +32,7 @@ _COMPUTE, _DATA = range(len(PARTS), len(PARTS) + len(OF_PARTS))
 PHASES = (*ALL_PHASES, "")
 _DATA_PHASE = PHASES.index(DATA)
 UPLOAD = "memcpy Host-to-Device"
-"""What the columns of `split` are."""
+HOST_COPIES = (UPLOAD, "memcpy Device-to-Host")
 
 
 def split_elapsed(
@@ -62,8 +62,8 @@ def _sum_elapsed(values: np.ndarray) -> int:
 @dataclass(frozen=True, kw_only=True)
 class Operations:
     """What one GPU does, by start: start, end (ns), kind (of `classify_families`, graphs or COPIES), phase (code in
-    PHASES), call, the number of the launch (below 0: not known), whether it is a matmul or attention, and whether it
-    copies from the host."""
+    PHASES), call, the number of the launch (below 0: not known), whether it is a matmul or attention, whether it copies
+    from the host, and whether it copies from or to the host."""
 
     start: np.ndarray
     end: np.ndarray
@@ -72,6 +72,7 @@ class Operations:
     call: np.ndarray
     is_compute: np.ndarray
     is_upload: np.ndarray
+    is_host_copy: np.ndarray
 
     @classmethod
     def sort_by_start(cls, **columns: np.ndarray) -> "Operations":
@@ -129,17 +130,13 @@ class Timelines:
         self._step = {name: getattr(attribution, name)["step"].to_numpy() for name in gpus}
         names = capture.kernels["kernel_name"].cat
         families = [taxonomy.family(str(name)) for name in names.categories]
-        uploads = np.array([name == UPLOAD for name in capture.memops["operation"].cat.categories], bool)
         self._is_compute = {
             "kernels": are_compute(families)[names.codes],
             "graphs": np.zeros(len(capture.graphs), bool),
             "memops": np.zeros(len(capture.memops), bool),
         }
-        self._is_upload = {
-            "kernels": np.zeros(len(capture.kernels), bool),
-            "graphs": np.zeros(len(capture.graphs), bool),
-            "memops": uploads[capture.memops["operation"].cat.codes],
-        }
+        self._is_upload = _find_copies(capture, (UPLOAD,))
+        self._is_host_copy = _find_copies(capture, HOST_COPIES)
         self._kind = {
             "kernels": classify_families(families)[names.codes],
             "graphs": np.full(len(capture.graphs), _GRAPHS, np.int8),
@@ -183,9 +180,17 @@ class Timelines:
                 ("call", self._call),
                 ("is_compute", self._is_compute),
                 ("is_upload", self._is_upload),
+                ("is_host_copy", self._is_host_copy),
             )
         }
         return Operations.sort_by_start(**times, **others)
+
+
+def _find_copies(capture: Capture, names: Collection[str]) -> dict[str, np.ndarray]:
+    """Find which rows of each table are copies of these names (bool)."""
+    is_named = np.array([name in names for name in capture.memops["operation"].cat.categories], bool)
+    nothing = {name: np.zeros(len(getattr(capture, name)), bool) for name in ("kernels", "graphs")}
+    return nothing | {"memops": is_named[capture.memops["operation"].cat.codes]}
 
 
 _COLUMNS_OF_CALLS = {"start": "start_ns", "end": "end_ns", "process": "process"}

@@ -12,7 +12,7 @@ import pandas as pd
 from profiler_job.analysis.capture import intervals
 from profiler_job.analysis.capture.attribution import Attribution
 from profiler_job.analysis.capture.capture_data import Capture
-from profiler_job.analysis.insight.gpu_limit import COPIES, Calls, Operations, find_gaps
+from profiler_job.analysis.insight.gpu_limit import HOST_COPIES, Calls, Operations, find_gaps
 from profiler_job.analysis.insight.sync_replay import replay_launches
 from profiler_job.analysis.reference import cuda_api
 
@@ -24,7 +24,6 @@ CAUSES = ("late_launch_ns", "sync_ns", "copies_ns", "between_ns")
 LATE, SYNC, COPY, BETWEEN = range(len(CAUSES))
 AT_SYNC = -2
 """In place of the phase of the CPU, for what a synchronisation costs later."""
-HOST_COPIES = ("memcpy Host-to-Device", "memcpy Device-to-Host")
 
 
 class Launches:
@@ -95,8 +94,8 @@ class GpuWaits:
     def _list_copies(self) -> pd.DataFrame:
         """List the times in which only copies from or to the host run."""
         ops = self._ops
-        copies = np.flatnonzero((ops.kind == COPIES) & ops.is_upload & (ops.call >= 0))
-        others = np.flatnonzero((ops.kind != COPIES) | ~ops.is_upload)
+        copies = np.flatnonzero(ops.is_host_copy & (ops.call >= 0))
+        others = np.flatnonzero(~ops.is_host_copy)
         start, end = _subtract(ops.start[copies], ops.end[copies], ops.start[others], ops.end[others])
         copy = copies[np.clip(np.searchsorted(ops.start[copies], start, side="right") - 1, 0, None)]
         call = ops.call[copy]

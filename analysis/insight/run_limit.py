@@ -82,12 +82,14 @@ def _operations(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
             kind=gpu_limit.classify_families(family.categories)[family.codes],
             is_compute=gpu_limit.are_compute(family.categories)[family.codes],
             is_upload=False,
+            is_host_copy=False,
         ),
         memops.assign(
             kind=np.int8(gpu_limit.COPIES),
             launch_end_ns=memops["launch_ns"],
             is_compute=False,
             is_upload=memops["operation"].astype(str) == gpu_limit.UPLOAD,
+            is_host_copy=memops["operation"].astype(str).isin(gpu_limit.HOST_COPIES),
         ),
     )
     columns = [*GPU, "step", "phase", *_COLUMNS.values(), "launch_ns", "launch_end_ns"]
@@ -121,4 +123,5 @@ _COLUMNS = {
     "phase": "phase",
     "is_compute": "is_compute",
     "is_upload": "is_upload",
+    "is_host_copy": "is_host_copy",
 }

@@ -117,11 +117,11 @@ SECTIONS: dict[str, dict[str, str]] = {
     "waits": {
         "where": "file and number of the user's innermost line meanwhile; of a library if the stack has no other",
         "function": "the function that it is in",
-        "wait_ns": "time in which the GPU waits for it: it idles, or only copies from the host",
+        "wait_ns": "time in which the GPU waits for it: it idles, or only copies from or to the host",
         "share": "part of all such time, sampled or not",
         "late_launch_ns": "part of it in which the next operation was not launched yet",
         "sync_ns": "part in a synchronisation, and idle time after it that would be hidden without it",
-        "copies_ns": "part in which the GPU only copies from the host",
+        "copies_ns": "part in which the GPU only copies from or to the host",
         "between_ns": "part in which the next operation was launched and had not started",
         "below": "what the line was in, and for how much of its time: parts of libraries, or the line's own code",
         "phase": "phase with most of it",

@@ -79,7 +79,13 @@ def scale_waits(rows: pd.DataFrame, limit: StepLimit | None) -> pd.DataFrame:
     that is not known, times are of the steps with samples."""
     if limit is None:
         return rows
-    return rows.assign(wait_ns=rows["share"] * limit.parts.get(CPU, 0.0))
+    return rows.assign(wait_ns=rows["share"] * measure_waiting(rows, limit))
+
+
+def measure_waiting(rows: pd.DataFrame, limit: StepLimit) -> float:
+    """Measure how long the GPU waits in a step without a profiler. rows: its table `waits`. Copies from and to the host
+    that nothing hides are in it: the limit counts them as memory."""
+    return limit.parts.get(CPU, 0.0) + float(rows["copies_ns"].sum())
 
 
 def describe_recorded_waits(rows: pd.DataFrame, scalars: Mapping[str, float], limit: StepLimit | None) -> list[str]:
@@ -90,7 +96,7 @@ def describe_recorded_waits(rows: pd.DataFrame, scalars: Mapping[str, float], li
     sampled = {name.removeprefix(SAMPLED): value for name, value in scalars.items() if name.startswith(SAMPLED)}
     waiting, step = sampled["waiting_ns"], sampled["step_ns"]
     if limit is not None:
-        waiting, step = limit.parts.get(CPU, 0.0), limit.step_ns
+        waiting, step = measure_waiting(rows, limit), limit.step_ns
     rows = rows.astype({"where": str, "function": str, "below": str, "do": str})
     lines = describe_lines(rows, waiting, step, sampled["covered"], is_step=True)
     of_parts = {name.removeprefix(PART): value for name, value in sampled.items() if name.startswith(PART)}

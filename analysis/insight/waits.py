@@ -90,7 +90,7 @@ def find_waits(
     counted = float(waited)
     if clean is not None and num_steps:
         pieces["ns"] *= clean.scale(pieces, counts)
-        counted = clean.waiting_ns * pieces.loc[pieces["step"] >= 0, "step"].nunique()
+        counted = float(pieces["ns"].sum())
     pieces["gpu"] = np.array(every_gpu)[pieces["gpu"].to_numpy()]
     is_sampled = pieces["stack"] != NOT_SAMPLED
     pieces["stack"] += np.where(is_sampled, pieces["state"] * len(capture.stacks), 0)  # a stack of its own

@@ -319,7 +319,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
         ),
         Column("late_launch_ns", "int64", "part in which the next operation was not launched yet"),
         Column("sync_ns", "int64", "part that calls which wait for the GPU cost"),
-        Column("copies_ns", "int64", "part in which the GPU only copies from the host"),
+        Column("copies_ns", "int64", "part in which the GPU only copies from or to the host"),
         Column("between_ns", "int64", "part in which the next operation was launched and had not started"),
         Column("gpu", "int64", "GPU that waits for it twice as long as the others; -1 if there is none", True, -1),
     ),

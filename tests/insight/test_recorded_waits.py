@@ -3,6 +3,7 @@ published."""
 
 import json
 
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -15,7 +16,7 @@ from profiler_job.analysis.recording.ingest import ingest
 from profiler_job.analysis.reference.kernel_families import FAMILIES
 from profiler_job.analysis.site.question_pages import write_script_page
 from profiler_job.analysis.site.site_writer import Site
-from profiler_job.jobs.contract.step_limit import CPU
+from profiler_job.jobs.contract.step_limit import CPU, StepLimit
 from tests.capture.nsys_files import Export
 from tests.insight.test_one_meaning import read_words
 from tests.page_words import read_page
@@ -127,6 +128,11 @@ def test_times_are_scaled_to_the_waiting_of_a_step_without_a_profiler(recording)
     assert "In 2 steps with samples" in lines[-1] and "__next__" not in " ".join(lines)
     scalars |= {"batches_ns": 2e6, "batches_num_workers": 1.0, "batches_is_pinned": 0.0}
     assert "2.00 ms: 1 worker, pageable memory" in " ".join(describe_recorded_waits(recording.waits, scalars, limit))
+
+
+def test_copies_that_nothing_hides_count_as_waiting_of_a_step():
+    rows = pd.DataFrame({"share": [1.0], "copies_ns": [6 * MS]})
+    assert scale_waits(rows, StepLimit({CPU: 2.0 * MS, "memory": 7.0 * MS}))["wait_ns"].tolist() == [8 * MS]
 
 
 def test_the_page_of_the_script_names_them(recording, tmp_path):

@@ -143,10 +143,11 @@ def test_a_synchronisation_of_a_slow_cpu_costs_little(tmp_path):
     assert summarise_export(export, tmp_path).sections["waits"]["sync_ns"].max() <= 40_000
 
 
-def test_copies_from_the_host_that_nothing_hides_are_waiting(tmp_path):
+@pytest.mark.parametrize("kind", [1, 2], ids=["from the host", "to the host"])
+def test_copies_that_nothing_hides_are_waiting(kind, tmp_path):
     export = Export()
     export.launch(0, start=0, end=MS)
-    export.copy(MS, 5 * MS, export.call(MS, 5 * MS, name="cudaMemcpyAsync_v3020"))
+    export.copy(MS, 5 * MS, export.call(MS, 5 * MS, name="cudaMemcpyAsync_v3020"), kind=kind)
     export.launch(5 * MS, start=5 * MS, end=6 * MS)
     take_samples(export, 0, 7, ("train", "train.py", 12))
     row = summarise_export(export, tmp_path).sections["waits"].iloc[0]
