@@ -63,38 +63,51 @@ class CleanGaps:
     ):
         timelines = Timelines(capture, attribution, dict(gpus), taxonomy)
         launches, syncs = Launches(capture, attribution), find_blocking_calls(capture, attribution)
-        parts, self._counts = [], {}
-        for index, number in enumerate(find_distinct(np.concatenate([*gpus.values()])).tolist()):
-            ops = timelines.list_operations(number)
-            places = number_places(timelines.list_steps(number))
-            gpu = GpuWaits(ops, timelines.calls, launches, syncs)
-            pieces = split_by_phase(gpu.list_pieces(), attribution)
-            pieces = pieces.assign(ns=(pieces["end"] - pieces["start"]) * pieces["part"])
-            pieces = pd.concat([pieces, gpu.list_moved()], ignore_index=True)
-            self._counts[index] = places.counts
-            pieces = place_pieces(pieces.assign(gpu=index), places)
-            calls = pd.DataFrame({"step": places.step, "place": places.place, "calls": gpu.count_calls()})
-            of_gpu = _sum_gaps(pieces).merge(calls, on=["step", "place"], how="left")
-            share = of_gpu["ns"] / of_gpu.groupby(["step", "place"])["ns"].transform("sum")
-            parts.append(of_gpu.assign(calls=np.where(of_gpu["is_copy"], 0.0, of_gpu["calls"] * share)))
-        gaps = pd.concat(parts, ignore_index=True)
+        every_gpu = find_distinct(np.concatenate([*gpus.values()])).tolist()
+        self._counts: dict[int, frozenset[int]] = {}
+
+        def list_gaps(call_ns: float) -> pd.DataFrame:
+            parts = []
+            for index, number in enumerate(every_gpu):
+                places = number_places(timelines.list_steps(number))
+                gpu = GpuWaits(timelines.list_operations(number), timelines.calls, launches, syncs, call_ns)
+                parts.append(_sum_by_place(gpu, places, attribution, index))
+                self._counts[index] = places.counts
+            return pd.concat(parts, ignore_index=True)
+
+        gaps = list_gaps(0.0)
         self.num_steps = int(gaps["step"].nunique())
         self._regular = _find_medians(gaps, self.num_steps)
-        excess = gaps["ns"].sum() / max(self.num_steps, 1) - self._regular["ns"].sum()
-        self._excess_ns = max(float(excess), 0.0)
-        phases = gaps.groupby(_PHASE_KEYS)[["ns", "calls"]].sum() / max(self.num_steps, 1)
+        self.step_ns, self.captured_ns = step_ns, _measure_step(attribution)
         data_ns, data_code = _measure_data(attribution, self.num_steps)
         is_measured = batches_ns is not None and data_ns > 0
         known_ns = batches_ns if batches_ns is not None and is_measured else data_ns
-        other_ns = _measure_step(attribution) - data_ns
+        other_ns = self.captured_ns - data_ns
         too_long = other_ns - (step_ns - known_ns) if step_ns else 0.0
         others = self._regular[self._regular.index.get_level_values("at") != data_code]
         self.call_ns = _solve_call(others, too_long * len(self._counts))
+        if self.call_ns and (syncs["blocked_ns"] > 0).any():  # without nsys the CPU is farther ahead
+            gaps = list_gaps(self.call_ns)
+            self._regular = _find_medians(gaps, self.num_steps)
+        excess = gaps["ns"].sum() / max(self.num_steps, 1) - self._regular["ns"].sum()
+        self._excess_ns = max(float(excess), 0.0)
+        phases = gaps.groupby(_PHASE_KEYS)[["ns", "calls"]].sum() / max(self.num_steps, 1)
         for frame in (self._regular, phases):
             is_data = frame.index.get_level_values("at") == data_code
             less = np.maximum(frame["ns"] - self.call_ns * frame["calls"], 0.0)
             frame["ns"] = np.where(is_data, frame["ns"] * (known_ns / data_ns if data_ns else 1.0), less)
         self._phases = phases
+
+    def find_call_ns(self, capture: Capture, attribution: Attribution) -> float:
+        """Find how much longer each CUDA call takes in a capture of slower steps than without a profiler; 0 if that is
+        not known."""
+        num_steps = int(attribution.ranges["is_step"].sum()) if len(attribution.ranges) else 0
+        if self.step_ns is None or not num_steps:
+            return 0.0
+        steps = attribution.ranges[attribution.ranges["is_step"]]
+        start = capture.api["start_ns"]
+        inside = start.between(steps["start_ns"].min(), steps["end_ns"].max())
+        return max(_measure_step(attribution) - self.step_ns, 0.0) * num_steps / max(int(inside.sum()), 1)
 
     def scale(self, pieces: pd.DataFrame, counts: Mapping[int, frozenset[int]]) -> np.ndarray:
         """Return how much of `ns` of each piece of waiting with samples counts, so that each place of a step, or else
@@ -117,6 +130,17 @@ class CleanGaps:
         of_excess = self._excess_ns / excess if excess else 0.0
         part = _look_up(_divide(usual, by_step), pieces, [*_KEYS, "step"])
         return (part * _look_up(factor, pieces, _KEYS) + (1 - part) * of_excess) * inside
+
+
+def _sum_by_place(gpu: GpuWaits, places: StepPlaces, attribution: Attribution, index: int) -> pd.DataFrame:
+    """Sum the waiting of a GPU by place and step, with the calls made meanwhile: _KEYS, step, phase, ns, calls."""
+    pieces = split_by_phase(gpu.list_pieces(), attribution)
+    pieces = pieces.assign(ns=(pieces["end"] - pieces["start"]) * pieces["part"])
+    pieces = pd.concat([pieces, gpu.list_moved()], ignore_index=True)
+    calls = pd.DataFrame({"step": places.step, "place": places.place, "calls": gpu.count_calls()})
+    sums = _sum_gaps(place_pieces(pieces.assign(gpu=index), places)).merge(calls, on=["step", "place"], how="left")
+    share = sums["ns"] / sums.groupby(["step", "place"])["ns"].transform("sum")
+    return sums.assign(calls=np.where(sums["is_copy"], 0.0, sums["calls"] * share))
 
 
 def place_pieces(pieces: pd.DataFrame, places: StepPlaces) -> pd.DataFrame:

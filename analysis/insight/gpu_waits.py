@@ -13,11 +13,9 @@ from profiler_job.analysis.capture import intervals
 from profiler_job.analysis.capture.attribution import Attribution
 from profiler_job.analysis.capture.capture_data import Capture
 from profiler_job.analysis.insight.gpu_limit import HOST_COPIES, Calls, Operations, find_gaps
-from profiler_job.analysis.insight.sync_replay import replay_launches
+from profiler_job.analysis.insight.sync_replay import UNBLOCKED_NS, replay_launches
 from profiler_job.analysis.reference import cuda_api
 
-UNBLOCKED_NS = 8_000
-"""What a synchronisation takes that has nothing to wait for: more of it is waiting."""
 LEAST_COPY_NS = 20_000
 """A call that copies is a synchronisation if it takes longer."""
 CAUSES = ("late_launch_ns", "sync_ns", "copies_ns", "between_ns")
@@ -58,12 +56,13 @@ def find_blocking_calls(capture: Capture, attribution: Attribution) -> pd.DataFr
 
 
 class GpuWaits:
-    """One GPU: the times in which it waits, and what a replay without synchronisations makes of them."""
+    """One GPU: the times in which it waits, and what a replay without synchronisations makes of them. call_ns: what a
+    profiler adds to each call."""
 
-    def __init__(self, ops: Operations, calls: Calls, launches: Launches, syncs: pd.DataFrame):
+    def __init__(self, ops: Operations, calls: Calls, launches: Launches, syncs: pd.DataFrame, call_ns: float = 0.0):
         self._ops, self._calls, self._launches, self._syncs = ops, calls, launches, syncs
         self._gaps, self._unknown, self._unknown_ns = find_gaps(ops, calls)
-        self._sync, self._moved_ns = replay_launches(ops, self._gaps, calls, syncs)
+        self._sync, self._moved_ns = replay_launches(ops, self._gaps, calls, syncs, call_ns)
 
     def list_pieces(self) -> pd.DataFrame:
         """List the times in which the GPU waits, see `StackSamples.split`. row: of the operation that ends it."""

@@ -6,65 +6,114 @@ import pandas as pd
 from profiler_job.analysis.capture import intervals
 from profiler_job.analysis.insight.gpu_limit import Calls, Gaps, Operations
 
+UNBLOCKED_NS = 8_000
+"""What a synchronisation takes that has nothing to wait for: more of it is waiting."""
+MOST_SLOWED = 0.7
+"""Part of the CPU's time that a profiler adds at most."""
 FULL_QUEUE = 1000
 """Launches that a GPU holds. A call that comes then waits until the GPU begins the next one."""
 
 
-def replay_launches(ops: Operations, gaps: Gaps, calls: Calls, syncs: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+def replay_launches(
+    ops: Operations, gaps: Gaps, calls: Calls, syncs: pd.DataFrame, call_ns: float = 0.0
+) -> tuple[np.ndarray, np.ndarray]:
     """Replay the launches without the times in which the CPU was blocked. Return for each gap the last synchronisation
-    before its launch (a row of `syncs`, by end), and how much of the late time would be hidden (int64, ns)."""
+    before its launch (a row of `syncs`, by end), and how much of the late time would be hidden (int64, ns). call_ns:
+    what a profiler adds to each call: a CPU without a profiler is farther ahead of the GPU, and a synchronisation costs
+    it more."""
     last, hidden = np.zeros(len(gaps.row), np.int64), np.zeros(len(gaps.row), np.int64)
     blocking = np.flatnonzero(syncs["blocked_ns"].to_numpy() > 0)
     if not len(blocking) or not len(gaps.row):
         return last, hidden
-    least = np.interp(ops.start, ops.start[gaps.row], gaps.least).astype(np.int64)
-    known = ops.call >= 0
-    call = np.maximum(ops.call, 0)
-    launch = np.where(known, calls.start[call], ops.start - least)
-    covered = intervals.find_covered_before(np.zeros(len(ops.start), np.int8), ops.start, ops.end)
-    ready = np.minimum(launch + least, ops.start)
-    ready[gaps.row] = gaps.covered + gaps.late
-    owner = np.where(known, calls.process[call], calls.process[call[known][0]] if known.any() else -1)
-    blocked_before, last_before = np.zeros(len(launch), np.int64), np.full(len(launch), -1)
-    process = syncs["process"].to_numpy()
-    for number in np.unique(process[blocking]).tolist():
-        mine = blocking[process[blocking] == number]
-        ends, blocked = syncs["end_ns"].to_numpy()[mine], np.cumsum(syncs["blocked_ns"].to_numpy()[mine])
-        here = np.flatnonzero(owner == number)
-        before = np.searchsorted(ends, launch[here], side="right") - 1
-        blocked_before[here] = np.where(before >= 0, blocked[before], 0)
-        last_before[here] = np.where(before >= 0, mine[before], -1)
+    times = _LaunchTimes(ops, gaps, calls, syncs.iloc[blocking], call_ns)
     late = np.zeros(len(ops.start), np.int64)
     late[gaps.row] = gaps.late
-    idle = _replay_idle(ops.start, ops.end, covered, ready, blocked_before)
-    fewer = np.maximum(late - idle, 0)
-    if (most := int(fewer.sum())) > 0:  # idle times that grow take from what others lose
-        fewer = np.rint(fewer * max(int(late.sum() - idle.sum()), 0) / most).astype(np.int64)
-    last = last_before[gaps.row]
-    return np.maximum(last, 0), np.where(last >= 0, fewer[gaps.row], 0)
+    waited = times.replay(ops, keeps_syncs=True) if call_ns else late
+    idle = times.replay(ops, keeps_syncs=False)
+    part = np.maximum(waited - idle, 0) / np.maximum(waited, 1)
+    if (most := float((part * waited).sum())) > 0:  # idle times that grow take from what others lose
+        part *= max(float(waited.sum() - idle.sum()), 0.0) / most
+    last = times.last[gaps.row]
+    fewer = np.rint(part[gaps.row] * gaps.late).astype(np.int64)
+    return np.where(last >= 0, blocking[last], 0), np.where(last >= 0, fewer, 0)
 
 
-def _replay_idle(
-    start: np.ndarray, end: np.ndarray, covered: np.ndarray, ready: np.ndarray, blocked: np.ndarray
-) -> np.ndarray:
-    """Return for each operation how long the GPU would be idle before it because it is not launched yet (int64, ns).
-    covered: when what ran before had ended. ready: when it could have started at the earliest. blocked: how long the
-    CPU was blocked before its launch."""
-    idle, begun = [0] * len(start), [0] * len(start)
-    rest = np.maximum(start - np.maximum(ready, covered), 0).tolist()  # launched, and not started
-    columns = (start.tolist(), end.tolist(), covered.tolist(), (ready - blocked).tolist())
-    busy_until = before = delay = 0
-    for row, (begins, ends, until, arrives) in enumerate(zip(*columns)):
-        if row >= FULL_QUEUE:  # a full queue makes the CPU wait, and all that follows
-            delay = max(delay, begun[row - FULL_QUEUE] - arrives)
-        arrives += delay
-        if row == 0:
-            begin = arrives + rest[0]
-        elif begins < until:  # it runs while another operation does
-            begin = max(begun[row - 1] + begins - before, arrives)
-        else:
-            idle[row] = max(arrives - busy_until, 0)
-            begin = busy_until + idle[row] + rest[row]
-        begun[row], before = begin, begins
-        busy_until = max(busy_until, begin + ends - begins)
-    return np.array(idle, np.int64)
+class _LaunchTimes:
+    """When the CPU launches each operation if it is never blocked. syncs: the calls in which it was, by end.
+
+    covered: when what ran before an operation had ended. ready: when it could have started at the earliest. saved: how
+    long the CPU was blocked or slowed before its launch. least_idle: how long the GPU idles before it if it is launched
+    early: as between operations that were. last: the last synchronisation before it (a row of `syncs`;
+    below 0: none). since: how long after this the operation could start, if it is the first launch after it, else
+    below 0."""
+
+    def __init__(self, ops: Operations, gaps: Gaps, calls: Calls, syncs: pd.DataFrame, call_ns: float):
+        least = np.interp(ops.start, ops.start[gaps.row], gaps.least).astype(np.int64)
+        known = ops.call >= 0
+        call = np.maximum(ops.call, 0)
+        launch = np.where(known, calls.start[call], ops.start - least)
+        self.covered = intervals.find_covered_before(np.zeros(len(ops.start), np.int8), ops.start, ops.end)
+        self.ready = np.minimum(launch + least, ops.start)
+        self.ready[gaps.row] = gaps.covered + gaps.late
+        self.least_idle = np.zeros(len(ops.start), np.int64)
+        waits = ops.start[gaps.row] - gaps.covered
+        if (gaps.late == 0).any():
+            self.least_idle[gaps.row] = np.minimum(gaps.late, int(np.median(waits[gaps.late == 0])))
+        owner = np.where(known, calls.process[call], calls.process[call[known][0]] if known.any() else -1)
+        self.last, self.saved = np.full(len(launch), -1), np.zeros(len(launch), np.int64)
+        self.since = np.full(len(launch), -1)
+        process, every_end = syncs["process"].to_numpy(), syncs["end_ns"].to_numpy()
+        for number in np.unique(owner).tolist():
+            here, mine = np.flatnonzero(owner == number), np.flatnonzero(process == number)
+            ends, blocked = every_end[mine], np.cumsum(syncs["blocked_ns"].to_numpy()[mine])
+            before = np.searchsorted(ends, launch[here], side="right") - 1
+            has_sync = before >= 0
+            at = np.maximum(before, 0)
+            if len(mine):
+                self.saved[here] = np.where(has_sync, blocked[at], 0)
+                self.last[here] = np.where(has_sync, mine[at], -1)
+            slowed = _sum_slowed(launch[here], self.saved[here], np.sort(calls.start[calls.process == number]), call_ns)
+            if len(mine):
+                is_first = has_sync & (ends[at] > np.r_[-(2**62), launch[here][:-1]])
+                since = self.ready[here] - ends[at] - np.diff(slowed, prepend=0)
+                self.since[here] = np.where(is_first, np.maximum(since, 0), -1)
+            self.saved[here] += slowed
+
+    def replay(self, ops: Operations, keeps_syncs: bool) -> np.ndarray:
+        """Return for each operation how long the GPU would be idle before it because it is not launched yet (int64,
+        ns). keeps_syncs: the CPU waits in synchronisations until the GPU has done what was launched before."""
+        idle, begun = [0] * len(ops.start), [0] * len(ops.start)
+        rest = np.maximum(ops.start - np.maximum(self.ready, self.covered), 0).tolist()  # launched, and not started
+        since = self.since if keeps_syncs else np.full(len(ops.start), -1)
+        columns = (ops.start, ops.end, self.covered, self.ready - self.saved, since, self.least_idle)
+        busy_until = before = delay = 0
+        for row, (begins, ends, until, arrives, after, least) in enumerate(
+            zip(*(column.tolist() for column in columns))
+        ):
+            if row >= FULL_QUEUE:  # a full queue makes the CPU wait, and all that follows
+                delay = max(delay, begun[row - FULL_QUEUE] - arrives)
+            if row and after >= 0:
+                delay = max(delay, busy_until + UNBLOCKED_NS + after - arrives)
+            arrives += delay
+            if row == 0:
+                begin = arrives + rest[0]
+            elif begins < until:  # it runs while another operation does
+                begin = max(begun[row - 1] + begins - before, arrives)
+            else:
+                idle[row] = max(arrives - busy_until, least)
+                begin = busy_until + idle[row] + rest[row]
+            begun[row], before = begin, begins
+            busy_until = max(busy_until, begin + ends - begins)
+        return np.array(idle, np.int64)
+
+
+def _sum_slowed(launch: np.ndarray, blocked: np.ndarray, calls: np.ndarray, call_ns: float) -> np.ndarray:
+    """Sum until each launch how long a profiler slowed the CPU: by call_ns a call, at most MOST_SLOWED of the time in
+    which it was not blocked (int64, ns). blocked: until each launch; calls: their starts, in order."""
+    order = np.argsort(launch, kind="stable")
+    worked = np.diff(launch[order] - blocked[order], prepend=launch[order[:1]] - blocked[order[:1]])
+    made = np.diff(np.searchsorted(calls, launch[order]), prepend=0)
+    slowed = np.minimum(call_ns * made, MOST_SLOWED * np.maximum(worked, 0))
+    sums = np.zeros(len(launch), np.int64)
+    sums[order] = np.cumsum(slowed).astype(np.int64)
+    return sums

@@ -70,11 +70,12 @@ def find_waits(
     sync_stack = samples.look_up(syncs["thread"].to_numpy(), syncs["process"].to_numpy(), *get_bounds(syncs))
     timelines = Timelines(capture, attribution, gpus, taxonomy)
     calls = Launches(capture, attribution)
+    call_ns = clean.find_call_ns(capture, attribution) if clean is not None else 0.0
     parts, counts, waited, span = [], {}, 0, 0
     every_gpu = find_distinct(np.concatenate([*gpus.values()])).tolist()
     for index, number in enumerate(every_gpu):
         ops = timelines.list_operations(number)
-        gpu = GpuWaits(ops, timelines.calls, calls, syncs)
+        gpu = GpuWaits(ops, timelines.calls, calls, syncs, call_ns)
         pieces = gpu.list_pieces()
         waited += int((pieces["end"] - pieces["start"]).sum())
         span += int(ops.end.max() - ops.start[0])

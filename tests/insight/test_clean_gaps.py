@@ -165,3 +165,37 @@ def test_a_sample_of_another_phase_does_not_count(tmp_path):
     gpus = {name: find_gpus(capture, getattr(capture, name)) for name in ("kernels", "graphs", "memops")}
     shares = list_shares(made, tmp_path, CleanGaps(capture, attribute(capture), gpus, BUILT_IN, None))
     assert shares[TOKENIZE] == pytest.approx(4 / 6, abs=0.02)
+
+
+def make_synchronised_steps(launch_us: float, num_steps: int = 4) -> Steps:
+    """Steps of 100 short kernels, each launched after `launch_us`, and a kernel of 1.1 ms, for which the CPU waits."""
+    made = Steps(False)
+    for _ in range(num_steps):
+        begin = gpu = made.now
+        for number in range(101):
+            made.now += int(launch_us * US)
+            start = max(made.now + 1000, gpu)
+            gpu = start + (KERNEL_NS if number < 100 else 1100 * US)
+            made.export.launch(made.now, start=start, end=gpu)
+        made.export.call(made.now + 100, gpu + 5000, name="cudaStreamSynchronize_v3020")
+        made.export.push("forward", begin, gpu + 5000)
+        made.export.span("step", begin, gpu + 6000)
+        made.now = gpu + 6010
+    return made
+
+
+def test_a_synchronisation_costs_what_it_costs_without_nsys(tmp_path):
+    """Alone the CPU launches 100 kernels in 1 ms, which a kernel of 1.1 ms hides; with nsys it takes 2 ms, and half of
+    that is late without the synchronisation, too."""
+    alone = make_synchronised_steps(10)
+    step_ns = (alone.now - 100) / 4
+    slow = make_synchronised_steps(20)
+
+    def measure_share(found):
+        waits = found._regular["ns"].groupby(level="at").sum()
+        return waits[-2] / waits.sum()
+
+    assert measure_share(measure(slow, tmp_path)) < 0.7
+    found = measure(slow, tmp_path, step_ns)
+    assert found.call_ns == pytest.approx(10 * US, rel=0.1)
+    assert measure_share(found) > 0.9
