@@ -22,7 +22,7 @@ from profiler_job.jobs.contract.layout import CAPTURE, HOST_WAITS, SAMPLES, TIMI
 from profiler_job.jobs.contract.messages import BATCHES
 from profiler_job.jobs.contract.ranges import STEP
 
-TIMES = ("wait_ns", "late_launch_ns", "sync_ns", "copies_ns", "between_ns")
+TIMES = ("wait_ns", "cpu_ns", "late_launch_ns", "sync_ns", "copies_ns", "between_ns")
 LEAST_SHARE = 0.005
 """Least share of the waiting of a line that is recorded."""
 

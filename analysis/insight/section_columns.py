@@ -119,6 +119,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "function": "the function that it is in",
         "wait_ns": "time in which the GPU waits for it: it idles, or only copies from or to the host",
         "share": "part of all such time, sampled or not",
+        "cpu_ns": "time that the CPU spends in the line, whether the GPU waits or not: without it steps save no more",
         "late_launch_ns": "part of it in which the next operation was not launched yet",
         "sync_ns": "part in a synchronisation, and idle time after it that would be hidden without it",
         "copies_ns": "part in which the GPU only copies from or to the host",

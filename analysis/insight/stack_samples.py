@@ -39,6 +39,7 @@ class StackSamples:
             int(thread): (rows["start_ns"].to_numpy(), rows["stack"].to_numpy())
             for thread, rows in frame.groupby("thread", sort=False)
         }
+        self.process = dict(zip(frame["thread"].tolist(), frame["process"].tolist()))
         periods = [np.diff(start) for start, _ in by_thread.values() if len(start) > 1]
         self.period_ns = int(np.median(np.concatenate(periods))) if periods else 0
         self.by_thread = {

@@ -35,6 +35,7 @@ def describe_waits(summary: SummaryTables) -> list[str]:
         return [f"The GPU waits {format_share(waiting / span)} of the time: no line of the script makes it wait"]
     num = facts["num_sampled_steps"] or 1
     of_parts = summary.sections["wait_parts"].set_index("part")["share"].astype(float).to_dict()
+    rows = bound_savings(rows.assign(cpu_ns=rows["cpu_ns"].astype(float) / num), waiting / num)
     lines = describe_lines(rows, waiting / num, span / num, facts["sampled_share"], bool(facts["num_sampled_steps"]))
     return [*lines, *describe_parts(of_parts, waiting / num, span / num)]
 
@@ -49,7 +50,7 @@ def describe_parts(shares: Mapping[str, float], waiting_ns: float, whole_ns: flo
 def describe_lines(
     rows: pd.DataFrame, waiting_ns: float, whole_ns: float, sampled_share: float, is_step: bool
 ) -> list[str]:
-    """Describe the lines that a GPU waits for. rows: of the section `waits`; waiting_ns: of whole_ns, which is a step
+    """Describe the lines that a GPU waits for. rows: of `bound_savings`; waiting_ns: of whole_ns, which is a step
     (is_step) or a whole capture."""
     of = "a step of" if is_step else ""
     times = f"{format_time(waiting_ns)} of {of} {format_time(whole_ns)}".replace("  ", " ")
@@ -57,9 +58,10 @@ def describe_lines(
     rows = rows[rows["share"] >= LEAST_SHARE].head(MOST_LINES)
     for row in rows.itertuples(index=False):
         do = f": {row.do}" if row.do else ""
+        most = f"; could save up to {format_time(row.ceiling_ns)}" if row.ceiling_ns > 0 else ""
         lines.append(
             f"{format_time(row.share * waiting_ns)}: {make_printable(row.where)} {make_printable(row.function)} "
-            f"({make_printable(row.below)}){do}"
+            f"({make_printable(row.below)}){do}{most}"
         )
     return lines
 
@@ -75,11 +77,22 @@ def describe_batches(scalars: Mapping[str, float], step_ns: float) -> list[str]:
 
 
 def scale_waits(rows: pd.DataFrame, limit: StepLimit | None) -> pd.DataFrame:
-    """Scale the table `waits` of a run to the time in which the GPU waits in a step without a profiler: its wait_ns. If
-    that is not known, times are of the steps with samples."""
+    """Scale the table `waits` of a run to the time in which the GPU waits in a step without a profiler: its wait_ns.
+    Add ceiling_ns. If that is not known, times are of the steps with samples."""
     if limit is None:
-        return rows
-    return rows.assign(wait_ns=rows["share"] * measure_waiting(rows, limit))
+        return bound_savings(rows, float(rows["wait_ns"].sum()))
+    waiting = measure_waiting(rows, limit)
+    return bound_savings(rows.assign(wait_ns=rows["share"] * waiting), waiting)
+
+
+def bound_savings(rows: pd.DataFrame, waiting_ns: float) -> pd.DataFrame:
+    """Add the most that a step could save without each line, ceiling_ns (NaN: not known). It is the time of the CPU in
+    the line, even while the GPU works: without it the CPU is farther ahead, and the GPU waits less elsewhere. No more
+    than all waiting can be saved. waiting_ns: of a step. rows: of the section or table `waits`."""
+    known = rows["cpu_ns"].astype(float)
+    known = known.where(known >= 0)
+    own = rows["share"].astype(float) * waiting_ns
+    return rows.assign(ceiling_ns=known.clip(lower=own, upper=waiting_ns) if len(rows) else known)
 
 
 def measure_waiting(rows: pd.DataFrame, limit: StepLimit) -> float:
@@ -97,10 +110,14 @@ def describe_recorded_waits(rows: pd.DataFrame, scalars: Mapping[str, float], li
     waiting, step = sampled["waiting_ns"], sampled["step_ns"]
     if limit is not None:
         waiting, step = measure_waiting(rows, limit), limit.step_ns
-    rows = rows.astype({"where": str, "function": str, "below": str, "do": str})
+    rows = bound_savings(rows.astype({"where": str, "function": str, "below": str, "do": str}), waiting)
     lines = describe_lines(rows, waiting, step, sampled["covered"], is_step=True)
     of_parts = {name.removeprefix(PART): value for name, value in sampled.items() if name.startswith(PART)}
     lines += [*describe_parts(of_parts, waiting, step), *describe_batches(scalars, step)]
+    if limit is not None and (copies := float(rows["copies_ns"].sum())) >= LEAST_PART * step:
+        lines.append(
+            f"{format_time(copies)} of it are copies from and to the CPU's memory: the limit has them as memory"
+        )
     times = f"{format_time(sampled['waiting_ns'])} of {format_time(sampled['step_ns'])}"
     first = f"In {format_count(int(sampled['steps']), 'step')} with samples it waits {times}"
     if "call_ns" not in sampled:

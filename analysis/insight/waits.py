@@ -26,7 +26,7 @@ from profiler_job.analysis.insight.gpu_limit import PHASES, Timelines
 from profiler_job.analysis.insight.gpu_waits import CAUSES, COPY, SYNC, GpuWaits, Launches, find_blocking_calls
 from profiler_job.analysis.insight.section_columns import SECTIONS
 from profiler_job.analysis.insight.stack_places import Places, format_frames, format_line
-from profiler_job.analysis.insight.stack_samples import NOT_SAMPLED, StackSamples, get_bounds
+from profiler_job.analysis.insight.stack_samples import LONGEST_NS, NOT_SAMPLED, StackSamples, get_bounds
 from profiler_job.analysis.reference import python_libraries
 from profiler_job.analysis.reference.python_libraries import LOCK, OWN
 from profiler_job.analysis.reference.rules import Taxonomy
@@ -96,6 +96,7 @@ def find_waits(
     is_sampled = pieces["stack"] != NOT_SAMPLED
     pieces["stack"] += np.where(is_sampled, pieces["state"] * len(capture.stacks), 0)  # a stack of its own
     lines = _sum_lines(pieces, places, counted, every_gpu)
+    lines["cpu_ns"] = _measure_cpu(samples, attribution, places, lines)
     if (busy := _find_busy_line(capture.samples, set(samples.main.values()), places)) is not None:
         lines["do"] = lines["do"].replace(python_libraries.DO[LOCK], f"{busy} {_IN_OTHER_THREAD}")
     sampled = int(pieces.loc[pieces["stack"] != NOT_SAMPLED, "ns"].sum())
@@ -142,6 +143,7 @@ def _sum_lines(pieces: pd.DataFrame, places: Places, waited: float, every_gpu: l
                 "where": format_line(file, line),
                 "function": function,
                 "wait_ns": round(total),
+                "cpu_ns": 0,
                 "share": total / waited if waited else None,
                 **{name: round(float(by_cause.get(cause, 0.0))) for cause, name in enumerate(CAUSES)},
                 "below": _format_groups(groups, total),
@@ -153,6 +155,22 @@ def _sum_lines(pieces: pd.DataFrame, places: Places, waited: float, every_gpu: l
         )
     rows.sort(key=lambda row: -row["wait_ns"])
     return pd.DataFrame(rows, columns=list(SECTIONS["waits"]))
+
+
+def _measure_cpu(samples: StackSamples, attribution: Attribution, places: Places, lines: pd.DataFrame) -> list[int]:
+    """Measure how long the CPU is in each of `lines` in the steps, whether the GPU waits or not (ns): of several
+    processes, the one in which it is longest."""
+    steps = attribution.ranges[attribution.ranges["is_step"]] if len(attribution.ranges) else attribution.ranges
+    low, high = (steps["start_ns"].min(), steps["end_ns"].max()) if len(steps) else (-(2**62), 2**62)
+    parts = []
+    for thread, (start, stack, _) in samples.by_thread.items():
+        length = np.minimum(np.diff(start, append=start[-1:] + samples.period_ns), LONGEST_NS)
+        inside = (start >= low) & (start < high)
+        table = places.name_lines(stack[inside]).assign(ns=length[inside], process=samples.process[thread])
+        parts.append(table)
+    keys = ["where", "function"]
+    sums = pd.concat(parts, ignore_index=True).groupby([*keys, "process"])["ns"].sum().groupby(keys).max()
+    return [int(sums.get((row.where, row.function), 0)) for row in lines.itertuples()]
 
 
 def _sum_parts(pieces: pd.DataFrame, places: Places, waited: float) -> pd.DataFrame:

@@ -224,6 +224,7 @@ def _wait_tables(waits: pd.DataFrame, calls: pd.DataFrame) -> list[Table]:
                 Column("function", "function", "code"),
                 Column("wait_ns", "waits", "ms"),
                 Column("share", "of the waiting", "share", bar=True),
+                Column("ceiling_ns", "could save up to", "ms", absent="n/a"),
                 Column("below", "in", "prose"),
                 Column("do", "what to do", "prose", absent="n/a"),
             ),

@@ -322,6 +322,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("copies_ns", "int64", "part in which the GPU only copies from or to the host"),
         Column("between_ns", "int64", "part in which the next operation was launched and had not started"),
         Column("gpu", "int64", "GPU that waits for it twice as long as the others; -1 if there is none", True, -1),
+        Column("cpu_ns", "int64", "time of the CPU in the line in a step with samples; -1 if not known", True, -1),
     ),
     "sync_calls": (
         _RUN_ID,

@@ -82,6 +82,7 @@ HEADINGS = {
     "data_ns": "before data",
     "fits_limit": "fits limit",
     "wait_ns": "waits",
+    "cpu_ns": "CPU there",
     "copy_ns": "copying",
     "flop_per_s": "FLOP/s",
     "sync_ns": "in sync",

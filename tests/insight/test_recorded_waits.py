@@ -130,8 +130,16 @@ def test_times_are_scaled_to_the_waiting_of_a_step_without_a_profiler(recording)
     assert "2.00 ms: 1 worker, pageable memory" in " ".join(describe_recorded_waits(recording.waits, scalars, limit))
 
 
+def test_a_line_could_save_its_time_on_the_cpu_and_no_more_than_all_waiting():
+    """Its own waiting is too little: without the line the CPU is ahead, and the GPU waits less elsewhere."""
+    rows = pd.DataFrame({"share": [0.2, 0.5, 0.3], "cpu_ns": [3 * MS, 1 * MS, -1], "copies_ns": [0, 0, 0]})
+    scaled = scale_waits(rows, StepLimit({CPU: 2.0 * MS}))
+    assert scaled["wait_ns"].tolist() == pytest.approx([0.4 * MS, MS, 0.6 * MS])
+    assert scaled["ceiling_ns"].tolist() == pytest.approx([2 * MS, MS, float("nan")], nan_ok=True)
+
+
 def test_copies_that_nothing_hides_count_as_waiting_of_a_step():
-    rows = pd.DataFrame({"share": [1.0], "copies_ns": [6 * MS]})
+    rows = pd.DataFrame({"share": [1.0], "cpu_ns": [9 * MS], "copies_ns": [6 * MS]})
     assert scale_waits(rows, StepLimit({CPU: 2.0 * MS, "memory": 7.0 * MS}))["wait_ns"].tolist() == [8 * MS]
 
 
