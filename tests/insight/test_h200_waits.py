@@ -1,9 +1,9 @@
 """Scripts measured on an H200 (28 November 2026): lines that make its GPU wait, against what the waits cost.
 
-`copy` and `item` have one planted wait each. What it costs is the unprofiled step of the same process less a step
-without the wait, which the GPU limits. The timeline of `item` is rebuilt from its recording, and its samples from the
-phases. Of
-nanoGPT, unmodified, `get_batch` was moved out of the step by hand, by turns in one process.
+`copy`, `item` and `log` have one planted wait each. What it costs is the unprofiled step of the same process less a
+step without the wait, which the GPU limits. The timelines of `item` and `log` are rebuilt from their recordings, their
+synchronisations from the copies to the CPU, and their samples from the phases: no capture of them was kept. Of nanoGPT,
+unmodified, `get_batch` was moved out of the step by hand, by turns in one process.
 """
 
 import json
@@ -62,7 +62,11 @@ def measure(tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("name", "line", "without_ms", "do"),
-    [("copy", "p_copy.py:23", 9.08, "pin the memory"), ("item", "p_item.py:32", 40.73, "keep the value on the GPU")],
+    [
+        ("copy", "p_copy.py:23", 9.08, "pin the memory"),
+        ("item", "p_item.py:32", 40.73, "keep the value on the GPU"),
+        ("log", "p_log.py:29", 8.84, "move it out of the step"),
+    ],
 )
 def test_the_planted_line_is_first_with_four_fifths_of_its_wait(name, line, without_ms, do, measure):
     measured = measure(name)
