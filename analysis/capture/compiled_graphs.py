@@ -78,14 +78,16 @@ def name_inside(operations: pd.DataFrame, graphs: Sequence[Graph]) -> np.ndarray
     if not graphs or not compiled.any():
         return module
     place = ["process", "thread", "phase", "module"]
-    keys = operations[place].astype(str).agg("\0".join, axis=1).to_numpy()
+    regions = {path: find_region(str(path)) for path in set(module)}
+    keys = operations[place].assign(module=operations["module"].map(regions))
+    keys = keys.astype(str).agg("\0".join, axis=1).to_numpy()
     for rows in np.split(np.arange(len(keys)), np.flatnonzero(keys[1:] != keys[:-1]) + 1):
         if not len(rows) or not compiled[rows[0]]:
             continue
         first = operations.iloc[rows[0]]
         is_backward = str(first["phase"]) == vocabulary.BACKWARD
         fitting = [graph for graph in graphs if graph.process == first["process"] and graph.is_backward == is_backward]
-        region = _COMPILED.sub("", str(first["module"]))
+        region = _COMPILED.sub("", regions[first["module"]])
         kernels = operations["kernel_name"].iloc[rows].astype(str).tolist()
         runs = link_graphs(kernels, fitting)
         times = Counter(id(run.graph) for run in runs)
@@ -99,6 +101,18 @@ def name_inside(operations: pd.DataFrame, graphs: Sequence[Graph]) -> np.ndarray
 def is_compiled(module: str) -> bool:
     """Return whether torch.compile runs a module as a whole, by its path."""
     return _COMPILED.search(module) is not None
+
+
+def find_region(module: str) -> str:
+    """Return the path without the ranges of a library that a compiled module calls, as CUB's around a sort."""
+    while is_compiled(module) and is_of_library(module.rpartition("/")[2]):
+        module = module.rpartition("/")[0]
+    return module
+
+
+def is_of_library(name: str) -> bool:
+    """Return whether a range is of a library in C++, by its name."""
+    return "::" in name
 
 
 class GraphRun(NamedTuple):

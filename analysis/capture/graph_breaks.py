@@ -39,6 +39,7 @@ def find_breaks(capture: Capture, attribution: Attribution) -> list[Break]:
         return []
     place = attribution.kernels[["thread", "launch_ns", "step", "phase", "module", "range_id"]]
     rows = place.assign(**{name: capture.kernels[name] for name in ("process", "start_ns", "end_ns", "kernel_name")})
+    rows["range_id"] = _leave_libraries(rows["range_id"].to_numpy(), attribution.ranges)
     rows = rows[rows["phase"] == vocabulary.FORWARD].sort_values(["launch_ns", "start_ns"], kind="stable")
     breaks: list[Break] = []
     measured = [group for _, group in rows[rows["step"] >= 0].groupby([*_PLACE, "step"], sort=True)]
@@ -53,10 +54,20 @@ def find_breaks(capture: Capture, attribution: Attribution) -> list[Break]:
     return breaks
 
 
+def _leave_libraries(range_id: np.ndarray, ranges: pd.DataFrame) -> np.ndarray:
+    """Return the innermost range of each kernel that is not of a library, as CUB's around a sort; -1 for none."""
+    of_library = ranges["name"].astype(str).map(compiled_graphs.is_of_library).to_numpy(bool)
+    innermost, parents = range_id.copy(), ranges["parent_id"].to_numpy()
+    while (inside := (innermost >= 0) & of_library[innermost]).any():
+        innermost[inside] = parents[innermost[inside]]
+    return innermost
+
+
 def _find_places(sequence: pd.DataFrame, graphs: list[compiled_graphs.Graph]) -> list[tuple[int, int, str]]:
     """Return for each break the places of the last kernel of a graph and of the first of the next, and the region."""
     places = []
-    region, call = sequence["module"].astype(str).to_numpy(dtype=object), sequence["range_id"].to_numpy()
+    region = sequence["module"].astype(str).map(compiled_graphs.find_region).to_numpy(dtype=object)
+    call = sequence["range_id"].to_numpy()
     names = sequence["kernel_name"].astype(str).tolist()
     process = int(sequence["process"].iloc[0])
     fitting = [graph for graph in graphs if graph.process == process and not graph.is_backward]

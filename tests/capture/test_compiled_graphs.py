@@ -142,6 +142,16 @@ def test_without_its_graph_a_kernel_stays_with_the_compiled_module(graph):
     assert name(graph, [NORM.kernel]) == ["GPT (compiled)"]
 
 
+def test_the_range_of_a_library_is_of_the_call_around_it():
+    """CUB opens a range around a sort, which deterministic algorithms need: it is no module, and divides no graph."""
+    region = "GPT (compiled)"
+    graph = Graph(1, False, "GPT", (NORM, Launch("aten.index_put_", ("tokens",)), JOINED))
+    kernels, within = [NORM.kernel, "fill", "sort", "index", JOINED.kernel], f"{region}/cub::DeviceRadixSort"
+    inside = name(graph, kernels, [region, region, within, region, region])
+    assert inside == ["GPT/blocks.0/norm", *["GPT/tokens"] * 3, "GPT/blocks.0/(fused: norm_2)"]
+    assert name(graph, kernels[2:3], [within]) == [within]
+
+
 def test_a_kernel_of_an_eager_module_keeps_it():
     assert name(Graph(1, False, "GPT", (NORM,)), [NORM.kernel], "GPT/norm") == ["GPT/norm"]
 

@@ -20,7 +20,9 @@ def write_step(export, at, kernels, late_ns):
         export.launch(at + 10 + 2 * place, start=start, end=start + 20, name=name)
 
 
-def make_capture(tmp_path, followed=(FIRST, FIRST, "print", SECOND), measured=(FIRST, FIRST, "print", SECOND)):
+def make_capture(
+    tmp_path, followed=(FIRST, FIRST, "print", SECOND), measured=(FIRST, FIRST, "print", SECOND), library=""
+):
     export = Export()
     for step, late_ns in enumerate((0, 500)):
         export.span("step", 1000 * step, 1000 * step + 990)
@@ -29,6 +31,8 @@ def make_capture(tmp_path, followed=(FIRST, FIRST, "print", SECOND), measured=(F
     export.span("modules:step", 3000, 4990)
     export.push("modules:forward", 3005, 3200)
     export.push("GPT (compiled)", 3008, 3190)
+    if library:
+        export.push(library, 3009, 3011)  # around the first kernel
     write_step(export, 3000, followed, 0)
     for number, (name, launches) in enumerate(GRAPHS):
         export.push(name, 4000 + 100 * number, 4090 + 100 * number)
@@ -46,6 +50,11 @@ def test_a_break_has_the_idle_time_and_the_kernels_between_its_graphs(tmp_path):
     findings = summarise(capture).sections["findings"].set_index("kind")
     assert findings.loc["graph_breaks", ["time_ns", "count"]].tolist() == [500, 2]
     assert any("2 breaks" in line for line in describe_findings(findings.reset_index()))
+
+
+def test_the_range_of_a_library_divides_no_graph(tmp_path):
+    capture = make_capture(tmp_path, library="cub::DeviceRadixSort")
+    assert [found.region for found in find_breaks(capture, attribute(capture))] == ["GPT (compiled)"] * 2
 
 
 def test_notes_of_graphs_are_no_ranges_of_the_script(tmp_path):
