@@ -8,7 +8,7 @@ order differ, nothing of that graph is linked, and the kernel stays with the com
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ from profiler_job.analysis.reference.kernel_families import find_family
 from profiler_job.jobs.contract import ranges as vocabulary
 
 _GENERATED = "triton_"
+_OF_INDUCTOR = re.compile(r"triton_[a-z]{3}_fused")
 _LISTED = re.compile(r"\.\d+(?=/|$)")
 _COMPILED = re.compile(rf"(?:^|/| ){re.escape(vocabulary.COMPILED.strip())}")
 _GEMM, _ATTENTION, _SUM, _FILL = "gemm", "attention", "reduce", "fill"
@@ -156,13 +157,18 @@ def _align(launches: Sequence[Launch], kernels: Sequence[str], start: int, gener
             at += 1
             continue
         until = next((i for i in range(at, end) if launches[i].is_generated), end)
-        stop = next((i for i in range(place, len(kernels)) if kernels[i] in generated), len(kernels))
+        stop = next((i for i in range(place, len(kernels)) if is_generated(kernels[i], generated)), len(kernels))
         shared = _share_out(launches[at:until], kernels[place:stop])
         if shared is None:
             return None
         owners += shared
         at = until
     return owners
+
+
+def is_generated(kernel: str, known: Container[str] = ()) -> bool:
+    """Return whether Inductor made a kernel, of a graph that is known or of another."""
+    return kernel in known or _OF_INDUCTOR.match(kernel) is not None
 
 
 def _share_out(calls: Sequence[Launch], kernels: Sequence[str]) -> list[Launch] | None:

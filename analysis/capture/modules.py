@@ -5,7 +5,8 @@ in each phase, thread by thread, an operation of a measured step is linked to th
 provided that all operations there are the same, in the same order. The same is: the same kernel with the same grid. If
 no followed step has that, names are compared without grids, since keys and values grow with each token that a model
 generates; and then the families of kernels, since a library has other kernels for other sizes. If they differ too, no
-operation of that phase is linked.
+operation of that phase is linked, unless torch.compile made another graph for that step, as for another size: then the
+launches of that graph say the modules (see `compiled_graphs`).
 """
 
 from typing import Any, NamedTuple
@@ -46,6 +47,13 @@ _SAME = {
 """What makes two operations the same, the strictest first."""
 
 
+class _Graphs(NamedTuple):
+    """The graphs of torch.compile in a capture, and by process, thread and phase the paths of the compiled modules."""
+
+    graphs: list[compiled_graphs.Graph]
+    regions: dict[tuple[Any, ...], set[str]]
+
+
 class ModuleLinks(NamedTuple):
     """Modules of the kernels and memops of a capture, in their order: module, module_by. problems: process, thread,
     phase, step and reason of each sequence that could not be linked."""
@@ -59,6 +67,7 @@ def link_modules(capture: Capture, attribution: Attribution) -> ModuleLinks:
     """Link each operation to a module: the module of the operation at its place in a followed step, or else of its
     range."""
     followed = find_followed_steps(attribution.ranges)
+    graphs = compiled_graphs.read_graphs(attribution.ranges) if len(followed) else []
     operators = _list_operators(attribution.ranges) if len(followed) else []
     problems: list[dict[str, Any]] = []
     linked: dict[str, pd.DataFrame] = {}
@@ -72,11 +81,12 @@ def link_modules(capture: Capture, attribution: Attribution) -> ModuleLinks:
             named = [column for column in same[0] if column in operations]
             placed = place[["thread", "launch_ns", "step", "phase"]].assign(module=module)
             placed[["process", "start_ns", *named]] = operations[["process", "start_ns", *named]]
+            regions: dict[tuple[Any, ...], set[str]] = {}
             if kind == "kernels":
-                families = {name: find_family(str(name)) for name in placed["kernel_name"].unique()}
-                placed[_FAMILY] = placed["kernel_name"].map(families).astype(str)
-                _look_inside(placed, followed, compiled_graphs.read_graphs(attribution.ranges))
-            problems += _link_sequences(placed, followed, [named, *same[1:]], module, by)
+                kinds = {name: _find_kind(str(name)) for name in placed["kernel_name"].unique()}
+                placed[_FAMILY] = placed["kernel_name"].map(kinds).astype(str)
+                regions = _look_inside(placed, followed, graphs)
+            problems += _link_sequences(placed, followed, [named, *same[1:]], _Graphs(graphs, regions), module, by)
         linked[kind] = pd.DataFrame(
             {"module": pd.Categorical(module), "module_by": pd.Categorical(by, list(MODULE_BY))}, index=place.index
         )
@@ -88,16 +98,29 @@ def _list_operators(ranges: pd.DataFrame) -> list[str]:
     return ranges.loc[ranges["is_operation"].to_numpy(bool), "plain_name"].astype(str).unique().tolist()
 
 
-def _look_inside(kernels: pd.DataFrame, followed: pd.DataFrame, graphs: list[compiled_graphs.Graph]) -> None:
-    """Give the kernels of compiled modules in followed steps the modules inside, in place."""
+def _find_kind(kernel: str) -> str:
+    """Return the family of a kernel; for one that torch.compile made its name, since the same code has the same."""
+    return kernel if compiled_graphs.is_generated(kernel) else find_family(kernel)
+
+
+def _look_inside(
+    kernels: pd.DataFrame, followed: pd.DataFrame, graphs: list[compiled_graphs.Graph]
+) -> dict[tuple[Any, ...], set[str]]:
+    """Give the kernels of compiled modules in followed steps the modules inside, in place. Returns the paths of the
+    compiled modules by process, thread and phase."""
+    regions: dict[tuple[Any, ...], set[str]] = {}
     if not graphs:
-        return
+        return regions
     inside = np.zeros(len(kernels), bool)
     for process, start, end in followed.itertuples(index=False):
         launch_ns = kernels["launch_ns"]
         inside |= ((kernels["process"] == process) & (launch_ns >= start) & (launch_ns < end)).to_numpy()
     rows = kernels[inside].sort_values(["process", "thread", "launch_ns", "start_ns"], kind="stable")
+    for (*place, path), _ in rows.groupby([*_PLACE, "module"], observed=True):
+        if compiled_graphs.is_compiled(path):
+            regions.setdefault(tuple(place), set()).add(compiled_graphs.find_region(path))
     kernels.loc[rows.index, "module"] = compiled_graphs.name_inside(rows, graphs)
+    return regions
 
 
 def is_followed(ranges: pd.DataFrame) -> np.ndarray:
@@ -114,7 +137,12 @@ def find_followed_steps(ranges: pd.DataFrame) -> pd.DataFrame:
 
 
 def _link_sequences(
-    operations: pd.DataFrame, followed: pd.DataFrame, same: list[list[str]], module: np.ndarray, by: np.ndarray
+    operations: pd.DataFrame,
+    followed: pd.DataFrame,
+    same: list[list[str]],
+    graphs: _Graphs,
+    module: np.ndarray,
+    by: np.ndarray,
 ) -> list[dict[str, Any]]:
     """Fill `module` and `by` in place if a followed step gives another module, or the only one: a range inside backward
     may belong to a library. Returns what could not be linked, and why."""
@@ -130,13 +158,32 @@ def _link_sequences(
         reason = "no followed step has this phase"
         for columns, other in ((columns, other) for columns in same for other in known.get(tuple(place), [])):
             if not (reason := _describe_difference(sequence, other, columns)):
-                row, names = sequence["row"].to_numpy(), other["module"].to_numpy()
-                fill = (names != "") & (names != module[row])
-                module[row[fill]], by[row[fill]] = names[fill], LINKED
+                _fill(sequence["row"].to_numpy(), other["module"].to_numpy(), module, by)
                 break
+        regions = graphs.regions.get(tuple(place), set())
+        if reason and len(regions) == 1:
+            names = _name_by_graphs(sequence, next(iter(regions)), graphs.graphs)
+            _fill(sequence["row"].to_numpy(), names, module, by)
         if reason and place[-1] in _WITH_MODULES and (by[sequence["row"]] == UNKNOWN).any():
             problems.append(dict(zip(_PLACE, place)) | {"step": step, "reason": reason})
     return problems
+
+
+def _fill(row: np.ndarray, names: np.ndarray, module: np.ndarray, by: np.ndarray) -> None:
+    fill = (names != "") & (names != module[row])
+    module[row[fill]], by[row[fill]] = names[fill], LINKED
+
+
+def _name_by_graphs(sequence: pd.DataFrame, region: str, graphs: list[compiled_graphs.Graph]) -> np.ndarray:
+    """Return the modules of a step's kernels in the graphs that made them; none if there is a kernel that torch.compile
+    made for no graph that is known."""
+    named = compiled_graphs.name_inside(sequence.assign(module=region), graphs)
+    outside = np.array([compiled_graphs.is_compiled(path) for path in named], bool)
+    generated = sequence["kernel_name"].astype(str).map(compiled_graphs.is_generated).to_numpy(bool)
+    named[outside] = ""
+    if outside[generated].any() or not generated.any():
+        return np.full(len(named), "", object)
+    return _name_modules(sequence.assign(module=named), "kernel_name")
 
 
 def _name_modules(sequence: pd.DataFrame, name: str) -> np.ndarray:

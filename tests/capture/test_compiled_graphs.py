@@ -59,6 +59,7 @@ def test_attention_has_several_kernels():
         [NORM.kernel, GEMM, GEMM_2],  # cut off
         [JOINED.kernel, GEMM, GEMM_2, NORM.kernel],  # another order
         [GEMM, GEMM_2],
+        [NORM.kernel, GEMM, GEMM_2, "triton_poi_fused_9", JOINED.kernel],  # one of a graph that is not known
     ],
 )
 def test_kernels_that_do_not_fit_are_not_linked(kernels):

@@ -14,8 +14,9 @@ GEMM = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x256x8_stage3_ffma_execu
 ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int)"
 
 
-def link(measured: list[tuple[str, int]], followed: list[tuple[str, int, str]]):
-    """Link the kernels (name, grid) of one step, at 0, to those (with modules) of a followed one, at 1000."""
+def link(measured: list[tuple[str, int]], followed: list[tuple[str, int, str]], graphs: list[list[str]] = ()):
+    """Link the kernels (name, grid) of one step, at 0, to those (with modules) of a followed one, at 1000. graphs: of
+    torch.compile, the launches of each with modules."""
     rows = [(0, name, grid, "") for name, grid in measured] + [
         (1000, name, grid, path) for name, grid, path in followed
     ]
@@ -29,7 +30,11 @@ def link(measured: list[tuple[str, int]], followed: list[tuple[str, int, str]]):
     )
     place = pd.DataFrame({"thread": 1, "launch_ns": start, "step": [0 if row[0] == 0 else -1 for row in rows]})
     place = place.assign(phase=ranges.DECODE, module=[row[3] for row in rows])
-    steps = pd.DataFrame({"name": [ranges.FOLLOWED_STEP], "process": 1, "start_ns": 1000, "end_ns": 2000})
+    noted = [(ranges.FOLLOWED_STEP, -1)]
+    for number, launches in enumerate(graphs):
+        noted += [(f"{ranges.GRAPH}{number} forward GPT", 0), *((launch, len(noted)) for launch in launches)]
+    steps = pd.DataFrame(noted, columns=["name", "parent_id"])
+    steps = steps.assign(process=1, start_ns=range(1000, 1000 + len(steps)), end_ns=2000)
     steps = steps.assign(plain_name=steps["name"], is_operation=False)
     attribution = SimpleNamespace(kernels=place, memops=place.head(0), ranges=steps)
     links = link_modules(capture, attribution)
@@ -50,4 +55,28 @@ def test_a_step_with_longer_keys_has_the_modules_of_the_followed_one(name):
 )
 def test_other_kernels_are_not_linked(followed):
     kernels, problems = link([(CAT, 8), (GEMM, 3)], followed)
+    assert set(kernels["module"]) == {""} and len(problems) == 1
+
+
+NORM, JOINED = "triton_per_fused_native_layer_norm_0", "triton_red_fused_add_1"
+COMPILED = [[f"{NORM}|norm=100", "extern_kernels.mm|head=100"], [f"{JOINED}|norm=100", "extern_kernels.mm|head=100"]]
+FOLLOWED = [(NORM, 1, "GPT (compiled)"), (GEMM, 3, "GPT (compiled)")]
+
+
+def test_a_step_that_ran_another_graph_has_the_modules_of_that_graph():
+    """As with dynamic shapes: another size may have a graph of its own."""
+    kernels, problems = link([(JOINED, 9), (GEMM, 3)], FOLLOWED, COMPILED)
+    assert kernels["module"].tolist() == ["GPT/norm", "GPT/head"]
+    assert set(kernels["module_by"]) == {LINKED} and problems.empty
+
+
+def test_a_step_that_ran_a_graph_that_is_not_known_is_not_linked():
+    """Not to another graph with the same families of kernels either."""
+    kernels, problems = link([(JOINED, 9), (GEMM, 3)], FOLLOWED, COMPILED[:1])
+    assert set(kernels["module"]) == {""}
+    assert problems["reason"].tolist() == [f"operation 1 differs: {JOINED} here, {NORM} there"]
+
+
+def test_a_step_that_ran_one_graph_that_is_known_and_one_that_is_not_is_not_linked():
+    kernels, problems = link([(JOINED, 9), (GEMM, 3), ("triton_poi_fused_2", 1)], FOLLOWED, COMPILED)
     assert set(kernels["module"]) == {""} and len(problems) == 1
