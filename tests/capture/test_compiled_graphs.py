@@ -167,15 +167,18 @@ def test_graphs_are_read_from_ranges():
 
 
 DATA = Path(__file__).parents[1] / "data"
-FIRST, SECOND = (
-    json.loads(gzip.decompress((DATA / f"compiled_{name}h200.json.gz").read_bytes())) for name in ("", "scripts_")
+FIRST, SECOND, THIRD = (
+    json.loads(gzip.decompress((DATA / f"compiled_{name}h200.json.gz").read_bytes()))
+    for name in ("", "scripts_", "turns_")
 )
-RECORDED = {f"first {name}": recorded for name, recorded in FIRST.items()} | SECOND
+RECORDED = {f"first {name}": recorded for name, recorded in FIRST.items()} | SECOND | THIRD
 """The last followed step of compiled scripts on an H200 (torch 2.11, BF16), four layers each. First: a GPT compiled as
 a whole (sdpa), block by block, and with CUDA graphs, and Hugging Face's GPT-2. Then: nanochat's GPT, HF Llama and GPT-2
 (default, reduce-overhead, block by block), training steps of a sweep, and GPTs of three layers: with graph breaks in
-each block, of dynamic shapes, with flex attention, and with a Triton kernel of its own. Kernels are name, module, phase
-and ns."""
+each block, of dynamic shapes, with flex attention, and with a Triton kernel of its own. Then: a GPT with deterministic
+algorithms, llm.c's GPT-2 of twelve layers, a GPT of twelve layers and a Llama of eight, both under nsys and under
+torch.profiler, and of dynamic shapes a measured step that ran another graph in backward than the followed ones. Kernels
+are name, module, phase and ns."""
 OF_GPT2 = (["c_attn", "c_proj", "c_fc"], 16, "lm_head")
 OF_LLAMA = ([f"{name}_proj" for name in ("q", "k", "v", "o", "gate", "up", "down")], 28, "lm_head")
 LINEAR = {
@@ -184,9 +187,14 @@ LINEAR = {
     "llama": OF_LLAMA,
     "gpt2": OF_GPT2,
     "dynamic": (["qkv", "proj", "0", "2"], 12, "head"),
+    "llmc": (["c_attn", "c_proj", "c_fc"], 48, "lm_head"),
+    "gpt-12": (["qkv", "proj", "fc", "out"], 48, "head"),
+    "llama-8": (OF_LLAMA[0], 56, "lm_head"),
 }
 """By script: the last names of linear modules in blocks, how many there are, and the name of the last."""
 ALIKE = {"first regional": "first sdpa", "first graphs": "first sdpa", "flex": "dynamic", "triton": "dynamic"}
+ALIKE |= {"det": "first sdpa", "dynamic-other": "first sdpa"}
+ALIKE |= {f"{name}-traced": name for name in ("gpt-12", "llama-8")}
 ALIKE |= {f"{name}-{how}": name for name in ("llama", "gpt2") for how in ("reduce", "regional")}
 
 
@@ -236,9 +244,19 @@ def test_each_linear_module_of_a_compiled_model_has_the_matmuls_of_its_architect
 @pytest.mark.parametrize(("phase", "num"), [("forward", 1), ("backward", 2)])
 @pytest.mark.parametrize("name", ["sweep-fp32", "sweep-bf16"])
 def test_modules_of_a_compiled_sweep_have_the_matmuls_of_an_eager_run(name, phase, num):
+    """The reference model has three projections in qkv_proj, and three matmuls in ffn."""
     blocks = {f"block_{number}/{part}": 3 * num for number in range(4) for part in ("attention/qkv_proj", "ffn")}
     blocks |= {f"block_{number}/attention/o_proj": num for number in range(4)}
     assert count_matmuls(name, phase).to_dict() == blocks | {"lm_head": num}
+
+
+@pytest.mark.parametrize("name", ["gpt-12", "llama-8"])
+def test_both_collectors_give_each_kernel_the_same_module(name):
+    (rows, modules), (traced_rows, traced) = link_recorded(name), link_recorded(f"{name}-traced")
+    regions = rows["module"].str.contains("compiled"), traced_rows["module"].str.contains("compiled")
+    for phase in ("forward", "backward"):
+        inside = modules[regions[0] & (rows["phase"] == phase)].tolist()
+        assert inside == traced[regions[1] & (traced_rows["phase"] == phase)].tolist() and len(inside) > 100
 
 
 def test_blocks_that_break_share_their_graphs():
