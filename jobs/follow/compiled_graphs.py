@@ -12,10 +12,15 @@ graph is left out, and the script goes on.
 Needs torch, and is imported inside the script (see `sitecustomize`).
 """
 
+import inspect
+import itertools
 import math
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
+from types import CodeType
 from typing import Any, NamedTuple
 
 import torch
@@ -27,6 +32,9 @@ GRAPH = "modules:graph "
 """Prefix of the range of a graph: its number, its pass, and the path of the module that it was compiled for."""
 GENERATED = ("triton_", "cpp_")
 """How the names of kernels begin that Inductor makes."""
+NORMAL, BASIC = 1, 2
+"""Levels at which Inductor notes which nodes each launch computes. At the first, nodes of a graph of compiled autograd
+keep more of what they were made from, so that its kernels have other names."""
 SMALLEST_SHARE = 10
 """Percent of the bytes of a launch: modules with less are left out."""
 
@@ -80,10 +88,17 @@ class CompiledGraphs:
                 from torch._inductor.codegen.triton import TritonKernel
 
                 wrap(TritonKernel, "call_kernel", note_parts)
-            config.trace.provenance_tracking_level = max(1, int(config.trace.provenance_tracking_level))
+            level = int(config.trace.provenance_tracking_level)
+            config.trace.provenance_tracking_level = level or (BASIC if has_compiled_autograd() else NORMAL)
             config.fx_graph_cache = config.fx_graph_remote_cache = False
             functorch.enable_autograd_cache = False
             wrap(GraphLowering, "compile_to_module", self.note)
+        with suppress(Exception):
+            leave_alone()
+        with suppress(Exception):
+            from torch._dynamo.compiled_autograd import AutogradCompilerInstance
+
+            wrap(AutogradCompilerInstance, "__init__", compile_plain_calls)
 
     def note(self, called: Callable[..., Any], lowering: Any, *args: Any, **options: Any) -> Any:
         """Compile a graph, as `called` does, and note its launches."""
@@ -95,8 +110,8 @@ class CompiledGraphs:
         return module
 
     def list_facts(self) -> dict[str, Any]:
-        """Return what is known: the number of graphs, those compiled in measured steps, and by reason how often a graph
-        broke."""
+        """Return what is known: the number of graphs, those compiled in measured steps, whether backward is compiled
+        autograd's, and by reason how often a graph broke."""
         breaks: dict[str, int] = {}
         if self.is_on:
             with suppress(Exception):
@@ -106,6 +121,7 @@ class CompiledGraphs:
         return {
             "graphs": len(self.graphs) if self.is_on else None,
             "late_graphs": self.num_late,
+            "compiled_autograd": has_compiled_autograd(),
             "graph_breaks": breaks,
         }
 
@@ -124,6 +140,54 @@ class CompiledGraphs:
                 push("|".join([launch.kernel, *list_shares(launch.shares, rename)]))
                 pop()
             pop()
+
+
+def has_compiled_autograd() -> bool:
+    """Return whether the script has asked for compiled autograd."""
+    module = sys.modules.get("torch._dynamo.config")
+    return bool(getattr(module, "compiled_autograd", False))
+
+
+def compile_plain_calls(
+    called: Callable[..., Any], instance: Any, compiler: Callable[[Any], Any], *args: Any, **options: Any
+) -> None:
+    """Have compiled autograd compile its graphs as they are: a wrapper around the calls of modules would be a part of
+    what is compiled, and kernels would have other names."""
+
+    plain = torch.nn.Module._wrapped_call_impl
+
+    def compile_plain(graph: Any) -> Any:
+        if isinstance(graph, torch.nn.Module):
+            type(graph).__call__ = plain  # type: ignore[method-assign]
+        compiled = compiler(graph)
+        return partial(plain, compiled) if isinstance(compiled, torch.nn.Module) else compiled
+
+    called(instance, compile_plain, *args, **options)
+
+
+def leave_alone() -> None:
+    """Have Dynamo run the functions of this package as they are, as around a backward pass in a compiled function: it
+    would compile them, and again when what they count has changed. Those that it goes through, since a module or a
+    change calls them in what it compiles, ask whether it is compiling."""
+    from torch._dynamo.eval_frame import skip_code
+
+    for name, module in list(sys.modules.items()):
+        if name.rpartition(".")[0] == __package__ and (path := getattr(module, "__file__", None)):
+            for code in find_codes(module, path):
+                if "is_compiling" not in code.co_names:
+                    skip_code(code)
+
+
+def find_codes(module: Any, path: str) -> Iterator[CodeType]:
+    """Yield the code of the functions of a module, of those inside them, and of the methods of its classes."""
+    members = [getattr(value, "__dict__", {}).values() for value in vars(module).values() if isinstance(value, type)]
+    values = [*vars(module).values(), *itertools.chain(*members)]
+    codes = [value.__code__ for value in map(inspect.unwrap, filter(callable, values)) if inspect.isfunction(value)]
+    while codes:
+        code = codes.pop()
+        if code.co_filename == path:
+            yield code
+            codes += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
 
 
 def read_graph(lowering: Any, module: Any) -> Graph:

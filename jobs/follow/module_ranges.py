@@ -10,10 +10,11 @@ for 1,300 nodes), so these steps show which module launches a kernel, and other 
 Needs torch, `fsdp.py` and nothing else of this program: it is loaded into other people's scripts.
 """
 
+import sys
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -35,6 +36,7 @@ RECOMPUTED = "(recomputed)"
 COMPILED = " (compiled)"
 FSDP = "(FSDP)"
 ALL_PARAMETERS = "(all parameters)"
+COMPILED_AUTOGRAD = "(compiled autograd)"
 
 
 class ModuleRanges:
@@ -180,12 +182,15 @@ class ModuleRanges:
         """Have the backward pass from `roots` (tensors) open the range of each node's module, while the context is
         open."""
         handles = []
+        is_whole = is_compiling_backward()
         for node, label in self._labelled(roots):
+            if is_whole:  # it would make hooks a part of the graph, and compile again in each step
+                continue
             handles.append(node.register_prehook(partial(self._open_node, label)))
             handles.append(node.register_hook(self._close_node))
         self._in_backward += 1
         try:
-            with follow_units(self._call_of_unit):
+            with follow_units(self._call_of_unit), self._opened_if(is_whole, f"{BACKWARD}{COMPILED_AUTOGRAD}"):
                 yield
         finally:
             self._in_backward -= 1
@@ -250,6 +255,9 @@ class ModuleRanges:
         calls what torch.compile made, which would not run in a dispatch mode: all has the range ALL_PARAMETERS."""
         return self.opened(f"{OPTIMIZER}{ALL_PARAMETERS}") if is_compiled else ParameterRanges(self, groups)
 
+    def _opened_if(self, is_open: bool, name: str) -> AbstractContextManager[Any]:
+        return self.opened(name) if is_open else nullcontext()
+
     @contextmanager
     def opened(self, name: str) -> Iterator[None]:
         self.push(name)
@@ -312,6 +320,12 @@ def find_common_path(paths: Iterable[str]) -> str:
 def is_leaf(node: Any) -> bool:
     """Return whether a node of the graph adds to the gradient of a parameter, its `variable`."""
     return type(node).__name__ == "AccumulateGrad"
+
+
+def is_compiling_backward() -> bool:
+    """Return whether compiled autograd runs a backward pass now as one graph."""
+    module = sys.modules.get("torch._dynamo.compiled_autograd")
+    return bool(getattr(module, "compiled_autograd_enabled", False))
 
 
 def is_compiled(module: nn.Module) -> bool:

@@ -269,6 +269,11 @@ def test_graphs_of_dynamic_shapes_have_modules(tmp_path):
     assert all("|" in name for name in backward)
 
 
+SEE_KERNELS = """
+import pathlib, re, sys
+texts = [path.read_text() for path in pathlib.Path(sys.argv[1]).rglob("*.py")]
+kernels = sorted(name for text in texts for name in re.findall(r"^(cpp_\\w+) = ", text, re.MULTILINE))
+"""
 COMPILED_BACKWARD = """
 torch._dynamo.config.compiled_autograd = True
 
@@ -281,11 +286,18 @@ def called(x):
 
 
 @pytest.mark.nightly
-def test_compiled_autograd_loses_modules_in_backward_and_gives_none_that_is_wrong(tmp_path):
+def test_compiled_autograd_has_no_modules_in_backward_and_is_compiled_once(tmp_path):
+    """To follow it makes no graph and breaks none: functions of this program are no part of what is compiled. Its
+    kernels have the names that they have without."""
     source = COMPILED_BACKWARD + TRAIN.replace("called(x).square().mean()", "called(x)").replace(
         "loss.backward()", "pass"
     )
-    log, _, _ = run(tmp_path, source)
+    source = source.replace("print(", SEE_KERNELS + "print(").replace("list_facts()]", "list_facts(), kernels]")
+    log, losses, facts, kernels = run(tmp_path / "followed", source)
     forward = {name.partition("|")[2] for *_, launches in list_graphs(log) for name in launches}
     assert {f"blocks.{block}/mlp/{part}=100" for block in (0, 1) for part in (0, 2)} <= forward
     assert not any(name.startswith("modules:graph") and " backward " in name for name in log)
+    assert "modules:backward/(compiled autograd)" in log and "modules:backward/(gradient accumulation)" not in log
+    assert facts["late_graphs"] == 0 and list(facts["graph_breaks"]) == ["Unsupported Tensor.backward() call"]
+    _, without, _, kernels_without = run(tmp_path / "without", source, is_followed=False)
+    assert losses == without[: len(losses)] and kernels == kernels_without

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -68,6 +69,13 @@ def test_forward_has_the_names_of_the_modules_with_lists_beside_their_number(log
     forward = [name.removeprefix("modules:forward/") for name in log.names() if name.startswith("modules:forward/")]
     blocks = [f"Model/layers.{i}{part}" for i in (0, 1) for part in ("", "/up", "/down")]
     assert forward == ["Model", *blocks, "Model/head"]
+
+
+def test_a_backward_pass_of_compiled_autograd_has_one_range_and_no_hooks(log, ranges, monkeypatch):
+    """Hooks would be a part of the graph, which would be compiled again in each step."""
+    monkeypatch.setitem(sys.modules, "torch._dynamo.compiled_autograd", SimpleNamespace(compiled_autograd_enabled=True))
+    train(ranges, Model())
+    assert set(log.backward()) == {module_ranges.COMPILED_AUTOGRAD}
 
 
 def test_each_node_of_backward_is_of_the_module_that_made_it(log, ranges):
@@ -286,7 +294,7 @@ def test_names_are_those_that_the_analysis_looks_for():
     assert {module_ranges.BACKWARD, module_ranges.OPTIMIZER} == {
         f"{ranges_of_contract.FOLLOWED}{phase}/" for phase in ("backward", "optimizer")
     }
-    for name in ("ACCUMULATION", "RECOMPUTED", "ALL_PARAMETERS", "FSDP"):
+    for name in ("ACCUMULATION", "RECOMPUTED", "ALL_PARAMETERS", "FSDP", "COMPILED_AUTOGRAD"):
         assert getattr(module_ranges, name) == getattr(ranges_of_contract, name)
     assert module_ranges.LOSS == ranges_of_contract.LOSS_MODULE
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from profiler_job.__main__ import app
 from profiler_job.analysis.recording import store
 from profiler_job.jobs.cli.follow_up import StepError
-from profiler_job.jobs.cli.script_notes import describe_captured
+from profiler_job.jobs.cli.script_notes import describe_captured, describe_compiled
 from profiler_job.jobs.contract.extras import install_command
 from profiler_job.jobs.executor import script
 from tests.jobs.conftest import ROOT, write_no_pages
@@ -143,6 +143,12 @@ def test_graphs_that_a_script_captures_are_printed_with_what_the_driver_does_not
     printed = describe_captured({"captured_graphs": [1306, 0, 2, 3, 4, 5], "captured_graphs_error": "gone"})
     assert len(printed) == 2 and "1,306, 2, 3, 4, ..." in printed[0] and "gone" in printed[1]
     assert describe_captured({"captured_graphs": [0], "captured_graphs_error": ""}) == []
+
+
+def test_a_backward_pass_that_compiled_autograd_runs_is_printed():
+    noted = {"graph_breaks": {}, "late_graphs": 0, "compiled": True, "graphs": 3, "compiled_autograd": True}
+    (line,) = describe_compiled(noted)
+    assert line.startswith("compiled autograd") and describe_compiled(noted | {"compiled_autograd": False}) == []
 
 
 @pytest.mark.long
