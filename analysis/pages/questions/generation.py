@@ -13,7 +13,7 @@ from profiler_job.analysis.pages.extreme_rows import span
 from profiler_job.analysis.pages.question import Inputs, Question, Section
 from profiler_job.analysis.reference.gpus import lookup
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
-from profiler_job.jobs.contract.ranges import DECODE, STEP
+from profiler_job.jobs.contract.ranges import DECODE, PREFILL, STEP
 from profiler_job.jobs.contract.studies import GENERATION
 
 NAME = re.compile(r"-(dynamic|static|compiled)-\d+$")
@@ -33,8 +33,8 @@ def answer(given: Inputs) -> Answer:
 
     Runs are scripts that `profile` followed. Where it tells prefill and decode steps apart, a text is its prefill and
     its decode steps, by their unprofiled medians; else a timed step is a whole text. A token takes the text's time over
-    NEW_TOKENS. GPU busy is of the captured steps, of decode steps or of whole texts. To make a token the GPU reads
-    every weight once: `floor_ns` is the time that the data sheet's bandwidth needs for that, in BF16.
+    NEW_TOKENS, and so does the GPU busy time of the captured steps. To make a token the GPU reads every weight once:
+    `floor_ns` is the time that the data sheet's bandwidth needs for that, in BF16.
     """
     frames = _frames(given.runs, given.steps, given.kernels, given.memops, given.figures)
     return assemble({"tokens": NEW_TOKENS}, _claims(frames), _tables(frames), [_draw(frames.ways)])
@@ -57,8 +57,8 @@ QUESTION = Question(
 class GenerationData:
     ways: pd.DataFrame
     """A row per run, by batch and way: way, batch_size, context_length, token_ns, busy_ns and waits_ns (both of a
-    token), waits_share, launches, text_tokens_per_s, prefill_ns, prefill_tokens_per_s, decode_ns, floor_ns,
-    floor_share, peak_memory_bytes; and against a growing cache of the same batch times_as_fast."""
+    token), waits_share, launches, text_tokens_per_s, prefill_ns, prefill_tokens_per_s, decode_ns, decode_waits_share,
+    floor_ns, floor_share, peak_memory_bytes; and against a growing cache of the same batch times_as_fast."""
 
     @property
     def growing(self) -> pd.DataFrame:
@@ -81,26 +81,32 @@ def _frames(
     rows = runs.reindex(columns=kept).astype({"run_id": str}).merge(known, how="left", on="run_id")
     texts = timing.host_times(steps, "timer", "step")
     texts = texts[texts["phase"] == STEP].astype({"run_id": str}).set_index("run_id")["step_ns"]
-    gpu = timing.gpu_times(kernels, memops)
-    is_split = rows["decode_ns"].notna()
-    parts = [_measure_gpu(gpu, set(rows.loc[is_split, "run_id"]), DECODE, 1)]
-    parts.append(_measure_gpu(gpu, set(rows.loc[~is_split, "run_id"]), STEP, NEW_TOKENS))
-    rows = rows.merge(pd.concat(parts), on="run_id")
+    rows = rows.merge(_measure_gpu(timing.gpu_times(kernels, memops), rows), on="run_id")
     is_split = rows["decode_ns"].notna()
     text_ns = (rows["prefill_ns"] + (NEW_TOKENS - 1) * rows["decode_ns"]).where(is_split, rows["run_id"].map(texts))
     rows["token_ns"] = text_ns / NEW_TOKENS
-    one_ns = rows["decode_ns"].where(is_split, rows["token_ns"])
-    rows["waits_share"] = (1 - rows["busy_ns"] / one_ns).clip(lower=0)
+    rows["decode_waits_share"] = (1 - rows["decode_busy_ns"] / rows["decode_ns"]).clip(lower=0)
+    rows["waits_share"] = (1 - rows["busy_ns"] / rows["token_ns"]).clip(lower=0)
     rows["busy_ns"] = rows["token_ns"] * (1 - rows["waits_share"])
     rows["waits_ns"] = rows["token_ns"] * rows["waits_share"]
     rows["text_tokens_per_s"] = rows["batch_size"] / rows["token_ns"] * 1e9
     return GenerationData(ways=_compare(_name_ways(rows)))
 
 
-def _measure_gpu(gpu: pd.DataFrame, runs: set[str], phase: str, num_tokens: int) -> pd.DataFrame:
-    """GPU busy and kernels of a token: run_id, busy_ns, launches. num_tokens: of a step."""
-    of = gpu[(gpu["phase"] == phase) & gpu["run_id"].isin(runs)]
-    return of.groupby("run_id")[["busy_ns", "launches"]].median().div(num_tokens).reset_index()
+def _measure_gpu(gpu: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """GPU busy and kernels of a token, and GPU busy of a decode step: run_id, busy_ns, launches, decode_busy_ns.
+
+    The last kernels of a prefill are launched in the step after it, so its largest step counts.
+    """
+    values = gpu[gpu["run_id"].isin(runs["run_id"])].groupby(["phase", "run_id"])[["busy_ns", "launches"]]
+    medians, largest = values.median(), values.max()
+    whole, decode, prefill = (
+        table.loc[phase].reindex(runs["run_id"]) if phase in table.index else medians.loc[STEP].mul(np.nan)
+        for table, phase in ((medians, STEP), (medians, DECODE), (largest, PREFILL))
+    )
+    is_split = runs.set_index("run_id")["decode_ns"].notna()
+    text = (prefill + decode * (NEW_TOKENS - 1)).where(is_split, whole)
+    return (text / NEW_TOKENS).assign(decode_busy_ns=decode["busy_ns"]).dropna(subset=["busy_ns"]).reset_index()
 
 
 def _name_ways(rows: pd.DataFrame) -> pd.DataFrame:
@@ -125,8 +131,9 @@ def _claims(frames: GenerationData) -> list[Claim]:
     rows, growing = frames.ways, frames.growing
     prefilled = rows.dropna(subset=["prefill_ns"])
     return [
-        Claim("waits", growing[growing["waits_share"] > 0.5], facts=_describe_waits),
+        Claim("waits", growing[growing["decode_waits_share"] > 0.5], facts=_describe_waits),
         Claim("faster", frames.fastest[frames.fastest["times_as_fast"] > 1.05], facts=_describe_fastest),
+        Claim("still", frames.fastest, facts=lambda of: {"shares": span(of["waits_share"])}),
         Claim("floor", rows.dropna(subset=["floor_ns"]), facts=lambda of: of.loc[of["floor_share"].idxmax()].to_dict()),
         Claim("batch", growing, lambda of: of["batch_size"].nunique() > 1, facts=_describe_ends),
         Claim("prefill", prefilled, facts=lambda of: of.loc[of["prefill_tokens_per_s"].idxmax()].to_dict()),
@@ -134,12 +141,12 @@ def _claims(frames: GenerationData) -> list[Claim]:
 
 
 def _describe_waits(rows: pd.DataFrame) -> Mapping[str, Any]:
-    return {"first": rows.iloc[0].to_dict(), "shares": span(rows["waits_share"])}
+    return {"first": rows.iloc[0].to_dict(), "shares": span(rows["decode_waits_share"])}
 
 
 def _describe_fastest(rows: pd.DataFrame) -> Mapping[str, Any]:
     best = rows.loc[rows["times_as_fast"].idxmax()]
-    return {"best": best.to_dict(), "span": span(rows["times_as_fast"]), "ways": [*dict.fromkeys(rows["way"])]}
+    return {"best": best.to_dict(), "span": span(rows["times_as_fast"])}
 
 
 def _describe_ends(rows: pd.DataFrame) -> Mapping[str, Any]:
@@ -167,13 +174,14 @@ def _tables(frames: GenerationData) -> list[Table]:
         ),
         Table(
             "prefill",
-            "Prefill and decode steps, where they were told apart",
+            "Prefill and decode steps",
             (
                 *case,
                 Column("context_length", "tokens of a prompt", "count"),
                 Column("prefill_ns", "prefill", "ms"),
                 Column("prefill_tokens_per_s", "tokens/s", "count"),
                 Column("decode_ns", "decode step", "ms"),
+                Column("decode_waits_share", "GPU waits in a decode step", "share", bar=True),
             ),
             frames.ways.dropna(subset=["prefill_ns"]),
         ),
