@@ -9,7 +9,9 @@ import pandas as pd
 from profiler_job.analysis.metrics.ordering import place, rank_first_seen, sort_stably
 from profiler_job.analysis.reference import flops
 from profiler_job.jobs.contract.axes import find_default, list_value_names, order_axes
+from profiler_job.jobs.contract.layout import SCRIPT
 from profiler_job.jobs.contract.modes import MODES
+from profiler_job.jobs.contract.ranges import FORWARD
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
 REFERENCE = find_default("workload")
@@ -163,10 +165,13 @@ def peak_bytes(runs: pd.DataFrame) -> pd.Series:
 
 
 def tokens_of(runs: pd.DataFrame) -> pd.Series:
-    """Tokens of one step of each run, on all its GPUs; NaN where its workload does not say them."""
+    """Tokens of one step of each run, on all its GPUs; NaN if they are not known: a script that only calls its model
+    may generate text, a token of each sequence in a step, or a whole text."""
     tokens = runs["context_length"].astype("float64") * runs["batch_size"].astype("float64")
     if "gpus" in runs:
         tokens = tokens * runs["gpus"].astype("float64")
+    if "workload" in runs:
+        tokens = tokens.mask((runs["workload"].astype(str) == SCRIPT) & (runs["mode"].astype(str) == FORWARD))
     return tokens.where(tokens > 0)
 
 

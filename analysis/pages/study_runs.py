@@ -10,6 +10,7 @@ from profiler_job.analysis.pages.explore import Part, anchor_of
 from profiler_job.analysis.pages.titles import description_of, title_of
 from profiler_job.analysis.render.answer import Answer, assemble
 from profiler_job.jobs.contract import ranges
+from profiler_job.jobs.contract.layout import SCRIPT
 from profiler_job.jobs.contract.plain import TRAINED_STEPS
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
@@ -38,7 +39,7 @@ def answer(part: Part, others: Collection[tuple[str, str]], is_of_losses: bool =
             {
                 "run_id": run_id,
                 "row": anchor_of(part.name, run_id),
-                "title": title_of(run),
+                "title": " · ".join([title_of(run), *[run_id] * (run.get("workload") == SCRIPT)]),
                 "what": description_of(run, run_grid.has_known_shape(run)),
                 "precision": run["precision"],
                 "why": run_grid.explain_unmeasured(run),

@@ -13,6 +13,7 @@ from profiler_job.jobs.contract.axes import (
     find_value_words,
     order_axes,
 )
+from profiler_job.jobs.contract.layout import SCRIPT
 
 SAID = {
     "workload_options": lambda value: value.replace("=", " "),  # it may break there
@@ -37,7 +38,7 @@ def title_of(run: Mapping[str, Any]) -> str:
     words.append(str(run["precision"]).upper())
     for name in order_axes():
         value = run.get(name)
-        if name in IN_TITLE or value is None or pd.isna(value) or value == find_default(name):
+        if name in IN_TITLE or value is None or pd.isna(value) or value in ("", find_default(name)):
             continue
         if name in SAID:
             words.append(SAID[name](value))
@@ -58,13 +59,14 @@ def attention_of(value: str) -> str:
 
 def description_of(run: Mapping[str, Any], has_shape: bool) -> str:
     """What was run, in a sentence without a verb: mode, model, context, precision, attention (of a model of known
-    shape: another has its own), compilation, optimizer (of a training step), batch and GPUs."""
+    shape: another has its own), compilation (but a script may compile parts of its own), optimizer (of a training
+    step), batch and GPUs."""
     mode = find_value_words("mode", str(run["mode"])) or str(run["mode"])
     gpus, gpu = int(run.get("gpus") or 1), str(run["gpu_name"])
     parts = [
         f"{mode.capitalize()} of {run['size']} at context {run['context_length']} in {str(run['precision']).upper()}",
         *[attention_of(str(run["attention"]))] * has_shape,
-        find_value_name("compile", run.get("compile") or find_default("compile")),
+        *[find_value_name("compile", run.get("compile") or find_default("compile"))] * (run.get("workload") != SCRIPT),
         *[find_value_name("optimizer", run["optimizer"])] * (str(run["mode"]) == "train_step"),
         f"batch {run['batch_size']}",
         f"on {gpus} × {gpu}, {find_value_name('parallel', run['parallel'])}" if gpus > 1 else f"on {gpu}",

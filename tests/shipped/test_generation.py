@@ -5,9 +5,10 @@ import statistics
 import pandas as pd
 import pytest
 
-from profiler_job.analysis.metrics import device_memory
+from profiler_job.analysis.metrics import device_memory, run_grid
 from profiler_job.analysis.pages.question import Inputs
 from profiler_job.analysis.pages.questions import generation
+from profiler_job.analysis.pages.titles import description_of, title_of
 from profiler_job.analysis.recording import store
 from profiler_job.jobs.contract.ranges import DECODE, PREFILL
 from tests.shipped.recordings import locate
@@ -73,3 +74,15 @@ def test_memory_is_predicted_next_to_runs_of_scripts(rec):
     alone = device_memory.errors_of(runs.assign(sweep="memory"))
     both = pd.concat([device_memory.plain_runs(part).assign(sweep="memory") for part in (runs, rec.runs)])
     assert len(alone) and device_memory.errors_of(both)["predicted"].tolist() == alone["predicted"].tolist()
+
+
+def test_a_step_of_generated_text_has_not_the_tokens_of_its_prompts(rec):
+    """Explore had 1.7 million tokens a second of runs that make 2,800."""
+    assert run_grid.tokens_of(rec.runs).isna().all()
+    assert run_grid.tokens_of(rec.runs.assign(mode="train_step")).notna().all()
+
+
+def test_a_script_is_described_by_what_is_known_of_it(rec):
+    run = rec.runs.iloc[0].to_dict()
+    assert "compiled" not in description_of(run, has_shape=False)
+    assert title_of(run) == "LlamaForCausalLM · 512 · forward pass · BF16 · batch 1"

@@ -100,19 +100,19 @@ def _measure_gpu(gpu: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """
     values = gpu[gpu["run_id"].isin(runs["run_id"])].groupby(["phase", "run_id"])[["busy_ns", "launches"]]
     medians, largest = values.median(), values.max()
-    whole, decode, prefill = (
+    step, decode, prefill = (
         table.loc[phase].reindex(runs["run_id"]) if phase in table.index else medians.loc[STEP].mul(np.nan)
         for table, phase in ((medians, STEP), (medians, DECODE), (largest, PREFILL))
     )
     is_split = runs.set_index("run_id")["decode_ns"].notna()
-    text = (prefill + decode * (NEW_TOKENS - 1)).where(is_split, whole)
+    text = (prefill + decode * (NEW_TOKENS - 1)).where(is_split, step)
     return (text / NEW_TOKENS).assign(decode_busy_ns=decode["busy_ns"]).dropna(subset=["busy_ns"]).reset_index()
 
 
 def _name_ways(rows: pd.DataFrame) -> pd.DataFrame:
     """Add way, by the name of the run, and sort by batch and way. Runs of other names are left out."""
-    found = [NAME.search(run_id) for run_id in rows["run_id"]]
-    places = [[*WAYS].index(match[1]) if match else -1 for match in found]
+    matches = [NAME.search(run_id) for run_id in rows["run_id"]]
+    places = [[*WAYS].index(match[1]) if match else -1 for match in matches]
     rows = rows.assign(place=places, way=[[*WAYS.values()][place] for place in places])
     return rows[rows["place"] >= 0].sort_values(["batch_size", "place"], ignore_index=True)
 
