@@ -155,6 +155,14 @@ def test_a_question_is_read_in_a_minute(built, slug):
         assert count_words(words) <= MOST_WORDS and len(NUMBER.findall(words)) <= MOST_NUMBERS, words
 
 
+MOST_BYTES = 40_000_000
+"""Of all files of the site."""
+
+
+def test_the_site_is_small(built):
+    assert sum(file.stat().st_size for file in built.rglob("*") if file.is_file()) < MOST_BYTES
+
+
 @pytest.mark.nightly
 def test_nothing_of_the_site_looks_private(built):
     """As the workflow asks before it deploys (make check-public): a false alarm there stops the site."""

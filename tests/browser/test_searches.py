@@ -52,6 +52,8 @@ LONG = {
     "several GPUs": "report/several-gpus",
     "FSDP": "report/several-gpus",
     "NCCL": "report/several-gpus",
+    "KV cache": "report/generation",
+    "decode": "report/generation",
     "exit codes": "report/commands",
     "JSON": "report/output",
     "rented GPU": "guide/rented",

@@ -310,6 +310,17 @@ def say_stages() -> list[str]:
     return ["The first is without a profiler"]
 
 
+def say_generation() -> list[str]:
+    """How many times as fast a compiled static cache makes a text, over a prefill and 63 decode steps."""
+    figures = table("generation", "figures").set_index(["run_id", "figure"])["value"]
+    ratios = []
+    for batch in (1, 8, 64):
+        growing = f"generate-dynamic-{batch}"
+        text_ns = figures[growing, "prefill_ns"] + 63 * figures[growing, "decode_ns"]
+        ratios.append(text_ns / timed("generation")[f"generate-compiled-{batch}"])
+    return ["The CPU does", f"{text.ratio_range((min(ratios), max(ratios)))} as fast"]
+
+
 class Task(NamedTuple):
     clicks: list[str]
     """Words of the links, headings and choices to click, in order."""
@@ -329,6 +340,7 @@ TASKS = {
     "1B, 1k, BF16 on an H200: what limits it, what helps, what does it cost?": Task(
         [], "", say_cost, {"context": "1,024"}
     ),
+    "what limits generating text?": Task(["What limits generating text"], "report/generation.html", say_generation),
     "what does a million tokens cost?": Task([], "", say_cost, {"context": "1,024"}),
     "share this chart for 2.7B": Task(
         [], "?model=2.7B&context=512&batch=4&gpu=H200&state=BF16", say_large_step, {"model": "2.7B"}
