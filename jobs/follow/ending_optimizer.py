@@ -109,6 +109,11 @@ class EndingOptimizer:
         self.chosen = use
         return True
 
+    def list_held(self) -> list[Any]:
+        """List the parameters of the optimizers that have stepped, each once."""
+        held = (parameter for optimizer in list(self.known) for parameter in list_parameters(optimizer))
+        return list({id(parameter): parameter for parameter in held}.values())
+
     def count_loop(self) -> list[Loop]:
         """Return the loop of the updates so far that would have ended steps."""
         numbers = (len(use.updates) for use in self.uses if not self.is_over(use) and self.is_least(use))

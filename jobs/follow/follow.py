@@ -257,8 +257,8 @@ class Follower:
             self.graphs.write(self.ranges.push, self.ranges.pop, self.ranges.known_paths)
             self.captures.write(self.ranges.push, self.ranges.pop)
         (self.events or self.capture).close_step()
-        is_replayed = self.captures.step_graph is not None
-        self.facts |= self.calls.end_step(self.made_autocast, self.stage is Stage.CAPTURED, is_replayed)
+        is_captured, is_replayed = self.stage is Stage.CAPTURED, self.captures.step_graph is not None
+        self.facts |= self.calls.end_step(self.made_autocast, is_captured, is_replayed, self.ending.list_held())
 
     def finish(self) -> None:
         self.end_capture()

@@ -4,6 +4,9 @@ A call trains if a backward pass reaches what it returned: a teacher, a rollout 
 backward pass shows it (`torch.func`, losses that a model keeps), a call under gradients of a model with parameters that
 require them counts.
 
+A step may train several models. They share one batch if each backward pass reaches all of them, as where one model is
+called with what another returned, and each is called with as many samples. The models of a GAN do not.
+
 Loaded into other people's scripts, as `follow` is. It needs torch and the other files of this folder.
 """
 
@@ -17,17 +20,19 @@ from torch import Tensor, nn
 
 from .generation import note_shift
 from .module_ranges import list_tensors
-from .script_facts import describe_inputs, describe_model, find_autocast_dtype
+from .script_facts import describe_inputs, describe_model, describe_parameters, find_autocast_dtype
 
 MOST_OUTPUTS = 8
 """Tensors of a call that are watched: its loss or its logits are among the first."""
-
+MOST_NAMES = 3
+"""Models of a step that are named; of others there is the number."""
 
 CHANNELS = (1, 3, 4)
 
 
 class NotedCall:
-    """A call. trains: whether it is under gradients, of a model that has some. is_reached: by a backward pass."""
+    """A call. trains: whether it is under gradients, of a model that has some. passes: numbers of the backward
+    passes that reach what it returned."""
 
     def __init__(self, module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]):
         parameters = list(module.parameters())
@@ -35,7 +40,7 @@ class NotedCall:
         self.trains = torch.is_grad_enabled() and (
             not parameters or any(parameter.requires_grad for parameter in parameters)
         )
-        self.is_reached = False
+        self.passes = set[int]()
         self.inputs = describe_inputs(args, options)
         self.autocast = find_autocast_dtype()
         self.has_sequence_first = False
@@ -55,12 +60,16 @@ class NotedCall:
         """Note whether a backward pass reaches what the call has returned."""
 
         def reach(_: Tensor) -> None:
-            self.is_reached = True
+            self.passes.add(torch._C._current_graph_task_id())
 
         for number, tensor in enumerate(find_outputs(returned)):
             if number == MOST_OUTPUTS:
                 break
             tensor.register_hook(reach)
+
+    @property
+    def is_reached(self) -> bool:
+        return bool(self.passes)
 
     @property
     def batch(self) -> tuple[int, int]:
@@ -99,35 +108,73 @@ def find_outputs(returned: Any) -> Iterator[Tensor]:
 
 def choose_calls(calls: list[NotedCall]) -> list[NotedCall]:
     """Choose the calls of a step that its batch is made of. A module without parameters, such as a loss of the script,
-    is a model only if there is no other."""
+    is a model only if there is no other, and so is a frozen model, such as one that computes a loss."""
     for chosen in ([call for call in calls if call.is_reached], [call for call in calls if call.trains], calls):
         if chosen:
-            return [call for call in chosen if call.has_parameters] or chosen
+            models = [call for call in chosen if call.has_parameters] or chosen
+            return [call for call in models if call.trains] or models
     return calls
 
 
-def describe_calls(calls: list[NotedCall], made_autocast: str) -> dict[str, Any]:
-    """Describe the model of the calls that a step's batch is made of. made_autocast: type of the last autocast that the
-    script made."""
+def group_calls(calls: list[NotedCall]) -> list[list[NotedCall]]:
+    """Group calls by model, in the order of their first calls."""
+    groups: dict[int, list[NotedCall]] = {}
+    for call in calls:
+        groups.setdefault(id(call.module), []).append(call)
+    return list(groups.values())
+
+
+def share_batch(calls: list[NotedCall]) -> bool:
+    """Return whether the models of the calls share one batch."""
+    reached = [{number for call in of_model for number in call.passes} for of_model in group_calls(calls)]
+    samples = [add_up_batches(of_model)[1] for of_model in group_calls(calls)]
+    return bool(reached and reached[0]) and all(
+        passes == reached[0] and num == samples[0] > 0 for passes, num in zip(reached, samples)
+    )
+
+
+def describe_calls(calls: list[NotedCall], made_autocast: str, held: list[Tensor]) -> dict[str, Any]:
+    """Describe the model of the calls that a step's batch is made of. Several are named together, and have the
+    parameters that optimizers hold. made_autocast: type of the last autocast that the script made."""
     first = calls[0]
-    facts = describe_model(first.module, first.autocast, made_autocast)
-    return facts | {"inputs": first.inputs, "training": first.trains}
+    of_models = [of_model[0] for of_model in group_calls(calls)]
+    models = [describe_model(call.module, call.autocast, made_autocast) for call in of_models]
+    facts = models[0] | {"inputs": first.inputs, "training": first.trains}
+    if len(models) == 1:
+        return facts
+    names = [model["model"] for model in models[:MOST_NAMES]]
+    more = [f"{len(models) - MOST_NAMES} more"] if len(models) > MOST_NAMES else []
+    return facts | {
+        "model": " + ".join(names + more),
+        "compiled": any(model["compiled"] for model in models),
+        "autocast": next(filter(None, (model["autocast"] for model in models)), ""),
+        **(describe_parameters(held) if held else {}),
+    }
 
 
 def add_up_batches(calls: list[NotedCall]) -> tuple[int, int]:
-    """Return tokens and samples of the calls that a step's batch is made of."""
+    """Return tokens and samples of the calls of a model that a step's batch is made of."""
     samples, tokens = (sum(numbers) for numbers in zip(*(call.batch for call in calls)))
     return tokens, samples
 
 
+def find_batch(calls: list[NotedCall]) -> tuple[int, int]:
+    """Return tokens and samples of the calls that a step's batch is made of. If several models share it, its tokens are
+    those of the first one, unless another is called with other numbers of tokens."""
+    first, *others = map(add_up_batches, group_calls(calls)) if share_batch(calls) else [add_up_batches(calls)]
+    is_known = all(tokens in (0, first[0]) for tokens, _ in others)
+    return first[0] if is_known else 0, first[1]
+
+
 class StepCalls:
-    """The calls of a step so far. trained: ids of the models that were trained in any step. batches: tokens and samples
-    of the captured steps."""
+    """The calls of a step so far. trained: ids of the models that were trained in any step. has_one_batch: whether all
+    of them share it in each step. batches: tokens and samples of the captured steps."""
 
     def __init__(self) -> None:
         self.calls: list[NotedCall] = []
         self.open: NotedCall | None = None
         self.trained: set[int] = set()
+        self.has_one_batch = True
         self.is_described = False
         self.batches: list[tuple[int, int]] = []
 
@@ -153,19 +200,23 @@ class StepCalls:
     def forget(self) -> None:
         self.calls.clear()
 
-    def end_step(self, made_autocast: str, is_captured: bool, is_replayed: bool) -> dict[str, Any]:
+    def end_step(self, made_autocast: str, is_captured: bool, is_replayed: bool, held: list[Tensor]) -> dict[str, Any]:
         """Return facts about a step that has ended, and about the model with the first captured step. The batch is the
-        median of the captured steps. is_replayed: whether the steps to come replay these calls from a CUDA graph."""
+        median of the captured steps. trained_models: how many there are; those that share one batch are one.
+        is_replayed: whether the steps to come replay these calls from a CUDA graph. held: parameters of optimizers."""
         chosen = choose_calls(self.calls)
-        self.trained |= {id(call.module) for call in chosen if call.trains}
-        facts: dict[str, Any] = {"forwards": len(chosen), "trained_models": len(self.trained)}
+        trained = {id(call.module) for call in chosen if call.trains}
+        self.has_one_batch &= self.trained in (set(), trained) and share_batch(chosen)
+        self.trained |= trained
+        num_trained = min(1, len(self.trained)) if self.has_one_batch else len(self.trained)
+        facts: dict[str, Any] = {"forwards": len(chosen), "trained_models": num_trained}
         if chosen and is_captured:
-            self.batches.append(add_up_batches(chosen))
+            self.batches.append(find_batch(chosen))
             tokens, sequences = median_low(self.batches)
             facts |= {"sequences": sequences, "tokens": tokens, "num_batches": len(set(self.batches))}
             if not self.is_described:
                 self.is_described = True
-                facts |= describe_calls(chosen, made_autocast)
+                facts |= describe_calls(chosen, made_autocast, held)
         if not is_replayed:
             self.forget()
         return facts

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from profiler_job.jobs.follow.model_calls import NotedCall, add_up_batches, choose_calls, describe_calls
+from profiler_job.jobs.follow.model_calls import NotedCall, StepCalls, add_up_batches, choose_calls, describe_calls
 from profiler_job.jobs.follow.script_facts import unwrap
 
 
@@ -28,7 +28,7 @@ def test_a_loss_without_parameters_is_no_model():
     model, loss = nn.Linear(2, 2), nn.Softmax(1)
     calls = [call(model, 3)[0], call(loss, 3)[0]]
     for noted in calls:
-        noted.is_reached = True
+        noted.passes.add(0)
     assert choose_calls(calls) == calls[:1] and choose_calls(calls[1:]) == calls[1:]
 
 
@@ -42,4 +42,53 @@ def test_the_batch_is_of_calls_that_a_backward_pass_reaches():
         loss.sum().backward()
         calls.append(noted)
     chosen = choose_calls(calls)
-    assert add_up_batches(chosen) == (0, 7) and describe_calls(chosen, "")["model"] == "Linear"
+    assert add_up_batches(chosen) == (0, 7) and describe_calls(chosen, "", [])["model"] == "Linear"
+
+
+def end_step(calls: StepCalls, *models: nn.Module, samples: tuple[int, ...], detaches: bool = False) -> dict:
+    """End a captured step in which each model is called with what the one before returned."""
+    loss: torch.Tensor = torch.zeros(())
+    for model, num in zip(models, samples, strict=True):
+        noted, returned = call(model, num)
+        calls.calls.append(noted)
+        if detaches:
+            returned.sum().backward()
+        else:
+            loss = loss + returned.sum()
+    if not detaches:
+        loss.backward()
+    held = [parameter for model in models for parameter in model.parameters()]
+    facts = calls.end_step("", is_captured=True, is_replayed=False, held=held)
+    return {name: facts.get(name) for name in ("trained_models", "sequences", "model", "num_parameters")}
+
+
+def test_models_that_meet_in_one_loss_share_the_batch():
+    models = nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 4))
+    facts = end_step(StepCalls(), *models, samples=(3, 3))
+    assert facts == {
+        "trained_models": 1,
+        "sequences": 3,
+        "model": "Linear + Sequential",
+        "num_parameters": 2 * 2 + 2 + 2 * 4 + 4,
+    }
+    assert end_step(StepCalls(), *models, *models, samples=(3, 3, 4, 4))["sequences"] == 7, "two views of the batch"
+    many = [nn.Linear(2, 2) for _ in range(5)]
+    assert end_step(StepCalls(), *many, samples=(3,) * 5)["model"] == "Linear + Linear + Linear + 2 more"
+
+
+def test_models_of_several_losses_or_batches_do_not_share_a_batch():
+    models = nn.Linear(2, 2), nn.Linear(2, 2)
+    assert end_step(StepCalls(), *models, samples=(3, 3), detaches=True)["trained_models"] == 2
+    assert end_step(StepCalls(), *models, samples=(3, 4))["trained_models"] == 2
+    for first, second in ((models[:1], models), (models, models[:1])):
+        calls = StepCalls()
+        assert end_step(calls, *first, samples=(3,) * len(first))["trained_models"] == 1
+        assert end_step(calls, *second, samples=(3,) * len(second))["trained_models"] == 2, "not in each step"
+
+
+def test_a_frozen_model_in_the_loss_is_not_trained():
+    model, judge = nn.Linear(2, 2), nn.Linear(2, 2).requires_grad_(False)
+    calls = [call(model, 3)[0], call(judge, 3)[0]]
+    for noted in calls:
+        noted.passes.add(0)
+    assert choose_calls(calls) == calls[:1] and choose_calls(calls[1:]) == calls[1:]

@@ -205,8 +205,30 @@ for _ in range(N):
     x, y = batch(); F.cross_entropy(second(first(x).relu()), y).backward(); optimizer.step(); optimizer.zero_grad()
 """,
         UPDATE,
-        model="Linear",
-        batch=0,
+        model="Linear + Linear",
+    ),
+    Structure(
+        "an encoder and a predictor that two optimizers update",
+        """
+encoder, predictor = Net(), nn.Linear(4, 4)
+optimizers = [torch.optim.SGD(part.parameters(), lr=0.1) for part in (encoder, predictor)]
+for _ in range(N):
+    x, y = batch(); F.cross_entropy(predictor(encoder(x)), y).backward()
+    for optimizer in optimizers: optimizer.step(); optimizer.zero_grad()
+""",
+        UPDATE,
+        model="Net + Linear",
+    ),
+    Structure(
+        "a frozen model in the loss",
+        MODEL
+        + """
+judge = nn.Linear(4, 4).requires_grad_(False)
+for _ in range(N):
+    x, _ = batch(); F.mse_loss(judge(model(x)), judge(torch.randn(6, 4))).backward()
+    optimizer.step(); optimizer.zero_grad()
+""",
+        UPDATE,
     ),
     Structure(
         "`torch.func`: gradients of a function of the parameters",
@@ -304,6 +326,7 @@ for _ in range(N):
     optimizers[0].step(); optimizers[1].zero_grad(); (-judge(made).mean()).backward(); optimizers[1].step()
 """,
         UPDATE,
+        model="Net + Linear",
         batch=0,
     ),
     Structure(
