@@ -104,10 +104,17 @@ class EndingOptimizer:
         num = len(use.updates)
         if num < self.skip or not self.is_least(use):
             return False
-        if num < SELDOM * self.skip and any(optimizer not in self.known for optimizer in self.made):
-            return False  # that one may step seldom
+        if num < SELDOM * self.skip and any(self.may_step(optimizer, use) for optimizer in self.made):
+            return False
         self.chosen = use
         return True
+
+    def may_step(self, optimizer: Optimizer, use: Use) -> bool:
+        """Return whether an optimizer has not stepped, and may do so seldom: unless it only wraps the one that steps,
+        with the same parameters, as SAM does."""
+        stepping = use.optimizer()
+        held = set() if stepping is None else {id(parameter) for parameter in list_parameters(stepping)}
+        return optimizer not in self.known and not {id(parameter) for parameter in list_parameters(optimizer)} <= held
 
     def list_held(self) -> list[Any]:
         """List the parameters of the optimizers that have stepped, each once."""
