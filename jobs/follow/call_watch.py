@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from .module_ranges import takes_hooks
+
 
 class CallWatch:
     """Passes calls of modules to a function `see(called, module, args, options)`, between `begin` and `end`."""
@@ -62,9 +64,9 @@ class CallWatch:
 
         return call
 
-    def is_compiled(self, models: Iterable[nn.Module]) -> bool:
-        """Whether torch.compile would compile hooks of models: it compiled one in place, or the call of one."""
-        return self.has_compiled_call or any(getattr(model, "_compiled_call_impl", None) for model in models)
+    def refuses_hooks(self, models: Iterable[nn.Module]) -> bool:
+        """Whether a model takes no hooks as it is, or torch.compile would compile them with the call of one."""
+        return self.has_compiled_call or not all(map(takes_hooks, models))
 
     def end(self) -> None:
         """Take our function off the calls of modules. Where it is kept, or the script put its own around it, it only

@@ -43,7 +43,7 @@ from .generation import DECODE, LONGEST_WAIT, PREFILL, Generation
 from .host_waits import HostWaits
 from .loops import FEWEST, MOST_BATCHES, CallCounts
 from .losses import Losses
-from .model_calls import StepCalls
+from .model_calls import StepCalls, is_checkpointed
 from .module_ranges import ModuleRanges, list_tensors
 from .nsys_capture import NsysCapture
 from .phase_memory import PhaseMemory
@@ -197,11 +197,11 @@ class Follower:
         self.entries.begin(stage)
         self.note_progress(self.facts["stage"])
         if stage is Stage.TIMED:
-            is_compiled = self.watch.is_compiled(self.models)
-            if not (is_compiled and self.ends_with_forward()):
+            is_without_hooks = self.watch.refuses_hooks(self.models)
+            if not (is_without_hooks and self.ends_with_forward()):
                 self.watch.end()  # each call of a module would be slower by a microsecond or two
             self.changes.settle()
-            if not is_compiled and self.ends_with_forward():
+            if not is_without_hooks and self.ends_with_forward():
                 for model in self.models:
                     self.hooks.append(model.register_forward_pre_hook(self.before_call, with_kwargs=True))
                     self.hooks.append(model.register_forward_hook(self.after_call, always_call=True))
@@ -405,7 +405,7 @@ class Follower:
             return self.generation.kind
         if has_gradients or not self.optimized:
             return "forward"
-        if not any(id(parameter) in self.optimized for parameter in module.parameters()):
+        if not any(id(parameter) in self.optimized for parameter in module.parameters()) or is_checkpointed():
             return "forward"
         if self.stage is Stage.CAPTURED:
             self.facts["evaluations"] += 1

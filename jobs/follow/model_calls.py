@@ -10,8 +10,8 @@ called with what another returned, and each is called with as many samples. The 
 Loaded into other people's scripts, as `follow` is. It needs torch and the other files of this folder.
 """
 
+import sys
 from collections.abc import Iterator
-from dataclasses import is_dataclass
 from statistics import median_low
 from typing import Any
 
@@ -20,10 +20,12 @@ from torch import Tensor, nn
 
 from .generation import note_shift
 from .module_ranges import list_tensors
-from .script_facts import describe_inputs, describe_model, describe_parameters, find_autocast_dtype
+from .script_facts import describe_inputs, describe_model, describe_parameters, find_autocast_dtype, list_fields
 
 MOST_OUTPUTS = 8
 """Tensors of a call that are watched: its loss or its logits are among the first."""
+MOST_DEPTH = 5
+"""Of lists and objects inside each other, in which tensors of a call are looked for."""
 MOST_NAMES = 3
 """Models of a step that are named; of others there is the number."""
 
@@ -37,7 +39,8 @@ class NotedCall:
     def __init__(self, module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]):
         parameters = list(module.parameters())
         self.module, self.has_parameters = module, bool(parameters)
-        self.trains = torch.is_grad_enabled() and (
+        self.is_checkpointed = is_checkpointed()
+        self.trains = (torch.is_grad_enabled() or self.is_checkpointed) and (
             not parameters or any(parameter.requires_grad for parameter in parameters)
         )
         self.passes = set[int]()
@@ -60,12 +63,15 @@ class NotedCall:
         """Note whether a backward pass reaches what the call has returned."""
 
         def reach(_: Tensor) -> None:
-            self.passes.add(torch._C._current_graph_task_id())
+            self.note_reached()
 
         for number, tensor in enumerate(find_outputs(returned)):
             if number == MOST_OUTPUTS:
                 break
             tensor.register_hook(reach)
+
+    def note_reached(self) -> None:
+        self.passes.add(torch._C._current_graph_task_id())
 
     @property
     def is_reached(self) -> bool:
@@ -74,12 +80,32 @@ class NotedCall:
     @property
     def batch(self) -> tuple[int, int]:
         """Return samples and, of inputs of integers, tokens; 0 if they are not known."""
-        first = next((noted for noted in self.inputs if noted["shape"]), None)
+        first = find_samples(self.inputs)
         if self.num_images or first is None:
             return self.num_images, 0
         shape = first["shape"]
         is_text = "int" in first["dtype"] and len(shape) == 2
         return shape[is_text and self.has_sequence_first], shape[0] * shape[1] if is_text else 0
+
+
+def is_checkpointed() -> bool:
+    """Return whether a call without gradients is in the forward of an `autograd.Function`, such as reentrant
+    checkpointing: backward computes it again, with gradients."""
+    frame: Any = None if torch.is_grad_enabled() else sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        context = frame.f_locals.get(code.co_varnames[0]) if code.co_name == "forward" and code.co_argcount else None
+        if isinstance(context, torch.autograd.function.FunctionCtx):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def find_samples(inputs: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Find the input that shows the samples: the first one with a shape, but not a number in front of others, such as
+    a time."""
+    shaped = [noted for noted in inputs if noted["shape"]]
+    return next((noted for noted in shaped if noted["shape"] != [1]), next(iter(shaped), None))
 
 
 def count_images(values: list[Any]) -> int:
@@ -93,17 +119,19 @@ def count_images(values: list[Any]) -> int:
 
 
 def find_outputs(returned: Any) -> Iterator[Tensor]:
-    """Yield the tensors with gradients in what a model returns: alone, in lists or in dictionaries."""
-    if isinstance(returned, Tensor):
-        if returned.grad_fn is not None:
-            yield returned
-    elif isinstance(returned, list | tuple):
-        for value in returned:
-            yield from find_outputs(value)
-    elif isinstance(returned, dict):
-        yield from find_outputs(list(returned.values()))
-    elif is_dataclass(returned):
-        yield from find_outputs(list(vars(returned).values()))
+    """Yield the tensors with gradients in what a model returns: alone, in lists, in dictionaries or in objects. Those
+    that are inside least come first."""
+    level, seen = [returned], set[int]()
+    for _ in range(MOST_DEPTH):
+        yield from (value for value in level if isinstance(value, Tensor) and value.grad_fn is not None)
+        holders = [value for value in level if id(value) not in seen]
+        seen |= set(map(id, holders))
+        level = [inner for holder in holders for inner in list_values(holder)]
+
+
+def list_values(value: Any) -> list[Any]:
+    """List what a list, a dictionary or an object holds."""
+    return list(value) if isinstance(value, list | tuple) else [inner for _, inner in list_fields(value)]
 
 
 def choose_calls(calls: list[NotedCall]) -> list[NotedCall]:
@@ -183,12 +211,18 @@ class StepCalls:
         return self.is_described or bool(self.calls)
 
     def begin(self, module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+        if isinstance(module, torch.fx.GraphModule) and not any(True for _ in module.parameters()):
+            return  # what torch.compile makes of a function, called with the parameters of its models
         self.open = NotedCall(module, args, options)
         self.calls.append(self.open)
 
     def note_part(self, part: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
         if self.open is not None:
             self.open.note_part(part, args, options)
+            return
+        for call in self.calls:
+            if call.is_checkpointed and call.module is part:
+                call.note_reached()  # computed again in backward
 
     def note_returned(self, returned: Any) -> None:
         if self.open is not None:

@@ -108,7 +108,7 @@ class ModuleRanges:
         """Return the path of a module: class of the outermost called module, then the names of `named_modules`."""
         if id(module) not in self._names:
             # What its caller does not hold as a part, such as the model itself, is named by its class.
-            above, name = self._path(), type(getattr(module, "_orig_mod", module)).__name__
+            above, name = self._path(), name_class(getattr(module, "_orig_mod", module))
             self._name_parts(module, f"{above}/{name}" if above else name)
         return self._names[id(module)]
 
@@ -123,14 +123,14 @@ class ModuleRanges:
         return self._names
 
     def _name_parts(self, module: nn.Module, path: str) -> None:
-        paths = {"": path}
-        for name, part in module.named_modules():
+        paths, parts = {"": path}, dict(module.named_modules())
+        for name, part in parts.items():
             outer, _, last = name.rpartition(".")
             if name and last == "_orig_mod":  # what torch.compile wraps has the name of its wrapper
                 paths[name] = paths[outer]
             elif name:
                 # A list of modules is never called, so its numbers stay with its name: layers.0
-                is_listed = isinstance(module.get_submodule(outer), nn.ModuleList | nn.ModuleDict)
+                is_listed = isinstance(parts[outer], nn.ModuleList | nn.ModuleDict)
                 paths[name] = f"{paths[outer]}{'.' if is_listed else '/'}{last}"
             if is_compiled(part) and not paths[name].endswith(COMPILED):
                 paths[name] += COMPILED
@@ -305,6 +305,18 @@ def list_tensors(values: Iterable[Any]) -> Iterator[Tensor]:
             yield value
         elif isinstance(value, list | tuple):
             yield from (entry for entry in value if isinstance(entry, Tensor))
+
+
+def takes_hooks(module: nn.Module) -> bool:
+    """Return whether a module takes hooks as it is. torch.compile would compile those of a model that it compiled in
+    place, which calls no modules inside; TorchScript refuses them."""
+    return not (isinstance(module, torch.jit.ScriptModule) or getattr(module, "_compiled_call_impl", None))
+
+
+def name_class(module: nn.Module) -> str:
+    """Return the name of a module's class, as the script has it: TorchScript makes a class of its own."""
+    scripted = module.original_name if isinstance(module, torch.jit.ScriptModule) else ""
+    return str(scripted) or type(module).__name__
 
 
 def find_common_path(paths: Iterable[str]) -> str:

@@ -6,13 +6,15 @@ Imported inside the script (see `sitecustomize`). It needs torch and the other f
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
 from .matmul_precision import read_matmul_precision
-from .module_ranges import is_compiled, list_tensors
+from .module_ranges import is_compiled, list_tensors, name_class
 
 WRAPPING = ("torch", "lightning", "lightning_fabric", "accelerate", "deepspeed")
 """Libraries whose modules may be wrappers of a script's model."""
@@ -36,15 +38,29 @@ def describe_call(
 
 
 def describe_inputs(args: tuple[Any, ...], options: dict[str, Any]) -> list[dict[str, Any]]:
-    """Describe the tensors that a model is called with: alone, in lists or in dictionaries."""
+    """Describe the tensors that a model is called with: alone, in lists, in dictionaries or in an object, such as a
+    batch of a class of the script."""
     named = [*((str(i), value) for i, value in enumerate(args)), *options.items()]
     named = [
         (f"{name}.{part}" if part else name, inner)
         for name, value in named
-        for part, inner in (value.items() if isinstance(value, Mapping) else [("", value)])
+        for part, inner in list_fields(value) or [("", value)]
     ]
     tensors = [(name, tensor) for name, value in named for tensor in list_tensors([value])]
     return [{"name": name, "shape": list(tensor.shape), "dtype": str(tensor.dtype)} for name, tensor in tensors]
+
+
+def list_fields(value: Any) -> list[tuple[str, Any]]:
+    """List what a dictionary or an object holds, by name; nothing for tensors, modules and lists."""
+    if isinstance(value, torch.Tensor | nn.Module | list | tuple | type):
+        return []
+    if isinstance(value, Mapping):
+        return list(value.items())
+    if is_dataclass(value):
+        return [(field.name, getattr(value, field.name, None)) for field in fields(value)]
+    with suppress(AttributeError):
+        return list(object.__getattribute__(value, "__dict__").items())
+    return []
 
 
 def describe_model(module: nn.Module, autocast: str, made_autocast: str) -> dict[str, Any]:
@@ -52,7 +68,7 @@ def describe_model(module: nn.Module, autocast: str, made_autocast: str) -> dict
     made."""
     compiled = any(is_compiled(part) for part in module.modules())
     return {
-        "model": type(unwrap(module)).__name__,
+        "model": name_class(unwrap(module)),
         "compiled": compiled,
         # What accelerate opens inside the model is compiled with it, and never seen to be on.
         "autocast": autocast or (made_autocast if compiled else ""),

@@ -1,9 +1,19 @@
 """Which calls of models a step's batch is made of, and what counts as the model."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
-from profiler_job.jobs.follow.model_calls import NotedCall, StepCalls, add_up_batches, choose_calls, describe_calls
+from profiler_job.jobs.follow.model_calls import (
+    NotedCall,
+    StepCalls,
+    add_up_batches,
+    choose_calls,
+    describe_calls,
+    find_outputs,
+)
 from profiler_job.jobs.follow.script_facts import unwrap
 
 
@@ -92,3 +102,54 @@ def test_a_frozen_model_in_the_loss_is_not_trained():
     for noted in calls:
         noted.passes.add(0)
     assert choose_calls(calls) == calls[:1] and choose_calls(calls[1:]) == calls[1:]
+
+
+@dataclass
+class Batch:
+    size: int
+    images: torch.Tensor
+
+
+class Graph:
+    def __init__(self, nodes: torch.Tensor):
+        self.nodes, self.above = nodes, self
+
+
+def test_tensors_are_found_in_objects_of_the_script():
+    model, images = nn.Linear(2, 2), torch.ones(3, 2)
+    for batch in (Batch(3, images), Graph(images), {"images": images}):
+        assert NotedCall(model, (batch,), {}).batch == (3, 0)
+    returned = model(images)
+    assert [tensor is returned for tensor in find_outputs([Graph(returned)])] == [True], "it holds itself, too"
+
+
+def test_one_number_in_front_of_others_is_not_the_batch():
+    time, images = torch.rand(1), torch.ones(3, 2)
+    assert [NotedCall(nn.Linear(2, 2), args, {}).batch[0] for args in ((time, images), (time,))] == [3, 1]
+
+
+def test_a_call_in_reentrant_checkpointing_is_reached_when_it_is_computed_again():
+    model, calls = nn.Linear(2, 2), StepCalls()
+
+    def run(inputs: torch.Tensor) -> torch.Tensor:
+        if not torch.is_grad_enabled():
+            calls.begin(model, (inputs,), {})
+            calls.end()
+        else:
+            calls.note_part(model, (inputs,), {})
+        return model(inputs)
+
+    loss = checkpoint(run, torch.ones(3, 2, requires_grad=True), use_reentrant=True).sum()
+    [noted] = calls.calls
+    assert noted.trains and not noted.is_reached
+    loss.backward()
+    assert noted.is_reached
+    with torch.no_grad():
+        assert not NotedCall(model, (), {}).trains
+
+
+def test_a_graph_of_a_compiled_function_is_not_a_model():
+    calls = StepCalls()
+    for graph in (torch.fx.symbolic_trace(nn.ReLU()), torch.fx.symbolic_trace(nn.Linear(2, 2))):
+        calls.begin(graph, (torch.ones(3, 2),), {})
+    assert [call.module for call in calls.calls] == [graph], "only a graph with parameters"

@@ -78,6 +78,15 @@ def test_a_backward_pass_of_compiled_autograd_has_one_range_and_no_hooks(log, ra
     assert set(log.backward()) == {module_ranges.COMPILED_AUTOGRAD}
 
 
+def test_a_model_of_torchscript_has_its_own_name_and_is_not_looked_into(log, ranges):
+    scripted = torch.jit.script(Block())
+    train(ranges, nn.Sequential(scripted, nn.Linear(4, 4)))
+    forward = [name.removeprefix("modules:forward/") for name in log.names() if name.startswith("modules:forward/")]
+    assert forward == ["Sequential", "Sequential/0", "Sequential/1"]
+    assert module_ranges.name_class(scripted) == "Block" and module_ranges.name_class(Block()) == "Block"
+    assert [module_ranges.takes_hooks(model) for model in (scripted, Block())] == [False, True]
+
+
 def test_each_node_of_backward_is_of_the_module_that_made_it(log, ranges):
     train(ranges, Model())
     modules = [label for label in log.backward() if not label.startswith("(")]

@@ -220,17 +220,6 @@ for _ in range(N):
         model="Net + Linear",
     ),
     Structure(
-        "a frozen model in the loss",
-        MODEL
-        + """
-judge = nn.Linear(4, 4).requires_grad_(False)
-for _ in range(N):
-    x, _ = batch(); F.mse_loss(judge(model(x)), judge(torch.randn(6, 4))).backward()
-    optimizer.step(); optimizer.zero_grad()
-""",
-        UPDATE,
-    ),
-    Structure(
         "`torch.func`: gradients of a function of the parameters",
         """
 model = Net(); weights = {name: p.detach().clone().requires_grad_() for name, p in model.named_parameters()}
@@ -465,5 +454,74 @@ model = Kept(); optimizer = torch.optim.AdamW(model.parameters())
         UPDATE,
         model="Kept",
         compiles=True,
+    ),
+    Structure(
+        "reentrant checkpointing around one of two models",
+        """
+from torch.utils.checkpoint import checkpoint
+first, second = Net(), nn.Linear(4, 4)
+optimizer = torch.optim.AdamW([*first.parameters(), *second.parameters()])
+for _ in range(N):
+    x, y = batch(); hidden = checkpoint(first, x.requires_grad_(), use_reentrant=True)
+    F.cross_entropy(second(hidden), y).backward(); optimizer.step(); optimizer.zero_grad()
+""",
+        UPDATE,
+        model="Net + Linear",
+    ),
+    Structure(
+        "objects of the script between two models",
+        """
+class Graph:
+    def __init__(self, x): self.x = x
+class Encoder(Net):
+    def forward(self, graph): return Graph(super().forward(graph.x))
+class Head(nn.Linear):
+    def forward(self, graph): return super().forward(graph.x)
+first, second = Encoder(), Head(4, 4)
+optimizer = torch.optim.AdamW([*first.parameters(), *second.parameters()])
+for _ in range(N):
+    x, y = batch(); F.cross_entropy(second(first(Graph(x))), y).backward(); optimizer.step(); optimizer.zero_grad()
+""",
+        UPDATE,
+        model="Encoder + Head",
+    ),
+    Structure(
+        "SAM: two backward passes, and an optimizer that wraps another",
+        """
+class SAM(torch.optim.Optimizer):
+    def __init__(self, parameters):
+        super().__init__(parameters, {}); self.inner = torch.optim.SGD(self.param_groups, lr=0.1)
+    def first_step(self):
+        with torch.no_grad():
+            for p in self.param_groups[0]["params"]: self.state[p]["kept"] = p.clone(); p += p.grad; p.grad = None
+    def second_step(self):
+        with torch.no_grad():
+            for p in self.param_groups[0]["params"]: p.copy_(self.state[p]["kept"])
+        self.inner.step(); self.zero_grad()
+model = Net(); optimizer = SAM(model.parameters())
+for _ in range(N):
+    x, y = batch()
+    for update in (optimizer.first_step, optimizer.second_step): F.cross_entropy(model(x), y).backward(); update()
+""",
+        UPDATE,
+        batch=12,
+    ),
+    Structure(
+        "a model of TorchScript",
+        MODEL.replace("Net()", "torch.jit.script(Net())") + f"for _ in range(N):\n    {STEP}\n",
+        UPDATE,
+    ),
+    Structure(
+        "a diffusion model that is called with one time, then the samples, and a frozen model in its loss",
+        """
+class Diffuser(Net):
+    def forward(self, time, x): return super().forward(x * time)
+model = Diffuser(); optimizer = torch.optim.AdamW(model.parameters()); judge = nn.Linear(4, 4).requires_grad_(False)
+for _ in range(N):
+    x, y = batch(); F.cross_entropy(judge(model(torch.rand(1), x)), y).backward()
+    optimizer.step(); optimizer.zero_grad()
+""",
+        UPDATE,
+        model="Diffuser",
     ),
 )
