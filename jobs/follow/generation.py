@@ -45,7 +45,9 @@ def find_token_shape(args: Iterable[Any], options: dict[str, Any]) -> tuple[int,
     without one."""
     named = [value for name, value in options.items() if "mask" not in name and "position" not in name]
     for value in (*args, *named):
-        if isinstance(value, Tensor) and value.ndim == 2 and not (value.is_floating_point() or value.is_complex()):
+        if not isinstance(value, Tensor) or value.ndim != 2 or value.is_nested:
+            continue
+        if not (value.is_floating_point() or value.is_complex()):
             return value.shape[0], value.shape[1]
     return None
 

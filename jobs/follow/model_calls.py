@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from .generation import note_shift
-from .module_ranges import list_tensors
+from .module_ranges import list_sizes, list_tensors
 from .script_facts import describe_inputs, describe_model, describe_parameters, find_autocast_dtype, list_fields
 
 MOST_OUTPUTS = 8
@@ -57,7 +57,7 @@ class NotedCall:
         shape = self.inputs[0]["shape"] if self.inputs else []
         if getattr(part, "batch_first", None) is False and len(shape) == 2 and shape[0] != shape[1]:
             first = next(list_tensors([*args, *options.values()]), None)
-            self.has_sequence_first |= first is not None and first.ndim == 3 and list(first.shape[:2]) == shape
+            self.has_sequence_first |= first is not None and first.ndim == 3 and list_sizes(first)[:2] == shape
 
     def watch(self, returned: Any) -> None:
         """Note whether a backward pass reaches what the call has returned."""
@@ -112,7 +112,7 @@ def count_images(values: list[Any]) -> int:
     """Count the images, each [channels, height, width], of a list, in which they may differ in size; 0 without one."""
     images = values[0] if values and isinstance(values[0], list | tuple) else []
     are_images = all(
-        isinstance(image, Tensor) and image.ndim == 3 and image.is_floating_point() and image.shape[0] in CHANNELS
+        isinstance(image, Tensor) and image.ndim == 3 and image.is_floating_point() and list_sizes(image)[0] in CHANNELS
         for image in images
     )
     return len(images) if are_images else 0

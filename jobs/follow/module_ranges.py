@@ -319,6 +319,13 @@ def name_class(module: nn.Module) -> str:
     return str(scripted) or type(module).__name__
 
 
+def list_sizes(tensor: Tensor) -> list[int]:
+    """List the sizes of a tensor; 0 where those of its parts differ, as in a nested tensor."""
+    if tensor.is_nested:
+        return [int(tensor.size(0)), *[0] * (tensor.dim() - 1)]
+    return [size if isinstance(size, int) else 0 for size in tensor.shape]
+
+
 def find_common_path(paths: Iterable[str]) -> str:
     """Return the path of the module that all of these are parts of: "" at the top."""
     shared = []

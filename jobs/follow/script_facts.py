@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from .matmul_precision import read_matmul_precision
-from .module_ranges import is_compiled, list_tensors, name_class
+from .module_ranges import is_compiled, list_sizes, list_tensors, name_class
 
 WRAPPING = ("torch", "lightning", "lightning_fabric", "accelerate", "deepspeed")
 """Libraries whose modules may be wrappers of a script's model."""
@@ -47,7 +47,7 @@ def describe_inputs(args: tuple[Any, ...], options: dict[str, Any]) -> list[dict
         for part, inner in list_fields(value) or [("", value)]
     ]
     tensors = [(name, tensor) for name, value in named for tensor in list_tensors([value])]
-    return [{"name": name, "shape": list(tensor.shape), "dtype": str(tensor.dtype)} for name, tensor in tensors]
+    return [{"name": name, "shape": list_sizes(tensor), "dtype": str(tensor.dtype)} for name, tensor in tensors]
 
 
 def list_fields(value: Any) -> list[tuple[str, Any]]:

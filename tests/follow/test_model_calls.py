@@ -1,7 +1,9 @@
 """Which calls of models a step's batch is made of, and what counts as the model."""
 
+import json
 from dataclasses import dataclass
 
+import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -153,3 +155,11 @@ def test_a_graph_of_a_compiled_function_is_not_a_model():
     for graph in (torch.fx.symbolic_trace(nn.ReLU()), torch.fx.symbolic_trace(nn.Linear(2, 2))):
         calls.begin(graph, (torch.ones(3, 2),), {})
     assert [call.module for call in calls.calls] == [graph], "only a graph with parameters"
+
+
+@pytest.mark.parametrize("layout", [torch.jagged, torch.strided])
+def test_a_nested_tensor_has_samples_and_no_length(layout):
+    texts = torch.nested.nested_tensor([torch.randint(0, 9, (num,)) for num in (3, 4)], layout=layout)
+    noted = NotedCall(nn.Embedding(9, 2), (texts,), {})
+    noted.note_part(nn.Embedding(9, 2), (texts,), {})
+    assert noted.batch == (2, 0) and json.loads(json.dumps(noted.inputs))[0]["shape"] == [2, 0]
