@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from .applied_change import AppliedChange
+from .module_ranges import list_module_parameters
 from .wrapping import wrap
 
 PACKAGE = __package__ or ""
@@ -46,7 +47,7 @@ class FirstCalls:
         nn.Module.__call__ = self.called  # type: ignore[method-assign]
         try:
             is_loss = isinstance(module, nn.modules.loss._Loss)
-            if not is_loss and next(module.parameters(), None) is not None:  # no transform of data
+            if not is_loss and list_module_parameters(module):  # no transform of data
                 self.tell(module, args, options)
             return self.called(module, *args, **options)
         finally:

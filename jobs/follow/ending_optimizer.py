@@ -13,6 +13,7 @@ from threading import get_ident
 from typing import Any
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from .loops import Loop
@@ -128,4 +129,5 @@ class EndingOptimizer:
 
 
 def list_parameters(optimizer: Optimizer) -> list[Any]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    """List the parameters of an optimizer, but for those that have no size yet."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"] if not is_lazy(parameter)]

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .module_ranges import list_module_parameters
 from .plan import Stage
 
 CALLED = ("forward", "evaluation", "prefill", "decode")
@@ -63,7 +64,7 @@ class Entries:
         """Return whether a module is a part of another one, and lacks some of its parameters."""
         key = id(holder), id(called)
         if key not in self.is_of:
-            has_less = 0 < len(list(called.parameters())) < len(list(holder.parameters()))
+            has_less = 0 < len(list_module_parameters(called)) < len(list_module_parameters(holder))
             self.is_of[key] = has_less and any(part is called for part in holder.modules())
         return self.is_of[key]
 

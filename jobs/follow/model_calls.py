@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from .generation import note_shift
-from .module_ranges import list_sizes, list_tensors
+from .module_ranges import list_module_parameters, list_sizes, list_tensors, read_own
 from .script_facts import describe_inputs, describe_model, describe_parameters, find_autocast_dtype, list_fields
 
 MOST_OUTPUTS = 8
@@ -37,7 +37,7 @@ class NotedCall:
     passes that reach what it returned."""
 
     def __init__(self, module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]):
-        parameters = list(module.parameters())
+        parameters = list_module_parameters(module)
         self.module, self.has_parameters = module, bool(parameters)
         self.is_checkpointed = is_checkpointed()
         self.trains = (torch.is_grad_enabled() or self.is_checkpointed) and (
@@ -55,7 +55,7 @@ class NotedCall:
         self.autocast = self.autocast or find_autocast_dtype()
         note_shift(self.inputs, args, options)
         shape = self.inputs[0]["shape"] if self.inputs else []
-        if getattr(part, "batch_first", None) is False and len(shape) == 2 and shape[0] != shape[1]:
+        if read_own(part, "batch_first") is False and len(shape) == 2 and shape[0] != shape[1]:
             first = next(list_tensors([*args, *options.values()]), None)
             self.has_sequence_first |= first is not None and first.ndim == 3 and list_sizes(first)[:2] == shape
 
@@ -109,8 +109,10 @@ def find_samples(inputs: list[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def count_images(values: list[Any]) -> int:
-    """Count the images, each [channels, height, width], of a list, in which they may differ in size; 0 without one."""
-    images = values[0] if values and isinstance(values[0], list | tuple) else []
+    """Count the images, each [channels, height, width], of a list, in which they may differ in size, or are the first
+    tensors of dictionaries; 0 without one."""
+    samples = values[0] if values and isinstance(values[0], list | tuple) else []
+    images = [next(list_tensors(sample.values()), None) if isinstance(sample, dict) else sample for sample in samples]
     are_images = all(
         isinstance(image, Tensor) and image.ndim == 3 and image.is_floating_point() and list_sizes(image)[0] in CHANNELS
         for image in images
@@ -211,7 +213,7 @@ class StepCalls:
         return self.is_described or bool(self.calls)
 
     def begin(self, module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
-        if isinstance(module, torch.fx.GraphModule) and not any(True for _ in module.parameters()):
+        if isinstance(module, torch.fx.GraphModule) and not list_module_parameters(module):
             return  # what torch.compile makes of a function, called with the parameters of its models
         self.open = NotedCall(module, args, options)
         self.calls.append(self.open)

@@ -14,13 +14,14 @@ import sys
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._C._autograd import _get_sequence_nr
+from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .fsdp import find_flat_unit, follow_units, list_parameters
@@ -108,7 +109,7 @@ class ModuleRanges:
         """Return the path of a module: class of the outermost called module, then the names of `named_modules`."""
         if id(module) not in self._names:
             # What its caller does not hold as a part, such as the model itself, is named by its class.
-            above, name = self._path(), name_class(getattr(module, "_orig_mod", module))
+            above, name = self._path(), name_class(read_own(module, "_orig_mod", module))
             self._name_parts(module, f"{above}/{name}" if above else name)
         return self._names[id(module)]
 
@@ -307,10 +308,23 @@ def list_tensors(values: Iterable[Any]) -> Iterator[Tensor]:
             yield from (entry for entry in value if isinstance(entry, Tensor))
 
 
+def read_own(module: nn.Module, name: str, otherwise: Any = None) -> Any:
+    """Read an attribute or a part of a module that it has itself. The `__getattr__` of its class is not asked, which
+    may raise anything, or have everything."""
+    attributes = vars(module)
+    holders = (attributes, attributes.get("_modules", {}))
+    return next((holder[name] for holder in holders if name in holder), otherwise)
+
+
+def list_module_parameters(module: nn.Module) -> list[Tensor]:
+    """List the parameters of a module, whatever its class returns as `parameters()`, but for those without a size."""
+    return [parameter for parameter in nn.Module.parameters(module) if not is_lazy(parameter)]
+
+
 def takes_hooks(module: nn.Module) -> bool:
     """Return whether a module takes hooks as it is. torch.compile would compile those of a model that it compiled in
     place, which calls no modules inside; TorchScript refuses them."""
-    return not (isinstance(module, torch.jit.ScriptModule) or getattr(module, "_compiled_call_impl", None))
+    return not (isinstance(module, torch.jit.ScriptModule) or read_own(module, "_compiled_call_impl"))
 
 
 def name_class(module: nn.Module) -> str:
@@ -320,10 +334,26 @@ def name_class(module: nn.Module) -> str:
 
 
 def list_sizes(tensor: Tensor) -> list[int]:
-    """List the sizes of a tensor; 0 where those of its parts differ, as in a nested tensor."""
+    """List the sizes of a tensor; 0 where those of its parts differ, as in a nested tensor. What `torch.func.vmap`
+    calls a function of once for many counts as the first size."""
+    num = count_mapped(tensor)
+    if num > 1:
+        return [num * size if place == 0 else size for place, size in enumerate(tensor.shape)]
     if tensor.is_nested:
         return [int(tensor.size(0)), *[0] * (tensor.dim() - 1)]
     return [size if isinstance(size, int) else 0 for size in tensor.shape]
+
+
+def count_mapped(tensor: Tensor) -> int:
+    """Count the tensors that `torch.func.vmap` computes as one, which is not part of PyTorch's interface."""
+    num = 1
+    with suppress(AttributeError):
+        while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+            inside = torch._C._functorch.get_unwrapped(tensor)
+            if torch._C._functorch.is_batchedtensor(tensor):
+                num *= inside.shape[torch._C._functorch.maybe_get_bdim(tensor)]
+            tensor = inside
+    return num
 
 
 def find_common_path(paths: Iterable[str]) -> str:
@@ -349,4 +379,4 @@ def is_compiling_backward() -> bool:
 
 def is_compiled(module: nn.Module) -> bool:
     """Return whether torch.compile runs a module as a whole: no module inside is called then."""
-    return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+    return any(read_own(module, name) is not None for name in ("_orig_mod", "_compiled_call_impl"))

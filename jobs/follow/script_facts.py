@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from .matmul_precision import read_matmul_precision
-from .module_ranges import is_compiled, list_sizes, list_tensors, name_class
+from .module_ranges import is_compiled, list_module_parameters, list_sizes, list_tensors, name_class, read_own
 
 WRAPPING = ("torch", "lightning", "lightning_fabric", "accelerate", "deepspeed")
 """Libraries whose modules may be wrappers of a script's model."""
@@ -72,7 +72,7 @@ def describe_model(module: nn.Module, autocast: str, made_autocast: str) -> dict
         "compiled": compiled,
         # What accelerate opens inside the model is compiled with it, and never seen to be on.
         "autocast": autocast or (made_autocast if compiled else ""),
-        **describe_parameters(list(module.parameters())),
+        **describe_parameters(list_module_parameters(module)),
     }
 
 
@@ -100,7 +100,7 @@ def unwrap(module: nn.Module) -> nn.Module:
 
 def find_wrapped(module: nn.Module) -> nn.Module | None:
     """Return the module that a library wraps; None if this is the model."""
-    if isinstance(inside := getattr(module, "_orig_mod", None), nn.Module):
+    if isinstance(inside := read_own(module, "_orig_mod"), nn.Module):
         return inside
     library, _, rest = type(module).__module__.partition(".")
     if library not in WRAPPING or rest.startswith("nn.modules"):

@@ -22,3 +22,10 @@ def test_a_wrapper_that_never_steps_itself_is_not_waited_for():
     for waited_for in (torch.optim.Adam(other.parameters()), of_both):
         assert not is_chosen(waited_for, model=model)
         assert is_chosen(waited_for, model=model, updates=30)
+
+
+def test_parameters_without_a_size_are_left_out():
+    model = nn.Sequential(nn.Linear(2, 2), nn.LazyLinear(2))
+    ending, optimizer = EndingOptimizer(skip=3), torch.optim.SGD(model.parameters(), lr=0.1)
+    ending.note_update(optimizer)
+    assert ending.list_held() == list(model[0].parameters())

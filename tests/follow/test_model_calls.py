@@ -16,6 +16,7 @@ from profiler_job.jobs.follow.model_calls import (
     describe_calls,
     find_outputs,
 )
+from profiler_job.jobs.follow.module_ranges import is_compiled
 from profiler_job.jobs.follow.script_facts import unwrap
 
 
@@ -69,7 +70,7 @@ def end_step(calls: StepCalls, *models: nn.Module, samples: tuple[int, ...], det
             loss = loss + returned.sum()
     if not detaches:
         loss.backward()
-    held = [parameter for model in models for parameter in model.parameters()]
+    held = [parameter for model in models for parameter in nn.Module.parameters(model)]
     facts = calls.end_step("", is_captured=True, is_replayed=False, held=held)
     return {name: facts.get(name) for name in ("trained_models", "sequences", "model", "num_parameters")}
 
@@ -163,3 +164,45 @@ def test_a_nested_tensor_has_samples_and_no_length(layout):
     noted = NotedCall(nn.Embedding(9, 2), (texts,), {})
     noted.note_part(nn.Embedding(9, 2), (texts,), {})
     assert noted.batch == (2, 0) and json.loads(json.dumps(noted.inputs))[0]["shape"] == [2, 0]
+
+
+def test_what_is_mapped_over_samples_has_their_number():
+    model, noted = nn.Linear(2, 2), list[NotedCall]()
+
+    def compute(sample: torch.Tensor) -> torch.Tensor:
+        noted.append(NotedCall(model, (sample[None],), {}))
+        return model(sample[None]).sum()
+
+    torch.func.vmap(torch.func.grad(compute))(torch.ones(6, 2))
+    assert [call.batch for call in noted] == [(6, 0)]
+
+
+def test_images_in_dictionaries_are_counted():
+    sample = {"image": torch.ones(3, 8, 8), "height": 8}
+    assert NotedCall(nn.Linear(2, 2), ([sample] * 4,), {}).batch == (4, 0)
+
+
+class Odd(nn.Module):
+    """A model that has no attribute which it does not expect, and groups in place of parameters."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.later = nn.Linear(2, 2), nn.LazyLinear(2)
+
+    def forward(self, x):
+        return self.inner(x)
+
+    def __getattr__(self, name):
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            raise KeyError(name) from None
+
+    def parameters(self, recurse: bool = True):
+        return iter([{"params": list(super().parameters())}])
+
+
+def test_a_model_with_methods_of_its_own_is_described():
+    facts = end_step(StepCalls(), Odd(), samples=(3,))
+    assert facts == {"trained_models": 1, "sequences": 3, "model": "Odd", "num_parameters": 2 * 2 + 2}
+    assert not is_compiled(Odd()) and is_compiled(torch.compile(nn.Linear(2, 2), backend="eager"))
