@@ -131,8 +131,7 @@ class ModuleRanges:
                 paths[name] = paths[outer]
             elif name:
                 # A list of modules is never called, so its numbers stay with its name: layers.0
-                is_listed = isinstance(parts[outer], nn.ModuleList | nn.ModuleDict)
-                paths[name] = f"{paths[outer]}{'.' if is_listed else '/'}{last}"
+                paths[name] = f"{paths[outer]}{'.' if is_uncalled_list(parts[outer]) else '/'}{last}"
             if is_compiled(part) and not paths[name].endswith(COMPILED):
                 paths[name] += COMPILED
             self._names.setdefault(id(part), paths[name])
@@ -319,6 +318,11 @@ def read_own(module: nn.Module, name: str, otherwise: Any = None) -> Any:
 def list_module_parameters(module: nn.Module) -> list[Tensor]:
     """List the parameters of a module, whatever its class returns as `parameters()`, but for those without a size."""
     return [parameter for parameter in nn.Module.parameters(module) if not is_lazy(parameter)]
+
+
+def is_uncalled_list(module: nn.Module) -> bool:
+    """Return whether a module only holds others. A list of parametrizations, as of `weight_norm`, is called."""
+    return isinstance(module, nn.ModuleList | nn.ModuleDict) and type(module).forward is nn.Module.forward
 
 
 def takes_hooks(module: nn.Module) -> bool:

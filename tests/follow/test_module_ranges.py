@@ -87,6 +87,13 @@ def test_a_model_of_torchscript_has_its_own_name_and_is_not_looked_into(log, ran
     assert [module_ranges.takes_hooks(model) for model in (scripted, Block())] == [False, True]
 
 
+def test_a_list_of_modules_that_is_called_is_above_its_parts(log, ranges):
+    train(ranges, nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)))
+    forward = [name.removeprefix("modules:forward/") for name in log.names() if name.startswith("modules:forward/")]
+    above = "ParametrizedLinear/parametrizations.weight"
+    assert forward == ["ParametrizedLinear", above, f"{above}/0"]
+
+
 def test_each_node_of_backward_is_of_the_module_that_made_it(log, ranges):
     train(ranges, Model())
     modules = [label for label in log.backward() if not label.startswith("(")]
