@@ -44,7 +44,7 @@ from .host_waits import HostWaits
 from .loops import FEWEST, MOST_BATCHES, CallCounts
 from .losses import Losses
 from .model_calls import StepCalls, is_checkpointed
-from .module_ranges import ModuleRanges, list_module_parameters, list_tensors
+from .module_ranges import ModuleRanges, list_tensors
 from .nsys_capture import NsysCapture
 from .phase_memory import PhaseMemory
 from .plan import Plan, Stage
@@ -405,7 +405,7 @@ class Follower:
             return self.generation.kind
         if has_gradients or not self.optimized:
             return "forward"
-        if self.optimized.isdisjoint(map(id, list_module_parameters(module))) or is_checkpointed():
+        if not any(id(each) in self.optimized for each in nn.Module.parameters(module)) or is_checkpointed():
             return "forward"
         if self.stage is Stage.CAPTURED:
             self.facts["evaluations"] += 1
