@@ -77,13 +77,14 @@ def infer_in_gaps(
     inferred = np.full(len(phase), _NO_PHASE, np.int8)
     unknown = phase == _NO_PHASE
     edges = np.flatnonzero(np.diff(np.r_[False, unknown, False]))
+    trains = np.isin(phase, (_BACKWARD, _CLIP, _OPTIMIZER)).any()
     before_update = [_OPTIMIZER] if (phase == _OPTIMIZER).any() else [_BACKWARD, _CLIP]
     for begin, end in zip(edges[::2], edges[1::2]):
         before = phase[begin - 1] if begin else _OPTIMIZER  # a capture of steps begins after an update
         after = phase[end] if end < len(phase) else _NO_PHASE
         if before in _PLAYING and after in _PLAYING:
             inferred[begin:end] = before
-        elif before in before_update or not begin:
+        elif trains and (before in before_update or not begin):
             copied = np.searchsorted(copies, launch[begin])
             until = np.searchsorted(launch[begin:end], copies[copied]) if copied < len(copies) else end - begin
             rows = np.arange(begin, begin + until)

@@ -31,6 +31,10 @@ def test_it_is_so_before_the_first_step_of_a_capture():
     assert set(infer(("", AVERAGE), FORWARD, BACKWARD, STEP)[: len(AVERAGE)]) == {"optimizer"}
 
 
+def test_a_script_that_only_runs_forward_updates_nothing():
+    assert infer(("", AVERAGE), FORWARD, ("", AVERAGE), FORWARD).count("optimizer") == 0
+
+
 @pytest.mark.parametrize("before", ["backward", "clip"])
 def test_an_update_by_hand_is_the_optimizer_of_a_script_without_one(before):
     runs = (FORWARD, (before, [GEMM]), ("", [ADD] * FEWEST_PARAMETERS), FORWARD)
