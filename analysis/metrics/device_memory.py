@@ -35,8 +35,10 @@ SAME_LIMIT = 0.01
 PARTS = ("parameters", "Adam's state", "activations", "gradients, temporaries, buffers")
 USES = ("parameters", "gradients", "optimizer_state", "other")
 FITS = "fits"
-WHOLE = ("d_model", "d_ff", "num_layers", "num_heads", "vocab_size")
-WHOLE += ("context_length", "batch_size", "accumulation", "gpus")
+WHOLE = (
+    *("d_model", "d_ff", "num_layers", "num_heads", "vocab_size"),
+    *("context_length", "batch_size", "accumulation", "gpus"),
+)
 """Whole numbers, also next to runs of other workloads, which have none there: pandas makes floats of them."""
 CAP = "memory_limit_gib"
 MEMORY_THEN = ("status_total_bytes", "status_free_bytes", "status_reserved_bytes")
