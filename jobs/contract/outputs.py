@@ -15,7 +15,7 @@ from typing import Any
 from profiler_job.jobs.contract import integrity
 from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.exit_codes import ExitCode
-from profiler_job.jobs.contract.layout import MANIFEST, MERGED, RECORD, SCRIPT, SWEEP
+from profiler_job.jobs.contract.layout import CALIBRATION, MANIFEST, MERGED, RECORD, RESERVED_NAMES, SCRIPT, SWEEP
 
 IsOwn = Callable[[Path], bool]
 """Whether an existing file or folder is of the kind that is to be written. May raise OSError."""
@@ -121,13 +121,21 @@ def is_generated(page: Path) -> bool:
 
 
 def is_recording(folder: Path) -> bool:
-    """Whether a folder is a recording, whole or not."""
-    return (folder / MANIFEST).is_file()
+    """Whether a folder is a recording, whole or not, and holds nothing else. Programs of others call their manifest so,
+    too."""
+    if not (folder / MANIFEST).is_file() or any(
+        file.name != MANIFEST and (file.suffix != ".parquet" or not file.is_file()) for file in folder.iterdir()
+    ):
+        return False
+    return (folder / "runs.parquet").is_file() or "tables" in _load_object(folder / MANIFEST)
 
 
 def is_merged(folder: Path) -> bool:
-    """Whether a folder holds results that `merge` joined."""
-    return (folder / MERGED).is_file()
+    """Whether a folder holds results that `merge` joined, with what was made of them, and nothing else."""
+    if not isinstance(_load_object(folder / MERGED).get("shards"), list):
+        return False
+    own = (MERGED, SWEEP, CALIBRATION, *RESERVED_NAMES)
+    return all(file.name in own or (file / RECORD).is_file() for file in folder.iterdir())
 
 
 def is_profiled_script(folder: Path) -> bool:

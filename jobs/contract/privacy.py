@@ -135,7 +135,7 @@ PRIVATE = {
     r"|\blogin\s+\S+\s+password\s+\S|(?i:;\s*|\b(?=uid|user))[^\n]{0,40}?\bPwd=\S",
     # RunPod, Prime Intellect, Modal, Lambda, Vast: the last has as many digits as a SHA-256.
     "key of a GPU cloud": r"\brpa_[A-Za-z0-9]{20,}|\bpit_(?=[a-z]*\d)[A-Za-z0-9]{20,}"
-    r"|(?<![\w-])(?:ak|as)-(?=[A-Za-z]*\d)(?=[a-z\d]*[A-Z])[A-Za-z\d]{22}(?![\w-])"
+    r"|(?<![\w-])(?:ak|as)-(?=[A-Z\d]*[a-z])(?=[a-z\d]*[A-Z])[A-Za-z\d]{22}(?![\w-])"
     rf"|\bsecret_[\w-]{{1,100}}_{_HEX}{{32}}\.\w{{16,}}|(?i:\bvast)[^\n]{{0,60}}?\b{_HEX}{{64}}\b",
     "JWT": r"\beyJ[\w-]{8,}\.[\w-]{4,}(?:\.[\w-]*)?",
     "authorization": r"(?i)\bbearer['\"]?\s*[:=]?\s+(?:(?=\S*[\d=+/_])[\w.~+/=-]{8,}|[\w.~+/=-]{20,})"

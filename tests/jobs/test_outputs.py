@@ -16,7 +16,7 @@ from profiler_job.analysis.site import data_readme, front_matter, write_site
 from profiler_job.jobs.contract import integrity, outputs
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.layout import MERGED
-from profiler_job.jobs.contract.outputs import TargetError, is_merged, replace_folder
+from profiler_job.jobs.contract.outputs import TargetError, is_merged, is_recording, replace_folder
 from profiler_job.jobs.executor import install_nsys
 from profiler_job.jobs.executor.result_store import Results
 from profiler_job.jobs.sweep.plan import load_sweep
@@ -177,6 +177,26 @@ def test_a_recording_replaces_recordings_alone(tmp_path, is_file):
         store.write(target, tables, recording.manifest)
     assert (target if is_file else target / "runs.parquet").read_text() == FOREIGN
     assert not list_drafts(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("is_own", "own", "others"),
+    [
+        (is_recording, {}, {"manifest.json": '{"manifest_version": 3}'}),
+        (is_recording, {"manifest.json": '{"tables": {}}', "runs.parquet": ""}, {"notes.md": FOREIGN}),
+        (is_recording, {"manifest.json": '{"tables"', "runs.parquet": ""}, {"mine.parquet/x": FOREIGN}),
+        (is_merged, {}, {"merged.json": "[1]"}),
+        (is_merged, {"merged.json": '{"shards": []}', "run-1/run.json": "{}"}, {"notes.md": FOREIGN}),
+        (is_merged, {"merged.json": '{"shards": []}', "answers/index.md": ""}, {"mine/x": FOREIGN}),
+    ],
+)
+def test_a_folder_of_a_known_name_with_anything_else_is_not_ones_own(tmp_path, is_own, own, others):
+    """Programs of others call a file manifest.json or merged.json, too."""
+    for files, is_replaced in ((own, True), (others, False)):
+        for name, content in files.items():
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_text(content)
+        assert not files or is_own(tmp_path) == is_replaced
 
 
 @pytest.mark.parametrize("name", ["index.md", "report/mine.md"])
@@ -347,7 +367,7 @@ def test_a_link_to_a_folder_stays_and_the_folder_is_replaced(tmp_path, is_there)
     if is_there:
         target.mkdir()
     link.symlink_to(target)
-    for content in ("first", "second"):
+    for content in ('{"shards": ["first"]}', '{"shards": ["second"]}'):
         draft.mkdir()
         (draft / MERGED).write_text(content)
         replace_folder(draft, link, is_merged)

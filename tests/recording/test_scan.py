@@ -424,6 +424,7 @@ GPU_CLOUDS = [
     "rp|a_P8IX4EA4Q9OM4894ZJOJ7YAEKCTBR4Y1Z2IX",
     "a|k-AG1yKwILALo5vR67b2rMQS",
     "a|s-kS3u9I5KKgTPnO1KrsheE2",
+    "a|s-HTlLPRMYNYEENjsGDHSHnr",
     "secr|et_laptop_f2b2d409dd311ca871902316d9ab1234.Ab0123456789cdefghij",
     "vast: a0da0c41aebb8f010b8e9a5b|5ab89c3049787a5da0da0c41aebb8f010b8e9a5b",
     "h|f_sHY2rDwOAsAKAc6AjmaE814NGBJ87TocVD",
