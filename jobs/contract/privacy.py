@@ -66,7 +66,7 @@ _BUT_TOKEN = (
     r"|private_?key|key-data"
 )
 _SECRET = rf"(?:{_BUT_TOKEN}|token)"
-_SAID_SECRET = rf"(?:{_BUT_TOKEN}|token(?!s(?![a-z])|iz))"
+_SAID_SECRET = rf"(?:{_BUT_TOKEN}|token(?!s(?![a-z])|iz|_id['\"]?\s*[:=]\s*\d{{1,6}}\b))"
 """Names of secrets in a text, where tokens are what a model reads."""
 
 _KEYWORD = (

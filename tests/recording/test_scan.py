@@ -45,6 +45,7 @@ def test_each_kind_is_found(text):
     [
         "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, std::array<char *, 1>>(int)",
         "step/forward/block_34/attention/qkv_proj",
+        'options = {"do_sample": False, "pad_token_id": 0}',
         "nvjet_sm90_tst_192x128_64x5_1x2_h_bz_coopB_TNT",
         "CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0 has a total capacity of 139.72 GiB",
         "2026-11-21T17:43:08+00:00",
