@@ -78,7 +78,8 @@ class CacheEntry:
         first = self._captures[0]
         self._folder, self._ending = first.parent / FOLDER, ending
         names = [os.path.relpath(capture, first.parent) for capture in self._captures]
-        key = json.dumps([names, options], sort_keys=True).encode()
+        given = [capture.name for capture in captures]  # of a link, its own name is printed
+        key = json.dumps([names, given, options], sort_keys=True).encode()
         name = re.sub(r"[^\w.-]+", "_", first.name, flags=re.ASCII)[:60]
         self._start = f"{name}.{hashlib.sha256(key).hexdigest()[:16]}."
 

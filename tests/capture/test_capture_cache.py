@@ -172,6 +172,18 @@ def test_what_changes_the_result_is_no_match(tmp_path, reads, monkeypatch, chang
     assert len(reads) == 3
 
 
+@pytest.mark.parametrize("command", ["show", "compare"])
+def test_what_is_printed_of_a_link_has_the_name_of_the_link(tmp_path, command):
+    captures = [_make(tmp_path / "a.sqlite"), _make(tmp_path / "b.sqlite")]
+    links = [tmp_path / "links" / f"{capture.stem}-link.sqlite" for capture in captures]
+    links[0].parent.mkdir()
+    for link, capture in zip(links, captures):
+        link.symlink_to(capture)
+    _run(command, *captures)
+    printed = _run(command, *links)
+    assert "a.sqlite" not in printed and printed == _run(command, *links, "--no-cache")
+
+
 def _flip(content, place):
     return content[:place] + bytes([content[place] ^ 0x41]) + content[place + 1 :]
 
