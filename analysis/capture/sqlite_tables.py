@@ -30,10 +30,7 @@ LEAST_ROWS = 10_000
 """Rows from which on the pages of a table are decoded here: fewer are read in a moment."""
 WAL = bytes([2, 2])
 """Versions of the file format in the header of a database with a write-ahead log."""
-WITHOUT_LOG = {
-    "a database in WAL mode without its log": "what was written last may be missing: copy the file with its -wal, or "
-    + EXPORT_AGAIN
-}
+WITHOUT_LOG = {"a database in WAL mode without its log": "what was written last may be missing: " + EXPORT_AGAIN}
 
 
 class SqliteTables:
