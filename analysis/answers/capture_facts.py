@@ -21,6 +21,7 @@ from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.handouts import HANDOUTS, Shape, find_shapes
 from profiler_job.jobs.contract.layout import STATUSES
 from profiler_job.jobs.contract.modes import MODES
+from profiler_job.jobs.contract.precisions import PRECISIONS
 from profiler_job.jobs.contract.printable import make_printable
 
 FACT_FILES = ("captures.toml", "captures.csv")
@@ -60,7 +61,8 @@ _RANGE_NUMBERS = {
 """The words of `_NAMED_NUMBERS` that mean nothing else in the name of a range, where `c 3` may be a chunk."""
 _EMBEDDED = re.compile(r"(?:aten::)?embedding, .*sizes = \[\[\d+, \d+\], \[(\d+), (\d+)\]")
 """The look-up of a batch of sequences, as PyTorch names it where sizes of tensors are recorded."""
-_PRECISIONS = {"bfloat16": "bf16", "bf16": "bf16", "tf32": "tf32", "fp32": "fp32", "float32": "fp32", "fp16": "fp16"}
+_PRECISIONS = {name: name for name in PRECISIONS} | {record.autocast: name for name, record in PRECISIONS.items()}
+_PRECISIONS = {word: name for word, name in _PRECISIONS.items() if word} | {"float32": "fp32", "fp16": "fp16"}
 _LEAST_CONTEXT = 32
 _GPU = r"(?:[ghb]|gb|gh)?[abhv](?:10|30|40|100|200|300)[gs]?|l40s?|t4|rtx[-_ ]?\w*"
 """GPUs whose names look like a number of heads or tokens, or a batch: h100 is not 100 heads."""

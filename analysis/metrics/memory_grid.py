@@ -11,9 +11,11 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from profiler_job.analysis.metrics.device_memory import PLANNED
+from profiler_job.jobs.contract.precisions import PRECISIONS as KNOWN
 from profiler_job.jobs.memory import (
     CUDA_CONTEXT_BYTES,
     GIB,
+    SIMULATED_BYTES,
     VOCAB_SIZE,
     estimate_usable_bytes,
     find_failure,
@@ -22,7 +24,11 @@ from profiler_job.jobs.memory import (
 )
 
 MODES = {"train_step": "training step", "forward": "forward only"}
-PRECISIONS = {"bf16": "BF16 (autocast)", "fp32": "FP32"}
+PRECISIONS = {
+    name: f"{record.label} (autocast)" if record.autocast else record.label
+    for name, record in reversed(KNOWN.items())
+    if record.element_bytes in SIMULATED_BYTES and record.matmul == "highest"  # TF32 takes as much memory as FP32
+}
 ATTENTIONS = {"sdpa": "fused", "naive": "eager"}
 CONTEXTS = (128, 256, 512, 1024, 2048, 4096)
 BATCHES = (1, 2, 4, 8, 16, 32, 64)

@@ -12,7 +12,8 @@ from profiler_job.jobs.contract.precisions import BASE_PRECISION, PRECISIONS
 
 MODE = "train_step"
 BASE = BASE_PRECISION
-SLOWER = {"tf32": "fp32", "bf16": "tf32"}
+SLOWER = dict(zip([*PRECISIONS][1:], PRECISIONS))
+"""The precision before each, which is slower."""
 PHASES = (ranges.FORWARD, ranges.BACKWARD, ranges.OPTIMIZER)
 FRACTION_BITS = {name: record.fraction_bits for name, record in PRECISIONS.items()}
 """Bits stored after the point: each bit less doubles the step between neighbouring numbers."""

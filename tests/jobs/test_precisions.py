@@ -27,19 +27,20 @@ from profiler_job.jobs.contract.axes import find_value_name
 from profiler_job.jobs.memory import is_predictable
 from profiler_job.jobs.sweep.plan import Sweep
 from profiler_job.jobs.workloads.costs_by_name import find_costs
-from profiler_job.analysis.metrics.precisions import FRACTION_BITS
+from profiler_job.analysis.answers import capture_facts
+from profiler_job.analysis.metrics.precisions import FRACTION_BITS, SLOWER
 sweep = Sweep.model_validate({"name": "x", "size": ["small"], "context_length": [128], "mode": ["forward"],
                               "precision": ["bf16", "fp8"]})
 bf16, fp8 = sorted(sweep.runs, key=lambda run: run.precision)
 seconds = [find_costs(run.workload).step_seconds(run) for run in (bf16, fp8)]
 print(fp8.run_id, find_value_name("precision", "fp8"), is_predictable(bf16), is_predictable(fp8),
-      seconds[1] < seconds[0], FRACTION_BITS["fp8"])
+      seconds[1] < seconds[0], FRACTION_BITS["fp8"], SLOWER["fp8"], capture_facts._PRECISIONS["fp8"])
 """
 
 
 def test_a_new_precision_is_one_entry_and_sweeps_plan_with_it(tmp_path):
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, cwd=tmp_path)
-    assert done.stdout.strip() == "small-ctx128-fp8-naive-forward FP8 matmuls True False True 3", done.stderr
+    assert done.stdout.strip() == "small-ctx128-fp8-naive-forward FP8 matmuls True False True 3 bf16 fp8", done.stderr
 
 
 def test_each_precision_has_a_peak_in_the_data_sheets():
@@ -61,3 +62,22 @@ def test_few_places_compare_with_the_name_of_a_precision():
                     if any(isinstance(part, ast.Constant) and part.value in PRECISIONS for part in parts):
                         found.add(file.stem)
     assert found <= MAY_COMPARE, "read the entry of the precision instead"
+
+
+MAY_LIST = {
+    "element_types", "findings", "gemm_names",  # what kernels' names say
+    "tune_bounds",  # of two settings of PyTorch
+    "precision",  # facts of one claim
+    "precisions",
+}  # fmt: skip
+
+
+def test_few_tables_list_names_of_precisions():
+    """One without a new precision would leave it out without a word."""
+    found = set()
+    for file in (file for folder in ("jobs", "analysis") for file in (ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Dict):
+                names = [key.value for key in node.keys if isinstance(key, ast.Constant) and key.value in PRECISIONS]
+                found |= {file.stem} if len(names) > 1 else set()
+    assert found <= MAY_LIST, "derive it from the entries of the contract"
