@@ -170,7 +170,7 @@ def tokens_of(runs: pd.DataFrame) -> pd.Series:
     tokens = runs["context_length"].astype("float64") * runs["batch_size"].astype("float64")
     if "gpus" in runs:
         tokens = tokens * runs["gpus"].astype("float64")
-    if "workload" in runs:
+    if {"workload", "mode"} <= {*runs}:
         tokens = tokens.mask((runs["workload"].astype(str) == SCRIPT) & (runs["mode"].astype(str) == FORWARD))
     return tokens.where(tokens > 0)
 
