@@ -41,7 +41,7 @@ def test_without_a_price_none_is_shown(rec):
 def test_every_study_that_holds_steps_against_steps_has_the_table():
     known = {(question.study or "") for question in STUDIES.values()}
     assert set(token_costs.STUDIES) <= known
-    assert known - set(token_costs.STUDIES) - {""} == {"again", "memory", "prediction", "warm_up"}
+    assert known - set(token_costs.STUDIES) - {""} == {"again", "generation", "memory", "prediction", "warm_up"}
 
 
 @pytest.mark.long

@@ -6,6 +6,7 @@ import pytest
 from profiler_job.analysis.recording import store
 from profiler_job.jobs import memory
 from profiler_job.jobs.contract.axes import Run
+from profiler_job.jobs.contract.layout import SCRIPT
 from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP
 from tests.doses import sampled
 from tests.jobs.test_memory import plan
@@ -30,6 +31,8 @@ def finished(runs) -> list:
     """Select the runs with a peak to predict: runs of the reference Transformer that are not compiled, and did not
     follow compiled runs in their process."""
     runs = runs[(runs["status"].astype(str) == "ok") & runs["peak_memory_bytes"].notna()]
+    if "workload" in runs:
+        runs = runs[runs["workload"].astype(str) != SCRIPT]
     if "compile" in runs:
         compiled = runs["compile"].astype(str) != "off"
         runs = runs[~compiled & ~(runs["started_at"] > runs.loc[compiled, "started_at"].min())]
