@@ -12,6 +12,7 @@ from profiler_job.analysis.render.answer import Answer, assemble
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.layout import SCRIPT
 from profiler_job.jobs.contract.plain import TRAINED_STEPS
+from profiler_job.jobs.contract.studies import NO_PLAIN_STEPS
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
 SLUG = "runs-of"
@@ -63,6 +64,7 @@ def answer(part: Part, others: Collection[tuple[str, str]], is_of_losses: bool =
         "folds": len(runs) >= MANY and len(by_model) > 1,
         "num_others": len(part.rec.runs) - len(runs),
         "is_of_losses": is_of_losses,
+        "is_in_explore": part.name not in NO_PLAIN_STEPS,
         "trained_steps": TRAINED_STEPS,
     }
     return assemble(facts, [], [], [])

@@ -40,7 +40,7 @@ from profiler_job.analysis.site.page_context import (
     name_sections_page,
 )
 from profiler_job.analysis.site.site_writer import Site
-from profiler_job.jobs.contract.studies import BF16, GENERATION, LADDER, LOSSES
+from profiler_job.jobs.contract.studies import BF16, LADDER, LOSSES, NO_PLAIN_STEPS
 
 WAITS = 0.3
 """From this part of a step on that the GPU waits, the Methods page says what the profiler does to it."""
@@ -107,7 +107,7 @@ def write_explore(
         if without.facts["num_runs"]:
             of_study = replace(site, recording=describe_version(other.manifest))
             of_study.write(f"{name_sections_page(study)}.md", "study_runs.md", without)
-    shown = [part for part in parts if part.name not in (LOSSES, GENERATION)]
+    shown = [part for part in parts if part.name not in NO_PLAIN_STEPS]
     sizes = run_grid.list_sizes(pd.concat([part.rec.runs for part in shown], ignore_index=True))
     of_all = replace(site, sizes=sizes, properties={})
     losses = len(studies[LOSSES].runs) if LOSSES in studies else 0

@@ -43,6 +43,9 @@ LADDER = "prediction"
 LOSSES = "losses"
 """The study of what changes do to the loss; its times are not reported."""
 
+NO_PLAIN_STEPS = (LOSSES, GENERATION)
+"""Studies whose times are not those of plain steps, so that they stand in no list with them."""
+
 STUDIES: tuple[Study, ...] = get_args(Study)
 
 MAIN = "main"
