@@ -61,8 +61,7 @@ _RANGE_NUMBERS = {
 """The words of `_NAMED_NUMBERS` that mean nothing else in the name of a range, where `c 3` may be a chunk."""
 _EMBEDDED = re.compile(r"(?:aten::)?embedding, .*sizes = \[\[\d+, \d+\], \[(\d+), (\d+)\]")
 """The look-up of a batch of sequences, as PyTorch names it where sizes of tensors are recorded."""
-_PRECISIONS = {name: name for name in PRECISIONS} | {record.autocast: name for name, record in PRECISIONS.items()}
-_PRECISIONS = {word: name for word, name in _PRECISIONS.items() if word} | {"float32": "fp32", "fp16": "fp16"}
+_PRECISIONS = {name: name for name in PRECISIONS} | {"bfloat16": "bf16", "float32": "fp32", "fp16": "fp16"}
 _LEAST_CONTEXT = 32
 _GPU = r"(?:[ghb]|gb|gh)?[abhv](?:10|30|40|100|200|300)[gs]?|l40s?|t4|rtx[-_ ]?\w*"
 """GPUs whose names look like a number of heads or tokens, or a batch: h100 is not 100 heads."""

@@ -34,13 +34,16 @@ sweep = Sweep.model_validate({"name": "x", "size": ["small"], "context_length": 
 bf16, fp8 = sorted(sweep.runs, key=lambda run: run.precision)
 seconds = [find_costs(run.workload).step_seconds(run) for run in (bf16, fp8)]
 print(fp8.run_id, find_value_name("precision", "fp8"), is_predictable(bf16), is_predictable(fp8),
-      seconds[1] < seconds[0], FRACTION_BITS["fp8"], SLOWER["fp8"], capture_facts._PRECISIONS["fp8"])
+      seconds[1] < seconds[0], FRACTION_BITS["fp8"], SLOWER["fp8"], capture_facts._PRECISIONS["fp8"],
+      capture_facts._PRECISIONS["bfloat16"])
 """
 
 
 def test_a_new_precision_is_one_entry_and_sweeps_plan_with_it(tmp_path):
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, cwd=tmp_path)
-    assert done.stdout.strip() == "small-ctx128-fp8-naive-forward FP8 matmuls True False True 3 bf16 fp8", done.stderr
+    assert done.stdout.strip() == "small-ctx128-fp8-naive-forward FP8 matmuls True False True 3 bf16 fp8 bf16", (
+        done.stderr
+    )
 
 
 def test_each_precision_has_a_peak_in_the_data_sheets():
