@@ -10,13 +10,18 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from profiler_job.jobs.executor.nsys_cli import SAMPLE, STEP_RANGE
 
-SAMPLED = ("--trace=cuda,nvtx,python-gil", "--python-sampling=true", "--python-sampling-frequency=2000")
-"""Options of nsys: it needs no privilege, and slows a CPU that launches without a pause by about 20%. Its trace is in
-place of that of other captures, with waits for Python's lock."""
+SAMPLED = ("--python-sampling=true", "--python-sampling-frequency=2000")
+"""Options of nsys: they need no privilege, and slow a CPU that launches without a pause by about 20%."""
+LOCK_TRACED = "--trace=cuda,nvtx,python-gil"
+"""In place of the trace of other captures, where other threads run Python: PyTorch gives Python's lock back in each
+operation, and to record that makes a step that launches without a pause about twice as slow."""
+LEAST_OTHER_THREADS = 0.01
+"""Share of a step in which other threads of Python use the CPU before waits for Python's lock are recorded."""
 LEAST_IDLE = 0.1
 """Share of its steps that a GPU must wait before samples are taken."""
 NO_SAMPLES, NO_GIL = "nsys took no samples of it", "nsys cannot sample a free-threaded Python"
@@ -57,6 +62,13 @@ def _measure_busy(times: list[tuple[int, int]]) -> int:
         busy += max(0, end - max(start, until))
         until = max(until, end)
     return busy
+
+
+def runs_other_threads(noted: Mapping[str, Any]) -> bool:
+    """Whether threads of Python besides the one that takes the steps use the CPU so long that it can wait for them.
+    noted: of `read_noted`."""
+    walls = [step["wall_ns"] for step in noted["steps"]]
+    return bool(walls) and noted.get("other_threads_ns", 0) > LEAST_OTHER_THREADS * median(walls)
 
 
 def keep_samples(database: Path, folder: Path) -> int:

@@ -55,6 +55,7 @@ from profiler_job.jobs.executor.nsys_cli import (
 from profiler_job.jobs.executor.python_samples import (
     BUSY,
     LEAST_IDLE,
+    LOCK_TRACED,
     NO_GIL,
     NO_SAMPLES,
     SAMPLED,
@@ -62,6 +63,7 @@ from profiler_job.jobs.executor.python_samples import (
     keep_samples,
     list_syncs,
     measure_waiting_share,
+    runs_other_threads,
 )
 from profiler_job.jobs.executor.result_store import read_json
 from profiler_job.jobs.executor.script_loops import NAMED_STEPS, Loop, find_unmeasured_loops
@@ -242,7 +244,8 @@ def measure_samples(script: Script, run: Path, noted: dict[str, Any]) -> dict[st
     folder = run.parent / "sampled" / script.name
     folder.mkdir(parents=True)
     try:
-        code = run_followed(dataclasses.replace(script, goes_on=False), folder, with_samples=True)
+        sampled = (LOCK_TRACED if runs_other_threads(noted) else TRACED[0], *SAMPLED)
+        code = run_followed(dataclasses.replace(script, goes_on=False), folder, sampled)
         ranks = read_noted(folder.parent / FOLLOWED)
         if not (folder / REPORT).is_file() or any(rank["stage"] != "done" for rank in ranks) or not ranks:
             return {"why_not": explain_no_samples(quote_last_lines(folder / NSYS_LOG), code)}
@@ -288,20 +291,21 @@ def export_capture(run: Path, ranks: list[dict[str, Any]]) -> int:
     return max(num_steps, default=0)
 
 
-def run_followed(script: Script, folder: Path, with_samples: bool = False) -> int:
+def run_followed(script: Script, folder: Path, sampled: tuple[str, ...] = ()) -> int:
     """Run the script, in a capture that it begins and ends itself unless events time it; its exit code. What it prints
-    goes where this program's output goes. with_samples: nsys samples Python, and modules are not followed."""
+    goes where this program's output goes. sampled: options of nsys, in place of what it traces, with which it samples
+    Python; then modules are not followed."""
     plan = {
         "out": str((folder.parent / FOLLOWED).absolute()),
         "skip": script.before + script.skip,
         "steps": script.steps,
-        "followed": 0 if with_samples else FOLLOWED_STEPS,
+        "followed": 0 if sampled else FOLLOWED_STEPS,
         "step": script.step,
         "goes_on": script.goes_on,
         "events": script.events,
         "trace": script.trace,
         "prefills": script.prefills,
-        "samples": with_samples,
+        "samples": bool(sampled),
     }
     path = os.pathsep.join(filter(None, (str(INJECTED), os.environ.get("PYTHONPATH"))))
     followed = json.dumps(plan)
@@ -315,7 +319,7 @@ def run_followed(script: Script, folder: Path, with_samples: bool = False) -> in
         except OSError as error:
             raise CannotStartError(script.command, f"cannot be started ({error.strerror or error})") from None
     else:
-        traced = (*SAMPLED, *TRACED[1:]) if with_samples else TRACED
+        traced = (*(sampled or TRACED[:1]), *TRACED[1:])
         nsys = ("nsys", "profile", *traced, *NOT_SAMPLED, *ranged, *output)
         process = start_under_nsys(nsys, script.command, environment, folder / NSYS_PRINTED)
     try:

@@ -1,5 +1,5 @@
-"""What makes the CPU wait in a step: calls that wait for the GPU, by line, batches of a DataLoader, and pauses of
-Python's garbage collection.
+"""What makes the CPU wait in a step: calls that wait for the GPU, by line, batches of a DataLoader, pauses of Python's
+garbage collection, and other threads that run Python.
 
 PyTorch warns of such calls if asked to (`torch.cuda.set_sync_debug_mode`). It does not warn of `torch.cuda.synchronize`
 and `synchronize` of streams and events, so these are wrapped. Other warnings are shown as ever.
@@ -12,9 +12,12 @@ import os
 import re
 import sys
 import sysconfig
+import threading
+import time
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from time import perf_counter_ns
 from types import FrameType
 from typing import Any
@@ -42,21 +45,27 @@ class HostWaits:
         self.plan = plan
         self.syncs, self.garbage = SyncCalls(), GarbageRanges(ranges.push, ranges.pop)
         self.batches = Batches()
+        self.threads = OtherThreads()
 
     def begin(self, stage: Stage) -> None:
         """Note what belongs to a stage, and no more what belonged to the one before."""
         self.syncs.end()
         self.garbage.end()
         self.batches.is_on = stage is Stage.TIMED
+        self.threads.end()
+        if stage is Stage.TIMED:
+            self.threads.begin()
         if stage is Stage.CAPTURED and self.plan.samples:
             self.garbage.begin()
         elif stage is Stage.FOLLOWED:
             self.syncs.begin()
 
     def list_facts(self) -> dict[str, Any]:
-        """Return the calls that wait for the GPU, and what the DataLoader takes, in a step."""
+        """Return the calls that wait for the GPU, what the DataLoader takes, and the CPU time of other threads of
+        Python, in a step."""
         batches = self.batches.describe(max(self.plan.steps, 1))
-        return {"syncs": self.syncs.list_calls(max(self.plan.followed, 1)), "batches": batches}
+        syncs = self.syncs.list_calls(max(self.plan.followed, 1))
+        return {"syncs": syncs, "batches": batches, "other_threads_ns": self.threads.ns / max(self.plan.steps, 1)}
 
 
 class Batches:
@@ -83,6 +92,31 @@ class Batches:
             return None
         per_step = {"num": self.num / num_steps, "ns": self.ns / num_steps}
         return per_step | {"num_workers": self.num_workers, "is_pinned": self.is_pinned}
+
+
+class OtherThreads:
+    """Time of the CPU between `begin` and `end` in threads of Python besides the one that takes the steps: ns. Such a
+    thread can hold Python's lock while the steps wait for it."""
+
+    def __init__(self) -> None:
+        self.ns = 0
+        self._before: dict[int, int] | None = None
+
+    def begin(self) -> None:
+        self._before = self._read()
+
+    def end(self) -> None:
+        if self._before is not None:
+            self.ns = sum(ns - self._before.get(ident, 0) for ident, ns in self._read().items())
+            self._before = None
+
+    def _read(self) -> dict[int, int]:
+        own, times = threading.get_ident(), {}
+        for thread in threading.enumerate():
+            if thread.ident is not None and thread.ident != own and thread.is_alive():
+                with suppress(OSError, AttributeError):  # it has just ended, or the system has no such clocks
+                    times[thread.ident] = time.clock_gettime_ns(time.pthread_getcpuclockid(thread.ident))
+        return times
 
 
 class SyncCalls:

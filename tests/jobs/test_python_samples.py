@@ -3,6 +3,8 @@
 import json
 import sqlite3
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,20 @@ def test_a_gpu_that_waits_has_its_script_started_once_more_with_samples(measured
     assert "jsonText" not in str(read(run / "profile.sqlite").samples) and not len(read(run / "profile.sqlite").samples)
     record = json.loads((run / "run.json").read_text())
     assert {"samples.sqlite", "host_waits.json"} <= set(record["files"])
+
+
+@pytest.mark.long
+def test_waits_for_the_lock_are_traced_only_where_another_thread_works(measured, monkeypatch, tmp_path):
+    """PyTorch gives the lock back in each operation: to record that slows the steps."""
+    monkeypatch.setenv("FAKE_NSYS_SAMPLES", "1")
+    started = []
+    real = script.start_under_nsys
+    monkeypatch.setattr(script, "start_under_nsys", lambda nsys, *rest: started.append(nsys) or real(nsys, *rest))
+    measured()
+    assert ["--trace=cuda,nvtx" in nsys for nsys in started] == [True, True]
+    monkeypatch.setattr(script, "runs_other_threads", lambda noted: True)
+    measured()
+    assert python_samples.LOCK_TRACED in started[-1] and "--cuda-graph-trace=node" in started[-1]
 
 
 @pytest.mark.long
@@ -161,6 +177,38 @@ def test_collections_of_garbage_have_ranges():
     ranges.end()
     gc.collect()
     assert opened == ["modules:garbage collection 2", "pop"]
+
+
+def test_other_threads_of_python_are_noted_by_their_time_of_the_cpu():
+    """One that works counts, one that waits does not, nor the time before `begin` and after `end`."""
+    over, began = threading.Event(), threading.Event()
+
+    def work():
+        while not over.is_set():
+            began.set()
+
+    threads = host_waits.OtherThreads()
+    waiting = threading.Thread(target=over.wait, daemon=True)
+    waiting.start()
+    threads.begin()
+    threads.end()
+    assert threads.ns < 5e6
+    threads.begin()
+    working = threading.Thread(target=work, daemon=True)
+    working.start()
+    began.wait(10)
+    clock, start = time.pthread_getcpuclockid(working.ident), time.monotonic()
+    while time.clock_gettime(clock) < 0.02 and time.monotonic() < start + 30:
+        time.sleep(0.001)
+    threads.end()
+    over.set()
+    assert threads.ns > 1e7
+
+
+@pytest.mark.parametrize(("other_ns", "expected"), [(0, False), (90_000, False), (110_000, True)])
+def test_waits_for_the_lock_are_recorded_where_other_threads_work(other_ns, expected):
+    noted = {"steps": [{"wall_ns": 10_000_000}] * 3, "other_threads_ns": other_ns}
+    assert python_samples.runs_other_threads(noted) is expected
 
 
 def test_calls_that_wait_are_noted_by_line_and_other_warnings_are_shown(monkeypatch):
