@@ -6,12 +6,12 @@ operation of a step counts as long as that before the n-th operation of the clea
 of what the CPU does meanwhile. What is more in some of the steps, such as a collection of garbage, has no place: it is
 scaled as a whole. If steps have different numbers of operations, each phase is scaled as a whole.
 
-nsys itself makes each CUDA call slower. The clean steps are longer than steps without a profiler by that. It is taken
-off the idle times by the calls made in them, at most MOST_CALL_NS a call. Waiting for the batches of a DataLoader is
-scaled to its time without a profiler: its workers go on while nsys makes the other parts of a step longer.
+nsys itself makes each CUDA call slower. The clean steps are longer than steps without a profiler by that. So their
+launches are replayed with faster calls, by at most MOST_CALL_NS each, until they are as long. Waiting for the batches
+of a DataLoader is scaled to its time without a profiler: its workers go on while nsys makes the rest of a step longer.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +27,7 @@ from profiler_job.jobs.contract.ranges import DATA
 
 MOST_CALL_NS = 10_000
 """More than this a CUDA call is not slowed by nsys: 7 µs were seen on a virtual machine."""
+CALL_PRECISION_NS = 50
 _FIRST, _LAST = -(2**62), 2**62
 _KEYS = ["gpu", "place", "at", "is_copy"]
 _PHASE_KEYS = ["gpu", "phase", "at", "is_copy"]
@@ -66,42 +67,44 @@ class CleanGaps:
         every_gpu = find_distinct(np.concatenate([*gpus.values()])).tolist()
         self._counts: dict[int, frozenset[int]] = {}
 
+        data_ns, data_code = _measure_data(attribution, _count_steps(attribution))
+
         def list_gaps(call_ns: float) -> pd.DataFrame:
             parts = []
             for index, number in enumerate(every_gpu):
                 places = number_places(timelines.list_steps(number))
                 gpu = GpuWaits(timelines.list_operations(number), timelines.calls, launches, syncs, call_ns)
-                parts.append(_sum_by_place(gpu, places, attribution, index))
+                parts.append(_sum_by_place(gpu, places, attribution, index, data_code))
                 self._counts[index] = places.counts
             return pd.concat(parts, ignore_index=True)
 
         gaps = list_gaps(0.0)
         self.num_steps = int(gaps["step"].nunique())
-        self._regular = _find_medians(gaps, self.num_steps)
         self.step_ns, self.captured_ns = step_ns, _measure_step(attribution)
-        data_ns, data_code = _measure_data(attribution, self.num_steps)
         is_measured = batches_ns is not None and data_ns > 0
         known_ns = batches_ns if batches_ns is not None and is_measured else data_ns
-        other_ns = self.captured_ns - data_ns
-        too_long = other_ns - (step_ns - known_ns) if step_ns else 0.0
-        others = self._regular[self._regular.index.get_level_values("at") != data_code]
-        self.call_ns = _solve_call(others, too_long * len(self._counts))
-        if self.call_ns and (syncs["blocked_ns"] > 0).any():  # without nsys the CPU is farther ahead
-            gaps = list_gaps(self.call_ns)
-            self._regular = _find_medians(gaps, self.num_steps)
+        too_long = self.captured_ns - data_ns - (step_ns - known_ns) if step_ns else 0.0
+
+        def measure_others(gaps: pd.DataFrame) -> float:
+            regular = _find_medians(gaps, self.num_steps)
+            return float(regular.loc[regular.index.get_level_values("at") != data_code, "ns"].sum())
+
+        wanted = measure_others(gaps) - too_long * len(self._counts)
+        self.call_ns = _solve_call(lambda call_ns: measure_others(list_gaps(call_ns)) - wanted) if too_long > 0 else 0.0
+        gaps = list_gaps(self.call_ns)
+        self._regular = _find_medians(gaps, self.num_steps)
         excess = gaps["ns"].sum() / max(self.num_steps, 1) - self._regular["ns"].sum()
         self._excess_ns = max(float(excess), 0.0)
-        phases = gaps.groupby(_PHASE_KEYS)[["ns", "calls"]].sum() / max(self.num_steps, 1)
+        phases = gaps.groupby(_PHASE_KEYS)[["ns"]].sum() / max(self.num_steps, 1)
         for frame in (self._regular, phases):
             is_data = frame.index.get_level_values("at") == data_code
-            less = np.maximum(frame["ns"] - self.call_ns * frame["calls"], 0.0)
-            frame["ns"] = np.where(is_data, frame["ns"] * (known_ns / data_ns if data_ns else 1.0), less)
+            frame["ns"] *= np.where(is_data & (data_ns > 0), known_ns / (data_ns or 1.0), 1.0)
         self._phases = phases
 
     def find_call_ns(self, capture: Capture, attribution: Attribution) -> float:
         """Find how much longer each CUDA call takes in a capture of slower steps than without a profiler; 0 if that is
         not known."""
-        num_steps = int(attribution.ranges["is_step"].sum()) if len(attribution.ranges) else 0
+        num_steps = _count_steps(attribution)
         if self.step_ns is None or not num_steps:
             return 0.0
         steps = attribution.ranges[attribution.ranges["is_step"]]
@@ -132,15 +135,16 @@ class CleanGaps:
         return (part * _look_up(factor, pieces, _KEYS) + (1 - part) * of_excess) * inside
 
 
-def _sum_by_place(gpu: GpuWaits, places: StepPlaces, attribution: Attribution, index: int) -> pd.DataFrame:
-    """Sum the waiting of a GPU by place and step, with the calls made meanwhile: _KEYS, step, phase, ns, calls."""
+def _sum_by_place(
+    gpu: GpuWaits, places: StepPlaces, attribution: Attribution, index: int, data_code: int
+) -> pd.DataFrame:
+    """Sum the waiting of a GPU by place and step, as without a profiler but in the phase of data: _KEYS, step, phase,
+    ns."""
     pieces = split_by_phase(gpu.list_pieces(), attribution)
-    pieces = pieces.assign(ns=(pieces["end"] - pieces["start"]) * pieces["part"])
+    kept = pieces["kept"].where(pieces["at"] != data_code, 1.0)
+    pieces = pieces.assign(ns=(pieces["end"] - pieces["start"]) * pieces["part"] * kept)
     pieces = pd.concat([pieces, gpu.list_moved()], ignore_index=True)
-    calls = pd.DataFrame({"step": places.step, "place": places.place, "calls": gpu.count_calls()})
-    sums = _sum_gaps(place_pieces(pieces.assign(gpu=index), places)).merge(calls, on=["step", "place"], how="left")
-    share = sums["ns"] / sums.groupby(["step", "place"])["ns"].transform("sum")
-    return sums.assign(calls=np.where(sums["is_copy"], 0.0, sums["calls"] * share))
+    return _sum_gaps(place_pieces(pieces.assign(gpu=index), places))
 
 
 def place_pieces(pieces: pd.DataFrame, places: StepPlaces) -> pd.DataFrame:
@@ -191,12 +195,10 @@ def _sum_gaps(pieces: pd.DataFrame) -> pd.DataFrame:
 
 
 def _find_medians(gaps: pd.DataFrame, num_steps: int) -> pd.DataFrame:
-    """Find the median over the steps of each column, by place; a step without a wait there has 0."""
-    values = [name for name in ("ns", "calls") if name in gaps]
-    wide = gaps.pivot_table(index=_KEYS, columns="step", values=values, aggfunc="sum").fillna(0.0)
+    """Find the median waiting over the steps by place, ns; a step without a wait there has 0."""
+    wide = gaps.pivot_table(index=_KEYS, columns="step", values="ns", aggfunc="sum").fillna(0.0)
     missing = num_steps - gaps["step"].nunique()
-    columns = {name: np.median(np.pad(wide[name].to_numpy(), ((0, 0), (0, missing))), axis=1) for name in values}
-    return pd.DataFrame(columns, index=wide.index)
+    return pd.DataFrame({"ns": np.median(np.pad(wide.to_numpy(), ((0, 0), (0, missing))), axis=1)}, index=wide.index)
 
 
 def _measure_step(attribution: Attribution) -> float:
@@ -218,17 +220,22 @@ def _measure_data(attribution: Attribution, num_steps: int) -> tuple[float, int]
     return (float(np.median(by_step)) if 2 * len(by_step) > num_steps else 0.0), code
 
 
-def _solve_call(gaps: pd.DataFrame, too_long_ns: float) -> float:
-    """Find how much each call is slowed if that makes steps `too_long_ns` longer. gaps: waiting and calls by place."""
-    ns, calls = gaps["ns"].to_numpy(float), gaps["calls"].to_numpy(float)
+def _count_steps(attribution: Attribution) -> int:
+    return int(attribution.ranges["is_step"].sum()) if len(attribution.ranges) else 0
+
+
+def _solve_call(measure_excess: Callable[[float], float]) -> float:
+    """Find how much each call is slowed (ns), if without that nothing is left of what measure_excess returns."""
     low, high = 0.0, float(MOST_CALL_NS)
-    for _ in range(40):
+    if measure_excess(high) >= 0:
+        return high
+    while high - low > CALL_PRECISION_NS:
         middle = (low + high) / 2
-        if np.minimum(ns, middle * calls).sum() > too_long_ns:
-            high = middle
-        else:
+        if measure_excess(middle) > 0:
             low = middle
-    return low if too_long_ns > 0 else 0.0
+        else:
+            high = middle
+    return (low + high) / 2
 
 
 def _divide(part: pd.Series, total: pd.Series) -> pd.Series:

@@ -60,17 +60,18 @@ class GpuWaits:
     profiler adds to each call."""
 
     def __init__(self, ops: Operations, calls: Calls, launches: Launches, syncs: pd.DataFrame, call_ns: float = 0.0):
-        self._ops, self._calls, self._launches, self._syncs = ops, calls, launches, syncs
+        self._ops, self._calls, self._launches = ops, calls, launches
         self._gaps, self._unknown, self._unknown_ns = find_gaps(ops, calls)
-        self._sync, self._moved_ns = replay_launches(ops, self._gaps, calls, syncs, call_ns)
+        self._replay = replay_launches(ops, self._gaps, calls, syncs, call_ns)
 
     def list_pieces(self) -> pd.DataFrame:
-        """List the times in which the GPU waits, see `StackSamples.split`. row: of the operation that ends it."""
+        """List the times in which the GPU waits, see `StackSamples.split`. row: of the operation that ends it. part: of
+        it that no synchronisation costs; kept: that stays without a profiler."""
         ops, gaps = self._ops, self._gaps
         call = ops.call[gaps.row]
         begin, end = gaps.covered, ops.start[gaps.row]
         ready = begin + gaps.late
-        kept = 1 - self._moved_ns / np.maximum(gaps.late, 1)
+        own = 1 - self._replay.hidden / np.maximum(self._replay.kept * gaps.late, 1)
         place = {
             "thread": self._launches.thread[call],
             "process": self._launches.process[call],
@@ -78,8 +79,8 @@ class GpuWaits:
             "module": self._launches.module[call],
             "row": gaps.row,
         }
-        syncing = self._calls.syncs
-        late = _split_by_syncs(pd.DataFrame(place | {"start": begin, "end": ready, "part": kept}), gaps.least, syncing)
+        of_late = {"start": begin, "end": ready, "part": np.maximum(own, 0.0), "kept": self._replay.kept}
+        late = _split_by_syncs(pd.DataFrame(place | of_late), gaps.least, self._calls.syncs)
         between = pd.DataFrame(place | {"start": ready, "end": end, "part": 1.0, "cause": BETWEEN})
         unknown = self._unknown
         nowhere = {"thread": -1, "process": -1, "phase": ops.phase[unknown], "module": "", "row": unknown}
@@ -87,7 +88,7 @@ class GpuWaits:
             nowhere
             | {"start": ops.start[unknown] - self._unknown_ns, "end": ops.start[unknown], "part": 1.0, "cause": LATE}
         )
-        pieces = pd.concat([late, between, lost, self._list_copies()], ignore_index=True)
+        pieces = pd.concat([late, between, lost, self._list_copies()], ignore_index=True).fillna({"kept": 1.0})
         return pieces[pieces["end"] > pieces["start"]].reset_index(drop=True)
 
     def _list_copies(self) -> pd.DataFrame:
@@ -112,34 +113,21 @@ class GpuWaits:
             }
         )
 
-    def count_calls(self) -> np.ndarray:
-        """Count, for each operation, the CUDA calls that its process makes while the GPU idles before it (int64)."""
-        ops, gaps = self._ops, self._gaps
-        count = np.zeros(len(ops.start), np.int64)
-        owner = self._launches.process[ops.call[gaps.row]]
-        low, high = gaps.covered - gaps.least, gaps.covered - gaps.least + gaps.late
-        for process in np.unique(owner).tolist():
-            start = np.sort(self._calls.start[self._calls.process == process])
-            mine = owner == process
-            within = np.searchsorted(start, high[mine], side="right") - np.searchsorted(start, low[mine], side="left")
-            count[gaps.row[mine]] = np.where(gaps.late[mine] > 0, within, 0)
-        return count
-
     def list_moved(self) -> pd.DataFrame:
         """List what synchronisations cost: the row of each in `syncs`, and the idle time after it that would be hidden
         without it."""
-        moved = np.flatnonzero(self._moved_ns > 0)
+        moved = np.flatnonzero(self._replay.hidden > 0)
         row = self._gaps.row[moved]
         return pd.DataFrame(
             {
                 "state": 0,
-                "ns": self._moved_ns[moved].astype(float),
+                "ns": self._replay.hidden[moved].astype(float),
                 "cause": SYNC,
                 "phase": self._ops.phase[row],
                 "at": AT_SYNC,
                 "module": "",
                 "row": row,
-                "sync": self._sync[moved],
+                "sync": self._replay.last[moved],
             }
         )
 

@@ -1,4 +1,6 @@
-"""What a GPU's idle times would be if the CPU launched without waiting for it."""
+"""What a GPU's idle times would be if the CPU launched without waiting for it, and without a profiler."""
+
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -14,28 +16,40 @@ FULL_QUEUE = 1000
 """Launches that a GPU holds. A call that comes then waits until the GPU begins the next one."""
 
 
-def replay_launches(
-    ops: Operations, gaps: Gaps, calls: Calls, syncs: pd.DataFrame, call_ns: float = 0.0
-) -> tuple[np.ndarray, np.ndarray]:
-    """Replay the launches without the times in which the CPU was blocked. Return for each gap the last synchronisation
-    before its launch (a row of `syncs`, by end), and how much of the late time would be hidden (int64, ns). call_ns:
-    what a profiler adds to each call: a CPU without a profiler is farther ahead of the GPU, and a synchronisation costs
-    it more."""
+class Replay(NamedTuple):
+    """For each gap: the last synchronisation before its launch (a row of `syncs`, by end), the part of its late time
+    that stays on a CPU that no profiler slows (0 to 1), and how much of that would be hidden without synchronisations
+    (int64, ns)."""
+
+    last: np.ndarray
+    kept: np.ndarray
+    hidden: np.ndarray
+
+
+def replay_launches(ops: Operations, gaps: Gaps, calls: Calls, syncs: pd.DataFrame, call_ns: float = 0.0) -> Replay:
+    """Replay the launches without the times in which the CPU was blocked. call_ns: what a profiler adds to each call: a
+    CPU without a profiler is farther ahead of the GPU, so that fewer launches are late, and a synchronisation costs it
+    more."""
     last, hidden = np.zeros(len(gaps.row), np.int64), np.zeros(len(gaps.row), np.int64)
+    kept = np.ones(len(gaps.row))
     blocking = np.flatnonzero(syncs["blocked_ns"].to_numpy() > 0)
-    if not len(blocking) or not len(gaps.row):
-        return last, hidden
+    if not len(gaps.row) or not (len(blocking) or call_ns):
+        return Replay(last, kept, hidden)
     times = _LaunchTimes(ops, gaps, calls, syncs.iloc[blocking], call_ns)
-    late = np.zeros(len(ops.start), np.int64)
-    late[gaps.row] = gaps.late
-    waited = times.replay(ops, keeps_syncs=True) if call_ns else late
+    waited = np.zeros(len(ops.start), np.int64)
+    waited[gaps.row] = gaps.late
+    if call_ns:
+        waited = times.replay(ops, keeps_syncs=True)
+        kept = np.minimum(waited[gaps.row] / np.maximum(gaps.late, 1), 1.0)
+    if not len(blocking):
+        return Replay(last, kept, hidden)
     idle = times.replay(ops, keeps_syncs=False)
     part = np.maximum(waited - idle, 0) / np.maximum(waited, 1)
     if (most := float((part * waited).sum())) > 0:  # idle times that grow take from what others lose
         part *= max(float(waited.sum() - idle.sum()), 0.0) / most
     last = times.last[gaps.row]
-    fewer = np.rint(part[gaps.row] * gaps.late).astype(np.int64)
-    return np.where(last >= 0, blocking[last], 0), np.where(last >= 0, fewer, 0)
+    fewer = np.rint(part[gaps.row] * kept * gaps.late).astype(np.int64)
+    return Replay(np.where(last >= 0, blocking[last], 0), kept, np.where(last >= 0, fewer, 0))
 
 
 class _LaunchTimes:

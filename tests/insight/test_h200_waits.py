@@ -1,8 +1,7 @@
 """Scripts measured on an H200 (28 November 2026): lines that make its GPU wait, against what the waits cost.
 
-`copy`, `item` and `log` have one planted wait each. What it costs is the unprofiled step of the same process less a
-step without the wait, which the GPU limits. The timelines of `item` and `log` are rebuilt from their recordings, their
-synchronisations from the copies to the CPU, and their samples from the phases: no capture of them was kept. Of nanoGPT,
+Eight scripts have one planted wait each. What it costs is their unprofiled step, less a step without the wait, which
+the GPU limits and which the same process had measured before, less what longer the planted kernels run. Of nanoGPT,
 unmodified, `get_batch` was moved out of the step by hand, by turns in one process.
 """
 
@@ -63,9 +62,14 @@ def measure(tmp_path_factory):
 @pytest.mark.parametrize(
     ("name", "line", "without_ms", "do"),
     [
-        ("copy", "p_copy.py:23", 9.08, "pin the memory"),
-        ("item", "p_item.py:32", 40.73, "keep the value on the GPU"),
-        ("log", "p_log.py:29", 8.84, "move it out of the step"),
+        ("adamw", "p_adamw.py:26", 13.94 + 1.08, "give the optimizer fused=True"),
+        ("copy", "p_copy.py:23", 9.13, "pin the memory"),
+        ("gc", "p_gc.py:27", 8.85, "call gc.freeze()"),
+        ("item", "p_item.py:32", 62.20, "keep the value on the GPU"),
+        ("loader", "p_loader.py:28", 8.92, "num_workers=4"),
+        ("log", "p_log.py:29", 8.86 + 0.71, "print less often"),
+        ("model", "p_model.py:15", 8.99, "move it out of the step"),
+        ("tokenizer", "p_tokenizer.py:24", 10.40, "move it out of the step"),
     ],
 )
 def test_the_planted_line_is_first_with_four_fifths_of_its_wait(name, line, without_ms, do, measure):
@@ -80,10 +84,10 @@ def test_the_planted_line_is_first_with_four_fifths_of_its_wait(name, line, with
 def test_copies_that_nothing_hides_are_waiting_and_the_sentence_shows_how_much(measure):
     measured = measure("copy")
     waiting = measure_waiting(measured.rows, measured.limit)
-    assert measured.limit.parts["CPU"] < 1 * MS < 11 * MS < waiting < measured.limit.step_ns - 8 * MS
+    assert measured.limit.parts["CPU"] < 2 * MS < 15 * MS < waiting < measured.limit.step_ns - 8 * MS
     lines = describe_recorded_waits(measured.rows, measured.scalars, measured.limit)
-    assert "waits 11.8 ms of a step of 20.4 ms" in lines[0]
-    assert any("11.3 ms of it are copies from and to the CPU's memory" in line for line in lines)
+    assert "waits 16.2 ms of a step of 25.0 ms" in lines[0]
+    assert any("14.8 ms of it are copies from and to the CPU's memory" in line for line in lines)
 
 
 def test_what_get_batch_takes_from_the_cpu_bounds_what_moving_it_saves(measure):
