@@ -20,7 +20,8 @@ from profiler_job.jobs.contract import ranges as vocabulary
 _GENERATED = "triton_"
 _OF_INDUCTOR = re.compile(r"triton_[a-z]{3}_fused")
 _LISTED = re.compile(r"\.\d+(?=/|$)")
-_COMPILED = re.compile(rf"(?:^|/| ){re.escape(vocabulary.COMPILED.strip())}")
+_REGIONS = (vocabulary.COMPILED.strip(), vocabulary.COMPILED_AUTOGRAD)
+_COMPILED = re.compile(rf"(?:^|/| )(?:{'|'.join(map(re.escape, _REGIONS))})")
 _GEMM, _ATTENTION, _SUM, _FILL = "gemm", "attention", "reduce", "fill"
 _MATMULS = frozenset({"mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_int_mm", "bias_addmm"})
 
@@ -95,7 +96,9 @@ def name_inside(operations: pd.DataFrame, graphs: Sequence[Graph]) -> np.ndarray
         for run in runs:
             root = run.graph.root if times[id(run.graph)] == 1 else _LISTED.sub(".*", run.graph.root)
             for at, launch in enumerate(run.launches):
-                module[rows[run.start + at]] = _join_module(region, root, launch.modules)
+                named = _join_module(region, root, launch.modules)
+                if named or first["module"] != vocabulary.COMPILED_AUTOGRAD:
+                    module[rows[run.start + at]] = named
     return module
 
 
@@ -230,7 +233,7 @@ def _find_kind(call: str) -> str:
 def _join_module(region: str, root: str, modules: Sequence[str]) -> str:
     """Return the path of the module of a launch: of several, the path of the module that has all of them inside, and
     then their names in brackets, without what separates modules in a path."""
-    base = root if root == region or (region and root.startswith((f"{region}/", f"{region}."))) else region
+    base = root if root == region or not region or root.startswith((f"{region}/", f"{region}.")) else region
     if not modules:
         return base
     modules = [path for path in modules if path] or modules  # what has no module of its own goes with the others

@@ -114,8 +114,8 @@ def describe_compiled(noted: dict[str, Any]) -> list[str]:
         lines.append(f"torch.compile broke a graph: {reason}")
     if num := noted["late_graphs"]:
         lines.append(f"torch.compile compiled {format_count(num, 'graph')} in the measured steps: skip more steps")
-    if noted.get("compiled_autograd"):
-        lines.append("compiled autograd runs backward as a graph: its kernels are in one line, not by module")
+    if why := noted.get("compiled_autograd"):
+        lines.append(f"compiled autograd runs backward as a graph: its kernels are in one line, not by module ({why})")
     if noted["compiled"] and noted["graphs"] == 0:
         lines.append("torch.compile: no graph of Inductor says which module is in which kernel")
     return lines

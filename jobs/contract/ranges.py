@@ -95,8 +95,8 @@ FUSED = "(fused: {})"
 """Names in place of a module when no module launched a kernel: the loss in backward; sums of gradients where branches
 join; parts of forward that backward computes again (before their path); updates of many parameters at once; and work of
 FSDP in backward (after the path of the module that has the parameters): gathers, copies and reductions. At the end of a
-module's path: torch.compile runs it as a whole. Then: a whole backward pass, if compiled autograd makes a graph of it,
-whose nodes have no modules. And a kernel computes parts of several modules inside a path."""
+module's path: torch.compile runs it as a whole. Then: a whole backward pass, if compiled autograd makes a graph of it
+and it is not known what the graph is made from. And a kernel computes parts of several modules inside a path."""
 
 EMBEDDING = "embedding"
 NORM = "norm"

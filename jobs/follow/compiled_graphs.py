@@ -19,12 +19,12 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from types import CodeType
 from typing import Any, NamedTuple
 
 import torch
 
+from .compiled_backward import CALL, CompiledBackward, find_paths, locate
 from .module_ranges import COMPILED
 from .wrapping import wrap
 
@@ -59,8 +59,11 @@ class Launch(NamedTuple):
 
 
 class Graph(NamedTuple):
+    """calls: of the nodes of autograd, if compiled autograd made the graph (see `compiled_backward`)."""
+
     is_backward: bool
     launches: list[Launch]
+    calls: tuple[str, ...] = ()
 
 
 class CompiledGraphs:
@@ -68,6 +71,8 @@ class CompiledGraphs:
 
     def __init__(self, is_updating: Callable[[], bool] = bool) -> None:
         self.graphs: list[Graph] = []
+        self.backward = CompiledBackward(self.lower_level)
+        self.has_own_level = False
         self.is_updating = is_updating  # whether an optimizer steps
         self.has_update = False  # whether a graph is of an optimizer
         self.num_late = 0
@@ -88,17 +93,21 @@ class CompiledGraphs:
                 from torch._inductor.codegen.triton import TritonKernel
 
                 wrap(TritonKernel, "call_kernel", note_parts)
-            level = int(config.trace.provenance_tracking_level)
-            config.trace.provenance_tracking_level = level or (BASIC if has_compiled_autograd() else NORMAL)
+            if not config.trace.provenance_tracking_level:
+                config.trace.provenance_tracking_level, self.has_own_level = NORMAL, True
             config.fx_graph_cache = config.fx_graph_remote_cache = False
             functorch.enable_autograd_cache = False
             wrap(GraphLowering, "compile_to_module", self.note)
         with suppress(Exception):
             leave_alone()
-        with suppress(Exception):
-            from torch._dynamo.compiled_autograd import AutogradCompilerInstance
+        self.backward.begin()
 
-            wrap(AutogradCompilerInstance, "__init__", compile_plain_calls)
+    def lower_level(self) -> None:
+        """Have Inductor note less from now on: a graph of compiled autograd comes next."""
+        if self.has_own_level:
+            from torch._inductor import config
+
+            config.trace.provenance_tracking_level = BASIC
 
     def note(self, called: Callable[..., Any], lowering: Any, *args: Any, **options: Any) -> Any:
         """Compile a graph, as `called` does, and note its launches."""
@@ -106,12 +115,12 @@ class CompiledGraphs:
         self.num_late += self.is_measured
         self.has_update |= self.is_updating()
         with suppress(Exception):
-            self.graphs.append(read_graph(lowering, module))
+            self.graphs.append(read_graph(lowering, module, self.backward.find_calls(lowering.module.graph.nodes)))
         return module
 
     def list_facts(self) -> dict[str, Any]:
-        """Return what is known: the number of graphs, those compiled in measured steps, whether backward is compiled
-        autograd's, and by reason how often a graph broke."""
+        """Return what is known: the number of graphs, those compiled in measured steps, why kernels of compiled
+        autograd have no modules, and by reason how often a graph broke."""
         breaks: dict[str, int] = {}
         if self.is_on:
             with suppress(Exception):
@@ -121,9 +130,16 @@ class CompiledGraphs:
         return {
             "graphs": len(self.graphs) if self.is_on else None,
             "late_graphs": self.num_late,
-            "compiled_autograd": has_compiled_autograd(),
+            "compiled_autograd": self.explain_backward(),
             "graph_breaks": breaks,
         }
+
+    def explain_backward(self) -> str:
+        """Explain why kernels of compiled autograd have no modules; "" if they have, or if there are none."""
+        if not (self.backward.calls or has_compiled_autograd()):
+            return ""
+        is_known = any(graph.calls for graph in self.graphs)
+        return self.backward.error or ("" if is_known else "PyTorch does not show what its graph is made from")
 
     def write(
         self,
@@ -131,13 +147,20 @@ class CompiledGraphs:
         pop: Callable[[], Any],
         paths: Mapping[int, str],
         rename: Callable[[str], str] = str,
+        passes: Mapping[tuple[str, ...], Sequence[str]] | None = None,
     ) -> None:
         """Write the graphs as ranges. paths: of modules, by id. rename: makes the path that is written of a module's
-        path below the function that was compiled."""
+        path below the function that was compiled. passes: the backward passes that compiled autograd ran (see
+        `compiled_backward.find_paths`)."""
+        of_autograd = [graph.calls for graph in self.graphs if graph.calls]
+        if of_autograd and not any(find_paths(calls, passes or {}) for calls in of_autograd):
+            self.backward.error = "the followed steps have other backward passes"
         for number, graph in enumerate(self.graphs):
-            push(f"{GRAPH}{number} {'backward' if graph.is_backward else 'forward'} {find_root(graph, paths)}")
+            above = find_paths(graph.calls, passes or {})
+            root = "" if above else find_root(graph, paths)
+            push(f"{GRAPH}{number} {'backward' if graph.is_backward else 'forward'} {root}")
             for launch in graph.launches:
-                push("|".join([launch.kernel, *list_shares(launch.shares, rename)]))
+                push("|".join([launch.kernel, *list_shares(launch.shares, rename, above)]))
                 pop()
             pop()
 
@@ -146,23 +169,6 @@ def has_compiled_autograd() -> bool:
     """Return whether the script has asked for compiled autograd."""
     module = sys.modules.get("torch._dynamo.config")
     return bool(getattr(module, "compiled_autograd", False))
-
-
-def compile_plain_calls(
-    called: Callable[..., Any], instance: Any, compiler: Callable[[Any], Any], *args: Any, **options: Any
-) -> None:
-    """Have compiled autograd compile its graphs as they are: a wrapper around the calls of modules would be a part of
-    what is compiled, and kernels would have other names."""
-
-    plain = torch.nn.Module._wrapped_call_impl
-
-    def compile_plain(graph: Any) -> Any:
-        if isinstance(graph, torch.nn.Module):
-            type(graph).__call__ = plain  # type: ignore[method-assign]
-        compiled = compiler(graph)
-        return partial(plain, compiled) if isinstance(compiled, torch.nn.Module) else compiled
-
-    called(instance, compile_plain, *args, **options)
 
 
 def leave_alone() -> None:
@@ -190,7 +196,7 @@ def find_codes(module: Any, path: str) -> Iterator[CodeType]:
             codes += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
 
 
-def read_graph(lowering: Any, module: Any) -> Graph:
+def read_graph(lowering: Any, module: Any, of_autograd: tuple[str, ...] = ()) -> Graph:
     """Read the launches of a graph that was just compiled, in order, from the code that Inductor wrote for it."""
     from torch._inductor import debug
 
@@ -213,7 +219,7 @@ def read_graph(lowering: Any, module: Any) -> Graph:
             path = read_modules(node)
             shares[path] = shares.get(path, 0) + size
         launches.append(Launch(kernel, shares))
-    return Graph(bool(lowering.is_backward), launches)
+    return Graph(bool(lowering.is_backward or of_autograd), launches, of_autograd)
 
 
 def find_calls(lines: Iterable[str]) -> Iterator[str]:
@@ -282,7 +288,7 @@ def join_levels(levels: Sequence[tuple[int, str]]) -> str:
     names, above = [], ""
     for _, path in levels:
         name = path.removeprefix(f"{above}.") if above else path
-        if name:
+        if name and not path.startswith(CALL):
             names.append(name)
         above = path
     return "/".join(names)
@@ -300,12 +306,16 @@ def find_root(graph: Graph, paths: Mapping[int, str]) -> str:
     return ""
 
 
-def list_shares(shares: Mapping[tuple[tuple[int, str], ...], int], rename: Callable[[str], str] = str) -> Iterator[str]:
-    """Yield `path=percent` of the modules of a launch, the largest first."""
+def list_shares(
+    shares: Mapping[tuple[tuple[int, str], ...], int],
+    rename: Callable[[str], str] = str,
+    above: Sequence[str] = (),
+) -> Iterator[str]:
+    """Yield `path=percent` of the modules of a launch, the largest first. above: the paths of autograd's calls."""
     total = sum(shares.values())
     merged: dict[str, int] = {}
     for levels, size in shares.items():
-        path = rename(join_levels(levels))
+        path = locate(levels, rename(join_levels(levels)), above)
         merged[path] = merged.get(path, 0) + size
     for path, size in sorted(merged.items(), key=lambda item: -item[1]):
         if total and 100 * size >= SMALLEST_SHARE * total:

@@ -254,7 +254,7 @@ class Follower:
         """End the range of a step, and note how long the host took for it."""
         self.facts[kind].append(perf_counter_ns() - self.opened_at)
         if self.is_last and self.events is None:
-            self.graphs.write(self.ranges.push, self.ranges.pop, self.ranges.known_paths)
+            self.graphs.write(self.ranges.push, self.ranges.pop, self.ranges.known_paths, passes=self.ranges.passes)
             self.captures.write(self.ranges.push, self.ranges.pop)
         (self.events or self.capture).close_step()
         is_captured, is_replayed = self.stage is Stage.CAPTURED, self.captures.step_graph is not None
@@ -379,7 +379,8 @@ class Follower:
                     self.calls.begin(module, args, options)
             with self.phase("loss" if is_loss else self.name_call(module)):
                 returned = run(module, args, options)
-            self.calls.note_returned(returned)
+            if not self.graphs.backward.calls:  # a hook would be a part of what compiled autograd compiles
+                self.calls.note_returned(returned)
         finally:
             self.depth -= 1
             self.calls.end()

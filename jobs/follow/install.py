@@ -9,6 +9,7 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch import nn
 from torch.optim import optimizer
 from torch.utils.data import dataloader
 
+from .compiled_backward import is_backward_graph
 from .event_ranges import EventRanges
 from .follow import Follower
 from .module_ranges import ModuleRanges
@@ -64,6 +66,8 @@ def install(plan: Plan, push: Callable[..., Any] | None = None, pop: Callable[..
         follower.watch.keep()
         if follower.has_optimizer and follower.stage is Stage.SKIPPED:
             follower.watch.end()
+        if args and is_backward_graph(args[0]):
+            return follower.graphs.backward.compile(partial(called, **options), args[0])
         made = called(*args, **options)
         return follower.watch.see_compiled(args[0], made) if args else made
 

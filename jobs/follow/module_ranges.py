@@ -13,6 +13,7 @@ Needs torch, `fsdp.py` and nothing else of this program: it is loaded into other
 import sys
 import threading
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
@@ -47,6 +48,8 @@ class ModuleRanges:
     def __init__(self, push: Callable[[str], Any], pop: Callable[[], Any]):
         self.push, self.pop = push, pop
         self.paths: dict[int, str] = {}  # of parameters, by id: the module that used it in the last forward pass
+        self.passes: dict[tuple[str, ...], list[str]] = {}
+        """Backward passes that compiled autograd ran: paths of the calls of nodes, by their names."""
         self._local = threading.local()
         self._names: dict[int, str] = {}  # of modules, by id: their path
         self._in_backward = 0
@@ -183,9 +186,9 @@ class ModuleRanges:
         open."""
         handles = []
         is_whole = is_compiling_backward()
-        for node, label in self._labelled(roots):
-            if is_whole:  # it would make hooks a part of the graph, and compile again in each step
-                continue
+        if is_whole:  # it would make hooks a part of the graph, and compile again in each step
+            self._note_pass(list(roots))
+        for node, label in () if is_whole else self._labelled(roots):
             handles.append(node.register_prehook(partial(self._open_node, label)))
             handles.append(node.register_hook(self._close_node))
         self._in_backward += 1
@@ -196,6 +199,15 @@ class ModuleRanges:
             self._in_backward -= 1
             for handle in handles:
                 handle.remove()
+
+    def _note_pass(self, roots: list[Any]) -> None:
+        """Note the paths of the calls of a backward pass that is compiled as a whole. Of passes whose calls have the
+        same names and other paths, none is known."""
+        labels = {node: label.removeprefix(BACKWARD) for node, label in self._labelled(roots)}
+        calls = order_calls(roots)
+        paths = [self.paths.get(id(node.variable), "") if is_leaf(node) else labels[node] for node in calls]
+        names = tuple(node.name() for node in calls)
+        self.passes[names] = paths if self.passes.get(names, paths) == paths else [""] * len(paths)
 
     def _labelled(self, roots: Iterable[Any]) -> Iterator[tuple[Any, str]]:
         """Yield the nodes of the graph, each with the name of its range."""
@@ -358,6 +370,34 @@ def count_mapped(tensor: Tensor) -> int:
                 num *= inside.shape[torch._C._functorch.maybe_get_bdim(tensor)]
             tensor = inside
     return num
+
+
+def order_calls(roots: Iterable[Any]) -> list[Any]:
+    """Return the nodes of autograd below `roots` (tensors) in the order in which compiled autograd calls them: each
+    after all that it takes gradients from, of several the one that was reached last."""
+    edges = [root.grad_fn for root in roots if isinstance(root, Tensor) and root.grad_fn is not None]
+    num_waiting = Counter(edges)
+    seen, waiting = set(edges), list(dict.fromkeys(edges))
+    while waiting:
+        below = list_below(waiting.pop())
+        num_waiting.update(below)
+        waiting += [node for node in dict.fromkeys(below) if node not in seen]
+        seen.update(below)
+    ordered: list[Any] = []
+    ready: list[Any] = []
+    while True:
+        for node in edges:
+            num_waiting[node] -= 1
+            if not num_waiting[node]:
+                ready.append(node)
+        if not ready:
+            return ordered
+        ordered.append(ready.pop())
+        edges = list_below(ordered[-1])
+
+
+def list_below(node: Any) -> list[Any]:
+    return [below for below, _ in node.next_functions if below is not None]
 
 
 def find_common_path(paths: Iterable[str]) -> str:

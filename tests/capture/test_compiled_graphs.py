@@ -153,6 +153,16 @@ def test_the_range_of_a_library_is_of_the_call_around_it():
     assert name(graph, kernels[2:3], [within]) == [within]
 
 
+def test_a_graph_of_compiled_autograd_names_the_modules_of_all_its_calls():
+    inside = Launch(NORM.kernel, ("GPT/blocks.0/norm", "GPT/blocks.0/attn")), Launch(JOINED.kernel, ("(loss)",))
+    rest, region = Launch(ACROSS.kernel, ("",)), "(compiled autograd)"
+    graph = Graph(1, True, "", (*inside, rest))
+    named = name(graph, [NORM.kernel, JOINED.kernel, ACROSS.kernel], region, "backward")
+    assert named == ["GPT/blocks.0/(fused: attn + norm)", "(loss)", region]
+    below = Graph(1, True, "GPT", (Launch(NORM.kernel, ("blocks.0/norm",)), rest))
+    assert name(below, [NORM.kernel, ACROSS.kernel], region, "backward") == ["GPT/blocks.0/norm", "GPT"]
+
+
 def test_a_kernel_of_an_eager_module_keeps_it():
     assert name(Graph(1, False, "GPT", (NORM,)), [NORM.kernel], "GPT/norm") == ["GPT/norm"]
 

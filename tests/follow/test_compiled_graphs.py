@@ -283,21 +283,50 @@ def called(x):
     loss.backward()
     return loss.detach()
 """
+EAGER_FORWARD = """
+from torch._dynamo import compiled_autograd
+
+def called(x):
+    loss = model(x).square().mean()
+    with compiled_autograd._enable(torch.compile):
+        loss.backward()
+    return loss.detach()
+"""
+COMPILED_BLOCKS = "for block in model.blocks:\n    block.compile()\n" + EAGER_FORWARD
+ACCUMULATED = (
+    COMPILED_BACKWARD
+    + """
+once = called
+
+def called(x):
+    return once(x) + once(x[::2])
+"""
+)
+LINEAR = [f"blocks.{block}/mlp/{part}" for block in (0, 1) for part in (0, 2)]
 
 
 @pytest.mark.nightly
-def test_compiled_autograd_has_no_modules_in_backward_and_is_compiled_once(tmp_path):
+@pytest.mark.parametrize(
+    ("script", "above", "breaks"),
+    [
+        pytest.param(COMPILED_BACKWARD, "", ["Unsupported Tensor.backward() call"], id="all"),
+        pytest.param(EAGER_FORWARD, "Model/", [], id="eager forward"),
+        pytest.param(COMPILED_BLOCKS, "Model/", [], id="compiled blocks"),
+        pytest.param(ACCUMULATED, "", ["Unsupported Tensor.backward() call"], id="accumulation, dynamic shapes"),
+    ],
+)
+def test_what_compiled_autograd_compiles_has_modules_and_is_compiled_once(tmp_path, script, above, breaks):
     """To follow it makes no graph and breaks none: functions of this program are no part of what is compiled. Its
     kernels have the names that they have without."""
-    source = COMPILED_BACKWARD + TRAIN.replace("called(x).square().mean()", "called(x)").replace(
-        "loss.backward()", "pass"
-    )
+    source = script + TRAIN.replace("called(x).square().mean()", "called(x)").replace("loss.backward()", "pass")
     source = source.replace("print(", SEE_KERNELS + "print(").replace("list_facts()]", "list_facts(), kernels]")
     log, losses, facts, kernels = run(tmp_path / "followed", source)
-    forward = {name.partition("|")[2] for *_, launches in list_graphs(log) for name in launches}
-    assert {f"blocks.{block}/mlp/{part}=100" for block in (0, 1) for part in (0, 2)} <= forward
-    assert not any(name.startswith("modules:graph") and " backward " in name for name in log)
+    backward = next(graph for graph in list_graphs(log)[::-1] if graph[0] == "backward")
+    named = [name.partition("|")[2].rpartition("=")[0] for name in backward[-1]]
+    assert all(named) and {f"{above}{path}" for path in LINEAR} <= set(named)
+    matmuls = [name.partition("|")[2] for name in backward[-1] if name.startswith("extern_kernels.mm|")]
+    assert sorted(matmuls) == sorted(f"{above}{path}=100" for path in LINEAR * 2)[1:], "but for the input's gradient"
     assert "modules:backward/(compiled autograd)" in log and "modules:backward/(gradient accumulation)" not in log
-    assert facts["late_graphs"] == 0 and list(facts["graph_breaks"]) == ["Unsupported Tensor.backward() call"]
+    assert facts["late_graphs"] == 0 and list(facts["graph_breaks"]) == breaks and not facts["compiled_autograd"]
     _, without, _, kernels_without = run(tmp_path / "without", source, is_followed=False)
     assert losses == without[: len(losses)] and kernels == kernels_without

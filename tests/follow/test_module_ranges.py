@@ -74,8 +74,26 @@ def test_forward_has_the_names_of_the_modules_with_lists_beside_their_number(log
 def test_a_backward_pass_of_compiled_autograd_has_one_range_and_no_hooks(log, ranges, monkeypatch):
     """Hooks would be a part of the graph, which would be compiled again in each step."""
     monkeypatch.setitem(sys.modules, "torch._dynamo.compiled_autograd", SimpleNamespace(compiled_autograd_enabled=True))
-    train(ranges, Model())
+    model = Model()
+    train(ranges, model)
     assert set(log.backward()) == {module_ranges.COMPILED_AUTOGRAD}
+    ((names, paths),) = ranges.passes.items()
+    called = [(name.removeprefix("torch::autograd::"), path) for name, path in zip(names, paths)]
+    assert called[:2] == [("MeanBackward0", "(loss)"), ("PowBackward0", "(loss)")]
+    leaves = [path for name, path in called if name == "AccumulateGrad"]
+    assert leaves.count("Model/head") == 2 and leaves.count("Model/layers.1/down") == 2
+    assert ("AddBackward0", "Model/layers.0") in called and ("ReluBackward0", "Model/layers.0") in called
+    train(ranges, model)
+    assert ranges.passes == {names: paths}
+
+
+def test_passes_with_the_same_calls_and_other_modules_have_no_paths(ranges, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch._dynamo.compiled_autograd", SimpleNamespace(compiled_autograd_enabled=True))
+    models = nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.Sequential(nn.Sequential(nn.Linear(4, 4)), nn.ReLU())
+    for model in models:
+        train(ranges, model)
+    (paths,) = ranges.passes.values()
+    assert not any(paths)
 
 
 def test_a_model_of_torchscript_has_its_own_name_and_is_not_looked_into(log, ranges):
