@@ -278,28 +278,37 @@ def test_the_guide_says_how_many_changes_are_seen_and_how_many_are_none(
 ):
     guide = (DATA.parent / "guide" / "tested.md").read_text()
 
-    def row(what, *shares):
-        said = ["none" if not share else "all" if share == 1 else f"{100 * share:.2g}%" for share in shares]
-        return f"| {what} | {', '.join(dict.fromkeys(said))} |"
+    def cell(*shares):
+        words = ["none" if not share else "all" if share == 1 else f"{100 * share:.2g}%" for share in shares]
+        return ", ".join(dict.fromkeys(words))
 
-    as_it_is = [share_called_different(runs_with_bands, metric) for metric in ("step", "kernel", "busy", "idle")]
-    assert row("second recording, as it is: step, kernel time, GPU busy, GPU idle", *as_it_is) in guide
+    def row(what, *cells):
+        return f"| {what} | {' | '.join(cells)} |"
+
+    def row_of_recordings(what, find):
+        planted = [cell(find(change), find(-change)) for change in (0.01, 0.02, 0.03)]
+        return row(f"second recording: {what}", cell(find()), *planted)
+
+    def find_in_processes(change):
+        return sum("kernel" in verdicts(a, longer_kernels(b, change)) for a, b in processes) / len(processes)
+
+    find = {
+        metric: functools.partial(share_called_different, runs_with_bands, metric)
+        for metric in ("step", "kernel", "busy", "idle", "memory")
+    }
+    assert row_of_recordings("kernel time", find["kernel"]) in guide
+    assert find["busy"]() == find["kernel"]()
+    assert all(find["busy"](sign * 0.01) >= find["kernel"](sign * 0.01) for sign in (1, -1))
+    assert row_of_recordings("step", find["step"]) in guide
+    assert row_of_recordings("largest part, named first", judge_repetitions) in guide
+    of_changes = [cell(find_in_processes(change), find_in_processes(-change)) for change in (0.01, 0.02, 0.03)]
+    assert row("another process: kernel time", cell(find_in_processes(0)), *of_changes) in guide
+    recorded = cell(find["idle"](), find["memory"]())
+    assert f"GPU idle and peak allocated of a second recording: {recorded};" in guide
     of_processes = [sum(metric in verdicts(*pair) for pair in processes) for metric in judge.METRICS]
-    assert row("another process of the warm-up study, as it is: all metrics", *of_processes) in guide
-    of_halves = [sum(metric in one for one in halves) / len(halves) for metric in ("kernel", "busy", "step")]
-    assert row("half of the steps of a run against the other half: kernel time, GPU busy", *of_halves[:2]) in guide
-    assert row("half of the steps of a run against the other half: step, GPU idle", of_halves[2]) in guide
+    same = cell(*of_processes, first_parts_of_processes)
+    assert f"all metrics and parts of another process: {same};" in guide
+    of_halves = [sum(metric in one for one in halves) / len(halves) for metric in ("kernel", "step")]
+    assert f"kernel time and step of half of a run's steps: {cell(*of_halves)};" in guide
     of_energy = [np.mean([*other_processes(name)]) for name in (FIRST, "h200-bf16", "precision")]
-    assert row("one process of a run against its two others: energy, of three recordings", *of_energy) in guide
-    assert row("second recording, as it is: any part of the difference", judge_repetitions()) in guide
-    any_part = "another process of the warm-up study, as it is: any part of the difference"
-    assert row(any_part, first_parts_of_processes) in guide
-    for change in (0.01, 0.02, 0.03):
-        shares, what = [judge_repetitions(sign * change) for sign in (1, -1)], f"{change:.0%} longer, or shorter"
-        assert row(f"second recording, its largest part {what}: is named first", *shares) in guide
-        for metric, words in (("kernel", "kernel time"), ("busy", "GPU busy"), ("step", "step")):
-            shares = [share_called_different(runs_with_bands, metric, sign * change) for sign in (1, -1)]
-            assert row(f"second recording, {words} {change:.0%} longer, or shorter", *shares) in guide
-        found = [[verdicts(a, longer_kernels(b, sign * change)) for a, b in processes] for sign in (1, -1)]
-        shares = [sum("kernel" in one for one in of_sign) / len(processes) for of_sign in found]
-        assert row(f"another process, kernel time {change:.0%} longer, or shorter", *shares) in guide
+    assert f"energy of one process and its two others, in three recordings: {cell(*of_energy)}." in guide
