@@ -56,6 +56,7 @@ def sweep(tmp_path) -> tuple[str, ...]:
 
 
 SCRIPTS = (
+    "jobs/sweeps/ladder.sh",
     "tests/image/first_minutes.sh",
     "docker/pin_base_image.sh",
     "requirements/lock",

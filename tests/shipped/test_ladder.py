@@ -1,9 +1,7 @@
 """What each optimisation gives on top of those before it: on the recordings of the report, and on parts of them."""
 
 import dataclasses
-import re
 import statistics
-import subprocess
 from collections import defaultdict
 
 import pandas as pd
@@ -18,7 +16,7 @@ from profiler_job.analysis.recording import store
 from profiler_job.analysis.site import combine, page_context, write_site
 from profiler_job.jobs.contract.plain import PLAIN
 from profiler_job.jobs.contract.studies import LOSSES
-from profiler_job.jobs.sweep.plan import load_sweep, select_runs
+from tests.jobs.ladder_runs import list_chosen
 from tests.page_words import read_page
 from tests.shipped.recordings import DATA, load_timed
 
@@ -228,28 +226,14 @@ LOOP_OF_GPT2 = "gpt2-ctx1024-fp32-naive-train_step-adamw_loop-hf-vocab_size{}"
 DROPOUT_OFF = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
 
 
-def chosen_by_the_guide(file, block):
-    """Ids of the runs that the commands of the guide choose of a block of a sweep file."""
-    text = (DATA.parent / "guide" / "ladder.md").read_text()
-    commands = "\n".join(code for code in re.findall(r"```bash\n(.*?)```", text, re.DOTALL) if f"/{file}.yaml" in code)
-    say = 'profiler-job() { [[ $3 == *"/$file.yaml" ]] && echo "only:$5"; true; }\n'
-    said = subprocess.check_output(["bash", "-c", say + commands], env={"file": file}, text=True)
-    sweep = load_sweep(DATA.parents[1] / "jobs" / "sweeps" / f"{file}.yaml")
-    only = [line.removeprefix("only:") for line in said.splitlines()]
-    ids = [run.run_id for chosen in only if f"block={block}" in chosen.split(",") for run in select_runs(sweep, chosen)]
-    assert len(set(ids)) == len(ids), "none twice"
-    return set(ids)
-
-
-def test_the_guide_chooses_the_runs_that_compare_the_losses_of_the_ladder(answer):
+def test_the_script_chooses_the_runs_that_compare_the_losses_of_the_ladder(answer, tmp_path):
     rows = pd.concat([answer.tables["costs"].rows, answer.tables["alone_costs"].rows])
     rungs = rows[(rows["size"] == "gpt2") & (rows["why_loss"] != ladder.REFERENCE_LOSS)]["run_id"]
     wanted = {*rungs, *(LOOP_OF_GPT2.format(size) for size in (50257, 50304))}
     off = "".join(f"-{name}0.0" for name in DROPOUT_OFF)
-    assert (
-        chosen_by_the_guide("losses", "ladder_losses_gpt2") == {run_id + off for run_id in wanted} and len(wanted) == 13
-    )
-    assert chosen_by_the_guide("losses", "ladder_losses_llama") == {"llama-ctx1024-fp32-naive-train_step-adamw_loop-hf"}
+    chosen = list_chosen(tmp_path)
+    assert {*chosen["ladder_losses_gpt2"]} == {run_id + off for run_id in wanted} and len(wanted) == 13
+    assert chosen["ladder_losses_llama"] == ["llama-ctx1024-fp32-naive-train_step-adamw_loop-hf"]
 
 
 @pytest.fixture(scope="module")
