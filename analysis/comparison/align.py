@@ -26,7 +26,7 @@ VARIANTS = (*(name for name in order_axes() if name not in (*FIXED, "repeat")), 
 SETTINGS = ("gpu_name", "driver", "cuda", "torch", "nsys", "python", "commit")
 """What else may have changed between the two, of the machine and the programs."""
 
-NO_SHAPES = "captures name no shapes: look to it that these are of the same work"
+NO_SHAPES = "captures record neither batch nor context: check that these are of the same work"
 """Caution for every comparison with a capture."""
 
 UNLIKE = 0.1

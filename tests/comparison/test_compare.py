@@ -237,7 +237,7 @@ def test_runs_that_were_only_timed_cannot_be_compared(tmp_path):
     assert done.exit_code == 2 and "not profiled" in done.output and done.output.count("\n") == 1
 
 
-SHAPES = "captures name no shapes: look to it that these are of the same work"
+SHAPES = "captures record neither batch nor context: check that these are of the same work"
 
 
 def test_captures_are_compared_with_a_warning_that_their_shapes_are_not_known(tmp_path, capture):

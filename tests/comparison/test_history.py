@@ -231,7 +231,7 @@ def test_captures_have_the_date_of_their_session(tmp_path):
     made = as_json(tmp_path, "--metric", "kernel")
     assert [entry["name"] for entry in made["entries"]] == ["c.sqlite", "b.sqlite", "a.sqlite", "d.sqlite"]
     assert made["entries"][1]["recorded"] == "2023-11-14T22:13:20Z"
-    assert "captures name no shapes" in run(tmp_path).stdout
+    assert "captures record neither batch nor context" in run(tmp_path).stdout
 
 
 def test_captures_of_other_shapes_have_a_line_of_their_own(tmp_path):
