@@ -1,4 +1,4 @@
-"""Structures of scripts that are followed, each as a small script. The page of the guide has them in a table."""
+"""Structures of scripts that are followed, each as a small script. The guide on `profile` names them."""
 
 from typing import NamedTuple
 
@@ -40,7 +40,7 @@ UPDATE = "update of the optimizer"
 
 STRUCTURES = (
     Structure(
-        "policy gradients: rollouts without gradients, then an update",
+        "policy gradients with rollouts",
         MODEL
         + """
 for _ in range(N):
@@ -56,7 +56,7 @@ for _ in range(N):
         phases=("evaluation", "forward", "backward", "optimizer", "zero_grad"),
     ),
     Structure(
-        "distillation: a frozen teacher is called first",
+        "distillation with a frozen teacher",
         MODEL
         + """
 teacher = nn.Sequential(nn.Linear(8, 64), nn.Linear(64, 4)).requires_grad_(False)
@@ -67,7 +67,7 @@ for _ in range(N):
         UPDATE,
     ),
     Structure(
-        "preferences (DPO): a reference model and the policy, two calls each",
+        "preferences (DPO) with a reference model",
         MODEL
         + """
 reference = copy.deepcopy(model).requires_grad_(False)
@@ -81,7 +81,7 @@ for _ in range(N):
         batch=12,
     ),
     Structure(
-        "LBFGS: the closure computes the loss",
+        "LBFGS, whose closure computes the loss",
         "model = Net(); optimizer = torch.optim.LBFGS(model.parameters(), max_iter=1)\nx, y = batch()\n"
         """
 def closure():
@@ -91,7 +91,7 @@ for _ in range(N): optimizer.step(closure)
         UPDATE,
     ),
     Structure(
-        "exponential moving average of the weights",
+        "moving average of the weights",
         MODEL
         + "average = torch.optim.swa_utils.AveragedModel(model)\n"
         + f"for _ in range(N):\n    {STEP}; average.update_parameters(model)\n",
@@ -134,7 +134,7 @@ for _ in range(N):
         model="Detector",
     ),
     Structure(
-        "a batch that is a dictionary, with a number before the samples",
+        "a dictionary as the batch, a number first",
         """
 class Task(Net):
     def forward(self, batch): return F.cross_entropy(super().forward(batch["x"]), batch["y"]) * batch["weight"]
@@ -168,7 +168,7 @@ for _ in range(N):
         phases=("forward", "backward"),
     ),
     Structure(
-        "a wrapper with `backward` and `step`, as DeepSpeed's engine",
+        "an engine with `backward` and `step`, as DeepSpeed's",
         """
 class Engine(nn.Module):
     def __init__(self, module):
@@ -184,7 +184,7 @@ for _ in range(N):
         model="Engine",
     ),
     Structure(
-        "FSDP1 (`FullyShardedDataParallel`) of one rank",
+        "FSDP1 of one rank",
         """
 from torch import distributed
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
@@ -197,7 +197,7 @@ optimizer = torch.optim.AdamW(model.parameters())
         compiles=True,
     ),
     Structure(
-        "pipeline stages: two models in a row, one optimizer",
+        "pipeline stages with one optimizer",
         """
 first, second = nn.Linear(8, 16), nn.Linear(16, 4)
 optimizer = torch.optim.AdamW([*first.parameters(), *second.parameters()])
@@ -208,7 +208,7 @@ for _ in range(N):
         model="Linear + Linear",
     ),
     Structure(
-        "an encoder and a predictor that two optimizers update",
+        "encoder and predictor with two optimizers",
         """
 encoder, predictor = Net(), nn.Linear(4, 4)
 optimizers = [torch.optim.SGD(part.parameters(), lr=0.1) for part in (encoder, predictor)]
@@ -220,7 +220,7 @@ for _ in range(N):
         model="Net + Linear",
     ),
     Structure(
-        "`torch.func`: gradients of a function of the parameters",
+        "gradients by `torch.func`",
         """
 model = Net(); weights = {name: p.detach().clone().requires_grad_() for name, p in model.named_parameters()}
 optimizer = torch.optim.SGD(weights.values(), lr=0.1)
@@ -235,7 +235,7 @@ for _ in range(N):
         compiles=True,
     ),
     Structure(
-        "`torch.autograd.grad` in place of `backward`",
+        "gradients by `torch.autograd.grad`",
         MODEL
         + """
 for _ in range(N):
@@ -271,7 +271,7 @@ for _ in range(N):
         UPDATE,
     ),
     Structure(
-        "one optimizer after another, for stages of the training",
+        "one optimizer after another",
         """
 model = Net(); head = torch.optim.SGD(model.outer.parameters(), lr=0.1)
 for _ in range(2):
@@ -282,7 +282,7 @@ optimizer = torch.optim.AdamW(model.parameters())
         UPDATE,
     ),
     Structure(
-        "an optimizer of each batch, such as for adversarial inputs",
+        "an optimizer for each batch (adversarial inputs)",
         MODEL
         + """
 for _ in range(N):
@@ -294,7 +294,7 @@ for _ in range(N):
         batch=18,
     ),
     Structure(
-        "a model and an optimizer for each of several short runs",
+        "several short runs, each with a model and an optimizer",
         """
 for _ in range(N):
     model = Net(); optimizer = torch.optim.AdamW(model.parameters())
@@ -305,7 +305,7 @@ for _ in range(N):
         batch=0,
     ),
     Structure(
-        "a GAN: two models, two optimizers, several backward passes",
+        "a GAN with two optimizers",
         """
 maker, judge = Net(), nn.Linear(4, 1)
 optimizers = [torch.optim.Adam(part.parameters()) for part in (judge, maker)]
@@ -319,7 +319,7 @@ for _ in range(N):
         batch=0,
     ),
     Structure(
-        "a model that is called by its methods, such as `model.forward`",
+        "a model called by its methods, such as `model.forward`",
         """
 class Agent(nn.Module):
     def __init__(self):
@@ -366,7 +366,7 @@ for _ in range(N):
         phases=("forward", "backward", "optimizer"),
     ),
     Structure(
-        "Q-learning: calls under gradients that no backward pass reaches",
+        "Q-learning with calls that backward does not reach",
         MODEL
         + """
 target = copy.deepcopy(model)
@@ -380,7 +380,7 @@ for _ in range(N):
         UPDATE,
     ),
     Structure(
-        "inputs with the sequence first, if `batch_first` is off",
+        "the sequence first, with `batch_first` off",
         """
 class Text(nn.Module):
     def __init__(self):
@@ -397,7 +397,7 @@ for _ in range(N):
         model="Text",
     ),
     Structure(
-        "a loss that is a module with a called part",
+        "a loss module that calls a part",
         MODEL
         + """
 criterion = nn.CrossEntropyLoss()
@@ -408,7 +408,7 @@ for _ in range(N):
         phases=("forward", "loss", "backward", "optimizer"),
     ),
     Structure(
-        "the loop runs on a thread of the script",
+        "the loop runs on a thread",
         MODEL
         + f"""
 def train():
@@ -419,7 +419,7 @@ thread = threading.Thread(target=train); thread.start(); thread.join()
         UPDATE,
     ),
     Structure(
-        "a batch that another thread makes",
+        "a batch from another thread",
         MODEL
         + """
 import queue
@@ -431,7 +431,7 @@ for _ in range(N):
         UPDATE,
     ),
     Structure(
-        "optimizer steps in backward, one for each parameter",
+        "optimizer steps inside backward",
         """
 model = Net(); made = {p: torch.optim.SGD([p], lr=0.1) for p in model.parameters()}
 def update(p): made[p].step(); made[p].zero_grad()
@@ -456,7 +456,7 @@ model = Kept(); optimizer = torch.optim.AdamW(model.parameters())
         compiles=True,
     ),
     Structure(
-        "reentrant checkpointing around one of two models",
+        "reentrant checkpointing of one of two models",
         """
 from torch.utils.checkpoint import checkpoint
 first, second = Net(), nn.Linear(4, 4)
@@ -486,7 +486,7 @@ for _ in range(N):
         model="Encoder + Head",
     ),
     Structure(
-        "SAM: two backward passes, and an optimizer that wraps another",
+        "SAM, an optimizer that wraps another",
         """
 class SAM(torch.optim.Optimizer):
     def __init__(self, parameters):
@@ -512,7 +512,7 @@ for _ in range(N):
         UPDATE,
     ),
     Structure(
-        "a diffusion model that is called with one time, then the samples, and a frozen model in its loss",
+        "diffusion, with a frozen model in the loss",
         """
 class Diffuser(Net):
     def forward(self, time, x): return super().forward(x * time)
