@@ -50,9 +50,28 @@ EndOfStep = Annotated[
 
 
 def check_command(command: list[str]) -> None:
-    """End the program if a command cannot be started: its first word is not a program."""
+    """End the program if a command cannot be started, since its first word is not a program, or cannot be followed."""
     if shutil.which(command[0]) is None:
         raise fail(str(script.CannotStartError(command)), ExitCode.USAGE)
+    if option := find_hiding_option(command):
+        raise fail(
+            f"{command[0]} {option}: -I and -E hide the profiler from the script, leave them out", ExitCode.USAGE
+        )
+
+
+def find_hiding_option(command: list[str]) -> str | None:
+    """Return the word before the script that gives -I or -E to Python, alone or among others (-uE), which then ignores
+    PYTHONPATH. None without one, and for programs other than Python."""
+    words = iter(command[1:] if re.fullmatch(r"python[0-9.]*", Path(command[0]).name) else [])
+    for word in words:
+        options = re.match(r"-([^cmWX]*)([cmWX]?)(.*)", word)
+        if options and re.search("[EI]", options[1]):
+            return word
+        if options is None or options[2] in ("c", "m"):
+            return None
+        if options[2] and not options[3]:
+            next(words, None)
+    return None
 
 
 def check_name(name: str, results: Path) -> None:

@@ -267,6 +267,16 @@ def test_a_program_that_does_not_start_is_a_mistake_of_the_user(tmp_path):
     assert done.exit_code == ExitCode.USAGE and "cannot be started" in done.stderr
 
 
+@pytest.mark.parametrize("command", ["profile", "tune"])
+def test_an_option_of_python_that_hides_the_profiler_is_a_usage_error_before_the_script_runs(tmp_path, command):
+    script = tmp_path / "train.py"
+    script.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    results = tmp_path / "results"
+    done = CliRunner().invoke(app, [command, "--results", str(results), "--", "python3", "-I", str(script)])
+    assert done.exit_code == ExitCode.USAGE and "hide the profiler" in done.stderr
+    assert not (tmp_path / "ran").exists() and not results.exists()
+
+
 def test_results_that_cannot_be_written_are_no_mistake_of_the_script():
     done = CliRunner().invoke(app, ["profile", "--collector", "events", "-o", "/proc/x", sys.executable, "-c", "pass"])
     assert done.exit_code == ExitCode.CANNOT_WRITE and "--results" in done.stderr

@@ -2,6 +2,7 @@
 
 import pytest
 
+from profiler_job.jobs.cli.measure_script import find_hiding_option
 from profiler_job.jobs.cli.script_name import choose_default_name
 from profiler_job.jobs.executor.nodes import find_node
 
@@ -51,3 +52,23 @@ def test_which_of_several_machines_this_is_comes_from_the_launcher_or_the_engine
 )
 def test_results_are_named_after_the_script(command, name):
     assert choose_default_name(command) == name
+
+
+@pytest.mark.parametrize(
+    "command, option",
+    [
+        ("python -I train.py", "-I"),
+        ("/opt/venv/bin/python3.12 -u -E -m my.train", "-E"),
+        ("python -W error -uE train.py", "-uE"),
+        ("python -X importtime -I train.py", "-I"),
+        ("python3 -Em my.train", "-Em"),
+        ("python -WIgnore -u train.py -I", None),
+        ("python -m my.train -E", None),
+        ("python -cE=1", None),
+        ("python -", None),
+        ("python", None),
+        ("torchrun -I train.py", None),
+    ],
+)
+def test_an_option_of_python_that_hides_the_profiler_is_found(command, option):
+    assert find_hiding_option(command.split()) == option
