@@ -405,4 +405,5 @@ def _step(run_id, collector, step, phase, wall_ns):
         "wall_ns": wall_ns,
         "process": 0,
         "issue_ns": None,
+        "round": -1,
     }

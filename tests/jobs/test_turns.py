@@ -4,6 +4,9 @@ import json
 
 import pytest
 
+from profiler_job.analysis.comparison.print_comparison import Request, load, run
+from profiler_job.analysis.recording import store
+from profiler_job.analysis.recording.ingest import ingest
 from profiler_job.jobs.contract.layout import Protocol
 from profiler_job.jobs.executor.result_store import Results
 from profiler_job.jobs.executor.sweep_runner import StoppedError
@@ -212,3 +215,29 @@ def test_plan_shows_groups_with_their_time_and_memory(tiny):
     runs = [run for run in planned["runs"] if run["run_id"] in GROUP]
     assert first["time_s"] == sum(run["time_s"] for run in runs)
     assert first["memory_bytes"] == max(run["memory_bytes"] for run in runs)
+
+
+@pytest.mark.long
+def test_the_way_from_a_sweep_file_to_a_ratio_by_turns(session, fake_worker, tmp_path):
+    """The fake worker's BF16 steps take half as long as the others by turns, and as long alone."""
+    axes = {"mode": ["forward"], "optimizer": ["own"], "turns": ["precision"], "rounds": 4}
+    one = session(TURNS | axes)
+    assert set(one.run().values()) == {"ok"}
+    folder = tmp_path / "recording"
+    ingest(one.results.folder, folder)
+    rec = store.load(folder)
+    assert set(rec.runs["protocol_version"]) == {3}
+    timed = rec.steps[rec.steps["collector"].astype(str) == "timer"]
+    assert timed.groupby("process")["round"].max().to_dict() == {0: -1, 1: 3, 2: 3}
+    assert set(rec.steps[rec.steps["collector"].astype(str) == "nsys"]["round"]) == {-1}
+    groups = rec.processes.groupby("process", observed=True)["group"].agg(lambda of_run: set(of_run.astype(str)))
+    assert groups[0] == {""} and [len(groups[process]) for process in (1, 2)] == [1, 1]
+    request = Request(first=folder, second=folder, only_first=["precision=fp32"], only_second=["precision=bf16"])
+    (pair,) = load(request).pairs
+    assert (pair.turns.times_as_fast, pair.turns.low, pair.turns.num_pairs) == (pytest.approx(2), pytest.approx(2), 8)
+    step = pair.judgements["step"]
+    assert (step.first, step.second, step.verdict) == (1000, pytest.approx(500), "faster")
+    assert [width.of for width in step.widths] == ["rounds"]
+    said: list[str] = []
+    assert run(request, said.append, pytest.fail) == 0
+    assert "By turns in one process, 8 rounds: 2.000 times as fast [2.000, 2.000]" in " ".join(said[0].split())
