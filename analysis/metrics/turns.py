@@ -9,7 +9,7 @@ from collections.abc import Collection
 import pandas as pd
 
 from profiler_job.analysis.metrics.per_rank import take_largest_rank
-from profiler_job.jobs.contract.paired_ratio import FEWEST_PAIRS, compare_rounds
+from profiler_job.jobs.contract.paired_ratio import FEWEST_PAIRS, compare_rounds, is_different
 from profiler_job.jobs.contract.ranges import STEP
 from profiler_job.jobs.contract.tuning import TuneRatio
 
@@ -40,6 +40,17 @@ def compare_turns(
     ]
     both = pd.concat(sides, axis=1, join="inner").to_numpy(float)
     return compare_rounds(both[:, 0].tolist(), both[:, 1].tolist()) if len(both) >= FEWEST_PAIRS else None
+
+
+def compare_with_base(run_ids: pd.Series, base_ids: pd.Series, rounds: pd.DataFrame) -> pd.DataFrame:
+    """Compare each run with its base by the rounds in which both took their turn, row by row: times_as_fast with its
+    interval low and high (NaN where they shared none), differs (whether the interval excludes 1). base_ids: NaN where
+    there is no base."""
+    ratios = [compare_turns(rounds, rounds, [base], [run]) for run, base in zip(run_ids, base_ids, strict=True)]
+    names = ("times_as_fast", "low", "high")
+    columns = {name: [getattr(ratio, name) if ratio else float("nan") for ratio in ratios] for name in names}
+    columns |= {"differs": [bool(ratio and is_different(ratio)) for ratio in ratios]}
+    return pd.DataFrame(columns, index=run_ids.index)
 
 
 def select_fastest_processes(steps: pd.DataFrame) -> pd.DataFrame:

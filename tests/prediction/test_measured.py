@@ -9,7 +9,7 @@ from profiler_job.analysis.metrics.differences import Band
 from profiler_job.analysis.prediction.measured import COLUMNS, USUAL, find_run_id, measure_gains
 from profiler_job.jobs.contract.changes import find_conflict
 from tests import synthetic
-from tests.synthetic import recording
+from tests.synthetic import recording, take_turns
 
 BEFORE = "large-ctx512-fp32-naive-train_step"
 COMPILED = f"{BEFORE}-compile_cudagraphs"
@@ -120,26 +120,11 @@ def test_no_set_of_changes_has_two_of_one_choice():
     assert len({*USUAL}) == len(USUAL) and not any(find_conflict(names) for names in USUAL)
 
 
-def take_turns(rec, num_rounds=8):
-    """The recording as if its runs had taken turns in one process, of which each round was slower than the one before;
-    alone all took as long."""
-    timed = rec.steps[rec.steps["collector"].astype(str) == "timer"]
-    first = timed[timed["step"] == timed["step"].min()]
-    turns = [
-        first.assign(step=number, round=number, process=1, wall_ns=first["wall_ns"] * (1 + number))
-        for number in range(num_rounds)
-    ]
-    alone = rec.steps.assign(wall_ns=rec.steps["wall_ns"].max() + 10**6)
-    processes = pd.DataFrame({"run_id": rec.runs["run_id"].astype(str), "rank": 0, "process": 1, "group": "one"})
-    processes = processes.assign(host_loop_ns=5 * 10**7)
-    return dataclasses.replace(rec, steps=pd.concat([alone, *turns], ignore_index=True), processes=processes)
-
-
 def test_of_runs_that_took_turns_the_ratio_within_rounds_counts():
-    rec = main()
-    row = select_changes(measure_gains({"main": take_turns(both(rec, graphs(rec, 0.8)))}, WIDE), ("cuda_graphs",))
+    rec = both(main(), graphs(main(), 1.0))
+    turned = take_turns(rec, {"cudagraphs": 0.8})
+    row = select_changes(measure_gains({"main": turned}, WIDE), ("cuda_graphs",))
     assert row["before_ns"] / row["after_ns"] == pytest.approx(1.25, rel=1e-6)
     assert (row["low"], row["high"]) == pytest.approx((1.25, 1.25), rel=1e-6)
     assert row["gains"] and row["apart"] == 0.0
-    row = select_changes(measure_gains({"main": take_turns(both(rec, graphs(rec, 1.0)))}, NARROW), ("cuda_graphs",))
-    assert not row["gains"]
+    assert not select_changes(measure_gains({"main": take_turns(rec, {})}, NARROW), ("cuda_graphs",))["gains"]
