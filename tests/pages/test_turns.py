@@ -5,11 +5,11 @@ import dataclasses
 import pandas as pd
 import pytest
 
-from profiler_job.analysis.pages.questions import host_data, optimizer_cost, precision
+from profiler_job.analysis.pages.questions import host_data, ladder, optimizer_cost, precision
 from profiler_job.analysis.pages.questions.fused_attention_data import _join_naive
 from profiler_job.analysis.site import combine
 from tests import frozen
-from tests.synthetic import take_turns
+from tests.synthetic import recording, take_turns
 
 NO_RATES = combine.find_rates([])
 
@@ -71,3 +71,19 @@ def test_a_speed_up_of_attention_is_taken_within_rounds():
     fused = _join_naive(pd.DataFrame(rows), ["size", "context_length"], None, rounds).set_index("run_id").loc["flash"]
     assert fused["timer_speedup"] == pytest.approx(3.0) and fused["speedup"] == 1.0
     assert fused["timer_faster"] and fused["quotable"]
+
+
+def test_the_steps_of_the_ladder_are_compared_within_rounds():
+    """The main recording has the same base, which no process shared."""
+
+    def record(*precisions: str):
+        rec = recording(("small",), (512,), ("train_step",), precisions=precisions, num_profiled=1, num_timed=3)
+        return dataclasses.replace(rec, runs=rec.runs.assign(workload="transformer", workload_options=""))
+
+    study = take_turns(record("fp32", "tf32", "bf16"), {"bf16-naive-train_step": 0.5})
+    data = ladder._frames(record("fp32"), {ladder.STUDY: study}, None, None)
+    rungs = data.rungs.set_index("precision")
+    assert rungs.loc[["tf32", "bf16"], "gain"].tolist() == pytest.approx([1.0, 2.0])
+    assert rungs["quotable"].to_dict() == rungs["differs"].to_dict() == {"fp32": False, "tf32": False, "bf16": True}
+    bf16 = data.alone.set_index("precision").loc["bf16"]
+    assert (bf16["speedup"], bf16["least"], bf16["most"], bf16["gains"]) == pytest.approx((2, 2, 2, True))
