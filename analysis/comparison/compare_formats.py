@@ -167,9 +167,8 @@ def describe_sides(comparison: Comparison, *, with_alone: bool = True) -> list[s
     lines.append(f"noise band: {comparison.noise_source}")
     if turned := [pair for pair in pairs if pair.turns]:
         where = "" if len(turned) == len(pairs) else f", in {len(turned)} of {format_count(len(pairs), 'pair')}"
-        lines.append(
-            f"noise band of the step{where}: the interval of rounds in which A and B took turns in one process"
-        )
+        how = "A's over their ratio in rounds in which both took turns in one process"
+        lines.append(f"step of B{where}: {how}; the noise band is the interval of the ratio")
     if energies := [pair.judgements["energy"] for pair in pairs if "energy" in pair.judgements]:
         known = f"the larger of two: how much the processes of a side differ, and the noise band of {ENERGY.source}"
         unknown = "no noise band known, since there is one process of each"
