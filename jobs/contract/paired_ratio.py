@@ -2,7 +2,7 @@
 
 What changes from minute to minute is in all turns of a round, so the ratio within a round leaves it out. The order is
 random, so chance decides the sign of what is left, however it is distributed. Wilcoxon's signed-rank test needs no
-more than that: its level is exact. The interval is that of Hodges and Lehmann, of the means of each two rounds.
+more than that: its level is exact. The interval is Hodges and Lehmann's, of the means of each two rounds.
 """
 
 import math
@@ -54,7 +54,7 @@ def count_left_out(num: int) -> int:
 
 
 def is_different(ratio: TuneRatio) -> bool:
-    """Return whether two variants differ measurably, either way: which is said of at most 5 of 100 equal pairs."""
+    """Return whether two variants differ measurably, either way. Of 100 equal pairs at most 5 seem to."""
     return ratio.num_pairs >= FEWEST_PAIRS and not ratio.low <= 1.0 <= ratio.high
 
 

@@ -1,4 +1,4 @@
-"""What the measured process says of a run: what it measured, or how it failed; and what a run leaves behind."""
+"""Messages of the measured process about a run, what it measured or how it failed; and how a run ends."""
 
 import gc
 import os

@@ -1,8 +1,8 @@
 """Runs of one model that take turns in one process: what changes from minute to minute meets all of them alike.
 
 They share weights, gradients and the moments of AdamW, so that a group needs little more memory than its largest run:
-of the others only their batches, buffers and the memory of their CUDA graphs stay. So the weights are trained
-by all, and only times can be compared; losses and memory come from the processes that each run had alone.
+each other run keeps only its batch, its buffers and the memory of its CUDA graphs. The weights are trained by all, so
+that only times can be compared; losses and memory come from the process that each run has alone.
 """
 
 import gc
@@ -27,7 +27,7 @@ RECOMPILATIONS = 8
 
 class Turns:
     """The runs of a task. steppers: by their place in the task, of those that have not failed. times: of their measured
-    steps, turn by turn. failed: what is said of the others."""
+    steps, turn by turn. failed: messages about the others."""
 
     def __init__(self, task: dict[str, Any], device: torch.device, connection: Connection):
         self.task, self.device, self.connection = task, device, connection
@@ -78,7 +78,7 @@ class Turns:
                 torch.cuda.empty_cache()
 
     def build_answer(self, number: int, host_loop_ns: int) -> Measured | Failed:
-        """Build what is said of a run."""
+        """Build the message about a run."""
         if number in self.failed:
             return self.failed[number]
         stepper, times = self.steppers[number], self.times[number]
