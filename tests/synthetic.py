@@ -4,7 +4,8 @@ Every kernel of a step is launched 6 us after the one before it and takes the ti
 model is launch-bound and a large one is not. Two blocks a model keep it small; nothing here was measured.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import pandas as pd
 
@@ -66,6 +67,10 @@ OOM = {
     ("2.7B", 1024, "forward_backward"): "backward",
     ("2.7B", 1024, "train_step"): "forward",
 }
+
+
+TURN_NS = 10_000_000
+"""Step of a run in the first round of `take_turns`."""
 
 
 @dataclass(kw_only=True)
@@ -396,6 +401,24 @@ def time_twice(steps: pd.DataFrame, times: float = 1.0) -> pd.DataFrame:
     return pd.concat([steps, again], ignore_index=True)
 
 
+def take_turns(rec: Recording, times: Mapping[str, float], num_rounds: int = 8) -> Recording:
+    """The recording as if its runs had a process alone, and then took turns in one, each round slower than the one
+    before. times: how long a step is by turns, as a multiple of TURN_NS, of the runs whose id ends so; others: 1."""
+    timed = rec.steps[rec.steps["collector"].astype(str) == "timer"]
+    first = timed[(timed["step"] == timed["step"].min()) & (timed["process"] == 0)]
+    factors = [next((times[end] for end in times if run.endswith(end)), 1.0) for run in first["run_id"].astype(str)]
+    of_phase = (first["phase"].astype(str) == "step").map({True: TURN_NS, False: TURN_NS / 5})
+    wall_ns = of_phase * factors
+    turns = [
+        first.assign(step=turn, round=turn, process=1, wall_ns=(wall_ns * (1 + turn)).astype("int64"))
+        for turn in range(num_rounds)
+    ]
+    steps = pd.concat([rec.steps[rec.steps["process"] == 0], *turns], ignore_index=True)
+    shared = {"rank": 0, "process": 1, "group": "one", "host_loop_ns": 50_000_000}
+    processes = pd.DataFrame({"run_id": rec.runs["run_id"].astype(str)} | shared)
+    return replace(rec, steps=steps, processes=pd.concat([rec.processes, processes], ignore_index=True))
+
+
 def _step(run_id, collector, step, phase, wall_ns):
     return {
         "run_id": run_id,
@@ -405,4 +428,5 @@ def _step(run_id, collector, step, phase, wall_ns):
         "wall_ns": wall_ns,
         "process": 0,
         "issue_ns": None,
+        "round": -1,
     }

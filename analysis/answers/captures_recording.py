@@ -310,6 +310,7 @@ def _add_whole_steps(rows: pd.DataFrame, steps: pd.DataFrame, capture: Capture) 
             "phase": ranges.STEP,
             "wall_ns": (steps["end_ns"] - steps["start_ns"]).to_numpy(),
             "issue_ns": None,
+            "round": -1,
         }
     ).assign(run_id=pd.Categorical(["run"] * len(steps), ["run"]))
     return pd.concat([rows.astype({"phase": object}), rows_of_steps[[*rows.columns]]], ignore_index=True)
@@ -441,7 +442,7 @@ def _make_timer_steps(part: _Part, times: Sequence[PythonTime]) -> pd.DataFrame:
         for phase in (time.phase, *([ranges.FORWARD] * is_pass)):
             step = counts[phase] = counts.get(phase, -1) + 1
             rows.append({"phase": phase, "step": step, "wall_ns": time.wall_ns})
-    common = {"rank": 0, "process": 0, "collector": "timer", "issue_ns": None}
+    common = {"rank": 0, "process": 0, "collector": "timer", "issue_ns": None, "round": -1}
     frame = pd.DataFrame(rows, columns=["phase", "step", "wall_ns"]).assign(**common)
     run_id = part.run["run_id"]
     return frame.assign(run_id=pd.Categorical([run_id] * len(frame), [run_id]))

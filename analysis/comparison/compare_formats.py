@@ -72,7 +72,15 @@ def format_headline(pair: ComparedPair) -> str:
         said = said[:1].upper() + said[1:]
     apart = [pair.judgements["kernel"], pair.judgements["idle"]]
     kernel, idle = (f"{_format_difference(judged)}, {format_verdict(judged)}" for judged in apart)
-    return f"{said}. GPU work: {kernel}. GPU idle: {idle}."
+    return f"{said}{_format_turns(pair)}. GPU work: {kernel}. GPU idle: {idle}."
+
+
+def _format_turns(pair: ComparedPair) -> str:
+    """Format the ratio of runs that took turns in one process; "" for others."""
+    if pair.turns is None:
+        return ""
+    ratio, low, high = (f"{value:.3f}" for value in (pair.turns.times_as_fast, pair.turns.low, pair.turns.high))
+    return f". By turns in one process, {pair.turns.num_pairs} rounds: {ratio} times as fast [{low}, {high}]"
 
 
 def format_verdict(judged: Judgement) -> str:
@@ -157,6 +165,10 @@ def describe_sides(comparison: Comparison, *, with_alone: bool = True) -> list[s
             lines.append(f"without a partner in {letter}, {format_count(len(named), 'run')}: {shortlist(named, FEW)}")
     lines += list_cautions(comparison)
     lines.append(f"noise band: {comparison.noise_source}")
+    if turned := [pair for pair in pairs if pair.turns]:
+        where = "" if len(turned) == len(pairs) else f", in {len(turned)} of {format_count(len(pairs), 'pair')}"
+        how = "A's over their ratio in rounds in which both took turns in one process"
+        lines.append(f"step of B{where}: {how}; the noise band is the interval of the ratio")
     if energies := [pair.judgements["energy"] for pair in pairs if "energy" in pair.judgements]:
         known = f"the larger of two: how much the processes of a side differ, and the noise band of {ENERGY.source}"
         unknown = "no noise band known, since there is one process of each"
@@ -535,6 +547,7 @@ def _make_pair(pair: ComparedPair) -> dict[str, Any]:
         "first_runs": pair.case.first,
         "second_runs": pair.case.second,
         "clock": pair.clock,
+        "turns": pair.turns and pair.turns.model_dump(),
         "parts_apart": explain_unequal_sum(pair) or None,
         "metrics": {
             name: {

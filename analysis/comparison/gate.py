@@ -19,6 +19,7 @@ LIMITED = [metric for metric in METRICS if metric != "throughput"]
 """Metrics for which more is worse."""
 _MORE_OF: dict[str, tuple[str, str]] = {
     "processes": ("processes of each", "`processes` of a sweep"),
+    "rounds": ("rounds of each", "`rounds` of a sweep"),
     "repeats": ("profiled repetitions of each", "`repeats` of a sweep"),
     "measured_steps": ("unprofiled steps of each", "`measured_steps` of a sweep"),
     "profiled_steps": ("profiled steps of each", "`profiled_steps` of a sweep"),

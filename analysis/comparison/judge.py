@@ -1,7 +1,8 @@
 """Judge whether a difference is real: A, B, difference, noise band and verdict of each metric of a pair.
 
 - `step`: wall time of an unprofiled step, the slowest rank; if a side has none (a capture), the range of the step under
-  nsys, on both sides
+  nsys, on both sides. If both took turns in one process (`metrics.turns`), B is A over their ratio within rounds, and
+  the band is the interval of that
 - `throughput`: tokens a second of such steps, if both sides know their tokens; it repeats the verdict and the band of
   `step`
 - `kernel`: sum of kernel durations of a step of a rank
@@ -11,7 +12,8 @@
   processes of a side, at least as wide as for shipped runs, and unknown if neither side has two processes
 - `memory`: peak allocated memory; left out if a side does not know it (a capture)
 
-Times are the median over steps (of all processes) and ranks, and then over the runs of a case. Differences are B - A.
+Times are the median over steps (of all processes, or of the fastest of runs that took turns) and ranks, and then over
+the runs of a case. Differences are B - A.
 Per token, times and their bands are for TOKENS tokens, and memory is for a whole step.
 """
 
@@ -33,8 +35,10 @@ from profiler_job.analysis.comparison.sides import Side
 from profiler_job.analysis.comparison.totals import MeasuredCase, sum_totals_by_case
 from profiler_job.analysis.comparison.waterfall import TOKENS, Waterfall, explain
 from profiler_job.analysis.metrics import timing
+from profiler_job.analysis.metrics.turns import compare_turns, list_rounds, select_fastest_processes
 from profiler_job.jobs.contract.quantities import Kind
 from profiler_job.jobs.contract.ranges import STEP
+from profiler_job.jobs.contract.tuning import TuneRatio
 
 METRICS: dict[Metric, str] = {
     "step": "step",
@@ -123,7 +127,8 @@ class Judgement:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedPair:
-    """has_steps: whether these are of steps, and not of whole captures."""
+    """has_steps: whether these are of steps, and not of whole captures. turns: how many times as fast B is as A, if
+    both took turns in one process."""
 
     case: Case
     first: MeasuredCase
@@ -132,6 +137,7 @@ class ComparedPair:
     judgements: dict[Metric, Judgement]
     waterfall: Waterfall
     has_steps: bool = True
+    turns: TuneRatio | None = None
 
     @property
     def has_parts_apart(self) -> bool:
@@ -184,12 +190,12 @@ def compare(first: Side, second: Side, noise: Noise, alignment: Alignment | None
     cases = alignment.cases
     firsts, seconds = measure(first, [case.first for case in cases]), measure(second, [case.second for case in cases])
     has_capture = first.is_capture or second.is_capture
-    pairs = [
-        dataclasses.replace(
-            _compare_pair(case, a, b, noise, has_capture, alignment.per_token), has_steps=first.has_steps
-        )
-        for case, a, b in zip(cases, firsts, seconds, strict=True)
-    ]
+    rounds = _list_rounds(first), _list_rounds(second)
+    pairs = []
+    for case, a, b in zip(cases, firsts, seconds, strict=True):
+        turns = compare_turns(*rounds, case.first, case.second)
+        pair = _compare_pair(case, a, b, noise, has_capture, alignment.per_token, turns)
+        pairs.append(dataclasses.replace(pair, has_steps=first.has_steps))
     source = describe_source(first, second, noise)
     return Comparison(first=first, second=second, alignment=alignment, pairs=pairs, noise=noise, noise_source=source)
 
@@ -201,11 +207,24 @@ def describe_source(first: Side, second: Side, noise: Noise) -> str:
     return noise.source if noise.is_of_these else STEPS_OF_RUN + noise.source
 
 
+def _list_rounds(side: Side) -> pd.DataFrame:
+    """List the turns of the runs of a side; none of a capture's."""
+    return list_rounds(side.steps, side.processes) if side.processes is not None else pd.DataFrame()
+
+
 def _compare_pair(
-    case: Case, a: MeasuredCase, b: MeasuredCase, noise: Noise, with_steps: bool, per_token: bool
+    case: Case,
+    a: MeasuredCase,
+    b: MeasuredCase,
+    noise: Noise,
+    with_steps: bool,
+    per_token: bool,
+    turns: TuneRatio | None = None,
 ) -> ComparedPair:
     clock: Literal["timer", "nsys"] = "timer" if "timer" in a.clocks and "timer" in b.clocks else "nsys"
-    judgements = {judged.metric: judged for judged in judge(a, b, clock, noise, with_steps, per_token)}
+    if turns:
+        b = dataclasses.replace(b, clocks=b.clocks | {"timer": a.clocks["timer"] / turns.times_as_fast})
+    judgements = {judged.metric: judged for judged in judge(a, b, clock, noise, with_steps, per_token, turns)}
     step = judgements["step"]
     return ComparedPair(
         case=case,
@@ -213,6 +232,7 @@ def _compare_pair(
         second=b,
         clock=clock,
         judgements=judgements,
+        turns=turns,
         waterfall=explain(
             a.totals,
             b.totals,
@@ -226,10 +246,17 @@ def _compare_pair(
 
 
 def judge(
-    a: MeasuredCase, b: MeasuredCase, clock: str, noise: Noise, has_capture: bool, per_token: bool = False
+    a: MeasuredCase,
+    b: MeasuredCase,
+    clock: str,
+    noise: Noise,
+    has_capture: bool,
+    per_token: bool = False,
+    turns: TuneRatio | None = None,
 ) -> list[Judgement]:
     """Compare B with A, by metric. A band is at least as wide as the spread of a capture's steps. If the noise does not
-    come from these runs, it is also at least as wide as the spread of their processes or steps."""
+    come from these runs, it is also at least as wide as the spread of their processes or steps. turns: the ratio by
+    which B's step was taken from A's; its interval is the band then."""
     runs = a.num_runs, b.num_runs
     processes = (a.num_processes, b.num_processes) if clock == "timer" else runs
     scales = [TOKENS / side.num_tokens if per_token else 1.0 for side in (a, b)]
@@ -250,7 +277,8 @@ def judge(
 
     steps, idle = (scale(*(of(side, clock) for side in (a, b))) for of in (_get_step, _compute_idle))
     of_steps = Width(of="processes", half=noise.width("wall", sum(steps) / 2, max(idle), processes), num=processes)
-    judged = [make_judgement("step", steps, list_widths("step", of_steps))]
+    of_step = (measure_width_of_turns(steps[0], turns),) if turns else list_widths("step", of_steps)
+    judged = [make_judgement("step", steps, of_step)]
     if a.num_tokens and b.num_tokens and all(steps):
         judged.append(_judge_throughput(judged[0], TOKENS if per_token else a.num_tokens))
     parts = max(scale(float(np.sqrt(a.num_operations)), float(np.sqrt(b.num_operations))))
@@ -273,6 +301,14 @@ def judge(
         of_shipped = Width(of="processes", half=compute_energy_width(sum(medians) / 2, waiting, num), num=num)
         judged.append(make_judgement("energy", medians, (of_shipped, apart)))
     return judged
+
+
+def measure_width_of_turns(first_ns: float, turns: TuneRatio) -> Width:
+    """Measure how wide the interval of a ratio is on the side of no difference, in ns of the step of B: the step
+    differs if the interval excludes 1."""
+    second_ns = first_ns / turns.times_as_fast
+    end_ns = first_ns / (turns.low if second_ns < first_ns else turns.high)
+    return Width(of="rounds", half=abs(end_ns - second_ns), num=(turns.num_pairs,) * 2, is_from_spread=True)
 
 
 def _measure_own_width(metric: Metric, a: MeasuredCase, b: MeasuredCase, scales: Sequence[float]) -> tuple[Width, ...]:
@@ -339,6 +375,9 @@ def measure(side: Side, cases: Sequence[tuple[str, ...]]) -> list[MeasuredCase]:
         clock: (timing.wall_times(of_step, clock) if clock in known else of_step[:0]).set_index("run_id")
         for clock in CLOCKS
     }
+    fastest = walls
+    if (of_fastest := select_fastest_processes(of_step)) is not of_step:
+        fastest = walls | {"timer": timing.wall_times(of_fastest, "timer").set_index("run_id")}
     measured = []
     for case, totals in zip(cases, sum_totals_by_case(kernels, memops, steps, cases), strict=True):
         if not len(totals.steps):
@@ -356,8 +395,8 @@ def measure(side: Side, cases: Sequence[tuple[str, ...]]) -> list[MeasuredCase]:
                 totals=totals,
                 clocks={
                     clock: float(of.groupby("run_id", sort=False)["wall_ns"].median().median())
-                    for clock, of in of_case.items()
-                    if len(of)
+                    for clock, every in fastest.items()
+                    if len(of := every[every.index.isin(case)])
                 },
                 kernel_ns=float(of_run["kernel_ns"]),
                 busy_ns=float(of_run["busy_ns"]),

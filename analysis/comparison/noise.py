@@ -95,10 +95,11 @@ def _compute_deviation(num: NumOf) -> float:
 class Width:
     """A reason for the width of a noise band. half: half its width, at most the half width of the band. of: what
     narrows it if there is more of it: the processes that time a run, the times that a run is profiled, or steps.
-    Nothing narrows the spread of a capture's steps (`range`) and the largest difference seen (`seen`). num: how many
+    Runs that took turns have rounds. Nothing narrows the spread of a capture's steps (`range`) and the largest
+    difference seen (`seen`). num: how many
     there are. is_from_spread: whether the width comes from their spread, or from a band that was known before."""
 
-    of: Literal["processes", "repeats", "measured_steps", "profiled_steps", "range", "seen"]
+    of: Literal["processes", "rounds", "repeats", "measured_steps", "profiled_steps", "range", "seen"]
     half: float
     num: NumOf = (1, 1)
     is_from_spread: bool = False

@@ -31,9 +31,18 @@ def find_steady_runs(steps: pd.DataFrame) -> frozenset[str]:
     return frozenset(apart.index[apart <= MOST_APART].astype(str))
 
 
-def mark_quotable(differs: pd.Series, *steady: pd.Series) -> pd.Series:
-    """Mark the rows whose ratio may be quoted: the steps differ measurably, and the runs of all sides are `steady`."""
-    is_quotable = differs.astype(bool)
+def mark_quotable(differs: pd.Series, *steady: pd.Series, turns: pd.DataFrame | None = None) -> pd.Series:
+    """Mark the rows whose ratio may be quoted: the steps differ measurably, and the runs of all sides are `steady`, or
+    took turns. turns: as `turns.compare_with_base` makes it."""
+    is_steady = pd.Series(True, differs.index)
     for of_side in steady:
-        is_quotable &= of_side.eq(True)  # missing where a side was not measured
-    return is_quotable
+        is_steady &= of_side.eq(True)  # missing where a side was not measured
+    if turns is not None:
+        is_steady |= turns["times_as_fast"].notna()
+    return differs.astype(bool) & is_steady
+
+
+def prefer_turns(turns: pd.DataFrame, time_ns: pd.Series, base_ns: pd.Series) -> pd.Series:
+    """Return the times of bases to take ratios with: for runs that took turns with their base, the run's `time_ns` by
+    their ratio within rounds. turns: as `turns.compare_with_base` makes it."""
+    return (time_ns * turns["times_as_fast"]).fillna(base_ns)

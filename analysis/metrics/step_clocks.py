@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from profiler_job.analysis.metrics.per_rank import take_largest_rank
+from profiler_job.analysis.metrics.turns import select_fastest_processes
 from profiler_job.jobs.contract import ranges
 
 HOST_LIMITED = 0.95
@@ -24,7 +25,8 @@ class Clock(NamedTuple):
 def clocks(steps: pd.DataFrame) -> dict[str, dict[str, Clock]]:
     """Of each run that was timed, by phase, and of the whole `step`. Of several ranks the largest of each: the others
     wait for the one whose host is slowest, and seem not to be limited by theirs."""
-    rows = steps[steps["collector"].astype(str) == "timer"]
+    rows = select_fastest_processes(steps)
+    rows = rows[rows["collector"].astype(str) == "timer"].drop(columns="round", errors="ignore")
     rows = rows.assign(issue_ns=pd.to_numeric(rows["issue_ns"], errors="coerce").astype(float))
     rows = take_largest_rank(rows, ["wall_ns", "issue_ns"])
     medians = rows.groupby(["run_id", "phase"], observed=True)[["wall_ns", "issue_ns"]].median()

@@ -22,6 +22,7 @@ from pandas.api.types import union_categoricals
 from profiler_job.analysis.capture import intervals
 from profiler_job.analysis.metrics.per_rank import take_largest_rank
 from profiler_job.analysis.metrics.remembered import remember
+from profiler_job.analysis.metrics.turns import select_fastest_processes
 from profiler_job.analysis.recording.run_table import measure_by_run, select_by_row
 from profiler_job.jobs.contract.ranges import STEP
 
@@ -43,13 +44,14 @@ def spread(samples: pd.DataFrame, by: list[str], value: str, prefix: str) -> pd.
 def wall_times(steps: pd.DataFrame, collector: str) -> pd.DataFrame:
     """Wall time of each step and phase by `timer` or `nsys` (ranges), of the slowest rank: run_id, process, collector,
     step, phase, wall_ns."""
-    rows = steps[steps["collector"].astype(str) == collector].drop(columns="issue_ns", errors="ignore")
+    rows = steps[steps["collector"].astype(str) == collector].drop(columns=["issue_ns", "round"], errors="ignore")
     return take_largest_rank(rows.astype({"run_id": str, "phase": str}), ["wall_ns"])
 
 
 def host_times(steps: pd.DataFrame, collector: str, prefix: str) -> pd.DataFrame:
-    """Spread of `wall_times` over steps, per run and phase (`step` is a phase here)."""
-    return spread(wall_times(steps, collector), ["run_id", "phase"], "wall_ns", prefix)
+    """Spread of `wall_times` over steps, per run and phase (`step` is a phase here); of runs that took turns, those of
+    the fastest process."""
+    return spread(wall_times(select_fastest_processes(steps), collector), ["run_id", "phase"], "wall_ns", prefix)
 
 
 def measure_processes(steps: pd.DataFrame) -> pd.DataFrame:

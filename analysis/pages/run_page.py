@@ -32,6 +32,7 @@ from profiler_job.analysis.reference.gpu_prices import find_price
 from profiler_job.analysis.render.answer import Answer, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.axes import find_label, find_value_label, find_value_words
+from profiler_job.jobs.contract.layout import TURNS_VERSION
 from profiler_job.jobs.contract.step_limit import StepLimit
 
 TOP_KERNELS = 12
@@ -119,6 +120,7 @@ def _collect_numbers(facts: Mapping[str, Any], tokens: float, in_processes: pd.D
         "peak_bytes": run["peak_memory_bytes"] or None,
         **_find_cost(run, of_machine, tokens_per_s, facts["price"]),
         "num_steps": run["measured_steps"] if is_timed else 0,
+        "is_by_turns": run.get("protocol_version") == TURNS_VERSION,
         "num_slow": of_machine["num_slow"] or 0,
         **of_processes,
     }

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from profiler_job.analysis.metrics import differences, run_grid, steady, step_clocks, timing
 from profiler_job.analysis.metrics.differences import Band
+from profiler_job.analysis.metrics.turns import compare_turns, list_rounds
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.axes import Run, find_default
 from profiler_job.jobs.contract.changes import (
@@ -21,6 +22,7 @@ from profiler_job.jobs.contract.changes import (
 )
 from profiler_job.jobs.contract.layout import SCRIPT
 from profiler_job.jobs.contract.modes import MODES
+from profiler_job.jobs.contract.paired_ratio import is_faster
 
 _LADDER = (BF16, FUSED_ATTENTION, FUSED_ADAMW)
 USUAL = (
@@ -45,6 +47,9 @@ def measure_gains(recordings: Mapping[str, Any], band: Band | None) -> pd.DataFr
     after_ns over pairs of processes, each with the median of its steps. apart: how far the processes of either step are
     apart (`steady.measure_apart`), the larger of both. gains: whether the run is faster with the
     changes, beyond the noise `band` of wall times and what a faster host explains, by all pairs of processes.
+
+    Of runs that took turns in one process, after_ns is before_ns by their ratio within rounds, low and high are the
+    interval of that, and apart is 0 (`metrics.turns`).
     """
     times = pd.concat([pd.DataFrame(columns=_TIMES), *(_list_timed(name, rec) for name, rec in recordings.items())])
     by_run = {run_id: rows for run_id, rows in times.groupby("run_id", sort=False)}
@@ -54,7 +59,7 @@ def measure_gains(recordings: Mapping[str, Any], band: Band | None) -> pd.DataFr
             both = by_run[run_id].merge(by_run[other], on=["gpu_name", "num_parameters"], suffixes=("_before", ""))
             is_one = both["measured_in_before"] == both["measured_in"]
             best = both.assign(is_one=is_one).sort_values("is_one", ascending=False, kind="stable").head(1)
-            pairs += [row | {"run_id": run_id, "changes": names} for row in best.to_dict("records")]
+            pairs += [row | {"run_id": run_id, "changes": names, "other": other} for row in best.to_dict("records")]
     if not pairs:
         return pd.DataFrame(columns=[*COLUMNS])
     rows = pd.DataFrame(pairs)
@@ -66,7 +71,23 @@ def measure_gains(recordings: Mapping[str, Any], band: Band | None) -> pd.DataFr
     gains = differences.differ(sides, "before", "after", band) & (sides["before_ns"] / sides["after_ns"] > of_host)
     gains &= low > 1
     apart = sides[["before_apart", "after_apart"]].max(axis=1)
-    return sides.assign(gains=gains, low=low, high=high, apart=apart)[[*COLUMNS]]
+    table = sides.assign(gains=gains, low=low, high=high, apart=apart)
+    rounds = {name: list_rounds(rec.steps, rec.processes) for name, rec in recordings.items()}
+    return _prefer_turns(table, rounds)[[*COLUMNS]]
+
+
+def _prefer_turns(table: pd.DataFrame, rounds: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Replace the gains of pairs of runs that took turns in one process by those within rounds."""
+    if not any(map(len, rounds.values())):
+        return table
+    rows = []
+    for row in table.to_dict("records"):
+        before, after = (rounds[row[name]] for name in ("measured_in_before", "measured_in"))
+        if turns := compare_turns(before, after, [row["run_id"]], [row["other"]]):
+            row |= {"after_ns": row["before_ns"] / turns.times_as_fast, "low": turns.low, "high": turns.high}
+            row |= {"gains": is_faster(turns), "apart": 0.0}
+        rows.append(row)
+    return pd.DataFrame(rows, columns=table.columns)
 
 
 def _list_timed(name: str, rec: Any) -> pd.DataFrame:

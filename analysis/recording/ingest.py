@@ -251,7 +251,7 @@ def _run_tables(folder: Path, run_id: str, record: FinishedRecord) -> tuple[dict
     tables: dict[str, pd.DataFrame] = {}
     if not damage:
         try:
-            tables |= _timer_tables(folder, run_id, max(1, len(record.timed)))
+            tables |= _timer_tables(folder, run_id, [process.group for process in record.timed] or [""])
         except ResultsError:
             raise
         except ValueError as error:
@@ -349,15 +349,15 @@ def _joined(captures: Sequence[Mapping[str, pd.DataFrame]]) -> dict[str, pd.Data
     return {name: join_frames(name, [part[name] for part in parts]) for name in parts[0]}
 
 
-def _timer_tables(folder: Path, run_id: str, num_processes: int) -> dict[str, pd.DataFrame]:
-    """Read what the unprofiled processes of a run measured; memory and numerics come from the first. Raises ValueError
-    with the name of a file whose values have wrong types."""
+def _timer_tables(folder: Path, run_id: str, groups: Sequence[str]) -> dict[str, pd.DataFrame]:
+    """Read what the unprofiled processes of a run measured; memory and numerics come from the first. groups: of each
+    process, "" if the run had it alone. Raises ValueError with the name of a file whose values have wrong types."""
     parts: dict[str, list[pd.DataFrame]] = {}
-    for process in range(num_processes):
+    for process, group in enumerate(groups):
         file = folder / name_timings_file(process)
         timings = read_json(file) if file.is_file() else {}
         known: dict[str, dict[str, Any]] = {"steps": {"process": process, "collector": "timer"}}
-        known |= {name: {"process": process} for name in ("processes", "telemetry")}
+        known |= {"processes": {"process": process, "group": group}, "telemetry": {"process": process}}
         known |= {name: {} for name in ("memory", "module_memory", "figures") if process == 0}
         for name, constant in known.items():
             try:
@@ -579,7 +579,8 @@ def nsys_steps(placed: pd.DataFrame, rank: np.ndarray) -> pd.DataFrame:
     walls = sum_by(group, intervals.measure_new(group, start[root], end[root]), len(of_group))
     first = np.searchsorted(group, np.arange(len(of_group)))
     named = {"rank": rank[root[first]], "step": step[root[first]], "phase": names[codes[first]]}
-    return pd.DataFrame(named | {"wall_ns": walls, "collector": "nsys", "process": 0, "issue_ns": None})
+    constant = {"collector": "nsys", "process": 0, "issue_ns": None, "round": -1}
+    return pd.DataFrame(named | {"wall_ns": walls} | constant)
 
 
 def _api_totals(capture: Capture, attribution: Attribution, rank: np.ndarray) -> pd.DataFrame:

@@ -2,7 +2,8 @@
 
 import json
 from collections import Counter
-from typing import Annotated, Literal
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.progress import track
@@ -12,6 +13,7 @@ from profiler_job.jobs.cli.sweep_options import Only, ShardOption, SweepFile, ch
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.json_format import add_format_version
+from profiler_job.jobs.contract.layout import Protocol
 from profiler_job.jobs.contract.printable import make_lines_printable
 from profiler_job.jobs.contract.words import format_count
 from profiler_job.jobs.executor.events import format_clock
@@ -25,6 +27,7 @@ from profiler_job.jobs.memory import (
     is_reference,
     simulate_runs,
 )
+from profiler_job.jobs.sweep.groups import group_runs
 from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP
 from profiler_job.jobs.sweep.plan_table import PlanTable
 from profiler_job.jobs.sweep.prediction import predict_seconds
@@ -60,7 +63,10 @@ def plan(
         err.print(slow)
     bar = track(runs, slow, console=err, transient=True, disable=not (err.is_terminal and seconds > QUICK_S))
     if form == "json":
-        content = {"sweep": planned.name, "runs": [table.describe(run) for run in bar]}
+        described = [table.describe(run) for run in bar]
+        content = {"sweep": planned.name, "runs": described}
+        if planned.turns:
+            content["groups"] = describe_groups(runs, planned.protocol, described)
         print(json.dumps(add_format_version(content), indent=2))
         return
     width = out.width if out.is_terminal else None
@@ -69,6 +75,9 @@ def plan(
     if not runs or any(predict_seconds(run, planned.protocol) is not None for run in runs):
         predicted = "memory and time are predictions" if with_memory and shapes else "time is a prediction"
         times = format_count(planned.processes, "process")
+        if planned.turns:
+            groups = format_count(len(group_runs(runs, planned.protocol)), "group")
+            times += f", all but the first shared by turns in {groups}, which need the memory of their largest runs"
         predicted += f", time (in all {format_clock(table.total_s)}, each run timed in {times}) for a modest GPU"
     elif any(prediction.peaks for prediction in simulated.values()):
         predicted = "memory is the peak allocated of a simulation, without the allocator's rounding and the CUDA "
@@ -85,6 +94,29 @@ def plan(
     elif limited:
         where = f"a GPU sold with {gpu_memory:g} GB" if gpu_memory else "the memory limit of the sweep"
         out.print(f"{table.num_too_large} of {format_count(len(runs), 'run')} will not fit {where}", soft_wrap=True)
+
+
+def describe_groups(
+    runs: Sequence[Run], protocol: Protocol, described: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Describe the groups of runs that take turns: their run_ids, their seconds together, and the bytes of the largest,
+    whose weights they share; None for what is not known. described: the runs, as `PlanTable.describe` does."""
+    known = {row["run_id"]: row for row in described}
+    groups = [[run.run_id for run in group] for group in group_runs(runs, protocol)]
+    return [
+        {
+            "run_ids": ids,
+            "time_s": join_known(sum, [known[run_id].get("time_s") for run_id in ids]),
+            "memory_bytes": join_known(max, [known[run_id].get("memory_bytes") for run_id in ids]),
+        }
+        for ids in groups
+    ]
+
+
+def join_known(join: Callable[[list[float]], float], values: Sequence[float | None]) -> float | None:
+    """Return the sum, or the largest, of values; None if one of them is not known."""
+    known = [value for value in values if value is not None]
+    return join(known) if len(known) == len(values) else None
 
 
 def simulate_own(runs: list[Run], patient: bool) -> dict[Run, Simulation]:

@@ -36,9 +36,10 @@ SCHEMA_VERSION = 2
 VERIFIED on, a record has a digest of itself and the facts of its files."""
 VERIFIED = 2
 
-PROTOCOL_VERSION = 2
-"""Version of how a run is measured. 1: unprofiled steps of one warm process, run after run. 2: several fresh processes,
-in a shuffled order. Runs that another version measured are measured again."""
+PROTOCOL_VERSION, TURNS_VERSION = 2, 3
+"""Versions of how a run is measured. 1: unprofiled steps of one warm process, run after run. 2: several fresh
+processes, in a shuffled order. 3: the first process by itself, the others by turns with the runs that differ in the
+axes of `turns` alone. Runs that another version measured are measured again."""
 
 SWEEP = "sweep.json"
 LOCK = "lock"
@@ -110,11 +111,16 @@ def name_timings_file(process: int) -> str:
     return f"timings-{process}.json" if process else TIMINGS
 
 
+TurnAxis = Literal["precision", "attention", "compile", "optimizer"]
+"""An axis that variants of one model in one process may differ in."""
+
+
 class Protocol(BaseModel):
     """Protocol of measurement of each run. A finished run counts as done if its protocol is equal.
 
     processes: fresh processes that measure unprofiled steps, each warmup_steps and measured_steps. seed: seed of the
-    order of the runs, which differs between processes.
+    order of the runs, which differs between processes. turns: runs that differ in these axes alone share each process
+    but the first, and take turns in it. rounds: in each such process every run has so many turns of equally many steps.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -124,6 +130,13 @@ class Protocol(BaseModel):
     processes: Annotated[int, Field(ge=1, le=100), Number] = 3
     seed: Count = 0
     profiled_steps: Count = 5
+    turns: tuple[TurnAxis, ...] = ()
+    rounds: Annotated[int, Field(ge=1, le=1000), Number] = 5
+
+    @property
+    def version(self) -> int:
+        """The version of the protocol that a run is measured by."""
+        return TURNS_VERSION if self.turns else PROTOCOL_VERSION
 
     @field_validator("profiled_steps")
     @classmethod
@@ -172,9 +185,11 @@ class Detail(BaseModel):
 
 class TimedProcess(BaseModel):
     """An unprofiled process of a run. position: its place, from 0, in the order in which the sweep measured its runs
-    with processes of this number. seconds: how long the parts of its stage took."""
+    with processes of this number. group: the process itself, the same in all runs that took turns in it; "" if the run
+    had it alone. seconds: how long the parts of its stage took."""
 
     position: int
+    group: str = ""
     seconds: dict[str, float] = Field(default_factory=dict)
 
 
@@ -224,7 +239,7 @@ class RunRecord(Protocol, AnyRecord):
 
     def is_of(self, run: Run, protocol: Protocol) -> bool:
         """Return whether it has exactly these parameters and this version's protocol."""
-        same = self.run == run and self.protocol_version == PROTOCOL_VERSION
+        same = self.run == run and self.protocol_version == protocol.version
         return same and all(getattr(self, name) == value for name, value in protocol)
 
 

@@ -5,6 +5,9 @@
     RunTask                              Ready, when it is warm
     GO                                   Timed, if a busy block is requested
     GO                                   Measured, or Failed (at any time), and then RELEASED
+    TurnsTask                            Turn, before it builds a run, and at each turn of one
+                                         Ready, when all are warm
+    GO                                   Turned, or Failed (at any time), and then RELEASED
     CalibrateTask                        Calibrated, and then RELEASED
     None, or the connection closes       ends
 
@@ -42,6 +45,19 @@ class RunTask(TypedDict):
     log: str
 
 
+class TurnsTask(TypedDict):
+    """Let runs of one model take turns on its weights. runs, warmup_steps: as in RunTask, of each. rounds: turns of
+    each run. steps: measured steps of a turn. seed: of the order in each round. logs: a file for the output of each
+    run."""
+
+    runs: list[dict[str, Any]]
+    warmup_steps: int
+    rounds: int
+    steps: int
+    seed: str
+    logs: list[str]
+
+
 class CalibrateTask(TypedDict):
     """Measure the peak rates of the GPU."""
 
@@ -49,7 +65,7 @@ class CalibrateTask(TypedDict):
     log: str
 
 
-Task = RunTask | CalibrateTask
+Task = RunTask | TurnsTask | CalibrateTask
 
 
 class Facts(TypedDict):
@@ -86,13 +102,23 @@ class Settings(TypedDict, total=False):
     num_parameters: int
 
 
+class Turn(TypedDict):
+    """A run is being built, or its turn begins: what fails from here on fails with this run. number: its place in the
+    task."""
+
+    event: Literal["turn"]
+    number: int
+
+
 class StepTime(TypedDict):
-    """Wall time of a phase of a step, or of the step. issue_ns: without waits for the device at the ends of phases."""
+    """Wall time of a phase of a step, or of the step. issue_ns: without waits for the device at the ends of phases.
+    round: in which round of turns it was, from 0."""
 
     step: int
     phase: str
     wall_ns: int
     issue_ns: int
+    round: NotRequired[int]
 
 
 class Seconds(TypedDict):
@@ -143,6 +169,14 @@ class Failed(MemoryOf):
     settings: Settings
 
 
+class Turned(TypedDict):
+    """The runs took turns. runs: what each run measured; Failed for one that ran out of memory, without which the
+    others went on."""
+
+    event: Literal["turned"]
+    runs: list[Measured | Failed]
+
+
 class Rate(TypedDict):
     """A peak rate: median, lowest and highest of its repetitions."""
 
@@ -166,4 +200,4 @@ class Released(TypedDict):
     event: Literal["released"]
 
 
-Answer = Hello | Ready | Timed | Measured | Failed | Calibrated | Released
+Answer = Hello | Ready | Timed | Turn | Measured | Turned | Failed | Calibrated | Released

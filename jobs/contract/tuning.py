@@ -76,8 +76,8 @@ class TuningRecord(BaseModel):
 
 
 class TuneRatio(TuningRecord):
-    """How many times as fast a variant is as another one: the median of paired rounds (or pairs of processes), with its
-    95% interval. Above 1 is faster."""
+    """How many times as fast a variant is as another one: the centre of paired rounds (or pairs of processes), with its
+    95% interval (`paired_ratio.compare_rounds`). Above 1 is faster."""
 
     times_as_fast: PositiveFloat
     low: float

@@ -10,7 +10,6 @@ from typing import Any
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.layout import (
     NSYS_LOG,
-    PROTOCOL_VERSION,
     SCHEMA_VERSION,
     Detail,
     Machine,
@@ -22,6 +21,7 @@ from profiler_job.jobs.contract.messages import Measured
 from profiler_job.jobs.contract.privacy import FOLDERS
 from profiler_job.jobs.executor.collectors import Collector, Timer
 from profiler_job.jobs.executor.failures import CaptureLostError, RunFailedError
+from profiler_job.jobs.executor.gpu_sampler import Watch
 from profiler_job.jobs.executor.machine import hash_machine_names
 from profiler_job.jobs.executor.nsys_cli import LONGEST_DIAGNOSTIC, count_kernels_and_steps, count_steps_of_processes
 from profiler_job.jobs.executor.sweep_state import SweepState
@@ -30,10 +30,20 @@ from profiler_job.jobs.sweep.prediction import compute_timeout, name_stage
 
 class Attempt:
     """One attempt to measure a stage of a run. `record`: the record so far, saved as timed.json after a stage of the
-    timer, and as run.json at the end. `stage`: the name of the stage, from `name_stage`."""
+    timer, and as run.json at the end. `stage`: the name of the stage, from `name_stage`. `num_sharing`: how many runs
+    share its process, and its seconds in equal parts."""
 
-    def __init__(self, state: SweepState, run: Run, collector: Collector, folder: Path, record: RunRecord):
+    def __init__(
+        self,
+        state: SweepState,
+        run: Run,
+        collector: Collector,
+        folder: Path,
+        record: RunRecord,
+        num_sharing: int = 1,
+    ):
         self.state, self.run, self.collector, self.folder, self.record = state, run, collector, folder, record
+        self.num_sharing = num_sharing
         names = {*record.hashed_names, *hash_machine_names()}  # its stages may have a machine each
         self.update(hashed_names=sorted(names))
         self.started = time.monotonic()
@@ -47,7 +57,7 @@ class Attempt:
         folder = state.results.begin(run)
         record = RunRecord(
             schema_version=SCHEMA_VERSION,
-            protocol_version=PROTOCOL_VERSION,
+            protocol_version=state.protocol.version,
             run_id=run.run_id,
             status="timed",
             run=run,
@@ -59,13 +69,13 @@ class Attempt:
         return cls(state, run, collector, folder, record)
 
     @classmethod
-    def resume(cls, state: SweepState, run: Run, collector: Collector) -> "Attempt":
+    def resume(cls, state: SweepState, run: Run, collector: Collector, num_sharing: int = 1) -> "Attempt":
         """Begin a later stage of a run that the timer has measured at least once."""
         record = state.timed[run.run_id].model_copy(deep=True)
-        return cls(state, run, collector, state.results.resume(run, record), record)
+        return cls(state, run, collector, state.results.resume(run, record), record, num_sharing)
 
     def measure(self, steps: int, **options: Any) -> Measured:
-        """Measure with the collector (see `Collector.measure`), and note the settings and the seconds it took."""
+        """Measure with the collector (see `Collector.measure`), and note what was measured."""
         protocol = self.state.protocol
         measured = self.collector.measure(
             self.run,
@@ -75,18 +85,24 @@ class Attempt:
             timeout_s=compute_timeout(self.run, protocol),
             **options,
         )
+        self.note(measured)
+        return measured
+
+    def note(self, measured: Measured) -> None:
+        """Note the settings of what was measured, and the seconds it took."""
         self.update(**measured["settings"])
         self.seconds = {name: seconds for name, seconds in measured["seconds"].items() if isinstance(seconds, float)}
-        return measured
 
     def update(self, **known: Any) -> None:
         self.record = self.record.model_copy(update=known)
 
-    def keep_timings(self, tables: dict[str, list[Any]], position: int) -> None:
+    def keep_timings(self, measured: Measured, watch: Watch, group: str = "") -> None:
         """Save the timings of one more process. After the last process, finish the run, unless steps are to be
-        profiled."""
+        profiled. group: see `TimedProcess`."""
+        tables = {name: rows for name, rows in measured.items() if isinstance(rows, list)} | watch.tables(measured)
         self.state.results.keep_timings(self.run, tables, len(self.record.timed))
-        self.update(timed=[*self.record.timed, TimedProcess(position=position, seconds=self.seconds)])
+        process = TimedProcess(position=watch.position, group=group, seconds=self.seconds)
+        self.update(timed=[*self.record.timed, process])
         if self.record.is_timed and not self.state.protocol.profiled_steps:
             self.finish("ok")
             return
@@ -128,7 +144,7 @@ class Attempt:
 
     def add_wall(self) -> float:
         """Add the seconds of this stage to the record, and return them."""
-        wall_s = time.monotonic() - self.started
+        wall_s = (time.monotonic() - self.started) / self.num_sharing
         self.update(wall_s=round(self.record.wall_s + wall_s, 3))
         return round(wall_s, 3)
 
@@ -146,16 +162,20 @@ class Attempt:
             failure.detail["message"] = f"{message} (see {NSYS_LOG})"
             self.state.results.set_capture_aside(self.run)
         if self.state.is_stopping(failure.status):
-            self.state.results.mark(self.run, "interrupted")
-            self.state.emit("run_interrupted", run=self.run.run_id)
+            self.interrupt()
         elif lost and self.state.try_again(self.run, failure.detail["message"]):
             why = f"{failure.detail['phase']}: {failure.detail['message']}"
             self.state.emit("run_repeated", run=self.run.run_id, why=why)
         else:
             if self.collector.name == Timer.name:
-                failure.detail["process"] = len(self.record.timed)
+                failure.detail |= {"collector": Timer.name, "process": len(self.record.timed)}
             self.update(**failure.detail.pop("settings", {}))
             self.finish(failure.status, Detail(**failure.detail))
+
+    def interrupt(self) -> None:
+        """Mark the run as interrupted, since the sweep stops."""
+        self.state.results.mark(self.run, "interrupted")
+        self.state.emit("run_interrupted", run=self.run.run_id)
 
     def finish(self, status: Status, detail: Detail | None = None) -> None:
         """Write the run's record. Raises OSError if the run failed because the disk is full: all others would, too."""

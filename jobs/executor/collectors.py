@@ -14,7 +14,7 @@ from typing import Any
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.find_nsys import NSYS_MISSING
 from profiler_job.jobs.contract.layout import LOG, NSYS_LOG, REPORT
-from profiler_job.jobs.contract.messages import GO, Facts, Failed, Measured, Rate
+from profiler_job.jobs.contract.messages import GO, Answer, Facts, Failed, Measured, Rate, RunTask, TurnsTask
 from profiler_job.jobs.executor.failures import (
     CaptureLostError,
     CollectorError,
@@ -42,7 +42,8 @@ class Collector:
 
     annotate: whether the worker opens NVTX ranges. probes: whether it also looks at memory, numerics and the speed of
     the host. can_fork: whether a process that has imported everything forks workers of one rank. launcher: the command
-    that starts the worker, before the worker's command. capturing: whether nsys collects.
+    that starts the worker, before the worker's command. capturing: whether nsys collects. turn: of runs that take
+    turns, the place of the one whose turn it is.
     """
 
     name = ""
@@ -65,6 +66,7 @@ class Collector:
         self.forks = self.can_fork and ranks == 1
         self.worker: WorkerProcess | None = None
         self.fresh = True
+        self.turn = 0
 
     @property
     def running(self) -> WorkerProcess:
@@ -107,6 +109,7 @@ class Collector:
 
     def renew(self) -> None:
         """Start a new worker unless this one has done nothing yet. Raises as `start`."""
+        self.turn = 0
         if not self.fresh and not self.forks:
             self.stop()
         self.start()
@@ -148,6 +151,22 @@ class Collector:
         Returns the `measured` message of `jobs.worker.service.perform`. Raises RunFailedError; a worker that hangs or
         breaks is killed, and the next run gets a new one.
         """
+        task: RunTask = {
+            "collector": self.name,
+            "run": run.model_dump(),
+            "warmup_steps": warmup_steps,
+            "steps": steps,
+            "probe": self.probes,
+            "compare": compare,
+            "busy_s": busy_s,
+            "log": str(folder / LOG),
+        }
+        answer = self.perform(task, timeout_s, between)
+        assert answer["event"] == "measured"
+        return answer
+
+    def perform(self, task: RunTask | TurnsTask, timeout_s: float, between: Callable[[str], None]) -> Answer:
+        """Give the worker a task, and return its last answer. Calls `between`, and raises, as `measure` does."""
         self.start()
         self.fresh = False
         deadline = time.monotonic() + timeout_s
@@ -155,27 +174,18 @@ class Collector:
         try:
             if self.stopping.is_set():
                 raise RunFailedError("failed", message="the sweep was stopped")
-            self.running.send(
-                {
-                    "collector": self.name,
-                    "run": run.model_dump(),
-                    "warmup_steps": warmup_steps,
-                    "steps": steps,
-                    "probe": self.probes,
-                    "compare": compare,
-                    "busy_s": busy_s,
-                    "log": str(folder / LOG),
-                }
-            )
+            self.running.send(task)
             answer = self.running.receive(deadline - time.monotonic())
-            while answer["event"] == "ready" or answer["event"] == "timed":
-                reached = "measured steps" if answer["event"] == "ready" else "busy block"
-                between(answer["event"])
-                self.running.send(GO)
+            while answer["event"] in ("ready", "timed", "turn"):
+                if answer["event"] == "turn":
+                    self.turn = answer["number"]
+                else:
+                    reached = "measured steps" if answer["event"] == "ready" else "busy block"
+                    between(answer["event"])
+                    self.running.send(GO)
                 answer = self.running.receive(deadline - time.monotonic())
             if answer["event"] == "oom" or answer["event"] == "failed":
                 raise build_failure(answer)
-            assert answer["event"] == "measured"
             between("measured")
             self.running.receive(deadline - time.monotonic())  # released
             return answer
@@ -211,6 +221,33 @@ class Timer(Collector):
     name = "timer"
     probes = True
     can_fork = True
+
+    def take_turns(
+        self,
+        runs: Sequence[Run],
+        *,
+        warmup_steps: int,
+        rounds: int,
+        steps: int,
+        seed: str,
+        folders: Sequence[Path],
+        timeout_s: float,
+        between: Callable[[str], None],
+    ) -> list[Measured | Failed]:
+        """Let runs of one model take turns, `steps` measured steps in each of so many rounds; the output of each goes
+        to its folder. Returns what each run measured, or that it ran out of memory. Calls `between`, and raises, as
+        `measure` does: what failed is the run that `turn` says."""
+        task: TurnsTask = {
+            "runs": [run.model_dump() for run in runs],
+            "warmup_steps": warmup_steps,
+            "rounds": rounds,
+            "steps": steps,
+            "seed": seed,
+            "logs": [str(folder / LOG) for folder in folders],
+        }
+        answer = self.perform(task, timeout_s, between)
+        assert answer["event"] == "turned"
+        return answer["runs"]
 
     def calibrate(self, log: Path) -> list[Rate]:
         """The GPU's peak rates (see `jobs.worker.calibration.measure_rates`). Raises CollectorError."""

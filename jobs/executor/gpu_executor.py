@@ -1,12 +1,13 @@
 """One GPU of a sweep, or as many as a run needs together, and the runs that are measured there.
 
 A GPU executor has warm workers inside nsys, each in a separate session, and a process that forks a fresh worker for
-each run without a profiler. A sweep has two stages: every run without a profiler, in several passes, and then, when no
-executor measures unprofiled steps any more, every run under nsys. Ending a capture takes nsys seconds and the GPU
-nothing, so it goes on, export included, while the next runs are profiled.
+each run without a profiler, or for each group of runs that take turns. A sweep has two stages: every run without a
+profiler, in several passes, and then, when no executor measures unprofiled steps any more, every run under nsys. Ending
+a capture takes nsys seconds and the GPU nothing, so it goes on, export included, while the next runs are profiled.
 """
 
 import math
+import secrets
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -14,14 +15,16 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.layout import Machine
-from profiler_job.jobs.contract.messages import Measured
+from profiler_job.jobs.contract.messages import Failed, Measured
 from profiler_job.jobs.contract.plain import count_plain_steps
+from profiler_job.jobs.contract.words import format_count
 from profiler_job.jobs.executor.attempt import Attempt
-from profiler_job.jobs.executor.collectors import WARM_UP, Collector, Nsys, Timer
+from profiler_job.jobs.executor.collectors import WARM_UP, Collector, Nsys, Timer, build_failure
 from profiler_job.jobs.executor.failures import RunFailedError
 from profiler_job.jobs.executor.gpu_sampler import GpuSensor, Watch
 from profiler_job.jobs.executor.machine import read_machine_facts
 from profiler_job.jobs.executor.sweep_state import SweepState
+from profiler_job.jobs.sweep.prediction import compute_timeout
 
 # The end of a capture takes nsys 3.0 to 3.7 s, most of it waiting, and a short run 1.4 s: with four none waits for it.
 NSYS_WORKERS = 4
@@ -94,6 +97,12 @@ class GpuExecutor:
         ended, self.exports = wait(self.exports, timeout_s, FIRST_COMPLETED)
         self.free.extend(export.result() for export in ended)
 
+    def take_turns(self, process: int, positions: Mapping[str, int], groups: Mapping[str, Sequence[Run]]) -> None:
+        """Let the runs of each group in the queue take turns in their shared process number `process`. groups: by the
+        id of their first run, which is in the queue."""
+        while run := self.state.next_run():
+            self.time_group(groups[run.run_id], process, positions[run.run_id])
+
     def cool_down(self, event: str) -> None:
         """Wait before measured steps until no capture of this GPU disturbs them."""
         if event == "ready":
@@ -112,8 +121,50 @@ class GpuExecutor:
             except RunFailedError as failure:
                 attempt.fail(failure)
             else:
-                tables = {name: rows for name, rows in measured.items() if isinstance(rows, list)}
-                attempt.keep_timings(tables | watch.tables(measured), position)
+                attempt.keep_timings(measured, watch)
+
+    def time_group(self, runs: Sequence[Run], process: int, position: int) -> None:
+        """Let runs take turns in a fresh process, and write the outcome into their records. A run that fails ends
+        alone: the others begin again without it. Raises as `time` does."""
+        attempts = [Attempt.resume(self.state, run, self.timer, len(runs)) for run in runs]
+        while attempts:
+            with Watch(self.sensor, position) as watch:
+                try:
+                    outcomes = self.measure_turns(attempts, process, watch)
+                    break
+                except RunFailedError as failure:
+                    attempts.pop(self.timer.turn).fail(failure)
+                    if self.state.stopping.is_set():
+                        for attempt in attempts:
+                            attempt.interrupt()
+                        return
+        else:
+            return
+        group = secrets.token_hex(4)
+        for attempt, outcome in zip(attempts, outcomes, strict=True):
+            if outcome["event"] == "measured":
+                attempt.note(outcome)
+                attempt.keep_timings(outcome, watch, group)
+            else:
+                out_of_memory = build_failure(outcome)
+                others = format_count(len(attempts) - 1, "other run")
+                out_of_memory.detail["message"] += f" (by turns with {others}; alone it had fitted)"
+                attempt.fail(out_of_memory)
+
+    def measure_turns(self, attempts: Sequence[Attempt], process: int, watch: Watch) -> list[Measured | Failed]:
+        """Measure with the timer (see `Timer.take_turns`) in a fresh process."""
+        protocol, runs = self.state.protocol, [attempt.run for attempt in attempts]
+        self.timer.renew()
+        return self.timer.take_turns(
+            runs,
+            warmup_steps=protocol.warmup_steps,
+            rounds=protocol.rounds,
+            steps=protocol.measured_steps // protocol.rounds,
+            seed=f"{protocol.seed}-{process}-{runs[0].run_id}",
+            folders=[attempt.folder for attempt in attempts],
+            timeout_s=sum(compute_timeout(run, protocol) for run in runs),
+            between=watch,
+        )
 
     def measure_in_fresh_process(self, attempt: Attempt, watch: Watch, is_first: bool) -> Measured:
         """Measure with the timer (see `Attempt.measure`) in a fresh process.

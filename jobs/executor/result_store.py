@@ -257,8 +257,14 @@ class Results:
         """Make a run that failed after a process of the timer had measured it a timed one again: that stays."""
         record = self.finished(run, protocol)
         if record and record.timed and record.status != "ok":
-            self.keep_timed(run, record.model_copy(update={"status": "timed", "status_detail": None, "ended_at": None}))
-            (self.folder / run.run_id / RECORD).unlink()
+            self.keep_processes(run, record, len(record.timed))
+
+    def keep_processes(self, run: Run, record: RunRecord, num: int) -> RunRecord:
+        """Make a run a timed one, which the first `num` of its processes measured. Return its record as written."""
+        kept = {"status": "timed", "status_detail": None, "ended_at": None, "timed": record.timed[:num]}
+        written = self.keep_timed(run, record.model_copy(update=kept))
+        (self.folder / run.run_id / RECORD).unlink(missing_ok=True)
+        return written
 
     def timed(self, run: Run, protocol: Protocol) -> RunRecord | None:
         """The record so far of a run that was timed with these very parameters, by some processes or all, and not

@@ -3,12 +3,14 @@
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
+from itertools import takewhile
 from random import Random
+from typing import TypeVar
 
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.exit_codes import ExitCode
-from profiler_job.jobs.contract.layout import CALIBRATION, Machine, Protocol
+from profiler_job.jobs.contract.layout import CALIBRATION, Machine, Protocol, RunRecord
 from profiler_job.jobs.contract.versions import compare_machines, format_differences
 from profiler_job.jobs.executor.collectors import Timer
 from profiler_job.jobs.executor.events import Emit
@@ -17,13 +19,16 @@ from profiler_job.jobs.executor.gpu_executor import NSYS_WORKERS, GpuExecutor
 from profiler_job.jobs.executor.result_store import Results, read_json, write_json
 from profiler_job.jobs.executor.sweep_state import SweepState
 from profiler_job.jobs.executor.temporary import create_temporary_folder, remove_abandoned
+from profiler_job.jobs.sweep.groups import group_runs
 from profiler_job.jobs.sweep.prediction import assume_stages, count_stage_steps, name_stage
 
+Unit = TypeVar("Unit")
 
-def shuffle_pass(runs: Sequence[Run], seed: int, process: int) -> list[Run]:
-    """The runs in the order in which their unprofiled processes of a number are measured: shuffled, so that what drifts
-    with time meets no run more than others, and each time anew, so that the processes of one run are spread over the
-    time of the sweep."""
+
+def shuffle_pass(runs: Sequence[Unit], seed: int, process: int) -> list[Unit]:
+    """The runs, or groups of runs, in the order in which their unprofiled processes of a number are measured: shuffled,
+    so that what drifts with time meets no run more than others, and each time anew, so that the processes of one run
+    are spread over the time of the sweep."""
     return Random(f"{seed}-{process}").sample(list(runs), len(runs))
 
 
@@ -61,7 +66,7 @@ class SweepRunner:
         self.results, self.protocol, self.emit = results, protocol, emit
         self.gpus, self.retry, self.allow_mix, self.calibrate = gpus, retry, allow_mix, calibrate
         self.executors: list[GpuExecutor] = []
-        self.orders: list[list[Run]] = []  # of the passes of unprofiled processes
+        self.orders: list[list[list[Run]]] = []  # of the passes of unprofiled processes; runs that share one together
         self.kept: list[Machine] = []  # of runs that were finished before
 
     def run(self, runs: Sequence[Run]) -> dict[str, str]:
@@ -71,7 +76,11 @@ class SweepRunner:
         finished runs and something is to be measured, OSError when results cannot be written,
         StoppedError after `stop`.
         """
-        self.orders = [shuffle_pass(runs, self.protocol.seed, process) for process in range(self.protocol.processes)]
+        alone, groups = [[run] for run in runs], group_runs(runs, self.protocol)
+        self.orders = [
+            shuffle_pass(groups if process else alone, self.protocol.seed, process)
+            for process in range(self.protocol.processes)
+        ]
         pending = self._pending(runs)
         predicted = {run.run_id: assume_stages(run, self.protocol) for run in pending}
         if len(self.gpus) > 1:  # longest first, so that no GPU is left alone with a long run at the end
@@ -96,21 +105,39 @@ class SweepRunner:
 
     def _pending(self, runs: Sequence[Run]) -> list[Run]:
         """Return the runs that are not finished, and put what is known about the others into the state."""
-        pending = []
+        final: dict[Run, RunRecord] = {}
         for run in runs:
             record = self.results.final(run, self.protocol, self.retry)
             if record is None:
                 if damage := self.results.damage(run):
                     self.emit("run_damaged", run=run.run_id, why=damage)
-                pending.append(run)
                 self.results.reopen(run, self.protocol)
                 if timed := self.results.timed(run, self.protocol):
                     self.state.timed[run.run_id] = timed
             else:
-                self.results.tidy(run, record)
-                self.state.statuses[run.run_id] = record.status
-                self.kept.append(record.machine)
-        return pending
+                final[run] = record
+        if self.protocol.turns:
+            for group in group_runs(runs, self.protocol):
+                self._reopen_unpaired(group, final)
+        for run, record in final.items():
+            self.results.tidy(run, record)
+            self.state.statuses[run.run_id] = record.status
+            self.kept.append(record.machine)
+        return [run for run in runs if run not in final]
+
+    def _reopen_unpaired(self, group: Sequence[Run], final: dict[Run, RunRecord]) -> None:
+        """Keep only the shared processes that all runs of a group have, which a job may have left or other runs may
+        have joined since: ratios need rounds in which all took their turn. Runs that failed have left the group.
+        final: records of finished runs; those that are to be measured again are taken out."""
+        known = {run: final.get(run) or self.state.timed.get(run.run_id) for run in group}
+        members = {run: record for run, record in known.items() if record is None or record.status in ("ok", "timed")}
+        shared = [[process.group for process in record.timed[1:]] if record else [] for record in members.values()]
+        num = len([*takewhile(lambda groups: len({*groups}) == 1, zip(*shared))])
+        for run, record in members.items():
+            if record and (len(record.timed) > 1 + num):
+                self.state.timed[run.run_id] = self.results.keep_processes(run, record, 1 + num)
+                final.pop(run, None)
+                self.emit("run_repeated", run=run.run_id, why="it is measured by turns with runs that lack its rounds")
 
     def _drive(self, pending: Sequence[Run]) -> None:
         self.state.num_nsys_workers = min(NSYS_WORKERS, len(pending)) if self.protocol.profiled_steps else 0
@@ -144,10 +171,16 @@ class SweepRunner:
             self._calibrate(self.executors[0])
             unfinished = {run.run_id for run in pending}
             for process, order in enumerate(self.orders):
-                positions = {run.run_id: position for position, run in enumerate(order)}
-                untimed = [run for run in order if run.run_id in unfinished and self._is_next(run, process)]
+                positions = {run.run_id: position for position, group in enumerate(order) for run in group}
+                left = [
+                    [run for run in group if run.run_id in unfinished and self._is_next(run, process)]
+                    for group in order
+                ]
+                groups = {group[0].run_id: group for group in left if group}
                 work = partial(GpuExecutor.time_runs, process=process, positions=positions)
-                self._on_every_gpu(pool, work, untimed)
+                if self.protocol.turns and process:
+                    work = partial(GpuExecutor.take_turns, process=process, positions=positions, groups=groups)
+                self._on_every_gpu(pool, work, [group[0] for group in groups.values()])
             if self.state.num_nsys_workers:
                 unprofiled = [run for run in pending if run.run_id not in self.state.statuses]
                 self._on_every_gpu(pool, GpuExecutor.profile_runs, unprofiled)

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from statistics import median
 from typing import Protocol
 
+from profiler_job.jobs.contract.paired_ratio import FEWEST_PAIRS, SPREAD_OF_CPU, compare_rounds
 from profiler_job.jobs.contract.tuning import Confirmation, LossDifference, NoLossCode, Outcome, TuneRatio, Tuning
 from profiler_job.jobs.executor.compare_losses import compare_losses
-from profiler_job.jobs.executor.paired_ratio import FEWEST_PAIRS, SPREAD_OF_CPU, compare_rounds
 from profiler_job.jobs.executor.tuned_script import Engine, OverBudgetError, VariantFailedError, VariantRun
 
 IDLING = 0.15

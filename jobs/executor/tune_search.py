@@ -25,6 +25,14 @@ from profiler_job.jobs.contract.changes import (
     TRIABLE,
     add_change,
 )
+from profiler_job.jobs.contract.paired_ratio import (
+    FEWEST_PAIRS,
+    SPREAD_OF_CPU,
+    SPREAD_OF_GPU,
+    compare_rounds,
+    is_decided,
+    is_faster,
+)
 from profiler_job.jobs.contract.quantities import format_time
 from profiler_job.jobs.contract.tuning import (
     BaseStep,
@@ -38,14 +46,6 @@ from profiler_job.jobs.contract.tuning import (
     Tried,
     TuneRatio,
     Tuning,
-)
-from profiler_job.jobs.executor.paired_ratio import (
-    FEWEST_PAIRS,
-    SPREAD_OF_CPU,
-    SPREAD_OF_GPU,
-    compare_rounds,
-    is_decided,
-    is_faster,
 )
 from profiler_job.jobs.executor.predicted_steps import Part, StepParts
 from profiler_job.jobs.executor.script import infer_batch

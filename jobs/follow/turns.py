@@ -9,7 +9,6 @@ Loaded into other people's scripts, as `follow` is.
 
 import json
 import os
-import random
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +32,7 @@ from .script_facts import describe_call, find_autocast_dtype, read_machine, unwr
 from .script_places import Places
 from .step_calls import CallRecorder
 from .step_clock import StepClock
+from .turn_order import draw_turns
 from .wrapping import wrap
 
 Steps = Generator[None, None, Any]
@@ -288,22 +288,16 @@ class TurnsFollower(Follower):
     def take_turns(self, variants: Sequence[Sequence[str]], num_rounds: int, turn_s: float, seed: int) -> Steps:
         """Return the median step of each variant in each round (`rounds`, ns). In a round each variant has a turn of a
         few steps, in random order; the first step after a switch does not count."""
-        draw = random.Random(seed)
         lengths = []
         for variant in variants:
             yield from self.warm_up(variant)
             steps = yield from self.time_turn(LEAST_STEPS)
             lengths.append(max(LEAST_STEPS, min(MOST_STEPS, round(turn_s * 1e9 / max(median(steps), 1)))))
-        rounds = []
-        for _ in range(num_rounds):
-            order = list(range(len(variants)))
-            draw.shuffle(order)
-            times = [0.0] * len(variants)
-            for number in order:
-                self.changes.switch(variants[number])
-                yield
-                times[number] = median((yield from self.time_turn(lengths[number])))
-            rounds.append(times)
+        rounds = [[0.0] * len(variants) for _ in range(num_rounds)]
+        for round_, number in draw_turns(len(variants), num_rounds, seed):
+            self.changes.switch(variants[number])
+            yield
+            rounds[round_][number] = median((yield from self.time_turn(lengths[number])))
         self.changes.switch(())
         return {"rounds": rounds}
 

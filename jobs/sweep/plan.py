@@ -14,10 +14,11 @@ from pydantic_core import ErrorDetails
 from profiler_job.jobs.contract.axes import AXES, Number, Run, find_listed_axes
 from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.invalid_data import format_problem
-from profiler_job.jobs.contract.layout import RESERVED_NAMES, Protocol
+from profiler_job.jobs.contract.layout import RESERVED_NAMES, Protocol, TurnAxis
 from profiler_job.jobs.contract.options import format_options, parse_options
 from profiler_job.jobs.contract.studies import Study
 from profiler_job.jobs.sweep.block import MOST_RUNS, Block, CustomSize, SweepName
+from profiler_job.jobs.sweep.groups import group_runs
 
 DEFAULT_SWEEP = Path(__file__).resolve().parents[1] / "sweep.yaml"
 LARGEST_FILE = 2**20  # bytes
@@ -40,7 +41,7 @@ class Sweep(BaseModel):
 
     A file without `blocks` is a single block. Otherwise what its top has of the keys of a block counts for each block
     that does not give that key. study: the question beyond the default sweep's that the runs are for. calibrate:
-    whether the machine's peak rates are measured first.
+    whether the machine's peak rates are measured first. turns, rounds: see `Protocol`.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -53,6 +54,8 @@ class Sweep(BaseModel):
     processes: Annotated[int, Number] = Protocol.model_fields["processes"].default
     seed: Steps = Protocol.model_fields["seed"].default
     profiled_steps: Steps = Protocol.model_fields["profiled_steps"].default
+    turns: tuple[TurnAxis, ...] = ()
+    rounds: Annotated[int, Number] = Protocol.model_fields["rounds"].default
     blocks: Annotated[list[Block], Field(min_length=1, max_length=1000)]
 
     @model_validator(mode="before")
@@ -79,7 +82,28 @@ class Sweep(BaseModel):
         self.protocol  # noqa: B018  raises on a bad step count
         if len(self.blocks) > 1:
             self._check_blocks()
+        if self.turns:
+            self._check_turns()
         return self
+
+    def _check_turns(self) -> None:
+        """Raise ValueError unless runs can take turns, and some do."""
+        if twice := [axis for axis in self.turns if self.turns.count(axis) > 1]:
+            raise ValueError(f"turns: names {twice[0]} twice")
+        if self.processes < 2:
+            raise ValueError("processes: should be at least 2 with turns, which begin in the second one")
+        if self.measured_steps % self.rounds:
+            raise ValueError(
+                f"measured_steps: {self.measured_steps} cannot be divided among {self.rounds} rounds; choose a multiple"
+            )
+        for block in self.blocks:
+            where = f" of block {block.name}" if block.name else ""
+            if block.fresh_process:
+                raise ValueError(f"turns: runs{where} with fresh_process share no process; leave one of the two out")
+            if max(block.values_of("gpus")) > 1:
+                raise ValueError(f"turns: are taken on one GPU; leave out gpus and parallel{where}")
+        if all(len(group) == 1 for group in group_runs(self.runs, self.protocol)):
+            raise ValueError(f"turns: no two runs differ in {' or '.join(self.turns)} alone; give it several values")
 
     def _check_blocks(self) -> None:
         """Raise ValueError unless the blocks have different names and no run in common."""
@@ -109,7 +133,7 @@ class Sweep(BaseModel):
 
     def describe(self) -> dict[str, Any]:
         """Return the sweep as it is written to sweep.json: the keys of a single block without a name are at the top."""
-        top = self.model_dump(exclude={"name", BLOCKS})
+        top = self.model_dump(exclude={"name", BLOCKS} | (set() if self.turns else {"turns", "rounds"}))
         blocks = [block.model_dump() for block in self.blocks]
         if [block["name"] for block in blocks] == [""]:
             return {"sweep": self.name} | top | {key: value for key, value in blocks[0].items() if key != "name"}

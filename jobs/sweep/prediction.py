@@ -24,9 +24,14 @@ def name_stage(collector: str, process: int) -> str:
 
 
 def count_stage_steps(protocol: Protocol) -> dict[str, int]:
-    """Count the steps of each stage of a run, in order; one more for probes or followed modules."""
+    """Count the steps of each stage of a run, in order; one more for probes or followed modules, and one more in each
+    turn."""
     timed = protocol.warmup_steps + 1 + protocol.measured_steps
-    steps = {name_stage("timer", process): timed for process in range(protocol.processes)}
+    of_turns = protocol.warmup_steps + protocol.rounds + protocol.measured_steps
+    steps = {
+        name_stage("timer", process): of_turns if protocol.turns and process else timed
+        for process in range(protocol.processes)
+    }
     return steps | ({"nsys": protocol.warmup_steps + 1 + protocol.profiled_steps} if protocol.profiled_steps else {})
 
 
@@ -40,9 +45,10 @@ def predict_stages(run: Run, protocol: Protocol) -> dict[str, float] | None:
     plain_s = costs.step_seconds(run.model_copy(update=PLAIN)) * count_plain_steps(
         run.model_dump(), protocol.warmup_steps
     )
-    more_s = {name_stage("timer", 0): plain_s + max(BUSY_S, step_s), "nsys": 0.0}
+    busy_s = max(BUSY_S, step_s)
+    more_s = {name_stage("timer", 0): plain_s + busy_s, "nsys": 0.0}
     return {
-        stage: START_S + step_s * steps + more_s.get(stage, max(BUSY_S, step_s))
+        stage: START_S + step_s * steps + more_s.get(stage, 0.0 if protocol.turns else busy_s)
         for stage, steps in count_stage_steps(protocol).items()
     }
 

@@ -7,6 +7,7 @@ from heapq import heapreplace
 
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.layout import Protocol, name_shard_folder
+from profiler_job.jobs.sweep.groups import group_runs
 from profiler_job.jobs.sweep.plan import SweepError
 from profiler_job.jobs.sweep.prediction import assume_seconds
 
@@ -90,13 +91,18 @@ def detect_shard(environment: Mapping[str, str] = os.environ) -> tuple[Shard, st
 
 
 def select_shard_runs(runs: Sequence[Run], shard: Shard, protocol: Protocol) -> list[Run]:
-    """The runs of one shard, in the sweep's order: longest first, each to the shard with the least work so far."""
-    longest_first = sorted((-assume_seconds(run, protocol), run.run_id, place) for place, run in enumerate(runs))
+    """The runs of one shard, in the sweep's order: longest first, each to the shard with the least work so far. Runs
+    that take turns stay together."""
+    groups = group_runs(runs, protocol)
+    longest_first = sorted(
+        (-sum(assume_seconds(run, protocol) for run in group), group[0].run_id, number)
+        for number, group in enumerate(groups)
+    )
     loads = [(0.0, index) for index in range(1, shard.count + 1)]  # a heap: the least first
-    mine = []
-    for negative_s, _, place in longest_first:
+    mine: set[Run] = set()
+    for negative_s, _, number in longest_first:
         load, least = loads[0]
         heapreplace(loads, (load - negative_s, least))
         if least == shard.index:
-            mine.append(place)
-    return [runs[place] for place in sorted(mine)]
+            mine.update(groups[number])
+    return [run for run in runs if run in mine]

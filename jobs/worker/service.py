@@ -7,7 +7,6 @@ whether nsys is attached: the runner starts the capture before a task, and stops
 """
 
 import argparse
-import gc
 import json
 import os
 import select
@@ -22,27 +21,19 @@ from typing import Any
 
 import torch
 
-from profiler_job.jobs.contract.messages import (
-    GO,
-    Answer,
-    Busy,
-    Facts,
-    Failed,
-    Measured,
-    MemoryOf,
-    Seconds,
-    Settings,
-)
+from profiler_job.jobs.contract.messages import GO, Busy, Facts, MemoryOf, Seconds
 from profiler_job.jobs.contract.plain import PLAIN, TRAINED_STEPS, count_plain_steps
 from profiler_job.jobs.contract.precisions import BASE_PRECISION
 from profiler_job.jobs.contract.ranges import RANK, STEP
 from profiler_job.jobs.follow.compiled_graphs import CompiledGraphs
 from profiler_job.jobs.follow.module_ranges import ModuleRanges
 from profiler_job.jobs.worker import calibration, parallel, probes
+from profiler_job.jobs.worker.answers import answer, build_failed, build_measured, release, write_output_to
 from profiler_job.jobs.worker.fork import fork_workers
 from profiler_job.jobs.worker.host_speed import measure_host_loop
 from profiler_job.jobs.worker.parallel import Place
-from profiler_job.jobs.worker.stepper import HostTime, Stepper, count_parameters
+from profiler_job.jobs.worker.stepper import Stepper
+from profiler_job.jobs.worker.turns import take_turns
 from profiler_job.jobs.workloads import annotation
 from profiler_job.jobs.workloads.annotation import annotate
 
@@ -50,40 +41,10 @@ GRAPHS = CompiledGraphs()
 """What is compiled for the run in progress, in a worker that follows modules."""
 
 
-def release(device: torch.device, was_compiled: bool) -> None:
-    """Give back what a run leaves behind, so that the next one begins as the first did."""
-    if was_compiled:  # compiled code keeps its CUDA graphs, and compiles again for other shapes
-        torch.compiler.reset()
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-
-
 def allocated_before(device: torch.device) -> MemoryOf:
     """Return the bytes that earlier runs left allocated, before a run is built: the workspace that cuBLAS keeps, or
     tensors that outlived their run. {} without CUDA."""
     return {"allocated_before_bytes": torch.cuda.memory_allocated(device)} if device.type == "cuda" else {}
-
-
-def read_memory_state(device: torch.device) -> MemoryOf:
-    """Allocated, reserved, free and total device memory in bytes ({} without CUDA)."""
-    if device.type != "cuda":
-        return {}
-    free, total = torch.cuda.mem_get_info(device)
-    return {
-        "allocated_bytes": torch.cuda.memory_allocated(device),
-        "reserved_bytes": torch.cuda.memory_reserved(device),
-        "free_bytes": free,
-        "total_bytes": total,
-    }
-
-
-def read_settings() -> Settings:
-    """Read PyTorch's global settings in force that change what is launched."""
-    return {
-        "autograd_multithreading": torch.autograd.is_multithreading_enabled(),
-        "float32_matmul_precision": torch.get_float32_matmul_precision(),
-    }
 
 
 def compares_with_fp32(run: dict[str, Any]) -> bool:
@@ -218,48 +179,6 @@ def warm_up(
     return probed
 
 
-def build_measured(
-    stepper: Stepper,
-    times: list[dict[str, HostTime]],
-    probed: dict[str, list[dict[str, Any]]],
-    seconds: Seconds,
-) -> Measured:
-    """Build the message about a measured run. times: for each step, by phase. probed: rows by table."""
-    return {
-        "event": "measured",
-        "steps": [
-            {"step": step, "phase": phase, "wall_ns": host.wall, "issue_ns": host.issue}
-            for step, by_phase in enumerate(times)
-            for phase, host in by_phase.items()
-        ],
-        "memory": probed["memory"],
-        "figures": probed["figures"],
-        "module_memory": probed.get("module_memory", []),
-        "settings": {**read_settings(), "num_parameters": count_parameters(stepper.model)},
-        "seconds": seconds,
-    }
-
-
-def build_failed(error: Exception, stepper: Stepper | None, device: torch.device, before: MemoryOf) -> Failed:
-    """Build the message about a failed run; with bytes of memory if it ran out. stepper: None if it failed while the
-    run was built."""
-    is_oom = isinstance(error, torch.OutOfMemoryError)
-    is_oom = is_oom or any(sign in str(error) for sign in ("out of memory", "ALLOC_FAILED"))
-    memory: MemoryOf = {**read_memory_state(device), **before} if is_oom else {}
-    return {
-        **memory,
-        "event": "oom" if is_oom else "failed",
-        "phase": stepper.where if stepper else "build",
-        "step": stepper.num_steps if stepper else 0,
-        "message": str(error).split("\n")[0] if is_oom else f"{type(error).__name__}: {error}",
-        "settings": read_settings(),
-    }
-
-
-def answer(connection: Connection, message: Answer) -> None:
-    connection.send(message)
-
-
 def read_facts(device: torch.device) -> Facts:
     """Return what this process knows about the machine."""
     cuda = device.type == "cuda"
@@ -278,10 +197,8 @@ def serve(
     followed_by: ModuleRanges | None = None,
     place: Place = Place(),  # noqa: B008  a constant
 ) -> None:
-    """Answer tasks until one is None or the connection closes: each is a dict with `log` (file that receives this
-    process's output) and either `calibrate` or `run`, `warmup_steps`, `steps`, `probe` (memory, numerics
-    and the host's speed, too?), `compare` (and its loss after training?) and `busy_s`. When `released` is sent, the
-    run has left nothing behind."""
+    """Answer tasks until one is None or the connection closes: each is a dict, as `jobs.contract.messages` describes
+    it. When `released` is sent, the run has left nothing behind."""
     answer(connection, {"event": "hello", "pid": os.getpid(), "facts": read_facts(device)})
     while True:
         try:
@@ -290,17 +207,18 @@ def serve(
             return
         if task is None:
             return
-        if task["log"]:
-            log = os.open(task["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-            os.dup2(log, sys.stdout.fileno())
-            os.dup2(log, sys.stderr.fileno())
-            os.close(log)
-        if run := task.get("run"):
-            print(f"{task['collector']}: {json.dumps(run)}", flush=True)
+        if task.get("log"):
+            write_output_to(task["log"])
+        runs = task.get("runs", [])
+        if runs:
+            take_turns(task, device, connection)
+        elif "run" in task:
+            runs = [task["run"]]
+            print(f"{task['collector']}: {json.dumps(task['run'])}", flush=True)
             perform(task, device, connection, followed_by, place)
         else:
             answer(connection, {"event": "calibrated", "rates": calibration.measure_rates(device)})
-        release(device, was_compiled=bool(run) and run["compile"] != "off")
+        release(device, was_compiled=any(run["compile"] != "off" for run in runs))
         sys.stdout.flush()
         answer(connection, {"event": "released"})
 

@@ -17,7 +17,7 @@ from profiler_job.jobs.follow.module_ranges import COMPILED, ModuleRanges
 from profiler_job.jobs.worker import parallel
 from profiler_job.jobs.worker.parallel import Place
 from profiler_job.jobs.workloads import REFERENCE, annotation, build_workload
-from profiler_job.jobs.workloads.adamw import AdamW, build_optimizer
+from profiler_job.jobs.workloads.adamw import AdamW, build_optimizer, share_moments
 from profiler_job.jobs.workloads.annotation import annotate
 from profiler_job.jobs.workloads.transformer.model import name_ranges
 
@@ -40,10 +40,17 @@ class Stepper:
     """A model with its data, ready to run steps.
 
     `run` holds the fields of `jobs.contract.axes.Run`, `place` says which rank this process is. `where` names the phase
-    in progress, in which a failure happens.
+    in progress, in which a failure happens. `shared`: another stepper of this model, whose weights, gradients and
+    moments this one uses; raises ValueError if its model has other parameters.
     """
 
-    def __init__(self, run: dict[str, Any], device: torch.device, place: Place = Place()):  # noqa: B008  a constant
+    def __init__(
+        self,
+        run: dict[str, Any],
+        device: torch.device,
+        place: Place = Place(),  # noqa: B008  a constant
+        shared: "Stepper | None" = None,
+    ):
         self.run, self.device, self.place = run, device, place
         self.where = "build"
         self.num_steps = 0
@@ -52,6 +59,8 @@ class Stepper:
         limit_memory(run["memory_limit_gib"], device)
         parallel.join(place, device)
         self.model, self.batch, self.loss_of = build_workload(run | {"batch_size": count_sequences(run)}, device)
+        if shared:
+            share_parameters(self.model, shared.model)
         self.open_compiled: Callable[[str], AbstractContextManager[Any]] = nullcontext
         if run["compile"] == "blocks":
             compile_blocks(self.model, self.call_compiled)
@@ -63,6 +72,8 @@ class Stepper:
         divided = run["parallel"] == "tp" and run["optimizer"] != "own"
         parameters = parallel.group_parameters(self.model) if divided else self.model.parameters()
         self.optimizer = build_optimizer(run["optimizer"], parameters)
+        if shared:
+            share_moments(self.optimizer, shared.optimizer)
         work = {FORWARD: self.forward, LOSS: self.loss, BACKWARD: self.backward, OPTIMIZER: self.optimizer.step}
         self.phases = [(name, work[name]) for name in list_phases(run["mode"], run["accumulation"])]
         self.output: torch.Tensor | None = None
@@ -108,6 +119,10 @@ class Stepper:
             yield
         finally:
             self.set_precision(self.run["precision"])
+
+    def forget_outputs(self) -> None:
+        """Free what the last step left for the next one: others take their turn before it."""
+        self.output = self.loss_value = None
 
     def optimizer_state(self) -> Iterator[torch.Tensor]:
         """The tensors that the optimizer keeps on the device."""
@@ -197,6 +212,16 @@ class Stepper:
 
     def synchronize(self) -> None:
         parallel.synchronize(self.device)
+
+
+def share_parameters(model: torch.nn.Module, other: torch.nn.Module) -> None:
+    """Let a model use the parameters of another one in place of its own. Raises ValueError if these differ."""
+    shapes = [{name: value.shape for name, value in each.named_parameters()} for each in (model, other)]
+    if shapes[0] != shapes[1]:
+        different = ", ".join(sorted(dict(shapes[0].items() ^ shapes[1].items()))[:3])
+        raise ValueError(f"runs that take turns have one model, and these differ in the parameters {different}")
+    for name, module in model.named_modules():
+        module._parameters.update(other.get_submodule(name)._parameters)
 
 
 def join_numbers(name: str) -> str:

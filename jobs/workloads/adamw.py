@@ -46,6 +46,26 @@ class AdamW:
             parameter.grad = None
 
 
+def share_moments(optimizer: "AdamW | torch.optim.AdamW", other: "AdamW | torch.optim.AdamW") -> None:
+    """Let an optimizer that has taken no step go on with the moments of another one of the same parameters, in place;
+    nothing is shared before the other's first step."""
+    if isinstance(other, AdamW):
+        num_steps, moments = other.num_steps, other.moments
+    else:
+        num_steps = next((int(state["step"]) for state in other.state.values()), 0)
+        moments = {parameter: (state["exp_avg"], state["exp_avg_sq"]) for parameter, state in other.state.items()}
+    if isinstance(optimizer, AdamW):
+        optimizer.num_steps, optimizer.moments = num_steps, dict(moments)
+        return
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter in moments:
+                device = parameter.device if group["fused"] else "cpu"  # as torch makes it
+                step = torch.tensor(float(num_steps), dtype=torch.float32, device=device)
+                mean, square = moments[parameter]
+                optimizer.state[parameter] = {"step": step, "exp_avg": mean, "exp_avg_sq": square}
+
+
 def build_optimizer(name: str, parameters: Iterable[Any]) -> "AdamW | torch.optim.AdamW":
     """`own`, or torch.optim.AdamW as `loop` (a tensor at a time), `foreach` (lists of tensors) or `fused`.
     parameters: tensors; for torch.optim.AdamW groups, too."""

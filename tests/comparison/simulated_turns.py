@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 
-from profiler_job.analysis.comparison.paired import PairedRatio, judge_ratios
+from profiler_job.jobs.contract.paired_ratio import compare_rounds
+from profiler_job.jobs.contract.tuning import TuneRatio
 
 STEPS = 5
 """Steps of a turn; the median is its time."""
@@ -54,7 +55,7 @@ def simulate_ratios(of: Noise, num_rounds: int, num: int, seed: int = 0) -> np.n
 
 
 @functools.cache
-def judge_simulated(limit: str, num_rounds: int, change: float, num: int = NUM_PAIRS) -> list[PairedRatio]:
+def judge_simulated(limit: str, num_rounds: int, change: float, num: int = NUM_PAIRS) -> list[TuneRatio]:
     """Judge simulated comparisons, the second variant slower by `change`."""
-    ratios = simulate_ratios(NOISE[limit], num_rounds, num) + math.log1p(change)
-    return [judge_ratios(of_pair) for of_pair in ratios]
+    ratios = np.exp(simulate_ratios(NOISE[limit], num_rounds, num)) * (1 + change)
+    return [compare_rounds(of_pair, [1.0] * num_rounds) for of_pair in ratios.tolist()]

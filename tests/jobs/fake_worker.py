@@ -109,10 +109,49 @@ class FakeService:
                 self.fault = self.fault_of("calibrate/timer")
                 self.at("measured")
                 self.connection.send({"event": "calibrated", "rates": RATES})
+            elif "runs" in task:
+                self.take_turns(task)
             else:
                 self.perform(task)
                 self.at("released")
             self.connection.send({"event": "released"})
+
+    def take_turns(self, task: dict) -> None:
+        """Runs fail by the faults of `<run_id>/turns`, in warm-up or in their first measured turn."""
+        ids = [Path(log).parent.name for log in task["logs"]]
+        failed: dict[int, dict] = {}
+
+        def reach(moment: str) -> None:
+            for number, run_id in enumerate(ids):
+                if number in failed:
+                    continue
+                self.connection.send({"event": "turn", "number": number})
+                self.fault = self.fault_of(f"{run_id}/turns")
+                if self.fault == [moment, "oom"]:
+                    failed[number] = MEMORY | {"event": "oom", "phase": "backward", "step": 1, "settings": SETTINGS}
+                    failed[number]["message"] = "CUDA out of memory"
+                else:
+                    self.at(moment)
+
+        self.note("tasks", f"{'+'.join(ids)}/turns")
+        reach("warm-up")
+        self.connection.send({"event": "ready"})
+        if self.connection.recv() != "go":
+            return
+        reach("measured")
+        num_steps = task["rounds"] * task["steps"]
+        answers = []
+        for run in task["runs"]:
+            names = [*PHASES[run["mode"]], "step"]
+            row = {"wall_ns": 500 if run["precision"] == "bf16" else 1000, "issue_ns": 400}
+            rows = [
+                {"step": step, "phase": name, "round": step // task["steps"]} | row
+                for step in range(num_steps)
+                for name in names
+            ]
+            answers.append({"event": "measured", "steps": rows, "memory": [], "figures": [], "settings": SETTINGS})
+            answers[-1] |= {"host_loop_ns": 50_000_000, "seconds": {"build": 0.0, "warm_up": 0.0, "measure": 0.0}}
+        self.connection.send({"event": "turned", "runs": [failed.get(n, one) for n, one in enumerate(answers)]})
 
     def note(self, what: str, name: str) -> None:
         """Append `name`, this process and the time on the clock of time.monotonic to `<what>.txt`."""

@@ -18,8 +18,9 @@ def test_what_a_worker_and_a_manifest_tell_of_the_machine_is_what_a_record_does(
 
 def test_every_event_that_the_worker_sends_is_one_of_the_contract():
     known = {value for kind in get_args(messages.Answer) for value in get_args(kind.__annotations__["event"])}
-    tree = ast.parse((ROOT / "jobs" / "worker" / "service.py").read_text())
-    dictionaries = [node for node in ast.walk(tree) if isinstance(node, ast.Dict)]
+    files = [ROOT / "jobs" / "worker" / f"{name}.py" for name in ("service", "answers", "turns")]
+    trees = [ast.parse(file.read_text()) for file in files]
+    dictionaries = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Dict)]
     sent = {
         constant.value
         for node in dictionaries

@@ -216,6 +216,26 @@ def test_without_dropout_the_losses_of_gpt2_on_the_ladder_can_be_compared(folder
     assert plain < first, "it trains"
 
 
+@pytest.mark.long
+def test_models_of_hugging_face_share_their_weights_by_turns(folder, one_thread):
+    """The weights of a GPT-2's embedding and of its head are one, and stay one."""
+    import torch
+
+    from profiler_job.jobs.worker.stepper import Stepper
+
+    importlib.invalidate_caches()
+    (folder / "gpt2.json").write_text(json.dumps(json.loads((EXAMPLES / "gpt2.json").read_text()) | TINY["gpt2.json"]))
+    runs = hugging_face(folder, hf={"config": ["gpt2.json"]}, attention=["naive", "sdpa"]).runs
+    first = Stepper(runs[0].model_dump(), torch.device("cpu"))
+    first.step()
+    second = Stepper(runs[1].model_dump(), torch.device("cpu"), shared=first)
+    assert second.model.lm_head.weight is second.model.transformer.wte.weight is first.model.lm_head.weight
+    assert [*map(id, first.model.parameters())] == [*map(id, second.model.parameters())]
+    before = first.model.lm_head.weight.detach().clone()
+    second.step()
+    assert not torch.equal(before, first.model.lm_head.weight)
+
+
 def start(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
     known = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "400", "PYTHONDONTWRITEBYTECODE": "1"} | environment
     program = [sys.executable, "-m", "profiler_job", *arguments]

@@ -4,7 +4,13 @@ import random
 
 import pytest
 
-from profiler_job.jobs.executor.paired_ratio import compare_rounds, count_left_out, is_decided, is_faster
+from profiler_job.jobs.contract.paired_ratio import (
+    compare_rounds,
+    count_left_out,
+    is_decided,
+    is_different,
+    is_faster,
+)
 
 NUM_SIMULATED = 1500
 
@@ -36,8 +42,19 @@ def test_what_is_3_percent_faster_is_seen_where_the_gpu_limits():
     assert sum(map(is_faster, simulate(1.03, 0.003, 6))) >= 0.99 * NUM_SIMULATED
 
 
-def test_the_interval_leaves_out_as_many_as_order_statistics_allow():
-    assert [count_left_out(num) for num in (1, 2, 5, 6, 8, 9, 12, 18)] == [0, 0, 0, 0, 0, 1, 2, 4]
+def test_the_interval_leaves_out_as_many_as_the_signs_of_all_rounds_allow():
+    """Critical values of Wilcoxon's signed-rank test (two-sided, 5%): 0, 2, 3, 5, 8, 13 and 40."""
+    assert [count_left_out(num) for num in (6, 7, 8, 9, 10, 12, 18)] == [0, 2, 3, 5, 8, 13, 40]
+    assert [count_left_out(num) for num in (1, 2, 5)] == [0, 0, 0]
+
+
+def test_of_five_rounds_none_differ_however_alike_they_are():
+    assert not is_different(compare_rounds([200.0] * 5, [100.0] * 5))
+    assert is_different(compare_rounds([200.0] * 6, [100.0] * 6)) and is_different(
+        compare_rounds([100.0] * 6, [200.0] * 6)
+    )
+    with pytest.raises(ValueError, match="nothing to compare"):
+        compare_rounds([], [])
 
 
 def test_few_pairs_get_a_wider_interval():

@@ -33,6 +33,8 @@ def test_the_default_sweep_is_60_runs_in_the_order_of_its_axes():
         "processes": 3,
         "seed": 0,
         "profiled_steps": 5,
+        "turns": (),
+        "rounds": 5,
     }
 
 

@@ -17,7 +17,7 @@ from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.plain import TRAINED_STEPS, count_plain_steps
 from profiler_job.jobs.follow.module_ranges import ModuleRanges
-from profiler_job.jobs.worker import probes, service
+from profiler_job.jobs.worker import answers, probes, service
 from profiler_job.jobs.worker.service import perform
 from profiler_job.jobs.worker.stepper import Stepper
 from profiler_job.jobs.workloads import annotation
@@ -133,7 +133,7 @@ def test_precision_sets_tf32_and_autocast(precision, matmul):
     one = make(precision=precision, mode="forward")
     one.step()
     assert torch.get_float32_matmul_precision() == matmul
-    assert service.read_settings()["float32_matmul_precision"] == matmul
+    assert answers.read_settings()["float32_matmul_precision"] == matmul
     assert one.output.dtype == (torch.bfloat16 if precision == "bf16" else torch.float32)
     assert {parameter.dtype for parameter in one.model.parameters()} == {torch.float32}
 
@@ -230,7 +230,7 @@ def test_out_of_memory_names_phase_step_and_bytes_and_leaves_the_process_usable(
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nand so on")
 
     monkeypatch.setattr(method, fail)
-    monkeypatch.setattr(service, "read_memory_state", lambda device: {"allocated_bytes": 1, "total_bytes": 2})
+    monkeypatch.setattr(answers, "read_memory_state", lambda device: {"allocated_bytes": 1, "total_bytes": 2})
     connection = FakeConnection()
     perform(task(), CPU, connection)
     (answer,) = connection.sent
@@ -357,7 +357,7 @@ def test_a_compiled_run_leaves_nothing_behind(monkeypatch):
     perform(task(compile="default"), CPU, FakeConnection())
     assert len(kept) > 20
     assert backend.held and all(pool() is not None for pool in backend.held)
-    service.release(CPU, was_compiled=True)
+    answers.release(CPU, was_compiled=True)
     assert [one() for one in kept if one() is not None] == []
     assert [pool() for pool in backend.held if pool() is not None] == []
 

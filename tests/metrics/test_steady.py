@@ -5,7 +5,13 @@ import math
 import pandas as pd
 import pytest
 
-from profiler_job.analysis.metrics.steady import MOST_APART, find_steady_runs, mark_quotable, measure_apart
+from profiler_job.analysis.metrics.steady import (
+    MOST_APART,
+    find_steady_runs,
+    mark_quotable,
+    measure_apart,
+    prefer_turns,
+)
 from tests.synthetic import recording, time_twice
 
 RUN = "large-ctx512-fp32-naive-train_step"
@@ -38,3 +44,11 @@ def test_a_ratio_is_quoted_if_both_runs_are_steady_and_differ():
         False,
         False,
     ]
+
+
+def test_a_ratio_by_turns_is_quoted_though_processes_differ():
+    turns = pd.DataFrame({"times_as_fast": [2.0, math.nan, 1.0]})
+    differs, unsteady = pd.Series([True, True, False]), pd.Series(False, range(3))
+    assert mark_quotable(differs, unsteady, turns=turns).tolist() == [True, False, False]
+    times, bases = pd.Series([10, 20, 30]), pd.Series([50.0, 60.0, 70.0])
+    assert prefer_turns(turns, times, bases).tolist() == [20.0, 60.0, 30.0]

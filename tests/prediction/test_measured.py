@@ -9,7 +9,7 @@ from profiler_job.analysis.metrics.differences import Band
 from profiler_job.analysis.prediction.measured import COLUMNS, USUAL, find_run_id, measure_gains
 from profiler_job.jobs.contract.changes import find_conflict
 from tests import synthetic
-from tests.synthetic import recording
+from tests.synthetic import recording, take_turns
 
 BEFORE = "large-ctx512-fp32-naive-train_step"
 COMPILED = f"{BEFORE}-compile_cudagraphs"
@@ -118,3 +118,13 @@ def test_no_run_has_the_changes_of_one_that_no_sweep_can_have():
 
 def test_no_set_of_changes_has_two_of_one_choice():
     assert len({*USUAL}) == len(USUAL) and not any(find_conflict(names) for names in USUAL)
+
+
+def test_of_runs_that_took_turns_the_ratio_within_rounds_counts():
+    rec = both(main(), graphs(main(), 1.0))
+    turned = take_turns(rec, {"cudagraphs": 0.8})
+    row = select_changes(measure_gains({"main": turned}, WIDE), ("cuda_graphs",))
+    assert row["before_ns"] / row["after_ns"] == pytest.approx(1.25, rel=1e-6)
+    assert (row["low"], row["high"]) == pytest.approx((1.25, 1.25), rel=1e-6)
+    assert row["gains"] and row["apart"] == 0.0
+    assert not select_changes(measure_gains({"main": take_turns(rec, {})}, NARROW), ("cuda_graphs",))["gains"]

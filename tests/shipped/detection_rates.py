@@ -13,6 +13,7 @@ import numpy as np
 
 from profiler_job.analysis.comparison import judge, noise
 from profiler_job.analysis.metrics import step_limits
+from profiler_job.jobs.contract.paired_ratio import is_different
 from profiler_job.jobs.contract.step_limit import CPU
 from tests.comparison.simulated_turns import NOISE, judge_simulated
 from tests.shipped.sides import measured, side
@@ -59,7 +60,9 @@ def make_table() -> list[str]:
         lines.append(f"| two recordings, {limit} | {' | '.join(cells)} |")
     for limit in NOISE:
         for num in NUM_ROUNDS[limit]:
-            shares = [np.mean([made.is_real for made in judge_simulated(limit, num, change)]) for change in CHANGES]
+            shares = [
+                np.mean([is_different(made) for made in judge_simulated(limit, num, change)]) for change in CHANGES
+            ]
             cells = [f"{share:.1%}" if share < 0.1 else f"{share:.0%}" for share in shares]
             lines.append(f"| {num} rounds by turns, {limit} | {' | '.join(cells)} |")
     return lines

@@ -44,7 +44,8 @@ def answer(given: Inputs) -> Answer:
     """
     are_measured = len(given.calibration) > 0
     calibration = given.calibration if are_measured else attention.datasheet_rates(given.runs)
-    frames = gather_data(given.runs, given.steps, given.kernels, given.memops, calibration, given.bands)
+    tables = (given.runs, given.steps, given.processes, given.kernels, given.memops)
+    frames = gather_data(*tables, calibration, given.bands)
     facts = _facts(frames, given.runs, calibration, given.bands) | {"are_measured": are_measured}
     return assemble(facts, _claims(frames, given.runs, given.kernels), _tables(frames, given.runs), _charts(frames))
 
@@ -53,7 +54,7 @@ QUESTION = Question(
     letter="f",
     slug="fused-attention",
     title="What does fused attention save, and from which context on?",
-    needs=("runs", "steps", "kernels", "memops", "calibration", "bands"),
+    needs=("runs", "steps", "processes", "kernels", "memops", "calibration", "bands"),
     answer=answer,
     section=Section.CHANGE,
     place=3,

@@ -9,7 +9,8 @@ from profiler_job.analysis.metrics import attention, differences, kernel_time, r
 from profiler_job.analysis.metrics.attention import NAIVE, TRAIN
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.metrics.ordering import rank_first_seen, sort_stably
-from profiler_job.analysis.metrics.steady import find_steady_runs, mark_quotable
+from profiler_job.analysis.metrics.steady import find_steady_runs, mark_quotable, prefer_turns
+from profiler_job.analysis.metrics.turns import compare_with_base, list_rounds
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
@@ -52,6 +53,7 @@ class FusedAttentionData:
 def gather_data(
     runs: pd.DataFrame,
     steps: pd.DataFrame,
+    processes: pd.DataFrame,
     kernels: pd.DataFrame,
     memops: pd.DataFrame,
     calibration: pd.DataFrame,
@@ -59,7 +61,7 @@ def gather_data(
 ) -> FusedAttentionData:
     keys = [name for name in run_grid.case_columns(runs) if name != "attention"]
     totals = kernel_time.kernel_totals(kernels)
-    table = _join_naive(_steps(runs, steps, kernels, memops, bands), keys, bands)
+    table = _join_naive(_steps(runs, steps, kernels, memops, bands), keys, bands, list_rounds(steps, processes))
     compared = table[(table["attention"] != NAIVE) & table["speedup"].notna()]
     trained = compared[compared["mode"] == TRAIN]
     reference = _reference(trained, keys)
@@ -113,10 +115,12 @@ def _steps(
     )
 
 
-def _join_naive(table: pd.DataFrame, keys: list[str], bands: Bands | None) -> pd.DataFrame:
+def _join_naive(table: pd.DataFrame, keys: list[str], bands: Bands | None, rounds: pd.DataFrame) -> pd.DataFrame:
     """`_steps`, naive first, with the values of `naive` next to them (naive_*), and how many times as long `naive`
-    takes."""
+    takes: of the unprofiled step within rounds if both took turns."""
     table = attention.join_naive(table, [*COMPARED, "run_id", NOT_MEASURED], [*keys, "mode"])
+    turns = compare_with_base(table["run_id"], table["naive_run_id"], rounds)
+    table["naive_timer_ns"] = prefer_turns(turns, table["timer_ns"], table["naive_timer_ns"])
     for ratio, value in (("speedup", "busy_ns"), ("timer_speedup", "timer_ns"), ("memory_ratio", "peak_memory_bytes")):
         table[ratio] = table[f"naive_{value}"] / table[value]
     fused = table["attention"] != NAIVE
@@ -127,7 +131,9 @@ def _join_naive(table: pd.DataFrame, keys: list[str], bands: Bands | None) -> pd
         half_band = differences.half_band_ns(table, clock, f"naive_{clock}", band)
         table[f"{clock}_band_ns"] = half_band.where(fused)
         table[faster] = differences.differ(table, clock, f"naive_{clock}", band) & (table[speedup] > 1)
-    table["quotable"] = mark_quotable(table["timer_faster"], table["steady"], table["naive_steady"])
+    is_faster = turns["differs"] & (turns["times_as_fast"] > 1)
+    table["timer_faster"] = table["timer_faster"].mask(turns["times_as_fast"].notna(), is_faster)
+    table["quotable"] = mark_quotable(table["timer_faster"], table["steady"], table["naive_steady"], turns=turns)
     variant = [table[key] for key in keys[2:]]
     return sort_stably(
         table, *variant, rank_first_seen(table, ["size"]), table["context_length"], fused, table["attention"]

@@ -41,9 +41,8 @@ def answer(given: Inputs) -> Answer:
     is asked for the same causes in every training step of the grid, and, as its twin in BF16 among the `studies`, for
     deeper models of fewer parameters that are slower than wider ones (`metrics.depth`).
     """
-    frames = gather_data(
-        given.runs, given.steps, given.kernels, given.memops, given.api, given.main, given.bands, given.studies
-    )
+    tables = (given.runs, given.steps, given.processes, given.kernels, given.memops, given.api)
+    frames = gather_data(*tables, given.main, given.bands, given.studies)
     charts = _charts(frames)
     facts = _facts(frames, given.runs, given.kernels, charts[1:], given.bands)
     return assemble(facts, _claims(frames, given.kernels, given.api), _tables(frames), charts)
@@ -53,7 +52,7 @@ QUESTION = Question(
     letter="i",
     slug="host",
     title="When does the GPU wait for the host?",
-    needs=("runs", "steps", "kernels", "memops", "api", "main", "bands", "studies"),
+    needs=("runs", "steps", "processes", "kernels", "memops", "api", "main", "bands", "studies"),
     answer=answer,
     section=Section.LIMIT,
     place=2,

@@ -10,7 +10,8 @@ from profiler_job.analysis.metrics import depth, differences, kernel_time, per_r
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.metrics.ordering import place, rank_first_seen, sort_stably
 from profiler_job.analysis.metrics.queue import CAUSES
-from profiler_job.analysis.metrics.steady import find_steady_runs, mark_quotable
+from profiler_job.analysis.metrics.steady import find_steady_runs, mark_quotable, prefer_turns
+from profiler_job.analysis.metrics.turns import compare_with_base, list_rounds
 from profiler_job.analysis.recording.run_table import keep_runs
 from profiler_job.analysis.reference import cuda_api
 from profiler_job.jobs.contract import modes, ranges
@@ -56,6 +57,7 @@ class HostData:
 def gather_data(
     runs: pd.DataFrame,
     steps: pd.DataFrame,
+    processes: pd.DataFrame,
     kernels: pd.DataFrame,
     memops: pd.DataFrame,
     api: pd.DataFrame,
@@ -79,7 +81,7 @@ def gather_data(
         table=table,
         measured=measured,
         captured=captured,
-        pairs=_pairs(measured, [*by, "mode"], OFF, bands),
+        pairs=_pairs(measured, [*by, "mode"], OFF, bands, list_rounds(steps, processes)),
         over_default=_compare_with_default(measured, _list_compiled(steps, kernels, memops), [*by, "mode"], bands),
         phases=_phases(captured, steps, kernels, memops, by),
         grid_by=_case_columns(main),
@@ -133,20 +135,25 @@ def group_calls(api: pd.DataFrame) -> pd.DataFrame:
     return calls.assign(group=calls["name"].map(groups))
 
 
-def _pairs(measured: pd.DataFrame, by: list[str], base: str, bands: Bands | None) -> pd.DataFrame:
-    """Each variant next to the run of the same case with compile `base`: saved_ns and its two parts, ratio, differs,
+def _pairs(measured: pd.DataFrame, by: list[str], base: str, bands: Bands | None, rounds: pd.DataFrame) -> pd.DataFrame:
+    """Each variant next to the run of the same case with compile `base`: saved_ns and its two parts, ratio, differs
+    (both within rounds if they took turns; base_timer_ns is then what that makes of timer_ns),
     base_launch_part (of the base's idle time under nsys, how much waits for a launch), base_launch_wait (part of the
     base's unprofiled step, see `metrics.waiting`) and base_waits (whether that is more than noise)."""
     clock = ["timer_ns", "timer_min_ns", "timer_max_ns", "timer_parts"]
-    columns = [*by, *clock, "steady", "busy_ns", "idle_ns", "idle_share", *(f"{cause}_share" for cause in CAUSES)]
+    columns = [*by, "run_id", *clock, "steady", "busy_ns", "idle_ns", "idle_share"]
+    columns += [f"{cause}_share" for cause in CAUSES]
     other = measured[measured["compile"] == base][columns]
     other = other.rename(columns={name: f"base_{name}" for name in columns if name not in by})
     rows = measured[(measured["compile"] != base) & (measured["compile"] != OFF)].merge(other, on=by)
+    turns = compare_with_base(rows["run_id"], rows["base_run_id"], rounds)
+    rows["base_timer_ns"] = prefer_turns(turns, rows["timer_ns"], rows["base_timer_ns"])
     rows["ratio"] = rows["timer_ns"] / rows["base_timer_ns"]
     rows["speedup"] = 1 / rows["ratio"]
     rows["band_ns"] = differences.half_band_ns(rows, "timer", "base_timer", bands.wall if bands else None)
-    rows["differs"] = differences.differ(rows, "timer", "base_timer", bands.wall if bands else None)
-    rows["quotable"] = mark_quotable(rows["differs"], rows["steady"], rows["base_steady"])
+    differ = differences.differ(rows, "timer", "base_timer", bands.wall if bands else None)
+    rows["differs"] = differ.mask(turns["times_as_fast"].notna(), turns["differs"])
+    rows["quotable"] = mark_quotable(rows["differs"], rows["steady"], rows["base_steady"], turns=turns)
     rows["base_launch_part"] = rows["base_launch_share"] / (1 - rows["base_busy_share"])
     rows["base_launch_wait"] = rows["base_idle_share"].clip(lower=0) * rows["base_launch_part"]
     rows["base_launch_wait_ns"] = rows["base_launch_wait"] * rows["base_timer_ns"]

@@ -10,8 +10,9 @@ import pandas as pd
 from profiler_job.analysis.metrics import differences, gpu_samples, run_grid, step_clocks, timing, trained_losses
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.metrics.gpu_samples import SLOW_HOST
-from profiler_job.analysis.metrics.steady import find_steady_runs, mark_quotable
+from profiler_job.analysis.metrics.steady import find_steady_runs, mark_quotable, prefer_turns
 from profiler_job.analysis.metrics.trained_losses import BEFORE, TRAINED
+from profiler_job.analysis.metrics.turns import compare_with_base, list_rounds
 from profiler_job.analysis.pages.case_columns import case_headings
 from profiler_job.analysis.pages.extreme_rows import count_all, extremes, noise_of, ratios_of, span
 from profiler_job.analysis.pages.question import Inputs, Question, Section
@@ -161,6 +162,7 @@ def _frames(
 ) -> LadderData:
     measured = _measure_steps([main, *(studies[name] for name in (STUDY, *ALSO) if name in studies)])
     measured = trained_losses.join_losses(measured, losses)
+    rounds = pd.concat([list_rounds(rec.steps, rec.processes) for rec in (main, *studies.values())], ignore_index=True)
     cases = {*map(tuple, main.runs[[*CASE, "batch_size"]].astype(str).to_numpy())}
     is_case = [
         workload == HUGGING_FACE or tuple(case) in cases
@@ -169,24 +171,29 @@ def _frames(
     measured = measured[is_case].reset_index(drop=True)
     rungs = _select_settings(measured, RUNGS, "rung")
     base = rungs[rungs["rung"] == BASE].set_index(CASE)
-    rungs, alone = (_join_base(rows, base) for rows in (rungs, _select_settings(measured, SINGLE, "change")))
+    rungs, alone = (_join_base(rows, base, rounds) for rows in (rungs, _select_settings(measured, SINGLE, "change")))
     first = alone[CASE].merge(base[COMPARED], left_on=CASE, right_index=True, how="left")[COMPARED]
     alone = add_interval(alone, first, bands, (first["host_ratio"] / alone["host_ratio"]).fillna(1.0))
     host = studies.get(HOST)
     if host is not None:
-        beside = _list_compiled_alone(host, bands, losses)
+        beside = _list_compiled_alone(host, bands, losses, rounds)
         alone = _sort_single_changes(
             pd.concat([beside[beside.set_index(CASE).index.isin(base.index)], alone], ignore_index=True)
         )
     of_base = rungs[CASE].merge(base[COMPARED], left_on=CASE, right_index=True, how="left")[COMPARED]
-    rungs["quotable"] = mark_quotable(_differ(rungs, of_base, bands), rungs["steady"], rungs["base_steady"])
-    before = rungs.groupby(CASE, sort=False)[COMPARED].shift()
-    rungs["gain"] = before["ns"] / rungs["ns"]
-    of_host = (before["host_ratio"] / rungs["host_ratio"]).fillna(1.0)
+    turns = compare_with_base(rungs["run_id"], rungs["base_run_id"], rounds)
+    differ = _differ(rungs, of_base, bands).mask(turns["times_as_fast"].notna(), turns["differs"])
+    rungs["quotable"] = mark_quotable(differ, rungs["steady"], rungs["base_steady"], turns=turns)
+    before = rungs.groupby(CASE, sort=False)[["run_id", *COMPARED]].shift()
+    turns = compare_with_base(rungs["run_id"], before.pop("run_id"), rounds)
+    is_turned = turns["times_as_fast"].notna()
+    rungs["gain"] = prefer_turns(turns, rungs["ns"], before["ns"]) / rungs["ns"]
+    of_host = (before["host_ratio"] / rungs["host_ratio"]).fillna(1.0).mask(is_turned, 1.0)
     rungs["slower_host"] = 1 / of_host
-    rungs["at_least"], rungs["at_most"] = rungs["gain"] / of_host.clip(lower=1), rungs["gain"] / of_host.clip(upper=1)
+    rungs["at_least"] = turns["low"].fillna(rungs["gain"] / of_host.clip(lower=1))
+    rungs["at_most"] = turns["high"].fillna(rungs["gain"] / of_host.clip(upper=1))
     of_changes = (rungs["at_least"] > 1) | (rungs["at_most"] < 1)
-    rungs["differs"] = _differ(rungs, before, bands) & of_changes
+    rungs["differs"] = (_differ(rungs, before, bands) & of_changes).mask(is_turned, turns["differs"])
     return LadderData(rungs=rungs, alone=alone)
 
 
@@ -195,14 +202,14 @@ def _is_plain(measured: pd.DataFrame) -> pd.Series:
     return (measured[[*PLAIN]].astype(str) == pd.Series(PLAIN)).all(axis=1)
 
 
-def _list_compiled_alone(rec: Any, bands: Bands | None, losses: Any) -> pd.DataFrame:
+def _list_compiled_alone(rec: Any, bands: Bands | None, losses: Any, rounds: pd.DataFrame) -> pd.DataFrame:
     """The rows of `Frames.alone` whose change is compile: each against the same step without it in `rec`. Both were
     profiled, so it is known how long the GPU waits in them, as a band needs it."""
     measured = trained_losses.join_losses(_measure_steps([rec]), losses)
     waits = differences.times_of_steps(rec.steps, rec.kernels, rec.memops).set_index("run_id")["parts"]
     measured["parts"] = measured["run_id"].map(waits).fillna(measured["parts"])
     base = _select_settings(measured, {BASE: RUNGS[BASE]}, "change").set_index(CASE)
-    rows = _join_base(_select_settings(measured, COMPILED_ALONE, "change"), base)
+    rows = _join_base(_select_settings(measured, COMPILED_ALONE, "change"), base, rounds)
     first = rows[CASE].merge(base[COMPARED], left_on=CASE, right_index=True, how="left")[COMPARED]
     return add_interval(rows, first, bands, pd.Series(1.0, rows.index))
 
@@ -278,10 +285,14 @@ def _sort_single_changes(alone: pd.DataFrame) -> pd.DataFrame:
     return _sort_by_case(rows, rows["change"].map([*SINGLE].index))
 
 
-def _join_base(rows: pd.DataFrame, base: pd.DataFrame) -> pd.DataFrame:
-    """The rows of cases that have a base, with its time, memory and energy, and how many times as fast they are."""
-    beside = base[["ns", "peak_bytes", "joules", "host_limited", "steady"]].add_prefix("base_")
+def _join_base(rows: pd.DataFrame, base: pd.DataFrame, rounds: pd.DataFrame) -> pd.DataFrame:
+    """The rows of cases that have a base, with its time, memory and energy, and how many times as fast they are: within
+    rounds, with the interval low to high, if both took turns."""
+    beside = base[["run_id", "ns", "peak_bytes", "joules", "host_limited", "steady"]].add_prefix("base_")
     table = rows.merge(beside, left_on=CASE, right_index=True).reset_index(drop=True)
+    turns = compare_with_base(table["run_id"], table["base_run_id"], rounds)
+    table[["low", "high"]] = turns[["low", "high"]]
+    table["base_ns"] = prefer_turns(turns, table["ns"], table["base_ns"])
     table["speedup"] = table["base_ns"] / table["ns"]
     table["less_memory"] = table["base_peak_bytes"] / table["peak_bytes"]
     table["less_energy"] = table["base_joules"] / table["joules"]

@@ -48,13 +48,15 @@ def draw_falls(shown: pd.DataFrame) -> Chart:
 
 def add_interval(rows: pd.DataFrame, first: pd.DataFrame, bands: Bands | None, of_host: pd.Series) -> pd.DataFrame:
     """Add least and most, the interval of the speed-up over `first`, and gains. of_host: how many times as fast the
-    step may be because of its host. Without bands the interval is between the ranges of steps."""
+    step may be because of its host. Without bands the interval is between the ranges of steps. Rows that took turns
+    with their base have the interval, low to high."""
     both = rows[COMPARED].add_prefix("now_").join(first.add_prefix("other_")).astype(float)
     half = differences.half_band_ns(both, "now", "other", bands.wall if bands else None)
     least = (both["other_ns"] / (both["now_ns"] + half)).fillna(both["other_min_ns"] / both["now_max_ns"])
     shortest = (both["now_ns"] - half).where(lambda ns: ~(ns <= 0), 0.0)
     most = (both["other_ns"] / shortest).fillna(both["other_max_ns"] / both["now_min_ns"])
-    least, most = least / of_host.clip(lower=1), most / of_host.clip(upper=1)
+    least = rows["low"].fillna(least / of_host.clip(lower=1))
+    most = rows["high"].fillna(most / of_host.clip(upper=1))
     return rows.assign(least=least, most=most, gains=least > 1)
 
 

@@ -9,7 +9,8 @@ import pandas as pd
 
 from profiler_job.analysis.metrics import differences, kernel_time, per_rank, run_grid, timing, waiting
 from profiler_job.analysis.metrics.differences import Bands
-from profiler_job.analysis.metrics.steady import find_steady_runs, mark_quotable
+from profiler_job.analysis.metrics.steady import find_steady_runs, mark_quotable, prefer_turns
+from profiler_job.analysis.metrics.turns import compare_with_base, list_rounds
 from profiler_job.analysis.pages.case_columns import band_column, case_headings, spread_column
 from profiler_job.analysis.pages.extreme_rows import (
     count_all,
@@ -68,7 +69,8 @@ def answer(given: Inputs) -> Answer:
     counts them; their rate is over GPU busy and compared with the measured rate of a device copy. Extra memory is how
     far the phase raises the allocator's peak above what it held when the phase began.
     """
-    frames = _frames(given.runs, given.steps, given.kernels, given.memops, given.memory, given.calibration, given.bands)
+    tables = (given.runs, given.steps, given.processes, given.kernels, given.memops, given.memory)
+    frames = _frames(*tables, given.calibration, given.bands)
     return assemble(_facts(given.calibration, given.bands), _claims(frames), _tables(frames), _charts(frames))
 
 
@@ -76,7 +78,7 @@ QUESTION = Question(
     letter="l",
     slug="optimizer-cost",
     title="What does AdamW cost, and does fusing it help?",
-    needs=("runs", "steps", "kernels", "memops", "memory", "calibration", "bands"),
+    needs=("runs", "steps", "processes", "kernels", "memops", "memory", "calibration", "bands"),
     answer=answer,
     section=Section.CHANGE,
     place=4,
@@ -109,6 +111,7 @@ class OptimizerCostData:
 def _frames(
     runs: pd.DataFrame,
     steps: pd.DataFrame,
+    processes: pd.DataFrame,
     kernels: pd.DataFrame,
     memops: pd.DataFrame,
     memory: pd.DataFrame,
@@ -137,16 +140,19 @@ def _frames(
     cases["time_parts"] = (cases["time_ns"] * (1 - cases["busy_share"])).clip(lower=0)
     cases["step_parts"] = (cases["step_ns"] * (1 - cases["step_busy_share"])).clip(lower=0)
     cases["steady"] = cases["run_id"].isin(find_steady_runs(steps))
-    cases = _join_base(cases, bands)
+    cases = _join_base(cases, bands, list_rounds(steps, processes))
     return OptimizerCostData(cases=cases, operations=_operations(kernels, cases[known]))
 
 
-def _join_base(cases: pd.DataFrame, bands: Bands | None) -> pd.DataFrame:
-    """`cases` with the values of reference AdamW next to them, and what each saves against it."""
+def _join_base(cases: pd.DataFrame, bands: Bands | None, rounds: pd.DataFrame) -> pd.DataFrame:
+    """`cases` with the values of reference AdamW next to them, and what each saves against it: of the step within
+    rounds if both took turns."""
     ends = ("ns", "min_ns", "max_ns", "parts")
     times = [f"{clock}_{end}" for clock in CLOCKS for end in ends]
     others = ["launches", "moved_bytes", "steady"]
-    table = run_grid.join_base(cases, "optimizer", BASE, [*times, *others])
+    table = run_grid.join_base(cases, "optimizer", BASE, ["run_id", *times, *others])
+    turns = compare_with_base(table["run_id"], table[f"run_id_{BASE}"], rounds)
+    table[f"step_ns_{BASE}"] = prefer_turns(turns, table["step_ns"], table[f"step_ns_{BASE}"])
     for clock in CLOCKS:
         speedup = table[f"{clock}_ns_{BASE}"] / table[f"{clock}_ns"]
         table[f"{clock}_speedup"] = speedup.where(table["optimizer"] != BASE)
@@ -155,6 +161,9 @@ def _join_base(cases: pd.DataFrame, bands: Bands | None) -> pd.DataFrame:
         half_band = differences.half_band_ns(renamed, clock, "base", band)
         table[f"{clock}_band_ns"] = half_band.where(table["optimizer"] != BASE)
         table[f"{clock}_apart"] = differences.differ(renamed, clock, "base", band)
+    table["step_apart"] = table["step_apart"].mask(turns["times_as_fast"].notna(), turns["differs"])
+    known = pd.Series(True, table.index)
+    table["quotable"] = mark_quotable(known, table["steady"], table[f"steady_{BASE}"], turns=turns)
     table["fewer_bytes"] = table[f"moved_bytes_{BASE}"] / table["moved_bytes"]
     table["fewer_launches"] = table[f"launches_{BASE}"] / table["launches"]
     return table
@@ -200,7 +209,7 @@ def _claim_fused(frames: OptimizerCostData) -> list[Claim]:
             facts=lambda rows: {"num_faster": is_faster(rows).sum()},
         ),
         _gain("timer", "time", fused),
-        _gain("step", "step", fused[mark_quotable(fused["steady"], fused[f"steady_{BASE}"])]),
+        _gain("step", "step", fused[fused["quotable"]]),
         Claim(
             "share",
             run_grid.only(frames.measured, "kernel_ns", "step_busy_ns", "kernel_share"),

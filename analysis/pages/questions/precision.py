@@ -19,7 +19,8 @@ from profiler_job.analysis.metrics.precisions import (
     SLOWER,
     UNCHANGED,
 )
-from profiler_job.analysis.metrics.steady import find_steady_runs, mark_quotable
+from profiler_job.analysis.metrics.steady import find_steady_runs, mark_quotable, prefer_turns
+from profiler_job.analysis.metrics.turns import compare_with_base, list_rounds
 from profiler_job.analysis.pages.case_columns import band_column, case_headings, spread_column
 from profiler_job.analysis.pages.extreme_rows import (
     count_all,
@@ -57,9 +58,8 @@ def answer(given: Inputs) -> Answer:
     machine's measured peak for the precision and over the data sheet's. Casts are copy kernels whose name says that
     they convert. The difference of logits is relative to FP32's logits at the same weights, root mean square.
     """
-    frames = _frames(
-        given.runs, given.steps, given.kernels, given.memops, given.figures, given.calibration, given.bands
-    )
+    tables = (given.runs, given.steps, given.processes, given.kernels, given.memops, given.figures)
+    frames = _frames(*tables, given.calibration, given.bands)
     return assemble(_facts(given.calibration, given.bands), _claims(frames), _tables(frames), _charts(frames))
 
 
@@ -67,7 +67,7 @@ QUESTION = Question(
     letter="j",
     slug="precision",
     title="What does lower precision make faster?",
-    needs=("runs", "steps", "kernels", "memops", "figures", "calibration", "bands"),
+    needs=("runs", "steps", "processes", "kernels", "memops", "figures", "calibration", "bands"),
     answer=answer,
     section=Section.CHANGE,
     place=2,
@@ -111,6 +111,7 @@ class PrecisionData:
 def _frames(
     runs: pd.DataFrame,
     steps: pd.DataFrame,
+    processes: pd.DataFrame,
     kernels: pd.DataFrame,
     memops: pd.DataFrame,
     figures: pd.DataFrame,
@@ -130,7 +131,8 @@ def _frames(
     waits = waiting.launch_waits(steps, kernels, memops, bands.wall if bands else None)
     waits = waits[waits["phase"] == ranges.STEP][["run_id", "launch_wait", "waits"]]
     cases = _add_parts(cases, kernels).merge(waits, how="left", on="run_id")
-    cases = _join_fp32(cases.assign(steady=cases["run_id"].isin(find_steady_runs(steps))), bands)
+    cases = cases.assign(steady=cases["run_id"].isin(find_steady_runs(steps)))
+    cases = _join_fp32(cases, bands, list_rounds(steps, processes))
     families = precisions.families_of(totals, kernels, grid)
     ok = _select_measured(cases)
     shares = kernel_time.sum_by_family(totals[totals["run_id"].isin(ok["run_id"])], ["run_id"])
@@ -149,12 +151,14 @@ def _add_parts(cases: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
     return cases.assign(busy_share=share, step_parts=(cases["step_ns"] * (1 - share)).clip(lower=0))
 
 
-def _join_fp32(cases: pd.DataFrame, bands: Bands | None) -> pd.DataFrame:
-    """`cases` with FP32's values next to them, and speed-ups over FP32."""
+def _join_fp32(cases: pd.DataFrame, bands: Bands | None, rounds: pd.DataFrame) -> pd.DataFrame:
+    """`cases` with FP32's values next to them, and speed-ups over FP32: of the step within rounds if it took turns."""
     times = [f"{name}_ns" for name in TIMED]
     spread = ["step_min_ns", "step_max_ns", "step_parts", "steady"]
     others = ["launch_wait", "casts", "launches", "copied_bytes", "peak_memory_bytes"]
-    table = run_grid.join_base(cases, "precision", BASE, [*times, *others, *spread])
+    table = run_grid.join_base(cases, "precision", BASE, ["run_id", *times, *others, *spread])
+    turns = compare_with_base(table["run_id"], table["run_id_fp32"], rounds)
+    table["step_ns_fp32"] = prefer_turns(turns, table["step_ns"], table["step_ns_fp32"])
     for name in TIMED:
         table[f"{name}_speedup"] = (table[f"{name}_ns_fp32"] / table[f"{name}_ns"]).where(table["precision"] != BASE)
     table["optimizer_busy_share"] = table[f"{OPTIMIZER_BUSY}_ns"] / table["busy_ns"]
@@ -167,8 +171,9 @@ def _join_fp32(cases: pd.DataFrame, bands: Bands | None) -> pd.DataFrame:
     renamed = table.rename(columns={f"step_{end}_fp32": f"base_{end}" for end in ends})
     half_band = differences.half_band_ns(renamed, "step", "base", bands.wall if bands else None)
     table["step_band_ns"] = half_band.where(table["precision"] != BASE)
-    table["step_apart"] = differences.differ(renamed, "step", "base", bands.wall if bands else None)
-    table["quotable"] = mark_quotable(table["step_apart"], table["steady"], table["steady_fp32"])
+    differ = differences.differ(renamed, "step", "base", bands.wall if bands else None)
+    table["step_apart"] = differ.mask(turns["times_as_fast"].notna(), turns["differs"])
+    table["quotable"] = mark_quotable(table["step_apart"], table["steady"], table["steady_fp32"], turns=turns)
     return table
 
 

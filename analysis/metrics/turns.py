@@ -1,0 +1,78 @@
+"""Runs that took turns in one process: ratios of their steps, within rounds, and the process that was fastest.
+
+A ratio within rounds leaves out what changes from minute to minute, so it counts as measured however far processes
+differ (`steady`). It has one definition, `paired_ratio.compare_rounds`, which `tune` uses, too.
+"""
+
+from collections.abc import Collection
+
+import pandas as pd
+
+from profiler_job.analysis.metrics.per_rank import take_largest_rank
+from profiler_job.jobs.contract.paired_ratio import FEWEST_PAIRS, compare_rounds, is_different
+from profiler_job.jobs.contract.ranges import STEP
+from profiler_job.jobs.contract.tuning import TuneRatio
+
+_TURN = ["group", "round"]
+
+
+def list_rounds(steps: pd.DataFrame, processes: pd.DataFrame) -> pd.DataFrame:
+    """List the turns of all runs: run_id, group, round, wall_ns (the median of the turn's steps)."""
+    if not _has_turns(steps):
+        return pd.DataFrame(columns=["run_id", *_TURN, "wall_ns"])
+    rows = _select_timed(steps)
+    groups = processes[["run_id", "process", "group"]].drop_duplicates().astype({"run_id": str, "group": str})
+    rows = rows[rows["round"] >= 0].merge(groups, on=["run_id", "process"])
+    return rows.groupby(["run_id", *_TURN], sort=False)["wall_ns"].median().reset_index()
+
+
+def compare_turns(
+    base: pd.DataFrame, other: pd.DataFrame, base_ids: Collection[str], other_ids: Collection[str]
+) -> TuneRatio | None:
+    """Compare the steps of runs by the rounds in which both took their turn: how many times as fast `other` is as
+    `base`, runs that repeat each other taken together. None if they shared fewer rounds than an interval needs. Tables:
+    as `list_rounds` makes them."""
+    if not len(base) or not len(other):
+        return None
+    sides = [
+        rounds[rounds["run_id"].isin(run_ids)].groupby(_TURN, sort=True)["wall_ns"].median()
+        for rounds, run_ids in ((base, base_ids), (other, other_ids))
+    ]
+    both = pd.concat(sides, axis=1, join="inner").to_numpy(float)
+    return compare_rounds(both[:, 0].tolist(), both[:, 1].tolist()) if len(both) >= FEWEST_PAIRS else None
+
+
+def compare_with_base(run_ids: pd.Series, base_ids: pd.Series, rounds: pd.DataFrame) -> pd.DataFrame:
+    """Compare each run with its base by the rounds in which both took their turn, row by row: times_as_fast with its
+    interval low and high (NaN where they shared none), differs (whether the interval excludes 1). base_ids: NaN where
+    there is no base."""
+    ratios = [compare_turns(rounds, rounds, [base], [run]) for run, base in zip(run_ids, base_ids, strict=True)]
+    names = ("times_as_fast", "low", "high")
+    columns = {name: [getattr(ratio, name) if ratio else float("nan") for ratio in ratios] for name in names}
+    columns |= {"differs": [bool(ratio and is_different(ratio)) for ratio in ratios]}
+    return pd.DataFrame(columns, index=run_ids.index)
+
+
+def select_fastest_processes(steps: pd.DataFrame) -> pd.DataFrame:
+    """Return the steps without the unprofiled ones of all but the fastest process of each run that took turns: what
+    made the other processes slower is not the run. Other runs keep all their processes."""
+    if not _has_turns(steps):
+        return steps
+    rows = _select_timed(steps)
+    turned = rows.loc[rows["round"] >= 0, "run_id"].unique()
+    medians = rows[rows["run_id"].isin(turned)].groupby(["run_id", "process"])["wall_ns"].median()
+    slower = medians.index.difference(pd.MultiIndex.from_tuples(medians.groupby(level="run_id").idxmin()))
+    is_timed = steps["collector"].astype(str) == "timer"
+    of_process = pd.MultiIndex.from_arrays([steps["run_id"].astype(str), steps["process"]])
+    return steps[~(is_timed & of_process.isin(slower))]
+
+
+def _has_turns(steps: pd.DataFrame) -> bool:
+    return "round" in steps and bool((steps["round"] >= 0).any())
+
+
+def _select_timed(steps: pd.DataFrame) -> pd.DataFrame:
+    """Select the unprofiled steps, of the slowest rank."""
+    is_timed = (steps["collector"].astype(str) == "timer") & (steps["phase"].astype(str) == STEP)
+    columns = ["run_id", "rank", "process", "step", "round", "wall_ns"]
+    return take_largest_rank(steps.loc[is_timed, columns].astype({"run_id": str}), ["wall_ns"])
