@@ -136,3 +136,17 @@ def test_nodes_are_called_in_the_order_of_compiled_autograd(num_roots):
         torch.autograd.backward(roots)
     assert not backward.error and find_paths(backward.calls[0], {tuple(ordered): ordered}) == ["", *ordered]
     assert sum(map(bool, backward.calls[0])) > len(ordered) // 2
+
+
+@pytest.mark.long
+def test_what_pytorch_does_not_have_is_named(monkeypatch):
+    from torch._dynamo import compiled_autograd, utils
+
+    monkeypatch.delattr(utils, "GmWrapper")
+    backward = CompiledBackward(lambda: None)
+    instance = compiled_autograd.AutogradCompilerInstance
+    monkeypatch.setattr(instance, "__init__", instance.__init__)  # restored after the test
+    backward.begin()
+    assert backward.error.startswith("ImportError") and "GmWrapper" in backward.error
+    compiled = instance(lambda graph: graph).compiler_fn
+    assert compiled(torch.fx.symbolic_trace(nn.ReLU()))(torch.ones(1)) == 1, "its graphs are compiled all the same"
