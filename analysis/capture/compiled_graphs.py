@@ -9,6 +9,7 @@ order differ, nothing of that graph is linked, and the kernel stays with the com
 import re
 from collections import Counter
 from collections.abc import Container, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -189,21 +190,25 @@ def _share_out(calls: Sequence[Launch], kernels: Sequence[str]) -> list[Launch] 
 
 def _share_out_rest(calls: Sequence[Launch], kernels: Sequence[str]) -> list[Launch] | None:
     """Return the call of each kernel, as `_share_out` does. A matmul is one kernel of that family, and parts of it; a
-    sum is one reduction; attention is one or more kernels, and what else is launched before it."""
+    sum is one reduction; attention is one or more kernels, and what else is launched before it. One other call between
+    two of these is what is launched between them."""
     kinds = [_find_kind(call.kernel) for call in calls]
     families = [_find_family(kernel) for kernel in kernels]
     if len(calls) == len(kernels) and all(kind in ("", family) for kind, family in zip(kinds, families)):
         return list(calls)
     if kernels and len({call.modules for call in calls}) == 1:
         return [calls[0]] * len(kernels)
+    if any(kind == "" and after in ("", _SUM) for kind, after in pairwise(kinds)):
+        return None  # where the one ends and the other begins is not known
     at, before, owners = -1, "", list[Launch]()
     for family in families:
-        following = kinds[at + 1] if at + 1 < len(calls) else ""
-        begins = family in (_GEMM, following) if family else False
-        if begins and not (family == before == _ATTENTION):
-            at += 1
-            if following != family:
-                return None
+        following = kinds[at + 1] if at + 1 < len(calls) else None
+        is_known = family in (_GEMM, following) if family else False
+        begins = is_known and not (family == before == _ATTENTION)
+        if begins and following != family:
+            return None
+        at += begins or (following == "" and family != "")
+        following = kinds[at + 1] if at + 1 < len(calls) else None
         is_before = following == _ATTENTION and not begins and family and before != _ATTENTION
         owners.append(calls[at + 1 if is_before else max(at, 0)])
         before = family

@@ -453,8 +453,8 @@ class Follower:
             self.losses.note(tensors)
         roots = tensors if isinstance(tensors, tuple | list) else [tensors]
         # Labels are made before the phase begins: they take the CPU milliseconds.
-        labels = self.ranges.labelling(roots) if self.follows_modules else nullcontext()
-        with labels, self.phase("backward"):
+        labels = self.ranges.labelling(roots) if self.follows_modules else nullcontext(nullcontext())
+        with labels as of_pass, self.phase("backward"), of_pass:
             self.in_backward += 1
             try:
                 returned = called(tensors, *args, **options)

@@ -181,9 +181,9 @@ class ModuleRanges:
     # ------------------------------------------------------------------------------------------------ backward
 
     @contextmanager
-    def labelling(self, roots: Iterable[Any]) -> Iterator[None]:
+    def labelling(self, roots: Iterable[Any]) -> Iterator[AbstractContextManager[Any]]:
         """Have the backward pass from `roots` (tensors) open the range of each node's module, while the context is
-        open."""
+        open. It gives the context of the pass, which has one range if it is compiled as a whole."""
         handles = []
         is_whole = is_compiling_backward()
         if is_whole:  # it would make hooks a part of the graph, and compile again in each step
@@ -193,8 +193,8 @@ class ModuleRanges:
             handles.append(node.register_hook(self._close_node))
         self._in_backward += 1
         try:
-            with follow_units(self._call_of_unit), self._opened_if(is_whole, f"{BACKWARD}{COMPILED_AUTOGRAD}"):
-                yield
+            with follow_units(self._call_of_unit):
+                yield self._opened_if(is_whole, f"{BACKWARD}{COMPILED_AUTOGRAD}")
         finally:
             self._in_backward -= 1
             for handle in handles:

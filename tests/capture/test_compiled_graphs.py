@@ -50,6 +50,26 @@ def test_attention_has_several_kernels():
     assert linked == [QKV.modules[0], PROJ.modules[0], *["blocks.0/attn"] * 3]
 
 
+COUNT = "void at::native::elementwise_kernel<CountFunctor>(int)"
+SCATTER = "void indexing_backward_kernel<float, 4>(args)"
+SUM_KERNEL = "void at::native::reduce_kernel<512, 1, ReduceOp<float>>(args)"
+INDEX_PUT = Launch("aten.index_put_", ("tokens",))
+
+
+@pytest.mark.parametrize("before", [[], [QKV]])
+def test_a_call_of_several_kernels_has_those_between_two_matmuls(before):
+    """As `index_put_` of deterministic algorithms, which counts and sorts first."""
+    kernels = [*[GEMM, SPLIT_K] * len(before), COUNT, SUM_KERNEL, SCATTER, GEMM_2, SPLIT_K]
+    linked = link([NORM.kernel, *kernels, JOINED.kernel], NORM, *before, INDEX_PUT, PROJ, JOINED)[1:-1]
+    assert linked == [QKV.modules[0]] * 2 * len(before) + ["tokens"] * 3 + [PROJ.modules[0]] * 2
+
+
+@pytest.mark.parametrize("after", [Launch("aten.sum", ("head",)), Launch("aten.cumsum", ("head",))])
+def test_where_a_call_of_several_kernels_ends_must_be_certain(after):
+    kernels = [COUNT, SUM_KERNEL, SCATTER, SUM_KERNEL]
+    assert not link([NORM.kernel, *kernels, JOINED.kernel], NORM, INDEX_PUT, after, JOINED)
+
+
 @pytest.mark.parametrize(
     "kernels",
     [
@@ -177,18 +197,19 @@ def test_graphs_are_read_from_ranges():
 
 
 DATA = Path(__file__).parents[1] / "data"
-FIRST, SECOND, THIRD = (
+FIRST, SECOND, THIRD, FOURTH = (
     json.loads(gzip.decompress((DATA / f"compiled_{name}h200.json.gz").read_bytes()))
-    for name in ("", "scripts_", "turns_")
+    for name in ("", "scripts_", "turns_", "autograd_")
 )
-RECORDED = {f"first {name}": recorded for name, recorded in FIRST.items()} | SECOND | THIRD
+RECORDED = {f"first {name}": recorded for name, recorded in FIRST.items()} | SECOND | THIRD | FOURTH
 """The last followed step of compiled scripts on an H200 (torch 2.11, BF16), four layers each. First: a GPT compiled as
 a whole (sdpa), block by block, and with CUDA graphs, and Hugging Face's GPT-2. Then: nanochat's GPT, HF Llama and GPT-2
 (default, reduce-overhead, block by block), training steps of a sweep, and GPTs of three layers: with graph breaks in
 each block, of dynamic shapes, with flex attention, and with a Triton kernel of its own. Then: a GPT with deterministic
 algorithms, llm.c's GPT-2 of twelve layers, a GPT of twelve layers and a Llama of eight, both under nsys and under
-torch.profiler, and of dynamic shapes a measured step that ran another graph in backward than the followed ones. Kernels
-are name, module, phase and ns."""
+torch.profiler, and of dynamic shapes a measured step that ran another graph in backward than the followed ones. Then
+with compiled autograd: a GPT, one with deterministic algorithms, and Hugging Face's GPT-2. Kernels are name, module,
+phase and ns."""
 OF_GPT2 = (["c_attn", "c_proj", "c_fc"], 16, "lm_head")
 OF_LLAMA = ([f"{name}_proj" for name in ("q", "k", "v", "o", "gate", "up", "down")], 28, "lm_head")
 LINEAR = {
@@ -228,7 +249,7 @@ def test_the_kernels_of_recorded_compiled_regions_have_modules_inside(name):
     rows, modules = link_recorded(name)
     compiled = rows["module"].str.contains("compiled")
     inside = compiled & ~modules.str.contains("compiled")
-    for phase in ("forward", "backward"):
+    for phase in ("forward", "backward")[name in FOURTH :]:  # these compile a function that calls the model
         of_phase = rows["phase"] == phase
         assert rows["ns"][inside & of_phase].sum() >= 0.97 * rows["ns"][compiled & of_phase].sum() > 0
     assert rows["ns"][compiled].groupby(modules).sum().sum() == rows["ns"][compiled].sum()
@@ -249,6 +270,12 @@ def test_each_linear_module_of_a_compiled_model_has_the_matmuls_of_its_architect
     inside = counts[[module.rpartition("/")[2] in linear for module in counts.index]]
     assert len(inside) == num_modules and set(inside) == {num}
     assert counts[[module.rpartition("/")[2] == last for module in counts.index]].tolist() == [num]
+
+
+@pytest.mark.parametrize("name", FOURTH)
+def test_each_linear_module_has_its_matmuls_in_a_backward_pass_of_compiled_autograd(name):
+    counts = count_matmuls(name, "backward")
+    assert len(counts) == 17 and set(counts) == {2} and not counts.index.str.contains("compiled").any()
 
 
 @pytest.mark.parametrize(("phase", "num"), [("forward", 1), ("backward", 2)])

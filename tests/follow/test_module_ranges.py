@@ -59,7 +59,7 @@ def train(ranges: ModuleRanges, model: nn.Module) -> torch.Tensor:
     with ranges.outermost("forward", ""):
         output = model(x)
     loss = output.square().mean()
-    with ranges.outermost("backward"), ranges.labelling([loss]):
+    with ranges.labelling([loss]) as of_pass, ranges.outermost("backward"), of_pass:
         loss.backward()
     return loss
 
@@ -192,6 +192,17 @@ def test_following_changes_neither_the_loss_nor_the_gradients(ranges):
     loss = model(torch.randn(2, 4, requires_grad=True)).square().mean()
     loss.backward()
     assert all(torch.equal(one, other) for one, other in zip(followed, results(), strict=True))
+
+
+def test_a_pass_that_is_compiled_as_a_whole_is_one_range_inside_its_phase(log, ranges, monkeypatch):
+    monkeypatch.setattr(module_ranges, "is_compiling_backward", lambda: True)
+    with ranges.outermost("forward", ""):
+        loss = Model()(torch.randn(2, 4)).square().mean()
+    log.ranges.clear()
+    with ranges.labelling([loss]) as of_pass, ranges.outermost("backward"), of_pass:
+        loss.backward()
+    phase = log.names()[0]
+    assert log.names() == [phase, f"{phase}/{module_ranges.BACKWARD}{module_ranges.COMPILED_AUTOGRAD}"]
 
 
 def test_hooks_are_gone_after_backward(log, ranges):
