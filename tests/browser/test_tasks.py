@@ -24,7 +24,7 @@ MOST_CLICKS = 2
 MOST_SECONDS, CLICK_S, WORDS_PER_MINUTE = 30, 3, 240
 LOOKED_UP = 20
 """Words that a reader reads who looks an answer up: in a figure, a table, a list of terms, or behind a button."""
-PROSE = "article :is(figure, table, form, pre, dl, .scroll, .states, .timeline) { display: none !important }"
+PROSE = "article :is(figure, table, form, pre, .entry, .scroll, .states, .timeline) { display: none !important }"
 NUM_TASKS = 40
 SMALL = "small-ctx128-fp32-naive-train_step"
 LARGE = "large-ctx512-bf16-sdpa-train_step-adamw_fused"
@@ -276,7 +276,7 @@ def say_mfu() -> list[str]:
 
 
 def say_band() -> list[str]:
-    return ["How far two recordings of the same time are apart"]
+    return ["By how much two recordings of the same time differ"]
 
 
 def say_machine() -> list[str]:
