@@ -17,9 +17,10 @@ from profiler_job.analysis.recording.scan import scan_public
 from profiler_job.analysis.render import links
 from profiler_job.jobs.contract.studies import LOSSES, NO_PLAIN_STEPS
 from tests.browser.serving import BASE_PATH, different_pages, pages_of
-from tests.page_words import MOST_TAGS, NUMBER, count_words, list_pages, measure_tags
+from tests.page_words import MOST_TAGS, NUMBER, count_words, list_pages, measure_tags, read_page
 from tests.shipped.recordings import MANIFESTS
 from tests.site_builder import ROOT, RUN_ID, cards_of, run_ids_shown
+from tests.test_words import MOST, find_idioms
 
 DESCRIPTIONS = (("name", "description"), ("property", "og:description"))
 LARGEST_PAGE = 300 * 1000
@@ -229,6 +230,8 @@ def test_each_page_reads_well_as_markdown(built):
     listed = list_pages(docs if docs.is_dir() else ROOT / "site")
     shares = {path: measure_tags(path.read_text(encoding="utf-8")) for path in listed}
     assert not {str(path): share for path, share in shares.items() if share > MOST_TAGS}
+    idioms = [words for path in listed for words in find_idioms(read_page(path))]
+    assert len(idioms) <= MOST, idioms
 
 
 def test_titles_tell_pages_apart(pages):

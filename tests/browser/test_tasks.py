@@ -124,7 +124,7 @@ def say_bounds() -> list[str]:
     matmuls = kernels[kernels["family"] == "gemm"].groupby("run_id")["duration_ns"].sum() / num_steps
     waits = timed("h200-fp32").reindex(busy.index) - busy
     num = int(((busy - matmuls > matmuls) & (busy - matmuls > waits)).sum())
-    return [f"Of {len(busy)} runs", f"and memory {num}"]
+    return [f"of {len(busy)} runs", f"and memory {num}"]
 
 
 def say_fused_attention() -> list[str]:

@@ -10,6 +10,7 @@ from profiler_job.analysis.pages.questions import QUESTIONS, STUDIES
 from profiler_job.analysis.render.svg_files import Entry, make_file
 from profiler_job.analysis.site.front_matter import split
 from tests.page_words import MOST_TAGS, NUMBER, count_words, list_pages, measure_tags, read_first_words, read_page
+from tests.test_words import MOST, find_idioms
 
 MOST_WORDS, MOST_NUMBERS = 150, 10
 SLUGS = [question.slug for question in (QUESTIONS | STUDIES).values()]
@@ -24,6 +25,11 @@ def report(site):
 def test_tags_are_at_most_a_tenth_of_each_page(report):
     shares = {path.name: measure_tags(path.read_text()) for path in list_pages(report.parent)}
     assert len(shares) > 50 and not {name: share for name, share in shares.items() if share > MOST_TAGS}
+
+
+def test_generated_pages_have_few_idioms(report):
+    found = [words for path in list_pages(report.parent) for words in find_idioms(read_page(path))]
+    assert len(found) <= MOST, found
 
 
 def test_a_plain_renderer_shows_the_lanes_of_a_timeline(report):
