@@ -36,7 +36,7 @@ unexport PYTHONDONTWRITEBYTECODE # images set it; here hundreds of processes wou
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-long test-all test-reading test-image test-chaos serve sweep studies ingest merge publish-data report site offline
-.PHONY: check-public test-faults notebook screenshots image pin-base-image sbom lock bench lint format clean
+.PHONY: check-public test-faults notebook screenshots pictures image pin-base-image sbom lock bench lint format clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -158,6 +158,9 @@ test-image: $(TO_DEVELOP) ## Build and run the image with a real container engin
 
 screenshots: $(TO_DEVELOP) ## Take the README's pictures of the report, light and dark
 	$(BIN)/python -m tests.browser.screenshots
+
+pictures: $(TO_DEVELOP) ## Take pictures of the site in build/html into build/pictures, to compare before and after a change
+	$(BIN)/python -m tests.browser.pictures build/html build/pictures
 
 test-chaos: $(TO_DEVELOP) ## Twenty kill -9 and five SIGTERM over a sweep on the CPU (minutes)
 	CHAOS=1 $(BIN)/python -m pytest --all -s tests/jobs/test_chaos.py

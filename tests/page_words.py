@@ -39,6 +39,8 @@ def read_verdict(page: str) -> str:
 LINK = re.compile(r"!?\[([^\]]*)\]\([^)\n]*\)")
 CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 FIGURE = re.compile(r"^(?:!\[|\||\*\*[^\n]* · \[CSV\]).*$", re.MULTILINE)
+TAG = re.compile(r"<[^>\n]+>")
+MOST_TAGS = 0.1
 NUMBER = re.compile(r"(?<![\w.])\d[\d.,]*(?![\w])")
 """A number, and no part of a name such as FP32 or 2.7B."""
 
@@ -47,6 +49,16 @@ def read_first_words(page: str) -> str:
     """Return the words of the Markdown of a page that are seen before the folded parts, without figures and code."""
     first = page.partition("\n---\n")[2].partition("\n## ")[0]
     return re.sub(r"[*#`]", "", LINK.sub(r"\1", FIGURE.sub("", CODE.sub("", first))))
+
+
+def list_pages(docs: Path) -> list[Path]:
+    """Return the generated pages below the folder of the docs."""
+    return [docs / "index.md", *sorted((docs / "report").rglob("*.md"))]
+
+
+def measure_tags(page: str) -> float:
+    """Return the part of the characters of the Markdown of a page that tags take."""
+    return sum(map(len, TAG.findall(page))) / len(page)
 
 
 def count_words(text: str) -> int:

@@ -71,13 +71,14 @@ def _format_line(entry: Mapping[str, Any]) -> str:
         labels += ", together"
     if "measured_in" in entry:
         now, then = entry["step_ns"], entry["step_ns"] - entry["gain_ns"]
-        times = f"{format_time(then)} instead of {format_time(now)}, {format_quantity('ratio', now / then)} as fast"
-        return f"{labels}: measured, {times}; do: {entry['do']}"
-    line = (
+        ratio = f"{format_quantity('ratio', now / then)} as fast" if entry["apart"] is None else _explain_apart(entry)
+        return f"{labels}: measured, {format_time(then)} instead of {format_time(now)}, {ratio}; do: {entry['do']}"
+    return (
         f"{labels}: could save up to {format_time(entry['ceiling_ns'])}; do: {entry['do']}; how sure: {entry['sure']}"
     )
-    return f"{line}; no ratio was measured by turns{_describe_apart(entry['apart'])}" if "apart" in entry else line
 
 
-def _describe_apart(apart: float) -> str:
-    return "" if math.isinf(apart) else f": the processes differ by {format_share(apart)}, as the CPU's speed does"
+def _explain_apart(entry: Mapping[str, Any]) -> str:
+    """Explain why an advice of `run_advice.rank_changes` that was measured has no ratio."""
+    is_single = math.isinf(entry["apart"])
+    return "in one process each" if is_single else f"in processes that differ by {format_share(entry['apart'])}"

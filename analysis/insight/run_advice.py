@@ -61,18 +61,13 @@ def advise(
 
 def rank_changes(advised: pd.DataFrame, measured: pd.DataFrame) -> list[dict[str, Any]]:
     """Rank what to change first: measured gains by their part of the step, then what is not measured and could save at
-    most a ceiling, then what is not advised. A measured ratio whose processes are too far apart (`metrics.steady`)
-    counts as not measured.
+    most a ceiling, then what is not advised.
 
     Each has changes (names), do, reason (empty where it is advised), step_ns (as it is) and gain_ns (None where it was
-    not measured). Where it was measured: measured_in, and the speed-up's range low to high. Where it was not:
-    ceiling_ns, time_ns and sure; and apart, how far the processes of what was measured are apart, if that is too far.
+    not measured). Where it was measured: measured_in, the speed-up's range low to high, and apart: how far the
+    processes are apart if they are too far for a ratio (`metrics.steady`), or else None. Where it was not: ceiling_ns,
+    time_ns and sure.
     """
-    far: dict[tuple[str, ...], float] = {}
-    if len(measured):
-        is_far = measured["apart"] > MOST_APART
-        far = dict(zip(measured.loc[is_far, "changes"], measured.loc[is_far, "apart"]))
-        measured = measured[~is_far]
     evident = {row["change"]: row for row in advised.to_dict("records")}
     gains, others = _list_measured(measured)
     known = set(measured["changes"]) if len(measured) else set()
@@ -82,9 +77,6 @@ def rank_changes(advised: pd.DataFrame, measured: pd.DataFrame) -> list[dict[str
             continue  # another choice for the same kernels, and the lesser
         if (name,) not in known:
             others.append(row | {"changes": (name,), "gain_ns": None, "step_ns": None})
-    for entry in others:
-        if entry["changes"] in far:
-            entry["apart"] = far[entry["changes"]]
     gains.sort(key=lambda gain: -gain["gain_ns"] / gain["step_ns"])
     return [*gains, *sorted(others, key=lambda row: (row["reason"] != "", not row.get("fits_limit", False)))]
 
@@ -100,6 +92,7 @@ def _list_measured(measured: pd.DataFrame) -> tuple[list[dict[str, Any]], list[d
             "low": row["low"],
             "high": row["high"],
             "measured_in": row["measured_in"],
+            "apart": row["apart"] if row["apart"] > MOST_APART else None,
         }
         if row["gains"]:
             gains.append(entry)

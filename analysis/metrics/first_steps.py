@@ -26,7 +26,7 @@ COMPONENTS = {
     "allocation": "allocation calls",
     "synchronisation": "waiting for the GPU",
     "rest": "other calls",
-    "outside": "no CUDA call: Python and libraries",
+    "outside": "Python and libraries, outside CUDA calls",
 }
 
 

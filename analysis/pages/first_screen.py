@@ -81,27 +81,26 @@ def choose_cards(first: Sequence[Mapping[str, Any]], step_ns: float | None) -> l
     for card in sorted(known, key=lambda card: [*CHANGES].index(card["changes"][0])):
         choice = CHANGES[card["changes"][0]].axis or card["changes"][0]
         other = chosen.get(choice)
-        if other is None or card["low"] > other["ratio"] or (other["is_bound"] and not card["is_bound"]):
+        is_known_better = other is not None and (other["kind"], card["kind"]) == (AT_MOST, MEASURED)
+        if other is None or is_known_better or card["low"] > other["ratio"]:
             chosen[choice] = card
     ranked = sorted(chosen.values(), key=lambda card: (card["kind"] == AT_MOST, not card["fits_limit"], -card["ratio"]))
     return ranked[:MOST_CARDS]
 
 
 def _describe_card(entry: Mapping[str, Any], step_ns: float | None) -> dict[str, Any]:
-    """One change or more: changes, actions, lines of code, kind (MEASURED or AT_MOST, which is_bound), ratio (None if
-    none is known), low and high; fits_limit; apart: how far processes of what was measured are apart, if too far;
-    after_ns and before_ns where it was measured; ceiling_ns, which it could save at most, otherwise."""
+    """One change or more: changes, actions, lines of code, kind (MEASURED or AT_MOST), before_ns, ratio (None if none
+    is known), low, high and fits_limit. Where it was measured: after_ns, and apart as in `rank_changes`. Otherwise
+    ceiling_ns, which it could save at most."""
     names = tuple(entry["changes"])
     modules = [load_change(name) for name in names]
-    card: dict[str, Any] = {"changes": names, "is_bound": False, "apart": entry.get("apart")}
-    card["fits_limit"] = entry.get("fits_limit", False)
-    card |= {"actions": [module.ACTION for module in modules], "lines": [module.LINE for module in modules]}
     now = entry["step_ns"] or step_ns
+    card: dict[str, Any] = {"changes": names, "fits_limit": entry.get("fits_limit", False), "before_ns": now}
+    card |= {"actions": [module.ACTION for module in modules], "lines": [module.LINE for module in modules]}
     if "measured_in" in entry:
         after_ns = now - entry["gain_ns"]
         card |= {"kind": MEASURED, "ratio": now / after_ns, "low": entry["low"], "high": entry["high"]}
-        return card | {"before_ns": now, "after_ns": after_ns}
+        return card | {"after_ns": after_ns, "apart": entry["apart"]}
     left_ns = (now or 0) - float(entry["ceiling_ns"])
     ratio = now / left_ns if now and left_ns > 0 else None
-    card |= {"kind": AT_MOST, "is_bound": True}
-    return card | {"ratio": ratio, "low": 1.0, "high": ratio, "ceiling_ns": float(entry["ceiling_ns"])}
+    return card | {"kind": AT_MOST, "ratio": ratio, "low": 1.0, "high": ratio, "ceiling_ns": float(entry["ceiling_ns"])}

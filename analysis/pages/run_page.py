@@ -481,15 +481,7 @@ def _axes(run: pd.Series, runs: pd.DataFrame) -> list[dict[str, Any]]:
         if len(same) > 1:
             stops = [{"label": _label(axis, row[axis]), "run_id": str(row["run_id"])} for _, row in same.iterrows()]
             here = [stop["run_id"] for stop in stops].index(str(run["run_id"]))
-            axes.append(
-                {
-                    "name": find_label(axis),
-                    "stops": stops,
-                    "here": here,
-                    "before": stops[here - 1] if here else None,
-                    "after": stops[here + 1] if here + 1 < len(stops) else None,
-                }
-            )
+            axes.append({"name": find_label(axis), "stops": stops, "here": here})
     return axes
 
 

@@ -1,14 +1,15 @@
 """Runs of a study that have no page of their own: a short section for each, with its numbers and their conditions."""
 
+import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
 import pandas as pd
 
 from profiler_job.analysis.metrics import run_grid, timing
-from profiler_job.analysis.pages.explore import Part, anchor_of
+from profiler_job.analysis.pages.explore import METRICS, Part, anchor_of
 from profiler_job.analysis.pages.titles import description_of, title_of
-from profiler_job.analysis.render.answer import Answer, assemble
+from profiler_job.analysis.render.answer import Answer, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.layout import SCRIPT
 from profiler_job.jobs.contract.plain import TRAINED_STEPS
@@ -20,6 +21,10 @@ MANY = 50
 """Runs from which on the runs of each model are folded, where there are several: a run takes 40 pixels."""
 LOSSES = {"loss_trained": "trained", "loss_trained_plain": "trained_plain"}
 """Figures of a run that compares losses, and what a section calls them."""
+LOSS_COLUMNS = (
+    Column("trained", "loss after training", "number"),
+    Column("trained_plain", "with nothing changed", "number", absent="n/a"),
+)
 
 
 def answer(part: Part, others: Collection[tuple[str, str]], is_of_losses: bool = False) -> Answer:
@@ -67,7 +72,19 @@ def answer(part: Part, others: Collection[tuple[str, str]], is_of_losses: bool =
         "is_in_explore": part.name not in NO_PLAIN_STEPS,
         "trained_steps": TRAINED_STEPS,
     }
-    return assemble(facts, [], [], [])
+    return assemble(facts, [], [_make_table(model, of_model, is_of_losses) for model, of_model in by_model.items()], [])
+
+
+def _make_table(model: str, runs: list[dict[str, Any]], is_of_losses: bool) -> Table:
+    """The numbers of the runs of a model, a row for each."""
+    measured, columns = ("losses", LOSS_COLUMNS) if is_of_losses else ("numbers", METRICS)
+    rows = [
+        {name: run[name] for name in ("run_id", "title", "what")}
+        | {column.key: run[measured].get(column.key, math.nan) for column in columns}
+        | {NOT_MEASURED: run["why"]}
+        for run in runs
+    ]
+    return Table(model, f"Runs of {model}", (Column("title", "run"), *columns), pd.DataFrame(rows))
 
 
 def _group_by_run(rows: pd.DataFrame) -> dict[str, Mapping[str, Any]]:

@@ -1,5 +1,6 @@
 """The first screen of a step in the Markdown of its page: pipe tables of its parts, its key numbers and what to do."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -47,24 +48,31 @@ def _tabulate_cards(cards: Sequence[Mapping[str, Any]]) -> Markup:
     rows = [
         [
             str(text.listing(card["actions"])),
-            str(format_gain(card)),
+            f"{format_gain(card)} ({explain_gain(card)})",
             ", ".join(f"`{line}`" for line in card["lines"]),
         ]
         for card in cards
     ]
-    return write_pipes(["do this next", "as fast", "code"], rows, [False, False, False])
+    return write_pipes(["do this next", "step", "code"], rows, [False, False, False])
 
 
 def format_gain(card: Mapping[str, Any]) -> Markup:
-    """`2.6× [2.0–3.8] measured`, `≤ 2.2× not tested`"""
-    ratio = text.rounded(card["ratio"], "ratio")
-    return Markup("{} {}").format(Markup("≤ {}").format(ratio) if card["is_bound"] else ratio, describe_gain(card))
+    """`115 → 44 ms` if it was measured, or else `saves ≤ 62 ms`."""
+    if card["kind"] == "measured":
+        before, after = (text.rounded(card[name], "ns") for name in ("before_ns", "after_ns"))
+        number, _, unit = before.rpartition(text.THIN)
+        return Markup("{} → {}").format(number if after.endswith(text.THIN + unit) else before, after)
+    return Markup("saves ≤ {}").format(text.rounded(card["ceiling_ns"], "ns"))
 
 
-def describe_gain(card: Mapping[str, Any]) -> Markup:
-    """`[2.0–3.8] measured`: the interval, unless both ends read the same, and how it is known."""
-    if card["is_bound"]:
-        return Markup("not measured by turns" if card["apart"] else "not tested")
+def explain_gain(card: Mapping[str, Any]) -> Markup:
+    """`2.6× [2.0–3.8]`, or why there is no ratio: `varies by 50%`. What was not measured: `of 115 ms, not
+    tested`."""
+    if card["kind"] != "measured":
+        return Markup("of {}, not tested").format(text.rounded(card["before_ns"], "ns"))
+    if card["apart"] is not None:
+        is_single = math.isinf(card["apart"])
+        return Markup("measured once" if is_single else f"varies by {text.percent(card['apart'], 0)}")
     low, high = (text.number_alone(card[end], "ratio") for end in ("low", "high"))
-    interval = Markup("[{}–{}] ").format(low, high) if low != high else Markup("")
-    return interval + text.inline(card["kind"])
+    interval = Markup(" [{}–{}]").format(low, high) if low != high else Markup("")
+    return Markup(text.rounded(card["ratio"], "ratio")) + interval

@@ -7,7 +7,7 @@ for each family, however many kernels there are.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -18,7 +18,9 @@ from markupsafe import Markup
 from profiler_job.analysis.render import text, timeline
 from profiler_job.jobs.contract import ranges
 
-PIXELS = 700
+PIXELS, HEIGHT = 700, 10
+LINE, DRAWN, GAP = 22, 24, 6
+"""Pixels of a file of lanes: of a line of text, of a lane, below it."""
 NUM_SERIES = 4
 """Colours of series that the theme has."""
 LAUNCH_COLOUR = {"launch": "chart-faint"}
@@ -26,22 +28,22 @@ _NUMBERED = re.compile(rf"^(?:.*?/)?(?:{ranges.BLOCK_PREFIX}\d+|[^/]*\.\d+)(?=/|
 """The path of a block: up to the first name with a number."""
 
 
+class Lane(NamedTuple):
+    """A drawing of PIXELS by HEIGHT, and what it is of, if there are several."""
+
+    label: str
+    svg: Markup
+
+
 class Strip(NamedTuple):
-    """`svg` of the time in which the kernels of `block` run in forward, `span_ns` long; the GPU idles for the part
+    """One lane of the time in which the kernels of `block` run in forward, `span_ns` long; the GPU idles for the part
     `idle` of it; `families` that can be seen."""
 
-    svg: Markup
+    lanes: list[Lane]
     block: str
     span_ns: int
     idle: float
     families: list[str]
-
-
-class Lane(NamedTuple):
-    """What a rank computes, or communicates, in a step."""
-
-    label: str
-    svg: Markup
 
 
 class Lanes(NamedTuple):
@@ -70,6 +72,18 @@ COMMUNICATION = "communication"
 """Key of a family: pictures know families by keys and labels alone."""
 
 
+def stack(lanes: Sequence[Lane]) -> str:
+    """Return one drawing of the lanes, below one another, each with its label above it."""
+    parts, y = [], 0
+    for label, svg in lanes:
+        if label:
+            y += LINE
+            parts.append(f'<text x="0" y="{y - 6}" fill="var(--chart-text)">{text.escape(label)}</text>')
+        parts.append(str(svg).replace("<svg ", f'<svg y="{y}" width="{PIXELS}" height="{DRAWN}" ', 1))
+        y += DRAWN + GAP
+    return f'<svg width="{PIXELS}" height="{y}">{"".join(parts)}</svg>'
+
+
 def draw_block(kernels: pd.DataFrame, memops: pd.DataFrame, labels: dict[str, str]) -> Strip | None:
     """Strip of the middle block of the forward pass in `kernels` and `memops` of one step, on the device that runs it;
     None where no module is numbered. labels: of families, by key."""
@@ -88,7 +102,7 @@ def draw_block(kernels: pd.DataFrame, memops: pd.DataFrame, labels: dict[str, st
     block = str(mine["block"].iloc[0])
     svg, families, filled = _drawn(inside, begin, end, f"Timeline of {block} in the forward pass", labels)
     idle = round(1 - float(filled.sum(axis=0).clip(max=1).mean()), 6)
-    return Strip(svg, block, end - begin, idle, families)
+    return Strip([Lane("", svg)], block, end - begin, idle, families)
 
 
 def draw_ranks(kernels: pd.DataFrame, memops: pd.DataFrame, labels: dict[str, str]) -> Lanes | None:
@@ -173,9 +187,9 @@ def _drawn(
         for name in families
     )
     svg = Markup(
-        '<svg class="strip" viewBox="0 0 {} 10" preserveAspectRatio="none" stroke-width="10" role="img"'
+        '<svg class="strip" viewBox="0 0 {} {}" preserveAspectRatio="none" stroke-width="{}" role="img"'
         ' aria-label="{}">{}</svg>'
-    ).format(PIXELS, text.escape(label), bars)
+    ).format(PIXELS, HEIGHT, HEIGHT, text.escape(label), bars)
     return svg, families, filled
 
 
@@ -207,4 +221,4 @@ def _choose_pixels(filled: np.ndarray) -> np.ndarray:
 def _runs(on: np.ndarray) -> str:
     """The runs of True as lines of a path."""
     steps = np.flatnonzero(np.diff(np.concatenate([[0], on.astype(int), [0]])))
-    return "".join(f"M{begin} 5h{end - begin}" for begin, end in steps.reshape(-1, 2).tolist())
+    return "".join(f"M{begin} {HEIGHT // 2}h{end - begin}" for begin, end in steps.reshape(-1, 2).tolist())

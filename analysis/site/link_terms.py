@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 GLOSSARY = Path(__file__).resolve().parents[1] / "pages" / "glossary.md"
-ENTRY = re.compile(r'<dt id="([^"]+)"><a [^>]*>([^<]+)</a></dt>\s*<dd>([^<]+)</dd>')
+ENTRY = re.compile(r"^- \*\*\[(?P<names>[^\]]+)\]\([^)]+\)\*\*: (?P<meaning>.+)$", re.MULTILINE)
 SKIPPED = re.compile(
     r"""^(?:\#{1,6}\ |\|)[^\n]*                              # a heading, a row of a table
-    | ^\*\*[^\n]*\[CSV\]\([^\n]*                                # the caption of a figure
+    | ^\*\*[^\n]*\[(?:CSV|SVG)\]\([^\n]*                        # the caption of a figure
+    | ^<!--\ \w+\ -->\n(?:[^\n]+\n)+                            # a block with a class
     | ^```.*?^```                                             # code
     | `[^`\n]+`
     | !?\[[^\]\n]*\]\([^)\n]*\)                               # a link of Markdown
@@ -44,12 +45,22 @@ class _Element(NamedTuple):
     is_markdown: bool
 
 
+def name_entry(names: str) -> str:
+    """Name the entry of a term in addresses: `DDP, FSDP` is `ddp-fsdp`."""
+    return re.sub("[^a-z0-9]+", "-", names.lower()).strip("-")
+
+
+def mark_entries(glossary: str) -> str:
+    """Return the Markdown of the glossary with the name of each entry as its id."""
+    return ENTRY.sub(lambda entry: f"{entry[0]}\n    {{: #{name_entry(entry['names'])} .entry }}", glossary)
+
+
 @cache
 def read_terms(path: Path = GLOSSARY) -> tuple[re.Pattern[str], Mapping[str, Term]]:
     """Return the pattern that finds a term in a text, and the terms by their names in lower case."""
     terms = {
-        name.lower(): Term(entry, html.unescape(meaning))
-        for entry, names, meaning in ENTRY.findall(path.read_text(encoding="utf-8"))
+        name.lower(): Term(name_entry(names), meaning)
+        for names, meaning in ENTRY.findall(path.read_text(encoding="utf-8"))
         for name in names.split(", ")
     }
     longest_first = sorted(terms, key=len, reverse=True)

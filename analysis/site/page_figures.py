@@ -9,10 +9,12 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from profiler_job.analysis.site.link_terms import GLOSSARY, mark_entries
+
 FOLDER = "report/figures"
 """Below the docs; the site does not publish it."""
 _BLOCK = re.compile(
-    r"^\*\*[^\n]*\*\* · \[CSV\]\((?P<csv>[^)\s]+)\)\n"
+    r"^\*\*[^\n]*\*\* · \[(?:CSV|SVG)\]\((?P<csv>[^)\s]+)\)\n"
     r"(?:\n*(?:\|[^\n]*|!\[[^\n]*|\*The CSV has [^\n]*|Nothing was measured\.)(?:\n|\Z))*",
     re.MULTILINE,
 )
@@ -25,6 +27,8 @@ _VERDICT = re.compile(r"^(# [^\n]*\n+)((?:>[^\n]*\n+)*)([^\n]+)\n", re.MULTILINE
 _BADGE = re.compile(r"^([^\n]* · \[how we measured\]\([^)\n]*\))$", re.MULTILINE)
 _NOTE = re.compile(r"^> (\*\*A mix:\*\*[^\n]*)$", re.MULTILINE)
 UNSEARCHED = "## Rows behind the findings"
+_CLASSED = re.compile(r"^<!-- (?P<name>\w+) -->\n(?P<block>(?:[^\n]+\n)+)", re.MULTILINE)
+"""A block with the name of its class above it, which a code host does not show."""
 _REPEATED = re.compile(r"^(- \*\*Noise band\*\*: [^\n]*|More on clocks and attribution: [^\n]*)$", re.MULTILINE)
 """What many pages repeat word for word: the search finds it in the glossary, and on `DEFINES_NOISE`."""
 DEFINES_NOISE = "report/second-recording.md"
@@ -46,6 +50,8 @@ def show_figures(markdown: str, docs: Path, page: str, is_question: bool) -> str
     file = docs / path_of_figures(page)
     figures = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     shown = place_figures(markdown, figures, is_question)
+    if page == f"report/{GLOSSARY.name}":
+        shown = mark_entries(shown)
     if page != DEFINES_NOISE:
         shown = _REPEATED.sub(r"\1\n{: data-search-exclude }", shown)
     return shown.replace(f"{UNSEARCHED}\n", f"{UNSEARCHED} {{ data-search-exclude }}\n")
@@ -68,9 +74,17 @@ def _mark_words(markdown: str, is_question: bool) -> str:
     markdown = _LINK.sub(_mark_link, markdown)
     if is_question:
         markdown = _VERDICT.sub(r'\1\2<div class="verdict" markdown="1">\n\n\3\n\n</div>\n', markdown, count=1)
+    markdown = _CLASSED.sub(_add_class, markdown)
     markdown = _NOTE.sub(r'<p class="note" data-search-exclude markdown="1">\1</p>', markdown)
     markdown = markdown.replace('<p class="conditions">', '<p class="conditions" data-search-exclude>')
     return _BADGE.sub(r'<p class="conditions" data-search-exclude markdown="1">\1</p>', markdown)
+
+
+def _add_class(marked: re.Match[str]) -> str:
+    name, block = marked["name"], marked["block"]
+    if block.startswith("- "):
+        return f'<div class="{name}" markdown="1">\n\n{block}\n</div>\n'
+    return f'<p class="{name}" markdown="1">{block.rstrip()}</p>\n'
 
 
 def _mark_link(link: re.Match[str]) -> str:

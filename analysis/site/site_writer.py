@@ -22,6 +22,7 @@ from profiler_job.analysis.render import (
     pipe_tables,
     regime_map,
     screen_source,
+    strip,
     svg_files,
     tables,
     text,
@@ -256,10 +257,10 @@ def path_markup(path: str) -> Markup:
 
 
 def page_address(page: str, root: str) -> Markup:
-    """The address of a page that `Site` wrote (path below docs, perhaps with a query), for a link from a page whose way
-    to the top folder is `root`."""
+    """The address of a page that `Site` wrote (path below docs, perhaps with a query), for a link of Markdown from a
+    page whose way to the top folder is `root`."""
     path, _, query = page.partition(QUERY)
-    path = tables.address(str(path_markup(path)), root)
+    path = tables.address(str(path_markup(path)), root, ".md")
     return Markup(path) + (Markup(QUERY) + path_markup(query) if query else "")
 
 
@@ -312,12 +313,13 @@ class _Page:
             "icicle": icicle.draw,
             "tabulate": icicle.tabulate,
             "kind_labels": icicle.LABELS,
-            "describe_gain": screen_source.describe_gain,
+            "format_gain": screen_source.format_gain,
+            "explain_gain": screen_source.explain_gain,
             "most_apart": MOST_APART,
             "first_screen": self.first_screen,
             "home_screen": self.home_screen,
             "regimes": self.regimes,
-            "take_along": lambda anchor: tables.to_take_along(anchor, "", self.root),
+            "strips": self.strips,
             "extremes": self.extremes,
             "csv": lambda key: Markup(self._csv(key, self.answer.tables[key].rows, self.answer.tables[key].columns)),
             "has": lambda key: len(self.answer.tables[key].rows) > 0,
@@ -372,11 +374,26 @@ class _Page:
         ).format(text.escape(said), number, self._html(shown, link, shown.key))
         return self._add_figure(link, Markup("- [{}]({}): {}").format(every, Markup(link), text.inline(said)), html)
 
-    def table(self, key: str) -> Markup:
+    def table(self, key: str, template: str = "", **extra: Any) -> Markup:
+        """The table `key`. template: of the HTML that the site shows instead, with the table as `shown`."""
         table = self._linked(self.answer.tables[key])
         link = self._csv(key, table.rows, table.columns)
         markdown = pipe_tables.to_markdown(table, link, self.root, self.site.families)
-        return self._add_figure(link, markdown, self._html(table, link))
+        html = self._html(table, link)
+        html = self.render_part(template, shown=html, **extra) if template else html
+        return self._add_figure(link, markdown, html)
+
+    def strips(self, key: str, title: str, drawn: strip.Strip | strip.StepLanes | strip.Lanes) -> Markup:
+        """Lanes of a timeline: a picture, a file of its own, and on the site a figure. title: Markdown that is HTML,
+        too."""
+        phases = drawn.phases if isinstance(drawn, strip.StepLanes) else []
+        entries = [svg_files.Entry(name, f"series-{at % strip.NUM_SERIES}") for at, name in enumerate(phases)]
+        entries += self._list_families(drawn.families)
+        link = self._write_picture(key, strip.stack(drawn.lanes), entries)
+        take_along = tables.to_take_along(key, "", self.root)
+        html = self.render_part("strips.html", key=key, title=title, drawn=drawn, phases=phases, take_along=take_along)
+        shown = Markup("**{title}** · [SVG]({link})\n\n![{title}]({link})").format(title=title, link=Markup(link))
+        return self._add_figure(link, shown, html)
 
     def _html(self, table: Table, csv_link: str, anchor: str = "") -> Markup:
         families, also = dict(self.site.families), self._list_shared_properties(table)
@@ -445,7 +462,9 @@ class _Page:
         return self._csv_link(key)
 
     def _csv_link(self, key: str) -> str:
-        path = f"{self.folder}/{text.file_name(key)}.csv"
+        return self._link(f"{self.folder}/{text.file_name(key)}.csv")
+
+    def _link(self, path: str) -> str:
         return posixpath.relpath(path, posixpath.dirname(self.path) or ".")
 
     def chart(self, key: str) -> Markup:
@@ -460,8 +479,7 @@ class _Page:
             for name, width in (("wide", chart_parts.WIDE), ("narrow", chart_parts.NARROW))
         )
         link, entries = self._csv(f"chart-{key}", chart.rows, ()), self._list_legend(chart)
-        picture = svg_files.make_file(wide, entries)
-        self.site._write_text(f"{self.folder}/{text.file_name(f'chart-{key}')}.svg", picture)
+        picture = self._write_picture(f"chart-{key}", wide, entries)
         html = Markup(
             '<figure class="chart" id="chart-{}"{} data-search-exclude>\n<figcaption><span class="title">{}</span>{}'
             "</figcaption>\n{}\n{}\n</figure>"
@@ -473,8 +491,14 @@ class _Page:
             self._legend(chart),
             Markup('<div class="wide">{}</div>\n<div class="narrow">{}</div>').format(Markup(wide), Markup(narrow)),
         )
-        shown = Markup("![{}]({})").format(text.inline(chart.title), Markup(link.removesuffix(".csv") + ".svg"))
+        shown = Markup("![{}]({})").format(text.inline(chart.title), Markup(picture))
         return self._add_figure(link, pipe_tables.write_caption(chart.title, link) + shown, html)
+
+    def _write_picture(self, key: str, drawing: str, legend: Sequence[svg_files.Entry]) -> str:
+        """Write a drawing as a file, and return the link to it."""
+        path = f"{self.folder}/{text.file_name(key)}.svg"
+        self.site._write_text(path, svg_files.make_file(drawing, legend))
+        return self._link(path)
 
     def _runs_of(self, options: Mapping[str, Any], rows: pd.DataFrame) -> Markup:
         """An attribute with the pages of the runs by the labels of their marks, where each label is one run."""
@@ -513,14 +537,16 @@ class _Page:
         """The legend of the file of a drawing."""
         names = set(chart_parts.drawn(chart.kind, chart.rows)[charts.colour_column(chart.kind)])
         is_family = charts.colour_column(chart.kind) == "family"
-        is_round = not is_family and chart_parts.mark(chart.kind) == "point"
-        families = self.site.families
+        order = [(at, name) for at, name in enumerate(chart.options["order"]) if name in names]
+        if is_family:
+            return self._list_families([name for _, name in order])
+        is_round = chart_parts.mark(chart.kind) == "point"
+        return [svg_files.Entry(str(name), f"series-{at}", is_round) for at, name in order]
+
+    def _list_families(self, names: Sequence[str]) -> list[svg_files.Entry]:
+        known = self.site.families
         return [
-            svg_files.Entry(families.get(name, name), f"family-{name if name in families else 'other'}")
-            if is_family
-            else svg_files.Entry(str(name), f"series-{position}", is_round)
-            for position, name in enumerate(chart.options["order"])
-            if name in names
+            svg_files.Entry(known.get(name, name), f"family-{name if name in known else 'other'}") for name in names
         ]
 
     def kernel(self, name: str) -> Markup:

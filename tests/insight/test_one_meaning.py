@@ -28,7 +28,7 @@ UNLIMITED = 100_000
 
 def read_words(page: str) -> str:
     """The words of an HTML page or of Markdown, as they are read."""
-    words = html.unescape(re.sub(r"<[^>]+>", "", page)).replace("\N{NARROW NO-BREAK SPACE}", " ")
+    words = html.unescape(re.sub(r"<[^>]+>|\*\*", "", page)).replace("\N{NARROW NO-BREAK SPACE}", " ")
     return re.sub(r"\\([\\`*_{}\[\]()#+!|~$-])", r"\1", words)
 
 

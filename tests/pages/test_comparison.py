@@ -186,13 +186,12 @@ def test_a_run_of_the_report_keeps_its_page_and_others_get_one(compared, links, 
     made |= {f"report/compared/given/{name}.js" for name in names} | {f"report/runs-b/{name}.md" for name in names}
     assert set(pages) == made
     page = pages[f"report/runs-b/{names[0]}.md"]
-    assert (
-        'Against <a href="../../report/runs/small-ctx128-fp32-naive-forward.html">before</a> (A; this run is B): step '
-        in page
-    )
-    assert re.search(r"kernel time \S+ (ms|µs) in A, \S+ (ms|µs) in B, more than the noise band \(\+", page)
+    before = '<a class="case" href="../../report/runs/small-ctx128-fp32-naive-forward.html">before</a>'
+    assert f"Against {before} (A; this run is B): step " in page
+    words = html.unescape(page)
+    assert re.search(r"kernel time \S+ (ms|µs) in A, \S+ (ms|µs) in B, more than the noise band \(\+", words)
     pair = "comparison.html?of=given/small-ctx128-fp32-naive-forward"
-    assert f'<a href="../../report/{pair}">why</a>' in page
+    assert f"[why](../../report/{pair.replace('.html', '.md')})" in page
     assert f'href="{pair}">small context 128 forward</a>' in pages["report/comparison.md"]
     assert 'href="comparison.html?of=given">All runs</a>' in pages[PAIR]
 
@@ -323,13 +322,14 @@ def test_the_page_of_a_cell_leads_to_that_of_the_other_recording_and_the_overvie
         )
     names = {precision: f"small-ctx128-{precision}-naive-forward" for precision in ("fp32", "bf16")}
     mine = read_page(tmp_path / "report" / "runs" / f"{names['fp32']}.md")
-    assert f'<a href="../../report/runs-bf16-b/{names["bf16"]}.html">bf16</a> (B; this run is A): step ' in mine
-    assert f'<a href="../../report/comparison.html?of=bf16/{names["fp32"]}">why</a>' in mine
+    assert f"[bf16](../../report/runs-bf16-b/{names['bf16']}.md) (B; this run is A): step " in mine
+    assert f"[why](../../report/comparison.md?of=bf16/{names['fp32']})" in mine
     theirs = read_page(tmp_path / "report" / "runs-bf16-b" / f"{names['bf16']}.md")
-    assert f'<a href="../../report/runs/{names["fp32"]}.html">fp32</a> (A; this run is B): step ' in theirs
+    assert f"[fp32](../../report/runs/{names['fp32']}.md) (A; this run is B): step " in theirs
     overview = read_page(tmp_path / "index.md")
-    assert 'href="report/comparison.html?of=given">Comparison: x against y</a>' in overview
-    assert 'href="report/comparison.html?of=bf16">Comparison: fp32 (fp32) against bf16 (bf16)</a>' in overview
+    assert "[Comparison: x against y](report/comparison.md?of=given)" in overview
+    shown = html.unescape(overview)
+    assert "[Comparison: fp32 (fp32) against bf16 (bf16)](report/comparison.md?of=bf16)" in shown
     page = read_page(tmp_path / "report" / "comparison.md")
     assert page.index("x against y](comparison.md?of=given)") < page.index("bf16 (bf16)](comparison.md?of=bf16)")
     part = read_part(tmp_path / "report" / "compared" / "bf16" / f"{names['fp32']}.js")

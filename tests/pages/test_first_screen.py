@@ -9,6 +9,7 @@ from profiler_job.analysis.insight.advice_lines import format_run_advice
 from profiler_job.analysis.insight.step_parts import COLUMNS
 from profiler_job.analysis.pages import first_screen
 from profiler_job.analysis.pages.first_screen import choose_cards
+from profiler_job.analysis.render.screen_source import explain_gain, format_gain
 from profiler_job.jobs.contract.changes import CHANGES
 from profiler_job.jobs.contract.step_limit import COMPUTE, CPU, MEMORY, StepLimit
 
@@ -17,7 +18,7 @@ RUN = {"mode": "train_step", "precision": "bf16", "attention": "sdpa", "optimize
 
 def measured(name, ratio, low, high):
     gain = {"changes": (name,), "do": "", "reason": "", "step_ns": 100.0, "gain_ns": 100 - 100 / ratio}
-    return gain | {"low": low, "high": high, "measured_in": "main"}
+    return gain | {"low": low, "high": high, "measured_in": "main", "apart": None}
 
 
 def bounded(name, ceiling):
@@ -45,15 +46,40 @@ def test_of_one_choice_what_was_measured_goes_before_a_bound(names):
     assert choose(bounded(first, 80), measured(second, 1.5, 1.2, 2)) == [(second, "measured", 1.5)]
 
 
-@pytest.mark.parametrize(("apart", "kind"), [(0.05, "measured"), (0.051, "at most"), (float("inf"), "at most")])
-def test_a_measured_ratio_whose_processes_are_far_apart_has_no_card(apart, kind):
+@pytest.mark.parametrize(
+    ("apart", "why", "line"),
+    [
+        (0.05, "2.5× [2.0–3.8]", "2.50× as fast"),
+        (0.051, "varies by 5%", "in processes that differ by 5.1%"),
+        (float("inf"), "measured once", "in one process each"),
+    ],
+)
+def test_a_change_that_was_measured_has_its_times_and_a_ratio_only_if_processes_agree(apart, why, line):
     columns = ["run_id", "changes", "before_ns", "after_ns", "low", "high", "measured_in", "apart", "gains"]
-    measured = pd.DataFrame([("a", ("compile",), 100.0, 40.0, 2.0, 3.8, "host", apart, True)], columns=columns)
-    advised = pd.DataFrame([bounded("compile", 50) | {"change": "compile", "fits_limit": True}])
+    measured = pd.DataFrame([("a", ("compile",), 1e8, 4e7, 2.0, 3.8, "host", apart, True)], columns=columns)
+    advised = pd.DataFrame([bounded("compile", 9e7) | {"change": "compile", "fits_limit": True}])
     ranked = run_advice.rank_changes(advised, measured)
-    [card] = choose_cards(ranked, 100.0)
-    assert (card["kind"], card["apart"]) == (kind, None if kind == "measured" else apart)
-    assert format_run_advice(ranked)
+    [card] = choose_cards(ranked, 1.1e8)
+    assert (format_gain(card), explain_gain(card)) == ("100 → 40\u202fms", why)
+    [advice] = format_run_advice(ranked)
+    assert f": measured, 40.0 ms instead of 100 ms, {line}; do: " in advice
+
+
+def test_what_was_measured_and_is_not_faster_has_no_card_with_a_bound():
+    columns = ["run_id", "changes", "before_ns", "after_ns", "low", "high", "measured_in", "apart", "gains"]
+    measured = pd.DataFrame([("a", ("tf32",), 38e6, 34e6, 0.7, 1.2, "prediction", 0.6, False)], columns=columns)
+    advised = pd.DataFrame([bounded("tf32", 2e7) | {"change": "tf32", "fits_limit": True}])
+    assert choose_cards(run_advice.rank_changes(advised, measured), 38e6) == []
+
+
+def test_a_bound_is_shown_as_the_time_that_it_could_save():
+    [card] = choose_cards([bounded("casts", 62e6)], 115e6)
+    assert (format_gain(card), explain_gain(card)) == ("saves ≤ 62\u202fms", "of 115\u202fms, not tested")
+
+
+def test_times_of_two_units_each_have_theirs():
+    [card] = choose_cards([measured("bf16", 4, 3.9, 4.1) | {"step_ns": 2e9, "gain_ns": 1.5e9}], 2e9)
+    assert format_gain(card) == "2.0\u202fs → 500\u202fms"
 
 
 def test_what_would_read_as_once_as_fast_has_no_card():

@@ -118,8 +118,8 @@ def test_the_citation_is_of_this_version_and_licence():
 
 def test_every_word_of_the_glossary_has_a_page(site):
     glossary = (site / "report" / "glossary.html").read_text()
-    terms = re.findall(r'<dt id="[^"]+"><a href="[^"]+">[^<]+</a></dt>\s*<dd>[^<]+</dd>', glossary)
-    assert len(terms) > 25 and glossary.count("<dt ") == len(terms)
+    terms = re.findall(r'<li class="entry" id="[^"]+"><strong><a href="[^"]+">[^<]+</a></strong>: [^<]+</li>', glossary)
+    assert len(terms) > 25 and glossary.count('<li class="entry"') == len(terms)
 
 
 def test_the_first_sentence_ends_where_it_ends():

@@ -28,7 +28,8 @@ def test_the_middle_block_is_shown_with_its_gaps():
     block = strip.draw_block(kernels(*BLOCKS), NO_MEMOPS, LABELS)
     assert (block.block, block.span_ns, block.families) == ("block_1", 700, ["gemm", "other"])
     assert block.idle == pytest.approx(0.25, abs=0.01)
-    assert 'd="M0 5h350"' in block.svg and 'd="M525 5h175"' in block.svg and "var(--family-other)" in block.svg
+    [(_, svg)] = block.lanes
+    assert 'd="M0 5h350"' in svg and 'd="M525 5h175"' in svg and "var(--family-other)" in svg
 
 
 def test_copies_are_no_gaps():
@@ -40,7 +41,7 @@ def test_copies_are_no_gaps():
 def test_many_kernels_shorter_than_a_pixel_are_few_lines():
     tiny = [("layers.3/mlp", "gemm", start, start + 9) for start in range(0, 100_000, 10)]
     block = strip.draw_block(kernels(*tiny), NO_MEMOPS, LABELS)
-    assert block.block == "layers.3" and len(block.svg) < 500
+    assert block.block == "layers.3" and len(block.lanes[0].svg) < 500
     assert block.idle == pytest.approx(0.1, abs=0.01)
 
 
@@ -48,7 +49,7 @@ def test_names_are_escaped_and_models_without_blocks_have_no_strip():
     assert strip.draw_block(kernels(("mlp", "gemm", 0, 9)), NO_MEMOPS, LABELS) is None
     assert strip.draw_block(kernels(), NO_MEMOPS, LABELS) is None
     hostile = strip.draw_block(kernels(('<b a="1">.0/x', "gemm", 0, 9)), NO_MEMOPS, LABELS)
-    assert "<b" not in hostile.svg
+    assert "<b" not in hostile.lanes[0].svg
 
 
 def draw_two_ranks():
@@ -81,7 +82,7 @@ def test_one_rank_alone_has_no_strips_of_ranks():
 def test_short_kernels_far_from_each_other_are_no_empty_strip(share):
     """A rank with kernels in 14% of its step looked idle: no pixel was filled by half."""
     short = [("layers.3/mlp", "gemm", start, start + share) for start in range(0, 100_000, 100)]
-    svg = str(strip.draw_block(kernels(*short), NO_MEMOPS, LABELS).svg)
+    svg = str(strip.draw_block(kernels(*short), NO_MEMOPS, LABELS).lanes[0].svg)
     drawn = sum(int(length) for length in re.findall(r"M\d+ 5h(\d+)", svg))
     assert drawn == pytest.approx(share / 100 * strip.PIXELS, rel=0.05) and len(svg) < 3000
 

@@ -11,7 +11,7 @@ from profiler_job.analysis.pages import study_runs
 from profiler_job.analysis.pages.explore import Part
 from profiler_job.analysis.site import write_site
 from profiler_job.jobs.contract.studies import LOSSES
-from tests.page_words import read_page, read_shown
+from tests.page_words import MOST_TAGS, measure_tags, read_page, read_shown
 from tests.pages.question_page import only_questions
 from tests.synthetic import recording as made_up
 
@@ -45,12 +45,12 @@ def test_explore_leads_from_each_run_to_its_page_or_section(report):
     assert sum(row.startswith("optimizer-") for row, _ in rows) == 4
     for row, link in rows:
         page, _, anchor = link.partition("#")
-        text = read_page(report / page.replace(".html", ".md"))
+        text = read_shown(report.parent, f"report/{page.replace('.html', '.md')}")
         assert anchor and f'id="{anchor}"' in text if row.startswith("optimizer-") else "## Time" in text
 
 
 def test_a_section_has_the_numbers_of_a_run_with_their_conditions(report):
-    page = read_page(report / "runs-of-optimizer.md")
+    page = read_shown(report.parent, "report/runs-of-optimizer.md")
     (section,) = [part for part in SECTION.findall(page) if 'id="small-ctx512-fp32-naive-train_step"' in part]
     assert ">small · 512 · training step · FP32</span>" in section
     for said in ("<dt>step</dt>", "<dt>peak allocated</dt>", "By phase: forward ", "unfused (eager) attention"):
@@ -58,6 +58,13 @@ def test_a_section_has_the_numbers_of_a_run_with_their_conditions(report):
     assert re.search(r"n = 1 process × \d+ steps by the timer, 3 steps under nsys", section)
     assert 'href="explore.html#optimizer-small-ctx512-fp32-naive-train_step"' in section
     assert len(section.encode()) < 1500
+
+
+def test_runs_without_pages_read_as_tables_that_are_mostly_words(report):
+    page = read_page(report / "runs-of-optimizer.md")
+    rows = re.findall(r"^\| (small|2\.7B) · 512 · .*$", page, re.MULTILINE)
+    assert len(rows) == 4 and measure_tags(page) < MOST_TAGS
+    assert re.search(r"^\| 2\.7B .* OOM in backward .*$", page, re.MULTILINE)
 
 
 def test_the_peak_of_cuda_graphs_is_not_shown():
@@ -70,14 +77,14 @@ def test_the_peak_of_cuda_graphs_is_not_shown():
 
 
 def test_a_run_that_did_not_finish_says_why_and_has_no_numbers(report):
-    page = read_page(report / "runs-of-optimizer.md")
+    page = read_shown(report.parent, "report/runs-of-optimizer.md")
     (section,) = [part for part in SECTION.findall(page) if 'id="2.7B-ctx512-fp32-naive-train_step"' in part]
     assert "OOM in backward" in section and "<dt>" not in section and "By phase" not in section
 
 
 def test_runs_that_compare_losses_have_sections_without_times(report):
     assert "[sections](runs-of-losses.md)" in read_page(report / "explore.md")
-    page = read_page(report / "runs-of-losses.md")
+    page = read_shown(report.parent, "report/runs-of-losses.md")
     assert len(SECTION.findall(page)) == 4 and "loss 6.5000" in page
     sections = "".join(SECTION.findall(page))
     assert " ms" not in sections and "timer" not in sections and "explore.html#" not in page

@@ -1,11 +1,12 @@
 """Words of the glossary are linked where they first occur in running text."""
 
+import re
 from pathlib import Path
 
 import markdown
 import pytest
 
-from profiler_job.analysis.site.link_terms import link_terms
+from profiler_job.analysis.site.link_terms import link_terms, mark_entries
 from profiler_job.analysis.site.page_figures import show_figures
 
 LINK = '[{0}]({1}report/glossary.md#capture "One file of Nsight Systems.")'
@@ -55,6 +56,8 @@ def test_words_of_which_a_term_is_a_part_are_none():
         "| capture |\n| --- |\n",
         "[captures](x.html)\n",
         "![captures](x.svg)\n",
+        "**Captures** · [SVG](x.svg)\n",
+        "<!-- eyebrow -->\n[Runs](runs.md) · capture\n",
         "`capture`\n",
         "```\ncapture\n```\n",
         "<h2>Captures</h2>",
@@ -68,6 +71,12 @@ def test_words_of_which_a_term_is_a_part_are_none():
 )
 def test_no_link_is_where_it_would_be_in_the_way(page):
     assert link(page) == page
+
+
+def test_an_entry_has_its_name_in_addresses():
+    page = "- **[DDP, FSDP](x.md)**: Each GPU has the model.\n- **[torch.compile](y.md)**: A compiler.\n"
+    html = markdown.markdown(mark_entries(page), extensions=["attr_list"])
+    assert re.findall(r'<li class="entry" id="([^"]+)"><strong><a ', html) == ["ddp-fsdp", "torch-compile"]
 
 
 def test_links_go_on_after_what_has_none():

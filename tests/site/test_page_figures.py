@@ -91,6 +91,16 @@ def test_what_many_pages_repeat_is_searched_on_one(tmp_path):
     assert "{: data-search-exclude }" not in defined
 
 
+def test_a_comment_above_a_block_is_its_class(tmp_path):
+    page = (
+        "<!-- eyebrow -->\n[Runs](../runs.md) · FP32\n\n# A run\n\n<!-- axes -->\n- **a** · [b](b.md)\n- c\n\nMore.\n"
+    )
+    html = markdown(show_figures(page, tmp_path, "report/x.md", False), extensions=["attr_list", "md_in_html"])
+    assert '<p class="eyebrow"><a href="../runs.md">Runs</a> · FP32</p>' in html
+    assert re.search(r'<div class="axes">\s*<ul>\s*<li><strong>a</strong> · <a href="b.md">b</a></li>', html)
+    assert "<!--" not in html and "<p>More.</p>" in html
+
+
 def test_the_conditions_under_an_answer_are_not_searched(shown):
     assert '<p class="conditions" data-search-exclude markdown="1">FP32 · batch 4' in shown
 
