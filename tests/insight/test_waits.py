@@ -207,6 +207,14 @@ def test_every_form_shows_the_lines(tmp_path, capsys):
     assert speedscope["profiles"][0]["endValue"] == 7 * MS
 
 
+def test_a_terminal_of_120_columns_shows_what_to_do_and_no_column_that_says_nothing(tmp_path):
+    text = as_text(summarise_export(make_late_export(), tmp_path), 20, 120)
+    table = text[text.index("Lines that the GPU waits for") :]
+    (heading,) = (line for line in table.splitlines() if line.startswith("where "))
+    assert heading.split()[-1] == "do"
+    assert not {"gpu", "module"} & {*heading.split()}
+
+
 def test_a_deep_recursion_is_shown_down_to_a_hundred_frames(tmp_path, capsys):
     export = Export()
     for at in (0, 5):
