@@ -28,7 +28,7 @@ from profiler_job.analysis.insight.section_columns import SECTIONS
 from profiler_job.analysis.insight.stack_places import Places, format_frames, format_line
 from profiler_job.analysis.insight.stack_samples import LONGEST_NS, NOT_SAMPLED, StackSamples, get_bounds
 from profiler_job.analysis.reference import python_libraries
-from profiler_job.analysis.reference.python_libraries import LOCK, OWN
+from profiler_job.analysis.reference.python_libraries import LOCK, OWN, OWN_OF_MODULE
 from profiler_job.analysis.reference.rules import Taxonomy
 
 MOST_GROUPS, LEAST_GROUP = 3, 0.05
@@ -219,7 +219,7 @@ def _find_busy_line(samples: pd.DataFrame, main: set[int], places: Places) -> st
     by_line: Counter[str] = Counter()
     for number, count in counts.items():
         place = places[int(number)]
-        if place.below == OWN and place.file:
+        if place.below in (OWN, OWN_OF_MODULE) and place.file:
             by_line[f"{format_line(place.file, place.line)} {place.function}"] += int(count)
     return by_line.most_common(1)[0][0] if by_line else None
 

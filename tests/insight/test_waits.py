@@ -166,6 +166,10 @@ def test_collections_of_garbage_have_a_name(tmp_path):
     ("frames", "expected"),
     [
         ([TOKENIZE, MODULE], ("train.py", 8, "own code")),
+        (
+            [("forward", "model.py", 3), ("_call_impl", f"{TORCH}/nn/modules/module.py", 9), MODULE],
+            ("model.py", 3, "own code of a module"),
+        ),
         ([("item", f"{TORCH}/_tensor.py", 5), STEP], ("train.py", 15, "torch")),
         ([("get", "/usr/lib/python3.12/queue.py", 5), STEP], ("train.py", 15, "Python's standard library")),
         ([("_str", f"{TORCH}/_tensor_str.py", 5), STEP], ("train.py", 15, "printing of tensors")),
