@@ -66,8 +66,8 @@ class CleanGaps:
         launches, syncs = Launches(capture, attribution), find_blocking_calls(capture, attribution)
         every_gpu = find_distinct(np.concatenate([*gpus.values()])).tolist()
         self._counts: dict[int, frozenset[int]] = {}
-
-        data_ns, data_code = _measure_data(attribution, _count_steps(attribution))
+        data_ns, data_code = _measure_data(attribution)
+        self.num_steps = count_steps(attribution)
 
         def list_gaps(call_ns: float) -> pd.DataFrame:
             parts = []
@@ -79,7 +79,6 @@ class CleanGaps:
             return pd.concat(parts, ignore_index=True)
 
         gaps = list_gaps(0.0)
-        self.num_steps = int(gaps["step"].nunique())
         self.step_ns, self.captured_ns = step_ns, _measure_step(attribution)
         is_measured = batches_ns is not None and data_ns > 0
         known_ns = batches_ns if batches_ns is not None and is_measured else data_ns
@@ -104,20 +103,18 @@ class CleanGaps:
     def find_call_ns(self, capture: Capture, attribution: Attribution) -> float:
         """Find how much longer each CUDA call takes in a capture of slower steps than without a profiler; 0 if that is
         not known."""
-        num_steps = _count_steps(attribution)
-        if self.step_ns is None or not num_steps:
+        if self.step_ns is None or not count_steps(attribution):
             return 0.0
         steps = attribution.ranges[attribution.ranges["is_step"]]
         start = capture.api["start_ns"]
         inside = start.between(steps["start_ns"].min(), steps["end_ns"].max())
-        return max(_measure_step(attribution) - self.step_ns, 0.0) * num_steps / max(int(inside.sum()), 1)
+        return max(_measure_step(attribution) - self.step_ns, 0.0) * len(steps) / max(int(inside.sum()), 1)
 
-    def scale(self, pieces: pd.DataFrame, counts: Mapping[int, frozenset[int]]) -> np.ndarray:
+    def scale(self, pieces: pd.DataFrame, counts: Mapping[int, frozenset[int]], num_steps: int) -> np.ndarray:
         """Return how much of `ns` of each piece of waiting with samples counts, so that each place of a step, or else
         each phase, waits as long as in the clean steps. pieces: of `place_pieces`; counts: of the GPUs of these
-        steps."""
+        steps, of which there are num_steps."""
         inside = (pieces["step"] >= 0).to_numpy()
-        num_steps = max(int(pieces.loc[inside, "step"].nunique()), 1)
         gaps = _sum_gaps(pieces)
         is_even = all(len(counts[gpu] | self._counts.get(gpu, frozenset())) == 1 for gpu in counts)
         if not is_even:
@@ -197,7 +194,7 @@ def _sum_gaps(pieces: pd.DataFrame) -> pd.DataFrame:
 def _find_medians(gaps: pd.DataFrame, num_steps: int) -> pd.DataFrame:
     """Find the median waiting over the steps by place, ns; a step without a wait there has 0."""
     wide = gaps.pivot_table(index=_KEYS, columns="step", values="ns", aggfunc="sum").fillna(0.0)
-    missing = num_steps - gaps["step"].nunique()
+    missing = max(num_steps, 1) - gaps["step"].nunique()
     return pd.DataFrame({"ns": np.median(np.pad(wide.to_numpy(), ((0, 0), (0, missing))), axis=1)}, index=wide.index)
 
 
@@ -211,17 +208,18 @@ def _measure_step(attribution: Attribution) -> float:
     return float(np.median(np.concatenate(times))) if times else 0.0
 
 
-def _measure_data(attribution: Attribution, num_steps: int) -> tuple[float, int]:
-    """Return the median time of a step in the phase of data, and the number of that phase."""
+def _measure_data(attribution: Attribution) -> tuple[float, int]:
+    """Return the median time of a step of a process in the phase of data, and the number of that phase."""
     ranges = attribution.ranges
     code = list(ranges["phase"].cat.categories).index(DATA) if DATA in ranges["phase"].cat.categories else -3
     rows = ranges[(ranges["phase"] == DATA) & (ranges["step"] >= 0) & (ranges["name"] == DATA)]
-    by_step = (rows["end_ns"] - rows["start_ns"]).groupby(rows["step"]).sum().to_numpy(float)
-    return (float(np.median(by_step)) if 2 * len(by_step) > num_steps else 0.0), code
+    times = (rows["end_ns"] - rows["start_ns"]).groupby([rows["process"], rows["step"]]).sum().to_numpy(float)
+    return (float(np.median(times)) if 2 * len(times) > ranges["is_step"].sum() else 0.0), code
 
 
-def _count_steps(attribution: Attribution) -> int:
-    return int(attribution.ranges["is_step"].sum()) if len(attribution.ranges) else 0
+def count_steps(attribution: Attribution) -> int:
+    """Count the captured steps of a process: of several, of the one that has most."""
+    return int(attribution.ranges["step"].max()) + 1 if len(attribution.ranges) else 0
 
 
 def _solve_call(measure_excess: Callable[[float], float]) -> float:

@@ -9,7 +9,7 @@ import pandas as pd
 from profiler_job.analysis.capture.python_samples import PythonFrame, Stack
 from profiler_job.analysis.insight.stack_samples import NOT_SAMPLED, STATES
 from profiler_job.analysis.reference import python_libraries
-from profiler_job.analysis.reference.python_libraries import NO_WORKERS, OWN
+from profiler_job.analysis.reference.python_libraries import NO_WORKERS, OWN, OWN_OF_MODULE
 
 
 class Place(NamedTuple):
@@ -66,8 +66,11 @@ def find_place(stack: Stack) -> Place:
     here = frames[depth]
     below = [frame for frame in frames[:depth] if not frame.file.startswith("<")]
     part = next(filter(None, (python_libraries.name_part(frame.function, frame.file) for frame in below)), "")
-    if not part:
-        part = python_libraries.name_package(below[0].file) if below else OWN
+    if not part and below:
+        part = python_libraries.name_package(below[0].file)
+    elif not part:
+        is_of_module = any(python_libraries.calls_module(frame.file) for frame in frames[depth + 1 :])
+        part = OWN_OF_MODULE if is_of_module else OWN
     if any(python_libraries.fetches_data(frame.file) for frame in frames):
         part = NO_WORKERS
     return Place(here.file, here.line, here.function, part, frames[0])

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
+from profiler_job.analysis.insight.clean_gaps import MOST_CALL_NS
 from profiler_job.analysis.insight.section_columns import SummaryTables
 from profiler_job.analysis.reference.python_libraries import GARBAGE, LOCK, LOGGING, PRINTING
 from profiler_job.jobs.contract.messages import BATCHES
@@ -126,4 +127,6 @@ def describe_recorded_waits(rows: pd.DataFrame, scalars: Mapping[str, float], li
             f"{first}: {'shares are from them, and times from others' if limit else 'these are their times'}",
         ]
     adds = f", less {format_time(sampled['call_ns'])} a CUDA call that nsys adds" if sampled["call_ns"] else ""
+    if sampled["call_ns"] == MOST_CALL_NS:
+        adds += ", the most that is taken off: they stay slower than without a profiler"
     return [*lines, f"{first}. They show which line; how long is of steps without samples{adds}"]

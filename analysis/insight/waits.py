@@ -21,14 +21,14 @@ from profiler_job.analysis.capture.attribution import Attribution
 from profiler_job.analysis.capture.capture_data import Capture
 from profiler_job.analysis.capture.distinct_values import find_distinct
 from profiler_job.analysis.insight.call_lines import find_allocation_lines, find_copy_lines
-from profiler_job.analysis.insight.clean_gaps import CleanGaps, number_places, place_pieces, split_by_phase
+from profiler_job.analysis.insight.clean_gaps import CleanGaps, count_steps, number_places, place_pieces, split_by_phase
 from profiler_job.analysis.insight.gpu_limit import PHASES, Timelines
 from profiler_job.analysis.insight.gpu_waits import CAUSES, COPY, SYNC, GpuWaits, Launches, find_blocking_calls
 from profiler_job.analysis.insight.section_columns import SECTIONS
 from profiler_job.analysis.insight.stack_places import Places, format_frames, format_line
 from profiler_job.analysis.insight.stack_samples import LONGEST_NS, NOT_SAMPLED, StackSamples, get_bounds
 from profiler_job.analysis.reference import python_libraries
-from profiler_job.analysis.reference.python_libraries import LOCK, OWN
+from profiler_job.analysis.reference.python_libraries import LOCK, OWN, OWN_OF_MODULE
 from profiler_job.analysis.reference.rules import Taxonomy
 
 MOST_GROUPS, LEAST_GROUP = 3, 0.05
@@ -90,7 +90,7 @@ def find_waits(
     num_steps = int(attribution.ranges["is_step"].sum()) if len(attribution.ranges) else 0
     counted = float(waited)
     if clean is not None and num_steps:
-        pieces["ns"] *= clean.scale(pieces, counts)
+        pieces["ns"] *= clean.scale(pieces, counts, count_steps(attribution))
         counted = float(pieces["ns"].sum())
     pieces["gpu"] = np.array(every_gpu)[pieces["gpu"].to_numpy()]
     is_sampled = pieces["stack"] != NOT_SAMPLED
@@ -159,7 +159,7 @@ def _sum_lines(pieces: pd.DataFrame, places: Places, waited: float, every_gpu: l
 
 def _measure_cpu(samples: StackSamples, attribution: Attribution, places: Places, lines: pd.DataFrame) -> list[int]:
     """Measure how long the CPU is in each of `lines` in the steps, whether the GPU waits or not (ns): of several
-    processes, the one in which it is longest."""
+    processes, the one in which it is longest, as often as processes take steps."""
     steps = attribution.ranges[attribution.ranges["is_step"]] if len(attribution.ranges) else attribution.ranges
     low, high = (steps["start_ns"].min(), steps["end_ns"].max()) if len(steps) else (-(2**62), 2**62)
     parts = []
@@ -170,6 +170,7 @@ def _measure_cpu(samples: StackSamples, attribution: Attribution, places: Places
         parts.append(table)
     keys = ["where", "function"]
     sums = pd.concat(parts, ignore_index=True).groupby([*keys, "process"])["ns"].sum().groupby(keys).max()
+    sums *= max(steps["process"].nunique(), 1)
     return [int(sums.get((row.where, row.function), 0)) for row in lines.itertuples()]
 
 
@@ -218,7 +219,7 @@ def _find_busy_line(samples: pd.DataFrame, main: set[int], places: Places) -> st
     by_line: Counter[str] = Counter()
     for number, count in counts.items():
         place = places[int(number)]
-        if place.below == OWN and place.file:
+        if place.below in (OWN, OWN_OF_MODULE) and place.file:
             by_line[f"{format_line(place.file, place.line)} {place.function}"] += int(count)
     return by_line.most_common(1)[0][0] if by_line else None
 

@@ -20,9 +20,10 @@ class LibraryPart(NamedTuple):
 
 GARBAGE = "garbage collection"
 LOCK = "waiting for Python's lock"
-OWN = "own code"
+OWN, OWN_OF_MODULE = "own code", "own code of a module"
 LOGGING, PRINTING = "logging", "printing of tensors"
 NO_WORKERS = "data loader without workers"
+_MODULE = re.compile(r"(?:^|/)torch/nn/modules/module\.py$")
 _FETCH = re.compile(r"(?:^|/)torch/utils/data/_utils/fetch\.py$")
 """File that a DataLoader calls the data set from: in the script's own process only if it has no workers."""
 PARTS = (
@@ -61,6 +62,7 @@ DO = {part.name: part.do for part in PARTS} | {
     NO_WORKERS: "give the DataLoader num_workers=4 and pin_memory=True",
     GARBAGE: "call gc.freeze() after start-up and gc.disable(), or collect between epochs",
     LOCK: "another thread runs Python meanwhile: move its work into a process of its own",
+    OWN_OF_MODULE: "do less in Python there; torch.compile takes away what it can trace",
     OWN: "move it out of the step: prepare it in a worker or thread while the GPU works, or do it less often",
 }
 
@@ -78,6 +80,11 @@ def is_library(file: str) -> bool:
 def fetches_data(file: str) -> bool:
     """Whether a frame of this file calls the data set of a DataLoader."""
     return _FETCH.search(file) is not None
+
+
+def calls_module(file: str) -> bool:
+    """Whether a frame of this file calls the forward of a module."""
+    return _MODULE.search(file) is not None
 
 
 def name_part(function: str, file: str) -> str:

@@ -40,7 +40,7 @@ DROPPED = {
     "messages": ("hidden_ns", "kernel_ns"),
     "advice": (*("reason_code", "fits_limit", "sure", "share", "ceiling_ns", "evidence"),),
     "findings": ("what", "of"),
-    "waits": ("do", "gpu", "module", "between_ns", "copies_ns", "sync_ns", "late_launch_ns", "phase", "function"),
+    "waits": ("gpu", "module", "between_ns", "copies_ns", "sync_ns", "late_launch_ns", "do", "phase", "function"),
     "sync_lines": ("function", "wait_ns"),
     "matmuls": ("flops", "operator", "batch"),
     "copy_lines": ("function", "copy_ns", "bytes"),
@@ -56,7 +56,7 @@ _NAME_PART = 0.38
 _GAP = 2
 _SENTENCE = 16
 """Room that a sentence gets before columns are left out for it."""
-_NOTHING = {"0 ns", "n/a"}
+_NOTHING = {"0 ns", "n/a", "(none)", "-1"}
 _LEAST = 12
 """Least width of a sentence, and of a name if even the most important columns leave less."""
 

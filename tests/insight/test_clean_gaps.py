@@ -187,6 +187,66 @@ def test_waiting_for_batches_has_its_time_without_a_profiler(tmp_path):
     assert shares[TOKENIZE] == pytest.approx(9 / (9 + 1.6), abs=0.02)
 
 
+def add_rank(made: Steps) -> Steps:
+    """The same steps once more, of another process on a GPU of its own."""
+    for rows in made.export.rows.values():
+        owned = [row for row in rows if "globalTid" in row or "globalPid" in row]
+        ids = ("globalTid", "globalPid")
+        rows += [row | {key: row[key] + (1 << 24) for key in ids if key in row} | {"deviceId": 1} for row in owned]
+    return made
+
+
+def test_two_ranks_wait_for_their_batches_as_one_does(tmp_path):
+    clean = add_rank(make_batches(False, 8)).read(tmp_path)
+    gpus = {name: find_gpus(clean, getattr(clean, name)) for name in ("kernels", "graphs", "memops")}
+    found = CleanGaps(clean, attribute(clean), gpus, BUILT_IN, 10 * MS, 9 * MS)
+    shares = list_shares(add_rank(make_batches(True, 4)), tmp_path, found)
+    assert shares[TOKENIZE] == pytest.approx(9 / (9 + 1.6), abs=0.02)
+
+
+def test_the_time_of_the_cpu_in_a_step_is_the_same_with_two_ranks(tmp_path):
+    """It bounds what a step could save."""
+    times = []
+    for number, made in enumerate((make_batches(True, 4), add_rank(make_batches(True, 4)))):
+        (tmp_path / str(number)).mkdir()
+        summary = summarise(made.read(tmp_path / str(number)))
+        rows = summary.sections["waits"].set_index("where")["cpu_ns"]
+        times.append(rows[TOKENIZE] / summary.capture["num_sampled_steps"])
+    assert times[0] == pytest.approx(4 * MS, rel=0.01)
+    assert times[1] == times[0]
+
+
+def test_a_wait_of_one_step_in_four_is_a_quarter_of_a_wait_in_each(tmp_path):
+    """The GPU never waits in the other steps: what is late with nsys alone is not in the median step."""
+    made = Steps(False)
+    gpu = 0
+    for number in range(4):
+        begin = made.now
+        made.now += 3 * MS * (number == 2)
+        for _ in range(20):
+            start = max(made.now + 10, gpu)
+            gpu = start + 50 * US
+            made.export.launch(made.now, start=start, end=gpu)
+            made.now += 5 * US
+        made.export.push("forward", begin, made.now)
+        made.export.span("step", begin, made.now)
+        made.now += 100
+    found = measure(made, tmp_path)
+    assert found.num_steps == 4
+    assert found._regular["ns"].sum() < 100
+    assert MS / 4 < found._excess_ns < 3 * MS / 4
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_capture_without_steps_has_no_clean_gaps(tmp_path):
+    made = Steps(False)
+    for _ in range(3):
+        made.export.launch(made.now, start=made.now + 10, end=made.now + 20)
+        made.now += 10
+    found = measure(made, tmp_path, step_ns=1 * MS)
+    assert found.num_steps == found.call_ns == 0 and not len(found._regular)
+
+
 def test_a_sample_of_another_phase_does_not_count(tmp_path):
     """Python is sampled every 5 ms: the last sample before the batch is of the optimizer."""
     made = make_batches(True, 4)

@@ -68,7 +68,7 @@ def measure(tmp_path_factory):
         ("item", "p_item.py:32", 62.20, "keep the value on the GPU"),
         ("loader", "p_loader.py:28", 8.92, "num_workers=4"),
         ("log", "p_log.py:29", 8.86 + 0.71, "print less often"),
-        ("model", "p_model.py:15", 8.99, "move it out of the step"),
+        ("model", "p_model.py:15", 8.99, "do less in Python there"),
         ("tokenizer", "p_tokenizer.py:24", 10.40, "move it out of the step"),
     ],
 )

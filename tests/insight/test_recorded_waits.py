@@ -126,6 +126,8 @@ def test_times_are_scaled_to_the_waiting_of_a_step_without_a_profiler(recording)
     assert "a step of 10.0 ms" in first
     assert lines[0].startswith(f"{scaled['wait_ns'].max() / MS:.2f} ms: train.py:8 tokenize")
     assert "In 2 steps with samples" in lines[-1] and "__next__" not in " ".join(lines)
+    (last,) = describe_recorded_waits(recording.waits, scalars | {"python_samples_call_ns": 10_000.0}, limit)[-1:]
+    assert "10.0 µs a CUDA call that nsys adds, the most that is taken off" in last
     scalars |= {"batches_ns": 2e6, "batches_num_workers": 1.0, "batches_is_pinned": 0.0}
     assert "2.00 ms: 1 worker, pageable memory" in " ".join(describe_recorded_waits(recording.waits, scalars, limit))
 

@@ -166,6 +166,10 @@ def test_collections_of_garbage_have_a_name(tmp_path):
     ("frames", "expected"),
     [
         ([TOKENIZE, MODULE], ("train.py", 8, "own code")),
+        (
+            [("forward", "model.py", 3), ("_call_impl", f"{TORCH}/nn/modules/module.py", 9), MODULE],
+            ("model.py", 3, "own code of a module"),
+        ),
         ([("item", f"{TORCH}/_tensor.py", 5), STEP], ("train.py", 15, "torch")),
         ([("get", "/usr/lib/python3.12/queue.py", 5), STEP], ("train.py", 15, "Python's standard library")),
         ([("_str", f"{TORCH}/_tensor_str.py", 5), STEP], ("train.py", 15, "printing of tensors")),
@@ -205,6 +209,14 @@ def test_every_form_shows_the_lines(tmp_path, capsys):
     assert showing.show([path], "speedscope", 20, print, print) == 0
     speedscope = json.loads(capsys.readouterr().out)
     assert speedscope["profiles"][0]["endValue"] == 7 * MS
+
+
+def test_a_terminal_of_120_columns_shows_what_to_do_and_no_column_that_says_nothing(tmp_path):
+    text = as_text(summarise_export(make_late_export(), tmp_path), 20, 120)
+    table = text[text.index("Lines that the GPU waits for") :]
+    (heading,) = (line for line in table.splitlines() if line.startswith("where "))
+    assert heading.split()[-1] == "do"
+    assert not {"gpu", "module"} & {*heading.split()}
 
 
 def test_a_deep_recursion_is_shown_down_to_a_hundred_frames(tmp_path, capsys):
