@@ -59,12 +59,17 @@ def select_fastest_processes(steps: pd.DataFrame) -> pd.DataFrame:
     if not have_turns(steps):
         return steps
     rows = _select_timed(steps)
-    turned = rows.loc[rows["round"] >= 0, "run_id"].unique()
+    turned = find_turned_runs(steps)
     medians = rows[rows["run_id"].isin(turned)].groupby(["run_id", "process"])["wall_ns"].median()
     slower = medians.index.difference(pd.MultiIndex.from_tuples(medians.groupby(level="run_id").idxmin()))
     is_timed = steps["collector"].astype(str) == "timer"
     of_process = pd.MultiIndex.from_arrays([steps["run_id"].astype(str), steps["process"]])
     return steps[~(is_timed & of_process.isin(slower))]
+
+
+def find_turned_runs(steps: pd.DataFrame) -> frozenset[str]:
+    """Find the ids of the runs that took turns."""
+    return frozenset(steps.loc[steps["round"] >= 0, "run_id"].astype(str)) if have_turns(steps) else frozenset()
 
 
 def have_turns(steps: pd.DataFrame) -> bool:
