@@ -1,8 +1,8 @@
 """Judge whether a difference is real: A, B, difference, noise band and verdict of each metric of a pair.
 
 - `step`: wall time of an unprofiled step, the slowest rank; if a side has none (a capture), the range of the step under
-  nsys, on both sides. If both took turns in one process (`metrics.turns`), B is A over their ratio within rounds, and
-  the band is the interval of that
+  nsys, on both sides. If both took turns in one process (`metrics.turns`), A is that of its fastest process, B is A
+  over their ratio within rounds, and the band is the interval of that
 - `throughput`: tokens a second of such steps, if both sides know their tokens; it repeats the verdict and the band of
   `step`
 - `kernel`: sum of kernel durations of a step of a rank
@@ -12,8 +12,7 @@
   processes of a side, at least as wide as for shipped runs, and unknown if neither side has two processes
 - `memory`: peak allocated memory; left out if a side does not know it (a capture)
 
-Times are the median over steps (of all processes, or of the fastest of runs that took turns) and ranks, and then over
-the runs of a case. Differences are B - A.
+Times are the median over steps and ranks, and then over the runs of a case. Differences are B - A.
 Per token, times and their bands are for TOKENS tokens, and memory is for a whole step.
 """
 
@@ -35,7 +34,7 @@ from profiler_job.analysis.comparison.sides import Side
 from profiler_job.analysis.comparison.totals import MeasuredCase, sum_totals_by_case
 from profiler_job.analysis.comparison.waterfall import TOKENS, Waterfall, explain
 from profiler_job.analysis.metrics import timing
-from profiler_job.analysis.metrics.turns import compare_turns, list_rounds, select_fastest_processes
+from profiler_job.analysis.metrics.turns import compare_turns, have_turns, list_rounds, select_fastest_processes
 from profiler_job.jobs.contract.quantities import Kind
 from profiler_job.jobs.contract.ranges import STEP
 from profiler_job.jobs.contract.tuning import TuneRatio
@@ -223,7 +222,10 @@ def _compare_pair(
 ) -> ComparedPair:
     clock: Literal["timer", "nsys"] = "timer" if "timer" in a.clocks and "timer" in b.clocks else "nsys"
     if turns:
-        b = dataclasses.replace(b, clocks=b.clocks | {"timer": a.clocks["timer"] / turns.times_as_fast})
+        first_ns = a.fastest_ns
+        assert first_ns is not None
+        a = dataclasses.replace(a, clocks=a.clocks | {"timer": first_ns})
+        b = dataclasses.replace(b, clocks=b.clocks | {"timer": first_ns / turns.times_as_fast})
     judgements = {judged.metric: judged for judged in judge(a, b, clock, noise, with_steps, per_token, turns)}
     step = judgements["step"]
     return ComparedPair(
@@ -375,9 +377,8 @@ def measure(side: Side, cases: Sequence[tuple[str, ...]]) -> list[MeasuredCase]:
         clock: (timing.wall_times(of_step, clock) if clock in known else of_step[:0]).set_index("run_id")
         for clock in CLOCKS
     }
-    fastest = walls
-    if (of_fastest := select_fastest_processes(of_step)) is not of_step:
-        fastest = walls | {"timer": timing.wall_times(of_fastest, "timer").set_index("run_id")}
+    of_fastest = select_fastest_processes(of_step)
+    fastest = timing.wall_times(of_fastest, "timer").set_index("run_id") if have_turns(of_step) else walls["timer"]
     measured = []
     for case, totals in zip(cases, sum_totals_by_case(kernels, memops, steps, cases), strict=True):
         if not len(totals.steps):
@@ -393,11 +394,8 @@ def measure(side: Side, cases: Sequence[tuple[str, ...]]) -> list[MeasuredCase]:
         measured.append(
             MeasuredCase(
                 totals=totals,
-                clocks={
-                    clock: float(of.groupby("run_id", sort=False)["wall_ns"].median().median())
-                    for clock, every in fastest.items()
-                    if len(of := every[every.index.isin(case)])
-                },
+                clocks={clock: _find_median(of) for clock, of in of_case.items() if len(of)},
+                fastest_ns=_find_median(of) if len(of := fastest[fastest.index.isin(case)]) else None,
                 kernel_ns=float(of_run["kernel_ns"]),
                 busy_ns=float(of_run["busy_ns"]),
                 num_operations=float(of_run["operations"]),
@@ -424,6 +422,11 @@ def measure(side: Side, cases: Sequence[tuple[str, ...]]) -> list[MeasuredCase]:
             )
         )
     return measured
+
+
+def _find_median(walls: pd.DataFrame) -> float:
+    """Return the median over the runs of a case of the median over the steps of each, in ns."""
+    return float(walls.groupby("run_id", sort=False)["wall_ns"].median().median())
 
 
 def keep_runs(frame: pd.DataFrame, run_ids: tuple[str, ...]) -> pd.DataFrame:

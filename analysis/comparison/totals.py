@@ -56,7 +56,9 @@ class MeasuredCase:
     profiled steps of all of these. samples: times of unprofiled steps (`measured_steps`) and their median in each
     process (`processes`), and `kernel` and `busy` of each profiled step. spread: width of the middle 95% of profiled
     steps, by metric. num_tokens: of a step, and num_layers, 0 if not known. energies: J of a step, for each process
-    that has it. has_graphs: whether CUDA graphs are replayed: peaks leave out the memory that graphs hold."""
+    that has it. has_graphs: whether CUDA graphs are replayed: peaks leave out the memory that graphs hold.
+    fastest_ns: an unprofiled step of the fastest processes of runs that took turns, of others of all; None if none was
+    timed."""
 
     totals: Totals
     clocks: dict[str, float]
@@ -75,6 +77,7 @@ class MeasuredCase:
     num_layers: int
     energies: tuple[float, ...]
     has_graphs: bool = False
+    fastest_ns: float | None = None
 
 
 def sum_totals_by_case(

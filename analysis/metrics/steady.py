@@ -46,3 +46,12 @@ def prefer_turns(turns: pd.DataFrame, time_ns: pd.Series, base_ns: pd.Series) ->
     """Return the times of bases to take ratios with: for runs that took turns with their base, the run's `time_ns` by
     their ratio within rounds. turns: as `turns.compare_with_base` makes it."""
     return (time_ns * turns["times_as_fast"]).fillna(base_ns)
+
+
+def prefer_turns_band(turns: pd.DataFrame, time_ns: pd.Series, half_band_ns: pd.Series) -> pd.Series:
+    """Return half the noise bands (ns) of differences between runs and their bases: for runs that took turns with their
+    base, how far the interval reaches from their ratio towards 1, times the run's `time_ns`; so the difference of
+    `prefer_turns` exceeds it if the interval excludes 1. turns: as `turns.compare_with_base` makes it."""
+    ratio = turns["times_as_fast"]
+    end = turns["low"].where(ratio > 1, turns["high"])
+    return ((ratio - end).abs() * time_ns).fillna(half_band_ns)

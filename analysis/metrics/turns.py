@@ -18,7 +18,7 @@ _TURN = ["group", "round"]
 
 def list_rounds(steps: pd.DataFrame, processes: pd.DataFrame) -> pd.DataFrame:
     """List the turns of all runs: run_id, group, round, wall_ns (the median of the turn's steps)."""
-    if not _has_turns(steps):
+    if not have_turns(steps):
         return pd.DataFrame(columns=["run_id", *_TURN, "wall_ns"])
     rows = _select_timed(steps)
     groups = processes[["run_id", "process", "group"]].drop_duplicates().astype({"run_id": str, "group": str})
@@ -56,10 +56,10 @@ def compare_with_base(run_ids: pd.Series, base_ids: pd.Series, rounds: pd.DataFr
 def select_fastest_processes(steps: pd.DataFrame) -> pd.DataFrame:
     """Return the steps without the unprofiled ones of all but the fastest process of each run that took turns: what
     made the other processes slower is not the run. Other runs keep all their processes."""
-    if not _has_turns(steps):
+    if not have_turns(steps):
         return steps
     rows = _select_timed(steps)
-    turned = rows.loc[rows["round"] >= 0, "run_id"].unique()
+    turned = find_turned_runs(steps)
     medians = rows[rows["run_id"].isin(turned)].groupby(["run_id", "process"])["wall_ns"].median()
     slower = medians.index.difference(pd.MultiIndex.from_tuples(medians.groupby(level="run_id").idxmin()))
     is_timed = steps["collector"].astype(str) == "timer"
@@ -67,7 +67,13 @@ def select_fastest_processes(steps: pd.DataFrame) -> pd.DataFrame:
     return steps[~(is_timed & of_process.isin(slower))]
 
 
-def _has_turns(steps: pd.DataFrame) -> bool:
+def find_turned_runs(steps: pd.DataFrame) -> frozenset[str]:
+    """Find the ids of the runs that took turns."""
+    return frozenset(steps.loc[steps["round"] >= 0, "run_id"].astype(str)) if have_turns(steps) else frozenset()
+
+
+def have_turns(steps: pd.DataFrame) -> bool:
+    """Return whether any run of these steps took turns."""
     return "round" in steps and bool((steps["round"] >= 0).any())
 
 

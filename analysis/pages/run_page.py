@@ -22,6 +22,7 @@ from profiler_job.analysis.metrics import (
 from profiler_job.analysis.metrics import gpu_samples as machine
 from profiler_job.analysis.metrics.exchange import list_late_kernels, sum_by_gpu
 from profiler_job.analysis.metrics.ordering import place, sort_stably
+from profiler_job.analysis.metrics.turns import find_turned_runs
 from profiler_job.analysis.pages.case_columns import spread_column, step_columns
 from profiler_job.analysis.pages.first_screen import describe_screen
 from profiler_job.analysis.pages.module_costs import module_table, module_tree
@@ -32,7 +33,6 @@ from profiler_job.analysis.reference.gpu_prices import find_price
 from profiler_job.analysis.render.answer import Answer, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.axes import find_label, find_value_label, find_value_words
-from profiler_job.jobs.contract.layout import TURNS_VERSION
 from profiler_job.jobs.contract.step_limit import StepLimit
 
 TOP_KERNELS = 12
@@ -82,6 +82,7 @@ def answers(
     parts_of = _group_by_run(step_parts.measure_step_parts(all_limits, elapsed, kernels, memops))
     in_processes = timing.measure_processes(steps).set_index("run_id")
     timed = step_clocks.clocks(steps)
+    turned = find_turned_runs(steps)
     measured_of = _group_by_run(pd.DataFrame(columns=["run_id"]) if measured is None else measured)
     beside = machine.summarise_runs(runs, steps, processes, telemetry, price.per_hour if price else None).set_index(
         "run_id"
@@ -100,7 +101,7 @@ def answers(
             | _state_of_machine(beside, str(run["run_id"]))
             | {"price": price}
         )
-        numbers = _collect_numbers(facts, tokens, in_processes)
+        numbers = _collect_numbers(facts, tokens, in_processes) | {"is_by_turns": run_id in turned}
         facts["screen"] = describe_screen(facts["run"], parts_of(run), limits.get(run_id), first, numbers)
         answer = assemble(facts, [], _tables(frames), [])
         yield str(run["run_id"]), answer
@@ -120,7 +121,6 @@ def _collect_numbers(facts: Mapping[str, Any], tokens: float, in_processes: pd.D
         "peak_bytes": run["peak_memory_bytes"] or None,
         **_find_cost(run, of_machine, tokens_per_s, facts["price"]),
         "num_steps": run["measured_steps"] if is_timed else 0,
-        "is_by_turns": run.get("protocol_version") == TURNS_VERSION,
         "num_slow": of_machine["num_slow"] or 0,
         **of_processes,
     }

@@ -19,7 +19,7 @@ from profiler_job.jobs.contract.messages import Failed, Measured
 from profiler_job.jobs.contract.plain import count_plain_steps
 from profiler_job.jobs.contract.words import format_count
 from profiler_job.jobs.executor.attempt import Attempt
-from profiler_job.jobs.executor.collectors import WARM_UP, Collector, Nsys, Timer, build_failure
+from profiler_job.jobs.executor.collectors import WARM_UP, Collector, Nsys, Timer
 from profiler_job.jobs.executor.failures import RunFailedError
 from profiler_job.jobs.executor.gpu_sampler import GpuSensor, Watch
 from profiler_job.jobs.executor.machine import read_machine_facts
@@ -115,9 +115,13 @@ class GpuExecutor:
             attempt = Attempt.begin(self.state, run, self.timer, self.machine)
         else:
             attempt = Attempt.resume(self.state, run, self.timer)
+        self.time_alone(attempt, position, is_first=process == 0)
+
+    def time_alone(self, attempt: Attempt, position: int, is_first: bool = False) -> None:
+        """Do the same with an attempt that has begun."""
         with Watch(self.sensor, position) as watch:
             try:
-                measured = self.measure_in_fresh_process(attempt, watch, is_first=process == 0)
+                measured = self.measure_in_fresh_process(attempt, watch, is_first)
             except RunFailedError as failure:
                 attempt.fail(failure)
             else:
@@ -125,31 +129,37 @@ class GpuExecutor:
 
     def time_group(self, runs: Sequence[Run], process: int, position: int) -> None:
         """Let runs take turns in a fresh process, and write the outcome into their records. A run that fails ends
-        alone: the others begin again without it. Raises as `time` does."""
+        alone: the others begin again without it. A run for which there is no memory beside the others has a process
+        alone. Raises as `time` does."""
         attempts = [Attempt.resume(self.state, run, self.timer, len(runs)) for run in runs]
-        while attempts:
+        without_room: list[Attempt] = []
+        outcomes: list[Measured | Failed] = []
+        while attempts and not outcomes:
             with Watch(self.sensor, position) as watch:
                 try:
                     outcomes = self.measure_turns(attempts, process, watch)
-                    break
                 except RunFailedError as failure:
-                    attempts.pop(self.timer.turn).fail(failure)
+                    failed = attempts.pop(self.timer.turn)
                     if self.state.stopping.is_set():
-                        for attempt in attempts:
+                        for attempt in (failed, *attempts, *without_room):
                             attempt.interrupt()
                         return
-        else:
-            return
+                    if failure.status == "oom":  # after which the process could not go on
+                        without_room.append(failed)
+                    else:
+                        failed.fail(failure)
         group = secrets.token_hex(4)
         for attempt, outcome in zip(attempts, outcomes, strict=True):
             if outcome["event"] == "measured":
                 attempt.note(outcome)
                 attempt.keep_timings(outcome, watch, group)
             else:
-                out_of_memory = build_failure(outcome)
-                others = format_count(len(attempts) - 1, "other run")
-                out_of_memory.detail["message"] += f" (by turns with {others}; alone it had fitted)"
-                attempt.fail(out_of_memory)
+                without_room.append(attempt)
+        for attempt in without_room:
+            others = format_count(len(runs) - 1, "other run")
+            why = f"it ran out of memory by turns with {others}, and has a process alone"
+            self.state.emit("run_repeated", run=attempt.run.run_id, why=why)
+            self.time_alone(attempt, position)
 
     def measure_turns(self, attempts: Sequence[Attempt], process: int, watch: Watch) -> list[Measured | Failed]:
         """Measure with the timer (see `Timer.take_turns`) in a fresh process."""

@@ -32,6 +32,11 @@ def shuffle_pass(runs: Sequence[Unit], seed: int, process: int) -> list[Unit]:
     return Random(f"{seed}-{process}").sample(list(runs), len(runs))
 
 
+def is_in_group(record: RunRecord) -> bool:
+    """Return whether a run goes on to take its turns."""
+    return record.status in ("ok", "timed") and all(process.group for process in record.timed[1:])
+
+
 class StoppedError(ProfilerError):
     """Error when a signal stopped the sweep."""
 
@@ -127,10 +132,11 @@ class SweepRunner:
 
     def _reopen_unpaired(self, group: Sequence[Run], final: dict[Run, RunRecord]) -> None:
         """Keep only the shared processes that all runs of a group have, which a job may have left or other runs may
-        have joined since: ratios need rounds in which all took their turn. Runs that failed have left the group.
-        final: records of finished runs; those that are to be measured again are taken out."""
+        have joined since: ratios need rounds in which all took their turn. Runs that failed, or had such a process
+        alone for lack of memory, have left the group. final: records of finished runs; those that are to be measured
+        again are taken out."""
         known = {run: final.get(run) or self.state.timed.get(run.run_id) for run in group}
-        members = {run: record for run, record in known.items() if record is None or record.status in ("ok", "timed")}
+        members = {run: record for run, record in known.items() if record is None or is_in_group(record)}
         shared = [[process.group for process in record.timed[1:]] if record else [] for record in members.values()]
         num = len([*takewhile(lambda groups: len({*groups}) == 1, zip(*shared))])
         for run, record in members.items():

@@ -84,6 +84,8 @@ class Sweep(BaseModel):
             self._check_blocks()
         if self.turns:
             self._check_turns()
+        elif self.rounds != Protocol.model_fields["rounds"].default:
+            raise ValueError("rounds: are those of turns; give turns, too, or leave rounds out")
         return self
 
     def _check_turns(self) -> None:

@@ -333,3 +333,19 @@ def test_a_large_difference_within_a_wide_band_is_not_called_the_same(one_run):
     said = compare_formats.format_headline(pair)
     assert "same" not in said and said.startswith("The step: +10 ns, within the noise band of 12.5%")
     assert compare_formats.format_counts([pair], "kernel").endswith(": 1 within the noise band")
+
+
+def test_processes_of_turns_are_compared_with_others_by_the_same_statistic():
+    """One side has the same processes as the other, and took turns in all but the first: not its fastest counts."""
+    plain = select("context_length=128,mode=forward,precision=fp32")
+    timed = plain.steps[plain.steps["collector"].astype(str) == "timer"]
+    first = timed[timed["process"] == timed["process"].min()]
+    slower = [first.assign(process=number, wall_ns=first["wall_ns"] * (1 + number)) for number in range(3)]
+    rest = plain.steps[plain.steps["collector"].astype(str) != "timer"]
+    plain, turned = (
+        dataclasses.replace(plain, steps=pd.concat([rest.assign(round=-1), *(of.assign(round=turn) for of in slower)]))
+        for turn in (-1, 0)
+    )
+    for pair in judge.compare(plain, turned, noise.SHIPPED).pairs:
+        assert pair.turns is None and pair.judgements["step"].difference == 0
+        assert pair.second.fastest_ns == pytest.approx(pair.second.clocks["timer"] / 2)

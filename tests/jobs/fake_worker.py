@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from multiprocessing.connection import Client
 from pathlib import Path
 
@@ -82,6 +83,11 @@ class FakeService:
         }
         self.connection.send(message | MEMORY)
         raise AbandonedError
+
+    def oom_for_good(self):
+        with suppress(AbandonedError):
+            self.oom()
+        raise SystemExit
 
     def failed(self):
         self.connection.send(

@@ -42,6 +42,7 @@ PLAIN, FUSED, BF16, BOTH = GROUP = [
         ({"processes": 1}, "processes: should be at least 2 with turns"),
         ({"measured_steps": 5}, "measured_steps: 5 cannot be divided among 2 rounds; choose a multiple"),
         ({"rounds": 0}, "rounds"),
+        ({"turns": []}, "rounds: are those of turns; give turns, too, or leave rounds out"),
         ({"turns": ["attention"]}, "turns: no two runs differ in attention alone; give it several values"),
         ({"fresh_process": True}, "turns: runs with fresh_process share no process"),
         ({"gpus": [2], "parallel": ["ddp"]}, "turns: are taken on one GPU; leave out gpus and parallel"),
@@ -115,16 +116,19 @@ def test_what_was_measured_without_turns_is_measured_again(session, fake_worker)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("moment", ["warm-up", "measured"])
-def test_a_run_that_runs_out_of_memory_leaves_the_others(session, fake_worker, turned, moment):
-    fake_worker.fail({f"{BF16}/turns": (moment, "oom")})
+@pytest.mark.parametrize(("moment", "fault"), [("warm-up", "oom"), ("measured", "oom"), ("measured", "oom_for_good")])
+def test_a_run_without_room_beside_the_others_has_its_processes_alone(session, fake_worker, turned, moment, fault):
+    fake_worker.fail({f"{BF16}/turns": (moment, fault)})
     one = session(TURNS)
-    assert one.run() == dict.fromkeys(GROUP, "ok") | {BF16: "oom"}
-    assert [len(runs) for runs in turned()] == [4, 3]
-    detail = one.record(BF16)["status_detail"]
-    assert (detail["collector"], detail["process"], detail["phase"]) == ("timer", 1, "backward")
-    assert detail["message"] == "CUDA out of memory (by turns with 3 other runs; alone it had fitted)"
-    assert len(one.record(BF16)["timed"]) == 1
+    assert one.run() == dict.fromkeys(GROUP, "ok")
+    num_tasks = len(turned())
+    assert num_tasks == (2 if fault == "oom" else 4)
+    assert one.named("run_repeated") == [BF16] * 2
+    processes = groups_of(one)
+    assert processes[BF16] == ["", "", ""] and processes[PLAIN] == processes[FUSED] == processes[BOTH]
+    again = session(TURNS)
+    again.run()
+    assert not again.named("run_repeated") and len(turned()) == num_tasks
 
 
 @pytest.mark.long

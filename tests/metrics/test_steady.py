@@ -11,6 +11,7 @@ from profiler_job.analysis.metrics.steady import (
     mark_quotable,
     measure_apart,
     prefer_turns,
+    prefer_turns_band,
 )
 from tests.synthetic import recording, time_twice
 
@@ -52,3 +53,13 @@ def test_a_ratio_by_turns_is_quoted_though_processes_differ():
     assert mark_quotable(differs, unsteady, turns=turns).tolist() == [True, False, False]
     times, bases = pd.Series([10, 20, 30]), pd.Series([50.0, 60.0, 70.0])
     assert prefer_turns(turns, times, bases).tolist() == [20.0, 60.0, 30.0]
+
+
+def test_a_band_by_turns_is_exceeded_if_the_interval_excludes_one():
+    ratios = {"times_as_fast": [2.0, 0.5, 1.2, 0.8, math.nan], "low": [1.5, 0.4, 0.9, 0.5, math.nan]}
+    turns = pd.DataFrame(ratios | {"high": [3.0, 0.75, 1.3, 1.25, math.nan]})
+    times, bases = pd.Series([100.0] * 5), pd.Series([150.0] * 5)
+    band = prefer_turns_band(turns, times, pd.Series([7.0] * 5))
+    assert band.tolist() == pytest.approx([50, 25, 30, 45, 7])
+    differences = (prefer_turns(turns, times, bases) - times).abs()
+    assert (differences > band).tolist() == [True, True, False, False, True]

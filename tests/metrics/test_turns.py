@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from profiler_job.analysis.metrics import step_clocks, timing
-from profiler_job.analysis.metrics.turns import compare_turns, list_rounds, select_fastest_processes
+from profiler_job.analysis.metrics.turns import compare_turns, find_turned_runs, list_rounds, select_fastest_processes
 
 FEW, ENOUGH = 5, 8
 
@@ -79,3 +79,4 @@ def test_steps_of_other_runs_stay_as_they_are():
     mixed = pd.concat([steps, make_steps(1, b=(50, 100)), steps.assign(collector="nsys")])
     sizes = select_fastest_processes(mixed).groupby(["run_id", "collector"]).size()
     assert sizes.to_dict() == {("a", "nsys"): 8, ("a", "timer"): 8, ("b", "timer"): 2}
+    assert find_turned_runs(mixed) == {"b"} and not find_turned_runs(steps)

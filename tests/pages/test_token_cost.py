@@ -49,8 +49,8 @@ def test_one_gpu_or_an_unlisted_one_says_less():
 
 def test_each_change_of_a_ladder_falls_from_where_the_one_before_ended():
     rungs = [("FP32", 1.0), ("TF32", 2.0), ("BF16", 4.0), ("+ a", 3.99), ("+ b", 3.0)]
-    rows = pd.DataFrame([("2.7B", 1024, name, 100e6, gain) for name, gain in rungs])
-    rows.columns = ["size", "context_length", "rung", "base_ns", "speedup"]
+    rows = pd.DataFrame([("2.7B", 1024, name, 100e6 / gain, gain) for name, gain in rungs])
+    rows.columns = ["size", "context_length", "rung", "ns", "speedup"]
     bars = draw_falls(rows).rows
     assert bars["series"].tolist() == ["the step", "shorter", "within 2%", "longer", "the step"]
     assert bars["end_ns"].tolist()[:-2] == bars["begin_ns"].tolist()[1:-1]

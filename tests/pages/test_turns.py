@@ -7,8 +7,9 @@ import pytest
 
 from profiler_job.analysis.pages.questions import host_data, ladder, optimizer_cost, precision
 from profiler_job.analysis.pages.questions.fused_attention_data import _join_naive
-from profiler_job.analysis.site import combine
+from profiler_job.analysis.site import combine, question_pages
 from tests import frozen
+from tests.pages.question_page import only_questions
 from tests.synthetic import recording, take_turns
 
 NO_RATES = combine.find_rates([])
@@ -35,6 +36,12 @@ def test_a_speed_up_of_a_precision_is_taken_within_rounds():
     assert cases.loc["bf16", "quotable"] and not cases.loc["bf16", "steady"]
     assert cases.loc["tf32", "step_speedup"] == pytest.approx(1.0)
     assert not cases.loc["tf32", "step_apart"] and not cases.loc["tf32", "quotable"]
+
+
+def test_the_band_next_to_a_speed_up_is_its_interval_and_times_are_those_of_the_table():
+    cases = list_precisions(turn("precision", {"bf16-naive-train_step": 0.8}))
+    assert cases.loc[["bf16", "tf32"], "step_band_ns"].tolist() == pytest.approx([0, 0], abs=10)
+    assert set(cases["step_ns_fp32"]) == {cases.loc["fp32", "step_ns"]}
 
 
 def test_runs_of_different_processes_have_no_ratio_that_is_quoted():
@@ -87,3 +94,13 @@ def test_the_steps_of_the_ladder_are_compared_within_rounds():
     assert rungs["quotable"].to_dict() == rungs["differs"].to_dict() == {"fp32": False, "tf32": False, "bf16": True}
     bf16 = data.alone.set_index("precision").loc["bf16"]
     assert (bf16["speedup"], bf16["least"], bf16["most"], bf16["gains"]) == pytest.approx((2, 2, 2, True))
+
+
+def test_a_page_says_that_ratios_are_within_rounds(tmp_path):
+    studies = {"old": frozen.load_study("precision"), "new": turn("precision", {"bf16-naive-train_step": 0.8})}
+    with only_questions(precision.QUESTION):
+        for name, study in studies.items():
+            question_pages.write_questions(frozen.load_study(""), tmp_path / name, {"precision": study})
+    old, new = ((tmp_path / name / "report" / "precision.md").read_text() for name in studies)
+    assert "within rounds" in new and "whose processes agree, or which took turns" in new
+    assert "within rounds" not in old and "took turns" not in old

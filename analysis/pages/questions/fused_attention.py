@@ -8,6 +8,7 @@ import pandas as pd
 from profiler_job.analysis.metrics import attention, device_memory, differences, run_grid
 from profiler_job.analysis.metrics.attention import NAIVE, TRAIN
 from profiler_job.analysis.metrics.differences import Bands
+from profiler_job.analysis.metrics.turns import have_turns
 from profiler_job.analysis.pages.case_columns import band_column, case_headings, spread_column
 from profiler_job.analysis.pages.extreme_rows import extremes, give_largest, many, name_calibrated_gpu, noise_of, span
 from profiler_job.analysis.pages.question import Inputs, Question, Section
@@ -47,6 +48,7 @@ def answer(given: Inputs) -> Answer:
     tables = (given.runs, given.steps, given.processes, given.kernels, given.memops)
     frames = gather_data(*tables, calibration, given.bands)
     facts = _facts(frames, given.runs, calibration, given.bands) | {"are_measured": are_measured}
+    facts["took_turns"] = have_turns(given.steps)
     return assemble(facts, _claims(frames, given.runs, given.kernels), _tables(frames, given.runs), _charts(frames))
 
 

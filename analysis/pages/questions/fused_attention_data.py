@@ -9,7 +9,7 @@ from profiler_job.analysis.metrics import attention, differences, kernel_time, r
 from profiler_job.analysis.metrics.attention import NAIVE, TRAIN
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.metrics.ordering import rank_first_seen, sort_stably
-from profiler_job.analysis.metrics.steady import find_steady_runs, mark_quotable, prefer_turns
+from profiler_job.analysis.metrics.steady import find_steady_runs, mark_quotable, prefer_turns, prefer_turns_band
 from profiler_job.analysis.metrics.turns import compare_with_base, list_rounds
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.words import NOT_MEASURED
@@ -129,6 +129,8 @@ def _join_naive(table: pd.DataFrame, keys: list[str], bands: Bands | None, round
         ("timer", bands.wall if bands else None, "timer_faster", "timer_speedup"),
     ):
         half_band = differences.half_band_ns(table, clock, f"naive_{clock}", band)
+        if clock == "timer":
+            half_band = prefer_turns_band(turns, table["timer_ns"], half_band)
         table[f"{clock}_band_ns"] = half_band.where(fused)
         table[faster] = differences.differ(table, clock, f"naive_{clock}", band) & (table[speedup] > 1)
     is_faster = turns["differs"] & (turns["times_as_fast"] > 1)

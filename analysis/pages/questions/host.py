@@ -8,6 +8,7 @@ import pandas as pd
 from profiler_job.analysis.metrics import queue, timing
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.metrics.queue import CAUSES
+from profiler_job.analysis.metrics.turns import have_turns
 from profiler_job.analysis.pages.case_columns import band_column, case_headings, spread_column
 from profiler_job.analysis.pages.extreme_rows import count_all, extremes, format_percent_span, many, noise_of
 from profiler_job.analysis.pages.question import Inputs, Question, Section
@@ -45,6 +46,7 @@ def answer(given: Inputs) -> Answer:
     frames = gather_data(*tables, given.main, given.bands, given.studies)
     charts = _charts(frames)
     facts = _facts(frames, given.runs, given.kernels, charts[1:], given.bands)
+    facts["took_turns"] = have_turns(given.steps)
     return assemble(facts, _claims(frames, given.kernels, given.api), _tables(frames), charts)
 
 

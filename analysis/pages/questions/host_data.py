@@ -10,7 +10,7 @@ from profiler_job.analysis.metrics import depth, differences, kernel_time, per_r
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.metrics.ordering import place, rank_first_seen, sort_stably
 from profiler_job.analysis.metrics.queue import CAUSES
-from profiler_job.analysis.metrics.steady import find_steady_runs, mark_quotable, prefer_turns
+from profiler_job.analysis.metrics.steady import find_steady_runs, mark_quotable, prefer_turns, prefer_turns_band
 from profiler_job.analysis.metrics.turns import compare_with_base, list_rounds
 from profiler_job.analysis.recording.run_table import keep_runs
 from profiler_job.analysis.reference import cuda_api
@@ -150,7 +150,8 @@ def _pairs(measured: pd.DataFrame, by: list[str], base: str, bands: Bands | None
     rows["base_timer_ns"] = prefer_turns(turns, rows["timer_ns"], rows["base_timer_ns"])
     rows["ratio"] = rows["timer_ns"] / rows["base_timer_ns"]
     rows["speedup"] = 1 / rows["ratio"]
-    rows["band_ns"] = differences.half_band_ns(rows, "timer", "base_timer", bands.wall if bands else None)
+    half_band = differences.half_band_ns(rows, "timer", "base_timer", bands.wall if bands else None)
+    rows["band_ns"] = prefer_turns_band(turns, rows["timer_ns"], half_band)
     differ = differences.differ(rows, "timer", "base_timer", bands.wall if bands else None)
     rows["differs"] = differ.mask(turns["times_as_fast"].notna(), turns["differs"])
     rows["quotable"] = mark_quotable(rows["differs"], rows["steady"], rows["base_steady"], turns=turns)

@@ -12,7 +12,7 @@ from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.metrics.gpu_samples import SLOW_HOST
 from profiler_job.analysis.metrics.steady import find_steady_runs, mark_quotable, prefer_turns
 from profiler_job.analysis.metrics.trained_losses import BEFORE, TRAINED
-from profiler_job.analysis.metrics.turns import compare_with_base, list_rounds
+from profiler_job.analysis.metrics.turns import compare_with_base, have_turns, list_rounds
 from profiler_job.analysis.pages.case_columns import case_headings
 from profiler_job.analysis.pages.extreme_rows import count_all, extremes, noise_of, ratios_of, span
 from profiler_job.analysis.pages.question import Inputs, Question, Section
@@ -101,6 +101,7 @@ def answer(given: Inputs) -> Answer:
     """
     frames = _frames(given.main, given.studies, given.bands, given.losses)
     facts: dict[str, Any] = {"noise": noise_of(given.bands), "slow_host": SLOW_HOST, "rungs": [*RUNGS]}
+    facts["took_turns"] = any(have_turns(rec.steps) for rec in (given.main, *given.studies.values()))
     facts["knows_trained"] = bool(frames.rungs["trained_off"].notna().any())
     facts["trained_steps"] = TRAINED_STEPS
     facts["no_dropout"] = _select_without_dropout(pd.concat([frames.rungs, frames.alone]))
@@ -292,8 +293,7 @@ def _join_base(rows: pd.DataFrame, base: pd.DataFrame, rounds: pd.DataFrame) -> 
     table = rows.merge(beside, left_on=CASE, right_index=True).reset_index(drop=True)
     turns = compare_with_base(table["run_id"], table["base_run_id"], rounds)
     table[["low", "high"]] = turns[["low", "high"]]
-    table["base_ns"] = prefer_turns(turns, table["ns"], table["base_ns"])
-    table["speedup"] = table["base_ns"] / table["ns"]
+    table["speedup"] = turns["times_as_fast"].fillna(table["base_ns"] / table["ns"])
     table["less_memory"] = table["base_peak_bytes"] / table["peak_bytes"]
     table["less_energy"] = table["base_joules"] / table["joules"]
     return table

@@ -26,7 +26,7 @@ LEAST_FALL = 0.02
 
 def draw_falls(shown: pd.DataFrame) -> Chart:
     """Draw what each change in turn takes off one step: of the cases with most changes the largest model. shown: with
-    rung, base_ns and speedup, in the order of the ladder; TF32, whose place BF16 takes, is left out."""
+    rung, ns and speedup, in the order of the ladder; TF32, whose place BF16 takes, is left out."""
     shown = shown[(shown["rung"] != "TF32") & shown["speedup"].notna()]
     sizes = shown.groupby(CASE, sort=False).size()
     if not len(sizes):
@@ -34,7 +34,7 @@ def draw_falls(shown: pd.DataFrame) -> Chart:
         return Chart("falls", "waterfall", "A step, change by change", empty, options={"order": FALLS})
     case = sizes[sizes == sizes.max()].index[-1]
     rows = shown[(shown[CASE] == list(case)).all(axis=1)]
-    steps = rows["base_ns"] / rows["speedup"]
+    steps = rows["ns"]
     bars = [{"label": rows["rung"].iloc[0], "series": FALLS[3], "begin_ns": 0.0, "end_ns": steps.iloc[0]}]
     for rung, before, after in zip(rows["rung"].iloc[1:], steps, steps.iloc[1:]):
         series = FALLS[2] if abs(after / before - 1) < LEAST_FALL else FALLS[after > before]

@@ -9,8 +9,8 @@ import pandas as pd
 
 from profiler_job.analysis.metrics import differences, kernel_time, per_rank, run_grid, timing, waiting
 from profiler_job.analysis.metrics.differences import Bands
-from profiler_job.analysis.metrics.steady import find_steady_runs, mark_quotable, prefer_turns
-from profiler_job.analysis.metrics.turns import compare_with_base, list_rounds
+from profiler_job.analysis.metrics.steady import find_steady_runs, mark_quotable, prefer_turns, prefer_turns_band
+from profiler_job.analysis.metrics.turns import compare_with_base, have_turns, list_rounds
 from profiler_job.analysis.pages.case_columns import band_column, case_headings, spread_column
 from profiler_job.analysis.pages.extreme_rows import (
     count_all,
@@ -71,7 +71,8 @@ def answer(given: Inputs) -> Answer:
     """
     tables = (given.runs, given.steps, given.processes, given.kernels, given.memops, given.memory)
     frames = _frames(*tables, given.calibration, given.bands)
-    return assemble(_facts(given.calibration, given.bands), _claims(frames), _tables(frames), _charts(frames))
+    facts = _facts(given.calibration, given.bands) | {"took_turns": have_turns(given.steps)}
+    return assemble(facts, _claims(frames), _tables(frames), _charts(frames))
 
 
 QUESTION = Question(
@@ -159,6 +160,8 @@ def _join_base(cases: pd.DataFrame, bands: Bands | None, rounds: pd.DataFrame) -
         renamed = table.rename(columns={f"{clock}_{end}_{BASE}": f"base_{end}" for end in ends})
         band = (bands.kernel if clock == "kernel" else bands.wall) if bands else None
         half_band = differences.half_band_ns(renamed, clock, "base", band)
+        if clock == "step":
+            half_band = prefer_turns_band(turns, table["step_ns"], half_band)
         table[f"{clock}_band_ns"] = half_band.where(table["optimizer"] != BASE)
         table[f"{clock}_apart"] = differences.differ(renamed, clock, "base", band)
     table["step_apart"] = table["step_apart"].mask(turns["times_as_fast"].notna(), turns["differs"])

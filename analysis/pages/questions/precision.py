@@ -19,8 +19,8 @@ from profiler_job.analysis.metrics.precisions import (
     SLOWER,
     UNCHANGED,
 )
-from profiler_job.analysis.metrics.steady import find_steady_runs, mark_quotable, prefer_turns
-from profiler_job.analysis.metrics.turns import compare_with_base, list_rounds
+from profiler_job.analysis.metrics.steady import find_steady_runs, mark_quotable, prefer_turns_band
+from profiler_job.analysis.metrics.turns import compare_with_base, have_turns, list_rounds
 from profiler_job.analysis.pages.case_columns import band_column, case_headings, spread_column
 from profiler_job.analysis.pages.extreme_rows import (
     count_all,
@@ -60,7 +60,8 @@ def answer(given: Inputs) -> Answer:
     """
     tables = (given.runs, given.steps, given.processes, given.kernels, given.memops, given.figures)
     frames = _frames(*tables, given.calibration, given.bands)
-    return assemble(_facts(given.calibration, given.bands), _claims(frames), _tables(frames), _charts(frames))
+    facts = _facts(given.calibration, given.bands) | {"took_turns": have_turns(given.steps)}
+    return assemble(facts, _claims(frames), _tables(frames), _charts(frames))
 
 
 QUESTION = Question(
@@ -158,9 +159,9 @@ def _join_fp32(cases: pd.DataFrame, bands: Bands | None, rounds: pd.DataFrame) -
     others = ["launch_wait", "casts", "launches", "copied_bytes", "peak_memory_bytes"]
     table = run_grid.join_base(cases, "precision", BASE, ["run_id", *times, *others, *spread])
     turns = compare_with_base(table["run_id"], table["run_id_fp32"], rounds)
-    table["step_ns_fp32"] = prefer_turns(turns, table["step_ns"], table["step_ns_fp32"])
     for name in TIMED:
         table[f"{name}_speedup"] = (table[f"{name}_ns_fp32"] / table[f"{name}_ns"]).where(table["precision"] != BASE)
+    table["step_speedup"] = turns["times_as_fast"].fillna(table["step_speedup"])
     table["optimizer_busy_share"] = table[f"{OPTIMIZER_BUSY}_ns"] / table["busy_ns"]
     table["memory_saved"] = 1 - table["peak_memory_bytes"] / table["peak_memory_bytes_fp32"]
     # No GEMM can take less than no time: what the other kernels of FP32 leave.
@@ -170,7 +171,7 @@ def _join_fp32(cases: pd.DataFrame, bands: Bands | None, rounds: pd.DataFrame) -
     ends = ("ns", "min_ns", "max_ns", "parts")
     renamed = table.rename(columns={f"step_{end}_fp32": f"base_{end}" for end in ends})
     half_band = differences.half_band_ns(renamed, "step", "base", bands.wall if bands else None)
-    table["step_band_ns"] = half_band.where(table["precision"] != BASE)
+    table["step_band_ns"] = prefer_turns_band(turns, table["step_ns"], half_band).where(table["precision"] != BASE)
     differ = differences.differ(renamed, "step", "base", bands.wall if bands else None)
     table["step_apart"] = differ.mask(turns["times_as_fast"].notna(), turns["differs"])
     table["quotable"] = mark_quotable(table["step_apart"], table["steady"], table["steady_fp32"], turns=turns)
