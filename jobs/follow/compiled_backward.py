@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from .module_ranges import COMPILED, LOSS
+from .module_ranges import COMPILED, LOSS, REGION
 from .wrapping import wrap
 
 STACK = "nn_module_stack"
@@ -173,6 +173,7 @@ def locate(levels: Sequence[tuple[int, str]], below: str, paths: Sequence[str]) 
     that was compiled. paths: of the calls."""
     is_of_call = bool(levels and paths and levels[0][1].startswith(CALL))
     above = paths[int(levels[0][1].split()[2])].replace(COMPILED, "") if is_of_call else ""
+    above = LOSS if above == REGION else above.removesuffix(f"/{REGION}")
     is_inside = below and above and above != LOSS
     return f"{above}/{below}" if is_inside else below or above
 

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .compiled_backward import CALL, CompiledBackward, find_paths, locate
-from .module_ranges import COMPILED
+from .module_ranges import COMPILED, LOSS
 from .wrapping import wrap
 
 GRAPH = "modules:graph "
@@ -71,6 +71,10 @@ class CompiledGraphs:
 
     def __init__(self, is_updating: Callable[[], bool] = bool) -> None:
         self.graphs: list[Graph] = []
+        self.roots: dict[int, str] = {}
+        """Classes of modules that compiled functions call (see `compiled_functions`), by the modules' ids."""
+        self.paths: dict[int, str] = {}
+        """Paths of modules inside a model whose code ran around a compiled part, by their ids."""
         self.backward = CompiledBackward(self.lower_level)
         self.has_own_level = False
         self.is_updating = is_updating  # whether an optimizer steps
@@ -155,7 +159,9 @@ class CompiledGraphs:
         of_autograd = [graph.calls for graph in self.graphs if graph.calls]
         if of_autograd and not any(find_paths(calls, passes or {}) for calls in of_autograd):
             self.backward.error = "the followed steps have other backward passes"
-        for number, graph in enumerate(self.graphs):
+        paths = {**self.paths, **paths}
+        unknown = {key: name for key, name in self.roots.items() if key not in paths}
+        for number, graph in enumerate(name_outermost(graph, unknown) for graph in self.graphs):
             above = find_paths(graph.calls, passes or {})
             root = "" if above else find_root(graph, paths)
             push(f"{GRAPH}{number} {'backward' if graph.is_backward else 'forward'} {root}")
@@ -292,6 +298,28 @@ def join_levels(levels: Sequence[tuple[int, str]]) -> str:
             names.append(name)
         above = path
     return "/".join(names)
+
+
+def name_outermost(graph: Graph, names: Mapping[int, str]) -> Graph:
+    """Return a graph of a function with `names` (by id) of the modules that the function calls in place of the
+    function's own. What the function computes outside of them is the loss."""
+
+    def rename(levels: tuple[tuple[int, str], ...]) -> tuple[tuple[int, str], ...]:
+        num_calls = bool(levels) and levels[0][1].startswith(CALL)
+        if len(levels) == num_calls:
+            return (*levels, (0, LOSS))
+        outermost, below = levels[num_calls]
+        if outermost not in names:
+            return levels
+        inside = [(key, path.removeprefix(below).lstrip(".")) for key, path in levels[num_calls:]]
+        return (*levels[:num_calls], *((key, f"{names[outermost]}.{path}".rstrip(".")) for key, path in inside))
+
+    if not any(key in names for launch in graph.launches for levels in launch.shares for key, _ in levels):
+        return graph
+    launches = [
+        Launch(kernel, {rename(levels): size for levels, size in shares.items()}) for kernel, shares in graph.launches
+    ]
+    return graph._replace(launches=launches)
 
 
 def find_root(graph: Graph, paths: Mapping[int, str]) -> str:
