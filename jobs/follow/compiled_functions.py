@@ -12,7 +12,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import Any
 
 from torch import nn
@@ -37,7 +37,7 @@ class CompiledFunctions:
         self.is_on = True
         if self.follower.events is None:
             self.follower.graphs.begin()
-        with suppress(Exception):  # it need not be there
+        with self.follower.graphs.noting_errors():  # it need not be there
             from torch._dynamo.output_graph import OutputGraph
 
             wrap(OutputGraph, "call_user_compiler", self.compile)
@@ -45,7 +45,7 @@ class CompiledFunctions:
     def compile(self, called: Callable[..., Any], output: Any, graph: Any, *args: Any, **options: Any) -> Any:
         """Compile a graph of Dynamo, as `called` does. Returns what is to be called in its place."""
         classes: dict[int, type[nn.Module]] = {}
-        with suppress(Exception):
+        with self.follower.graphs.noting_errors():
             classes = find_outermost(graph.graph.nodes)
             self.name_parts(classes)
         compiled = called(output, graph, *args, **options)
@@ -75,6 +75,8 @@ class CompiledFunctions:
         if follower.process != os.getpid() or follower.in_backward:
             return
         is_loss = all(issubclass(kind, nn.modules.loss._Loss) for kind in classes.values())
+        if not follower.depth:
+            follower.facts["compiled"] = True
         if not follower.phases:
             opened.enter_context(follower.phase("loss" if is_loss else follower.name_call(inputs)))
         if follower.follows_modules and REGION not in (follower.ranges.path or ""):

@@ -18,7 +18,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -80,6 +80,7 @@ class CompiledGraphs:
         self.is_updating = is_updating  # whether an optimizer steps
         self.has_update = False  # whether a graph is of an optimizer
         self.num_late = 0
+        self.error = ""  # why launches of graphs have no modules, as far as PyTorch says
         self.is_on = False
         self.is_measured = False  # whether the steps now are measured, in which nothing should be compiled
 
@@ -88,7 +89,7 @@ class CompiledGraphs:
         if self.is_on:
             return
         self.is_on = True
-        with suppress(Exception):  # none of this need be there
+        with self.noting_errors():  # none of this need be there
             from torch._functorch import config as functorch
             from torch._inductor import config
             from torch._inductor.graph import GraphLowering
@@ -106,6 +107,13 @@ class CompiledGraphs:
             leave_alone()
         self.backward.begin()
 
+    @contextmanager
+    def noting_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self.error = self.error or f"{type(error).__name__}: {error}"
+
     def lower_level(self) -> None:
         """Have Inductor note less from now on: a graph of compiled autograd comes next."""
         if self.has_own_level:
@@ -118,13 +126,13 @@ class CompiledGraphs:
         module = called(lowering, *args, **options)
         self.num_late += self.is_measured
         self.has_update |= self.is_updating()
-        with suppress(Exception):
+        with self.noting_errors():
             self.graphs.append(read_graph(lowering, module, self.backward.find_calls(lowering.module.graph.nodes)))
         return module
 
     def list_facts(self) -> dict[str, Any]:
-        """Return what is known: the number of graphs, those compiled in measured steps, why kernels of compiled
-        autograd have no modules, and by reason how often a graph broke."""
+        """Return what is known: the number of graphs, why others are not known, those compiled in measured steps, why
+        kernels of compiled autograd have no modules, and by reason how often a graph broke."""
         breaks: dict[str, int] = {}
         if self.is_on:
             with suppress(Exception):
@@ -133,6 +141,7 @@ class CompiledGraphs:
                 breaks = {str(reason).partition("\n")[0]: num for reason, num in counters["graph_break"].items()}
         return {
             "graphs": len(self.graphs) if self.is_on else None,
+            "graphs_error": self.error,
             "late_graphs": self.num_late,
             "compiled_autograd": self.explain_backward(),
             "graph_breaks": breaks,

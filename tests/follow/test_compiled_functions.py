@@ -53,11 +53,13 @@ def test_a_graph_with_modules_is_forward(follower, stage, expected):
     follower.stage = stage
     assert call(follower, make_graph({}, IN_MODEL)) == expected
     assert follower.graphs.roots == ({7: "Transformer"} if stage is Stage.FOLLOWED else {})
+    assert follower.facts["compiled"] == bool(expected)
 
 
 def test_what_has_no_module_or_runs_in_backward_or_another_process_is_left_alone(follower, monkeypatch):
     follower.stage = Stage.FOLLOWED
-    assert call(follower, make_graph({})) == call(follower, None) == []
+    assert call(follower, make_graph({})) == [] and not follower.graphs.error
+    assert call(follower, None) == [] and follower.graphs.list_facts()["graphs_error"].startswith("AttributeError")
     monkeypatch.setattr(follower, "in_backward", 1)
     assert call(follower, make_graph(IN_MODEL)) == []
     monkeypatch.setattr(follower, "in_backward", 0)
