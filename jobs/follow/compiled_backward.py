@@ -120,6 +120,12 @@ class CompiledBackward:
         return ()
 
 
+def read_id(key: Any) -> int:
+    """Read the id of a module from its key in a stack: `id`, or `id@2` where it is called once more. 0: no id."""
+    number = str(key).partition("@")[0]
+    return int(number) if number.isdigit() else 0
+
+
 def is_backward_graph(compiled: Any) -> bool:
     """Return whether compiled autograd made what is given to torch.compile."""
     return isinstance(compiled, torch.fx.GraphModule) and type(compiled).__name__.startswith(BACKWARD_GRAPH)

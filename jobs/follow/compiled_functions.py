@@ -17,9 +17,9 @@ from typing import Any
 
 from torch import nn
 
-from .compiled_backward import CALL, STACK
+from .compiled_backward import CALL, STACK, read_id
 from .entries import list_methods
-from .module_ranges import REGION
+from .module_ranges import REGION, ModuleRanges
 from .wrapping import wrap
 
 
@@ -67,7 +67,8 @@ class CompiledFunctions:
         does where graphs break inside, and calls parts by themselves."""
         *_, (model, _) = [(None, ""), *list_methods()]
         if model is not None and any(id(part) in outermost for part in model.modules()):
-            self.follower.graphs.paths |= self.follower.ranges.paths_of(model)
+            ranges = self.follower.ranges
+            self.follower.graphs.paths |= ModuleRanges(ranges.push, ranges.pop).paths_of(model)
 
     def open(self, opened: ExitStack, classes: dict[int, type[nn.Module]], inputs: Iterable[Any]) -> None:
         """Open the ranges of a call. classes: of the outermost modules, by their ids. inputs: parameters, too."""
@@ -89,7 +90,7 @@ def find_outermost(nodes: Iterable[Any]) -> dict[int, type[nn.Module]]:
     classes = {}
     for node in nodes:
         for key, (path, kind) in (node.meta.get(STACK) or {}).items():
-            if not path.startswith(CALL):
-                classes[int(key)] = kind
+            if isinstance(kind, type) and not path.startswith(CALL):
+                classes[read_id(key)] = kind
                 break
     return classes

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .compiled_backward import CALL, CompiledBackward, find_paths, locate
+from .compiled_backward import CALL, CompiledBackward, find_paths, locate, read_id
 from .module_ranges import COMPILED, LOSS
 from .wrapping import wrap
 
@@ -266,7 +266,7 @@ def read_modules(node: Any) -> tuple[tuple[int, str], ...]:
     """Read the modules that a node was made in, outermost first: id and path. A node that a pass of Inductor made, as
     for a padded matmul, has the innermost modules of what it reads."""
     stack = max(find_stacks(node), key=len, default={})
-    return tuple((int(key) if str(key).isdigit() else 0, clean(entry[0])) for key, entry in stack.items())
+    return tuple((read_id(key), clean(entry[0])) for key, entry in stack.items())
 
 
 def find_stacks(node: Any, most_steps: int = 3) -> Iterator[Mapping[str, Any]]:

@@ -54,6 +54,7 @@ def test_a_graph_with_modules_is_forward(follower, stage, expected):
     assert call(follower, make_graph({}, IN_MODEL)) == expected
     assert follower.graphs.roots == ({7: "Transformer"} if stage is Stage.FOLLOWED else {})
     assert follower.facts["compiled"] == bool(expected)
+    assert call(follower, make_graph({"7@1": MODEL, "8": HEAD})) == expected, "a second call of the model"
 
 
 def test_what_has_no_module_or_runs_in_backward_or_another_process_is_left_alone(follower, monkeypatch):

@@ -230,6 +230,8 @@ def test_a_node_that_inductor_made_has_the_innermost_modules_of_what_it_reads():
     padded = make([], make([], gradient, make([], op="placeholder")), make([], weight))
     assert read_modules(padded) == ((1, ""), (2, "attn"), (3, "attn.gate"))
     assert read_modules(make([], make([], op="placeholder"))) == ()
+    again = SimpleNamespace(meta={"nn_module_stack": {"7@1": ("L['model']", None), "call": ("call 0 4", None)}})
+    assert read_modules(again) == ((7, ""), (0, "call 0 4")), "a module that is called once more"
 
 
 COMPILED_UPDATE = """
