@@ -116,8 +116,10 @@ def describe_compiled(noted: dict[str, Any]) -> list[str]:
         lines.append(f"torch.compile compiled {format_count(num, 'graph')} in the measured steps: skip more steps")
     if why := noted.get("compiled_autograd"):
         lines.append(f"compiled autograd runs backward as a graph: its kernels are in one line, not by module ({why})")
-    if noted["compiled"] and noted["graphs"] == 0:
-        lines.append("torch.compile: no graph of Inductor says which module is in which kernel")
+    why = noted.get("graphs_error")
+    if why or (noted["compiled"] and noted["graphs"] == 0):
+        which = "some graphs do not say" if noted["graphs"] else "no graph of Inductor says"
+        lines.append(f"torch.compile: {which} which module is in which kernel" + (f" ({why})" if why else ""))
     return lines
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from .module_ranges import COMPILED, LOSS
+from .module_ranges import COMPILED, LOSS, REGION
 from .wrapping import wrap
 
 STACK = "nn_module_stack"
@@ -120,6 +120,12 @@ class CompiledBackward:
         return ()
 
 
+def read_id(key: Any) -> int:
+    """Read the id of a module from its key in a stack: `id`, or `id@2` where it is called once more. 0: no id."""
+    number = str(key).partition("@")[0]
+    return int(number) if number.isdigit() else 0
+
+
 def is_backward_graph(compiled: Any) -> bool:
     """Return whether compiled autograd made what is given to torch.compile."""
     return isinstance(compiled, torch.fx.GraphModule) and type(compiled).__name__.startswith(BACKWARD_GRAPH)
@@ -173,6 +179,7 @@ def locate(levels: Sequence[tuple[int, str]], below: str, paths: Sequence[str]) 
     that was compiled. paths: of the calls."""
     is_of_call = bool(levels and paths and levels[0][1].startswith(CALL))
     above = paths[int(levels[0][1].split()[2])].replace(COMPILED, "") if is_of_call else ""
+    above = LOSS if above == REGION else above.removesuffix(f"/{REGION}")
     is_inside = below and above and above != LOSS
     return f"{above}/{below}" if is_inside else below or above
 

@@ -18,14 +18,14 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from types import CodeType
 from typing import Any, NamedTuple
 
 import torch
 
-from .compiled_backward import CALL, CompiledBackward, find_paths, locate
-from .module_ranges import COMPILED
+from .compiled_backward import CALL, CompiledBackward, find_paths, locate, read_id
+from .module_ranges import COMPILED, LOSS
 from .wrapping import wrap
 
 GRAPH = "modules:graph "
@@ -71,11 +71,16 @@ class CompiledGraphs:
 
     def __init__(self, is_updating: Callable[[], bool] = bool) -> None:
         self.graphs: list[Graph] = []
+        self.roots: dict[int, str] = {}
+        """Classes of modules that compiled functions call (see `compiled_functions`), by the modules' ids."""
+        self.paths: dict[int, str] = {}
+        """Paths of modules inside a model whose code ran around a compiled part, by their ids."""
         self.backward = CompiledBackward(self.lower_level)
         self.has_own_level = False
         self.is_updating = is_updating  # whether an optimizer steps
         self.has_update = False  # whether a graph is of an optimizer
         self.num_late = 0
+        self.error = ""  # why launches of graphs have no modules, as far as PyTorch says
         self.is_on = False
         self.is_measured = False  # whether the steps now are measured, in which nothing should be compiled
 
@@ -84,7 +89,7 @@ class CompiledGraphs:
         if self.is_on:
             return
         self.is_on = True
-        with suppress(Exception):  # none of this need be there
+        with self.noting_errors():  # none of this need be there
             from torch._functorch import config as functorch
             from torch._inductor import config
             from torch._inductor.graph import GraphLowering
@@ -102,6 +107,13 @@ class CompiledGraphs:
             leave_alone()
         self.backward.begin()
 
+    @contextmanager
+    def noting_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self.error = self.error or f"{type(error).__name__}: {error}"
+
     def lower_level(self) -> None:
         """Have Inductor note less from now on: a graph of compiled autograd comes next."""
         if self.has_own_level:
@@ -114,13 +126,13 @@ class CompiledGraphs:
         module = called(lowering, *args, **options)
         self.num_late += self.is_measured
         self.has_update |= self.is_updating()
-        with suppress(Exception):
+        with self.noting_errors():
             self.graphs.append(read_graph(lowering, module, self.backward.find_calls(lowering.module.graph.nodes)))
         return module
 
     def list_facts(self) -> dict[str, Any]:
-        """Return what is known: the number of graphs, those compiled in measured steps, why kernels of compiled
-        autograd have no modules, and by reason how often a graph broke."""
+        """Return what is known: the number of graphs, why others are not known, those compiled in measured steps, why
+        kernels of compiled autograd have no modules, and by reason how often a graph broke."""
         breaks: dict[str, int] = {}
         if self.is_on:
             with suppress(Exception):
@@ -129,6 +141,7 @@ class CompiledGraphs:
                 breaks = {str(reason).partition("\n")[0]: num for reason, num in counters["graph_break"].items()}
         return {
             "graphs": len(self.graphs) if self.is_on else None,
+            "graphs_error": self.error,
             "late_graphs": self.num_late,
             "compiled_autograd": self.explain_backward(),
             "graph_breaks": breaks,
@@ -155,7 +168,9 @@ class CompiledGraphs:
         of_autograd = [graph.calls for graph in self.graphs if graph.calls]
         if of_autograd and not any(find_paths(calls, passes or {}) for calls in of_autograd):
             self.backward.error = "the followed steps have other backward passes"
-        for number, graph in enumerate(self.graphs):
+        paths = {**self.paths, **paths}
+        unknown = {key: name for key, name in self.roots.items() if key not in paths}
+        for number, graph in enumerate(name_outermost(graph, unknown) for graph in self.graphs):
             above = find_paths(graph.calls, passes or {})
             root = "" if above else find_root(graph, paths)
             push(f"{GRAPH}{number} {'backward' if graph.is_backward else 'forward'} {root}")
@@ -251,7 +266,7 @@ def read_modules(node: Any) -> tuple[tuple[int, str], ...]:
     """Read the modules that a node was made in, outermost first: id and path. A node that a pass of Inductor made, as
     for a padded matmul, has the innermost modules of what it reads."""
     stack = max(find_stacks(node), key=len, default={})
-    return tuple((int(key) if str(key).isdigit() else 0, clean(entry[0])) for key, entry in stack.items())
+    return tuple((read_id(key), clean(entry[0])) for key, entry in stack.items())
 
 
 def find_stacks(node: Any, most_steps: int = 3) -> Iterator[Mapping[str, Any]]:
@@ -292,6 +307,28 @@ def join_levels(levels: Sequence[tuple[int, str]]) -> str:
             names.append(name)
         above = path
     return "/".join(names)
+
+
+def name_outermost(graph: Graph, names: Mapping[int, str]) -> Graph:
+    """Return a graph of a function with `names` (by id) of the modules that the function calls in place of the
+    function's own. What the function computes outside of them is the loss."""
+
+    def rename(levels: tuple[tuple[int, str], ...]) -> tuple[tuple[int, str], ...]:
+        num_calls = bool(levels) and levels[0][1].startswith(CALL)
+        if len(levels) == num_calls:
+            return (*levels, (0, LOSS))
+        outermost, below = levels[num_calls]
+        if outermost not in names:
+            return levels
+        inside = [(key, path.removeprefix(below).lstrip(".")) for key, path in levels[num_calls:]]
+        return (*levels[:num_calls], *((key, f"{names[outermost]}.{path}".rstrip(".")) for key, path in inside))
+
+    if not any(key in names for launch in graph.launches for levels in launch.shares for key, _ in levels):
+        return graph
+    launches = [
+        Launch(kernel, {rename(levels): size for levels, size in shares.items()}) for kernel, shares in graph.launches
+    ]
+    return graph._replace(launches=launches)
 
 
 def find_root(graph: Graph, paths: Mapping[int, str]) -> str:

@@ -22,7 +22,7 @@ Imported inside the script (see `sitecustomize`). It needs torch and the other f
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from time import monotonic, perf_counter_ns
@@ -298,7 +298,7 @@ class Follower:
     def give_up(self) -> None:
         """Measure nothing more: a loop of another kind has begun in the measured steps. Its steps are counted."""
         self.waiting = None
-        if self.stage in (Stage.CAPTURED, Stage.FOLLOWED) and self.events is None:
+        if self.stage.is_captured and self.events is None:
             self.capture.end(None)
         self.begin(Stage.DONE)
         self.facts["stage"] = MIXED
@@ -330,7 +330,7 @@ class Follower:
     def phase(self, name: str) -> Iterator[None]:
         """A phase, with a range while nsys captures. One inside another counts as the other."""
         self.entries.note_phase(name)
-        is_measured = self.stage in (Stage.CAPTURED, Stage.FOLLOWED) and self.waiting is None
+        is_measured = self.stage.is_captured and self.waiting is None
         if not (is_measured or self.captures.is_capturing) or self.phases or self.process != os.getpid():
             yield
             return
@@ -375,9 +375,9 @@ class Follower:
         try:
             if not is_loss:
                 self.note_generation(args, options)
-                if self.captures.is_capturing or self.stage in (Stage.CAPTURED, Stage.FOLLOWED):
+                if self.captures.is_capturing or self.stage.is_captured:
                     self.calls.begin(module, args, options)
-            with self.phase("loss" if is_loss else self.name_call(module)):
+            with self.phase("loss" if is_loss else self.name_call(nn.Module.parameters(module))):
                 returned = run(module, args, options)
             if not self.graphs.backward.calls:  # a hook would be a part of what compiled autograd compiles
                 self.calls.note_returned(returned)
@@ -399,14 +399,14 @@ class Follower:
         if self.waiting is not None and self.generation.kind == PREFILL:
             self.enter(self.waiting)
 
-    def name_call(self, module: nn.Module) -> str:
+    def name_call(self, parameters: Iterable[Any]) -> str:
         """Return the phase of a call of a model by the script."""
         has_gradients = torch.is_grad_enabled() and self.entries.has_gradients
         if self.generation.kind and not (has_gradients and self.optimized):
             return self.generation.kind
         if has_gradients or not self.optimized:
             return "forward"
-        if not any(id(each) in self.optimized for each in nn.Module.parameters(module)) or is_checkpointed():
+        if not any(id(each) in self.optimized for each in parameters) or is_checkpointed():
             return "forward"
         if self.stage is Stage.CAPTURED:
             self.facts["evaluations"] += 1

@@ -35,7 +35,9 @@ OPTIMIZER = f"{PREFIX}optimizer/"
 LOSS = "(loss)"
 ACCUMULATION = "(gradient accumulation)"
 RECOMPUTED = "(recomputed)"
-COMPILED = " (compiled)"
+REGION = "(compiled)"
+"""Name of the range of a compiled function that calls modules."""
+COMPILED = f" {REGION}"
 FSDP = "(FSDP)"
 ALL_PARAMETERS = "(all parameters)"
 COMPILED_AUTOGRAD = "(compiled autograd)"
@@ -60,7 +62,7 @@ class ModuleRanges:
     @contextmanager
     def range(self, name: str) -> Iterator[None]:
         """Open the range `name` inside the open ranges of this thread."""
-        above = self._path()
+        above = self.path
         self._enter(name, f"{above}/{name}" if above else name)
         try:
             yield
@@ -101,7 +103,7 @@ class ModuleRanges:
     ) -> Any:
         """Return `called(module, *args, **options)`, called in the range of the module."""
         path = self._path_of(module)
-        above = self._path()
+        above = self.path
         self._enter(path.removeprefix(f"{above}/") if above else path, path)
         try:
             return called(module, *args, **options)
@@ -112,7 +114,7 @@ class ModuleRanges:
         """Return the path of a module: class of the outermost called module, then the names of `named_modules`."""
         if id(module) not in self._names:
             # What its caller does not hold as a part, such as the model itself, is named by its class.
-            above, name = self._path(), name_class(read_own(module, "_orig_mod", module))
+            above, name = self.path, name_class(read_own(module, "_orig_mod", module))
             self._name_parts(module, f"{above}/{name}" if above else name)
         return self._names[id(module)]
 
@@ -151,7 +153,7 @@ class ModuleRanges:
     def _leave(self) -> None:
         stack = self._stack()
         stack.pop()
-        self._mark(self._path())
+        self._mark(self.path)
         self.pop()
 
     def _stack(self) -> list[str | None]:
@@ -160,8 +162,9 @@ class ModuleRanges:
         stack: list[str | None] = self._local.stack
         return stack
 
-    def _path(self) -> str | None:
-        """Return the path of the innermost range on this thread: "" at the top of a phase, None outside."""
+    @property
+    def path(self) -> str | None:
+        """The path of the innermost range on this thread: "" at the top of a phase, None outside."""
         stack = self._stack()
         return stack[-1] if stack else None
 

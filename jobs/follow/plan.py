@@ -4,7 +4,19 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
-Stage = Enum("Stage", "SKIPPED TIMED CAPTURED FOLLOWED DONE")
+
+class Stage(Enum):
+    """What is done with the steps of a script."""
+
+    SKIPPED = 1
+    TIMED = 2
+    CAPTURED = 3
+    FOLLOWED = 4
+    DONE = 5
+
+    @property
+    def is_captured(self) -> bool:
+        return self in (Stage.CAPTURED, Stage.FOLLOWED)
 
 
 class Plan(NamedTuple):

@@ -154,7 +154,7 @@ class ScriptGraphs:
         if follower.stage is Stage.TIMED:
             follower.waiting, follower.clock = None, StepClock(has_begun=False)
             follower.begin(Stage.SKIPPED)
-        elif follower.stage in (Stage.CAPTURED, Stage.FOLLOWED):
+        elif follower.stage.is_captured:
             seen = follower.facts["seen"]
             follower.refuse(
                 FollowError(f"it captures its step in a CUDA graph after {seen} steps: give --skip {seen + 1}")

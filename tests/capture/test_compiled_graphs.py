@@ -236,12 +236,18 @@ def link_recorded(name):
     columns = ["kernel_name", "module", "phase"]
     rows = pd.DataFrame([[*(text[at] for at in row[:3]), row[3]] for row in recorded["kernels"]])
     rows.columns = [*columns, "ns"]
+    rows = rows.assign(process=1, thread=rows["phase"])
+    return rows, name_rows(name, rows)
+
+
+def name_rows(name, rows):
+    """The modules inside, by the graphs of a recording."""
+    text = RECORDED[name]["names"]
     graphs = [
         Graph(1, is_backward, root, tuple(Launch(text[at], tuple(text[m] for m in inside)) for at, inside in launches))
-        for is_backward, root, launches in recorded["graphs"]
+        for is_backward, root, launches in RECORDED[name]["graphs"]
     ]
-    rows = rows.assign(process=1, thread=rows["phase"])
-    return rows, pd.Series(name_inside(rows, graphs), rows.index)
+    return pd.Series(name_inside(rows, graphs), rows.index)
 
 
 @pytest.mark.parametrize("name", RECORDED)
@@ -249,17 +255,21 @@ def test_the_kernels_of_recorded_compiled_regions_have_modules_inside(name):
     rows, modules = link_recorded(name)
     compiled = rows["module"].str.contains("compiled")
     inside = compiled & ~modules.str.contains("compiled")
-    for phase in ("forward", "backward")[name in FOURTH :]:  # these compile a function that calls the model
+    for phase in ("forward", "backward")[name in FOURTH :]:  # see the test of their forward below
         of_phase = rows["phase"] == phase
         assert rows["ns"][inside & of_phase].sum() >= 0.97 * rows["ns"][compiled & of_phase].sum() > 0
     assert rows["ns"][compiled].groupby(modules).sum().sum() == rows["ns"][compiled].sum()
     assert (modules[~compiled] == rows["module"][~compiled]).all()
 
 
+def find_matmuls(rows):
+    names = rows["kernel_name"]
+    return (names.map(find_family) == "gemm") & ~names.str.contains("splitKreduce")
+
+
 def count_matmuls(name, phase):
     rows, modules = link_recorded(name)
-    is_matmul = (rows["kernel_name"].map(find_family) == "gemm") & ~rows["kernel_name"].str.contains("splitKreduce")
-    return modules[is_matmul & (rows["phase"] == phase)].value_counts()
+    return modules[find_matmuls(rows) & (rows["phase"] == phase)].value_counts()
 
 
 @pytest.mark.parametrize(("phase", "num"), [("forward", 1), ("backward", 2)])
@@ -276,6 +286,19 @@ def test_each_linear_module_of_a_compiled_model_has_the_matmuls_of_its_architect
 def test_each_linear_module_has_its_matmuls_in_a_backward_pass_of_compiled_autograd(name):
     counts = count_matmuls(name, "backward")
     assert len(counts) == 17 and set(counts) == {2} and not counts.index.str.contains("compiled").any()
+
+
+@pytest.mark.parametrize("name", FOURTH)
+def test_the_kernels_of_a_compiled_function_are_those_of_its_graph(name):
+    """These were recorded when its call had no range: with one, each kernel has a launch. The loss has no module."""
+    rows, _ = link_recorded(name)
+    rows = rows[rows["phase"] == ""]
+    rows = rows[rows["kernel_name"].str.startswith("triton_").cummax()]  # the batch is drawn before
+    modules = name_rows(name, rows.assign(module="(compiled)", phase="forward"))
+    assert not modules.str.contains("compiled").any()
+    assert len(modules) > 70 and (modules != "").sum() == len(modules) - 3
+    counts = modules[find_matmuls(rows)].value_counts()
+    assert len(counts) == 17 and set(counts) == {1}
 
 
 @pytest.mark.parametrize(("phase", "num"), [("forward", 1), ("backward", 2)])

@@ -57,10 +57,13 @@ def test_each_operation_has_its_call_and_the_modules_inside_a_compiled_part():
         (2, "mlp/fc", "GPT/blocks.0/mlp/fc"),
         (2, "", "GPT/blocks.0"),
         (3, "", "GPT/head"),
+        (4, "", "(loss)"),  # of a compiled function
+        (4, "GPT/head", "GPT/head"),
+        (5, "head", "GPT/head"),
     ],
 )
 def test_the_path_of_a_call_is_above_the_modules_inside(number, below, expected):
-    paths = ["", "(loss)", "GPT/blocks.0 (compiled)", "GPT/head"]
+    paths = ["", "(loss)", "GPT/blocks.0 (compiled)", "GPT/head", "(compiled)", "GPT/(compiled)"]
     assert locate([(0, f"{CALL}0 {number}")], below, paths) == expected
 
 

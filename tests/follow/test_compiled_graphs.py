@@ -230,6 +230,8 @@ def test_a_node_that_inductor_made_has_the_innermost_modules_of_what_it_reads():
     padded = make([], make([], gradient, make([], op="placeholder")), make([], weight))
     assert read_modules(padded) == ((1, ""), (2, "attn"), (3, "attn.gate"))
     assert read_modules(make([], make([], op="placeholder"))) == ()
+    again = SimpleNamespace(meta={"nn_module_stack": {"7@1": ("L['model']", None), "call": ("call 0 4", None)}})
+    assert read_modules(again) == ((7, ""), (0, "call 0 4")), "a module that is called once more"
 
 
 COMPILED_UPDATE = """
@@ -309,10 +311,10 @@ LINEAR = [f"blocks.{block}/mlp/{part}" for block in (0, 1) for part in (0, 2)]
 @pytest.mark.parametrize(
     ("script", "above", "breaks"),
     [
-        pytest.param(COMPILED_BACKWARD, "", ["Unsupported Tensor.backward() call"], id="all"),
+        pytest.param(COMPILED_BACKWARD, "Model/", ["Unsupported Tensor.backward() call"], id="all"),
         pytest.param(EAGER_FORWARD, "Model/", [], id="eager forward"),
         pytest.param(COMPILED_BLOCKS, "Model/", [], id="compiled blocks"),
-        pytest.param(ACCUMULATED, "", ["Unsupported Tensor.backward() call"], id="accumulation, dynamic shapes"),
+        pytest.param(ACCUMULATED, "Model/", ["Unsupported Tensor.backward() call"], id="accumulation, dynamic shapes"),
     ],
 )
 def test_what_compiled_autograd_compiles_has_modules_and_is_compiled_once(tmp_path, script, above, breaks):
@@ -329,5 +331,55 @@ def test_what_compiled_autograd_compiles_has_modules_and_is_compiled_once(tmp_pa
     assert log[log.index("modules:backward/(compiled autograd)") - 1] == "modules:backward"
     assert "modules:backward/(gradient accumulation)" not in log
     assert facts["late_graphs"] == 0 and list(facts["graph_breaks"]) == breaks and not facts["compiled_autograd"]
+    _, without, _, kernels_without = run(tmp_path / "without", source, is_followed=False)
+    assert losses == without[: len(losses)] and kernels == kernels_without
+
+
+FUNCTION = """
+@torch.compile
+def called(x):
+    return model(x).square().mean()
+"""
+METHOD = """
+model.forward = torch.compile(model.forward)
+
+def called(x):
+    return model(x).square().mean()
+"""
+TWO_MODELS = """
+teacher = torch.nn.Linear(16, 16)
+
+@torch.compile
+def called(x):
+    return (model(x) - teacher(x)).square().mean()
+"""
+STEP = COMPILED_BACKWARD.replace("torch._dynamo.config.compiled_autograd = True\n", "")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("script", "above", "region", "others"),
+    [
+        pytest.param(FUNCTION, "Model/", "(compiled)", set(), id="loss inside"),
+        pytest.param(STEP, "Model/", "(compiled)", set(), id="backward inside"),
+        pytest.param(TWO_MODELS, "Model/", "(compiled)", {"Linear"}, id="two models"),
+        pytest.param(METHOD, "", "Model/(compiled)", set(), id="a method of the model"),
+    ],
+)
+def test_a_compiled_function_has_a_phase_and_modules(tmp_path, script, above, region, others):
+    """It calls no module, so its kernels had neither. What is compiled is the same as without."""
+    source = script + TRAIN.replace("called(x).square().mean()", "called(x)").replace("range(12)", "range(4)")
+    if "backward" in script:
+        source = source.replace("        loss.backward()\n", "")
+    source = source.replace("print(", SEE_KERNELS + "print(").replace("list_facts()]", "list_facts(), kernels]")
+    log, losses, facts, kernels = run(tmp_path / "followed", source)
+    for number, graph in enumerate(list_graphs(log)):
+        matmuls = {name.partition("|")[2] for name in graph[-1] if name.startswith("extern_kernels.")}
+        assert matmuls == {f"{path}=100" for path in [*others, *(f"{above}{each}" for each in LINEAR)]}
+        assert graph[0] == ("forward", "backward")[number] and all("|" in name for name in graph[-1])
+    assert log[log.index("zero_grad") + 2 :][:2] == ["forward", "end"]
+    opened = log[log.index("modules:forward") :]
+    assert opened[1 : 1 + len(region.split("/"))] == region.split("/") and f"modules:backward/{region}" in log
+    assert facts["graphs"] == 2 and facts["late_graphs"] == 0
     _, without, _, kernels_without = run(tmp_path / "without", source, is_followed=False)
     assert losses == without[: len(losses)] and kernels == kernels_without

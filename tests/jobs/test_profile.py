@@ -149,7 +149,12 @@ def test_why_kernels_of_compiled_autograd_have_no_modules_is_printed():
     noted = {"graph_breaks": {}, "late_graphs": 0, "compiled": True, "graphs": 3, "compiled_autograd": "no GmWrapper"}
     (line,) = describe_compiled(noted)
     assert line.startswith("compiled autograd") and line.endswith("(no GmWrapper)")
-    assert describe_compiled(noted | {"compiled_autograd": ""}) == []
+    known = noted | {"compiled_autograd": ""}
+    assert describe_compiled(known) == []
+    (line,) = describe_compiled(known | {"graphs_error": "KeyError: 'x'"})
+    assert line == "torch.compile: some graphs do not say which module is in which kernel (KeyError: 'x')"
+    (line,) = describe_compiled(known | {"graphs": 0, "graphs_error": "ImportError: no debug"})
+    assert line == "torch.compile: no graph of Inductor says which module is in which kernel (ImportError: no debug)"
 
 
 @pytest.mark.long

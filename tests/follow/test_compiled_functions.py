@@ -1,0 +1,134 @@
+"""Phases and ranges around what is compiled of a function, without a compiler (see `test_compiled_graphs`)."""
+
+import os
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from profiler_job.jobs.follow.compiled_functions import CompiledFunctions
+from profiler_job.jobs.follow.compiled_graphs import Graph, Launch, list_shares, name_outermost
+from profiler_job.jobs.follow.follow import Follower
+from profiler_job.jobs.follow.module_ranges import ModuleRanges
+from profiler_job.jobs.follow.plan import Plan, Stage
+
+MODEL, HEAD = ("L['model']", nn.Transformer), ("L['model'].head", nn.Linear)
+IN_MODEL = {"7": MODEL, "8": HEAD}
+
+
+def make_graph(*stacks):
+    nodes = [SimpleNamespace(meta={"nn_module_stack": stack} if stack else {}) for stack in stacks]
+    return SimpleNamespace(graph=SimpleNamespace(nodes=nodes))
+
+
+@pytest.fixture
+def follower(tmp_path):
+    log = []
+    made = Follower(Plan(out=str(tmp_path)), ModuleRanges(log.append, lambda: log.append("end")))
+    vars(made)["log"] = log
+    return made
+
+
+def call(follower, graph, *inputs):
+    """Call what was compiled of a graph, and return the ranges inside."""
+    functions = CompiledFunctions(follower)
+    compiled = functions.compile(lambda output, graph: lambda *inputs: follower.log.copy(), None, graph)
+    try:
+        return compiled(*inputs)
+    finally:
+        follower.log.clear()
+
+
+@pytest.mark.parametrize(
+    ("stage", "expected"),
+    [
+        (Stage.TIMED, []),
+        (Stage.CAPTURED, ["forward"]),
+        (Stage.FOLLOWED, ["modules:forward", "(compiled)"]),
+        (Stage.DONE, []),
+    ],
+)
+def test_a_graph_with_modules_is_forward(follower, stage, expected):
+    follower.stage = stage
+    assert call(follower, make_graph({}, IN_MODEL)) == expected
+    assert follower.graphs.roots == ({7: "Transformer"} if stage is Stage.FOLLOWED else {})
+    assert follower.facts["compiled"] == bool(expected)
+    assert call(follower, make_graph({"7@1": MODEL, "8": HEAD})) == expected, "a second call of the model"
+
+
+def test_what_has_no_module_or_runs_in_backward_or_another_process_is_left_alone(follower, monkeypatch):
+    follower.stage = Stage.FOLLOWED
+    assert call(follower, make_graph({})) == [] and not follower.graphs.error
+    assert call(follower, None) == [] and follower.graphs.list_facts()["graphs_error"].startswith("AttributeError")
+    monkeypatch.setattr(follower, "in_backward", 1)
+    assert call(follower, make_graph(IN_MODEL)) == []
+    monkeypatch.setattr(follower, "in_backward", 0)
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    assert call(follower, make_graph(IN_MODEL)) == []
+
+
+def test_a_loss_and_an_evaluation_are_named_as_such(follower):
+    follower.stage = Stage.CAPTURED
+    assert call(follower, make_graph({"5": ("L['criterion']", nn.MSELoss)})) == ["loss"]
+    weight = torch.ones(2)
+    follower.optimized = {id(weight)}
+    assert call(follower, make_graph(IN_MODEL), weight) == ["forward"]
+    with torch.no_grad():
+        assert call(follower, make_graph(IN_MODEL), weight) == ["evaluation"]
+        assert call(follower, make_graph(IN_MODEL), torch.ones(2)) == ["forward"]
+
+
+@pytest.mark.parametrize(
+    ("around", "expected"), [("GPT", ["GPT", "(compiled)"]), ("GPT (compiled)", ["GPT (compiled)"])]
+)
+def test_what_is_called_in_a_compiled_module_has_its_range(follower, around, expected):
+    follower.stage = Stage.FOLLOWED
+    with follower.phase("forward"), follower.ranges.range(around):
+        assert call(follower, make_graph(IN_MODEL)) == ["modules:forward", *expected]
+
+
+class Outer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Linear(2, 2)])
+
+    def forward(self, follower):
+        return call(follower, make_graph({str(id(self.blocks[0])): ("L['self'].part", nn.Linear)}))
+
+
+def test_parts_that_a_broken_model_calls_have_their_paths(follower):
+    model = Outer()
+    model(follower)
+    assert follower.graphs.paths[id(model.blocks[0])] == "Outer/blocks.0"
+    call(follower, make_graph(IN_MODEL))
+    assert 7 not in follower.graphs.paths
+
+
+def test_an_exception_passes_and_closes_the_ranges(follower):
+    follower.stage = Stage.FOLLOWED
+
+    def fail():
+        raise ValueError
+
+    compiled = CompiledFunctions(follower).compile(lambda output, graph: fail, None, make_graph(IN_MODEL))
+    with pytest.raises(ValueError):
+        compiled()
+    assert follower.log == ["modules:forward", "(compiled)", "end", "end"] and not follower.phases
+
+
+@pytest.mark.parametrize("path", ["", "model"])
+def test_modules_are_named_as_in_an_eager_run(path):
+    def name(levels):
+        graph = name_outermost(Graph(False, [Launch("k", {((1, path),): 1}), Launch("k", {levels: 1})]), {1: "GPT"})
+        return list(list_shares(graph.launches[1].shares))
+
+    inside = f"{path}.blocks.0".lstrip(".")
+    assert name(((1, path), (2, inside), (3, f"{inside}.mlp"))) == ["GPT/blocks.0/mlp=100"]
+    assert name(((0, "call 0 4"), (1, path), (2, inside))) == ["GPT/blocks.0=100"]
+    assert name(()) == ["(loss)=100"] and name(((9, "other"),)) == ["other=100"]
+
+
+def test_a_graph_of_known_modules_is_left_as_it_is():
+    graph = Graph(False, [Launch("k", {((1, ""), (2, "head")): 1, (): 1})])
+    assert name_outermost(graph, {3: "GPT"}) is graph
