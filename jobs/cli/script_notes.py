@@ -107,9 +107,11 @@ def describe_skipped(noted: dict[str, Any]) -> list[str]:
 
 
 def describe_compiled(noted: dict[str, Any]) -> list[str]:
-    """Return lines on what torch.compile made: where a graph broke, which ends a compiled region, and graphs that it
-    compiled in measured steps."""
+    """Return lines on torch.compile: how long it took, where a graph broke, which ends a compiled region, and graphs
+    that it compiled in measured steps."""
     lines = []
+    if seconds := noted.get("compiling_s"):
+        lines.append(f"torch.compile took {seconds:.0f} s, as in each start: PyTorch's cache of graphs is not read")
     for reason, _ in sorted(noted["graph_breaks"].items(), key=lambda item: -item[1])[:MOST_BREAKS]:
         lines.append(f"torch.compile broke a graph: {reason}")
     if num := noted["late_graphs"]:

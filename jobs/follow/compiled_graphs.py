@@ -132,19 +132,23 @@ class CompiledGraphs:
 
     def list_facts(self) -> dict[str, Any]:
         """Return what is known: the number of graphs, why others are not known, those compiled in measured steps, why
-        kernels of compiled autograd have no modules, and by reason how often a graph broke."""
+        kernels of compiled autograd have no modules, by reason how often a graph broke, and how long all compiling
+        took (s; None: not known)."""
         breaks: dict[str, int] = {}
+        seconds = None
         if self.is_on:
             with suppress(Exception):
-                from torch._dynamo.utils import counters
+                from torch._dynamo.utils import calculate_time_spent, counters
 
                 breaks = {str(reason).partition("\n")[0]: num for reason, num in counters["graph_break"].items()}
+                seconds = calculate_time_spent()["total_wall_time"]
         return {
             "graphs": len(self.graphs) if self.is_on else None,
             "graphs_error": self.error,
             "late_graphs": self.num_late,
             "compiled_autograd": self.explain_backward(),
             "graph_breaks": breaks,
+            "compiling_s": seconds,
         }
 
     def explain_backward(self) -> str:

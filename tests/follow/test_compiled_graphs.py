@@ -103,6 +103,7 @@ def test_each_launch_of_a_compiled_model_names_its_modules(tmp_path):
     assert {"blocks.0/mlp/0=100", "blocks.1/mlp/2=100"} <= {name.partition("|")[2] for name in backward}
     assert all("|" in name for name in forward)
     assert facts["graphs"] == 2 and facts["late_graphs"] == 0 and not facts["graph_breaks"]
+    assert facts["compiling_s"] > 0
     assert losses == run(tmp_path, WHOLE + TRAIN, is_followed=False)[1][: len(losses)]
 
 

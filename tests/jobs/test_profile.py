@@ -151,6 +151,8 @@ def test_why_kernels_of_compiled_autograd_have_no_modules_is_printed():
     assert line.startswith("compiled autograd") and line.endswith("(no GmWrapper)")
     known = noted | {"compiled_autograd": ""}
     assert describe_compiled(known) == []
+    (line,) = describe_compiled(known | {"compiling_s": 41.3})
+    assert line.startswith("torch.compile took 41 s")
     (line,) = describe_compiled(known | {"graphs_error": "KeyError: 'x'"})
     assert line == "torch.compile: some graphs do not say which module is in which kernel (KeyError: 'x')"
     (line,) = describe_compiled(known | {"graphs": 0, "graphs_error": "ImportError: no debug"})
