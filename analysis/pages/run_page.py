@@ -83,7 +83,7 @@ def answers(
     in_processes = timing.measure_processes(steps).set_index("run_id")
     timed = step_clocks.clocks(steps)
     turned = find_turned_runs(steps)
-    measured_of = _group_by_run(pd.DataFrame(columns=["run_id"]) if measured is None else measured)
+    measured_of = _group_by_run(pd.DataFrame(columns=["run_id", "gpu_name"]) if measured is None else measured)
     beside = machine.summarise_runs(runs, steps, processes, telemetry, price.per_hour if price else None).set_index(
         "run_id"
     )
@@ -93,7 +93,7 @@ def answers(
         used = {name: rows[name] for name in ("elapsed", "findings", "totals", "api")}
         run_id = str(run["run_id"])
         advised = run_advice.advise(run, **used, timed=timed.get(run_id, {}), limit=limits.get(run_id))
-        first = run_advice.rank_changes(advised, measured_of(run))
+        first = run_advice.rank_changes(advised, measured_of(run)[lambda rows: rows["gpu_name"] == run["gpu_name"]])
         facts = (
             _facts(run, ordered, frames)
             | {"first": first}

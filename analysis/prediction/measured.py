@@ -33,14 +33,14 @@ USUAL = (
     (*_LADDER, CUDA_GRAPHS),
 )
 """The sets of changes that runs are paired by."""
-COLUMNS = ("run_id", "changes", "before_ns", "after_ns", "low", "high", "measured_in", "apart", "gains")
+COLUMNS = ("run_id", "gpu_name", "changes", "before_ns", "after_ns", "low", "high", "measured_in", "apart", "gains")
 _OF_STEP = ["ns", "min_ns", "max_ns", "shortest_ns", "longest_ns", "parts", "apart"]
 _TIMES = ["run_id", "gpu_name", "num_parameters", *_OF_STEP, "loop_ns", "measured_in"]
 
 
 def measure_gains(recordings: Mapping[str, Any], band: Band | None) -> pd.DataFrame:
-    """Each run of the recordings with each of the usual sets of changes for which the run with these was timed, too, on
-    such a GPU: COLUMNS.
+    """Each run of the recordings on each GPU, with each of the usual sets of changes for which the run with these was
+    timed on such a GPU, too: COLUMNS.
 
     before_ns and after_ns: the unprofiled step, the median over steps. Both are of one recording (`measured_in`) where
     one has both, as hosts differ; otherwise of the first ones that have them. low, high: the range of before_ns /
@@ -58,7 +58,8 @@ def measure_gains(recordings: Mapping[str, Any], band: Band | None) -> pd.DataFr
         if run_id in by_run and other in by_run:
             both = by_run[run_id].merge(by_run[other], on=["gpu_name", "num_parameters"], suffixes=("_before", ""))
             is_one = both["measured_in_before"] == both["measured_in"]
-            best = both.assign(is_one=is_one).sort_values("is_one", ascending=False, kind="stable").head(1)
+            best = both.assign(is_one=is_one).sort_values("is_one", ascending=False, kind="stable")
+            best = best.drop_duplicates("gpu_name")
             pairs += [row | {"run_id": run_id, "changes": names, "other": other} for row in best.to_dict("records")]
     if not pairs:
         return pd.DataFrame(columns=[*COLUMNS])

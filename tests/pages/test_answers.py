@@ -379,15 +379,16 @@ def test_a_run_page_says_what_to_change_first(pages):
 
 @pytest.mark.long
 def test_a_run_page_says_what_was_measured_before_what_has_a_bound(rec):
-    run_id = "small-ctx512-fp32-naive-train_step"
+    run_id, gpu = "small-ctx512-fp32-naive-train_step", str(rec.runs["gpu_name"].iloc[0])
     measured = pd.DataFrame(
         [
-            (run_id, ("tf32",), 30e6, 20e6, 1.4, 1.6, "precision", 0.04, True),
-            (run_id, ("fused_adamw",), 30e6, 29e6, 0.9, 1.1, "optimizer", 0.04, False),
-            (run_id, ("compile",), 30e6, 10e6, 2.9, 3.1, "host", 0.04, True),
+            (gpu, ("tf32",), 30e6, 20e6, 1.4, 1.6, "precision", 0.04, True),
+            (gpu, ("fused_adamw",), 30e6, 29e6, 0.9, 1.1, "optimizer", 0.04, False),
+            (gpu, ("compile",), 30e6, 10e6, 2.9, 3.1, "host", 0.04, True),
+            ("NVIDIA of another kind", ("bf16",), 30e6, 1e6, 29, 31, "elsewhere", 0.04, True),
         ],
-        columns=["run_id", "changes", "before_ns", "after_ns", "low", "high", "measured_in", "apart", "gains"],
-    )
+        columns=["gpu_name", "changes", "before_ns", "after_ns", "low", "high", "measured_in", "apart", "gains"],
+    ).assign(run_id=run_id)
     checks = pd.DataFrame(columns=["run_id", "check", "found", "at_least", "at_most", "passed"])
     names = ("runs", "steps", "kernels", "api", "memops", "memory", "processes", "telemetry")
     tables = {name: getattr(rec, name) for name in names}
@@ -396,6 +397,7 @@ def test_a_run_page_says_what_was_measured_before_what_has_a_bound(rec):
     assert first[0].startswith("torch.compile: measured, 10.0 ms instead of 30.0 ms, 3.00× as fast; do: ")
     assert first[1].startswith("TF32: measured, 20.0 ms instead of 30.0 ms, 1.50× as fast; do: ")
     assert not [line for line in first if "TF32" in line and "could save" in line]
+    assert not [line for line in first if "BF16" in line and "measured" in line], "on another GPU"
     assert "Not advised, fused optimizer: measured, and not faster beyond noise" in first
 
 

@@ -104,6 +104,17 @@ def test_another_gpu_another_model_and_a_larger_batch_say_nothing():
         assert found.empty and list(found) == [*COLUMNS]
 
 
+def test_a_change_is_known_of_each_gpu_that_it_was_measured_on():
+    rec = main()
+    faster = changed(rec, BEFORE, 0.8, gpu_name="NVIDIA A100")
+    both_gpus = {"main": rec, "graphs": graphs(rec, 0.5), "a100": faster}
+    both_gpus["a100 graphs"] = changed(rec, COMPILED, 0.2, compile="cudagraphs", gpu_name="NVIDIA A100")
+    found = measure_gains(both_gpus, NARROW).set_index("gpu_name")
+    assert sorted(found["measured_in"]) == ["a100 graphs", "graphs"]
+    ratio = found["before_ns"] / found["after_ns"]
+    assert ratio["NVIDIA A100"] == pytest.approx(4, rel=1e-6) and ratio.min() == pytest.approx(2, rel=1e-6)
+
+
 def test_a_run_that_has_the_change_is_no_pair_with_itself():
     rec = main()
     found = measure_gains({"main": both(rec, graphs(rec, 0.5))}, NARROW)
