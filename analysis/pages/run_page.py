@@ -93,7 +93,8 @@ def answers(
         used = {name: rows[name] for name in ("elapsed", "findings", "totals", "api")}
         run_id = str(run["run_id"])
         advised = run_advice.advise(run, **used, timed=timed.get(run_id, {}), limit=limits.get(run_id))
-        first = run_advice.rank_changes(advised, measured_of(run)[lambda rows: rows["gpu_name"] == run["gpu_name"]])
+        gains = measured_of(run)
+        first = run_advice.rank_changes(advised, gains[gains["gpu_name"] == run["gpu_name"]])
         facts = (
             _facts(run, ordered, frames)
             | {"first": first}

@@ -28,11 +28,20 @@
   const same = (one, other) => one.filter((value, i) => value === other[i]).length;
   const getState = () => home.querySelector(".states input:checked")?.value ?? "";
 
+  const note = document.createElement("p");
+  note.className = "nearest";
+  note.setAttribute("role", "status");
+  home.prepend(note);
+
   // The case with the value of `changed` that has most of the others' values: no choice leads to nothing.
   const find = (changed) => {
     const wanted = values(), fits = cases.filter((one) => changed < 0 || one[changed] === wanted[changed]);
-    return fits.reduce((best, one) => (same(one, wanted) > same(best, wanted) ? one : best), fits[0]);
+    const found = fits.reduce((best, one) => (same(one, wanted) > same(best, wanted) ? one : best), fits[0]);
+    const isThere = same(found.slice(0, wanted.length), wanted) === wanted.length;
+    note.textContent = isThere ? "" : `Not measured: ${wanted.join(", ")}. This is the nearest step that was.`;
+    return found;
   };
+  const simplify = (value) => value?.split(" (")[0].replaceAll(",", "");
 
   const remember = () => {
     const state = new URLSearchParams(fields.map((field) => [field.name, field.value.split(" (")[0]]));
@@ -75,7 +84,7 @@
   const wanted = new URLSearchParams(location.search);
   let isAsked = false;
   for (const field of fields) {
-    const option = [...field.options].find((one) => one.value.split(" (")[0] === wanted.get(field.name));
+    const option = [...field.options].find((one) => simplify(one.value) === simplify(wanted.get(field.name)));
     if (option && option.value !== field.value) [field.value, isAsked] = [option.value, true];
   }
   chooseState(wanted.get("state"));
