@@ -8,6 +8,7 @@ from markupsafe import Markup
 
 from profiler_job.analysis.render import icicle, text
 from profiler_job.analysis.render.pipe_tables import write_caption, write_pipes
+from profiler_job.jobs.contract.changes import LARGER_BATCH
 
 NOT_KNOWN = Markup("not known")
 
@@ -67,9 +68,10 @@ def format_gain(card: Mapping[str, Any]) -> Markup:
 
 def explain_gain(card: Mapping[str, Any]) -> Markup:
     """`2.6× [2.0–3.8]`, or why there is no ratio: `varies by 50%`. What was not measured: `of 115 ms, not
-    tested`."""
+    tested`; a larger batch makes its own steps longer: `for the work of 115 ms, not tested`."""
     if card["kind"] != "measured":
-        return Markup("of {}, not tested").format(text.rounded(card["before_ns"], "ns"))
+        of = "for the work of {}, not tested" if LARGER_BATCH in card["changes"] else "of {}, not tested"
+        return Markup(of).format(text.rounded(card["before_ns"], "ns"))
     if card["apart"] is not None:
         is_single = math.isinf(card["apart"])
         return Markup("measured once" if is_single else f"varies by {text.percent(card['apart'], 0)}")

@@ -77,6 +77,11 @@ def test_a_bound_is_shown_as_the_time_that_it_could_save():
     assert (format_gain(card), explain_gain(card)) == ("saves ≤ 62\u202fms", "of 115\u202fms, not tested")
 
 
+def test_a_larger_batch_saves_time_of_the_same_work_and_not_of_its_step():
+    [card] = choose_cards([bounded("larger_batch", 53e6)], 115e6)
+    assert explain_gain(card) == "for the work of 115\u202fms, not tested"
+
+
 def test_times_of_two_units_each_have_theirs():
     [card] = choose_cards([measured("bf16", 4, 3.9, 4.1) | {"step_ns": 2e9, "gain_ns": 1.5e9}], 2e9)
     assert format_gain(card) == "2.0\u202fs → 500\u202fms"
