@@ -287,10 +287,12 @@ def pages(rec):
 def test_every_run_has_a_page_and_its_neighbours(rec, pages):
     assert set(pages) == set(rec.runs["run_id"])
     axes = {axis["name"]: axis for axis in pages["small-ctx512-fp32-naive-forward"].facts["axes"]}
-    assert axes["context"]["before"]["run_id"] == "small-ctx128-fp32-naive-forward"
-    assert axes["context"]["after"]["run_id"] == "small-ctx1024-fp32-naive-forward"
-    assert axes["model"]["before"] is None
-    assert axes["mode"]["after"]["run_id"] == "small-ctx512-fp32-naive-forward_backward"
+    around = {name: ([stop["run_id"] for stop in axis["stops"]], axis["here"]) for name, axis in axes.items()}
+    runs, here = around["context"]
+    assert runs[here - 1 : here + 2 : 2] == ["small-ctx128-fp32-naive-forward", "small-ctx1024-fp32-naive-forward"]
+    assert around["model"][1] == 0
+    runs, here = around["mode"]
+    assert runs[here + 1] == "small-ctx512-fp32-naive-forward_backward"
     modes = [stop["label"] for stop in axes["mode"]["stops"]]
     assert modes == ["forward pass", "forward and backward pass", "training step"]
     lost = pages["2.7B-ctx1024-fp32-naive-train_step"]

@@ -15,7 +15,7 @@ from profiler_job.analysis.site import page_context, question_pages, write_site
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.messages import SILENT
 from tests import synthetic
-from tests.page_words import read_page
+from tests.page_words import read_page, read_shown
 from tests.pages.question_page import only_questions
 
 pytestmark = pytest.mark.long
@@ -437,7 +437,8 @@ def test_each_run_has_a_page_that_tells_its_ranks_apart(rec, tmp_path):
     study = dataclasses.replace(rec, memory=memory, manifest=manifest)
     with only_questions(several_gpus.QUESTION):
         write_site.write(synthetic.recording(("small",), (512,)), tmp_path, {several_gpus.STUDY: study})
-    pages = {path.stem: path.read_text() for path in (tmp_path / "report" / "runs-gpus").glob("*.md")}
+    folder = tmp_path / "report" / "runs-gpus"
+    pages = {path.stem: read_shown(tmp_path, f"report/runs-gpus/{path.name}") for path in folder.glob("*.md")}
     assert pages.keys() == set(rec.runs["run_id"].astype(str))
     traces = {path.name.split(".")[0] for path in (tmp_path / "report" / "timelines").glob("*fsdp.perfetto.json.gz")}
     shared = [run_id for run_id in pages if run_id in traces]

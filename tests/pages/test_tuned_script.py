@@ -77,4 +77,4 @@ def test_the_overview_of_a_script_links_to_its_tuning(tmp_path):
     write_tuning(docs / "data" / "tuned" / "train-tune", make_tuning())
     write_site.write(recording, docs)
     index = (docs / "index.md").read_text()
-    assert 'href="report/tuned/train-tune.html"' in index and (docs / "report" / "tuned" / "train-tune.md").is_file()
+    assert "](report/tuned/train-tune.md)" in index and (docs / "report" / "tuned" / "train-tune.md").is_file()
