@@ -62,7 +62,7 @@ def test_a_lead_has_steps_whose_processes_agree(module, key, main, studies, band
 def test_measured_cards_have_intervals_above_1_and_a_ratio_only_if_processes_agree(main, studies, bands):
     measured = measure_gains({"main": main, **studies}, bands.wall)
     assert (measured["apart"] > MOST_APART).sum() > 20, "most pairs of this kind show their hosts"
-    for _, rows in measured.groupby("run_id"):
+    for _, rows in measured.groupby(["run_id", "gpu_name"]):
         advised = pd.DataFrame(columns=["change", "reason", "fits_limit"])
         for entry in run_advice.rank_changes(advised, rows):
             if not entry["reason"]:
