@@ -113,7 +113,7 @@ class CleanGaps:
     def scale(self, pieces: pd.DataFrame, counts: Mapping[int, frozenset[int]], num_steps: int) -> np.ndarray:
         """Return how much of `ns` of each piece of waiting with samples counts, so that each place of a step, or else
         each phase, waits as long as in the clean steps. pieces: of `place_pieces`; counts: of the GPUs of these
-        steps, of which there are num_steps."""
+        steps; num_steps: how many these are."""
         inside = (pieces["step"] >= 0).to_numpy()
         gaps = _sum_gaps(pieces)
         is_even = all(len(counts[gpu] | self._counts.get(gpu, frozenset())) == 1 for gpu in counts)

@@ -149,7 +149,7 @@ def find_line(code: CodeType) -> int:
 
 def note_calls(nodes: Iterable[Any], number: int) -> tuple[str, ...]:
     """Give the nodes of compiled autograd's graph `number` their modules, below their call. What adds to a gradient has
-    those of the node that computed it. Returns the names of the calls."""
+    the modules of the node that computed it. Returns the names of the calls."""
     names: dict[int, str] = {}
     stacks: dict[Any, Stack] = {}
     compiled = 0  # the call whose graph AOTAutograd made

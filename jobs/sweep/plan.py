@@ -85,7 +85,7 @@ class Sweep(BaseModel):
         if self.turns:
             self._check_turns()
         elif self.rounds != Protocol.model_fields["rounds"].default:
-            raise ValueError("rounds: are those of turns; give turns, too, or leave rounds out")
+            raise ValueError("rounds: only runs that take turns have rounds; give turns, too, or leave rounds out")
         return self
 
     def _check_turns(self) -> None:

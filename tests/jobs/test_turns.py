@@ -42,7 +42,7 @@ PLAIN, FUSED, BF16, BOTH = GROUP = [
         ({"processes": 1}, "processes: should be at least 2 with turns"),
         ({"measured_steps": 5}, "measured_steps: 5 cannot be divided among 2 rounds; choose a multiple"),
         ({"rounds": 0}, "rounds"),
-        ({"turns": []}, "rounds: are those of turns; give turns, too, or leave rounds out"),
+        ({"turns": []}, "rounds: only runs that take turns have rounds; give turns, too, or leave rounds out"),
         ({"turns": ["attention"]}, "turns: no two runs differ in attention alone; give it several values"),
         ({"fresh_process": True}, "turns: runs with fresh_process share no process"),
         ({"gpus": [2], "parallel": ["ddp"]}, "turns: are taken on one GPU; leave out gpus and parallel"),
