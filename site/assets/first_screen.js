@@ -38,7 +38,7 @@
     const wanted = values(), fits = cases.filter((one) => changed < 0 || one[changed] === wanted[changed]);
     const found = fits.reduce((best, one) => (same(one, wanted) > same(best, wanted) ? one : best), fits[0]);
     const isThere = same(found.slice(0, wanted.length), wanted) === wanted.length;
-    note.textContent = isThere ? "" : `Not measured: ${wanted.join(", ")}. This is the nearest step that was.`;
+    note.textContent = isThere ? "" : `Not measured: ${wanted.join(", ")}. This one has most of these values.`;
     return found;
   };
   const simplify = (value) => value?.split(" (")[0].replaceAll(",", "");
