@@ -264,7 +264,7 @@ def test_termination_in_mid_sweep_keeps_what_is_finished_and_marks_the_run_in_fl
         wait_until(lambda: (folder / "reached").exists() and statuses(results), engine, name)
         code, said = container(*options, command=command)
         assert code == 75 and "another job" in said, said
-        assert engine.output("top", name, "-eo", "pid,comm").splitlines()[1].split()[-1] == "tini"
+        assert engine.output("exec", name, "cat", "/proc/1/comm") == "tini"
         engine("stop", "--time", "60", name)
         engine("logs", name)
         assert engine.output("inspect", "--format", "{{.State.ExitCode}}", name) == "143"
