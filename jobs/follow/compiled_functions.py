@@ -1,20 +1,21 @@
 """Ranges around what torch.compile makes of a function that calls modules, such as a step of the script.
 
-What is compiled calls no module, so nothing shows where forward runs. Dynamo hands each graph to a compiler; what this
-returns is put into a function that opens the phase, and in a followed step the range `(compiled)`. Of a compiled model
-its own range is open already, and nothing is opened. A graph without modules, as of an optimizer, is left as it is.
+What is compiled calls no module, so nothing shows where forward runs. Dynamo puts what it makes of a graph into a
+global variable, from which the code of the function calls it. While steps are captured, that variable holds a function
+that opens the phase, and in a followed step the range `(compiled)`; at other times it holds what Dynamo made. Of a
+compiled model its own range is open already, and nothing is opened. A graph without modules, as of an optimizer, is
+left as it is.
 
 What is compiled is the same. This is not part of PyTorch's interface: where it is missing, the kernels of forward stay
 without a phase. Loaded into other people's scripts, as `follow` is.
 """
 
-import functools
-import inspect
 import os
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 from torch import nn
 
 from .compiled_backward import CALL, STACK, read_id
@@ -22,13 +23,33 @@ from .entries import list_methods
 from .module_ranges import REGION, ModuleRanges
 from .wrapping import wrap
 
+GLOBAL = "__compiled_fn"
+"""How the names of the variables begin that hold what Dynamo made of a graph."""
+
+
+class Compiled(NamedTuple):
+    """What Dynamo made of a graph: the variable that holds it, and it without and with ranges around."""
+
+    scope: dict[str, Any]
+    name: str
+    plain: Callable[..., Any]
+    with_ranges: Callable[..., Any]
+
+    def use(self, ranges: bool) -> None:
+        """Put one in the place of the other, if that is there."""
+        new, old = (self.with_ranges, self.plain) if ranges else (self.plain, self.with_ranges)
+        if self.scope.get(self.name) is old:
+            self.scope[self.name] = new
+
 
 class CompiledFunctions:
     """What torch.compile makes of the functions of a follower's script."""
 
     def __init__(self, follower: Any) -> None:
         self.follower = follower
-        self.is_on = False
+        self.is_on = self.has_ranges = False
+        self.classes: dict[int, type[nn.Module]] = {}  # of the outermost modules of the last graph, by their ids
+        self.made: list[Compiled] = []
 
     def begin(self) -> None:
         """See each graph that is compiled from now on."""
@@ -41,26 +62,42 @@ class CompiledFunctions:
             from torch._dynamo.output_graph import OutputGraph
 
             wrap(OutputGraph, "call_user_compiler", self.compile)
+            wrap(OutputGraph, "install_global_unsafe", self.install)
 
     def compile(self, called: Callable[..., Any], output: Any, graph: Any, *args: Any, **options: Any) -> Any:
-        """Compile a graph of Dynamo, as `called` does. Returns what is to be called in its place."""
-        classes: dict[int, type[nn.Module]] = {}
+        """Compile a graph of Dynamo, as `called` does."""
+        self.classes = {}
         with self.follower.graphs.noting_errors():
-            classes = find_outermost(graph.graph.nodes)
-            self.name_parts(classes)
-        compiled = called(output, graph, *args, **options)
-        if not classes or not inspect.isfunction(compiled):
-            return compiled
+            self.classes = find_outermost(graph.graph.nodes)
+            self.name_parts(self.classes)
+        return called(output, graph, *args, **options)
 
-        @functools.wraps(compiled)
+    def install(self, called: Callable[..., Any], output: Any, name: str, value: Any) -> None:
+        """Put a value into a global variable, as `called` does: what was made of the last graph, among others."""
+        called(output, name, value)
+        if name.startswith(GLOBAL) and self.classes:
+            with self.follower.graphs.noting_errors():
+                self.made.append(Compiled(output.global_scope, name, value, self.put_ranges(value, self.classes)))
+                self.use_ranges(self.has_ranges)
+            self.classes = {}
+
+    def put_ranges(self, compiled: Callable[..., Any], classes: dict[int, type[nn.Module]]) -> Callable[..., Any]:
+        """Return a function that calls `compiled` within ranges. Dynamo would compile it if it were not told."""
+
         def call(*args: Any, **options: Any) -> Any:
-            if not (self.follower.stage.is_captured or self.follower.captures.is_capturing):
-                return compiled(*args, **options)
             with ExitStack() as opened:
                 self.open(opened, classes, args)
                 return compiled(*args, **options)
 
-        return call
+        disabled: Callable[..., Any] = torch.compiler.disable(call)
+        return disabled
+
+    def use_ranges(self, ranges: bool) -> None:
+        """Open ranges from now on, or none. What Dynamo has deleted is let go."""
+        self.has_ranges = ranges
+        self.made = [made for made in self.made if made.name in made.scope]
+        for made in self.made:
+            made.use(ranges)
 
     def name_parts(self, outermost: Iterable[int]) -> None:
         """Name the modules (by id) that a graph names outermost if the script runs the code of a model around them: it

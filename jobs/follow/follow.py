@@ -35,6 +35,7 @@ from torch.utils.data import get_worker_info
 
 from .apply_changes import Changes
 from .call_watch import CallWatch
+from .compiled_functions import CompiledFunctions
 from .compiled_graphs import CompiledGraphs
 from .ending_optimizer import EndingOptimizer, list_parameters
 from .entries import CALLED, Entries
@@ -77,7 +78,7 @@ class Follower:
         self.ending = EndingOptimizer(plan.skip)
         self.has_optimizer = plan.step == "optimizer"
         self.has_compiled, self.captures = False, ScriptGraphs(self)
-        self.graphs = CompiledGraphs(lambda: self.update is not None)
+        self.graphs, self.functions = CompiledGraphs(lambda: self.update is not None), CompiledFunctions(self)
         self.counts, self.generation = CallCounts(), Generation()
         self.is_counting = plan.step == "auto"  # calls and backward passes, until an optimizer steps
         self.kind = "backward" if plan.step == "backward" else "forward"  # of a step without an optimizer
@@ -151,10 +152,7 @@ class Follower:
                 self.open_range()
         elif self.stage is Stage.FOLLOWED:
             self.close_range("followed_ns")
-            if self.num_steps == self.plan.followed:
-                self.finish()
-            else:
-                self.open_range()
+            self.finish() if self.num_steps == self.plan.followed else self.open_range()
 
     def enter_next(self, stage: Stage) -> None:
         """Enter a stage; of the last `prefills` stages each begins with a prefill, where the script generates text."""
@@ -193,6 +191,7 @@ class Follower:
         self.stage, self.num_steps = stage, 0
         self.waits.begin(stage)
         self.graphs.is_measured = stage not in (Stage.SKIPPED, Stage.DONE)
+        self.functions.use_ranges(stage.is_captured or self.captures.is_capturing)
         self.facts["stage"] = stage.name.lower()
         self.entries.begin(stage)
         self.note_progress(self.facts["stage"])

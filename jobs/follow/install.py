@@ -18,7 +18,6 @@ from torch.optim import optimizer
 from torch.utils.data import dataloader
 
 from .compiled_backward import is_backward_graph
-from .compiled_functions import CompiledFunctions
 from .event_ranges import EventRanges
 from .follow import Follower
 from .module_ranges import ModuleRanges
@@ -48,7 +47,6 @@ def install(plan: Plan, push: Callable[..., Any] | None = None, pop: Callable[..
     elif plan.changes:
         follower.watch.keep()  # below what the changes put on calls, and for good: one of them may be to compile
     follower.changes.apply()
-    functions = CompiledFunctions(follower)
 
     def build_phase_wrapper(phase: str) -> Callable[..., Any]:
         def around(called: Callable[..., Any], *args: Any, **options: Any) -> Any:
@@ -64,7 +62,7 @@ def install(plan: Plan, push: Callable[..., Any] | None = None, pop: Callable[..
             return called(*args, **options)  # for a variant
         follower.has_compiled = True
         if not with_turns:
-            functions.begin()
+            follower.functions.begin()
         follower.watch.keep()
         if follower.has_optimizer and follower.stage is Stage.SKIPPED:
             follower.watch.end()

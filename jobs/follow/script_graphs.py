@@ -128,6 +128,7 @@ class ScriptGraphs:
         ranges.forget()
         follower.calls.forget()
         follower.watch.begin()
+        follower.functions.use_ranges(True)
         return returned
 
     def end(self, called: Callable[..., Any], graph: Any, *args: Any, **options: Any) -> Any:
@@ -138,6 +139,7 @@ class ScriptGraphs:
         follower = self.follower
         follower.ranges.push, follower.ranges.pop, is_watching = self.restored
         follower.ranges.forget()
+        follower.functions.use_ranges(follower.stage.is_captured)
         if not is_watching:
             follower.watch.end()
         self.noted[graph] = notes.list_ranges()

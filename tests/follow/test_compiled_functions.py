@@ -6,14 +6,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.output_graph import OutputGraph
 
-from profiler_job.jobs.follow.compiled_functions import CompiledFunctions
 from profiler_job.jobs.follow.compiled_graphs import Graph, Launch, list_shares, name_outermost
 from profiler_job.jobs.follow.follow import Follower
 from profiler_job.jobs.follow.module_ranges import ModuleRanges
 from profiler_job.jobs.follow.plan import Plan, Stage
 
 MODEL, HEAD = ("L['model']", nn.Transformer), ("L['model'].head", nn.Linear)
+NAME = "__compiled_fn_1"
 IN_MODEL = {"7": MODEL, "8": HEAD}
 
 
@@ -30,12 +31,20 @@ def follower(tmp_path):
     return made
 
 
+def compile_function(follower, graph, function):
+    """Do as Dynamo does with the graph of a function: have it compiled, then put what was made into a variable."""
+    output = SimpleNamespace(global_scope={})
+    made = follower.functions.compile(lambda output, graph: function, output, graph)
+    follower.functions.install(lambda output, *item: output.global_scope.update([item]), output, NAME, made)
+    return output.global_scope
+
+
 def call(follower, graph, *inputs):
     """Call what was compiled of a graph, and return the ranges inside."""
-    functions = CompiledFunctions(follower)
-    compiled = functions.compile(lambda output, graph: lambda *inputs: follower.log.copy(), None, graph)
+    follower.functions.use_ranges(follower.stage.is_captured)
+    scope = compile_function(follower, graph, lambda *inputs: follower.log.copy())
     try:
-        return compiled(*inputs)
+        return scope[NAME](*inputs)
     finally:
         follower.log.clear()
 
@@ -55,6 +64,52 @@ def test_a_graph_with_modules_is_forward(follower, stage, expected):
     assert follower.graphs.roots == ({7: "Transformer"} if stage is Stage.FOLLOWED else {})
     assert follower.facts["compiled"] == bool(expected)
     assert call(follower, make_graph({"7@1": MODEL, "8": HEAD})) == expected, "a second call of the model"
+
+
+def test_ranges_are_there_in_captured_steps_only(follower):
+    """At other times the script calls what Dynamo made, without a call of ours."""
+    scope = compile_function(follower, make_graph(IN_MODEL), print)
+    other = compile_function(follower, make_graph({}), print)
+    for stage in Stage:
+        follower.begin(stage)
+        assert (scope[NAME] is not print) == stage.is_captured and other[NAME] is print
+        assert (compile_function(follower, make_graph(IN_MODEL), len)[NAME] is not len) == stage.is_captured
+    follower.begin(Stage.CAPTURED)
+    del scope[NAME]  # as Dynamo does with the code of a function that is no more
+    follower.begin(Stage.DONE)
+    assert not scope and print not in [made.plain for made in follower.functions.made]
+
+
+def test_the_code_of_dynamo_calls_what_is_in_the_variable(follower, monkeypatch):
+    """With Dynamo itself: of a function that breaks, both parts have ranges, and nothing is compiled again."""
+    for name in ("call_user_compiler", "install_global_unsafe"):
+        monkeypatch.setattr(OutputGraph, name, getattr(OutputGraph, name))
+    follower.graphs.is_on = True  # Inductor compiles nothing here
+    graphs, model = [], nn.Linear(2, 2)
+
+    def compile_graph(graph, inputs):
+        graphs.append(graph)
+        return lambda *inputs: (follower.log.append("graph"), graph(*inputs))[1]
+
+    def step(inputs):
+        outputs = model(inputs)
+        torch._dynamo.graph_break()
+        return model(outputs)
+
+    follower.functions.begin()
+    compiled = torch.compile(step, backend=compile_graph)
+    logs = {}
+    for stage in (Stage.SKIPPED, Stage.TIMED, Stage.CAPTURED, Stage.FOLLOWED, Stage.DONE):
+        follower.begin(stage)
+        compiled(torch.ones(1, 2))
+        logs[stage] = follower.log.copy()
+        follower.log.clear()
+    with_ranges = {
+        Stage.CAPTURED: ["forward", "graph", "end"] * 2,
+        Stage.FOLLOWED: ["modules:forward", "(compiled)", "graph", "end", "end"] * 2,
+    }
+    assert logs == {stage: with_ranges.get(stage, ["graph"] * 2) for stage in logs}
+    assert len(graphs) == 2 and not follower.graphs.error
 
 
 def test_what_has_no_module_or_runs_in_backward_or_another_process_is_left_alone(follower, monkeypatch):
@@ -111,9 +166,10 @@ def test_an_exception_passes_and_closes_the_ranges(follower):
     def fail():
         raise ValueError
 
-    compiled = CompiledFunctions(follower).compile(lambda output, graph: fail, None, make_graph(IN_MODEL))
+    follower.functions.use_ranges(True)
+    scope = compile_function(follower, make_graph(IN_MODEL), fail)
     with pytest.raises(ValueError):
-        compiled()
+        scope[NAME]()
     assert follower.log == ["modules:forward", "(compiled)", "end", "end"] and not follower.phases
 
 
