@@ -36,9 +36,14 @@ def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
     evidence = f"{calls:,.0f} kernels move or map elements one after another"
     sure = "low: which of them it fuses is not known before"
     time_ns = float(time_ns) + seen.estimate_launching(calls)
-    kept_ns = float(rows.loc[rows["family"].isin(KEPT), "total_ns"].sum())
-    ceiling_ns = max(seen.sum_parts("kernels") - kept_ns, 0.0) + seen.waiting_ns
+    ceiling_ns = measure_ceiling(seen)
     return ChangeEvidence(min(time_ns, ceiling_ns), ceiling_ns, evidence, sure)
+
+
+def measure_ceiling(seen: CaptureEvidence) -> float:
+    """Return the most that compiling could save: all kernels that are not KEPT, and all waiting for launches (ns)."""
+    kept_ns = sum(seen.families.get(family, 0) for family in KEPT)
+    return max(seen.sum_parts("kernels") - kept_ns, 0.0) + seen.waiting_for_launches_ns
 
 
 def find_edits(program: Program) -> FoundEdits:

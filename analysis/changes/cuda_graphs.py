@@ -1,5 +1,6 @@
 """CUDA graphs: one launch takes the place of thousands."""
 
+from profiler_job.analysis.changes import compile
 from profiler_job.analysis.changes.evidence import (
     LEAST_IDLE,
     CaptureEvidence,
@@ -31,13 +32,12 @@ def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
     waited = format_share(late_ns / seen.limit.step_ns)
     gaps = ", and in the gaps between them" if seen.limit.is_launches and seen.sum_parts("between") else ""
     evidence = f"the GPU waits for the launches of {seen.num_kernels:,.0f} kernels{gaps}, {waited} of the time"
-    if not seen.is_slowed:
-        return ChangeEvidence(
-            late_ns, seen.waiting_ns, evidence, "medium: shapes must stay the same, and not all can be captured"
-        )
-    return ChangeEvidence(
-        late_ns, seen.waiting_ns, evidence, "low: nsys slows the host, so without it the GPU idles less"
-    )
+    sure = "medium: shapes must stay the same, and not all can be captured"
+    if seen.is_slowed:
+        sure = "low: nsys slows the host, so without it the GPU idles less"
+    is_to_compile = seen.has_pytorch and not seen.families.get("triton")
+    ceiling_ns = compile.measure_ceiling(seen) if is_to_compile else seen.waiting_for_launches_ns
+    return ChangeEvidence(late_ns, ceiling_ns, evidence, sure)
 
 
 def find_edits(program: Program) -> FoundEdits:

@@ -93,6 +93,11 @@ class CaptureEvidence:
         """The time that a GPU idles between its first and its last operation, if start-up is not in it."""
         return 0.0 if self.has_startup else self.sum_parts("late_launch", "sync", "between", "unknown_idle")
 
+    @property
+    def waiting_for_launches_ns(self) -> float:
+        """The most of `waiting_ns` that goes if launches take no time: to load data still takes its time."""
+        return min(self.waiting_ns, self.whole_ns - self.sum_parts("data"))
+
     def estimate_launching(self, num_launches: float) -> float:
         """Return the idle time that the host causes with so many of the launches."""
         late_ns = 0.0 if self.has_startup else self.sum_parts("late_launch")
@@ -176,8 +181,9 @@ def find_removable_kernels(seen: CaptureEvidence, kind: str, evidence: str) -> C
     if kind not in seen.findings.index:
         return None
     finding = seen.findings.loc[kind]
-    time_ns = float(finding["time_ns"]) + seen.estimate_launching(finding["count"])
+    # A GPU waits less by no more than the CPU is faster: by what leads to these launches.
+    launching_ns = seen.waiting_ns if pd.isna(finding["launching_ns"]) else float(finding["launching_ns"])
+    ceiling_ns = float(finding["time_ns"]) + min(seen.waiting_ns, launching_ns)
+    time_ns = float(finding["time_ns"]) + min(seen.estimate_launching(finding["count"]), launching_ns)
     evidence = f"{evidence} ({finding['count']:,.0f} launches)"
-    return ChangeEvidence(
-        time_ns, finding["time_ns"] + seen.waiting_ns, evidence, "medium: other kernels take their place"
-    )
+    return ChangeEvidence(time_ns, ceiling_ns, evidence, "medium: other kernels take their place")

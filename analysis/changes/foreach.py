@@ -16,14 +16,14 @@ def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
     if known is None or "per_tensor_optimizer" not in seen.findings.index:
         return None
     seen.need_steady()
-    time_ns = seen.estimate_launching(seen.findings.loc["per_tensor_optimizer", "count"])
+    finding = seen.findings.loc["per_tensor_optimizer"]
+    time_ns = min(seen.estimate_launching(finding["count"]), known.time_ns - float(finding["time_ns"]))
     if time_ns < LEAST * seen.whole_ns:
         raise WithheldError(
             WithheldCode.SAVES_LITTLE,
             "lists of tensors move as many bytes, and the GPU waits next to nothing for these launches",
         )
     sure = "low: where the GPU limited them, recorded optimizers were no faster in lists; a fused one gives more"
-    time_ns = min(time_ns, known.time_ns)
     return ChangeEvidence(time_ns, known.ceiling_ns, known.evidence, sure)
 
 

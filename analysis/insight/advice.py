@@ -1,10 +1,11 @@
 """Advise what to change first, from one capture: changes that it has evidence for, with the time that each could save.
 
 A capture holds no unprofiled step, so nothing here is a prediction. `time_ns` is the time that the capture spends on
-what the change removes. `ceiling_ns` is the most that the change could save: all of that time and all the time that the
-GPU waits. If launches vanish, the CPU's part of the waiting counts by their number. If start-up is in a capture, its
-GPUs idle for that, and no idle time counts. Ceilings do not add up: several changes concern the same kernels. If the
-capture does not show enough, a change is not advised, and the reason explains why.
+what the change removes. `ceiling_ns` is the most that the change could save: all of that time and, of the time that the
+GPU waits, as much as the CPU gets faster at most. If launches vanish, the CPU's part of the waiting counts by their
+number, and at most by the time that the CPU takes to come to them. If start-up is in a capture, its GPUs idle for that,
+and no idle time counts. Ceilings do not add up: several changes concern the same kernels. If the capture does not show
+enough, a change is not advised, and the reason explains why.
 """
 
 from collections.abc import Iterator, Mapping

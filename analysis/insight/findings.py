@@ -112,6 +112,10 @@ OF_IDLE_TIME = ("idle", "tiny_kernels", "graph_breaks")
 COLUMNS = SECTIONS["findings"]
 LEAST_SHARE = 0.01
 MOST_BETWEEN_MATMULS = 32
+MATMULS = 2
+"""Of an attention before its softmax and after, at most: two on each side in backward."""
+MOST_UNKNOWN = 0.01
+"""Part of the kernels whose launch may be unknown."""
 LEAST_PER_TENSOR = 50
 """Launches of a step from which on an optimizer works tensor by tensor: a small model has some hundred tensors."""
 LEAST_IDLE = 0.1
@@ -129,7 +133,8 @@ _OF_LOSSES = ("reduce-loss", "softmax-classifier", "elementwise-log")
 
 @dataclass(frozen=True)
 class Finding:
-    """A row of the section; `of` is what `whole_ns` is."""
+    """A row of the section; `of` is what `whole_ns` is. launching_ns: how long the CPU takes to come to the launches of
+    its kernels, None if that is not known."""
 
     kind: str
     time_ns: int
@@ -137,6 +142,7 @@ class Finding:
     of: str
     count: int
     evidence: str
+    launching_ns: int | None = None
 
 
 def find_findings(capture: Capture, attribution: Attribution, gpus: pd.DataFrame, taxonomy: Taxonomy) -> pd.DataFrame:
@@ -145,7 +151,12 @@ def find_findings(capture: Capture, attribution: Attribution, gpus: pd.DataFrame
     return make_findings_table(
         [
             *_find_idle(gpus),
-            *find_in_kernels(capture.kernels, attribution.kernels["phase"], num_updates, taxonomy),
+            *find_in_kernels(
+                capture.kernels.assign(launch_ns=attribution.kernels["launch_ns"]),
+                attribution.kernels["phase"],
+                num_updates,
+                taxonomy,
+            ),
             *find_in_copies(capture.memops, int(gpus["span_ns"].sum())),
             *_find_in_calls(capture, attribution),
             *_find_tiny_kernels(capture, attribution, gpus),
@@ -162,7 +173,8 @@ def make_findings_table(findings: Iterable[Finding]) -> pd.DataFrame:
         asdict(finding) | {"what": KINDS[finding.kind], "share": finding.time_ns / finding.whole_ns}
         for finding in findings
     ]
-    return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"time_ns": "int64", "count": "int64", "share": "float64"})
+    types = {"time_ns": "int64", "count": "int64", "share": "float64", "launching_ns": "Int64"}
+    return pd.DataFrame(rows, columns=list(COLUMNS)).astype(types)
 
 
 def _format_item(name: str, count: int, ns: float) -> str:
@@ -186,6 +198,7 @@ class KernelNames:
         self.code = kernels["kernel_name"].cat.codes.to_numpy()
         self.duration = (kernels["end_ns"] - kernels["start_ns"]).to_numpy()
         self.classes = [taxonomy.classify(name) for name in self.names]
+        self.launching = measure_launching(kernels)
 
     def mark(self, holds: Callable[[str, Classification], bool]) -> np.ndarray:
         """Mark each name for which `holds(name, classification)` is true."""
@@ -199,15 +212,36 @@ class KernelNames:
         code = self.code[rows]
         return count_by(code, len(self.names)), sum_by(code, self.duration[rows], len(self.names))
 
-    def make_finding(self, kind: str, calls: np.ndarray, time: np.ndarray, more: str = "") -> Finding:
-        """A finding of so many kernels of each name, which took so long."""
+    def make_finding(self, kind: str, rows: np.ndarray, more: str = "", launched: np.ndarray | None = None) -> Finding:
+        """A finding of the kernels in `rows`. launched: those whose launches go with them; None: the same."""
+        calls, time = self.sum_by_name(rows)
         evidence = "; ".join(filter(None, (_format_largest(self.names, calls, time), more)))
-        return Finding(kind, int(time.sum()), int(self.duration.sum()), KERNEL_TIME, int(calls.sum()), evidence)
+        launching_ns = None
+        if self.launching is not None:
+            launching_ns = int(self.launching[rows if launched is None else launched].sum())
+        whole_ns, num = int(self.duration.sum()), int(calls.sum())
+        return Finding(kind, int(time.sum()), whole_ns, KERNEL_TIME, num, evidence, launching_ns)
+
+
+def measure_launching(kernels: pd.DataFrame) -> np.ndarray | None:
+    """Measure how long the CPU takes to come to the launch of each kernel: the time since the launch before it in its
+    process, counted for each GPU of the process (ns, int64, in the order of `kernels`). What several launches share, as
+    kernels of a CUDA graph do, counts once. None if many launches are not known.
+
+    kernels: process, device, start_ns, launch_ns (start_ns where the launch is not known)."""
+    launch = kernels["launch_ns"].to_numpy()
+    if (launch == kernels["start_ns"].to_numpy()).mean() > MOST_UNKNOWN:
+        return None
+    launching = np.zeros(len(kernels), np.int64)
+    for rows in kernels.groupby("process", observed=True, sort=False).indices.values():
+        rows = rows[np.argsort(launch[rows], kind="stable")]
+        launching[rows[1:]] = np.diff(launch[rows]) * kernels["device"].iloc[rows].nunique()
+    return launching
 
 
 def find_in_kernels(kernels: pd.DataFrame, phase: pd.Series, num_updates: int, taxonomy: Taxonomy) -> Iterator[Finding]:
-    """What kernels tell: kernel_name (categorical), process, device, stream, start_ns, end_ns, by start; the phase of
-    each; num_updates: how many optimizer phases there are."""
+    """What kernels tell: kernel_name (categorical), process, device, stream, launch_ns, start_ns, end_ns, by start; the
+    phase of each; num_updates: how many optimizer phases there are."""
     if not len(kernels):
         return
     names = KernelNames(kernels, taxonomy)
@@ -215,16 +249,16 @@ def find_in_kernels(kernels: pd.DataFrame, phase: pd.Series, num_updates: int, t
     attention = spans.mark(spans.first, spans.after, len(kernels))
     if attention.any():
         more = f"between two matmuls: {len(spans.first)} times"
-        yield names.make_finding("unfused_attention", *names.sum_by_name(attention), more)
+        launched = spans.mark(np.maximum(spans.first - MATMULS, 0), spans.after + MATMULS, len(kernels))
+        yield names.make_finding("unfused_attention", attention, more, launched)
     optimizer, more = _find_per_tensor(phase, num_updates, names)
     optimizer &= ~attention
     if optimizer.any():
-        yield names.make_finding("per_tensor_optimizer", *names.sum_by_name(optimizer), more)
-    special = attention | optimizer
-    calls, time = names.sum_by_name(~special) if special.any() else names.sum_by_name()
+        yield names.make_finding("per_tensor_optimizer", optimizer, more)
+    others = ~(attention | optimizer)
     kinds = np.array([_classify_kernel(name, known) for name, known in zip(names.names, names.classes)], object)
     for kind in sorted(set(kinds) - {""}):
-        yield names.make_finding(kind, np.where(kinds == kind, calls, 0), np.where(kinds == kind, time, 0))
+        yield names.make_finding(kind, others & (kinds == kind)[names.code])
 
 
 def _classify_kernel(name: str, known: Classification) -> str:
@@ -257,10 +291,10 @@ class AttentionSpans:
     order: np.ndarray | None = None
 
     def mark(self, first: np.ndarray, after: np.ndarray, num_kernels: int) -> np.ndarray:
-        """Mark the kernels in the slices first:after, which do not overlap; bool, in the kernels' own order."""
+        """Mark the kernels in the slices first:after; bool, in the kernels' own order."""
         edges = np.zeros(num_kernels + 1, np.int8)
         np.add.at(edges, first, 1)
-        np.subtract.at(edges, after, 1)
+        np.subtract.at(edges, np.minimum(after, num_kernels), 1)
         inside = np.cumsum(edges[:-1], dtype=np.int8).astype(bool)
         if self.order is not None:
             inside[self.order] = inside.copy()

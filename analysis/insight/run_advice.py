@@ -46,7 +46,11 @@ def advise(
     sections = {
         "verdict": _summarise_waiting(elapsed, limit),
         "verdict_phases": pd.DataFrame([(name, clock.wall_ns) for name, clock in timed.items()], columns=_OF_PHASES),
-        "findings": findings.assign(time_ns=findings["time_ns"] / steps, count=findings["count"] // steps),
+        "findings": findings.assign(
+            time_ns=findings["time_ns"] / steps,
+            launching_ns=findings["launching_ns"] / steps,
+            count=findings["count"] // steps,
+        ),
         "kernels": kernels.rename(columns={"kernel_name": "name", "time_ns": "total_ns"}),
         "families": families.rename(columns={"time_ns": "total_ns"}),
         "phases": phases.rename(columns={"time_ns": "kernel_ns"}).assign(inferred_share=0.0),

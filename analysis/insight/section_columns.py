@@ -172,6 +172,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "of": f"{KERNEL_TIME}, {GPU_SPAN} (summed over GPUs), or {ELAPSED} (of all events)",
         "count": "kernels, copies, sets, calls or GPUs that take it",
         "evidence": "those with most time, as `name: count in time`, and further facts, separated by semicolons",
+        "launching_ns": "how long the CPU takes to come to the launches of these kernels; null where it is not known",
     },
     "advice": {
         "change": "name of the change",

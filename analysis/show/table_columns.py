@@ -39,7 +39,7 @@ DROPPED = {
     "collectives": ("hidden_ns", "calls", "bytes"),
     "messages": ("hidden_ns", "kernel_ns"),
     "advice": (*("reason_code", "fits_limit", "sure", "share", "ceiling_ns", "evidence"),),
-    "findings": ("what", "of"),
+    "findings": ("what", "of", "launching_ns"),
     "waits": ("gpu", "module", "between_ns", "copies_ns", "sync_ns", "late_launch_ns", "do", "phase", "function"),
     "sync_lines": ("function", "wait_ns"),
     "matmuls": ("flops", "operator", "batch"),

@@ -400,3 +400,28 @@ def test_findings_of_real_exports(name):
     assert list(findings) == list(COLUMNS)
     kernels = findings[findings["of"] == "kernel time"]
     assert kernels["share"].sum() <= 1
+
+
+def test_the_cpu_needs_the_time_since_the_launch_before(tmp_path):
+    """In the process of the launch, from any thread; on each of its GPUs."""
+    export = Export()
+    for at, name, more in [
+        (0, GEMM, {}),
+        (3 * US, CAST, {"thread": 2}),
+        (4 * US, GEMM, {"process": 2}),
+        (5 * US, CAST, {}),
+        (9 * US, CAST, {"process": 2}),
+        (19 * US, FILL, {"process": 2, "device": 1}),
+    ]:
+        export.launch(at, start=MS + at, end=MS + at + US, name=name, **more)
+    found = _find(export, tmp_path)
+    assert found["casts"]["launching_ns"] == (3 + 2) * US + 2 * 5 * US and found["fills"]["launching_ns"] == 2 * 10 * US
+    assert found["idle"]["launching_ns"] is None
+
+    export.kernel(2 * MS, 2 * MS + US, correlation=0, name=CAST)
+    assert _find(export, tmp_path)["casts"]["launching_ns"] is None, "one of seven launches is not known"
+
+
+def test_with_attention_the_launches_of_its_matmuls_go(tmp_path):
+    found = _find(_attention((SOFTMAX,)), tmp_path)["unfused_attention"]
+    assert found["count"] == 3 * 3 and found["launching_ns"] == 17 * 10

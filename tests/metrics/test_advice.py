@@ -24,7 +24,7 @@ def advised(step_ns=30 * MS, busy_ns=10 * MS, cause=LAUNCHES, num_gpus=1, attent
         *(kernel | row for row in rows),
         *({"phase": phase, "calls": calls} | fused for phase, calls in dict(attention).items()),
     ]
-    columns = ["kind", "time_ns", "count", "evidence"]
+    columns = ["kind", "time_ns", "count", "evidence", "launching_ns"]
     findings = pd.DataFrame([*findings], columns=columns).astype({"time_ns": float, "count": int})
     timed = {name: Clock(step_ns, step_ns) for name in ("forward", "step")}
     causes = dict.fromkeys(CAUSES, 0.0) | {cause: float(step_ns - busy_ns)}
@@ -95,6 +95,14 @@ def test_without_modules_of_attention_any_matmul_may_be_one():
     gemms = [{"module": "layers/mlp", "calls": 1, "time_ns": 6 * MS}]
     row = advised(step_ns=30 * MS, busy_ns=30 * MS, gemms=gemms, findings=[EAGER]).loc["fused_attention"]
     assert row["ceiling_ns"] == 7 * MS
+
+
+def test_what_removes_launches_saves_no_more_than_the_cpu_takes_to_come_to_them():
+    """Of two profiled steps, in which the CPU takes 6 ms to come to the launches; the GPU waits for 20 ms of each."""
+    optimizer = EAGER | {"kind": "per_tensor_optimizer", "launching_ns": 6 * MS}
+    row = advised(findings=[optimizer]).loc["fused_adamw"]
+    assert row["ceiling_ns"] == 1 * MS + 3 * MS
+    assert advised(findings=[optimizer | {"launching_ns": None}]).loc["fused_adamw", "ceiling_ns"] == 1 * MS + 20 * MS
 
 
 def test_checkpointing_is_never_advised_for_speed():

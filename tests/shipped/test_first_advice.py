@@ -7,7 +7,7 @@ import pytest
 
 from profiler_job.analysis.insight import run_advice, run_limit
 from profiler_job.analysis.metrics import kernel_time, step_clocks, step_limits
-from profiler_job.analysis.prediction.measured import COLUMNS
+from profiler_job.analysis.prediction.measured import COLUMNS, measure_gains
 from profiler_job.analysis.recording import store
 from tests.insight.contradictions import find_contradictions
 from tests.shipped.recordings import RECORDINGS
@@ -15,6 +15,7 @@ from tests.shipped.recordings import RECORDINGS
 pytestmark = pytest.mark.long
 
 MAIN = [path for path in RECORDINGS if path.name in ("h200-fp32", "h200-bf16", "gpus", "compile")]
+CHANGED = [path for path in RECORDINGS if path.name in ("h200-fp32", "compile", "compile_gpt2", "precision", "gpus")]
 
 
 @cache
@@ -52,3 +53,20 @@ def test_a_change_is_listed_once_and_without_a_measurement_as_a_bound(folder):
         names = [entry["changes"] for entry in ranked]
         assert len(names) == len(set(names)), f"{run_id}: a change is listed twice"
         assert all(entry["gain_ns"] is None for entry in ranked), run_id
+
+
+def test_no_measured_gain_is_above_its_bound():
+    """Of steps whose processes agree. A gain that two hosts explain is none."""
+    gains = measure_gains({path.name: store.load(path) for path in RECORDINGS}, None)
+    gains = gains[(gains["changes"].map(len) == 1) & (gains["apart"] < 0.1)]
+    held = []
+    for run_id, limit, table, _ in (row for folder in CHANGED for row in list_advice(folder)):
+        bounds = table[table["reason"] == ""].set_index("change")["ceiling_ns"]
+        for gain in gains[gains["run_id"] == run_id].to_dict("records"):
+            (change,) = gain["changes"]
+            is_same = abs(gain["before_ns"] / limit.step_ns - 1) < 0.02
+            if is_same and change in bounds:
+                saved_ns = gain["before_ns"] * (1 - gain["apart"]) - gain["after_ns"]
+                assert saved_ns <= bounds[change], f"{run_id}: {change}"
+                held.append(change)
+    assert len(held) >= 50 and len(set(held)) == 6, held
