@@ -9,6 +9,7 @@ from profiler_job.analysis.insight import run_advice, run_limit
 from profiler_job.analysis.metrics import kernel_time, step_clocks, step_limits
 from profiler_job.analysis.prediction.measured import COLUMNS
 from profiler_job.analysis.recording import store
+from profiler_job.jobs.contract.changes import SYNCHRONISATIONS
 from tests.insight.contradictions import find_contradictions
 from tests.shipped.recordings import RECORDINGS
 
@@ -52,3 +53,9 @@ def test_a_change_is_listed_once_and_without_a_measurement_as_a_bound(folder):
         names = [entry["changes"] for entry in ranked]
         assert len(names) == len(set(names)), f"{run_id}: a change is listed twice"
         assert all(entry["gain_ns"] is None for entry in ranked), run_id
+
+
+@pytest.mark.parametrize("folder", MAIN, ids=lambda path: path.name)
+def test_nobody_is_advised_to_leave_out_the_synchronisations_of_our_timer(folder):
+    for run_id, _, table, _ in list_advice(folder):
+        assert SYNCHRONISATIONS not in set(table["change"]), run_id
