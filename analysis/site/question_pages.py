@@ -74,7 +74,7 @@ def write_questions(
         of_twin = twin.write(question, bands) if twin else {}
         for name in question.also_as:
             site.write(f"report/{name}.md", f"{name}.md", answer, conditions=describe_question_conditions(rec))
-        return _write_question(site, question, answer, rec, **of_twin)
+        return _write_question(site, question, answer, rec, **of_twin) | of_twin
 
     def answer_study(question: Question, studied: store.Recording) -> Answer:
         return question.answer(
@@ -133,7 +133,7 @@ class _Twin:
         self.site.write(
             f"report/{slug}.md", template, answer, **words, conditions=describe_question_conditions(self.rec)
         )
-        return {"twin": {"slug": slug}}
+        return {"twin": {"slug": slug, "parts": render_in_topics(self.site, question, template, answer)}}
 
 
 def _words(question: Question) -> dict[str, Any]:
