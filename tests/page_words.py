@@ -1,6 +1,7 @@
 """The words of a generated page, without the links to the glossary that are added when the page is written."""
 
 import re
+from html import unescape
 from pathlib import Path
 
 from profiler_job.analysis.site.page_figures import show_figures
@@ -38,7 +39,8 @@ def read_verdict(page: str) -> str:
 
 LINK = re.compile(r"!?\[([^\]]*)\]\([^)\n]*\)")
 CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
-FIGURE = re.compile(r"^(?:!\[|\||\*\*[^\n]* · \[CSV\]).*$", re.MULTILINE)
+FIGURE = re.compile(r"^(?:!\[|\|).*$| · \[CSV\]\([^)\n]*\)$", re.MULTILINE)
+"""A picture, a row of a table, or the link behind the title of one; a title is read as a sentence is."""
 TAG = re.compile(r"<[^>\n]+>")
 MOST_TAGS = 0.1
 NUMBER = re.compile(r"(?<![\w.])\d[\d.,]*(?![\w])")
@@ -46,9 +48,10 @@ NUMBER = re.compile(r"(?<![\w.])\d[\d.,]*(?![\w])")
 
 
 def read_first_words(page: str) -> str:
-    """Return the words of the Markdown of a page that are seen before the folded parts, without figures and code."""
+    """Return the words of the Markdown of a page that are seen before the folded parts, the titles of its figures and
+    tables too, without what these hold and without code."""
     first = page.partition("\n---\n")[2].partition("\n## ")[0]
-    return re.sub(r"[*#`]", "", LINK.sub(r"\1", FIGURE.sub("", CODE.sub("", first))))
+    return re.sub(r"[*#`]", "", TAG.sub("", LINK.sub(r"\1", FIGURE.sub("", CODE.sub("", unescape(first))))))
 
 
 def list_pages(docs: Path) -> list[Path]:

@@ -18,6 +18,7 @@ from profiler_job.analysis.answers.captures_recording import FolderRecording, ad
 from profiler_job.analysis.answers.five_answers import LETTERS, Folder, WrittenAnswer, write_answer
 from profiler_job.analysis.answers.markdown_text import UNKNOWN
 from profiler_job.analysis.capture.capture_data import NOT_USED
+from profiler_job.analysis.comparison.noise import choose_bands
 from profiler_job.analysis.metrics import run_grid
 from profiler_job.analysis.pages.question import Inputs
 from profiler_job.analysis.pages.questions import QUESTIONS
@@ -112,7 +113,7 @@ def select_finished(rec: store.Recording) -> store.Recording:
 
 def ask(letter: str, rec: store.Recording) -> Answer:
     """Return the answer of the site's question of this letter."""
-    return QUESTIONS[letter].answer(Inputs(recording=rec, main=rec))
+    return QUESTIONS[letter].answer(Inputs(recording=rec, main=rec, bands=choose_bands(rec)))
 
 
 # ---------------------------------------------------------------------------------------------------------------- files

@@ -18,7 +18,8 @@ import pandas as pd
 from profiler_job.analysis.comparison.errors import ComparisonProblem, NotComparableError
 from profiler_job.analysis.comparison.sides import Side
 from profiler_job.analysis.metrics import differences
-from profiler_job.analysis.metrics.differences import LEAST_PAIRS, Band
+from profiler_job.analysis.metrics.differences import LEAST_PAIRS, Band, Bands
+from profiler_job.analysis.recording.store import Recording
 
 MEDIAN = math.pi / 2
 """Ratio of the variance of a median of many times to the variance of their mean."""
@@ -213,6 +214,13 @@ def choose_noise(named: Noise | None, sides: Sequence[Side], runs: Sequence[Sequ
     return repeated if _are_from_one_session(sides) else repeated.widen_to(SHIPPED)
 
 
+def choose_bands(first: Recording, again: Recording | None = None) -> Bands:
+    """Choose the noise bands by which the times of one recording differ: of the runs that a second recording has too,
+    or the shipped ones if there are none or too few."""
+    fitted = differences.bands_of(first, again) if again else None
+    return fitted or Bands(kernel=SHIPPED.kernel, wall=SHIPPED.wall, gpu=SHIPPED_GPU)
+
+
 def _are_from_one_session(sides: Sequence[Side]) -> bool:
     """Whether all are runs of one recording."""
     sessions = {(side.label, side.recorded_at) for side in sides}
@@ -224,6 +232,8 @@ MEMORY = 0.00021
 and the same memory before their step differ by at most this (a test counts them again). The rest depends on where the
 allocator puts a block."""
 
+SHIPPED_GPU = "NVIDIA H200"
+"""The GPU that SHIPPED was fitted to."""
 SHIPPED = Noise(
     kernel=Band(kind="kernel", relative=0.00269256120108, ratio=89125.0938, factor=2.80150298287, num_pairs=450),
     wall=Band(kind="wall", relative=0.00144811196281, ratio=70.7945784384, factor=3.81655641183, num_pairs=60),

@@ -6,7 +6,6 @@ import pandas as pd
 
 from profiler_job.analysis.capture.attribution import Attribution
 from profiler_job.analysis.capture.capture_data import Capture
-from profiler_job.analysis.insight.gpu_limit import HOST_COPIES
 from profiler_job.analysis.insight.section_columns import SECTIONS
 from profiler_job.analysis.insight.stack_places import Places
 from profiler_job.analysis.insight.stack_samples import StackSamples, get_bounds
@@ -18,7 +17,7 @@ _BY_LINE = ["where", "function"]
 def find_copy_lines(capture: Capture, attribution: Attribution, samples: StackSamples, places: Places) -> pd.DataFrame:
     """Sum the copies from and to the host by line, most time of the CPU first: the section `copy_lines`."""
     memops, row = capture.memops, attribution.memops["api"].to_numpy()
-    copies = np.flatnonzero(memops["operation"].astype(str).isin(HOST_COPIES).to_numpy() & (row >= 0))
+    copies = np.flatnonzero(memops["operation"].astype(str).isin(cuda_api.HOST_COPIES).to_numpy() & (row >= 0))
     copies = copies[_are_in_steps(attribution.memops["step"].to_numpy()[copies], attribution)]
     calls = capture.api.iloc[row[copies]]
     copied = memops.iloc[copies]

@@ -28,11 +28,9 @@ from profiler_job.analysis.reference.rules import Taxonomy
 from profiler_job.jobs.contract.ranges import ALL_PHASES, DATA
 
 _KERNELS, _GRAPHS, _COMMUNICATION, COPIES, _LATE, _SYNC, _BETWEEN, _UNKNOWN, _NO_WORK = range(len(PARTS))
-_COMPUTE, _DATA = range(len(PARTS), len(PARTS) + len(OF_PARTS))
+_COMPUTE, _DATA, _HOST_COPIES = range(len(PARTS), len(PARTS) + len(OF_PARTS))
 PHASES = (*ALL_PHASES, "")
 _DATA_PHASE = PHASES.index(DATA)
-UPLOAD = "memcpy Host-to-Device"
-HOST_COPIES = (UPLOAD, "memcpy Device-to-Host")
 
 
 def split_elapsed(
@@ -107,7 +105,7 @@ def split(ops: Operations, calls: Calls) -> np.ndarray:
     """Nanoseconds of each of PARTS, then of OF_PARTS (rows) in each of PHASES (columns) from the first start to the
     last end, so without `no_work_ns` (int64)."""
     table = np.zeros((len(PARTS) + len(OF_PARTS), len(PHASES)), np.int64)
-    _add_busy(table, ops.start, ops.end, ops.kind, ops.phase)
+    _add_busy(table, ops)
     table[_COMPUTE] = np.minimum(_measure_compute(ops), table[_KERNELS])
     _add_idle(table, ops, calls)
     return table
@@ -135,8 +133,8 @@ class Timelines:
             "graphs": np.zeros(len(capture.graphs), bool),
             "memops": np.zeros(len(capture.memops), bool),
         }
-        self._is_upload = _find_copies(capture, (UPLOAD,))
-        self._is_host_copy = _find_copies(capture, HOST_COPIES)
+        self._is_upload = _find_copies(capture, (cuda_api.UPLOAD,))
+        self._is_host_copy = _find_copies(capture, cuda_api.HOST_COPIES)
         self._kind = {
             "kernels": classify_families(families)[names.codes],
             "graphs": np.full(len(capture.graphs), _GRAPHS, np.int8),
@@ -273,16 +271,19 @@ def find_syncs(capture: Capture) -> dict[int, intervals.Union]:
     }
 
 
-def _add_busy(table: np.ndarray, start: np.ndarray, end: np.ndarray, kind: np.ndarray, phase: np.ndarray) -> None:
+def _add_busy(table: np.ndarray, ops: Operations) -> None:
     """Add, by kind and phase, the time in which operations of that kind run and none of an earlier kind."""
-    earlier = intervals.Union(start[:0], end[:0])
-    present = [number for number in (_KERNELS, _GRAPHS, _COMMUNICATION, COPIES) if (kind == number).any()]
+    earlier = intervals.Union(ops.start[:0], ops.end[:0])
+    present = [number for number in (_KERNELS, _GRAPHS, _COMMUNICATION, COPIES) if (ops.kind == number).any()]
     for number in present:
-        mine = kind == number
-        begins, ends = start[mine], end[mine]
+        mine = ops.kind == number
+        begins, ends = ops.start[mine], ops.end[mine]
         begins = np.maximum(begins, intervals.find_covered_before(np.zeros(len(begins), np.int8), begins, ends))
         np.maximum(ends, begins, out=ends)
-        table[number] += _sum_phases(phase[mine], ends - begins - earlier.measure_covered(begins, ends))
+        alone = ends - begins - earlier.measure_covered(begins, ends)
+        table[number] += _sum_phases(ops.phase[mine], alone)
+        if number == COPIES:
+            table[_HOST_COPIES] += _sum_phases(ops.phase[mine], np.where(ops.is_host_copy[mine], alone, 0))
         if number != present[-1]:
             both = (begins, ends) if number == present[0] else (np.r_[earlier.start, begins], np.r_[earlier.end, ends])
             earlier = intervals.Union(*both)

@@ -12,7 +12,7 @@ import pandas as pd
 from profiler_job.analysis.capture import intervals
 from profiler_job.analysis.capture.attribution import Attribution
 from profiler_job.analysis.capture.capture_data import Capture
-from profiler_job.analysis.insight.gpu_limit import HOST_COPIES, Calls, Operations, find_gaps
+from profiler_job.analysis.insight.gpu_limit import Calls, Operations, find_gaps
 from profiler_job.analysis.insight.sync_replay import UNBLOCKED_NS, replay_launches
 from profiler_job.analysis.reference import cuda_api
 
@@ -47,7 +47,7 @@ def find_blocking_calls(capture: Capture, attribution: Attribution) -> pd.DataFr
     is_sync = np.array([group == cuda_api.SYNCHRONISATION for group in groups], bool)[codes]
     duration = (api["end_ns"] - api["start_ns"]).to_numpy()
     copies = attribution.memops["api"].to_numpy()
-    from_host = capture.memops["operation"].astype(str).isin(HOST_COPIES).to_numpy()
+    from_host = capture.memops["operation"].astype(str).isin(cuda_api.HOST_COPIES).to_numpy()
     is_copy = np.zeros(len(api), bool)
     is_copy[copies[(copies >= 0) & from_host]] = True
     rows = np.flatnonzero(is_sync | (is_copy & (duration > LEAST_COPY_NS)))

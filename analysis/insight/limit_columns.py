@@ -17,8 +17,9 @@ PARTS = {
 OF_PARTS = {
     "compute_ns": "of kernels_ns, the time in which a matmul or attention runs",
     "data_ns": "of late_launch_ns, the time before copies from the host and before operations of the phase data",
+    "host_copies_ns": "of copies_ns, the time of copies from and to the host",
 }
-"""What is known of two parts in addition."""
+"""What is known of some parts in addition."""
 BUSY = {"kernels_ns": "kernels", "graphs_ns": "graphs", "communication_ns": "communication", "copies_ns": "copies"}
 IDLE = {
     "late_launch_ns": "launched late by the host",

@@ -13,6 +13,7 @@ from profiler_job.jobs.contract.quantities import format_share, format_time
 from profiler_job.jobs.contract.step_limit import (
     COMMUNICATION,
     COMPUTE,
+    COPYING,
     CPU,
     GPU,
     MEMORY,
@@ -48,6 +49,8 @@ def describe_headline(limit: StepLimit) -> str:
     if len(shares) > 1:
         line = " or ".join(f"{name} ({share})" for name, share in zip(limit.names, shares))
         return f"{line[0].upper()}{line[1:]} limits this step"
+    if limit.is_host_copies:
+        return f"{COPYING[0].upper()}{COPYING[1:]} take {limit.host_copies_ns / limit.step_ns:.0%} of this step"
     return f"{_HEADLINES[limit.names[0]]} {shares[0]} of this step" if shares else "No time passes"
 
 

@@ -13,6 +13,7 @@ from profiler_job.analysis.insight import findings, gpu_limit, limit_columns
 from profiler_job.analysis.metrics import kernel_time
 from profiler_job.analysis.metrics.timing import select_steps
 from profiler_job.analysis.recording.run_table import measure_by_run
+from profiler_job.analysis.reference import cuda_api
 from profiler_job.analysis.reference.kernel_families import BUILT_IN
 from profiler_job.jobs.contract.ranges import OPTIMIZER
 
@@ -88,8 +89,8 @@ def _operations(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
             kind=np.int8(gpu_limit.COPIES),
             launch_end_ns=memops["launch_ns"],
             is_compute=False,
-            is_upload=memops["operation"].astype(str) == gpu_limit.UPLOAD,
-            is_host_copy=memops["operation"].astype(str).isin(gpu_limit.HOST_COPIES),
+            is_upload=memops["operation"].astype(str) == cuda_api.UPLOAD,
+            is_host_copy=memops["operation"].astype(str).isin(cuda_api.HOST_COPIES),
         ),
     )
     columns = [*GPU, "step", "phase", *_COLUMNS.values(), "launch_ns", "launch_end_ns"]

@@ -25,9 +25,11 @@ PLANNED = {**MODEL_SIZES, "1.3B": ModelSize(2048, 5504, 24, 16)}
 """In addition to the measured sizes: the shape of GPT-3 XL, with a gated feed-forward of as many parameters."""
 CASES = ((512, 1), (512, 4), (1024, 4))
 """Context and batch."""
+OPTIMIZERS = {"naive": "own", "sdpa": "fused"}
+"""The AdamW of cases with this attention: nothing is fused, or both are."""
 SETTINGS = {
-    "FP32": {"precision": "fp32", "attention": "naive", "optimizer": "own"},
-    "BF16, fused": {"precision": "bf16", "attention": "sdpa", "optimizer": "fused"},
+    label: {"precision": precision, "attention": attention, "optimizer": OPTIMIZERS[attention]}
+    for label, precision, attention in (("FP32", "fp32", "naive"), ("BF16, fused", "bf16", "sdpa"))
 }
 """Nothing fused, and as people train today."""
 SAME_LIMIT = 0.01

@@ -10,10 +10,9 @@ from itertools import product
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from profiler_job.analysis.metrics.device_memory import PLANNED
+from profiler_job.analysis.metrics.device_memory import OPTIMIZERS, PLANNED
 from profiler_job.jobs.contract.precisions import PRECISIONS as KNOWN
 from profiler_job.jobs.memory import (
-    CUDA_CONTEXT_BYTES,
     GIB,
     SIMULATED_BYTES,
     VOCAB_SIZE,
@@ -38,10 +37,10 @@ CALL = "showMemoryGrid"
 
 
 class Cell(NamedTuple):
-    """mib: what the process needs at its peak, CUDA context included, in MiB. fits: the place in GPUS_GB of the
+    """gib: peak allocated in GiB, with the digits of the page's tables. fits: the place in GPUS_GB of the
     smallest GPU on which neither of the first two steps runs out; len(GPUS_GB) where none is large enough."""
 
-    mib: int
+    gib: float
     fits: int
 
 
@@ -66,13 +65,13 @@ def predict_cell(size: str, context: int, mode: str, precision: str, attention: 
         mode=mode,
         precision=precision,
         attention=attention,
-        optimizer="fused",
+        optimizer=OPTIMIZERS[attention],
         vocab_size=VOCAB_SIZE,
         accumulation=1,
     )
     shape = infer_shape(run)
     too_small = [gb for gb in GPUS_GB if find_failure(shape, estimate_usable_bytes(gb))]
-    return Cell(round((predict_peak_bytes(run) + CUDA_CONTEXT_BYTES) * 1024 / GIB), len(too_small))
+    return Cell(round(predict_peak_bytes(run) / GIB, 2), len(too_small))
 
 
 def list_cases() -> Iterator[tuple[Any, ...]]:
@@ -88,7 +87,7 @@ def predict_grid() -> dict[str, Any]:
         "choices": choices,
         "batches": BATCHES,
         "gpus": GPUS_GB,
-        "mib": [cell.mib for cell in cells],
+        "gib": [cell.gib for cell in cells],
         "fits": "".join(str(cell.fits) for cell in cells),
     }
 

@@ -7,6 +7,7 @@ from profiler_job.analysis.capture import idle_time, intervals
 from profiler_job.analysis.metrics import timing
 from profiler_job.analysis.metrics.remembered import remember
 from profiler_job.analysis.recording.run_table import measure_by_run
+from profiler_job.analysis.reference import cuda_api
 from profiler_job.jobs.contract import ranges
 
 CAUSES = {"busy": "busy", "launch": "waits for a launch", "boundary": "between phases", "own": "own overhead"}
@@ -15,7 +16,6 @@ _IDLE = {"launch": "launch_idle_ns", "boundary": "boundary_ns", "own": "own_ns"}
 STEP = ["run_id", "rank", "step"]
 QUEUE = ["run_id", "rank", "device", "step"]
 """One step of one device: each device has a queue, a clock and idle time of its own."""
-UPLOAD = "memcpy Host-to-Device"
 POINTS = 140
 """Points of a line of the queue: each is the deepest queue of its slice of the step."""
 
@@ -24,7 +24,7 @@ def operations(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
     """What the GPUs do inside measured steps, by QUEUE and start: QUEUE, phase, launch_ns, launch_end_ns (of a copy or
     fill: launch_ns), start_ns, end_ns, is_upload (a copy from the host)."""
     columns = [*QUEUE, "phase", "launch_ns", "launch_end_ns", "start_ns", "end_ns", "is_upload"]
-    is_upload = memops["operation"].astype(str) == UPLOAD if "operation" in memops else False
+    is_upload = memops["operation"].astype(str) == cuda_api.UPLOAD if "operation" in memops else False
     moved = memops.assign(launch_end_ns=memops["launch_ns"], is_upload=is_upload)
     parts = (kernels.assign(is_upload=False), moved)
     rows = timing.stack_tables([timing.select_steps(frame)[columns] for frame in parts])

@@ -13,7 +13,7 @@ from profiler_job.analysis.metrics import kernel_time, roofline, timing, waiting
 from profiler_job.analysis.metrics.differences import Band
 from profiler_job.analysis.metrics.remembered import remember
 from profiler_job.analysis.recording.run_table import measure_by_run
-from profiler_job.analysis.reference import kernel_families
+from profiler_job.analysis.reference import cuda_api, kernel_families
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.step_limit import (
     COMMUNICATION,
@@ -45,8 +45,9 @@ def measure_limits(
     """Measure the parts of each phase, and of the whole step (phase `step`), of each timed and profiled run.
 
     Columns: run_id, phase, timer_ns with its spread, the columns of `waiting.launch_waits`, PARTS, CAUSES, interval_ns,
-    above and below (shares of kernel time at the ridge; NaN if no ridge or formula is known: then all matmuls
-    and attention count as compute), limit ("" if no time passes).
+    host_copies_ns (of memory_ns, in which only copies from and to the host run), above and below (shares of kernel time
+    at the ridge; NaN if no ridge or formula is known: then all matmuls and attention count as compute), limit ("" if no
+    time passes).
 
     costs: of `roofline.costs_of`. Of a script, whose phases end in no synchronisation, waiting between phases is
     waiting for launches, too.
@@ -60,6 +61,7 @@ def measure_limits(
     table["compute_ns"] = busy_ns * table["compute_share"] * above
     table["communication_ns"] = busy_ns * table["communication_share"]
     table["memory_ns"] = busy_ns - table["compute_ns"] - table["communication_ns"]
+    table["host_copies_ns"] = busy_ns * table["host_copies_share"]
     table["cpu_ns"] = table["timer_ns"] - busy_ns
     data = table["data_wait"] * table["timer_ns"]
     boundary = (table["boundary_wait"] * table["timer_ns"] - data).clip(lower=0)
@@ -72,7 +74,7 @@ def measure_limits(
     table["gaps_ns"] = (table["cpu_ns"] - known).clip(lower=0)
     table = table.merge(_measure_intervals(steps, table, band), how="left", on=KEY)
     table["limit"] = [make_limit(row).name for row in table.to_dict("records")]
-    return table.drop(columns=["compute_share", "communication_share", "above_of_matmuls"])
+    return table.drop(columns=["compute_share", "communication_share", "host_copies_share", "above_of_matmuls"])
 
 
 def make_limit(row: Mapping[str, Any]) -> StepLimit:
@@ -81,6 +83,7 @@ def make_limit(row: Mapping[str, Any]) -> StepLimit:
         {name: float(row[column]) for name, column in PARTS.items()},
         {name: float(row[column]) for name, column in CAUSES.items()},
         float(row["interval_ns"]),
+        float(row["host_copies_ns"]),
     )
 
 
@@ -117,24 +120,29 @@ def _measure_intervals(steps: pd.DataFrame, table: pd.DataFrame, band: Band | No
 @measure_by_run
 def _measure_busy_parts(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
     """Measure the shares of busy time in which matmuls or attention run, and in which only communication does: KEY,
-    compute_share, communication_share. Copies come after communication, as in `insight.gpu_limit`."""
-    family = kernels["family"].astype(str)
+    compute_share, communication_share, host_copies_share. Copies come after communication, as in
+    `insight.gpu_limit`."""
     nothing = memops.head(0)
+    family = kernels["family"].astype(str)
     computing = kernels[family.isin(COMPUTE_FAMILIES)]
     own = kernels[family != kernel_families.COMMUNICATION]
+    operation = memops["operation"].astype(str) if "operation" in memops else pd.Series("", index=memops.index)
+    host_copies = memops[operation.isin(cuda_api.HOST_COPIES)]
     sums = {}
     for name, rows, moved in (
         ("compute", computing, nothing),
         ("own", own, nothing),
         ("kernels", kernels, nothing),
+        ("copying", kernels, host_copies),
         ("busy", kernels, memops),
     ):
         times = timing.gpu_times(rows, moved) if len(rows) + len(moved) else pd.DataFrame(columns=[*KEY, "busy_ns"])
         sums[name] = times.groupby(KEY)["busy_ns"].sum()
     table = pd.DataFrame(sums).fillna(0.0)
     busy = table["busy"].where(table["busy"] > 0, 1.0)
-    shares = {"compute_share": table["compute"] / busy, "communication_share": (table["kernels"] - table["own"]) / busy}
-    return pd.DataFrame(shares).reset_index()
+    shares = {"compute_share": table["compute"], "communication_share": table["kernels"] - table["own"]}
+    shares |= {"host_copies_share": table["copying"] - table["kernels"]}
+    return pd.DataFrame({name: times / busy for name, times in shares.items()}).reset_index()
 
 
 def _measure_above(kernels: pd.DataFrame, costs: pd.DataFrame | None) -> pd.DataFrame:

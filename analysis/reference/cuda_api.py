@@ -26,6 +26,9 @@ GROUPS = {
     "profiler": "Profiler control and start-up",
 }
 """Groups of calls with their headings, in display order."""
+UPLOAD = "memcpy Host-to-Device"
+HOST_COPIES = (UPLOAD, "memcpy Device-to-Host")
+"""Operations of the GPU that copy from the host, and from or to it."""
 
 API_CALLS = load_rules(Path(__file__).with_suffix(".toml"), GROUPS)
 """The rules of `cuda_api.toml`: each is named after the call that it explains, and its family is a key of GROUPS."""

@@ -92,7 +92,7 @@ def write_explore(
     rec: store.Recording,
     studies: Mapping[str, store.Recording],
     known: RunPages,
-    bands: Bands | None,
+    bands: Bands,
 ) -> None:
     """Write the page of all runs, and the sections of those without a page in `known`. Runs that compare losses or
     generate text are not among all, since their times are not the times of plain steps."""
@@ -111,7 +111,7 @@ def write_explore(
     sizes = run_grid.list_sizes(pd.concat([part.rec.runs for part in shown], ignore_index=True))
     of_all = replace(site, sizes=sizes, properties={})
     losses = len(studies[LOSSES].runs) if LOSSES in studies else 0
-    answer = explore.answer(shown, bands.wall if bands else None)
+    answer = explore.answer(shown, bands.wall)
     of_all.write(f"report/{explore.SLUG}.md", "explore.md", answer, losses=losses)
 
 

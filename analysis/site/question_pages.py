@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.metrics import differences
+from profiler_job.analysis.comparison.noise import choose_bands
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.pages import (
     run_page,
@@ -58,14 +58,13 @@ def write_questions(
 ) -> Site:
     """Write the pages of questions and studies, the reconciliation (`checked`), and the home page with their verdicts.
     compared: facts of the pages of comparisons, for the home page. known: pages of runs of studies; the others are on
-    the page of all runs. bands: of the runs that were recorded again, worked out where not given. price: of the GPUs of
+    the page of all runs. bands: as `choose_bands` gives them, worked out if not given. price: of the GPUs of
     one run. losses: the recording of the study LOSSES, which the ladder reads. gains: as in `prediction.measured`."""
     site = make_site(rec, docs)
     run_pages = {run: page_of_run(run[0]) for run in identify_runs(rec.runs)}
     for study, studied in studies.items():
         run_pages |= find_run_pages(study, studied, known)
-    if bands is None and AGAIN in studies:
-        bands = differences.bands_of(rec, studies[AGAIN])
+    bands = bands or choose_bands(rec, studies.get(AGAIN))
     twin = _find_twin(site, rec, studies, known)
     calibration = find_rates([*studies.values(), rec])
     checked = checked or check_recording(rec, studies)
@@ -75,7 +74,7 @@ def write_questions(
         of_twin = twin.write(question, bands) if twin else {}
         for name in question.also_as:
             site.write(f"report/{name}.md", f"{name}.md", answer, conditions=describe_question_conditions(rec))
-        return _write_question(site, question, answer, rec, **of_twin)
+        return _write_question(site, question, answer, rec, **of_twin) | of_twin
 
     def answer_study(question: Question, studied: store.Recording) -> Answer:
         return question.answer(
@@ -126,7 +125,7 @@ class _Twin:
     rec: store.Recording
     site: Site
 
-    def write(self, question: Question, bands: Bands | None) -> dict[str, Any]:
+    def write(self, question: Question, bands: Bands) -> dict[str, Any]:
         """Write the page of a question of the twin; gives what the page of the main recording shows of it."""
         answer = ask(question, self.rec, bands=bands)
         slug, template = f"bf16-{question.slug}", question.template
@@ -134,7 +133,7 @@ class _Twin:
         self.site.write(
             f"report/{slug}.md", template, answer, **words, conditions=describe_question_conditions(self.rec)
         )
-        return {"twin": {"slug": slug}}
+        return {"twin": {"slug": slug, "parts": render_in_topics(self.site, question, template, answer)}}
 
 
 def _words(question: Question) -> dict[str, Any]:

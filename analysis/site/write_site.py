@@ -14,8 +14,8 @@ from types import MappingProxyType
 from typing import Any
 
 from profiler_job.analysis.comparison.judge import Comparison
+from profiler_job.analysis.comparison.noise import choose_bands
 from profiler_job.analysis.comparison.site_comparisons import make_comparisons
-from profiler_job.analysis.metrics import differences
 from profiler_job.analysis.pages import (
     telemetry,
 )
@@ -199,8 +199,8 @@ def _draft(
         helper.give(write_runs_of_study, study, studies[study], docs)
     compared = compare()
     verdict = ""
-    bands = differences.bands_of(rec, studies[AGAIN]) if AGAIN in studies else None
-    gains = measure_gains(name_recordings(rec, studies), bands.wall if bands else None)
+    bands = choose_bands(rec, studies.get(AGAIN))
+    gains = measure_gains(name_recordings(rec, studies), bands.wall)
     helper.give(write_comparisons, rec, docs, compared, gains)
     known, sides = assign_pages(rec, compared)
     known = {**_run_pages_of(studies), **known}

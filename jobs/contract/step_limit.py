@@ -23,6 +23,7 @@ PARTS = {
     GPU: "the GPU runs work whose kernels are not seen",
 }
 """The parts in the order of bars, and what happens in each."""
+COPYING = "copies from and to the CPU's memory"
 LAUNCHES, SYNCHRONISATION, DATA, GAPS, UNKNOWN = "launches", "synchronisation", "data", "gaps", "unknown"
 CAUSES = {
     LAUNCHES: "launches",
@@ -42,11 +43,13 @@ LEAST_CAUSE = 0.01
 @dataclass(frozen=True)
 class StepLimit:
     """The parts of a step, and of its CPU part the causes, in ns. interval_ns: the width of the interval of the step;
-    the limit has at least LEAST_INTERVAL."""
+    the limit has at least LEAST_INTERVAL. host_copies_ns: the time in which only copies from and to the host run, which
+    is in memory."""
 
     parts: Mapping[str, float]
     causes: Mapping[str, float] = field(default_factory=dict)
     interval_ns: float = 0.0
+    host_copies_ns: float = 0.0
 
     @property
     def step_ns(self) -> float:
@@ -82,6 +85,12 @@ class StepLimit:
         return frozenset((self.cause or UNKNOWN) if name == CPU else name for name in self.names)
 
     @property
+    def is_host_copies(self) -> bool:
+        """Whether memory alone limits the step, and copies from and to the host take more of it than anything else."""
+        others = [self.parts.get(name, 0.0) - self.host_copies_ns * (name == MEMORY) for name in PARTS]
+        return self.names == (MEMORY,) and self.host_copies_ns > max(others)
+
+    @property
     def is_launches(self) -> bool:
         """Whether launches limit the step, or may."""
         return CPU in self.names and self.cause == LAUNCHES
@@ -102,7 +111,8 @@ def split_time(times: Mapping[str, float]) -> StepLimit:
     )
     causes = {LAUNCHES: late - data, SYNCHRONISATION: sync, DATA: data, GAPS: between, UNKNOWN: unknown}
     parts = {COMPUTE: compute, MEMORY: kernels - compute + copies, COMMUNICATION: communication, GPU: graphs}
-    return StepLimit(parts | {CPU: sum(causes.values())}, causes)
+    host_copies_ns = float(times.get("host_copies_ns", 0))
+    return StepLimit(parts | {CPU: sum(causes.values())}, causes, host_copies_ns=host_copies_ns)
 
 
 def name_limits(limit: StepLimit) -> str:
@@ -120,6 +130,8 @@ def describe_limit(limit: StepLimit) -> str:
     line = f"{name_limits(limit)}, {shares} of {format_time(limit.step_ns)}"
     if names == (CPU,):
         return f"{line}: the GPU waits {_describe_cause(limit)}"
+    if limit.is_host_copies:
+        return f"{line}: {COPYING} take {format_time(limit.host_copies_ns)}"
     return f"{line}: {PARTS[names[0]]}" if len(names) == 1 else line
 
 

@@ -45,10 +45,10 @@
     const findRow = () => fields.reduce((at, field) => at * field.options.length + field.selectedIndex, 0) * grid.batches.length;
     const show = () => {
       const row = findRow(), cell = row + batch.selectedIndex, fits = Number(grid.fits[cell]);
-      const need = `${(grid.mib[cell] / 1024).toFixed(1)} GiB predicted`;
+      const need = `Peak allocated, predicted: ${grid.gib[cell].toFixed(2)} GiB`;
       said.textContent = fits < grid.gpus.length
-        ? `${need}: fits a GPU of ${grid.gpus[fits]} GB.`
-        : `${need}: does not fit a GPU of ${grid.gpus.at(-1)} GB.`;
+        ? `${need}. It fits a GPU of ${grid.gpus[fits]} GB.`
+        : `${need}. It does not fit a GPU of ${grid.gpus.at(-1)} GB.`;
       const context = Number(form.elements.context_length.value);
       fillTable(table, [
         ["GPU", "this batch", "largest batch", "tokens a step"],

@@ -25,7 +25,7 @@ def test_a_chosen_case_has_the_memory_and_the_batches_that_are_predicted(memory)
     cells = [
         memory_grid.predict_cell("xl", 2048, "train_step", "fp32", "naive", batch) for batch in memory_grid.BATCHES
     ]
-    assert f"{cells[1].mib / 1024:.1f} GiB" in memory.locator("#fit-said").inner_text()
+    assert f"{cells[1].gib:.2f} GiB" in memory.locator("#fit-said").inner_text()
     for place, (gpu, fits, most, tokens) in enumerate(read_rows(memory)):
         fitting = [batch for batch, cell in zip(memory_grid.BATCHES, cells, strict=True) if cell.fits <= place]
         assert gpu == f"{memory_grid.GPUS_GB[place]} GB" and (fits == "fits") == (2 in fitting)

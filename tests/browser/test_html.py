@@ -113,12 +113,14 @@ def test_pages_and_site_stay_small(site, pages):
 
 
 MOST_WORDS, MOST_NUMBERS = 150, 10
-UNREAD = {"figure", "pre", "form", "script", "style", "nav", "table", "noscript"}
+UNREAD = {"svg", "pre", "form", "script", "style", "nav", "table", "noscript"}
+UNREAD_CLASSES = {"detail", "screen", "foot", "states", "take", "legend"}
 VOID = {"br", "img", "input", "wbr", "hr", "meta", "link"}
 
 
 class FirstWords(HTMLParser):
-    """The words of an article before the first fold, by section, without figures, code and the foot."""
+    """The words of an article before the first fold, by section, the titles of figures and tables too; without
+    what these hold, code and the foot."""
 
     def __init__(self):
         super().__init__()
@@ -127,7 +129,7 @@ class FirstWords(HTMLParser):
     def handle_starttag(self, tag, attrs):
         values = dict(attrs)
         self.inside |= tag == "article"
-        if self.skipped or tag in UNREAD or values.get("class") in ("detail", "screen", "foot", "states"):
+        if self.skipped or tag in UNREAD or values.get("class") in UNREAD_CLASSES:
             self.skipped += [] if tag in VOID else [tag]
             self.inside &= values.get("class") not in ("detail", "foot")
         elif tag == "h2":

@@ -403,7 +403,7 @@ def test_a_capture_that_copies_is_limited_by_memory(tmp_path):
         export.launch(number + 2, start=at + 92 * MS, end=at + 96 * MS)
         at += 97 * MS
     limit, parts, *_ = _lines(export, tmp_path)
-    assert limit == "GPU 0: limited by memory, 99.1% of 969 ms: other kernels and copies run"
+    assert limit == "GPU 0: limited by memory, 99.1% of 969 ms: copies from and to the CPU's memory take 920 ms"
     assert parts == "969 ms = memory 960 ms (99.1%) + CPU 9.00 ms (0.9%)"
 
 
@@ -541,6 +541,26 @@ def test_waiting_before_a_copy_from_the_host_is_for_data(tmp_path):
     export.launch(505)
     limit = find_limit(_summary(export, tmp_path))
     assert limit.cause == DATA and limit.causes[DATA] > 400
+
+
+@pytest.mark.parametrize(
+    ("copied_ns", "sentence"),
+    [
+        (600, "copies from and to the CPU's memory take 600 ns"),
+        (200, "other kernels and copies run"),
+    ],
+)
+def test_copies_from_the_host_are_named_where_they_take_most_of_a_step(copied_ns, sentence, tmp_path):
+    """A step with 14.8 of 25 ms of pageable copies was said to be limited by memory, without a word of them. What a
+    kernel hides, and copies inside the GPU, count for none."""
+    export = Export()
+    export.launch(0, start=10, end=410, name="mul_kernel")
+    export.copy(310, 410 + copied_ns, export.call(300, 400, name="cudaMemcpyAsync"), kind=1)
+    export.copy(410 + copied_ns, 510 + copied_ns, export.call(405, 406, name="cudaMemcpyAsync"), kind=8)
+    summary = _summary(export, tmp_path)
+    limit = find_limit(summary)
+    assert limit.host_copies_ns == copied_ns and limit.parts["memory"] == 500 + copied_ns
+    assert describe_verdict(summary)[0].endswith(sentence)
 
 
 def test_a_capture_without_gpu_work_says_so(tmp_path):

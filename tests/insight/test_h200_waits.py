@@ -14,12 +14,13 @@ from typing import NamedTuple
 import pandas as pd
 import pytest
 
+from profiler_job.analysis.insight.limit_lines import describe_headline
 from profiler_job.analysis.insight.recorded_waits import read_waits
 from profiler_job.analysis.insight.wait_lines import describe_recorded_waits, measure_waiting, scale_waits
 from profiler_job.analysis.metrics.step_limits import find_limits
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.ingest import ingest
-from profiler_job.jobs.contract.step_limit import StepLimit
+from profiler_job.jobs.contract.step_limit import StepLimit, describe_limit
 from tests.packed import unpack_all
 
 pytestmark = pytest.mark.long
@@ -86,6 +87,8 @@ def test_copies_that_nothing_hides_are_waiting_and_the_sentence_shows_how_much(m
     waiting = measure_waiting(measured.rows, measured.limit)
     assert measured.limit.parts["CPU"] < 2 * MS < 15 * MS < waiting < measured.limit.step_ns - 8 * MS
     lines = describe_recorded_waits(measured.rows, measured.scalars, measured.limit)
+    assert describe_headline(measured.limit) == "Copies from and to the CPU's memory take 59% of this step"
+    assert describe_limit(measured.limit).endswith(": copies from and to the CPU's memory take 14.8 ms")
     assert "waits 16.2 ms of a step of 25.0 ms" in lines[0]
     assert any("14.8 ms of it are copies from and to the CPU's memory" in line for line in lines)
 

@@ -9,6 +9,7 @@ from profiler_job.analysis.insight import run_advice, run_limit
 from profiler_job.analysis.metrics import kernel_time, step_clocks, step_limits
 from profiler_job.analysis.prediction.measured import COLUMNS, measure_gains
 from profiler_job.analysis.recording import store
+from profiler_job.jobs.contract.changes import SYNCHRONISATIONS
 from tests.insight.contradictions import find_contradictions
 from tests.shipped.recordings import RECORDINGS
 
@@ -70,3 +71,9 @@ def test_no_measured_gain_is_above_its_bound():
                 assert saved_ns <= bounds[change], f"{run_id}: {change}"
                 held.append(change)
     assert len(held) >= 50 and len(set(held)) == 6, held
+
+
+@pytest.mark.parametrize("folder", MAIN, ids=lambda path: path.name)
+def test_nobody_is_advised_to_leave_out_the_synchronisations_of_our_timer(folder):
+    for run_id, _, table, _ in list_advice(folder):
+        assert SYNCHRONISATIONS not in set(table["change"]), run_id

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from profiler_job.analysis.pages.questions import QUESTIONS, STUDIES, second_recording
+from profiler_job.analysis.pages.topics import ANATOMY
 from profiler_job.analysis.recording import store, table_schema
 from profiler_job.analysis.recording.store import RecordingError
 from profiler_job.analysis.render import chart_parts, charts
@@ -103,6 +104,18 @@ def test_a_question_is_answered_for_both_recordings(pages, question):
     assert "BF16 autocast" in twin and "FP32 without tensor cores" in main
     assert "runs/" in main and "runs/" not in twin, "runs of a study have no pages"
     assert "Not measured" not in read_verdict(twin) + read_verdict(main)
+
+
+def test_the_anatomy_of_a_step_answers_for_each_precision_that_can_be_chosen(pages):
+    """Its figure has a switch, and its sentences were of FP32 whatever was chosen."""
+    page = read_page(pages / "anatomy.md")
+    for question in QUESTIONS.values():
+        section = page.partition(f"]({question.slug}.md)")[2].partition("\n## ")[0]
+        if question.letter in ANATOMY.letters:
+            fp32, bf16 = section.partition("**FP32:** ")[2].split("**BF16:** ")
+            assert fp32.strip() in read_page(pages / f"{question.slug}.md")
+            assert len(bf16.split()) > 5 and fp32.strip() != bf16.strip()
+    assert page.count("**FP32:** ") == page.count("**BF16:** ") == 5
 
 
 def test_the_home_page_leads_with_a_step_in_each_state(pages):

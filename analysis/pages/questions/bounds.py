@@ -265,18 +265,8 @@ def _tables(frames: LimitData) -> list[Table]:
             frames.phases,
         ),
         Table("ratio", "Backward ÷ forward in a training step", (*case, *_RATIOS), frames.ratios),
-        Table("regimes", _title_of_regimes(frames.regimes), (), frames.regimes),
+        Table("regimes", "What limits a training step", (), frames.regimes),
     ]
-
-
-def _title_of_regimes(rows: pd.DataFrame) -> str:
-    """In each precision how many training steps each limit has."""
-    said = []
-    for precision, of in rows[rows["limit"].notna() & (rows["limit"] != "")].groupby("precision", sort=False):
-        counts = of["limit"].map(lambda limit: EITHER if limit.startswith(EITHER) else limit).value_counts()
-        limits = ", ".join(f"{name} {counts[name]}" for name in (*NAMES, EITHER) if name in counts)
-        said.append(f"{str(precision).upper()}: {limits}")
-    return f"What limits a training step. {'; '.join(said) or 'Not known'}"
 
 
 def _charts(frames: LimitData, peaks: Mapping[str, float]) -> list[Chart]:

@@ -301,18 +301,9 @@ def _charts(frames: FusedAttentionData) -> list[Chart]:
     drawn = table[(table["mode"] == TRAIN) & select_same(table, frames.reference, keys[2:], ["size"])]
     where = _name_crossover(frames.reference, keys[2:])
     return [
-        _lines("time", _title_of_times(drawn, where), drawn, "busy_ns", "ms"),
+        _lines("time", f"GPU busy time of a training step{where}", drawn, "busy_ns", "ms"),
         _lines("peak", _title_of_peaks(drawn, where), drawn, "peak_memory_bytes", "GiB"),
     ]
-
-
-def _title_of_times(drawn: pd.DataFrame, where: str) -> str:
-    """What fused attention gives at the longest context at which eager attention finished, too."""
-    context, eager, fused = _find_longest(drawn, "busy_ns")
-    if not context:
-        return f"GPU busy time of a training step{where}"
-    gain = f"{eager / fused:.3g} times as fast"
-    return f"At {context:,} tokens the GPU does a training step {gain} with fused attention{where}"
 
 
 def _title_of_peaks(drawn: pd.DataFrame, where: str) -> str:

@@ -11,7 +11,7 @@ from profiler_job.analysis.metrics import gpu_samples as machine
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.metrics.steady import find_steady_runs, mark_quotable
 from profiler_job.analysis.pages.case_columns import band_column, case_headings, spread_column
-from profiler_job.analysis.pages.extreme_rows import count_all, extremes, format_percent_span, many, noise_of, span
+from profiler_job.analysis.pages.extreme_rows import count_all, extremes, many, noise_of, span
 from profiler_job.analysis.pages.question import Inputs, Question, Section
 from profiler_job.analysis.pages.telemetry import rounded
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
@@ -228,6 +228,5 @@ def _charts(frames: GradientAccumulationData) -> list[Chart]:
         "by": ["size", "context_length", AXIS],
         "unit": "% of the whole batch",
     }
-    busy, memory = (format_percent_span(cut[f"{of}_ratio"].dropna()) for of in ("busy", "memory"))
-    title = f"In micro-batches the GPU works {busy} as long as on the whole batch, with {memory} of its peak allocated"
+    title = "Micro-batches: time and peak allocated, as parts of the whole batch's"
     return [Chart("ratios", "grouped_bars", title if len(cut) else "Not measured", rows, options=options)]

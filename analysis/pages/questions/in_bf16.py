@@ -166,7 +166,7 @@ def _charts(frames: Bf16Data) -> list[Chart]:
         Chart(
             "longest",
             "stacked_times",
-            f"At the longest context {_title_of(longest)}",
+            "Kernel time of a training step at the longest context",
             longest,
             options={"by": CASE, **options},
         ),

@@ -14,7 +14,7 @@ from profiler_job.analysis.pages.titles import title_of
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs import memory as prediction
 from profiler_job.jobs.contract import ranges
-from profiler_job.jobs.contract.words import NOT_MEASURED
+from profiler_job.jobs.contract.words import NOT_MEASURED, format_count
 from profiler_job.jobs.memory import estimate_usable_bytes
 
 STUDY = "memory"
@@ -368,12 +368,13 @@ def _chart_over_a_step(trace: pd.DataFrame, traced: str) -> list[Chart]:
 
 
 def _title_of_peak(parts: pd.DataFrame, by: list[str]) -> str:
-    """How many training steps fit each GPU."""
+    """How many training steps fit the smallest GPU."""
     peaks = parts.groupby(by, sort=False)["bytes"].sum()
     if not len(peaks):
         return "Peak allocated in a training step, and what GPUs leave to it"
-    fit = [f"{(peaks <= estimate_usable_bytes(size)).sum()} in {size} GB" for size in GPU_SIZES]
-    return f"Of {len(peaks)} training steps fit: {', '.join(fit)}"
+    least = GPU_SIZES[0]
+    num_fitting = int((peaks <= estimate_usable_bytes(least)).sum())
+    return f"{num_fitting} of {format_count(len(peaks), 'training step')} fit {least} GB"
 
 
 # ---------------------------------------------------------------- facts of the claims

@@ -8,7 +8,7 @@ import pandas as pd
 from profiler_job.analysis.metrics import kernel_time, run_grid, tiles
 from profiler_job.analysis.metrics.ordering import place, rank_first_seen, sort_stably
 from profiler_job.analysis.pages.case_columns import case_headings
-from profiler_job.analysis.pages.extreme_rows import extremes, find_lowest, format_percent_span, span
+from profiler_job.analysis.pages.extreme_rows import extremes, find_lowest, span
 from profiler_job.analysis.pages.module_costs import select_followed_runs, select_largest_model, select_longest_context
 from profiler_job.analysis.pages.question import Inputs, Question, Section
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
@@ -301,13 +301,7 @@ def _word_kernels(rows: pd.DataFrame) -> pd.DataFrame:
 def _charts(frames: TopKernelData) -> list[Chart]:
     options = {"by": frames.by, "order": list(SCOPES.values())}
     rows = _select_measured(frames.top)
-    said = [
-        f"{format_percent_span(of['share'])} of {label}"
-        for label in SCOPES.values()
-        if len(of := rows[rows["scope"] == label])
-    ]
-    title = f"The top kernel takes {', '.join(said)}" if said else "Share of the top kernel"
-    return [Chart("shares", "grouped_bars", title, rows, options=options)]
+    return [Chart("shares", "grouped_bars", "Share of the top kernel in kernel time", rows, options=options)]
 
 
 def _select_measured(top: pd.DataFrame) -> pd.DataFrame:

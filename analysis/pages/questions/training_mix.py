@@ -8,7 +8,7 @@ import pandas as pd
 from profiler_job.analysis.metrics import kernel_time, run_grid
 from profiler_job.analysis.metrics.ordering import place, rank_first_seen, sort_stably
 from profiler_job.analysis.pages.case_columns import case_headings
-from profiler_job.analysis.pages.extreme_rows import extremes, find_highest, format_percent_span, give_largest, span
+from profiler_job.analysis.pages.extreme_rows import extremes, find_highest, give_largest, span
 from profiler_job.analysis.pages.module_costs import (
     find_most_frequent_module,
     module_table,
@@ -188,9 +188,6 @@ def _slopes(frames: TrainingMixData) -> Chart:
     rows["series"] = [" · ".join(_words(rest, case)) for case in rows[rest].itertuples(index=False)]
     order = list(dict.fromkeys(rows["series"]))
     title = "Share of GEMMs, forward pass to training step"
-    if len(both):
-        forward, training = format_percent_span(both["forward"]), format_percent_span(both["train_step"])
-        title = f"GEMMs take {forward} of a forward pass, {training} of a training step"
     options = {
         "panel": panel,
         "order": order,

@@ -9,7 +9,7 @@ import pandas as pd
 from profiler_job.analysis.metrics import first_steps, run_grid, timing
 from profiler_job.analysis.metrics.first_steps import CASE, SHORT, TOLERANCES, WARM_UPS
 from profiler_job.analysis.pages.case_columns import case_headings, spread_column
-from profiler_job.analysis.pages.extreme_rows import count_all, extremes, find_highest, give_largest, ratios_of
+from profiler_job.analysis.pages.extreme_rows import count_all, extremes, find_highest, give_largest
 from profiler_job.analysis.pages.question import Inputs, Question, Section
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
@@ -366,10 +366,10 @@ def _tabulate_first_step(frames: WarmUpData, case: tuple[Column, ...]) -> list[T
 
 
 def _charts(frames: WarmUpData) -> list[Chart]:
-    return [_step_by_step(frames.timed, frames.spreads["first_ratio"]), *_convergence(frames.timed)]
+    return [_step_by_step(frames.timed), *_convergence(frames.timed)]
 
 
-def _step_by_step(timed: pd.DataFrame, ratios: pd.Series) -> Chart:
+def _step_by_step(timed: pd.DataFrame) -> Chart:
     rows = timed.assign(series=timed["size"], line=timed["run_id"], x=timed["step"] + 1, y=timed["wall_ns"] / 1e6)
     options = {
         "order": list(dict.fromkeys(timed["size"])),
@@ -377,10 +377,7 @@ def _step_by_step(timed: pd.DataFrame, ratios: pd.Series) -> Chart:
         "y_title": "ms (log scale)",
         "log": True,
     }
-    title = "Every step from the first on: one line a process"
-    if ratios.notna().any():
-        title = f"The first step of a process takes {ratios_of(ratios)} as long as its later ones: one line a process"
-    return Chart("steps", "traces", title, rows, options=options)
+    return Chart("steps", "traces", "Every step from the first on: one line a process", rows, options=options)
 
 
 def _word_warm_up(warm_up: int) -> str:
