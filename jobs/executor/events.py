@@ -58,7 +58,7 @@ class Meter:
 
 
 class Estimate:
-    """Time that remains. Predictions are for a modest GPU, so the times of finished stages say what one costs here: a
+    """Time that remains. Predictions are for an H200, so the times of finished stages say what one costs here: a
     fixed part and a part that grows with its prediction, fitted as a line once there are enough of them.
 
     `predicted_s` holds, by run and stage, the seconds of those to be done.

@@ -12,7 +12,10 @@ class Costs(Protocol):
     """Predictions from the fields of a run; plain arithmetic, no torch."""
 
     def step_seconds(self, run: Run) -> float:
-        """One step on a modest GPU, in seconds."""
+        """One step on an H200, in seconds."""
+
+    def compile_seconds(self, run: Run, is_known: bool) -> float:
+        """Seconds to compile the model; 0 if it is not compiled. is_known: whether another process has compiled it."""
 
     def step_events(self, run: Run) -> float:
         """Predict the events in a capture of one step: kernels, API calls, copies and ranges."""
