@@ -11,6 +11,7 @@ import pandas as pd
 
 from profiler_job.analysis.recording.store import empty
 from profiler_job.jobs.contract.axes import AXES, find_default
+from profiler_job.jobs.contract.handouts import HANDOUTS
 from profiler_job.jobs.workloads.transformer.sizes import MODEL_SIZES, VOCAB_SIZE
 
 GEMM = "void cutlass::Kernel2<cutlass_80_simt_sgemm_256x128_8x4_tn_align1>(T1::Params)"
@@ -95,7 +96,7 @@ class Recording:
 
 
 def recording(
-    sizes=tuple(MODEL_SIZES),
+    sizes=tuple(HANDOUTS[2025].sizes),
     contexts=(128, 256, 512, 1024),
     modes=("forward", "forward_backward", "train_step"),
     precisions=("fp32",),
