@@ -111,7 +111,7 @@ def name_timings_file(process: int) -> str:
     return f"timings-{process}.json" if process else TIMINGS
 
 
-TurnAxis = Literal["precision", "attention", "compile", "optimizer"]
+TurnAxis = Literal["precision", "attention", "compile", "optimizer", "checkpointing"]
 """An axis that variants of one model in one process may differ in."""
 
 

@@ -11,7 +11,6 @@ from profiler_job.jobs.workloads.costs_by_name import find_costs
 
 # Seconds of a stage in addition to its steps, from the recordings of an H200 in site/data.
 START_S = 2.5
-BUILD_S = 0.4  # for each billion parameters
 CAPTURE_S = 3.0  # of nsys, in place of START_S
 EXPORT_EVENT_S = 15e-6
 PLAIN_START_S = 2.5  # of the plain run before the first process of a run
@@ -50,7 +49,7 @@ def predict_stages(run: Run, protocol: Protocol, slower: float = 1.0) -> dict[st
     if costs is None:
         return None
     step_s = slower * costs.step_seconds(run)
-    build_s = BUILD_S * run.num_parameters / 1e9 + RANKS_S * (run.gpus > 1)
+    build_s = costs.build_seconds(run) + RANKS_S * (run.gpus > 1)
     busy_s = max(BUSY_S, step_s)
     plain_s = 0.0
     if num_plain := count_plain_steps(run.model_dump(), protocol.warmup_steps):

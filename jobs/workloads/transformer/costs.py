@@ -21,6 +21,8 @@ PASS_S, UPDATE_S, FUSED_UPDATE_S = 0.9e-3, 0.65e-3, 0.33e-3
 LAUNCHED = {"off": 1.0, "default": 0.4, "blocks": 0.4, "cudagraphs": 0.02}
 """Part of the time to launch that is left."""
 
+BUILD_S = 0.4
+"""Seconds to make a model and give it up, for each billion parameters."""
 COMPILE_S, COMPILE_LAYER_S, COMPILED_LAYER_S = 4.0, 1.4, 0.3
 """Seconds to compile a model, more for each layer, and for a layer whose code another process has compiled before. Less
 without a backward pass."""
@@ -30,8 +32,14 @@ EVENTS_PER_LAYER = {"forward": 390, "forward_backward": 550, "train_step": 970}
 
 
 def count_passes(run: Run) -> int:
-    """Count the passes through the model in units of a forward pass: a backward pass is two."""
-    return 1 if run.mode == "forward" else 3
+    """Count the passes through the model in units of a forward pass: a backward pass is two, and one more with
+    checkpointing."""
+    return 1 if run.mode == "forward" else 3 + (run.checkpointing != "off")
+
+
+def build_seconds(run: Run) -> float:
+    """Seconds to make the model and give it up again."""
+    return BUILD_S * run.num_parameters / 1e9
 
 
 def step_seconds(run: Run) -> float:
