@@ -111,8 +111,9 @@ def name_timings_file(process: int) -> str:
     return f"timings-{process}.json" if process else TIMINGS
 
 
-TurnAxis = Literal["precision", "attention", "compile", "optimizer", "checkpointing"]
-"""An axis that variants of one model in one process may differ in."""
+TurnAxis = Literal["precision", "attention", "compile", "optimizer", "checkpointing", "repeat"]
+"""An axis that variants of one model in one process may differ in. repeat: the same variant again, to see what the
+measurement makes of no difference."""
 
 
 class Protocol(BaseModel):
