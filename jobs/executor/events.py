@@ -200,6 +200,9 @@ class Terminal:
         )
         self.console.print(f"[yellow]a mix[/]: {kept}; every page will say so")
 
+    def samples_left_out(self, run: str, why: str) -> None:
+        self.console.print(f"{run or 'all runs'}  without samples of Python: {escape(why)}")
+
     def run_repeated(self, run: str, why: str) -> None:
         self.stages.pop(run, None)
         self.console.print(f"{run}  [yellow]measured again[/]: {escape(why)}")

@@ -60,6 +60,8 @@ def predict_stages(run: Run, protocol: Protocol, slower: float = 1.0) -> dict[st
         name_stage("timer", 0): START_S + compile_s + plain_s + busy_s,
         "nsys": CAPTURE_S + NOTED * compile_s + EXPORT_EVENT_S * events + FRESH_S * run.fresh_process,
     }
+    if protocol.samples and costs.is_limited_by_cpu(run):  # the same again, with samples of Python
+        fixed_s["nsys"] += fixed_s["nsys"] + build_s + step_s * count_stage_steps(protocol)["nsys"]
     later_s = START_S + again_s + (0.0 if protocol.turns else busy_s)
     return {
         stage: build_s + step_s * steps + fixed_s.get(stage, later_s)

@@ -18,6 +18,9 @@ class Costs(Protocol):
     def build_seconds(self, run: Run) -> float:
         """Seconds to make the model and give it up again."""
 
+    def is_limited_by_cpu(self, run: Run) -> bool:
+        """Whether launching a step takes longer than computing it, on an H200."""
+
     def compile_seconds(self, run: Run, is_known: bool) -> float:
         """Seconds to compile the model; 0 if it is not compiled. is_known: whether another process has compiled it."""
 

@@ -42,6 +42,10 @@ def step_seconds(run: Run) -> float:
     return transformer.step_seconds(fill_shape(run))
 
 
+def is_limited_by_cpu(run: Run) -> bool:
+    return transformer.is_limited_by_cpu(fill_shape(run))
+
+
 def compile_seconds(run: Run, is_known: bool) -> float:
     return transformer.compile_seconds(fill_shape(run), is_known)
 

@@ -44,6 +44,16 @@ def build_seconds(run: Run) -> float:
 
 def step_seconds(run: Run) -> float:
     """One step on an H200, in seconds: of the GPU or of the CPU, whichever takes longer."""
+    return max(gpu_seconds(run), launch_seconds(run))
+
+
+def is_limited_by_cpu(run: Run) -> bool:
+    """Whether launching a step takes longer than computing it, on an H200."""
+    return launch_seconds(run) > gpu_seconds(run)
+
+
+def gpu_seconds(run: Run) -> float:
+    """What the GPU computes in a step."""
     tokens = run.batch_size * run.context_length
     passes = count_passes(run)
     score_elements = run.num_layers * run.batch_size * run.num_heads * run.context_length**2
@@ -52,12 +62,17 @@ def step_seconds(run: Run) -> float:
     if run.attention == "naive":
         moved += passes * score_elements * SCORE_BYTES
     moved *= COMPILED_BYTES if run.compile != "off" else 1
-    launch_s = passes * run.num_layers * run.accumulation * PASS_S
     if run.mode == "train_step":
         moved += UPDATE_BYTES[run.optimizer] * run.num_parameters
-        launch_s += run.num_layers * (FUSED_UPDATE_S if run.optimizer in ("fused", "foreach") else UPDATE_S)
-    gpu_s = flops / PRECISIONS[run.precision].sustained_flops + moved / SUSTAINED_BYTES_PER_S
-    return max(gpu_s, launch_s * LAUNCHED[run.compile])
+    return flops / PRECISIONS[run.precision].sustained_flops + moved / SUSTAINED_BYTES_PER_S
+
+
+def launch_seconds(run: Run) -> float:
+    """What the CPU takes to launch a step."""
+    seconds = count_passes(run) * run.num_layers * run.accumulation * PASS_S
+    if run.mode == "train_step":
+        seconds += run.num_layers * (FUSED_UPDATE_S if run.optimizer in ("fused", "foreach") else UPDATE_S)
+    return seconds * LAUNCHED[run.compile]
 
 
 def compile_seconds(run: Run, is_known: bool) -> float:
