@@ -11,6 +11,7 @@ import pandas as pd
 
 from profiler_job.analysis.recording.store import empty
 from profiler_job.jobs.contract.axes import AXES, find_default
+from profiler_job.jobs.contract.handouts import HANDOUTS
 from profiler_job.jobs.workloads.transformer.sizes import MODEL_SIZES, VOCAB_SIZE
 
 GEMM = "void cutlass::Kernel2<cutlass_80_simt_sgemm_256x128_8x4_tn_align1>(T1::Params)"
@@ -95,7 +96,7 @@ class Recording:
 
 
 def recording(
-    sizes=tuple(MODEL_SIZES),
+    sizes=tuple(HANDOUTS[2025].sizes),
     contexts=(128, 256, 512, 1024),
     modes=("forward", "forward_backward", "train_step"),
     precisions=("fp32",),
@@ -401,22 +402,33 @@ def time_twice(steps: pd.DataFrame, times: float = 1.0) -> pd.DataFrame:
     return pd.concat([steps, again], ignore_index=True)
 
 
+SHARED = {1: "one", 2: "two", 3: "three"}
+"""Processes in which runs take turns, and their names."""
+
+
 def take_turns(rec: Recording, times: Mapping[str, float], num_rounds: int = 8) -> Recording:
-    """The recording as if its runs had a process alone, and then took turns in one, each round slower than the one
-    before. times: how long a step is by turns, as a multiple of TURN_NS, of the runs whose id ends so; others: 1."""
+    """The recording as if its runs had a process alone, and then took turns in three, which are alike: each round
+    slower than the one before. times: how long a step is by turns, as a multiple of TURN_NS, of the runs whose id ends
+    so; others: 1."""
     timed = rec.steps[rec.steps["collector"].astype(str) == "timer"]
     first = timed[(timed["step"] == timed["step"].min()) & (timed["process"] == 0)]
     factors = [next((times[end] for end in times if run.endswith(end)), 1.0) for run in first["run_id"].astype(str)]
     of_phase = (first["phase"].astype(str) == "step").map({True: TURN_NS, False: TURN_NS / 5})
     wall_ns = of_phase * factors
     turns = [
-        first.assign(step=turn, round=turn, process=1, wall_ns=(wall_ns * (1 + turn)).astype("int64"))
+        first.assign(step=turn, round=turn, process=process, wall_ns=(wall_ns * (1 + turn)).astype("int64"))
+        for process in SHARED
         for turn in range(num_rounds)
     ]
     steps = pd.concat([rec.steps[rec.steps["process"] == 0], *turns], ignore_index=True)
-    shared = {"rank": 0, "process": 1, "group": "one", "host_loop_ns": 50_000_000}
-    processes = pd.DataFrame({"run_id": rec.runs["run_id"].astype(str)} | shared)
-    return replace(rec, steps=steps, processes=pd.concat([rec.processes, processes], ignore_index=True))
+    shared = [
+        pd.DataFrame({"run_id": rec.runs["run_id"].astype(str), "rank": 0, "process": process, "group": group})
+        for process, group in SHARED.items()
+    ]
+    processes = pd.concat(
+        [rec.processes, *(rows.assign(host_loop_ns=50_000_000) for rows in shared)], ignore_index=True
+    )
+    return replace(rec, steps=steps, processes=processes)
 
 
 def _step(run_id, collector, step, phase, wall_ns):

@@ -13,7 +13,7 @@ from profiler_job.jobs import memory as prediction
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.axes import order_axes
 from profiler_job.jobs.contract.words import NOT_MEASURED
-from profiler_job.jobs.memory import MODEL_SIZES, VOCAB_SIZE, ModelSize, estimate_usable_bytes, infer_shape
+from profiler_job.jobs.memory import MODEL_SIZES, VOCAB_SIZE, estimate_usable_bytes, infer_shape
 
 TOLERANCE = 0.03
 """A prediction this near to the measured peak counts as right."""
@@ -21,8 +21,6 @@ GPU_SIZES = (24, 80, 141)
 """Memory in GB, as sold, of the GPUs that cells are compared with."""
 PLANNED_FOR = (24, 40, 80)
 """Memory in GB, as sold, of the GPUs that sizes are planned for, measured or not."""
-PLANNED = {**MODEL_SIZES, "1.3B": ModelSize(2048, 5504, 24, 16)}
-"""In addition to the measured sizes: the shape of GPT-3 XL, with a gated feed-forward of as many parameters."""
 CASES = ((512, 1), (512, 4), (1024, 4))
 """Context and batch."""
 OPTIMIZERS = {"naive": "own", "sdpa": "fused"}
@@ -205,13 +203,13 @@ def fits_of(table: pd.DataFrame, runs: pd.DataFrame, fates: pd.DataFrame) -> pd.
 
 
 def plan(runs: pd.DataFrame) -> pd.DataFrame:
-    """Training steps of PLANNED, smallest first, in each of CASES and SETTINGS: predicted peak and whether they fit
+    """Training steps of MODEL_SIZES, smallest first, in each of CASES and SETTINGS: predicted peak and whether they fit
     each of PLANNED_FOR; peak measured in the first of `runs` that has this shape, with its run_id."""
     known = select_predictable(runs)
     known = known[(known["status"] == "ok") & (known["mode"] == "train_step")].drop_duplicates("run_id")
     measured = {infer_shape(run): run for run in [*known.itertuples()][::-1]}
     rows = []
-    for name, size in sorted(PLANNED.items(), key=lambda item: item[1].num_parameters(VOCAB_SIZE)):
+    for name, size in sorted(MODEL_SIZES.items(), key=lambda item: item[1].num_parameters(VOCAB_SIZE)):
         for (context, batch), (label, axes) in product(CASES, SETTINGS.items()):
             case = {"context_length": context, "batch_size": batch}
             of_run = {**size._asdict(), **case, **axes, "vocab_size": VOCAB_SIZE, "accumulation": 1}

@@ -10,10 +10,11 @@ from itertools import product
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from profiler_job.analysis.metrics.device_memory import OPTIMIZERS, PLANNED
+from profiler_job.analysis.metrics.device_memory import OPTIMIZERS
 from profiler_job.jobs.contract.precisions import PRECISIONS as KNOWN
 from profiler_job.jobs.memory import (
     GIB,
+    MODEL_SIZES,
     SIMULATED_BYTES,
     VOCAB_SIZE,
     estimate_usable_bytes,
@@ -46,8 +47,8 @@ class Cell(NamedTuple):
 
 def list_choices() -> dict[str, dict[str, str]]:
     """Return the labels of each choice's values, in the order in which the cells have them."""
-    sizes = sorted(PLANNED, key=lambda name: PLANNED[name].num_parameters(VOCAB_SIZE))
-    millions = {name: PLANNED[name].num_parameters(VOCAB_SIZE) / 1e6 for name in sizes}
+    sizes = sorted(MODEL_SIZES, key=lambda name: MODEL_SIZES[name].num_parameters(VOCAB_SIZE))
+    millions = {name: MODEL_SIZES[name].num_parameters(VOCAB_SIZE) / 1e6 for name in sizes}
     return {
         "size": {name: f"{name} ({number:,.0f} M parameters)" for name, number in millions.items()},
         "context_length": {str(context): f"{context:,}" for context in CONTEXTS},
@@ -59,7 +60,7 @@ def list_choices() -> dict[str, dict[str, str]]:
 
 def predict_cell(size: str, context: int, mode: str, precision: str, attention: str, batch: int) -> Cell:
     run: Any = SimpleNamespace(
-        **PLANNED[size]._asdict(),
+        **MODEL_SIZES[size]._asdict(),
         context_length=context,
         batch_size=batch,
         mode=mode,

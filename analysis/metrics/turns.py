@@ -1,7 +1,7 @@
 """Runs that took turns in one process: ratios of their steps, within rounds, and the process that was fastest.
 
 A ratio within rounds leaves out what changes from minute to minute, so it counts as measured however far processes
-differ (`steady`). It has one definition, `paired_ratio.compare_rounds`, which `tune` uses, too.
+differ (`steady`). It has one definition, in `paired_ratio`, which `tune` uses, too.
 """
 
 from collections.abc import Collection
@@ -9,7 +9,7 @@ from collections.abc import Collection
 import pandas as pd
 
 from profiler_job.analysis.metrics.per_rank import take_largest_rank
-from profiler_job.jobs.contract.paired_ratio import FEWEST_PAIRS, compare_rounds, is_different
+from profiler_job.jobs.contract.paired_ratio import FEWEST_PAIRS, compare_processes, is_different
 from profiler_job.jobs.contract.ranges import STEP
 from profiler_job.jobs.contract.tuning import TuneRatio
 
@@ -38,8 +38,11 @@ def compare_turns(
         rounds[rounds["run_id"].isin(run_ids)].groupby(_TURN, sort=True)["wall_ns"].median()
         for rounds, run_ids in ((base, base_ids), (other, other_ids))
     ]
-    both = pd.concat(sides, axis=1, join="inner").to_numpy(float)
-    return compare_rounds(both[:, 0].tolist(), both[:, 1].tolist()) if len(both) >= FEWEST_PAIRS else None
+    both = pd.concat(sides, axis=1, join="inner", keys=("base", "other"))
+    if len(both) < FEWEST_PAIRS:
+        return None
+    of_processes = [(rows["base"].tolist(), rows["other"].tolist()) for _, rows in both.groupby(level="group")]
+    return compare_processes(of_processes)
 
 
 def compare_with_base(run_ids: pd.Series, base_ids: pd.Series, rounds: pd.DataFrame) -> pd.DataFrame:

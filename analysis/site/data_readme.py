@@ -36,6 +36,7 @@ _WHAT = {
     "optimizer": "The reference AdamW against fused and other forms.",
     "precision": "FP32, TF32 and BF16.",
     "prediction": "Changes on top of each other, and alone.",
+    "trained": "Steps as people train, eager and compiled by turns.",
     "warm_up": "The first steps of a process.",
 }
 """By study."""

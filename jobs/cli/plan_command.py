@@ -78,7 +78,7 @@ def plan(
         if planned.turns:
             groups = format_count(len(group_runs(runs, planned.protocol)), "group")
             times += f", all but the first shared by turns in {groups}, which need the memory of their largest runs"
-        predicted += f", time (in all {format_clock(table.total_s)}, each run timed in {times}) for a modest GPU"
+        predicted += f", time (in all {format_clock(table.total_s)}, each run timed in {times}) for an H200"
     elif any(prediction.peaks for prediction in simulated.values()):
         predicted = "memory is the peak allocated of a simulation, without the allocator's rounding and the CUDA "
         predicted += f"context; of workload {workloads} no time is known before"

@@ -62,13 +62,13 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), Number]
 
 
 def _check_workload(value: str) -> str:
-    if not re.fullmatch(r"transformer|hf|[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", value, re.ASCII):
-        raise ValueError("should be transformer, or MODULE:FUNCTION such as my_models:build")
+    if not re.fullmatch(r"transformer|llama|hf|[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", value, re.ASCII):
+        raise ValueError("should be transformer, llama, or MODULE:FUNCTION such as my_models:build")
     return value
 
 
 Workload = Annotated[str, Field(max_length=200), AfterValidator(_check_workload)]
-"""`transformer`, `hf` (set by the key hf of a sweep file), or the dotted path of a function."""
+"""`transformer`, `llama`, `hf` (set by the key hf of a sweep file), or the dotted path of a function."""
 
 
 def _read_off(value: object) -> object:
@@ -83,6 +83,7 @@ else:
     Precision = Literal[tuple(PRECISIONS)]
 Attention = Literal["naive", "sdpa", "flash", "efficient", "cudnn"]
 Compile = Annotated[Literal["off", "default", "blocks", "cudagraphs"], BeforeValidator(_read_off)]
+Checkpointing = Annotated[Literal["off", "blocks"], BeforeValidator(_read_off)]
 Optimizer = Literal["own", "loop", "foreach", "fused"]
 Parallel = Literal["none", "ddp", "fsdp", "tp"]
 Exchange = Literal["default", "buckets", "prefetch", "keep", "half"]
@@ -282,6 +283,17 @@ class Run(BaseModel):
             "gradients, FSDP: parameters are sent in BF16)",
         ),
     ] = "default"
+    checkpointing: Annotated[
+        Checkpointing,
+        Axis(
+            order=15,
+            label="checkpointing",
+            names={"off": "all activations kept", "blocks": "checkpointing of each block"},
+            words={"off": "no checkpointing", "blocks": "activation checkpointing"},
+            token="checkpoint_{}".format,
+            meaning="activations that backward computes again: off (none) | blocks (inside each Transformer block)",
+        ),
+    ] = "off"
     num_parameters: Annotated[Count, Detail(dtype="int64", meaning="parameters of the model")] = 0
     workload: Annotated[
         Workload,
@@ -290,7 +302,8 @@ class Run(BaseModel):
             label="workload",
             token=lambda value: value.replace(":", "."),
             is_list=False,
-            meaning="transformer (the reference Transformer) | hf (Hugging Face, by configuration) | MODULE:FUNCTION",
+            meaning="transformer (the reference Transformer) | llama (Llama 3) | hf (Hugging Face, by configuration) | "
+            "MODULE:FUNCTION",
         ),
     ] = "transformer"
     workload_options: Annotated[

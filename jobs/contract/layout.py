@@ -9,7 +9,7 @@ RESULTS/<sweep>/sweep.json            the sweep as planned
                         /timings.json tables that the first unprofiled process measured; the other processes write
                                       timings-1.json, timings-2.json ...
                         /profile.sqlite, log.txt, nsys.log; a run on several machines adds profile-1.sqlite ...
-                        /samples.sqlite, a capture of further steps with samples of Python, of a script;
+                        /samples.sqlite, a capture of further steps with samples of Python;
                         /host_waits.json, its calls that wait for the GPU
                         /profile.stats.txt, the summary tables of `nsys stats` as text, which `ingest` writes
                /salt                  what identities of GPUs are hashed with
@@ -56,7 +56,7 @@ REPORT = "profile.nsys-rep"
 CAPTURE = "profile.sqlite"
 TRACE = "profile.json.gz"  # in place of a capture, if torch.profiler recorded the steps
 SAMPLES = "samples.sqlite"
-"""Capture of steps of a script in which Python was sampled: slower, so that no other time is taken from them."""
+"""Capture of steps in which Python was sampled: slower, so that no other time is taken from them."""
 HOST_WAITS = "host_waits.json"
 """File of a run of a script: its calls that wait for the GPU, and how the samples of Python were taken."""
 NSYS_LOG = "nsys.log"  # what nsys printed about its captures
@@ -111,8 +111,9 @@ def name_timings_file(process: int) -> str:
     return f"timings-{process}.json" if process else TIMINGS
 
 
-TurnAxis = Literal["precision", "attention", "compile", "optimizer"]
-"""An axis that variants of one model in one process may differ in."""
+TurnAxis = Literal["precision", "attention", "compile", "optimizer", "checkpointing", "repeat"]
+"""An axis that variants of one model in one process may differ in. repeat: the same variant again, to see what the
+measurement makes of no difference."""
 
 
 class Protocol(BaseModel):
@@ -121,6 +122,7 @@ class Protocol(BaseModel):
     processes: fresh processes that measure unprofiled steps, each warmup_steps and measured_steps. seed: seed of the
     order of the runs, which differs between processes. turns: runs that differ in these axes alone share each process
     but the first, and take turns in it. rounds: in each such process every run has so many turns of equally many steps.
+    samples: whether runs that the CPU limits have profiled_steps with samples of Python, too.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -132,6 +134,7 @@ class Protocol(BaseModel):
     profiled_steps: Count = 5
     turns: tuple[TurnAxis, ...] = ()
     rounds: Annotated[int, Field(ge=1, le=1000), Number] = 5
+    samples: bool = False
 
     @property
     def version(self) -> int:

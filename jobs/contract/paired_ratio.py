@@ -3,13 +3,16 @@
 What changes from minute to minute is in all turns of a round, so the ratio within a round leaves it out. The order is
 random, so chance decides the sign of what is left, however it is distributed. Wilcoxon's signed-rank test needs no
 more than that: its level is exact. The interval is Hodges and Lehmann's, of the means of each two rounds.
+
+It holds for the process that was measured. Another process of the same variants has another ratio, as memory and caches
+lie otherwise, so rounds of several processes are not one sample: `compare_processes` takes each process as one.
 """
 
 import math
 from collections.abc import Sequence
 from functools import cache
 from itertools import combinations_with_replacement
-from statistics import median
+from statistics import NormalDist, fmean, median, stdev
 
 from profiler_job.jobs.contract.tuning import TuneRatio
 
@@ -19,6 +22,9 @@ FEWEST_PAIRS = 6
 SPREAD_OF_GPU, SPREAD_OF_CPU = 0.02, 0.2
 """How far fresh processes of one variant differ where the GPU, or the CPU, limits a step: added to the interval of few
 pairs."""
+SPREAD_OF_RATIOS = 0.01
+"""Standard deviation of the ratio between processes that is supposed where fewer than FEWEST_PROCESSES are known."""
+FEWEST_PROCESSES = 3
 LEAST_GAIN = 1.005
 """A change that is kept makes the script at least so many times as fast."""
 
@@ -35,6 +41,36 @@ def compare_rounds(before: Sequence[float], after: Sequence[float], spread: floa
     low, high = means[left_out] - more, means[-1 - left_out] + more
     ends = {"low": math.exp(low), "high": math.exp(high)}
     return TuneRatio(times_as_fast=math.exp(median(means)), num_pairs=len(logs), **ends)
+
+
+def compare_processes(rounds: Sequence[tuple[Sequence[float], Sequence[float]]]) -> TuneRatio:
+    """Return the ratio of variants that took turns in several processes, of each the paired times (ns) of its rounds,
+    with the interval that holds the ratio of all processes in SURE of all cases: Student's, of the centres of the
+    processes. Of fewer than FEWEST_PROCESSES it is that of all rounds, made wider by SPREAD_OF_RATIOS. Raises
+    ValueError without any round."""
+    known = [compare_rounds(*pairs) for pairs in rounds if len(pairs[0])]
+    if len(known) < FEWEST_PROCESSES:
+        before, after = ([time for pairs in rounds for time in pairs[side]] for side in (0, 1))
+        pooled = compare_rounds(before, after)
+        centre = math.log(pooled.times_as_fast)
+        more = NormalDist().inv_cdf((1 + SURE) / 2) * SPREAD_OF_RATIOS / math.sqrt(len(known))
+        below, above = (math.hypot(more, math.log(end) - centre) for end in (pooled.low, pooled.high))
+    else:
+        logs = [math.log(ratio.times_as_fast) for ratio in known]
+        centre = fmean(logs)
+        below = above = find_t_quantile(len(logs) - 1) * stdev(logs) / math.sqrt(len(logs))
+    ends = {"low": math.exp(centre - below), "high": math.exp(centre + above)}
+    return TuneRatio(times_as_fast=math.exp(centre), num_pairs=sum(ratio.num_pairs for ratio in known), **ends)
+
+
+T_QUANTILES = {2: 4.3027, 3: 3.1824, 4: 2.7764, 5: 2.5706, 6: 2.4469, 7: 2.3646, 8: 2.3060, 9: 2.2622}
+
+
+def find_t_quantile(degrees: int) -> float:
+    """Return the quantile of Student's t that holds SURE of it in the middle; degrees: at least 2."""
+    z = NormalDist().inv_cdf((1 + SURE) / 2)
+    expanded = z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
+    return T_QUANTILES.get(degrees, expanded)
 
 
 @cache

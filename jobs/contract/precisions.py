@@ -15,7 +15,7 @@ class PrecisionRecord:
     fraction_bits: bits that the element stores after the point. autocast: torch's dtype of autocast, "" without
     autocast. matmul: the setting of `torch.set_float32_matmul_precision`. gemm_paths: math paths that its main matmuls
     may take, as `analysis.reference.gemm_names` calls them. peak: key of the data-sheet rate. sustained_flops: FLOP/s
-    of a modest data-centre GPU, deliberately low, for timeouts. compute_capability: the first that has it.
+    of the matmuls of a step on an H200, for plans. compute_capability: the first that has it.
     """
 
     label: str
@@ -38,7 +38,7 @@ PRECISIONS = {
         fraction_bits=23,
         gemm_paths=("fp32",),
         peak="fp32",
-        sustained_flops=8e12,
+        sustained_flops=46e12,
     ),
     "tf32": PrecisionRecord(
         label="TF32",
@@ -48,7 +48,7 @@ PRECISIONS = {
         matmul="high",
         gemm_paths=("tf32",),
         peak="tf32",
-        sustained_flops=30e12,
+        sustained_flops=350e12,
         compute_capability=(8, 0),
     ),
     "bf16": PrecisionRecord(
@@ -59,7 +59,7 @@ PRECISIONS = {
         autocast="bfloat16",
         gemm_paths=("bf16",),
         peak="bf16",
-        sustained_flops=40e12,
+        sustained_flops=600e12,
         compute_capability=(8, 0),
     ),
 }

@@ -20,6 +20,7 @@ Study = Literal[
     "optimizer",
     "precision",
     "prediction",
+    "trained",
     "warm_up",
 ]
 AGAIN = "again"

@@ -77,7 +77,7 @@ class TuningRecord(BaseModel):
 
 class TuneRatio(TuningRecord):
     """How many times as fast a variant is as another one: the centre of paired rounds (or pairs of processes), with its
-    95% interval (`paired_ratio.compare_rounds`). Above 1 is faster."""
+    95% interval (`paired_ratio`). Above 1 is faster."""
 
     times_as_fast: PositiveFloat
     low: float

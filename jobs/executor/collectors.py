@@ -13,7 +13,7 @@ from typing import Any
 
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.find_nsys import NSYS_MISSING
-from profiler_job.jobs.contract.layout import LOG, NSYS_LOG, REPORT
+from profiler_job.jobs.contract.layout import LOG, NSYS_LOG, REPORT, SAMPLES
 from profiler_job.jobs.contract.messages import GO, Answer, Facts, Failed, Measured, Rate, RunTask, TurnsTask
 from profiler_job.jobs.executor.failures import (
     CaptureLostError,
@@ -23,6 +23,7 @@ from profiler_job.jobs.executor.failures import (
     infer_status,
 )
 from profiler_job.jobs.executor.nsys_cli import NsysLog, export, run_nsys
+from profiler_job.jobs.executor.python_samples import NO_SAMPLES, SAMPLED, keep_samples
 from profiler_job.jobs.executor.stop import CAPTURE_S, SHUTDOWN_S, Stop
 from profiler_job.jobs.executor.worker_process import WorkerProcess
 
@@ -273,6 +274,7 @@ class Nsys(Collector):
     name = "nsys"
     annotate = True
 
+    sampled: tuple[str, ...] = ()
     session = ""
     log: NsysLog | None = None
 
@@ -290,7 +292,7 @@ class Nsys(Collector):
         if shutil.which("nsys") is None:
             raise CollectorError(NSYS_MISSING)
         self.session = f"profiler-{os.getpid()}-{next(SESSION_NUMBERS)}"
-        self.launcher = ("nsys", "launch", f"--session-new={self.session}", *TRACED)
+        self.launcher = ("nsys", "launch", f"--session-new={self.session}", *TRACED, *self.sampled)
 
     def stop(self) -> None:
         if self.worker is not None:
@@ -321,7 +323,7 @@ class Nsys(Collector):
         self.capturing = True
 
     def end_capture(self) -> Path:
-        """Stop collecting, move the report into the folder of the run, and export it there (see `export`). Raises
+        """Stop collecting, move the report into the folder of the run, and export it there (see `read`). Raises
         CaptureLostError; unless only the export failed, the worker is then stopped."""
         try:
             self.control("stop", allowed_s=CAPTURE_S, log=self.log)
@@ -332,10 +334,14 @@ class Nsys(Collector):
             raise self._lost("end of capture", str(error)) from None
         report = shutil.move(self.report, self.open_log.path.parent)
         try:
-            left_s = partial(self.stopping.left, CAPTURE_S)
-            return export(Path(report), self.running.environment, self.open_log, left_s)
+            return self.read(Path(report))
         except CollectorError as error:
             raise CaptureLostError("export", str(error)) from None
+
+    def read(self, report: Path) -> Path:
+        """Export a report next to it (see `export`), and return the export. Raises CollectorError."""
+        left_s = partial(self.stopping.left, CAPTURE_S)
+        return export(report, self.running.environment, self.open_log, left_s, with_samples=bool(self.sampled))
 
     def give_up(self, failure: RunFailedError) -> RunFailedError:
         """A process that dies in a capture takes that with it: without nsys the run came to its end."""
@@ -350,3 +356,21 @@ class Nsys(Collector):
             shutil.move(left, self.open_log.path.parent)
         self.stop()
         return CaptureLostError(phase, message)
+
+
+class SampledNsys(Nsys):
+    """Collector with Nsight Systems that also samples Python, which slows the CPU: no time is taken from its steps.
+
+    nsys takes the options of samples when it starts a program, so the worker has a session of its own."""
+
+    name = "samples"
+    sampled = SAMPLED
+
+    def read(self, report: Path) -> Path:
+        """Export a report to SAMPLES next to it, and remove it. Raises CollectorError, also without any sample."""
+        database = super().read(report)
+        report.unlink()
+        if not keep_samples(database, Path.cwd()):
+            database.unlink()
+            raise CollectorError(NO_SAMPLES)
+        return database.rename(database.with_name(SAMPLES))

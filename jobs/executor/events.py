@@ -58,7 +58,7 @@ class Meter:
 
 
 class Estimate:
-    """Time that remains. Predictions are for a modest GPU, so the times of finished stages say what one costs here: a
+    """Time that remains. Predictions are for an H200, so the times of finished stages say what one costs here: a
     fixed part and a part that grows with its prediction, fitted as a line once there are enough of them.
 
     `predicted_s` holds, by run and stage, the seconds of those to be done.
@@ -199,6 +199,9 @@ class Terminal:
             f"finished runs that stay, measured with other versions: {runs} ({escape(format_differences(differences))})"
         )
         self.console.print(f"[yellow]a mix[/]: {kept}; every page will say so")
+
+    def samples_left_out(self, run: str, why: str) -> None:
+        self.console.print(f"{run or 'all runs'}  without samples of Python: {escape(why)}")
 
     def run_repeated(self, run: str, why: str) -> None:
         self.stages.pop(run, None)

@@ -19,10 +19,11 @@ from profiler_job.jobs.contract.messages import Failed, Measured
 from profiler_job.jobs.contract.plain import count_plain_steps
 from profiler_job.jobs.contract.words import format_count
 from profiler_job.jobs.executor.attempt import Attempt
-from profiler_job.jobs.executor.collectors import WARM_UP, Collector, Nsys, Timer
-from profiler_job.jobs.executor.failures import RunFailedError
+from profiler_job.jobs.executor.collectors import WARM_UP, Collector, Nsys, SampledNsys, Timer
+from profiler_job.jobs.executor.failures import CollectorError, RunFailedError
 from profiler_job.jobs.executor.gpu_sampler import GpuSensor, Watch
 from profiler_job.jobs.executor.machine import read_machine_facts
+from profiler_job.jobs.executor.python_samples import is_limited_by_cpu
 from profiler_job.jobs.executor.sweep_state import SweepState
 from profiler_job.jobs.sweep.prediction import compute_timeout
 
@@ -39,6 +40,7 @@ class GpuExecutor:
         worker = (state.device, gpus, ranks, state.stopping, state.compiled)
         self.timer = Timer(*worker)
         self.free = deque(Nsys(*worker) for _ in range(state.num_nsys_workers))
+        self.sampler = SampledNsys(*worker) if state.num_nsys_workers and state.protocol.samples else None
         self.collectors: list[Collector] = [self.timer, *self.free]
         self.nsys: Nsys | None = None  # the one in use
         self.exports: set[Future[Nsys]] = set()
@@ -52,7 +54,19 @@ class GpuExecutor:
             starts = [pool.submit(collector.start) for collector in self.collectors]
         for start in starts:
             start.result()
+        if self.sampler:
+            self.start_sampler(self.sampler)
         self.machine = read_machine_facts(self.timer.facts, with_nsys=bool(self.free))
+
+    def start_sampler(self, sampler: SampledNsys) -> None:
+        """Start the worker in whose steps Python is sampled. An nsys that cannot sample measures all the same."""
+        try:
+            sampler.start()
+        except CollectorError as error:
+            self.state.emit("samples_left_out", run="", why=str(error))
+            self.sampler = None
+        else:
+            self.collectors.append(sampler)
 
     def stop(self) -> None:
         with ThreadPoolExecutor(len(self.collectors)) as pool:
@@ -60,7 +74,7 @@ class GpuExecutor:
 
     def abandon(self) -> None:
         """Give up the run being measured; runs being exported are still finished."""
-        for collector in (self.timer, self.nsys):
+        for collector in (self.timer, self.nsys, self.sampler):
             if collector is not None:
                 collector.abandon()
 
@@ -200,6 +214,7 @@ class GpuExecutor:
         self.nsys = nsys = self.free.popleft()
         attempt = Attempt.resume(self.state, run, nsys)
         try:
+            self.sample(run, attempt)
             if run.fresh_process:
                 nsys.renew()
             nsys.start()
@@ -213,6 +228,30 @@ class GpuExecutor:
             self.exports.add(pool.submit(self.export, attempt, nsys))
         self.cooling_since = time.monotonic()
         self.nsys = None
+
+    def sample(self, run: Run, attempt: Attempt) -> None:
+        """Leave a capture of further steps with samples of Python in the folder of a timed run, if the sweep asks for
+        them and the CPU limits the run. A run without them is measured all the same. Raises RunFailedError if the sweep
+        stops."""
+        if self.sampler is None or not is_limited_by_cpu(self.state.results.read_steps(run)):
+            return
+        protocol = self.state.protocol
+        try:
+            self.sampler.start()
+            self.sampler.begin_capture(attempt.folder)
+            self.sampler.measure(
+                run,
+                warmup_steps=protocol.warmup_steps,
+                steps=protocol.profiled_steps,
+                folder=attempt.folder,
+                timeout_s=compute_timeout(run, protocol),
+            )
+            self.sampler.end_capture()
+        except (RunFailedError, CollectorError) as failure:
+            if self.state.stopping.is_set():
+                raise RunFailedError("failed", message="the sweep was stopped") from None
+            self.sampler.stop()
+            self.state.emit("samples_left_out", run=run.run_id, why=str(failure))
 
     def export(self, attempt: Attempt, nsys: Nsys) -> Nsys:
         """End a capture, export it, and finish its run. Returns the collector, which is free again."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from profiler_job.jobs.contract.ranges import STEP
 from profiler_job.jobs.executor.nsys_cli import SAMPLE, STEP_RANGE
 
 SAMPLED = ("--python-sampling=true", "--python-sampling-frequency=2000")
@@ -22,6 +23,9 @@ LOCK_TRACED = "--trace=cuda,nvtx,python-gil"
 operation, and to record that makes a step that launches without a pause about twice as slow."""
 LEAST_OTHER_THREADS = 0.01
 """Share of a step in which other threads of Python use the CPU before waits for Python's lock are recorded."""
+LEAST_ISSUED = 0.9
+"""Share of a step in which the CPU issues work before it counts as what limits the step: a GPU that is behind makes it
+wait at the ends of phases."""
 LEAST_IDLE = 0.1
 """Share of its steps that a GPU must wait before samples are taken."""
 NO_SAMPLES, NO_GIL = "nsys took no samples of it", "nsys cannot sample a free-threaded Python"
@@ -31,6 +35,13 @@ _LIBRARY = re.compile(r".*?/((?:site|dist)-packages/.*)|.*?/(python3\.\d+t?/.*)"
 _OPERATIONS = ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")
 _HOST_COPIES = (1, 2)
 """copyKind of a copy from the host and to it: CUPTI's CUpti_ActivityMemcpyKind."""
+
+
+def is_limited_by_cpu(steps: Iterable[Mapping[str, Any]]) -> bool:
+    """Return whether the CPU issues work in nearly all of a step. steps: rows of unprofiled steps (see `build_measured`
+    of the worker)."""
+    shares = [row["issue_ns"] / row["wall_ns"] for row in steps if row["phase"] == STEP]
+    return bool(shares) and median(shares) >= LEAST_ISSUED
 
 
 def measure_waiting_share(database: Path) -> float:

@@ -149,6 +149,7 @@ class Block(BlockAxes):
             )
         self._check_gpus()
         self._check_accumulation()
+        self._check_checkpointing()
         return self
 
     def _check_gpus(self) -> None:
@@ -195,6 +196,10 @@ class Block(BlockAxes):
             raise ValueError("accumulation: CUDA graphs write a micro-batch's gradients over the previous one's")
         if set(self.values_of("parallel")) != {"none"}:
             raise ValueError("accumulation: is measured on one GPU; leave out gpus and parallel")
+
+    def _check_checkpointing(self) -> None:
+        if "blocks" in self.values_of("checkpointing") and "forward" in self.values_of("mode"):
+            raise ValueError("checkpointing: mode forward keeps no activations; leave one of the two out")
 
     def _check_hugging_face(self) -> None:
         if self.hf is None:

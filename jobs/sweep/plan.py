@@ -41,7 +41,7 @@ class Sweep(BaseModel):
 
     A file without `blocks` is a single block. Otherwise what its top has of the keys of a block counts for each block
     that does not give that key. study: the question beyond the default sweep's that the runs are for. calibrate:
-    whether the machine's peak rates are measured first. turns, rounds: see `Protocol`.
+    whether the machine's peak rates are measured first. turns, rounds, samples: see `Protocol`.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -56,6 +56,7 @@ class Sweep(BaseModel):
     profiled_steps: Steps = Protocol.model_fields["profiled_steps"].default
     turns: tuple[TurnAxis, ...] = ()
     rounds: Annotated[int, Number] = Protocol.model_fields["rounds"].default
+    samples: StrictBool = False
     blocks: Annotated[list[Block], Field(min_length=1, max_length=1000)]
 
     @model_validator(mode="before")
@@ -80,6 +81,8 @@ class Sweep(BaseModel):
         if self.warmup_steps < 2 and not all(block.fresh_process for block in self.blocks):
             raise ValueError("warmup_steps: should be at least 2, except with fresh_process: true")
         self.protocol  # noqa: B018  raises on a bad step count
+        if self.samples and not self.profiled_steps:
+            raise ValueError("samples: are of profiled steps; give profiled_steps, or leave samples out")
         if len(self.blocks) > 1:
             self._check_blocks()
         if self.turns:
@@ -135,7 +138,13 @@ class Sweep(BaseModel):
 
     def describe(self) -> dict[str, Any]:
         """Return the sweep as it is written to sweep.json: the keys of a single block without a name are at the top."""
-        top = self.model_dump(exclude={"name", BLOCKS} | (set() if self.turns else {"turns", "rounds"}))
+        left_out = {
+            "name",
+            BLOCKS,
+            *(() if self.turns else ("turns", "rounds")),
+            *(() if self.samples else ("samples",)),
+        }
+        top = self.model_dump(exclude=left_out)
         blocks = [block.model_dump() for block in self.blocks]
         if [block["name"] for block in blocks] == [""]:
             return {"sweep": self.name} | top | {key: value for key, value in blocks[0].items() if key != "name"}

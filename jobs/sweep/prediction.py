@@ -9,8 +9,15 @@ from profiler_job.jobs.contract.layout import Protocol
 from profiler_job.jobs.contract.plain import PLAIN, count_plain_steps
 from profiler_job.jobs.workloads.costs_by_name import find_costs
 
-START_S = 2.5  # a stage takes this long in addition to its steps
+# Seconds of a stage in addition to its steps, from the recordings of an H200 in site/data.
+START_S = 2.5
+CAPTURE_S = 3.0  # of nsys, in place of START_S
+EXPORT_EVENT_S = 15e-6
+PLAIN_START_S = 2.5  # of the plain run before the first process of a run
+FRESH_S, RANKS_S = 3.0, 6.0  # of a process that is not forked: of nsys for a fresh one, of several ranks
+NOTED = 0.5  # part of a first compilation that a capture needs to note its graphs, with Triton's kernels found
 BUSY_S = 1.0  # steps for the energy of the GPU, whose counter has a new value every 20 to 100 ms
+SLOWER = 6.0  # steps of a modest GPU, deliberately slow, so that a timeout means trouble
 ASSUMED_S = 60.0  # a run whose workload predicts nothing, where work must be ordered or divided
 LONGEST_S = 3600.0  # such a run counts as hung after this long
 
@@ -35,20 +42,29 @@ def count_stage_steps(protocol: Protocol) -> dict[str, int]:
     return steps | ({"nsys": protocol.warmup_steps + 1 + protocol.profiled_steps} if protocol.profiled_steps else {})
 
 
-def predict_stages(run: Run, protocol: Protocol) -> dict[str, float] | None:
-    """Time of each stage of a run in seconds on a modest GPU, warm-up included, imports excluded; None where its
-    workload predicts nothing."""
+def predict_stages(run: Run, protocol: Protocol, slower: float = 1.0) -> dict[str, float] | None:
+    """Time of each stage of a run in seconds, on an H200 or on a GPU whose steps take `slower` times as long; None if
+    its workload predicts nothing."""
     costs = find_costs(run.workload)
     if costs is None:
         return None
-    step_s = costs.step_seconds(run)
-    plain_s = costs.step_seconds(run.model_copy(update=PLAIN)) * count_plain_steps(
-        run.model_dump(), protocol.warmup_steps
-    )
+    step_s = slower * costs.step_seconds(run)
+    build_s = costs.build_seconds(run) + RANKS_S * (run.gpus > 1)
     busy_s = max(BUSY_S, step_s)
-    more_s = {name_stage("timer", 0): plain_s + busy_s, "nsys": 0.0}
+    plain_s = 0.0
+    if num_plain := count_plain_steps(run.model_dump(), protocol.warmup_steps):
+        plain_s = PLAIN_START_S + build_s + slower * num_plain * costs.step_seconds(run.model_copy(update=PLAIN))
+    compile_s, again_s = (costs.compile_seconds(run, is_known) for is_known in (False, True))
+    events = costs.step_events(run) * (protocol.warmup_steps + protocol.profiled_steps)
+    fixed_s = {
+        name_stage("timer", 0): START_S + compile_s + plain_s + busy_s,
+        "nsys": CAPTURE_S + NOTED * compile_s + EXPORT_EVENT_S * events + FRESH_S * run.fresh_process,
+    }
+    if protocol.samples and costs.is_limited_by_cpu(run):  # the same again, with samples of Python
+        fixed_s["nsys"] += fixed_s["nsys"] + build_s + step_s * count_stage_steps(protocol)["nsys"]
+    later_s = START_S + again_s + (0.0 if protocol.turns else busy_s)
     return {
-        stage: START_S + step_s * steps + more_s.get(stage, 0.0 if protocol.turns else busy_s)
+        stage: build_s + step_s * steps + fixed_s.get(stage, later_s)
         for stage, steps in count_stage_steps(protocol).items()
     }
 
@@ -74,7 +90,7 @@ def assume_stages(run: Run, protocol: Protocol) -> dict[str, float]:
 
 def compute_timeout(run: Run, protocol: Protocol) -> float:
     """A stage of a run that has not ended after this long counts as hung."""
-    stages = predict_stages(run, protocol)
+    stages = predict_stages(run, protocol, SLOWER)
     return LONGEST_S if stages is None else 120 + 10 * max(stages.values())
 
 

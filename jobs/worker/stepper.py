@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from profiler_job.jobs.contract.modes import list_phases
 from profiler_job.jobs.contract.precisions import PRECISIONS
@@ -62,6 +63,8 @@ class Stepper:
         if shared:
             share_parameters(self.model, shared.model)
         self.open_compiled: Callable[[str], AbstractContextManager[Any]] = nullcontext
+        if run["checkpointing"] == "blocks":
+            checkpoint_blocks(self.model)
         if run["compile"] == "blocks":
             compile_blocks(self.model, self.call_compiled)
         self.model = parallel.parallelise(self.model, run, device)
@@ -234,6 +237,12 @@ def compile_blocks(model: torch.nn.Module, call: Callable[..., Any]) -> None:
     the compiled function, its first argument."""
     for layer in parallel.find_layers(model):
         layer.forward = partial(call, torch.compile(layer.forward, dynamic=False))
+
+
+def checkpoint_blocks(model: torch.nn.Module) -> None:
+    """Keep only the input of each layer of a model until backward, which computes the layer again, in place."""
+    for layer in parallel.find_layers(model):
+        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
 
 
 def count_sequences(run: dict[str, Any]) -> int:

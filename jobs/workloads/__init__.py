@@ -1,9 +1,9 @@
 """Workloads: functions `build(run, device, **options)` that return a model, its batch and its loss.
 
 `run` holds the fields of `jobs.contract.axes.Run`; its `workload` names the function: `transformer` is the reference
-Transformer, `hf` a model of Hugging Face by its configuration, and `my_package.models:build` any other that the worker
-can import. Its `workload_options` are the keyword arguments. The predicted costs of a workload are optional: see
-`jobs.workloads.costs_by_name`.
+Transformer, `llama` a Llama, `hf` a model of Hugging Face by its configuration, and `my_package.models:build` any other
+that the worker can import. Its `workload_options` are the keyword arguments. The predicted costs of a workload are
+optional: see `jobs.workloads.costs_by_name`.
 
 Importing this package imports no torch: planning needs none.
 """
@@ -25,11 +25,15 @@ if TYPE_CHECKING:
 REFERENCE = "transformer"
 """The workload that comes with this program."""
 
+LLAMA = "llama"
+"""A Llama, which comes with this program, too; its options change its shape."""
+
 HUGGING_FACE = "hf"
 """Any causal language model that Hugging Face's transformers build from a configuration."""
 
 BUILDS = {
     REFERENCE: "profiler_job.jobs.workloads.transformer.build:build",
+    LLAMA: "profiler_job.jobs.workloads.llama.build:build",
     HUGGING_FACE: "profiler_job.jobs.workloads.hugging_face:build",
 }
 

@@ -75,7 +75,7 @@ def say_what_fits() -> list[str]:
     for context, batch in device_memory.CASES:
         for setting, axes in device_memory.SETTINGS.items():
             of_run = {**axes, "context_length": context, "batch_size": batch, "accumulation": 1, "mode": "train_step"}
-            shape = memory.Shape(**device_memory.PLANNED["1.3B"]._asdict(), vocab_size=VOCAB_SIZE, **of_run)
+            shape = memory.Shape(**memory.MODEL_SIZES["1.3B"]._asdict(), vocab_size=VOCAB_SIZE, **of_run)
             shape = shape._replace(attention="flash" if axes["attention"] == "sdpa" else "naive")
             failure = memory.find_failure(shape, memory.estimate_usable_bytes(24))
             peak = max(memory.predict_outcome(shape).peaks[-1].values()) / 2**30

@@ -158,4 +158,4 @@ def test_one_that_is_no_path_is_refused_before_anything_runs(started_in, workloa
     done = started_in("plan", workload=workload)
     assert done.returncode == 2
     said = " ".join(done.stderr.split())
-    assert "workload: should be transformer, or MODULE:FUNCTION such as my_models:build, not" in said
+    assert "workload: should be transformer, llama, or MODULE:FUNCTION such as my_models:build, not" in said

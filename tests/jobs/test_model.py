@@ -168,15 +168,16 @@ def test_the_parameter_count_is_the_modules(size, vocab_size):
     assert MODEL_SIZES[size].num_parameters(vocab_size) == sum(parameter.numel() for parameter in model.parameters())
 
 
-def test_the_sizes_are_those_of_the_course():
+def test_the_sizes_are_those_of_the_course_and_one_more():
     assert {
         "small": ModelSize(768, 3072, 12, 12),
         "medium": ModelSize(1024, 4096, 24, 16),
         "large": ModelSize(1280, 5120, 36, 20),
         "xl": ModelSize(1600, 6400, 48, 25),
         "2.7B": ModelSize(2560, 10240, 32, 32),
+        "1.3B": ModelSize(2048, 5504, 24, 16),
     } == MODEL_SIZES
-    assert {size.d_head for size in MODEL_SIZES.values()} == {64, 80}
+    assert {size.d_head for size in MODEL_SIZES.values()} == {64, 80, 128}
 
 
 def test_nothing_has_a_bias_and_the_head_is_untied():

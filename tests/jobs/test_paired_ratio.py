@@ -1,12 +1,16 @@
 """The ratio of variants that take turns: its interval, and how often it errs, on simulated rounds."""
 
+import math
 import random
+import statistics
 
 import pytest
 
 from profiler_job.jobs.contract.paired_ratio import (
+    compare_processes,
     compare_rounds,
     count_left_out,
+    find_t_quantile,
     is_decided,
     is_different,
     is_faster,
@@ -69,3 +73,46 @@ def test_few_pairs_get_a_wider_interval():
 def test_a_gain_below_half_a_percent_is_none():
     ratio = compare_rounds([100.3] * 6, [100.0] * 6)
     assert ratio.low > 1.0 and not is_faster(ratio) and is_decided(ratio)
+
+
+def simulate_processes(num_processes: int, spread: float, noise: float, seed: int = 0):
+    """Yield ratios of variants, the second 1.2 times as fast in the average process, and in each process by `spread` of
+    its own."""
+    draw = random.Random(seed)
+    for _ in range(NUM_SIMULATED):
+        rounds = []
+        for _ in range(num_processes):
+            speedup = 1.2 * draw.lognormvariate(0, spread)
+            speeds = [draw.uniform(0.7, 1.3) for _ in range(5)]
+            before = [100 * speed * draw.lognormvariate(0, noise) for speed in speeds]
+            rounds.append((before, [100 * speed / speedup * draw.lognormvariate(0, noise) for speed in speeds]))
+        yield compare_processes(rounds)
+
+
+@pytest.mark.parametrize("noise", [0.002, 0.03], ids=["GPU", "CPU"])
+@pytest.mark.parametrize("num_processes", [2, 3, 5, 8])
+def test_the_interval_of_several_processes_holds_the_true_ratio_though_each_has_its_own(num_processes, noise):
+    ratios = list(simulate_processes(num_processes, 0.01, noise))
+    assert sum(ratio.low <= 1.2 <= ratio.high for ratio in ratios) >= 0.94 * NUM_SIMULATED
+    assert {ratio.num_pairs for ratio in ratios} == {5 * num_processes}
+
+
+def test_the_interval_of_all_rounds_together_would_not_hold_it():
+    """Why processes are compared: rounds of one process are alike."""
+    draw, held = random.Random(0), 0
+    for _ in range(NUM_SIMULATED):
+        logs = [own + draw.gauss(0, 0.003) for own in (draw.gauss(0, 0.01) for _ in range(3)) for _ in range(5)]
+        ratio = compare_rounds([math.exp(log) for log in logs], [1.0] * len(logs))
+        held += ratio.low <= 1.0 <= ratio.high
+    assert held < 0.8 * NUM_SIMULATED
+
+
+def test_more_processes_make_the_interval_narrower():
+    widths = [
+        statistics.median(ratio.high - ratio.low for ratio in simulate_processes(num, 0.01, 0.002)) for num in (3, 5, 8)
+    ]
+    assert widths == sorted(widths, reverse=True) and widths[2] < 0.5 * widths[0]
+
+
+def test_quantiles_are_those_of_students_t():
+    assert [round(find_t_quantile(degrees), 2) for degrees in (2, 9, 10, 20, 100)] == [4.3, 2.26, 2.23, 2.09, 1.98]

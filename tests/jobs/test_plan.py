@@ -35,6 +35,7 @@ def test_the_default_sweep_is_60_runs_in_the_order_of_its_axes():
         "profiled_steps": 5,
         "turns": (),
         "rounds": 5,
+        "samples": False,
     }
 
 

@@ -22,15 +22,15 @@ MAY_COMPARE = {
 PROGRAM = """
 from profiler_job.jobs.contract.precisions import PRECISIONS, PrecisionRecord
 PRECISIONS["fp8"] = PrecisionRecord(label="FP8", name="FP8 matmuls", element_bytes=1, fraction_bits=3,
-    autocast="bfloat16", gemm_paths=("fp8",), peak="fp8", sustained_flops=80e12)
+    autocast="bfloat16", gemm_paths=("fp8",), peak="fp8", sustained_flops=900e12)
 from profiler_job.jobs.contract.axes import find_value_name
 from profiler_job.jobs.memory import is_predictable
 from profiler_job.jobs.sweep.plan import Sweep
 from profiler_job.jobs.workloads.costs_by_name import find_costs
 from profiler_job.analysis.answers import capture_facts
 from profiler_job.analysis.metrics.precisions import FRACTION_BITS, SLOWER
-sweep = Sweep.model_validate({"name": "x", "size": ["small"], "context_length": [128], "mode": ["forward"],
-                              "precision": ["bf16", "fp8"]})
+sweep = Sweep.model_validate({"name": "x", "size": ["small"], "context_length": [1024], "mode": ["forward"],
+                              "batch_size": 64, "precision": ["bf16", "fp8"]})
 bf16, fp8 = sorted(sweep.runs, key=lambda run: run.precision)
 seconds = [find_costs(run.workload).step_seconds(run) for run in (bf16, fp8)]
 print(fp8.run_id, find_value_name("precision", "fp8"), is_predictable(bf16), is_predictable(fp8),
@@ -41,9 +41,9 @@ print(fp8.run_id, find_value_name("precision", "fp8"), is_predictable(bf16), is_
 
 def test_a_new_precision_is_one_entry_and_sweeps_plan_with_it(tmp_path):
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, cwd=tmp_path)
-    assert done.stdout.strip() == "small-ctx128-fp8-naive-forward FP8 matmuls True False True 3 bf16 fp8 bf16", (
-        done.stderr
-    )
+    assert (
+        done.stdout.strip() == "small-ctx1024-fp8-naive-forward-batch64 FP8 matmuls True False True 3 bf16 fp8 bf16"
+    ), done.stderr
 
 
 def test_each_precision_has_a_peak_in_the_data_sheets():

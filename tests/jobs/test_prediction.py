@@ -43,14 +43,24 @@ def test_the_steps_of_the_plain_model_before_a_run_are_predicted():
 
 
 @pytest.mark.parametrize("run", SWEEP.runs[2::9], ids=lambda run: run.run_id)
-def test_more_work_is_predicted_to_take_longer(run):
-    for bigger in (
-        change(run, context_length=2 * run.context_length),
-        change(run, num_layers=2 * run.num_layers),
-        change(run, batch_size=2 * run.batch_size),
-    ):
+def test_more_work_is_never_predicted_to_take_less_time_and_takes_longer_where_the_gpu_limits(run):
+    layers, batch = change(run, num_layers=2 * run.num_layers), change(run, batch_size=64 * run.batch_size)
+    for bigger in (layers, batch):
         assert predict_seconds(bigger, SWEEP.protocol) > predict_seconds(run, SWEEP.protocol)
-    assert predict_seconds(change(run, precision="bf16"), SWEEP.protocol) < predict_seconds(run, SWEEP.protocol)
+    assert step_seconds(change(run, context_length=2 * run.context_length)) >= step_seconds(run)
+    assert step_seconds(change(batch, precision="bf16")) < step_seconds(batch)
+
+
+def test_the_cpu_takes_as_long_to_launch_a_short_step_as_one_of_less_work():
+    run = SWEEP.runs[2]
+    assert run.context_length == 128 and step_seconds(change(run, batch_size=1)) == step_seconds(run)
+    assert step_seconds(change(run, compile="cudagraphs")) < step_seconds(run)
+
+
+def test_the_first_process_of_a_compiled_run_compiles_it_and_the_others_find_most_of_it():
+    run = change(SWEEP.runs[2], compile="default")
+    stages = predict_stages(run, SWEEP.protocol)
+    assert stages["timer"] > 20 and stages["timer-1"] == stages["timer-2"] < stages["nsys"] < stages["timer"]
 
 
 @pytest.mark.parametrize("file", CAPTURES, ids=lambda file: file.parent.name)

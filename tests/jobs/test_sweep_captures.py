@@ -10,6 +10,7 @@ from profiler_job.jobs.executor import attempt, collectors, gpu_executor, nsys_c
 from profiler_job.jobs.executor.collectors import Nsys
 from profiler_job.jobs.executor.failures import CollectorError
 from profiler_job.jobs.executor.nsys_cli import run_nsys
+from profiler_job.jobs.executor.python_samples import is_limited_by_cpu
 from profiler_job.jobs.executor.result_store import Results
 from profiler_job.jobs.executor.sweep_runner import StoppedError
 from tests.jobs.conftest import eventually
@@ -277,3 +278,52 @@ def test_a_worker_that_always_dies_under_nsys_fails_its_run_and_keeps_what_nsys_
     assert (one.results.folder / SECOND / "nsys.log").read_text().count("launch: the target aborted") == 3
     assert (one.results.raw / f"{SECOND}.lost.qdstrm").read_text() == "half a report"
     assert "worker process died" in one.record(SECOND)["status_detail"]["message"]
+
+
+ONE_SAMPLED = {"mode": ["train_step"], "context_length": [8], "samples": True}
+
+
+def test_a_run_that_the_cpu_limits_has_a_capture_with_samples_of_python(session, monkeypatch):
+    launched = []
+    begin = Nsys.begin_capture
+    monkeypatch.setattr(collectors, "keep_samples", lambda database, folder: 7)
+    monkeypatch.setattr(gpu_executor, "is_limited_by_cpu", lambda steps: True)
+    monkeypatch.setattr(Nsys, "begin_capture", lambda one, folder: launched.append(one.launcher) or begin(one, folder))
+    one = session(ONE_SAMPLED)
+    assert one.run() == {SECOND: "ok"}
+    folder = one.results.folder / SECOND
+    assert {"profile.sqlite", "samples.sqlite"} <= one.record(SECOND)["files"].keys()
+    assert (folder / "samples.sqlite").is_file() and not (folder / "profile.nsys-rep").exists()
+    with_samples = ["--python-sampling=true" in launcher for launcher in launched]
+    assert with_samples == [True, False] and one.named("samples_left_out") == []
+
+
+def test_without_samples_a_run_is_measured_all_the_same(session, monkeypatch):
+    monkeypatch.setattr(collectors, "keep_samples", lambda database, folder: 0)
+    monkeypatch.setattr(gpu_executor, "is_limited_by_cpu", lambda steps: True)
+    one = session(ONE_SAMPLED)
+    assert one.run() == {SECOND: "ok"}
+    assert one.named("samples_left_out") == [SECOND] and "samples.sqlite" not in one.record(SECOND)["files"]
+
+
+def test_an_nsys_that_cannot_sample_measures_all_the_same(session, monkeypatch):
+    def refuse(sampler):
+        raise CollectorError("unrecognised option '--python-sampling=true'")
+
+    monkeypatch.setattr(collectors.SampledNsys, "start", refuse)
+    one = session(ONE_SAMPLED)
+    assert one.run() == {SECOND: "ok"}
+    assert one.named("samples_left_out") == [""]
+
+
+def test_a_run_that_the_gpu_limits_is_not_sampled(session, monkeypatch):
+    monkeypatch.setattr(gpu_executor, "is_limited_by_cpu", lambda steps: False)
+    monkeypatch.setattr(collectors.SampledNsys, "begin_capture", lambda one, folder: pytest.fail("it was sampled"))
+    one = session(ONE_SAMPLED)
+    assert one.run() == {SECOND: "ok"}
+
+
+def test_the_cpu_limits_a_step_in_which_it_issues_work_nearly_all_the_time():
+    steps = [{"phase": "step", "wall_ns": 100, "issue_ns": issued} for issued in (95, 96, 20)]
+    assert is_limited_by_cpu([*steps, {"phase": "forward", "wall_ns": 100, "issue_ns": 1}])
+    assert not is_limited_by_cpu([row | {"issue_ns": 80} for row in steps]) and not is_limited_by_cpu([])

@@ -485,7 +485,7 @@ def test_several_gpus_profile_the_longest_run_first(session):
             queued.append(run.run_id)
             super().put(run)
 
-    one = session({"context_length": [8, 512]}, gpus=(0, 1))
+    one = session({"context_length": [8, 16384]}, gpus=(0, 1))
     one.runner.state.queue = Queue()
     one.run()
-    assert queued[len(one.sweep.runs)] == "tiny-ctx512-fp32-naive-train_step"
+    assert queued[len(one.sweep.runs)] == "tiny-ctx16384-fp32-naive-train_step"

@@ -37,7 +37,7 @@ PLAIN, FUSED, BF16, BOTH = GROUP = [
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"turns": ["size"]}, "turns.0: should be 'precision', 'attention', 'compile' or 'optimizer'"),
+        ({"turns": ["size"]}, "turns.0: should be 'precision', 'attention', 'compile', 'optimizer', 'checkpointing'"),
         ({"turns": ["precision", "precision"]}, "turns: names precision twice"),
         ({"processes": 1}, "processes: should be at least 2 with turns"),
         ({"measured_steps": 5}, "measured_steps: 5 cannot be divided among 2 rounds; choose a multiple"),

@@ -1,10 +1,13 @@
 """Ratios of runs that took turns: within rounds, whatever their processes differ by; and the fastest process."""
 
+import math
+
 import pandas as pd
 import pytest
 
 from profiler_job.analysis.metrics import step_clocks, timing
 from profiler_job.analysis.metrics.turns import compare_turns, find_turned_runs, list_rounds, select_fastest_processes
+from profiler_job.jobs.contract.paired_ratio import SPREAD_OF_RATIOS
 
 FEW, ENOUGH = 5, 8
 
@@ -50,7 +53,8 @@ def test_the_ratio_is_taken_within_rounds_of_shared_processes():
     """Alone b took as long as a, and one process was ten times as slow as the other."""
     turns = compare(make_steps(ENOUGH, a=(100, 200, 2000), b=(100, 100, 1000)), make_processes("a", "b"))
     assert turns.num_pairs == 2 * ENOUGH
-    assert (turns.times_as_fast, turns.low, turns.high) == pytest.approx((2, 2, 2))
+    few = math.exp(1.96 * SPREAD_OF_RATIOS / math.sqrt(2))  # two processes do not show how far processes differ
+    assert (turns.times_as_fast, turns.low, turns.high) == pytest.approx((2, 2 / few, 2 * few), rel=1e-4)
 
 
 def test_runs_of_other_processes_have_no_ratio():

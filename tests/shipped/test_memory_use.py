@@ -9,6 +9,7 @@ from profiler_job.analysis.metrics import device_memory
 from profiler_job.analysis.pages.questions import memory_use
 from profiler_job.analysis.render import chart_parts, charts, text
 from profiler_job.analysis.site import combine, page_context
+from profiler_job.jobs.memory import MODEL_SIZES
 from tests import frozen
 from tests.shipped.recordings import load_timed, locate
 
@@ -57,7 +58,7 @@ def test_every_finished_run_is_in_the_table_of_errors_and_within_three_percent(a
 @pytest.mark.long
 def test_what_fits_is_planned_of_sizes_that_nobody_measured(answer, shipped):
     plan = answer.tables["plan"].rows.set_index(["size", "setting", "context_length", "batch_size"]).sort_index()
-    assert len(plan) == len(device_memory.PLANNED) * len(device_memory.CASES) * len(device_memory.SETTINGS)
+    assert len(plan) == len(MODEL_SIZES) * len(device_memory.CASES) * len(device_memory.SETTINGS)
     assert plan.loc["1.3B", "peak"].isna().all() and plan.loc["1.3B", "in_24"].nunique() > 1
     peaks = shipped[1].runs.astype({"run_id": str}).set_index("run_id")["peak_memory_bytes"]
     large = plan.loc["large", "FP32", 1024, 4]

@@ -9,6 +9,7 @@ import pytest
 from profiler_job.analysis.metrics import run_grid
 from profiler_job.analysis.recording import store
 from profiler_job.jobs.contract.axes import Run
+from profiler_job.jobs.contract.layout import SCRIPT, Protocol
 from profiler_job.jobs.executor.events import Estimate
 from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP, load_sweep
 from profiler_job.jobs.sweep.prediction import compute_timeout, predict_seconds
@@ -30,6 +31,31 @@ def test_no_run_came_near_its_timeout_and_no_timeout_is_longer_than_an_hour(wall
     for run in SWEEP.runs:
         timeout = compute_timeout(run, SWEEP.protocol)
         assert 5 * walls[run.run_id] < timeout < 3600
+
+
+def find_predicted_and_measured(folder: Path) -> tuple[float, float]:
+    """Return the seconds that were predicted for the runs of a recording that ended well, and that they took; 0 of
+    workloads without predictions."""
+    runs = store.load_table(folder, "runs")
+    predicted = measured = 0.0
+    of_sweeps = runs[(runs["status"] == "ok") & (runs["workload"].astype(str) != SCRIPT)]
+    for row in of_sweeps.to_dict("records"):
+        run = Run(**{name: row[name] for name in Run.model_fields if name in row})
+        protocol = Protocol(**{name: row[name] for name in Protocol.model_fields if name in row})
+        seconds = predict_seconds(run, protocol)
+        if seconds is not None and row["gpu_name"] == "NVIDIA H200":
+            predicted, measured = predicted + seconds, measured + row["wall_s"]
+    return predicted, measured
+
+
+def test_the_time_of_each_recording_is_predicted_within_30_percent():
+    ratios = {}
+    for folder in RECORDINGS:
+        if (folder / "runs.parquet").is_file():
+            predicted, measured = find_predicted_and_measured(folder)
+            ratios |= {folder.name: predicted / measured} if measured else {}
+    assert len(ratios) > 25
+    assert {name: ratio for name, ratio in ratios.items() if not 1 / 1.3 < ratio < 1.3} == {}
 
 
 def largest_part_of_predicted(folder: Path) -> dict[str, float]:

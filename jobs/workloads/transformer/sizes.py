@@ -1,5 +1,7 @@
-"""The five model sizes, after Stanford CS336 (assignment 2, systems). `2.7B` is that course's name for the largest:
-with a gated feed-forward of this width it has more parameters than the name says, so reports state `num_parameters`."""
+"""The model sizes: five after Stanford CS336 (assignment 2, systems), and one more.
+
+`2.7B` is that course's largest: its gated feed-forward gives it more parameters than the name says, so reports state
+`num_parameters`. `1.3B` has the shape of GPT-3's, with a gated feed-forward of as many parameters."""
 
 from typing import NamedTuple
 
@@ -26,4 +28,5 @@ class ModelSize(NamedTuple):
 
 MODEL_SIZES = {
     **{name: ModelSize(*shape) for name, shape in HANDOUTS[2025].sizes.items()},
+    "1.3B": ModelSize(2048, 5504, 24, 16),
 }
