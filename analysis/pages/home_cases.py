@@ -1,12 +1,13 @@
 """The steps that the home page lets a reader choose: cases (model, context, batch, GPU) in up to three states."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.metrics import run_grid
+from profiler_job.analysis.metrics import run_grid, steady
 from profiler_job.analysis.pages.explore import shorten_names
 from profiler_job.analysis.render.text import short_parameters
 from profiler_job.jobs.contract import modes
@@ -26,10 +27,12 @@ ALONE = ("workload_options", "memory_limit_gib", "accumulation", "gpus", "parall
 
 @dataclass(frozen=True, kw_only=True)
 class HomeCase:
-    """A case, by KEY as a page shows it, and the run of each state: the index of its recording and its id."""
+    """A case, by KEY as a page shows it, and the run of each state: the index of its recording and its id.
+    apart: how far the processes of one of these runs are apart at most (`steady.measure_apart`)."""
 
     at: tuple[str, ...]
     runs: Mapping[str, tuple[int, str]]
+    apart: float
 
 
 def list_cases(recordings: Sequence[Any]) -> list[HomeCase]:
@@ -50,15 +53,18 @@ def list_cases(recordings: Sequence[Any]) -> list[HomeCase]:
         best = rows.sort_values("distance", kind="stable").drop_duplicates("state")
         first = rows.iloc[0]
         at = (first["model"], f"{first['context_length']:,}", str(first["batch_size"]), str(first["gpu"]))
-        cases.append(HomeCase(at=at, runs={row.state: (row.recording, row.run_id) for row in best.itertuples()}))
+        of_states = {row.state: (row.recording, row.run_id) for row in best.itertuples()}
+        cases.append(HomeCase(at=at, runs=of_states, apart=float(best["apart"].max())))
     return cases
 
 
 def choose_case(cases: Sequence[HomeCase]) -> HomeCase:
-    """Choose the case that is shown first: of those with most states, the nearest to the middle of their models and
-    contexts."""
+    """Choose the case that is shown first: of those with most states, and whose processes agree within MOST_APART or
+    best, the nearest to the middle of their models and contexts."""
     most = max(len(case.runs) for case in cases)
-    known = [case for case in cases if len(case.runs) == most]
+    whole = [case for case in cases if len(case.runs) == most]
+    apart = max(steady.MOST_APART, min(case.apart for case in whole))
+    known = [case for case in whole if case.apart <= apart]
     places = [list(dict.fromkeys(case.at[i] for case in known)) for i in range(2)]
     middle = [len(values) // 2 for values in places]
     return min(known, key=lambda case: sum(abs(places[i].index(case.at[i]) - middle[i]) for i in range(2)))
@@ -88,7 +94,10 @@ def _list_runs(number: int, rec: Any) -> pd.DataFrame:
         sum(str(run.get(axis)) != value for axis, value in USUAL.get(state, {}).items())
         for run, state in zip(rows, states)
     ]
-    return ok.assign(recording=number, state=states, distance=[2 * n for n in distances] + (~profiled).astype(int))
+    apart = steady.measure_apart(rec.steps)
+    apart.index = apart.index.astype(str)
+    ok = ok.assign(recording=number, state=states, apart=ok["run_id"].map(apart).fillna(math.inf))
+    return ok.assign(distance=[2 * n for n in distances] + (~profiled).astype(int))
 
 
 def _name_model(size: str, num_parameters: float) -> str:

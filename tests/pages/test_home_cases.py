@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from profiler_job.analysis.pages import home_cases
-from profiler_job.analysis.pages.home_cases import BF16, COMPILED, FP32
+from profiler_job.analysis.pages.home_cases import BF16, COMPILED, FP32, HomeCase
 from tests.synthetic import recording
 
 
@@ -60,3 +60,11 @@ def test_a_case_with_all_states_is_shown_first(rec, bf16):
     of_small = dataclasses.replace(bf16, runs=bf16.runs[bf16.runs["size"].astype(str) == "small"])
     assert home_cases.choose_case(home_cases.list_cases([rec, of_small])).at[0].startswith("small")
     assert home_cases.choose_case(home_cases.list_cases([rec])).at[:2] == ("medium (0.42B)", "512")
+
+
+@pytest.mark.parametrize(("spreads", "chosen"), [((0.5, 0.05), 1), ((0.04, 0.05), 0), ((0.5, 0.3), 1)])
+def test_a_case_whose_processes_differ_is_not_shown_first(spreads, chosen):
+    """Home opened on a step that took 1.5 times as long in one process as in another."""
+    middle, other = (("small", context, "4", "H200") for context in ("256", "128"))
+    cases = [HomeCase(at=at, runs={FP32: (0, "a")}, apart=apart) for at, apart in zip((middle, other), spreads)]
+    assert home_cases.choose_case([cases[1], cases[0]]) is cases[chosen]
