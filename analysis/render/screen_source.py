@@ -58,20 +58,20 @@ def _tabulate_cards(cards: Sequence[Mapping[str, Any]]) -> Markup:
 
 
 def format_gain(card: Mapping[str, Any]) -> Markup:
-    """`115 → 44 ms` if it was measured, or else `saves ≤ 62 ms`."""
+    """`115 → 44 ms` if it was measured, or else `could save up to 62 ms`."""
     if card["kind"] == "measured":
         before, after = (text.rounded(card[name], "ns") for name in ("before_ns", "after_ns"))
         number, _, unit = before.rpartition(text.THIN)
         return Markup("{} → {}").format(number if after.endswith(text.THIN + unit) else before, after)
-    return Markup("saves ≤ {}").format(text.rounded(card["ceiling_ns"], "ns"))
+    return Markup("could save up to {}").format(text.rounded(card["ceiling_ns"], "ns"))
 
 
 def explain_gain(card: Mapping[str, Any]) -> Markup:
-    """`2.6× [2.0–3.8]`, or why there is no ratio: `varies by 50%`. What was not measured: `of 115 ms, not
-    tested`; a larger batch makes its own steps longer: `for the work of 115 ms, not tested`."""
+    """`2.6× [2.0–3.8]`, or why there is no ratio: `varies by 50%`. What was not measured: `of 115 ms: an upper bound,
+    not measured`; a larger batch makes its own steps longer: `for the work of 115 ms: ...`."""
     if card["kind"] != "measured":
-        of = "for the work of {}, not tested" if LARGER_BATCH in card["changes"] else "of {}, not tested"
-        return Markup(of).format(text.rounded(card["before_ns"], "ns"))
+        of = "for the work of" if LARGER_BATCH in card["changes"] else "of"
+        return Markup("{} {}: an upper bound, not measured").format(of, text.rounded(card["before_ns"], "ns"))
     if card["apart"] is not None:
         is_single = math.isinf(card["apart"])
         return Markup("measured once" if is_single else f"varies by {text.percent(card['apart'], 0)}")
