@@ -13,15 +13,18 @@ from profiler_job.jobs.contract.changes import LARGER_BATCH
 NOT_KNOWN = Markup("not known")
 
 
-def to_markdown(screen: Mapping[str, Any], csv_link: str, step: str = "") -> Markup:
+def to_markdown(screen: Mapping[str, Any], csv_link: str, step: str = "", picture: str = "") -> Markup:
     """Return the caption and the pipe tables of a screen (`pages.first_screen`). step: whose screen it is, if the page
-    has several."""
+    has several; picture: a link to its drawing, shown below the caption."""
     tables = [_tabulate_numbers(screen["numbers"])]
     if len(screen["parts"]):
         tables.insert(0, _tabulate_parts(screen))
     if screen["cards"]:
         tables.append(_tabulate_cards(screen["cards"]))
-    return write_caption(": ".join(filter(None, (step, screen["headline"]))), csv_link) + Markup("\n\n").join(tables)
+    title = ": ".join(filter(None, (step, screen["headline"])))
+    if picture:
+        tables.insert(0, Markup("![{}]({})").format(text.inline(title), Markup(picture)))
+    return write_caption(title, csv_link) + Markup("\n\n").join(tables)
 
 
 def _tabulate_parts(screen: Mapping[str, Any]) -> Markup:
@@ -67,11 +70,11 @@ def format_gain(card: Mapping[str, Any]) -> Markup:
 
 
 def explain_gain(card: Mapping[str, Any]) -> Markup:
-    """`2.6× [2.0–3.8]`, or why there is no ratio: `varies by 50%`. What was not measured: `of 115 ms: an upper bound,
-    not measured`; a larger batch makes its own steps longer: `for the work of 115 ms: ...`."""
+    """`2.6× [2.0–3.8]`, or why there is no ratio: `varies by 50%`. What was not measured: `of 115 ms, not
+    measured`; a larger batch makes its own steps longer: `for the work of 115 ms, not measured`."""
     if card["kind"] != "measured":
         of = "for the work of" if LARGER_BATCH in card["changes"] else "of"
-        return Markup("{} {}: an upper bound, not measured").format(of, text.rounded(card["before_ns"], "ns"))
+        return Markup("{} {}, not measured").format(of, text.rounded(card["before_ns"], "ns"))
     if card["apart"] is not None:
         is_single = math.isinf(card["apart"])
         return Markup("measured once" if is_single else f"varies by {text.percent(card['apart'], 0)}")
