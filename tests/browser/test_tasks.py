@@ -182,9 +182,24 @@ def say_cost() -> list[str]:
     return [f"${text.rounded(cost, 'number')}", "Do this next"]
 
 
+def say_unmeasured() -> list[str]:
+    """Its memory as the step is simulated here, the cost of the measured models around it, and the nearest step."""
+    of_run = {"context_length": 2048, "batch_size": 4, "accumulation": 1, "mode": "train_step", "precision": "bf16"}
+    shape = memory.Shape(
+        **device_memory.PLANNED["1.3B"]._asdict(), vocab_size=VOCAB_SIZE, attention="flash", optimizer="fused", **of_run
+    )
+    peak = max(memory.predict_outcome(shape).peaks[-1].values()) / 2**30
+    costs = []
+    for size in ("large", "xl"):
+        tokens_per_s = 4 * 1024 / timed("h200-bf16")[f"{size}-ctx1024-bf16-sdpa-train_step-adamw_fused"] * 1e9
+        cost = find_price("NVIDIA H200").usd_per_hour / 3600 / tokens_per_s * 1e6
+        costs.append(f"${text.rounded(cost, 'number')} in {size}")
+    return [f"{peak:.0f} GiB in BF16 (fits)", *costs, "Shown: large (0.97B), 1,024 tokens"]
+
+
 def say_gpus() -> list[str]:
     prices = [find_price(name).usd_per_hour for name in ("NVIDIA H200", "NVIDIA H100 80GB HBM3")]
-    return ["on an H200 as on an H100", f"at {text.ratio(prices[0] / prices[1])} the price"]
+    return ["Rent the H100", "on an H200 as on an H100", f"at {text.ratio(prices[0] / prices[1])} the price"]
 
 
 def say_best_mfu() -> list[str]:
@@ -343,6 +358,9 @@ TASKS = {
     "which change helps small at 128 most?": Task(["FP32"], "", say_first_change, {"model": "small", "context": "128"}),
     "1B, 1k, BF16 on an H200: what limits it, what helps, what does it cost?": Task(
         [], "", say_cost, {"model": "large", "context": "1,024"}
+    ),
+    "1.3B, 2k, BF16 on an H200: what limits it, what helps, what does it cost?": Task(
+        [], "", say_unmeasured, {"model": "1.3B", "context": "2,048"}
     ),
     "what limits generating text?": Task(["What limits generating text"], "report/generation.html", say_generation),
     "what does a million tokens cost?": Task([], "", say_cost, {"model": "large", "context": "1,024"}),
