@@ -11,6 +11,7 @@ from profiler_job.analysis.metrics import gpu_samples, run_grid, timing, utilisa
 from profiler_job.analysis.metrics.differences import Band
 from profiler_job.analysis.pages.case_columns import COUNTS
 from profiler_job.analysis.pages.titles import SAID
+from profiler_job.analysis.reference.gpu_prices import find_price
 from profiler_job.analysis.render.answer import ANCHOR, Answer, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.axes import AXES, find_default, find_label, find_value_label, find_value_name
@@ -25,6 +26,7 @@ METRICS = (
     Column("peak_memory_bytes", "peak", "bytes", absent="n/a"),
     Column("idle_share", "GPU idle", "share", absent="n/a"),
     Column("joules", "J a step", "count", absent="n/a"),
+    Column("cost", "USD per 1M tokens", "number", absent="n/a"),
 )
 """What a reader may sort by and compare two runs in."""
 SELDOM = {
@@ -98,6 +100,8 @@ def answer(parts: Sequence[Part], band: Band | None) -> Answer:
         "num_recordings": len(parts),
         "facets": facets,
         "metrics": METRICS,
+        "counts": [column for column in cases if column.key in COUNTS],
+        "has_costs": bool(rows["cost"].notna().any()),
         "larger_is_better": LARGER_IS_BETTER,
         "gpus": gpus,
         "band": band,
@@ -123,6 +127,14 @@ def _others(runs: pd.DataFrame) -> list[str]:
         return ", ".join(words[name](run[name]) for name in different)
 
     return [others_of(run) or "none" for _, run in runs.iterrows()]
+
+
+def _price_tokens(runs: pd.DataFrame, tokens_per_s: pd.Series) -> pd.Series:
+    """What a million tokens of each run cost in USD at the list price of its GPUs; NaN without a price or tokens."""
+    prices = runs["gpu_name"].map({name: find_price(name) for name in runs["gpu_name"].unique()})
+    per_hour = prices.map(lambda price: price.usd_per_hour if price else float("nan")).astype("float64")
+    num_gpus = runs["gpus"].astype("float64") if "gpus" in runs else 1.0
+    return per_hour * num_gpus / 3600 / tokens_per_s * 1e6
 
 
 def anchor_of(part: str, run_id: str) -> str:
@@ -161,11 +173,13 @@ def _rows(part: Part) -> pd.DataFrame:
     busy = gpu[gpu["phase"] == ranges.STEP].groupby("run_id")["busy_ns"].median()
     rows["busy_ns"] = rows["run_id"].map(busy)
     rows["idle_share"] = (1 - timing.busy_share(rows, rec.kernels, wall="step_ns")).clip(lower=0)
+    rows["cost"] = _price_tokens(runs, rows["tokens_per_s"])
     rows["joules"] = rows["run_id"].map(part.machine_values.set_index("run_id")["joules"])
     numbers = [column.key for column in METRICS]
     rows[numbers] = rows[numbers].astype("float64")
     rows.loc[rows[NOT_MEASURED] != "", numbers] = float("nan")
     measured_at = zip(runs["run_id"], runs["started_at"].astype(str), strict=True)
+    rows["precision"] = rows["precision"].str.upper()
     rows["recording"], rows["recording_leads_to"] = part.name, part.page
     if "repeat" in rows and rows["repeat"].nunique() > 1:  # a column of its own would be empty in all other recordings
         rows["recording"] = [f"{part.name} {number}" for number in rows["repeat"]]

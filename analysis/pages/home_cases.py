@@ -1,16 +1,18 @@
 """The steps that the home page lets a reader choose: cases (model, context, batch, GPU) in up to three states."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
-from profiler_job.analysis.metrics import run_grid
+from profiler_job.analysis.metrics import run_grid, steady
 from profiler_job.analysis.pages.explore import shorten_names
+from profiler_job.analysis.pages.titles import attention_of
 from profiler_job.analysis.render.text import short_parameters
 from profiler_job.jobs.contract import modes
-from profiler_job.jobs.contract.axes import AXES, find_default
+from profiler_job.jobs.contract.axes import AXES, find_default, find_value_name
 from profiler_job.jobs.contract.layout import SCRIPT
 
 FP32, BF16, COMPILED = "FP32", "BF16", "BF16 compiled"
@@ -24,12 +26,26 @@ ALONE = ("workload_options", "memory_limit_gib", "accumulation", "gpus", "parall
 """Axes that a case has at their defaults."""
 
 
+class CaseNumbers(NamedTuple):
+    """parameters: 0 if they are not known; gpu_name: as nvidia-smi has it."""
+
+    parameters: float
+    context_length: int
+    batch_size: int
+    gpu_name: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class HomeCase:
-    """A case, by KEY as a page shows it, and the run of each state: the index of its recording and its id."""
+    """A case, by KEY as a page shows it, and the run of each state: the index of its recording and its id. numbers: its
+    values without words. others: of each state whose run has settings other than USUAL, those settings and the usual
+    ones in words. apart: how far the processes of one of these runs are apart at most (`steady.measure_apart`)."""
 
     at: tuple[str, ...]
+    numbers: CaseNumbers
     runs: Mapping[str, tuple[int, str]]
+    others: Mapping[str, tuple[str, str]]
+    apart: float
 
 
 def list_cases(recordings: Sequence[Any]) -> list[HomeCase]:
@@ -44,21 +60,32 @@ def list_cases(recordings: Sequence[Any]) -> list[HomeCase]:
     known = runs[runs["state"].isin(STATES)]
     runs = run_grid.sort_runs(known if len(known) else runs)
     runs["gpu"] = runs["gpu_name"].map(shorten_names(sorted(runs["gpu_name"].unique())))
-    runs["model"] = [_name_model(*row) for row in zip(runs["size"], runs["num_parameters"])]
+    runs["model"] = [name_model(*row) for row in zip(runs["size"], runs["num_parameters"])]
     cases = []
     for _, rows in runs.groupby(["size", "context_length", "batch_size", "gpu_name"], sort=False):
         best = rows.sort_values("distance", kind="stable").drop_duplicates("state")
         first = rows.iloc[0]
-        at = (first["model"], f"{first['context_length']:,}", str(first["batch_size"]), str(first["gpu"]))
-        cases.append(HomeCase(at=at, runs={row.state: (row.recording, row.run_id) for row in best.itertuples()}))
+        context, batch = int(first["context_length"]), int(first["batch_size"])
+        parameters = 0 if pd.isna(first["num_parameters"]) else float(first["num_parameters"])
+        cases.append(
+            HomeCase(
+                at=(first["model"], f"{context:,}", str(batch), str(first["gpu"])),
+                numbers=CaseNumbers(parameters, context, batch, str(first["gpu_name"])),
+                runs={row.state: (row.recording, row.run_id) for row in best.itertuples()},
+                others={row["state"]: words for row in best.to_dict("records") if (words := _describe_others(row))},
+                apart=float(best["apart"].max()),
+            )
+        )
     return cases
 
 
 def choose_case(cases: Sequence[HomeCase]) -> HomeCase:
-    """Choose the case that is shown first: of those with most states, the nearest to the middle of their models and
-    contexts."""
+    """Choose the case that is shown first: of those with most states, and whose processes agree within MOST_APART or
+    best, the nearest to the middle of their models and contexts."""
     most = max(len(case.runs) for case in cases)
-    known = [case for case in cases if len(case.runs) == most]
+    fullest = [case for case in cases if len(case.runs) == most]
+    apart = max(steady.MOST_APART, min(case.apart for case in fullest))
+    known = [case for case in fullest if case.apart <= apart]
     places = [list(dict.fromkeys(case.at[i] for case in known)) for i in range(2)]
     middle = [len(values) // 2 for values in places]
     return min(known, key=lambda case: sum(abs(places[i].index(case.at[i]) - middle[i]) for i in range(2)))
@@ -69,6 +96,19 @@ def find_state(run: Mapping[str, Any]) -> str:
     default = find_default("compile")
     precision, is_compiled = str(run["precision"]), (run.get("compile") or default) != default
     return f"{precision.upper()}{' compiled' if is_compiled else ''}"
+
+
+def _describe_others(run: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Describe the settings of a run that are not the usual ones of its state, and these."""
+    usual = USUAL.get(run["state"], {})
+    others = {axis: str(run[axis]) for axis, value in usual.items() if axis in run and str(run[axis]) != value}
+    sides = (others, {axis: usual[axis] for axis in others})
+    both = [" and ".join(_name_setting(*setting) for setting in side.items()) for side in sides]
+    return (both[0], both[1]) if others else None
+
+
+def _name_setting(axis: str, value: str) -> str:
+    return attention_of(value) if axis == "attention" else str(find_value_name(axis, value))
 
 
 def _list_runs(number: int, rec: Any) -> pd.DataFrame:
@@ -88,10 +128,13 @@ def _list_runs(number: int, rec: Any) -> pd.DataFrame:
         sum(str(run.get(axis)) != value for axis, value in USUAL.get(state, {}).items())
         for run, state in zip(rows, states)
     ]
-    return ok.assign(recording=number, state=states, distance=[2 * n for n in distances] + (~profiled).astype(int))
+    apart = steady.measure_apart(rec.steps)
+    apart.index = apart.index.astype(str)
+    ok = ok.assign(recording=number, state=states, apart=ok["run_id"].map(apart).fillna(math.inf))
+    return ok.assign(distance=[2 * n for n in distances] + (~profiled).astype(int))
 
 
-def _name_model(size: str, num_parameters: float) -> str:
+def name_model(size: str, num_parameters: float) -> str:
     """`large (0.97B)`"""
     return size if pd.isna(num_parameters) or not num_parameters else f"{size} ({short_parameters(num_parameters)})"
 

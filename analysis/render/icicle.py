@@ -55,8 +55,9 @@ STYLE = (
     + ".ici text.wait{fill:var(--on-ici-wait)}.ici .hatch{stroke:var(--ici-hatch)}"
     ".ici .ground{fill:var(--ici-wait);stroke:none}.ici .u{font-size:11px;writing-mode:vertical-rl}"
     ".ici .u{transform-box:fill-box;transform-origin:center;transform:rotate(180deg)}"
-    ".ici .N{display:none}@media(max-width:59.9375em){.ici .W{display:none}.ici .N{display:inline}}"
+    ".ici .N{display:none}"
 )
+NARROWED = "@media(max-width:59.9375em){.ici .W{display:none}.ici .N{display:inline}}"
 
 
 class Box(NamedTuple):
@@ -80,6 +81,15 @@ class Box(NamedTuple):
 def draw(parts: pd.DataFrame, name: str) -> Markup:
     """Draw the parts of one step (`insight.step_parts`). name: of the drawing, for ids. Phases and modules link to the
     table that repeats it, which has the id table-{name}."""
+    return _draw(parts, name, "100%", STYLE + NARROWED)
+
+
+def draw_picture(parts: pd.DataFrame) -> Markup:
+    """Draw the parts of one step with the labels of a wide drawing, for a file (`svg_files.make_file`)."""
+    return _draw(parts, "picture", str(WIDE), STYLE)
+
+
+def _draw(parts: pd.DataFrame, name: str, width: str, style: str) -> Markup:
     step_ns = float(parts["step_ns"].iloc[0])
     boxes = [box for box in lay_out(parts) if box.share >= LEAST]
     name = text.file_name(name)
@@ -88,9 +98,10 @@ def draw(parts: pd.DataFrame, name: str) -> Markup:
         '<rect class="ground" width="7" height="7"/><line class="hatch" x1="0" y1="0" x2="0" y2="7" stroke-width="2"/>'
         "</pattern></defs>"
     ).format(Markup(name))
-    return Markup('<svg class="ici" width="100%" height="{}"><style>{}</style>{}{}{}</svg>').format(
+    return Markup('<svg class="ici" width="{}" height="{}"><style>{}</style>{}{}{}</svg>').format(
+        width,
         HEIGHT,
-        Markup(STYLE),
+        Markup(style),
         pattern,
         Markup("").join(_draw_axis(step_ns)),
         Markup("").join(_draw_box(box, name) for box in boxes),

@@ -13,15 +13,18 @@ from profiler_job.jobs.contract.changes import LARGER_BATCH
 NOT_KNOWN = Markup("not known")
 
 
-def to_markdown(screen: Mapping[str, Any], csv_link: str, step: str = "") -> Markup:
+def to_markdown(screen: Mapping[str, Any], csv_link: str, step: str = "", picture: str = "") -> Markup:
     """Return the caption and the pipe tables of a screen (`pages.first_screen`). step: whose screen it is, if the page
-    has several."""
+    has several; picture: a link to its drawing, shown below the caption."""
     tables = [_tabulate_numbers(screen["numbers"])]
     if len(screen["parts"]):
         tables.insert(0, _tabulate_parts(screen))
     if screen["cards"]:
         tables.append(_tabulate_cards(screen["cards"]))
-    return write_caption(": ".join(filter(None, (step, screen["headline"]))), csv_link) + Markup("\n\n").join(tables)
+    title = ": ".join(filter(None, (step, screen["headline"])))
+    if picture:
+        tables.insert(0, Markup("![{}]({})").format(text.inline(title), Markup(picture)))
+    return write_caption(title, csv_link) + Markup("\n\n").join(tables)
 
 
 def _tabulate_parts(screen: Mapping[str, Any]) -> Markup:
@@ -58,20 +61,20 @@ def _tabulate_cards(cards: Sequence[Mapping[str, Any]]) -> Markup:
 
 
 def format_gain(card: Mapping[str, Any]) -> Markup:
-    """`115 → 44 ms` if it was measured, or else `saves ≤ 62 ms`."""
+    """`115 → 44 ms` if it was measured, or else `could save up to 62 ms`."""
     if card["kind"] == "measured":
         before, after = (text.rounded(card[name], "ns") for name in ("before_ns", "after_ns"))
         number, _, unit = before.rpartition(text.THIN)
         return Markup("{} → {}").format(number if after.endswith(text.THIN + unit) else before, after)
-    return Markup("saves ≤ {}").format(text.rounded(card["ceiling_ns"], "ns"))
+    return Markup("could save up to {}").format(text.rounded(card["ceiling_ns"], "ns"))
 
 
 def explain_gain(card: Mapping[str, Any]) -> Markup:
     """`2.6× [2.0–3.8]`, or why there is no ratio: `varies by 50%`. What was not measured: `of 115 ms, not
-    tested`; a larger batch makes its own steps longer: `for the work of 115 ms, not tested`."""
+    measured`; a larger batch makes its own steps longer: `for the work of 115 ms, not measured`."""
     if card["kind"] != "measured":
-        of = "for the work of {}, not tested" if LARGER_BATCH in card["changes"] else "of {}, not tested"
-        return Markup(of).format(text.rounded(card["before_ns"], "ns"))
+        of = "for the work of" if LARGER_BATCH in card["changes"] else "of"
+        return Markup("{} {}, not measured").format(of, text.rounded(card["before_ns"], "ns"))
     if card["apart"] is not None:
         is_single = math.isinf(card["apart"])
         return Markup("measured once" if is_single else f"varies by {text.percent(card['apart'], 0)}")

@@ -10,6 +10,7 @@ from profiler_job.analysis.render.text import escape
 
 _VARIABLE = re.compile(r"var\(--([a-z0-9-]+)\)")
 _DEFINED = re.compile(r"--([a-z0-9-]+):\s*(#[0-9a-f]+)")
+_STYLE = re.compile(r"(?<=<style>)[^<]*(?=</style>)")
 _SIZE = re.compile(r'<svg [^>]*?width="([\d.]+)" height="([\d.]+)"')
 _ALSO_CALLED = {
     "chart-text": "ink",
@@ -39,8 +40,8 @@ def read_colours() -> tuple[Mapping[str, str], Mapping[str, str]]:
 
 
 def make_file(svg: str, legend: Sequence[Entry]) -> str:
-    """Return the file of a drawing whose colours are variables. Colours are written as in light, which any program
-    shows; a rule for each has it as in dark."""
+    """Return the file of a drawing whose colours are variables, in its attributes and its style, if it has one. Colours
+    are written as in light, which any program shows; a rule for each has it as in dark."""
     light, dark = read_colours()
     size = _SIZE.match(svg)
     assert size, "a drawing has a size"
@@ -52,11 +53,18 @@ def make_file(svg: str, legend: Sequence[Entry]) -> str:
         f'<rect width="100%" height="100%" fill="var(--paper)"/>{entries}'
         f'<g transform="translate(0,{top})">{svg}</g></svg>\n'
     )
-    used = dict.fromkeys(_VARIABLE.findall(drawing))
-    plain = _VARIABLE.sub(lambda variable: light.get(variable[1], light["quiet"]), drawing)
+    drawing = _STYLE.sub(
+        lambda style: f"{style[0]}@media(prefers-color-scheme:dark){{{_fill_in(style[0], dark)}}}", drawing
+    )
+    used = dict.fromkeys(_VARIABLE.findall(_STYLE.sub("", drawing)))
+    plain = _fill_in(drawing, light)
     rules = {light.get(name, light["quiet"]): dark.get(name, dark["quiet"]) for name in used}
     style = "".join(f'[fill="{old}"]{{fill:{new}}}[stroke="{old}"]{{stroke:{new}}}' for old, new in rules.items())
     return plain.replace("<rect ", f"<style>@media(prefers-color-scheme:dark){{{style}}}</style><rect ", 1)
+
+
+def _fill_in(drawing: str, colours: Mapping[str, str]) -> str:
+    return _VARIABLE.sub(lambda variable: colours.get(variable[1], colours["quiet"]), drawing)
 
 
 def _draw_legend(legend: Sequence[Entry], width: float) -> tuple[str, int]:

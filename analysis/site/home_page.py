@@ -8,14 +8,15 @@ import pandas as pd
 from markupsafe import Markup
 
 from profiler_job.analysis.metrics import run_grid
-from profiler_job.analysis.pages import home, home_cases, run_page
+from profiler_job.analysis.pages import home, home_cases, run_page, unmeasured_cases
 from profiler_job.analysis.pages.home_cases import HomeCase
 from profiler_job.analysis.pages.topics import ANATOMY
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.render.tables import address
 from profiler_job.analysis.render.text import file_name
 from profiler_job.analysis.site.combine import select_runs
-from profiler_job.analysis.site.page_context import RunPages, identify_runs
+from profiler_job.analysis.site.fragments import to_script
+from profiler_job.analysis.site.page_context import NOTHING, RunPages, identify_runs
 from profiler_job.analysis.site.site_writer import Site
 from profiler_job.analysis.site.topic_pages import write_topic
 from profiler_job.jobs.contract.modes import MODES
@@ -56,9 +57,10 @@ def write_home(
             if case is first:
                 pages |= {"states": states, "shown": shown}
             html = site.render_part("index.md", "home_states.html", recorded, states=states, shown=shown)
-            content = f"showCase({json.dumps({'at': case.at, 'html': html}, ensure_ascii=False)});\n"
-            site.write_asset(f"{FOLDER}/{_name_case(case)}.js", content.encode("utf-8"))
-        pages["picker"] = _describe_picker(cases, first)
+            site.write_asset(f"{FOLDER}/{_name_case(case)}.js", to_script("showCase", at=case.at, html=html))
+        models = unmeasured_cases.list_models(cases, pages["is_training"])
+        pages["picker"] = _describe_picker(cases, first, models)
+        _write_unmeasured(site, cases, models, screens, pages["is_training"])
     pages = {"picker": None, "states": [], "shown": ""} | pages
     site.write("index.md", "home.md", recorded, **pages)
     words = pages["picker"]["words"] if pages["picker"] else ""
@@ -103,7 +105,8 @@ def _collect_states(
         screen = screens[place] if place else None
         step_ns = screen["numbers"]["step_ns"] if screen else None
         link = links[place[0]].get(place[1], "") if place else ""
-        states.append({"label": name, "step_ns": step_ns, "screen": screen, "link": Markup(link)})
+        state = {"label": name, "step_ns": step_ns, "screen": screen, "link": Markup(link)}
+        states.append(state | {"others": case.others.get(name)})
     return states
 
 
@@ -117,14 +120,39 @@ def _name_case(case: HomeCase) -> str:
     return file_name("-".join([model.partition(" (")[0], *others]).replace(",", ""))
 
 
-def _describe_picker(cases: Sequence[HomeCase], first: HomeCase) -> dict[str, Any]:
+def _describe_picker(cases: Sequence[HomeCase], first: HomeCase, models: Mapping[str, float]) -> dict[str, Any]:
+    """models: as `unmeasured_cases.list_models` gives them."""
+    measured = {case.at[0] for case in cases}
     fields = []
     for i, (name, label) in enumerate(FIELDS.items()):
-        values = list(dict.fromkeys(case.at[i] for case in cases))
+        values = list(models) if i == 0 else list(dict.fromkeys(case.at[i] for case in cases))
         if name in ("context", "batch"):
             values.sort(key=lambda value: int(value.replace(",", "")))
-        fields.append({"name": name, "label": label, "values": values, "chosen": first.at[i]})
+        predicted = {value for value in values if i == 0 and value not in measured}
+        fields.append({"name": name, "label": label, "values": values, "chosen": first.at[i], "predicted": predicted})
     of_script = [[*case.at, f"{FOLDER}/{_name_case(case)}.js"] for case in cases]
     model, context, batch, gpu = first.at
     words = f"{model}, {context} tokens, batch {batch}, {gpu}"
     return {"fields": fields, "cases": json.dumps(of_script, separators=(",", ":")), "words": words}
+
+
+def _write_unmeasured(
+    site: Site,
+    cases: Sequence[HomeCase],
+    models: Mapping[str, float],
+    screens: Mapping[tuple[int, str], Mapping[str, Any]],
+    is_training: bool,
+) -> None:
+    """Write a script with all that can be chosen and was not measured: by its values, the place of the nearest case in
+    the picker's list, and what is said of it, as HTML."""
+    places = {case.at: place for place, case in enumerate(cases)}
+    notes = {}
+    for case in unmeasured_cases.list_unmeasured(cases, models, is_training):
+        around = [
+            {"model": side.at[0], "numbers": screens[side.runs[home_cases.BF16]]["numbers"]}
+            for side in case.around
+            if home_cases.BF16 in side.runs
+        ]
+        html = site.render_part("index.md", "home_unmeasured.html", NOTHING, one=case, around=around)
+        notes["|".join(case.at)] = [places[case.nearest.at], html]
+    site.write_asset(f"{FOLDER}/unmeasured.js", to_script("showUnmeasured", **notes))

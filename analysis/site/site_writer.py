@@ -444,7 +444,12 @@ class _Page:
         html = Markup('<div class="home"{}>\n{}\n{}\n</div>').format(
             Markup(' id="home"') if picker else "", choices, screens
         )
-        return self._add_figure(csv_link, screen_source.to_markdown(known[shown], csv_link, f"{words}, {shown}"), html)
+        screen, picture = known[shown], ""
+        if len(screen["parts"]):
+            entries = [svg_files.Entry(icicle.LABELS[kind], f"ici-{kind}") for kind in screen["kinds"]]
+            picture = self._write_picture("chart-step", str(icicle.draw_picture(screen["parts"])), entries)
+        markdown = screen_source.to_markdown(screen, csv_link, f"{words}, {shown}", picture)
+        return self._add_figure(csv_link, markdown, html)
 
     def render_part(self, template: str, **extra: Any) -> Markup:
         """HTML of a template, without blank lines."""

@@ -3,7 +3,7 @@
 addEventListener("DOMContentLoaded", () => {
   "use strict";
 
-  const PRECISIONS = ["fp8", "bf16", "tf32", "fp32"];
+  const PRECISIONS = ["FP8", "BF16", "TF32", "FP32"];
 
   const form = document.getElementById("explore");
   const figure = document.getElementById("table-explore");
@@ -23,7 +23,7 @@ addEventListener("DOMContentLoaded", () => {
   };
   const facets = [...form.querySelectorAll("select")].filter((select) => !["metric", "over"].includes(select.name));
   const metrics = [...form.elements.metric.options];
-  const filter = figure.querySelector("figcaption input");
+  const filter = figure.querySelector("figcaption input"), most = form.elements.most;
   // A facet without a column is of what the words of another column name; what they do not is its first value.
   const fits = (row, select) => {
     if (!select.value) return true;
@@ -31,6 +31,7 @@ addEventListener("DOMContentLoaded", () => {
     const said = cell(row, select.dataset.within).textContent.trim().split(", "), [, usual, ...named] = select.options;
     return (named.find((option) => said.includes(option.text)) ?? usual).value === select.value;
   };
+  const isCheap = (row) => !most?.value || (number(row, "cost") ?? Infinity) <= Number(most.value);
   const direction = (heading) => heading.getAttribute("aria-sort");
   let pins = [];
 
@@ -48,6 +49,7 @@ addEventListener("DOMContentLoaded", () => {
     const state = new URLSearchParams();
     for (const select of facets) if (select.value) state.set(select.name, select.value);
     for (const name of ["metric", "over"]) if (form.elements[name].selectedIndex) state.set(name, form.elements[name].value);
+    if (most?.value) state.set("most", most.value);
     if (filter.value) state.set("words", filter.value);
     const sorted = headings.findIndex(direction);
     if (sorted >= 0) state.set("sort", (direction(headings[sorted]) === "descending" ? "-" : "") + keys[sorted]);
@@ -58,7 +60,7 @@ addEventListener("DOMContentLoaded", () => {
 
   const choose = () => {
     for (const row of rows) {
-      if (!facets.every((select) => fits(row, select))) row.dataset.out = ""; else delete row.dataset.out;
+      if (!isCheap(row) || !facets.every((select) => fits(row, select))) row.dataset.out = ""; else delete row.dataset.out;
     }
     filter.dispatchEvent(new Event("input"));
     show();
@@ -207,9 +209,11 @@ addEventListener("DOMContentLoaded", () => {
   const read = () => {
     const state = new URLSearchParams(location.search);
     for (const select of [...facets, form.elements.metric, form.elements.over]) {
-      const wanted = state.get(select.name);
-      if ([...select.options].some((option) => option.value === wanted)) select.value = wanted;
+      const wanted = state.get(select.name)?.toLowerCase();
+      const option = [...select.options].find((one) => one.value.toLowerCase() === wanted);
+      if (option) select.value = option.value;
     }
+    if (most) most.value = state.get("most") ?? "";
     pins = state.getAll("pin").map((id) => document.getElementById(id)).filter((row) => rows.includes(row)).slice(0, 2);
     filter.value = state.get("words") ?? "";
     order();
@@ -227,6 +231,7 @@ addEventListener("DOMContentLoaded", () => {
     event.preventDefault();
     for (const select of [...facets, form.elements.metric, form.elements.over]) select.selectedIndex = 0;
     pins = [];
+    if (most) most.value = "";
     filter.value = "";
     order();
     compare();

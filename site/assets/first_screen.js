@@ -18,6 +18,19 @@
     });
   }
 
+  // Copies the address, which then names the step that is shown; a page that may not copy shows it.
+  let remember = () => {};
+  document.addEventListener("click", async ({ target }) => {
+    const button = target.closest?.("[data-share]");
+    if (!button) return;
+    const read = button.closest("figure").querySelector(".read");
+    remember();
+    let said = `Copied: ${location.href}`;
+    try { await navigator.clipboard.writeText(location.href); } catch { said = location.href; }
+    read.textContent = said;
+    read.classList.add("on");
+  });
+
   const home = document.getElementById("home");
   const form = home?.querySelector(".picker");
   if (!form) return;
@@ -25,61 +38,78 @@
   const root = document.querySelector("script[src$='first_screen.js']").src.replace(/assets\/[^/]*$/, "");
   const loaded = new Map();
   const values = () => fields.map((field) => field.value);
-  const same = (one, other) => one.filter((value, i) => value === other[i]).length;
   const getState = () => home.querySelector(".states input:checked")?.value ?? "";
 
-  const note = document.createElement("p");
-  note.className = "nearest";
-  note.setAttribute("role", "status");
-  home.prepend(note);
+  // What is said of a step that was not measured, and of a state that was not recorded.
+  const [note, ofState] = ["p", "p"].map((name) => {
+    const made = document.createElement(name);
+    made.className = "nearest";
+    made.setAttribute("role", "status");
+    return made;
+  });
+  form.before(note, ofState);
 
-  // The case with the value of `changed` that has most of the others' values: no choice leads to nothing.
-  const find = (changed) => {
-    const wanted = values(), fits = cases.filter((one) => changed < 0 || one[changed] === wanted[changed]);
-    const found = fits.reduce((best, one) => (same(one, wanted) > same(best, wanted) ? one : best), fits[0]);
-    const isThere = same(found.slice(0, wanted.length), wanted) === wanted.length;
-    note.textContent = isThere ? "" : `Not measured: ${wanted.join(", ")}. This one has most of these values.`;
-    return found;
+  const load = (path, name, receive) => {
+    globalThis[name] = receive;
+    const script = document.createElement("script");
+    script.src = root + path;
+    document.head.append(script);
   };
   const simplify = (value) => value?.split(" (")[0].replaceAll(",", "");
 
-  const remember = () => {
+  remember = () => {
     const state = new URLSearchParams(fields.map((field) => [field.name, field.value.split(" (")[0]]));
     state.set("state", getState());
     try { history.replaceState(null, "", `${location.pathname}?${state}${location.hash}`); } catch { /* a file's address may stay */ }
   };
 
+  // The state of this name, or of those recorded the nearest, and of two as near the first.
   const chooseState = (name) => {
-    const boxes = [...home.querySelectorAll(".states input")];
-    const box = boxes.find((one) => one.value === name);
-    if (box) box.checked = true;
+    const boxes = [...home.querySelectorAll(".states input")], at = boxes.findIndex((one) => one.value === name);
+    const apart = (one) => Math.abs(boxes.indexOf(one) - at), known = boxes.filter((one) => !one.disabled);
+    ofState.textContent = "";
+    if (at < 0 || !known.length) return;
+    const box = known.reduce((best, one) => (apart(one) < apart(best) ? one : best));
+    box.checked = true;
+    if (box.value !== name) ofState.textContent = `${name} was not recorded for this step: ${box.value} is shown.`;
   };
 
-  const replace = ({ html }, state) => {
+  const replace = ({ html }, said, state) => {
     home.querySelector(".states").remove();
     for (const old of home.querySelectorAll(".state")) old.remove();
     home.insertAdjacentHTML("beforeend", html);
+    note.innerHTML = said;
     chooseState(state);
     remember();
   };
 
   // A script and not a fetch: a page that was opened from a file may load the one, not the other.
-  const show = (one, state) => {
-    fields.forEach((field, i) => { field.value = one[i]; });
-    const key = one.slice(0, fields.length).join();
-    if (loaded.has(key)) return replace(loaded.get(key), state);
-    const script = document.createElement("script");
-    script.src = root + one[fields.length];
-    globalThis.showCase = (given) => {
-      loaded.set(given.at.join(), given);
-      if (given.at.join() === values().join()) replace(given, state);
+  let unmeasured = null;
+  const show = (state) => {
+    const wanted = values(), key = wanted.join("|");
+    const isWanted = () => values().join("|") === key;
+    const showCase = (one, said) => {
+      const known = one.slice(0, fields.length).join("|");
+      if (loaded.has(known)) return replace(loaded.get(known), said, state);
+      load(one[fields.length], "showCase", (given) => {
+        loaded.set(given.at.join("|"), given);
+        if (isWanted() && given.at.join("|") === known) replace(given, said, state);
+      });
     };
-    document.head.append(script);
+    const one = cases.find((of) => of.slice(0, fields.length).join("|") === key);
+    if (one) return showCase(one, "");
+    const showNearest = () => { if (isWanted()) showCase(cases[unmeasured[key][0]], unmeasured[key][1]); };
+    if (unmeasured) return showNearest();
+    load("report/cases/unmeasured.js", "showUnmeasured", (given) => { unmeasured = given; showNearest(); });
   };
 
   form.addEventListener("submit", (event) => event.preventDefault());
-  fields.forEach((field, i) => field.addEventListener("change", () => show(find(i), getState())));
-  home.addEventListener("change", ({ target }) => { if (target.name === "state") remember(); });
+  for (const field of fields) field.addEventListener("change", () => show(getState()));
+  home.addEventListener("change", ({ target }) => {
+    if (target.name !== "state") return;
+    ofState.textContent = "";
+    remember();
+  });
 
   const wanted = new URLSearchParams(location.search);
   let isAsked = false;
@@ -88,5 +118,5 @@
     if (option && option.value !== field.value) [field.value, isAsked] = [option.value, true];
   }
   chooseState(wanted.get("state"));
-  if (isAsked) show(find(-1), wanted.get("state") ?? getState());
+  if (isAsked) show(wanted.get("state") ?? getState());
 })();

@@ -198,7 +198,7 @@
   const page = location.pathname.split("/").pop().replace(/\.html$/, "") || "index";
   document.addEventListener("click", ({ target }) => {
     const figure = target.closest?.("[data-svg]")?.closest("figure");
-    if (figure) save(drawing(figure), "image/svg+xml", `${page}-${figure.id}.svg`);
+    if (figure) save(drawing(figure), "image/svg+xml", `${figure.dataset.name ?? `${page}-${figure.id}`}.svg`);
   });
   for (const button of document.querySelectorAll("[data-drawn]")) {
     const figure = button.closest("figure");

@@ -82,8 +82,31 @@ def test_mfu_orders_runs_within_a_precision(explore):
         "(all, at) => all.map((row) => [row.cells[at].textContent, Number(row.querySelector('td.metric').dataset.v)])"
     )
     rows = explore.locator(f"{ROWS}:has(td.metric[data-v])").evaluate_all(script, index)
-    order = ["fp8", "bf16", "tf32", "fp32"]
-    assert len(rows) > 5 and rows == sorted(rows, key=lambda row: (order.index(row[0].lower()), -row[1]))
+    order = ["FP8", "BF16", "TF32", "FP32"]
+    assert len(rows) > 5 and rows == sorted(rows, key=lambda row: (order.index(row[0]), -row[1]))
+
+
+def test_runs_can_be_chosen_by_what_tokens_cost(explore):
+    explore.get_by_label("USD per 1M tokens, at most").fill("0.02")
+    explore.get_by_label("USD per 1M tokens, at most").press("Tab")
+    script = """(all) => {
+      const keys = [...all[0].closest("table").tHead.rows[0].cells].map((cell) => cell.dataset.key.split(" [")[0]);
+      return all.map((row) => Number(row.cells[keys.indexOf("cost")].textContent));
+    }"""
+    costs = explore.locator(f"{ROWS}:visible").evaluate_all(script)
+    assert costs and max(costs) <= 0.02 and "most=0.02" in explore.url
+    explore.reload()
+    assert explore.locator(f"{ROWS}:visible").count() == len(costs)
+    explore.get_by_label("metric").select_option("cost")
+    assert explore.locator("#scatter .title").inner_text().startswith("USD per 1M tokens, over context")
+    assert explore.locator("#scatter path").count() == len(costs)
+    explore.get_by_role("button", name="All runs").click()
+    assert "?" not in explore.url
+
+
+def test_an_address_with_the_old_spelling_of_a_precision_leads_on(explore):
+    explore.goto(f"{explore.url}?precision=bf16")
+    assert explore.locator("select[name=precision]").input_value() == "BF16"
 
 
 def test_a_picture_shows_each_run_of_the_table_over_any_number(explore):
@@ -109,7 +132,7 @@ def test_two_pinned_runs_show_their_difference_by_the_keyboard_too(explore):
         explore.keyboard.press("Enter")
     assert pins.nth(4).get_attribute("aria-pressed") == "true"
     rows = explore.locator(f"{PINNED} tbody tr")
-    assert rows.count() == 6
+    assert rows.count() == 7
     first, second, apart = (float(text.replace(",", "")) for text in rows.first.locator("td").all_inner_texts()[:3])
     assert apart == pytest.approx(second - first, abs=0.011)  # of numbers that are shown with two decimals
     shown = explore.locator(PINNED).inner_text()

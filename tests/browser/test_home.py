@@ -54,6 +54,71 @@ def test_each_combination_of_choices_leads_to_a_step(page, address):
         assert page.locator(".state:visible .numbers").count() == 1
 
 
+def choose(page, **choices):
+    for name, value in choices.items():
+        select = page.locator(f"#home select[name={name}]")
+        texts = select.locator("option").all_inner_texts()
+        select.select_option(next(one for one in texts if one.startswith(value)))
+        page.wait_for_function("chosen => decodeURIComponent(location.search).includes(chosen)", arg=f"{name}={value}")
+
+
+def test_a_step_that_was_not_measured_keeps_its_choice_and_shows_the_nearest(page, address):
+    """The picker jumped to the first step that shared most values, and 1.3B was not in it."""
+    page.goto(f"{address}index.html")
+    choose(page, model="1.3B", context="2,048")
+    note = page.locator("#home .nearest").first
+    for _ in range(2):
+        page.wait_for_function("document.querySelector('#home .nearest').textContent.includes('2,048')")
+        words = note.inner_text()
+        assert words.startswith("Not measured: 1.3B (1.3B), 2,048 tokens, batch 4, H200.")
+        assert "Predicted peak: " in words and "Shown: large (0.97B), 1,024 tokens, batch 4, H200" in words
+        assert [choice.split(" ")[0] for choice in get_choices(page)] == ["1.3B", "2,048", "4", "H200"]
+        page.reload()
+    calculator = note.locator("a").get_attribute("href")
+    page.goto(f"{address}{calculator}")
+    page.locator("#fit-said").wait_for()
+    assert [page.locator(f"select[name={name}]").input_value() for name in ("size", "context_length", "precision")] == [
+        *("1.3B", "2048", "bf16")
+    ]
+
+
+def test_a_state_that_was_not_recorded_gives_way_to_the_nearest_and_says_so(page, address):
+    page.goto(f"{address}index.html")
+    page.locator("#home .states label", has_text="compiled").click()
+    choose(page, context="512")
+    page.wait_for_function("document.querySelectorAll('#home .nearest')[1].textContent")
+    assert page.locator("#home .nearest").nth(1).inner_text() == (
+        "BF16 compiled was not recorded for this step: BF16 is shown."
+    )
+    assert page.locator("#home .states input:checked").input_value() == "BF16"
+    assert page.locator("#home .states input[value='BF16 compiled']").is_disabled()
+    assert "state=BF16" in page.url and "compiled" not in page.url
+
+
+def test_a_state_without_a_figure_says_why_and_of_which_run_its_numbers_are(page, address):
+    page.goto(f"{address}index.html")
+    page.locator("#home .states label", has_text="compiled").click()
+    words = page.locator(".state:visible .missing").inner_text()
+    assert words.startswith("No figure: this run was timed, but nsys did not capture it") and "compile_default" in words
+    assert "a step" in page.locator(".state:visible .numbers").inner_text()
+
+
+def test_a_state_with_other_settings_on_another_gpu_says_so(page, address):
+    page.goto(f"{address}index.html")
+    choose(page, model="small", context="512", gpu="H100")
+    others = page.locator(".state:visible .others")
+    others.wait_for()
+    assert others.inner_text().startswith("BF16 here has fused attention (cudnn) and reference AdamW. In other cases")
+
+
+def test_the_step_that_is_shown_can_be_shared(page, address):
+    page.goto(f"{address}index.html")
+    page.locator(".state:visible").get_by_role("button", name="share").click()
+    page.wait_for_function("[...document.querySelectorAll('.read')].some(one => one.textContent.includes('model='))")
+    assert page.locator(".state:visible .read").inner_text().endswith(page.url)
+    assert parse_qs(urlsplit(page.url).query)["model"]
+
+
 def test_a_part_of_the_step_is_read_out(page, address):
     page.goto(f"{address}index.html")
     read = page.locator(".state:visible .read")
@@ -69,6 +134,7 @@ def test_it_is_a_drawing_to_take_along(page, address):
     page.goto(f"{address}index.html")
     with page.expect_download() as caught:
         page.locator(".state:visible").get_by_role("button", name="SVG").click()
+    assert caught.value.suggested_filename.startswith("step-") and "train_step" in caught.value.suggested_filename
     drawing = caught.value.path().read_text(encoding="utf-8")
     assert "forward" in drawing and "var(--" not in drawing
 

@@ -28,6 +28,9 @@ PROSE = "article :is(figure, table, form, pre, .entry, .scroll, .states, .timeli
 NUM_TASKS = 40
 SMALL = "small-ctx128-fp32-naive-train_step"
 LARGE = "large-ctx512-bf16-sdpa-train_step-adamw_fused"
+OPENING = "2.7B-ctx1024-bf16-sdpa-train_step-adamw_fused"
+OF_LARGE = MappingProxyType({"model": "large", "context": "512"})
+"""The choices of its case."""
 
 
 @cache
@@ -60,13 +63,13 @@ def classified(recording: str, mode: str) -> pd.DataFrame:
     return kernels.assign(duration_ns=kernels["end_ns"] - kernels["start_ns"], family=kernels["family"].astype(str))
 
 
-def say_step() -> list[str]:
-    wall = timed("h200-bf16")[LARGE]
+def say_step(run: str = OPENING) -> list[str]:
+    wall = timed("h200-bf16")[run]
     running = 0.0
     for name in ("kernels", "memops"):
         rows = table("h200-bf16", name)
-        running += rows[rows["run_id"] == LARGE].groupby("step")["duration_ns"].sum().median()
-    return [f"{wall / 1e6:.3g} ms", f"CPU ({1 - running / wall:.0%})"]
+        running += rows[rows["run_id"] == run].groupby("step")["duration_ns"].sum().median()
+    return [f"{wall / 1e6:.3g} ms", f"CPU {1 - running / wall:.0%}"]
 
 
 def say_what_fits() -> list[str]:
@@ -179,9 +182,24 @@ def say_cost() -> list[str]:
     return [f"${text.rounded(cost, 'number')}", "Do this next"]
 
 
+def say_unmeasured() -> list[str]:
+    """Its memory as the step is simulated here, the cost of the measured models around it, and the nearest step."""
+    of_run = {"context_length": 2048, "batch_size": 4, "accumulation": 1, "mode": "train_step", "precision": "bf16"}
+    shape = memory.Shape(
+        **device_memory.PLANNED["1.3B"]._asdict(), vocab_size=VOCAB_SIZE, attention="flash", optimizer="fused", **of_run
+    )
+    peak = max(memory.predict_outcome(shape).peaks[-1].values()) / 2**30
+    costs = []
+    for size in ("large", "xl"):
+        tokens_per_s = 4 * 1024 / timed("h200-bf16")[f"{size}-ctx1024-bf16-sdpa-train_step-adamw_fused"] * 1e9
+        cost = find_price("NVIDIA H200").usd_per_hour / 3600 / tokens_per_s * 1e6
+        costs.append(f"${text.rounded(cost, 'number')} in {size}")
+    return [f"{peak:.0f} GiB in BF16 (fits)", *costs, "Shown: large (0.97B), 1,024 tokens"]
+
+
 def say_gpus() -> list[str]:
     prices = [find_price(name).usd_per_hour for name in ("NVIDIA H200", "NVIDIA H100 80GB HBM3")]
-    return ["on an H200 as on an H100", f"at {text.ratio(prices[0] / prices[1])} the price"]
+    return ["Rent the H100", "on an H200 as on an H100", f"at {text.ratio(prices[0] / prices[1])} the price"]
 
 
 def say_best_mfu() -> list[str]:
@@ -331,20 +349,28 @@ class Task(NamedTuple):
 
 
 TASKS = {
-    "how long does a bf16 training step of large at 512 take, and what limits it?": Task(["BF16"], "", say_step),
+    "how long does a bf16 training step of large at 512 take, and what limits it?": Task(
+        ["BF16"], "", lambda: say_step(LARGE), OF_LARGE
+    ),
     "does my 1.3B model fit 24 GB?": Task(
         ["What fills the memory", "What fits where"], "report/memory-use.html", say_what_fits
     ),
     "which change helps small at 128 most?": Task(["FP32"], "", say_first_change, {"model": "small", "context": "128"}),
     "1B, 1k, BF16 on an H200: what limits it, what helps, what does it cost?": Task(
-        [], "", say_cost, {"context": "1,024"}
+        [], "", say_cost, {"model": "large", "context": "1,024"}
+    ),
+    "1.3B, 2k, BF16 on an H200: what limits it, what helps, what does it cost?": Task(
+        [], "", say_unmeasured, {"model": "1.3B", "context": "2,048"}
     ),
     "what limits generating text?": Task(["What limits generating text"], "report/generation.html", say_generation),
-    "what does a million tokens cost?": Task([], "", say_cost, {"context": "1,024"}),
+    "what does a million tokens cost?": Task([], "", say_cost, {"model": "large", "context": "1,024"}),
     "share this chart for 2.7B": Task(
-        [], "?model=2.7B&context=512&batch=4&gpu=H200&state=BF16", say_large_step, {"model": "2.7B"}
+        [],
+        "?model=2.7B&context=512&batch=4&gpu=H200&state=BF16",
+        say_large_step,
+        {"model": "2.7B", "context": "512"},
     ),
-    "large in FP32: what do I change first?": Task(["FP32"], "", say_first_change_of_large),
+    "large in FP32: what do I change first?": Task(["FP32"], "", say_first_change_of_large, OF_LARGE),
     "show me the timeline of a step": Task(["this run"], "", say_timeline),
     "what does one run look like?": Task(["this run"], "", say_step),
     "H100 or H200?": Task(["H100 or H200"], "report/token-cost.html", say_gpus),

@@ -298,10 +298,10 @@ def test_a_capture_without_anything_on_a_gpu_has_a_page(tmp_path):
     assert "only a range" in page.text and "svg" not in page.tags
 
 
-def test_the_colours_of_families_are_the_sites():
+def test_the_colours_of_families_and_of_icicles_are_the_sites():
     ours, sites = ((ROOT / path).read_text() for path in ("analysis/render/document.css", "site/assets/report.css"))
-    colours = [sorted(re.findall(r"--family-\w+: #\w+", text)) for text in (ours, sites)]
-    assert colours[0] == colours[1]
+    colours = [sorted(re.findall(r"--(?:family|ici|on-ici)-\w+: #\w+", text)) for text in (ours, sites)]
+    assert colours[0] == colours[1] and any("--ici" in colour for colour in colours[0])
     assert {name for name in re.findall(r"--family-(\w+):", ours)} == set(FAMILIES)
 
 

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from profiler_job.analysis.pages import home_cases
-from profiler_job.analysis.pages.home_cases import BF16, COMPILED, FP32
+from profiler_job.analysis.pages.home_cases import BF16, COMPILED, FP32, CaseNumbers, HomeCase
 from tests.synthetic import recording
 
 
@@ -40,6 +40,19 @@ def test_of_several_runs_of_a_state_the_usual_one_is_shown(rec, bf16):
     assert case.runs[BF16][0] == 2
 
 
+def test_a_state_says_which_of_its_settings_are_not_the_usual_ones(rec, bf16):
+    """BF16 had other attention and another optimizer on one GPU than on the other."""
+    other = change(rec, "-cudnn", precision="bf16", attention="cudnn")
+    case = home_cases.list_cases([rec, other])[0]
+    assert case.others == {
+        BF16: (
+            "fused attention (cudnn) and reference AdamW",
+            "fused attention (PyTorch's choice) and fused AdamW",
+        )
+    }
+    assert not home_cases.list_cases([rec, bf16])[0].others
+
+
 def test_several_gpus_and_capped_memory_are_no_case(rec):
     others = [change(rec, "-two", gpus=2), change(rec, "-capped", memory_limit_gib=10.0)]
     assert not home_cases.list_cases(others)
@@ -60,3 +73,12 @@ def test_a_case_with_all_states_is_shown_first(rec, bf16):
     of_small = dataclasses.replace(bf16, runs=bf16.runs[bf16.runs["size"].astype(str) == "small"])
     assert home_cases.choose_case(home_cases.list_cases([rec, of_small])).at[0].startswith("small")
     assert home_cases.choose_case(home_cases.list_cases([rec])).at[:2] == ("medium (0.42B)", "512")
+
+
+@pytest.mark.parametrize(("spreads", "chosen"), [((0.5, 0.05), 1), ((0.04, 0.05), 0), ((0.5, 0.3), 1)])
+def test_a_case_whose_processes_differ_is_not_shown_first(spreads, chosen):
+    """Home opened on a step that took 1.5 times as long in one process as in another."""
+    middle, other = (("small", context, "4", "H200") for context in ("256", "128"))
+    more = {"numbers": CaseNumbers(0, 128, 4, "H200"), "runs": {FP32: (0, "a")}, "others": {}}
+    cases = [HomeCase(at=at, apart=apart, **more) for at, apart in zip((middle, other), spreads)]
+    assert home_cases.choose_case([cases[1], cases[0]]) is cases[chosen]

@@ -14,10 +14,13 @@ from tests.synthetic import recording
 H200, H100 = "NVIDIA H200", "NVIDIA H100 80GB HBM3"
 
 
-def make_recording(gpu, slower=1.0):
+def make_recording(gpu, slower=1.0, kernels=1.0):
     rec = recording(("small",), (128, 256), modes=("forward", "train_step"))
     rec.runs["gpu_name"] = gpu
     rec.steps["wall_ns"] = (rec.steps["wall_ns"] * slower).astype("int64")
+    for name in ("start_ns", "end_ns", "duration_ns"):
+        if name in rec.kernels:
+            rec.kernels[name] = (rec.kernels[name] * kernels).astype("int64")
     return store.Recording(manifest=rec.manifest, **{table: getattr(rec, table) for table in TABLES})
 
 
@@ -40,6 +43,36 @@ def test_two_gpus_are_compared_by_the_same_steps_the_cheaper_first():
     assert rows["step_ratio"].tolist() == pytest.approx([1.5, 1.5], rel=1e-3)
     said = found.claims["gpus"].values
     assert (said["cheap"], said["dear"]) == ("H100", "H200") and said["price"] == pytest.approx(4.59 / 3.99)
+    assert said["models"] == ["small (0.13B)"] and said["memory_gb"] == 141
+
+
+@pytest.mark.parametrize(("slower", "better"), [(1.0, "H100"), (1.3, "H200")])
+def test_the_gpu_to_rent_is_the_one_whose_work_costs_less(slower, better):
+    found = ask(make_recording(H200), attention=make_recording(H100, slower=slower, kernels=slower))
+    said = found.claims["gpus"].values
+    assert said["better"] == better and said["busy"] == pytest.approx((slower, slower), rel=1e-3)
+    assert said["work"] == pytest.approx((4.59 / 3.99 / slower,) * 2, rel=1e-3)
+
+
+def test_measured_ratios_are_next_to_those_of_the_data_sheets():
+    rows = ask(make_recording(H200), attention=make_recording(H100)).tables["sheets"].rows.set_index("what")
+    assert rows["sheet"]["matmuls and attention, FP32"] == 1 and rows["sheet"]["other kernels"] == pytest.approx(
+        4.8 / 3.35
+    )
+    assert rows["sheet"]["memory"] == pytest.approx(141 / 80) and rows.loc[
+        "all GPU work", ["low", "high"]
+    ].tolist() == [1, 1]
+
+
+def test_a_state_with_other_settings_says_so():
+    """BF16 on an H100 had other attention and another optimizer than on an H200."""
+    other = make_recording(H100)
+    runs = other.runs.astype({name: str for name in ("run_id", "precision", "attention")})
+    other.runs[["precision", "attention"]] = runs.assign(precision="bf16", attention="cudnn")[
+        ["precision", "attention"]
+    ]
+    rows = ask(make_recording(H200), attention=other).tables["costs_of_states"].rows
+    assert dict(zip(rows["gpu"], rows["others"])) == {"H200": "", "H100": "fused attention (cudnn) and reference AdamW"}
 
 
 def test_one_gpu_or_an_unlisted_one_says_less():

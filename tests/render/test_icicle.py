@@ -7,6 +7,7 @@ import pytest
 
 from profiler_job.analysis.insight.step_parts import COLUMNS
 from profiler_job.analysis.render import icicle
+from profiler_job.analysis.render.svg_files import Entry, make_file
 
 MS = 1e6
 ROWS = [
@@ -69,3 +70,11 @@ def test_ticks_are_few_and_round(most):
     ticks = list(icicle._choose_ticks(most, 7))
     assert 2 <= len(ticks) <= 7 and ticks[0] == 0 and ticks[-1] <= most
     assert all(re.fullmatch(r"[1-9]?\d?\.?0*(25|[1-9]5?)?0*", f"{tick:.6g}") or tick == 0 for tick in ticks[1:])
+
+
+def test_a_file_of_it_has_its_colours_in_light_and_in_dark(parts):
+    file = make_file(str(icicle.draw_picture(parts)), [Entry("matmul", "ici-matmul")])
+    assert "var(" not in file and 'width="100%"' not in file.replace('<rect width="100%"', "")
+    light, _, dark = re.search("<style>(.ici text.*?)</style>", file)[1].partition("@media(prefers-color-scheme:dark)")
+    assert ".ici .matmul{fill:#1f5f99}" in light and ".ici .matmul{fill:#5fa9e8}" in dark
+    assert "max-width" not in file

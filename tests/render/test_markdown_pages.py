@@ -12,6 +12,7 @@ from profiler_job.analysis.site.front_matter import split
 from tests.page_words import MOST_TAGS, NUMBER, count_words, list_pages, measure_tags, read_first_words, read_page
 from tests.test_words import MOST, find_idioms
 
+SVG = "{http://www.w3.org/2000/svg}"
 MOST_WORDS, MOST_NUMBERS = 150, 10
 SLUGS = [question.slug for question in (QUESTIONS | STUDIES).values()]
 
@@ -38,7 +39,7 @@ def test_a_plain_renderer_shows_the_lanes_of_a_timeline(report):
     assert links
     for link in links:
         root = ElementTree.fromstring((path.parent / link).read_text())
-        assert float(root.get("height")) > 20 and len(list(root.iter("{http://www.w3.org/2000/svg}path"))) > 1
+        assert float(root.get("height")) > 20 and len(list(root.iter(f"{SVG}path"))) > 1
 
 
 def test_explore_reads_as_a_table_without_its_choices(report):
@@ -72,6 +73,9 @@ def test_the_home_page_names_the_step_that_it_shows(report):
     assert re.search(
         r"^\*\*\S+ .*, [\d,]+ tokens, batch \d+, .+: .+\*\* · \[CSV\]\(report/csv/index/step\.csv\)$", index, re.M
     )
+    [picture] = re.findall(r"^!\[[^\]]+\]\((report/csv/index/chart-step\.svg)\)$", index, re.M)
+    words = {text.text for text in ElementTree.parse(report.parent / picture).iter(f"{SVG}text")}
+    assert {"matmul", "elementwise"} <= words
 
 
 def test_a_page_has_its_pictures_in_files_and_the_site_has_them_in_its_pages(site, report):
@@ -88,4 +92,4 @@ def test_a_drawing_in_a_file_has_its_legend_and_colours_for_light_and_dark():
     root = ElementTree.fromstring(file)
     assert float(root.get("height")) > 50 and "var(" not in file
     assert "prefers-color-scheme:dark" in file and '[fill="#1f5f99"]{fill:#5fa9e8}' in file
-    assert [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")][:2] == ["GEMM <x>", "b"]
+    assert [text.text for text in root.iter(f"{SVG}text")][:2] == ["GEMM <x>", "b"]

@@ -14,11 +14,12 @@ from profiler_job.analysis.pages.extreme_rows import extremes, format_percent_sp
 from profiler_job.analysis.pages.question import Inputs, Question, Section
 from profiler_job.analysis.recording.run_table import keep_runs
 from profiler_job.analysis.recording.store import Recording
+from profiler_job.analysis.reference import gpus
 from profiler_job.analysis.reference.gpu_prices import find_price
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.axes import find_default
-from profiler_job.jobs.contract.step_limit import COMPUTE, CPU
+from profiler_job.jobs.contract.step_limit import COMPUTE, CPU, MEMORY
 from profiler_job.jobs.contract.studies import AGAIN, LOSSES
 
 MODE = "train_step"
@@ -31,6 +32,8 @@ BUDGET = {
     "waits": "waiting",
 }
 """The parts of a step by the column of each; they add up to 1."""
+RATIOS = ("step", "compute", "memory", "busy")
+"""What the ratios of two GPUs are of: the step, its matmuls and attention, its other kernels, and all GPU work."""
 CASE = ["size", "context_length", "batch_size", "gpu", "state"]
 
 
@@ -65,7 +68,8 @@ class TokenCostData:
     states: pd.DataFrame
     """A row per case and state: step, tokens/s, MFU, cost, and the parts of BUDGET where the step was profiled."""
     pairs: pd.DataFrame
-    """A row per step that two kinds of GPU ran: the time, busy time and cost of both (`_b`: of the dearer)."""
+    """A row per step that two kinds of GPU ran: the time of the step and of its parts RATIOS, and the cost of both
+    (`_b`: of the dearer)."""
 
     @property
     def cheapest(self) -> pd.DataFrame:
@@ -79,10 +83,11 @@ def _frames(recordings: Sequence[Recording]) -> TokenCostData:
     chosen = pd.DataFrame(
         [
             {"number": number, "run_id": run_id, "state": state, "gpu": case.at[-1]}
+            | {"others": case.others.get(state, ("", ""))[0]}
             for case in home_cases.list_cases(recordings)
             for state, (number, run_id) in case.runs.items()
         ],
-        columns=["number", "run_id", "state", "gpu"],
+        columns=["number", "run_id", "state", "gpu", "others"],
     )
     states = chosen.merge(every, on=["number", "run_id"])
     num_gpus = every.groupby(SAME, dropna=False)["gpu_name"].transform("nunique")
@@ -116,13 +121,15 @@ def _measure_budget(rows: pd.DataFrame, recordings: Sequence[Recording]) -> pd.D
         rec, ids = recordings[number], {*of_rec["run_id"]}
         limits = step_limits.find_limits(*(keep_runs(table, ids) for table in (rec.steps, rec.kernels, rec.memops)))
         parts += [
-            {"number": number, "run_id": run_id} | {name: limit.measure_share(name) for name in (COMPUTE, CPU)}
+            {"number": number, "run_id": run_id} | {name: limit.measure_share(name) for name in (COMPUTE, MEMORY, CPU)}
             for run_id, limit in limits.items()
         ]
-    rows = rows.merge(pd.DataFrame(parts, columns=["number", "run_id", COMPUTE, CPU]), how="left")
+    rows = rows.merge(pd.DataFrame(parts, columns=["number", "run_id", COMPUTE, MEMORY, CPU]), how="left")
     rows = rows.assign(below_peak=(rows[COMPUTE] - rows["mfu"]).clip(lower=0), waits=rows[CPU])
     rows["other"] = 1 - rows[["mfu", "below_peak", "waits"]].sum(axis=1, skipna=False)
-    return rows.assign(busy_ns=rows["step_ns"] * (1 - rows[CPU])).drop(columns=[COMPUTE, CPU])
+    times = {f"{name}_ns": rows["step_ns"] * rows[name] for name in (COMPUTE, MEMORY)}
+    rows = rows.assign(**times, busy_ns=rows["step_ns"] * (1 - rows[CPU]))
+    return rows.drop(columns=[COMPUTE, MEMORY, CPU])
 
 
 def _pair_gpus(rows: pd.DataFrame) -> pd.DataFrame:
@@ -131,14 +138,48 @@ def _pair_gpus(rows: pd.DataFrame) -> pd.DataFrame:
     names = first.sort_values("usd_per_hour", kind="stable")["gpu_name"].unique()
     if len(names) < 2:
         return first.head(0)
-    shown = first[[*SAME, "gpu_name", "step_ns", "busy_ns", "tokens_per_s", "cost", "usd_per_hour"]]
+    times = [f"{name}_ns" for name in RATIOS]
+    shown = first[[*SAME, "num_parameters", "gpu_name", *times, "tokens_per_s", "cost", "usd_per_hour"]]
     cheap, dear = (shown[shown["gpu_name"] == name] for name in (names[0], names[-1]))
-    pairs = cheap.merge(dear, on=SAME, suffixes=("", "_b"))
-    return pairs.assign(
-        step_ratio=pairs["step_ns"] / pairs["step_ns_b"],
-        busy_ratio=pairs["busy_ns"] / pairs["busy_ns_b"],
-        cost_ratio=pairs["cost_b"] / pairs["cost"],
-    )
+    pairs = cheap.merge(dear.drop(columns="num_parameters"), on=SAME, suffixes=("", "_b"))
+    ratios = {f"{name}_ratio": pairs[f"{name}_ns"] / pairs[f"{name}_ns_b"] for name in RATIOS}
+    return pairs.assign(**ratios, cost_ratio=pairs["cost_b"] / pairs["cost"])
+
+
+def _find_sheets(pair: pd.Series) -> list[gpus.Gpu]:
+    """The data sheets of the cheaper and the dearer GPU of a pair; none if one is not known."""
+    sheets = [gpus.lookup(pair[name]) for name in ("gpu_name", "gpu_name_b")]
+    return [sheet for sheet in sheets if sheet is not None and None not in sheets]
+
+
+def _divide_peaks(sheets: Sequence[gpus.Gpu], precision: str) -> float:
+    cheap, dear = (sheet.peak_flops(precision) or float("nan") for sheet in sheets)
+    return dear / cheap
+
+
+def _tabulate_sheets(pairs: pd.DataFrame) -> pd.DataFrame:
+    """What the dearer GPU has of the cheaper one's: `low` to `high` in the pairs, next to the data sheets and the list
+    prices."""
+    names = ["what", "low", "high", "sheet", "sheet_of"]
+    sheets = _find_sheets(pairs.iloc[0]) if len(pairs) else []
+    if not sheets:
+        return pd.DataFrame(columns=names)
+    cheap, dear = sheets
+    rows: list[tuple[Any, ...]] = []
+    for precision in pairs["precision"].unique():
+        of = pairs.loc[pairs["precision"] == precision, "compute_ratio"]
+        label = f"matmuls and attention, {precision.upper()}"
+        rows.append((label, *span(of), _divide_peaks(sheets, precision), "dense peak"))
+    bandwidth = dear.memory_bandwidth / cheap.memory_bandwidth
+    price = pairs["usd_per_hour_b"].iloc[0] / pairs["usd_per_hour"].iloc[0]
+    rows += [
+        ("other kernels", *span(pairs["memory_ratio"]), bandwidth, "memory bandwidth"),
+        ("all GPU work", *span(pairs["busy_ratio"]), None, ""),
+        ("the step, with waiting", *span(pairs["step_ratio"]), None, ""),
+        ("price of an hour", None, None, price, "list price"),
+        ("memory", None, None, dear.memory_bytes / cheap.memory_bytes, f"{cheap.memory_gb} and {dear.memory_gb} GB"),
+    ]
+    return pd.DataFrame(rows, columns=names).astype({"low": float, "high": float, "sheet": float})
 
 
 def _facts(frames: TokenCostData) -> dict[str, Any]:
@@ -161,11 +202,28 @@ def _claims(frames: TokenCostData) -> list[Claim]:
 
 
 def _compare_gpus(rows: pd.DataFrame) -> dict[str, Any]:
+    """The ratios of the pairs; work: the cost of the same GPU work on the dearer GPU over the cheaper one; better: the
+    GPU with the cheaper work in all of them, or ""; memory_gb: of the dearer GPU, and sheet_compute and sheet_memory:
+    its peak and its bandwidth over the other's, None if the data sheets are not known."""
     first = rows.iloc[0]
     names = shorten_names(sorted({first["gpu_name"], first["gpu_name_b"]}))
-    spans = {name: span(rows[f"{name}_ratio"]) for name in ("step", "busy", "cost")}
+    cheap, dear = (names[first[name]] for name in ("gpu_name", "gpu_name_b"))
+    spans = {name: span(rows[f"{name}_ratio"]) for name in (*RATIOS, "cost")}
     of_price = first["usd_per_hour_b"] / first["usd_per_hour"]
-    return spans | {"cheap": names[first["gpu_name"]], "dear": names[first["gpu_name_b"]], "price": of_price}
+    work = span(of_price / rows["busy_ratio"])
+    models, sheets = rows.drop_duplicates("size"), _find_sheets(first)
+    peaks = [_divide_peaks(sheets, precision) for precision in rows["precision"].unique()] if sheets else []
+    return spans | {
+        "cheap": cheap,
+        "dear": dear,
+        "price": of_price,
+        "work": work,
+        "better": cheap if work[0] > 1 else dear if work[1] < 1 else "",
+        "memory_gb": sheets[1].memory_gb if sheets else None,
+        "sheet_compute": (min(peaks), max(peaks)) if peaks else None,
+        "sheet_memory": sheets[1].memory_bandwidth / sheets[0].memory_bandwidth if sheets else None,
+        "models": [home_cases.name_model(*row) for row in zip(models["size"], models["num_parameters"])],
+    }
 
 
 def _select_budget(frames: TokenCostData) -> pd.DataFrame:
@@ -190,6 +248,7 @@ def _sum_budget(rows: pd.DataFrame) -> dict[str, Any]:
 
 def _tables(frames: TokenCostData) -> list[Table]:
     case = (*case_headings(CASE[:3], linked=False), Column("gpu", "GPU"), Column("state", "state"))
+    others = [Column("others", "other than usual", "words", absent="none")] * int(frames.states["others"].ne("").any())
     parts = (Column(name, label, "share", absent="not profiled") for name, label in BUDGET.items() if name != "mfu")
     return [
         Table(
@@ -197,6 +256,7 @@ def _tables(frames: TokenCostData) -> list[Table]:
             "What a million tokens cost",
             (
                 *case,
+                *others,
                 Column("step_ns", "step", "ms"),
                 Column("tokens_per_s", "tokens/s", "count"),
                 Column("cost", "USD per 1M tokens", "number", absent="no price"),
@@ -214,7 +274,8 @@ def _tables(frames: TokenCostData) -> list[Table]:
                     Column(f"{name}{suffix}", f"{label}, {side}", kind)
                     for name, label, kind in (
                         ("step_ns", "step", "ms"),
-                        ("busy_ns", "GPU busy", "ms"),
+                        ("compute_ns", "matmuls, attention", "ms"),
+                        ("memory_ns", "other kernels", "ms"),
                         ("cost", "USD per 1M", "number"),
                     )
                     for suffix, side in (("", "cheaper"), ("_b", "dearer"))
@@ -223,6 +284,18 @@ def _tables(frames: TokenCostData) -> list[Table]:
                 Column("busy_ratio", "GPU work, times as fast", "ratio"),
             ),
             frames.pairs,
+        ),
+        Table(
+            "sheets",
+            "The dearer GPU over the cheaper one: measured, and by data sheet",
+            (
+                Column("what", "of"),
+                Column("low", "measured, least", "ratio", absent="n/a"),
+                Column("high", "measured, most", "ratio", absent="n/a"),
+                Column("sheet", "by sheet or list", "ratio", absent="n/a"),
+                Column("sheet_of", "which is"),
+            ),
+            _tabulate_sheets(frames.pairs),
         ),
     ]
 
