@@ -11,10 +11,10 @@ from itertools import product
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from profiler_job.analysis.metrics.device_memory import PLANNED
 from profiler_job.analysis.pages.home_cases import BF16, FP32, USUAL, CaseNumbers, HomeCase, name_model
 from profiler_job.analysis.reference import gpus
 from profiler_job.jobs.memory import (
+    MODEL_SIZES,
     VOCAB_SIZE,
     estimate_usable_bytes,
     find_failure,
@@ -49,7 +49,7 @@ class UnmeasuredCase(NamedTuple):
 
 def list_models(cases: Sequence[HomeCase], is_training: bool) -> dict[str, float]:
     """List the parameters of the models to choose from, smallest first: those of the cases, and, if these are
-    `is_training`, models of PLANNED between two of them."""
+    `is_training`, models of MODEL_SIZES between two of them."""
     models = {case.at[0]: case.numbers.parameters for case in cases}
     of_plan = [number for name, number in _list_planned().items() if name in models]
     if is_training and of_plan:
@@ -108,7 +108,7 @@ def _divide(of: float, by: float) -> float:
 
 def _list_planned() -> dict[str, float]:
     """The parameters of each model whose step can be simulated, by its name in the picker."""
-    numbers = {name: size.num_parameters(VOCAB_SIZE) for name, size in PLANNED.items()}
+    numbers = {name: size.num_parameters(VOCAB_SIZE) for name, size in MODEL_SIZES.items()}
     return {name_model(name, number): number for name, number in numbers.items()}
 
 
@@ -129,7 +129,7 @@ def _predict_memory(size: str, numbers: CaseNumbers) -> dict[str, PredictedMemor
     predicted = {}
     for state, precision in PREDICTED.items():
         run: Any = SimpleNamespace(
-            **PLANNED[size]._asdict(),
+            **MODEL_SIZES[size]._asdict(),
             **USUAL[state],
             precision=precision,
             mode="train_step",

@@ -186,7 +186,7 @@ def say_unmeasured() -> list[str]:
     """Its memory as the step is simulated here, the cost of the measured models around it, and the nearest step."""
     of_run = {"context_length": 2048, "batch_size": 4, "accumulation": 1, "mode": "train_step", "precision": "bf16"}
     shape = memory.Shape(
-        **device_memory.PLANNED["1.3B"]._asdict(), vocab_size=VOCAB_SIZE, attention="flash", optimizer="fused", **of_run
+        **memory.MODEL_SIZES["1.3B"]._asdict(), vocab_size=VOCAB_SIZE, attention="flash", optimizer="fused", **of_run
     )
     peak = max(memory.predict_outcome(shape).peaks[-1].values()) / 2**30
     costs = []
