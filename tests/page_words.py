@@ -43,7 +43,7 @@ FIGURE = re.compile(r"^(?:!\[|\|).*$| · \[CSV\]\([^)\n]*\)$", re.MULTILINE)
 """A picture, a row of a table, or the link behind the title of one; a title is read as a sentence is."""
 TAG = re.compile(r"<[^>\n]+>")
 MOST_TAGS = 0.1
-NUMBER = re.compile(r"(?<![\w.])\d[\d.,]*(?![\w])")
+NUMBER = re.compile(r"(?<![\w.])\d[\d.,]*+(?!\w)")
 """A number, and no part of a name such as FP32 or 2.7B."""
 
 

@@ -77,7 +77,7 @@ def test_a_shared_page_says_what_was_found_and_shows_it(site):
         for name in ("description", "title", "image")
     )
     assert title == "Which kernel takes the most GPU time?" and f"<title>{title} - " in html
-    assert description.startswith("Most often ") and "<" not in description and len(description) <= 200
+    assert description.startswith("Most often it is ") and "<" not in description and len(description) <= 200
     picture = site / image.partition("/project/")[2]
     assert picture.name == "top-kernel.png"
     run = (site / "report" / "runs" / "small-ctx512-fp32-naive-train_step.html").read_text()
