@@ -1,6 +1,6 @@
 """The page of comparisons, and pages of their runs that have no other page."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from profiler_job.analysis.site.page_context import (
     make_site,
     name_folder,
 )
-from profiler_job.analysis.site.run_pages import choose_middle_run, write_run_pages, write_timelines
+from profiler_job.analysis.site.run_pages import write_run_pages, write_timelines
 from profiler_job.analysis.site.site_writer import QUERY, Part, Site
 from profiler_job.jobs.contract.layout import SCRIPT
 from profiler_job.jobs.contract.modes import MODES
@@ -43,10 +43,14 @@ UNNAMED = "given"
 
 
 def write_comparisons(
-    rec: store.Recording, docs: Path, compared: Mapping[str, Comparison], gains: pd.DataFrame | None = None
+    rec: store.Recording,
+    docs: Path,
+    compared: Mapping[str, Comparison],
+    gains: pd.DataFrame | None = None,
+    in_full: Collection[str] = (),
 ) -> None:
     """Write the page of the comparisons by name, and pages of their runs that have none in the report of `rec`. gains:
-    as in `write_run_pages`."""
+    as in `write_run_pages`. in_full: ids of runs whose timeline can be opened."""
     site = replace(make_site(rec, docs), notes=(), run_links={}, recording={}, properties={})
     _, sides = assign_pages(rec, compared)
     if sides:
@@ -55,7 +59,7 @@ def write_comparisons(
         site.write(f"{PAGE}.md", "comparisons.md", NOTHING, chosen=[])
     counterparts = list_counterparts(sides)
     for side in sides:
-        write_runs_compared(site, side, counterparts, gains)
+        write_runs_compared(site, side, counterparts, gains, in_full)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,9 +186,13 @@ def describe_mixes(compared: Comparison) -> dict[str, Answer]:
 
 
 def write_runs_compared(
-    site: Site, sides: Sides, counterparts: Mapping[str, list[dict[str, Any]]], gains: pd.DataFrame | None = None
+    site: Site,
+    sides: Sides,
+    counterparts: Mapping[str, list[dict[str, Any]]],
+    gains: pd.DataFrame | None = None,
+    in_full: Collection[str] = (),
 ) -> None:
-    """Write the pages of runs of a comparison that have none yet."""
+    """Write the pages of runs of a comparison that have none yet. in_full: as in `write_comparisons`."""
     notes = describe_mixes(sides.compared)
     for letter, side, run_ids in list_compared_runs(sides.compared):
         folder = f"{sides.folder_of(letter)}/"
@@ -193,7 +201,7 @@ def write_runs_compared(
             rec = select_runs(side.recording, here)
             checks = check_recording(rec).tables["checks"].rows
             of_side = replace(site, notes=(notes[letter],))
-            strips = write_timelines(rec, of_side, in_full=choose_middle_run(rec.runs))
+            strips = write_timelines(rec, of_side, in_full=in_full)
             named = f"{letter}, {side.label}"
             write_run_pages(
                 of_side, folder.rstrip("/"), rec, checks, counterparts, side=named, traces=strips, gains=gains

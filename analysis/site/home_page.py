@@ -29,6 +29,16 @@ RUN_TABLES = ("runs", "steps", "kernels", "api", "memops", "memory", "processes"
 """The tables that `run_page.answers` takes."""
 
 
+def find_opening_runs(rec: store.Recording, studies: Mapping[str, store.Recording]) -> list[str]:
+    """Find the ids of the runs of the step that home opens on."""
+    cases = home_cases.list_cases(_list_recordings(rec, studies))
+    return [run_id for _, run_id in home_cases.choose_case(cases).runs.values()] if cases else []
+
+
+def _list_recordings(rec: store.Recording, studies: Mapping[str, store.Recording]) -> list[store.Recording]:
+    return [rec, *(other for study, other in studies.items() if study not in (AGAIN, LOSSES))]
+
+
 def write_home(
     site: Site,
     rec: store.Recording,
@@ -41,7 +51,7 @@ def write_home(
     """Write the home page, a file of each case, and the page on the anatomy of a step, which shows the first case.
     run_pages: the pages of all runs; gains: as in `prediction.measured`; members: the questions of ANATOMY, as
     `topic.md` takes them; pages: what else the template needs."""
-    recordings = [rec, *(other for study, other in studies.items() if study not in (AGAIN, LOSSES))]
+    recordings = _list_recordings(rec, studies)
     cases = home_cases.list_cases(recordings)
     screens = _describe_screens(recordings, cases, gains)
     links = [_list_links(other, run_pages) for other in recordings]

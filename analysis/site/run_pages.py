@@ -8,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.metrics import run_grid
 from profiler_job.analysis.pages import (
     run_page,
     telemetry,
@@ -117,15 +116,6 @@ def _choose_runs_in_full(runs: pd.DataFrame) -> list[str]:
     rows = rows[rows["mode"] == MODES[-1]] if (rows["mode"] == MODES[-1]).any() else rows
     longest = rows["context_length"] == rows.groupby("size")["context_length"].transform("max")
     return [*rows.loc[longest, "run_id"]]
-
-
-def choose_middle_run(runs: pd.DataFrame) -> list[str]:
-    """The training step in the middle of models and contexts, which the home page shows first, if there is one."""
-    rows = run_grid.sort_runs(runs[runs["mode"].astype(str) == MODES[-1]])
-    places = [rows[name].drop_duplicates().tolist() for name in ("size", "context_length")]
-    for name, values in zip(("size", "context_length"), places):
-        rows = rows[rows[name] == values[len(values) // 2]] if values else rows
-    return [*rows["run_id"].astype(str)[:1]]
 
 
 def _choose_smallest_runs(rec: store.Recording) -> list[str]:

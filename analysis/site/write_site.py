@@ -33,6 +33,7 @@ from profiler_job.analysis.site.combine import (
     select_finished_runs,
 )
 from profiler_job.analysis.site.comparison_pages import assign_pages, list_counterparts, write_comparisons
+from profiler_job.analysis.site.home_page import find_opening_runs
 from profiler_job.analysis.site.list_pages import write_explore, write_lists, write_tested
 from profiler_job.analysis.site.page_context import RunPages, check_recording, identify_runs, make_site, name_folder
 from profiler_job.analysis.site.parallel_pages import Helper, Later, helping
@@ -201,7 +202,7 @@ def _draft(
     verdict = ""
     bands = choose_bands(rec, studies.get(AGAIN))
     gains = measure_gains(name_recordings(rec, studies), bands.wall)
-    helper.give(write_comparisons, rec, docs, compared, gains)
+    helper.give(write_comparisons, rec, docs, compared, gains, find_opening_runs(rec, studies))
     known, sides = assign_pages(rec, compared)
     known = {**_run_pages_of(studies), **known}
     checked = check_recording(rec, every_study)  # before the questions, which share what it computes

@@ -55,7 +55,9 @@ def test_the_gpu_to_rent_is_the_one_whose_work_costs_less(slower, better):
 
 
 def test_measured_ratios_are_next_to_those_of_the_data_sheets():
-    rows = ask(make_recording(H200), attention=make_recording(H100)).tables["sheets"].rows.set_index("what")
+    table = ask(make_recording(H200), attention=make_recording(H100)).tables["sheets"]
+    rows = table.rows.set_index("what")
+    assert table.title.startswith("H200 over H100: ")
     assert rows["sheet"]["matmuls and attention, FP32"] == 1 and rows["sheet"]["other kernels"] == pytest.approx(
         4.8 / 3.35
     )

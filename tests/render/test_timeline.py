@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -9,6 +10,7 @@ import pytest
 
 from profiler_job.analysis.render import timeline
 from profiler_job.analysis.site import run_pages
+from profiler_job.analysis.site.home_page import find_opening_runs
 from tests import frozen, synthetic
 
 ROOT = Path(__file__).parents[2]
@@ -245,5 +247,10 @@ def test_of_many_runs_the_longest_training_steps_have_whole_timelines_and_of_few
     }
     few = runs.head(run_pages.MOST_IN_FULL)
     assert run_pages._choose_runs_in_full(few) == few["run_id"].tolist()
-    assert run_pages.choose_middle_run(runs) == ["2.7B-ctx512-fp32-naive-train_step"]
-    assert run_pages.choose_middle_run(runs[runs["mode"] == "forward"]) == []
+
+
+def test_the_step_that_home_opens_on_has_a_timeline_to_open():
+    """Its page, in a comparison, had none when home opened on another step."""
+    rec = synthetic.recording(("small", "medium"), (128, 512))
+    assert find_opening_runs(rec, {}) == ["medium-ctx512-fp32-naive-train_step"]
+    assert find_opening_runs(replace(rec, runs=rec.runs.head(0)), {}) == []

@@ -287,7 +287,7 @@ def _tables(frames: TokenCostData) -> list[Table]:
         ),
         Table(
             "sheets",
-            "The dearer GPU over the cheaper one: measured, and by data sheet",
+            f"{_name_pair(frames.pairs)}: measured, and by data sheet",
             (
                 Column("what", "of"),
                 Column("low", "measured, least", "ratio", absent="n/a"),
@@ -298,6 +298,13 @@ def _tables(frames: TokenCostData) -> list[Table]:
             _tabulate_sheets(frames.pairs),
         ),
     ]
+
+
+def _name_pair(pairs: pd.DataFrame) -> str:
+    """`H200 over H100`: the dearer GPU and the cheaper one."""
+    kinds = [str(name) for name in pairs.head(1)[["gpu_name_b", "gpu_name"]].to_numpy().ravel()] if len(pairs) else []
+    names = shorten_names(sorted(kinds))
+    return " over ".join(names[kind] for kind in kinds)
 
 
 def _charts(frames: TokenCostData) -> list[Chart]:
