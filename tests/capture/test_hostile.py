@@ -185,8 +185,8 @@ def _many_columns(folder):
     [
         pytest.param(_equal_rows, "and a row needs 4", marks=pytest.mark.long),
         (_a_string_under_many_rows, "bytes in one name of a range"),
-        pytest.param(_a_large_page, "bytes in a page", marks=pytest.mark.long),
-        pytest.param(_strings_that_are_differences, "differences of strings", marks=pytest.mark.long),
+        pytest.param(_a_large_page, "bytes in a page", marks=pytest.mark.nightly),
+        pytest.param(_strings_that_are_differences, "differences of strings", marks=pytest.mark.nightly),
         (_strings_for_numbers, "not a whole number in column deviceId"),
         (_lists_for_numbers, "no column start"),
         (_a_large_footer, "bytes in the footer"),
@@ -280,7 +280,7 @@ def test_what_other_tables_compute_does_not_matter(tmp_path, show_limited):
     assert show_limited(path)["code"] == 0
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_schema_of_many_tables_is_refused(tmp_path, assert_refused):
     path = _export().sqlite(tmp_path / "x.sqlite")
     with closing(sqlite3.connect(path)) as connection, connection:
@@ -297,7 +297,7 @@ def test_values_that_are_too_long_are_refused(tmp_path, assert_refused, value):
     assert_refused(path, "too big")
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_blobs_for_times_are_refused(tmp_path, assert_refused):
     path = _export().sqlite(tmp_path / "x.sqlite")
     rows = ((b"x" * 1_000_000, 1, PUSH_POP, "x", global_tid(1, 1), 0) for _ in range(1_500))
@@ -381,7 +381,7 @@ def test_captures_beyond_the_limits_are_refused(tmp_path, assert_refused, damage
     assert_refused(getattr(export, container)(tmp_path / f"x.{container}"), said)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_million_ranges_inside_each_other_are_refused(tmp_path, assert_refused):
     path = _export().sqlite(tmp_path / "x.sqlite")
     _with_ranges(path, ((i, 10**7 - i, "x", 0) for i in range(1_000_000)))
@@ -437,7 +437,7 @@ def test_ranges_as_deep_as_the_limit_are_read_within_it(tmp_path, show_limited, 
     assert answer["peak_bytes"] < GIB
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_names_made_to_be_slow_to_classify_are_classified_in_time(tmp_path, show_limited):
     export = _export()
     for i, part in enumerate(
