@@ -7,19 +7,33 @@ autograd thread. As in PyTorch, a tensor lives as long as something refers to it
 left out, but for cuBLAS's workspace and the accumulators of fused attention.
 """
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from profiler_job.jobs.contract.modes import list_phases
 from profiler_job.jobs.contract.precisions import BASE_PRECISION, PRECISIONS
-from profiler_job.jobs.contract.ranges import BACKWARD, FORWARD, LOSS, OPTIMIZER
+from profiler_job.jobs.contract.ranges import (
+    ATTENTION,
+    BACKWARD,
+    EMBEDDING,
+    FFN,
+    FORWARD,
+    LM_HEAD,
+    LOSS,
+    NORM,
+    OPTIMIZER,
+    SOFTMAX,
+    name_block,
+)
 from profiler_job.jobs.memory.caching_allocator import MIB, Block, CachingAllocator
 
 if TYPE_CHECKING:
     from profiler_job.jobs.contract.axes import Run
 
 FP32, BF16, INT64, BYTE = 4, 2, 8, 1  # bytes of an element
+NUM_STEPS = 2
+"""The first step has no Adam state yet; all later ones need what the second needs."""
 WORKSPACE_BYTES = 32 * MIB
 PASSED = -1  # in place of a number of temporaries: the output's gradient is the input's, too
 ACCUMULATORS = 2  # a float32 gradient of q, counted in tensors of bf16
@@ -93,22 +107,32 @@ class Leaf:
 class Node:
     """An operation of the backward pass: its inputs that have a gradient (node, size, element, temporaries needed), in
     the order of computation, and the storages kept until then. `wide`: whether gradients have the size of the output
-    and are summed to the size of the input."""
+    and are summed to the size of the input. `place`: the ranges that were open in forward."""
 
-    __slots__ = ("inputs", "saved", "wide")
+    __slots__ = ("inputs", "place", "saved", "wide")
 
-    def __init__(self, inputs: list[tuple[Any, ...]], saved: list[Storage], wide: bool):
-        self.inputs, self.saved, self.wide = inputs, saved, wide
+    def __init__(self, inputs: list[tuple[Any, ...]], saved: list[Storage], wide: bool, place: str):
+        self.inputs, self.saved, self.wide, self.place = inputs, saved, wide, place
 
 
 class Device:
-    """PyTorch's operations. Where there are two inputs, the gradient of the second is computed first."""
+    """PyTorch's operations. Where there are two inputs, the gradient of the second is computed first. `place`: the open
+    ranges, such as `block_0/attention`; in backward, the ranges of the operation in forward."""
 
     def __init__(self, allocator: CachingAllocator):
-        self.allocator = allocator
+        self.allocator, self.place = allocator, ""
         self.has_backward = self.autocast = False
         self.nodes: list[Node] = []
         self.weight_casts: dict[Tensor, Tensor] = {}
+
+    @contextmanager
+    def at(self, name: str) -> Iterator[None]:
+        above = self.place
+        self.place = f"{above}/{name}" if above else name
+        try:
+            yield
+        finally:
+            self.place = above
 
     def new(self, size: int, element: int = FP32) -> Tensor:
         return Tensor(Storage(self.allocator, self.allocator.allocate(size * element)), size, element)
@@ -121,7 +145,7 @@ class Device:
             return out
         wanted = [(tensor.node, tensor.size, tensor.element, needs) for tensor, needs in inputs if tensor.node]
         if wanted:
-            out.node = Node(wanted, [tensor.storage for tensor in saved], wide)
+            out.node = Node(wanted, [tensor.storage for tensor in saved], wide, self.place)
             self.nodes.append(out.node)
         return out
 
@@ -202,6 +226,7 @@ class Device:
         arrived = {loss.node: of_loss}
         while self.nodes:
             node = self.nodes.pop()
+            self.place = node.place
             gradient = arrived.pop(node)
             gradients = [self.gradient(gradient, node.wide, *wanted[1:]) for wanted in node.inputs]
             for i, (_, size, element, _) in enumerate(node.inputs):
@@ -220,6 +245,7 @@ class Device:
                     del other
                 else:
                     arrived[target] = gradients.pop()
+        self.place = ""
 
     def gradient(self, of_output: Tensor, wide: bool, size: int, element: int, needs: int) -> Tensor:
         if needs == PASSED:
@@ -249,8 +275,8 @@ class Layer(NamedTuple):
 class SimulatedStepper:
     """A model with its data and optimizer, ready to run steps, as `jobs.worker.stepper.Stepper`."""
 
-    def __init__(self, shape: Shape, allocator: CachingAllocator):
-        self.shape, self.device = shape, Device(allocator)
+    def __init__(self, shape: Shape, device: Device):
+        self.shape, self.device = shape, device
         d, f = shape.d_model, shape.d_ff
         self.sequences = shape.batch_size // shape.accumulation
         self.tokens = self.sequences * shape.context_length
@@ -306,8 +332,9 @@ class SimulatedStepper:
 
     def loss(self) -> None:
         assert self.logits is not None  # forward came before
-        logits = self.device.cast(self.logits, FP32)
-        self.loss_value = self.device.cross_entropy(logits)
+        with self.device.at(LOSS):
+            logits = self.device.cast(self.logits, FP32)
+            self.loss_value = self.device.cross_entropy(logits)
         self.logits = None
 
     def backward(self) -> None:
@@ -339,11 +366,14 @@ class SimulatedStepper:
 
     def model(self) -> Tensor:
         device = self.device
-        x = device.record(device.new(self.width), [(self.embedding, 0)])
-        for layer in self.layers:
-            x = self.block(layer, x)
+        with device.at(EMBEDDING):
+            x = device.record(device.new(self.width), [(self.embedding, 0)])
+        for i, layer in enumerate(self.layers):
+            with device.at(name_block(i)):
+                x = self.block(layer, x)
         x = self.norm(x, self.final_norm)
-        return device.linear(x, self.lm_head, self.vocabulary)
+        with device.at(LM_HEAD):
+            return device.linear(x, self.lm_head, self.vocabulary)
 
     def block(self, layer: Layer, x: Tensor) -> Tensor:
         x = self.device.add(x, self.attention(layer, self.norm(x, layer.attention_norm)))
@@ -351,13 +381,14 @@ class SimulatedStepper:
 
     def norm(self, x: Tensor, weight: Tensor) -> Tensor:
         device = self.device
-        mean = device.mean(device.map(x, 2, saves_input=True), self.tokens)
-        mean = device.map(mean, PASSED)
-        scale = device.map(mean, 2, saves_output=True)
-        del mean
-        quotient = device.multiply(x, scale)
-        del scale
-        return device.multiply(quotient, weight)
+        with device.at(NORM):
+            mean = device.mean(device.map(x, 2, saves_input=True), self.tokens)
+            mean = device.map(mean, PASSED)
+            scale = device.map(mean, 2, saves_output=True)
+            del mean
+            quotient = device.multiply(x, scale)
+            del scale
+            return device.multiply(quotient, weight)
 
     def attention(self, layer: Layer, x: Tensor) -> Tensor:
         """Fused kernels return the gradient of v as its projection wrote v; all others come back by head. `efficient`
@@ -366,13 +397,14 @@ class SimulatedStepper:
         naive = kind == "naive"
         by_head = 0 if self.by_head else PASSED
         weights = ((layer.q, by_head), (layer.k, by_head), (layer.v, by_head if naive else PASSED))
-        q, k, v = (device.view(device.linear(x, weight, self.width), self.width, needs) for weight, needs in weights)
-        q, k = self.rotate(layer, q), self.rotate(layer, k)
-        heads = self.attend(q, k, v) if naive else device.fused_attention(q, k, v, self.rows)
-        if not self.by_head or kind == "efficient":
-            return device.linear(heads, layer.o, self.width)
-        needs = 0 if naive and self.sequences > 1 else PASSED
-        return device.linear(device.copy(heads, needs), layer.o, self.width)
+        with device.at(ATTENTION):
+            q, k, v = (device.view(device.linear(x, weight, self.width), self.width, by) for weight, by in weights)
+            q, k = self.rotate(layer, q), self.rotate(layer, k)
+            heads = self.attend(q, k, v) if naive else device.fused_attention(q, k, v, self.rows)
+            if not self.by_head or kind == "efficient":
+                return device.linear(heads, layer.o, self.width)
+            needs = 0 if naive and self.sequences > 1 else PASSED
+            return device.linear(device.copy(heads, needs), layer.o, self.width)
 
     def rotate(self, layer: Layer, x: Tensor) -> Tensor:
         device, half = self.device, x.size // 2
@@ -394,13 +426,15 @@ class SimulatedStepper:
 
     def softmax(self, x: Tensor) -> Tensor:
         device = self.device
-        exponential = device.exp(device.subtract(x, device.max(x, self.rows)))
-        return device.divide(exponential, device.sum(exponential, self.rows))
+        with device.at(SOFTMAX):
+            exponential = device.exp(device.subtract(x, device.max(x, self.rows)))
+            return device.divide(exponential, device.sum(exponential, self.rows))
 
     def feed_forward(self, layer: Layer, x: Tensor) -> Tensor:
         device = self.device
-        gate = device.linear(x, layer.w1, self.hidden)
-        activated = device.multiply(gate, device.map(gate, saves_output=True))
-        product = device.multiply(activated, device.linear(x, layer.w3, self.hidden))
-        del activated
-        return device.linear(product, layer.w2, self.width)
+        with device.at(FFN):
+            gate = device.linear(x, layer.w1, self.hidden)
+            activated = device.multiply(gate, device.map(gate, saves_output=True))
+            product = device.multiply(activated, device.linear(x, layer.w3, self.hidden))
+            del activated
+            return device.linear(product, layer.w2, self.width)

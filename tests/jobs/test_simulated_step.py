@@ -108,7 +108,7 @@ def measured(run: Run, num_steps: int) -> list:
 
 def predicted(run: Run, num_steps: int) -> list:
     allocator = Replay()
-    stepper = simulated_step.SimulatedStepper(simulated_step.infer_shape(run), allocator)
+    stepper = simulated_step.SimulatedStepper(simulated_step.infer_shape(run), simulated_step.Device(allocator))
     allocator.events.clear()
     for _ in range(num_steps):
         stepper.zero_grad()

@@ -55,6 +55,15 @@ def test_every_finished_run_is_in_the_table_of_errors_and_within_three_percent(a
 
 
 @pytest.mark.long
+def test_parts_of_the_memory_are_predicted_and_sum_to_the_predicted_peak(answer):
+    claim = answer.claims["by_owner"]
+    assert len(claim.rows) == 20 and claim.holds and claim.values["bound"] < 0.02
+    owners = answer.tables["owners"].rows.set_index("run_id")[[*device_memory.AT_PEAK.values()]]
+    fits = answer.tables["fits"].rows.set_index("run_id")
+    assert (owners.sum(axis=1) == fits["predicted"]).all()
+
+
+@pytest.mark.long
 def test_what_fits_is_planned_of_sizes_that_nobody_measured(answer, shipped):
     plan = answer.tables["plan"].rows.set_index(["size", "setting", "context_length", "batch_size"]).sort_index()
     assert len(plan) == len(device_memory.PLANNED) * len(device_memory.CASES) * len(device_memory.SETTINGS)
