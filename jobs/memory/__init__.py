@@ -23,8 +23,11 @@ from profiler_job.jobs.memory.fake_steps import simulate_runs as simulate_runs
 from profiler_job.jobs.memory.owners import Owner as Owner
 from profiler_job.jobs.memory.owners import PeakMemory as PeakMemory
 from profiler_job.jobs.memory.owners import predict_owners as predict_owners
+from profiler_job.jobs.memory.savings import CHANGES as CHANGES
+from profiler_job.jobs.memory.savings import predict_relieved_peak as predict_relieved_peak
 from profiler_job.jobs.memory.simulated_step import NUM_STEPS as NUM_STEPS
 from profiler_job.jobs.memory.simulated_step import Device, SimulatedStepper
+from profiler_job.jobs.memory.simulated_step import Relief as Relief
 from profiler_job.jobs.memory.simulated_step import Shape as Shape
 from profiler_job.jobs.memory.simulated_step import infer_shape as infer_shape
 from profiler_job.jobs.workloads import REFERENCE

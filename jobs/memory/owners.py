@@ -12,7 +12,14 @@ from typing import Any, NamedTuple
 
 from profiler_job.jobs.contract.ranges import FORWARD, LOSS
 from profiler_job.jobs.memory.caching_allocator import Block, CachingAllocator
-from profiler_job.jobs.memory.simulated_step import FP32, NUM_STEPS, Device, Shape, SimulatedStepper, Tensor
+from profiler_job.jobs.memory.simulated_step import (
+    FP32,
+    NUM_STEPS,
+    Device,
+    Shape,
+    SimulatedStepper,
+    Tensor,
+)
 
 
 class Owner(StrEnum):
@@ -95,7 +102,8 @@ class NotingDevice(Device):
 
     def new(self, size: int, element: int = FP32) -> Tensor:
         tensor = super().new(size, element)
-        self.find_piece(tensor).place = self.place
+        if self.is_making:
+            self.find_piece(tensor).place = self.place
         return tensor
 
     def record(
@@ -109,11 +117,11 @@ class NotingDevice(Device):
                     piece.owner, piece.saved_in = Owner.ACTIVATIONS, self.place
         return out
 
-    def linear(self, x: Tensor, weight: Tensor, size: int) -> Tensor:
-        out = super().linear(x, weight, size)
+    def cast_weight(self, weight: Tensor) -> Tensor:
+        cast = super().cast_weight(weight)
         if self.autocast:
-            self.note_owner(Owner.CASTS, [self.weight_casts[weight]])
-        return out
+            self.note_owner(Owner.CASTS, [cast])
+        return cast
 
     def find_piece(self, tensor: Tensor) -> Piece:
         return self.allocator.live[tensor.storage.block.address]
@@ -201,6 +209,6 @@ def _summarize(
 
 
 def _find_owner(piece: Piece) -> Owner:
-    if piece.place == LOSS:
+    if piece.owner in (None, Owner.ACTIVATIONS) and piece.place == LOSS:
         return Owner.LOGITS
     return piece.owner or Owner.TEMPORARIES

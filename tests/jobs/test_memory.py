@@ -135,3 +135,28 @@ def test_each_owner_of_recorded_runs_is_predicted_within_five_percent():
     cells = device_memory.predict_owners(runs).merge(probes, on="run_id")
     errors = device_memory.find_owner_errors(cells)
     assert len(errors) == 7 and errors.max() < 0.05
+
+
+def test_what_frees_memory_frees_what_it_is_about():
+    """A step that peaks in backward, with large activations and a large vocabulary."""
+    run = change(SWEEP.runs[0], **SIZE | {"vocab_size": 20_000, "num_layers": 8}, mode="train_step")
+    shape = memory.infer_shape(run)
+    now = memory.predict_peak_bytes(run)
+    peaks = {name: memory.predict_relieved_peak(shape, relief) for name, relief in memory.CHANGES.items()}
+    num_parameters = memory.ModelSize(64, 256, 8, 4).num_parameters(20_000)
+    logits = 4 * 2 * 256 * 20_000
+    assert now - peaks["fused loss"] > 1.5 * logits
+    assert now - peaks["optimizer state in BF16"] == pytest.approx(4 * num_parameters, rel=0.05)
+    assert peaks["all of these"] == min(peaks.values())
+    few_words = shape._replace(vocab_size=100)
+    each, every_two, every_four = [memory.predict_relieved_peak(few_words, memory.Relief(k)) for k in (1, 2, 4)]
+    assert each < every_two < every_four < memory.predict_relieved_peak(few_words, memory.Relief())
+
+
+@pytest.mark.long
+def test_checkpointing_each_block_needs_the_least_memory_in_the_models_of_the_class():
+    for run in SWEEP.runs:
+        if run.mode == "train_step" and run.context_length == 1024:
+            shape = memory.infer_shape(run)
+            peaks = [memory.predict_relieved_peak(shape, memory.Relief(segment)) for segment in (1, 2, 3, 4, 6, 8)]
+            assert peaks == sorted(peaks), run.run_id

@@ -9,6 +9,7 @@ from profiler_job.analysis.metrics import device_memory
 from profiler_job.analysis.pages.questions import memory_use
 from profiler_job.analysis.render import chart_parts, charts, text
 from profiler_job.analysis.site import combine, page_context
+from profiler_job.jobs import memory
 from tests import frozen
 from tests.shipped.recordings import load_timed, locate
 
@@ -142,6 +143,17 @@ def test_the_chart_is_a_valid_drawing_as_wide_as_its_page(answer, width):
 @pytest.mark.long
 def test_a_float32_parameter_takes_sixteen_bytes_with_gradient_and_moments(answer):
     assert answer.tables["uses"].rows["parameter_bytes"].between(16, 17).all()
+
+
+@pytest.mark.long
+def test_the_peak_of_sharded_steps_is_predicted_within_one_percent():
+    runs = load_timed(locate("gpus")).runs
+    sharded = runs[runs["parallel"] == "fsdp"]
+    errors = [
+        memory.predict_relieved_peak(memory.infer_shape(run), memory.Relief(gpus=run.gpus)) / run.peak_memory_bytes - 1
+        for run in sharded.itertuples()
+    ]
+    assert len(errors) == 4 and max(map(abs, errors)) < 0.01
 
 
 def test_a_peak_that_the_formula_misses_is_said_to_be_missed(recorded):
