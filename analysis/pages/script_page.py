@@ -17,6 +17,7 @@ from profiler_job.analysis.metrics.exchange import list_late_kernels, sum_by_gpu
 from profiler_job.analysis.metrics.ordering import place, sort_stably
 from profiler_job.analysis.pages.case_columns import spread_column
 from profiler_job.analysis.pages.module_costs import module_table
+from profiler_job.analysis.pages.script_memory import build_memory_tables
 from profiler_job.analysis.reference import gemm_names, kernel_families
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
@@ -54,7 +55,7 @@ def answer(
         "num_ranks": len(frames.ranks),
         "first_rank": int(frames.ranks["rank"].min()) if len(frames.ranks) else 0,
     }
-    tables = [*_tables(frames), *_wait_tables(scale_waits(waits, limit), sync_calls)]
+    tables = [*_tables(frames), *_wait_tables(scale_waits(waits, limit), sync_calls), *build_memory_tables(scalars)]
     claims = [*_claims(frames, scalars, limit), _claim_waits(scale_waits(waits, limit))]
     return assemble(facts, claims, tables, _charts(frames))
 

@@ -19,6 +19,8 @@ belongs to nothing known, such as batches and workspaces of libraries, is from b
 allocator hands out more than it is asked for."""
 LOSS = "(loss)"
 UNKNOWN_MODULE = "(module not known)"
+LIST_NUMBER = re.compile(r"\.\d+(?=/|$)")
+"""Number of a module in a list, in its path."""
 SLACK_US = 100
 """Clocks of the events and of the notes may differ by so much."""
 MOST_SAVED, MOST_POINTS, MOST_MODULES = 10, 200, 200
@@ -151,13 +153,13 @@ def set_owners(timeline: Timeline, spans: list[tuple[str, int, int]], notes: lis
             if piece.born >= 0:
                 piece.owner, piece.module = ACTIVATIONS, UNKNOWN_MODULE
     for tensor in saved:
-        found = timeline.find(tensor.address, tensor.time_us)
-        if found and not found.owner and found.born >= 0:
-            found.owner, found.module = ACTIVATIONS, name_module(tensor)
+        held = timeline.find(tensor.address, tensor.time_us)
+        if held and not held.owner and held.born >= 0:
+            held.owner, held.module = ACTIVATIONS, name_module(tensor)
     for owner in (BUFFERS, OPTIMIZER_STATE, GRADIENTS, PARAMETERS):
         for note in notes:
-            if note.owner == owner and (found := timeline.find(note.address, note.time_us)):
-                found.owner = owner
+            if note.owner == owner and (held := timeline.find(note.address, note.time_us)):
+                held.owner = owner
 
 
 def sum_saved(saved: list[Saved]) -> dict[str, Any]:
@@ -166,7 +168,7 @@ def sum_saved(saved: list[Saved]) -> dict[str, Any]:
     for tensor in saved:
         storages.setdefault(tensor.address, tensor)
     kinds = Counter(
-        (tensor.operation, re.sub(r"\d+", "*", name_module(tensor)), tensor.shape, tensor.dtype, tensor.num_bytes)
+        (tensor.operation, re.sub(LIST_NUMBER, ".*", name_module(tensor)), tensor.shape, tensor.dtype, tensor.num_bytes)
         for tensor in storages.values()
     )
     largest = sorted(kinds, key=lambda kind: kind[-1] * kinds[kind], reverse=True)[:MOST_SAVED]
