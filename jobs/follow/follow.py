@@ -243,7 +243,7 @@ class Follower:
         if self.stage is Stage.FOLLOWED:
             self.ranges.forget()
             self.is_last = self.num_steps == self.plan.followed - 1
-            self.memory.begin(self.is_last, self.has_compiled)
+            self.memory.begin(self.is_last, self.has_compiled, list(self.ending.known))
         if self.captures.step_graph is None:
             self.calls.forget()
         self.opened_at = perf_counter_ns()

@@ -56,8 +56,9 @@ class StepMemory:
 
     # ------------------------------------------------------------------------------------------- begin and end
 
-    def begin(self, is_last: bool, is_compiled: bool) -> None:
-        """Begin with a step, if it is the last one. is_compiled: whether the script has compiled anything."""
+    def begin(self, is_last: bool, is_compiled: bool, optimizers: Iterable[torch.optim.Optimizer] = ()) -> None:
+        """Begin with a step, if it is the last one. is_compiled: whether the script has compiled anything. optimizers:
+        those that have stepped."""
         if not is_last:
             return
         self.is_on = True
@@ -67,7 +68,8 @@ class StepMemory:
         if is_compiled:
             self.problems.append("saved tensors: the script compiles")
         else:
-            self._try("saved tensors", self._begin_hooks)
+            parameters = [parameter for optimizer in optimizers for parameter in list_parameters(optimizer)]
+            self._try("saved tensors", lambda: self._begin_hooks(parameters))
 
     def end(self) -> None:
         if not self.is_on:
@@ -178,7 +180,10 @@ class StepMemory:
 
     # ---------------------------------------------------------------------------------------- hooks of saved tensors
 
-    def _begin_hooks(self) -> None:
+    def _begin_hooks(self, parameters: list[torch.Tensor]) -> None:
+        if any(hasattr(parameter, "main_grad") for parameter in parameters):
+            # A function that reads it of a saved parameter does not find it: with hooks it gets another tensor.
+            raise UnavailableError("the script adds gradients up itself, in main_grad")
         library = torch._C._autograd
         if library._top_saved_tensors_default_hooks(True) is not None:
             raise UnavailableError("the script has hooks of its own")
@@ -204,6 +209,7 @@ class StepMemory:
                 library._pop_saved_tensors_default_hooks()
 
     def pack(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Note a tensor that is saved for backward. It is kept without its node, which may keep it."""
         if self.has_hooks and self.is_on:
             with suppress(Exception):
                 self.saved.append(self._describe(tensor))

@@ -214,6 +214,18 @@ def test_compiled_scripts_get_no_hooks_and_that_is_named(ranges):
     assert step_memory.list_facts()["memory_owners"]["problems"] == ["saved tensors: the script compiles"]
 
 
+def test_hooks_stay_away_from_parameters_with_a_gradient_of_their_own_kind(ranges):
+    """As in Megatron-LM, whose functions read it of the parameters that they have saved."""
+    parameter = nn.Parameter(torch.ones(3))
+    parameter.main_grad = torch.zeros(3)
+    step_memory = StepMemory(ranges)
+    step_memory.begin(True, False, [torch.optim.SGD([parameter])])
+    assert torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+    step_memory.end()
+    problems = step_memory.list_facts()["memory_owners"]["problems"]
+    assert problems == ["saved tensors: the script adds gradients up itself, in main_grad"]
+
+
 def test_what_torch_does_not_have_is_named_and_breaks_nothing(ranges, monkeypatch):
     monkeypatch.delattr(torch._C._autograd, "_saved_tensors_hooks_disable")
     x = torch.ones(3, requires_grad=True)
