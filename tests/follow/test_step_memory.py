@@ -2,6 +2,7 @@
 allocations in place of the allocator's events."""
 
 import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -262,6 +263,49 @@ def test_the_allocators_events_have_owners_at_their_peak():
     assert facts["timeline"] == [
         ("", 1005), ("forward", 1055), ("forward", 1085), ("forward", 1055), ("backward", 1125), ("backward", 1075)
     ]  # fmt: skip
+
+
+@pytest.fixture
+def fake_gpu(monkeypatch):
+    """A GPU whose allocator has the events of EVENTS; `calls` are those that turn its history on and off."""
+    state = SimpleNamespace(calls=[], is_recorded=False)
+    block = {"address": 1, "requested_size": 1000, "size": 1024, "state": "active_allocated"}
+    free = {"address": 2000, "requested_size": 0, "size": 1024, "state": "inactive"}
+    segments = [{"device": 0, "blocks": [block, free]}, {"device": 1, "blocks": [block]}]
+    for name, value in {
+        "is_initialized": True,
+        "current_device": 0,
+        "reset_peak_memory_stats": None,
+        "max_memory_allocated": 1152,
+        "max_memory_reserved": 4096,
+        "memory_allocated": 1024,
+        "memory_snapshot": segments,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
+    monkeypatch.setattr(torch._C, "_cuda_isHistoryEnabled", lambda: state.is_recorded, raising=False)
+    record = torch.cuda.memory
+    monkeypatch.setattr(record, "_record_memory_history", lambda *args, **options: state.calls.append(args))
+    monkeypatch.setattr(record, "_snapshot", lambda: {"segments": segments, "device_traces": [list(EVENTS), []]})
+    return state
+
+
+def test_the_allocators_history_is_on_during_the_step_alone(ranges, fake_gpu):
+    x = torch.ones(3, requires_grad=True)
+    step_memory = StepMemory(ranges)
+    facts = train(step_memory, lambda: x.exp().sum())
+    assert fake_gpu.calls == [("all",), (None,)] and facts["problems"] == []
+    assert facts["peak_bytes"] == 1152 and facts["owners"]["from before the step"] == 1000
+    assert facts["owners"]["rounding"] == 1152 - 1120
+    phases = step_memory.list_facts()["memory"]
+    assert [(row["phase"], row["peak_allocated_bytes"]) for row in phases] == [("forward", 1152), ("backward", 1152)]
+
+
+def test_a_history_that_the_script_records_stays_on(ranges, fake_gpu):
+    fake_gpu.is_recorded = True
+    x = torch.ones(3, requires_grad=True)
+    facts = train(StepMemory(ranges), lambda: x.exp().sum())
+    assert fake_gpu.calls == [] and facts["problems"] == ["the allocator's events: the script records them itself"]
+    assert facts["peak_bytes"] == 1152 and "owners" not in facts and facts["saved"]
 
 
 def test_without_saved_tensors_what_backward_finds_are_activations():
