@@ -1,14 +1,32 @@
-"""Tables of a script's memory at the peak of a step: by owner and by module, saved tensors, and what would free it."""
+"""A script's memory over a step and at its peak: by owner and by module, saved tensors, and what would free it."""
 
 from collections.abc import Mapping
 
 import pandas as pd
 
-from profiler_job.analysis.render.answer import Column, Table
-from profiler_job.jobs.contract.messages import AT_PEAK, COULD_FREE, KEPT_IN, SAVED
+from profiler_job.analysis.render.answer import Chart, Column, Table
+from profiler_job.jobs.contract import ranges
+from profiler_job.jobs.contract.messages import AT_PEAK, COULD_FREE, KEPT_IN, OVER_STEP, SAVED
 
 KEYS = {AT_PEAK: "memory", KEPT_IN: "kept", SAVED: "saved", COULD_FREE: "could_free"}
 """Key of the table of scalars whose names begin so."""
+
+
+BETWEEN = "between phases"
+
+
+def build_memory_charts(scalars: Mapping[str, float]) -> list[Chart]:
+    """Draw the bytes that are requested of the allocator over a step, by phase; nothing where that is not known."""
+    names = sorted(name for name in scalars if name.startswith(OVER_STEP))
+    if not names:
+        return []
+    phases = [name.removeprefix(OVER_STEP).partition("_")[2] or BETWEEN for name in names]
+    rows = pd.DataFrame({"series": phases, "x": range(len(names)), "y": [scalars[name] / 2**30 for name in names]})
+    rows["line"] = (rows["series"] != rows["series"].shift()).cumsum()
+    order = [phase for phase in (*ranges.ALL_PHASES, BETWEEN) if phase in phases]
+    axes = {"x_title": "allocations and releases, in order; each point the highest of its neighbours", "y_title": "GiB"}
+    title = f"Memory over a step: at most {rows['y'].max():.3g} GiB, in {rows['series'][rows['y'].idxmax()]}"
+    return [Chart("over-a-step", "traces", title, rows, options={"order": order, **axes})]
 
 
 def build_memory_tables(scalars: Mapping[str, float]) -> list[Table]:

@@ -4,7 +4,7 @@ import re
 from collections import defaultdict
 from typing import Any
 
-from profiler_job.jobs.contract.messages import AT_PEAK, COULD_FREE, KEPT_IN, SAVED
+from profiler_job.jobs.contract.messages import AT_PEAK, COULD_FREE, KEPT_IN, OVER_STEP, SAVED
 
 NUM_GPUS = 8
 LEAST_SHARE = 0.01
@@ -41,7 +41,7 @@ def list_savings(noted: dict[str, Any]) -> dict[str, int]:
 
 def list_scalars(noted: dict[str, Any]) -> dict[str, int]:
     """List the memory of a step in bytes by name: AT_PEAK by owner, KEPT_IN a module (`*` in place of a number), SAVED
-    by kind of tensor, and COULD_FREE by change."""
+    by kind of tensor, COULD_FREE by change, and OVER_STEP by number and phase."""
     memory = noted.get("memory_owners", {})
     kept: dict[str, int] = defaultdict(int)
     for module, size in memory.get("modules", {}).items():
@@ -49,7 +49,9 @@ def list_scalars(noted: dict[str, Any]) -> dict[str, int]:
     scalars = {f"{AT_PEAK}{owner}": size for owner, size in memory.get("owners", {}).items()}
     scalars |= {f"{KEPT_IN}{module}": size for module, size in kept.items()}
     scalars |= {f"{SAVED}{name_kind(kind)}": kind["bytes"] * kind["num"] for kind in memory.get("saved", ())}
-    return scalars | {f"{COULD_FREE}{change}": size for change, size in list_savings(noted).items()}
+    scalars |= {f"{COULD_FREE}{change}": size for change, size in list_savings(noted).items()}
+    timeline = enumerate(memory.get("timeline", ()))
+    return scalars | {f"{OVER_STEP}{i:03d}_{phase}": size for i, (phase, size) in timeline}
 
 
 def name_kind(kind: dict[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """Memory of a script's step: what is printed and recorded of it."""
 
-from profiler_job.analysis.pages.script_memory import build_memory_tables
+from profiler_job.analysis.pages.script_memory import build_memory_charts, build_memory_tables
 from profiler_job.jobs.cli.script_notes import describe_memory
 from profiler_job.jobs.executor.script_memory import list_savings, list_scalars
 
@@ -49,6 +49,14 @@ def test_the_terminal_has_owners_saved_tensors_what_frees_and_what_is_not_known(
     assert saved.startswith("forward saves 700 MiB for backward")
     assert freed.startswith("at the peak these would free at most: FSDP on 8 GPUs 306 MiB, checkpoint each block 240")
     assert problem == "not known of its memory: saved tensors: the script uses torch.func"
+
+
+def test_the_timeline_keeps_its_order():
+    noted = {"memory_owners": MEMORY | {"timeline": [["forward", 5], ["", 7], ["forward", 6]]}}
+    scalars = {name: size for name, size in list_scalars(noted).items() if name.startswith("over_step_")}
+    assert scalars == {"over_step_000_forward": 5, "over_step_001_": 7, "over_step_002_forward": 6}
+    rows = build_memory_charts(scalars)[0].rows
+    assert list(rows["series"]) == ["forward", "between phases", "forward"] and rows["line"].is_unique
 
 
 def test_the_page_has_a_table_of_each_with_shares_of_the_peak():

@@ -13,6 +13,7 @@ from tests import frozen
 
 SCALARS = {"at_peak_activations": 6e9, "at_peak_parameters": 2e9, "kept_in_GPT/blocks.*/attn": 6e9}
 SCALARS |= {"saved_Exp in GPT/<b>, 2 x float32 (4, 16)": 3e9, "could_free_checkpoint each block": 4e9}
+SCALARS |= {"over_step_000_forward": 1e9, "over_step_001_backward": 8e9, "over_step_002_": 2e9}
 
 
 def write_page(scalars: dict[str, float], folder) -> str:
@@ -33,7 +34,7 @@ def test_memory_at_the_peak_is_on_the_page_if_it_is_known(tmp_path):
     page = write_page(SCALARS, tmp_path)
     for text in ("## Memory", "75.0", "GPT/blocks.*/attn", "checkpoint each block", "50.0"):
         assert text in page
-    assert "<b>" not in page
+    assert "<b>" not in page and "at most 7.45 GiB, in backward" in page
 
 
 @pytest.mark.long
