@@ -34,6 +34,8 @@ SAME_LIMIT = 0.01
 """A cap this near to what a GPU leaves to the allocator stands for that GPU."""
 PARTS = ("parameters", "Adam's state", "activations", "gradients, temporaries, buffers")
 USES = ("parameters", "gradients", "optimizer_state", "other")
+AT_PEAK = {owner: f"peak_{owner.name.lower()}" for owner in prediction.Owner}
+"""Columns of what is allocated at the predicted peak, by owner."""
 FITS = "fits"
 WHOLE = (
     *("d_model", "d_ff", "num_layers", "num_heads", "vocab_size"),
@@ -234,7 +236,7 @@ def trace_step(runs: pd.DataFrame, most: int) -> pd.DataFrame:
     if known.empty:
         return pd.DataFrame(columns=["phase", "change", "bytes", "run_id"])
     run = next(known.nlargest(1, "peak_memory_bytes").itertuples())
-    changes = pd.DataFrame(prediction.trace_second_step(infer_shape(run)), columns=["phase", "bytes"])
+    changes = pd.DataFrame(prediction.predict_owners(infer_shape(run)).timeline, columns=["phase", "bytes"])
     changes["change"] = range(1, len(changes) + 1)
     buckets = [changes["phase"], changes["change"] // (len(changes) // most + 1)]
     highest = changes.loc[changes.groupby(buckets)["bytes"].idxmax()]
@@ -259,6 +261,35 @@ def read_probes(memory: pd.DataFrame, figures: pd.DataFrame) -> pd.DataFrame:
         activations=forward["allocated_after_bytes"] - forward["allocated_before_bytes"],
     )
     return probes.join(used, how="outer").rename_axis("run_id").reset_index()
+
+
+def predict_owners(runs: pd.DataFrame) -> pd.DataFrame:
+    """One row per predictable run of uncapped, finished training steps: `run_id`; bytes AT_PEAK; and bytes predicted of
+    what is measured: `left_<use>` at the end of the step for all but the last of USES, and `activations_predicted`, the
+    growth over the forward pass."""
+    known = select_predictable(runs)
+    rows = []
+    for run in known[(known[CAP] == 0) & (known["status"] == "ok") & (known["mode"] == "train_step")].itertuples():
+        memory = prediction.predict_owners(infer_shape(run))
+        row = {"run_id": run.run_id, "activations_predicted": sum_outermost(memory.kept)}
+        row |= {column: memory.owners.get(owner, 0) for owner, column in AT_PEAK.items()}
+        row |= {f"left_{use}": memory.left.get(prediction.Owner(use.replace("_", " ")), 0) for use in USES[:3]}
+        rows.append(row)
+    columns = ["run_id", "activations_predicted", *AT_PEAK.values(), *(f"left_{use}" for use in USES[:3])]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def sum_outermost(kept: Mapping[str, int]) -> int:
+    """Sum the bytes of ranges that are inside no other."""
+    return sum(size for place, size in kept.items() if "/" not in place)
+
+
+def find_owner_errors(cells: pd.DataFrame) -> pd.Series:
+    """Find the largest error of the predictions by owner of each cell: parameters, gradients, optimizer state and
+    activations, as a fraction of what was measured."""
+    pairs = {f"left_{use}": use for use in USES[:3]} | {"activations_predicted": "activations"}
+    errors = pd.DataFrame({use: cells[predicted] / cells[use] - 1 for predicted, use in pairs.items()})
+    return errors.abs().max(axis=1, skipna=False)
 
 
 def sum_kept_by_module(module_memory: pd.DataFrame) -> pd.DataFrame:

@@ -1,7 +1,7 @@
 """Predicted memory of a grid of cases, for the page's calculator: a page cannot run the simulated step.
 
-`python -m profiler_job.analysis.metrics.memory_grid > site/assets/memory_grid.js` predicts all cases anew (a minute)
-and prints them as a script, which a page that was opened from a file can load, too. A test predicts some again.
+`python -m profiler_job.analysis.metrics.memory_grid > site/assets/memory_grid.js` predicts all cases anew (ten
+minutes) and prints them as a script, which a page that was opened from a file can load, too. A test predicts some.
 """
 
 import json
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from profiler_job.analysis.metrics.device_memory import OPTIMIZERS
 from profiler_job.jobs.contract.precisions import PRECISIONS as KNOWN
 from profiler_job.jobs.memory import (
+    CHANGES,
     GIB,
     MODEL_SIZES,
     SIMULATED_BYTES,
@@ -21,6 +22,7 @@ from profiler_job.jobs.memory import (
     find_failure,
     infer_shape,
     predict_peak_bytes,
+    predict_relieved_peak,
 )
 
 MODES = {"train_step": "training step", "forward": "forward only"}
@@ -39,10 +41,12 @@ CALL = "showMemoryGrid"
 
 class Cell(NamedTuple):
     """gib: peak allocated in GiB, with the digits of the page's tables. fits: the place in GPUS_GB of the
-    smallest GPU on which neither of the first two steps runs out; len(GPUS_GB) where none is large enough."""
+    smallest GPU on which neither of the first two steps runs out; len(GPUS_GB) where none is large enough.
+    relieved: of a training step, the same peak after each of CHANGES."""
 
     gib: float
     fits: int
+    relieved: list[float]
 
 
 def list_choices() -> dict[str, dict[str, str]]:
@@ -72,7 +76,10 @@ def predict_cell(size: str, context: int, mode: str, precision: str, attention: 
     )
     shape = infer_shape(run)
     too_small = [gb for gb in GPUS_GB if find_failure(shape, estimate_usable_bytes(gb))]
-    return Cell(round(predict_peak_bytes(run) / GIB, 2), len(too_small))
+    changes = CHANGES.values() if mode == "train_step" else ()
+    peaks = [predict_peak_bytes(run), *(predict_relieved_peak(shape, relief) for relief in changes)]
+    gib, *relieved = [round(peak / GIB, 2) for peak in peaks]
+    return Cell(gib, len(too_small), relieved)
 
 
 def list_cases() -> Iterator[tuple[Any, ...]]:
@@ -90,6 +97,8 @@ def predict_grid() -> dict[str, Any]:
         "gpus": GPUS_GB,
         "gib": [cell.gib for cell in cells],
         "fits": "".join(str(cell.fits) for cell in cells),
+        "changes": list(CHANGES),
+        "relieved": [cell.relieved for cell in cells],
     }
 
 

@@ -17,9 +17,11 @@ from profiler_job.analysis.metrics.exchange import list_late_kernels, sum_by_gpu
 from profiler_job.analysis.metrics.ordering import place, sort_stably
 from profiler_job.analysis.pages.case_columns import spread_column
 from profiler_job.analysis.pages.module_costs import module_table
+from profiler_job.analysis.pages.script_memory import build_memory_charts, build_memory_tables
 from profiler_job.analysis.reference import gemm_names, kernel_families
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
+from profiler_job.jobs.contract.messages import OVER_STEP
 from profiler_job.jobs.contract.step_limit import CPU, StepLimit, describe_limit, describe_parts
 
 OUTSIDE_PHASES = "other"
@@ -48,15 +50,16 @@ def answer(
         "insight": interpret_run(frames.parts, communication, findings, [], limit, causes),
         "waits": describe_recorded_waits(waits, scalars, limit),
         "tokens_per_s": _measure_tokens_per_s(frames, scalars),
+        "has_timeline": any(name.startswith(OVER_STEP) for name in scalars),
         "has_modules": len(frames.tree) > 0,
         "has_fused": bool(frames.tree["module"].str.contains(kernel_time.FUSED_BEGIN, regex=False).any()),
         "replayed": _replayed(kernels),
         "num_ranks": len(frames.ranks),
         "first_rank": int(frames.ranks["rank"].min()) if len(frames.ranks) else 0,
     }
-    tables = [*_tables(frames), *_wait_tables(scale_waits(waits, limit), sync_calls)]
+    tables = [*_tables(frames), *_wait_tables(scale_waits(waits, limit), sync_calls), *build_memory_tables(scalars)]
     claims = [*_claims(frames, scalars, limit), _claim_waits(scale_waits(waits, limit))]
-    return assemble(facts, claims, tables, _charts(frames))
+    return assemble(facts, claims, tables, [*_charts(frames), *build_memory_charts(scalars)])
 
 
 def _replayed(kernels: pd.DataFrame) -> float:

@@ -24,7 +24,7 @@ from profiler_job.jobs.cli.measure_script import (
     measure_what_there_is,
 )
 from profiler_job.jobs.cli.script_name import choose_default_name
-from profiler_job.jobs.cli.script_notes import describe_script
+from profiler_job.jobs.cli.script_notes import describe_memory, describe_script
 from profiler_job.jobs.cli.sweep_options import ResultsFolder
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.extras import find_missing, install_command
@@ -107,7 +107,7 @@ def profile(
     for folder, noted in measured:
         if len(measured) > 1:
             out.print(f"{folder.name}:", markup=False)
-        for line in (describe_overhead(noted), *describe_script(noted)):
+        for line in (describe_overhead(noted), *describe_script(noted), *describe_memory(noted)):
             out.print(line, soft_wrap=True, markup=False)
         if noted["world"] > noted["ranks"]:
             out.print(describe_ranks(noted), soft_wrap=True)

@@ -3,13 +3,17 @@
 from statistics import median
 from typing import Any
 
-from profiler_job.jobs.contract.quantities import format_time
+from profiler_job.jobs.contract.printable import make_printable
+from profiler_job.jobs.contract.quantities import format_quantity, format_share, format_time
 from profiler_job.jobs.contract.words import format_count
 from profiler_job.jobs.executor.script_loops import choose_loops, describe_loop
+from profiler_job.jobs.executor.script_memory import list_savings, name_kind
 
 MOST_GRAPHS = 4
 MOST_BREAKS = 3
 LEAST_WAIT = 0.01
+MOST_OWNERS = 4
+MOST_KINDS = 3
 
 
 def describe_script(noted: dict[str, Any]) -> list[str]:
@@ -25,6 +29,30 @@ def describe_script(noted: dict[str, Any]) -> list[str]:
         *describe_batches(noted),
         *describe_samples(noted),
     ]
+
+
+def describe_memory(noted: dict[str, Any]) -> list[str]:
+    """Return lines on the memory of a step: whom it belongs to at its peak, what forward saves for backward, what would
+    free it, and why some of it is not known."""
+    memory = noted.get("memory_owners", {})
+    lines = []
+    if owners := memory.get("owners"):
+        peak = memory["peak_bytes"]
+        ranked = sorted(owners.items(), key=lambda owner: -owner[1])
+        parts = ", ".join(f"{name} {format_share(size / peak)}" for name, size in ranked[:MOST_OWNERS])
+        where = f", in {memory['phase']}" if memory["phase"] else ""
+        lines.append(f"at its peak of {format_quantity('bytes', peak)}{where}, memory holds {parts}")
+    if kinds := memory.get("saved"):
+        largest = "; ".join(
+            f"{format_quantity('bytes', kind['bytes'] * kind['num'])} by {name_kind(kind)}"
+            for kind in kinds[:MOST_KINDS]
+        )
+        saved = format_quantity("bytes", memory["saved_bytes"])
+        lines.append(f"forward saves {saved} for backward, most of it {make_printable(largest)}")
+    if savings := list_savings(noted):
+        freed = ", ".join(f"{change} {format_quantity('bytes', size)}" for change, size in savings.items())
+        lines.append(f"at the peak these would free at most: {freed}")
+    return lines + [f"not known of its memory: {make_printable(problem)}" for problem in memory.get("problems", ())]
 
 
 def describe_batches(noted: dict[str, Any]) -> list[str]:

@@ -19,6 +19,12 @@ from typing import Any, Literal, NotRequired, TypedDict
 GO = "go"
 BATCHES = "batches_"
 """Beginning of the names of scalars about the batches of a DataLoader in a step without a profiler."""
+AT_PEAK, KEPT_IN, SAVED, COULD_FREE = "at_peak_", "kept_in_", "saved_", "could_free_"
+"""Beginnings of the names of scalars in bytes about a script's memory at its peak: by owner, activations by module,
+kinds of tensors that are saved for backward, and what changes would free at most."""
+OVER_STEP = "over_step_"
+"""Beginning of the names of scalars in bytes that are requested of the allocator over a step; a number and the phase
+follow: `over_step_017_backward`."""
 LINK_RATE = "link_"
 """Prefix of figures of the link between GPUs, before the name of a collective."""
 LINK_MESSAGE = f"{LINK_RATE}message"

@@ -67,6 +67,7 @@ from profiler_job.jobs.executor.python_samples import (
 )
 from profiler_job.jobs.executor.result_store import read_json
 from profiler_job.jobs.executor.script_loops import NAMED_STEPS, Loop, find_unmeasured_loops
+from profiler_job.jobs.executor.script_memory import list_scalars
 from profiler_job.jobs.executor.script_streams import start_under_nsys
 from profiler_job.jobs.executor.script_traces import keep_traces
 from profiler_job.jobs.executor.stop import SHUTDOWN_S
@@ -480,7 +481,8 @@ def build_timings(ranks: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]
             "steps": [{"step": i, "phase": "step", "wall_ns": wall} for i, wall in enumerate(walls)]
             + add_up_phases(noted.get("phases", ())),
             "memory": memory.values(),
-            "figures": [{"figure": name, "unit": "", "value": value} for name, value in scalars.items()],
+            "figures": [{"figure": name, "unit": "", "value": value} for name, value in scalars.items()]
+            + [{"figure": name, "unit": "bytes", "value": value} for name, value in list_scalars(noted).items()],
         }
         for name, of_rank in rows.items():
             tables[name] += [{"rank": noted["rank"]} | row for row in of_rank]

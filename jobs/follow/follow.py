@@ -47,12 +47,12 @@ from .losses import Losses
 from .model_calls import StepCalls, is_checkpointed
 from .module_ranges import ModuleRanges, list_tensors
 from .nsys_capture import NsysCapture
-from .phase_memory import PhaseMemory
 from .plan import Plan, Stage
 from .script_facts import describe_parameters, make_facts, read_machine
 from .script_graphs import ScriptGraphs
 from .script_ranks import FollowError, Ranks
 from .step_clock import StepClock
+from .step_memory import StepMemory
 from .trace_ranges import TraceRanges
 from .wrapping import call_plainly, replace_closure
 
@@ -88,7 +88,7 @@ class Follower:
         self.depth = self.in_backward = 0  # of module calls on this thread, and of backward passes
         self.clock = StepClock(has_begun=False)
         self.update: Any = None  # the ranges of parameters while an optimizer steps
-        self.facts, self.memory = make_facts(), list[dict[str, Any]]()
+        self.facts, self.memory = make_facts(), StepMemory(ranges)
         self.calls, self.entries = StepCalls(), Entries(self.enter_model)
         self.optimized = set[int]()  # ids of parameters that optimizers changed
         self.made_autocast = ""  # type of the last one that the script made, not of those that are off
@@ -189,6 +189,7 @@ class Follower:
 
     def begin(self, stage: Stage) -> None:
         self.stage, self.num_steps = stage, 0
+        self.memory.end()
         self.waits.begin(stage)
         self.graphs.is_measured = stage not in (Stage.SKIPPED, Stage.DONE)
         self.functions.use_ranges(stage.is_captured or self.captures.is_capturing)
@@ -241,6 +242,7 @@ class Follower:
         if self.stage is Stage.FOLLOWED:
             self.ranges.forget()
             self.is_last = self.num_steps == self.plan.followed - 1
+            self.memory.begin(self.is_last, self.has_compiled, list(self.ending.known))
         if self.captures.step_graph is None:
             self.calls.forget()
         self.opened_at = perf_counter_ns()
@@ -252,6 +254,7 @@ class Follower:
     def close_range(self, kind: str) -> None:
         """End the range of a step, and note how long the host took for it."""
         self.facts[kind].append(perf_counter_ns() - self.opened_at)
+        self.memory.end()
         if self.is_last and self.events is None:
             self.graphs.write(self.ranges.push, self.ranges.pop, self.ranges.known_paths, passes=self.ranges.passes)
             self.captures.write(self.ranges.push, self.ranges.pop)
@@ -263,7 +266,7 @@ class Follower:
         self.end_capture()
         self.begin(Stage.DONE)
         self.watch.end()
-        self.facts["memory"] = self.memory
+        self.facts |= self.memory.list_facts()
         self.write()
         self.ranks.leave()
         if self.plan.goes_on:
@@ -334,22 +337,14 @@ class Follower:
             yield
             return
         self.phases.append(name)
-        memory = PhaseMemory(name) if self.stage is Stage.FOLLOWED and self.is_last else None
+        is_named = self.events is None and name in (PREFILL, DECODE)  # of a range of the script, it is forward
+        path = "" if name in CALLED else None
+        plain = self.ranges.opened(f"generation: {name}" if is_named else name)
         try:
-            if self.follows_modules:
-                with self.ranges.outermost(name, "" if name in CALLED else None):
-                    yield
-            else:
-                is_named = self.events is None and name in (PREFILL, DECODE)  # of a range of the script, it is forward
-                self.ranges.push(f"generation: {name}" if is_named else name)
-                try:
-                    yield
-                finally:
-                    self.ranges.pop()
+            with self.memory.phase(name), self.ranges.outermost(name, path) if self.follows_modules else plain:
+                yield
         finally:
             self.phases.pop()
-            if memory is not None:
-                self.memory += memory.list_facts()
 
     # --------------------------------------------------------------------------------------- what PyTorch calls
 
@@ -376,6 +371,7 @@ class Follower:
                 self.note_generation(args, options)
                 if self.captures.is_capturing or self.stage.is_captured:
                     self.calls.begin(module, args, options)
+                    self.memory.note_model(module)
             with self.phase("loss" if is_loss else self.name_call(nn.Module.parameters(module))):
                 returned = run(module, args, options)
             if not self.graphs.backward.calls:  # a hook would be a part of what compiled autograd compiles
@@ -529,6 +525,7 @@ class Follower:
             if not self.follows_modules:
                 yield
                 return
+            self.memory.note_update(optimizer)
             parameters = [p for p in list_parameters(optimizer) if p.grad is not None]
             held = ((p, p.grad, *list_tensors(optimizer.state[p].values())) for p in parameters if p in optimizer.state)
             with self.ranges.label_optimizer(held, self.graphs.has_update):

@@ -52,6 +52,7 @@ class ModuleRanges:
         self.paths: dict[int, str] = {}  # of parameters, by id: the module that used it in the last forward pass
         self.passes: dict[tuple[str, ...], list[str]] = {}
         """Backward passes that compiled autograd ran: paths of the calls of nodes, by their names."""
+        self.operations: dict[int, str] = {}  # names of the nodes of autograd, by their numbers
         self._local = threading.local()
         self._names: dict[int, str] = {}  # of modules, by id: their path
         self._in_backward = 0
@@ -179,6 +180,7 @@ class ModuleRanges:
         self._stack()
         self._local.numbers.clear()
         self._local.marks.clear()
+        self.operations.clear()
         self._names.clear()  # a module that is gone may have left its id to another
 
     # ------------------------------------------------------------------------------------------------ backward
@@ -224,7 +226,9 @@ class ModuleRanges:
             if is_leaf(node):
                 yield node, f"{BACKWARD}{ACCUMULATION}"
                 continue
-            position = bisect_right(numbers, node._sequence_nr()) - 1
+            number = node._sequence_nr()
+            self.operations[number] = node.name()
+            position = bisect_right(numbers, number) - 1
             marked = marks[position] if position >= 0 else None
             path = LOSS if marked is None else marked
             for next_node in below:

@@ -15,13 +15,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from profiler_job.jobs.contract.axes import AXES, find_default
 from profiler_job.jobs.contract.precisions import PRECISIONS
-from profiler_job.jobs.memory.caching_allocator import MIB, Block, CachingAllocator, SimulatedMemoryError
+from profiler_job.jobs.memory.caching_allocator import MIB, CachingAllocator, SimulatedMemoryError
 from profiler_job.jobs.memory.failure import Failure as Failure
 from profiler_job.jobs.memory.fake_steps import FakeStepError as FakeStepError
 from profiler_job.jobs.memory.fake_steps import Simulation as Simulation
 from profiler_job.jobs.memory.fake_steps import simulate_runs as simulate_runs
+from profiler_job.jobs.memory.owners import Owner as Owner
+from profiler_job.jobs.memory.owners import PeakMemory as PeakMemory
+from profiler_job.jobs.memory.owners import predict_owners as predict_owners
+from profiler_job.jobs.memory.savings import CHANGES as CHANGES
+from profiler_job.jobs.memory.savings import predict_relieved_peak as predict_relieved_peak
+from profiler_job.jobs.memory.simulated_step import NUM_STEPS as NUM_STEPS
+from profiler_job.jobs.memory.simulated_step import Device, SimulatedStepper
+from profiler_job.jobs.memory.simulated_step import Relief as Relief
 from profiler_job.jobs.memory.simulated_step import Shape as Shape
-from profiler_job.jobs.memory.simulated_step import SimulatedStepper
 from profiler_job.jobs.memory.simulated_step import infer_shape as infer_shape
 from profiler_job.jobs.workloads import REFERENCE
 from profiler_job.jobs.workloads.transformer.sizes import MODEL_SIZES as MODEL_SIZES
@@ -35,9 +42,6 @@ GIB = 1024 * MIB
 CUDA_CONTEXT_BYTES = 689 * MIB  # context and loaded kernels of one process, as seen on an H200
 USABLE_GIB: dict[float, float] = {24: 22.5, 80: 79.1, 141: 139.8}
 """Memory in GiB that a GPU sold with so many GB has for its processes. Other sizes reserve a sixteenth, as 24 GB do."""
-NUM_STEPS = 2
-"""The first step has no Adam state yet; all later ones need what the second needs."""
-
 
 NEEDS_NOTHING = ("repeat", "fresh_process", "memory_limit_gib", "compile", "gpus", "parallel", "exchange", "workload")
 """Axes that change nothing of the operations as they are written, or that `is_predictable` asks for itself."""
@@ -67,7 +71,7 @@ def predict_outcome(shape: Shape, limit_bytes: float = inf) -> Outcome:
     peaks: list[dict[str, int]] = [{} for _ in range(NUM_STEPS)]
     step, phase = 0, "build"
     try:
-        stepper = SimulatedStepper(shape, allocator)
+        stepper = SimulatedStepper(shape, Device(allocator))
         for step in range(NUM_STEPS):
             stepper.zero_grad()
             for phase, work in stepper.phases:
@@ -77,38 +81,6 @@ def predict_outcome(shape: Shape, limit_bytes: float = inf) -> Outcome:
     except SimulatedMemoryError:
         return Outcome(peaks, allocator.peak_reserved, Failure(step, phase))
     return Outcome(peaks, allocator.peak_reserved, None)
-
-
-class TracingAllocator(CachingAllocator):
-    """An allocator that keeps what was allocated after each change."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.changes: list[int] = []
-
-    def allocate(self, num_bytes: int) -> Block:
-        block = super().allocate(num_bytes)
-        self.changes.append(self.allocated)
-        return block
-
-    def free(self, block: Block) -> None:
-        super().free(block)
-        self.changes.append(self.allocated)
-
-
-def trace_second_step(shape: Shape) -> list[tuple[str, int]]:
-    """Return the phase and the allocated bytes after each allocation and release of the second step, in order."""
-    allocator = TracingAllocator()
-    stepper = SimulatedStepper(shape, allocator)
-    changes: list[tuple[str, int]] = []
-    for _ in range(NUM_STEPS):
-        stepper.zero_grad()
-        changes.clear()
-        for phase, work in stepper.phases:
-            allocator.changes.clear()
-            work()
-            changes.extend((phase, allocated) for allocated in allocator.changes)
-    return changes
 
 
 def estimate_prediction_seconds(shapes: Iterable[Shape]) -> float:

@@ -7,19 +7,34 @@ autograd thread. As in PyTorch, a tensor lives as long as something refers to it
 left out, but for cuBLAS's workspace and the accumulators of fused attention.
 """
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from profiler_job.jobs.contract.modes import list_phases
 from profiler_job.jobs.contract.precisions import BASE_PRECISION, PRECISIONS
-from profiler_job.jobs.contract.ranges import BACKWARD, FORWARD, LOSS, OPTIMIZER
+from profiler_job.jobs.contract.ranges import (
+    ATTENTION,
+    BACKWARD,
+    EMBEDDING,
+    FFN,
+    FORWARD,
+    LM_HEAD,
+    LOSS,
+    NORM,
+    OPTIMIZER,
+    SOFTMAX,
+    name_block,
+)
 from profiler_job.jobs.memory.caching_allocator import MIB, Block, CachingAllocator
 
 if TYPE_CHECKING:
     from profiler_job.jobs.contract.axes import Run
 
 FP32, BF16, INT64, BYTE = 4, 2, 8, 1  # bytes of an element
+NUM_STEPS = 2
+"""The first step has no Adam state yet; all later ones need what the second needs."""
 WORKSPACE_BYTES = 32 * MIB
 PASSED = -1  # in place of a number of temporaries: the output's gradient is the input's, too
 ACCUMULATORS = 2  # a float32 gradient of q, counted in tensors of bf16
@@ -54,6 +69,21 @@ def infer_shape(run: "Run") -> Shape:
     return shape._replace(precision=precision, attention=attention, optimizer=optimizer)
 
 
+class Relief(NamedTuple):
+    """What makes a step need less memory. segment: blocks between two activations that checkpointing keeps; 0: it keeps
+    all. is_loss_fused: whether the loss is computed by parts, with its gradients, so that no logits are kept.
+    state_bytes: of a number of the optimizer's state. gpus: on which parameters, gradients and the state are sharded
+    (see `sharded_step`)."""
+
+    segment: int = 0
+    is_loss_fused: bool = False
+    state_bytes: int = FP32
+    gpus: int = 1
+
+
+NO_RELIEF = Relief()
+
+
 class Storage:
     """A block of the allocator, given back when nothing refers to it any more."""
 
@@ -69,6 +99,10 @@ class Storage:
             return
         with suppress(IndexError):  # a signal came while a block changed its pool, and ends the simulation
             self.allocator.free(block)
+
+
+UNMADE = Storage.__new__(Storage)
+"""In place of a storage: the tensor is not made, or its memory is counted elsewhere."""
 
 
 class Tensor:
@@ -93,24 +127,40 @@ class Leaf:
 class Node:
     """An operation of the backward pass: its inputs that have a gradient (node, size, element, temporaries needed), in
     the order of computation, and the storages kept until then. `wide`: whether gradients have the size of the output
-    and are summed to the size of the input."""
+    and are summed to the size of the input. `place`: the ranges that were open in forward. `again`: what computes the
+    operation again, with its own nodes, from the storage that was kept."""
 
-    __slots__ = ("inputs", "saved", "wide")
+    __slots__ = ("again", "inputs", "place", "saved", "wide")
 
-    def __init__(self, inputs: list[tuple[Any, ...]], saved: list[Storage], wide: bool):
-        self.inputs, self.saved, self.wide = inputs, saved, wide
+    def __init__(self, inputs: list[tuple[Any, ...]], saved: list[Storage], wide: bool, place: str):
+        self.inputs, self.saved, self.wide, self.place = inputs, saved, wide, place
+        self.again: Callable[[Storage], tuple[Tensor, Node]] | None = None
 
 
 class Device:
-    """PyTorch's operations. Where there are two inputs, the gradient of the second is computed first."""
+    """PyTorch's operations. Where there are two inputs, the gradient of the second is computed first. `place`: the open
+    ranges, such as `block_0/attention`; in backward, the ranges of the operation in forward."""
 
     def __init__(self, allocator: CachingAllocator):
-        self.allocator = allocator
+        self.allocator, self.place = allocator, ""
         self.has_backward = self.autocast = False
+        self.is_making = True  # whether new tensors get memory
+        self.on_enter: Callable[[str], object] = str  # called with the ranges of each operation in backward
         self.nodes: list[Node] = []
         self.weight_casts: dict[Tensor, Tensor] = {}
 
+    @contextmanager
+    def at(self, name: str) -> Iterator[None]:
+        above = self.place
+        self.place = f"{above}/{name}" if above else name
+        try:
+            yield
+        finally:
+            self.place = above
+
     def new(self, size: int, element: int = FP32) -> Tensor:
+        if not self.is_making:
+            return Tensor(UNMADE, size, element)
         return Tensor(Storage(self.allocator, self.allocator.allocate(size * element)), size, element)
 
     def record(
@@ -121,7 +171,7 @@ class Device:
             return out
         wanted = [(tensor.node, tensor.size, tensor.element, needs) for tensor, needs in inputs if tensor.node]
         if wanted:
-            out.node = Node(wanted, [tensor.storage for tensor in saved], wide)
+            out.node = Node(wanted, [tensor.storage for tensor in saved], wide, self.place)
             self.nodes.append(out.node)
         return out
 
@@ -178,12 +228,15 @@ class Device:
         return self.record(self.new(size, x.element), [(y, 0), (x, 0)], (y, x))
 
     def linear(self, x: Tensor, weight: Tensor, size: int) -> Tensor:
+        return self.matmul(x, self.cast_weight(weight), size)
+
+    def cast_weight(self, weight: Tensor) -> Tensor:
         """Autocast keeps the cast of a weight until its context ends."""
-        if self.autocast:
-            if weight not in self.weight_casts:
-                self.weight_casts[weight] = self.cast(weight, BF16)
-            weight = self.weight_casts[weight]
-        return self.matmul(x, weight, size)
+        if not self.autocast:
+            return weight
+        if weight not in self.weight_casts:
+            self.weight_casts[weight] = self.cast(weight, BF16)
+        return self.weight_casts[weight]
 
     def fused_attention(self, q: Tensor, k: Tensor, v: Tensor, rows: int) -> Tensor:
         out, log_sums = self.new(q.size, q.element), self.new(rows)
@@ -195,19 +248,78 @@ class Device:
         loss, total_weight = self.new(1), self.new(1)
         return self.record(loss, [(log_softmax, 0)], (log_softmax, total_weight))
 
+    def fused_loss(self, hidden: Tensor, weight: Tensor, vocab_size: int) -> Tensor:
+        """Cross-entropy of the output layer by parts of `hidden`, each with the logits of so many tokens that they are
+        about as large as `hidden`. Their gradients are computed at once, and kept."""
+        tokens = max(1, hidden.size // vocab_size)
+        kept = self.new(hidden.size), self.new(weight.size)
+        hidden, weight = (self.cast(x, BF16) if self.autocast else x for x in (hidden, weight))
+        logits = self.new(tokens * vocab_size, hidden.element)
+        wide = self.map(logits) if logits.element == FP32 else self.new(logits.size)
+        del logits, wide
+        gradients = [(x.node, x.size, x.element, tensor.storage) for x, tensor in zip((hidden, weight), kept)]
+        loss = self.new(1)
+        loss.node = Node(gradients, [], False, self.place)
+        self.nodes.append(loss.node)
+        return loss
+
+    def checkpoint(self, function: Callable[[Tensor, bool], Tensor], x: Tensor) -> Tensor:
+        """Return `function(x, False)`, of which only x is kept for backward; there it is `function(x, True)`, which
+        ends with what is kept last."""
+        if not self.has_backward:
+            return function(x, False)
+        self.has_backward = False
+        out = function(x, False)
+        self.has_backward = True
+        out.node = node = Node([(x.node, x.size, x.element, PASSED)], [x.storage], False, self.place)
+        autocast, size, element = self.autocast, x.size, x.element
+
+        def again(kept: Storage) -> tuple[Tensor, Node]:
+            start = Tensor(kept, size, element)
+            start.node = entry = Node([], [], False, node.place)
+            self.autocast = autocast
+            out = function(start, True)
+            self.autocast, self.is_making = False, True
+            self.weight_casts.clear()
+            return out, entry
+
+        node.again = again
+        self.nodes.append(node)
+        return out
+
+    def run_again(self, node: Node, arrived: dict[Any, Tensor]) -> Tensor:
+        """Compute a checkpointed operation again, and its backward pass; return the gradient of what was kept."""
+        assert node.again is not None
+        waiting, self.nodes = self.nodes, []
+        out, entry = node.again(node.saved[0])
+        inner = {out.node: arrived.pop(node)}
+        del out
+        self.run_backward(inner)
+        self.nodes = waiting
+        return inner.pop(entry)
+
     def backward(self, loss: Tensor) -> None:
         """Run the operations backwards. Gradients of a tensor add up in a new tensor; gradients of a parameter, in its
         leaf."""
         of_loss = self.new(1)
-        arrived = {loss.node: of_loss}
+        self.run_backward({loss.node: of_loss})
+        self.place = ""
+
+    def run_backward(self, arrived: dict[Any, Tensor]) -> None:
+        """arrived: gradients by node."""
         while self.nodes:
             node = self.nodes.pop()
-            gradient = arrived.pop(node)
-            gradients = [self.gradient(gradient, node.wide, *wanted[1:]) for wanted in node.inputs]
-            for i, (_, size, element, _) in enumerate(node.inputs):
-                if gradients[i].size > size or gradients[i].element != element:
-                    gradients[i] = self.new(size, element)
-            del gradient
+            self.place = node.place
+            self.on_enter(node.place)
+            if node.again:
+                gradients = [self.run_again(node, arrived)]
+            else:
+                gradient = arrived.pop(node)
+                gradients = [self.gradient(gradient, node.wide, *wanted[1:]) for wanted in node.inputs]
+                for i, (_, size, element, _) in enumerate(node.inputs):
+                    if gradients[i].size > size or gradients[i].element != element:
+                        gradients[i] = self.new(size, element)
+                del gradient
             node.saved.clear()
             for target, *_ in reversed(node.inputs):
                 if isinstance(target, Leaf):  # the gradient of a later micro-batch is added to it and given back
@@ -221,7 +333,10 @@ class Device:
                 else:
                     arrived[target] = gradients.pop()
 
-    def gradient(self, of_output: Tensor, wide: bool, size: int, element: int, needs: int) -> Tensor:
+    def gradient(self, of_output: Tensor, wide: bool, size: int, element: int, needs: Any) -> Tensor:
+        """needs: number of temporaries, PASSED, or the storage in which forward has kept the gradient."""
+        if isinstance(needs, Storage):
+            return Tensor(needs, size, element)
         if needs == PASSED:
             return Tensor(of_output.storage, size, of_output.element)
         size = of_output.size if wide else size
@@ -249,8 +364,8 @@ class Layer(NamedTuple):
 class SimulatedStepper:
     """A model with its data and optimizer, ready to run steps, as `jobs.worker.stepper.Stepper`."""
 
-    def __init__(self, shape: Shape, allocator: CachingAllocator):
-        self.shape, self.device = shape, Device(allocator)
+    def __init__(self, shape: Shape, device: Device, relief: Relief = NO_RELIEF):
+        self.shape, self.device, self.relief = shape, device, relief
         d, f = shape.d_model, shape.d_ff
         self.sequences = shape.batch_size // shape.accumulation
         self.tokens = self.sequences * shape.context_length
@@ -306,8 +421,14 @@ class SimulatedStepper:
 
     def loss(self) -> None:
         assert self.logits is not None  # forward came before
-        logits = self.device.cast(self.logits, FP32)
-        self.loss_value = self.device.cross_entropy(logits)
+        device = self.device
+        with device.at(LOSS):
+            if self.relief.is_loss_fused:
+                device.autocast = bool(PRECISIONS[self.shape.precision].autocast)
+                self.loss_value = device.fused_loss(self.logits, self.lm_head, self.shape.vocab_size)
+                device.autocast = False
+            else:
+                self.loss_value = device.cross_entropy(device.cast(self.logits, FP32))
         self.logits = None
 
     def backward(self) -> None:
@@ -317,18 +438,21 @@ class SimulatedStepper:
 
     def optimize(self) -> None:
         """Reference AdamW."""
-        device = self.device
+        device, state = self.device, self.relief.state_bytes
         for i, parameter in enumerate(self.parameters):
             if i == len(self.moments):
-                self.moments.append([device.new(parameter.size), device.new(parameter.size)])
+                self.moments.append([device.new(parameter.size, state), device.new(parameter.size, state)])
             device.new(parameter.size)
 
     def torch_optimize(self) -> None:
         """torch.optim.AdamW; a fused one has its numbers of steps on the device."""
         device, how = self.device, self.shape.optimizer
         if not self.moments:
-            steps = [1] * (how == "fused")
-            self.moments = [[device.new(size) for size in (*steps, p.size, p.size)] for p in self.parameters]
+            state = self.relief.state_bytes
+            self.moments = [
+                [*([device.new(1)] if how == "fused" else []), device.new(p.size, state), device.new(p.size, state)]
+                for p in self.parameters
+            ]
         if how == "foreach":
             roots = [device.new(parameter.size) for parameter in self.parameters]
             del roots
@@ -339,25 +463,40 @@ class SimulatedStepper:
 
     def model(self) -> Tensor:
         device = self.device
-        x = device.record(device.new(self.width), [(self.embedding, 0)])
-        for layer in self.layers:
-            x = self.block(layer, x)
+        with device.at(EMBEDDING):
+            x = device.record(device.new(self.width), [(self.embedding, 0)])
+        segment = self.relief.segment or 1
+        for first in range(0, len(self.layers), segment):
+            numbers = range(first, min(first + segment, len(self.layers)))
+            blocks = partial(self.blocks, numbers)
+            x = device.checkpoint(blocks, x) if self.relief.segment else blocks(x)
         x = self.norm(x, self.final_norm)
-        return device.linear(x, self.lm_head, self.vocabulary)
+        if self.relief.is_loss_fused and self.shape.mode != "forward":
+            return x
+        with device.at(LM_HEAD):
+            return device.linear(x, self.lm_head, self.vocabulary)
 
-    def block(self, layer: Layer, x: Tensor) -> Tensor:
+    def blocks(self, numbers: range, x: Tensor, is_again: bool = False) -> Tensor:
+        """Some blocks in a row. is_again: in backward, where PyTorch ends with what the last matmul keeps."""
+        for i in numbers:
+            with self.device.at(name_block(i)):
+                x = self.block(self.layers[i], x, is_again and i == numbers[-1])
+        return x
+
+    def block(self, layer: Layer, x: Tensor, ends_early: bool = False) -> Tensor:
         x = self.device.add(x, self.attention(layer, self.norm(x, layer.attention_norm)))
-        return self.device.add(x, self.feed_forward(layer, self.norm(x, layer.ffn_norm)))
+        return self.device.add(x, self.feed_forward(layer, self.norm(x, layer.ffn_norm), ends_early))
 
     def norm(self, x: Tensor, weight: Tensor) -> Tensor:
         device = self.device
-        mean = device.mean(device.map(x, 2, saves_input=True), self.tokens)
-        mean = device.map(mean, PASSED)
-        scale = device.map(mean, 2, saves_output=True)
-        del mean
-        quotient = device.multiply(x, scale)
-        del scale
-        return device.multiply(quotient, weight)
+        with device.at(NORM):
+            mean = device.mean(device.map(x, 2, saves_input=True), self.tokens)
+            mean = device.map(mean, PASSED)
+            scale = device.map(mean, 2, saves_output=True)
+            del mean
+            quotient = device.multiply(x, scale)
+            del scale
+            return device.multiply(quotient, weight)
 
     def attention(self, layer: Layer, x: Tensor) -> Tensor:
         """Fused kernels return the gradient of v as its projection wrote v; all others come back by head. `efficient`
@@ -366,13 +505,14 @@ class SimulatedStepper:
         naive = kind == "naive"
         by_head = 0 if self.by_head else PASSED
         weights = ((layer.q, by_head), (layer.k, by_head), (layer.v, by_head if naive else PASSED))
-        q, k, v = (device.view(device.linear(x, weight, self.width), self.width, needs) for weight, needs in weights)
-        q, k = self.rotate(layer, q), self.rotate(layer, k)
-        heads = self.attend(q, k, v) if naive else device.fused_attention(q, k, v, self.rows)
-        if not self.by_head or kind == "efficient":
-            return device.linear(heads, layer.o, self.width)
-        needs = 0 if naive and self.sequences > 1 else PASSED
-        return device.linear(device.copy(heads, needs), layer.o, self.width)
+        with device.at(ATTENTION):
+            q, k, v = (device.view(device.linear(x, weight, self.width), self.width, by) for weight, by in weights)
+            q, k = self.rotate(layer, q), self.rotate(layer, k)
+            heads = self.attend(q, k, v) if naive else device.fused_attention(q, k, v, self.rows)
+            if not self.by_head or kind == "efficient":
+                return device.linear(heads, layer.o, self.width)
+            needs = 0 if naive and self.sequences > 1 else PASSED
+            return device.linear(device.copy(heads, needs), layer.o, self.width)
 
     def rotate(self, layer: Layer, x: Tensor) -> Tensor:
         device, half = self.device, x.size // 2
@@ -394,13 +534,17 @@ class SimulatedStepper:
 
     def softmax(self, x: Tensor) -> Tensor:
         device = self.device
-        exponential = device.exp(device.subtract(x, device.max(x, self.rows)))
-        return device.divide(exponential, device.sum(exponential, self.rows))
+        with device.at(SOFTMAX):
+            exponential = device.exp(device.subtract(x, device.max(x, self.rows)))
+            return device.divide(exponential, device.sum(exponential, self.rows))
 
-    def feed_forward(self, layer: Layer, x: Tensor) -> Tensor:
+    def feed_forward(self, layer: Layer, x: Tensor, ends_early: bool) -> Tensor:
         device = self.device
-        gate = device.linear(x, layer.w1, self.hidden)
-        activated = device.multiply(gate, device.map(gate, saves_output=True))
-        product = device.multiply(activated, device.linear(x, layer.w3, self.hidden))
-        del activated
-        return device.linear(product, layer.w2, self.width)
+        with device.at(FFN):
+            gate = device.linear(x, layer.w1, self.hidden)
+            activated = device.multiply(gate, device.map(gate, saves_output=True))
+            product = device.multiply(activated, device.linear(x, layer.w3, self.hidden))
+            del activated
+            weight = device.cast_weight(layer.w2)
+            device.is_making = not ends_early
+            return device.matmul(product, weight, self.width)

@@ -17,6 +17,8 @@
     return select;
   };
 
+  const writeGib = (gib) => `${gib.toFixed(2).replace(/^-0\.00$/, "0.00")} GiB`;
+
   const fillTable = (table, rows) => {
     table.replaceChildren();
     const [headings, ...cells] = rows;
@@ -36,16 +38,20 @@
   globalThis.showMemoryGrid = (grid) => {
     const fields = Object.entries(grid.choices).map(([name, values]) => addChoice(name, NAMES[name], values));
     const batch = addChoice("batch_size", "batch", grid.batches.map((value) => [value, String(value)]));
-    const said = document.createElement("output"), table = document.createElement("table");
-    form.after(said, table);
+    const said = document.createElement("output");
+    const [table, changes] = ["fit", "fit-changes"].map((name) => {
+      const made = document.createElement("table");
+      made.className = name;
+      return made;
+    });
+    form.after(said, table, changes);
     said.className = "fit";
     said.id = "fit-said";
-    table.className = "fit";
 
     const findRow = () => fields.reduce((at, field) => at * field.options.length + field.selectedIndex, 0) * grid.batches.length;
     const show = () => {
       const row = findRow(), cell = row + batch.selectedIndex, fits = Number(grid.fits[cell]);
-      const need = `Peak allocated, predicted: ${grid.gib[cell].toFixed(2)} GiB`;
+      const need = `Peak allocated, predicted: ${writeGib(grid.gib[cell])}`;
       said.textContent = fits < grid.gpus.length
         ? `${need}. It fits a GPU of ${grid.gpus[fits]} GB.`
         : `${need}. It does not fit a GPU of ${grid.gpus.at(-1)} GB.`;
@@ -62,6 +68,11 @@
             most ? (most * context).toLocaleString("en") : "",
           ];
         }),
+      ]);
+      changes.hidden = !grid.relieved[cell].length;
+      fillTable(changes, [
+        ["change", "predicted", "less"],
+        ...grid.relieved[cell].map((gib, i) => [grid.changes[i], ...[gib, grid.gib[cell] - gib].map(writeGib)]),
       ]);
     };
     const remember = () => {

@@ -3,6 +3,7 @@
 import pytest
 
 from profiler_job.analysis.metrics import memory_grid
+from profiler_job.jobs.memory import CHANGES
 
 CHOSEN = {"size": "xl", "context_length": "2048", "mode": "train_step", "precision": "fp32", "attention": "naive"}
 
@@ -31,6 +32,21 @@ def test_a_chosen_case_has_the_memory_and_the_batches_that_are_predicted(memory)
         assert gpu == f"{memory_grid.GPUS_GB[place]} GB" and (fits == "fits") == (2 in fitting)
         assert most == (str(fitting[-1]) if fitting else "none")
         assert tokens == (f"{fitting[-1] * 2048:,}" if fitting else "")
+
+
+def test_changes_of_a_training_step_have_the_memory_that_is_predicted_and_a_forward_pass_has_none(memory):
+    for name, value in CHOSEN.items():
+        memory.locator(f"#will-it-fit select[name={name}]").select_option(value)
+    memory.locator("#will-it-fit select[name=batch_size]").select_option("2")
+    cell = memory_grid.predict_cell("xl", 2048, "train_step", "fp32", "naive", 2)
+    table = memory.locator("table.fit-changes")
+    rows = [row.locator("td").all_inner_texts() for row in table.locator("tbody tr").all()]
+    assert rows == [
+        [change, f"{mib / 1024:.1f} GiB", f"{(cell.mib - mib) / 1024:.1f} GiB".replace("-0.0 ", "0.0 ")]
+        for change, mib in zip(CHANGES, cell.relieved_mib, strict=True)
+    ]
+    memory.locator("#will-it-fit select[name=mode]").select_option("forward")
+    assert not table.is_visible()
 
 
 def test_the_address_keeps_the_case(memory):

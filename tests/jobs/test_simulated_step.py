@@ -2,12 +2,14 @@
 
 import importlib
 import weakref
+from contextlib import nullcontext
 from unittest import mock
 
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import checkpoint
 
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.memory import simulated_step
@@ -106,9 +108,11 @@ def measured(run: Run, num_steps: int) -> list:
     return sort_freed(events)
 
 
-def predicted(run: Run, num_steps: int) -> list:
+def predicted(run: Run, num_steps: int, **relief) -> list:
     allocator = Replay()
-    stepper = simulated_step.SimulatedStepper(simulated_step.infer_shape(run), allocator)
+    stepper = simulated_step.SimulatedStepper(
+        simulated_step.infer_shape(run), simulated_step.Device(allocator), simulated_step.Relief(**relief)
+    )
     allocator.events.clear()
     for _ in range(num_steps):
         stepper.zero_grad()
@@ -157,3 +161,65 @@ def test_gradients_of_later_micro_batches_are_added_and_given_back(mode, precisi
 def test_what_lies_in_one_piece_is_not_copied(shape, mode, precision):
     run = run_of(mode=mode, precision=precision, **shape)
     assert predicted(run, 2) == measured(run, 2)
+
+
+def checkpoint_segments(segment: int):
+    """Return the forward pass of the model with checkpointing of so many blocks at a time."""
+
+    def forward(self, tokens):
+        x = self.embedding(tokens)
+        for first in range(0, len(self.blocks), segment):
+            blocks = torch.nn.Sequential(*self.blocks[first : first + segment])
+            x = checkpoint(blocks, x, use_reentrant=False, preserve_rng_state=False)
+        return self.lm_head(self.final_norm(x))
+
+    return mock.patch.object(model.TransformerLM, "forward", forward)
+
+
+def find_peak(events: list) -> int:
+    """Largest sum of what is allocated, of events as `sort_freed` returns them."""
+    live = peak = 0
+    for event in events:
+        live += -sum(event) if isinstance(event, list) else event
+        peak = max(peak, live)
+    return peak
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("segment", [1, 2, 5])
+def test_checkpointed_steps_allocate_what_the_model_does_and_peak_where_it_does(precision, segment):
+    run = run_of(mode="train_step", precision=precision, num_layers=5, context_length=64)
+    with checkpoint_segments(segment):
+        step = measured(run, 2)
+    simulated = predicted(run, 2, segment=segment)
+    sizes = [sorted(event for event in events if isinstance(event, int)) for events in (step, simulated)]
+    assert sizes[0] == sizes[1]
+    assert find_peak(simulated) == pytest.approx(find_peak(step), rel=0.001)
+
+
+@pytest.mark.parametrize("segment", [0, 1, 2, 5])
+def test_checkpointing_keeps_the_bytes_that_hooks_of_saved_tensors_see(segment):
+    run = run_of(mode="train_step", precision="fp32", num_layers=5)
+    stepper = Stepper(run.model_dump(), torch.device("cpu"))
+    given = (*stepper.model.parameters(), *stepper.model.buffers(), *stepper.batch)
+    fixed = {tensor.untyped_storage().data_ptr() for tensor in given}
+    saved: dict[int, int] = {}
+    kept = []
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in fixed and storage.nbytes() > SCALAR:
+            saved[storage.data_ptr()] = storage.nbytes()
+            kept.append(tensor)  # lest another storage gets its address
+        return tensor
+
+    segments = checkpoint_segments(segment) if segment else nullcontext()
+    with annotation.no_ranges(), segments, torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        stepper.forward()
+
+    shape, device = simulated_step.infer_shape(run), simulated_step.Device(allocator := Replay())
+    simulated = simulated_step.SimulatedStepper(shape, device, simulated_step.Relief(segment=segment))
+    tensors = (*simulated.parameters, *(tensor for layer in simulated.layers for tensor in layer))
+    simulated.forward()
+    storages = {storage for node in device.nodes for storage in node.saved} - {tensor.storage for tensor in tensors}
+    assert sum(saved.values()) == sum(allocator.asked[storage.block.address] for storage in storages)

@@ -9,7 +9,7 @@ from profiler_job.analysis.metrics import device_memory
 from profiler_job.analysis.pages.questions import memory_use
 from profiler_job.analysis.render import chart_parts, charts, text
 from profiler_job.analysis.site import combine, page_context
-from profiler_job.jobs.memory import MODEL_SIZES
+from profiler_job.jobs import memory
 from tests import frozen
 from tests.shipped.recordings import load_timed, locate
 
@@ -56,9 +56,18 @@ def test_every_finished_run_is_in_the_table_of_errors_and_within_three_percent(a
 
 
 @pytest.mark.long
+def test_parts_of_the_memory_are_predicted_and_sum_to_the_predicted_peak(answer):
+    claim = answer.claims["by_owner"]
+    assert len(claim.rows) == 20 and claim.holds and claim.values["bound"] < 0.02
+    owners = answer.tables["owners"].rows.set_index("run_id")[[*device_memory.AT_PEAK.values()]]
+    fits = answer.tables["fits"].rows.set_index("run_id")
+    assert (owners.sum(axis=1) == fits["predicted"]).all()
+
+
+@pytest.mark.long
 def test_what_fits_is_planned_of_sizes_that_nobody_measured(answer, shipped):
     plan = answer.tables["plan"].rows.set_index(["size", "setting", "context_length", "batch_size"]).sort_index()
-    assert len(plan) == len(MODEL_SIZES) * len(device_memory.CASES) * len(device_memory.SETTINGS)
+    assert len(plan) == len(memory.MODEL_SIZES) * len(device_memory.CASES) * len(device_memory.SETTINGS)
     assert plan.loc["1.3B", "peak"].isna().all() and plan.loc["1.3B", "in_24"].nunique() > 1
     peaks = shipped[1].runs.astype({"run_id": str}).set_index("run_id")["peak_memory_bytes"]
     large = plan.loc["large", "FP32", 1024, 4]
@@ -134,6 +143,17 @@ def test_the_chart_is_a_valid_drawing_as_wide_as_its_page(answer, width):
 @pytest.mark.long
 def test_a_float32_parameter_takes_sixteen_bytes_with_gradient_and_moments(answer):
     assert answer.tables["uses"].rows["parameter_bytes"].between(16, 17).all()
+
+
+@pytest.mark.long
+def test_the_peak_of_sharded_steps_is_predicted_within_one_percent():
+    runs = load_timed(locate("gpus")).runs
+    sharded = runs[runs["parallel"] == "fsdp"]
+    errors = [
+        memory.predict_relieved_peak(memory.infer_shape(run), memory.Relief(gpus=run.gpus)) / run.peak_memory_bytes - 1
+        for run in sharded.itertuples()
+    ]
+    assert len(errors) == 4 and max(map(abs, errors)) < 0.01
 
 
 def test_a_peak_that_the_formula_misses_is_said_to_be_missed(recorded):

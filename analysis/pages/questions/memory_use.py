@@ -18,6 +18,8 @@ from profiler_job.jobs.contract.words import NOT_MEASURED, format_count
 from profiler_job.jobs.memory import estimate_usable_bytes
 
 STUDY = "memory"
+OWNER_TOLERANCE = 0.05
+"""A predicted part of the memory this near to the measured one counts as right."""
 MOST_POINTS = 600
 """Of the chart over a step."""
 
@@ -122,6 +124,8 @@ def _cells(
     probed = probed.merge(device_memory.sum_kept_by_module(module_memory), how="outer", on="run_id")
     cells = run_grid.cases(known[known[CAP] == 0], "train_step").merge(probed, how="left", on="run_id")
     cells = cells.merge(known[["run_id", "num_parameters"]], how="left", on="run_id")
+    cells = cells.merge(device_memory.predict_owners(known), how="left", on="run_id")
+    cells["owner_error"] = device_memory.find_owner_errors(cells)
     fixed = cells[list(USES[:3])].sum(axis=1, min_count=3)
     cells["parameter_bytes"] = fixed / cells["num_parameters"]
     # At a peak in the optimizer the activations are gone.
@@ -148,11 +152,13 @@ def _claims(frames: MemoryUseData) -> list[Claim]:
 
 
 def _prediction_claims(frames: MemoryUseData) -> list[Claim]:
-    """How far predicted peak allocated is off."""
+    """How far predicted peak allocated is off, and its parts."""
+    owners = frames.measured[[*frames.by, "run_id", "owner_error"]].dropna(subset="owner_error")
     return [
         Claim("exact", frames.errors, lambda rows: (rows["error"].abs() < TOLERANCE).all(), facts=_find_worst),
         Claim("inexact", frames.errors, lambda rows: (rows["error"].abs() >= TOLERANCE).any(), facts=_find_worst),
         Claim("elsewhere", frames.elsewhere, facts=_find_worst),
+        Claim("by_owner", owners, lambda rows: (rows["owner_error"] < OWNER_TOLERANCE).all(), facts=_bound_owners),
         Claim("followers", frames.excess, _everywhere, facts=_find_least_and_most),
         Claim("casts", frames.casts, lambda rows: (rows["kept"] > rows["casts"]).any(), facts=_find_most_rounded),
     ]
@@ -284,6 +290,14 @@ def _tabulate_content(frames: MemoryUseData) -> list[Table]:
             Column("activations_share", "activations, of peak allocated", "share", bar=True, absent="gone by then"),
         ),
         tabulate_cells(
+            "owners",
+            "At the peak of a training step, predicted",
+            *(
+                Column(key, owner.replace("optimizer", "Adam's"), "bytes")
+                for owner, key in device_memory.AT_PEAK.items()
+            ),
+        ),
+        tabulate_cells(
             "phases",
             "Peak allocated in each phase of a training step",
             *(Column(f"{phase}_peak", phase, "bytes") for phase in ranges.PHASES),
@@ -385,6 +399,10 @@ def _find_worst(rows: pd.DataFrame) -> dict[str, Any]:
     off, exact = rows["error"].abs() >= TOLERANCE, rows["error"] == 0
     numbers = {"num_off": int(off.sum()), "num_exact": int(exact.sum())}
     return numbers | {"bound": bound(abs(worst["error"]), 1e-4), "run": title_of(worst), "gpu_name": worst["gpu_name"]}
+
+
+def _bound_owners(rows: pd.DataFrame) -> dict[str, Any]:
+    return {"bound": bound(rows["owner_error"].max(), 1e-3), "num_rows": len(rows)}
 
 
 def _outcomes(rows: pd.DataFrame) -> dict[str, Any]:
