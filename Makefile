@@ -4,8 +4,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 SWEEP  ?= jobs/sweep.yaml
-# The grids of the class answer the questions of the default sweep, and belong to no study.
-SWEEPS ?= $(filter-out jobs/sweeps/cs336_%.yaml,$(wildcard jobs/sweeps/*.yaml))
+# The grids of the class answer the questions of the default sweep, and belong to no study; `equal` measures turns.
+SWEEPS ?= $(filter-out jobs/sweeps/cs336_%.yaml jobs/sweeps/equal.yaml,$(wildcard jobs/sweeps/*.yaml))
 RESULTS ?= results
 RECORDED := build/recording
 RECORDINGS := build/recordings
@@ -15,7 +15,8 @@ ALLOW_MIX ?=
 HASHED_TORCH ?=
 UPGRADE ?=
 UV     := uv==0.13.9
-PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Python compiles a module when it is first imported, and most of what is installed never is.
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 # What requirements/ locks is installed first, by hash; then this project, which must find all it needs there.
 LOCKED := $(PIP) --require-hashes
 EDITABLE := $(PIP) --no-build-isolation --editable

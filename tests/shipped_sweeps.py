@@ -1,4 +1,4 @@
-"""The sweeps that come with the program, as recordings and predictions name them: by a block, or a file without any."""
+"""The sweeps that come with the program, as recordings and predictions name them: by a block, or by a whole file."""
 
 from functools import cache
 
@@ -10,11 +10,12 @@ FILES = sorted(DEFAULT_SWEEP.parent.glob("sweeps/*.yaml"))
 
 @cache
 def list_runs() -> dict[str, tuple[str, list[Run]]]:
-    """Return the study and the runs of each block, by its name, and of each file without blocks."""
+    """Return the study and the runs of each block, by its name, and of each file whose name no block has."""
     sweeps = [load_sweep(file) for file in (DEFAULT_SWEEP, *FILES)]
-    return {block.name or sweep.name: (sweep.study, block.runs) for sweep in sweeps for block in sweep.blocks}
+    whole = {sweep.name: (sweep.study, sweep.runs) for sweep in sweeps}
+    return whole | {block.name or sweep.name: (sweep.study, block.runs) for sweep in sweeps for block in sweep.blocks}
 
 
 def find_runs(name: str) -> list[Run]:
-    """Return the runs of a block, or of a file without blocks."""
+    """Return the runs of a block, or of a file."""
     return list_runs()[name][1]
