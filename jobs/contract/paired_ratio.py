@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from functools import cache
 from itertools import combinations_with_replacement
-from statistics import NormalDist, fmean, median, stdev
+from statistics import NormalDist, fmean, median, stdev, variance
 
 from profiler_job.jobs.contract.tuning import TuneRatio
 
@@ -61,6 +61,29 @@ def compare_processes(rounds: Sequence[tuple[Sequence[float], Sequence[float]]])
         below = above = find_t_quantile(len(logs) - 1) * stdev(logs) / math.sqrt(len(logs))
     ends = {"low": math.exp(centre - below), "high": math.exp(centre + above)}
     return TuneRatio(times_as_fast=math.exp(centre), num_pairs=sum(ratio.num_pairs for ratio in known), **ends)
+
+
+def compare_variant_processes(
+    before: Sequence[Sequence[float]], after: Sequence[Sequence[float]], spread: float
+) -> TuneRatio:
+    """Return the ratio of two variants, of which each process has one, and all took turns, with the interval that holds
+    it in SURE of all cases. before, after: times (ns) of each process in each round; all took part in the same rounds.
+
+    The interval is Student's, of the processes and not of their rounds: two processes of one variant differ, and more
+    rounds do not change it. Each variant has as many as the one that has less. Of one pair of processes the interval is
+    that of its rounds, made wider by `spread`. Raises ValueError without any round."""
+    num = min(len(before), len(after))
+    ratios = [[compare_rounds(first, second).times_as_fast for second in after[:num]] for first in before[:num]]
+    if num == 1:
+        ratio = compare_rounds(before[0], after[0])
+        ends = {"low": ratio.low / (1 + spread), "high": ratio.high * (1 + spread)}
+        return ratio.model_copy(update=ends)
+    rows = [fmean(map(math.log, row)) for row in ratios]
+    columns = [fmean(map(math.log, column)) for column in zip(*ratios)]
+    centre = fmean(rows)
+    width = find_t_quantile(2 * num - 2) * math.sqrt((variance(rows) + variance(columns)) / num)
+    ends = {"low": math.exp(centre - width), "high": math.exp(centre + width)}
+    return TuneRatio(times_as_fast=math.exp(centre), num_pairs=num * len(before[0]), **ends)
 
 
 T_QUANTILES = {2: 4.3027, 3: 3.1824, 4: 2.7764, 5: 2.5706, 6: 2.4469, 7: 2.3646, 8: 2.3060, 9: 2.2622}

@@ -9,6 +9,7 @@ import pytest
 from profiler_job.jobs.contract.paired_ratio import (
     compare_processes,
     compare_rounds,
+    compare_variant_processes,
     count_left_out,
     find_t_quantile,
     is_decided,
@@ -116,3 +117,52 @@ def test_more_processes_make_the_interval_narrower():
 
 def test_quantiles_are_those_of_students_t():
     assert [round(find_t_quantile(degrees), 2) for degrees in (2, 9, 10, 20, 100)] == [4.3, 2.26, 2.23, 2.09, 1.98]
+
+
+NUM_OF_PROCESSES = 400
+
+
+def simulate_variants(num_processes: int, apart: float, num_rounds: int = 6):
+    """Yield ratios of two equal variants in processes that differ by `apart`, on a machine whose speed drifts."""
+    draw = random.Random(0)
+    for _ in range(NUM_OF_PROCESSES):
+        speeds = [draw.uniform(0.7, 1.3) for _ in range(num_rounds)]
+
+        def take_turns(speeds=speeds):
+            of_process = draw.lognormvariate(0, apart)
+            return [100 * speed * of_process * draw.lognormvariate(0, 0.01) for speed in speeds]
+
+        yield [[take_turns() for _ in range(num_processes)] for _ in range(2)]
+
+
+@pytest.mark.parametrize("num_processes", [2, 3])
+@pytest.mark.parametrize("apart", [0.0, 0.02, 0.1])
+def test_the_interval_of_processes_holds_their_spread(num_processes, apart):
+    ratios = [compare_variant_processes(*times, spread=0.0) for times in simulate_variants(num_processes, apart)]
+    assert {ratio.num_pairs for ratio in ratios} == {6 * num_processes}
+    by_chance = 2 * (0.05 * 0.95 / NUM_OF_PROCESSES) ** 0.5
+    assert sum(ratio.low <= 1.0 <= ratio.high for ratio in ratios) >= (0.95 - by_chance) * NUM_OF_PROCESSES
+
+
+def test_rounds_alone_do_not_hold_the_spread_of_processes():
+    pooled = [
+        compare_rounds(sum(before, []), sum(after, []))  # noqa: RUF017 short lists
+        for before, after in simulate_variants(3, 0.02)
+    ]
+    assert sum(ratio.low <= 1.0 <= ratio.high for ratio in pooled) < 0.8 * NUM_OF_PROCESSES
+
+
+def test_one_pair_of_processes_gets_a_wider_interval_however_many_its_rounds():
+    ratio = compare_variant_processes([[120.0] * 12], [[100.0] * 12], spread=0.2)
+    assert (ratio.low, ratio.times_as_fast, ratio.high) == pytest.approx((1.0, 1.2, 1.44)) and ratio.num_pairs == 12
+
+
+def test_one_slow_round_of_a_process_changes_little():
+    times = [[[100.0] * 6 for _ in range(3)] for _ in range(2)]
+    times[0][0][2] = 1000.0
+    assert compare_variant_processes(*times, spread=0.0).times_as_fast == pytest.approx(1.0, abs=0.01)
+
+
+def test_a_variant_that_lost_processes_is_compared_with_as_many():
+    three, two = [[120.0] * 6] * 3, [[100.0] * 6] * 2
+    assert compare_variant_processes(three, two, spread=0.0).num_pairs == 12
