@@ -253,10 +253,12 @@ def _list_notes(tuning: Tuning) -> Iterator[str]:
         yield "The last change took no turns with the script as it is: its step is inferred from the ratios"
     if confirmed.by_turns is not None:
         pairs = format_count(len(confirmed.winner_ns), "pair")
+        rounds = f"took turns in {format_count(confirmed.num_rounds, 'round')}"
+        how = rounds if confirmed.num_rounds else "ran one after another"
         turns = _format_times(confirmed.by_turns.times_as_fast)
         yield (
-            f"The CPU limits the step: the last step of the ladder is from {pairs} of fresh processes. By turns in one "
-            f"process, which tracing the GPU slows, it was {turns} times as fast"
+            f"The CPU limits the step: the last step of the ladder is from {pairs} of fresh processes, which {how}. By "
+            f"turns in one process, which tracing the GPU slows, it was {turns} times as fast"
         )
     elif confirmed.base_ns and confirmed.winner_ns and tuning.base and tuning.winner:
         base_ns, winner_ns = statistics.median(confirmed.base_ns), statistics.median(confirmed.winner_ns)

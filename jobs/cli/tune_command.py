@@ -34,9 +34,11 @@ from profiler_job.jobs.contract.tuning import (
     read_tuning,
     write_tuning,
 )
+from profiler_job.jobs.executor.gated_processes import take_gated_turns
 from profiler_job.jobs.executor.nodes import find_node
 from profiler_job.jobs.executor.tune_search import Search
 from profiler_job.jobs.executor.tuned_script import (
+    GatePlan,
     TunedScript,
     TurnsProcess,
     VariantFailedError,
@@ -88,6 +90,12 @@ class ScriptEngine:
         run = run_variant(self.script, changes, left_s)
         self.starts_s = monotonic() - began
         return run
+
+    def take_turns(self, variants: Sequence[Sequence[str]], plan: GatePlan, left_s: float) -> list[list[VariantRun]]:
+        self.turns.end()
+        self.num_run += plan.num_each * len(variants)
+        runs, self.starts_s = take_gated_turns(self.script, variants, plan, left_s)
+        return runs
 
     def end(self) -> None:
         self.turns.end()

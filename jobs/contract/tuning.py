@@ -204,14 +204,16 @@ class Tried(TuningRecord):
 
 
 class Confirmation(TuningRecord):
-    """The winner and the script without changes in fresh processes by turns, each undisturbed: the medians of their
-    steps (ns), a process each, and their peaks of allocated memory (bytes). by_turns: what turns in one process had
-    given, if the CPU limits the step, so that these processes are the winner's `ratio_base`."""
+    """The winner and the script without changes in fresh processes: the medians of their steps (ns), a process each,
+    and their peaks of allocated memory (bytes). num_rounds: in which each of these processes had a turn; 0 if they ran
+    one after another. by_turns: what turns in one process had given, if the CPU limits the step, so that these
+    processes are the winner's `ratio_base`."""
 
     base_ns: tuple[PositiveFloat, ...] = ()
     winner_ns: tuple[PositiveFloat, ...] = ()
     base_peak_bytes: int | None = None
     winner_peak_bytes: int | None = None
+    num_rounds: int = 0
     by_turns: TuneRatio | None = None
 
 

@@ -51,6 +51,7 @@ from profiler_job.jobs.executor.predicted_steps import Part, StepParts
 from profiler_job.jobs.executor.script import infer_batch
 from profiler_job.jobs.executor.tune_bounds import COMPILING, bound_saving, find_precision
 from profiler_job.jobs.executor.tune_confirmation import confirm_winner, does_idle
+from profiler_job.jobs.executor.tune_processes import WARM, count_most_pairs, estimate_s, measure_pairs
 from profiler_job.jobs.executor.tuned_script import Engine, OverBudgetError, VariantFailedError
 
 LEAST_SAVING = 0.01
@@ -60,16 +61,15 @@ FIRST_ROUNDS = 3
 """Rounds after which a clear difference is believed; the ladder is measured again as a whole."""
 MOST_ROUNDS = 12
 PAIRS_OF_PROCESSES = 2
+"""Pairs of processes of a candidate if they run one after another."""
 REMAKING = (COMPILE, COMPILE_BLOCKS, CUDA_GRAPHS, BF16, FUSED_ATTENTION)
 """Changes after which others, which were no faster, are measured again: they change what limits a step."""
 MOST_TRIES = 2
 COMPILE_S = 40.0
 """Time that must be left for a change that compiles."""
 OTHER_S = 5.0
-WARM = 0.6
-"""Part of the time of a compilation that the same one takes when it is in a cache."""
 LONGEST_RESERVE = 0.45
-"""Part of the budget that is kept for comparing the winner with the script in processes of their own, at most."""
+"""Part of the budget that is kept for more than one pair of processes of the winner and of the script, at most."""
 WEAKER_THAN = {
     TF32: (BF16,),
     FOREACH: (FUSED_ADAMW,),
@@ -140,15 +140,25 @@ class Search:
     @property
     def reserve_s(self) -> float:
         """Time that is kept for processes of the winner and of the script without changes."""
-        compiled_s = self.compiled_s if self.is_compiled else 0.0
-        needed = 2.2 * self.starts_s + WARM * compiled_s
-        return min(needed, LONGEST_RESERVE * self.tuning.budget_s)
+        most = count_most_pairs(self)
+        wanted_s = min(estimate_s(self, most), LONGEST_RESERVE * self.tuning.budget_s)
+        return max(wanted_s, estimate_s(self, min(1, most)))
+
+    @property
+    def compiles_s(self) -> float:
+        """Time that a process of the variant that is fastest until now compiles, if in no cache."""
+        return self.compiled_s if self.is_compiled else 0.0
+
+    @property
+    def room(self) -> int:
+        """How many processes of the script the machine has room for. Those of several ranks would share their port."""
+        return 0 if self.is_by_processes else int(self.shares.get("room", 0))
 
     @property
     def starts_s(self) -> float:
-        """Time that the next process takes to its first answer: it finds what the script compiles itself in a cache."""
-        is_cold = self.facts.get("compiled") and self.engine.num_started < 2
-        return self.engine.starts_s * (WARM if is_cold else 1.0)
+        """Time that the next process takes to its first answer: it finds in a cache what the first one read from a
+        disk, and what the script compiles itself."""
+        return self.engine.starts_s * (WARM if self.engine.num_started < 2 else 1.0)
 
     @property
     def current(self) -> tuple[str, ...]:
@@ -484,20 +494,12 @@ class Search:
         return rounds
 
     def pair_processes(self, before: tuple[str, ...], after: tuple[str, ...]) -> tuple[TuneRatio, float, int | None]:
-        """Let processes of two variants alternate. Return the ratio, the step of the second in ns, and its peak of
-        memory."""
-        pairs: list[tuple[float, float]] = []
-        peak = 0
-        for _ in range(PAIRS_OF_PROCESSES):
-            first = self.engine.run(before, self.left_s)
-            second = self.engine.run(after, self.left_s)
-            pairs.append((first.step_ns, second.step_ns))
-            peak = max(peak, second.peak_bytes)
-            ratio = compare_rounds([pair[0] for pair in pairs], [pair[1] for pair in pairs], spread=self.spread)
-            if not is_faster(ratio) and ratio.times_as_fast < 1.0:
-                break
-        self.note_base(before, [first for first, _ in pairs])
-        return ratio, median(second for _, second in pairs), peak or None
+        """Measure two variants in processes of their own. Return the ratio, the step of the second in ns, and its peak
+        of memory."""
+        pairs = measure_pairs(self, before, after, PAIRS_OF_PROCESSES, self.reserve_s, stops_if_slower=True)
+        self.note_base(before, [run.step_ns for run in pairs.before])
+        peak = max(run.peak_bytes for run in pairs.after)
+        return pairs.compare(self.spread), median(run.step_ns for run in pairs.after), peak or None
 
     @property
     def is_cpu_limited(self) -> bool:
@@ -512,13 +514,13 @@ class Search:
     def measure_ladder(self) -> None:
         """Let all steps of the ladder take turns, each against the one before and the script without changes."""
         ladder = self.tuning.ladder
-        needed_s = self.reserve_s / 2 + (0.0 if self.engine.is_running else self.starts_s + self.compiled_s)
+        needed_s = self.reserve_s + (0.0 if self.engine.is_running else self.starts_s + self.compiled_s)
         if len(ladder) < 2 or self.is_by_processes or self.left_s < needed_s:
             return
         self.say("all steps of the ladder take turns")
         with suppress(VariantFailedError, OverBudgetError):
             variants = [(), *(step.changes for step in ladder)]
-            rounds = self.take_turns(variants, FEWEST_PAIRS, self.left_s - self.reserve_s / 2)
+            rounds = self.take_turns(variants, FEWEST_PAIRS, self.left_s - self.reserve_s)
             times = list(zip(*rounds))
             base = self.tuning.base
             assert base is not None
@@ -549,10 +551,14 @@ class Search:
             if saving is not None and saving < LEAST_SAVING:
                 self.skip(name, saving)
                 continue
-            if self.left_s < 4 * self.starts_s + self.reserve_s:
+            if self.left_s < estimate_s(self, count_most_pairs(self)) + self.reserve_s:
                 return False
-            self.measure(name, saving)
-            self.update()
+            try:
+                self.measure(name, saving)
+            except OverBudgetError:
+                return False
+            finally:
+                self.update()
         return True
 
     def note_not_reached(self) -> None:

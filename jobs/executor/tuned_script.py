@@ -1,5 +1,5 @@
 """A script that is tuned: a process of it in which variants take turns (see `jobs.follow.turns`), and processes of one
-variant each. What it prints goes to a log."""
+variant each. What it prints goes to a log. Processes of one variant that take turns are in `gated_processes`."""
 
 import json
 import math
@@ -8,15 +8,16 @@ import shlex
 import shutil
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.executor.failures import describe_exit
 from profiler_job.jobs.executor.script import FOLLOW, INJECTED, CannotStartError, end_group, read_noted
+from profiler_job.jobs.executor.script_requests import ScriptRequests
 
 POLL_S = 0.02
 MEMORY_FULL = "out of memory"
@@ -51,12 +52,16 @@ class TunedScript:
     step: str
     seed: int
 
-    def start(self, name: str, **plan: Any) -> "FollowedProcess":
-        """Start a process of the script. name: of its folder, which is made anew. Raises CannotStartError."""
+    def start(self, name: str, asked_for: Literal["turns", "gate"] | None = None, **plan: Any) -> "FollowedProcess":
+        """Start a process of the script. name: of its folder, which is made anew. asked_for: what of
+        `jobs.follow.plan.Plan` its requests are; None if it gets none. Raises CannotStartError."""
         folder = self.folder / name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         fixed = {"out": str((folder / "noted").absolute()), "skip": self.skip, "steps": self.steps, "step": self.step}
+        requests = ScriptRequests() if asked_for else None
+        if asked_for and requests:
+            plan[asked_for] = str(requests.folder.path)
         text = json.dumps(fixed | {"seed": self.seed, "followed": 0, "prefills": 0} | plan)
         path = os.pathsep.join(filter(None, (str(INJECTED), os.environ.get("PYTHONPATH"))))
         environment = os.environ | {FOLLOW: text, "PYTHONPATH": path}
@@ -67,19 +72,23 @@ class TunedScript:
                     self.command, env=environment, start_new_session=True, stdout=log, stderr=subprocess.STDOUT
                 )
             except OSError as error:
+                if requests:
+                    requests.remove()
                 raise CannotStartError(self.command, f"cannot be started ({error.strerror or error})") from None
-        return FollowedProcess(process, text, folder, self, begin)
+        return FollowedProcess(process, text, folder, self, begin, requests)
 
 
 @dataclass
 class FollowedProcess:
-    """A process of a script. plan: the text of it. folder: of its facts. begin: of what it prints, in the log."""
+    """A process of a script. plan: the text of it. folder: of its facts. begin: of what it prints, in the log.
+    requests: that it waits for; None if it gets none."""
 
     process: subprocess.Popen[bytes]
     plan: str
     folder: Path
     script: TunedScript
     begin: int
+    requests: ScriptRequests | None = None
 
     @property
     def has_ended(self) -> bool:
@@ -87,8 +96,12 @@ class FollowedProcess:
 
     def end(self) -> None:
         """End the process and all that it started."""
-        if not self.has_ended:
-            end_group(self.process, self.plan)
+        try:
+            if not self.has_ended:
+                end_group(self.process, self.plan)
+        finally:
+            if self.requests:
+                self.requests.remove()
 
     def explain_end(self) -> VariantFailedError:
         """Return the error that says how the process ended."""
@@ -112,7 +125,6 @@ class TurnsProcess:
     def __init__(self, script: TunedScript, changes: Sequence[str]):
         self.script, self.changes = script, changes
         self.running: FollowedProcess | None = None
-        self.num_asked = 0
         self.starts_s = 0.0
         self.num_started = 0
 
@@ -121,20 +133,13 @@ class TurnsProcess:
         began = time.monotonic()
         is_new = self.running is None or self.running.has_ended
         if is_new:
-            self.num_asked = 0
-            requests = str((self.script.folder / SWITCHED / "requests").absolute())
+            self.end()
             self.num_started += 1
-            self.running = self.script.start(SWITCHED, changes=self.changes, turns=requests)
-        assert self.running is not None
-        self.num_asked += 1
-        folder = self.running.folder / "requests"
-        folder.mkdir(exist_ok=True)
-        draft = folder / "draft"
-        draft.write_text(json.dumps(request), encoding="utf-8")
-        draft.replace(folder / f"{self.num_asked}.json")
-        answer = folder / f"{self.num_asked}.answer.json"
-        while not answer.exists():
-            if self.running.has_ended and not answer.exists():
+            self.running = self.script.start(SWITCHED, "turns", changes=self.changes)
+        assert self.running is not None and self.running.requests is not None
+        self.running.requests.send(request)
+        while (answer := self.running.requests.read_answer()) is None:
+            if self.running.has_ended and self.running.requests.read_answer() is None:
                 raise self.running.explain_end()
             if time.monotonic() - began > left_s:
                 self.end()
@@ -142,7 +147,7 @@ class TurnsProcess:
             time.sleep(POLL_S)
         if is_new:
             self.starts_s = time.monotonic() - began
-        return json.loads(answer.read_text(encoding="utf-8"))
+        return answer
 
     def end(self) -> None:
         """End the process, if there is one."""
@@ -153,13 +158,31 @@ class TurnsProcess:
 
 @dataclass(frozen=True, kw_only=True)
 class VariantRun:
-    """A process of one variant. step_ns: median of its timed steps. peak_bytes: most memory that was allocated in them;
-    0 without a GPU. losses: of its backward passes, from the first one. num_losses_per_step: how many a step has."""
+    """A process of one variant. times_ns: medians of its timed steps, one for each of its turns; one alone if it took
+    none. peak_bytes: most memory that was allocated in them; 0 without a GPU. losses: of its backward passes, from the
+    first one. num_losses_per_step: how many a step has."""
 
-    step_ns: float
+    times_ns: tuple[float, ...]
     peak_bytes: int
     losses: list[float | str | None]
     num_losses_per_step: float
+
+    @property
+    def step_ns(self) -> float:
+        return median(self.times_ns)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatePlan:
+    """Turns of processes of one variant each. num_each: processes of each variant. num_rounds: at most, as the time
+    allows. turn_s: time of a turn. ready_s: time after which a process hangs that has not warmed up. seed: of the order
+    of turns."""
+
+    num_each: int
+    num_rounds: int
+    turn_s: float
+    ready_s: float
+    seed: int
 
 
 class Engine(Protocol):
@@ -167,7 +190,7 @@ class Engine(Protocol):
 
     @property
     def starts_s(self) -> float:
-        """Time that the latest process took to its first answer, or all of it if it was of one variant."""
+        """Time that the latest processes took to their first answer; all of it if one was not asked for any."""
 
     @property
     def num_started(self) -> int:
@@ -182,6 +205,10 @@ class Engine(Protocol):
 
     def run(self, changes: Sequence[str], left_s: float) -> VariantRun:
         """Run a variant in a process of its own. Raises VariantFailedError and OverBudgetError."""
+
+    def take_turns(self, variants: Sequence[Sequence[str]], plan: GatePlan, left_s: float) -> list[list[VariantRun]]:
+        """Let processes of one variant each take turns (see `gated_processes`). Raises VariantFailedError and
+        OverBudgetError."""
 
     def end(self) -> None:
         """End what runs."""
@@ -203,10 +230,15 @@ def run_variant(script: TunedScript, changes: Sequence[str], left_s: float = mat
     if not ranks or not ranks[0]["steps"]:
         raise running.explain_end()
     noted = ranks[0]
-    if noted["not_applied"]:
-        raise VariantFailedError("; ".join(f"{name}: {reason}" for name, reason in noted["not_applied"].items()))
+    check_applied(noted["not_applied"])
     walls = [step["wall_ns"] for step in noted["steps"]]
     peak = max(rank["peak_allocated_bytes"] for rank in ranks)
     per_step = len(noted["losses"]) / max(noted["seen"], 1)
     losses = noted["losses"][: round(per_step * (script.skip + script.steps))]  # as many of each process
-    return VariantRun(step_ns=median(walls), peak_bytes=peak, losses=losses, num_losses_per_step=max(per_step, 1.0))
+    return VariantRun(times_ns=(median(walls),), peak_bytes=peak, losses=losses, num_losses_per_step=max(per_step, 1.0))
+
+
+def check_applied(not_applied: Mapping[str, str]) -> None:
+    """Raise VariantFailedError if a process could not be given its changes. not_applied: reasons by change."""
+    if not_applied:
+        raise VariantFailedError("; ".join(f"{name}: {reason}" for name, reason in not_applied.items()))

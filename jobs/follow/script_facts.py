@@ -3,11 +3,13 @@
 Imported inside the script (see `sitecustomize`). It needs torch and the other files of this folder.
 """
 
+import resource
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +18,10 @@ from torch import nn
 from .matmul_precision import read_matmul_precision
 from .module_ranges import is_compiled, list_module_parameters, list_sizes, list_tensors, name_class, read_own
 
+CONTEXT_BYTES = 2**30
+"""GPU memory of a process outside of PyTorch's allocator, about."""
+FILLED = 0.9
+"""Part of the free memory that processes may take."""
 WRAPPING = ("torch", "lightning", "lightning_fabric", "accelerate", "deepspeed")
 """Libraries whose modules may be wrappers of a script's model."""
 
@@ -124,3 +130,14 @@ def read_machine() -> dict[str, Any]:
         "float32_matmul_precision": read_matmul_precision(),
         "peak_allocated_bytes": torch.cuda.max_memory_allocated() if cuda else 0,
     }
+
+
+def count_room() -> int:
+    """Count how many processes like this one, itself included, the machine and its GPU have memory for."""
+    used = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    memory = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    room = 1 + FILLED * 1024 * int(memory["MemAvailable"].split()[0]) / used
+    if torch.cuda.is_initialized():
+        free = FILLED * torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() + CONTEXT_BYTES
+        room = min(room, free / (torch.cuda.max_memory_reserved() + CONTEXT_BYTES))
+    return int(room)

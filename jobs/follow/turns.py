@@ -1,13 +1,13 @@
-"""Variants of a script that take turns while it runs: changes are switched on and off between its steps.
+"""Variants of a script that take turns: in one process, in which changes are switched on and off between steps, or in
+processes of one variant each, which wait at a gate while another has its turn.
 
-The program outside asks for measurements by files in a folder, `1.json`, `2.json` and so on, and reads the answer to
-the first from `1.answer.json`. Between requests the script takes steps without changes. Its weights are trained by all
+The program outside asks for measurements (see `program_requests`). In one process the weights are trained by all
 variants, so that only times can be compared.
 
 Loaded into other people's scripts, as `follow` is.
 """
 
-import json
+import math
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,7 +28,8 @@ from .matmul_precision import read_matmul_precision
 from .measured_parts import PartsMeasurement
 from .module_ranges import ModuleRanges
 from .plan import Plan, Stage
-from .script_facts import describe_call, find_autocast_dtype, read_machine, unwrap
+from .program_requests import ProgramRequests
+from .script_facts import count_room, describe_call, find_autocast_dtype, read_machine, unwrap
 from .script_places import Places
 from .step_calls import CallRecorder
 from .step_clock import StepClock
@@ -37,19 +38,22 @@ from .wrapping import wrap
 
 Steps = Generator[None, None, Any]
 """Code that runs between steps: each `yield` lets the script take one."""
-IDLE_S = 120.0
-"""How long a script goes on without a request: whoever started it may have been killed."""
 PROFILED_STEPS = 2
 FEWEST_WARMUP, MOST_WARMUP = 3, 12
 SETTLED = 1.3
 """A variant is warm once a step takes at most so many times its fastest."""
 LEAST_STEPS, MOST_STEPS = 2, 10
+MOST_AT_GATE = 100
+"""Steps of a turn at the gate, at most."""
+LEAST_WAITS = 0.1
+"""Part of a step that must wait for batches for their lead to be used up."""
 TIMED_S, MOST_TIMED = 0.5, 10
 """How long a process of one variant is timed, as far as so many times the steps that are planned are enough."""
 
 
 class TurnsFollower(Follower):
-    """A script whose variants take turns (`plan.turns`), or whose steps are only timed (`plan.times_only`)."""
+    """A script whose variants take turns (`plan.turns`), or whose steps are only timed (`plan.times_only`), in turns
+    with other processes if there is a `plan.gate`."""
 
     def __init__(self, plan: Plan, ranges: ModuleRanges):
         super().__init__(plan, ranges)
@@ -62,6 +66,7 @@ class TurnsFollower(Follower):
         self.issued: IssueClock | None = None  # while phases are launched one by one
         self.recorder: CallRecorder | None = None
         self.first_call: dict[str, Any] = {}  # of the model that is trained
+        self.num_ahead = 0  # batches that workers of a loader have ready after a pause
         self.num_backwards = 0  # since the last step
         self.backwards: list[int] = []
 
@@ -72,8 +77,8 @@ class TurnsFollower(Follower):
         if stage is Stage.TIMED and self.stage is stage:
             if torch.cuda.is_initialized():
                 torch.cuda.reset_peak_memory_stats()
-            self.running = self.answer_requests() if self.plan.turns else self.time_steps()
-            next(self.running)
+            self.running = self.choose_steps()
+            self.take_step()
 
     def advance(self) -> None:
         self.backwards.append(self.num_backwards)
@@ -83,6 +88,11 @@ class TurnsFollower(Follower):
             return
         self.facts["seen"] += 1
         self.num_steps += 1
+        self.take_step()
+
+    def take_step(self) -> None:
+        """Let the script take a step, or end it if no more are wanted."""
+        assert self.running is not None
         try:
             next(self.running)
         except StopIteration:
@@ -92,6 +102,11 @@ class TurnsFollower(Follower):
             self.write()
             self.ranks.leave()
             self.end_script()
+
+    def choose_steps(self) -> Steps:
+        if self.plan.turns:
+            return self.answer_requests()
+        return self.take_turns_at_gate() if self.plan.gate else self.time_steps()
 
     def time_steps(self) -> Steps:
         """Note the times of the steps that are planned, and of more if these are short: what the CPU limits is slower
@@ -107,6 +122,42 @@ class TurnsFollower(Follower):
                 _, self.facts["steps"] = clock.list_steps()
             if is_last:
                 return
+
+    def take_turns_at_gate(self) -> Steps:
+        """Warm up, then take a turn for each request. The first step of a turn does not count, since other processes
+        have had the CPU's caches, nor do those for which workers of loaders have fetched batches meanwhile."""
+        waits = yield from self.measure_waits()
+        num_unsteady = 1 + (math.ceil(self.num_ahead / waits) if waits >= LEAST_WAITS else 0)
+        self.synchronize()
+        requests = ProgramRequests(Path(self.plan.gate))
+        while (request := requests.wait()) is not None:
+            steps: list[float] = []
+            if request["turn_s"]:
+                for _ in range(num_unsteady):
+                    yield
+                steps = yield from self.time_turn(LEAST_STEPS, request["turn_s"])
+            requests.answer({"steps": steps} | self.describe_process())
+
+    def measure_waits(self) -> Steps:
+        """Warm up, and return the part of the steps that waits for batches: with each step these are fewer by as much
+        as were ready."""
+        self.parts = []
+        begin = perf_counter_ns()
+        yield from self.settle()
+        took = perf_counter_ns() - begin
+        parts, self.parts = self.parts, None
+        waits = [clock.list_steps()[1][0]["host_ns"] for name, clock in parts if name == "data"]
+        return sum(waits) / took
+
+    def describe_process(self) -> dict[str, Any]:
+        """Return what is known of a process of one variant. losses: of as many steps as without a gate."""
+        per_step = len(losses := self.losses.values()) / self.facts["seen"]
+        return {
+            "losses": losses[: round(per_step * (self.plan.skip + self.plan.steps))],
+            "num_losses_per_step": max(per_step, 1.0),
+            "peak_bytes": read_machine()["peak_allocated_bytes"],
+            "not_applied": self.changes.facts()["not_applied"],
+        }
 
     # --------------------------------------------------------------------------------------- what the script does
 
@@ -147,6 +198,11 @@ class TurnsFollower(Follower):
         """Note where optimizers and loaders are made."""
         wrap(torch.optim.Optimizer, "__init__", self.note_made("optimizer"))
         wrap(DataLoader, "__init__", self.note_made("loader"))
+        wrap(DataLoader, "__init__", self.note_loader)
+
+    def note_loader(self, called: Callable[..., Any], loader: Any, *args: Any, **options: Any) -> None:
+        called(loader, *args, **options)
+        self.num_ahead = max(self.num_ahead, loader.num_workers * (loader.prefetch_factor or 0))
 
     def backward(self, called: Any, tensors: Any, *args: Any, **options: Any) -> Any:
         self.places.note("backward")
@@ -162,23 +218,12 @@ class TurnsFollower(Follower):
 
     def answer_requests(self) -> Steps:
         """Answer requests, one after the other. A script of several ranks answers one, which says so."""
-        folder, number = Path(self.plan.turns), 1
-        folder.mkdir(parents=True, exist_ok=True)
-        last = monotonic()
-        while True:
-            file = folder / f"{number}.json"
-            if self.ranks.world > 1 and self.ranks.rank:
-                return
-            if not file.exists():
-                if monotonic() - last > IDLE_S:
-                    return
-                yield
-                continue
-            request = json.loads(file.read_text(encoding="utf-8"))
-            answer = self.describe() if request["kind"] == "describe" else (yield from self.measure(request))
-            write_json(folder / f"{number}.answer.json", answer)
-            number += 1
-            last = monotonic()
+        if self.ranks.world > 1 and self.ranks.rank:
+            return
+        requests = ProgramRequests(Path(self.plan.turns))
+        while (request := requests.wait()) is not None:
+            is_facts = request["kind"] == "describe"
+            requests.answer(self.describe() if is_facts else (yield from self.measure(request)))
             if self.ranks.world > 1:  # each rank would switch at another step
                 return
 
@@ -231,6 +276,7 @@ class TurnsFollower(Follower):
             "phases": phases,
             "num_syncs": len(syncs.list_calls(PROFILED_STEPS)),
             "num_alloc_retries": retries,
+            "room": count_room(),
             "float32_matmul_precision": read_matmul_precision(),
         }
 
@@ -263,8 +309,12 @@ class TurnsFollower(Follower):
         return times
 
     def warm_up(self, variant: Sequence[str]) -> Steps:
-        """Take steps of a variant until they are as fast as they get: it may be compiled in the first."""
+        """Switch to a variant, and warm it up."""
         self.changes.switch(variant)
+        yield from self.settle()
+
+    def settle(self) -> Steps:
+        """Take steps until they are as fast as they get: a variant may be compiled in the first."""
         fastest = float("inf")
         for number in range(1, MOST_WARMUP + 1):
             self.synchronize()
@@ -276,12 +326,14 @@ class TurnsFollower(Follower):
             if number >= FEWEST_WARMUP and took <= SETTLED * fastest:
                 break
 
-    def time_turn(self, num_steps: int) -> Steps:
-        """Return the time of each of the next steps, in ns; the GPU's where there is one."""
-        clock = StepClock()
-        for _ in range(num_steps):
+    def time_turn(self, num_steps: int, least_s: float = 0.0) -> Steps:
+        """Return the time of each of the next steps, in ns; the GPU's where there is one. They are more than num_steps
+        if these take less than least_s."""
+        clock, begin, number = StepClock(), monotonic(), 0
+        while number < num_steps or (monotonic() - begin < least_s and number < MOST_AT_GATE):
             yield
             clock.note_end()
+            number += 1
         self.synchronize()
         return [step["wall_ns"] for step in clock.list_steps()[1]]
 
@@ -314,12 +366,6 @@ class IssueClock:
         self.times[name] = self.times.get(name, 0.0) + perf_counter_ns() - self.begin
         synchronize()
         self.begin = perf_counter_ns()
-
-
-def write_json(file: Path, content: Any) -> None:
-    draft = file.with_suffix(".draft")
-    draft.write_text(json.dumps(content), encoding="utf-8")
-    draft.replace(file)
 
 
 def count_flops(model: nn.Module, inputs: list[dict[str, Any]]) -> float:

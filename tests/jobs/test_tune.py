@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -96,7 +98,8 @@ def test_the_best_order_is_found_measured_and_confirmed(tune, tmp_path):
     assert winner.ratio_base.times_as_fast > 3
     assert tuning.is_complete and tuning.base.step_ns > 40e6 > 30e6 > winner.step_ns
     assert winner.losses.reason is None and 0 < winner.losses.largest < 0.05 and winner.losses.repeated == 0.0
-    assert len(tuning.confirmation.base_ns) == 2
+    assert len(tuning.confirmation.base_ns) == len(tuning.confirmation.winner_ns) >= 2
+    assert tuning.confirmation.num_rounds >= 2
     assert max(tuning.confirmation.winner_ns) < min(tuning.confirmation.base_ns)
     places = {place.what: place.code for place in tuning.places}
     assert places["optimizer"] == "optimizer = torch.optim.AdamW(model.parameters())"
@@ -130,6 +133,36 @@ def test_a_search_that_is_cut_off_goes_on_where_it_was(tune, tmp_path):
     assert again.returncode == 0 and "measuring BF16" not in printed, printed
     assert [step.change for step in read_tuning(file).ladder] == ["bf16", "fused_adamw"]
     assert read_tuning(file).ladder[0].change == "bf16" and read_tuning(file).is_complete
+
+
+def list_processes(folder) -> list[int]:
+    """List the processes of the script in a folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            is_here = (process / "cwd").readlink() == folder
+            if is_here and (process / "cmdline").read_bytes().endswith(b"\0train.py\0"):
+                found.append(int(process.name))
+    return found
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("how", [pytest.param(signal.SIGTERM, marks=pytest.mark.nightly), signal.SIGKILL])
+def test_a_confirmation_that_is_cut_off_leaves_no_process_and_is_made_again(tune, tmp_path, how):
+    folder = tmp_path / "results" / "train-tune"
+    started = tune("--budget", "2", "--changes", "fused_adamw")
+    eventually(lambda: len([*folder.glob(".processes/gated-*/noted/progress")]) >= 2)
+    assert len(list_processes(tmp_path)) > 2
+    os.kill(started.pid, how)
+    started.communicate(timeout=HANGS_S)
+    assert started.returncode == (ExitCode.TERMINATED if how == signal.SIGTERM else -how)
+    eventually(lambda: not list_processes(tmp_path))
+    cut_off = read_tuning(folder)
+    assert cut_off.ladder and not cut_off.confirmation.winner_ns and not cut_off.is_complete
+    again = tune("--budget", "2", "--changes", "fused_adamw")
+    printed, _ = again.communicate(timeout=HANGS_S)
+    assert again.returncode == 0 and "measuring" not in printed, printed
+    assert read_tuning(folder).confirmation.num_rounds >= 2 and read_tuning(folder).is_complete
 
 
 @pytest.mark.nightly

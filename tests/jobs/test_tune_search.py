@@ -1,130 +1,14 @@
 """The search of `tune` on simulated scripts, whose changes have known effects."""
 
-import random
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 import pytest
 
 from profiler_job.jobs.contract.changes import CHANGES
-from profiler_job.jobs.contract.tuning import Method, NoLossCode, NoPartsCode, Outcome, Tuning
+from profiler_job.jobs.contract.tuning import Method, NoPartsCode, Outcome
 from profiler_job.jobs.executor.tune_search import FIRST_ROUNDS, LEAST_SAVING, Search
-from profiler_job.jobs.executor.tuned_script import OverBudgetError, VariantFailedError, VariantRun
-
-MS = 1e6
-KINDS = ("attention", "convolution", "matmul", "fill", "pageable", "copy", "other")
-
-
-@dataclass
-class SimulatedScript:
-    """An engine with steps of 100 ms; each change takes the part away that `effects` has for it. Time passes on its
-    clock. failures: what a change raises when it is switched on. parts: shares of a step, by kind of kernel. cold_s: by
-    which the first process takes longer, which finds no cache of what the script compiles."""
-
-    effects: dict[str, float]
-    parts: dict[str, float] = field(default_factory=lambda: {"matmul": 0.6, "other": 0.3})
-    failures: dict[str, Exception] = field(default_factory=dict)
-    obstacles: dict[str, str] = field(default_factory=dict)
-    world: int = 1
-    noise: float = 0.002
-    compile_s: float = 30.0
-    losses: float = 0.0
-    has_parts: bool = False
-    is_compiled: bool = False
-    cold_s: float = 0.0
-    interrupt_at: int = 10**9
-    now: float = 0.0
-    num_asked: int = 0
-    asked: list = field(default_factory=list)
-    starts_s: float = 5.0
-    num_started: int = 0
-    is_running: bool = False
-    draw: random.Random = field(default_factory=lambda: random.Random(7))
-
-    def time_step(self, changes) -> float:
-        step = 100 * MS
-        for name in changes:
-            step *= 1 - self.effects.get(name, 0.0)
-        return step * self.draw.lognormvariate(0, self.noise)
-
-    def fail(self, changes) -> None:
-        for name in changes:
-            if name in self.failures:
-                self.is_running = False
-                raise self.failures[name]
-
-    def pass_time(self, seconds: float, left_s: float) -> None:
-        self.now += min(seconds, left_s)
-        if seconds > left_s:
-            raise OverBudgetError("the time was over")
-
-    def ask(self, request, left_s):
-        self.num_asked += 1
-        if self.num_asked >= self.interrupt_at:
-            raise KeyboardInterrupt
-        if not self.is_running:
-            self.is_running = True
-            self.pass_time(self.start(), left_s)
-        if request["kind"] == "describe":
-            machine = {"gpu_name": "GPU", "torch": "2", "places": [], "parameter_dtypes": {"torch.float32": 9}}
-            machine |= {"compiled": self.is_compiled}
-            return machine | {"world": self.world, "obstacles": self.obstacles, "forwards": 1, "inputs": []}
-        if request["kind"] == "profile":
-            self.fail(request["variant"])
-            step = self.time_step(request["variant"])
-            kernels = {kind: step * self.parts.get(kind, 0.0) for kind in KINDS}
-            busy = sum(kernels.values())
-            more = {"busy": busy, "matmul_fp32": 0.0, "unaligned": 0.0}
-            phases = {"optimizer": step * self.parts.get("other", 0.0) / 3}
-            shares = {"step_ns": step, "kernels": kernels | more, "phases": phases, "num_syncs": 0}
-            return shares | {"num_alloc_retries": 0, "float32_matmul_precision": "highest"}
-        if request["kind"] == "calls":
-            raise VariantFailedError("calls cannot be recorded")
-        variants = request["variants"]
-        self.asked.append([tuple(each) for each in variants])
-        for changes in variants:
-            self.fail(changes)
-        compiles = any(name.startswith(("compile", "cuda_graphs")) for name in variants[-1])
-        self.pass_time(1.0 + (self.compile_s if compiles else 0.0), left_s)
-        return {"rounds": [[self.time_step(each) for each in variants] for _ in range(request["rounds"])]}
-
-    def start(self) -> float:
-        self.starts_s = 5.0 + (0.0 if self.num_started else self.cold_s)
-        self.num_started += 1
-        return self.starts_s
-
-    def run(self, changes, left_s):
-        self.is_running = False
-        self.fail(changes)
-        self.pass_time(self.start(), left_s)
-        losses = [3.0, 2.0 + (self.losses if changes else 0.0)]
-        return VariantRun(
-            step_ns=self.time_step(changes), peak_bytes=10 - len(changes), losses=losses, num_losses_per_step=1.0
-        )
-
-    def end(self):
-        self.is_running = False
-
-
-def search(script: SimulatedScript, tuning: Tuning | None = None, minutes: float = 10.0, asked=None) -> Tuning:
-    """Search with a simulated script, and return the result as it was saved last."""
-    tuning = tuning or Tuning(name="train", command=("python",), budget_s=60 * minutes, asked=asked)
-    saved: list[str] = []
-    try:
-        Search(script, tuning, lambda now: saved.append(now.model_dump_json()), print, lambda: script.now).run()
-    finally:
-        script.last = Tuning.model_validate_json(saved[-1])
-    return script.last
-
-
-def list_ladder(tuning: Tuning) -> list[str]:
-    return [step.change for step in tuning.ladder]
-
-
-def outcomes(tuning: Tuning, name: str) -> list[Outcome]:
-    return [tried.outcome for tried in tuning.tried if tried.change == name]
-
-
-EFFECTS = {"bf16": 0.5, "fused_adamw": 0.1, "compile": 0.2, "fused_attention": -0.1}
+from profiler_job.jobs.executor.tuned_script import VariantFailedError
+from tests.jobs.simulated_scripts import EFFECTS, MS, CpuLimitedScript, SimulatedScript, list_ladder, outcomes, search
 
 
 def test_what_could_save_most_is_measured_first_and_what_is_faster_is_kept():
@@ -209,14 +93,13 @@ def test_the_script_is_not_started_again_for_what_is_expected():
                 raise VariantFailedError("a part that ends the script")
             return super().ask(request, left_s)
 
-        def run(self, changes, left_s):
-            kinds.append("run")
-            return super().run(changes, left_s)
+        def take_turns(self, variants, plan, left_s):
+            kinds.append("turns")
+            return super().take_turns(variants, plan, left_s)
 
     script = Counting({"bf16": 0.54})
     tuning = search(script, minutes=1)
-    assert list_ladder(tuning) == ["bf16"] and "run" in kinds
-    assert {*kinds[kinds.index("run") :]} == {"run"}
+    assert list_ladder(tuning) == ["bf16"] and kinds[-1] == "turns" != kinds[-2]
     assert outcomes(tuning, "tf32")
 
 
@@ -265,33 +148,6 @@ def test_cuda_graphs_are_the_first_that_compile_where_the_gpu_waits_for_the_cpu(
     assert Outcome.KEPT not in outcomes(tuning, "compile")
 
 
-@dataclass
-class CpuLimitedScript(SimulatedScript):
-    """A step takes 100 ms of the CPU, 20 in CUDA graphs; kernels take 60, less what changes save of them."""
-
-    def time_step(self, changes) -> float:
-        cpu = (20 if "cuda_graphs" in changes else 100) * MS * self.draw.lognormvariate(0, self.noise)
-        return max(cpu, self.time_kernels(changes))
-
-    def time_kernels(self, changes) -> float:
-        kernels = 60 * MS
-        for name in changes:
-            kernels *= 1 - self.effects.get(name, 0.0)
-        return kernels
-
-    def ask(self, request, left_s):
-        answer = super().ask(request, left_s)
-        if request["kind"] == "profile":
-            kernels = self.time_kernels(request["variant"])
-            answer["kernels"] |= {
-                "busy": kernels,
-                "matmul": kernels / 2,
-                "other": kernels / 2,
-                "unaligned": kernels / 4,
-            }
-        return answer
-
-
 def test_what_the_cpu_hides_is_measured_with_cuda_graphs_in_one_compilation():
     script = CpuLimitedScript({"bf16": 0.5, "padding": 0.2, "tf32": 0.01})
     tuning = search(script)
@@ -302,56 +158,6 @@ def test_what_the_cpu_hides_is_measured_with_cuda_graphs_in_one_compilation():
     for name in ("bf16", "padding"):
         assert outcomes(tuning, name) == [Outcome.KEPT]
     assert outcomes(tuning, "tf32")[-1] is not Outcome.KEPT, "1% of the kernels is too little to go with them"
-
-
-@dataclass
-class TracedScript(CpuLimitedScript):
-    """Launches take longer in the process of turns, whose GPU was traced: steps of 140 ms, and 70 in CUDA graphs."""
-
-    noise: float = 0.05
-
-    def ask(self, request, left_s):
-        answer = super().ask(request, left_s)
-        if request["kind"] == "rounds":
-            answer["rounds"] = [
-                [time + (10 if time < 70 * MS else 40) * MS for time in row] for row in answer["rounds"]
-            ]
-        return answer
-
-
-def test_where_the_cpu_limits_pairs_of_processes_are_the_result():
-    script = TracedScript({}, compile_s=10.0)
-    tuning = search(script, asked=("cuda_graphs",))
-    winner = tuning.winner
-    assert len(tuning.confirmation.base_ns) == len(tuning.confirmation.winner_ns) == winner.ratio_base.num_pairs == 6
-    assert tuning.confirmation.by_turns.times_as_fast == pytest.approx(140 / 70, rel=0.1)
-    assert winner.ratio_base.times_as_fast == pytest.approx(100 / 60, rel=0.1)
-    assert winner.ratio_base.low < 100 / 60 < winner.ratio_base.high
-    assert tuning.base.step_ns == pytest.approx(100 * MS, rel=0.1)
-    assert tuning.base.step_ns / winner.step_ns == pytest.approx(winner.ratio_base.times_as_fast)
-
-
-def test_a_search_that_goes_on_keeps_what_turns_said_of_the_same_winner():
-    tuning = search(TracedScript({}, compile_s=10.0), asked=("cuda_graphs",))
-    again = search(TracedScript({}, compile_s=10.0), tuning)
-    assert again.winner.ratio_base.num_pairs == 6 and again.confirmation.by_turns == tuning.confirmation.by_turns
-
-
-def test_too_few_pairs_leave_what_turns_said_with_a_wider_interval():
-    tuning = search(TracedScript({}, compile_s=10.0), minutes=70 / 60, asked=("cuda_graphs",))
-    assert len(tuning.confirmation.winner_ns) < 6
-    ratio = tuning.winner.ratio_base
-    assert ratio.low < 100 / 60 / 1.1 and ratio.high > 100 / 60 * 1.1
-
-
-def test_what_is_slower_in_processes_of_its_own_is_taken_back():
-    class Slower(TracedScript):
-        def run(self, changes, left_s):
-            return replace(super().run(changes, left_s), step_ns=(120 if changes else 100) * MS)
-
-    tuning = search(Slower({}, compile_s=10.0), asked=("cuda_graphs",))
-    assert not tuning.ladder and outcomes(tuning, "cuda_graphs") == [Outcome.NOT_FASTER]
-    assert "slower in processes of its own" in tuning.tried[-1].message
 
 
 def test_what_the_cpu_hides_is_dropped_if_it_breaks_the_compilation():
@@ -462,16 +268,6 @@ def test_an_interrupted_search_goes_on_where_it_was():
     assert tuning.used_s == pytest.approx(script.now + again.now, abs=0.2)
 
 
-def test_losses_of_the_winner_are_compared_with_the_spread_of_equal_runs():
-    tuning = search(SimulatedScript(EFFECTS, losses=0.02))
-    losses = tuning.winner.losses
-    assert (losses.largest, losses.step, losses.first, losses.repeated) == (pytest.approx(0.01), 2, 0.0, 0.0)
-    assert tuning.ladder[0].losses.reason is NoLossCode.NOT_MEASURED
-    confirmed = tuning.confirmation
-    assert len(confirmed.base_ns) == len(confirmed.winner_ns) == 2
-    assert (confirmed.base_peak_bytes, tuning.winner.peak_bytes) == (10, 7)
-
-
 def test_given_changes_alone_are_tried():
     tuning = search(SimulatedScript(EFFECTS), asked=("bf16", "compile"))
     assert list_ladder(tuning) == ["bf16", "compile"]
@@ -486,34 +282,3 @@ def test_a_bound_is_measured_and_never_kept():
 
     tuning = search(Waiting({"synchronisations": 0.3}, parts={"matmul": 0.6}), asked=("synchronisations",))
     assert outcomes(tuning, "synchronisations") == [Outcome.BOUND] and not tuning.ladder
-
-
-def test_several_ranks_are_measured_by_processes():
-    tuning = search(SimulatedScript(EFFECTS, world=2), asked=("bf16", "fused_attention"))
-    assert [(step.change, step.method) for step in tuning.ladder] == [("bf16", Method.PROCESSES)]
-    assert tuning.ladder[0].ratio_before.low > 1
-    assert outcomes(tuning, "fused_attention") == [Outcome.NOT_FASTER]
-
-
-def test_both_steps_are_of_the_rounds_that_compare_them():
-    class Slow(SimulatedScript):
-        def run(self, changes, left_s):
-            self.effects["first"] = 0.5 if self.num_run else 0.0
-            self.num_run += 1
-            return super().run(("first", *changes), left_s)
-
-    script = Slow({"bf16": 0.5}, world=2)
-    script.num_run = 0
-    tuning = search(script, asked=("bf16",))
-    step = tuning.ladder[0]
-    assert tuning.base.step_ns / step.step_ns == pytest.approx(step.ratio_base.times_as_fast, rel=0.02)
-
-
-def test_what_needs_a_process_from_its_start_is_measured_by_processes():
-    class Loading(SimulatedScript):
-        def ask(self, request, left_s):
-            answer = super().ask(request, left_s)
-            return answer | {"phases": {"data": 40 * MS}} if request["kind"] == "profile" else answer
-
-    tuning = search(Loading({"loader_workers": 0.4}), asked=("loader_workers",))
-    assert [(step.change, step.method) for step in tuning.ladder] == [("loader_workers", Method.PROCESSES)]

@@ -141,11 +141,17 @@ def test_fresh_processes_confirm_or_differ(ladder):
     assert any("Fresh processes differ" in note and "5.00 times" in note for note in other.notes)
 
 
-def test_pairs_of_processes_that_are_the_result_are_not_said_to_confirm_it():
-    pairs = Confirmation(base_ns=(12e6,) * 6, winner_ns=(8e6,) * 6, by_turns=make_ratio(1.84))
+@pytest.mark.parametrize(
+    ("num_pairs", "num_rounds", "how"),
+    [(6, 0, "which ran one after another"), (3, 10, "which took turns in 10 rounds")],
+)
+def test_pairs_of_processes_that_are_the_result_are_not_said_to_confirm_it(num_pairs, num_rounds, how):
+    times = {"base_ns": (12e6,) * num_pairs, "winner_ns": (8e6,) * num_pairs}
+    pairs = Confirmation(**times, num_rounds=num_rounds, by_turns=make_ratio(1.84))
     step = make_step("cuda_graphs", ("cuda_graphs",), 8, 1.5)
     notes = interpret_tuning(make_tuning(ladder=[step], confirmation=pairs, patch=None)).notes
-    assert any("6 pairs of fresh processes" in note and "it was 1.84 times as fast" in note for note in notes)
+    (note,) = (note for note in notes if "it was 1.84 times as fast" in note)
+    assert f"{num_pairs} pairs of fresh processes, {how}. By" in note
     assert not any("confirm" in note for note in notes)
 
 

@@ -1,0 +1,212 @@
+"""The end of the search of `tune` on simulated scripts: processes of the winner, and of what needs its own process."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from profiler_job.jobs.contract.tuning import Method, NoLossCode, Outcome
+from profiler_job.jobs.executor.tuned_script import OverBudgetError, VariantFailedError
+from tests.jobs.simulated_scripts import EFFECTS, MS, CpuLimitedScript, SimulatedScript, list_ladder, outcomes, search
+
+
+@dataclass
+class TracedScript(CpuLimitedScript):
+    """Launches take longer in the process of turns, whose GPU was traced: steps of 140 ms, and 70 in CUDA graphs."""
+
+    noise: float = 0.05
+
+    def ask(self, request, left_s):
+        answer = super().ask(request, left_s)
+        if request["kind"] == "rounds":
+            answer["rounds"] = [
+                [time + (10 if time < 70 * MS else 40) * MS for time in row] for row in answer["rounds"]
+            ]
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("room", "num_processes", "num_rounds", "num_pairs"),
+    [(6, 3, 8, 24), (5, 2, 10, 20), (3, 1, 10, 10), (1, 6, 0, 6)],
+)
+def test_where_the_cpu_limits_processes_are_the_result(room, num_processes, num_rounds, num_pairs):
+    """Where no two fit, they run one after another."""
+    script = TracedScript({}, compile_s=10.0, room=room)
+    tuning = search(script, asked=("cuda_graphs",))
+    winner, confirmed = tuning.winner, tuning.confirmation
+    assert len(confirmed.base_ns) == len(confirmed.winner_ns) == num_processes
+    assert confirmed.num_rounds == num_rounds and winner.ratio_base.num_pairs == num_pairs
+    assert confirmed.by_turns.times_as_fast == pytest.approx(140 / 70, rel=0.1)
+    assert winner.ratio_base.times_as_fast == pytest.approx(100 / 60, rel=0.1)
+    assert winner.ratio_base.low < 100 / 60 < winner.ratio_base.high
+    assert tuning.base.step_ns == pytest.approx(100 * MS, rel=0.1)
+    assert tuning.base.step_ns / winner.step_ns == pytest.approx(winner.ratio_base.times_as_fast)
+
+
+def test_a_search_that_goes_on_keeps_what_turns_said_of_the_same_winner():
+    tuning = search(TracedScript({}, compile_s=10.0), asked=("cuda_graphs",))
+    again = search(TracedScript({}, compile_s=10.0), tuning)
+    assert again.winner.ratio_base.num_pairs == 30 and again.confirmation.by_turns == tuning.confirmation.by_turns
+
+
+def test_processes_that_take_turns_need_the_time_of_one_start():
+    """Six of them one after another would take the start of six."""
+    spent = {}
+    for room in (6, 1):
+        script = TracedScript({}, compile_s=10.0, room=room)
+        tuning = search(script, asked=("cuda_graphs",))
+        spent[room] = script.now - 5.0 - tuning.tried[-1].seconds
+    assert spent[6] < 5 + 20 < 12 * 5 == spent[1]
+
+
+@pytest.mark.parametrize(
+    "at_gate",
+    [
+        VariantFailedError("it ended (exit code 1): CUDA out of memory", is_oom=True),
+        VariantFailedError("a process took too long to its next step"),
+        VariantFailedError("it ended (exit code 0)", is_short=True),
+    ],
+)
+def test_processes_that_cannot_take_turns_run_one_after_another(at_gate):
+    tuning = search(SimulatedScript(EFFECTS, at_gate=at_gate))
+    assert len(tuning.confirmation.winner_ns) == 2 and not tuning.confirmation.num_rounds
+    assert tuning.winner.losses.reason is None and tuning.is_complete
+
+
+def test_fewer_processes_take_turns_if_the_time_is_short():
+    plans = {}
+    for minutes in (0.45, 0.6, 10.0):
+        script = SimulatedScript({"bf16": 0.5})
+        tuning = search(script, minutes=minutes, asked=("bf16",))
+        assert script.now <= 60 * minutes and tuning.confirmation.winner_ns, minutes
+        plans[minutes] = script.plans[0].num_each
+    assert plans[0.45] < plans[0.6] == plans[10.0] == 3
+
+
+def test_few_cores_take_longer_to_start_processes():
+    script = SimulatedScript({"bf16": 0.5}, cores=2)
+    search(script, minutes=0.6, asked=("bf16",))
+    assert script.plans[0].num_each == 2
+
+
+def test_nothing_is_measured_for_which_no_time_is_left_to_confirm_it():
+    script = SimulatedScript({"bf16": 0.5}, cold_s=5.0)
+    tuning = search(script, minutes=0.3, asked=("bf16",))
+    assert not tuning.ladder and not script.plans and script.now <= 18
+    assert outcomes(tuning, "bf16") == [Outcome.NOT_REACHED] and not tuning.is_complete
+
+
+def test_steps_of_seconds_take_fewer_rounds():
+    class Long(SimulatedScript):
+        def time_step(self, changes):
+            return 20 * super().time_step(changes)
+
+    script = Long({"bf16": 0.5})
+    tuning = search(script, asked=("bf16",))
+    assert script.plans[0].num_rounds == tuning.confirmation.num_rounds == 2
+
+
+def test_an_interval_by_turns_is_made_wider_if_no_time_was_left_for_processes():
+    class Slow(TracedScript):
+        def take_turns(self, variants, plan, left_s):
+            raise OverBudgetError("the time was over")
+
+    tuning = search(Slow({}, compile_s=10.0), asked=("cuda_graphs",))
+    assert not tuning.confirmation.winner_ns and tuning.winner.losses.reason is NoLossCode.NOT_MEASURED
+    ratio = tuning.winner.ratio_base
+    assert ratio.low < ratio.times_as_fast / 1.2 and ratio.high > ratio.times_as_fast * 1.2
+
+
+def test_a_winner_that_took_no_turns_with_the_script_as_it_is_gets_its_ratio_from_processes():
+    class Short(SimulatedScript):
+        def ask(self, request, left_s):
+            if request["kind"] == "rounds" and len(request["variants"]) > 2:
+                raise VariantFailedError("it ended")
+            return super().ask(request, left_s)
+
+    tuning = search(Short({"bf16": 0.5, "fused_adamw": 0.1}), asked=("bf16", "fused_adamw"))
+    assert tuning.winner.ratio_base.times_as_fast == pytest.approx(1 / 0.45, rel=0.01)
+
+
+@pytest.mark.parametrize("room", [6, 1])
+def test_what_is_slower_in_processes_of_its_own_is_taken_back(room):
+    class Slower(TracedScript):
+        def note_run(self, changes, num_turns):
+            times = tuple((120 if changes else 100) * MS for _ in range(num_turns))
+            return replace(super().note_run(changes, num_turns), times_ns=times)
+
+    tuning = search(Slower({}, compile_s=10.0, room=room), asked=("cuda_graphs",))
+    assert not tuning.ladder and outcomes(tuning, "cuda_graphs") == [Outcome.NOT_FASTER]
+    assert "slower in processes of its own" in tuning.tried[-1].message
+
+
+def test_the_step_before_a_winner_that_was_taken_back_is_confirmed():
+    class Slower(SimulatedScript):
+        def note_run(self, changes, num_turns):
+            times = tuple((120 if "fused_adamw" in changes else 80 if changes else 100) * MS for _ in range(num_turns))
+            return replace(super().note_run(changes, num_turns), times_ns=times)
+
+    tuning = search(Slower({"bf16": 0.5, "fused_adamw": 0.1}), asked=("bf16", "fused_adamw"))
+    assert list_ladder(tuning) == ["bf16"] and outcomes(tuning, "fused_adamw") == [Outcome.NOT_FASTER]
+    assert tuning.confirmation.winner_ns == (80 * MS,) * 3
+
+
+def test_losses_of_the_winner_are_compared_with_the_spread_of_equal_runs():
+    tuning = search(SimulatedScript(EFFECTS, losses=0.02))
+    losses = tuning.winner.losses
+    assert (losses.largest, losses.step, losses.first, losses.repeated) == (pytest.approx(0.01), 2, 0.0, 0.0)
+    assert tuning.ladder[0].losses.reason is NoLossCode.NOT_MEASURED
+    confirmed = tuning.confirmation
+    assert len(confirmed.base_ns) == len(confirmed.winner_ns) == 3
+    assert (confirmed.base_peak_bytes, tuning.winner.peak_bytes) == (10, 7)
+
+
+def test_several_ranks_are_measured_by_processes():
+    script = SimulatedScript(EFFECTS, world=2)
+    tuning = search(script, asked=("bf16", "fused_attention"))
+    assert not script.plans, "one after another"
+    assert [(step.change, step.method) for step in tuning.ladder] == [("bf16", Method.PROCESSES)]
+    assert tuning.ladder[0].ratio_before.low > 1
+    assert outcomes(tuning, "fused_attention") == [Outcome.NOT_FASTER]
+
+
+def test_both_steps_are_of_the_rounds_that_compare_them():
+    class Slow(SimulatedScript):
+        def run(self, changes, left_s):
+            self.effects["first"] = 0.5 if self.num_run else 0.0
+            self.num_run += 1
+            return super().run(("first", *changes), left_s)
+
+    script = Slow({"bf16": 0.5}, world=2)
+    script.num_run = 0
+    tuning = search(script, asked=("bf16",))
+    step = tuning.ladder[0]
+    assert tuning.base.step_ns / step.step_ns == pytest.approx(step.ratio_base.times_as_fast, rel=0.02)
+
+
+def test_what_needs_a_process_from_its_start_is_measured_by_processes():
+    class Loading(SimulatedScript):
+        def ask(self, request, left_s):
+            answer = super().ask(request, left_s)
+            return answer | {"phases": {"data": 40 * MS}} if request["kind"] == "profile" else answer
+
+    script = Loading({"loader_workers": 0.4})
+    tuning = search(script, asked=("loader_workers",))
+    assert [(step.change, step.method) for step in tuning.ladder] == [("loader_workers", Method.PROCESSES)]
+    assert len(script.plans) == 2, "of the candidate, and of the winner"
+
+
+def test_a_candidate_that_hangs_in_a_process_of_its_own_leaves_the_winner_its_time():
+    class Hanging(SimulatedScript):
+        def ask(self, request, left_s):
+            answer = super().ask(request, left_s)
+            return answer | {"phases": {"data": 40 * MS}} if request["kind"] == "profile" else answer
+
+        def take_turns(self, variants, plan, left_s):
+            if "loader_workers" in variants[1]:
+                self.pass_time(10_000.0, left_s)
+            return super().take_turns(variants, plan, left_s)
+
+    script = Hanging({"bf16": 0.5, "loader_workers": 0.4})
+    tuning = search(script, asked=("bf16", "loader_workers"), minutes=2)
+    assert list_ladder(tuning) == ["bf16"] and outcomes(tuning, "loader_workers") == [Outcome.NOT_REACHED]
+    assert tuning.confirmation.winner_ns and script.now <= 120 and not tuning.is_complete
