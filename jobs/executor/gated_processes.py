@@ -59,7 +59,7 @@ class GatedProcess:
 
 
 class GatedProcesses:
-    """The processes that still run, of `num_variants` variants. A process that ends, or hangs, is left out; the last
+    """The processes that still run. A process that ends, or hangs, is left out; the last
     one of its variant is an error. end: time on the clock of time.monotonic at which all has to be over."""
 
     def __init__(self, processes: Sequence[GatedProcess], end: float):

@@ -129,6 +129,7 @@ class TurnsFollower(Follower):
         waits = yield from self.measure_waits()
         num_unsteady = 1 + (math.ceil(self.num_ahead / waits) if waits >= LEAST_WAITS else 0)
         self.synchronize()
+        per_step = len(self.losses.values()) / self.facts["seen"]  # until here none is too much to be kept
         requests = ProgramRequests(Path(self.plan.gate))
         while (request := requests.wait()) is not None:
             steps: list[float] = []
@@ -136,7 +137,7 @@ class TurnsFollower(Follower):
                 for _ in range(num_unsteady):
                     yield
                 steps = yield from self.time_turn(LEAST_STEPS, request["turn_s"])
-            requests.answer({"steps": steps} | self.describe_process())
+            requests.answer({"steps": steps} | self.describe_process(per_step))
 
     def measure_waits(self) -> Steps:
         """Warm up, and return the part of the steps that waits for batches: with each step these are fewer by as much
@@ -149,11 +150,11 @@ class TurnsFollower(Follower):
         waits = [clock.list_steps()[1][0]["host_ns"] for name, clock in parts if name == "data"]
         return sum(waits) / took
 
-    def describe_process(self) -> dict[str, Any]:
-        """Return what is known of a process of one variant. losses: of as many steps as without a gate."""
-        per_step = len(losses := self.losses.values()) / self.facts["seen"]
+    def describe_process(self, per_step: float) -> dict[str, Any]:
+        """Return what is known of a process of one variant. losses: of as many steps as without a gate. per_step: how
+        many a step has."""
         return {
-            "losses": losses[: round(per_step * (self.plan.skip + self.plan.steps))],
+            "losses": self.losses.values()[: round(per_step * (self.plan.skip + self.plan.steps))],
             "num_losses_per_step": max(per_step, 1.0),
             "peak_bytes": read_machine()["peak_allocated_bytes"],
             "not_applied": self.changes.facts()["not_applied"],

@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -307,3 +307,35 @@ def test_variants_that_have_no_memory_together_run_one_after_another(script, tmp
     assert "out of memory" in said[0] and "one after another" in said[0]
     assert "out of memory" in (tmp_path / "log.txt").read_text(), "what processes printed is kept"
     assert 2.0 < pairs.compare(0.0).times_as_fast < 4.2
+
+
+RANKS = (
+    WITHOUT_COMPILER
+    + """
+import torch
+from torch import distributed
+distributed.init_process_group("gloo")
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+while True:
+    model(torch.ones(2, 4)).mean().backward()
+    distributed.all_reduce(model.weight.grad)
+    optimizer.step()
+"""
+)
+
+
+@pytest.mark.long
+def test_a_script_of_several_ranks_answers_once_and_all_end_without_an_error(script, tmp_path):
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    made = script(source=RANKS)
+    made = replace(made, command=[*torchrun, *made.command[1:]])
+    running = made.start("turns", "turns", changes=["bf16"])
+    try:
+        running.requests.send({"kind": "describe"})
+        eventually(running.requests.read_answer)
+        assert running.requests.read_answer()["world"] == 2
+        eventually(lambda: running.has_ended)
+        assert running.process.returncode == 0, (tmp_path / "log.txt").read_text()
+    finally:
+        running.end()
