@@ -26,8 +26,8 @@ HANGS, HANGS_S = 3.0, 30.0
 
 
 class ProcessSearch(Protocol):
-    """What is needed of the search. compiles_s: time that a process of its variants compiles, if in no cache. room: how
-    many processes the machine has room for."""
+    """What is needed of the search. compiles_s: time that a process of its variants compiles, less than the first time.
+    room: how many processes the machine has room for."""
 
     engine: Engine
     tuning: Tuning
@@ -67,7 +67,7 @@ class ProcessPairs:
 def estimate_s(search: ProcessSearch, num_pairs: int) -> float:
     """Estimate the time in seconds that pairs of processes take. num_pairs: 0 for one that runs one after another."""
     if not num_pairs:
-        return 2.2 * search.starts_s + WARM * search.compiles_s
+        return 2.2 * search.starts_s + search.compiles_s
     num_rounds, round_s = plan_rounds(search, num_pairs)
     return estimate_start_s(search, num_pairs) + num_rounds * round_s + END_S
 
@@ -75,7 +75,7 @@ def estimate_s(search: ProcessSearch, num_pairs: int) -> float:
 def estimate_start_s(search: ProcessSearch, num_pairs: int) -> float:
     """Estimate the time in seconds after which processes that start together have warmed up."""
     share = max(1.0, 2 * num_pairs / count_cores())
-    return share * (LONGER * search.starts_s + WARM * search.compiles_s)
+    return share * (LONGER * search.starts_s + search.compiles_s)
 
 
 def count_cores() -> int:

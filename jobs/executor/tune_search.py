@@ -146,8 +146,13 @@ class Search:
 
     @property
     def compiles_s(self) -> float:
-        """Time that a process of the variant that is fastest until now compiles, if in no cache."""
-        return self.compiled_s if self.is_compiled else 0.0
+        """Time that a process of the variant that is fastest until now compiles, with a cache."""
+        return WARM * self.compiled_s if self.is_compiled else 0.0
+
+    def allow_s(self, name: str) -> float:
+        """Return the time that a candidate may take: if it compiles, its process at the end does so again."""
+        left_s = self.left_s - self.reserve_s
+        return (left_s + self.compiles_s) / (1 + WARM) if self.does_compile(name) else left_s
 
     @property
     def room(self) -> int:
@@ -293,8 +298,7 @@ class Search:
         """Measure one candidate after the other, and keep what is faster. Return whether none is left out."""
         while True:
             bounds = self.bound_candidates()
-            left_s = self.left_s - self.reserve_s
-            fitting = [(name, saving) for name, saving in bounds if self.estimate_s(name) <= left_s]
+            fitting = [(name, saving) for name, saving in bounds if self.estimate_s(name) <= self.allow_s(name)]
             if not fitting:
                 return not bounds
             try:
@@ -382,6 +386,7 @@ class Search:
     def measure(self, name: str, could_save: float | None) -> None:
         """Measure a candidate on top of the changes that were kept, and keep it if it is faster."""
         began, before, compiles = self.clock(), self.current, self.does_compile(name)
+        end = began + self.allow_s(name)
         hidden = self.hidden if name in COMPILING else ()
         after = reduce(add_change, (*hidden, name), before)
         tried = Tried(
@@ -402,7 +407,7 @@ class Search:
         try:
             by_processes = self.is_by_processes or CHANGES[name].needs_process
             tried.method = Method.PROCESSES if by_processes else Method.TURNS
-            times = self.pair_processes(before, after) if by_processes else self.pair_turns(before, after)
+            times = self.pair_processes(before, after) if by_processes else self.pair_turns(before, after, end)
             tried.ratio, tried.step_ns, tried.peak_bytes = times
             tried.outcome = self.judge(name, tried.ratio)
             if tried.outcome is Outcome.NOT_FASTER and self.is_cpu_limited and not by_processes:
@@ -469,12 +474,12 @@ class Search:
 
     # ------------------------------------------------------------------------------------------------- measuring
 
-    def pair_turns(self, before: tuple[str, ...], after: tuple[str, ...]) -> tuple[TuneRatio, float, None]:
+    def pair_turns(self, before: tuple[str, ...], after: tuple[str, ...], end: float) -> tuple[TuneRatio, float, None]:
         """Let two variants take turns until it is decided which is faster. Return the ratio and the step of the second
-        in ns."""
+        in ns. end: time on the clock at which they have to be done."""
         rounds: list[list[float]] = []
         while True:
-            rounds += self.take_turns([before, after], FIRST_ROUNDS, self.left_s - self.reserve_s)
+            rounds += self.take_turns([before, after], FIRST_ROUNDS, end - self.clock())
             ratio = compare_rounds([times[0] for times in rounds], [times[1] for times in rounds], spread=self.spread)
             if len(rounds) < FEWEST_PAIRS and not is_faster(ratio):
                 continue

@@ -95,6 +95,23 @@ def test_nothing_is_measured_for_which_no_time_is_left_to_confirm_it():
     assert outcomes(tuning, "bf16") == [Outcome.NOT_REACHED] and not tuning.is_complete
 
 
+@pytest.mark.parametrize("compile_s", [30.0, 40.0, 80.0])
+def test_what_compiles_is_kept_only_if_a_process_of_it_can_compile_again(compile_s):
+    class Compiling(SimulatedScript):
+        def take_turns(self, variants, plan, left_s):
+            if "compile" in variants[1]:
+                self.pass_time(0.6 * self.compile_s, left_s)
+            return super().take_turns(variants, plan, left_s)
+
+    script = Compiling({"compile": 0.5}, compile_s=compile_s)
+    tuning = search(script, minutes=100 / 60, asked=("compile",))
+    assert script.now <= 100
+    if compile_s == 80.0:
+        assert not tuning.ladder and outcomes(tuning, "compile") == [Outcome.NOT_REACHED]
+    else:
+        assert list_ladder(tuning) == ["compile"] and tuning.confirmation.winner_ns
+
+
 def test_steps_of_seconds_take_fewer_rounds():
     class Long(SimulatedScript):
         def time_step(self, changes):
