@@ -36,6 +36,7 @@ from profiler_job.jobs.contract.tuning import (
 )
 from profiler_job.jobs.executor.gated_processes import take_gated_turns
 from profiler_job.jobs.executor.nodes import find_node
+from profiler_job.jobs.executor.temporary import remove_abandoned
 from profiler_job.jobs.executor.tune_search import Search
 from profiler_job.jobs.executor.tuned_script import (
     GatePlan,
@@ -232,6 +233,7 @@ def find_begun(
 def search(tuning: Tuning, folder: Path, skip: int, step: str, show: Callable[[str], None]) -> None:
     """Search, and write the result after each candidate. show: prints a line of progress."""
     write_tuning(folder, tuning)
+    remove_abandoned()
     script = TunedScript(
         command=tuning.command,
         folder=folder / PROCESSES,

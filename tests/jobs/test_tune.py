@@ -67,11 +67,12 @@ def tune(tmp_path):
     def start(*options: str, seed: str = "torch.manual_seed(0)", in_forward: str = "pass", steps: int = 100_000):
         source = SLEEPING.replace("SEED", seed).replace("IN_FORWARD", in_forward).replace("STEPS", str(steps))
         (tmp_path / "train.py").write_text(source)
+        (tmp_path / "tmp").mkdir(exist_ok=True)
         command = [sys.executable, "-m", "profiler_job", "tune", "--skip", "3", *options, "--", sys.executable]
         return subprocess.Popen(
             [*command, "train.py"],
             cwd=tmp_path,
-            env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+            env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path / "tmp")},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -163,6 +164,7 @@ def test_a_confirmation_that_is_cut_off_leaves_no_process_and_is_made_again(tune
     printed, _ = again.communicate(timeout=HANGS_S)
     assert again.returncode == 0 and "measuring" not in printed, printed
     assert read_tuning(folder).confirmation.num_rounds >= 2 and read_tuning(folder).is_complete
+    assert not [*(tmp_path / "tmp").glob("profiler-*/")]
 
 
 @pytest.mark.nightly
