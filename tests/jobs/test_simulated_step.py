@@ -1,5 +1,6 @@
 """The simulated step allocates and gives back what the model does, in the same order."""
 
+import gc
 import importlib
 import weakref
 from unittest import mock
@@ -9,9 +10,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from profiler_job.jobs import memory
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.memory import simulated_step
 from profiler_job.jobs.memory.caching_allocator import CachingAllocator
+from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP, load_sweep
 from profiler_job.jobs.worker.stepper import Stepper
 from profiler_job.jobs.workloads import annotation
 from profiler_job.jobs.workloads.transformer import model
@@ -157,3 +160,14 @@ def test_gradients_of_later_micro_batches_are_added_and_given_back(mode, precisi
 def test_what_lies_in_one_piece_is_not_copied(shape, mode, precision):
     run = run_of(mode=mode, precision=precision, **shape)
     assert predicted(run, 2) == measured(run, 2)
+
+
+@pytest.mark.parametrize("was_enabled", [True, False])
+def test_garbage_is_collected_after_a_prediction_as_before_it(was_enabled):
+    memory.predict_outcome.cache_clear()
+    (gc.enable if was_enabled else gc.disable)()
+    try:
+        memory.predict_outcome(memory.infer_shape(load_sweep(DEFAULT_SWEEP).runs[0]), 1.0)
+        assert gc.isenabled() == was_enabled
+    finally:
+        gc.enable()
