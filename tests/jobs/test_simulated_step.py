@@ -1,5 +1,6 @@
 """The simulated step allocates and gives back what the model does, in the same order."""
 
+import gc
 import importlib
 import weakref
 from contextlib import nullcontext
@@ -11,9 +12,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
+from profiler_job.jobs import memory
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.memory import simulated_step
 from profiler_job.jobs.memory.caching_allocator import CachingAllocator
+from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP, load_sweep
 from profiler_job.jobs.worker.stepper import Stepper
 from profiler_job.jobs.workloads import annotation
 from profiler_job.jobs.workloads.transformer import model
@@ -223,3 +226,14 @@ def test_checkpointing_keeps_the_bytes_that_hooks_of_saved_tensors_see(segment):
     simulated.forward()
     storages = {storage for node in device.nodes for storage in node.saved} - {tensor.storage for tensor in tensors}
     assert sum(saved.values()) == sum(allocator.asked[storage.block.address] for storage in storages)
+
+
+@pytest.mark.parametrize("was_enabled", [True, False])
+def test_garbage_is_collected_after_a_prediction_as_before_it(was_enabled):
+    memory.predict_outcome.cache_clear()
+    (gc.enable if was_enabled else gc.disable)()
+    try:
+        memory.predict_outcome(memory.infer_shape(load_sweep(DEFAULT_SWEEP).runs[0]), 1.0)
+        assert gc.isenabled() == was_enabled
+    finally:
+        gc.enable()
