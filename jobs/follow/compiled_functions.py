@@ -99,6 +99,11 @@ class CompiledFunctions:
         for made in self.made:
             made.use(ranges)
 
+    def forget(self) -> None:
+        """Let go what was compiled: no more steps are captured."""
+        self.use_ranges(False)
+        self.made.clear()
+
     def name_parts(self, outermost: Iterable[int]) -> None:
         """Name the modules (by id) that a graph names outermost if the script runs the code of a model around them: it
         does where graphs break inside, and calls parts by themselves."""

@@ -242,7 +242,8 @@ class Follower:
         if self.stage is Stage.FOLLOWED:
             self.ranges.forget()
             self.is_last = self.num_steps == self.plan.followed - 1
-            self.memory.begin(self.is_last, self.has_compiled, list(self.ending.known))
+            unseen = "the script compiles" if self.has_compiled else "the script goes on" if self.plan.goes_on else ""
+            self.memory.begin(self.is_last, unseen, list(self.ending.known))
         if self.captures.step_graph is None:
             self.calls.forget()
         self.opened_at = perf_counter_ns()
@@ -265,6 +266,7 @@ class Follower:
     def finish(self) -> None:
         self.end_capture()
         self.begin(Stage.DONE)
+        self.functions.forget()
         self.watch.end()
         self.facts |= self.memory.list_facts()
         self.write()

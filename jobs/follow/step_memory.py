@@ -3,8 +3,8 @@ keeps for backward.
 
 The allocator's events (`torch.cuda.memory._record_memory_history`) show what is allocated when, hooks of saved tensors
 what is kept for which operation. Both are of this one step, of which no time is taken. The hooks return what they get,
-and stay away from scripts that compile or have hooks of their own. What fails in here ends quietly and is named in
-`problems`: none of it may break the script.
+and stay away from scripts that go on after this step, compile, or have hooks or autograd functions of their own. What
+fails in here ends quietly and is named in `problems`: none of it may break the script.
 
 Needs torch: it is loaded into other people's scripts.
 """
@@ -13,6 +13,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -56,8 +57,8 @@ class StepMemory:
 
     # ------------------------------------------------------------------------------------------- begin and end
 
-    def begin(self, is_last: bool, is_compiled: bool, optimizers: Iterable[torch.optim.Optimizer] = ()) -> None:
-        """Begin with a step, if it is the last one. is_compiled: whether the script has compiled anything. optimizers:
+    def begin(self, is_last: bool, unseen: str, optimizers: Iterable[torch.optim.Optimizer] = ()) -> None:
+        """Begin with a step, if it is the last one. unseen: why saved tensors are to be left alone, or "". optimizers:
         those that have stepped."""
         if not is_last:
             return
@@ -65,8 +66,8 @@ class StepMemory:
         if torch.cuda.is_initialized():
             torch.cuda.reset_peak_memory_stats()
             self._try("the allocator's events", self._begin_history)
-        if is_compiled:
-            self.problems.append("saved tensors: the script compiles")
+        if unseen:
+            self.problems.append(f"saved tensors: {unseen}")
         else:
             parameters = [parameter for optimizer in optimizers for parameter in list_parameters(optimizer)]
             self._try("saved tensors", lambda: self._begin_hooks(parameters))
@@ -181,16 +182,20 @@ class StepMemory:
     # ---------------------------------------------------------------------------------------- hooks of saved tensors
 
     def _begin_hooks(self, parameters: list[torch.Tensor]) -> None:
+        # A function that reads an attribute of a saved parameter does not find it: with hooks it gets another tensor.
         if any(hasattr(parameter, "main_grad") for parameter in parameters):
-            # A function that reads it of a saved parameter does not find it: with hooks it gets another tensor.
             raise UnavailableError("the script adds gradients up itself, in main_grad")
+        if name := find_function():
+            raise UnavailableError(f"the script has autograd functions that are not PyTorch's ({name})")
         library = torch._C._autograd
         if library._top_saved_tensors_default_hooks(True) is not None:
             raise UnavailableError("the script has hooks of its own")
         disable = self.disable = library._saved_tensors_hooks_disable
 
+        thread = get_ident()
+
         def step_aside(*args: Any, **options: Any) -> Any:
-            if self.has_hooks:  # torch.func raises where there are hooks
+            if self.has_hooks and get_ident() == thread:  # torch.func raises where there are hooks
                 self.problems.append("saved tensors: the script uses torch.func")
                 self._end_hooks()
             return disable(*args, **options)
@@ -204,16 +209,22 @@ class StepMemory:
             self.has_hooks = False
             library = torch._C._autograd
             library._saved_tensors_hooks_disable = self.disable
-            hooks = library._top_saved_tensors_default_hooks(True)
-            if hooks is not None and hooks[0] == self.pack:
+            above = []  # hooks of the script, in which the step has ended
+            while (hooks := library._top_saved_tensors_default_hooks(True)) is not None:
                 library._pop_saved_tensors_default_hooks()
+                if hooks[0] == self.pack:
+                    break
+                above.append(hooks)
+            for hooks in reversed(above):
+                library._push_saved_tensors_default_hooks(*hooks)
 
     def pack(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Note a tensor that is saved for backward. It is kept without its node, which may keep it."""
+        """Note a tensor that is saved for backward. A result is kept without its node, which may keep it. Nobody
+        notices if a script changes it in place before backward, which raises at other times."""
         if self.has_hooks and self.is_on:
             with suppress(Exception):
                 self.saved.append(self._describe(tensor))
-        return tensor.detach()
+        return tensor if tensor.is_leaf and tensor.requires_grad else tensor.detach()
 
     def _describe(self, tensor: torch.Tensor) -> Saved:
         storage = tensor.untyped_storage()
@@ -227,6 +238,16 @@ class StepMemory:
             shape=tuple(tensor.shape),
             dtype=str(tensor.dtype).removeprefix("torch."),
         )
+
+
+def find_function() -> str:
+    """Find the name of an autograd function that is not PyTorch's; "" if there is none."""
+    kinds = list(torch.autograd.Function.__subclasses__())
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+        if kind.__module__.partition(".")[0] != "torch":
+            return kind.__qualname__
+    return ""
 
 
 def unpack(tensor: torch.Tensor) -> torch.Tensor:

@@ -2,6 +2,7 @@
 allocations in place of the allocator's events."""
 
 import weakref
+from threading import Thread
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +16,7 @@ from profiler_job.jobs import memory
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.follow import memory_owners
 from profiler_job.jobs.follow.module_ranges import ModuleRanges
-from profiler_job.jobs.follow.step_memory import StepMemory, read_clock
+from profiler_job.jobs.follow.step_memory import StepMemory, find_function, read_clock
 from profiler_job.jobs.worker.stepper import Stepper
 from profiler_job.jobs.workloads import annotation
 
@@ -51,6 +52,12 @@ class Allocations(TorchDispatchMode):
         self.events.append({"action": "alloc", "addr": address, "size": size, "time_us": read_clock()})
 
 
+@pytest.fixture(autouse=True)
+def functions(monkeypatch):
+    """Autograd functions of other tests are not of these scripts."""
+    monkeypatch.setattr("profiler_job.jobs.follow.step_memory.find_function", str)
+
+
 @pytest.fixture
 def ranges():
     ranges = ModuleRanges(lambda name: None, lambda: None)
@@ -63,7 +70,7 @@ def follow_step(step_memory: StepMemory, stepper: Stepper) -> None:
     """A step of the reference Transformer, as the follower sees it."""
     ranges = step_memory.ranges
     ranges.forget()
-    step_memory.begin(True, False)
+    step_memory.begin(True, "")
     step_memory.note_model(stepper.model)
     with step_memory.phase("forward"), ranges.outermost("forward", ""):
         stepper.forward()
@@ -129,7 +136,7 @@ def test_owners_of_a_followed_step_are_those_of_the_simulated_step(stepper, rang
 def train(step_memory: StepMemory, compute) -> dict:
     """Follow the forward pass and the backward pass of a loss; return what is known of its memory."""
     ranges = step_memory.ranges
-    step_memory.begin(True, False)
+    step_memory.begin(True, "")
     with step_memory.phase("forward"), ranges.outermost("forward", ""):
         loss = compute()
     with ranges.labelling([loss]) as opened, step_memory.phase("backward"), opened:
@@ -185,7 +192,7 @@ def test_hooks_of_the_script_itself_stay_the_only_ones(ranges):
     x = torch.ones(3, requires_grad=True)
     step_memory = StepMemory(ranges)
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        step_memory.begin(True, False)
+        step_memory.begin(True, "")
         x.exp().sum().backward()
         step_memory.end()
     facts = step_memory.list_facts()["memory_owners"]
@@ -196,20 +203,55 @@ def test_hooks_of_the_script_itself_stay_the_only_ones(ranges):
 def test_hooks_that_a_script_leaves_open_stay(ranges):
     hooks = torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
     step_memory = StepMemory(ranges)
-    step_memory.begin(True, False)
+    step_memory.begin(True, "")
     hooks.__enter__()
     step_memory.end()
     assert torch._C._autograd._top_saved_tensors_default_hooks(True)[0] is hooks.pack_hook
     hooks.__exit__()
-    y = torch.ones(3, requires_grad=True).exp()  # below are hooks that note nothing any more
-    y.sum().backward()
-    torch._C._autograd._pop_saved_tensors_default_hooks()
-    assert not step_memory.saved
+    assert torch._C._autograd._top_saved_tensors_default_hooks(True) is None, "ours, below, are gone"
+
+
+def test_hooks_are_taken_away_though_another_thread_uses_torch_func(ranges):
+    step_memory = StepMemory(ranges)
+    step_memory.begin(True, "")
+    thread = Thread(target=lambda: torch.func.grad(torch.sin)(torch.ones(())))
+    thread.start()
+    thread.join()
+    step_memory.end()
+    assert torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+    assert torch.func.grad(torch.sin)(torch.zeros(())) == 1
+
+
+def test_a_parameter_whose_data_a_script_exchanges_after_forward_has_the_new_ones_in_backward(ranges):
+    step_memory = StepMemory(ranges)
+    inputs, weight = torch.ones(2, requires_grad=True), nn.Parameter(torch.full((2,), 2.0))
+    step_memory.begin(True, "")
+    result = (inputs * weight).sum()
+    weight.data = torch.zeros(2)
+    result.backward()
+    step_memory.end()
+    assert inputs.grad.tolist() == [0, 0]
+
+
+def test_a_script_with_autograd_functions_of_its_own_gets_no_hooks(ranges, monkeypatch):
+    """One may read attributes of a saved parameter, which it would not find."""
+
+    class Own(torch.autograd.Function):
+        pass
+
+    assert issubclass(Own, torch.autograd.Function) and find_function()
+    monkeypatch.setattr("profiler_job.jobs.follow.step_memory.find_function", lambda: "Own")
+    step_memory = StepMemory(ranges)
+    step_memory.begin(True, "")
+    assert torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+    step_memory.end()
+    (problem,) = step_memory.list_facts()["memory_owners"]["problems"]
+    assert "Own" in problem
 
 
 def test_compiled_scripts_get_no_hooks_and_that_is_named(ranges):
     step_memory = StepMemory(ranges)
-    step_memory.begin(True, True)
+    step_memory.begin(True, "the script compiles")
     assert torch._C._autograd._top_saved_tensors_default_hooks(True) is None
     step_memory.end()
     assert step_memory.list_facts()["memory_owners"]["problems"] == ["saved tensors: the script compiles"]
@@ -220,7 +262,7 @@ def test_hooks_stay_away_from_parameters_with_a_gradient_of_their_own_kind(range
     parameter = nn.Parameter(torch.ones(3))
     parameter.main_grad = torch.zeros(3)
     step_memory = StepMemory(ranges)
-    step_memory.begin(True, False, [torch.optim.SGD([parameter])])
+    step_memory.begin(True, "", [torch.optim.SGD([parameter])])
     assert torch._C._autograd._top_saved_tensors_default_hooks(True) is None
     step_memory.end()
     problems = step_memory.list_facts()["memory_owners"]["problems"]
