@@ -89,9 +89,11 @@ class GatedProcesses:
 
     def leave_out(self, process: GatedProcess, error: VariantFailedError) -> None:
         """End a process. Raise the error if it was the last of its variant, or if its script takes too few steps."""
+        if error.is_short:  # its turns so far count
+            raise error
         self.processes.remove(process)
         process.running.end()
-        if error.is_short or all(other.variant != process.variant for other in self.processes):
+        if all(other.variant != process.variant for other in self.processes):
             raise error
 
     def take_round(self, turn_s: float, draw: random.Random) -> None:

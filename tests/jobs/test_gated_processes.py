@@ -105,7 +105,7 @@ def test_a_script_that_takes_few_steps_leaves_the_rounds_before(gated):
     process = gated.processes[2].running
     process.send = lambda request: setattr(process, "ends", OVER if len(gated.processes[2].times_ns) == 2 else None)
     gated.take_rounds(PLAN)
-    assert [len(process.times_ns) for process in gated.processes] == [2] * 3
+    assert [len(process.times_ns) for process in gated.processes] == [2] * 4
     gated.processes[0].running.ends = OVER
     with pytest.raises(VariantFailedError):
         gated.take_rounds(PLAN)
