@@ -78,6 +78,8 @@ HEADINGS = {
     "communication_ns": "communication",
     "copies_ns": "copies",
     "late_launch_ns": "late launch",
+    "launching_ns": "launching",
+    "host_copies_ns": "host copies",
     "compute_ns": "compute",
     "data_ns": "before data",
     "fits_limit": "fits limit",

@@ -42,8 +42,8 @@ def test_changes_of_a_training_step_have_the_memory_that_is_predicted_and_a_forw
     table = memory.locator("table.fit-changes")
     rows = [row.locator("td").all_inner_texts() for row in table.locator("tbody tr").all()]
     assert rows == [
-        [change, f"{mib / 1024:.1f} GiB", f"{(cell.mib - mib) / 1024:.1f} GiB".replace("-0.0 ", "0.0 ")]
-        for change, mib in zip(CHANGES, cell.relieved_mib, strict=True)
+        [change, f"{gib:.2f} GiB", f"{cell.gib - gib:.2f} GiB".replace("-0.00 ", "0.00 ")]
+        for change, gib in zip(CHANGES, cell.relieved, strict=True)
     ]
     memory.locator("#will-it-fit select[name=mode]").select_option("forward")
     assert not table.is_visible()

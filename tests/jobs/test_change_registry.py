@@ -14,7 +14,7 @@ FILES = {
     str(file.relative_to(ROOT)): file for side in ("jobs", "analysis") for file in sorted((ROOT / side).rglob("*.py"))
 }
 REGISTRY = "jobs/contract/changes.py"
-AXES_AND_VALUES = {"tf32", "bf16", "compile", "foreach"}
+AXES_AND_VALUES = {"tf32", "bf16", "compile", "foreach", "checkpointing"}
 """Names of changes that are an axis of runs, or a value of one, too."""
 OTHER_THINGS = {
     "casts",  # a finding, and a count
