@@ -30,7 +30,7 @@ def step_once(**fields) -> tuple[list[torch.Tensor], int]:
     return [parameter.grad for parameter in stepper.model.parameters()], num_bytes
 
 
-@pytest.mark.parametrize("compiled", [{}, pytest.param({"compile": "default"}, marks=pytest.mark.long)])
+@pytest.mark.parametrize("compiled", [{}, pytest.param({"compile": "default"}, marks=pytest.mark.nightly)])
 def test_the_gradients_are_the_same_and_fewer_activations_are_kept(compiled):
     expected, kept_before = step_once()
     gradients, kept = step_once(checkpointing="blocks", **compiled)

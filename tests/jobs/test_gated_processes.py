@@ -249,7 +249,7 @@ def test_a_process_that_waits_takes_no_time_of_the_cpu_and_ends_with_the_program
         running.end()
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_batches_that_workers_fetched_during_a_pause_do_not_count(script):
     source = SCRIPT.replace("while True:", "for x in Batches():").replace("    x = torch.randn(8, 16)\n", "")
     batches = """
@@ -289,7 +289,7 @@ FULL = """if is_changed and not is_alone():
             raise torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 2.00 GiB')"""
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_process_that_dies_leaves_the_other_of_its_variant(script):
     said: list[str] = []
     made = script(DIES)
@@ -298,7 +298,7 @@ def test_a_process_that_dies_leaves_the_other_of_its_variant(script):
     assert 2.0 < pairs.compare(0.0).times_as_fast < 4.2
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_variants_that_have_no_memory_together_run_one_after_another(script, tmp_path):
     said: list[str] = []
     made = script(FULL)
