@@ -19,8 +19,8 @@ LINE = 'with torch.autocast("cuda", torch.bfloat16):'
 
 def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
     seen.need_kernels()
-    times = seen.sum_matmuls()
-    time_ns = times.get("fp32", 0) + times.get("tf32", 0)
+    times, wide = seen.sum_matmuls(), seen.sum_wide_matmuls()
+    time_ns = sum(wide.values())
     if time_ns < LEAST_MATMULS * seen.sum_parts("kernels"):
         return None
     if any(times.get(path) for path in ("bf16", "fp16", "fp8")):
@@ -30,7 +30,7 @@ def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
     seen.need_precision("bf16")
     sure = seen.need_gpu_limited()
     other_ns = seen.sum_parts("kernels") - seen.measure_phase(OPTIMIZER)[0]
-    evidence = "GEMMs run in " + " and ".join(path.upper() for path in ("fp32", "tf32") if times.get(path))
+    evidence = "GEMMs run in " + " and ".join(path.upper() for path in sorted(wide))
     return ChangeEvidence(time_ns, max(other_ns, time_ns), evidence, sure + ", and casts are added")
 
 

@@ -16,7 +16,7 @@ def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
         return None
     others_ns = seen.sum_parts("kernels") - sum(seen.families.get(family, 0) for family in KEPT)
     others_ns += seen.sum_parts("communication") - float(seen.findings.loc["casts", "time_ns"])
-    matmuls_ns = sum(time_ns for path, time_ns in seen.sum_matmuls().items() if path in ("fp32", "tf32"))
+    matmuls_ns = sum(seen.sum_wide_matmuls().values())
     ceiling_ns = known.ceiling_ns + max(others_ns, 0.0) / 2 + matmuls_ns  # others move half the bytes
     sure = "low: it changes what is rounded, so compare losses"
     return ChangeEvidence(known.time_ns, ceiling_ns, known.evidence, sure)

@@ -18,6 +18,8 @@ LEAST_IDLE, LEAST_MATMULS, LEAST_UNFUSED = 0.1, 0.1, 0.2
 """The same of idle time that the host causes, of matmuls that are not BF16 and of kernels that could be fused."""
 MOST_MEMORY, FULL_MEMORY = 0.45, 0.9
 """Peak allocated, as part of the GPU's memory: up to which twice the batch fits; from which on little is left."""
+WIDE_PATHS = {path for record in PRECISIONS.values() if record.element_bytes == 4 for path in record.gemm_paths}
+"""The math paths of matmuls that read elements of four bytes."""
 LEAST_LOADING = 0.02
 """Part of the GPUs' work in which kernels' code is loaded, from which on start-up is in the numbers."""
 
@@ -120,6 +122,10 @@ class CaptureEvidence:
             if gemm and gemm.math_path:
                 times[gemm.math_path] = times.get(gemm.math_path, 0.0) + time_ns
         return times
+
+    def sum_wide_matmuls(self) -> dict[str, float]:
+        """Return the time of GEMMs that read elements of four bytes, by math path."""
+        return {path: time_ns for path, time_ns in self.sum_matmuls().items() if path in WIDE_PATHS}
 
     def need_kernels(self) -> None:
         """Raise WithheldError if the capture shows executions of graphs instead of most kernels."""

@@ -419,8 +419,8 @@ def test_a_search_for_a_number_says_where_numbers_are_found(page, address):
 
 
 def test_a_result_marks_what_was_searched_for(page, address):
-    page.goto(f"{address}report/softmax-detail.html?h=softmax", wait_until="networkidle")
-    assert page.locator("article mark").count()
+    page.goto(f"{address}report/softmax-detail.html?h=softmax")
+    page.locator("article mark").first.wait_for()  # the index is parsed first
 
 
 UNFOUND = """(docs) => {
