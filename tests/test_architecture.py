@@ -19,8 +19,7 @@ ROOMS = {
     "jobs.contract": set(),
     # The GPU side.
     "jobs.workloads": {"jobs.contract"},
-    "jobs.garbage": set(),
-    "jobs.memory": {"jobs.garbage", "jobs.contract", "jobs.workloads"},
+    "jobs.memory": {"jobs.contract", "jobs.workloads"},
     "jobs.sweep": {"jobs.contract", "jobs.workloads", "jobs.memory"},
     "jobs.follow": set(),
     "jobs.worker": {"jobs.contract", "jobs.workloads", "jobs.follow"},

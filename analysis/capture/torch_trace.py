@@ -11,11 +11,8 @@ form.
 Times are microseconds with up to three digits after the point: whole nanoseconds, and none is rounded.
 """
 
-import gc
 import re
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -66,6 +63,7 @@ from profiler_job.analysis.capture.trace_files import open_trace
 from profiler_job.analysis.capture.trace_stacks import make_samples
 from profiler_job.analysis.reference import cuda_api
 from profiler_job.jobs.contract.exit_codes import ExitCode
+from profiler_job.jobs.contract.garbage import pausing_collector
 from profiler_job.jobs.contract.quantities import format_time
 from profiler_job.jobs.contract.words import format_count
 
@@ -106,7 +104,7 @@ CANNOT_SEE = {
 def read_trace(path: Path, *, details: bool = True, grids: bool = False) -> Capture:
     """Read the trace at `path`, plain or gzipped, with the arguments and errors of `nsys_export.read`."""
     try:
-        with open_trace(path) as file, _without_garbage_collection():
+        with open_trace(path) as file, pausing_collector():
             return _read_events(path, TraceEvents(file), TraceColumns(details, grids))
     except ExportError:
         raise
@@ -134,18 +132,6 @@ def read_trace(path: Path, *, details: bool = True, grids: bool = False) -> Capt
         raise ExportError(
             ExportProblem.DAMAGED, path, f"is a damaged trace ({join_lines(error)})", EXPORT_TRACE_AGAIN
         ) from error
-
-
-@contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """Collect no garbage meanwhile: a third of the time went into looking through millions of names, in no cycle."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _read_events(path: Path, source: TraceEvents, columns: TraceColumns) -> Capture:

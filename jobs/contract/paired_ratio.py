@@ -46,8 +46,8 @@ def compare_rounds(before: Sequence[float], after: Sequence[float], spread: floa
 def compare_processes(rounds: Sequence[tuple[Sequence[float], Sequence[float]]]) -> TuneRatio:
     """Return the ratio of variants that took turns in several processes, of each the paired times (ns) of its rounds,
     with the interval that holds the ratio of all processes in SURE of all cases: Student's, of the centres of the
-    processes. Of fewer than FEWEST_PROCESSES it is that of all rounds, made wider by SPREAD_OF_RATIOS. Raises
-    ValueError without any round."""
+    processes. Of fewer than FEWEST_PROCESSES it is the interval of all rounds, made wider by SPREAD_OF_RATIOS.
+    Raises ValueError without any round."""
     known = [compare_rounds(*pairs) for pairs in rounds if len(pairs[0])]
     if len(known) < FEWEST_PROCESSES:
         before, after = ([time for pairs in rounds for time in pairs[side]] for side in (0, 1))
@@ -66,12 +66,13 @@ def compare_processes(rounds: Sequence[tuple[Sequence[float], Sequence[float]]])
 def compare_variant_processes(
     before: Sequence[Sequence[float]], after: Sequence[Sequence[float]], spread: float
 ) -> TuneRatio:
-    """Return the ratio of two variants, of which each process has one, and all took turns, with the interval that holds
-    it in SURE of all cases. before, after: times (ns) of each process in each round; all took part in the same rounds.
+    """Return the ratio of two variants whose processes took turns, with the interval that holds it in SURE of all
+    cases. Each process has one variant. before, after: times (ns) of each process in each round; all took part in the
+    same rounds.
 
     The interval is Student's, of the processes and not of their rounds: two processes of one variant differ, and more
-    rounds do not change it. Each variant has as many as the one that has less. Of one pair of processes the interval is
-    that of its rounds, made wider by `spread`. Raises ValueError without any round."""
+    rounds do not change it. Each variant has as many as the one that has less. For one pair of processes it is the
+    interval of its rounds, made wider by `spread`. Raises ValueError without any round."""
     num = min(len(before), len(after))
     ratios = [[compare_rounds(first, second).times_as_fast for second in after[:num]] for first in before[:num]]
     if num == 1:

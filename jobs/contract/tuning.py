@@ -205,7 +205,7 @@ class Tried(TuningRecord):
 
 class Confirmation(TuningRecord):
     """The winner and the script without changes in fresh processes: the medians of their steps (ns), a process each,
-    and their peaks of allocated memory (bytes). num_rounds: in which each of these processes had a turn; 0 if they ran
+    and their peaks of allocated memory (bytes). num_rounds: rounds in which each process had a turn; 0 if they ran
     one after another. by_turns: what turns in one process had given, if the CPU limits the step, so that these
     processes are the winner's `ratio_base`."""
 

@@ -53,14 +53,14 @@ class GatedProcess:
             check_applied(answer["not_applied"])
         return answer is not None
 
-    def list_run(self) -> VariantRun:
+    def make_run(self) -> VariantRun:
         known = {name: self.answer[name] for name in ("peak_bytes", "losses", "num_losses_per_step")}
         return VariantRun(times_ns=tuple(self.times_ns), **known)
 
 
 class GatedProcesses:
-    """The processes that still run. A process that ends, or hangs, is left out; the last
-    one of its variant is an error. end: time on the clock of time.monotonic at which all has to be over."""
+    """The processes that still run. One that ends, or hangs, is left out; the last one of its variant is an error. end:
+    time on the clock of time.monotonic at which all has to be over."""
 
     def __init__(self, processes: Sequence[GatedProcess], end: float):
         self.processes, self.end = list(processes), end
@@ -154,7 +154,7 @@ def take_gated_turns(
         ready_s = time.monotonic() - began
         gated.take_rounds(plan)
         runs = [
-            [process.list_run() for process in gated.processes if process.variant == variant and process.times_ns]
+            [process.make_run() for process in gated.processes if process.variant == variant and process.times_ns]
             for variant in range(len(variants))
         ]
     return runs, ready_s

@@ -48,7 +48,7 @@ class ProcessSearch(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessPairs:
-    """Processes of two variants, as many of each. num_rounds: in which they took turns; 0 if they ran one after
+    """Processes of two variants, as many of each. num_rounds: rounds of turns that they took; 0 if they ran one after
     another."""
 
     before: Sequence[VariantRun]

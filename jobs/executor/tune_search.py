@@ -82,7 +82,7 @@ COMPILED_AGAIN = (BF16, TF32, FUSED_ATTENTION, PADDING, KEEP_ACTIVATIONS)
 MUCH = 0.02
 """Part of a step that such a change must be able to save to be measured before the model is compiled."""
 LEAST_HIDDEN = 0.03
-"""Part of the kernel time that a change must save to go with what relieves the CPU, though the step is no shorter."""
+"""Part of the kernel time that a change must save to go with what relieves the CPU, though the step is as long."""
 SEEN = {Outcome.FAILED, Outcome.OUT_OF_MEMORY, Outcome.NOT_POSSIBLE, Outcome.KEPT, Outcome.BOUND}
 """Outcomes after which a candidate is not tried again."""
 
@@ -156,7 +156,7 @@ class Search:
 
     @property
     def room(self) -> int:
-        """How many processes of the script the machine has room for. Those of several ranks would share their port."""
+        """How many processes of the script the machine has room for: none of several ranks, which share a port."""
         return 0 if self.is_by_processes else int(self.shares.get("room", 0))
 
     @property

@@ -242,8 +242,8 @@ class Follower:
         if self.stage is Stage.FOLLOWED:
             self.ranges.forget()
             self.is_last = self.num_steps == self.plan.followed - 1
-            unseen = "the script compiles" if self.has_compiled else "the script goes on" if self.plan.goes_on else ""
-            self.memory.begin(self.is_last, unseen, list(self.ending.known))
+            reason = "the script compiles" if self.has_compiled else "the script goes on" if self.plan.goes_on else ""
+            self.memory.begin(self.is_last, reason, list(self.ending.known))
         if self.captures.step_graph is None:
             self.calls.forget()
         self.opened_at = perf_counter_ns()

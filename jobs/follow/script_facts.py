@@ -70,8 +70,8 @@ def list_fields(value: Any) -> list[tuple[str, Any]]:
 
 
 def describe_model(module: nn.Module, autocast: str, made_autocast: str) -> dict[str, Any]:
-    """Describe a model. autocast: its type in a call of the model. made_autocast: that of the last one that the script
-    made."""
+    """Describe a model. autocast: its type in a call of the model. made_autocast: the type of the last autocast
+    that the script made."""
     compiled = any(is_compiled(part) for part in module.modules())
     return {
         "model": name_class(unwrap(module)),

@@ -2,7 +2,7 @@
 keeps for backward.
 
 The allocator's events (`torch.cuda.memory._record_memory_history`) show what is allocated when, hooks of saved tensors
-what is kept for which operation. Both are of this one step, of which no time is taken. The hooks return what they get,
+what is kept for which operation. Both are of this one step, whose time is not used. The hooks return what they get,
 and stay away from scripts that go on after this step, compile, or have hooks or autograd functions of their own. What
 fails in here ends quietly and is named in `problems`: none of it may break the script.
 
@@ -25,7 +25,7 @@ from .module_ranges import ModuleRanges
 from .phase_memory import PhaseMemory
 
 MOST_EVENTS = 1_000_000
-"""Of the allocator in a step: more are not kept."""
+"""Events of the allocator in a step: more are not kept."""
 
 
 def read_clock() -> int:
@@ -57,17 +57,17 @@ class StepMemory:
 
     # ------------------------------------------------------------------------------------------- begin and end
 
-    def begin(self, is_last: bool, unseen: str, optimizers: Iterable[torch.optim.Optimizer] = ()) -> None:
-        """Begin with a step, if it is the last one. unseen: why saved tensors are to be left alone, or "". optimizers:
-        those that have stepped."""
+    def begin(self, is_last: bool, reason: str, optimizers: Iterable[torch.optim.Optimizer] = ()) -> None:
+        """Begin with a step, if it is the last one. reason: why saved tensors are not followed, or "". optimizers: all
+        that have stepped."""
         if not is_last:
             return
         self.is_on = True
         if torch.cuda.is_initialized():
             torch.cuda.reset_peak_memory_stats()
             self._try("the allocator's events", self._begin_history)
-        if unseen:
-            self.problems.append(f"saved tensors: {unseen}")
+        if reason:
+            self.problems.append(f"saved tensors: {reason}")
         else:
             parameters = [parameter for optimizer in optimizers for parameter in list_parameters(optimizer)]
             self._try("saved tensors", lambda: self._begin_hooks(parameters))

@@ -8,14 +8,13 @@ model keeps less. For other models, `simulate_runs` gives the sizes of their ten
 or a row of the `runs` table, which has the same fields.
 """
 
-import gc
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from functools import lru_cache
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from profiler_job.jobs.contract.axes import AXES, find_default
+from profiler_job.jobs.contract.garbage import pausing_collector
 from profiler_job.jobs.contract.precisions import PRECISIONS
 from profiler_job.jobs.memory.caching_allocator import MIB, CachingAllocator, SimulatedMemoryError
 from profiler_job.jobs.memory.failure import Failure as Failure
@@ -65,19 +64,6 @@ class Outcome(NamedTuple):
     peaks: list[dict[str, int]]
     reserved: int
     failure: Failure | None
-
-
-@contextmanager
-def pausing_collector() -> Iterator[None]:
-    """Collect no garbage while the context is open: nothing in a simulated step refers to itself, and to look for what
-    does takes a third of its time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 @lru_cache(maxsize=1024)

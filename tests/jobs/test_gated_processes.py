@@ -81,7 +81,7 @@ def test_each_process_has_one_turn_in_each_round(gated):
     gated.take_rounds(PLAN)
     assert [process.running.num_asked for process in gated.processes] == [3] * 4
     assert [process.times_ns for process in gated.processes] == [[10.0] * 3, [20.0] * 3] * 2, "medians of turns"
-    assert gated.processes[1].list_run().step_ns == 20.0
+    assert gated.processes[1].make_run().step_ns == 20.0
 
 
 @pytest.mark.parametrize("change", [{"ends": BROKEN}, {"answers": False}, {"not_applied": {"bf16": "it has it"}}])

@@ -49,7 +49,7 @@ def test_a_search_that_goes_on_keeps_what_turns_said_of_the_same_winner():
 
 
 def test_processes_that_take_turns_need_the_time_of_one_start():
-    """Six of them one after another would take the start of six."""
+    """Six one after another would take the time of six starts."""
     spent = {}
     for room in (6, 1):
         script = TracedScript({}, compile_s=10.0, room=room)
