@@ -51,6 +51,7 @@ def read_waits(run: Path) -> dict[str, pd.DataFrame]:
         "waiting_ns": facts["waiting_ns"] / num,
         "step_ns": facts["waiting_span_ns"] / num,
         "call_ns": clean.call_ns if clean else 0.0,
+        "period_ns": facts["sample_period_ns"],
     }
     parts = summary.sections["wait_parts"].itertuples(index=False)
     scalars |= {f"{PART}{row.part}": float(row.share) for row in parts if row.part in NAMED_PARTS}

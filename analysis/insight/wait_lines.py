@@ -1,13 +1,16 @@
 """What the GPU waits for, line by line of the script, in sentences."""
 
 from collections.abc import Mapping
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from profiler_job.analysis.insight.clean_gaps import MOST_CALL_NS
 from profiler_job.analysis.insight.section_columns import SummaryTables
 from profiler_job.analysis.reference.python_libraries import GARBAGE, LOCK, LOGGING, PRINTING
 from profiler_job.jobs.contract.messages import BATCHES
+from profiler_job.jobs.contract.paired_ratio import SPREAD_OF_CPU
 from profiler_job.jobs.contract.printable import make_printable
 from profiler_job.jobs.contract.quantities import format_share, format_time
 from profiler_job.jobs.contract.step_limit import CPU, StepLimit
@@ -36,9 +39,17 @@ def describe_waits(summary: SummaryTables) -> list[str]:
         return [f"The GPU waits {format_share(waiting / span)} of the time: no line of the script makes it wait"]
     num = facts["num_sampled_steps"] or 1
     of_parts = summary.sections["wait_parts"].set_index("part")["share"].astype(float).to_dict()
-    rows = bound_savings(rows.assign(cpu_ns=rows["cpu_ns"].astype(float) / num), waiting / num)
+    rows = rows.assign(cpu_ns=rows["cpu_ns"].astype(float) / num)
+    rows = bound_savings(rows, waiting / num, sample_ns=facts["sample_period_ns"] / num)
     lines = describe_lines(rows, waiting / num, span / num, facts["sampled_share"], bool(facts["num_sampled_steps"]))
-    return [*lines, *describe_parts(of_parts, waiting / num, span / num)]
+    return [*lines, *describe_parts(of_parts, waiting / num, span / num), f"Times are of {describe_sampled(facts)}"]
+
+
+def describe_sampled(facts: Mapping[str, Any]) -> str:
+    """Describe what a capture took samples of. facts: of the capture."""
+    steps = facts["num_sampled_steps"]
+    of = f"{format_count(steps, 'step')} with samples, which are" if steps else "a program with samples, which is"
+    return f"{of} slower than alone"
 
 
 def describe_parts(shares: Mapping[str, float], waiting_ns: float, whole_ns: float) -> list[str]:
@@ -59,7 +70,7 @@ def describe_lines(
     rows = rows[rows["share"] >= LEAST_SHARE].head(MOST_LINES)
     for row in rows.itertuples(index=False):
         do = f": {row.do}" if row.do else ""
-        most = f"; could save up to {format_time(row.ceiling_ns)}" if row.ceiling_ns > 0 else ""
+        most = f"; the line could save up to {format_time(row.ceiling_ns)}" if row.ceiling_ns > 0 else ""
         lines.append(
             f"{format_time(row.share * waiting_ns)}: {make_printable(row.where)} {make_printable(row.function)} "
             f"({make_printable(row.below)}){do}{most}"
@@ -77,23 +88,35 @@ def describe_batches(scalars: Mapping[str, float], step_ns: float) -> list[str]:
     return [f"In `__next__` of the DataLoader the CPU spends {format_time(ns)}: {workers}, {memory} memory"]
 
 
-def scale_waits(rows: pd.DataFrame, limit: StepLimit | None) -> pd.DataFrame:
+def scale_waits(rows: pd.DataFrame, scalars: Mapping[str, float], limit: StepLimit | None) -> pd.DataFrame:
     """Scale the table `waits` of a run to the time in which the GPU waits in a step without a profiler: its wait_ns.
-    Add ceiling_ns. If that is not known, times are of the steps with samples."""
+    Add ceiling_ns. If that is not known (no limit), times are of the steps with samples. scalars: of
+    `recorded_waits`."""
+    step_ns, period_ns, steps = (scalars.get(f"{SAMPLED}{name}", 0.0) for name in ("step_ns", "period_ns", "steps"))
+    sample_ns = period_ns / max(steps, 1.0)
     if limit is None:
-        return bound_savings(rows, float(rows["wait_ns"].sum()))
+        waiting = scalars.get(f"{SAMPLED}waiting_ns", float(rows["wait_ns"].sum()))
+        return bound_savings(rows, waiting, sample_ns)
     waiting = measure_waiting(rows, limit)
-    return bound_savings(rows.assign(wait_ns=rows["share"] * waiting), waiting)
+    slower = max(limit.step_ns / step_ns, 1.0) if step_ns else 1.0
+    return bound_savings(rows.assign(wait_ns=rows["share"] * waiting), waiting, sample_ns, slower)
 
 
-def bound_savings(rows: pd.DataFrame, waiting_ns: float) -> pd.DataFrame:
-    """Add the most that a step could save without each line, ceiling_ns (NaN: not known). It is the time of the CPU in
-    the line, even while the GPU works: without it the CPU is farther ahead, and the GPU waits less elsewhere. No more
-    than all waiting can be saved. waiting_ns: of a step. rows: of the section or table `waits`."""
-    known = rows["cpu_ns"].astype(float)
-    known = known.where(known >= 0)
-    own = rows["share"].astype(float) * waiting_ns
-    return rows.assign(ceiling_ns=known.clip(lower=own, upper=waiting_ns) if len(rows) else known)
+def bound_savings(rows: pd.DataFrame, waiting_ns: float, sample_ns: float, slower: float = 1.0) -> pd.DataFrame:
+    """Add the most that a step could save without each line (all rows of one `where`), ceiling_ns (NaN: not known).
+
+    It is the time of the CPU in the line, even while the GPU works: without it the CPU is farther ahead, and the GPU
+    waits less elsewhere; or the time that the GPU waits for it, if that is longer. It is wider by what steps that the
+    CPU limits differ by, as other lines take another time without this one, and by two standard deviations of its
+    number of samples. No more than all waiting can be saved. waiting_ns: of a step. rows: of the section or table
+    `waits`. sample_ns: what a sample adds to the mean time of a step. slower: a step without a profiler, in steps with
+    samples, if it is longer."""
+    cpu, where = rows["cpu_ns"].astype(float), rows["where"].astype(str)
+    sums = pd.DataFrame({"cpu": cpu.where(cpu >= 0) * slower, "own": rows["share"].astype(float) * waiting_ns})
+    sums = sums.groupby(where).transform("sum", min_count=1)
+    time = np.maximum(sums["cpu"], sums["own"])
+    more = np.hypot(SPREAD_OF_CPU * time, 2 * np.sqrt(sample_ns * time))
+    return rows.assign(ceiling_ns=np.minimum(time + more, waiting_ns))
 
 
 def measure_waiting(rows: pd.DataFrame, limit: StepLimit) -> float:
@@ -111,7 +134,7 @@ def describe_recorded_waits(rows: pd.DataFrame, scalars: Mapping[str, float], li
     waiting, step = sampled["waiting_ns"], sampled["step_ns"]
     if limit is not None:
         waiting, step = measure_waiting(rows, limit), limit.step_ns
-    rows = bound_savings(rows.astype({"where": str, "function": str, "below": str, "do": str}), waiting)
+    rows = scale_waits(rows.astype({"where": str, "function": str, "below": str, "do": str}), scalars, limit)
     lines = describe_lines(rows, waiting, step, sampled["covered"], is_step=True)
     of_parts = {name.removeprefix(PART): value for name, value in sampled.items() if name.startswith(PART)}
     lines += [*describe_parts(of_parts, waiting, step), *describe_batches(scalars, step)]

@@ -57,8 +57,9 @@ def answer(
         "num_ranks": len(frames.ranks),
         "first_rank": int(frames.ranks["rank"].min()) if len(frames.ranks) else 0,
     }
-    tables = [*_tables(frames), *_wait_tables(scale_waits(waits, limit), sync_calls), *build_memory_tables(scalars)]
-    claims = [*_claims(frames, scalars, limit), _claim_waits(scale_waits(waits, limit))]
+    scaled = scale_waits(waits, scalars, limit)
+    tables = [*_tables(frames), *_wait_tables(scaled, sync_calls), *build_memory_tables(scalars)]
+    claims = [*_claims(frames, scalars, limit), _claim_waits(scaled)]
     return assemble(facts, claims, tables, [*_charts(frames), *build_memory_charts(scalars)])
 
 

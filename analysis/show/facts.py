@@ -7,6 +7,7 @@ from profiler_job.analysis.capture.capture_data import NOT_USED
 from profiler_job.analysis.capture.phase_names import guess_phase, holds_forward_and_backward
 from profiler_job.analysis.insight.results import Summary
 from profiler_job.analysis.insight.section_columns import SECTIONS
+from profiler_job.analysis.insight.wait_lines import describe_sampled
 from profiler_job.analysis.reference.columns import format_cell
 from profiler_job.jobs.contract.printable import make_printable
 from profiler_job.jobs.contract.quantities import format_time
@@ -45,6 +46,8 @@ def format_note(summary: Summary, section: str) -> str:
     if section == "ranges" and other_threads >= LEAST_SAID:
         what = "A range has what its own thread launched"
         notes.append(f"{what}. A phase has more: what autograd launched for it from other threads")
+    if section == "waits" and summary.capture["num_samples"]:
+        notes.append(f"Times are sums over {describe_sampled(summary.capture)}")
     processes = len(summary.capture["processes"])
     if section in _WITH_HOST_TIMES and processes > 1:
         hint = ": --gpu 0 shows one GPU" if summary.capture["num_gpus"] > 1 else ""

@@ -26,7 +26,8 @@ from tests.packed import unpack_all
 pytestmark = pytest.mark.long
 RUNS = Path(__file__).parents[1] / "data" / "h200_waits"
 MS = 1e6
-LEAST_SHARE = 0.8
+LEAST_SHARE, LOOSEST = 0.8, 1.4
+"""A line has so much of what was planted, and its bound is at most so many times as long."""
 
 
 class Measured(NamedTuple):
@@ -53,7 +54,7 @@ def measure(tmp_path_factory):
             timings = json.loads((folder / "results" / name / "timings.json").read_text())
             step = median(row["wall_ns"] for row in timings["steps"] if row["phase"] == "step") / MS
             scalars = dict(zip(recording.figures["figure"].astype(str), recording.figures["value"]))
-            rows = scale_waits(recording.waits, limit).astype({"where": str, "function": str, "do": str})
+            rows = scale_waits(recording.waits, scalars, limit).astype({"where": str, "function": str, "do": str})
             known[name] = Measured(rows.reset_index(drop=True), limit, step, scalars)
         return known[name]
 
@@ -79,7 +80,7 @@ def test_the_planted_line_is_first_with_four_fifths_of_its_wait(name, line, with
     planted_ms = measured.step_ms - without_ms
     assert first["where"] == line and do in first["do"]
     assert LEAST_SHARE * planted_ms <= first["wait_ns"] / MS <= 1.1 * planted_ms
-    assert first["ceiling_ns"] >= first["wait_ns"]
+    assert planted_ms <= first["ceiling_ns"] / MS <= LOOSEST * planted_ms
 
 
 def test_copies_that_nothing_hides_are_waiting_and_the_sentence_shows_how_much(measure):

@@ -118,9 +118,10 @@ def test_how_slow_steps_with_samples_are_changes_no_time_of_a_line(results, reco
 
 def test_times_are_scaled_to_the_waiting_of_a_step_without_a_profiler(recording):
     limit = find_limits(recording.steps, recording.kernels, recording.memops)[RUN]
-    scaled = scale_waits(recording.waits, limit)
-    assert scaled["wait_ns"].sum() == pytest.approx(limit.parts[CPU], rel=0.02)
     scalars = dict(zip(recording.figures["figure"].astype(str), recording.figures["value"]))
+    scaled = scale_waits(recording.waits, scalars, limit)
+    assert scaled["wait_ns"].sum() == pytest.approx(limit.parts[CPU], rel=0.02)
+    assert scalars["python_samples_period_ns"] == MS / 2
     assert scalars["python_samples_waiting_ns"] > 1.4 * scaled["wait_ns"].sum()
     first, *lines = describe_recorded_waits(recording.waits, scalars, limit)
     assert "a step of 10.0 ms" in first
@@ -132,17 +133,41 @@ def test_times_are_scaled_to_the_waiting_of_a_step_without_a_profiler(recording)
     assert "2.00 ms: 1 worker, pageable memory" in " ".join(describe_recorded_waits(recording.waits, scalars, limit))
 
 
+def bound(rows, limit_ns=20.0 * MS, **sampled):
+    frame = pd.DataFrame(rows, columns=["where", "share", "cpu_ns"]).assign(copies_ns=0)
+    scalars = {f"python_samples_{name}": value for name, value in sampled.items()}
+    return scale_waits(frame, scalars, StepLimit({CPU: limit_ns}))["ceiling_ns"].tolist()
+
+
 def test_a_line_could_save_its_time_on_the_cpu_and_no_more_than_all_waiting():
     """Its own waiting is too little: without the line the CPU is ahead, and the GPU waits less elsewhere."""
-    rows = pd.DataFrame({"share": [0.2, 0.5, 0.3], "cpu_ns": [3 * MS, 1 * MS, -1], "copies_ns": [0, 0, 0]})
-    scaled = scale_waits(rows, StepLimit({CPU: 2.0 * MS}))
-    assert scaled["wait_ns"].tolist() == pytest.approx([0.4 * MS, MS, 0.6 * MS])
-    assert scaled["ceiling_ns"].tolist() == pytest.approx([2 * MS, MS, float("nan")], nan_ok=True)
+    rows = [("a.py:1", 0.1, 18 * MS), ("a.py:2", 0.5, 5 * MS), ("a.py:3", 0.3, 1 * MS), ("a.py:4", 0.1, -1)]
+    assert bound(rows) == pytest.approx([20 * MS, 12 * MS, 7.2 * MS, float("nan")], nan_ok=True)
+
+
+def test_rows_of_one_line_could_be_saved_together():
+    """Collections of garbage in a generator and in its line saved more than either."""
+    rows = [("a.py:1", 0.2, 5 * MS), ("a.py:1", 0.2, 3 * MS), ("a.py:2", 0.1, 1 * MS)]
+    assert bound(rows) == pytest.approx([9.6 * MS, 9.6 * MS, 2.4 * MS])
+
+
+def test_the_cpu_s_time_in_a_line_is_scaled_if_the_steps_with_samples_were_faster():
+    """A process of its own may be: Python in a model took 51.7 ms of 50.9."""
+    rows = [("a.py:1", 0.1, 10 * MS)]
+    assert bound(rows, step_ns=16.0 * MS) == pytest.approx([15 * MS])
+    assert bound(rows, step_ns=40.0 * MS) == pytest.approx([12 * MS])
+
+
+def test_few_samples_of_a_line_make_its_bound_wider():
+    """Batches took 1.09 ms of at most 0.84: one or two samples a step."""
+    rows = [("a.py:1", 0.01, 0.84 * MS)]
+    assert bound(rows, period_ns=0.5 * MS, steps=8.0) == pytest.approx([1.33 * MS], rel=0.01)
+    assert bound(rows, period_ns=0.5 * MS, steps=8e6) == pytest.approx([1.2 * 0.84 * MS], rel=0.01)
 
 
 def test_copies_that_nothing_hides_count_as_waiting_of_a_step():
-    rows = pd.DataFrame({"share": [1.0], "cpu_ns": [9 * MS], "copies_ns": [6 * MS]})
-    assert scale_waits(rows, StepLimit({CPU: 2.0 * MS, "memory": 7.0 * MS}))["wait_ns"].tolist() == [8 * MS]
+    rows = pd.DataFrame({"where": ["a.py:1"], "share": [1.0], "cpu_ns": [9 * MS], "copies_ns": [6 * MS]})
+    assert scale_waits(rows, {}, StepLimit({CPU: 2.0 * MS, "memory": 7.0 * MS}))["wait_ns"].tolist() == [8 * MS]
 
 
 def test_the_page_of_the_script_names_them(recording, tmp_path):

@@ -7,6 +7,7 @@ import pytest
 
 from profiler_job.analysis import show as showing
 from profiler_job.analysis.capture.capture_data import ExportError
+from profiler_job.analysis.capture.chosen_part import Selection
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.capture.python_samples import PythonFrame
 from profiler_job.analysis.insight.insight import form_sentences
@@ -331,4 +332,13 @@ def test_what_hides_in_several_lines_is_named_if_it_costs_a_hundredth(tmp_path):
     summary = summarise_export(export, tmp_path)
     parts = summary.sections["wait_parts"].set_index("part")["wait_ns"].to_dict()
     assert parts == {"own code": 7 * MS, "logging": MS}
-    assert summary.insight.sentences.waits[-1] == "In all lines together: logging 1.00 ms"
+    assert summary.insight.sentences.waits[-2] == "In all lines together: logging 1.00 ms"
+
+
+@pytest.mark.parametrize("options", [(), ("waits",)])
+def test_times_with_samples_are_said_to_be_of_slower_steps(options, tmp_path):
+    export = make_late_export()
+    for at in (0, 5):
+        export.push("step", at * MS, (at + 5) * MS)
+    summary = summarise_export(export, tmp_path, selection=Selection(sections=options))
+    assert "2 steps with samples, which are slower than alone" in " ".join(as_text(summary, 20, 120).split())
