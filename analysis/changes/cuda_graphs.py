@@ -37,7 +37,7 @@ def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
         sure = "low: nsys slows the host, so without it the GPU idles less"
     is_to_compile = seen.has_pytorch and not seen.families.get("triton")
     ceiling_ns = compile.measure_ceiling(seen) if is_to_compile else seen.waiting_for_launches_ns
-    return ChangeEvidence(late_ns, ceiling_ns, evidence, sure)
+    return ChangeEvidence(min(late_ns, ceiling_ns), ceiling_ns, evidence, sure)
 
 
 def find_edits(program: Program) -> FoundEdits:

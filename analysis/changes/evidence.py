@@ -8,8 +8,10 @@ from typing import Any
 import pandas as pd
 
 from profiler_job.analysis.reference import gemm_names, gpus
+from profiler_job.analysis.reference.python_libraries import LOGGING, NO_WORKERS, OWN, PRINTING
 from profiler_job.jobs.contract.errors import CodedError
 from profiler_job.jobs.contract.precisions import PRECISIONS
+from profiler_job.jobs.contract.printable import make_printable
 from profiler_job.jobs.contract.step_limit import CPU, UNKNOWN, StepLimit, split_time
 
 LEAST = 0.01
@@ -20,6 +22,11 @@ MOST_MEMORY, FULL_MEMORY = 0.45, 0.9
 """Peak allocated, as part of the GPU's memory: up to which twice the batch fits; from which on little is left."""
 WIDE_PATHS = {path for record in PRECISIONS.values() if record.element_bytes == 4 for path in record.gemm_paths}
 """The math paths of matmuls that read elements of four bytes."""
+OF_LOADERS = ("data loader", NO_WORKERS)
+KEPT_PARTS = ("tokenizer", LOGGING, PRINTING, *OF_LOADERS)
+"""Parts of libraries in samples of Python: of a DataLoader, and what takes its time however a model is launched."""
+LEAST_SAMPLED = 0.5
+"""Share of the waiting that samples must cover before something is missing in them."""
 LEAST_LOADING = 0.02
 """Part of the GPUs' work in which kernels' code is loaded, from which on start-up is in the numbers."""
 
@@ -31,6 +38,7 @@ class WithheldCode(StrEnum):
     KERNELS_HIDDEN = "kernels_hidden"
     IDLE_UNEXPLAINED = "idle_unexplained"
     CPU_LIMITS = "cpu_limits"
+    NOT_USED = "not_used"
     MEMORY_UNKNOWN = "memory_unknown"
     MEMORY_FULL = "memory_full"
     GPU_UNKNOWN = "gpu_unknown"
@@ -76,6 +84,8 @@ class CaptureEvidence:
         self.attention_matmuls_ns: float | None = capture.get("attention_matmuls_ns")
         """Time of the matmuls that attention may have launched; None if no module tells them from the others."""
         self.is_slowed = capture.get("is_slowed", True)
+        self._sampled_share = float(capture.get("sampled_share") or 0.0)
+        self._own_ns = float(capture.get("own_python_ns") or 0.0)
         start, end, loaded = (capture[name] for name in ("work_start_ns", "work_end_ns", "loading_end_ns"))
         self.has_startup = loaded is not None and loaded - start >= LEAST_LOADING * (end - start)
         families = sections["families"].set_index("family")["total_ns"]
@@ -96,9 +106,22 @@ class CaptureEvidence:
         return 0.0 if self.has_startup else self.sum_parts("late_launch", "sync", "between", "unknown_idle")
 
     @property
+    def launched_ns(self) -> float:
+        """The most that can be saved if launches take no time: to load data, to log, to print and what else the script
+        computes in Python still takes its time, at best while the GPU works."""
+        kept_ns = self._own_ns + sum(self._wait_parts.get(name, 0.0) for name in KEPT_PARTS)
+        return self.whole_ns - max(self.sum_parts("data"), kept_ns)
+
+    @property
     def waiting_for_launches_ns(self) -> float:
-        """The most of `waiting_ns` that goes if launches take no time: to load data still takes its time."""
-        return min(self.waiting_ns, self.whole_ns - self.sum_parts("data"))
+        """The most of `waiting_ns` that goes if launches take no time."""
+        return min(self.waiting_ns, self.launched_ns)
+
+    @property
+    def _wait_parts(self) -> dict[str, float]:
+        """How long a GPU waits for each part that samples of Python show; {} without samples."""
+        rows = self.sections.get("wait_parts", pd.DataFrame(columns=["part", "wait_ns"]))
+        return dict(zip(rows["part"].astype(str), rows["wait_ns"].astype(float)))
 
     def estimate_launching(self, num_launches: float) -> float:
         """Return the idle time that the host causes with so many of the launches."""
@@ -159,6 +182,19 @@ class CaptureEvidence:
                 + ("; nsys slows the CPU, so time a step without it" if self.is_slowed else ""),
             )
         return "medium: how much faster these kernels get depends on their shapes"
+
+    def need_loader(self) -> None:
+        """Raise WithheldError, with the line that makes the data, if samples of Python show no DataLoader."""
+        if self._sampled_share < LEAST_SAMPLED or not self._wait_parts.keys().isdisjoint(OF_LOADERS):
+            return
+        rows = self.sections["waits"]
+        own = rows[rows["below"].astype(str).str.fullmatch(rf"{OWN} \d+%.*")].head(1)
+        lines = "".join(
+            f", but for {make_printable(row.where)} {make_printable(row.function)}" for row in own.itertuples()
+        )
+        raise WithheldError(
+            WithheldCode.NOT_USED, f"the GPU waits for no DataLoader{lines}: see the lines that it waits for"
+        )
 
     def need_memory(self) -> float:
         """Return peak allocated as part of the GPU's memory. Raises WithheldError."""

@@ -18,18 +18,17 @@ LINE = "batch_size *= 2"
 
 def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
     late_ns = seen.sum_parts("late_launch") - seen.sum_parts("data")
+    ceiling_ns = seen.waiting_for_launches_ns
     is_late = late_ns >= LEAST_IDLE * seen.whole_ns
     if seen.memory_used is None and seen.limit.is_launches and is_late:
         evidence = "the GPU waits for launches, and a larger batch has as many"
-        return ChangeEvidence(
-            late_ns, seen.waiting_for_launches_ns, evidence, "low: it is not known how much memory is left"
-        )
+        sure = "low: it is not known how much memory is left"
+        return ChangeEvidence(min(late_ns, ceiling_ns), ceiling_ns, evidence, sure)
     used = seen.need_memory()
     if not is_late:
         return None
     if used > MOST_MEMORY:
         raise WithheldError(WithheldCode.MEMORY_FULL, f"peak allocated is {format_share(used)} of the GPU's memory")
     evidence = f"the GPU waits for launches, and peak allocated is {format_share(used)} of its memory"
-    return ChangeEvidence(
-        late_ns, seen.waiting_for_launches_ns, evidence, "medium: a token takes less time, a step does not"
-    )
+    sure = "medium: a token takes less time, a step does not"
+    return ChangeEvidence(min(late_ns, ceiling_ns), ceiling_ns, evidence, sure)

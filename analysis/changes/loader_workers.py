@@ -15,6 +15,7 @@ def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
     if data_ns < LEAST_IDLE * seen.whole_ns:
         return None
     seen.need_steady()
+    seen.need_loader()
     evidence = f"the GPU waits for data, {format_share(data_ns / seen.limit.step_ns)} of the time"
     sure = "medium: the CPU needs cores for them, and what workers do not do stays"
     return ChangeEvidence(data_ns, data_ns, evidence, sure)

@@ -46,7 +46,8 @@ def advise(capture: Mapping[str, Any], sections: Mapping[str, pd.DataFrame]) -> 
     capture: facts, like `Summary.capture`. is_slowed: False if the idle times come from steps without nsys.
     memory_used: share of the GPU's memory, if known. limit: of the unprofiled step, if known, or else of the capture.
     has_pytorch: False if the program is known to run without it. recomputed: how often backward launches forward's
-    attention, for each launch in forward. compute_capabilities: major and minor by name of the GPU.
+    attention, for each launch in forward. own_python_ns: `Waits.own_ns`, if known. compute_capabilities: major and
+    minor by name of the GPU.
     """
     seen = CaptureEvidence(capture, sections)
     rows = list(_make_advice(seen)) if seen.whole_ns and seen.has_kernels else []

@@ -151,6 +151,7 @@ def summarise_part(
     of_program = {
         "compute_capabilities": capabilities,
         "has_pytorch": _may_have_pytorch(attribution, sections["kernels"]),
+        "own_python_ns": waits.own_ns,
     }
     sections["advice"] = advice.advise(facts | of_program, sections)
     return Summary(

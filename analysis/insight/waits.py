@@ -23,7 +23,7 @@ from profiler_job.analysis.capture.distinct_values import find_distinct
 from profiler_job.analysis.insight.call_lines import find_allocation_lines, find_copy_lines
 from profiler_job.analysis.insight.clean_gaps import CleanGaps, count_steps, number_places, place_pieces, split_by_phase
 from profiler_job.analysis.insight.gpu_limit import PHASES, Timelines
-from profiler_job.analysis.insight.gpu_waits import CAUSES, COPY, SYNC, GpuWaits, Launches, find_blocking_calls
+from profiler_job.analysis.insight.gpu_waits import CAUSES, COPY, LATE, SYNC, GpuWaits, Launches, find_blocking_calls
 from profiler_job.analysis.insight.section_columns import SECTIONS
 from profiler_job.analysis.insight.stack_places import Places, format_frames, format_line
 from profiler_job.analysis.insight.stack_samples import LONGEST_NS, NOT_SAMPLED, StackSamples, get_bounds
@@ -32,6 +32,10 @@ from profiler_job.analysis.reference.python_libraries import LOCK, OWN, OWN_OF_M
 from profiler_job.analysis.reference.rules import Taxonomy
 
 MOST_GROUPS, LEAST_GROUP = 3, 0.05
+LEAST_ADVISED, WHOLE = 0.2, 0.9
+"""Least share of a line's waiting that an advice concerns, and from which on it concerns the line as a whole."""
+LEAST_OWN_NS = 1_000_000
+"""So long own code launches nothing only if it computes itself: to launch an operation takes microseconds."""
 UNEVEN = 2
 """A line is one GPU's if it waits so many times as long for it as the others in the median."""
 MOST_STACKS = 2_000
@@ -44,10 +48,12 @@ OF_WAITS = ("waits", "wait_parts", "wait_stacks", "sync_lines", "copy_lines", "a
 
 
 class Waits(NamedTuple):
-    """Tables of the sections OF_WAITS, and facts of the samples."""
+    """Tables of the sections OF_WAITS, and facts of the samples. own_ns: how long GPUs wait for own code, outside of
+    modules, that launches nothing for LEAST_OWN_NS."""
 
     sections: dict[str, pd.DataFrame]
     facts: dict[str, int | float | None]
+    own_ns: float = 0.0
 
 
 def find_waits(
@@ -98,7 +104,8 @@ def find_waits(
     lines = _sum_lines(pieces, places, counted, every_gpu)
     lines["cpu_ns"] = _measure_cpu(samples, attribution, places, lines)
     if (busy := _find_busy_line(capture.samples, set(samples.main.values()), places)) is not None:
-        lines["do"] = lines["do"].replace(python_libraries.DO[LOCK], f"{busy} {_IN_OTHER_THREAD}")
+        lock = python_libraries.DO[LOCK]
+        lines["do"] = [text.replace(lock, f"{busy} {_IN_OTHER_THREAD}") for text in lines["do"]]
     sampled = int(pieces.loc[pieces["stack"] != NOT_SAMPLED, "ns"].sum())
     facts = {
         "num_samples": len(capture.samples),
@@ -116,7 +123,7 @@ def find_waits(
         "copy_lines": find_copy_lines(capture, attribution, samples, places),
         "allocation_lines": find_allocation_lines(capture, attribution, samples, places),
     }
-    return Waits(sections, facts)
+    return Waits(sections, facts, _measure_own(pieces, places))
 
 
 # -------------------------------------------------------------------------------------------------------- the tables
@@ -182,6 +189,13 @@ def _sum_parts(pieces: pd.DataFrame, places: Places, waited: float) -> pd.DataFr
     return frame.assign(share=frame["wait_ns"] / waited if waited else None)[frame["wait_ns"] > 0]
 
 
+def _measure_own(pieces: pd.DataFrame, places: Places) -> float:
+    late = pieces[(pieces["stack"] != NOT_SAMPLED) & (pieces["cause"] == LATE)]
+    own = late[np.array([places[number].below == OWN for number in late["stack"].tolist()], bool)]
+    sums = own.groupby(["gpu", "row"])["ns"].sum()
+    return float(sums[sums >= LEAST_OWN_NS].sum())
+
+
 def _find_uneven_gpu(waiting: pd.Series) -> int:
     """Find the GPU that waits UNEVEN times as long as the others in the median; -1 if there is none."""
     if len(waiting) < 2:
@@ -200,13 +214,21 @@ _DO_COPY = "pin the memory of what is copied (pin_memory=True), and copy with no
 
 
 def _choose_advice(groups: pd.Series, by_cause: pd.Series, total: float) -> str:
-    """Choose what to do about a line: about its synchronisations or copies if these cost most, or else about the part
-    of a library that it waits in."""
-    if by_cause.get(SYNC, 0.0) > total / 2:
-        return _DO_SYNC
-    if by_cause.get(COPY, 0.0) > total / 2:
-        return _DO_COPY
-    return python_libraries.DO.get(str(groups.index[0]), "")
+    """Choose what to do about a line: about its synchronisations or copies if these cost most, or else about the parts
+    of libraries that it waits in, with their shares. Own code takes what it calls along if it is moved."""
+    for cause, do in ((SYNC, _DO_SYNC), (COPY, _DO_COPY)):
+        if (ns := float(by_cause.get(cause, 0.0))) > total / 2:
+            return _name_share(do, ns / total)
+    if groups.index[0] == OWN:
+        return python_libraries.DO[OWN]
+    concerned = groups.groupby([python_libraries.DO.get(str(name), "") for name in groups.index], sort=False).sum()
+    large = concerned[(concerned >= LEAST_ADVISED * total) & (concerned.index != "")]
+    return "; ".join(_name_share(str(do), ns / total) for do, ns in large.items())
+
+
+def _name_share(do: str, share: float) -> str:
+    """Name the share of the line's waiting that an advice concerns, unless that is the WHOLE."""
+    return do if share >= WHOLE else f"{do} ({100 * share:.0f}% of it)"
 
 
 _IN_OTHER_THREAD = "of another thread runs meanwhile: move it into a process of its own"

@@ -106,6 +106,15 @@ def with_phases(first, second, *names, repeat=4):
     return export
 
 
+FETCH = ("fetch", "/env/lib/python3.12/site-packages/torch/utils/data/_utils/fetch.py", 50)
+
+
+def with_samples(export, *frames):
+    for at in range(MS, 11 * MS, MS // 2):
+        export.sample(at, ("make_batch", "train.py", 8), *frames, ("<module>", "train.py", 30))
+    return export
+
+
 ATTENTION = (GEMM, MUL, SOFTMAX, GEMM)
 GIVEN = {
     "tf32": capture_of(FFMA, MUL),
@@ -200,6 +209,7 @@ NOT_GIVEN = {
     },
     "loader_workers": {
         "no data": (with_phases("loss", "forward", GEMM), ""),
+        "no loader": (with_samples(with_phases("data", "forward", GEMM)), WithheldCode.NOT_USED),
         "start-up": (with_loading(with_phases("data", "forward", GEMM)), WithheldCode.STARTUP_INCLUDED),
     },
     "static_cache": {
@@ -240,6 +250,14 @@ def test_it_is_not_advised_without_evidence_or_where_something_else_limits(summa
         return
     assert rows.loc[change, "reason_code"] == code and rows.loc[change, "reason"]
     assert not rows.loc[change, "do"] and rows.loc[change, ["time_ns", "ceiling_ns"]].isna().all()
+
+
+@pytest.mark.parametrize(("frames", "said"), [((), "but for train.py:8 make_batch"), ((FETCH,), "")])
+def test_workers_are_advised_only_to_a_script_that_has_a_data_loader(frames, said, summary):
+    """One that makes its batches itself was advised to give workers to a DataLoader that it lacks."""
+    export = with_samples(with_phases("data", "forward", GEMM), *frames)
+    reason = summary(export).sections["advice"].set_index("change").loc["loader_workers", "reason"]
+    assert said in reason if said else not reason
 
 
 def test_every_change_has_both():
