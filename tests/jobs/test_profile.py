@@ -48,6 +48,27 @@ def test_a_script_ends_with_its_recording_and_its_site(profile, tmp_path):
     assert (tmp_path / "results" / "raw" / "train" / "train.nsys-rep").is_file()
 
 
+@pytest.mark.long
+def test_where_graphs_break_is_printed_and_recorded(profile, tmp_path):
+    broken = """
+import torch
+called = model.forward
+def forward(x):
+    torch._dynamo.graph_break()
+    return called(x)
+model.forward = forward
+model = torch.compile(model, backend="eager")
+"""
+    source = with_compiler(TRAIN).replace("WORKERS", "0").replace("optimizer =", f"{broken}optimizer =", 1)
+    printed, code = ended(profile(source, "--skip", "3", "--steps", "3"))
+    assert code == 0, printed
+    where = f"train.py:{next(at for at, line in enumerate(source.splitlines(), 1) if 'graph_break()' in line)}"
+    assert f"torch.compile broke a graph at {where}: Call to `torch._dynamo.graph_break()`" in printed
+    notes = store.load(tmp_path / "results" / "recordings" / "train").compile_notes
+    (known,) = notes[notes["kind"] == "graph break"].itertuples()
+    assert (known.where, known.function) == (where, "forward")
+
+
 PAGE = ROOT / "site" / "guide" / "profile.md"
 COMMANDS = re.findall(r"^profiler-job (profile .*?)(?:\s+#.*)?$", PAGE.read_text(), re.MULTILINE)
 LONGER = TRAIN.replace("WORKERS", "2").replace("240", "1000")
