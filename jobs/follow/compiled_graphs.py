@@ -167,6 +167,15 @@ class CompiledGraphs:
                 V.graph.wrapper_code.write_provenance_debug_handle(name, handle)
         return called(kernel, name, *args, **options)
 
+    def forget(self) -> None:
+        """Forget the graphs of one model: another is compiled next. Hooks that are missing stay so."""
+        self.graphs.clear()
+        self.num_late, self.is_measured = 0, False
+
+    def list_problems(self) -> list[str]:
+        """List what a reader has to know of the graphs: those compiled in measured steps, and the errors."""
+        return [f"graphs that were compiled in measured steps: {self.num_late}"] * bool(self.num_late) + self.errors
+
     def list_facts(self) -> dict[str, Any]:
         """Return what is known: the number of graphs, why kernels have no modules, graphs compiled in measured steps
         and those taken from a cache, why kernels of compiled autograd have no modules, where graphs broke (see
