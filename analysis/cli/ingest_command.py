@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from profiler_job.analysis.cli.terminal import describe_error, find_exit_code, print_lines
-from profiler_job.analysis.insight.recorded_waits import read_waits
+from profiler_job.analysis.insight.recorded_compiling import TABLES_OF_SCRIPTS
 from profiler_job.analysis.recording import ingest as ingesting
 from profiler_job.analysis.recording.store import RecordingError
 from profiler_job.jobs.contract.exit_codes import ExitCode
@@ -33,7 +33,7 @@ def ingest(
     names them, and the others are in it), 2 there is nothing to ingest.
     """
     try:
-        manifest = ingesting.ingest(results, out, emit=print_line, label=label, read_waits=read_waits)
+        manifest = ingesting.ingest(results, out, emit=print_line, label=label, more_tables=TABLES_OF_SCRIPTS)
     except (ingesting.ResultsError, RecordingError, OSError) as error:
         print_line(f"error: {describe_error(error)}")
         raise typer.Exit(find_exit_code(error)) from error

@@ -35,7 +35,7 @@ def publish_data(
 
     Exit code: 0 it is there, 1 not confirmed, 2 it cannot be published (something private in it, too large, not whole).
     """
-    from profiler_job.analysis.insight.recorded_waits import read_waits
+    from profiler_job.analysis.insight.recorded_compiling import TABLES_OF_SCRIPTS
     from profiler_job.analysis.recording import publish_data as publishing
     from profiler_job.analysis.site import data_readme
 
@@ -49,7 +49,7 @@ def publish_data(
             study=study,
             with_captures=not without_captures,
             is_private=private,
-            read_waits=read_waits,
+            more_tables=TABLES_OF_SCRIPTS,
         )
         if folder is not None:
             data_readme.write_readme(data)

@@ -11,12 +11,14 @@ from profiler_job.analysis.capture.math_paths import sum_math_paths
 from profiler_job.analysis.insight import run_limit
 from profiler_job.analysis.insight.communication_lines import Causes
 from profiler_job.analysis.insight.insight import interpret_run
+from profiler_job.analysis.insight.recorded_compiling import describe_compiling
 from profiler_job.analysis.insight.wait_lines import describe_recorded_waits, scale_waits
 from profiler_job.analysis.metrics import kernel_time, step_limits, timing
 from profiler_job.analysis.metrics.exchange import list_late_kernels, sum_by_gpu
 from profiler_job.analysis.metrics.ordering import place, sort_stably
 from profiler_job.analysis.pages.case_columns import spread_column
 from profiler_job.analysis.pages.module_costs import module_table
+from profiler_job.analysis.pages.script_compiling import build_breaks_table
 from profiler_job.analysis.pages.script_memory import build_memory_charts, build_memory_tables
 from profiler_job.analysis.reference import gemm_names, kernel_families
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
@@ -35,6 +37,7 @@ def answer(
     figures: pd.DataFrame,
     waits: pd.DataFrame,
     sync_calls: pd.DataFrame,
+    compile_notes: pd.DataFrame,
 ) -> Answer:
     """Of one run: its step by the clock of the GPU's events without a profiler, GPU time by phase and module, and what
     the GPU waited for. Times are per step, and kernel times sums over the ranks."""
@@ -49,6 +52,7 @@ def answer(
         "run": {key: None if pd.isna(value) else value for key, value in run.items()},
         "insight": interpret_run(frames.parts, communication, findings, [], limit, causes),
         "waits": describe_recorded_waits(waits, scalars, limit),
+        "compiling": describe_compiling(compile_notes, scalars),
         "tokens_per_s": _measure_tokens_per_s(frames, scalars),
         "has_timeline": any(name.startswith(OVER_STEP) for name in scalars),
         "has_modules": len(frames.tree) > 0,
@@ -59,6 +63,7 @@ def answer(
     }
     scaled = scale_waits(waits, scalars, limit)
     tables = [*_tables(frames), *_wait_tables(scaled, sync_calls), *build_memory_tables(scalars)]
+    tables.append(build_breaks_table(compile_notes))
     claims = [*_claims(frames, scalars, limit), _claim_waits(scaled)]
     return assemble(facts, claims, tables, [*_charts(frames), *build_memory_charts(scalars)])
 

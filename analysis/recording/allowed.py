@@ -24,8 +24,8 @@ STATUS_NUMBER = re.compile(r"status_[a-z]+(_[a-z]+)*")
 
 OF_CAPTURES = ("ranges", "kernels", "api", "memops", "nsys_sums", "waits")
 """Tables of what nsys recorded."""
-OF_SOURCES = ("waits", "sync_calls")
-"""Tables that name files and functions of a user's script."""
+OF_SOURCES = ("waits", "sync_calls", "compile_notes")
+"""Tables that name files and functions of a user's script, or quote what PyTorch says of them."""
 
 _NOT_SAID = {"tables", DIGEST, HASHED_NAMES}
 """Fields that are written anew, or that nobody misses."""

@@ -66,11 +66,11 @@ def ingest(
     out: Path | str,
     emit: Callable[[str], None] = lambda line: None,
     label: str = "",
-    read_waits: ReadTables = lambda run: {},
+    more_tables: Sequence[ReadTables] = (),
 ) -> dict[str, Any]:
     """Turn the sweep in `results` into a recording in `out`; returns its manifest. `label` distinguishes it from other
-    recordings of the same runs; by default it is the name of `out`. read_waits: makes the tables of what the GPU waits
-    for from the folder of a script's run; raises ExportError.
+    recordings of the same runs; by default it is the name of `out`. more_tables: make further tables from the folder
+    of a script's run, as of what the GPU waits for; they raise ExportError.
 
     A run whose files are not what was written, or whose status is ok and whose capture is missing, broken, without
     kernels or without its steps, is recorded as such; `lost_runs` names these. `emit` gets one line for each run that
@@ -96,7 +96,8 @@ def ingest(
     for run_id, record in records.items():
         tables, schema, wrong = _run_tables(folder / run_id, run_id, record)
         if tables["runs"].iloc[0]["status"] == "ok" and record.run.get("workload") == SCRIPT:
-            wrong += _add_waits(tables, folder / run_id, run_id, read_waits)
+            for read_tables in more_tables:
+                wrong += _add_tables(tables, folder / run_id, run_id, read_tables)
         for problem in wrong:
             emit(f"{run_id}: {problem}")
             problems.setdefault(run_id, []).append(problem)
@@ -124,10 +125,10 @@ def ingest(
     return store.read_manifest(Path(out))
 
 
-def _add_waits(tables: dict[str, pd.DataFrame], run: Path, run_id: str, read_waits: ReadTables) -> list[str]:
-    """Add the tables of what the GPU waits for to `tables`; returns why there are none, if that is a problem."""
+def _add_tables(tables: dict[str, pd.DataFrame], run: Path, run_id: str, read_tables: ReadTables) -> list[str]:
+    """Add what `read_tables` makes to `tables`; returns why there is nothing, if that is a problem."""
     try:
-        for name, frame in read_waits(run).items():
+        for name, frame in read_tables(run).items():
             rows = _with_run(name, frame, run_id)
             tables[name] = join_frames(name, [tables[name], rows]) if name in tables else rows
     except ExportError as error:

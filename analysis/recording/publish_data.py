@@ -1,7 +1,7 @@
 """Puts a recording into site/data, after showing all that becomes public by it and looking for what must not."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -50,8 +50,9 @@ def _describe_contents(folder: Path, recording: store.Recording) -> list[str]:
 
 def _sources(recording: store.Recording) -> list[str]:
     """Return the lines of a user's script that are named, each once."""
-    tables = [recording.waits, recording.sync_calls]
+    tables = [recording.waits, recording.sync_calls, notes := recording.compile_notes]
     named = [f"{where} {function}" for rows in tables for where, function in zip(rows["where"], rows["function"])]
+    named = [*filter(str.strip, named), *(f"torch.compile: {reason}" for reason in notes["reason"])]
     if not named:
         return []
     return [
@@ -85,12 +86,12 @@ def publish_data(
     study: str | None = None,
     with_captures: bool = True,
     is_private: bool = False,
-    read_waits: ingest.ReadTables = lambda run: {},
+    more_tables: Sequence[ingest.ReadTables] = (),
 ) -> Path | None:
     """Put the recording `source` (or the one made from results folder `source`) into `data/STUDY/name`, where STUDY is
     `main` for a default sweep; returns that folder. `study` files it under another study than its sweep names. Without
     captures it holds what was timed, and is a fraction as large. is_private: it names no file of a user's script.
-    read_waits: see `ingest`.
+    more_tables: see `ingest`.
 
     Shows what it holds first, then asks `confirm`, and returns None when that says no. Raises PublishError for a name
     that cannot be a folder, a study that no question is about, a recording with anything private in it, one too large,
@@ -104,7 +105,7 @@ def publish_data(
     data.mkdir(parents=True, exist_ok=True)
     store.recordings_in(data)  # what a killed publication had moved aside is there again, whatever comes of this one
     with _draft(data / f".{name}.draft") as draft:
-        recording = _recording(source, draft / "ingested", read_waits)
+        recording = _recording(source, draft / "ingested", more_tables)
         manifest = store.read_manifest(recording)
         folder = draft / name
         changed = {"name": name} | ({} if study is None else {"study": study})
@@ -140,11 +141,11 @@ def _draft(folder: Path) -> Iterator[Path]:
         clear(folder)
 
 
-def _recording(source: Path, draft: Path, read_waits: ingest.ReadTables) -> Path:
+def _recording(source: Path, draft: Path, more_tables: Sequence[ingest.ReadTables]) -> Path:
     """Return `source` itself, or the recording in `draft` that is made from its results."""
     restore(source)
     if not (source / MANIFEST).is_file():
-        if lost := ingest.lost_runs(ingest.ingest(source, draft, emit=print_line, read_waits=read_waits)):
+        if lost := ingest.lost_runs(ingest.ingest(source, draft, emit=print_line, more_tables=more_tables)):
             raise PublishError(f"{source}: measured and cannot be recorded, see above: {', '.join(lost)}")
         return draft
     store.check_files(source, store.read_manifest(source))

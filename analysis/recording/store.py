@@ -69,6 +69,7 @@ _SORT = {
     "figures": [],
     "waits": [],
     "sync_calls": [],
+    "compile_notes": [],
 }
 _ARROW = {
     "category": pa.dictionary(pa.int32(), pa.string()),
@@ -108,6 +109,7 @@ class Recording:
     figures: pd.DataFrame
     waits: pd.DataFrame
     sync_calls: pd.DataFrame
+    compile_notes: pd.DataFrame
 
     @property
     def label(self) -> str:

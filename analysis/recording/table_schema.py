@@ -312,7 +312,9 @@ TABLES: dict[str, tuple[Column, ...]] = {
             "memory by use when a step has ended (memory_*) and left by what came before it (allocated_before_build); "
             "loss and logits (numerics); the loss after three training steps, of the run and of the same model "
             "in FP32 with nothing fused (loss_trained*); messages of a collective alone on the link between the GPUs "
-            "(link_*), and in profiled steps (message_*; older recordings only)",
+            "(link_*), and in profiled steps (message_*; older recordings only); what torch.compile did in a "
+            "script (compile_*): graphs, those of measured steps (late) or of a cache, time in ns; of a captured step "
+            "the breaks in forward, the GPU's idle time at them and the kernels between",
         ),
         Column("unit", "category", "bytes, bytes/s, or empty"),
         Column("value", "float64", "the number"),
@@ -351,9 +353,21 @@ TABLES: dict[str, tuple[Column, ...]] = {
         ),
         Column("count", "float64", "calls in a step"),
     ),
+    "compile_notes": (
+        _RUN_ID,
+        _RANK,
+        Column(
+            "kind",
+            "category",
+            "graph break: a line at which torch.compile ends a graph | modules not known: of launches of graphs",
+        ),
+        Column("where", "category", "file and line of a script, below the script's folder; empty if not known"),
+        Column("function", "category", "the function that it is in"),
+        Column("reason", "category", "what PyTorch says of it, or which part of it is missing"),
+    ),
 }
 
-OPTIONAL_TABLES = ("module_memory", "figures", "processes", "telemetry", "waits", "sync_calls")
+OPTIONAL_TABLES = ("module_memory", "figures", "processes", "telemetry", "waits", "sync_calls", "compile_notes")
 """Tables that older recordings lack; they are loaded empty."""
 
 FAMILY = Column("family", "category", "kernel family, told from the name when a recording is loaded; not stored")

@@ -170,7 +170,8 @@ def write_script_page(
 ) -> Answer:
     """Write the first page of the report on a script, and return its answer."""
     kernels, memops = read_whole(rec.kernels), read_whole(rec.memops)
-    first = script_page.answer(rec.runs, rec.steps, kernels, memops, rec.figures, rec.waits, rec.sync_calls)
+    noted = rec.waits, rec.sync_calls, rec.compile_notes
+    first = script_page.answer(rec.runs, rec.steps, kernels, memops, rec.figures, *noted)
     tables = {name: getattr(rec, name) for name in RUN_TABLES}
     [(_, of_run)] = run_page.answers(**tables, checks=pd.DataFrame(columns=["run_id"]))
     screen = of_run.facts["screen"]

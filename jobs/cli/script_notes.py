@@ -3,6 +3,7 @@
 from statistics import median
 from typing import Any
 
+from profiler_job.jobs.contract.compiling import Compiling
 from profiler_job.jobs.contract.printable import make_printable
 from profiler_job.jobs.contract.quantities import format_quantity, format_share, format_time
 from profiler_job.jobs.contract.words import format_count
@@ -10,7 +11,7 @@ from profiler_job.jobs.executor.script_loops import choose_loops, describe_loop
 from profiler_job.jobs.executor.script_memory import list_savings, name_kind
 
 MOST_GRAPHS = 4
-MOST_BREAKS = 3
+MOST_BREAKS = 10
 LEAST_WAIT = 0.01
 MOST_OWNERS = 4
 MOST_KINDS = 3
@@ -23,7 +24,7 @@ def describe_script(noted: dict[str, Any]) -> list[str]:
         *describe_evaluation(noted),
         *describe_unknown_batch(noted),
         *describe_skipped(noted),
-        *describe_compiled(noted),
+        *describe_compiled(noted.get("compiling", Compiling()), noted["compiled"]),
         *describe_captured(noted),
         *describe_other_loops(noted),
         *describe_batches(noted),
@@ -134,23 +135,29 @@ def describe_skipped(noted: dict[str, Any]) -> list[str]:
     return [f"the gradient scaler skipped {updates}: the gradients were not finite"]
 
 
-def describe_compiled(noted: dict[str, Any]) -> list[str]:
-    """Return lines on torch.compile: how long it took, where a graph broke, which ends a compiled region, and graphs
-    that it compiled in measured steps."""
+def describe_compiled(compiling: Compiling, is_compiled: bool) -> list[str]:
+    """Return lines on torch.compile: how long it took, where graphs broke, which ends a compiled region, graphs that it
+    compiled in measured steps, and why modules are not known. is_compiled: what it made ran in the steps."""
     lines = []
-    if seconds := noted.get("compiling_s"):
-        lines.append(f"torch.compile took {seconds:.0f} s, as in each start: PyTorch's cache of graphs is not read")
-    for reason, _ in sorted(noted["graph_breaks"].items(), key=lambda item: -item[1])[:MOST_BREAKS]:
-        lines.append(f"torch.compile broke a graph: {reason}")
-    if num := noted["late_graphs"]:
+    if compiling.seconds:
+        why = "" if compiling.cached_graphs else ", as in each start: PyTorch's cache of graphs is not read"
+        lines.append(f"torch.compile took {compiling.seconds:.0f} s{why}")
+    if num := compiling.cached_graphs:
+        lines.append(f"torch.compile took {format_count(num, 'graph')} from a cache, which do not say their modules")
+    for each in compiling.breaks[:MOST_BREAKS]:
+        where = f" at {each.where}" if each.where else ""
+        lines.append(f"torch.compile broke a graph{where}: {each.reason}")
+    if (more := len(compiling.breaks) - MOST_BREAKS) > 0:
+        lines.append(f"and {format_count(more, 'more graph break')}: the site lists all")
+    if num := compiling.late_graphs:
         lines.append(f"torch.compile compiled {format_count(num, 'graph')} in the measured steps: skip more steps")
-    if why := noted.get("compiled_autograd"):
+    if why := compiling.compiled_autograd:
         lines.append(f"compiled autograd runs backward as a graph: its kernels are in one line, not by module ({why})")
-    why = noted.get("graphs_error")
-    if why or (noted["compiled"] and noted["graphs"] == 0):
-        which = "some graphs do not say" if noted["graphs"] else "no graph of Inductor says"
-        lines.append(f"torch.compile: {which} which module is in which kernel" + (f" ({why})" if why else ""))
-    return lines
+    if compiling.errors or (is_compiled and compiling.graphs == 0):
+        which = "some graphs do not say" if compiling.graphs else "no graph of Inductor says"
+        errors = f" ({'; '.join(compiling.errors)})" if compiling.errors else ""
+        lines.append(f"torch.compile: {which} which module is in which kernel{errors}")
+    return list(map(make_printable, lines))
 
 
 def describe_captured(noted: dict[str, Any]) -> list[str]:

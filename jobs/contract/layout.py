@@ -59,6 +59,8 @@ SAMPLES = "samples.sqlite"
 """Capture of steps in which Python was sampled: slower, so that no other time is taken from them."""
 HOST_WAITS = "host_waits.json"
 """File of a run of a script: its calls that wait for the GPU, and how the samples of Python were taken."""
+COMPILING = "compiling.json"
+"""File of a run of a script that compiles: what torch.compile did, as `jobs.contract.compiling` has it."""
 NSYS_LOG = "nsys.log"  # what nsys printed about its captures
 NSYS_SUMS = "nvtx_kern_sum"  # nsys's own statistics of kernel time by NVTX range and kernel name
 NSYS_SUMS_FILE = f"{NSYS_SUMS}.csv"

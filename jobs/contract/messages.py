@@ -25,6 +25,8 @@ kinds of tensors that are saved for backward, and what changes would free at mos
 OVER_STEP = "over_step_"
 """Beginning of the names of scalars in bytes that are requested of the allocator over a step; a number and the phase
 follow: `over_step_017_backward`."""
+COMPILE = "compile_"
+"""Beginning of the names of scalars about torch.compile in a script: see `analysis.insight.recorded_compiling`."""
 LINK_RATE = "link_"
 """Prefix of figures of the link between GPUs, before the name of a collective."""
 LINK_MESSAGE = f"{LINK_RATE}message"

@@ -21,12 +21,14 @@ from statistics import median
 from typing import Any
 
 from profiler_job.jobs.contract.changes import CHANGES, COMPILE
+from profiler_job.jobs.contract.compiling import CompilingRecord
 from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.find_nsys import NSYS_MISSING
 from profiler_job.jobs.contract.integrity import add_digest, clear, read_all_facts, restore, sync
 from profiler_job.jobs.contract.layout import (
     CAPTURE,
+    COMPILING,
     HOST_WAITS,
     NSYS_LOG,
     RAW,
@@ -66,6 +68,7 @@ from profiler_job.jobs.executor.python_samples import (
     runs_other_threads,
 )
 from profiler_job.jobs.executor.result_store import read_json
+from profiler_job.jobs.executor.script_compiling import build_compiling
 from profiler_job.jobs.executor.script_loops import NAMED_STEPS, Loop, find_unmeasured_loops
 from profiler_job.jobs.executor.script_memory import list_scalars
 from profiler_job.jobs.executor.script_streams import start_under_nsys
@@ -204,6 +207,9 @@ def measure(script: Script, results: Path) -> tuple[Path, dict[str, Any]]:
     else:
         write_json(run / MODULES, [{"rank": noted["rank"]} | row for noted in ranks for row in noted["modules"]])
     write_json(run / TIMINGS, build_timings(ranks))
+    compiling = CompilingRecord(ranks=[build_compiling(each, find_folder(script)) for each in ranks])
+    if any(each.graphs is not None for each in compiling.ranks):
+        write_json(run / COMPILING, compiling.model_dump())
     shutil.rmtree(draft / FOLLOWED)
     record = FinishedRecord(
         schema_version=SCHEMA_VERSION,
@@ -227,7 +233,7 @@ def measure(script: Script, results: Path) -> tuple[Path, dict[str, Any]]:
     write_json(run / RECORD, add_digest(record.model_dump(mode="json")))
     write_json(draft / SWEEP, {"sweep": script.name, SCRIPT: True, "runs": [script.name]})
     replace_folder(draft, results / script.name, is_profiled_script)
-    return results / script.name, noted | {"exit_code": code}
+    return results / script.name, noted | {"exit_code": code, "compiling": compiling.ranks[0]}
 
 
 def measure_samples(script: Script, run: Path, noted: dict[str, Any]) -> dict[str, Any]:

@@ -58,7 +58,7 @@ class CompiledFunctions:
         self.is_on = True
         if self.follower.events is None:
             self.follower.graphs.begin()
-        with self.follower.graphs.noting_errors():  # it need not be there
+        with self.follower.graphs.noting_errors("OutputGraph"):  # it need not be there
             from torch._dynamo.output_graph import OutputGraph
 
             wrap(OutputGraph, "call_user_compiler", self.compile)
@@ -67,7 +67,7 @@ class CompiledFunctions:
     def compile(self, called: Callable[..., Any], output: Any, graph: Any, *args: Any, **options: Any) -> Any:
         """Compile a graph of Dynamo, as `called` does."""
         self.classes = {}
-        with self.follower.graphs.noting_errors():
+        with self.follower.graphs.noting_errors("modules of a graph"):
             self.classes = find_outermost(graph.graph.nodes)
             self.name_parts(self.classes)
         return called(output, graph, *args, **options)
@@ -76,7 +76,7 @@ class CompiledFunctions:
         """Put a value into a global variable, as `called` does: what was made of the last graph, among others."""
         called(output, name, value)
         if name.startswith(GLOBAL) and self.classes:
-            with self.follower.graphs.noting_errors():
+            with self.follower.graphs.noting_errors("ranges around a graph"):
                 self.made.append(Compiled(output.global_scope, name, value, self.put_ranges(value, self.classes)))
                 self.use_ranges(self.has_ranges)
             self.classes = {}

@@ -5,9 +5,9 @@ compiles names the modules that it was made in, in the backward graph the module
 which nodes each launch computes. Both are read when a graph is compiled. Once, in a followed step, they are written
 into the capture as ranges (see `jobs.contract.ranges`), so that whoever reads it can give each kernel a module.
 
-Inductor says it only while it compiles, so its caches of whole graphs are neither read nor written; Triton's cache of
-kernels is. What is compiled is the same. All this is not part of PyTorch's interface: where something is missing, a
-graph is left out, and the script goes on.
+Inductor says it only while it compiles, so its caches of whole graphs are neither read nor written, whatever the script
+sets; Triton's cache of kernels is. What is compiled is the same. All this is not part of PyTorch's interface: where
+something is missing, a graph is left out, the script goes on, and what was missing is named.
 
 Needs torch, and is imported inside the script (see `sitecustomize`).
 """
@@ -18,7 +18,8 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from functools import partial
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -35,6 +36,11 @@ GENERATED = ("triton_", "cpp_")
 NORMAL, BASIC = 1, 2
 """Levels at which Inductor notes which nodes each launch computes. At the first, nodes of a graph of compiled autograd
 keep more of what they were made from, so that its kernels have other names."""
+GRAPH_CACHES = {"fx_graph_cache": False, "fx_graph_remote_cache": False}
+AUTOGRAD_CACHES = {"enable_autograd_cache": False, "enable_remote_autograd_cache": False}
+"""Settings of Inductor and of AOTAutograd while a graph is compiled: no cache of graphs."""
+EXPLANATION = "Explanation: "
+"""Before what PyTorch says of a reason for which a graph breaks."""
 SMALLEST_SHARE = 10
 """Percent of the bytes of a launch: modules with less are left out."""
 
@@ -80,7 +86,7 @@ class CompiledGraphs:
         self.is_updating = is_updating  # whether an optimizer steps
         self.has_update = False  # whether a graph is of an optimizer
         self.num_late = 0
-        self.error = ""  # why launches of graphs have no modules, as far as PyTorch says
+        self.errors: list[str] = []  # why launches of graphs have no modules, each once
         self.is_on = False
         self.is_measured = False  # whether the steps now are measured, in which nothing should be compiled
 
@@ -89,30 +95,43 @@ class CompiledGraphs:
         if self.is_on:
             return
         self.is_on = True
-        with self.noting_errors():  # none of this need be there
-            from torch._functorch import config as functorch
+        with self.noting_errors("provenance_tracking_level"):  # none of this need be there
             from torch._inductor import config
-            from torch._inductor.graph import GraphLowering
 
-            with suppress(Exception):
-                from torch._inductor.codegen.triton import TritonKernel
-
-                wrap(TritonKernel, "call_kernel", note_parts)
             if not config.trace.provenance_tracking_level:
                 config.trace.provenance_tracking_level, self.has_own_level = NORMAL, True
-            config.fx_graph_cache = config.fx_graph_remote_cache = False
-            functorch.enable_autograd_cache = False
+        with self.noting_errors("compile_to_module"):
+            from torch._inductor.graph import GraphLowering
+
             wrap(GraphLowering, "compile_to_module", self.note)
-        with suppress(Exception):
+        with self.noting_errors("TritonKernel.call_kernel"):
+            from torch._inductor.codegen.triton import TritonKernel
+
+            wrap(TritonKernel, "call_kernel", self.note_parts)
+        with self.noting_errors("cache of AOTAutograd"):
+            from torch._dynamo.output_graph import OutputGraph
+            from torch._functorch import config as functorch
+
+            wrap(OutputGraph, "call_user_compiler", partial(call_within, functorch, AUTOGRAD_CACHES))
+        with self.noting_errors("cache of Inductor"):
+            from torch._inductor import compile_fx, config
+
+            wrap(compile_fx, "_compile_fx_inner", partial(call_within, config, GRAPH_CACHES))
+        with self.noting_errors("skip_code"):
             leave_alone()
         self.backward.begin()
 
     @contextmanager
-    def noting_errors(self) -> Iterator[None]:
+    def noting_errors(self, what: str) -> Iterator[None]:
+        """Note an error inside, with what it is about, in place of raising it."""
         try:
             yield
         except Exception as error:
-            self.error = self.error or f"{type(error).__name__}: {error}"
+            self.note_error(f"{what}: {type(error).__name__}: {error}")
+
+    def note_error(self, error: str) -> None:
+        if error not in self.errors:
+            self.errors.append(error)
 
     def lower_level(self) -> None:
         """Have Inductor note less from now on: a graph of compiled autograd comes next."""
@@ -126,26 +145,55 @@ class CompiledGraphs:
         module = called(lowering, *args, **options)
         self.num_late += self.is_measured
         self.has_update |= self.is_updating()
-        with self.noting_errors():
-            self.graphs.append(read_graph(lowering, module, self.backward.find_calls(lowering.module.graph.nodes)))
+        with self.noting_errors("launches of a graph"):
+            nodes = lowering.module.graph.nodes
+            graph = read_graph(lowering, module, self.backward.find_calls(nodes))
+            self.graphs.append(graph)
+            if not graph.launches and any(map(count_bytes, nodes)):
+                self.note_error("Inductor's code of a graph names none of its launches")
+            elif graph.launches and not any(launch.shares for launch in graph.launches):
+                self.note_error("Inductor does not say what the launches of a graph compute")
         return module
 
-    def list_facts(self) -> dict[str, Any]:
-        """Return what is known: the number of graphs, why others are not known, those compiled in measured steps, why
-        kernels of compiled autograd have no modules, by reason how often a graph broke, and how long all compiling
-        took (s; None: not known)."""
-        breaks: dict[str, int] = {}
-        seconds = None
-        if self.is_on:
-            with suppress(Exception):
-                from torch._dynamo.utils import calculate_time_spent, counters
+    def note_parts(self, called: Callable[..., Any], kernel: Any, name: str, *args: Any, **options: Any) -> Any:
+        """Have Inductor note the nodes of a kernel that reduces in two directions at once, which it does for all
+        others."""
+        if getattr(kernel, "mix_order_reduction", False):
+            with self.noting_errors("a kernel that reduces in two directions"):
+                from torch._inductor.debug import set_kernel_post_grad_provenance_tracing
+                from torch._inductor.virtualized import V
 
-                breaks = {str(reason).partition("\n")[0]: num for reason, num in counters["graph_break"].items()}
+                handle = set_kernel_post_grad_provenance_tracing(list(kernel.features.scheduler_nodes()), name)
+                V.graph.wrapper_code.write_provenance_debug_handle(name, handle)
+        return called(kernel, name, *args, **options)
+
+    def forget(self) -> None:
+        """Forget the graphs of one model: another is compiled next. Hooks that are missing stay so."""
+        self.graphs.clear()
+        self.num_late, self.is_measured = 0, False
+
+    def list_problems(self) -> list[str]:
+        """List what a reader has to know of the graphs: those compiled in measured steps, and the errors."""
+        return [f"graphs that were compiled in measured steps: {self.num_late}"] * bool(self.num_late) + self.errors
+
+    def list_facts(self) -> dict[str, Any]:
+        """Return what is known: the number of graphs, why kernels have no modules, graphs compiled in measured steps
+        and those taken from a cache, why kernels of compiled autograd have no modules, where graphs broke (see
+        `list_breaks`), and how long all compiling took (s; None: not known)."""
+        breaks: list[dict[str, Any]] = []
+        seconds, hits = None, 0
+        if self.is_on:
+            with self.noting_errors("counters of Dynamo"):
+                from torch._dynamo.utils import calculate_time_spent, counters, graph_break_reasons
+
+                hits = counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"]
                 seconds = calculate_time_spent()["total_wall_time"]
+                breaks = list_breaks(graph_break_reasons, counters["graph_break"])
         return {
             "graphs": len(self.graphs) if self.is_on else None,
-            "graphs_error": self.error,
+            "graphs_errors": self.errors,
             "late_graphs": self.num_late,
+            "cached_graphs": hits,
             "compiled_autograd": self.explain_backward(),
             "graph_breaks": breaks,
             "compiling_s": seconds,
@@ -188,6 +236,40 @@ def has_compiled_autograd() -> bool:
     """Return whether the script has asked for compiled autograd."""
     module = sys.modules.get("torch._dynamo.config")
     return bool(getattr(module, "compiled_autograd", False))
+
+
+def call_within(
+    config: Any, settings: Mapping[str, Any], called: Callable[..., Any], *args: Any, **options: Any
+) -> Any:
+    """Call a function with other settings of a module of PyTorch's, of those that it has."""
+    with config.patch({name: value for name, value in settings.items() if hasattr(config, name)}):
+        return called(*args, **options)
+
+
+def list_breaks(reasons: Iterable[Any], counted: Iterable[Any]) -> list[dict[str, Any]]:
+    """List where graphs broke, each line once: reason, file (whole path; "" if not known), line, function. reasons:
+    what ended Dynamo's graphs; again if it began anew. counted: texts of reasons, some of which ended no graph, as
+    where Dynamo leaves a whole function to Python."""
+    breaks: list[dict[str, Any]] = []
+    for reason in reasons:
+        place = {"file": "", "line": 0, "function": ""}
+        if reason.user_stack:
+            last = reason.user_stack[-1]
+            place = {"file": last.filename, "line": last.lineno, "function": last.name}
+        breaks.append({"reason": shorten_reason(str(reason.reason)), **place})
+    known = {each["reason"] for each in breaks}
+    others = [text for each in counted if (text := shorten_reason(str(each))) not in known]
+    breaks += [{"reason": text, "file": "", "line": 0, "function": ""} for text in others]
+    return [each for number, each in enumerate(breaks) if each not in breaks[:number]]
+
+
+def shorten_reason(reason: str) -> str:
+    """Shorten a reason to what it is called and its explanation."""
+    name, *lines = reason.splitlines() or [""]
+    explained = [line.partition(EXPLANATION)[2] for line in lines if EXPLANATION in line]
+    if name.startswith("generic_jump"):
+        return f"Python branches on a value that the graph computes ({name})"
+    return f"{name}: {explained[0]}" if explained else name
 
 
 def leave_alone() -> None:
@@ -252,18 +334,6 @@ def find_calls(lines: Iterable[str]) -> Iterator[str]:
                 yield CAST
         elif _SCATTER.match(line):
             yield SCATTERED
-
-
-def note_parts(called: Callable[..., Any], kernel: Any, name: str, *args: Any, **options: Any) -> Any:
-    """Have Inductor note the nodes of a kernel that reduces in two directions at once, which it does for all others."""
-    if getattr(kernel, "mix_order_reduction", False):
-        with suppress(Exception):
-            from torch._inductor.debug import set_kernel_post_grad_provenance_tracing
-            from torch._inductor.virtualized import V
-
-            handle = set_kernel_post_grad_provenance_tracing(list(kernel.features.scheduler_nodes()), name)
-            V.graph.wrapper_code.write_provenance_debug_handle(name, handle)
-    return called(kernel, name, *args, **options)
 
 
 def read_modules(node: Any) -> tuple[tuple[int, str], ...]:

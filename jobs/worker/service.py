@@ -102,7 +102,7 @@ def perform(
     try:
         if followed_by and task["run"]["compile"] != "off":
             GRAPHS.begin()
-            GRAPHS.graphs.clear()
+            GRAPHS.forget()
         compares = task["compare"] and count_plain_steps(task["run"], task["warmup_steps"])
         plain = measure_plain_loss(task["run"], device) if compares else None
         before = allocated_before(device)  # the plain model's workspace, too
@@ -123,7 +123,9 @@ def perform(
             with annotate(f"{RANK}{place.rank}"):
                 pass
         measuring = time.perf_counter()
+        GRAPHS.is_measured = True
         times = [stepper.step() for _ in range(task["steps"])]
+        GRAPHS.is_measured = False
         measured = time.perf_counter()
         busy = None
         if task["busy_s"]:
@@ -133,6 +135,8 @@ def perform(
             busy = keep_busy(stepper, task["busy_s"], statistics.median(step[STEP].wall for step in times))
         if followed_by:
             stepper.follow_modules(followed_by, GRAPHS if task["run"]["compile"] != "off" else None)
+            for problem in GRAPHS.list_problems():
+                print(f"torch.compile: {problem}", flush=True)
         seconds: Seconds = {"build": built - started, "warm_up": warm - built, "measure": measured - measuring}
         if task["probe"] and place.num_ranks > 1:
             probed["figures"] += probes.measure_silent_steps(stepper)

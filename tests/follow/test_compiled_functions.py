@@ -109,13 +109,15 @@ def test_the_code_of_dynamo_calls_what_is_in_the_variable(follower, monkeypatch)
         Stage.FOLLOWED: ["modules:forward", "(compiled)", "graph", "end", "end"] * 2,
     }
     assert logs == {stage: with_ranges.get(stage, ["graph"] * 2) for stage in logs}
-    assert len(graphs) == 2 and not follower.graphs.error
+    assert len(graphs) == 2 and not follower.graphs.errors
 
 
 def test_what_has_no_module_or_runs_in_backward_or_another_process_is_left_alone(follower, monkeypatch):
     follower.stage = Stage.FOLLOWED
-    assert call(follower, make_graph({})) == [] and not follower.graphs.error
-    assert call(follower, None) == [] and follower.graphs.list_facts()["graphs_error"].startswith("AttributeError")
+    assert call(follower, make_graph({})) == [] and not follower.graphs.errors
+    assert call(follower, None) == [] and follower.graphs.list_facts()["graphs_errors"][0].startswith(
+        "modules of a graph: AttributeError"
+    )
     monkeypatch.setattr(follower, "in_backward", 1)
     assert call(follower, make_graph(IN_MODEL)) == []
     monkeypatch.setattr(follower, "in_backward", 0)

@@ -92,6 +92,10 @@ def list_graphs(log):
     return graphs
 
 
+def list_reasons(facts):
+    return [each["reason"].partition(":")[0] for each in facts["graph_breaks"]]
+
+
 @pytest.mark.long
 def test_each_launch_of_a_compiled_model_names_its_modules(tmp_path):
     log, losses, facts = run(tmp_path, WHOLE + TRAIN)
@@ -119,18 +123,81 @@ def test_modules_inside_a_compiled_block_are_named_below_it(tmp_path):
 @pytest.mark.nightly
 def test_a_graph_that_breaks_says_why_and_each_part_is_known(tmp_path):
     log, _, facts = run(tmp_path, BROKEN + TRAIN)
-    assert len(facts["graph_breaks"]) == 1
+    (known,) = facts["graph_breaks"]
+    assert known["function"] == "forward" and known["file"] and known["line"]
+    assert known["reason"].startswith("Call to `torch._dynamo.graph_break()`: User-inserted graph break.")
     named = {name.partition("|")[2] for *_, launches in list_graphs(log) for name in launches}
     assert {"first/mlp/0=100", "second/mlp/0=100"} <= named
 
 
+CACHED_BY_OPTIONS = "called = torch.compile(model, options={'fx_graph_cache': True})\n"
+CACHED_LATER = """
+import torch._functorch.config
+import torch._inductor.config
+called = torch.compile(model)
+torch._inductor.config.fx_graph_cache = True
+torch._functorch.config.enable_autograd_cache = True
+"""
+
+
 @pytest.mark.nightly
-def test_a_full_cache_of_graphs_is_neither_read_nor_written(tmp_path):
-    run(tmp_path, WHOLE + TRAIN, is_followed=False)
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(WHOLE, id="by default"),
+        pytest.param(CACHED_BY_OPTIONS, id="by an option"),
+        pytest.param(CACHED_LATER, id="set after torch.compile"),
+    ],
+)
+def test_a_full_cache_of_graphs_is_neither_read_nor_written(tmp_path, script):
+    run(tmp_path, script + TRAIN, is_followed=False)
     held = sorted(path.name for path in (tmp_path / "cache").rglob("fxgraph/*/*"))
-    log, _, facts = run(tmp_path, WHOLE + TRAIN)
-    assert facts["graphs"] == 2 and len(list_graphs(log)) == 2
+    log, _, facts = run(tmp_path, script + TRAIN)
+    assert facts["graphs"] == 2 and len(list_graphs(log)) == 2 and not facts["cached_graphs"]
     assert held and held == sorted(path.name for path in (tmp_path / "cache").rglob("fxgraph/*/*"))
+
+
+WITHOUT_LEVEL = f"""
+import torch._inductor.config
+{WHOLE}
+torch._inductor.config.trace.provenance_tracking_level = 0
+"""
+WITHOUT_HOOKS = f"""
+import torch._dynamo.eval_frame, torch._inductor.codegen.triton
+for kind in torch._inductor.codegen.triton.TritonKernel.__mro__:
+    if "call_kernel" in vars(kind):
+        del kind.call_kernel
+del torch._dynamo.eval_frame.skip_code
+{WHOLE}
+"""
+OTHER_COMMENTS = f"""
+import re
+sys.modules["profiler_job_injected.compiled_graphs"]._HANDLES = re.compile("^never$")
+{WHOLE}
+"""
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("script", "named"),
+    [
+        pytest.param(WITHOUT_LEVEL, ["Inductor's code of a graph names none"], id="level"),
+        pytest.param(WITHOUT_HOOKS, ["TritonKernel.call_kernel: AttributeError", "skip_code: ImportError"], id="hooks"),
+        pytest.param(OTHER_COMMENTS, ["Inductor's code of a graph names none"], id="comments"),
+    ],
+)
+def test_what_is_missing_in_pytorch_is_named_and_the_script_goes_on(tmp_path, script, named):
+    _, losses, facts = run(tmp_path, script + TRAIN)
+    assert losses and facts["graphs"] == 2
+    errors = facts["graphs_errors"]
+    assert len(errors) == len(named) and all(error.startswith(name) for error, name in zip(errors, named))
+
+
+@pytest.mark.nightly
+def test_graphs_that_are_compiled_in_measured_steps_are_counted(tmp_path):
+    changing = TRAIN.replace("called(x)", "called(torch.ones(8 + step, 16))")
+    _, _, facts = run(tmp_path, WHOLE.replace("(model)", "(model, dynamic=False)") + changing)
+    assert facts["late_graphs"] == 6 and facts["graphs"] > 6  # two in a timed, a captured and a followed step
 
 
 CALLS_PARTS = """
@@ -331,7 +398,7 @@ def test_what_compiled_autograd_compiles_has_modules_and_is_compiled_once(tmp_pa
     assert sorted(matmuls) == sorted(f"{above}{path}=100" for path in LINEAR * 2)
     assert log[log.index("modules:backward/(compiled autograd)") - 1] == "modules:backward"
     assert "modules:backward/(gradient accumulation)" not in log
-    assert facts["late_graphs"] == 0 and list(facts["graph_breaks"]) == breaks and not facts["compiled_autograd"]
+    assert facts["late_graphs"] == 0 and list_reasons(facts) == breaks and not facts["compiled_autograd"]
     _, without, _, kernels_without = run(tmp_path / "without", source, is_followed=False)
     assert losses == without[: len(losses)] and kernels == kernels_without
 

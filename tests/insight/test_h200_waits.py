@@ -48,7 +48,7 @@ def measure(tmp_path_factory):
             folder = tmp_path_factory.mktemp(name)
             shutil.copytree(RUNS / name, folder / "results")
             unpack_all(folder / "results")
-            ingest(folder / "results", folder / "recording", emit=lambda _: None, read_waits=read_waits)
+            ingest(folder / "results", folder / "recording", emit=lambda _: None, more_tables=[read_waits])
             recording = store.load(folder / "recording")
             limit = find_limits(recording.steps, recording.kernels, recording.memops)[name]
             timings = json.loads((folder / "results" / name / "timings.json").read_text())

@@ -51,6 +51,23 @@ def write_samples(run, step_ms: int) -> None:
     sampled.sqlite(run / "samples.sqlite")
 
 
+def write_record(run, compiled="off"):
+    """Write what says of a folder that it is a finished run of a script with two captured steps."""
+    about = {"size": "Net", "mode": "train_step", "workload": "script", "num_parameters": 5, "context_length": 8}
+    about |= {
+        "batch_size": 4,
+        "precision": "fp32",
+        "attention": "",
+        "compile": compiled,
+        "optimizer": "AdamW",
+        "gpus": 1,
+    }
+    record = {"run_id": RUN, "status": "ok", "run": about, "machine": MACHINE}
+    record |= {"warmup_steps": 3, "measured_steps": 2, "profiled_steps": 2, "started_at": "2026-11-21T07:00:00Z"}
+    (run / "run.json").write_text(json.dumps(record | {"wall_s": 1.0}))
+    (run.parent / "sweep.json").write_text(json.dumps({"sweep": RUN, "script": True, "runs": [RUN]}))
+
+
 @pytest.fixture
 def results(tmp_path):
     """A script whose step takes 10 ms alone, and 14 ms with samples: of 3 parts in 4 it tokenizes."""
@@ -64,18 +81,13 @@ def results(tmp_path):
     (run / "timings.json").write_text(json.dumps({"steps": steps, "memory": []}))
     call = {"rank": 0, "where": "train.py:16", "function": "main", "call": "synchronize", "count": 1.0}
     (run / "host_waits.json").write_text(json.dumps({"syncs": [call], "samples": {}}))
-    about = {"size": "Net", "mode": "train_step", "workload": "script", "num_parameters": 5, "context_length": 8}
-    about |= {"batch_size": 4, "precision": "fp32", "attention": "", "compile": "off", "optimizer": "AdamW", "gpus": 1}
-    record = {"run_id": RUN, "status": "ok", "run": about, "machine": MACHINE}
-    record |= {"warmup_steps": 3, "measured_steps": 2, "profiled_steps": 2, "started_at": "2026-11-21T07:00:00Z"}
-    (run / "run.json").write_text(json.dumps(record | {"wall_s": 1.0}))
-    (run.parent / "sweep.json").write_text(json.dumps({"sweep": RUN, "script": True, "runs": [RUN]}))
+    write_record(run)
     return run.parent
 
 
 @pytest.fixture
 def recording(results, tmp_path):
-    ingest(results, tmp_path / "recording", read_waits=read_waits)
+    ingest(results, tmp_path / "recording", more_tables=[read_waits])
     return store.load(tmp_path / "recording")
 
 
@@ -94,7 +106,7 @@ def test_the_lines_are_tables_of_the_recording(recording):
 def test_no_other_table_changes_by_the_steps_with_samples(results, recording, tmp_path):
     """So that no published time is of slower steps."""
     (results / RUN / "samples.sqlite").unlink()
-    ingest(results, tmp_path / "plain", read_waits=read_waits)
+    ingest(results, tmp_path / "plain", more_tables=[read_waits])
     plain = store.load(tmp_path / "plain")
     assert not len(plain.waits)
     for name in ("runs", "steps", "kernels", "memops", "api", "ranges"):
@@ -105,7 +117,7 @@ def test_how_slow_steps_with_samples_are_changes_no_time_of_a_line(results, reco
     """They show which line; its time is of steps without samples."""
     (results / RUN / "samples.sqlite").unlink()
     write_samples(results / RUN, 42)
-    ingest(results, tmp_path / "slow", read_waits=read_waits)
+    ingest(results, tmp_path / "slow", more_tables=[read_waits])
     slow = store.load(tmp_path / "slow")
     scalars = dict(zip(slow.figures["figure"].astype(str), slow.figures["value"]))
     assert scalars["python_samples_step_ns"] > 30 * MS
@@ -196,6 +208,6 @@ def test_publishing_shows_the_lines_first_and_private_leaves_them_out(results, t
 def test_a_damaged_capture_of_samples_is_a_problem_and_the_run_is_recorded(results, tmp_path):
     (results / RUN / "samples.sqlite").write_bytes(b"SQLite format 3\0damaged")
     said = []
-    ingest(results, tmp_path / "recording", said.append, read_waits=read_waits)
+    ingest(results, tmp_path / "recording", said.append, more_tables=[read_waits])
     assert store.load(tmp_path / "recording").runs["status"].tolist() == ["ok"]
     assert any("no line is known that the GPU waits for" in line for line in said)

@@ -16,6 +16,7 @@ from profiler_job.__main__ import app
 from profiler_job.analysis.recording import store
 from profiler_job.jobs.cli.follow_up import StepError
 from profiler_job.jobs.cli.script_notes import describe_captured, describe_compiled
+from profiler_job.jobs.contract.compiling import Compiling, GraphBreak
 from profiler_job.jobs.contract.extras import install_command
 from profiler_job.jobs.executor import script
 from tests.jobs.conftest import ROOT, write_no_pages
@@ -45,6 +46,27 @@ def test_a_script_ends_with_its_recording_and_its_site(profile, tmp_path):
     kept = b"".join(file.read_bytes() for file in (tmp_path / "results" / "train").rglob("*") if file.is_file())
     assert b"--lr" not in kept, "arguments stay in nsys's own report"
     assert (tmp_path / "results" / "raw" / "train" / "train.nsys-rep").is_file()
+
+
+@pytest.mark.long
+def test_where_graphs_break_is_printed_and_recorded(profile, tmp_path):
+    broken = """
+import torch
+called = model.forward
+def forward(x):
+    torch._dynamo.graph_break()
+    return called(x)
+model.forward = forward
+model = torch.compile(model, backend="eager")
+"""
+    source = with_compiler(TRAIN).replace("WORKERS", "0").replace("optimizer =", f"{broken}optimizer =", 1)
+    printed, code = ended(profile(source, "--skip", "3", "--steps", "3"))
+    assert code == 0, printed
+    where = f"train.py:{next(at for at, line in enumerate(source.splitlines(), 1) if 'graph_break()' in line)}"
+    assert f"torch.compile broke a graph at {where}: Call to `torch._dynamo.graph_break()`" in printed
+    notes = store.load(tmp_path / "results" / "recordings" / "train").compile_notes
+    (known,) = notes[notes["kind"] == "graph break"].itertuples()
+    assert (known.where, known.function) == (where, "forward")
 
 
 PAGE = ROOT / "site" / "guide" / "profile.md"
@@ -124,8 +146,8 @@ def test_without_what_a_site_needs_it_ends_with_a_summary_and_names_the_command(
 def test_a_report_that_cannot_be_made_says_how_to_make_it_later(tmp_path, monkeypatch):
     noted = {"steps": [{"host_ns": 1}], "captured_ns": [1], "followed_ns": [1], "exit_code": 0}
     noted |= {"rank": 0, "ranks": 1, "world": 1, "evaluations": 0, "trained_models": 1, "skipped_updates": 0}
-    noted |= {"optimizers": ["AdamW"], "loops": [], "compiled": False, "graphs": None, "late_graphs": 0}
-    noted |= {"graph_breaks": {}, "captured_graphs": [], "captured_graphs_error": ""}
+    noted |= {"optimizers": ["AdamW"], "loops": [], "compiled": False}
+    noted |= {"captured_graphs": [], "captured_graphs_error": ""}
     monkeypatch.setattr(
         "profiler_job.jobs.cli.measure_script.attempt", lambda followed, results: (results / followed.name, noted)
     )
@@ -145,18 +167,35 @@ def test_graphs_that_a_script_captures_are_printed_with_what_the_driver_does_not
     assert describe_captured({"captured_graphs": [0], "captured_graphs_error": ""}) == []
 
 
-def test_why_kernels_of_compiled_autograd_have_no_modules_is_printed():
-    noted = {"graph_breaks": {}, "late_graphs": 0, "compiled": True, "graphs": 3, "compiled_autograd": "no GmWrapper"}
-    (line,) = describe_compiled(noted)
+def test_why_kernels_of_compiled_code_have_no_modules_is_printed():
+    (line,) = describe_compiled(Compiling(graphs=3, compiled_autograd="no GmWrapper"), True)
     assert line.startswith("compiled autograd") and line.endswith("(no GmWrapper)")
-    known = noted | {"compiled_autograd": ""}
-    assert describe_compiled(known) == []
-    (line,) = describe_compiled(known | {"compiling_s": 41.3})
-    assert line.startswith("torch.compile took 41 s")
-    (line,) = describe_compiled(known | {"graphs_error": "KeyError: 'x'"})
-    assert line == "torch.compile: some graphs do not say which module is in which kernel (KeyError: 'x')"
-    (line,) = describe_compiled(known | {"graphs": 0, "graphs_error": "ImportError: no debug"})
+    assert describe_compiled(Compiling(graphs=3), True) == []
+    (line,) = describe_compiled(Compiling(graphs=3, errors=["KeyError: 'x'", "skip_code: \x1b[2J"]), True)
+    assert line.endswith("some graphs do not say which module is in which kernel (KeyError: 'x'; skip_code: \ufffd[2J)")
+    (line,) = describe_compiled(Compiling(graphs=0, errors=["ImportError: no debug"]), True)
     assert line == "torch.compile: no graph of Inductor says which module is in which kernel (ImportError: no debug)"
+
+
+def test_that_a_cache_of_graphs_was_not_read_is_said_where_none_was():
+    (line,) = describe_compiled(Compiling(graphs=3, seconds=41.3), True)
+    assert line == "torch.compile took 41 s, as in each start: PyTorch's cache of graphs is not read"
+    first, second = describe_compiled(Compiling(graphs=1, seconds=41.3, cached_graphs=2), True)
+    assert first == "torch.compile took 41 s" and "2 graphs from a cache" in second
+
+
+@pytest.mark.parametrize("num", [3, 10, 11, 14])
+def test_reasons_of_graph_breaks_are_printed_and_how_many_there_are_more(num):
+    breaks = [GraphBreak(reason=f"reason {at}", where=f"train.py:{at}", function="main") for at in range(num)]
+    lines = describe_compiled(Compiling(graphs=3, breaks=breaks), True)
+    assert lines[:10] == [f"torch.compile broke a graph at train.py:{at}: reason {at}" for at in range(min(num, 10))]
+    more = {11: ["and 1 more graph break"], 14: ["and 4 more graph breaks"]}
+    assert [line.partition(":")[0] for line in lines[10:]] == more.get(num, [])
+
+
+def test_graphs_that_are_compiled_in_measured_steps_are_printed():
+    (line,) = describe_compiled(Compiling(graphs=3, late_graphs=2), True)
+    assert "2 graphs in the measured steps" in line
 
 
 @pytest.mark.long

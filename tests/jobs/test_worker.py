@@ -16,6 +16,7 @@ from torch import nn
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.plain import TRAINED_STEPS, count_plain_steps
+from profiler_job.jobs.follow.compiled_graphs import CompiledGraphs
 from profiler_job.jobs.follow.module_ranges import ModuleRanges
 from profiler_job.jobs.worker import answers, probes, service
 from profiler_job.jobs.worker.service import perform
@@ -360,6 +361,24 @@ def test_a_compiled_run_leaves_nothing_behind(monkeypatch):
     answers.release(CPU, was_compiled=True)
     assert [one() for one in kept if one() is not None] == []
     assert [pool() for pool in backend.held if pool() is not None] == []
+
+
+@pytest.mark.parametrize(("warmup_steps", "num_late"), [(2, 0), (0, 1)])
+def test_a_followed_run_logs_graphs_of_measured_steps_and_what_is_missing(warmup_steps, num_late, monkeypatch, capsys):
+    graphs = CompiledGraphs()
+    graphs.is_on, graphs.errors, graphs.num_late = True, ["skip_code: gone"], 7  # of the run before
+
+    def compile_graph(graph, inputs):
+        graphs.num_late += graphs.is_measured
+        return graph.forward
+
+    compiler = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda model, **options: compiler(model, backend=compile_graph))
+    monkeypatch.setattr(service, "GRAPHS", graphs)
+    ranges = ModuleRanges(lambda name: None, lambda: None)
+    perform(task(compile="default") | {"warmup_steps": warmup_steps}, CPU, FakeConnection(), ranges)
+    late = [f"torch.compile: graphs that were compiled in measured steps: {num_late}"] * bool(num_late)
+    assert capsys.readouterr().out.splitlines() == [*late, "torch.compile: skip_code: gone"]
 
 
 def test_every_task_is_followed_by_a_release(monkeypatch, tmp_path):

@@ -1,0 +1,102 @@
+"""What torch.compile did in a measured script: from its results to a recording, its page, and what is published."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from profiler_job.__main__ import app
+from profiler_job.analysis.insight.recorded_compiling import TABLES_OF_SCRIPTS
+from profiler_job.analysis.recording import store
+from profiler_job.analysis.recording.ingest import ResultsError, ingest
+from profiler_job.analysis.reference.kernel_families import FAMILIES
+from profiler_job.analysis.site.question_pages import write_script_page
+from profiler_job.analysis.site.site_writer import Site
+from profiler_job.jobs.executor.script_compiling import build_compiling
+from tests.capture.test_graph_breaks import make_capture
+from tests.insight.test_one_meaning import read_words
+from tests.insight.test_recorded_waits import RUN, write_record
+from tests.page_words import read_page
+
+NOTED = {"rank": 0, "graphs": 2, "late_graphs": 1, "cached_graphs": 0, "compiling_s": 41.5, "compiled_autograd": ""}
+NOTED |= {"graphs_errors": ["skip_code: ImportError: not in /home/ada/torch/eval_frame.py"]}
+BROKEN = {"reason": "Failed to trace builtin operator: Dynamo does not know `print`", "function": "tokenize"}
+
+
+@pytest.fixture
+def results(tmp_path):
+    """A compiled script with two captured steps, each with a break: 0 and 500 ns long."""
+    run = tmp_path / "results" / RUN
+    run.mkdir(parents=True)
+    make_capture(run)
+    (run / "a.sqlite").rename(run / "profile.sqlite")
+    steps = [{"step": step, "phase": "step", "wall_ns": 1000} for step in range(2)]
+    (run / "timings.json").write_text(json.dumps({"steps": steps, "memory": []}))
+    noted = NOTED | {"graph_breaks": [BROKEN | {"file": f"{tmp_path}/train.py", "line": 8}]}
+    (run / "compiling.json").write_text(json.dumps({"ranks": [build_compiling(noted, tmp_path).model_dump()]}))
+    write_record(run, compiled="on")
+    return run.parent
+
+
+@pytest.fixture
+def recording(results, tmp_path):
+    ingest(results, tmp_path / "recording", more_tables=TABLES_OF_SCRIPTS)
+    return store.load(tmp_path / "recording")
+
+
+def write_page(recording, folder):
+    """Write the page of the script: its answer, and the words on it."""
+    labels = {key: family.label for key, family in FAMILIES.items()}
+    answer = write_script_page(Site(folder, (), labels, ("size", "context_length")), recording)
+    return answer, read_words(read_page(folder / "index.md"))
+
+
+def test_it_is_recorded_with_what_the_breaks_of_a_step_cost(recording):
+    notes = recording.compile_notes.drop(columns=["run_id", "rank"]).astype(str).values.tolist()
+    assert notes[0] == ["graph break", "train.py:8", "tokenize", BROKEN["reason"]]
+    assert notes[1] == ["modules not known", "", "", "skip_code: ImportError: not in eval_frame.py"]
+    assert dict(zip(recording.figures["figure"].astype(str), recording.figures["value"])) == {
+        "compile_graphs": 2,
+        "compile_late_graphs": 1,
+        "compile_cached_graphs": 0,
+        "compile_ns": 41.5e9,
+        "compile_breaks": 1,
+        "compile_break_kernels": 1,
+        "compile_break_idle_ns": 250,
+    }
+
+
+def test_the_page_of_the_script_says_it(recording, tmp_path):
+    answer, page = write_page(recording, tmp_path)
+    assert not [line for line in answer.facts["compiling"] if line not in page]
+    made, late, breaks, unknown = answer.facts["compiling"]
+    assert "2 graphs" in made and "41.5 s" in made
+    assert late.startswith("1 graph ") and "250 ns" in breaks and "skip_code" in unknown
+    assert "## torch.compile" in page and "train.py:8" in page and BROKEN["reason"].split(":")[0] in page
+
+
+def test_a_script_that_compiles_nothing_has_no_such_block(results, tmp_path):
+    (results / RUN / "compiling.json").unlink()
+    ingest(results, tmp_path / "recording", more_tables=TABLES_OF_SCRIPTS)
+    recording = store.load(tmp_path / "recording")
+    assert not len(recording.compile_notes) and not len(recording.figures)
+    answer, page = write_page(recording, tmp_path)
+    assert not answer.facts["compiling"] and "## torch.compile" not in page
+
+
+@pytest.mark.parametrize("options", [(), ("--private",)])
+def test_publishing_shows_reasons_first_and_private_leaves_them_out(results, tmp_path, options):
+    arguments = ["publish-data", str(results), "mine", "--data", str(tmp_path / "data"), "--yes", *options]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    for shown in (BROKEN["reason"], "train.py:8 tokenize"):
+        assert (shown in done.output) == (not options)
+    (folder,) = (tmp_path / "data").glob("*/mine")
+    assert len(store.load(folder).compile_notes) == (0 if options else 2)
+    assert (folder / "compile_notes.parquet").exists() == (not options)
+
+
+def test_a_file_of_another_version_says_what_is_wrong(results, tmp_path):
+    (results / RUN / "compiling.json").write_text(json.dumps({"ranks": [{"graphs": "many"}]}))
+    with pytest.raises(ResultsError, match=r"compiling.json is of another version \(ranks"):
+        ingest(results, tmp_path / "recording", more_tables=TABLES_OF_SCRIPTS)
