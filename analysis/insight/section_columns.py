@@ -140,7 +140,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "wait_ns": "time in which the GPU waits for it",
     },
     "sync_lines": {
-        "where": "the user's innermost line, from the sample in the call or nearest to it; empty if there is none",
+        "where": "the user's innermost line, from samples in such calls at this place of a step; empty if not known",
         "function": "the function that it is in",
         "call": "CUDA function in which the CPU waits for the GPU",
         "count": "calls",
@@ -148,7 +148,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "wait_ns": "idle time of GPUs after them that would be hidden without them",
     },
     "copy_lines": {
-        "where": "the user's innermost line, from the sample in the call or nearest to it; empty if there is none",
+        "where": "the user's innermost line, from samples in such calls at this place of a step; empty if not known",
         "function": "the function that it is in",
         "operation": "memcpy with its direction, from or to the host",
         "host_memory": "pageable, pinned or managed: copies of pageable memory make the CPU wait",
@@ -158,7 +158,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "time_ns": "host time inside the calls",
     },
     "allocation_lines": {
-        "where": "the user's innermost line, from the sample in the call or nearest to it; empty if there is none",
+        "where": "the user's innermost line, from samples in such calls at this place of a step; empty if not known",
         "function": "the function that it is in",
         "call": "CUDA function that allocates memory or frees it",
         "count": "calls; in a capture with steps those in steps",
