@@ -24,11 +24,12 @@ def find_copy_lines(capture: Capture, attribution: Attribution, stacks: CallStac
     frame = places.name_lines(stacks.find(row[copies])).assign(
         operation=copied["operation"].astype(str).to_numpy(),
         host_memory=copied["host_memory"].astype(str).to_numpy(),
+        is_waited=stacks.is_waited_for(row[copies]),
         bytes=copied["bytes"].to_numpy(),
         copy_ns=(copied["end_ns"] - copied["start_ns"]).to_numpy(),
         time_ns=(calls["end_ns"] - calls["start_ns"]).to_numpy(),
     )
-    return _sum_calls(frame, ["operation", "host_memory"], "copy_lines", ["bytes", "copy_ns", "time_ns"])
+    return _sum_calls(frame, ["operation", "host_memory", "is_waited"], "copy_lines", ["bytes", "copy_ns", "time_ns"])
 
 
 def find_allocation_lines(

@@ -152,6 +152,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "function": "the function that it is in",
         "operation": "memcpy with its direction, from or to the host",
         "host_memory": "pageable, pinned or managed: copies of pageable memory make the CPU wait",
+        "is_waited": "whether the CPU waits for the copy right after it",
         "count": "copies; in a capture with steps those in steps",
         "bytes": "bytes copied",
         "copy_ns": "time of the copies on the GPU",
