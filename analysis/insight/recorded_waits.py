@@ -24,7 +24,7 @@ from profiler_job.jobs.contract.messages import BATCHES
 from profiler_job.jobs.contract.ranges import STEP
 
 READS, WAITED = "reads a value or copies", "waits for"
-"""Calls in `sync_calls`: what is counted inside a script, and what begins the name of a copy that only samples show."""
+"""Calls in `sync_calls` begin with it: what is counted inside a script, and a copy that only samples show."""
 TIMES = ("wait_ns", "cpu_ns", "late_launch_ns", "sync_ns", "copies_ns", "between_ns")
 LEAST_SHARE = 0.005
 """Least share of the waiting of a line that is recorded."""
@@ -70,7 +70,7 @@ def list_calls(counted: list[dict[str, Any]], summary: Summary, num_steps: int) 
     texts = [f"{row.operation} ({row.host_memory or 'memory not known'})" for row in copies.itertuples()]
     copies = copies.assign(text=pd.Series(texts, index=copies.index, dtype=object))
     waited = copies[copies["is_waited"].astype(bool)]
-    reads = {call["where"] for call in counted if call["call"] == READS}
+    reads = {call["where"] for call in counted if call["call"].startswith(READS)}
     in_line = waited.groupby("where", sort=False)["text"].agg(lambda values: ", ".join(dict.fromkeys(values)))
     times = summary.sections["sync_lines"].groupby("where")["time_ns"].sum()
     per_line = Counter(call["where"] for call in counted)
@@ -78,9 +78,10 @@ def list_calls(counted: list[dict[str, Any]], summary: Summary, num_steps: int) 
     rows = []
     for call in counted:
         where = call["where"]
-        if call["call"] == READS and where in in_line.index:
-            call = call | {"call": f"{READS}: {in_line[where]}"}
-        is_known = where in times.index and alone[where, call["rank"]] == 1
+        is_alone = alone[where, call["rank"]] == 1
+        if is_alone and call["call"].startswith(READS) and where in in_line.index:
+            call = call | {"call": f"{call['call']}: {in_line[where]}"}
+        is_known = is_alone and where in times.index
         rows.append(call | {"time_ns": round(times[where] / num_steps / per_line[where]) if is_known else -1})
     is_counted = waited["where"].isin(reads | {""}) if reads else waited["where"].isin(reads)
     others = waited[~is_counted]
