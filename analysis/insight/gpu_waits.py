@@ -39,8 +39,8 @@ class Launches:
 
 
 def find_blocking_calls(capture: Capture, attribution: Attribution) -> pd.DataFrame:
-    """Find the calls in which the CPU waits for the GPU, by end: start_ns, end_ns, process, thread, name, and
-    blocked_ns."""
+    """Find the calls in which the CPU waits for the GPU, by end: start_ns, end_ns, process, thread, name,
+    api (row), and blocked_ns."""
     api = capture.api
     groups = [cuda_api.find_group(str(name)) for name in api["name"].cat.categories]
     codes = api["name"].cat.codes.to_numpy()
@@ -51,7 +51,7 @@ def find_blocking_calls(capture: Capture, attribution: Attribution) -> pd.DataFr
     is_copy = np.zeros(len(api), bool)
     is_copy[copies[(copies >= 0) & from_host]] = True
     rows = np.flatnonzero(is_sync | (is_copy & (duration > LEAST_COPY_NS)))
-    blocking = api.iloc[rows].assign(blocked_ns=np.maximum(duration[rows] - UNBLOCKED_NS, 0))
+    blocking = api.iloc[rows].assign(api=rows, blocked_ns=np.maximum(duration[rows] - UNBLOCKED_NS, 0))
     return blocking.sort_values("end_ns", kind="stable", ignore_index=True)
 
 

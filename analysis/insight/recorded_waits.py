@@ -1,6 +1,7 @@
 """What the GPU waits for in a script that was measured, as tables of a recording: from the steps in which Python was
 sampled, and from the calls that were counted inside the script."""
 
+from collections import Counter
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,6 +23,8 @@ from profiler_job.jobs.contract.layout import CAPTURE, HOST_WAITS, SAMPLES, TIMI
 from profiler_job.jobs.contract.messages import BATCHES
 from profiler_job.jobs.contract.ranges import STEP
 
+READS, WAITED = "reads a value or copies", "waits for"
+"""Calls in `sync_calls` begin with it: what is counted inside a script, and a copy that only samples show."""
 TIMES = ("wait_ns", "cpu_ns", "late_launch_ns", "sync_ns", "copies_ns", "between_ns")
 LEAST_SHARE = 0.005
 """Least share of the waiting of a line that is recorded."""
@@ -31,14 +34,14 @@ def read_waits(run: Path) -> dict[str, pd.DataFrame]:
     """Read the tables `waits`, `sync_calls` and `figures` (without run_id) of the run in a folder; {} if nothing was
     counted. Raises ExportError."""
     calls = load_json(run / HOST_WAITS)["syncs"] if (run / HOST_WAITS).is_file() else []
-    tables = {"sync_calls": pd.DataFrame(calls)} if calls else {}
+    tables = {"sync_calls": pd.DataFrame(calls).assign(time_ns=-1)} if calls else {}
     if not (run / SAMPLES).is_file():
         return tables
     summary = summarise(read(run / SAMPLES, details=False), clean=(clean := read_clean_gaps(run)))
     facts = summary.capture
     num = facts["num_sampled_steps"] or 1
     rows = summary.sections["waits"]
-    if calls := [*calls, *list_calls(summary, num)]:
+    if calls := list_calls(calls, summary, num):
         tables["sync_calls"] = pd.DataFrame(calls)
     if not len(rows):
         return tables
@@ -60,14 +63,36 @@ def read_waits(run: Path) -> dict[str, pd.DataFrame]:
     return tables
 
 
-def list_calls(summary: Summary, num_steps: int) -> list[dict[str, Any]]:
-    """List the copies from and to the host and the allocations of a step, by line, as rows of `sync_calls`."""
-    copies = summary.sections["copy_lines"].itertuples(index=False)
-    named = [(f"{row.operation} ({row.host_memory or 'memory not known'})", row) for row in copies]
-    named += [(row.call, row) for row in summary.sections["allocation_lines"].itertuples(index=False)]
-    return [
-        {"rank": 0, "where": row.where, "function": row.function, "call": call, "count": row.count / num_steps}
-        for call, row in named
+def list_calls(counted: list[dict[str, Any]], summary: Summary, num_steps: int) -> list[dict[str, Any]]:
+    """List the calls of a step that wait for the GPU, copy from or to the host or allocate, by line, as rows of
+    `sync_calls`. counted: those that were counted inside the script; samples show them once more, which adds their time
+    and what they copy, but no row."""
+    copies = summary.sections["copy_lines"]
+    texts = [f"{row.operation} ({row.host_memory or 'memory not known'})" for row in copies.itertuples()]
+    copies = copies.assign(text=pd.Series(texts, index=copies.index, dtype=object))
+    waited = copies[copies["is_waited"].astype(bool)]
+    reads = {call["where"] for call in counted if call["call"].startswith(READS)}
+    in_line = waited.groupby("where", sort=False)["text"].agg(lambda values: ", ".join(dict.fromkeys(values)))
+    times = summary.sections["sync_lines"].groupby("where")["time_ns"].sum()
+    per_line = Counter(call["where"] for call in counted)
+    alone = Counter((call["where"], call["rank"]) for call in counted)
+    rows = []
+    for call in counted:
+        where = call["where"]
+        is_alone = alone[where, call["rank"]] == 1
+        if is_alone and call["call"].startswith(READS) and where in in_line.index:
+            call = call | {"call": f"{call['call']}: {in_line[where]}"}
+        is_known = is_alone and where in times.index
+        rows.append(call | {"time_ns": round(times[where] / num_steps / per_line[where]) if is_known else -1})
+    is_counted = waited["where"].isin(reads | {""}) if reads else waited["where"].isin(reads)
+    others = waited[~is_counted]
+    named = [(f"{WAITED} {row.text}", row) for row in others.itertuples()]
+    named += [(row.text, row) for row in copies.drop(waited.index).itertuples()]
+    named += [(row.call, row) for row in summary.sections["allocation_lines"].itertuples()]
+    facts = [(call, row.where, row.function, row.count / num_steps, row.time_ns / num_steps) for call, row in named]
+    return rows + [
+        {"rank": 0, "where": where, "function": function, "call": call, "count": count, "time_ns": round(ns)}
+        for call, where, function, count, ns in facts
     ]
 
 

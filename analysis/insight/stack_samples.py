@@ -80,25 +80,6 @@ class StackSamples:
             cut = _split_state(cut, owner, state, ranges)
         return cut[["stack", "state", "ns", "cause", "phase", "module", "row", "at"]]
 
-    def look_up(self, thread: np.ndarray, process: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
-        """Find the stack of each call: the first sample inside it, or else the nearest; NOT_SAMPLED if the nearest is
-        too far away."""
-        nearest_stack = np.full(len(start), NOT_SAMPLED)
-        chosen = self.choose_thread(thread, process)
-        for number in np.unique(chosen).tolist():
-            if number not in self.by_thread:
-                continue
-            time, stack, _ = self.by_thread[number]
-            mine = np.flatnonzero(chosen == number)
-            after = np.minimum(np.searchsorted(time, start[mine]), len(time) - 1)
-            before = np.maximum(after - 1, 0)
-            middle = (start[mine] + end[mine]) // 2
-            is_before = np.abs(time[before] - middle) < np.abs(time[after] - middle)
-            nearest = np.where(is_before & (time[after] > end[mine]), before, after)
-            is_near = np.abs(time[nearest] - middle) <= LONGEST_PERIODS * self.period_ns + end[mine] - start[mine]
-            nearest_stack[mine] = np.where(is_near, stack[nearest], NOT_SAMPLED)
-        return nearest_stack
-
 
 def _find_main_threads(samples: pd.DataFrame, api: pd.DataFrame) -> dict[int, int]:
     """Find the sampled thread of each process with most calls of CUDA, or else with most samples: another thread may

@@ -21,12 +21,13 @@ from profiler_job.analysis.capture.attribution import Attribution
 from profiler_job.analysis.capture.capture_data import Capture
 from profiler_job.analysis.capture.distinct_values import find_distinct
 from profiler_job.analysis.insight.call_lines import find_allocation_lines, find_copy_lines
+from profiler_job.analysis.insight.call_stacks import CallStacks
 from profiler_job.analysis.insight.clean_gaps import CleanGaps, count_steps, number_places, place_pieces, split_by_phase
 from profiler_job.analysis.insight.gpu_limit import PHASES, Timelines
 from profiler_job.analysis.insight.gpu_waits import CAUSES, COPY, LATE, SYNC, GpuWaits, Launches, find_blocking_calls
 from profiler_job.analysis.insight.section_columns import SECTIONS
 from profiler_job.analysis.insight.stack_places import Places, format_frames, format_line
-from profiler_job.analysis.insight.stack_samples import LONGEST_NS, NOT_SAMPLED, StackSamples, get_bounds
+from profiler_job.analysis.insight.stack_samples import LONGEST_NS, NOT_SAMPLED, StackSamples
 from profiler_job.analysis.reference import python_libraries
 from profiler_job.analysis.reference.python_libraries import LOCK, OWN, OWN_OF_MODULE
 from profiler_job.analysis.reference.rules import Taxonomy
@@ -71,9 +72,10 @@ def find_waits(
         nothing = {name: pd.DataFrame(columns=list(SECTIONS[name])) for name in OF_WAITS}
         return Waits(nothing, dict.fromkeys(FACTS) | {"num_samples": 0})
     places = Places(capture.stacks)
-    samples = StackSamples(capture, places.number_lines())
+    samples = StackSamples(capture, lines_of_stacks := places.number_lines())
+    stacks = CallStacks(capture, attribution, samples, lines_of_stacks)
     syncs = find_blocking_calls(capture, attribution)
-    sync_stack = samples.look_up(syncs["thread"].to_numpy(), syncs["process"].to_numpy(), *get_bounds(syncs))
+    sync_stack = stacks.find(syncs["api"].to_numpy())
     timelines = Timelines(capture, attribution, gpus, taxonomy)
     calls = Launches(capture, attribution)
     call_ns = clean.find_call_ns(capture, attribution) if clean is not None else 0.0
@@ -120,8 +122,8 @@ def find_waits(
         "wait_parts": _sum_parts(pieces, places, counted),
         "wait_stacks": _sum_stacks(pieces, places),
         "sync_lines": _sum_syncs(syncs, sync_stack, pieces, places),
-        "copy_lines": find_copy_lines(capture, attribution, samples, places),
-        "allocation_lines": find_allocation_lines(capture, attribution, samples, places),
+        "copy_lines": find_copy_lines(capture, attribution, stacks, places),
+        "allocation_lines": find_allocation_lines(capture, attribution, stacks, places),
     }
     return Waits(sections, facts, _measure_own(pieces, places))
 

@@ -239,18 +239,33 @@ def _wait_tables(waits: pd.DataFrame, calls: pd.DataFrame) -> list[Table]:
             ),
             waits.drop(columns="run_id").sort_values("share", ascending=False, kind="stable"),
         ),
+        *_call_tables(calls),
+    ]
+
+
+def _call_tables(calls: pd.DataFrame) -> list[Table]:
+    """The calls that make the CPU wait, the other copies, and allocations."""
+    is_copy, is_cuda = (calls["call"].astype(str).str.startswith(start) for start in ("memcpy ", "cuda"))
+    parts = (
+        ("sync_calls", "Calls that make the CPU wait, in a step", calls[~is_copy & ~is_cuda]),
+        ("copy_calls", "Other copies from and to the CPU's memory, in a step", calls[is_copy]),
+        ("allocation_calls", "Allocations of GPU memory, in a step", calls[is_cuda]),
+    )
+    return [
         Table(
-            "sync_calls",
-            "Calls that make the CPU wait, in a step",
+            name,
+            title,
             (
-                *[Column("rank", "rank")] * (calls["rank"].nunique() > 1),
-                Column("where", "line", "code"),
-                Column("function", "function", "code"),
+                *[Column("rank", "rank")] * (rows["rank"].nunique() > 1),
+                Column("where", "line", "code", absent="not known"),
+                Column("function", "function", "code", absent="n/a"),
                 Column("call", "call"),
                 Column("count", "calls", "number"),
+                Column("time_ns", "CPU in them, with samples", "ms", absent="n/a"),
             ),
-            calls.drop(columns="run_id"),
-        ),
+            rows.drop(columns="run_id").assign(time_ns=rows["time_ns"].where(rows["time_ns"] >= 0)),
+        )
+        for name, title, rows in parts
     ]
 
 

@@ -7,7 +7,10 @@ and `synchronize` of streams and events, so these are wrapped. Other warnings ar
 Imported inside the script (see `sitecustomize`). It needs torch and the other files of this folder.
 """
 
+import ast
+import dis
 import gc
+import linecache
 import os
 import re
 import sys
@@ -18,8 +21,9 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import islice
 from time import perf_counter_ns
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -32,6 +36,13 @@ LIBRARIES = (*{sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}, "
 PACKAGES = ("/site-packages/", "/dist-packages/")
 GENERATED = re.compile(r"[/\\]c[a-z2-7]{50,}\.py$")
 """A file that Inductor wrote."""
+READS = "reads a value or copies"
+"""What PyTorch warns of; after it how the script does it, see `name_read`."""
+READ_BY = {
+    *("item", "tolist", "cpu", "numpy", "cuda", "to", "float", "int", "bool", "print"),
+    *("nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "bincount", "repeat_interleave"),
+}
+"""Functions and methods that are named."""
 WARNED = "called a synchronizing CUDA operation"
 """Beginning of PyTorch's warning."""
 GARBAGE = "modules:garbage collection"
@@ -124,6 +135,7 @@ class SyncCalls:
 
     def __init__(self) -> None:
         self.counts: Counter[tuple[str, int, str, str]] = Counter()
+        self.names: dict[tuple[CodeType, int], str] = {}
         self.undo: list[Callable[[], Any]] = []
 
     def begin(self) -> None:
@@ -134,7 +146,7 @@ class SyncCalls:
 
         def show(message: Warning | str, *args: Any, **options: Any) -> Any:
             if str(message).startswith(WARNED):
-                return self.note("reads a value or copies")
+                return self.note(READS)
             return shown(message, *args, **options)
 
         with warnings.catch_warnings():
@@ -162,7 +174,14 @@ class SyncCalls:
     def note(self, kind: str) -> None:
         frame = find_own_frame(sys._getframe(1))
         if frame is not None:
+            kind = self.name_read(frame) if kind == READS else kind
             self.counts[frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name, kind] += 1
+
+    def name_read(self, frame: FrameType) -> str:
+        key = frame.f_code, frame.f_lasti
+        if key not in self.names:
+            self.names[key] = name_read(*key)
+        return self.names[key]
 
     def end(self) -> None:
         """Take everything back."""
@@ -184,6 +203,31 @@ def restore_warnings(added: Any, show: Callable[..., Any], shown: Callable[..., 
     if added in warnings.filters:
         warnings.filters.remove(added)  # type: ignore[attr-defined]
     getattr(warnings, "_filters_mutated", lambda: None)()
+
+
+def name_read(code: CodeType, offset: int) -> str:
+    """Name what the instruction at `offset` (bytes) reads a value with: READS, and `item`, `cpu` and the like, or
+    `indexing`, where the source shows it."""
+    opcodes = code.co_code
+    while offset and dis.opname[opcodes[offset]] == "CACHE":
+        offset -= 2
+    instruction = dis.opname[opcodes[offset]]
+    line, last, column, last_column = next(islice(code.co_positions(), offset // 2, None))
+    if line is None or last is None or column is None or last_column is None:
+        return READS
+    lines = [linecache.getline(code.co_filename, number).encode() for number in range(line, last + 1)]
+    lines[-1] = lines[-1][:last_column]
+    lines[0] = lines[0][column:]
+    try:
+        expression = ast.parse(b"(" + b"".join(lines) + b")", mode="eval").body
+    except (SyntaxError, ValueError):
+        return READS
+    if "CALL" in instruction and isinstance(expression, ast.Call):
+        function = expression.func
+        name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+        return f"{READS} with {name}" if name in READ_BY else READS
+    is_index = isinstance(expression, ast.Subscript) and instruction.startswith(("BINARY_", "STORE_SUBSCR"))
+    return f"{READS} with indexing" if is_index else READS
 
 
 def find_own_frame(frame: FrameType | None) -> FrameType | None:

@@ -2,13 +2,14 @@
 published."""
 
 import json
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
 from profiler_job.__main__ import app
-from profiler_job.analysis.insight.recorded_waits import read_waits
+from profiler_job.analysis.insight.recorded_waits import READS, list_calls, read_waits
 from profiler_job.analysis.insight.wait_lines import describe_recorded_waits, scale_waits
 from profiler_job.analysis.metrics.step_limits import find_limits
 from profiler_job.analysis.recording import store
@@ -96,11 +97,44 @@ def test_the_lines_are_tables_of_the_recording(recording):
     assert set(rows.index) == set(LINES)
     assert rows["function"].astype(str).to_dict() == LINES
     assert rows.loc["train.py:8", "wait_ns"] > 2 * rows.loc["train.py:15", "wait_ns"]
-    assert recording.sync_calls[["where", "call", "count"]].values.tolist() == [
-        ["train.py:16", "synchronize", 1.0],
-        ["train.py:8", "memcpy Host-to-Device (pageable)", 0.5],
-        ["train.py:8", "cudaFree", 0.5],
+    assert recording.sync_calls[["where", "call", "count", "time_ns"]].values.tolist() == [
+        ["train.py:16", "synchronize", 1.0, -1],
+        ["train.py:8", "memcpy Host-to-Device (pageable)", 0.5, MS / 2],
+        ["train.py:8", "cudaFree", 0.5, MS / 2],
     ]
+
+
+def make_sections(copies: list[tuple], syncs: list[tuple]) -> SimpleNamespace:
+    """copies: where, memory, whether the CPU waits, count; syncs: where, time."""
+    copied = pd.DataFrame(copies, columns=["where", "host_memory", "is_waited", "count"])
+    copied = copied.assign(function="f", operation="memcpy Device-to-Host", time_ns=MS)
+    waits = pd.DataFrame(syncs, columns=["where", "time_ns"])
+    nothing = pd.DataFrame(columns=["where", "function", "call", "count", "time_ns"])
+    return SimpleNamespace(sections={"copy_lines": copied, "sync_lines": waits, "allocation_lines": nothing})
+
+
+def count_call(where: str, call: str, count: float, rank: int = 0) -> dict:
+    return {"rank": rank, "where": where, "function": "f", "call": call, "count": count}
+
+
+def test_calls_that_were_counted_inside_the_script_are_not_counted_again_from_samples():
+    copies = [("a.py:1", "pinned", True, 4), ("", "pinned", True, 2), ("b.py:2", "pageable", True, 2)]
+    summary = make_sections([*copies, ("a.py:1", "pinned", False, 2)], [("a.py:1", 6 * MS), ("b.py:2", 1)])
+    rows = pd.DataFrame(list_calls([count_call("a.py:1", f"{READS} with item", 3.0)], summary, 2))
+    assert rows[["where", "call", "count", "time_ns"]].values.tolist() == [
+        ["a.py:1", f"{READS} with item: memcpy Device-to-Host (pinned)", 3.0, 3 * MS],
+        ["b.py:2", "waits for memcpy Device-to-Host (pageable)", 1.0, MS // 2],
+        ["a.py:1", "memcpy Device-to-Host (pinned)", 1.0, MS // 2],
+    ]
+    without = pd.DataFrame(list_calls([], summary, 2))
+    assert without.set_index("where").loc["", "call"] == "waits for memcpy Device-to-Host (pinned)"
+
+
+def test_the_time_of_a_line_is_of_its_only_call_and_of_each_rank():
+    summary = make_sections([], [("a.py:1", 4 * MS), ("b.py:2", 4 * MS)])
+    calls = [count_call("a.py:1", READS, 1.0, rank) for rank in (0, 1)]
+    calls += [count_call("b.py:2", call, 1.0) for call in (READS, "synchronize")]
+    assert [row["time_ns"] for row in list_calls(calls, summary, 1)] == [2 * MS, 2 * MS, -1, -1]
 
 
 def test_no_other_table_changes_by_the_steps_with_samples(results, recording, tmp_path):
@@ -190,6 +224,14 @@ def test_the_page_of_the_script_names_them(recording, tmp_path):
     assert "Lines that make the GPU wait" in page and "train.py:8" in page and "train.py:16" in page
     assert not [line for line in answer.facts["waits"] if line not in page]
     assert "The line that the GPU waits for most is `train.py:8`" in page
+    tables = {
+        title: page.split(title)[1].split("in a step")[1]
+        for title in ("Calls that make the CPU wait", "Other copies from and to the CPU", "Allocations of GPU memory")
+    }
+    waits, copies, allocations = tables.values()
+    assert "synchronize" in waits and "memcpy" not in waits and "cudaFree" not in waits
+    assert "memcpy Host-to-Device (pageable)" in copies and "cudaFree" not in copies
+    assert "cudaFree" in allocations
 
 
 @pytest.mark.parametrize("options", [(), ("--private",)])

@@ -321,6 +321,73 @@ def test_copies_and_allocations_have_the_line_that_makes_them(tmp_path):
     assert allocations.values.tolist() == [["data.py:12", "load", "cudaMalloc", 2, 2 * MS]]
 
 
+def count_by_line(table) -> dict[tuple[str, str], int]:
+    return table.groupby(["where", "call" if "call" in table else "operation"])["count"].sum().to_dict()
+
+
+def test_recorded_calls_that_are_shorter_than_a_period_have_their_line():
+    """Ten steps, each with `.cuda()` in line 12 and `.item()` in line 16; two of these forty calls hold a sample."""
+    summary = summarise(read(profile("python_sampling"), details=False))
+    assert count_by_line(summary.sections["copy_lines"]) == {
+        ("stall.py:12", "memcpy Host-to-Device"): 10,
+        ("stall.py:16", "memcpy Device-to-Host"): 10,
+    }
+    syncs = count_by_line(summary.sections["sync_lines"])
+    waits = {line: count for (line, call), count in syncs.items() if call == "cudaStreamSynchronize"}
+    assert waits == {"stall.py:12": 10, "stall.py:16": 10}
+    assert syncs["", "cudaDeviceSynchronize"] == 1, "it is after the last sample"
+
+
+def make_copies(lines: dict[int, int], num: int = 4, step: bool = True) -> Export:
+    """Steps of 10 ms: `x.to()` takes 5 µs at 5.1 ms, between samples of two lines. lines: that of the sample in the
+    call of a step."""
+    export = Export()
+    for number in range(num):
+        at = number * 10 * MS
+        export.launch(at, start=at, end=at + MS)
+        call = export.call(at + 5_100_000, at + 5_105_000, name="cudaMemcpyAsync_v3020")
+        export.copy(at + 5_110_000, at + 5_120_000, call, bytes=10)
+        take_samples(export, at / MS, at / MS + 5.5, ("train", "train.py", 3))
+        if number in lines:
+            export.sample(at + 5_102_000, ("load", "data.py", lines[number]), MODULE, thread=MAIN)
+        take_samples(export, at / MS + 5.5, at / MS + 10, ("train", "train.py", 5))
+        if step:
+            export.push("step", at, at + 10 * MS)
+    return export
+
+
+@pytest.mark.parametrize(
+    ("lines", "counts"),
+    [
+        pytest.param({2: 12}, {"data.py:12": 4}, id="one sample is in a call"),
+        pytest.param({}, {"": 4}, id="the lines before and after differ"),
+        pytest.param({0: 12, 2: 14}, {"data.py:12": 1, "data.py:14": 1, "": 2}, id="the samples differ"),
+    ],
+)
+def test_calls_at_the_same_place_of_a_step_share_their_samples(lines, counts, tmp_path):
+    copies = summarise_export(make_copies(lines), tmp_path).sections["copy_lines"]
+    assert copies.groupby("where")["count"].sum().to_dict() == counts
+
+
+def test_a_call_between_samples_of_one_line_is_of_that_line(tmp_path):
+    export = make_late_export()
+    export.copy(MS, 2 * MS, export.call(600_000, 605_000, name="cudaMemcpyAsync_v3020"), bytes=10)
+    copies = summarise_export(export, tmp_path).sections["copy_lines"]
+    assert copies[["where", "count"]].values.tolist() == [["train.py:8", 1]]
+
+
+def test_without_steps_calls_between_the_same_operations_share_their_samples(tmp_path):
+    """Another kernel next to it is another place."""
+    export = make_copies({5: 12}, num=20, step=False)
+    (tmp_path / "other").mkdir()
+    copies = summarise_export(export, tmp_path).sections["copy_lines"]
+    assert copies.groupby("where")["count"].sum().to_dict() == {"data.py:12": 20}
+    export.launch(103 * MS, start=103 * MS, end=104 * MS, name="other")
+    copies = summarise_export(export, tmp_path / "other").sections["copy_lines"]
+    known = copies.set_index("where")["count"]
+    assert 0 < known.get("", 0) < 20
+
+
 def test_what_hides_in_several_lines_is_named_if_it_costs_a_hundredth(tmp_path):
     export = Export()
     for at in (0, 5, 10):

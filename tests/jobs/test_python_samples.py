@@ -242,6 +242,38 @@ def test_calls_that_wait_are_noted_by_line_and_other_warnings_are_shown(monkeypa
     assert warnings.filters[:] == before
 
 
+class Reader:
+    """Its methods note how they are called, as PyTorch's warning does."""
+
+    def note(self, *_):
+        frame = sys._getframe(1)
+        self.read = host_waits.name_read(frame.f_code, frame.f_lasti)
+        return 1.0
+
+    item = cpu = mine = __float__ = __getitem__ = __setitem__ = note
+
+
+def test_what_a_script_reads_a_value_with_is_named(tmp_path):
+    """Nothing is if it is not listed, or if there is no source."""
+    lines = {
+        "é = 0; x.item()": " with item",
+        "a = (x.cpu(\n), 3)": " with cpu",
+        "float(x)": " with float",
+        "x[x]": " with indexing",
+        "x[x] = 3": " with indexing",
+        "x.mine()": "",
+    }
+    named = {}
+    for number, line in enumerate(lines):
+        file = tmp_path / f"script{number}.py"
+        file.write_text(line)
+        exec(compile(line, str(file), "exec"), {"x": (x := Reader())})
+        named[line] = x.read.removeprefix(host_waits.READS)
+    assert named == lines
+    exec(compile("x.item()", "gone.py", "exec"), {"x": x})
+    assert x.read == host_waits.READS
+
+
 def test_a_file_that_inductor_wrote_is_not_the_script():
     names = {"find": lambda: host_waits.find_own_frame(sys._getframe(1))}
     exec(compile("def call(): return find()", f"/cache/7z/c7z46zo4vtixzq2oy{'a' * 35}.py", "exec"), names)
