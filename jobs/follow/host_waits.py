@@ -30,7 +30,7 @@ from .plan import Plan, Stage
 HERE = os.path.dirname(__file__)
 LIBRARIES = (*{sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}, "<")
 PACKAGES = ("/site-packages/", "/dist-packages/")
-GENERATED = re.compile(r"[/\\]c[a-z2-7]{50,}\.py$")
+GENERATED = re.compile(r"(?:^|[/\\])c[a-z2-7]{50,}\.py$")
 """A file that Inductor wrote."""
 WARNED = "called a synchronizing CUDA operation"
 """Beginning of PyTorch's warning."""

@@ -26,6 +26,7 @@ MODULE = ("<module>", "train.py", 30)
 TOKENIZE = ("tokenize", "train.py", 8)
 STEP = ("train_step", "train.py", 15)
 ADAM = (("_single_tensor_adam", f"{TORCH}/optim/adam.py", 400), ("step", f"{TORCH}/optim/adam.py", 240))
+GENERATED = f"/tmp/torchinductor_x/a2/ca2{49 * 'b'}.py"
 ENGINE = ("_engine_run_backward", f"{TORCH}/autograd/graph.py", 800)
 
 
@@ -172,6 +173,8 @@ def test_collections_of_garbage_have_a_name(tmp_path):
         ),
         ([("item", f"{TORCH}/_tensor.py", 5), STEP], ("train.py", 15, "torch")),
         ([("get", "/usr/lib/python3.12/queue.py", 5), STEP], ("train.py", 15, "Python's standard library")),
+        ([("call", GENERATED, 812), ("forward", "train.py", 40)], ("train.py", 40, "compiled code")),
+        ([("call", Path(GENERATED).name, 812), ("forward", "train.py", 40)], ("train.py", 40, "compiled code")),
         ([("_str", f"{TORCH}/_tensor_str.py", 5), STEP], ("train.py", 15, "printing of tensors")),
         ([("_call_impl", f"{TORCH}/nn/modules/module.py", 5), STEP], ("train.py", 15, "nn.Module.__call__")),
         (
