@@ -54,7 +54,12 @@ PARTS = (
     LibraryPart(
         LOGGING, r"/(?:logging/__init__|tqdm/|wandb/|tensorboard/|loguru/)", do="log less often, or from a thread"
     ),
-    LibraryPart("autograd engine", r"/torch/autograd/", do="torch.compile or CUDA graphs launch less in backward"),
+    LibraryPart(
+        "autograd engine",
+        r"/torch/autograd/(?:graph|__init__)\.py",
+        r"_engine_run_backward|backward|grad",
+        do="torch.compile or CUDA graphs launch less in backward",
+    ),
     LibraryPart(
         "nn.Module.__call__",
         r"/torch/nn/modules/module\.py",

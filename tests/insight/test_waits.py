@@ -7,6 +7,7 @@ import pytest
 
 from profiler_job.analysis import show as showing
 from profiler_job.analysis.capture.capture_data import ExportError
+from profiler_job.analysis.capture.chosen_part import Selection
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.capture.python_samples import PythonFrame
 from profiler_job.analysis.insight.insight import form_sentences
@@ -27,6 +28,7 @@ TOKENIZE = ("tokenize", "train.py", 8)
 STEP = ("train_step", "train.py", 15)
 ADAM = (("_single_tensor_adam", f"{TORCH}/optim/adam.py", 400), ("step", f"{TORCH}/optim/adam.py", 240))
 GENERATED = f"/tmp/torchinductor_x/a2/ca2{49 * 'b'}.py"
+BACKWARD = ("backward", f"{TORCH}/autograd/__init__.py", 350)
 ENGINE = ("_engine_run_backward", f"{TORCH}/autograd/graph.py", 800)
 
 
@@ -175,6 +177,10 @@ def test_collections_of_garbage_have_a_name(tmp_path):
         ([("get", "/usr/lib/python3.12/queue.py", 5), STEP], ("train.py", 15, "Python's standard library")),
         ([("call", GENERATED, 812), ("forward", "train.py", 40)], ("train.py", 40, "compiled code")),
         ([("call", Path(GENERATED).name, 812), ("forward", "train.py", 40)], ("train.py", 40, "compiled code")),
+        ([("_make_grads", f"{TORCH}/autograd/__init__.py", 5), BACKWARD, STEP], ("train.py", 15, "autograd engine")),
+        ([("__enter__", f"{TORCH}/autograd/grad_mode.py", 5), STEP], ("train.py", 15, "torch")),
+        ([("__enter__", f"{TORCH}/autograd/profiler.py", 5), STEP], ("train.py", 15, "torch")),
+        ([("apply", f"{TORCH}/autograd/function.py", 5), STEP], ("train.py", 15, "torch")),
         ([("_str", f"{TORCH}/_tensor_str.py", 5), STEP], ("train.py", 15, "printing of tensors")),
         ([("_call_impl", f"{TORCH}/nn/modules/module.py", 5), STEP], ("train.py", 15, "nn.Module.__call__")),
         (
@@ -260,6 +266,29 @@ def test_a_real_capture_has_the_lines_that_were_found_by_hand():
     by_hand = {"stall.py:15": 57.3, "stall.py:8": 19.8, "stall.py:14": 10.0, "stall.py:12": 5.7}
     assert {where: share[where] for where in by_hand} == pytest.approx(by_hand, abs=2)
     assert summary.capture["sampled_share"] == pytest.approx(0.939, abs=0.02)
+
+
+def test_a_piece_of_time_has_the_cpu_time_of_its_samples():
+    """Both lines run in the whole capture, for 324 ms together."""
+    part = Selection(between=(100 * MS, 200 * MS))
+    summary = summarise(read(profile("python_sampling"), details=False), selection=part)
+    rows = summary.sections["waits"]
+    assert rows["where"].tolist()[:2] == ["stall.py:15", "stall.py:8"]
+    assert rows["wait_ns"].iloc[0] < rows["cpu_ns"].sum() <= 100 * MS
+    assert summary.capture["sampled_share"] > 0.85
+
+
+def test_a_gpu_has_the_samples_of_its_processes(tmp_path):
+    export = Export()
+    for process in (1, 2):
+        for at in (0, 5):
+            where = {"process": process, "device": process - 1}
+            export.launch(at * MS, start=at * MS, end=(at + 1) * MS, **where)
+        for half in range(2, 14 * process):
+            export.sample(half * MS // 2, TOKENIZE, MODULE, process=process)
+    path = export.sqlite(tmp_path / "x.sqlite")
+    [row] = summarise(read(path), selection=Selection(gpu=0)).sections["waits"].to_dict("records")
+    assert row["cpu_ns"] == 6 * MS
 
 
 @pytest.mark.parametrize("num_gpus", [2, 4, 8])
