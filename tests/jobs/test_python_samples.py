@@ -13,6 +13,7 @@ from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.insight.summary import summarise
 from profiler_job.analysis.reference import python_libraries
 from profiler_job.jobs.cli.script_notes import describe_batches, describe_samples
+from profiler_job.jobs.contract.messages import COUNTED_CALLS
 from profiler_job.jobs.executor import python_samples, script
 from profiler_job.jobs.follow import host_waits
 from tests.capture.nsys_files import Export
@@ -238,6 +239,7 @@ def test_calls_that_wait_are_noted_by_line_and_other_warnings_are_shown(monkeypa
         ("test_python_samples.py", "reads a value or copies", 2.0),
         ("test_python_samples.py", "synchronize", 0.5),
     ]
+    assert {call["call"] for call in syncs.list_calls(2)} == {*COUNTED_CALLS}
     assert shown == ["something else"]
     assert modes == ["default", "warn", "default"]
     assert warnings.filters[:] == before
