@@ -252,6 +252,21 @@ def test_a_capture_without_samples_has_no_lines(tmp_path, capsys):
     assert "has no Python samples" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("has_column", [True, False])
+def test_samples_that_were_exported_without_their_stacks_say_how_to_export_them(tmp_path, has_column):
+    export = make_late_export()
+    for row in export.rows["NVTX_EVENTS"]:
+        row["jsonText"] = None
+        if not has_column:
+            del row["jsonText"]
+    summary = summarise_export(export, tmp_path)
+    missing = summary.sections["missing"].set_index("what")["consequence"]
+    assert "--include-json=true" in missing["stacks of Python samples"]
+    (tmp_path / "whole").mkdir()
+    whole = summarise_export(make_late_export(), tmp_path / "whole").sections["missing"]
+    assert "stacks of Python samples" not in set(whole["what"])
+
+
 @pytest.mark.parametrize("text", ["{", '{"a": {"Frames": 5}}', '{"a": {"Frames": [5]}}', "[" * 60_000])
 def test_stacks_that_no_nsys_writes_are_refused(tmp_path, text):
     export = make_late_export()
