@@ -9,12 +9,13 @@ from profiler_job.analysis import show as showing
 from profiler_job.analysis.capture.capture_data import ExportError
 from profiler_job.analysis.capture.chosen_part import Selection
 from profiler_job.analysis.capture.nsys_export import read
-from profiler_job.analysis.capture.python_samples import PythonFrame
+from profiler_job.analysis.capture.python_samples import PythonFrame, shorten_files
 from profiler_job.analysis.insight.insight import form_sentences
 from profiler_job.analysis.insight.stack_places import find_place
 from profiler_job.analysis.insight.summary import summarise
 from profiler_job.analysis.show.page import render_page
 from profiler_job.analysis.show.show_formats import as_markdown, as_text
+from profiler_job.jobs.contract.privacy import find_private
 from profiler_job.jobs.contract.quantities import format_time
 from profiler_job.jobs.contract.ranges import GARBAGE_RANGE
 from tests.capture.nsys_files import Export
@@ -250,6 +251,43 @@ def test_a_capture_without_samples_has_no_lines(tmp_path, capsys):
     assert not len(summary.sections["waits"]) and not summary.insight.sentences.waits
     assert showing.show([path], "speedscope", 20, print, print) != 0
     assert "has no Python samples" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("paths", "expected"),
+    [
+        (["/home/me/p/train.py"], ["train.py"]),
+        (["/home/me/p/train.py", "/home/me/p/data/loader.py"], ["train.py", "data/loader.py"]),
+        (["/home/me/p/a.py", "/home/me/p/b.py", "/opt/tool/c.py"], ["a.py", "b.py", "c.py"]),
+        (["/home/me/p/a.py", "/home/me/p/x/a.py", "/opt/tool/a.py"], ["a.py", "x/a.py", "a.py (2)"]),
+        (["/home/me/train.py", "/home/you/train.py"], ["train.py", "train.py (2)"]),
+        (["train.py", "data/x.py", "/srv/train.py", "../me/y.py"], ["train.py", "data/x.py", "train.py (2)", "y.py"]),
+        (["/home/me/env/lib/python3.12/site-packages/torch/x.py"], ["site-packages/torch/x.py"]),
+        (["site-packages/torch/x.py", "python3.12/queue.py"], ["site-packages/torch/x.py", "python3.12/queue.py"]),
+        (["/home/me/lib/python3.12/queue.py", "<string>", ""], ["python3.12/queue.py", "<string>", ""]),
+        (["/home/me/work/jobs/follow/wrapping.py"], ["jobs/follow/wrapping.py"]),
+        ([GENERATED], [Path(GENERATED).name]),
+    ],
+)
+def test_files_of_stacks_name_no_folder_of_the_machine_and_stay_different(paths, expected):
+    [stack] = shorten_files([tuple(PythonFrame("f", path, 1) for path in paths)])
+    assert [frame.file for frame in stack] == expected
+
+
+def test_a_page_of_another_machine_s_capture_names_no_folder_of_it(tmp_path, capsys):
+    export = Export()
+    for at in (0, 5, 9):
+        export.launch(at * MS, start=at * MS, end=(at + 1) * MS)
+    home = "/home/somebody/project"
+    take_samples(export, 0, 5, ("encode", f"{home}/data/loader.py", 8), ("main", f"{home}/train.py", 3))
+    take_samples(export, 5, 10, ("step", f"{home}/env/lib/python3.12/site-packages/torch/optim/adam.py", 9), STEP)
+    path = export.sqlite(tmp_path / "x.sqlite")
+    summary = summarise(read(path))
+    assert "data/loader.py:8" in list_lines(summary)
+    page = render_page(summary)
+    assert showing.show([path], "speedscope", 20, print, print) == 0
+    assert "somebody" not in page + as_text(summary, 20, 120) + capsys.readouterr().out
+    assert not find_private(page)
 
 
 @pytest.mark.parametrize("has_column", [True, False])
