@@ -14,7 +14,7 @@ from profiler_job.analysis.insight.insight import form_sentences
 from profiler_job.analysis.insight.stack_places import find_place
 from profiler_job.analysis.insight.summary import summarise
 from profiler_job.analysis.show.page import render_page
-from profiler_job.analysis.show.show_formats import as_markdown, as_text
+from profiler_job.analysis.show.show_formats import as_markdown, as_text, section_as_csv
 from profiler_job.jobs.contract.privacy import find_private
 from profiler_job.jobs.contract.quantities import format_time
 from profiler_job.jobs.contract.ranges import GARBAGE_RANGE
@@ -227,6 +227,22 @@ def test_a_terminal_of_120_columns_shows_what_to_do_and_no_column_that_says_noth
     (heading,) = (line for line in table.splitlines() if line.startswith("where "))
     assert heading.split()[-1] == "do"
     assert not {"gpu", "module"} & {*heading.split()}
+
+
+def test_columns_that_name_nothing_are_in_no_form_for_people(tmp_path):
+    """Neither the GPU nor the module of a line is known; programs get both."""
+    summary = summarise_export(make_late_export(), tmp_path)
+    assert set(summary.sections["waits"]["gpu"]) == {-1} and set(summary.sections["waits"]["module"]) == {""}
+    assert {"gpu", "module"} <= summary.as_json()["waits"][0].keys()
+    assert {"gpu", "module"} <= {*section_as_csv([summary], "waits", names_profiles=False).splitlines()[0].split(",")}
+    forms = (
+        (as_text(summary, 0, 500), "\n\n"),
+        (as_markdown(summary, 20), "\n## "),
+        (render_page(summary), "</table>"),
+    )
+    for text, end in forms:
+        table = text[text.index("Lines that the GPU waits for") :].partition("Lines that")[2].partition(end)[0]
+        assert "late launch" in table and "module" not in table and "-1" not in table
 
 
 def test_a_deep_recursion_is_shown_down_to_a_hundred_frames(tmp_path, capsys):
