@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from profiler_job.analysis import show as showing
@@ -10,6 +11,7 @@ from profiler_job.analysis.capture.capture_data import ExportError
 from profiler_job.analysis.capture.chosen_part import Selection
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.capture.python_samples import PythonFrame, shorten_files
+from profiler_job.analysis.capture.trace_stacks import make_samples as make_trace_samples
 from profiler_job.analysis.insight.insight import form_sentences
 from profiler_job.analysis.insight.stack_places import find_place
 from profiler_job.analysis.insight.summary import summarise
@@ -288,6 +290,14 @@ def test_a_capture_without_samples_has_no_lines(tmp_path, capsys):
 def test_files_of_stacks_name_no_folder_of_the_machine_and_stay_different(paths, expected):
     [stack] = shorten_files([tuple(PythonFrame("f", path, 1) for path in paths)])
     assert [frame.file for frame in stack] == expected
+
+
+def test_files_of_a_trace_name_no_folder_of_the_machine():
+    texts = ["/home/me/p/train.py(65): step", "torch/nn/modules/module.py(9): _call_impl"]
+    times = np.array([[0, 10], [100_000, 90_000]])
+    _, stacks = make_trace_samples(*times, np.array([1, 1]), np.array([0, 1]), texts)
+    files = {frame.file for stack in stacks for frame in stack}
+    assert files == {"train.py", "site-packages/torch/nn/modules/module.py"}
 
 
 def test_a_page_of_another_machine_s_capture_names_no_folder_of_it(tmp_path, capsys):
