@@ -44,7 +44,7 @@ from profiler_job.analysis.capture.export_columns import (
     read_operations,
     sort_frame,
 )
-from profiler_job.analysis.capture.export_files import open_export
+from profiler_job.analysis.capture.export_files import PAYLOADS, open_export
 from profiler_job.analysis.capture.export_schema import (
     ABOUT,
     API,
@@ -297,15 +297,20 @@ def _read_messages(tables: ExportTables, ranges: pd.DataFrame) -> pd.DataFrame:
     return messages.astype(np.int64)
 
 
-def _read_samples(tables: ExportTables, strings: _Strings) -> tuple[pd.DataFrame, list[Stack]]:
+def _read_samples(tables: ExportTables, strings: _Strings, missing: dict[str, str]) -> tuple[pd.DataFrame, list[Stack]]:
     """Read the Python stacks that nsys sampled; see `make_samples`."""
     nothing = np.empty(0, np.int64)
-    if not {"start", "eventType", "globalTid", "jsonText"} <= set(tables.list_columns(NVTX)):
+    columns = set(tables.list_columns(NVTX))
+    if not {"start", "eventType", "globalTid"} <= columns:
         return make_samples(nothing, nothing, nothing, [], strings.__getitem__)
     start, kind, thread = tables.read_integers(NVTX, ["start", "eventType", "globalTid"])
-    sampled = kind == THREAD_SAMPLE
-    texts = tables.read_objects(NVTX, ["jsonText"])[0] if sampled.any() else []
-    rows = np.array([row for row in np.flatnonzero(sampled) if isinstance(texts[row], str)], np.int64)
+    sampled = np.flatnonzero(kind == THREAD_SAMPLE)
+    texts = tables.read_objects(NVTX, ["jsonText"])[0] if len(sampled) and "jsonText" in columns else [None] * len(kind)
+    rows = np.array([row for row in sampled if isinstance(texts[row], str)], np.int64)
+    if len(sampled) and not len(rows):
+        missing["stacks of Python samples"] = (
+            f"the lines that the GPU waits for are unknown: export again with `nsys export -t sqlite {PAYLOADS}`"
+        )
     start, thread = start[rows], fill_neutral(thread[rows], UNKNOWN_THREAD)
     check_times(start, start, NVTX)
     return make_samples(start, decode_process(thread), thread, [texts[row] for row in rows], strings.__getitem__)
@@ -481,7 +486,7 @@ def _read_capture(tables: ExportTables, path: Path, shapes: dict[str, str]) -> C
     last = max((int(frame["end_ns"].max()) for frame in frames), default=0)
     ranges, lock_waits = _take_lock_waits(_read_ranges(tables, strings, last, missing))
     messages = _read_messages(tables, ranges)
-    samples, stacks = _read_samples(tables, strings)
+    samples, stacks = _read_samples(tables, strings, missing)
     _fill_process((kernels, graphs, memops, syncs), (api, ranges), missing)
     syncs = _name_unknown_syncs(syncs, api)
     frames += [ranges] if len(ranges) else []

@@ -3,18 +3,24 @@ into an export made with `--include-json=true`: an event of a thread, with the f
 
 import html
 import json
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from profiler_job.analysis.capture import limits
+from profiler_job.analysis.reference import python_libraries
+from profiler_job.jobs.contract.source_paths import shorten_library
 
 SAMPLE_COLUMNS = ("start_ns", "process", "thread", "stack")
 LONGEST_TEXT = 64 << 10
 """Bytes of a stack: a frame takes 45, so that this is more than Python nests by default."""
 _FRAMES = "Frames"
+_NO_PROJECT = {PurePosixPath(path) for path in ("/", "/home", "/Users")}
+"""Folders that the files of a project do not share: the next name is that of a user, or a part of the machine."""
 
 
 class PythonFrame(NamedTuple):
@@ -52,7 +58,50 @@ def make_samples(
     order = kept[np.argsort(start[kept], kind="stable")]
     columns = (start, process, thread, codes)
     frame = pd.DataFrame({name: values[order] for name, values in zip(SAMPLE_COLUMNS, columns)}, dtype=np.int64)
-    return frame, list(stacks)
+    return frame, shorten_files(list(stacks))
+
+
+def shorten_files(stacks: Sequence[Stack]) -> list[Stack]:
+    """Make the files in stacks relative, so that no folder of the machine is named: those of libraries to where these
+    are installed, and the user's to the deepest folder that holds more than half of them. A file of neither keeps its
+    name alone, with a number if another file has it."""
+    short = _shorten_paths({frame.file for stack in stacks for frame in stack})
+    return [tuple(frame._replace(file=short[frame.file]) for frame in stack) for stack in stacks]
+
+
+def _shorten_paths(paths: Iterable[str]) -> dict[str, str]:
+    short: dict[str, str] = {}
+    own: list[str] = []
+    for path in sorted(paths):
+        library = shorten_library(path)
+        if library is None and path.startswith("/") and python_libraries.is_profiler(path):
+            library = "/".join(PurePosixPath(path).parts[-3:])  # jobs/follow/NAME.py
+        if library is None and python_libraries.is_library(path):
+            library = PurePosixPath(path).name if path.startswith("/") else path  # Inductor's; the others are relative
+        if library is None:
+            own.append(path)
+        else:
+            short[path] = library
+    folder = _find_shared_folder([PurePosixPath(path) for path in own if path.startswith("/")])
+    used: Counter[str] = Counter()
+    for path in sorted(own, key=lambda path: path.startswith("/")):  # what is relative keeps its path
+        name = _shorten_own(PurePosixPath(path), folder)
+        used[name] += 1
+        short[path] = f"{name} ({used[name]})" if used[name] > 1 else name
+    return short
+
+
+def _find_shared_folder(files: list[PurePosixPath]) -> PurePosixPath | None:
+    """Find the deepest folder that holds more than half of the files; None if they share nothing."""
+    counts = Counter(folder for file in files for folder in file.parents if folder not in _NO_PROJECT)
+    shared = [folder for folder, count in counts.items() if 2 * count > len(files)]
+    return max(shared, key=lambda folder: len(folder.parts), default=None)
+
+
+def _shorten_own(file: PurePosixPath, folder: PurePosixPath | None) -> str:
+    if folder is not None and file.is_relative_to(folder) and ".." not in file.parts:
+        return str(file.relative_to(folder))
+    return file.name if file.is_absolute() or ".." in file.parts else str(file)
 
 
 def _parse_stack(text: str, name: Callable[[int], str | None]) -> Stack:

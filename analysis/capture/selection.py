@@ -42,7 +42,7 @@ def select(capture: Capture, attribution: Attribution, selection: Selection) -> 
         return capture, attribution
     kept = _find_kept_rows(capture, attribution, selection)
     frames = {name: _select_rows(getattr(capture, name), rows) for name, rows in kept.items()}
-    events = [frame for frame in frames.values() if len(frame)]
+    events = [frame for frame in frames.values() if len(frame) and "end_ns" in frame]  # samples are moments
     first = min((int(frame["start_ns"].min()) for frame in events), default=0)
     last = max((int(frame["end_ns"].max()) for frame in events), default=0)
     return replace(capture, **frames, events_ns=last - first), _place_kept(attribution, frames, kept)
@@ -60,7 +60,7 @@ def _select_rows(frame: pd.DataFrame, kept: np.ndarray) -> pd.DataFrame:
 
 def _find_kept_rows(capture: Capture, attribution: Attribution, selection: Selection) -> dict[str, np.ndarray]:
     """Find the rows of each frame of the capture that are kept."""
-    names = (*_OPERATIONS, "api", "ranges", "syncs")
+    names = (*_OPERATIONS, "api", "ranges", "syncs", "samples")
     kept = {name: np.ones(len(getattr(capture, name)), bool) for name in names}
     if selection.between:
         _keep_between(capture, selection.between, kept)
@@ -91,7 +91,7 @@ def _keep_between(capture: Capture, moments: tuple[int, int], kept: dict[str, np
 
 
 def _keep_gpu(capture: Capture, gpu: int, kept: dict[str, np.ndarray]) -> None:
-    """API calls are of a GPU only by what they launch, and ranges by the processes that use it."""
+    """API calls are of a GPU only by what they launch, ranges and samples by the processes that use it."""
     numbers = {name: find_gpus(capture, getattr(capture, name)) for name in (*_OPERATIONS, "syncs")}
     used = sorted({int(number) for name in _OPERATIONS for number in pd.unique(numbers[name])})
     if gpu not in used:
@@ -111,7 +111,8 @@ def _keep_gpu(capture: Capture, gpu: int, kept: dict[str, np.ndarray]) -> None:
         for name in _OPERATIONS
         for process in getattr(capture, name)["process"][numbers[name] == gpu].unique()
     }
-    kept["ranges"] &= capture.ranges["process"].isin(users).to_numpy()
+    for name in ("ranges", "samples"):
+        kept[name] &= getattr(capture, name)["process"].isin(users).to_numpy()
 
 
 def _keep_inside(capture: Capture, attribution: Attribution, name: str, kept: dict[str, np.ndarray]) -> None:

@@ -13,7 +13,7 @@ import pandas as pd
 
 from profiler_job.analysis.capture import limits
 from profiler_job.analysis.capture.distinct_values import make_categorical
-from profiler_job.analysis.capture.python_samples import SAMPLE_COLUMNS, PythonFrame, Stack
+from profiler_job.analysis.capture.python_samples import SAMPLE_COLUMNS, PythonFrame, Stack, shorten_files
 from profiler_job.analysis.capture.range_nesting import Nesting
 
 PERIOD_NS, MOST_SAMPLES = 20_000, 200_000
@@ -72,7 +72,7 @@ def make_samples(
     frame = pd.DataFrame(
         dict(zip(SAMPLE_COLUMNS, (time[rows], of_thread[rows] >> 24, of_thread[rows], numbers))), dtype=np.int64
     )
-    return frame.sort_values("start_ns", kind="stable", ignore_index=True), stacks
+    return frame.sort_values("start_ns", kind="stable", ignore_index=True), shorten_files(stacks)
 
 
 def _list_stacks(

@@ -16,11 +16,11 @@ from profiler_job.analysis.capture.selection import find_gpus
 from profiler_job.analysis.insight.clean_gaps import CleanGaps
 from profiler_job.analysis.insight.results import Summary
 from profiler_job.analysis.insight.summary import summarise
-from profiler_job.analysis.insight.wait_lines import NAMED_PARTS, PART, SAMPLED
+from profiler_job.analysis.insight.wait_lines import NAMED_PARTS, PART
 from profiler_job.analysis.reference.kernel_families import BUILT_IN
 from profiler_job.jobs.contract.integrity import load_json
 from profiler_job.jobs.contract.layout import CAPTURE, HOST_WAITS, SAMPLES, TIMINGS
-from profiler_job.jobs.contract.messages import BATCHES
+from profiler_job.jobs.contract.messages import BATCHES, SAMPLED
 from profiler_job.jobs.contract.ranges import STEP
 
 READS, WAITED = "reads a value or copies", "waits for"

@@ -9,17 +9,15 @@ import pandas as pd
 from profiler_job.analysis.insight.clean_gaps import MOST_CALL_NS
 from profiler_job.analysis.insight.section_columns import SummaryTables
 from profiler_job.analysis.reference.python_libraries import GARBAGE, LOCK, LOGGING, PRINTING
-from profiler_job.jobs.contract.messages import BATCHES
+from profiler_job.jobs.contract.messages import BATCHES, SAMPLED
 from profiler_job.jobs.contract.paired_ratio import SPREAD_OF_CPU
 from profiler_job.jobs.contract.printable import make_printable
 from profiler_job.jobs.contract.quantities import format_share, format_time
 from profiler_job.jobs.contract.step_limit import CPU, StepLimit
 from profiler_job.jobs.contract.words import format_count
 
-SAMPLED = "python_samples_"
-"""Beginning of the names of scalars about the steps in which Python was sampled."""
 PART = "part: "
-"""After it: the share of the waiting of a part of `wait_parts`."""
+"""After SAMPLED: the share of the waiting of a part of `wait_parts`."""
 MOST_LINES, LEAST_SHARE = 3, 0.05
 """Number of lines of the script that are named at most, and the least share of the waiting that each needs."""
 LEAST_WAIT = 0.01

@@ -17,6 +17,7 @@ from profiler_job.analysis.recording.store import RecordingError
 from profiler_job.jobs.contract.integrity import DIGEST, read_facts
 from profiler_job.jobs.contract.invalid_data import describe_invalid
 from profiler_job.jobs.contract.layout import MANIFEST
+from profiler_job.jobs.contract.messages import COUNTED_CALLS, SAMPLED
 
 STATUS_NUMBER = re.compile(r"status_[a-z]+(_[a-z]+)*")
 """Columns of `runs` that only some failures have (`status_step`, bytes of an out of memory): numbers."""
@@ -77,6 +78,10 @@ def _drop_capture(name: str, table: pa.Table) -> pa.Table:
         return table.slice(0, 0)
     if name == "steps":
         return table.filter(pc.not_equal(table["collector"].cast(pa.string()), "nsys"))
+    if name == "sync_calls":
+        return table.filter(pc.is_in(table["call"].cast(pa.string()), pa.array(COUNTED_CALLS)))
+    if name == "figures":
+        return table.filter(pc.invert(pc.starts_with(table["figure"].cast(pa.string()), SAMPLED)))
     if name == "runs":
         none = pa.array([0] * table.num_rows, pa.int64())
         return table.set_column(table.column_names.index("profiled_steps"), "profiled_steps", none)

@@ -4,6 +4,8 @@ import re
 from typing import NamedTuple
 
 _LIBRARY = re.compile(r"(?:^|/)(?:site-packages|dist-packages|lib(?:64)?/python3[^/]*|python3\.\d+)/|^<|^$")
+GENERATED = r"(?:^|[/\\])c[a-z2-7]{50,}\.py$"
+"""A file that Inductor wrote. `jobs.follow.host_waits`, which can import nothing of ours, has it, too."""
 _PROFILER = re.compile(r"(?:^|/)(?:profiler_job/)?jobs/follow/\w+\.py$|(?:^|/)sitecustomize\.py$")
 _PACKAGE = re.compile(r"(?:^|/)(?:site|dist)-packages/([^/]+?)(?:\.py)?(?:/|$)")
 _STANDARD = "Python's standard library"
@@ -21,12 +23,16 @@ class LibraryPart(NamedTuple):
 GARBAGE = "garbage collection"
 LOCK = "waiting for Python's lock"
 OWN, OWN_OF_MODULE = "own code", "own code of a module"
+COMPILED = "compiled code"
 LOGGING, PRINTING = "logging", "printing of tensors"
 NO_WORKERS = "data loader without workers"
 _MODULE = re.compile(r"(?:^|/)torch/nn/modules/module\.py$")
 _FETCH = re.compile(r"(?:^|/)torch/utils/data/_utils/fetch\.py$")
 """File that a DataLoader calls the data set from: in the script's own process only if it has no workers."""
 PARTS = (
+    LibraryPart(
+        COMPILED, GENERATED, do='torch.compile(mode="reduce-overhead") launches less there: it captures CUDA graphs'
+    ),
     LibraryPart(
         "tensor-by-tensor optimizer",
         r"/torch/optim/",
@@ -48,7 +54,12 @@ PARTS = (
     LibraryPart(
         LOGGING, r"/(?:logging/__init__|tqdm/|wandb/|tensorboard/|loguru/)", do="log less often, or from a thread"
     ),
-    LibraryPart("autograd engine", r"/torch/autograd/", do="torch.compile or CUDA graphs launch less in backward"),
+    LibraryPart(
+        "autograd engine",
+        r"/torch/autograd/(?:graph|__init__)\.py",
+        r"_engine_run_backward|backward|grad",
+        do="torch.compile or CUDA graphs launch less in backward",
+    ),
     LibraryPart(
         "nn.Module.__call__",
         r"/torch/nn/modules/module\.py",
@@ -73,8 +84,8 @@ def is_profiler(file: str) -> bool:
 
 
 def is_library(file: str) -> bool:
-    """Whether a file is of an installed package, of Python itself, or of no file at all."""
-    return _LIBRARY.search(file) is not None
+    """Whether a file is of an installed package, of Python itself, written by Inductor, or no file at all."""
+    return _LIBRARY.search(file) is not None or re.search(GENERATED, file) is not None
 
 
 def fetches_data(file: str) -> bool:

@@ -9,11 +9,11 @@ import pandas as pd
 from profiler_job.analysis.insight.first_advice import format_first_advice
 from profiler_job.analysis.insight.results import Summary
 from profiler_job.analysis.insight.section_columns import ADVICE_TITLE, SECTIONS
-from profiler_job.analysis.reference.columns import format_cell, format_heading
+from profiler_job.analysis.reference.columns import EMPTY, format_cell, format_heading
 from profiler_job.analysis.render.escaped_text import escape_csv_cell, escape_markdown
 from profiler_job.analysis.render.terminal_text import is_text, wrap_text
 from profiler_job.analysis.show.facts import format_heads, format_note
-from profiler_job.analysis.show.table_columns import fit_table
+from profiler_job.analysis.show.table_columns import NAMES, NO_GPU, fit_table
 from profiler_job.jobs.contract.printable import make_printable
 
 TITLES = {
@@ -45,11 +45,17 @@ _IN_SENTENCES = ("verdict", "verdict_phases", "findings", "advice", "problems", 
 
 
 def list_sections(summary: Summary) -> Iterator[tuple[str, str, pd.DataFrame]]:
-    """(name, title, frame) of each section that is shown and has rows."""
+    """(name, title, frame) of each section that is shown and has rows, without columns that say nothing in any row."""
     for name in [*TITLES, *(name for name in SECTIONS if name not in TITLES)]:
         frame = summary.sections[name]
         if len(frame) and name in summary.shown and (name not in _IN_SENTENCES or len(summary.shown) < len(SECTIONS)):
-            yield name, TITLES.get(name, name.replace("_", " ").capitalize()), frame
+            kept = [column for column in frame if column in NAMES or not _is_empty(column, frame[column])]
+            yield name, TITLES.get(name, name.replace("_", " ").capitalize()), frame[kept]
+
+
+def _is_empty(column: str, values: pd.Series) -> bool:
+    """Whether a column names nothing in any row: no text, or no GPU."""
+    return all(format_cell(column, value) in (EMPTY, NO_GPU) for value in values)
 
 
 def _limit_sections(summary: Summary, top: int) -> Iterator[tuple[str, str, pd.DataFrame, int]]:
@@ -60,8 +66,8 @@ def _limit_sections(summary: Summary, top: int) -> Iterator[tuple[str, str, pd.D
 
 
 def as_text(summary: Summary, top: int, width: int) -> str:
-    """Format a readable summary for a terminal of so many columns. With top 0 no column is left out, and lines may be
-    longer."""
+    """Format a readable summary for a terminal of so many columns. With top 0 no column is left out for lack of
+    room, and lines may be longer."""
     lines = wrap_text(make_printable(summary.capture["source"]), width)
     for number, group in enumerate(format_heads(summary)):
         lines += [""] * (number > 0) + [text for line in group for text in wrap_text(line, width, "  ")]
@@ -105,7 +111,7 @@ def describe_left_out(narrow: Sequence[str], width: int) -> list[str]:
 
 
 def as_markdown(summary: Summary, top: int) -> str:
-    """Format the same as Markdown tables, with all columns and names."""
+    """Format the same as Markdown tables, with the columns that have no room there, and whole names."""
     lines = [f"# {escape_markdown(make_printable(summary.capture['source']))}", ""]
     lines += [f"- {escape_markdown(line)}" for group in format_heads(summary) for line in group]
     for name, title, frame, left_out in _limit_sections(summary, top):

@@ -6,7 +6,7 @@ import pandas as pd
 from rich.cells import cell_len
 
 from profiler_job.analysis.insight.short_names import shorten
-from profiler_job.analysis.reference.columns import format_cell, format_heading
+from profiler_job.analysis.reference.columns import EMPTY, format_cell, format_heading
 from profiler_job.analysis.render.terminal_text import break_text, is_text
 
 DROPPED = {
@@ -56,7 +56,8 @@ _NAME_PART = 0.38
 _GAP = 2
 _SENTENCE = 16
 """Room that a sentence gets before columns are left out for it."""
-_NOTHING = {"0 ns", "n/a", "(none)", "-1"}
+NO_GPU = "-1"
+_NOTHING = {"0 ns", "n/a", EMPTY, NO_GPU}
 _LEAST = 12
 """Least width of a sentence, and of a name if even the most important columns leave less."""
 

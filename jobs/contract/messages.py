@@ -19,6 +19,10 @@ from typing import Any, Literal, NotRequired, TypedDict
 GO = "go"
 BATCHES = "batches_"
 """Beginning of the names of scalars about the batches of a DataLoader in a step without a profiler."""
+SAMPLED = "python_samples_"
+"""Beginning of the names of scalars about the steps in which Python was sampled."""
+COUNTED_CALLS = ("synchronize", "reads a value or copies")
+"""The calls that wait for the GPU as a script that is followed counts them, without nsys."""
 AT_PEAK, KEPT_IN, SAVED, COULD_FREE = "at_peak_", "kept_in_", "saved_", "could_free_"
 """Beginnings of the names of scalars in bytes about a script's memory at its peak: by owner, activations by module,
 kinds of tensors that are saved for backward, and what changes would free at most."""

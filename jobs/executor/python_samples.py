@@ -5,7 +5,6 @@ a further process. What is kept of its capture names no folder of the machine.
 """
 
 import json
-import re
 import sqlite3
 from collections.abc import Iterable, Mapping
 from contextlib import closing
@@ -14,6 +13,7 @@ from statistics import median
 from typing import Any
 
 from profiler_job.jobs.contract.ranges import STEP
+from profiler_job.jobs.contract.source_paths import shorten_library
 from profiler_job.jobs.executor.nsys_cli import SAMPLE, STEP_RANGE
 
 SAMPLED = ("--python-sampling=true", "--python-sampling-frequency=2000")
@@ -31,7 +31,6 @@ LEAST_IDLE = 0.1
 NO_SAMPLES, NO_GIL = "nsys took no samples of it", "nsys cannot sample a free-threaded Python"
 TOO_OLD = "this nsys is too old to sample Python"
 BUSY = "the GPU waits less than {:.0f}% of a step"
-_LIBRARY = re.compile(r".*?/((?:site|dist)-packages/.*)|.*?/(python3\.\d+t?/.*)")
 _OPERATIONS = ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")
 _HOST_COPIES = (1, 2)
 """copyKind of a copy from the host and to it: CUPTI's CUpti_ActivityMemcpyKind."""
@@ -114,8 +113,8 @@ def list_frames(text: str) -> Iterable[Mapping[str, Any]]:
 def shorten_path(path: str, folder: Path) -> str:
     """Make the path of a source file relative: to the packages of Python, to the folder of the script, or else to what
     holds the package that it is of. A file of none of these keeps its name alone."""
-    if library := _LIBRARY.fullmatch(path):
-        return library[1] or library[2]
+    if (library := shorten_library(path)) is not None:
+        return library
     file = Path(path)
     if not file.is_absolute():
         return path if ".." not in file.parts else file.name

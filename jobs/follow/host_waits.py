@@ -34,7 +34,7 @@ from .plan import Plan, Stage
 HERE = os.path.dirname(__file__)
 LIBRARIES = (*{sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}, "<")
 PACKAGES = ("/site-packages/", "/dist-packages/")
-GENERATED = re.compile(r"[/\\]c[a-z2-7]{50,}\.py$")
+GENERATED = re.compile(r"(?:^|[/\\])c[a-z2-7]{50,}\.py$")
 """A file that Inductor wrote."""
 READS = "reads a value or copies"
 """What PyTorch warns of; after it how the script does it, see `name_read`."""

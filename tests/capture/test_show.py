@@ -236,8 +236,8 @@ def test_names_that_begin_alike_stay_different_in_text(tmp_path):
     for ending in ("alpha", "omega"):
         export.launch(len(ending) * 10, name=f"void {'very_' * 100}{ending}(int)")
     text = _show(export.sqlite(tmp_path / "x.sqlite")).stdout
-    assert "alpha(int)" in text
-    assert "omega(int)" in text
+    assert "…alpha" in text
+    assert "…omega" in text
 
 
 def test_a_users_own_rules_win(capture, tmp_path):

@@ -14,6 +14,7 @@ from profiler_job.analysis.insight.wait_lines import describe_recorded_waits, sc
 from profiler_job.analysis.metrics.step_limits import find_limits
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.ingest import ingest
+from profiler_job.analysis.recording.publish_data import publish_data
 from profiler_job.analysis.reference.kernel_families import FAMILIES
 from profiler_job.analysis.site.question_pages import write_script_page
 from profiler_job.analysis.site.site_writer import Site
@@ -145,6 +146,16 @@ def test_no_other_table_changes_by_the_steps_with_samples(results, recording, tm
     assert not len(plain.waits)
     for name in ("runs", "steps", "kernels", "memops", "api", "ranges"):
         assert getattr(plain, name).equals(getattr(recording, name)), name
+
+
+def test_without_captures_nothing_of_the_steps_with_samples_is_published(results, recording, tmp_path):
+    assert recording.figures["figure"].astype(str).str.startswith("python_samples_").any()
+    options = {"with_captures": False, "read_waits": read_waits}
+    folder = publish_data(results, "mine", tmp_path / "data", lambda text: True, lambda line: None, **options)
+    kept = store.load(folder)
+    assert kept.sync_calls[["where", "call"]].values.tolist() == [["train.py:16", "synchronize"]]
+    assert not kept.figures["figure"].astype(str).str.startswith("python_samples_").any()
+    assert not len(kept.waits)
 
 
 def test_how_slow_steps_with_samples_are_changes_no_time_of_a_line(results, recording, tmp_path):

@@ -3,18 +3,21 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from profiler_job.analysis import show as showing
 from profiler_job.analysis.capture.capture_data import ExportError
 from profiler_job.analysis.capture.chosen_part import Selection
 from profiler_job.analysis.capture.nsys_export import read
-from profiler_job.analysis.capture.python_samples import PythonFrame
+from profiler_job.analysis.capture.python_samples import PythonFrame, shorten_files
+from profiler_job.analysis.capture.trace_stacks import make_samples as make_trace_samples
 from profiler_job.analysis.insight.insight import form_sentences
 from profiler_job.analysis.insight.stack_places import find_place
 from profiler_job.analysis.insight.summary import summarise
 from profiler_job.analysis.show.page import render_page
-from profiler_job.analysis.show.show_formats import as_markdown, as_text
+from profiler_job.analysis.show.show_formats import as_markdown, as_text, section_as_csv
+from profiler_job.jobs.contract.privacy import find_private
 from profiler_job.jobs.contract.quantities import format_time
 from profiler_job.jobs.contract.ranges import GARBAGE_RANGE
 from tests.capture.nsys_files import Export
@@ -27,6 +30,8 @@ MODULE = ("<module>", "train.py", 30)
 TOKENIZE = ("tokenize", "train.py", 8)
 STEP = ("train_step", "train.py", 15)
 ADAM = (("_single_tensor_adam", f"{TORCH}/optim/adam.py", 400), ("step", f"{TORCH}/optim/adam.py", 240))
+GENERATED = f"/tmp/torchinductor_x/a2/ca2{49 * 'b'}.py"
+BACKWARD = ("backward", f"{TORCH}/autograd/__init__.py", 350)
 ENGINE = ("_engine_run_backward", f"{TORCH}/autograd/graph.py", 800)
 
 
@@ -173,6 +178,12 @@ def test_collections_of_garbage_have_a_name(tmp_path):
         ),
         ([("item", f"{TORCH}/_tensor.py", 5), STEP], ("train.py", 15, "torch")),
         ([("get", "/usr/lib/python3.12/queue.py", 5), STEP], ("train.py", 15, "Python's standard library")),
+        ([("call", GENERATED, 812), ("forward", "train.py", 40)], ("train.py", 40, "compiled code")),
+        ([("call", Path(GENERATED).name, 812), ("forward", "train.py", 40)], ("train.py", 40, "compiled code")),
+        ([("_make_grads", f"{TORCH}/autograd/__init__.py", 5), BACKWARD, STEP], ("train.py", 15, "autograd engine")),
+        ([("__enter__", f"{TORCH}/autograd/grad_mode.py", 5), STEP], ("train.py", 15, "torch")),
+        ([("__enter__", f"{TORCH}/autograd/profiler.py", 5), STEP], ("train.py", 15, "torch")),
+        ([("apply", f"{TORCH}/autograd/function.py", 5), STEP], ("train.py", 15, "torch")),
         ([("_str", f"{TORCH}/_tensor_str.py", 5), STEP], ("train.py", 15, "printing of tensors")),
         ([("_call_impl", f"{TORCH}/nn/modules/module.py", 5), STEP], ("train.py", 15, "nn.Module.__call__")),
         (
@@ -220,6 +231,22 @@ def test_a_terminal_of_120_columns_shows_what_to_do_and_no_column_that_says_noth
     assert not {"gpu", "module"} & {*heading.split()}
 
 
+def test_columns_that_name_nothing_are_in_no_form_for_people(tmp_path):
+    """Neither the GPU nor the module of a line is known; programs get both."""
+    summary = summarise_export(make_late_export(), tmp_path)
+    assert set(summary.sections["waits"]["gpu"]) == {-1} and set(summary.sections["waits"]["module"]) == {""}
+    assert {"gpu", "module"} <= summary.as_json()["waits"][0].keys()
+    assert {"gpu", "module"} <= {*section_as_csv([summary], "waits", names_profiles=False).splitlines()[0].split(",")}
+    forms = (
+        (as_text(summary, 0, 500), "\n\n"),
+        (as_markdown(summary, 20), "\n## "),
+        (render_page(summary), "</table>"),
+    )
+    for text, end in forms:
+        table = text[text.index("Lines that the GPU waits for") :].partition("Lines that")[2].partition(end)[0]
+        assert "late launch" in table and "module" not in table and "-1" not in table
+
+
 def test_a_deep_recursion_is_shown_down_to_a_hundred_frames(tmp_path, capsys):
     export = Export()
     for at in (0, 5):
@@ -244,6 +271,66 @@ def test_a_capture_without_samples_has_no_lines(tmp_path, capsys):
     assert "has no Python samples" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("paths", "expected"),
+    [
+        (["/home/me/p/train.py"], ["train.py"]),
+        (["/home/me/p/train.py", "/home/me/p/data/loader.py"], ["train.py", "data/loader.py"]),
+        (["/home/me/p/a.py", "/home/me/p/b.py", "/opt/tool/c.py"], ["a.py", "b.py", "c.py"]),
+        (["/home/me/p/a.py", "/home/me/p/x/a.py", "/opt/tool/a.py"], ["a.py", "x/a.py", "a.py (2)"]),
+        (["/home/me/train.py", "/home/you/train.py"], ["train.py", "train.py (2)"]),
+        (["train.py", "data/x.py", "/srv/train.py", "../me/y.py"], ["train.py", "data/x.py", "train.py (2)", "y.py"]),
+        (["/home/me/env/lib/python3.12/site-packages/torch/x.py"], ["site-packages/torch/x.py"]),
+        (["site-packages/torch/x.py", "python3.12/queue.py"], ["site-packages/torch/x.py", "python3.12/queue.py"]),
+        (["/home/me/lib/python3.12/queue.py", "<string>", ""], ["python3.12/queue.py", "<string>", ""]),
+        (["/home/me/work/jobs/follow/wrapping.py"], ["jobs/follow/wrapping.py"]),
+        ([GENERATED], [Path(GENERATED).name]),
+    ],
+)
+def test_files_of_stacks_name_no_folder_of_the_machine_and_stay_different(paths, expected):
+    [stack] = shorten_files([tuple(PythonFrame("f", path, 1) for path in paths)])
+    assert [frame.file for frame in stack] == expected
+
+
+def test_files_of_a_trace_name_no_folder_of_the_machine():
+    texts = ["/home/me/p/train.py(65): step", "torch/nn/modules/module.py(9): _call_impl"]
+    times = np.array([[0, 10], [100_000, 90_000]])
+    _, stacks = make_trace_samples(*times, np.array([1, 1]), np.array([0, 1]), texts)
+    files = {frame.file for stack in stacks for frame in stack}
+    assert files == {"train.py", "site-packages/torch/nn/modules/module.py"}
+
+
+def test_a_page_of_another_machine_s_capture_names_no_folder_of_it(tmp_path, capsys):
+    export = Export()
+    for at in (0, 5, 9):
+        export.launch(at * MS, start=at * MS, end=(at + 1) * MS)
+    home = "/home/somebody/project"
+    take_samples(export, 0, 5, ("encode", f"{home}/data/loader.py", 8), ("main", f"{home}/train.py", 3))
+    take_samples(export, 5, 10, ("step", f"{home}/env/lib/python3.12/site-packages/torch/optim/adam.py", 9), STEP)
+    path = export.sqlite(tmp_path / "x.sqlite")
+    summary = summarise(read(path))
+    assert "data/loader.py:8" in list_lines(summary)
+    page = render_page(summary)
+    assert showing.show([path], "speedscope", 20, print, print) == 0
+    assert "somebody" not in page + as_text(summary, 20, 120) + capsys.readouterr().out
+    assert not find_private(page)
+
+
+@pytest.mark.parametrize("has_column", [True, False])
+def test_samples_that_were_exported_without_their_stacks_say_how_to_export_them(tmp_path, has_column):
+    export = make_late_export()
+    for row in export.rows["NVTX_EVENTS"]:
+        row["jsonText"] = None
+        if not has_column:
+            del row["jsonText"]
+    summary = summarise_export(export, tmp_path)
+    missing = summary.sections["missing"].set_index("what")["consequence"]
+    assert "--include-json=true" in missing["stacks of Python samples"]
+    (tmp_path / "whole").mkdir()
+    whole = summarise_export(make_late_export(), tmp_path / "whole").sections["missing"]
+    assert "stacks of Python samples" not in set(whole["what"])
+
+
 @pytest.mark.parametrize("text", ["{", '{"a": {"Frames": 5}}', '{"a": {"Frames": [5]}}', "[" * 60_000])
 def test_stacks_that_no_nsys_writes_are_refused(tmp_path, text):
     export = make_late_export()
@@ -258,6 +345,29 @@ def test_a_real_capture_has_the_lines_that_were_found_by_hand():
     by_hand = {"stall.py:15": 57.3, "stall.py:8": 19.8, "stall.py:14": 10.0, "stall.py:12": 5.7}
     assert {where: share[where] for where in by_hand} == pytest.approx(by_hand, abs=2)
     assert summary.capture["sampled_share"] == pytest.approx(0.939, abs=0.02)
+
+
+def test_a_piece_of_time_has_the_cpu_time_of_its_samples():
+    """Both lines run in the whole capture, for 324 ms together."""
+    part = Selection(between=(100 * MS, 200 * MS))
+    summary = summarise(read(profile("python_sampling"), details=False), selection=part)
+    rows = summary.sections["waits"]
+    assert rows["where"].tolist()[:2] == ["stall.py:15", "stall.py:8"]
+    assert rows["wait_ns"].iloc[0] < rows["cpu_ns"].sum() <= 100 * MS
+    assert summary.capture["sampled_share"] > 0.85
+
+
+def test_a_gpu_has_the_samples_of_its_processes(tmp_path):
+    export = Export()
+    for process in (1, 2):
+        for at in (0, 5):
+            where = {"process": process, "device": process - 1}
+            export.launch(at * MS, start=at * MS, end=(at + 1) * MS, **where)
+        for half in range(2, 14 * process):
+            export.sample(half * MS // 2, TOKENIZE, MODULE, process=process)
+    path = export.sqlite(tmp_path / "x.sqlite")
+    [row] = summarise(read(path), selection=Selection(gpu=0)).sections["waits"].to_dict("records")
+    assert row["cpu_ns"] == 6 * MS
 
 
 @pytest.mark.parametrize("num_gpus", [2, 4, 8])

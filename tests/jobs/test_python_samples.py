@@ -11,7 +11,9 @@ import pytest
 
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.insight.summary import summarise
+from profiler_job.analysis.reference import python_libraries
 from profiler_job.jobs.cli.script_notes import describe_batches, describe_samples
+from profiler_job.jobs.contract.messages import COUNTED_CALLS
 from profiler_job.jobs.executor import python_samples, script
 from profiler_job.jobs.follow import host_waits
 from tests.capture.nsys_files import Export
@@ -237,6 +239,7 @@ def test_calls_that_wait_are_noted_by_line_and_other_warnings_are_shown(monkeypa
         ("test_python_samples.py", "reads a value or copies", 2.0),
         ("test_python_samples.py", "synchronize", 0.5),
     ]
+    assert {call["call"] for call in syncs.list_calls(2)} == {*COUNTED_CALLS}
     assert shown == ["something else"]
     assert modes == ["default", "warn", "default"]
     assert warnings.filters[:] == before
@@ -278,6 +281,7 @@ def test_a_file_that_inductor_wrote_is_not_the_script():
     names = {"find": lambda: host_waits.find_own_frame(sys._getframe(1))}
     exec(compile("def call(): return find()", f"/cache/7z/c7z46zo4vtixzq2oy{'a' * 35}.py", "exec"), names)
     assert names["call"]().f_code.co_filename == __file__
+    assert host_waits.GENERATED.pattern == python_libraries.GENERATED, "what reads samples has the same files"
 
 
 def test_a_script_that_notes_such_calls_itself_is_left_alone(monkeypatch):
