@@ -25,6 +25,7 @@ from profiler_job.jobs.contract import ranges as vocabulary
 _GENERATED = "triton_"
 _OF_INDUCTOR = re.compile(r"triton_[a-z]{3}_fused")
 _LISTED = re.compile(r"\.\d+(?=/|$)")
+_PLACED = re.compile(r"/(\d+)(?=/|$)")
 _REGIONS = (vocabulary.COMPILED.strip(), vocabulary.COMPILED_AUTOGRAD)
 _COMPILED = re.compile(rf"(?:^|/| )(?:{'|'.join(map(re.escape, _REGIONS))})")
 _GEMM, _ATTENTION, _SUM, _FILL = "gemm", "attention", "reduce", "fill"
@@ -336,7 +337,7 @@ def _is_inside(root: str, region: str) -> bool:
 
 def _join_module(region: str, root: str, modules: Sequence[str]) -> str:
     """Return the path of the module of a launch: of several, the path of the module that has all of them inside, and
-    then their names in brackets, without what separates modules in a path."""
+    then their names in brackets, without what separates modules in a path: norm, attn.qkv, and mlp[0] of a sequence."""
     base = root if _is_inside(root, region) else region
     if not modules:
         return base
@@ -345,6 +346,7 @@ def _join_module(region: str, root: str, modules: Sequence[str]) -> str:
     common = 0
     while all(len(part) > common for part in parts) and len({part[common] for part in parts}) == 1:
         common += 1
-    below = sorted(".".join(part[common:]) for part in parts if part[common:])
+    inside = ("/".join(part[common:]) for part in parts)
+    below = sorted(_PLACED.sub(r"[\1]", path).replace("/", ".") for path in inside if path)
     fused = [vocabulary.FUSED.format(" + ".join(below))] if below and len(modules) > 1 else []
     return "/".join(part for part in [base, *parts[0][:common], *fused] if part)
