@@ -7,8 +7,14 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from profiler_job.analysis.capture.attribution import attribute
 from profiler_job.analysis.capture.compiled_graphs import Graph, Launch, link_graphs, name_inside, read_graphs
+from profiler_job.analysis.capture.modules import link_modules
+from profiler_job.analysis.capture.nsys_export import read
+from profiler_job.analysis.metrics.kernel_time import kernel_totals, sum_by_module
 from profiler_job.analysis.reference.kernel_families import find_family
+from profiler_job.jobs.contract.ranges import FOLLOWED
+from tests.capture.nsys_files import Export
 
 GEMM, GEMM_2 = "nvjet_sm90_tst_192x128_64x5_1x2_h_bz_coopB_NNT", "nvjet_sm90_tst_96x64_64x8_2x4_h_bz_NTN"
 SPLIT_K = "void splitKreduce_kernel<32, 16, int, float>(args)"
@@ -345,6 +351,68 @@ def test_the_kernels_of_recorded_compiled_regions_have_modules_inside(name):
     assert (modules[~compiled] == rows["module"][~compiled]).all()
 
 
+def write_step(export, rows, at, prefix=""):
+    """Launch recorded kernels, one after the other; where they were followed (prefix), in the ranges of modules."""
+    for phase in ("forward", "backward"):
+        begin = at
+        changes = (rows["module"].shift() != rows["module"]).cumsum()
+        for _, of_module in rows[rows["phase"] == phase].groupby(changes):
+            first = at
+            for name, ns in zip(of_module["kernel_name"], of_module["ns"]):
+                export.launch(at + 10, start=at + 20, end=at + 20 + ns, name=name)
+                at += 30 + ns
+            if prefix:
+                path = of_module["module"].iloc[0]
+                export.push(f"{prefix}backward/{path}" if phase == "backward" else path, first + 5, at)
+        export.push(f"{prefix}{phase}", begin, at)
+        at += 10
+    return at
+
+
+def export_recorded(name, path):
+    """Write a recording as nsys exports it: a measured step, a followed one, and the graphs."""
+    rows, _ = link_recorded(name)
+    text, export = RECORDED[name]["names"], Export()
+    for prefix, at in (("", 0), (FOLLOWED, 10**9)):
+        export.span(f"{prefix}step", at, write_step(export, rows, at + 1, prefix) + 10)
+    at = 2 * 10**9
+    for number, (is_backward, root, launches) in enumerate(RECORDED[name]["graphs"]):
+        begin = at
+        for kernel, modules in launches:
+            export.push("|".join([text[kernel], *(f"{text[module]}=50" for module in modules)]), at + 2, at + 4)
+            at += 5
+        export.push(f"modules:graph {number} {'backward' if is_backward else 'forward'} {root}", begin, at)
+        at += 10
+    return read(export.sqlite(path / "recorded.sqlite"))
+
+
+@pytest.mark.parametrize("name", ["gpt-12", "llmc", "nanochat", "breaks"])
+def test_the_modules_that_a_page_shows_have_all_the_time_of_their_compiled_region(name, tmp_path):
+    capture = export_recorded(name, tmp_path)
+    attribution = attribute(capture)
+    times = capture.kernels[["start_ns", "end_ns", "kernel_name"]]
+    place = attribution.kernels[["step", "phase"]].assign(module=link_modules(capture, attribution).kernels["module"])
+    shown = sum_by_module(kernel_totals(pd.concat([times, place], axis=1).assign(run_id="run", rank=0, family="")))
+    shown = shown[(shown["depth"] == 0) & shown["module"].str.startswith("GPT")]
+    rows, _ = link_recorded(name)
+    for phase in ("forward", "backward"):
+        raw = rows["ns"][(rows["phase"] == phase) & rows["module"].str.contains("compiled")]
+        assert shown[f"{phase}_ns"].sum() == raw.sum() > 0
+        assert shown[f"{phase}_ns"][shown["module"] == "GPT"].sum() >= 0.97 * raw.sum()
+
+
+@pytest.mark.parametrize(("name", "num"), [("gpt-12", 12), ("llmc", 12), ("nanochat", 4)])
+def test_attention_has_its_kernels_in_each_block(name, num):
+    """One fused kernel in forward; in backward one, with one before and one after it."""
+    rows, modules = link_recorded(name)
+    is_attention = rows["kernel_name"].map(find_family) == "attention"
+    for phase, num_kernels in (("forward", 1), ("backward", 3)):
+        counts = modules[is_attention & (rows["phase"] == phase)].value_counts()
+        assert len(counts) == num and set(counts) == {num_kernels} and counts.index.str.endswith("/attn").all()
+    fused = modules[rows["kernel_name"].str.contains("_flash_")]
+    assert len(fused) == 2 * num and set(fused.value_counts()) == {2}
+
+
 def find_matmuls(rows):
     names = rows["kernel_name"]
     return (names.map(find_family) == "gemm") & ~names.str.contains("splitKreduce")
@@ -403,7 +471,7 @@ def test_both_collectors_give_each_kernel_the_same_module(name):
 
 
 def test_blocks_that_break_share_their_graphs():
-    """And the head has a graph of its own, which names no module but the model."""
+    """And the head has a graph of its own, which named no module but the model when it was recorded."""
     assert count_matmuls("breaks", "forward").to_dict() == {
         f"GPT/blocks.*/{part}": 3 for part in ("attn/qkv", "attn/proj", "mlp/0", "mlp/2")
     } | {"GPT": 1}
