@@ -23,7 +23,7 @@ def list_fused_modules(module: str) -> list[str]:
 
 def qualify(module: str) -> str:
     """Name a module as PyTorch's `named_modules` does: GPT/transformer.h.*/mlp/0 -> GPT.transformer.h.*.mlp.0. In the
-    name of a fused kernel the levels of its path are not told apart."""
+    name of a fused kernel a dot may be either."""
     return _LEVEL.sub(".", module).replace("]", "")
 
 
