@@ -4,11 +4,15 @@ A capture of `profile` holds the launches of each compiled graph in order, as ra
 `jobs.follow.compiled_graphs`). Kernels that Inductor made have their name there, so they are the posts to which the
 kernels between them are tied, which the library calls between the same two posts have launched. Where names, numbers or
 order differ, nothing of that graph is linked, and the kernel stays with the compiled module as a whole.
+
+Graphs of equal parts of a model have equal kernels. Each is compiled when it is first called, so where all of them run,
+they run for the first time in the order in which they were compiled. Where that leaves several, a kernel is of the
+module that has all of theirs inside.
 """
 
 import re
 from collections import Counter
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Container, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -21,6 +25,7 @@ from profiler_job.jobs.contract import ranges as vocabulary
 _GENERATED = "triton_"
 _OF_INDUCTOR = re.compile(r"triton_[a-z]{3}_fused")
 _LISTED = re.compile(r"\.\d+(?=/|$)")
+_PLACED = re.compile(r"/(\d+)(?=/|$)")
 _REGIONS = (vocabulary.COMPILED.strip(), vocabulary.COMPILED_AUTOGRAD)
 _COMPILED = re.compile(rf"(?:^|/| )(?:{'|'.join(map(re.escape, _REGIONS))})")
 _GEMM, _ATTENTION, _SUM, _FILL = "gemm", "attention", "reduce", "fill"
@@ -49,22 +54,32 @@ class Graph(NamedTuple):
 
 
 def read_graphs(ranges: pd.DataFrame) -> list[Graph]:
-    """Read the graphs of a capture from its ranges, the longest first, each once."""
+    """Read the graphs of a capture from its ranges, each once, by pass in the order of their first calls."""
     names = ranges["name"].astype("category")
     begins = names.cat.categories.astype(str).str.startswith(vocabulary.GRAPH)
     if not begins.any():
         return []
     places = np.flatnonzero(begins[names.cat.codes.to_numpy()])
     names, parents = names.astype(str).to_numpy(), ranges["parent_id"].to_numpy()
-    graphs = []
+    numbered = []
     for place in places:
-        _, direction, root = (*names[place].removeprefix(vocabulary.GRAPH).split(" ", 2), "")[:3]
+        number, direction, root = (*names[place].removeprefix(vocabulary.GRAPH).split(" ", 2), "")[:3]
         inside = np.flatnonzero(parents == place)
         inside = inside[np.argsort(ranges["start_ns"].to_numpy()[inside], kind="stable")]
         launches = tuple(_parse_launch(name) for name in names[inside])
         process = int(ranges["process"].iloc[place])
-        graphs.append(Graph(process, direction == vocabulary.BACKWARD, root, launches))
-    return sorted(dict.fromkeys(graphs), key=lambda graph: -len(graph.launches))
+        numbered.append((process, int(number), Graph(process, direction == vocabulary.BACKWARD, root, launches)))
+    return list(dict.fromkeys(_order_calls([graph for *_, graph in sorted(numbered, key=lambda known: known[:2])])))
+
+
+def _order_calls(graphs: Sequence[Graph]) -> list[Graph]:
+    """Order graphs as they are first called. All are compiled at their first call, but some graphs of backward with
+    their graph of forward, of dynamic shapes: backward runs these in reverse."""
+    order, num_forward = [], 0
+    for place, graph in enumerate(graphs):
+        num_forward += not graph.is_backward
+        order.append((graph.process, graph.is_backward, -num_forward if graph.is_backward else 0, place))
+    return [graphs[place] for *_, place in sorted(order)]
 
 
 def _parse_launch(name: str) -> Launch:
@@ -72,10 +87,27 @@ def _parse_launch(name: str) -> Launch:
     return Launch(kernel, tuple(share.rpartition("=")[0] for share in shares))
 
 
+Fit = tuple[Graph, list[Launch]]
+"""A graph that fits kernels, with the launch of each of them."""
+
+
+class GraphRun(NamedTuple):
+    """A graph that ran once. start: place of its first kernel. fits: the graphs that it may be, with the launch of each
+    of its kernels."""
+
+    start: int
+    fits: list[Fit]
+
+    @property
+    def launches(self) -> list[Launch]:
+        return self.fits[0][1]
+
+
 def name_inside(operations: pd.DataFrame, graphs: Sequence[Graph]) -> np.ndarray:
-    """Return the module of each kernel (rows in order of launch, with process, thread, phase, kernel_name, module),
-    with a module inside where its own is a compiled one and a graph says which. A graph of a block that a model repeats
-    may run for each of them, as where graphs break inside blocks: which block is not known then (blocks.*)."""
+    """Return the module of each kernel (rows in order of launch, with process, thread, phase, kernel_name, module; best
+    of one pass through the model), with a module inside where its own is a compiled one and a graph says which. A graph
+    of a block that a model repeats may run for each of them, as where graphs break inside blocks: which block is not
+    known then (blocks.*). graphs: in the order of their first calls."""
     module = operations["module"].to_numpy(dtype=object).copy()
     compiled = np.array([is_compiled(str(path)) for path in module], bool)
     if not graphs or not compiled.any():
@@ -84,23 +116,93 @@ def name_inside(operations: pd.DataFrame, graphs: Sequence[Graph]) -> np.ndarray
     regions = {path: find_region(str(path)) for path in set(module)}
     keys = operations[place].assign(module=operations["module"].map(regions))
     keys = keys.astype(str).agg("\0".join, axis=1).to_numpy()
+    linked: dict[tuple[str, str], list[tuple[np.ndarray, GraphRun]]] = {}
     for rows in np.split(np.arange(len(keys)), np.flatnonzero(keys[1:] != keys[:-1]) + 1):
         if not len(rows) or not compiled[rows[0]]:
             continue
         first = operations.iloc[rows[0]]
         is_backward = str(first["phase"]) == vocabulary.BACKWARD
         fitting = [graph for graph in graphs if graph.process == first["process"] and graph.is_backward == is_backward]
-        region = _COMPILED.sub("", regions[first["module"]])
-        kernels = operations["kernel_name"].iloc[rows].astype(str).tolist()
-        runs = link_graphs(kernels, fitting)
-        times = Counter(id(run.graph) for run in runs)
-        for run in runs:
-            root = run.graph.root if times[id(run.graph)] == 1 else _LISTED.sub(".*", run.graph.root)
-            for at, launch in enumerate(run.launches):
-                named = _join_module(region, root, launch.modules)
-                if named or first["module"] != vocabulary.COMPILED_AUTOGRAD:
-                    module[rows[run.start + at]] = named
+        runs = link_graphs(operations["kernel_name"].iloc[rows].astype(str).tolist(), fitting)
+        placed = linked.setdefault((keys[rows[0]], regions[first["module"]]), [])
+        placed += [(rows[run.start :], run) for run in runs]
+    for (_, region), placed in linked.items():
+        named = _name_runs([run for _, run in placed], graphs, region)
+        for (rows, _), names in zip(placed, named):
+            for row, name in zip(rows, names):
+                module[row] = name
     return module
+
+
+def _name_runs(runs: Sequence[GraphRun], graphs: Sequence[Graph], region: str) -> list[list[str]]:
+    """Return the module of each kernel of the runs of a region, all of one pass."""
+    base = _COMPILED.sub("", region)
+    fits = [_leave_others(run.fits, base) for run in runs]
+    numbers = _number_graphs(fits, graphs, base)
+    numbered = [{numbers[id(fit[0])]: fit for fit in reversed(fitting)} for fitting in fits]
+    possible = decide_by_order(numbered)
+    times = Counter(number for some in possible for number in some)
+    named = []
+    for fitting, some in zip(numbered, possible):
+        each = []
+        for number in some:
+            graph, launches = fitting[number]
+            root = graph.root if times[number] == 1 else _LISTED.sub(".*", graph.root)
+            each.append([_join_module(base, root, launch.modules) for launch in launches])
+        named.append([_find_common(paths, region) for paths in zip(*each)])
+    return named
+
+
+def _leave_others(fits: Sequence[Fit], region: str) -> Sequence[Fit]:
+    """Leave out graphs of other modules than a region, if one is of it."""
+    is_own = [_is_inside(graph.root, region) for graph, _ in fits]
+    return [fit for fit, own in zip(fits, is_own) if own or not fit[0].root] if any(is_own) else fits
+
+
+def _number_graphs(fits: Sequence[Sequence[Fit]], graphs: Sequence[Graph], region: str) -> dict[int, int]:
+    """Number graphs (by id) by their places. Of those that fit at one place, those with equal modules have one."""
+    several = {id(graph) for fitting in fits if len(fitting) > 1 for graph, _ in fitting}
+    first: dict[tuple[tuple[str, str], ...], int] = {}
+    numbers = {}
+    for place, graph in enumerate(graphs):
+        numbers[id(graph)] = place
+        if id(graph) in several:
+            named = [_join_module(region, graph.root, launch.modules) for launch in graph.launches]
+            kernels = (launch.kernel for launch in graph.launches)
+            numbers[id(graph)] = first.setdefault(tuple(zip(kernels, named)), place)
+    return numbers
+
+
+def decide_by_order(fits: Sequence[Collection[int]]) -> list[set[int]]:
+    """Return which graphs may have run at each place, of those that fit there, if all of them ran, for the first time
+    in the order of their numbers; all that fit if they cannot have."""
+    order = sorted(set().union(*fits))
+    ranks = [{order.index(number) for number in numbers} for numbers in fits]
+    seen = [{0}]  # how many graphs may have run before each place
+    for fitting in ranks:
+        seen.append({max(num, rank + 1) for num in seen[-1] for rank in fitting if rank <= num})
+    if len(order) not in seen[-1]:
+        return [set(numbers) for numbers in fits]
+    possible, after = [], {len(order)}
+    for fitting, before in zip(ranks[::-1], seen[-2::-1]):
+        steps = [(num, rank) for num in before for rank in fitting if rank <= num and max(num, rank + 1) in after]
+        possible.append({order[rank] for _, rank in steps})
+        after = {num for num, _ in steps}
+    return possible[::-1]
+
+
+def _find_common(paths: Sequence[str], region: str) -> str:
+    """Return the path of the module that has all inside of which a kernel may be; the region's if none has."""
+    if len(set(paths)) == 1:
+        return paths[0] or (region if region == vocabulary.COMPILED_AUTOGRAD else "")
+    common: list[str] = []
+    for levels in map(set, zip(*(path.split("/") for path in paths))):
+        if len(levels) > 1:
+            levels = {_LISTED.sub(".*", level) for level in levels}
+        if len(levels) > 1:
+            break
+        common += levels
+    return "/".join(common) or region
 
 
 def is_compiled(module: str) -> bool:
@@ -120,28 +222,19 @@ def is_of_library(name: str) -> bool:
     return "::" in name
 
 
-class GraphRun(NamedTuple):
-    """A graph that ran once. start: place of its first kernel. launches: the launch of each of its kernels."""
-
-    start: int
-    graph: Graph
-    launches: list[Launch]
-
-
 def link_graphs(kernels: Sequence[str], graphs: Sequence[Graph]) -> list[GraphRun]:
-    """Find the graphs that made kernels, in order: one after the other, with kernels of none of them between."""
+    """Find the graphs that made kernels, in order: one after the other, with kernels of none of them between. Of graphs
+    that fit at a place those with most kernels do."""
     generated = {launch.kernel for graph in graphs for launch in graph.launches if launch.is_generated}
     runs: list[GraphRun] = []
     start = 0
     while start < len(kernels):
-        for graph in graphs:
-            launches = _align(graph.launches, kernels, start, generated)
-            if launches:
-                runs.append(GraphRun(start, graph, launches))
-                start += len(launches)
-                break
-        else:
-            start += 1
+        aligned = [(graph, _align(graph.launches, kernels, start, generated)) for graph in graphs]
+        fits = [(graph, launches) for graph, launches in aligned if launches]
+        most = max((len(launches) for _, launches in fits), default=0)
+        if fits:
+            runs.append(GraphRun(start, [fit for fit in fits if len(fit[1]) == most]))
+        start += most or 1
     return runs
 
 
@@ -196,6 +289,9 @@ def _share_out_rest(calls: Sequence[Launch], kernels: Sequence[str]) -> list[Lau
     families = [_find_family(kernel) for kernel in kernels]
     if len(calls) == len(kernels) and all(kind in ("", family) for kind, family in zip(kinds, families)):
         return list(calls)
+    num_matmuls, is_all = kinds.count(_GEMM), set(kinds) <= {_GEMM, _SUM}
+    if families.count(_GEMM) < num_matmuls or (is_all and families.count(_GEMM) > num_matmuls):
+        return None  # others may launch matmuls, too
     if kernels and len({call.modules for call in calls}) == 1:
         return [calls[0]] * len(kernels)
     if any(kind == "" and after in ("", _SUM) for kind, after in pairwise(kinds)):
@@ -235,10 +331,14 @@ def _find_kind(call: str) -> str:
     return _ATTENTION if "attention" in name else _SUM if name == "sum" else ""
 
 
+def _is_inside(root: str, region: str) -> bool:
+    return root == region or not region or root.startswith((f"{region}/", f"{region}."))
+
+
 def _join_module(region: str, root: str, modules: Sequence[str]) -> str:
     """Return the path of the module of a launch: of several, the path of the module that has all of them inside, and
-    then their names in brackets, without what separates modules in a path."""
-    base = root if root == region or not region or root.startswith((f"{region}/", f"{region}.")) else region
+    then their names in brackets, without what separates modules in a path: norm, attn.qkv, and mlp[0] of a sequence."""
+    base = root if _is_inside(root, region) else region
     if not modules:
         return base
     modules = [path for path in modules if path] or modules  # what has no module of its own goes with the others
@@ -246,6 +346,7 @@ def _join_module(region: str, root: str, modules: Sequence[str]) -> str:
     common = 0
     while all(len(part) > common for part in parts) and len({part[common] for part in parts}) == 1:
         common += 1
-    below = sorted(".".join(part[common:]) for part in parts if part[common:])
+    inside = ("/".join(part[common:]) for part in parts)
+    below = sorted(_PLACED.sub(r"[\1]", path).replace("/", ".") for path in inside if path)
     fused = [vocabulary.FUSED.format(" + ".join(below))] if below and len(modules) > 1 else []
     return "/".join(part for part in [base, *parts[0][:common], *fused] if part)

@@ -111,16 +111,24 @@ def _look_inside(
     regions: dict[tuple[Any, ...], set[str]] = {}
     if not graphs:
         return regions
-    inside = np.zeros(len(kernels), bool)
     for process, start, end in followed.itertuples(index=False):
-        launch_ns = kernels["launch_ns"]
-        inside |= ((kernels["process"] == process) & (launch_ns >= start) & (launch_ns < end)).to_numpy()
-    rows = kernels[inside].sort_values(["process", "thread", "launch_ns", "start_ns"], kind="stable")
-    for (*place, path), _ in rows.groupby([*_PLACE, "module"], observed=True):
-        if compiled_graphs.is_compiled(path):
-            regions.setdefault(tuple(place), set()).add(compiled_graphs.find_region(path))
-    kernels.loc[rows.index, "module"] = compiled_graphs.name_inside(rows, graphs)
+        inside = (kernels["process"] == process) & kernels["launch_ns"].between(start, end, inclusive="left")
+        of_step = kernels[inside].sort_values(["launch_ns", "start_ns"], kind="stable")
+        for (*place, path), _ in of_step.groupby([*_PLACE, "module"], observed=True):
+            if compiled_graphs.is_compiled(path):
+                regions.setdefault(tuple(place), set()).add(compiled_graphs.find_region(path))
+        for _, rows in of_step.groupby(_number_passes(of_step["phase"].astype(str))):
+            rows = rows.sort_values("thread", kind="stable")
+            kernels.loc[rows.index, "module"] = compiled_graphs.name_inside(rows, graphs)
     return regions
+
+
+def _number_passes(phases: pd.Series) -> pd.Series:
+    """Number the passes through the model, by the phases of kernels in order of launch: forward after backward begins
+    another."""
+    of_model = phases[phases.isin([vocabulary.FORWARD, vocabulary.BACKWARD])]
+    begins = (of_model == vocabulary.FORWARD) & (of_model.shift() == vocabulary.BACKWARD)
+    return begins.cumsum().reindex(phases.index).ffill().fillna(0)
 
 
 def is_followed(ranges: pd.DataFrame) -> np.ndarray:

@@ -14,7 +14,7 @@ OUTSIDE = "(outside modules)"
 _BLOCK = re.compile(rf"\b{ranges.BLOCK_PREFIX}\d+\b")
 FUSED_BEGIN = ranges.FUSED.partition("{}")[0]
 """How the name of kernels begins that compute parts of several modules."""
-_LISTED = re.compile(r"\.\d+(?=[/ .)]|$)")
+_LISTED = re.compile(r"\.\d+(?=[/ .)[]|$)")
 
 
 def module_of(path: str) -> str:

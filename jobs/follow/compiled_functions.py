@@ -25,6 +25,8 @@ from .wrapping import wrap
 
 GLOBAL = "__compiled_fn"
 """How the names of the variables begin that hold what Dynamo made of a graph."""
+OWN = "L['self']"
+"""How Dynamo names the module whose method is compiled."""
 
 
 class Compiled(NamedTuple):
@@ -69,7 +71,7 @@ class CompiledFunctions:
         self.classes = {}
         with self.follower.graphs.noting_errors("modules of a graph"):
             self.classes = find_outermost(graph.graph.nodes)
-            self.name_parts(self.classes)
+            self.name_parts(self.classes or note_owner(output, graph.graph.nodes))
         return called(output, graph, *args, **options)
 
     def install(self, called: Callable[..., Any], output: Any, name: str, value: Any) -> None:
@@ -136,3 +138,18 @@ def find_outermost(nodes: Iterable[Any]) -> dict[int, type[nn.Module]]:
                 classes[read_id(key)] = kind
                 break
     return classes
+
+
+def note_owner(output: Any, nodes: Iterable[Any]) -> list[int]:
+    """Give the nodes of a graph without modules the one whose method or call is compiled, if it is of one: Dynamo names
+    only modules that are called inside, and a leaf calls none. Returns its id."""
+    function = getattr(output, "root_tx", None)
+    if function is None or any(node.meta.get(STACK) for node in nodes):
+        return []
+    values = [function.f_locals.get(name) for name in ("self", *function.f_code.co_varnames[:1])]
+    for owner in values:
+        if isinstance(owner, nn.Module):
+            for node in nodes:
+                node.meta[STACK] = {str(id(owner)): (OWN, type(owner))}
+            return [id(owner)]
+    return []

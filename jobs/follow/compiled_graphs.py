@@ -15,6 +15,7 @@ Needs torch, and is imported inside the script (see `sitecustomize`).
 import inspect
 import itertools
 import math
+import posixpath
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -224,7 +225,7 @@ class CompiledGraphs:
         unknown = {key: name for key, name in self.roots.items() if key not in paths}
         for number, graph in enumerate(name_outermost(graph, unknown) for graph in self.graphs):
             above = find_paths(graph.calls, passes or {})
-            root = "" if above else find_root(graph, paths)
+            root, graph = ("", graph) if above else find_root(graph, paths)
             push(f"{GRAPH}{number} {'backward' if graph.is_backward else 'forward'} {root}")
             for launch in graph.launches:
                 push("|".join([launch.kernel, *list_shares(launch.shares, rename, above)]))
@@ -405,15 +406,35 @@ def name_outermost(graph: Graph, names: Mapping[int, str]) -> Graph:
     return graph._replace(launches=launches)
 
 
-def find_root(graph: Graph, paths: Mapping[int, str]) -> str:
-    """Find the path of the module whose function was compiled, from the path of a module inside it; "" if unknown."""
-    for launch in graph.launches:
-        for levels in launch.shares:
-            for end in range(1, len(levels) + 1):
-                known = paths.get(levels[end - 1][0], "").replace(COMPILED, "")
-                below = join_levels(levels[:end])
-                if known and below and known.endswith(f"/{below}"):
-                    return known.removesuffix(f"/{below}")
+def find_root(graph: Graph, paths: Mapping[int, str]) -> tuple[str, Graph]:
+    """Find the path of the module whose function was compiled, from the path of a module inside it; "" if unknown.
+    After a break a function may call modules that were read before it, which are no longer named below its own: then
+    the path is of what has all of them inside, and the graph that is returned names them below that."""
+    own = {levels: find_own_root(levels, paths) for launch in graph.launches for levels in launch.shares}
+    roots = list(dict.fromkeys(filter(None, own.values())))
+    if len(roots) < 2 or graph.calls:
+        return next(iter(roots), ""), graph
+    root = posixpath.commonpath(roots)
+
+    def rename(levels: tuple[tuple[int, str], ...]) -> tuple[tuple[int, str], ...]:
+        above = own[levels].removeprefix(root).lstrip("/")
+        return ((0, above), *((key, f"{above}.{path}") for key, path in levels if path)) if above else levels
+
+    launches = [
+        Launch(kernel, {rename(levels): size for levels, size in shares.items()}) for kernel, shares in graph.launches
+    ]
+    return root, graph._replace(launches=launches)
+
+
+def find_own_root(levels: Sequence[tuple[int, str]], paths: Mapping[int, str]) -> str:
+    """Find the path of the module below which the modules of an operation are named; "" if unknown."""
+    for end in range(1, len(levels) + 1):
+        known = paths.get(levels[end - 1][0], "").replace(COMPILED, "")
+        below = join_levels(levels[:end])
+        if known and not below:
+            return known
+        if known.endswith(f"/{below}"):
+            return known.removesuffix(f"/{below}")
     return ""
 
 

@@ -7,8 +7,14 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from profiler_job.analysis.capture.attribution import attribute
 from profiler_job.analysis.capture.compiled_graphs import Graph, Launch, link_graphs, name_inside, read_graphs
+from profiler_job.analysis.capture.modules import link_modules
+from profiler_job.analysis.capture.nsys_export import read
+from profiler_job.analysis.metrics.kernel_time import kernel_totals, sum_by_module
 from profiler_job.analysis.reference.kernel_families import find_family
+from profiler_job.jobs.contract.ranges import FOLLOWED
+from tests.capture.nsys_files import Export
 
 GEMM, GEMM_2 = "nvjet_sm90_tst_192x128_64x5_1x2_h_bz_coopB_NNT", "nvjet_sm90_tst_96x64_64x8_2x4_h_bz_NTN"
 SPLIT_K = "void splitKreduce_kernel<32, 16, int, float>(args)"
@@ -86,6 +92,21 @@ def test_kernels_that_do_not_fit_are_not_linked(kernels):
     assert link(kernels, NORM, QKV, PROJ, JOINED) == []
 
 
+@pytest.mark.parametrize("kernels", [[], [GEMM], [GEMM, SPLIT_K, "foreign"], ["foreign"], [GEMM] * 3, [GEMM] * 4])
+def test_calls_of_one_module_have_as_many_matmuls(kernels):
+    second = Launch("extern_kernels.mm", QKV.modules)
+    assert link([NORM.kernel, *kernels, JOINED.kernel], NORM, QKV, second, JOINED) == []
+    linked = link([NORM.kernel, GEMM, SPLIT_K, GEMM_2, SPLIT_K, JOINED.kernel], NORM, QKV, second, JOINED)
+    assert linked[1:-1] == [QKV.modules[0]] * 4
+
+
+def test_another_call_of_the_same_module_may_launch_matmuls():
+    custom = Launch("torch.ops.custom.mlp.default", QKV.modules)
+    linked = link([NORM.kernel, GEMM, COUNT, GEMM_2, JOINED.kernel], NORM, QKV, custom, JOINED)
+    assert linked[1:-1] == [QKV.modules[0]] * 3
+    assert link([NORM.kernel, COUNT, SCATTER, COUNT, JOINED.kernel], NORM, QKV, custom, JOINED) == []
+
+
 SUM, FILL = "void at::native::reduce_kernel<128, 4, ...>", "void at::native::vectorized_elementwise_kernel<FillFunctor>"
 SUMMED = Launch("aten.sum", ("blocks.0/norm",))
 
@@ -110,9 +131,9 @@ def test_a_graph_may_run_again_and_kernels_of_none_stand_between():
     assert [(run.start, len(run.launches)) for run in runs] == [(1, 3), (5, 3)]
 
 
-def name(graph, kernels, module="GPT (compiled)", phase="forward", process=1):
+def name(graphs, kernels, module="GPT (compiled)", phase="forward", process=1):
     rows = pd.DataFrame({"kernel_name": kernels, "process": process, "thread": 1, "phase": phase, "module": module})
-    return name_inside(rows, [graph]).tolist()
+    return name_inside(rows, [graphs] if isinstance(graphs, Graph) else graphs).tolist()
 
 
 def test_modules_have_the_paths_of_an_eager_run():
@@ -149,6 +170,59 @@ def test_which_block_a_graph_ran_for_is_not_known_if_it_ran_for_several():
         ]
         * 2
     )
+
+
+def make_graph(module, root="GPT", kernel=NORM.kernel, is_backward=False):
+    return Graph(1, is_backward, root, (Launch(kernel, (module,)),))
+
+
+FIRST_PART, SECOND_PART = make_graph("first"), make_graph("second")
+HEAD = make_graph("head", kernel=JOINED.kernel)
+
+
+def test_equal_parts_have_the_modules_of_the_graphs_in_the_order_of_their_first_calls():
+    named = name([FIRST_PART, SECOND_PART, HEAD], [NORM.kernel, "print", NORM.kernel, JOINED.kernel])
+    assert named == ["GPT/first", "GPT (compiled)", "GPT/second", "GPT/head"]
+    accumulated = ["GPT (compiled)", "(gradient accumulation)", "GPT (compiled)"]
+    backward = [graph._replace(is_backward=True) for graph in (SECOND_PART, FIRST_PART)]
+    named = name(backward, [NORM.kernel, "add", NORM.kernel], accumulated, "backward")
+    assert named == ["GPT/second", accumulated[1], "GPT/first"]
+
+
+def test_another_graph_between_equal_parts_says_which_ran_before_it():
+    kernels = [NORM.kernel, NORM.kernel, JOINED.kernel, NORM.kernel]
+    named = name([FIRST_PART, HEAD, SECOND_PART], kernels)
+    assert named == ["GPT/first", "GPT/first", "GPT/head", "GPT/second"]
+
+
+@pytest.mark.parametrize(
+    ("modules", "num", "expected"),
+    [
+        (("first", "second"), 3, ["GPT/first", "GPT", "GPT"]),  # the third may be either, so the second, too
+        (("first", "second"), 1, ["GPT"]),  # one of them did not run
+        (("layers.0/a", "layers.0/b"), 3, ["GPT/layers.0/a", "GPT/layers.0", "GPT/layers.0"]),
+        (("layers.0/a", "layers.1/a"), 1, ["GPT/layers.*/a"]),
+        (("layers.0/a", "layers.1/b"), 1, ["GPT/layers.*"]),
+        (("h/(fused: a + b)", "h/(fused: a + c)"), 1, ["GPT/h"]),
+    ],
+)
+def test_where_the_order_does_not_decide_kernels_are_of_what_has_both_inside(modules, num, expected):
+    named = name([make_graph(module) for module in modules], [NORM.kernel] * num)
+    assert named == expected
+
+
+def test_graphs_of_equal_modules_are_one():
+    """As of other shapes, or of the same block compiled again."""
+    again = make_graph("", "GPT/first"), make_graph("", "GPT/second")
+    assert name([FIRST_PART, SECOND_PART, *again], [NORM.kernel] * 2) == ["GPT/first", "GPT/second"]
+    blocks = [make_graph("norm", f"GPT/blocks.{number}") for number in range(2)]
+    assert name(blocks, [NORM.kernel], "GPT/blocks.7 (compiled)") == ["GPT/blocks.7/norm"]
+
+
+def test_a_graph_of_the_compiled_module_goes_before_one_of_another_model():
+    others = [make_graph("first", "Critic"), make_graph("second")]
+    assert name(others, [NORM.kernel]) == ["GPT/second"]
+    assert name(others, [NORM.kernel], "(compiled)") == ["(compiled)"], "nothing has both inside"
 
 
 def test_a_graph_of_a_part_names_modules_below_it():
@@ -194,6 +268,22 @@ def test_graphs_are_read_from_ranges():
         Graph(3, True, "GPT/a b", (Launch("k_1", ("x", "y")), Launch("extern_kernels.mm", ("",))))
     ]
     assert read_graphs(ranges[~ranges["name"].str.contains("graph")]) == []
+
+
+@pytest.mark.parametrize(
+    ("compiled", "called"),
+    [
+        ("f0 f1 b1 b0", "f0 f1 b1 b0"),  # backward when it first ran
+        ("f0 b0 f1 b1", "f0 f1 b1 b0"),  # with forward, as of dynamic shapes
+        ("f0 f1 f0 b1 b0", "f0 f1 b1 b0"),
+    ],
+)
+def test_graphs_are_in_the_order_of_their_first_calls(compiled, called):
+    """Whatever the order of their ranges: the tenth was compiled after the second."""
+    passes = {"f": "forward", "b": "backward"}
+    names = [f"modules:graph {at} {passes[one[0]]} {one[1]}" for at, one in enumerate(compiled.split(), 8)]
+    ranges = pd.DataFrame({"name": sorted(names), "parent_id": -1, "start_ns": 0, "process": 1})
+    assert [f"{'fb'[graph.is_backward]}{graph.root}" for graph in read_graphs(ranges)] == called.split()
 
 
 DATA = Path(__file__).parents[1] / "data"
@@ -258,8 +348,69 @@ def test_the_kernels_of_recorded_compiled_regions_have_modules_inside(name):
     for phase in ("forward", "backward")[name in FOURTH :]:  # see the test of their forward below
         of_phase = rows["phase"] == phase
         assert rows["ns"][inside & of_phase].sum() >= 0.97 * rows["ns"][compiled & of_phase].sum() > 0
-    assert rows["ns"][compiled].groupby(modules).sum().sum() == rows["ns"][compiled].sum()
     assert (modules[~compiled] == rows["module"][~compiled]).all()
+
+
+def write_step(export, rows, at, prefix=""):
+    """Launch recorded kernels, one after the other; where they were followed (prefix), in the ranges of modules."""
+    for phase in ("forward", "backward"):
+        begin = at
+        changes = (rows["module"].shift() != rows["module"]).cumsum()
+        for _, of_module in rows[rows["phase"] == phase].groupby(changes):
+            first = at
+            for name, ns in zip(of_module["kernel_name"], of_module["ns"]):
+                export.launch(at + 10, start=at + 20, end=at + 20 + ns, name=name)
+                at += 30 + ns
+            if prefix:
+                path = of_module["module"].iloc[0]
+                export.push(f"{prefix}backward/{path}" if phase == "backward" else path, first + 5, at)
+        export.push(f"{prefix}{phase}", begin, at)
+        at += 10
+    return at
+
+
+def export_recorded(name, path):
+    """Write a recording as nsys exports it: a measured step, a followed one, and the graphs."""
+    rows, _ = link_recorded(name)
+    text, export = RECORDED[name]["names"], Export()
+    for prefix, at in (("", 0), (FOLLOWED, 10**9)):
+        export.span(f"{prefix}step", at, write_step(export, rows, at + 1, prefix) + 10)
+    at = 2 * 10**9
+    for number, (is_backward, root, launches) in enumerate(RECORDED[name]["graphs"]):
+        begin = at
+        for kernel, modules in launches:
+            export.push("|".join([text[kernel], *(f"{text[module]}=50" for module in modules)]), at + 2, at + 4)
+            at += 5
+        export.push(f"modules:graph {number} {'backward' if is_backward else 'forward'} {root}", begin, at)
+        at += 10
+    return read(export.sqlite(path / "recorded.sqlite"))
+
+
+@pytest.mark.parametrize("name", ["gpt-12", "llmc", "nanochat", "breaks"])
+def test_the_modules_that_a_page_shows_have_all_the_time_of_their_compiled_region(name, tmp_path):
+    capture = export_recorded(name, tmp_path)
+    attribution = attribute(capture)
+    times = capture.kernels[["start_ns", "end_ns", "kernel_name"]]
+    place = attribution.kernels[["step", "phase"]].assign(module=link_modules(capture, attribution).kernels["module"])
+    shown = sum_by_module(kernel_totals(pd.concat([times, place], axis=1).assign(run_id="run", rank=0, family="")))
+    shown = shown[(shown["depth"] == 0) & shown["module"].str.startswith("GPT")]
+    rows, _ = link_recorded(name)
+    for phase in ("forward", "backward"):
+        raw = rows["ns"][(rows["phase"] == phase) & rows["module"].str.contains("compiled")]
+        assert shown[f"{phase}_ns"].sum() == raw.sum() > 0
+        assert shown[f"{phase}_ns"][shown["module"] == "GPT"].sum() >= 0.97 * raw.sum()
+
+
+@pytest.mark.parametrize(("name", "num"), [("gpt-12", 12), ("llmc", 12), ("nanochat", 4)])
+def test_attention_has_its_kernels_in_each_block(name, num):
+    """One fused kernel in forward; in backward one, with one before and one after it."""
+    rows, modules = link_recorded(name)
+    is_attention = rows["kernel_name"].map(find_family) == "attention"
+    for phase, num_kernels in (("forward", 1), ("backward", 3)):
+        counts = modules[is_attention & (rows["phase"] == phase)].value_counts()
+        assert len(counts) == num and set(counts) == {num_kernels} and counts.index.str.endswith("/attn").all()
+    fused = modules[rows["kernel_name"].str.contains("_flash_")]
+    assert len(fused) == 2 * num and set(fused.value_counts()) == {2}
 
 
 def find_matmuls(rows):
@@ -320,7 +471,7 @@ def test_both_collectors_give_each_kernel_the_same_module(name):
 
 
 def test_blocks_that_break_share_their_graphs():
-    """And the head has a graph of its own, which names no module but the model."""
+    """And the head has a graph of its own, which named no module but the model when it was recorded."""
     assert count_matmuls("breaks", "forward").to_dict() == {
         f"GPT/blocks.*/{part}": 3 for part in ("attn/qkv", "attn/proj", "mlp/0", "mlp/2")
     } | {"GPT": 1}

@@ -14,9 +14,15 @@ GEMM = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x256x8_stage3_ffma_execu
 ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int)"
 
 
-def link(measured: list[tuple[str, int]], followed: list[tuple[str, int, str]], graphs: list[list[str]] = ()):
+def link(
+    measured: list[tuple[str, int]],
+    followed: list[tuple[str, int, str]],
+    graphs: list[list[str]] = (),
+    phases: list[str] = (),
+):
     """Link the kernels (name, grid) of one step, at 0, to those (with modules) of a followed one, at 1000. graphs: of
-    torch.compile, the launches of each with modules."""
+    torch.compile, the launches of each with modules. phases: of the kernels of each step, each with its own thread;
+    then the graphs are of backward."""
     rows = [(0, name, grid, "") for name, grid in measured] + [
         (1000, name, grid, path) for name, grid, path in followed
     ]
@@ -29,10 +35,12 @@ def link(measured: list[tuple[str, int]], followed: list[tuple[str, int, str]], 
         memops=pd.DataFrame({"process": [], "start_ns": [], "operation": [], "bytes": []}),
     )
     place = pd.DataFrame({"thread": 1, "launch_ns": start, "step": [0 if row[0] == 0 else -1 for row in rows]})
-    place = place.assign(phase=ranges.DECODE, module=[row[3] for row in rows])
+    place = place.assign(phase=[*phases] * 2 or ranges.DECODE, module=[row[3] for row in rows])
+    place["thread"] = place["phase"].factorize()[0]
+    direction = ranges.BACKWARD if phases else ranges.FORWARD
     noted = [(ranges.FOLLOWED_STEP, -1)]
     for number, launches in enumerate(graphs):
-        noted += [(f"{ranges.GRAPH}{number} forward GPT", 0), *((launch, len(noted)) for launch in launches)]
+        noted += [(f"{ranges.GRAPH}{number} {direction} GPT", 0), *((launch, len(noted)) for launch in launches)]
     steps = pd.DataFrame(noted, columns=["name", "parent_id"])
     steps = steps.assign(process=1, start_ns=range(1000, 1000 + len(steps)), end_ns=2000)
     steps = steps.assign(plain_name=steps["name"], is_operation=False)
@@ -80,3 +88,12 @@ def test_a_step_that_ran_a_graph_that_is_not_known_is_not_linked():
 def test_a_step_that_ran_one_graph_that_is_known_and_one_that_is_not_is_not_linked():
     kernels, problems = link([(JOINED, 9), (GEMM, 3), ("triton_poi_fused_2", 1)], FOLLOWED, COMPILED)
     assert set(kernels["module"]) == {""} and len(problems) == 1
+
+
+def test_equal_parts_are_told_apart_in_each_pass_of_a_step():
+    """Gradients are accumulated: autograd's thread launches one backward pass after the other."""
+    region, pair = (NORM, 1, "GPT (compiled)"), [[f"{NORM}|second=100"], [f"{NORM}|first=100"]]
+    followed = [(GEMM, 3, "head"), region, region] * 2
+    phases = [ranges.FORWARD, ranges.BACKWARD, ranges.BACKWARD] * 2
+    kernels, _ = link([kernel[:2] for kernel in followed], followed, pair, phases)
+    assert kernels["module"].tolist() == ["head", "GPT/second", "GPT/first"] * 2

@@ -162,6 +162,23 @@ def test_parts_that_a_broken_model_calls_have_their_paths(follower):
     assert 7 not in follower.graphs.paths
 
 
+@pytest.mark.parametrize("argument", ["self", "module"])
+def test_a_graph_of_a_leaf_is_of_the_module_whose_call_is_compiled(follower, argument):
+    leaf = nn.Linear(2, 2)
+    function = SimpleNamespace(f_locals={argument: leaf}, f_code=SimpleNamespace(co_varnames=(argument,)))
+    graph = make_graph({}, {})
+    follower.functions.compile(lambda *given: None, SimpleNamespace(root_tx=function), graph)
+    expected = {"nn_module_stack": {str(id(leaf)): ("L['self']", nn.Linear)}}
+    assert [node.meta for node in graph.graph.nodes] == [expected] * 2
+    graph = make_graph(IN_MODEL, {})  # what is outside the modules that a method calls is not of them
+    follower.functions.compile(lambda *given: None, SimpleNamespace(root_tx=function), graph)
+    assert [node.meta for node in graph.graph.nodes] == [{"nn_module_stack": IN_MODEL}, {}]
+    function.f_locals[argument] = torch.ones(1)
+    graph = make_graph({})
+    follower.functions.compile(lambda *given: None, SimpleNamespace(root_tx=function), graph)
+    assert [node.meta for node in graph.graph.nodes] == [{}]
+
+
 def test_an_exception_passes_and_closes_the_ranges(follower):
     follower.stage = Stage.FOLLOWED
 

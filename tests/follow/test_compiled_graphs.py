@@ -302,6 +302,54 @@ def test_a_node_that_inductor_made_has_the_innermost_modules_of_what_it_reads():
     assert read_modules(again) == ((7, ""), (0, "call 0 4")), "a module that is called once more"
 
 
+@pytest.mark.parametrize(
+    ("stacks", "expected"),
+    [
+        ([[(3, "")]], ("GPT/head", [""])),
+        ([[(1, ""), (2, "norm")], []], ("GPT/blocks.0", ["norm", ""])),
+        ([[(3, "")], [(1, ""), (2, "norm")], []], ("GPT", ["head", "blocks.0/norm", ""])),
+        ([[(3, "head")], [(2, "")]], ("GPT", ["head", "blocks.0/norm"])),
+        ([[(9, "other")]], ("", ["other"])),
+    ],
+)
+def test_the_module_whose_function_is_compiled_is_known_by_the_modules_inside(stacks, expected):
+    """After a break `self.head(self.blocks[0](x))` calls both from the stack, where they have no names."""
+    from profiler_job.jobs.follow.compiled_graphs import Graph, Launch, find_root, join_levels
+
+    paths = {1: "GPT (compiled)/blocks.0", 2: "GPT (compiled)/blocks.0/norm", 3: "GPT (compiled)/head"}
+    root, graph = find_root(Graph(False, [Launch("k", {tuple(levels): 1}) for levels in stacks]), paths)
+    named = [join_levels(levels) for launch in graph.launches for levels in launch.shares]
+    assert (root, named) == expected
+
+
+LOOPED = """
+class Outer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks, self.head = torch.nn.ModuleList(Odd() for _ in range(2)), torch.nn.Linear(16, 4)
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+class Odd(Block):
+    def forward(self, x):
+        torch._dynamo.graph_break()
+        return super().forward(x)
+
+model = Outer()
+called = torch.compile(model)
+"""
+
+
+@pytest.mark.nightly
+def test_a_leaf_whose_own_call_is_compiled_is_named(tmp_path):
+    """A break in a loop leaves the function around it as it is, so that each module is compiled by itself."""
+    graphs = list_graphs(run(tmp_path, LOOPED + TRAIN)[0])
+    assert {("forward", "Outer/head"), ("backward", "Outer/head")} <= {graph[:2] for graph in graphs}
+
+
 COMPILED_UPDATE = """
 @torch.compile
 def update(p, grad):
