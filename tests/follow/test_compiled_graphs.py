@@ -326,7 +326,7 @@ LOOPED = """
 class Outer(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.blocks, self.head = torch.nn.ModuleList(Odd() for _ in range(2)), torch.nn.Linear(16, 4)
+        self.blocks, self.head = torch.nn.ModuleList(Odd() for _ in range(2)), Leaf(16, 4)
 
     def forward(self, x):
         for block in self.blocks:
@@ -338,6 +338,10 @@ class Odd(Block):
         torch._dynamo.graph_break()
         return super().forward(x)
 
+class Leaf(torch.nn.Linear):
+    def forward(self, x):
+        return torch.nn.functional.linear(x, self.weight, self.bias).tanh()
+
 model = Outer()
 called = torch.compile(model)
 """
@@ -346,8 +350,11 @@ called = torch.compile(model)
 @pytest.mark.nightly
 def test_a_leaf_whose_own_call_is_compiled_is_named(tmp_path):
     """A break in a loop leaves the function around it as it is, so that each module is compiled by itself."""
-    graphs = list_graphs(run(tmp_path, LOOPED + TRAIN)[0])
-    assert {("forward", "Outer/head"), ("backward", "Outer/head")} <= {graph[:2] for graph in graphs}
+    source = LOOPED + TRAIN.replace("print(", SEE_KERNELS + "print(").replace("list_facts()]", "list_facts(), kernels]")
+    log, losses, _, kernels = run(tmp_path / "followed", source)
+    assert {("forward", "Outer/head"), ("backward", "Outer/head")} <= {graph[:2] for graph in list_graphs(log)}
+    _, without, _, kernels_without = run(tmp_path / "without", source, is_followed=False)
+    assert losses == without[: len(losses)] and kernels == kernels_without != []
 
 
 COMPILED_UPDATE = """
