@@ -150,7 +150,7 @@ def test_no_other_table_changes_by_the_steps_with_samples(results, recording, tm
 
 def test_without_captures_nothing_of_the_steps_with_samples_is_published(results, recording, tmp_path):
     assert recording.figures["figure"].astype(str).str.startswith("python_samples_").any()
-    options = {"with_captures": False, "read_waits": read_waits}
+    options = {"with_captures": False, "more_tables": [read_waits]}
     folder = publish_data(results, "mine", tmp_path / "data", lambda text: True, lambda line: None, **options)
     kept = store.load(folder)
     assert kept.sync_calls[["where", "call"]].values.tolist() == [["train.py:16", "synchronize"]]
