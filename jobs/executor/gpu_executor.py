@@ -235,22 +235,27 @@ class GpuExecutor:
         stops."""
         if self.sampler is None or not is_limited_by_cpu(self.state.results.read_steps(run)):
             return
-        protocol = self.state.protocol
+        sampler, protocol = self.sampler, self.state.protocol
+
+        def begin_capture(event: str) -> None:
+            if event == "ready":  # samples of a compilation are a hundred times those of the steps
+                sampler.begin_capture(attempt.folder)
+
         try:
-            self.sampler.start()
-            self.sampler.begin_capture(attempt.folder)
-            self.sampler.measure(
+            sampler.start()
+            sampler.measure(
                 run,
                 warmup_steps=protocol.warmup_steps,
                 steps=protocol.profiled_steps,
                 folder=attempt.folder,
                 timeout_s=compute_timeout(run, protocol),
+                between=begin_capture,
             )
-            self.sampler.end_capture()
+            sampler.end_capture()
         except (RunFailedError, CollectorError) as failure:
             if self.state.stopping.is_set():
                 raise RunFailedError("failed", message="the sweep was stopped") from None
-            self.sampler.stop()
+            sampler.stop()
             self.state.emit("samples_left_out", run=run.run_id, why=str(failure))
 
     def export(self, attempt: Attempt, nsys: Nsys) -> Nsys:

@@ -298,6 +298,30 @@ def test_a_run_that_the_cpu_limits_has_a_capture_with_samples_of_python(session,
     assert with_samples == [True, False] and one.named("samples_left_out") == []
 
 
+def test_samples_begin_after_the_warm_up(session, monkeypatch):
+    """A compilation holds a hundred times as many as the steps: the export of one took minutes."""
+    called = []
+    begin, measure = collectors.SampledNsys.begin_capture, collectors.SampledNsys.measure
+    monkeypatch.setattr(collectors, "keep_samples", lambda database, folder: 7)
+    monkeypatch.setattr(gpu_executor, "is_limited_by_cpu", lambda steps: True)
+
+    def note_measure(sampler, run, *, between, **options):
+        def note(event):
+            called.append(event)
+            between(event)
+
+        return measure(sampler, run, between=note, **options)
+
+    def note_begin(sampler, folder):
+        called.append("capture")
+        begin(sampler, folder)
+
+    monkeypatch.setattr(collectors.SampledNsys, "measure", note_measure)
+    monkeypatch.setattr(collectors.SampledNsys, "begin_capture", note_begin)
+    assert session(ONE_SAMPLED).run() == {SECOND: "ok"}
+    assert called == ["ready", "capture", "measured"]
+
+
 def test_without_samples_a_run_is_measured_all_the_same(session, monkeypatch):
     monkeypatch.setattr(collectors, "keep_samples", lambda database, folder: 0)
     monkeypatch.setattr(gpu_executor, "is_limited_by_cpu", lambda steps: True)
