@@ -141,7 +141,8 @@ subprocess.run(["gcc", *options], input=b"#include <Python.h>", check=True)"""
 def test_the_options_of_the_guide_leave_no_right_and_memory_for_nccl(engine, image):
     """No capability and no way to get one, nothing that can be written but /tmp and the results, 1 GiB of shared
     memory."""
-    script = "cat /proc/self/status; df -k /dev/shm | tail -n 1; touch /tmp/x && echo tmp; touch /app/x 2> /dev/null || echo closed"
+    writes = "touch /tmp/x && echo tmp; touch /app/x 2> /dev/null || echo closed"
+    script = f"cat /proc/self/status; df -k /dev/shm | tail -n 1; {writes}"
     said = engine.output("run", "--rm", "--network=none", *HARDENED, "--entrypoint", "sh", image, "-c", script)
     held = dict(line.split(":\t") for line in said.splitlines() if line.startswith(("Cap", "NoNewPrivs")))
     assert held.pop("NoNewPrivs") == "1"
