@@ -15,7 +15,8 @@ CAPTURE_S = 3.0  # of nsys, in place of START_S
 EXPORT_EVENT_S = 15e-6
 PLAIN_START_S = 2.5  # of the plain run before the first process of a run
 FRESH_S, RANKS_S = 3.0, 6.0  # of a process that is not forked: of nsys for a fresh one, of several ranks
-NOTED = 0.5  # part of a first compilation that a capture needs to note its graphs, with Triton's kernels found
+SHARED_START_S = 1.0  # START_S of a run that takes turns with others in a process
+NOTED = 1.1  # of a first compilation: what a capture needs, which notes its graphs and takes none from a cache
 BUSY_S = 1.0  # steps for the energy of the GPU, whose counter has a new value every 20 to 100 ms
 SLOWER = 6.0  # steps of a modest GPU, deliberately slow, so that a timeout means trouble
 ASSUMED_S = 60.0  # a run whose workload predicts nothing, where work must be ordered or divided
@@ -62,7 +63,7 @@ def predict_stages(run: Run, protocol: Protocol, slower: float = 1.0) -> dict[st
     }
     if protocol.samples and costs.is_limited_by_cpu(run):  # the same again, with samples of Python
         fixed_s["nsys"] += fixed_s["nsys"] + build_s + step_s * count_stage_steps(protocol)["nsys"]
-    later_s = START_S + again_s + (0.0 if protocol.turns else busy_s)
+    later_s = again_s + (SHARED_START_S if protocol.turns else START_S + busy_s)
     return {
         stage: build_s + step_s * steps + fixed_s.get(stage, later_s)
         for stage, steps in count_stage_steps(protocol).items()

@@ -57,10 +57,10 @@ def test_the_cpu_takes_as_long_to_launch_a_short_step_as_one_of_less_work():
     assert step_seconds(change(run, compile="cudagraphs")) < step_seconds(run)
 
 
-def test_the_first_process_of_a_compiled_run_compiles_it_and_the_others_find_most_of_it():
+def test_the_first_process_of_a_compiled_run_compiles_it_as_the_capture_does_and_the_others_find_most_of_it():
     run = change(SWEEP.runs[2], compile="default")
     stages = predict_stages(run, SWEEP.protocol)
-    assert stages["timer"] > 20 and stages["timer-1"] == stages["timer-2"] < stages["nsys"] < stages["timer"]
+    assert 20 < stages["timer"] < stages["nsys"] and stages["timer-1"] == stages["timer-2"] < stages["timer"] / 2
 
 
 @pytest.mark.parametrize("file", CAPTURES, ids=lambda file: file.parent.name)

@@ -23,7 +23,7 @@ LAUNCHED = {"off": 1.0, "default": 0.4, "blocks": 0.4, "cudagraphs": 0.02}
 
 BUILD_S = 0.4
 """Seconds to make a model and give it up, for each billion parameters."""
-COMPILE_S, COMPILE_LAYER_S, COMPILED_LAYER_S = 4.0, 1.4, 0.3
+COMPILE_S, COMPILE_LAYER_S, COMPILED_LAYER_S = 4.0, 1.6, 0.1
 """Seconds to compile a model, more for each layer, and for a layer whose code another process has compiled before. Less
 without a backward pass."""
 
