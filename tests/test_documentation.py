@@ -34,6 +34,7 @@ ROOT = Path(__file__).parents[1]
 GUIDE = sorted((ROOT / "site" / "guide").glob("*.md"))
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "site" / "extend.md", *GUIDE]
 SPECS = [*sorted((ROOT / "jobs" / "engines").iterdir()), ROOT / "jobs" / "sweep.yaml", ROOT / "docker" / "compose.yaml"]
+MOST_WORDS_OF_GUIDES = 10_000
 MEASURE, COMPARE = (ROOT / "site" / "guide" / name for name in ("measure.md", "compare.md"))
 EXAMPLES = {
     *(f"analysis/pages/questions/peak_memory.{kind}" for kind in ("py", "md")),
@@ -262,6 +263,11 @@ def test_links_lead_somewhere(page):
 def anchors(page: str) -> set[str]:
     headings = re.findall(r"^#+ (.*?)(?: \{.*\})?$", page, re.MULTILINE)
     return {slugify(re.sub(r"[`*]", "", heading), "-") for heading in headings}
+
+
+def test_the_guides_stay_short():
+    """They had 26,000 words once."""
+    assert sum(len(page.read_text(encoding="utf-8").split()) for page in GUIDE) <= MOST_WORDS_OF_GUIDES
 
 
 def test_every_page_of_the_guide_is_in_the_navigation_and_in_the_readme():

@@ -32,8 +32,9 @@ def describe_screen(
 ) -> dict[str, Any]:
     """Describe the first screen of a run. parts: its rows of `step_parts.measure_step_parts`; first: as
     `run_advice.rank_changes` gives it; numbers: step_ns, tokens_per_s, mfu, peak_bytes and cost (of a million tokens),
-    each None if not known; currency and price, of that cost; and of the timed processes num_steps, num_processes,
-    shortest_ns, longest_ns and num_slow, and whether the run took turns (is_by_turns)."""
+    each None if not known; phases: its unprofiled phases in ns by name; currency and price, of that cost; and of the
+    timed processes num_steps, num_processes, shortest_ns, longest_ns and num_slow, and whether the run took turns
+    (is_by_turns)."""
     kinds = step_parts.sum_by_kind(parts)
     return {
         "run": run,

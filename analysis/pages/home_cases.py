@@ -18,8 +18,10 @@ from profiler_job.jobs.contract.layout import SCRIPT
 FP32, BF16, COMPILED = "FP32", "BF16", "BF16 compiled"
 STATES = (FP32, BF16, COMPILED)
 """As a model is first written, as people train, and compiled."""
+FP32_COMPILED = "FP32 compiled"
 USUAL = {FP32: {"attention": "naive", "optimizer": "own"}, BF16: {"attention": "sdpa", "optimizer": "fused"}}
 USUAL[COMPILED] = USUAL[BF16] | {"compile": "default"}
+USUAL[FP32_COMPILED] = USUAL[FP32] | {"compile": "default"}
 """The values of a state, of several runs of a case that are in it."""
 KEY = ["size", "context_length", "batch_size", "gpu"]
 ALONE = ("workload_options", "memory_limit_gib", "accumulation", "gpus", "parallel", "repeat")
@@ -51,9 +53,8 @@ class HomeCase:
 def list_cases(recordings: Sequence[Any]) -> list[HomeCase]:
     """List the cases in model order. Of several runs of one state, the nearest to USUAL counts, one with kernels
     before one without, the earlier recording before the later. Without training steps, the longest mode counts."""
-    tables = [_list_runs(number, rec) for number, rec in enumerate(recordings)]
-    runs = pd.concat([table for table in tables if len(table)], ignore_index=True) if any(map(len, tables)) else None
-    if runs is None:
+    runs = list_runs(recordings)
+    if not len(runs):
         return []
     longest = max(runs["mode"], key=modes.MODES.index)
     runs = runs[runs["mode"] == longest]
@@ -109,6 +110,15 @@ def _describe_others(run: Mapping[str, Any]) -> tuple[str, str] | None:
 
 def _name_setting(axis: str, value: str) -> str:
     return attention_of(value) if axis == "attention" else str(find_value_name(axis, value))
+
+
+def list_runs(recordings: Sequence[Any]) -> pd.DataFrame:
+    """List the finished runs that have ALONE at its defaults: the columns of their tables, the index of their
+    `recording`, their `state`, how far their processes are `apart`, and their `distance`: 0 for a run that nsys
+    captured with the usual values of its state."""
+    tables = [_list_runs(number, rec) for number, rec in enumerate(recordings)]
+    known = [table for table in tables if len(table)]
+    return pd.concat(known, ignore_index=True) if known else pd.DataFrame()
 
 
 def _list_runs(number: int, rec: Any) -> pd.DataFrame:

@@ -117,6 +117,7 @@ def _collect_numbers(facts: Mapping[str, Any], tokens: float, in_processes: pd.D
     tokens_per_s = tokens / facts["step_ns"] * 1e9 if is_timed and not pd.isna(tokens) else None
     return {
         "step_ns": facts["step_ns"],
+        "phases": facts["phases_ns"],
         "tokens_per_s": tokens_per_s,
         "mfu": facts["mfu"],
         "peak_bytes": run["peak_memory_bytes"] or None,
@@ -213,6 +214,7 @@ def _facts(run: pd.Series, runs: pd.DataFrame, frames: RunData) -> dict[str, Any
         "num_gpus": frames.elapsed["gpu"].nunique(),
         "why_no_waiting": "".join(frames.communication["unknown"].unique()),
         "step_ns": _step_ns(frames.times),
+        "phases_ns": _phases_ns(frames.times),
         "mfu": _mfu(run, frames.times),
         "log": str(run["log"]).splitlines() if pd.notna(run.get("log")) else [],
         "top": TOP_KERNELS,
@@ -419,6 +421,12 @@ def _group_by_run(rows: pd.DataFrame) -> Callable[[pd.Series], pd.DataFrame]:
     groups = dict(iter(rows.groupby(rows["run_id"].astype(str), sort=False)))
     empty = rows.head(0)
     return lambda run: groups.get(str(run["run_id"]), empty) if str(run["status"]) == "ok" else empty
+
+
+def _phases_ns(times: pd.DataFrame) -> dict[str, float]:
+    """Median of the unprofiled phases of a step, in the order in which they run; none where they were not timed."""
+    timed = times[(times["phase"] != ranges.STEP) & times["timer_ns"].notna()]
+    return dict(zip(timed["phase"].astype(str), timed["timer_ns"]))
 
 
 def _mfu(run: pd.Series, times: pd.DataFrame) -> float | None:

@@ -24,7 +24,7 @@ class Topic:
     @property
     def blocks(self) -> tuple[str, ...]:
         """Blocks of the template of a question that the page has."""
-        return ("verdict", "lead") if self.has_figures else ("verdict",)
+        return ("verdict", "lead") if self.has_figures else ("verdict", "modules")
 
 
 ANATOMY = Topic(

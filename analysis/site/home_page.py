@@ -8,6 +8,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from profiler_job.analysis.metrics import run_grid
+from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.pages import home, home_cases, run_page, unmeasured_cases
 from profiler_job.analysis.pages.home_cases import HomeCase
 from profiler_job.analysis.pages.topics import ANATOMY
@@ -15,6 +16,7 @@ from profiler_job.analysis.recording import store
 from profiler_job.analysis.render.tables import address
 from profiler_job.analysis.render.text import file_name
 from profiler_job.analysis.site.combine import select_runs
+from profiler_job.analysis.site.compiled_answers import answer_compiled
 from profiler_job.analysis.site.fragments import to_script
 from profiler_job.analysis.site.page_context import NOTHING, RunPages, identify_runs
 from profiler_job.analysis.site.site_writer import Site
@@ -45,12 +47,13 @@ def write_home(
     studies: Mapping[str, store.Recording],
     run_pages: RunPages,
     gains: pd.DataFrame | None,
+    bands: Bands | None,
     members: Sequence[Mapping[str, Any]],
     **pages: Any,
 ) -> None:
     """Write the home page, a file of each case, and the page on the anatomy of a step, which shows the first case.
-    run_pages: the pages of all runs; gains: as in `prediction.measured`; members: the questions of ANATOMY, as
-    `topic.md` takes them; pages: what else the template needs."""
+    run_pages: the pages of all runs; gains: as in `prediction.measured`; bands: of times; members: the questions of
+    ANATOMY, as `list_members` gives them; pages: what else the template needs."""
     recordings = _list_recordings(rec, studies)
     cases = home_cases.list_cases(recordings)
     screens = _describe_screens(recordings, cases, gains)
@@ -74,9 +77,13 @@ def write_home(
     pages = {"picker": None, "states": [], "shown": ""} | pages
     site.write("index.md", "home.md", recorded, **pages)
     words = pages["picker"]["words"] if pages["picker"] else ""
+    extra = {"shown": pages["shown"], "words": words, "compiled": None}
+    if home_cases.COMPILED in names:
+        compiled = answer_compiled(site, recordings, gains, bands)
+        members = compiled.add_to(members)
+        extra["compiled"] = {"note": compiled.note, "place": names.index(home_cases.COMPILED) + 1}
     states = [state | {"link": _lead_up(state["link"])} for state in pages["states"]]
-    extra = {"states": states, "shown": pages["shown"], "words": words}
-    write_topic(site, ANATOMY, "anatomy.md", members, **extra)
+    write_topic(site, ANATOMY, "anatomy.md", members, names, states=states, **extra)
 
 
 def _describe_screens(

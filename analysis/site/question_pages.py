@@ -104,7 +104,7 @@ def write_questions(
     site.write("report/reconciliation.md", "reconciliation.md", checked, **describe_conditions(rec))
     agreement = site.block("index.md", "reconciliation.md", checked, "verdict")
     pages = {"sections": group_by_section(said), "agreement": agreement, "compared": compared}
-    write_home(site, rec, studies, run_pages, gains, list_members(ANATOMY, said), **pages)
+    write_home(site, rec, studies, run_pages, gains, bands, list_members(ANATOMY, said), **pages)
     return site
 
 

@@ -41,6 +41,7 @@ METHOD = re.compile("^## How this was measured\n", re.MULTILINE)
 """Where a question's page has its notes."""
 SENTENCE = re.compile(r"(?<=[.!?])\s+(?=\W*[A-Z])")
 """Between two sentences: neither within a number nor after an abbreviation."""
+NOT_MEASURED = "Not measured."
 TEMPLATES = Path(__file__).resolve().parents[1] / "pages"
 FILTERS = (
     "duration",
@@ -186,7 +187,8 @@ class Site:
         loaded = rendered.environment().get_template(template)
         known = [loaded.blocks[name] for name in blocks if name in loaded.blocks]
         first, *others = ("".join(block(loaded.new_context(rendered.context()))) for block in known)
-        return Part("\n\n".join([verdict(first), *(text.strip() for text in others)]), rendered.figures)
+        paragraphs = filter(None, [verdict(first, ""), *(block.strip() for block in others)])
+        return Part("\n\n".join(paragraphs) or NOT_MEASURED, rendered.figures)
 
     def _add_notes(self, path: str, page: str) -> str:
         notes = "\n\n".join(filter(None, (self._render(path, "mix.md", note).strip() for note in self.notes)))
@@ -206,13 +208,15 @@ class Site:
         """Render a template of HTML as a part of the page `path`."""
         return str(_Page(self, path, answer).render_part(template, **extra))
 
-    def block(self, path: str, template: str, answer: Answer, block: str, **extra: Any) -> Markup:
+    def block(
+        self, path: str, template: str, answer: Answer, block: str, otherwise: str = NOT_MEASURED, **extra: Any
+    ) -> Markup:
         """One block of a template as it would read on the page `path`, on one line: the verdict of a question, for the
-        home page."""
+        home page. otherwise: in place of an empty one."""
         page = _Page(self, path, answer)
         loaded = page.environment().get_template(template)
         words = "".join(loaded.blocks[block](loaded.new_context(page.context() | extra)))
-        return verdict(words)
+        return verdict(words, otherwise)
 
     def write_asset(self, path: str, content: bytes) -> int:
         """Write a file other than a page (path below docs), and return its size in bytes."""
@@ -229,7 +233,7 @@ def write_file(target: Path, content: bytes) -> None:
     target.write_bytes(content)
 
 
-def bullets(findings: str, otherwise: str = "Not measured.") -> Markup:
+def bullets(findings: str, otherwise: str = NOT_MEASURED) -> Markup:
     """The sentences that hold, one list item each; blank lines between calls dropped."""
     return Markup("\n".join(f"- {line.removeprefix('- ')}" for line in lines(findings)) or otherwise)
 
@@ -270,9 +274,9 @@ def _with_labels(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(**{name: [find_value_label(name, value) for value in rows[name]] for name in labelled})
 
 
-def verdict(words: str) -> Markup:
-    """One line, or that nothing was measured."""
-    return Markup(" ".join(str(words).split()) or "Not measured.")
+def verdict(words: str, otherwise: str = NOT_MEASURED) -> Markup:
+    """One line, or `otherwise`."""
+    return Markup(" ".join(str(words).split()) or otherwise)
 
 
 def first_sentence(words: str) -> Markup:

@@ -1,5 +1,6 @@
 """The first screen of the home page: it holds all, the choices stay in the address, and it reads without scripts."""
 
+import re
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -100,7 +101,17 @@ def test_a_state_without_a_figure_says_why_and_of_which_run_its_numbers_are(page
     page.locator("#home .states label", has_text="compiled").click()
     words = page.locator(".state:visible .missing").inner_text()
     assert words.startswith("No figure: this run was timed, but nsys did not capture it") and "torch.compile" in words
+    assert re.search(r"Its phases: forward [^,]+, loss [^,]+, backward [^,]+, optimizer [^,]+s\. ", words)
     assert "a step" in page.locator(".state:visible .numbers").inner_text()
+
+
+def test_the_answers_on_a_step_follow_its_state(page, address):
+    page.goto(f"{address}report/anatomy.html")
+    for state, label in (("FP32", "FP32"), ("BF16", "BF16"), ("BF16 compiled", r"\w+ compiled")):
+        page.locator(f".states input[value='{state}']").check()
+        said = page.locator(".answer:visible").all_inner_texts()
+        assert len(said) == 6 + (state == "BF16 compiled"), said
+        assert sum(bool(re.match(f"{label}: ", words)) for words in said) >= 5, said
 
 
 def test_a_state_with_other_settings_on_another_gpu_says_so(page, address):

@@ -119,8 +119,8 @@ VOID = {"br", "img", "input", "wbr", "hr", "meta", "link"}
 
 
 class FirstWords(HTMLParser):
-    """The words of an article before the first fold, by section, the titles of figures and tables too; without
-    what these hold, code and the foot."""
+    """The words of an article before the first fold, by section and by answer of a state, one of which is shown at a
+    time; the titles of figures and tables too, without what these hold, code and the foot."""
 
     def __init__(self):
         super().__init__()
@@ -132,7 +132,7 @@ class FirstWords(HTMLParser):
         if self.skipped or tag in UNREAD or values.get("class") in UNREAD_CLASSES:
             self.skipped += [] if tag in VOID else [tag]
             self.inside &= values.get("class") not in ("detail", "foot")
-        elif tag == "h2":
+        elif tag == "h2" or (values.get("class") or "").startswith("answer "):
             self.sections.append([])
 
     def handle_endtag(self, tag):
@@ -149,7 +149,7 @@ QUESTION_PAGES = [question.slug for question in ALL_QUESTIONS.values()] + [topic
 
 @pytest.mark.parametrize("slug", QUESTION_PAGES)
 def test_a_question_is_read_in_a_minute(built, slug):
-    """Of a page on several questions, each."""
+    """Of a page on several questions, each, in each state."""
     reader = FirstWords()
     reader.feed((built / "report" / f"{slug}.html").read_text(encoding="utf-8"))
     said = [" ".join("".join(section).split()) for section in reader.sections]

@@ -7,11 +7,14 @@ from profiler_job.analysis.changes import load_change
 from profiler_job.analysis.insight import run_advice
 from profiler_job.analysis.insight.advice_lines import format_run_advice
 from profiler_job.analysis.insight.step_parts import COLUMNS
-from profiler_job.analysis.pages import first_screen
+from profiler_job.analysis.pages import first_screen, run_page
 from profiler_job.analysis.pages.first_screen import choose_cards
+from profiler_job.analysis.render import text
 from profiler_job.analysis.render.screen_source import explain_gain, format_gain
+from profiler_job.analysis.site.page_context import NOTHING, make_site
 from profiler_job.jobs.contract.changes import CHANGES
 from profiler_job.jobs.contract.step_limit import COMPUTE, CPU, MEMORY, StepLimit
+from tests.synthetic import recording
 
 RUN = {"mode": "train_step", "precision": "bf16", "attention": "sdpa", "optimizer": "fused"}
 
@@ -133,3 +136,20 @@ def test_the_limits_name_the_kinds_of_their_parts():
 def test_each_change_has_a_heading_and_a_short_line_of_code(name):
     change = load_change(name)
     assert change.ACTION and len(change.ACTION) <= 30 and len(change.LINE) <= 48
+
+
+def test_a_run_that_was_timed_and_not_captured_shows_its_phases(tmp_path):
+    rec = recording(("small",), (128,), ("train_step",), num_profiled=1, num_timed=2)
+    tables = {name: getattr(rec, name).head(0) for name in ("kernels", "api", "memops")}
+    tables |= {name: getattr(rec, name) for name in ("runs", "memory", "processes", "telemetry")}
+    steps = rec.steps[rec.steps["collector"] == "timer"]
+    [(_, answer)] = run_page.answers(**tables, steps=steps, checks=pd.DataFrame(columns=["run_id"]))
+    screen = answer.facts["screen"]
+    assert [*screen["numbers"]["phases"]] == ["forward", "loss", "backward", "optimizer"]
+    html = make_site(rec, tmp_path).render_part(
+        "index.md", "first_screen.html", NOTHING, screen=screen, name="x", link=""
+    )
+    times = [text.rounded(ns, "ns") for ns in screen["numbers"]["phases"].values()]
+    assert (
+        f"Its phases: forward {times[0]}, loss {times[1]}, backward {times[2]}, optimizer {times[3]}. Its time" in html
+    )

@@ -7,7 +7,7 @@ import shutil
 import pandas as pd
 import pytest
 
-from profiler_job.analysis.pages.questions import QUESTIONS, STUDIES, second_recording
+from profiler_job.analysis.pages.questions import ALL_QUESTIONS, QUESTIONS, STUDIES, second_recording
 from profiler_job.analysis.pages.topics import ANATOMY
 from profiler_job.analysis.recording import store, table_schema
 from profiler_job.analysis.recording.store import RecordingError
@@ -106,16 +106,22 @@ def test_a_question_is_answered_for_both_recordings(pages, question):
     assert "Not measured" not in read_verdict(twin) + read_verdict(main)
 
 
-def test_the_anatomy_of_a_step_answers_for_each_precision_that_can_be_chosen(pages):
-    """Its figure has a switch, and its sentences were of FP32 whatever was chosen."""
+def test_the_anatomy_of_a_step_answers_for_each_state_that_can_be_chosen(pages):
+    """Its figure has a switch, and its sentences were of FP32 whatever was chosen, and later none of compiled steps."""
     page = read_page(pages / "anatomy.md")
-    for question in QUESTIONS.values():
+    states = re.findall(r"<span>([^<]+) <small>", read_shown(pages.parent, "report/anatomy.md"))
+    assert states == ["FP32", "BF16", "BF16 compiled"]
+    for letter in ANATOMY.letters:
+        question = ALL_QUESTIONS[letter]
         section = page.partition(f"]({question.slug}.md)")[2].partition("\n## ")[0]
-        if question.letter in ANATOMY.letters:
-            fp32, bf16 = section.partition("**FP32:** ")[2].split("**BF16:** ")
-            assert fp32.strip() in read_page(pages / f"{question.slug}.md")
-            assert len(bf16.split()) > 5 and fp32.strip() != bf16.strip()
-    assert page.count("**FP32:** ") == page.count("**BF16:** ") == 5
+        answers = dict(re.findall(r'^<div class="answer (of-[^"]*)" markdown>\n\n(.*?)^</div>$', section, re.M | re.S))
+        words = {state: words for of, words in answers.items() for state, n in zip(states, "123") if f"of-{n}" in of}
+        assert [*words] == states and words["BF16"] != words["BF16 compiled"] != words["FP32"]
+        said = [one.split("\n\n")[0].rpartition(":** ")[2] for one in words.values()]
+        assert said[0] in read_page(pages / f"{question.slug}.md")
+        assert all(len(one.split()) > 5 for one in said), said
+        assert words["FP32"].startswith("**FP32:** ") == words["BF16"].startswith("**BF16:** ") == (letter != "t")
+        assert re.match(r"\*\*\w+ compiled:\*\* ", words["BF16 compiled"])
 
 
 def test_the_home_page_leads_with_a_step_in_each_state(pages):

@@ -15,7 +15,7 @@ from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Ta
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
-GEMM = "gemm"
+GEMM, ATTENTION = "gemm", "attention"
 SCOPES = {
     "scores": "QKᵀ",
     "softmax": "softmax",
@@ -98,6 +98,8 @@ def _facts(frames: AttentionCostData) -> dict[str, Any]:
 
 def _claims(frames: AttentionCostData) -> list[Claim]:
     measured = frames.measured
+    fused = frames.cases[frames.cases["fused_share"] > 0]
+    unknown = frames.cases[frames.cases[NOT_MEASURED] == NO_RANGES]
     return [
         Claim("dearer", measured, lambda rows: (rows["cost_ratio"] > 1).all(), facts=_measure_cost),
         Claim("cheaper_somewhere", measured, lambda rows: (rows["cost_ratio"] <= 1).any(), facts=_measure_cost),
@@ -106,7 +108,8 @@ def _claims(frames: AttentionCostData) -> list[Claim]:
         Claim("longer", measured[measured["time_ratio"] > 1], facts=count_all(measured)),
         Claim("never_longer", measured, lambda rows: (rows["time_ratio"] <= 1).all(), facts=count_all(measured)),
         Claim("share", measured, facts=extremes("softmax_share")),
-        Claim("fused", frames.cases[frames.cases["fused_share"] > 0], facts=extremes("fused_share")),
+        Claim("fused", fused, facts=extremes("fused_share")),
+        Claim("no_ranges", unknown, lambda rows: not len(measured) and not len(fused)),
     ]
 
 
@@ -172,7 +175,8 @@ def _times(totals: pd.DataFrame) -> pd.DataFrame:
         inside = (innermost == name) & ((forward["family"] == GEMM) | (name == ranges.SOFTMAX))
         times[f"{scope}_ns"] = forward[inside].groupby("run_id")["time_ns"].sum()
     total_ns = forward.groupby("run_id")["time_ns"].sum()
-    fused_ns = forward[innermost == ranges.FUSED_ATTENTION].groupby("run_id")["time_ns"].sum()
+    is_fused = (innermost == ranges.FUSED_ATTENTION) | (forward["family"] == ATTENTION)
+    fused_ns = forward[is_fused].groupby("run_id")["time_ns"].sum()
     frame = pd.DataFrame(times, index=total_ns.index)
     shares = {"softmax_share": frame["softmax_ns"] / total_ns, "fused_share": fused_ns / total_ns}
     return frame.assign(**shares).reset_index()

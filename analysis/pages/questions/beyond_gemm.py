@@ -79,12 +79,14 @@ class BeyondGemmData:
     """Share of each of PARTS in the kernel time of a training step, a column part_<part> for each that was seen."""
     modules: pd.DataFrame
     """What each module of a training step launches other than GEMMs: `module_tree`, with shares of the whole step."""
+    forward_modules: pd.DataFrame
+    """The module of each training step that launches most other than GEMMs in forward."""
 
 
 def _frames(runs: pd.DataFrame, kernels: pd.DataFrame) -> BeyondGemmData:
     grid = run_grid.cases(runs, "forward")
     totals = kernel_time.kernel_totals(kernels)
-    parts, modules = _parts(runs, totals), _modules(runs, totals)
+    parts, modules, forward_modules = _parts(runs, totals), _modules(runs, totals), _forward_modules(runs, totals)
     totals = totals[totals["run_id"].isin(grid["run_id"])]
     families = kernel_time.sum_by_family(totals, ["run_id"])
     names = kernel_time.sum_by_kernel(totals, ["run_id"])
@@ -99,6 +101,7 @@ def _frames(runs: pd.DataFrame, kernels: pd.DataFrame) -> BeyondGemmData:
         kernels=_kernels_everywhere(names[names["family"] != GEMM], order),
         parts=parts,
         modules=modules,
+        forward_modules=forward_modules,
     )
 
 
@@ -115,6 +118,7 @@ def _claims(frames: BeyondGemmData) -> list[Claim]:
         Claim("grows", growth, lambda rows: (rows["longest"] > rows["shortest"]).all(), facts=_growth_facts),
         Claim("in_training", frames.parts, facts=_find_training_span),
         Claim("rest_module", top_modules(frames.modules), facts=find_most_frequent_module),
+        Claim("forward_module", frames.forward_modules, facts=find_most_frequent_module),
         Claim("shrinks", growth, lambda rows: (rows["longest"] < rows["shortest"]).all(), facts=_growth_facts),
     ]
 
@@ -250,6 +254,19 @@ def _modules(runs: pd.DataFrame, totals: pd.DataFrame) -> pd.DataFrame:
     tree = module_tree(of_runs[of_runs["family"] != GEMM])
     of_step = of_runs.groupby("run_id")["time_ns"].sum()
     return grid.merge(tree.assign(step_share=tree["total_ns"] / tree["run_id"].map(of_step)), on="run_id")
+
+
+def _forward_modules(runs: pd.DataFrame, totals: pd.DataFrame) -> pd.DataFrame:
+    """Training steps in which modules were followed: the case, and the module that launches most other than GEMMs in
+    forward; step_share: of the kernel time of forward."""
+    grid = run_grid.cases(runs, "train_step")
+    followed = select_followed_runs(totals[totals["run_id"].isin(grid["run_id"])])
+    forward = followed[followed["phase"] == ranges.FORWARD]
+    rest = forward[(forward["family"] != GEMM) & (forward["module"] != "")]
+    rest = rest.groupby(["run_id", "module"])["time_ns"].sum().reset_index()
+    rest["step_share"] = rest["time_ns"] / rest["run_id"].map(forward.groupby("run_id")["time_ns"].sum())
+    rest = rest.sort_values("step_share", ascending=False, kind="stable").drop_duplicates("run_id")
+    return grid.merge(rest, on="run_id")
 
 
 def _find_training_span(rows: pd.DataFrame) -> dict[str, Any]:

@@ -1,0 +1,63 @@
+"""What is known of steps under torch.compile, for the page on the anatomy of a step."""
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+from profiler_job.analysis.metrics import kernel_time, run_grid
+from profiler_job.analysis.metrics.steady import MOST_APART
+from profiler_job.analysis.pages.extreme_rows import count_all, extremes
+from profiler_job.analysis.pages.home_cases import BF16, COMPILED, FP32_COMPILED
+from profiler_job.analysis.recording import store
+from profiler_job.analysis.render.answer import Answer, Claim, assemble
+from profiler_job.jobs.contract.changes import COMPILE
+from profiler_job.jobs.contract.modes import MODES
+
+STATES = (COMPILED, FP32_COMPILED)
+"""The states of compiled steps, the preferred one first."""
+
+
+def select_captured_runs(runs: pd.DataFrame) -> pd.DataFrame:
+    """Select the runs of the reference Transformer in one of STATES, with its usual values, that nsys captured. runs:
+    of `home_cases.list_runs`."""
+    known = run_grid.select_known_shapes(runs)
+    return known[known["state"].isin(STATES) & (known["distance"] == 0)].drop_duplicates("run_id")
+
+
+def answer(runs: pd.DataFrame, captured: Mapping[str, store.Recording], gains: pd.DataFrame | None) -> Answer:
+    """Return how much faster BF16 training steps are if they are compiled, and which compiled runs were captured.
+
+    runs: of `home_cases.list_runs`. captured: the runs of `select_captured_runs` by state. gains: as in
+    `prediction.measured`. The fact num_without_modules counts captured runs of whose kernels no module is known.
+    """
+    num_captured = {state: len(rec.runs) for state, rec in captured.items()}
+    num_with_modules = 0
+    for rec in captured.values():
+        totals = kernel_time.kernel_totals(rec.kernels)
+        num_with_modules += totals.loc[totals["module"] != "", "run_id"].nunique()
+    steps = _select_gains(runs, gains)
+    faster = steps[steps["gains"]]
+    return assemble(
+        {
+            "num_captured": sum(num_captured.values()),
+            "num_in_bf16": num_captured.get(COMPILED, 0),
+            "num_without_modules": sum(num_captured.values()) - num_with_modules,
+        },
+        [
+            Claim("faster", faster, facts=count_all(steps)),
+            Claim("quoted", faster[faster["apart"] <= MOST_APART], facts=extremes("speedup")),
+            Claim("not_faster", steps, lambda rows: not rows["gains"].any()),
+        ],
+        [],
+        [],
+    )
+
+
+def _select_gains(runs: pd.DataFrame, gains: pd.DataFrame | None) -> pd.DataFrame:
+    """Select what compiling gives to BF16 training steps, with their `speedup`."""
+    if gains is None:
+        return pd.DataFrame({"gains": pd.Series(dtype=bool), "apart": [], "speedup": []})
+    usual = runs[(runs["state"] == BF16) & (runs["mode"] == MODES[-1]) & (runs["distance"] <= 1)]
+    is_compiled = gains["changes"].map(lambda names: names == (COMPILE,)).astype(bool)
+    rows = gains[is_compiled & gains["run_id"].isin(usual["run_id"])]
+    return rows.assign(gains=rows["gains"].astype(bool), speedup=rows["before_ns"] / rows["after_ns"])

@@ -1,0 +1,143 @@
+"""The page on the anatomy of a step answers its questions for compiled steps, from what was recorded of these."""
+
+import dataclasses
+
+import pandas as pd
+import pytest
+
+from profiler_job.analysis.pages import home_cases
+from profiler_job.analysis.pages.topics import ANATOMY
+from profiler_job.analysis.prediction.measured import COLUMNS
+from profiler_job.analysis.site.compiled_answers import answer_compiled
+from profiler_job.analysis.site.page_context import make_site
+from profiler_job.analysis.site.site_writer import Part
+from profiler_job.analysis.site.topic_pages import StateAnswer, write_topic
+from profiler_job.jobs.contract.changes import COMPILE
+from profiler_job.jobs.contract.ranges import LOSS_MODULE
+from tests.synthetic import recording
+
+FUSED = "block_{}/(fused: norm + attention)"
+
+
+@pytest.fixture(scope="module")
+def eager():
+    return recording(("small",), (128, 512), ("forward", "train_step"), num_profiled=1, num_timed=2)
+
+
+def compile_runs(rec, precision="bf16", has_modules=False, num_profiled=1):
+    """Return `rec` as if its runs had been compiled. has_modules: the kernels of norms and attention are fused ones,
+    and backward was followed."""
+    usual = home_cases.USUAL[home_cases.COMPILED if precision == "bf16" else home_cases.FP32_COMPILED]
+    ids = {run_id: f"{run_id}-{precision}-compiled" for run_id in rec.runs["run_id"]}
+    tables = {name: getattr(rec, name) for name in ("runs", "steps", "ranges", "kernels", "api", "memops", "memory")}
+    tables = {name: frame.assign(run_id=frame["run_id"].map(ids)) for name, frame in tables.items()}
+    tables["runs"] = tables["runs"].assign(precision=precision, profiled_steps=num_profiled, **usual)
+    if not num_profiled:
+        tables["kernels"] = tables["kernels"].head(0)
+    return dataclasses.replace(rec, **tables | {"kernels": name_modules(tables["kernels"], has_modules)})
+
+
+def name_modules(kernels, has_modules):
+    if not has_modules:
+        return kernels.assign(module="")
+    is_fused = kernels["module"].str.contains("norm|softmax|rope") & (kernels["family"] != "gemm")
+    block = kernels["module"].str.extract(r"block_(\d+)")[0].fillna("0")
+    module = kernels["module"].where(~is_fused, [FUSED.format(number) for number in block])
+    of_phase = kernels["phase"].map({"backward": LOSS_MODULE, "optimizer": "(all parameters)"})
+    return kernels.assign(module=of_phase.fillna(module))
+
+
+def keep_mode(rec, mode):
+    runs = rec.runs[rec.runs["mode"] == mode]
+    return dataclasses.replace(rec, runs=runs, kernels=rec.kernels[rec.kernels["run_id"].isin(runs["run_id"])])
+
+
+@pytest.fixture
+def ask(eager, tmp_path):
+    """ask(*recordings, gains=None) answers from the eager recording and others."""
+    return lambda *others, gains=None: answer_compiled(make_site(eager, tmp_path), [eager, *others], gains, None)
+
+
+def read(compiled):
+    return {letter: (answer.label, answer.part.markdown) for letter, answer in compiled.answers.items()}
+
+
+def test_kernels_without_modules_answer_all_but_what_launches_them(eager, ask):
+    compiled = ask(compile_runs(eager))
+    said = read(compiled)
+    assert compiled.note == "Which part of the model launches a kernel was not recorded."
+    assert {label for label, _ in said.values()} == {"BF16 compiled"} and [*said] == ["a", "b", "c", "d", "e"]
+    assert {answer.state for answer in compiled.answers.values()} == {home_cases.COMPILED}
+    assert "A forward pass takes from" in said["a"][1] and "it leads both forward passes" in said["b"][1]
+    assert "Kernels other than matmuls take" in said["c"][1] and "The backward pass takes" in said["d"][1]
+    assert said["e"][1] == "Not known: which kernels compute softmax was not recorded."
+    assert not [letter for letter, (_, words) in said.items() if "launche" in words.replace("launches for", "")]
+
+
+def test_modules_of_compiled_kernels_are_named_once_they_are_recorded(eager, ask):
+    compiled = ask(compile_runs(eager, has_modules=True))
+    said = read(compiled)
+    assert compiled.note == ""
+    assert "the top kernel of forward is launched by" in said["b"][1]
+    assert "`block/(fused: norm + attention)` takes most of the time outside matmuls" in said["c"][1]
+    assert "` costs most in" in said["d"][1]
+
+
+def test_runs_in_fp32_answer_if_none_in_bf16_was_captured(eager, ask):
+    compiled = ask(compile_runs(eager, num_profiled=0), compile_runs(eager, "fp32"))
+    assert {label for label, _ in read(compiled).values()} == {"FP32 compiled"}
+    assert compiled.note == (
+        "Such steps were timed, not captured by nsys, so most answers are of 4 runs in FP32. "
+        "Which part of the model launches a kernel was not recorded."
+    )
+
+
+def test_runs_in_fp32_answer_what_those_in_bf16_do_not(eager, ask):
+    """Of a sweep of training steps alone."""
+    compiled = ask(keep_mode(compile_runs(eager, has_modules=True), "train_step"), compile_runs(eager, "fp32"))
+    labels = {letter: label for letter, (label, _) in read(compiled).items()}
+    assert {letter for letter, label in labels.items() if label == "BF16 compiled"} == {"c", "d"}
+    assert compiled.note == "Which part of the model launches a kernel was not recorded in 4 of 6 compiled runs."
+
+
+def test_no_answer_is_of_other_states_if_no_compiled_run_was_captured(eager, ask):
+    compiled = ask(compile_runs(eager, num_profiled=0))
+    assert compiled.note == "Such steps were timed, not captured by nsys: which kernels they run is not known."
+    assert compiled.answers == {}
+
+
+def test_the_question_on_bf16_is_answered_by_what_compiling_gives(eager, ask):
+    runs = eager.runs.assign(precision="bf16", **home_cases.USUAL[home_cases.BF16])
+    runs = runs.assign(run_id=runs["run_id"] + "-bf16")
+    steps = runs.loc[runs["mode"] == "train_step", "run_id"]
+    row = dict.fromkeys(COLUMNS, 0) | {"changes": (COMPILE,), "gains": True}
+    times = [{"before_ns": 30, "after_ns": 20, "apart": 0.01}, {"before_ns": 24, "after_ns": 10, "apart": 0.3}]
+    rows = [row | {"run_id": run_id} | of for run_id, of in zip(steps, times, strict=True)]
+    gains = pd.DataFrame([*rows, rows[1] | {"changes": ("tf32",)}, rows[1] | {"run_id": eager.runs["run_id"].iloc[0]}])
+    compiled = ask(dataclasses.replace(eager, runs=runs), gains=gains)
+    assert read(compiled)["t"] == (
+        "BF16 compiled",
+        "Compiling makes a BF16 training step measurably faster in both cases. "
+        "It is **1.5×** as fast in the only case whose processes agree.",
+    )
+
+
+def test_each_answer_is_shown_in_its_state_and_others_in_the_rest(eager, tmp_path):
+    answers = {"a": [*home_cases.STATES], "t": ["", "BF16 compiled"], "b": ["FP32"], "c": [""]}
+    members = [
+        {
+            "letter": letter,
+            "title": letter,
+            "slug": f"slug-{letter}",
+            "answers": [StateAnswer(state, state, Part(f"answer to {letter} {state}".strip(), {})) for state in states],
+        }
+        for letter, states in answers.items()
+    ]
+    extra = {"states": [], "shown": "", "words": "", "compiled": None}
+    write_topic(make_site(eager, tmp_path), ANATOMY, "anatomy.md", members, home_cases.STATES, **extra)
+    page = (tmp_path / ANATOMY.page).read_text()
+    for state, place in zip(home_cases.STATES, ("of-1", "of-2", "of-3"), strict=True):
+        assert f'<div class="answer {place}" markdown>\n\n**{state}:** answer to a {state}\n\n</div>' in page
+    assert '<div class="answer of-1 of-2" markdown>\n\nanswer to t\n\n</div>' in page
+    assert '<div class="answer of-1" markdown>\n\n**FP32:** answer to b FP32\n\n</div>' in page
+    assert page.rstrip().endswith("## [c](slug-c.md)\n\nanswer to c")
