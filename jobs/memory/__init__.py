@@ -3,9 +3,9 @@
 
 A prediction, never shown as a measurement: two steps of the model are run on sizes (`jobs.memory.simulated_step`) in a
 replay of PyTorch's allocator (`jobs.memory.caching_allocator`). The sizes of tensors alone do not suffice: a block may
-be longer than its tensor. The prediction covers the operations of the reference Transformer as written; a compiled
-model keeps less. For other models, `simulate_runs` gives the sizes of their tensors. `run`: a `jobs.contract.axes.Run`,
-or a row of the `runs` table, which has the same fields.
+be longer than its tensor. The prediction covers the operations of the reference Transformer as written. Compiled it
+keeps less: for that, and for other models, `simulate_runs` gives the sizes of tensors. `run`: a
+`jobs.contract.axes.Run`, or a row of the `runs` table, which has the same fields.
 """
 
 from collections.abc import Iterable

@@ -6,9 +6,11 @@ from typing import Any
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.layout import Protocol
 from profiler_job.jobs.memory import (
+    CUDA_CONTEXT_BYTES,
     Failure,
     Simulation,
     compute_allocator_limit,
+    is_reference,
     predict_failure,
     predict_memory_bytes,
 )
@@ -57,7 +59,7 @@ class PlanTable:
         num_parameters = run.num_parameters or (simulated.num_parameters if simulated else 0)
         row = [run.run_id, format_parameters(num_parameters) if num_parameters else UNKNOWN, str(run.batch_size)]
         if self.with_memory:
-            memory = simulated.peak_bytes if simulated else predict_memory_bytes(run)
+            memory = self.predict_bytes(run)
             row.append(UNKNOWN if memory is None else format_gib(memory))
         row.append(UNKNOWN if seconds is None else f"{seconds:.0f}")
         if self.with_limits:
@@ -72,12 +74,19 @@ class PlanTable:
         facts: dict[str, Any] = {"run_id": run.run_id, "batch_size": run.batch_size}
         facts["num_parameters"] = run.num_parameters or (simulated.num_parameters if simulated else None) or None
         if self.with_memory:
-            facts["memory_bytes"] = simulated.peak_bytes if simulated else predict_memory_bytes(run)
+            facts["memory_bytes"] = self.predict_bytes(run)
         facts["time_s"] = predict_seconds(run, self.protocol)
         if self.with_limits:
             failure = self.failure(run)
             facts["will_not_fit"] = {"step": failure.step + 1, "phase": failure.phase} if failure else None
         return facts
+
+    def predict_bytes(self, run: Run) -> int | None:
+        """Predict the memory of a run; of a model of one's own without the CUDA context. None: not known."""
+        if (simulated := self.simulated.get(run)) is None:
+            return predict_memory_bytes(run)
+        peak = simulated.peak_bytes
+        return peak + CUDA_CONTEXT_BYTES if peak is not None and is_reference(run) else peak
 
     def failure(self, run: Run) -> Failure | None:
         limit_bytes = compute_allocator_limit(run, self.gpu_memory)

@@ -27,11 +27,15 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map_only
 
-from profiler_job.jobs.worker.stepper import Stepper, count_parameters
+from profiler_job.jobs.worker import simulated_compiler
+from profiler_job.jobs.worker.stepper import COMPILE_MODE, Stepper, count_parameters
 from profiler_job.jobs.workloads import OptionError
 
 NUM_STEPS = 2
 """The first step has no optimizer state yet; all later steps need as much as the second."""
+
+MOST_LAYERS = 4
+"""Layers of a compiled model that are simulated: tracing takes seconds for each."""
 
 IN_FP32 = {
     *("pow", "__pow__", "rsqrt", "exp", "log", "softmax", "log_softmax", "layer_norm", "group_norm", "norm", "sum"),
@@ -126,8 +130,27 @@ def convert(module: nn.Module, change: Callable[[torch.Tensor], torch.Tensor], r
 
 
 def simulate(run: dict[str, Any]) -> dict[str, Any]:
-    """Return the peaks in bytes by phase of each step, and the number of parameters. The model is simulated as written,
-    not compiled."""
+    """Return the peaks in bytes by phase of each step, and the number of parameters. Of a model of more than
+    MOST_LAYERS equal layers that is compiled as a whole the peaks are those of two smaller ones, extended: each layer
+    adds as much."""
+    layers = run["num_layers"]
+    if run["compile"] not in COMPILE_MODE or layers <= MOST_LAYERS:
+        return simulate_whole(run)
+    few, more = (simulate_whole(run | {"num_layers": number}) for number in (MOST_LAYERS - 2, MOST_LAYERS))
+    factor = (layers - MOST_LAYERS) / 2
+
+    def extend(less: int, much: int) -> int:
+        return round(much + factor * (much - less))
+
+    peaks = [{phase: extend(one[phase], two[phase]) for phase in two} for one, two in zip(few["peaks"], more["peaks"])]
+    return {"peaks": peaks, "num_parameters": extend(few["num_parameters"], more["num_parameters"])}
+
+
+def simulate_whole(run: dict[str, Any]) -> dict[str, Any]:
+    """The same with as many layers as the run has."""
+    is_compiled = run["compile"] in COMPILE_MODE
+    if is_compiled:
+        simulated_compiler.prepare()
     peaks: list[dict[str, int]] = []
     with patch.object(nn.Module, "_apply", convert), FakeTensorMode(), AsOnGpu(), LiveBytes() as counted:
 
@@ -137,6 +160,8 @@ def simulate(run: dict[str, Any]) -> dict[str, Any]:
             peaks[-1][phase] = counted.peak
 
         stepper = Stepper(run | {"compile": "off", "memory_limit_gib": 0.0}, torch.device("cpu"))
+        if is_compiled:
+            stepper.apply = simulated_compiler.compile_without_code(stepper.model)
         for _ in range(NUM_STEPS):
             peaks.append({})
             stepper.step(around)

@@ -1,0 +1,29 @@
+"""Memory of compiled steps, as simulated on the CPU, against what was measured on an H200."""
+
+import pytest
+
+from profiler_job.analysis.recording import store
+from profiler_job.jobs.contract.axes import Run
+from profiler_job.jobs.memory import simulate_runs
+from tests.shipped import recordings as shipped_data
+
+CASES = [
+    ("compile", "small-ctx512-fp32-naive-train_step-compile_default"),
+    ("third_compile", "large-ctx512-bf16-sdpa-train_step-compile_default-adamw_fused"),
+    ("trained_1", "large-ctx1024-bf16-sdpa-train_step-compile_default-adamw_fused"),
+    ("trained_1", "1.3B-ctx2048-bf16-sdpa-train_step-compile_default-adamw_fused"),
+]
+
+
+@pytest.mark.nightly
+def test_the_peaks_of_compiled_steps_are_within_five_percent():
+    runs = []
+    for name, run_id in CASES:
+        (row,) = (
+            row for row in store.load_table(shipped_data.locate(name), "runs").itertuples() if row.run_id == run_id
+        )
+        runs.append(Run(**{field: getattr(row, field) for field in Run.model_fields if hasattr(row, field)}))
+    for (name, run_id), simulated in zip(CASES, simulate_runs(runs, patient=True)):
+        memory = store.load_table(shipped_data.locate(name), "memory").query("run_id == @run_id")
+        measured = dict(zip(memory["phase"].astype(str), memory["peak_allocated_bytes"]))
+        assert simulated.peaks[1] == pytest.approx(measured, rel=0.05), run_id
