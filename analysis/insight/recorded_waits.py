@@ -25,7 +25,7 @@ from profiler_job.jobs.contract.ranges import STEP
 
 READS, WAITED = "reads a value or copies", "waits for"
 """Calls in `sync_calls` begin with it: what is counted inside a script, and a copy that only samples show."""
-TIMES = ("wait_ns", "cpu_ns", "late_launch_ns", "sync_ns", "copies_ns", "between_ns")
+TIMES = ("wait_ns", "cpu_ns", "late_launch_ns", "data_ns", "nothing_ns", "sync_ns", "copies_ns", "between_ns")
 LEAST_SHARE = 0.005
 """Least share of the waiting of a line that is recorded."""
 

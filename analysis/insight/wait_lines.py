@@ -1,6 +1,7 @@
 """What the GPU waits for, line by line of the script, in sentences."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,15 @@ from profiler_job.jobs.contract.messages import BATCHES, SAMPLED
 from profiler_job.jobs.contract.paired_ratio import SPREAD_OF_CPU
 from profiler_job.jobs.contract.printable import make_printable
 from profiler_job.jobs.contract.quantities import format_share, format_time
-from profiler_job.jobs.contract.step_limit import CPU, StepLimit
+from profiler_job.jobs.contract.step_limit import (
+    CPU,
+    DATA,
+    GAPS,
+    LAUNCHES,
+    NOTHING,
+    SYNCHRONISATION,
+    StepLimit,
+)
 from profiler_job.jobs.contract.words import format_count
 
 PART = "part: "
@@ -87,9 +96,8 @@ def describe_batches(scalars: Mapping[str, float], step_ns: float) -> list[str]:
 
 
 def scale_waits(rows: pd.DataFrame, scalars: Mapping[str, float], limit: StepLimit | None) -> pd.DataFrame:
-    """Scale the table `waits` of a run to the time in which the GPU waits in a step without a profiler: its wait_ns.
-    Add ceiling_ns. If that is not known (no limit), times are of the steps with samples. scalars: of
-    `recorded_waits`."""
+    """Scale the table `waits` of a run to the time in which the GPU waits in a step without a profiler: its wait_ns. If
+    that is not known (no limit), times are of the steps with samples. Add ceiling_ns. scalars: of `recorded_waits`."""
     step_ns, period_ns, steps = (scalars.get(f"{SAMPLED}{name}", 0.0) for name in ("step_ns", "period_ns", "steps"))
     sample_ns = period_ns / max(steps, 1.0)
     if limit is None:
@@ -121,6 +129,21 @@ def measure_waiting(rows: pd.DataFrame, limit: StepLimit) -> float:
     """Measure how long the GPU waits in a step without a profiler. rows: its table `waits`. Copies from and to the host
     that nothing hides are in it: the limit counts them as memory."""
     return limit.parts.get(CPU, 0.0) + float(rows["copies_ns"].sum())
+
+
+def find_causes(limit: StepLimit, rows: pd.DataFrame) -> StepLimit:
+    """Find what the GPU waits for in a step from the lines that it waits for; of waiting that is in no line, and
+    without samples, it is as it was. rows: the table `waits` of the run."""
+    times = rows[["late_launch_ns", "data_ns", "nothing_ns", "sync_ns", "between_ns"]].clip(lower=0).sum()
+    waiting = float(times["late_launch_ns"] + times["sync_ns"] + times["between_ns"])
+    if not waiting or (rows["data_ns"] < 0).any():
+        return limit
+    parts = {SYNCHRONISATION: times["sync_ns"], DATA: times["data_ns"], NOTHING: times["nothing_ns"]}
+    parts |= {GAPS: times["between_ns"], LAUNCHES: times["late_launch_ns"] - times["data_ns"] - times["nothing_ns"]}
+    known, cpu_ns = min(float(rows["share"].sum()), 1.0), limit.parts.get(CPU, 0.0)
+    causes = {name: (1 - known) * ns for name, ns in limit.causes.items()}
+    causes |= {name: causes.get(name, 0.0) + known * cpu_ns * float(ns) / waiting for name, ns in parts.items()}
+    return replace(limit, causes=causes)
 
 
 def describe_recorded_waits(rows: pd.DataFrame, scalars: Mapping[str, float], limit: StepLimit | None) -> list[str]:

@@ -10,6 +10,7 @@ from profiler_job.analysis.insight import run_advice, run_limit, step_parts
 from profiler_job.analysis.insight.communication_lines import NO_CAUSES
 from profiler_job.analysis.insight.insight import interpret_run
 from profiler_job.analysis.insight.results import Insight
+from profiler_job.analysis.insight.wait_lines import find_causes
 from profiler_job.analysis.metrics import (
     differences,
     kernel_time,
@@ -51,12 +52,14 @@ def answers(
     telemetry: pd.DataFrame,
     checks: pd.DataFrame,
     measured: pd.DataFrame | None = None,
+    waits: pd.DataFrame | None = None,
     price: Price | None = None,
 ) -> Iterator[tuple[str, Answer]]:
     """(run_id, Answer) of every run in model order; one that did not finish has its status and message and no numbers.
 
     `checks` is the table of that name of the reconciliation; measured: as in `prediction.measured`. Times and calls are
-    per step: medians over steps where a spread is given, means otherwise. price: of the GPUs of a run, where given.
+    per step: medians over steps where a spread is given, means otherwise. waits: the table of that name. price: of the
+    GPUs of a run, where given.
     """
     ordered = run_grid.sort_runs(runs)
     num_steps = kernel_time.num_profiled_steps(kernels)
@@ -79,6 +82,12 @@ def answers(
     }
     all_limits = step_limits.measure_limits(steps, kernels, memops)
     limits = step_limits.select_step_limits(all_limits)
+    if waits is not None and len(waits):
+        limits |= {
+            str(run_id): find_causes(limits[str(run_id)], rows)
+            for run_id, rows in waits.groupby("run_id", observed=True)
+            if str(run_id) in limits
+        }
     parts_of = _group_by_run(step_parts.measure_step_parts(all_limits, elapsed, kernels, memops))
     in_processes = timing.measure_processes(steps).set_index("run_id")
     timed = step_clocks.clocks(steps)

@@ -12,7 +12,8 @@ from profiler_job.analysis.insight import run_limit
 from profiler_job.analysis.insight.communication_lines import Causes
 from profiler_job.analysis.insight.insight import interpret_run
 from profiler_job.analysis.insight.recorded_compiling import describe_compiling
-from profiler_job.analysis.insight.wait_lines import describe_recorded_waits, scale_waits
+from profiler_job.analysis.insight.wait_causes import name_causes
+from profiler_job.analysis.insight.wait_lines import describe_recorded_waits, find_causes, scale_waits
 from profiler_job.analysis.metrics import kernel_time, step_limits, timing
 from profiler_job.analysis.metrics.exchange import list_late_kernels, sum_by_gpu
 from profiler_job.analysis.metrics.ordering import place, sort_stably
@@ -46,6 +47,8 @@ def answer(
     of_first = figures[figures["rank"] == figures["rank"].min()]
     scalars = dict(zip(of_first["figure"].astype(str), of_first["value"]))
     limit = step_limits.find_limits(steps, kernels, memops).get(str(run["run_id"]))
+    if limit is not None:
+        limit = find_causes(limit, waits)
     communication, findings = sum_by_gpu(kernels, runs), run_limit.find(kernels, memops)
     causes = Causes(list_late_kernels(kernels, runs), waits, len(communication))
     facts = {
@@ -233,11 +236,14 @@ def _wait_tables(waits: pd.DataFrame, calls: pd.DataFrame) -> list[Table]:
                 Column("function", "function", "code"),
                 Column("wait_ns", "waits", "ms"),
                 Column("share", "of the waiting", "share", bar=True),
+                Column("cause", "for", "prose"),
                 Column("ceiling_ns", "could save up to", "ms", absent="n/a"),
                 Column("below", "in", "prose"),
                 Column("do", "what to do", "prose", absent="n/a"),
             ),
-            waits.drop(columns="run_id").sort_values("share", ascending=False, kind="stable"),
+            waits.drop(columns="run_id")
+            .assign(cause=name_causes(waits))
+            .sort_values("share", ascending=False, kind="stable"),
         ),
         *_call_tables(calls),
     ]

@@ -324,7 +324,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("where", "category", "file and line of a script that the GPU waits for, below the script's folder"),
         Column("function", "category", "the function that it is in"),
         Column("below", "category", "parts of libraries that the line was in, and for how much of its time"),
-        _PHASE,
+        Column("phase", "category", "its phase, or several with their shares; with most of it in older recordings"),
         Column("do", "category", "what to do about it; empty where nothing is known"),
         Column("share", "float64", "part of the time in which the GPU waits in a step"),
         Column(
@@ -334,6 +334,8 @@ TABLES: dict[str, tuple[Column, ...]] = {
             "with samples, which are slower, in older recordings",
         ),
         Column("late_launch_ns", "int64", "part in which the next operation was not launched yet"),
+        Column("data_ns", "int64", "of that, while data is made, loaded or copied; -1 if not known", True, -1),
+        Column("nothing_ns", "int64", "of that, while the script sleeps or saves; -1 if not known", True, -1),
         Column("sync_ns", "int64", "part that calls which wait for the GPU cost"),
         Column("copies_ns", "int64", "part in which the GPU only copies from or to the host"),
         Column("between_ns", "int64", "part in which the next operation was launched and had not started"),

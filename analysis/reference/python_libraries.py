@@ -3,6 +3,8 @@
 import re
 from typing import NamedTuple
 
+from profiler_job.jobs.contract.step_limit import DATA, NOTHING
+
 _LIBRARY = re.compile(r"(?:^|/)(?:site-packages|dist-packages|lib(?:64)?/python3[^/]*|python3\.\d+)/|^<|^$")
 GENERATED = r"(?:^|[/\\])c[a-z2-7]{50,}\.py$"
 """A file that Inductor wrote. `jobs.follow.host_waits`, which can import nothing of ours, has it, too."""
@@ -12,18 +14,22 @@ _STANDARD = "Python's standard library"
 
 
 class LibraryPart(NamedTuple):
-    """A part of a library, by its files and functions, and what to do where the GPU waits for it."""
+    """A part of a library, by its files and functions, what to do where the GPU waits for it, and of which cause of
+    `step_limit` that is; "" if it works for launches."""
 
     name: str
     files: str
     functions: str = ""
     do: str = ""
+    cause: str = ""
 
 
 GARBAGE = "garbage collection"
 LOCK = "waiting for Python's lock"
+SLEEP = "sleeping"
 OWN, OWN_OF_MODULE = "own code", "own code of a module"
 COMPILED = "compiled code"
+SAVING, WAITING = "checkpoint", "other programs"
 LOGGING, PRINTING = "logging", "printing of tensors"
 NO_WORKERS = "data loader without workers"
 _MODULE = re.compile(r"(?:^|/)torch/nn/modules/module\.py$")
@@ -44,15 +50,26 @@ PARTS = (
         "data loader",
         r"/torch/utils/data/",
         do="give the DataLoader more workers, or a larger prefetch_factor",
+        cause=DATA,
+    ),
+    LibraryPart(
+        "data set", r"/(?:datasets|webdataset|torchdata)/", do="read it in the workers of a DataLoader", cause=DATA
     ),
     LibraryPart(
         "tokenizer",
         r"/(?:tokenizers|sentencepiece|tiktoken)(?:/|\.py)|/transformers/tokenization|/transformers/models/[^/]*/token",
         do="tokenize before training, or in a worker",
+        cause=DATA,
     ),
     LibraryPart(PRINTING, r"/torch/_tensor_str\.py", do="print less often, and only what is on the CPU already"),
     LibraryPart(
         LOGGING, r"/(?:logging/__init__|tqdm/|wandb/|tensorboard/|loguru/)", do="log less often, or from a thread"
+    ),
+    LibraryPart(
+        SAVING,
+        r"/(?:torch/serialization\.py|torch/distributed/checkpoint/|safetensors/)",
+        do="save less often, or copy the state to the CPU and save it from a thread",
+        cause=NOTHING,
     ),
     LibraryPart(
         "autograd engine",
@@ -66,16 +83,25 @@ PARTS = (
         do="torch.compile or CUDA graphs take the Python of modules away",
     ),
     LibraryPart("torch.nn", r"/torch/nn/", do="torch.compile or CUDA graphs take the Python of modules away"),
+    LibraryPart(
+        WAITING,
+        r"/(?:subprocess|socket|ssl)\.py|/http/client\.py",
+        do="wait for it in a thread, while the GPU works",
+        cause=NOTHING,
+    ),
 )
-"""The first that fits a frame names its part."""
+"""The first that fits a frame names its part. WAITING is of whom waits: another part in the stack, if there is one."""
 _MATCHERS = [(part, re.compile(part.files), re.compile(part.functions or ".*")) for part in PARTS]
 DO = {part.name: part.do for part in PARTS} | {
     NO_WORKERS: "give the DataLoader num_workers=4 and pin_memory=True",
     GARBAGE: "call gc.freeze() after start-up and gc.disable(), or collect between epochs",
     LOCK: "another thread runs Python meanwhile: move its work into a process of its own",
     OWN_OF_MODULE: "do less in Python there; torch.compile takes away what it can trace",
+    SLEEP: "sleep less, or outside of the steps",
     OWN: "move it out of the step: prepare it in a worker or thread while the GPU works, or do it less often",
 }
+CAUSES = {part.name: part.cause for part in PARTS if part.cause} | {NO_WORKERS: DATA, SLEEP: NOTHING}
+"""What the GPU waits for, by part; launches for the others."""
 
 
 def is_profiler(file: str) -> bool:

@@ -45,8 +45,8 @@ READ_BY = {
 """Functions and methods that are named."""
 WARNED = "called a synchronizing CUDA operation"
 """Beginning of PyTorch's warning."""
-GARBAGE = "modules:garbage collection"
-"""Beginning of the name of a range in which garbage is collected."""
+GARBAGE, SLEEP = "modules:garbage collection", "modules:sleep"
+"""Beginning of the name of a range in which garbage is collected, and name of one in which a script sleeps."""
 
 
 class HostWaits:
@@ -55,6 +55,7 @@ class HostWaits:
     def __init__(self, plan: Plan, ranges: ModuleRanges):
         self.plan = plan
         self.syncs, self.garbage = SyncCalls(), GarbageRanges(ranges.push, ranges.pop)
+        self.sleeps = SleepRanges(ranges.push, ranges.pop)
         self.batches = Batches()
         self.threads = OtherThreads()
 
@@ -62,12 +63,14 @@ class HostWaits:
         """Note what belongs to a stage, and no more what belonged to the one before."""
         self.syncs.end()
         self.garbage.end()
+        self.sleeps.end()
         self.batches.is_on = stage is Stage.TIMED
         self.threads.end()
         if stage is Stage.TIMED:
             self.threads.begin()
         if stage is Stage.CAPTURED and self.plan.samples:
             self.garbage.begin()
+            self.sleeps.begin()
         elif stage is Stage.FOLLOWED:
             self.syncs.begin()
 
@@ -266,3 +269,32 @@ class GarbageRanges:
         elif self.is_open:
             self.is_open = False
             self.pop()
+
+
+class SleepRanges:
+    """A range around each `time.sleep` between `begin` and `end`. push, pop: open and close a range."""
+
+    def __init__(self, push: Callable[[str], Any], pop: Callable[[], Any]):
+        self.push, self.pop = push, pop
+        self.undo: Callable[[], Any] | None = None
+        self.process = os.getpid()
+
+    def begin(self) -> None:
+        called = time.sleep
+
+        def sleep(seconds: Any) -> None:
+            if self.process != os.getpid():
+                return called(seconds)
+            self.push(SLEEP)
+            try:
+                return called(seconds)
+            finally:
+                self.pop()
+
+        time.sleep = sleep
+        self.undo = lambda: setattr(time, "sleep", called)
+
+    def end(self) -> None:
+        if self.undo is not None:
+            self.undo()
+            self.undo = None

@@ -16,11 +16,11 @@ import pytest
 
 from profiler_job.analysis.insight.limit_lines import describe_headline
 from profiler_job.analysis.insight.recorded_waits import read_waits
-from profiler_job.analysis.insight.wait_lines import describe_recorded_waits, measure_waiting, scale_waits
+from profiler_job.analysis.insight.wait_lines import describe_recorded_waits, find_causes, measure_waiting, scale_waits
 from profiler_job.analysis.metrics.step_limits import find_limits
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.ingest import ingest
-from profiler_job.jobs.contract.step_limit import StepLimit, describe_limit
+from profiler_job.jobs.contract.step_limit import DATA, LAUNCHES, SYNCHRONISATION, StepLimit, describe_limit
 from tests.packed import unpack_all
 
 pytestmark = pytest.mark.long
@@ -53,6 +53,7 @@ def measure(tmp_path_factory):
             ingest(folder / "results", folder / "recording", emit=lambda _: None, more_tables=[read_waits])
             recording = store.load(folder / "recording")
             limit = find_limits(recording.steps, recording.kernels, recording.memops)[name]
+            limit = find_causes(limit, recording.waits)
             timings = json.loads((folder / "results" / name / "timings.json").read_text())
             step = median(row["wall_ns"] for row in timings["steps"] if row["phase"] == "step") / MS
             scalars = dict(zip(recording.figures["figure"].astype(str), recording.figures["value"]))
@@ -84,6 +85,20 @@ def test_the_planted_line_is_first_with_four_fifths_of_its_wait(name, line, with
     assert first["where"] == line and do in first["do"]
     assert LEAST_SHARE * planted_ms <= first["wait_ns"] / MS <= 1.1 * planted_ms
     assert planted_ms <= first["ceiling_ns"] / MS <= LOOSEST * planted_ms
+
+
+@pytest.mark.parametrize(
+    ("name", "cause"),
+    [
+        *(("adamw", LAUNCHES), ("model", LAUNCHES), ("gc", LAUNCHES), ("log", LAUNCHES)),
+        *(("loader", DATA), ("tokenizer", DATA), ("item", SYNCHRONISATION)),
+    ],
+)
+def test_what_was_planted_is_the_cause_of_the_waiting(name, cause, measure):
+    """Of all of them it was launches, as the first operation after a batch is no copy."""
+    limit = measure(name).limit
+    assert limit.cause == cause and limit.causes[cause] > 0.65 * limit.parts["CPU"]
+    assert sum(limit.causes.values()) == pytest.approx(limit.parts["CPU"])
 
 
 def test_copies_that_nothing_hides_are_waiting_and_the_sentence_shows_how_much(measure):

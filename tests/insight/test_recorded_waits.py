@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from profiler_job.__main__ import app
 from profiler_job.analysis.insight.recorded_waits import READS, list_calls, read_waits
-from profiler_job.analysis.insight.wait_lines import describe_recorded_waits, scale_waits
+from profiler_job.analysis.insight.wait_lines import describe_recorded_waits, find_causes, scale_waits
 from profiler_job.analysis.metrics.step_limits import find_limits
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.ingest import ingest
@@ -225,6 +225,13 @@ def test_few_samples_of_a_line_make_its_bound_wider():
 def test_copies_that_nothing_hides_count_as_waiting_of_a_step():
     rows = pd.DataFrame({"where": ["a.py:1"], "share": [1.0], "cpu_ns": [9 * MS], "copies_ns": [6 * MS]})
     assert scale_waits(rows, {}, StepLimit({CPU: 2.0 * MS, "memory": 7.0 * MS}))["wait_ns"].tolist() == [8 * MS]
+
+
+def test_older_recordings_keep_the_causes_of_their_captured_steps(recording):
+    limit = find_limits(recording.steps, recording.kernels, recording.memops)[RUN]
+    assert find_causes(limit, recording.waits.assign(data_ns=-1, nothing_ns=-1)) == limit
+    data = recording.waits.assign(data_ns=recording.waits["late_launch_ns"], share=0.25)  # half of it in no line
+    assert find_causes(limit, data).causes["data"] == pytest.approx(limit.parts[CPU] / 2, rel=0.02)
 
 
 def test_the_page_of_the_script_names_them(recording, tmp_path):
