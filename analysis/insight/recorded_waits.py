@@ -13,6 +13,7 @@ from profiler_job.analysis.capture.attribution import attribute
 from profiler_job.analysis.capture.inferred import infer_phases
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.capture.selection import find_gpus
+from profiler_job.analysis.changes.evidence import KEPT_PARTS
 from profiler_job.analysis.insight.clean_gaps import CleanGaps
 from profiler_job.analysis.insight.results import Summary
 from profiler_job.analysis.insight.summary import summarise
@@ -45,9 +46,9 @@ def read_waits(run: Path) -> dict[str, pd.DataFrame]:
         tables["sync_calls"] = pd.DataFrame(calls)
     if not len(rows):
         return tables
-    rows = rows[rows["share"].astype(float) >= LEAST_SHARE]
+    rows = rows[rows["share"].astype(float) >= LEAST_SHARE].astype({"share": float})
     per_step = {name: np.rint(rows[name].astype(float) / num).astype(np.int64) for name in TIMES}
-    tables["waits"] = rows.assign(**per_step, share=rows["share"].astype(float))
+    tables["waits"] = rows.assign(**per_step)
     scalars = {
         "steps": float(num),
         "covered": float(facts["sampled_share"]),
@@ -57,7 +58,8 @@ def read_waits(run: Path) -> dict[str, pd.DataFrame]:
         "period_ns": facts["sample_period_ns"],
     }
     parts = summary.sections["wait_parts"].itertuples(index=False)
-    scalars |= {f"{PART}{row.part}": float(row.share) for row in parts if row.part in NAMED_PARTS}
+    scalars |= {f"{PART}{row.part}": float(row.share) for row in parts if row.part in {*NAMED_PARTS, *KEPT_PARTS}}
+    scalars["own_share"] = facts["own_python_ns"] * float(rows["share"].sum() / rows["wait_ns"].sum())
     named = [{"rank": 0, "figure": f"{SAMPLED}{name}", "unit": "", "value": value} for name, value in scalars.items()]
     tables["figures"] = pd.DataFrame(named)
     return tables

@@ -186,6 +186,8 @@ SECTIONS: dict[str, dict[str, str]] = {
         "do": "line of code or flag",
         "evidence": "what the capture has of it",
         "sure": "high, medium or low, and why",
+        "where": "line of the script that it is about, with its function; empty if it is about no one line",
+        "line_share": "part of all waiting that this line has; 0 without one",
         "fits_limit": "whether it makes a part smaller that limits the step",
         "reason": "why it is not advised; empty where it is",
         "reason_code": "why it is not advised, as a word for programs, such as cpu_limits; empty where it is",

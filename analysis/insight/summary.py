@@ -34,6 +34,7 @@ from profiler_job.analysis.insight.range_times import summarise_ranges
 from profiler_job.analysis.insight.results import NUM_MOMENTS, Summary
 from profiler_job.analysis.insight.section_columns import SECTIONS, compute_share, make_frame
 from profiler_job.analysis.insight.wait_causes import add_causes
+from profiler_job.analysis.insight.wait_lines import bound_savings
 from profiler_job.analysis.insight.waits import find_waits
 from profiler_job.analysis.reference import kernel_families
 from profiler_job.analysis.reference.kernel_families import COMMUNICATION, COMPUTE_FAMILIES
@@ -154,9 +155,9 @@ def summarise_part(
     of_program = {
         "compute_capabilities": capabilities,
         "has_pytorch": _may_have_pytorch(attribution, sections["kernels"]),
-        "own_python_ns": waits.own_ns,
     }
-    sections["advice"] = advice.advise(facts | of_program, sections)
+    lines = bound_savings(sections["waits"], facts["waiting_ns"] or 0, facts["sample_period_ns"] or 0)
+    sections["advice"] = advice.advise(facts | of_program, sections | {"lines": lines})
     return Summary(
         capture=facts,
         coverage=_measure_coverage(attribution, duration),

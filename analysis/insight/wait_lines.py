@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from profiler_job.analysis.changes.waiting_lines import LEAST_SHARE, MOST_LINES
 from profiler_job.analysis.insight.clean_gaps import MOST_CALL_NS
 from profiler_job.analysis.insight.section_columns import SummaryTables
 from profiler_job.analysis.reference.python_libraries import GARBAGE, LOCK, LOGGING, PRINTING
@@ -27,8 +28,6 @@ from profiler_job.jobs.contract.words import format_count
 
 PART = "part: "
 """After SAMPLED: the share of the waiting of a part of `wait_parts`."""
-MOST_LINES, LEAST_SHARE = 3, 0.05
-"""Number of lines of the script that are named at most, and the least share of the waiting that each needs."""
 LEAST_WAIT = 0.01
 """Least share of the time that a GPU must wait before lines are named."""
 NAMED_PARTS = (GARBAGE, LOCK, LOGGING, PRINTING)
@@ -146,6 +145,18 @@ def find_causes(limit: StepLimit, rows: pd.DataFrame) -> StepLimit:
     return replace(limit, causes=causes)
 
 
+def select_scalars(figures: pd.DataFrame) -> dict[str, float]:
+    """Select the scalars of the first rank of a run. figures: the table of this name."""
+    of_first = figures[figures["rank"] == figures["rank"].min()]
+    return dict(zip(of_first["figure"].astype(str), of_first["value"].astype(float)))
+
+
+def list_part_shares(scalars: Mapping[str, float]) -> dict[str, float]:
+    """List the shares of the waiting of a run by part of `wait_parts`, as far as they are recorded."""
+    start = f"{SAMPLED}{PART}"
+    return {name.removeprefix(start): value for name, value in scalars.items() if name.startswith(start)}
+
+
 def describe_recorded_waits(rows: pd.DataFrame, scalars: Mapping[str, float], limit: StepLimit | None) -> list[str]:
     """Describe which lines the GPU waits for in a step of a script. rows: its table `waits`; scalars: of
     `recorded_waits`; limit: of the step without a profiler. Nothing without samples."""
@@ -157,8 +168,7 @@ def describe_recorded_waits(rows: pd.DataFrame, scalars: Mapping[str, float], li
         waiting, step = measure_waiting(rows, limit), limit.step_ns
     rows = scale_waits(rows.astype({"where": str, "function": str, "below": str, "do": str}), scalars, limit)
     lines = describe_lines(rows, waiting, step, sampled["covered"], is_step=True)
-    of_parts = {name.removeprefix(PART): value for name, value in sampled.items() if name.startswith(PART)}
-    lines += [*describe_parts(of_parts, waiting, step), *describe_batches(scalars, step)]
+    lines += [*describe_parts(list_part_shares(scalars), waiting, step), *describe_batches(scalars, step)]
     if limit is not None and (copies := float(rows["copies_ns"].sum())) >= LEAST_PART * step:
         lines.append(
             f"{format_time(copies)} of it are copies from and to the CPU's memory: the limit has them as memory"

@@ -52,20 +52,27 @@ UNEVEN = 2
 MOST_STACKS = 2_000
 
 
-FACTS = ("num_samples", "sample_period_ns", "waiting_ns", "waiting_span_ns", "sampled_share", "num_sampled_steps")
+FACTS = (
+    "num_samples",
+    "sample_period_ns",
+    "waiting_ns",
+    "waiting_span_ns",
+    "sampled_share",
+    "num_sampled_steps",
+    "own_python_ns",
+)
 
 
 OF_WAITS = ("waits", "wait_parts", "wait_stacks", "sync_lines", "copy_lines", "allocation_lines")
 
 
 class Waits(NamedTuple):
-    """Tables of the sections OF_WAITS, and facts of the samples. own_ns: how long GPUs wait for own code, outside of
-    modules, that launches nothing for LEAST_OWN_NS. causes: by gpu and phase, data_ns and nothing_ns that only samples
-    show, see `wait_causes.add_causes`."""
+    """Tables of the sections OF_WAITS, and facts of the samples: own_python_ns is how long GPUs wait for own code that
+    is in no module and launches nothing for LEAST_OWN_NS. causes: by gpu and phase, data_ns and nothing_ns that only
+    samples show, see `wait_causes.add_causes`."""
 
     sections: dict[str, pd.DataFrame]
     facts: dict[str, int | float | None]
-    own_ns: float = 0.0
     causes: pd.DataFrame = pd.DataFrame(columns=CAUSE_COLUMNS)
 
 
@@ -130,6 +137,7 @@ def find_waits(
         "waiting_span_ns": span,
         "sampled_share": sampled / counted if counted else None,
         "num_sampled_steps": num_steps or None,
+        "own_python_ns": _measure_own(pieces, places),
     }
     sections = {
         "waits": lines,
@@ -139,7 +147,7 @@ def find_waits(
         "copy_lines": find_copy_lines(capture, attribution, stacks, places),
         "allocation_lines": find_allocation_lines(capture, attribution, stacks, places),
     }
-    return Waits(sections, facts, _measure_own(pieces, places), causes)
+    return Waits(sections, facts, causes)
 
 
 # -------------------------------------------------------------------------------------------------------- the tables
@@ -225,14 +233,10 @@ def _format_groups(groups: pd.Series, total: float) -> str:
     return "; ".join(f"{name} {100 * ns / total:.0f}%" for name, ns in kept)
 
 
-_DO_SYNC = "keep the value on the GPU, and read it every some steps"
-_DO_COPY = "pin the memory of what is copied (pin_memory=True), and copy with non_blocking=True"
-
-
 def _choose_advice(groups: pd.Series, by_cause: pd.Series, total: float) -> str:
     """Choose what to do about a line: about its synchronisations or copies if these cost most, or else about the parts
     of libraries that it waits in, with their shares. Own code takes what it calls along if it is moved."""
-    for cause, do in ((SYNC, _DO_SYNC), (COPY, _DO_COPY)):
+    for cause, do in ((SYNC, python_libraries.DO_SYNC), (COPY, python_libraries.DO_COPY)):
         if (ns := float(by_cause.get(cause, 0.0))) > total / 2:
             return _name_share(do, ns / total)
     if groups.index[0] == OWN:

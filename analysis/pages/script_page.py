@@ -13,7 +13,7 @@ from profiler_job.analysis.insight.communication_lines import Causes
 from profiler_job.analysis.insight.insight import interpret_run
 from profiler_job.analysis.insight.recorded_compiling import describe_compiling
 from profiler_job.analysis.insight.wait_causes import name_causes
-from profiler_job.analysis.insight.wait_lines import describe_recorded_waits, find_causes, scale_waits
+from profiler_job.analysis.insight.wait_lines import describe_recorded_waits, find_causes, scale_waits, select_scalars
 from profiler_job.analysis.metrics import kernel_time, step_limits, timing
 from profiler_job.analysis.metrics.exchange import list_late_kernels, sum_by_gpu
 from profiler_job.analysis.metrics.ordering import place, sort_stably
@@ -44,8 +44,7 @@ def answer(
     the GPU waited for. Times are per step, and kernel times sums over the ranks."""
     run = runs.iloc[0]
     frames = _frames(steps, kernels, memops)
-    of_first = figures[figures["rank"] == figures["rank"].min()]
-    scalars = dict(zip(of_first["figure"].astype(str), of_first["value"]))
+    scalars = select_scalars(figures)
     limit = step_limits.find_limits(steps, kernels, memops).get(str(run["run_id"]))
     if limit is not None:
         limit = find_causes(limit, waits)

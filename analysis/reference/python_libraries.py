@@ -3,6 +3,14 @@
 import re
 from typing import NamedTuple
 
+from profiler_job.jobs.contract.changes import (
+    COMPILE,
+    COPIES,
+    CUDA_GRAPHS,
+    FUSED_ADAMW,
+    LOADER_WORKERS,
+    SYNCHRONISATIONS,
+)
 from profiler_job.jobs.contract.step_limit import DATA, NOTHING
 
 _LIBRARY = re.compile(r"(?:^|/)(?:site-packages|dist-packages|lib(?:64)?/python3[^/]*|python3\.\d+)/|^<|^$")
@@ -15,13 +23,14 @@ _STANDARD = "Python's standard library"
 
 class LibraryPart(NamedTuple):
     """A part of a library, by its files and functions, what to do where the GPU waits for it, and of which cause of
-    `step_limit` that is; "" if it works for launches."""
+    `step_limit` that is; "" if it works for launches. changes: what does so, the best first."""
 
     name: str
     files: str
     functions: str = ""
     do: str = ""
     cause: str = ""
+    changes: tuple[str, ...] = ()
 
 
 GARBAGE = "garbage collection"
@@ -37,20 +46,25 @@ _FETCH = re.compile(r"(?:^|/)torch/utils/data/_utils/fetch\.py$")
 """File that a DataLoader calls the data set from: in the script's own process only if it has no workers."""
 PARTS = (
     LibraryPart(
-        COMPILED, GENERATED, do='torch.compile(mode="reduce-overhead") launches less there: it captures CUDA graphs'
+        COMPILED,
+        GENERATED,
+        do='torch.compile(mode="reduce-overhead") launches less there: it captures CUDA graphs',
+        changes=(CUDA_GRAPHS,),
     ),
     LibraryPart(
         "tensor-by-tensor optimizer",
         r"/torch/optim/",
         r"_single_tensor_\w+",
         "give the optimizer fused=True, or foreach=True",
+        changes=(FUSED_ADAMW,),
     ),
-    LibraryPart("torch.optim", r"/torch/optim/", do="give the optimizer fused=True"),
+    LibraryPart("torch.optim", r"/torch/optim/", do="give the optimizer fused=True", changes=(FUSED_ADAMW,)),
     LibraryPart(
         "data loader",
         r"/torch/utils/data/",
         do="give the DataLoader more workers, or a larger prefetch_factor",
         cause=DATA,
+        changes=(LOADER_WORKERS,),
     ),
     LibraryPart(
         "data set", r"/(?:datasets|webdataset|torchdata)/", do="read it in the workers of a DataLoader", cause=DATA
@@ -76,13 +90,20 @@ PARTS = (
         r"/torch/autograd/(?:graph|__init__)\.py",
         r"_engine_run_backward|backward|grad",
         do="torch.compile or CUDA graphs launch less in backward",
+        changes=(CUDA_GRAPHS, COMPILE),
     ),
     LibraryPart(
         "nn.Module.__call__",
         r"/torch/nn/modules/module\.py",
         do="torch.compile or CUDA graphs take the Python of modules away",
+        changes=(CUDA_GRAPHS, COMPILE),
     ),
-    LibraryPart("torch.nn", r"/torch/nn/", do="torch.compile or CUDA graphs take the Python of modules away"),
+    LibraryPart(
+        "torch.nn",
+        r"/torch/nn/",
+        do="torch.compile or CUDA graphs take the Python of modules away",
+        changes=(CUDA_GRAPHS, COMPILE),
+    ),
     LibraryPart(
         WAITING,
         r"/(?:subprocess|socket|ssl)\.py|/http/client\.py",
@@ -100,6 +121,15 @@ DO = {part.name: part.do for part in PARTS} | {
     SLEEP: "sleep less, or outside of the steps",
     OWN: "move it out of the step: prepare it in a worker or thread while the GPU works, or do it less often",
 }
+DO_SYNC = "keep the value on the GPU, and read it every some steps"
+DO_COPY = "pin the memory of what is copied (pin_memory=True), and copy with non_blocking=True"
+"""What to do where a line synchronises or copies for most of the GPU's waiting for it."""
+CHANGES_BY_DO = {part.do: part.changes for part in PARTS if part.changes} | {
+    DO[NO_WORKERS]: (LOADER_WORKERS,),
+    DO_SYNC: (SYNCHRONISATIONS,),
+    DO_COPY: (COPIES,),
+}
+"""The changes that do what an advice begins with, the best first."""
 CAUSES = {part.name: part.cause for part in PARTS if part.cause} | {NO_WORKERS: DATA, SLEEP: NOTHING}
 """What the GPU waits for, by part; launches for the others."""
 

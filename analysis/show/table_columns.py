@@ -39,7 +39,7 @@ DROPPED = {
     ),
     "collectives": ("hidden_ns", "calls", "bytes"),
     "messages": ("hidden_ns", "kernel_ns"),
-    "advice": (*("reason_code", "fits_limit", "sure", "share", "ceiling_ns", "evidence"),),
+    "advice": ("line_share", "reason_code", "fits_limit", "sure", "share", "ceiling_ns", "evidence", "where"),
     "findings": ("what", "of", "launching_ns"),
     "waits": (
         *("gpu", "module", "nothing_ns", "data_ns", "between_ns", "copies_ns", "sync_ns", "late_launch_ns"),

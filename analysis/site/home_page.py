@@ -25,7 +25,7 @@ from profiler_job.jobs.contract.studies import AGAIN, LOSSES
 FIELDS = {"model": "Model", "context": "Context", "batch": "Batch", "gpu": "GPU"}
 """The choices by their names in the address of the page, in the order of `home_cases.KEY`."""
 FOLDER = "report/cases"
-RUN_TABLES = ("runs", "steps", "kernels", "api", "memops", "memory", "processes", "telemetry", "waits")
+RUN_TABLES = ("runs", "steps", "kernels", "api", "memops", "memory", "processes", "telemetry", "waits", "figures")
 """The tables that `run_page.answers` takes."""
 
 

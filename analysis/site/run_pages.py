@@ -69,7 +69,18 @@ def write_run_pages(
     first = {}
     tables = {
         name: getattr(rec, name)
-        for name in ("runs", "steps", "kernels", "api", "memops", "memory", "processes", "telemetry", "waits")
+        for name in (
+            "runs",
+            "steps",
+            "kernels",
+            "api",
+            "memops",
+            "memory",
+            "processes",
+            "telemetry",
+            "waits",
+            "figures",
+        )
     }
     for run_id, answer in run_page.answers(**tables, checks=checks, measured=gains, price=price):
         run = answer.facts["run"]
