@@ -36,6 +36,8 @@ from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.axes import find_label, find_value_label, find_value_words
 from profiler_job.jobs.contract.step_limit import StepLimit
 
+TABLES = ("runs", "steps", "kernels", "api", "memops", "memory", "processes", "telemetry", "waits", "figures")
+"""The tables of a recording that `answers` takes."""
 TOP_KERNELS = 12
 AXES = (*run_grid.CASE_AXES, "mode", *run_grid.VARIANT_AXES)
 ORDER = (*ranges.ALL_PHASES, ranges.STEP)

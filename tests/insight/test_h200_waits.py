@@ -18,11 +18,10 @@ from profiler_job.analysis.insight.limit_lines import describe_headline
 from profiler_job.analysis.insight.recorded_waits import read_waits
 from profiler_job.analysis.insight.wait_lines import describe_recorded_waits, find_causes, measure_waiting, scale_waits
 from profiler_job.analysis.metrics.step_limits import find_limits
-from profiler_job.analysis.pages import run_page
 from profiler_job.analysis.pages.first_screen import choose_cards
+from profiler_job.analysis.pages.script_answers import answer_script
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.ingest import ingest
-from profiler_job.analysis.site.home_page import RUN_TABLES
 from profiler_job.jobs.contract.changes import COPIES, FUSED_ADAMW, LOADER_WORKERS, SCRIPT_LINE, SYNCHRONISATIONS
 from profiler_job.jobs.contract.step_limit import DATA, LAUNCHES, SYNCHRONISATION, StepLimit, describe_limit
 from tests.packed import unpack_all
@@ -64,9 +63,7 @@ def measure(tmp_path_factory):
             scalars = dict(zip(recording.figures["figure"].astype(str), recording.figures["value"]))
             rows = scale_waits(recording.waits, scalars, limit).astype({"where": str, "function": str, "do": str})
             calls = recording.sync_calls.astype({"where": str, "call": str}).groupby(["where", "call"])["count"].sum()
-            tables = {name: getattr(recording, name) for name in RUN_TABLES}
-            [(_, answer)] = run_page.answers(**tables, checks=pd.DataFrame(columns=["run_id"]))
-            ranked = answer.facts["first"]
+            ranked = answer_script(recording).of_run.facts["first"]
             known[name] = Measured(rows.reset_index(drop=True), limit, step, scalars, ranked, calls.to_dict())
         return known[name]
 

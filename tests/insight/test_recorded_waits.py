@@ -9,15 +9,18 @@ import pytest
 from typer.testing import CliRunner
 
 from profiler_job.__main__ import app
+from profiler_job.analysis.answers.script_findings import format_findings
 from profiler_job.analysis.insight.recorded_waits import READS, list_calls, read_waits
 from profiler_job.analysis.insight.wait_lines import describe_recorded_waits, find_causes, scale_waits
 from profiler_job.analysis.metrics.step_limits import find_limits
+from profiler_job.analysis.pages.script_answers import answer_script
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.ingest import ingest
 from profiler_job.analysis.recording.publish_data import publish_data
 from profiler_job.analysis.reference.kernel_families import FAMILIES
 from profiler_job.analysis.site.question_pages import write_script_page
 from profiler_job.analysis.site.site_writer import Site
+from profiler_job.jobs.contract.quantities import format_time
 from profiler_job.jobs.contract.step_limit import CPU, StepLimit
 from tests.capture.nsys_files import Export
 from tests.insight.test_one_meaning import read_words
@@ -250,6 +253,24 @@ def test_the_page_of_the_script_names_them(recording, tmp_path):
     assert "synchronize" in waits and "memcpy" not in waits and "cudaFree" not in waits
     assert "memcpy Host-to-Device (pageable)" in copies and "cudaFree" not in copies
     assert "cudaFree" in allocations
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_profile_prints_the_scaled_times_of_its_page(recording, width):
+    """It printed sums over the steps with samples, which take 14 ms instead of 10."""
+    answers = answer_script(recording)
+    printed = format_findings(answers, width)
+    assert max(map(len, printed.splitlines())) <= width
+    words = " ".join(printed.split())
+    rows = answers.of_script.tables["waits"].rows
+    assert rows["wait_ns"].sum() == pytest.approx(7 * MS, rel=0.02)
+    for row in rows.itertuples():
+        cells = (f"{row.where} {row.function}", format_time(row.wait_ns), format_time(row.ceiling_ns))
+        assert any(all(cell in " ".join(line.split()) for cell in cells) for line in printed.splitlines())
+    assert not [line for line in answers.of_script.facts["waits"] if line not in words]
+    first = next(entry for entry in answers.of_run.facts["first"] if not entry["reason"])
+    assert first["where"] == "train.py:8 tokenize"
+    assert words.partition("What to change first 1. ")[2].startswith("line of the script (train.py:8 tokenize)")
 
 
 @pytest.mark.parametrize("options", [(), ("--private",)])

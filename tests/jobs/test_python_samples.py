@@ -9,15 +9,18 @@ from pathlib import Path
 
 import pytest
 
+from profiler_job.analysis.answers.script_findings import format_findings
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.insight.summary import summarise
+from profiler_job.analysis.pages.script_answers import answer_script
+from profiler_job.analysis.recording import store
 from profiler_job.analysis.reference import python_libraries
 from profiler_job.jobs.cli.script_notes import describe_batches, describe_samples
 from profiler_job.jobs.contract.messages import COUNTED_CALLS
 from profiler_job.jobs.executor import python_samples, script
 from profiler_job.jobs.follow import host_waits
 from tests.capture.nsys_files import Export
-from tests.jobs.profiled_scripts import TRAIN
+from tests.jobs.profiled_scripts import TRAIN, ended
 
 LONG_TRAIN = TRAIN.replace("WORKERS", "0")
 
@@ -51,6 +54,16 @@ def test_a_gpu_that_waits_has_its_script_started_once_more_with_samples(measured
     assert "jsonText" not in str(read(run / "profile.sqlite").samples) and not len(read(run / "profile.sqlite").samples)
     record = json.loads((run / "run.json").read_text())
     assert {"samples.sqlite", "host_waits.json"} <= set(record["files"])
+
+
+@pytest.mark.long
+def test_profile_prints_what_its_page_has_found(profile, monkeypatch, tmp_path):
+    monkeypatch.setenv("FAKE_NSYS_SAMPLES", "1")
+    printed, code = ended(profile(LONG_TRAIN, "--skip", "3", "--steps", "3"))
+    assert code == 0, printed
+    answers = answer_script(store.load(tmp_path / "results" / "recordings" / "train"))
+    assert format_findings(answers, 120) in printed
+    assert "train.py:9" in printed.partition("Lines that the GPU waits for, in a step without a profiler")[2]
 
 
 @pytest.mark.long
