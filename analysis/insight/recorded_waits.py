@@ -34,15 +34,17 @@ LEAST_SHARE = 0.005
 def read_waits(run: Path) -> dict[str, pd.DataFrame]:
     """Read the tables `waits`, `sync_calls` and `figures` (without run_id) of the run in a folder; {} if nothing was
     counted. Raises ExportError."""
-    calls = load_json(run / HOST_WAITS)["syncs"] if (run / HOST_WAITS).is_file() else []
-    tables = {"sync_calls": pd.DataFrame(calls).assign(time_ns=-1)} if calls else {}
+    noted = load_json(run / HOST_WAITS) if (run / HOST_WAITS).is_file() else {"syncs": []}
+    calls, batches = noted["syncs"], noted.get("batches", [])
+    known = [{**call, "time_ns": -1} for call in calls] + batches
+    tables = {"sync_calls": pd.DataFrame(known)} if known else {}
     if not (run / SAMPLES).is_file():
         return tables
     summary = summarise(read(run / SAMPLES, details=False), clean=(clean := read_clean_gaps(run)))
     facts = summary.capture
     num = facts["num_sampled_steps"] or 1
     rows = summary.sections["waits"]
-    if calls := list_calls(calls, summary, num):
+    if calls := list_calls(calls, summary, num) + batches:
         tables["sync_calls"] = pd.DataFrame(calls)
     if not len(rows):
         return tables

@@ -91,7 +91,9 @@ def describe_batches(scalars: Mapping[str, float], step_ns: float) -> list[str]:
         return []
     workers = format_count(int(scalars[f"{BATCHES}num_workers"]), "worker")
     memory = "pinned" if scalars[f"{BATCHES}is_pinned"] else "pageable"
-    return [f"In `__next__` of the DataLoader the CPU spends {format_time(ns)}: {workers}, {memory} memory"]
+    worker_ns = scalars.get(f"{BATCHES}worker_ns", 0.0)
+    makes = f". A worker, which is not sampled, takes {format_time(worker_ns)} for a batch" if worker_ns else ""
+    return [f"In `__next__` of the DataLoader the CPU spends {format_time(ns)}: {workers}, {memory} memory{makes}"]
 
 
 def scale_waits(rows: pd.DataFrame, scalars: Mapping[str, float], limit: StepLimit | None) -> pd.DataFrame:

@@ -24,7 +24,7 @@ from profiler_job.analysis.pages.script_memory import build_memory_charts, build
 from profiler_job.analysis.reference import gemm_names, kernel_families
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
-from profiler_job.jobs.contract.messages import OVER_STEP
+from profiler_job.jobs.contract.messages import BATCHES, NEXT_BATCH, OVER_STEP
 from profiler_job.jobs.contract.step_limit import CPU, StepLimit, describe_limit, describe_parts
 
 OUTSIDE_PHASES = "other"
@@ -54,6 +54,7 @@ def answer(
         "run": {key: None if pd.isna(value) else value for key, value in run.items()},
         "insight": interpret_run(frames.parts, communication, findings, [], limit, causes),
         "waits": describe_recorded_waits(waits, scalars, limit),
+        "worker_ns": scalars.get(f"{BATCHES}worker_ns"),
         "compiling": describe_compiling(compile_notes, scalars),
         "tokens_per_s": _measure_tokens_per_s(frames, scalars),
         "has_timeline": any(name.startswith(OVER_STEP) for name in scalars),
@@ -250,11 +251,14 @@ def _wait_tables(waits: pd.DataFrame, calls: pd.DataFrame) -> list[Table]:
 
 def _call_tables(calls: pd.DataFrame) -> list[Table]:
     """The calls that make the CPU wait, the other copies, and allocations."""
-    is_copy, is_cuda = (calls["call"].astype(str).str.startswith(start) for start in ("memcpy ", "cuda"))
+    is_copy, is_cuda, is_batch = (
+        calls["call"].astype(str).str.startswith(start) for start in ("memcpy ", "cuda", NEXT_BATCH)
+    )
     parts = (
-        ("sync_calls", "Calls that make the CPU wait, in a step", calls[~is_copy & ~is_cuda]),
+        ("sync_calls", "Calls that make the CPU wait, in a step", calls[~is_copy & ~is_cuda & ~is_batch]),
         ("copy_calls", "Other copies from and to the CPU's memory, in a step", calls[is_copy]),
         ("allocation_calls", "Allocations of GPU memory, in a step", calls[is_cuda]),
+        ("batch_calls", "Batches of a DataLoader, in a step", calls[is_batch]),
     )
     return [
         Table(
@@ -266,7 +270,7 @@ def _call_tables(calls: pd.DataFrame) -> list[Table]:
                 Column("function", "function", "code", absent="n/a"),
                 Column("call", "call"),
                 Column("count", "calls", "number"),
-                Column("time_ns", "CPU in them, with samples", "ms", absent="n/a"),
+                Column("time_ns", f"CPU in them{', with samples' * (name != 'batch_calls')}", "ms", absent="n/a"),
             ),
             rows.drop(columns="run_id").assign(time_ns=rows["time_ns"].where(rows["time_ns"] >= 0)),
         )

@@ -352,10 +352,17 @@ TABLES: dict[str, tuple[Column, ...]] = {
             "category",
             "synchronize | reads a value or copies, with what, and the copies that samples show there (both counted "
             "exactly) | waits for a copy | a copy from or to the host that the CPU does not wait for, with the kind of "
-            "its memory | a CUDA function that allocates or frees (these by samples, of all ranks)",
+            "its memory | a CUDA function that allocates or frees (these by samples, of all ranks) | __next__ of a "
+            "DataLoader, in steps without a profiler",
         ),
         Column("count", "float64", "calls in a step"),
-        Column("time_ns", "int64", "time of the CPU in them in a step with samples; -1 if not known", True, -1),
+        Column(
+            "time_ns",
+            "int64",
+            "time of the CPU in them in a step, of all but __next__ with samples; -1 if not known",
+            True,
+            -1,
+        ),
     ),
     "compile_notes": (
         _RUN_ID,

@@ -15,7 +15,7 @@ from profiler_job.jobs.contract.step_limit import DATA, NOTHING
 
 _LIBRARY = re.compile(r"(?:^|/)(?:site-packages|dist-packages|lib(?:64)?/python3[^/]*|python3\.\d+)/|^<|^$")
 GENERATED = r"(?:^|[/\\])c[a-z2-7]{50,}\.py$"
-"""A file that Inductor wrote. `jobs.follow.host_waits`, which can import nothing of ours, has it, too."""
+"""A file that Inductor wrote. `jobs.follow.script_frames`, which can import nothing of ours, has it, too."""
 _PROFILER = re.compile(r"(?:^|/)(?:profiler_job/)?jobs/follow/\w+\.py$|(?:^|/)sitecustomize\.py$")
 _PACKAGE = re.compile(r"(?:^|/)(?:site|dist)-packages/([^/]+?)(?:\.py)?(?:/|$)")
 _STANDARD = "Python's standard library"

@@ -12,9 +12,7 @@ import dis
 import gc
 import linecache
 import os
-import re
 import sys
-import sysconfig
 import threading
 import time
 import warnings
@@ -22,20 +20,16 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import islice
-from time import perf_counter_ns
 from types import CodeType, FrameType
 from typing import Any
 
 import torch
 
+from .batch_times import Batches
 from .module_ranges import ModuleRanges
 from .plan import Plan, Stage
+from .script_frames import HERE, find_own_frame
 
-HERE = os.path.dirname(__file__)
-LIBRARIES = (*{sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}, "<")
-PACKAGES = ("/site-packages/", "/dist-packages/")
-GENERATED = re.compile(r"(?:^|[/\\])c[a-z2-7]{50,}\.py$")
-"""A file that Inductor wrote."""
 READS = "reads a value or copies"
 """What PyTorch warns of; after it how the script does it, see `name_read`."""
 READ_BY = {
@@ -65,6 +59,7 @@ class HostWaits:
         self.garbage.end()
         self.sleeps.end()
         self.batches.is_on = stage is Stage.TIMED
+        self.batches.workers.switch(stage is Stage.TIMED)
         self.threads.end()
         if stage is Stage.TIMED:
             self.threads.begin()
@@ -77,35 +72,10 @@ class HostWaits:
     def list_facts(self) -> dict[str, Any]:
         """Return the calls that wait for the GPU, what the DataLoader takes, and the CPU time of other threads of
         Python, in a step."""
-        batches = self.batches.describe(max(self.plan.steps, 1))
+        num_steps = max(self.plan.steps, 1)
+        batches = {"batches": self.batches.describe(num_steps), "batch_lines": self.batches.list_lines(num_steps)}
         syncs = self.syncs.list_calls(max(self.plan.followed, 1))
-        return {"syncs": syncs, "batches": batches, "other_threads_ns": self.threads.ns / max(self.plan.steps, 1)}
-
-
-class Batches:
-    """How long the script waits for batches of a DataLoader in the timed steps, which no profiler makes slower."""
-
-    def __init__(self) -> None:
-        self.is_on = False
-        self.num, self.ns, self.num_workers, self.is_pinned = 0, 0, 0, False
-
-    def fetch(self, called: Callable[..., Any], iterator: Any, *args: Any, **options: Any) -> Any:
-        if not self.is_on:
-            return called(iterator, *args, **options)
-        began = perf_counter_ns()
-        try:
-            return called(iterator, *args, **options)
-        finally:
-            self.num, self.ns = self.num + 1, self.ns + perf_counter_ns() - began
-            self.num_workers = int(getattr(iterator, "_num_workers", 0))
-            self.is_pinned = bool(getattr(iterator, "_pin_memory", False))
-
-    def describe(self, num_steps: int) -> dict[str, Any] | None:
-        """Return how many batches a step takes, and their time; None without a DataLoader."""
-        if not self.num:
-            return None
-        per_step = {"num": self.num / num_steps, "ns": self.ns / num_steps}
-        return per_step | {"num_workers": self.num_workers, "is_pinned": self.is_pinned}
+        return {"syncs": syncs, **batches, "other_threads_ns": self.threads.ns / num_steps}
 
 
 class OtherThreads:
@@ -231,18 +201,6 @@ def name_read(code: CodeType, offset: int) -> str:
         return f"{READS} with {name}" if name in READ_BY else READS
     is_index = isinstance(expression, ast.Subscript) and instruction.startswith(("BINARY_", "STORE_SUBSCR"))
     return f"{READS} with indexing" if is_index else READS
-
-
-def find_own_frame(frame: FrameType | None) -> FrameType | None:
-    """Find the innermost frame of the script's own files; None if there is none."""
-    while frame is not None:
-        file = frame.f_code.co_filename
-        is_library = file.startswith(LIBRARIES) or any(folder in file for folder in PACKAGES)
-        is_library = is_library or GENERATED.search(file) is not None
-        if not is_library and not file.startswith(HERE):
-            return frame
-        frame = frame.f_back
-    return None
 
 
 class GarbageRanges:

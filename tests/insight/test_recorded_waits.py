@@ -20,6 +20,7 @@ from profiler_job.analysis.recording.publish_data import publish_data
 from profiler_job.analysis.reference.kernel_families import FAMILIES
 from profiler_job.analysis.site.question_pages import write_script_page
 from profiler_job.analysis.site.site_writer import Site
+from profiler_job.jobs.contract.messages import NEXT_BATCH
 from profiler_job.jobs.contract.quantities import format_time
 from profiler_job.jobs.contract.step_limit import CPU, StepLimit
 from tests.capture.nsys_files import Export
@@ -85,7 +86,8 @@ def results(tmp_path):
     steps = [{"step": step, "phase": "step", "wall_ns": 10 * MS} for step in range(2)]
     (run / "timings.json").write_text(json.dumps({"steps": steps, "memory": []}))
     call = {"rank": 0, "where": "train.py:16", "function": "main", "call": "synchronize", "count": 1.0}
-    (run / "host_waits.json").write_text(json.dumps({"syncs": [call], "samples": {}}))
+    batch = {"rank": 0, "where": "train.py:12", "function": "main", "call": NEXT_BATCH, "count": 1.0, "time_ns": 3 * MS}
+    (run / "host_waits.json").write_text(json.dumps({"syncs": [call], "batches": [batch], "samples": {}}))
     write_record(run)
     return run.parent
 
@@ -105,6 +107,7 @@ def test_the_lines_are_tables_of_the_recording(recording):
         ["train.py:16", "synchronize", 1.0, -1],
         ["train.py:8", "memcpy Host-to-Device (pageable)", 0.5, MS / 2],
         ["train.py:8", "cudaFree", 0.5, MS / 2],
+        ["train.py:12", NEXT_BATCH, 1.0, 3 * MS],
     ]
 
 
@@ -156,7 +159,10 @@ def test_without_captures_nothing_of_the_steps_with_samples_is_published(results
     options = {"with_captures": False, "more_tables": [read_waits]}
     folder = publish_data(results, "mine", tmp_path / "data", lambda text: True, lambda line: None, **options)
     kept = store.load(folder)
-    assert kept.sync_calls[["where", "call"]].values.tolist() == [["train.py:16", "synchronize"]]
+    assert kept.sync_calls[["where", "call"]].values.tolist() == [
+        ["train.py:16", "synchronize"],
+        ["train.py:12", NEXT_BATCH],
+    ]
     assert not kept.figures["figure"].astype(str).str.startswith("python_samples_").any()
     assert not len(kept.waits)
 
@@ -247,9 +253,14 @@ def test_the_page_of_the_script_names_them(recording, tmp_path):
     assert "The line that the GPU waits for most is `train.py:8`" in page
     tables = {
         title: page.split(title)[1].split("in a step")[1]
-        for title in ("Calls that make the CPU wait", "Other copies from and to the CPU", "Allocations of GPU memory")
+        for title in (
+            *("Calls that make the CPU wait", "Other copies from and to the CPU"),
+            *("Allocations of GPU memory", "Batches of a DataLoader"),
+        )
     }
-    waits, copies, allocations = tables.values()
+    waits, copies, allocations, batches = tables.values()
+    assert "train.py:12" in batches and "3.00" in batches and "not sampled" in batches
+    assert "train.py:12" not in waits
     assert "synchronize" in waits and "memcpy" not in waits and "cudaFree" not in waits
     assert "memcpy Host-to-Device (pageable)" in copies and "cudaFree" not in copies
     assert "cudaFree" in allocations
