@@ -1,7 +1,8 @@
 """The lines of a script that the GPU waits for, each with the changes that do what its advice says."""
 
-from collections.abc import Mapping
-from typing import NamedTuple
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -16,44 +17,57 @@ HELD = 0.5
 """Share of the waiting from which on a line holds it: its advice comes first."""
 
 
+_PART = re.compile(r"(.+?) \((\d+)% of it\)(?:; |$)")
+"""An advice that is for a part of the waiting of its line, as `waits` writes it."""
+
+
 class ScriptLine(NamedTuple):
-    """A line (file, number and function), how long the GPU waits for it and what it could save at most (ns), its share
-    of all waiting and of that in synchronisations, what it is in, what to do, and the changes that do it, the best
-    first; () if none does."""
+    """A line (file, number and function) with an advice, which may be for a part of what the GPU waits for the line:
+    how long that is and what it could save at most (ns), the share of the whole line of all waiting and of that in
+    synchronisations, what to do, the changes that do it, the best first (() if none does), and the evidence."""
 
     where: str
     wait_ns: float
     ceiling_ns: float
     share: float
     sync_share: float
-    below: str
     do: str
     changes: tuple[str, ...]
+    evidence: str
 
     @property
     def is_synchronisation(self) -> bool:
         return SYNCHRONISATIONS in self.changes
 
-    @property
-    def evidence(self) -> str:
-        return f"the GPU waits {format_time(self.wait_ns)} for {self.where} ({self.below})"
-
 
 def find_lines(rows: pd.DataFrame) -> list[ScriptLine]:
-    """Find the lines with an advice, most waiting first. rows: of `bound_savings`, with wait_ns."""
+    """Find the lines with an advice, most waiting first; a line with several has one entry for each. rows: of
+    `bound_savings`, with wait_ns."""
     rows = rows.assign(sync_share=rows["sync_ns"].astype(float) / max(float(rows["sync_ns"].sum()), 1.0))
     rows = rows[rows["share"].astype(float) >= LEAST_SHARE].sort_values("share", ascending=False, kind="stable")
-    return [_make_line(row) for row in rows.head(MOST_LINES).to_dict("records") if row["do"] and row["ceiling_ns"] > 0]
+    advised = [row for row in rows.head(MOST_LINES).to_dict("records") if row["do"] and row["ceiling_ns"] > 0]
+    return [line for row in advised for line in _split_line(row)]
 
 
-def _make_line(row: Mapping[str, object]) -> ScriptLine:
-    do = str(row["do"])
-    known = max((known for known in CHANGES_BY_DO if do.startswith(known)), key=len, default="")
-    numbers = {name: float(str(row[name])) for name in ("wait_ns", "ceiling_ns", "share", "sync_share")}
-    return ScriptLine(
-        where=make_printable(f"{row['where']} {row['function']}"),
-        below=make_printable(str(row["below"])),
-        do=make_printable(do),
-        changes=CHANGES_BY_DO.get(known, ()),
-        **numbers,
-    )
+def _split_line(row: Mapping[str, Any]) -> Iterator[ScriptLine]:
+    """Split a line by what its advice is for: the changes that do it."""
+    text, where = make_printable(str(row["do"])), make_printable(f"{row['where']} {row['function']}")
+    evidence = f"the GPU waits {format_time(row['wait_ns'])} for {where} ({make_printable(str(row['below']))})"
+    groups: dict[tuple[str, ...], list[tuple[str, float]]] = {}
+    for do, percent in _PART.findall(text) or [(text, 100)]:
+        known = max((known for known in CHANGES_BY_DO if do.startswith(known)), key=len, default="")
+        groups.setdefault(CHANGES_BY_DO.get(known, ()), []).append((do, int(percent) / 100))
+    for changes, parts in groups.items():
+        part = (
+            sum(share for _, share in parts) if len(groups) > 1 else 1.0
+        )  # what no advice is for goes with the others
+        yield ScriptLine(
+            where=where,
+            wait_ns=float(row["wait_ns"]) * part,
+            ceiling_ns=float(row["ceiling_ns"]) * part,
+            share=float(row["share"]),
+            sync_share=float(row["sync_share"]) * part,
+            do=text if len(groups) == 1 else "; ".join(do for do, _ in parts),
+            changes=changes,
+            evidence=evidence,
+        )

@@ -72,6 +72,19 @@ def test_a_line_without_advice_or_with_little_of_the_waiting_has_none():
     assert not find_lines(make_rows(ceiling_ns=float("nan")))
 
 
+def test_an_advice_for_a_part_of_a_line_has_its_part_of_the_bound():
+    """A line of the backward pass and the optimizer: a fused optimizer would have saved both."""
+    backward, fused = "torch.compile or CUDA graphs launch less in backward", "give the optimizer fused=True"
+    rows = make_rows(do=f"{fused}, or foreach=True (49% of it); {backward} (48% of it)")
+    first, second = find_lines(rows)
+    assert (first.changes, second.changes[0]) == ((FUSED_ADAMW,), CUDA_GRAPHS)
+    assert first.where == second.where == "a.py:1 f" and first.share == second.share == 0.6
+    assert [line.wait_ns / MS for line in (first, second)] == pytest.approx([0.49 * 6, 0.48 * 6])
+    assert [line.ceiling_ns / MS for line in (first, second)] == pytest.approx([0.49 * 7, 0.48 * 7])
+    (line,) = find_lines(make_rows(do=f"call gc.freeze() (74% of it); {DO[OWN]} (25% of it)"))
+    assert (line.ceiling_ns, line.changes) == (7 * MS, ()) and line.do.startswith("call gc.freeze() (74% of it); ")
+
+
 def test_what_a_line_does_about_a_cause_is_a_change_that_exists():
     assert {name for names in CHANGES_BY_DO.values() for name in names} <= set(CHANGES)
     assert {part.do for part in PARTS if part.changes} <= set(CHANGES_BY_DO)

@@ -250,6 +250,8 @@ def test_the_page_of_the_script_names_them(recording, tmp_path):
     page = read_words(read_page(tmp_path / "index.md"))
     assert "Lines that make the GPU wait" in page and "train.py:8" in page and "train.py:16" in page
     assert not [line for line in answer.facts["waits"] if line not in page]
+    next_steps = page.partition("do this next")[2].partition("Compile the model")[0]
+    assert "Change a line of the script: train.py:8 tokenize" in next_steps and "move it out of the step" in next_steps
     assert "The line that the GPU waits for most is `train.py:8`" in page
     tables = {
         title: page.split(title)[1].split("in a step")[1]
